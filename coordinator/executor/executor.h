@@ -1,0 +1,37 @@
+#pragma once
+// Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, tests fake it.
+// Used by the engine loop thread alone, except Abort-like shutdown and the failure callback.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Sends a step to every rank and returns; steps are executed in order.
+  virtual absl::Status ExecuteAsync(const v1::StepRequest& step) = 0;
+  // The answer to the oldest step not yet waited for: rank 0's, once every rank has answered. The first error is the
+  // step's error, with the rank in it ("rank 1 (pid 77) died: killed by signal 9"). DeadlineExceeded after `timeout`.
+  virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
+
+  virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) = 0;
+  virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
+
+  // Ok while every rank is believed alive; else who failed and why. Thread safe.
+  virtual absl::Status Health() const = 0;
+  // Called once, from any thread, when a rank is lost while no call is waiting for it.
+  virtual void OnFailure(std::function<void(absl::Status)> callback) = 0;
+};
+
+}  // namespace somnus

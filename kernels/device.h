@@ -1,0 +1,44 @@
+#pragma once
+// Where ops run. CPU: a pool of pinned threads, every op done when its call returns. CUDA: a stream, ops are queued.
+//
+// A Device is owned by the worker and used by one thread at a time (the runner). It owns threads or streams, but no
+// memory: scratch that ops need is lent to it by SetWorkspace and stays the lender's.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace somnus {
+
+enum class DeviceKind { kCpu, kCuda };
+
+struct CpuDeviceOptions {
+  int num_threads = 0;   // 0: as many as the process may use
+  int first_cpu = -1;    // pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin
+  bool spin = true;      // threads spin briefly between ops of a step; off when there are more threads than CPUs
+};
+
+class Device {
+ public:
+  static absl::StatusOr<std::unique_ptr<Device>> CreateCpu(const CpuDeviceOptions& options);
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  // For people: "cpu, 2 threads, avx512_bf16".
+  virtual std::string Describe() const = 0;
+
+  // Scratch for ops; at least OpsWorkspaceBytes(limits) of ops.h. 64-byte aligned. Replaces the former one.
+  virtual void SetWorkspace(void* data, int64_t bytes) = 0;
+
+  // Brackets a step: between them the CPU threads stay awake (spinning), outside they block and burn nothing.
+  virtual void BeginStep() = 0;
+  virtual void EndStep() = 0;
+
+  // Waits for everything queued; the first error of any op since the last call.
+  virtual absl::Status Synchronize() = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,30 @@
+"""cc_grpc_library: C++ messages and stubs through the system protoc."""
+
+def cc_grpc_library(name, srcs, deps = [], visibility = None):
+    """Messages and service stubs of a set of .proto files of this package.
+
+    Args:
+      name: name of the cc_library.
+      srcs: .proto files; each import of another target's file needs that target in deps.
+      deps: other cc_grpc_library targets.
+      visibility: as usual.
+    """
+    outs = []
+    for src in srcs:
+        stem = src[:-len(".proto")]
+        outs += [stem + ext for ext in [".pb.h", ".pb.cc", ".grpc.pb.h", ".grpc.pb.cc"]]
+    native.genrule(
+        name = name + "_codegen",
+        srcs = srcs,
+        outs = outs,
+        cmd = "protoc -I. --cpp_out=$(GENDIR) --grpc_out=$(GENDIR) " +
+              "--plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin) $(SRCS)",
+    )
+    native.cc_library(
+        name = name,
+        srcs = [o for o in outs if o.endswith(".cc")],
+        hdrs = [o for o in outs if o.endswith(".h")],
+        copts = ["-w"],
+        deps = deps + ["@grpcpp"],
+        visibility = visibility,
+    )

@@ -1,0 +1,77 @@
+"""Repository rules that expose Debian system packages as cc_library targets."""
+
+def _run(ctx, args):
+    result = ctx.execute(args)
+    if result.return_code != 0:
+        fail("%s failed: %s" % (" ".join([str(a) for a in args]), result.stderr))
+    return [t for t in result.stdout.strip().split(" ") if t]
+
+def _pkg_config_impl(ctx):
+    tool = ctx.which("pkg-config")
+    if not tool:
+        fail("pkg-config is not on PATH")
+    cflags = _run(ctx, [tool, "--cflags"] + ctx.attr.modules)
+    libs = _run(ctx, [tool, "--libs"] + ctx.attr.modules)
+    includes = [f[2:] for f in cflags if f.startswith("-I") and f != "-I/usr/include"]
+    if includes:
+        fail("non-default include dirs need symlinks: %s" % includes)
+    defines = [f[2:] for f in cflags if f.startswith("-D")]
+    ctx.file("BUILD.bazel", """
+cc_library(
+    name = "{name}",
+    defines = {defines},
+    linkopts = {linkopts},
+    visibility = ["//visibility:public"],
+)
+""".format(name = ctx.name, defines = repr(defines), linkopts = repr(libs)))
+
+pkg_config_repository = repository_rule(
+    implementation = _pkg_config_impl,
+    attrs = {"modules": attr.string_list(mandatory = True)},
+    environ = ["PKG_CONFIG_PATH"],
+    local = True,
+    configure = True,
+)
+
+def _system_library_impl(ctx):
+    ctx.file("BUILD.bazel", """
+cc_library(
+    name = "{name}",
+    linkopts = {linkopts},
+    visibility = ["//visibility:public"],
+)
+""".format(name = ctx.name, linkopts = repr(ctx.attr.linkopts)))
+
+system_library_repository = repository_rule(
+    implementation = _system_library_impl,
+    attrs = {"linkopts": attr.string_list()},
+    local = True,
+)
+
+_CUDA_BUILD = """
+package(default_visibility = ["//visibility:public"])
+cc_library(name = "headers", hdrs = glob(["include/**"]), includes = ["include"])
+cc_library(name = "cudart", linkopts = ["-L{lib}", "-Wl,-rpath,{lib}", "-lcudart"], deps = [":headers"])
+cc_library(name = "cublas", linkopts = ["-lcublas"], deps = [":cudart"])
+cc_library(name = "nccl", linkopts = ["-lnccl"], deps = [":cudart"])
+cc_library(name = "driver", linkopts = ["-L{lib}/stubs", "-lcuda"], deps = [":headers"])
+exports_files(["defs.bzl"])
+"""
+
+def _cuda_impl(ctx):
+    home = ctx.os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    nvcc = ctx.path(home + "/bin/nvcc")
+    if not nvcc.exists:
+        ctx.file("BUILD.bazel", "")
+        ctx.file("defs.bzl", "NVCC = None\n")
+        return
+    ctx.symlink(home + "/include", "include")
+    ctx.file("BUILD.bazel", _CUDA_BUILD.format(lib = home + "/lib64"))
+    ctx.file("defs.bzl", "NVCC = %s\n" % repr(str(nvcc)))
+
+cuda_repository = repository_rule(
+    implementation = _cuda_impl,
+    environ = ["CUDA_HOME"],
+    local = True,
+    configure = True,
+)
