@@ -1,0 +1,59 @@
+#pragma once
+// One rank's model, its KV cache and its batch state; runs steps. Used by the runner thread alone.
+//
+// Borrowed, and must outlive the runner: device, communicator, allocator. The checkpoint is needed during Load only.
+// All large memory comes from the allocator, under the tags weights, kv_cache and workspace.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/sleepable_allocator.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+#include "proto/worker.pb.h"
+#include "worker/comm/communicator.h"
+
+namespace somnus {
+
+struct ModelRunnerOptions {
+  DataType dtype = DataType::kBF16;  // of weights, activations into linears, and the KV cache
+  int32_t max_num_seqs = 64;         // slots
+  int32_t max_num_batched_tokens = 512;
+  int32_t max_model_len = 2048;
+  int32_t block_size = 16;
+};
+
+class ModelRunner {
+ public:
+  // bytes_loaded, bytes_total of this rank's shard; from any thread, often.
+  using Progress = std::function<void(int64_t, int64_t)>;
+
+  // Checks that the checkpoint has every tensor that the architecture needs, in the right shape; allocates and fills
+  // `weights`; allocates `workspace`. NotFound / InvalidArgument name the tensor.
+  static absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
+                                                           Communicator* communicator, SleepableAllocator* allocator,
+                                                           const Progress& progress);
+  virtual ~ModelRunner() = default;
+
+  // Bytes of one block over all layers, K and V, this rank's heads.
+  virtual int64_t kv_block_bytes() const = 0;
+  // Runs one step at the largest batch on scratch memory, so that everything that a step touches is resident when the
+  // caller measures what is left for the KV cache.
+  virtual absl::Status Profile() = 0;
+  virtual absl::Status AllocateKvCache(int32_t num_blocks) = 0;
+
+  // Applies one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none. An error
+  // leaves the runner failed: every later call answers the same error.
+  virtual absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request) = 0;
+
+  // After a level-2 sleep the weights region is mapped but empty: reads them again from the checkpoint.
+  virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
+  // After any sleep: small tables in workspace are computed again, batch state is empty.
+  virtual absl::Status ResetAfterWake() = 0;
+};
+
+}  // namespace somnus
