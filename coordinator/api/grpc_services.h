@@ -1,0 +1,41 @@
+#pragma once
+// InferenceService and ControlService. Ownership: owns the two services; they must outlive the grpc::Server they are
+// registered with. Thread safety: all methods are thread safe, RegisterTo before the server is built.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "coordinator/api/served_model.h"
+
+namespace grpc {
+class ServerBuilder;
+}
+
+namespace somnus {
+
+class Metrics;
+namespace v1 {
+class RankStatus;
+}
+
+struct GrpcServicesOptions {
+  std::string version;
+  // For ControlService.GetStatus; may be empty. Called on a gRPC thread.
+  std::function<std::vector<v1::RankStatus>()> rank_status;
+  int32_t max_open_calls = 256;  // RESOURCE_EXHAUSTED above
+};
+
+class GrpcServices {
+ public:
+  // `metrics` is never null.
+  static std::unique_ptr<GrpcServices> Create(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics);
+  virtual ~GrpcServices() = default;
+  // Adds InferenceService and ControlService to the builder. Health and reflection are the builder's owner's: call
+  // grpc::EnableDefaultHealthCheckService(true) and InitProtoReflectionServerBuilderPlugin() before building.
+  virtual void RegisterTo(grpc::ServerBuilder* builder) = 0;
+  // UNAVAILABLE before. Call once.
+  virtual void SetModel(ServedModel model) = 0;
+};
+
+}  // namespace somnus
