@@ -1,0 +1,23 @@
+#pragma once
+// What the machine can do right now: memory read bandwidth and how far apart two cores are. On a shared host
+// both change from minute to minute, so every benchmark prints a probe before and after each sample.
+
+#include <string>
+
+namespace somnus {
+
+struct MachineState {
+  double read_gbps_1t =
+      0;  // one thread, sequential reads over a buffer far larger than the caches, huge pages; GB/s
+  double read_gbps_2t = 0;  // two threads on two CPUs; equal to read_gbps_1t where there is one CPU
+  double ping_pong_ns = 0;  // round trip of one cache line between two cores; 0 where there is one CPU
+};
+
+// Takes about 80 ms on an idle machine. Starts and joins its own threads; call it while nothing else is
+// measured.
+MachineState ProbeMachine();
+
+// "read 30.6 GB/s 1T, 33.5 GB/s 2T, ping-pong 61 ns".
+std::string ToString(const MachineState& state);
+
+}  // namespace somnus
