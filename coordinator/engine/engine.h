@@ -1,10 +1,11 @@
 #pragma once
 // One served model: the step loop, and the only state that says whether it can serve.
 //
-// Contract. 1. One loop thread owns the scheduler, the block manager and all requests; everything else reaches them
-// through this interface's command queue, so every method is thread safe. 2. Step k+1 is scheduled and sent before step k's answer is
-// handled (pipeline_depth 1), or after (0); the same code, the same tokens. 3. Admission, health, is_sleeping and
-// metrics read state(), nothing else. 4. Every accepted request ends in exactly one output with a finish_reason.
+// Contract. 1. One loop thread owns the scheduler, the block manager and all requests; everything else
+// reaches them through this interface's command queue, so every method is thread safe. 2. Step k+1 is
+// scheduled and sent before step k's answer is handled (pipeline_depth 1), or after (0); the same code, the
+// same tokens. 3. Admission, health, is_sleeping and metrics read state(), nothing else. 4. Every accepted
+// request ends in exactly one output with a finish_reason.
 
 #include <cstdint>
 #include <map>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "coordinator/engine/request.h"
 
 namespace somnus {
@@ -25,12 +27,12 @@ const char* EngineStateName(EngineState state);
 struct EngineStats {
   EngineState state = EngineState::kLoading;
   int sleep_level = 0;
-  std::string error;                // why kFailed
+  std::string error;  // why kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
-  int32_t total_blocks = 0;         // without the padding block
-  int32_t free_blocks = 0;          // free or evictable
-  int32_t used_blocks = 0;          // referenced by live sequences
+  int32_t total_blocks = 0;  // without the padding block
+  int32_t free_blocks = 0;   // free or evictable
+  int32_t used_blocks = 0;   // referenced by live sequences
   int32_t block_size = 0;
   // Counters since start.
   int64_t num_preemptions = 0;
@@ -46,17 +48,18 @@ class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
   virtual void OnStep(int32_t num_tokens, absl::Duration duration) = 0;
-  virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens, absl::Time scheduled,
-                                 absl::Time first_token, absl::Time finished) = 0;
+  virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
+                                 absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
 };
 
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Ok: the sink will get a final output. ResourceExhausted: the queue is full; InvalidArgument: can never fit
-  // (prompt beyond max_model_len or the whole cache); Unavailable: loading, draining or failed. While asleep requests are queued
-  // (bounded as ever). Decided atomically at the call; cheap enough for an I/O thread.
+  // Ok: the sink will get a final output. ResourceExhausted: the queue is full; InvalidArgument: can never
+  // fit (prompt beyond max_model_len or the whole cache); Unavailable: loading, draining or failed. While
+  // asleep requests are queued (bounded as ever). Decided atomically at the call; cheap enough for an I/O
+  // thread.
   virtual absl::Status Submit(EngineRequest request) = 0;
   // Several requests, all or none (n choices, a list of prompts).
   virtual absl::Status SubmitAll(std::vector<EngineRequest> requests) = 0;
@@ -66,8 +69,8 @@ class Engine {
   virtual EngineState state() const = 0;
   virtual EngineStats Stats() const = 0;
 
-  // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same tokens.
-  // Answers bytes by tag, summed over ranks. Blocks the caller until all ranks have answered.
+  // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same
+  // tokens. Answers bytes by tag, summed over ranks. Blocks the caller until all ranks have answered.
   virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) = 0;
   virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
   virtual absl::Status ResetPrefixCache() = 0;

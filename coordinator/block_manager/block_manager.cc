@@ -1,0 +1,171 @@
+#include "coordinator/block_manager/block_manager.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/check.h"
+
+namespace somnus {
+
+BlockManager::BlockManager(const BlockManagerOptions& options)
+    : options_(options),
+      watermark_blocks_(static_cast<int32_t>(options.watermark * options.num_blocks)),
+      pool_(options.num_blocks, options.block_size) {}
+
+int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
+  return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
+}
+
+AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark) const {
+  const int32_t needed = BlocksFor(num_tokens);
+  if (needed > pool_.num_blocks()) return AllocStatus::kNever;
+  const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
+  return pool_.num_available() - needed >= reserve ? AllocStatus::kOk : AllocStatus::kLater;
+}
+
+BlockManager::BlockTable& BlockManager::TableOf(int64_t sequence) {
+  auto it = tables_.find(sequence);
+  SOMNUS_CHECK(it != tables_.end());
+  return it->second;
+}
+
+// The content of the first block that is not committed yet.
+BlockContent BlockManager::ContentAt(const BlockTable& table, absl::Span<const int32_t> tokens) const {
+  BlockContent content;
+  content.parent_content_id = table.last_content_id;
+  content.tokens =
+      tokens.subspan(static_cast<size_t>(table.num_committed) * options_.block_size, options_.block_size);
+  content.salt = table.num_committed == 0 ? absl::string_view(table.salt) : absl::string_view();
+  content.hash = HashBlock(table.last_hash, content.tokens, content.salt);
+  return content;
+}
+
+void BlockManager::AdoptPrefix(BlockTable* table, absl::Span<const int32_t> tokens) {
+  // One token at least must be computed, or there would be no logits to sample from.
+  const int32_t max_blocks =
+      static_cast<int32_t>((static_cast<int64_t>(tokens.size()) - 1) / options_.block_size);
+  while (table->num_committed < max_blocks) {
+    const BlockContent content = ContentAt(*table, tokens);
+    KvBlock* block = pool_.Find(content);
+    if (block == nullptr) return;
+    pool_.Reference(block);
+    table->blocks.push_back(block);
+    table->last_hash = content.hash;
+    table->last_content_id = block->content_id;
+    ++table->num_committed;
+  }
+}
+
+int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
+                               bool use_cache, bool ignore_watermark) {
+  SOMNUS_CHECK(!tokens.empty() && !tables_.contains(sequence));
+  BlockTable table;
+  table.salt = std::string(salt);
+  if (use_cache && options_.enable_prefix_caching) AdoptPrefix(&table, tokens);
+  const int32_t adopted = table.num_committed;
+  const int32_t needed = BlocksFor(static_cast<int64_t>(tokens.size())) - adopted;
+  const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
+  if (pool_.num_available() - needed < reserve) {
+    for (auto it = table.blocks.rbegin(); it != table.blocks.rend(); ++it) pool_.Release(*it);
+    return -1;
+  }
+  for (int32_t i = 0; i < needed; ++i) table.blocks.push_back(pool_.Allocate());
+  tables_.emplace(sequence, std::move(table));
+  return adopted * options_.block_size;
+}
+
+bool BlockManager::Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks) {
+  BlockTable& table = TableOf(sequence);
+  const int32_t missing = BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
+  if (missing > pool_.num_available()) return false;
+  for (int32_t i = 0; i < missing; ++i) {
+    KvBlock* block = pool_.Allocate();
+    table.blocks.push_back(block);
+    new_blocks->push_back(block->id);
+  }
+  return true;
+}
+
+void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed) {
+  if (!options_.enable_prefix_caching) return;
+  BlockTable& table = TableOf(sequence);
+  const int64_t known = std::min<int64_t>(num_computed, static_cast<int64_t>(tokens.size()));
+  const int32_t full = static_cast<int32_t>(known / options_.block_size);
+  while (table.num_committed < full) {
+    const bool chain_is_broken = table.num_committed > 0 && table.last_content_id == 0;
+    if (chain_is_broken) return;
+    const BlockContent content = ContentAt(table, tokens);
+    KvBlock* block = table.blocks[table.num_committed];
+    pool_.Remember(block, content);
+    // When another block is the known one, children hang under that one, so that both sequences' chains meet
+    // again.
+    KvBlock* known_block = pool_.Find(content);
+    table.last_hash = content.hash;
+    table.last_content_id = known_block == nullptr ? 0 : known_block->content_id;
+    ++table.num_committed;
+  }
+}
+
+void BlockManager::Free(int64_t sequence) {
+  BlockTable& table = TableOf(sequence);
+  for (auto it = table.blocks.rbegin(); it != table.blocks.rend(); ++it) pool_.Release(*it);
+  tables_.erase(sequence);
+}
+
+void BlockManager::Fork(int64_t parent, int64_t child) {
+  SOMNUS_CHECK(!tables_.contains(child));
+  BlockTable table = TableOf(parent);
+  for (KvBlock* block : table.blocks) pool_.Reference(block);
+  tables_.emplace(child, std::move(table));
+}
+
+bool BlockManager::MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies) {
+  BlockTable& table = TableOf(sequence);
+  const size_t index = static_cast<size_t>(position / options_.block_size);
+  SOMNUS_CHECK(index < table.blocks.size());
+  KvBlock* shared = table.blocks[index];
+  if (shared->ref_count == 1) return true;
+  if (pool_.num_available() == 0) return false;
+  KvBlock* own = pool_.Allocate();
+  copies->push_back({shared->id, own->id});
+  pool_.Release(shared);
+  table.blocks[index] = own;
+  return true;
+}
+
+void BlockManager::ResetPrefixCache() {
+  pool_.ForgetAll();
+  // Live tables' committed parents are unknown now; their further blocks stay out of the cache.
+  for (auto& [id, table] : tables_) {
+    if (table.num_committed > 0) table.last_content_id = 0;
+  }
+}
+
+std::vector<int32_t> BlockManager::Table(int64_t sequence) const {
+  auto it = tables_.find(sequence);
+  SOMNUS_CHECK(it != tables_.end());
+  std::vector<int32_t> ids;
+  ids.reserve(it->second.blocks.size());
+  for (const KvBlock* block : it->second.blocks) ids.push_back(block->id);
+  return ids;
+}
+
+absl::Status BlockManager::CheckIntegrity() const {
+  absl::Status pool_status = pool_.CheckIntegrity();
+  if (!pool_status.ok()) return pool_status;
+  std::vector<int32_t> counts(pool_.num_blocks() + 1, 0);
+  for (const auto& [id, table] : tables_) {
+    for (const KvBlock* block : table.blocks) ++counts[block->id];
+  }
+  for (int32_t id = 0; id <= pool_.num_blocks(); ++id) {
+    const int32_t references = pool_.block(id)->ref_count;
+    if (counts[id] != references) {
+      return absl::InternalError(
+          absl::StrCat("block ", id, " has ", references, " references but is in ", counts[id], " tables"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

@@ -1,0 +1,106 @@
+#pragma once
+// Block tables over one BlockPool: which blocks hold the keys and values of which sequence (PagedAttention).
+//
+// Reuse is safe while a step is in flight: workers execute steps in order, so a block freed after step k was
+// sent is written or read by its new owner in step k+1 at the earliest, when every access of step k is over.
+// For the same reason a block may be remembered for the prefix cache as soon as the step that fills it has
+// been sent. A shared block is never written: positions at or beyond a sequence's adopted prefix are in
+// blocks of its own, and a fork's last, partly filled block is copied by MakeWritable first.
+//
+// Ownership: owns the pool and all tables; sequences are known by their ids. Not thread safe: used by the
+// engine's loop alone. No call blocks, none throws; calls with an unknown id are broken invariants.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "coordinator/block_manager/block_pool.h"
+
+namespace somnus {
+
+enum class AllocStatus {
+  kOk,
+  kLater,  // not now: too few blocks are free
+  kNever,  // more than the pool has
+};
+
+struct BlockManagerOptions {
+  int32_t num_blocks = 0;  // including block 0
+  int32_t block_size = 16;
+  bool enable_prefix_caching = true;
+  double watermark =
+      0.01;  // share of the blocks that admission leaves free, so that running sequences can grow
+};
+
+// A block whose contents must be copied before the step writes.
+struct BlockCopyOp {
+  int32_t src;
+  int32_t dst;
+};
+
+class BlockManager {
+ public:
+  explicit BlockManager(const BlockManagerOptions& options);
+
+  int32_t BlocksFor(int64_t num_tokens) const;
+  // Whether a new sequence of `num_tokens` tokens can be admitted. With `ignore_watermark` (nothing else
+  // runs) all blocks count. Answers kNever only for what an empty pool could not hold.
+  AllocStatus CanAllocate(int64_t num_tokens, bool ignore_watermark) const;
+
+  // A table for a new sequence: adopts the longest cached prefix of `tokens` (unless !use_cache), and takes
+  // blocks for all of them. At least the last token is left to compute; the answer, tokens that are in the
+  // cache already, is a multiple of the block size. -1 when the blocks do not suffice: nothing is taken then.
+  int32_t Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt, bool use_cache,
+                   bool ignore_watermark);
+  // Extends the table to hold `num_tokens`; all or nothing. New ids are appended to `new_blocks`.
+  bool Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
+  // The first `num_computed` of `tokens` are, or will be by the steps already sent, in the cache: remembers
+  // the full blocks among them.
+  void Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed);
+  // Releases the table, last block first.
+  void Free(int64_t sequence);
+
+  // `child` shares all blocks of `parent`.
+  void Fork(int64_t parent, int64_t child);
+  // Before `sequence` writes at `position`: a shared block there is replaced by a new one, with a copy to be
+  // done. False when no block is free.
+  bool MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies);
+
+  // Every cached content is forgotten; tables stay.
+  void ResetPrefixCache();
+
+  std::vector<int32_t> Table(int64_t sequence) const;
+  int32_t block_size() const { return options_.block_size; }
+  int32_t total_blocks() const { return pool_.num_blocks(); }
+  int32_t available_blocks() const { return pool_.num_available(); }
+  int32_t used_blocks() const { return pool_.num_used(); }
+  int32_t cached_blocks() const { return pool_.num_cached(); }
+
+  // The pool's own check, and: every block's count equals its occurrences in tables.
+  absl::Status CheckIntegrity() const;
+
+ private:
+  struct BlockTable {
+    std::vector<KvBlock*> blocks;
+    std::string salt;
+    int32_t num_committed = 0;  // leading blocks whose contents the pool was told
+    uint64_t last_hash = 0;     // of block num_committed - 1
+    uint64_t last_content_id =
+        0;  // of the block known for that content; 0 with num_committed > 0: chain is broken
+  };
+
+  BlockContent ContentAt(const BlockTable& table, absl::Span<const int32_t> tokens) const;
+  void AdoptPrefix(BlockTable* table, absl::Span<const int32_t> tokens);
+  BlockTable& TableOf(int64_t sequence);
+
+  const BlockManagerOptions options_;
+  const int32_t watermark_blocks_;
+  BlockPool pool_;
+  absl::flat_hash_map<int64_t, BlockTable> tables_;
+};
+
+}  // namespace somnus
