@@ -1,14 +1,14 @@
 #pragma once
 // Chat templates: the subset of Jinja2 that Hugging Face templates use, as transformers renders them
-// (trim_blocks, lstrip_blocks, tojson without HTML escaping, raise_exception, strftime_now, loop controls, namespace,
-// macros, slices, filters, tests, string/list/dict methods). Untrusted templates and messages cannot hang or exhaust the process: steps,
-// depth and output are limited. Immutable after Compile; thread safe.
+// (trim_blocks, lstrip_blocks, tojson without HTML escaping, raise_exception, strftime_now, loop controls,
+// namespace, macros, slices, filters, tests, string/list/dict methods). Untrusted templates and messages
+// cannot hang or exhaust the process: steps, depth and output are limited. Immutable after Compile; thread
+// safe.
 
 #include <cstdint>
 #include <memory>
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,7 +17,7 @@ namespace somnus {
 
 struct ChatTemplateLimits {
   int64_t max_steps = 2'000'000;
-  int max_depth = 100;                   // nesting of expressions, blocks and macro calls
+  int max_depth = 100;  // nesting of expressions, blocks and macro calls
   int64_t max_output_bytes = 16 << 20;
   int64_t max_template_bytes = 1 << 20;
 };
@@ -25,12 +25,13 @@ struct ChatTemplateLimits {
 class ChatTemplate {
  public:
   // InvalidArgument with line and reason for a syntax error.
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Compile(const std::string& source, const ChatTemplateLimits& limits = {});
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Compile(const std::string& source,
+                                                               const ChatTemplateLimits& limits = {});
   virtual ~ChatTemplate() = default;
 
-  // `context`: an object; its keys are the template's variables (messages, tools, add_generation_prompt, bos_token, ...).
-  // Key order of objects is kept. InvalidArgument: the template raised, used something undefined, or has a type
-  // error; ResourceExhausted: a limit.
+  // `context`: an object; its keys are the template's variables (messages, tools, add_generation_prompt,
+  // bos_token, ...). Key order of objects is kept. InvalidArgument: the template raised, used something
+  // undefined, or has a type error; ResourceExhausted: a limit.
   virtual absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Text to token ids and back: byte-level BPE (GPT-2, SmolLM2, Qwen, Llama 3), equal to Hugging Face `tokenizers`.
-// Immutable after Create; thread safe.
+// Text to token ids and back: byte-level BPE (GPT-2, SmolLM2, Qwen, Llama 3), equal to Hugging Face
+// `tokenizers`. Immutable after Create; thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,8 @@ class Tokenizer {
 
   // `text` is UTF-8; invalid bytes are replaced by U+FFFD first, as Python's errors="replace" does.
   // add_special_tokens: what the post-processor adds (Llama 3's <|begin_of_text|>).
-  // parse_special_tokens is always on: added tokens written out in the text become their ids, as in Hugging Face.
+  // parse_special_tokens is always on: added tokens written out in the text become their ids, as in Hugging
+  // Face.
   virtual std::vector<int32_t> Encode(absl::string_view text, bool add_special_tokens) const = 0;
 
   // Whole-sequence decoding; bytes that are no UTF-8 become U+FFFD. Ids out of range are skipped.
@@ -38,9 +39,9 @@ class Tokenizer {
   virtual const TokenizerData& data() const = 0;
 };
 
-// Turns a growing sequence of ids into text that never splits a UTF-8 character: bytes are held back until whole.
-// The concatenation of all Append results and Flush equals Tokenizer::Decode of the ids. Not thread safe.
-// The tokenizer must outlive it.
+// Turns a growing sequence of ids into text that never splits a UTF-8 character: bytes are held back until
+// whole. The concatenation of all Append results and Flush equals Tokenizer::Decode of the ids. Not thread
+// safe. The tokenizer must outlive it.
 class IncrementalDetokenizer {
  public:
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)

@@ -1,0 +1,59 @@
+#pragma once
+// Byte-pair encoding of one pre-token: merges by rank, leftmost first among equals. Thread safe: immutable
+// after Create, but for a bounded cache of short pieces behind mutexes.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "checkpoint/tokenizer_data.h"
+
+namespace somnus {
+
+class Bpe {
+ public:
+  // `data` must outlive the Bpe: the vocabulary is keyed by views of data.tokens. data.merges may go after
+  // Create. byte_pieces: pieces come as raw bytes and are mapped to the byte alphabet here. InvalidArgument:
+  // a merge of, or into, a token that is not in the vocabulary; an unk_token that is not.
+  static absl::StatusOr<std::unique_ptr<Bpe>> Create(const TokenizerData& data, bool byte_pieces);
+
+  // Appends the ids of `piece`. Characters that the vocabulary lacks become bytes (byte_fallback), the unk
+  // token, or nothing, as in Hugging Face. O(n log n) in the length of the piece.
+  void Encode(absl::string_view piece, std::vector<int32_t>* ids) const;
+
+ private:
+  struct Merge {
+    uint32_t rank;
+    int32_t id;
+  };
+  struct Shard {
+    absl::Mutex mutex;
+    absl::flat_hash_map<std::string, std::vector<int32_t>> words;
+  };
+
+  Bpe() = default;
+  absl::Status AddMerges(const TokenizerData& data);
+  int32_t Lookup(absl::string_view token) const;  // -1: not in the vocabulary
+  const Merge* FindMerge(int32_t left, int32_t right) const;
+  void EncodeUncached(absl::string_view piece, std::vector<int32_t>* ids) const;
+  void AppendSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
+  void AppendUnknown(absl::string_view character, std::vector<int32_t>* symbols) const;
+  void MergeShort(std::vector<int32_t>* symbols) const;
+  void MergeLong(std::vector<int32_t>* symbols) const;
+
+  bool byte_pieces_ = false, ignore_merges_ = false, byte_fallback_ = false;
+  int32_t unk_id_ = -1;
+  std::array<int32_t, 256> byte_ids_;      // of the alphabet's characters; byte_pieces_ only
+  std::array<int32_t, 256> fallback_ids_;  // of <0x00> .. <0xFF>
+  absl::flat_hash_map<absl::string_view, int32_t> vocab_;
+  absl::flat_hash_map<uint64_t, Merge> merges_;
+  mutable std::array<Shard, 16> cache_;
+};
+
+}  // namespace somnus

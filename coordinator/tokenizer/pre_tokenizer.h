@@ -1,0 +1,45 @@
+#pragma once
+// Cuts text into the pieces within which BPE merges. Immutable after Create; thread safe.
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "checkpoint/tokenizer_data.h"
+#include "coordinator/tokenizer/regex.h"
+
+namespace somnus {
+
+// Pieces of one text. `arena` owns the pieces that are not substrings of the text (a prefix space, mapped
+// bytes).
+struct PieceList {
+  std::vector<absl::string_view> pieces;
+  std::deque<std::string> arena;
+};
+
+class PreTokenizer {
+ public:
+  static absl::StatusOr<std::unique_ptr<PreTokenizer>> Create(const std::vector<PreTokenizerStep>& steps);
+
+  // True when the last step is ByteLevel: pieces are raw bytes then, and whoever looks them up maps each byte
+  // to the alphabet. It saves writing the mapped text.
+  bool byte_pieces() const { return byte_pieces_; }
+
+  // Replaces list->pieces by the pieces of `text` (valid UTF-8); views live as long as `text` and `list`.
+  void Split(absl::string_view text, PieceList* list) const;
+
+ private:
+  struct Step {
+    PreTokenizerStep spec;
+    std::unique_ptr<Regex> regex;
+  };
+  void Apply(const Step& step, bool last, absl::string_view piece, PieceList* list) const;
+
+  std::vector<Step> steps_;
+  bool byte_pieces_ = false;
+};
+
+}  // namespace somnus

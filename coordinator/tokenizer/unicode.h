@@ -1,0 +1,48 @@
+#pragma once
+// UTF-8 and the byte alphabet of GPT-2. Pure functions; thread safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace somnus {
+
+// One decoded character, or the maximal invalid run that Python (and Unicode, table 3-8) replaces by one
+// U+FFFD.
+struct Utf8Step {
+  char32_t code = 0xFFFD;
+  uint8_t length = 1;  // bytes consumed, at least 1
+  bool valid = false;
+  bool truncated = false;  // invalid only because the text ends here
+};
+Utf8Step DecodeUtf8(absl::string_view text, size_t pos);
+
+void AppendUtf8(char32_t code, std::string* out);
+
+// Bytes of the character at `pos` of valid UTF-8, from its first byte alone.
+inline size_t Utf8Length(unsigned char lead) {
+  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+bool IsAscii(absl::string_view text);
+bool IsValidUtf8(absl::string_view text);
+// bytes.decode("utf-8", errors="replace").
+std::string ReplaceInvalidUtf8(absl::string_view bytes);
+// Appends the decodable part of `*pending` to `out`, invalid bytes as U+FFFD, and keeps only an unfinished
+// character.
+void DrainUtf8(std::string* pending, std::string* out);
+
+// The printable character that stands for `byte` in a byte-level vocabulary, as UTF-8.
+const std::string& ByteToAlphabet(uint8_t byte);
+// The bytes that `token` stands for; the token's own bytes if some character is not of the alphabet.
+std::string AlphabetToBytes(absl::string_view token);
+std::string BytesToAlphabet(absl::string_view bytes);
+
+bool IsNumeric(char32_t code);      // Nd, Nl, No
+bool IsWhiteSpace(char32_t code);   // the White_Space property
+bool IsPunctuation(char32_t code);  // ASCII punctuation and categories P*
+bool IsWord(char32_t code);         // \w of Unicode regular expressions (UTS 18)
+
+}  // namespace somnus
