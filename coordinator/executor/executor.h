@@ -1,6 +1,6 @@
 #pragma once
-// Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, tests fake it.
-// Used by the engine loop thread alone, except Abort-like shutdown and the failure callback.
+// Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, tests
+// fake it. Used by the engine loop thread alone, except Health, Abort and the failure callback.
 
 #include <cstdint>
 #include <functional>
@@ -21,17 +21,24 @@ class Executor {
 
   // Sends a step to every rank and returns; steps are executed in order.
   virtual absl::Status ExecuteAsync(const v1::StepRequest& step) = 0;
-  // The answer to the oldest step not yet waited for: rank 0's, once every rank has answered. The first error is the
-  // step's error, with the rank in it ("rank 1 (pid 77) died: killed by signal 9"). DeadlineExceeded after `timeout`.
+  // The answer to the oldest step not yet waited for: rank 0's, once every rank has answered. The first error
+  // is the step's error, with the rank in it ("rank 1 (pid 77) died: killed by signal 9"). DeadlineExceeded
+  // after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
+  // Collective and all or nothing; bytes by tag, summed over ranks. After an error in Sleep every rank is awake again;
+  // after one in WakeUp every tag of every rank is asleep again. Where even that failed, Health says so.
   virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) = 0;
   virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
 
   // Ok while every rank is believed alive; else who failed and why. Thread safe.
   virtual absl::Status Health() const = 0;
-  // Called once, from any thread, when a rank is lost while no call is waiting for it.
+  // Called at most once, from any thread, when a rank is lost, whether a call is waiting for it or not; at
+  // once when that has already happened. Must not block. An empty function takes the callback back: none runs
+  // afterwards.
   virtual void OnFailure(std::function<void(absl::Status)> callback) = 0;
+  // Ends the call that is waiting, and every later one, with `reason`. Thread safe.
+  virtual void Abort(const absl::Status& reason) = 0;
 };
 
 }  // namespace somnus

@@ -1,0 +1,187 @@
+// What callers see of the EngineLoop: admission, commands and the picture of its state.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "coordinator/engine/engine_loop.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+
+const char* EngineStateName(EngineState state) {
+  switch (state) {
+    case EngineState::kLoading:
+      return "loading";
+    case EngineState::kAwake:
+      return "awake";
+    case EngineState::kAsleep:
+      return "asleep";
+    case EngineState::kDraining:
+      return "draining";
+    case EngineState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer)
+    : options_(std::move(options)), executor_(executor), observer_(observer), scheduler_(options_.scheduler) {
+  PublishStats();
+  {
+    absl::MutexLock lock(&join_mu_);
+    thread_ = std::thread([this] { Run(); });
+  }
+  executor_->OnFailure([this](absl::Status status) {
+    absl::MutexLock lock(&mu_);
+    if (!executor_failure_.has_value()) executor_failure_ = std::move(status);
+    mail_arrived_.Signal();
+  });
+}
+
+EngineLoop::~EngineLoop() { DrainAndStop(absl::ZeroDuration()); }
+
+absl::Status EngineLoop::Submit(EngineRequest request) {
+  std::vector<EngineRequest> requests;
+  requests.push_back(std::move(request));
+  return SubmitAll(std::move(requests));
+}
+
+absl::Status EngineLoop::CheckRequests(const std::vector<EngineRequest>& requests) const {
+  for (const EngineRequest& request : requests) {
+    if (request.sink == nullptr) return absl::InvalidArgumentError("request has no sink");
+    RETURN_IF_ERROR(Scheduler::Check(options_.scheduler, request));
+    for (int32_t id : request.prompt) {
+      if (id >= 0 && id < options_.vocab_size) continue;
+      return absl::InvalidArgumentError(absl::StrCat("prompt: token id ", id, " is out of vocabulary"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
+  const EngineState state = state_;
+  if (state == EngineState::kFailed)
+    return absl::UnavailableError(absl::StrCat("the engine failed: ", error_));
+  if (draining_ || stopped_ || state == EngineState::kLoading || state == EngineState::kDraining) {
+    return absl::UnavailableError(state == EngineState::kLoading ? "the model is loading"
+                                                                 : "the server is shutting down");
+  }
+  int64_t tokens = 0;
+  absl::flat_hash_set<absl::string_view> ids;
+  for (const EngineRequest& request : requests) {
+    tokens += static_cast<int64_t>(request.prompt.size());
+    if (live_ids_.contains(request.id) || !ids.insert(request.id).second) {
+      return absl::InvalidArgumentError(absl::StrCat("request_id: ", request.id, " is in use"));
+    }
+  }
+  if (num_queued_ + static_cast<int64_t>(requests.size()) > options_.max_num_waiting) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_queued_, " of ",
+                                                     options_.max_num_waiting, " requests are waiting"));
+  }
+  if (num_queued_tokens_ + tokens > options_.max_num_waiting_tokens) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_queued_tokens_, " of ",
+                                                     options_.max_num_waiting_tokens,
+                                                     " prompt tokens are waiting"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineLoop::SubmitAll(std::vector<EngineRequest> requests) {
+  RETURN_IF_ERROR(CheckRequests(requests));
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(CheckRoom(requests));
+  for (EngineRequest& request : requests) {
+    live_ids_.insert(request.id);
+    ++num_queued_;
+    num_queued_tokens_ += static_cast<int64_t>(request.prompt.size());
+    submitted_.push_back(std::move(request));
+  }
+  mail_arrived_.Signal();
+  return absl::OkStatus();
+}
+
+void EngineLoop::Abort(const std::string& request_id) {
+  absl::MutexLock lock(&mu_);
+  // Only live ids, so that the list is no longer than the open requests times their clients' calls.
+  if (!live_ids_.contains(request_id)) return;
+  if (std::find(aborted_.begin(), aborted_.end(), request_id) != aborted_.end()) return;
+  aborted_.push_back(request_id);
+  mail_arrived_.Signal();
+}
+
+EngineStats EngineLoop::Stats() const {
+  absl::MutexLock lock(&mu_);
+  EngineStats stats = stats_;
+  stats.state = state_;
+  stats.error = error_;
+  stats.num_waiting += static_cast<int32_t>(submitted_.size());
+  return stats;
+}
+
+absl::Status EngineLoop::RunOnLoop(const std::function<void()>& function) {
+  absl::Notification done;
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopped_) return absl::UnavailableError("the engine has stopped");
+    commands_.push_back([&] {
+      function();
+      PublishStats();
+      done.Notify();
+    });
+    mail_arrived_.Signal();
+  }
+  done.WaitForNotification();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::map<std::string, int64_t>> EngineLoop::Sleep(int level) {
+  if (level != 1 && level != 2)
+    return absl::InvalidArgumentError(absl::StrCat("level: must be 1 or 2, not ", level));
+  absl::StatusOr<BytesByTag> result;
+  RETURN_IF_ERROR(RunOnLoop([&] { result = DoSleep(level); }));
+  return result;
+}
+
+absl::StatusOr<std::map<std::string, int64_t>> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
+  for (const std::string& tag : tags) {
+    if (tag == "weights" || tag == "kv_cache" || tag == "workspace") continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tags: unknown tag '", tag, "'; there are weights, kv_cache, workspace"));
+  }
+  absl::StatusOr<BytesByTag> result;
+  RETURN_IF_ERROR(RunOnLoop([&] { result = DoWakeUp(tags); }));
+  return result;
+}
+
+absl::Status EngineLoop::ResetPrefixCache() {
+  return RunOnLoop([this] { scheduler_.ResetPrefixCache(); });
+}
+
+void EngineLoop::DrainAndStop(absl::Duration grace) {
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = true;
+    drain_deadline_ = std::min(drain_deadline_, options_.now() + grace);
+    if (state_ != EngineState::kFailed) state_ = EngineState::kDraining;
+    mail_arrived_.Signal();
+  }
+  absl::MutexLock join_lock(&join_mu_);
+  if (!thread_.joinable()) return;
+  {
+    // A worker that hangs must not hold up the end: when the loop is still waiting for it, its step is given
+    // up.
+    absl::MutexLock lock(&mu_);
+    mu_.AwaitWithTimeout(absl::Condition(&stopped_), grace + absl::Seconds(2));
+    if (!stopped_) {
+      mu_.Unlock();
+      executor_->Abort(absl::CancelledError("the server is shutting down"));
+      mu_.Lock();
+    }
+  }
+  thread_.join();
+  executor_->OnFailure(nullptr);
+}
+
+}  // namespace somnus

@@ -1,0 +1,276 @@
+// The loop itself. What callers see of the engine is in engine_interface.cc.
+
+#include "coordinator/engine/engine_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/log.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+
+void EngineLoop::Run() {
+  while (ProcessMail()) {
+    const bool worked = Step();
+    PublishStats();
+    if (!worked) WaitForMail();
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+  }
+  // Commands that came too late are run all the same: each sees a stopped engine and answers its caller.
+  ProcessMail();
+}
+
+bool EngineLoop::ProcessMail() {
+  std::vector<EngineRequest> submitted;
+  std::vector<std::string> aborted;
+  std::deque<std::function<void()>> commands;
+  std::optional<absl::Status> failure;
+  bool draining;
+  {
+    absl::MutexLock lock(&mu_);
+    submitted.swap(submitted_);
+    aborted.swap(aborted_);
+    commands.swap(commands_);
+    failure.swap(executor_failure_);
+    draining = draining_;
+  }
+  if (!submitted.empty()) idle_checked_ = false;
+  for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
+  for (const std::string& id : aborted) {
+    if (SequencePtr sequence = scheduler_.Abort(id)) End(sequence, FinishReason::kAbort, absl::OkStatus());
+  }
+  for (const SequencePtr& sequence : scheduler_.Expire(options_.now())) {
+    End(sequence, FinishReason::kError,
+        absl::DeadlineExceededError("the request waited longer than its deadline"));
+  }
+  if (failure.has_value()) Fail(*failure);
+  for (const std::function<void()>& command : commands) command();
+  return !draining || !DrainIsOver();
+}
+
+// True once nothing is open; aborts what is, when the grace is over or the sleeping engine could not finish
+// it anyway.
+bool EngineLoop::DrainIsOver() {
+  absl::Time deadline;
+  {
+    absl::MutexLock lock(&mu_);
+    deadline = drain_deadline_;
+  }
+  if (options_.now() >= deadline || !sleeping_tags_.empty()) {
+    for (const SequencePtr& sequence : scheduler_.AbortAll())
+      End(sequence, FinishReason::kAbort, absl::OkStatus());
+  }
+  return !scheduler_.has_sequences();
+}
+
+bool EngineLoop::Step() {
+  if (state() == EngineState::kFailed || !sleeping_tags_.empty()) return false;
+  bool sent = false;
+  if (scheduler_.has_sequences()) {
+    StepPlan plan = scheduler_.Schedule();
+    sent = !plan.empty();
+    if (sent) Send(std::move(plan));
+    if (state() == EngineState::kFailed) return true;
+  }
+  const size_t depth = static_cast<size_t>(options_.pipeline_depth);
+  if (sent_.size() > depth || (!sent && !sent_.empty())) {
+    Receive();
+    return true;
+  }
+  if (!sent && scheduler_.has_sequences()) {
+    Fail(absl::InternalError("the scheduler can place no sequence though nothing runs"));
+    return true;
+  }
+  if (!sent) CheckIdle();
+  return sent;
+}
+
+void EngineLoop::CheckIdle() {
+  if (idle_checked_) return;
+  idle_checked_ = true;
+  absl::Status integrity = scheduler_.CheckIntegrity();
+  if (!integrity.ok()) Fail(absl::InternalError(absl::StrCat("integrity check: ", integrity.message())));
+}
+
+void EngineLoop::WaitForMail() {
+  const absl::Time deadline = scheduler_.NextDeadline();
+  absl::MutexLock lock(&mu_);
+  const auto has_mail = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !submitted_.empty() || !aborted_.empty() || !commands_.empty() || executor_failure_.has_value() ||
+           draining_;
+  };
+  while (!has_mail()) {
+    if (mail_arrived_.WaitWithDeadline(&mu_, deadline)) return;
+  }
+}
+
+void EngineLoop::Send(StepPlan plan) {
+  const absl::Time now = options_.now();
+  for (const SequencePtr& sequence : plan.first_scheduled) sequence->scheduled_time = now;
+  NoteFirstScheduled(plan.first_scheduled);
+  sent_.push_back({plan.num_tokens, now});
+  absl::Status status = executor_->ExecuteAsync(plan.request);
+  if (!status.ok()) Fail(status);
+}
+
+void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
+  if (sequences.empty()) return;
+  absl::MutexLock lock(&mu_);
+  for (const SequencePtr& sequence : sequences) {
+    --num_queued_;
+    num_queued_tokens_ -= sequence->prompt_len();
+  }
+}
+
+void EngineLoop::Receive() {
+  const SentStep step = sent_.front();
+  sent_.pop_front();
+  absl::StatusOr<v1::StepReply> reply = executor_->Wait(options_.step_timeout);
+  if (!reply.ok()) return Fail(reply.status());
+  for (const v1::SampledToken& token : reply->tokens()) {
+    if (token.token_id() < 0 || token.token_id() >= options_.vocab_size) {
+      return Fail(absl::InternalError(absl::StrCat("a worker sampled token ", token.token_id(),
+                                                   " of a vocabulary of ", options_.vocab_size)));
+    }
+  }
+  absl::StatusOr<std::vector<SequenceOutput>> outputs = scheduler_.Update(*reply);
+  if (!outputs.ok()) return Fail(outputs.status());
+  const absl::Time now = options_.now();
+  ++num_steps_;
+  if (observer_ != nullptr) observer_->OnStep(step.num_tokens, now - std::max(step.sent, last_reply_));
+  last_reply_ = now;
+  PublishStats();  // before the outputs: whoever has seen a last one finds its blocks free
+  for (SequenceOutput& output : *outputs) Deliver(std::move(output), now);
+}
+
+void EngineLoop::ReceiveAll() {
+  while (!sent_.empty() && state() != EngineState::kFailed) Receive();
+}
+
+void EngineLoop::Deliver(SequenceOutput output, absl::Time now) {
+  Sequence& sequence = *output.sequence;
+  if (!output.output.token_ids.empty() && sequence.first_token_time == absl::InfinitePast()) {
+    sequence.first_token_time = now;
+  }
+  const FinishReason reason = output.output.finish_reason;
+  if (reason != FinishReason::kNone) Forget(sequence);
+  // The observer first: whoever reads metrics after the last output finds the request counted.
+  if (reason != FinishReason::kNone && observer_ != nullptr) {
+    observer_->OnRequestFinished(sequence.request, reason, static_cast<int32_t>(sequence.num_outputs()),
+                                 sequence.scheduled_time, sequence.first_token_time, now);
+  }
+  sequence.request.sink->OnOutput(std::move(output.output));
+}
+
+void EngineLoop::End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error) {
+  SequenceOutput output{sequence, {}};
+  output.output.finish_reason = reason;
+  output.output.error = error;
+  output.output.num_cached_tokens = sequence->num_cached;
+  PublishStats();
+  Deliver(std::move(output), options_.now());
+}
+
+// The id may be used again, and what it held of the queue's room is free.
+void EngineLoop::Forget(const Sequence& sequence) {
+  absl::MutexLock lock(&mu_);
+  live_ids_.erase(sequence.request.id);
+  if (sequence.was_scheduled) return;
+  --num_queued_;
+  num_queued_tokens_ -= sequence.prompt_len();
+}
+
+void EngineLoop::Fail(const absl::Status& status) {
+  if (state() == EngineState::kFailed) return;
+  LogError("engine failed: {}", std::string(status.message()));
+  std::vector<EngineRequest> submitted;
+  {
+    absl::MutexLock lock(&mu_);
+    state_ = EngineState::kFailed;
+    error_ = std::string(status.message());
+    submitted.swap(submitted_);
+  }
+  for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
+  sent_.clear();
+  const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
+  for (const SequencePtr& sequence : scheduler_.AbortAll()) End(sequence, FinishReason::kError, error);
+}
+
+void EngineLoop::PublishStats() {
+  EngineStats stats;
+  const BlockManager& blocks = scheduler_.blocks();
+  const SchedulerStats& counters = scheduler_.stats();
+  stats.sleep_level = sleep_level_;
+  stats.num_running = scheduler_.num_running();
+  stats.num_waiting = scheduler_.num_waiting();
+  stats.total_blocks = blocks.total_blocks();
+  stats.free_blocks = blocks.available_blocks();
+  stats.used_blocks = blocks.used_blocks();
+  stats.block_size = blocks.block_size();
+  stats.num_preemptions = counters.num_preemptions;
+  stats.prompt_tokens = counters.prompt_tokens;
+  stats.generation_tokens = counters.generation_tokens;
+  stats.prefix_cache_queries = counters.prefix_cache_queries;
+  stats.prefix_cache_hits = counters.prefix_cache_hits;
+  stats.num_steps = num_steps_;
+  absl::MutexLock lock(&mu_);
+  stats_ = std::move(stats);
+}
+
+absl::Status EngineLoop::CheckLifecycle() const {
+  if (state() == EngineState::kFailed) return absl::FailedPreconditionError("the engine has failed");
+  if (state() == EngineState::kDraining) return absl::FailedPreconditionError("the server is shutting down");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoSleep(int level) {
+  RETURN_IF_ERROR(CheckLifecycle());
+  if (!sleeping_tags_.empty() && sleep_level_ >= level) return BytesByTag();
+  ReceiveAll();
+  scheduler_.PreemptAll();
+  scheduler_.ResetPrefixCache();
+  StepPlan flush = scheduler_.FlushFreedSlots();
+  if (flush.request.freed_slots_size() > 0) Send(std::move(flush));
+  ReceiveAll();
+  if (state() == EngineState::kFailed)
+    return absl::UnavailableError("the engine failed while it went to sleep");
+  absl::StatusOr<BytesByTag> freed = executor_->Sleep(level);
+  if (!freed.ok()) {
+    if (absl::Status health = executor_->Health(); !health.ok()) Fail(health);
+    return freed.status();
+  }
+  sleep_level_ = level;
+  sleeping_tags_ = {"weights", "kv_cache", "workspace"};
+  absl::MutexLock lock(&mu_);
+  if (state_ == EngineState::kAwake) state_ = EngineState::kAsleep;
+  return freed;
+}
+
+absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoWakeUp(std::vector<std::string> tags) {
+  RETURN_IF_ERROR(CheckLifecycle());
+  if (tags.empty()) tags.assign(sleeping_tags_.begin(), sleeping_tags_.end());
+  std::sort(tags.begin(), tags.end());
+  tags.erase(std::remove_if(tags.begin(), tags.end(),
+                            [&](const auto& tag) { return !sleeping_tags_.contains(tag); }),
+             tags.end());
+  if (tags.empty()) return BytesByTag();
+  absl::StatusOr<BytesByTag> mapped = executor_->WakeUp(tags);
+  if (!mapped.ok()) {
+    if (absl::Status health = executor_->Health(); !health.ok()) Fail(health);
+    sleeping_tags_ = {"weights", "kv_cache", "workspace"};  // rolled back, as far as earlier calls had come, too
+    return mapped.status();
+  }
+  for (const std::string& tag : tags) sleeping_tags_.erase(tag);
+  if (!sleeping_tags_.empty()) return mapped;
+  sleep_level_ = 0;
+  absl::MutexLock lock(&mu_);
+  if (state_ == EngineState::kAsleep) state_ = EngineState::kAwake;
+  return mapped;
+}
+
+}  // namespace somnus

@@ -1,0 +1,126 @@
+#pragma once
+// The Engine: a scheduler, an executor and the thread that drives them.
+//
+// Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
+// until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
+// says; what the loop owns is touched by the loop thread alone, what is under mu_ by everybody. Errors: a
+// step that fails, times out or cannot be sent makes the engine kFailed for good: every open request ends
+// with kError and the reason, and Submit answers Unavailable.
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/executor/executor.h"
+#include "coordinator/scheduler/scheduler.h"
+
+namespace somnus {
+
+struct EngineOptions {
+  SchedulerOptions scheduler;
+  int32_t pipeline_depth = 1;                // steps sent beyond the one whose reply is awaited: 0 or 1
+  int32_t max_num_waiting = 1024;            // requests accepted but never scheduled yet
+  int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
+  absl::Duration step_timeout = absl::Seconds(300);
+  int32_t vocab_size = 0;  // ids in prompts and replies are below
+  std::function<absl::Time()> now = absl::Now;
+};
+
+class EngineLoop : public Engine {
+ public:
+  // Awake at once: the workers must have loaded the model and allocated the cache. `observer` may be null.
+  EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer);
+  ~EngineLoop() override;
+
+  absl::Status Submit(EngineRequest request) override;
+  absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
+  void Abort(const std::string& request_id) override;
+  EngineState state() const override { return state_.load(); }
+  EngineStats Stats() const override;
+  absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override;
+  absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) override;
+  absl::Status ResetPrefixCache() override;
+  void DrainAndStop(absl::Duration grace) override;
+  int32_t max_model_len() const override { return options_.scheduler.max_model_len; }
+  int32_t vocab_size() const override { return options_.vocab_size; }
+
+ private:
+  using BytesByTag = std::map<std::string, int64_t>;
+
+  // Runs `function` on the loop thread between two steps and waits for it. Unavailable once the loop has
+  // stopped.
+  absl::Status RunOnLoop(const std::function<void()>& function);
+  absl::Status CheckRequests(const std::vector<EngineRequest>& requests) const;
+  absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // The loop thread's.
+  void Run();
+  bool ProcessMail();  // false: stop
+  bool Step();         // false: nothing to do
+  void WaitForMail();
+  void Send(StepPlan plan);
+  void Receive();
+  void ReceiveAll();
+  void Deliver(SequenceOutput output, absl::Time now);
+  void End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error);
+  void Forget(const Sequence& sequence);
+  void NoteFirstScheduled(const std::vector<SequencePtr>& sequences);
+  void Fail(const absl::Status& status);
+  bool DrainIsOver();
+  void CheckIdle();
+  void PublishStats();
+  absl::Status CheckLifecycle() const;
+  absl::StatusOr<BytesByTag> DoSleep(int level);
+  absl::StatusOr<BytesByTag> DoWakeUp(std::vector<std::string> tags);
+
+  const EngineOptions options_;
+  Executor* const executor_;
+  EngineObserver* const observer_;
+
+  // The loop thread's own.
+  Scheduler scheduler_;
+  struct SentStep {
+    int32_t num_tokens;
+    absl::Time sent;
+  };
+  std::deque<SentStep> sent_;
+  absl::Time last_reply_ = absl::InfinitePast();
+  absl::flat_hash_set<std::string> sleeping_tags_;
+  int sleep_level_ = 0;
+  int64_t num_steps_ = 0;
+  bool idle_checked_ = false;
+
+  std::atomic<EngineState> state_{EngineState::kAwake};  // written under mu_
+  mutable absl::Mutex mu_;
+  absl::CondVar mail_arrived_;
+  std::vector<EngineRequest> submitted_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::function<void()>> commands_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> executor_failure_ ABSL_GUARDED_BY(mu_);
+  absl::Time drain_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::string error_ ABSL_GUARDED_BY(mu_);
+  EngineStats stats_ ABSL_GUARDED_BY(mu_);
+  // Requests accepted but never scheduled yet, and every live id.
+  int64_t num_queued_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_queued_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mu_);
+
+  absl::Mutex join_mu_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mu_);
+};
+
+}  // namespace somnus

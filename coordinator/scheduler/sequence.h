@@ -1,0 +1,49 @@
+#pragma once
+// One sequence on its way through the scheduler: its tokens and how far they are computed. Plain state with
+// token arithmetic; owned by the Scheduler, shared with the records of steps in flight. Engine loop thread
+// only.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/engine/request.h"
+
+namespace somnus {
+
+enum class SequenceState { kWaiting, kRunning, kFinished };
+
+struct Sequence {
+  EngineRequest request;
+  int64_t id = 0;  // in order of arrival
+  SequenceState state = SequenceState::kWaiting;
+
+  std::vector<int32_t> tokens;  // the prompt, then the outputs known so far
+  int64_t num_computed = 0;     // tokens in the cache once all steps sent are done
+  int32_t num_pending = 0;      // tokens that steps in flight will sample: placeholders behind `tokens`
+  int32_t slot = -1;            // row of the workers' batch state while running
+  int32_t num_cached = 0;       // prompt tokens that the prefix cache served at first admission
+  int32_t num_prompt_logprobs =
+      0;  // positions delivered, 0 included; recomputation does not deliver them again
+  bool was_scheduled = false;
+
+  // For the observer; stamped by the engine.
+  absl::Time scheduled_time = absl::InfinitePast();
+  absl::Time first_token_time = absl::InfinitePast();
+
+  int64_t prompt_len() const { return static_cast<int64_t>(request.prompt.size()); }
+  int64_t num_outputs() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }
+  // Known and placeholder tokens.
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) + num_pending; }
+  int64_t num_to_compute() const { return num_tokens() - num_computed; }
+  bool finished() const { return state == SequenceState::kFinished; }
+  // Prompt log-probabilities are still owed: the whole prompt must be computed, no prefix hit.
+  bool owes_prompt_logprobs() const {
+    return request.sampling.num_prompt_logprobs >= 0 && num_prompt_logprobs < prompt_len();
+  }
+};
+
+using SequencePtr = std::shared_ptr<Sequence>;
+
+}  // namespace somnus

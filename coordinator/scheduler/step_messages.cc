@@ -1,0 +1,79 @@
+#include "coordinator/scheduler/step_messages.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+namespace {
+
+void FillSampling(const Sequence& sequence, v1::StepSampling* message) {
+  const SamplingParams& params = sequence.request.sampling;
+  message->set_temperature(params.temperature);
+  message->set_top_p(params.top_p);
+  message->set_top_k(params.top_k);
+  message->set_min_p(params.min_p);
+  message->set_presence_penalty(params.presence_penalty);
+  message->set_frequency_penalty(params.frequency_penalty);
+  message->set_repetition_penalty(params.repetition_penalty);
+  for (const auto& [token, bias] : params.logit_bias) (*message->mutable_logit_bias())[token] = bias;
+  message->set_seed(params.seed);
+  message->set_min_tokens(params.min_tokens);
+  if (params.min_tokens > 0) {
+    message->mutable_suppress_token_ids()->Add(params.eos_token_ids.begin(), params.eos_token_ids.end());
+    message->mutable_suppress_token_ids()->Add(params.stop_token_ids.begin(), params.stop_token_ids.end());
+  }
+  message->set_num_logprobs(params.num_logprobs);
+  message->set_num_prompt_logprobs(sequence.owes_prompt_logprobs() ? params.num_prompt_logprobs : -1);
+  message->mutable_allowed_token_ids()->Add(params.allowed_token_ids.begin(), params.allowed_token_ids.end());
+  for (const std::vector<int32_t>& word : params.bad_words) {
+    message->add_bad_words()->mutable_token_ids()->Add(word.begin(), word.end());
+  }
+}
+
+}  // namespace
+
+void FillNewSequence(const Sequence& sequence, const std::vector<int32_t>& block_ids,
+                     v1::NewSequence* message) {
+  message->set_slot(sequence.slot);
+  message->mutable_token_ids()->Add(sequence.tokens.begin(), sequence.tokens.end());
+  message->set_num_prompt_tokens(static_cast<int32_t>(sequence.prompt_len()));
+  message->set_num_computed_tokens(static_cast<int32_t>(sequence.num_computed));
+  message->mutable_block_ids()->Add(block_ids.begin(), block_ids.end());
+  FillSampling(sequence, message->mutable_sampling());
+}
+
+Logprobs FromMessage(const v1::StepLogprobs& message) {
+  Logprobs logprobs;
+  logprobs.token_ids.assign(message.token_ids().begin(), message.token_ids().end());
+  logprobs.logprobs.assign(message.logprobs().begin(), message.logprobs().end());
+  logprobs.rank = message.rank();
+  return logprobs;
+}
+
+absl::Status DeliverPromptLogprobs(const v1::PromptLogprobs* message, int64_t start, int64_t num_tokens,
+                                   Sequence* sequence, RequestOutput* output) {
+  if (!sequence->owes_prompt_logprobs()) return absl::OkStatus();
+  if (sequence->num_prompt_logprobs == 0) {  // nothing predicts the first token
+    output->prompt_logprobs.emplace_back();
+    sequence->num_prompt_logprobs = 1;
+  }
+  // The logits at position p decide token p + 1, as far as the prompt goes.
+  const int64_t last = std::min(start + num_tokens, sequence->prompt_len() - 1);
+  const int64_t expected = std::max<int64_t>(0, last - start);
+  const int64_t got = message == nullptr ? 0 : message->positions_size();
+  if (got != expected) {
+    return absl::InternalError(absl::StrCat("the worker answered ", got,
+                                            " prompt log-probabilities for a chunk of ", num_tokens,
+                                            " tokens at ", start, ", where ", expected, " were due"));
+  }
+  for (int64_t position = start + 1; position <= last; ++position) {
+    if (position < sequence->num_prompt_logprobs) continue;
+    output->prompt_logprobs.push_back(
+        FromMessage(message->positions(static_cast<int>(position - start - 1))));
+    ++sequence->num_prompt_logprobs;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace somnus
