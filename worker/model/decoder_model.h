@@ -1,0 +1,87 @@
+#pragma once
+// A decoder-only transformer over kernels/ops.h, one rank's part of it. Each family's forward pass is written once and
+// reads like its paper; what they share (embedding, attention, row-parallel matrices) is here.
+//
+// Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/model_config.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "kernels/tensor.h"
+#include "worker/comm/communicator.h"
+#include "worker/model/carver.h"
+#include "worker/model/shards.h"
+#include "worker/model/weights.h"
+
+namespace somnus {
+
+// Scratch between the ops of a layer. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
+struct Activations {
+  TensorView residual;   // f32 [Tmax, hidden]: the residual stream
+  TensorView residual2;  // f32 [Tmax, hidden]: for models that normalize the stream itself (OPT-350m)
+  TensorView delta;      // f32 [Tmax, hidden]: what a block adds to the stream
+  TensorView normed;     // act [Tmax, hidden]
+  TensorView qkv;        // f32 [Tmax, (H + 2 KV) D]
+  TensorView heads;      // act [Tmax, H D]
+  TensorView up;         // f32 [Tmax, 2 M]; OPT: [Tmax, M]
+  TensorView mlp;        // act [Tmax, M]
+  TensorView embedded;         // f32 [Tmax, embedding_dim], when it is not hidden
+  TensorView embedded_act;     // act [Tmax, embedding_dim], likewise
+
+  static Activations Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act, int64_t max_tokens);
+};
+
+// What a model needs besides a step's input.
+struct ModelContext {
+  Device* device = nullptr;
+  Communicator* communicator = nullptr;
+  const ModelConfig* config = nullptr;
+  const ModelShards* shards = nullptr;
+  const ModelWeights* weights = nullptr;
+  Activations act;
+  RopeTable rope;
+  const int32_t* kv_head_of_head = nullptr;  // [H], on the device
+  std::vector<KvCacheView> kv_cache;         // one per layer
+};
+
+// A step's tokens, flat; all arrays on the device.
+struct StepInput {
+  const int32_t* token_ids = nullptr;  // [T]
+  AttentionBatch batch;                // batch.num_tokens is T
+};
+
+class DecoderModel {
+ public:
+  static std::unique_ptr<DecoderModel> Create(const ModelContext* context);
+  virtual ~DecoderModel() = default;
+
+  // Runs all layers; writes the cache. Answers what the head multiplies: act [T, embedding_dim], valid until the
+  // next call. Only collectives can fail.
+  virtual absl::StatusOr<TensorView> Forward(const StepInput& input) = 0;
+
+ protected:
+  explicit DecoderModel(const ModelContext* context) : c_(*context) {}
+
+  // out (f32 [T, embedding_dim]) = the tokens' embeddings, whole on every rank.
+  absl::Status Embed(const StepInput& input, const TensorView& out);
+  // delta (f32 [T, hidden]) = attention over `normed` (act [T, hidden]), whole on every rank.
+  absl::Status Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
+  // y (f32 [T, hidden]) = x * w^T + bias, summed over the ranks' columns.
+  absl::Status RowParallel(const StepInput& input, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
+
+  const ModelContext& c_;
+
+ private:
+  absl::Status AllReduce(const TensorView& x);
+};
+
+std::unique_ptr<DecoderModel> MakeLlamaModel(const ModelContext* context);
+std::unique_ptr<DecoderModel> MakeOptModel(const ModelContext* context);
+
+}  // namespace somnus

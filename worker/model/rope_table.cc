@@ -1,0 +1,59 @@
+#include "worker/model/rope_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace somnus {
+namespace {
+
+// Llama 3.1: long wavelengths are slowed by `factor`, short ones stay, those between are blended.
+double Llama3Frequency(const RopeConfig& rope, double frequency) {
+  const double original_length = static_cast<double>(rope.original_max_position_embeddings);
+  const double turns = original_length * frequency / (2 * M_PI);  // over the original context
+  if (turns < rope.low_freq_factor) return frequency / rope.factor;
+  if (turns > rope.high_freq_factor) return frequency;
+  const double smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - smooth) * frequency / rope.factor + smooth * frequency;
+}
+
+}  // namespace
+
+std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim, const std::vector<float>& freq_factors) {
+  std::vector<double> frequencies(head_dim / 2);
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    if (rope.type == RopeConfig::Type::kLinear) frequency /= rope.factor;
+    if (rope.type == RopeConfig::Type::kLlama3) frequency = Llama3Frequency(rope, frequency);
+    if (!freq_factors.empty()) frequency /= freq_factors[i];
+    frequencies[i] = frequency;
+  }
+  return frequencies;
+}
+
+void FillRopeTable(const std::vector<double>& frequencies, int64_t num_positions, float* cos, float* sin) {
+  // Turning by one position costs four multiplications where sincos costs a hundred, which counts at 128 k positions;
+  // starting afresh every kStride positions keeps the error below 1e-13.
+  constexpr int64_t kStride = 64;
+  const int64_t width = static_cast<int64_t>(frequencies.size());
+  std::vector<double> c(width), s(width), step_c(width), step_s(width);
+  for (int64_t i = 0; i < width; ++i) {
+    step_c[i] = std::cos(frequencies[i]);
+    step_s[i] = std::sin(frequencies[i]);
+  }
+  for (int64_t position = 0; position < num_positions; ++position) {
+    for (int64_t i = 0; i < width; ++i) {
+      if (position % kStride == 0) {
+        c[i] = std::cos(frequencies[i] * static_cast<double>(position));
+        s[i] = std::sin(frequencies[i] * static_cast<double>(position));
+      } else {
+        const double next = c[i] * step_c[i] - s[i] * step_s[i];
+        s[i] = s[i] * step_c[i] + c[i] * step_s[i];
+        c[i] = next;
+      }
+      cos[position * width + i] = static_cast<float>(c[i]);
+      sin[position * width + i] = static_cast<float>(s[i]);
+    }
+  }
+}
+
+}  // namespace somnus

@@ -1,0 +1,45 @@
+#include "worker/model/shards.h"
+
+#include <algorithm>
+
+namespace somnus {
+namespace {
+
+Range CutEvenly(int64_t total, int rank, int world_size) {
+  return {total * rank / world_size, total * (rank + 1) / world_size};
+}
+
+}  // namespace
+
+Range ShardRange(int64_t total, int rank, int world_size) {
+  const int64_t granule = total >= 256 * world_size ? 64 : total >= 64 * world_size ? 16 : 1;
+  const Range units = CutEvenly((total + granule - 1) / granule, rank, world_size);
+  return {std::min(total, units.begin * granule), std::min(total, units.end * granule)};
+}
+
+ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
+  ModelShards shards;
+  shards.rank = rank;
+  shards.world_size = world_size;
+  const int64_t group = config.num_heads / config.num_kv_heads;  // query heads per KV head
+  if (config.num_kv_heads >= world_size) {
+    shards.kv_heads = CutEvenly(config.num_kv_heads, rank, world_size);
+    shards.heads = {shards.kv_heads.begin * group, shards.kv_heads.end * group};
+  } else {
+    shards.heads = CutEvenly(config.num_heads, rank, world_size);
+    if (!shards.heads.empty()) {
+      shards.kv_heads = {shards.heads.begin / group, (shards.heads.end - 1) / group + 1};
+    }
+  }
+  for (int64_t head = shards.heads.begin; head < shards.heads.end; ++head) {
+    shards.kv_head_of_head.push_back(static_cast<int32_t>(head / group - shards.kv_heads.begin));
+  }
+  shards.mlp = ShardRange(config.intermediate_size, rank, world_size);
+  shards.vocab = ShardRange(config.vocab_size, rank, world_size);
+  for (int r = 0; r < world_size; ++r) {
+    shards.max_vocab_rows = std::max(shards.max_vocab_rows, ShardRange(config.vocab_size, r, world_size).size());
+  }
+  return shards;
+}
+
+}  // namespace somnus

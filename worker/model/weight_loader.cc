@@ -1,0 +1,115 @@
+// Fills the weights region: reads rows as f32 and packs them, panel ranges in parallel.
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "proto/status_macros.h"
+#include "worker/model/weights.h"
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kPanel = 64;  // PackWeightRows may run in parallel on ranges cut at multiples of this
+// f32 scratch of one job: small enough to stay in a core's L2 between reading and packing.
+constexpr int64_t kScratchFloats = 128 * 1024;
+constexpr int kMaxThreads = 16;
+
+int UsableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+}  // namespace
+
+// Rows of one packed matrix, or one whole vector.
+struct WeightPlan::Job {
+  const Matrix* matrix = nullptr;
+  const Vector* vector = nullptr;
+  Range rows;
+  int64_t bytes = 0;
+};
+
+std::vector<WeightPlan::Job> WeightPlan::MakeJobs() const {
+  std::vector<Job> jobs;
+  for (const Matrix& matrix : matrices_) {
+    const LinearWeight& weight = *matrix.target;
+    const int64_t rows_per_job = std::max(kPanel, kScratchFloats / weight.k / kPanel * kPanel);
+    for (int64_t row = 0; row < weight.n; row += rows_per_job) {
+      const Range rows = {row, std::min(weight.n, row + rows_per_job)};
+      jobs.push_back({&matrix, nullptr, rows, rows.size() * weight.k * SizeOf(weight.dtype)});
+    }
+  }
+  for (const Vector& vector : vectors_) {
+    Job job{nullptr, &vector, {}, 0};
+    for (const WeightSource& source : vector.sources) job.bytes += source.rows.size() * source.cols.size() * 4;
+    jobs.push_back(job);
+  }
+  return jobs;
+}
+
+absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
+                                std::vector<float>* scratch) const {
+  if (job.vector != nullptr) {
+    float* out = const_cast<float*>(*job.vector->target);  // ours: Bind pointed it into the region
+    for (const WeightSource& source : job.vector->sources) {
+      if (source.rows.empty()) continue;
+      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end, source.cols.begin,
+                                          source.cols.end, out));
+      out += source.rows.size() * source.cols.size();
+    }
+    return absl::OkStatus();
+  }
+  const LinearWeight& weight = *job.matrix->target;
+  scratch->resize(std::max<size_t>(scratch->size(), job.rows.size() * weight.k));
+  int64_t source_begin = 0;  // row of the fused matrix where the source starts
+  for (const WeightSource& source : job.matrix->sources) {
+    const int64_t begin = std::max(job.rows.begin, source_begin);
+    const int64_t end = std::min(job.rows.end, source_begin + source.rows.size());
+    if (begin < end) {
+      const int64_t shift = source.rows.begin - source_begin;
+      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, begin + shift, end + shift, source.cols.begin, source.cols.end,
+                                          scratch->data() + (begin - job.rows.begin) * weight.k));
+    }
+    source_begin += source.rows.size();
+  }
+  PackWeightRows(device, weight, job.rows.begin, job.rows.size(), scratch->data());
+  return absl::OkStatus();
+}
+
+absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device, const Progress& progress) const {
+  const std::vector<Job> jobs = MakeJobs();
+  int64_t total = 0;
+  for (const Job& job : jobs) total += job.bytes;
+
+  std::atomic<size_t> next{0};
+  std::atomic<int64_t> loaded{0};
+  std::mutex mutex;
+  absl::Status status;  // the first error
+  auto work = [&] {
+    std::vector<float> scratch;
+    for (size_t i = next++; i < jobs.size(); i = next++) {
+      absl::Status result = RunJob(checkpoint, device, jobs[i], &scratch);
+      if (!result.ok()) {
+        next = jobs.size();
+        std::lock_guard<std::mutex> lock(mutex);
+        if (status.ok()) status = std::move(result);
+        return;
+      }
+      const int64_t done = loaded.fetch_add(jobs[i].bytes) + jobs[i].bytes;
+      if (progress) progress(done, total);
+    }
+  };
+  std::vector<std::thread> threads;
+  const int count = std::min<int>({UsableCpus(), kMaxThreads, static_cast<int>(jobs.size())});
+  for (int i = 1; i < count; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
+}  // namespace somnus

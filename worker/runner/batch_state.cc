@@ -1,0 +1,190 @@
+#include "worker/runner/batch_state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+template <typename... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat("step message: ", args...));
+}
+
+absl::Status CheckTokens(const google::protobuf::RepeatedField<int32_t>& ids, int32_t vocab_size) {
+  for (int32_t id : ids) {
+    if (id < 0 || id >= vocab_size) return Invalid("token id ", id, " is outside the vocabulary of ", vocab_size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+BatchState::BatchState(const BatchLimits& limits)
+    : limits_(limits), slots_(limits.max_num_seqs), slot_scheduled_(limits.max_num_seqs) {
+  scheduled_.reserve(limits.max_num_seqs);
+}
+
+void BatchState::Clear() {
+  for (Slot& slot : slots_) slot = Slot();
+  scheduled_.clear();
+  num_scheduled_tokens_ = 0;
+}
+
+absl::Status BatchState::CheckSlot(int32_t slot) const {
+  if (slot < 0 || slot >= limits_.max_num_seqs) return Invalid("slot ", slot, " is not one of ", limits_.max_num_seqs);
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::Free(const v1::StepRequest& request) {
+  for (int32_t slot : request.freed_slots()) {
+    RETURN_IF_ERROR(CheckSlot(slot));
+    if (!slots_[slot].in_use) return Invalid("slot ", slot, " is freed but not in use");
+    slots_[slot].in_use = false;  // the vectors keep their memory for the next sequence
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::CheckCopies(const v1::StepRequest& request) const {
+  for (const v1::BlockCopy& copy : request.copies()) {
+    for (int32_t block : {copy.src(), copy.dst()}) {
+      if (block < 1 || block >= limits_.num_blocks) return Invalid("a copy names block ", block, " of ", limits_.num_blocks);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::Add(const v1::StepRequest& request) {
+  for (const v1::NewSequence& sequence : request.new_sequences()) RETURN_IF_ERROR(AddSequence(sequence));
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::AddSequence(const v1::NewSequence& sequence) {
+  RETURN_IF_ERROR(CheckSlot(sequence.slot()));
+  Slot& slot = slots_[sequence.slot()];
+  const int32_t num_tokens = sequence.token_ids_size();
+  if (slot.in_use) return Invalid("slot ", sequence.slot(), " is given to a new sequence but in use");
+  if (num_tokens < 1 || num_tokens > limits_.max_model_len) {
+    return Invalid("slot ", sequence.slot(), ": ", num_tokens, " tokens, allowed are 1 to ", limits_.max_model_len);
+  }
+  if (sequence.num_prompt_tokens() < 1 || sequence.num_prompt_tokens() > num_tokens) {
+    return Invalid("slot ", sequence.slot(), ": ", sequence.num_prompt_tokens(), " prompt tokens of ", num_tokens);
+  }
+  if (sequence.num_computed_tokens() < 0 || sequence.num_computed_tokens() >= num_tokens ||
+      sequence.num_computed_tokens() % limits_.block_size != 0) {
+    return Invalid("slot ", sequence.slot(), ": ", sequence.num_computed_tokens(), " computed tokens of ", num_tokens);
+  }
+  RETURN_IF_ERROR(CheckTokens(sequence.token_ids(), limits_.vocab_size));
+  RETURN_IF_ERROR(ParseSampling(sequence.sampling(), limits_.vocab_size, &slot.sampling));
+  slot.block_ids.clear();
+  RETURN_IF_ERROR(AppendBlocks(sequence.slot(), sequence.block_ids()));
+  slot.tokens.reserve(limits_.max_model_len + 1);
+  slot.tokens.assign(sequence.token_ids().begin(), sequence.token_ids().end());
+  slot.num_prompt_tokens = sequence.num_prompt_tokens();
+  slot.num_computed = sequence.num_computed_tokens();
+  slot.counts.clear();
+  if (slot.sampling.has_penalties()) {
+    for (int32_t i = 0; i < num_tokens; ++i) {
+      TokenCount& count = slot.counts[slot.tokens[i]];
+      if (i < slot.num_prompt_tokens) {
+        count.in_prompt = true;
+      } else {
+        ++count.outputs;
+      }
+    }
+  }
+  slot.in_use = true;
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::AppendBlocks(int32_t slot, const google::protobuf::RepeatedField<int32_t>& block_ids) {
+  std::vector<int32_t>& table = slots_[slot].block_ids;
+  if (block_ids.size() > limits_.max_blocks_per_seq() - static_cast<int32_t>(table.size())) {
+    return Invalid("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
+  }
+  for (int32_t block : block_ids) {
+    if (block < 1 || block >= limits_.num_blocks) return Invalid("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
+    table.push_back(block);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::Schedule(const v1::StepRequest& request) {
+  scheduled_.clear();
+  num_scheduled_tokens_ = 0;
+  std::fill(slot_scheduled_.begin(), slot_scheduled_.end(), false);
+  for (const v1::ScheduledSequence& sequence : request.sequences()) RETURN_IF_ERROR(ScheduleSequence(sequence));
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence) {
+  RETURN_IF_ERROR(CheckSlot(sequence.slot()));
+  Slot& slot = slots_[sequence.slot()];
+  if (!slot.in_use) return Invalid("slot ", sequence.slot(), " is scheduled but not in use");
+  if (slot_scheduled_[sequence.slot()]) return Invalid("slot ", sequence.slot(), " is scheduled twice");
+  slot_scheduled_[sequence.slot()] = true;
+
+  const int32_t known = static_cast<int32_t>(slot.tokens.size()), n = sequence.num_tokens();
+  if (n < 1 || n > known - slot.num_computed) {
+    return Invalid("slot ", sequence.slot(), ": ", n, " tokens scheduled, ", known - slot.num_computed, " are known");
+  }
+  if (n > limits_.max_num_batched_tokens - num_scheduled_tokens_) {
+    return Invalid("more than ", limits_.max_num_batched_tokens, " tokens");
+  }
+  const int32_t end = slot.num_computed + n;
+  if (end > limits_.max_model_len) return Invalid("slot ", sequence.slot(), ": ", end, " tokens, more than max_model_len");
+  RETURN_IF_ERROR(AppendBlocks(sequence.slot(), sequence.new_block_ids()));
+  if (static_cast<int64_t>(slot.block_ids.size()) * limits_.block_size < end) {
+    return Invalid("slot ", sequence.slot(), ": ", slot.block_ids.size(), " blocks for ", end, " tokens");
+  }
+  scheduled_.push_back({sequence.slot(), slot.num_computed, n, end == known});
+  num_scheduled_tokens_ += n;
+  slot.num_computed = end;
+  return absl::OkStatus();
+}
+
+void BatchState::AppendToken(int32_t index, int32_t token) {
+  Slot& slot = slots_[index];
+  slot.tokens.push_back(token);
+  if (slot.sampling.has_penalties()) ++slot.counts[token].outputs;
+}
+
+absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, SlotSampling* out) {
+  *out = SlotSampling();
+  // Written so that NaN is refused too.
+  if (!(proto.temperature() >= 0)) return Invalid("temperature ", proto.temperature());
+  if (proto.temperature() > 0 && !(proto.top_p() > 0 && proto.top_p() <= 1)) return Invalid("top_p ", proto.top_p());
+  if (!(proto.min_p() >= 0 && proto.min_p() <= 1)) return Invalid("min_p ", proto.min_p());
+  if (!(proto.repetition_penalty() > 0)) return Invalid("repetition_penalty ", proto.repetition_penalty());
+  if (proto.num_logprobs() > kMaxLogprobs || proto.num_prompt_logprobs() > kMaxLogprobs) {
+    return Invalid("more than ", kMaxLogprobs, " logprobs");
+  }
+  RETURN_IF_ERROR(CheckTokens(proto.suppress_token_ids(), vocab_size));
+  RETURN_IF_ERROR(CheckTokens(proto.allowed_token_ids(), vocab_size));
+  out->temperature = proto.temperature();
+  out->top_p = proto.top_p();
+  out->top_k = std::max(0, proto.top_k());
+  out->min_p = proto.min_p();
+  out->presence_penalty = proto.presence_penalty();
+  out->frequency_penalty = proto.frequency_penalty();
+  out->repetition_penalty = proto.repetition_penalty();
+  out->seed = proto.seed();
+  out->min_tokens = proto.min_tokens();
+  out->num_logprobs = std::max(-1, proto.num_logprobs());
+  out->num_prompt_logprobs = std::max(-1, proto.num_prompt_logprobs());
+  out->suppress_token_ids.assign(proto.suppress_token_ids().begin(), proto.suppress_token_ids().end());
+  out->allowed_token_ids.assign(proto.allowed_token_ids().begin(), proto.allowed_token_ids().end());
+  for (const auto& [id, bias] : proto.logit_bias()) {
+    if (id < 0 || id >= vocab_size) return Invalid("logit_bias for token ", id);
+    out->logit_bias.emplace_back(id, bias);
+  }
+  for (const v1::BadWord& word : proto.bad_words()) {
+    RETURN_IF_ERROR(CheckTokens(word.token_ids(), vocab_size));
+    if (word.token_ids_size() > 0) out->bad_words.emplace_back(word.token_ids().begin(), word.token_ids().end());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

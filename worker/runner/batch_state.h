@@ -1,0 +1,119 @@
+#pragma once
+// What a rank remembers of the running sequences between steps, one slot each: tokens, block table, sampling. Changed
+// only by step messages and by the tokens that were sampled, so that all ranks hold the same.
+//
+// Every number from the wire is checked here before anything uses it as an index: InvalidArgument names slot and
+// reason. A slot may be scheduled after its sequence has stopped (the coordinator learns it one step later): it is
+// ordinary work whose result nobody reads.
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+struct BatchLimits {
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t max_model_len = 0;
+  int32_t block_size = 0;
+  int32_t vocab_size = 0;
+  int32_t num_blocks = 0;  // of the KV cache; 0 until it is there
+
+  // One more than a full sequence needs: a step may be scheduled past its end before the coordinator knows.
+  int32_t max_blocks_per_seq() const { return (max_model_len + block_size - 1) / block_size + 1; }
+};
+
+// The most alternatives that LogProbs reports.
+inline constexpr int32_t kMaxLogprobs = 64;
+
+// StepSampling, checked.
+struct SlotSampling {
+  float temperature = 0;
+  float top_p = 1;
+  int32_t top_k = 0;
+  float min_p = 0;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 1;
+  uint64_t seed = 0;
+  int32_t min_tokens = 0;
+  int32_t num_logprobs = -1;
+  int32_t num_prompt_logprobs = -1;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> suppress_token_ids;
+  std::vector<int32_t> allowed_token_ids;
+  std::vector<std::vector<int32_t>> bad_words;  // none is empty
+
+  bool has_penalties() const { return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1; }
+};
+
+// How often a token occurs in a sequence, as the penalties see it.
+struct TokenCount {
+  bool in_prompt = false;
+  int32_t outputs = 0;
+};
+
+struct Slot {
+  bool in_use = false;
+  std::vector<int32_t> tokens;  // prompt, then outputs; the last may not be in the cache yet
+  int32_t num_prompt_tokens = 0;
+  int32_t num_computed = 0;  // tokens whose K and V are (or will be, after the step) in the cache
+  std::vector<int32_t> block_ids;
+  SlotSampling sampling;
+  absl::flat_hash_map<int32_t, TokenCount> counts;  // kept only for sequences with penalties
+
+  int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - num_prompt_tokens; }
+};
+
+// One sequence's part of the current step: tokens [start, start + num_tokens).
+struct ScheduledSlot {
+  int32_t slot = 0;
+  int32_t start = 0;
+  int32_t num_tokens = 0;
+  bool samples = false;  // its tokens end within the step
+};
+
+class BatchState {
+ public:
+  explicit BatchState(const BatchLimits& limits);
+
+  void SetNumBlocks(int32_t num_blocks) { limits_.num_blocks = num_blocks; }
+  const BatchLimits& limits() const { return limits_; }
+
+  // The parts of a StepRequest, in the order in which they apply. After an error the state is undefined but safe.
+  absl::Status Free(const v1::StepRequest& request);
+  absl::Status CheckCopies(const v1::StepRequest& request) const;
+  absl::Status Add(const v1::StepRequest& request);
+  absl::Status Schedule(const v1::StepRequest& request);
+
+  // The current step, in the order of its message.
+  const std::vector<ScheduledSlot>& scheduled() const { return scheduled_; }
+  int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
+  const Slot& slot(int32_t index) const { return slots_[index]; }
+
+  // The token that a slot sampled: the input of its next decode.
+  void AppendToken(int32_t slot, int32_t token);
+  void Clear();
+
+ private:
+  absl::Status CheckSlot(int32_t slot) const;
+  absl::Status AddSequence(const v1::NewSequence& sequence);
+  absl::Status ScheduleSequence(const v1::ScheduledSequence& sequence);
+  absl::Status AppendBlocks(int32_t slot, const google::protobuf::RepeatedField<int32_t>& block_ids);
+
+  BatchLimits limits_;
+  std::vector<Slot> slots_;
+  std::vector<ScheduledSlot> scheduled_;
+  std::vector<bool> slot_scheduled_;
+  int32_t num_scheduled_tokens_ = 0;
+};
+
+// InvalidArgument when a field is out of range or names a token outside the vocabulary.
+absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, SlotSampling* out);
+
+}  // namespace somnus

@@ -1,0 +1,246 @@
+// Loading, memory, profiling and waking; a step is in execute_step.cc.
+#include "worker/runner/model_runner.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status_macros.h"
+#include "worker/model/rope_table.h"
+#include "worker/runner/model_runner_impl.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kWeightsTag[] = "weights";
+constexpr char kKvCacheTag[] = "kv_cache";
+constexpr char kWorkspaceTag[] = "workspace";
+
+BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& config) {
+  BatchLimits limits;
+  limits.max_num_seqs = std::max(0, options.max_num_seqs);
+  limits.max_num_batched_tokens = options.max_num_batched_tokens;
+  limits.max_model_len = options.max_model_len;
+  limits.block_size = options.block_size;
+  limits.vocab_size = config.vocab_size;
+  return limits;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Load(const Checkpoint& checkpoint, const ModelRunnerOptions& options,
+                                                               Device* device, Communicator* communicator,
+                                                               SleepableAllocator* allocator, const Progress& progress) {
+  auto runner = std::make_unique<ModelRunnerImpl>(checkpoint, options, device, communicator, allocator);
+  RETURN_IF_ERROR(runner->Init(checkpoint, progress));
+  return runner;
+}
+
+ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
+                                 Communicator* communicator, SleepableAllocator* allocator)
+    : config_(checkpoint.config()),
+      options_(options),
+      device_(device),
+      communicator_(communicator),
+      allocator_(allocator),
+      shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
+      state_(LimitsOf(options, config_)) {}
+
+ModelRunnerImpl::~ModelRunnerImpl() {
+  device_->SetWorkspace(nullptr, 0);
+  for (void* region : {kv_region_, workspace_region_, weights_region_}) {
+    if (region != nullptr) allocator_->Free(region).IgnoreError();  // nothing can be done about it here
+  }
+}
+
+absl::Status ModelRunnerImpl::CheckOptions() const {
+  const ModelRunnerOptions& o = options_;
+  if (o.max_num_seqs < 1 || o.max_num_batched_tokens < 1 || o.max_model_len < 1 || o.block_size < 1) {
+    return absl::InvalidArgumentError("max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
+  }
+  if (config_.rope.type != RopeConfig::Type::kNone && config_.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rotary embedding needs an even head_dim, not ", config_.head_dim));
+  }
+  if (config_.architecture == Architecture::kOpt && o.max_model_len > config_.max_position_embeddings) {
+    return absl::InvalidArgumentError(absl::StrCat("max_model_len ", o.max_model_len, " is more than the ",
+                                                   config_.max_position_embeddings, " positions that the model has"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
+  RETURN_IF_ERROR(CheckOptions());
+  ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
+  RETURN_IF_ERROR(ReadRope(checkpoint));
+  ASSIGN_OR_RETURN(weights_region_, allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
+  plan_.Bind(weights_region_);
+  RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, progress));
+  RETURN_IF_ERROR(AllocateWorkspace());
+  context_.device = device_;
+  context_.communicator = communicator_;
+  context_.config = &config_;
+  context_.shards = &shards_;
+  context_.weights = &plan_.weights();
+  model_ = DecoderModel::Create(&context_);
+  head_.Bind(&context_);
+  sampler_.Bind(device_);
+  tokens_.resize(options_.max_num_seqs);
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::ReadRope(const Checkpoint& checkpoint) {
+  if (config_.rope.type == RopeConfig::Type::kNone) return absl::OkStatus();
+  std::vector<float> factors;
+  if (const TensorInfo* tensor = checkpoint.Find("rope_freqs.weight"); tensor != nullptr) {
+    if (tensor->shape != std::vector<int64_t>{config_.head_dim / 2}) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor rope_freqs.weight must have shape [", config_.head_dim / 2, "], half of head_dim"));
+    }
+    factors.resize(config_.head_dim / 2);
+    RETURN_IF_ERROR(checkpoint.ReadRows(*tensor, 0, config_.head_dim / 2, 0, 1, factors.data()));
+    for (float factor : factors) {
+      if (!(factor > 0)) return absl::InvalidArgumentError("tensor rope_freqs.weight holds a factor that is not positive");
+    }
+  }
+  rope_frequencies_ = RopeFrequencies(config_.rope, config_.head_dim, factors);
+  return absl::OkStatus();
+}
+
+int64_t ModelRunnerImpl::CarveWorkspace(void* base) {
+  const int64_t max_tokens = options_.max_num_batched_tokens;
+  const int64_t logit_rows = LogitsHead::MaxRows(config_.vocab_size, options_.max_num_seqs);
+  Carver carver(base);
+  ops_scratch_ = carver.Take<uint8_t>(ops_scratch_bytes_);
+  context_.act = Activations::Carve(&carver, config_, shards_, options_.dtype, max_tokens);
+  arrays_.Carve(&carver, state_.limits());
+  head_.Carve(&carver, config_, shards_, options_.dtype, logit_rows);
+  sampler_.Carve(&carver, config_.vocab_size, logit_rows);
+  const int64_t rope_size = options_.max_model_len * static_cast<int64_t>(rope_frequencies_.size());
+  rope_cos_ = carver.Take<float>(rope_size);
+  rope_sin_ = carver.Take<float>(rope_size);
+  kv_head_of_head_ = carver.Take<int32_t>(shards_.heads.size());
+  copies_src_ = carver.Take<int32_t>(kMaxCopies);
+  copies_dst_ = carver.Take<int32_t>(kMaxCopies);
+  return carver.bytes();
+}
+
+absl::Status ModelRunnerImpl::AllocateWorkspace() {
+  const int64_t head_cols = shards_.heads.size() * config_.head_dim;
+  OpsLimits limits;
+  limits.max_tokens = options_.max_num_batched_tokens;
+  limits.max_seqs = std::max<int64_t>(options_.max_num_seqs, LogitsHead::MaxRows(config_.vocab_size, options_.max_num_seqs));
+  limits.max_k = std::max({static_cast<int64_t>(config_.hidden_size), static_cast<int64_t>(config_.embedding_dim), head_cols,
+                           shards_.mlp.size()});
+  limits.max_n = std::max({limits.max_k, head_cols + 2 * shards_.kv_heads.size() * config_.head_dim, 2 * shards_.mlp.size(),
+                           shards_.vocab.size()});
+  limits.num_heads = shards_.heads.size();
+  limits.head_dim = config_.head_dim;
+  limits.block_size = options_.block_size;
+  limits.max_model_len = options_.max_model_len;
+  limits.vocab_size = config_.vocab_size;
+  ops_scratch_bytes_ = OpsWorkspaceBytes(*device_, limits);
+
+  ASSIGN_OR_RETURN(workspace_region_, allocator_->Allocate(kWorkspaceTag, CarveWorkspace(nullptr)));
+  CarveWorkspace(workspace_region_);
+  device_->SetWorkspace(ops_scratch_, ops_scratch_bytes_);
+  FillSmallTables();
+  return absl::OkStatus();
+}
+
+void ModelRunnerImpl::FillSmallTables() {
+  context_.rope = {};
+  if (!rope_frequencies_.empty()) {
+    FillRopeTable(rope_frequencies_, options_.max_model_len, rope_cos_, rope_sin_);
+    context_.rope = {rope_cos_, rope_sin_};
+  }
+  std::copy(shards_.kv_head_of_head.begin(), shards_.kv_head_of_head.end(), kv_head_of_head_);
+  context_.kv_head_of_head = kv_head_of_head_;
+}
+
+int64_t ModelRunnerImpl::LayerBlockBytes() const {
+  if (shards_.kv_heads.empty()) return 0;
+  return KvBlockBytes(*device_, options_.dtype, options_.block_size, shards_.kv_heads.size(), config_.head_dim);
+}
+
+int64_t ModelRunnerImpl::kv_block_bytes() const {
+  // A rank without heads still counts blocks; 64 bytes keep divisions by this number sane.
+  return std::max<int64_t>(64, LayerBlockBytes() * config_.num_layers);
+}
+
+absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks) {
+  if (num_blocks < 2 || num_blocks > std::numeric_limits<int32_t>::max() / options_.block_size ||
+      num_blocks > std::numeric_limits<int64_t>::max() / kv_block_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("a KV cache cannot have ", num_blocks, " blocks"));
+  }
+  if (kv_region_ != nullptr) {
+    RETURN_IF_ERROR(allocator_->Free(kv_region_));
+    kv_region_ = nullptr;
+  }
+  state_.Clear();
+  state_.SetNumBlocks(0);
+  context_.kv_cache.clear();
+  ASSIGN_OR_RETURN(kv_region_, allocator_->Allocate(kKvCacheTag, num_blocks * kv_block_bytes()));
+  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+    KvCacheView view;
+    view.data = static_cast<uint8_t*>(kv_region_) + layer * num_blocks * LayerBlockBytes();
+    view.dtype = options_.dtype;
+    view.num_blocks = num_blocks;
+    view.block_size = options_.block_size;
+    view.num_kv_heads = shards_.kv_heads.size();
+    view.head_dim = config_.head_dim;
+    context_.kv_cache.push_back(view);
+  }
+  state_.SetNumBlocks(num_blocks);
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::Profile() {
+  // On a host everything that a step touches lies in regions that are resident since they were mapped; a short step
+  // only warms the code. A device allocates and loads lazily, so there the largest batch runs.
+  const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
+  const int32_t num_tokens = device_->kind() == DeviceKind::kCpu ? std::min(batch, 8) : batch;
+  const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
+  RETURN_IF_ERROR(AllocateKvCache(1 + num_blocks));
+
+  v1::StepRequest request;
+  v1::NewSequence* sequence = request.add_new_sequences();
+  for (int32_t i = 0; i < num_tokens; ++i) sequence->add_token_ids(0);
+  for (int32_t i = 1; i <= num_blocks; ++i) sequence->add_block_ids(i);
+  sequence->set_num_prompt_tokens(num_tokens);
+  sequence->mutable_sampling()->set_repetition_penalty(1);
+  sequence->mutable_sampling()->set_num_logprobs(-1);
+  sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+  request.add_sequences()->set_num_tokens(num_tokens);
+  const absl::Status status = Execute(request).status();
+
+  state_.Clear();
+  state_.SetNumBlocks(0);
+  context_.kv_cache.clear();
+  void* scratch = kv_region_;
+  kv_region_ = nullptr;
+  RETURN_IF_ERROR(allocator_->Free(scratch));
+  return status;
+}
+
+absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
+  ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
+  const ModelConfig& other = checkpoint.config();
+  if (other.architecture != config_.architecture || other.num_layers != config_.num_layers ||
+      other.hidden_size != config_.hidden_size || other.num_heads != config_.num_heads ||
+      other.num_kv_heads != config_.num_kv_heads || other.head_dim != config_.head_dim ||
+      other.intermediate_size != config_.intermediate_size || other.vocab_size != config_.vocab_size ||
+      plan.region_bytes() != plan_.region_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
+  }
+  plan.Bind(weights_region_);
+  return plan.Fill(checkpoint, *device_, progress);
+}
+
+absl::Status ModelRunnerImpl::ResetAfterWake() {
+  device_->SetWorkspace(ops_scratch_, ops_scratch_bytes_);
+  FillSmallTables();
+  state_.Clear();
+  return absl::OkStatus();
+}
+
+}  // namespace somnus
