@@ -1,11 +1,11 @@
 #pragma once
 // Reads a model from disk: a Hugging Face directory or a GGUF file, behind one interface.
 //
-// Ownership: a Checkpoint maps the files read-only (mmap, no whole-file copies) and keeps them mapped while it lives;
-// TensorInfo::data points into the maps. Thread safety: immutable after Open; all const methods are thread safe.
-// Errors: NotFound (no such file), InvalidArgument (damaged or contradictory: names file, tensor or key, and reason),
-// Unimplemented (valid, but an architecture, type or rope that this version does not know). A damaged file never
-// crashes: every length, offset and shape is checked against the file before use.
+// Ownership: a Checkpoint maps the files read-only (mmap, no whole-file copies) and keeps them mapped while
+// it lives; TensorInfo::data points into the maps. Thread safety: immutable after Open; all const methods are
+// thread safe. Errors: NotFound (no such file), InvalidArgument (damaged or contradictory: names file, tensor
+// or key, and reason), Unimplemented (valid, but an architecture, type or rope that this version does not
+// know). A damaged file never crashes: every length, offset and shape is checked against the file before use.
 
 #include <cstdint>
 #include <memory>
@@ -20,22 +20,26 @@
 
 namespace somnus {
 
-// One stored tensor. Row-major; shape in Hugging Face's order ([out_features, in_features] for a linear layer), also
-// for GGUF, whose reversed dims are turned around by the reader.
+// One stored tensor. Row-major; shape in Hugging Face's order ([out_features, in_features] for a linear
+// layer), also for GGUF, whose reversed dims are turned around by the reader.
 struct TensorInfo {
   std::string name;  // canonical (Hugging Face) name, e.g. "model.layers.3.self_attn.q_proj.weight"
   StorageType type;
   std::vector<int64_t> shape;
   const uint8_t* data;  // in the map; may be unaligned
   uint64_t bytes;
-  std::string file;     // file name without directories, for messages
+  std::string file;  // file name without directories, for messages
+  // Not 0 for the q and k projections of GGUF's llama architecture: within each head of this many rows the
+  // halves are interleaved on disk (row 2j + i holds Hugging Face's row i * head_dim / 2 + j). ReadRows
+  // undoes it; `data` has it.
+  int32_t permuted_head_dim = 0;
 };
 
 class Checkpoint {
  public:
   // `path`: a directory with config.json, or a .gguf file. Reads headers only, touches no tensor data.
-  // GGUF tensors appear under their Hugging Face names, and GGUF's permuted llama q/k rows are described by
-  // `qk_permuted()`: ReadRows undoes the permutation, so that callers never see it.
+  // GGUF tensors appear under their Hugging Face names. Every tensor that config() calls for is there, in the
+  // right shape; others may be there too.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
   virtual ~Checkpoint() = default;
 
@@ -48,11 +52,11 @@ class Checkpoint {
   virtual const TensorInfo* Find(absl::string_view name) const = 0;
   virtual std::vector<const TensorInfo*> Tensors() const = 0;
 
-  // Converts rows [row_begin, row_end), columns [col_begin, col_end) of a 1-D or 2-D tensor to fp32, row-major and
-  // dense, into `out`. A 1-D tensor of n elements is one column of n rows. InvalidArgument when out of range.
-  // For quantized types col_begin and col_end need not be multiples of the block size.
-  virtual absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
-                                int64_t col_end, float* out) const = 0;
+  // Converts rows [row_begin, row_end), columns [col_begin, col_end) of a 1-D or 2-D tensor to fp32,
+  // row-major and dense, into `out`. A 1-D tensor of n elements is one column of n rows. InvalidArgument when
+  // out of range. For quantized types col_begin and col_end need not be multiples of the block size.
+  virtual absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
+                                int64_t col_begin, int64_t col_end, float* out) const = 0;
 };
 
 }  // namespace somnus

@@ -11,12 +11,14 @@ namespace somnus {
 // Element types as they are on disk. Quantized ones (GGUF) are stored in blocks along the last dimension.
 enum class StorageType { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
 
-// Decoder families that worker/model implements. Llama covers SmolLM2, Llama 2/3 and Mistral without sliding window.
+// Decoder families that worker/model implements. Llama covers SmolLM2, Llama 2/3 and Mistral without sliding
+// window.
 enum class Architecture { kLlama, kQwen2, kQwen3, kOpt };
 
 enum class Activation { kSilu, kRelu, kGeluTanh, kGelu };
 
-// Rotary embedding. `kLlama3` rescales low frequencies (Llama 3.1, rope_type "llama3"); `kLinear` divides positions.
+// Rotary embedding. `kLlama3` rescales low frequencies (Llama 3.1, rope_type "llama3"); `kLinear` divides
+// positions.
 struct RopeConfig {
   enum class Type { kNone, kDefault, kLinear, kLlama3 };
   Type type = Type::kDefault;
@@ -25,6 +27,9 @@ struct RopeConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 0;
+  // GGUF's rope_freqs.weight: each of the head_dim / 2 frequencies is divided by its factor, after `type` had
+  // its say (GGUF files store Llama 3's scaling this way, with type kDefault). Empty: none.
+  std::vector<float> freq_factors;
 };
 
 // Defaults for sampling that the checkpoint's generation_config.json asks for; unset where it is silent.
@@ -36,28 +41,31 @@ struct GenerationDefaults {
 // Plain data; copyable. Every size is validated to be positive and mutually consistent by the reader.
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
-  std::string name;                // directory or file stem; the default served name is chosen above
+  std::string name;  // directory or file stem; the default served name is chosen above
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
   int32_t num_layers = 0;
   int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;        // divides num_heads
-  int32_t head_dim = 0;            // not necessarily hidden_size / num_heads
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;      // not necessarily hidden_size / num_heads
   int32_t max_position_embeddings = 0;
-  double norm_eps = 1e-5;          // RMSNorm or LayerNorm
+  double norm_eps = 1e-5;  // RMSNorm or LayerNorm
   Activation activation = Activation::kSilu;
   RopeConfig rope;
   bool tie_word_embeddings = false;
   bool attention_qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;            // Qwen3: RMSNorm of each head's q and k before the rotary embedding
-  bool norm_before = true;         // OPT's do_layer_norm_before; false: after the residual (opt-350m)
+  bool qk_norm = false;     // Qwen3: RMSNorm of each head's q and k before the rotary embedding
+  bool norm_before = true;  // OPT's do_layer_norm_before; false: after the residual (opt-350m)
   bool final_norm = true;
-  int32_t position_offset = 0;     // OPT: learned positions start at row 2
-  int32_t embedding_dim = 0;       // OPT's word_embed_proj_dim; equals hidden_size unless projected
-  StorageType stored_type = StorageType::kBF16;  // what "auto" dtype starts from
+  int32_t position_offset = 0;  // OPT: learned positions start at row 2
+  int32_t embedding_dim = 0;    // OPT's word_embed_proj_dim; equals hidden_size unless projected
+  // What "auto" dtype starts from: the configuration's word, else the type of most weights. May be quantized
+  // (GGUF).
+  StorageType stored_type = StorageType::kBF16;
+  bool stored_type_given = false;  // the configuration says so itself
   int32_t bos_token_id = -1;       // -1: none
   std::vector<int32_t> eos_token_ids;
   int32_t pad_token_id = -1;

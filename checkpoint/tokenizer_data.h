@@ -1,6 +1,6 @@
 #pragma once
-// A tokenizer as data, read from tokenizer.json + tokenizer_config.json or from GGUF metadata. The tokenizer itself is
-// coordinator/tokenizer.
+// A tokenizer as data, read from tokenizer.json + tokenizer_config.json or from GGUF metadata. The tokenizer
+// itself is coordinator/tokenizer.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace somnus {
 struct AddedToken {
   int32_t id;
   std::string content;
-  bool special = false;      // hidden by skip_special_tokens
+  bool special = false;                 // hidden by skip_special_tokens
   bool lstrip = false, rstrip = false;  // also swallow the white space before / after
   bool single_word = false;
   bool normalized = false;
@@ -21,9 +21,9 @@ struct AddedToken {
 // One step of the pre-tokenizer, in order.
 struct PreTokenizerStep {
   enum class Kind {
-    kSplit,       // Hugging Face "Split": `pattern` is a regular expression (or a literal), `behavior` as there
-    kDigits,      // splits numbers off; `individual_digits`
-    kByteLevel,   // maps bytes to the 256 printable characters; `use_regex` splits by GPT-2's pattern first
+    kSplit,   // Hugging Face "Split": `pattern` is a regular expression (or a literal), `behavior` as there
+    kDigits,  // splits numbers off; `individual_digits`
+    kByteLevel,  // maps bytes to the 256 printable characters; `use_regex` splits by GPT-2's pattern first
     kWhitespaceSplit,
     kPunctuation,
   };
@@ -48,14 +48,14 @@ struct TokenizerData {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;  // in rank order
   std::vector<AddedToken> added_tokens;
-  bool nfc = false;                // normalizer: NFC
+  bool nfc = false;  // normalizer: NFC
   bool nfd = false, nfkc = false, nfkd = false, lowercase = false;
   std::vector<PreTokenizerStep> pre_tokenizer;
   PostProcessor post_processor;
-  bool ignore_merges = false;      // Llama 3: a pre-token that is in the vocabulary is one token
+  bool ignore_merges = false;  // Llama 3: a pre-token that is in the vocabulary is one token
   bool byte_fallback = false;
   std::string unk_token;
-  std::string chat_template;       // Jinja; empty: none. With several named ones, "default"
+  std::string chat_template;  // Jinja; empty: none. With several named ones, "default"
   // Special tokens that chat templates refer to.
   std::string bos_token, eos_token, unk_token_text, pad_token;
   bool add_bos_token = false;

@@ -1,0 +1,243 @@
+#include "checkpoint/dequantize.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "checkpoint/tensor_table.h"
+
+namespace somnus {
+namespace {
+
+// Elements of one block, of the simple types and of the K types ("super-blocks").
+constexpr int kBlock = 32;
+constexpr int kSuperBlock = 256;
+constexpr int kMaxBlock = kSuperBlock;
+
+float FloatOfBits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+uint32_t BitsOfFloat(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+uint16_t Load16(const uint8_t* p) {
+  uint16_t value;
+  std::memcpy(&value, p, sizeof(value));
+  return value;
+}
+
+uint32_t Load32(const uint8_t* p) {
+  uint32_t value;
+  std::memcpy(&value, p, sizeof(value));
+  return value;
+}
+
+// IEEE half to float without branches: scaling by 2^112 rebiases the exponent and normalizes subnormals.
+float HalfToFloat(uint16_t half) {
+  const uint32_t magnitude = half & 0x7FFFu;
+  uint32_t bits = BitsOfFloat(FloatOfBits(magnitude << 13) * 0x1p112f);
+  bits |= magnitude >= 0x7C00u ? 0x7F800000u : 0u;  // infinities and NaN
+  return FloatOfBits(bits | (half & 0x8000u) << 16);
+}
+
+float LoadHalf(const uint8_t* p) { return HalfToFloat(Load16(p)); }
+
+void ConvertF16(const uint8_t* src, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = LoadHalf(src + 2 * i);
+}
+
+void ConvertBf16(const uint8_t* src, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = FloatOfBits(static_cast<uint32_t>(Load16(src + 2 * i)) << 16);
+}
+
+// Block: half d; int8 q[32].
+void ConvertQ8_0(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src);
+  const auto* q = reinterpret_cast<const int8_t*>(src + 2);
+  for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(q[i]) * d;
+}
+
+// Block: half d; 16 bytes, low nibbles are elements 0-15, high ones 16-31.
+void ConvertQ4_0(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src);
+  const uint8_t* q = src + 2;
+  for (int i = 0; i < 16; ++i) out[i] = static_cast<float>((q[i] & 0x0F) - 8) * d;
+  for (int i = 0; i < 16; ++i) out[i + 16] = static_cast<float>((q[i] >> 4) - 8) * d;
+}
+
+// Block: half d, m; nibbles as in Q4_0.
+void ConvertQ4_1(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src), m = LoadHalf(src + 2);
+  const uint8_t* q = src + 4;
+  for (int i = 0; i < 16; ++i) out[i] = static_cast<float>(q[i] & 0x0F) * d + m;
+  for (int i = 0; i < 16; ++i) out[i + 16] = static_cast<float>(q[i] >> 4) * d + m;
+}
+
+// The 32 5-bit values of a Q5 block: nibbles `q`, fifth bits in `high`.
+void UnpackFiveBits(uint32_t high, const uint8_t* q, int32_t* values) {
+  for (int i = 0; i < 16; ++i) values[i] = (q[i] & 0x0F) | static_cast<int32_t>((high >> i) & 1) << 4;
+  for (int i = 0; i < 16; ++i)
+    values[i + 16] = (q[i] >> 4) | static_cast<int32_t>((high >> (i + 16)) & 1) << 4;
+}
+
+// Block: half d; uint32 fifth bits; nibbles.
+void ConvertQ5_0(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src);
+  int32_t values[kBlock];
+  UnpackFiveBits(Load32(src + 2), src + 6, values);
+  for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(values[i] - 16) * d;
+}
+
+// Block: half d, m; uint32 fifth bits; nibbles.
+void ConvertQ5_1(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src), m = LoadHalf(src + 2);
+  int32_t values[kBlock];
+  UnpackFiveBits(Load32(src + 4), src + 8, values);
+  for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(values[i]) * d + m;
+}
+
+// Scale and minimum, 6 bits each, of sub-block j of a Q4_K or Q5_K block; 12 bytes hold eight pairs.
+void UnpackScaleMin(const uint8_t* packed, int j, uint8_t* scale, uint8_t* min) {
+  if (j < 4) {
+    *scale = packed[j] & 63;
+    *min = packed[j + 4] & 63;
+  } else {
+    *scale = (packed[j + 4] & 0x0F) | (packed[j - 4] >> 6) << 4;
+    *min = (packed[j + 4] >> 4) | (packed[j] >> 6) << 4;
+  }
+}
+
+// Block: half d, dmin; 12 bytes scales; 128 bytes nibbles. Eight sub-blocks of 32: low nibbles, then high
+// ones.
+void ConvertQ4_K(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src), dmin = LoadHalf(src + 2);
+  const uint8_t* scales = src + 4;
+  const uint8_t* q = src + 16;
+  for (int j = 0; j < 8; ++j) {
+    uint8_t scale, min;
+    UnpackScaleMin(scales, j, &scale, &min);
+    const float d1 = d * scale, m1 = dmin * min;
+    const uint8_t* pair = q + 32 * (j / 2);
+    const int shift = 4 * (j % 2);
+    for (int i = 0; i < 32; ++i) out[32 * j + i] = d1 * static_cast<float>((pair[i] >> shift) & 0x0F) - m1;
+  }
+}
+
+// Block: half d, dmin; 12 bytes scales; 32 bytes fifth bits (bit j of byte i: element i of sub-block j);
+// nibbles.
+void ConvertQ5_K(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src), dmin = LoadHalf(src + 2);
+  const uint8_t* scales = src + 4;
+  const uint8_t* high = src + 16;
+  const uint8_t* q = src + 48;
+  for (int j = 0; j < 8; ++j) {
+    uint8_t scale, min;
+    UnpackScaleMin(scales, j, &scale, &min);
+    const float d1 = d * scale, m1 = dmin * min;
+    const uint8_t* pair = q + 32 * (j / 2);
+    const int shift = 4 * (j % 2);
+    for (int i = 0; i < 32; ++i) {
+      const int value = ((pair[i] >> shift) & 0x0F) | ((high[i] >> j) & 1) << 4;
+      out[32 * j + i] = d1 * static_cast<float>(value) - m1;
+    }
+  }
+}
+
+// Block: 128 bytes low nibbles; 64 bytes high bit pairs; int8 scales[16]; half d. Two halves of 128 elements,
+// each of four groups of 32: groups 0, 1 in the low nibbles, 2, 3 in the high ones; 16 elements share a
+// scale.
+void ConvertQ6_K(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src + 208);
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t* low = src + 64 * half;
+    const uint8_t* high = src + 128 + 32 * half;
+    const auto* scales = reinterpret_cast<const int8_t*>(src + 192 + 8 * half);
+    for (int group = 0; group < 4; ++group) {
+      const uint8_t* nibbles = low + 32 * (group % 2);
+      const int shift = 4 * (group / 2), high_shift = 2 * group;
+      float* to = out + 128 * half + 32 * group;
+      const float scale[2] = {d * scales[2 * group], d * scales[2 * group + 1]};
+      for (int part = 0; part < 2; ++part) {
+        for (int i = 16 * part; i < 16 * part + 16; ++i) {
+          const int value = ((nibbles[i] >> shift) & 0x0F) | ((high[i] >> high_shift) & 3) << 4;
+          to[i] = scale[part] * static_cast<float>(value - 32);
+        }
+      }
+    }
+  }
+}
+
+template <void (*kConvert)(const uint8_t*, float*)>
+void ConvertBlocks(StorageType type, const uint8_t* src, int64_t blocks, float* out) {
+  const BlockSize size = BlockSizeOf(type);
+  for (int64_t b = 0; b < blocks; ++b) kConvert(src + b * size.bytes, out + b * size.elements);
+}
+
+}  // namespace
+
+void DequantizeBlocks(StorageType type, const uint8_t* src, int64_t blocks, float* out) {
+  if (blocks <= 0) return;
+  switch (type) {
+    case StorageType::kF32:
+      std::memcpy(out, src, static_cast<size_t>(blocks) * sizeof(float));
+      return;
+    case StorageType::kF16:
+      ConvertF16(src, blocks, out);
+      return;
+    case StorageType::kBF16:
+      ConvertBf16(src, blocks, out);
+      return;
+    case StorageType::kQ8_0:
+      ConvertBlocks<ConvertQ8_0>(type, src, blocks, out);
+      return;
+    case StorageType::kQ4_0:
+      ConvertBlocks<ConvertQ4_0>(type, src, blocks, out);
+      return;
+    case StorageType::kQ4_1:
+      ConvertBlocks<ConvertQ4_1>(type, src, blocks, out);
+      return;
+    case StorageType::kQ5_0:
+      ConvertBlocks<ConvertQ5_0>(type, src, blocks, out);
+      return;
+    case StorageType::kQ5_1:
+      ConvertBlocks<ConvertQ5_1>(type, src, blocks, out);
+      return;
+    case StorageType::kQ4_K:
+      ConvertBlocks<ConvertQ4_K>(type, src, blocks, out);
+      return;
+    case StorageType::kQ5_K:
+      ConvertBlocks<ConvertQ5_K>(type, src, blocks, out);
+      return;
+    case StorageType::kQ6_K:
+      ConvertBlocks<ConvertQ6_K>(type, src, blocks, out);
+      return;
+  }
+}
+
+void DequantizeRange(StorageType type, const uint8_t* src, int64_t begin, int64_t end, float* out) {
+  const BlockSize size = BlockSizeOf(type);
+  float buffer[kMaxBlock];
+  while (begin < end) {
+    const int64_t block = begin / size.elements, offset = begin % size.elements;
+    const uint8_t* from = src + block * size.bytes;
+    if (offset == 0 && end - begin >= size.elements) {
+      const int64_t blocks = (end - begin) / size.elements;
+      DequantizeBlocks(type, from, blocks, out);
+      begin += blocks * size.elements;
+      out += blocks * size.elements;
+      continue;
+    }
+    DequantizeBlocks(type, from, 1, buffer);
+    const int64_t count = std::min(size.elements - offset, end - begin);
+    std::memcpy(out, buffer + offset, static_cast<size_t>(count) * sizeof(float));
+    begin += count;
+    out += count;
+  }
+}
+
+}  // namespace somnus

@@ -1,0 +1,52 @@
+// A Hugging Face directory: config.json, safetensors, tokenizer files.
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "checkpoint/hf_config.h"
+#include "checkpoint/hf_tokenizer.h"
+#include "checkpoint/mapped_checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+class HfCheckpoint final : public MappedCheckpoint {
+ public:
+  HfCheckpoint(ModelConfig config, TensorTable tensors, std::string directory)
+      : MappedCheckpoint(std::move(config), std::move(tensors)), directory_(std::move(directory)) {}
+
+  absl::StatusOr<TokenizerData> ReadTokenizer() const override { return ReadHfTokenizer(directory_); }
+
+ private:
+  std::string directory_;
+};
+
+// The last part of the path, also of "." and "models/x/..".
+std::string DirectoryName(const std::string& directory) {
+  std::unique_ptr<char, decltype(&std::free)> real(realpath(directory.c_str(), nullptr), &std::free);
+  return BaseName(real == nullptr ? directory : std::string(real.get()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& directory) {
+  ASSIGN_OR_RETURN(ModelConfig config, ReadHfConfig(directory));
+  config.name = DirectoryName(directory);
+  TensorTable tensors;
+  RETURN_IF_ERROR(ReadSafetensorsDirectory(directory, &tensors));
+  RETURN_IF_ERROR(CheckTensors(config, tensors));
+  if (!config.stored_type_given) {
+    const bool opt = config.architecture == Architecture::kOpt;
+    const TensorInfo* embedding =
+        tensors.Find(opt ? "model.decoder.embed_tokens.weight" : "model.embed_tokens.weight");
+    config.stored_type = embedding->type;
+  }
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<HfCheckpoint>(std::move(config), std::move(tensors), directory));
+}
+
+}  // namespace somnus

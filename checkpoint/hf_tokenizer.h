@@ -1,0 +1,24 @@
+#pragma once
+// The tokenizer of a Hugging Face directory: tokenizer.json (or vocab.json + merges.txt) with
+// tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "checkpoint/tokenizer_data.h"
+
+namespace somnus {
+
+// NotFound when there is no tokenizer; InvalidArgument when a file is damaged; Unimplemented for a model
+// other than BPE or a step that TokenizerData cannot express. Errors name file and key.
+absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory);
+
+// The parts, each for one file's text, adding to `data`; `file` is for messages.
+absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text, TokenizerData* data);
+absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, TokenizerData* data);
+absl::Status ParseVocabJson(const std::string& file, absl::string_view text, TokenizerData* data);
+absl::Status ParseMergesText(const std::string& file, absl::string_view text, TokenizerData* data);
+
+}  // namespace somnus

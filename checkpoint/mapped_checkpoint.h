@@ -1,0 +1,32 @@
+#pragma once
+// What the Hugging Face and the GGUF reader share: a configuration, a table of mapped tensors, and ReadRows.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_table.h"
+
+namespace somnus {
+
+class MappedCheckpoint : public Checkpoint {
+ public:
+  MappedCheckpoint(ModelConfig config, TensorTable tensors);
+
+  const ModelConfig& config() const override { return config_; }
+  const TensorInfo* Find(absl::string_view name) const override { return tensors_.Find(name); }
+  std::vector<const TensorInfo*> Tensors() const override { return tensors_.All(); }
+  absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                        int64_t col_end, float* out) const override;
+
+ private:
+  ModelConfig config_;
+  TensorTable tensors_;
+};
+
+// The two kinds behind Checkpoint::Open.
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& directory);
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path);
+
+}  // namespace somnus

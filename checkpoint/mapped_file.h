@@ -1,0 +1,43 @@
+#pragma once
+// A file mapped read-only. Ownership: the map lives as long as the object. Thread safety: immutable after
+// Open.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace somnus {
+
+class MappedFile {
+ public:
+  // NotFound when there is no such file; InvalidArgument when it is not a regular file; others as errno says.
+  // An empty file maps to size() == 0.
+  static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const uint8_t* data() const { return data_; }
+  uint64_t size() const { return size_; }
+  absl::string_view text() const {
+    return {reinterpret_cast<const char*>(data_), static_cast<size_t>(size_)};
+  }
+  // File name without directories: what error messages may show.
+  const std::string& name() const { return name_; }
+
+ private:
+  MappedFile(std::string name, const uint8_t* data, uint64_t size);
+
+  std::string name_;
+  const uint8_t* data_;
+  uint64_t size_;
+};
+
+// The part of `path` after its last slash (trailing slashes ignored).
+std::string BaseName(absl::string_view path);
+
+}  // namespace somnus

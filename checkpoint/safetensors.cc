@@ -1,0 +1,289 @@
+#include "checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "checkpoint/json_reader.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
+constexpr size_t kMaxDims = 8;
+
+struct DtypeInfo {
+  const char* name;
+  int64_t bytes;
+  std::optional<StorageType> type;  // empty: known, but no model here can use it
+};
+
+constexpr DtypeInfo kDtypes[] = {
+    {"F32", 4, StorageType::kF32},
+    {"F16", 2, StorageType::kF16},
+    {"BF16", 2, StorageType::kBF16},
+    {"F64", 8, {}},
+    {"I64", 8, {}},
+    {"U64", 8, {}},
+    {"C64", 8, {}},
+    {"I32", 4, {}},
+    {"U32", 4, {}},
+    {"I16", 2, {}},
+    {"U16", 2, {}},
+    {"I8", 1, {}},
+    {"U8", 1, {}},
+    {"BOOL", 1, {}},
+    {"F8_E4M3", 1, {}},
+    {"F8_E5M2", 1, {}},
+    {"F8_E8M0", 1, {}},
+};
+
+// One entry of the header as it is written there.
+struct Entry {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  int64_t begin = -1, end = -1;  // relative to the data part
+};
+
+bool ReadInts(JsonReader* json, size_t limit, std::vector<int64_t>* values) {
+  values->clear();
+  if (!json->BeginArray()) return false;
+  while (json->NextElement()) {
+    if (values->size() == limit) return json->Fail("too many numbers in a list");
+    if (!json->ReadInt(&values->emplace_back())) return false;
+  }
+  return json->ok();
+}
+
+bool ReadEntry(JsonReader* json, Entry* entry) {
+  std::string key;
+  std::vector<int64_t> offsets;
+  bool has_dtype = false, has_shape = false, has_offsets = false;
+  if (!json->BeginObject()) return false;
+  while (json->NextKey(&key)) {
+    bool* seen = key == "dtype" ? &has_dtype : key == "shape" ? &has_shape : &has_offsets;
+    if (key != "dtype" && key != "shape" && key != "data_offsets") return json->Fail("unknown key " + key);
+    if (std::exchange(*seen, true)) return json->Fail("key " + key + " twice");
+    if (key == "dtype") {
+      json->ReadString(&entry->dtype);
+    } else {
+      ReadInts(json, key == "shape" ? kMaxDims : 2, key == "shape" ? &entry->shape : &offsets);
+    }
+  }
+  if (!json->ok()) return false;
+  if (!has_dtype || !has_shape || offsets.size() != 2)
+    return json->Fail("dtype, shape or data_offsets is missing");
+  entry->begin = offsets[0];
+  entry->end = offsets[1];
+  return true;
+}
+
+absl::Status ParseHeader(const std::string& file, absl::string_view text, std::vector<Entry>* entries) {
+  JsonReader json(text);
+  std::string name;
+  absl::flat_hash_set<std::string> names;
+  json.BeginObject();
+  while (json.NextKey(&name)) {
+    if (!names.insert(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", name, " is there more than once"));
+    }
+    if (name == "__metadata__") {
+      json.Skip();
+      continue;
+    }
+    Entry& entry = entries->emplace_back();
+    entry.name = name;
+    if (!ReadEntry(&json, &entry)) {
+      return absl::InvalidArgumentError(absl::StrCat(file, ": header: tensor ", name, ": ", json.error()));
+    }
+  }
+  if (!json.AtEnd() && json.ok()) json.Fail("something follows the header's object");
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(file, ": header: ", json.error()));
+  return absl::OkStatus();
+}
+
+// Ok when dtype and shape ask for exactly the bytes that the offsets give, inside a data part of
+// `data_bytes`.
+absl::Status CheckEntry(const std::string& file, const Entry& entry, uint64_t data_bytes,
+                        const DtypeInfo** dtype) {
+  auto bad = [&](const auto&... reason) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", entry.name, ": ", reason...));
+  };
+  const auto* found = std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                                   [&](const DtypeInfo& d) { return entry.dtype == d.name; });
+  if (found == std::end(kDtypes)) return bad("unknown dtype ", entry.dtype);
+  *dtype = found;
+  if (entry.begin < 0 || entry.end < entry.begin) {
+    return bad("data_offsets [", entry.begin, ", ", entry.end, "] are not a range");
+  }
+  if (static_cast<uint64_t>(entry.end) > data_bytes) {
+    return bad("data ends at byte ", entry.end, " of ", data_bytes, " (is the file complete?)");
+  }
+  int64_t bytes = found->bytes;
+  for (const int64_t dim : entry.shape) {
+    if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes))
+      return bad("bad shape ", ShapeString(entry.shape));
+  }
+  if (bytes != entry.end - entry.begin) {
+    return bad(entry.dtype, " of shape ", ShapeString(entry.shape), " takes ", bytes,
+               " bytes, data_offsets give ", entry.end - entry.begin);
+  }
+  return absl::OkStatus();
+}
+
+// Ok when the entries, sorted by offset, tile [0, data_bytes) without holes or overlaps.
+absl::Status CheckTiling(const std::string& file, std::vector<const Entry*> entries, uint64_t data_bytes) {
+  std::sort(entries.begin(), entries.end(), [](const Entry* a, const Entry* b) {
+    return std::tie(a->begin, a->end) < std::tie(b->begin, b->end);
+  });
+  int64_t position = 0;
+  for (const Entry* entry : entries) {
+    if (entry->begin != position) {
+      return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", entry->name, ": data begins at byte ",
+                                                     entry->begin, ", the one before ends at ", position,
+                                                     entry->begin < position ? " (overlap)" : " (hole)"));
+    }
+    position = entry->end;
+  }
+  if (static_cast<uint64_t>(position) == data_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(file, ": ", data_bytes - position, " bytes follow the last tensor's data"));
+}
+
+absl::StatusOr<absl::string_view> HeaderText(const MappedFile& file) {
+  uint64_t length = 0;
+  if (file.size() < sizeof(length)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.name(), ": ", file.size(), " bytes are no safetensors file"));
+  }
+  std::memcpy(&length, file.data(), sizeof(length));  // little-endian, as all our machines are
+  if (length > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(file.name(), ": header of ", length,
+                                                   " bytes is longer than the limit of ", kMaxHeaderBytes));
+  }
+  if (length > file.size() - sizeof(length)) {
+    return absl::InvalidArgumentError(absl::StrCat(file.name(), ": header of ", length,
+                                                   " bytes does not fit the file of ", file.size(),
+                                                   " bytes (is it complete?)"));
+  }
+  return file.text().substr(sizeof(length), length);
+}
+
+// OPT checkpoints exist with and without the outermost "model.".
+std::string CanonicalName(const std::string& name) {
+  return name.compare(0, 8, "decoder.") == 0 ? "model." + name : name;
+}
+
+absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directory,
+                                                      const std::string& shard) {
+  // An index is data from elsewhere: it names files beside itself, nothing else.
+  if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos ||
+      shard.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError("model.safetensors.index.json: weight_map: not a plain file name: " +
+                                      shard);
+  }
+  return MappedFile::Open(directory + "/" + shard);
+}
+
+// weight_map, turned around: shard -> names of its tensors.
+using ShardMap = std::map<std::string, absl::flat_hash_set<std::string>>;
+
+absl::Status ParseIndex(const MappedFile& index, ShardMap* shards) {
+  JsonReader json(index.text());
+  std::string key, name, shard;
+  bool found = false;
+  absl::flat_hash_set<std::string> names;
+  json.BeginObject();
+  while (json.NextKey(&key)) {
+    if (key != "weight_map") {
+      json.Skip();
+      continue;
+    }
+    found = true;
+    json.BeginObject();
+    while (json.NextKey(&name)) {
+      if (!json.ReadString(&shard)) break;
+      if (!names.insert(name).second) json.Fail("tensor " + name + " twice");
+      (*shards)[shard].insert(name);
+    }
+  }
+  if (json.ok() && !json.AtEnd()) json.Fail("something follows the object");
+  if (json.ok() && !found) json.Fail("weight_map is missing");
+  if (json.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(index.name(), ": ", json.error()));
+}
+
+absl::Status ReadShards(const std::string& directory, const MappedFile& index, TensorTable* tensors) {
+  ShardMap shards;
+  RETURN_IF_ERROR(ParseIndex(index, &shards));
+  for (auto& [shard, names] : shards) {
+    auto file = OpenShard(directory, shard);
+    if (absl::IsNotFound(file.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(index.name(), ": shard ", shard, ", which holds tensor ",
+                                                     *names.begin(), ", is missing"));
+    }
+    RETURN_IF_ERROR(file.status());
+    absl::flat_hash_set<std::string> left = names;
+    const auto wanted = [&names = names, &left](const std::string& name) {
+      left.erase(name);
+      return names.contains(name);
+    };
+    RETURN_IF_ERROR(ReadSafetensors(**file, wanted, tensors));
+    if (!left.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(shard, ": tensor ", *left.begin(), ", which the index says is here, is missing"));
+    }
+    tensors->Keep(*std::move(file));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(const std::string&)>& wanted,
+                             TensorTable* tensors) {
+  ASSIGN_OR_RETURN(const absl::string_view header, HeaderText(file));
+  const uint8_t* data = file.data() + sizeof(uint64_t) + header.size();
+  const uint64_t data_bytes = file.size() - sizeof(uint64_t) - header.size();
+  std::vector<Entry> entries;
+  RETURN_IF_ERROR(ParseHeader(file.name(), header, &entries));
+  std::vector<const Entry*> order;
+  for (const Entry& entry : entries) {
+    const DtypeInfo* dtype = nullptr;
+    RETURN_IF_ERROR(CheckEntry(file.name(), entry, data_bytes, &dtype));
+    order.push_back(&entry);
+    if (wanted != nullptr && !wanted(entry.name)) continue;
+    const std::string name = CanonicalName(entry.name);
+    if (!dtype->type.has_value()) {
+      tensors->AddUnsupported(name, file.name(), entry.dtype);
+      continue;
+    }
+    RETURN_IF_ERROR(tensors->Add({name, *dtype->type, entry.shape, data + entry.begin,
+                                  static_cast<uint64_t>(entry.end - entry.begin), file.name()}));
+  }
+  return CheckTiling(file.name(), std::move(order), data_bytes);
+}
+
+absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable* tensors) {
+  auto single = MappedFile::Open(directory + "/model.safetensors");
+  if (single.ok()) {
+    RETURN_IF_ERROR(ReadSafetensors(**single, nullptr, tensors));
+    tensors->Keep(*std::move(single));
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(single.status())) return single.status();
+  auto index = MappedFile::Open(directory + "/model.safetensors.index.json");
+  if (index.ok()) return ReadShards(directory, **index, tensors);
+  if (!absl::IsNotFound(index.status())) return index.status();
+  return absl::NotFoundError(
+      "neither model.safetensors nor model.safetensors.index.json is in the directory");
+}
+
+}  // namespace somnus

@@ -1,0 +1,114 @@
+#include "checkpoint/tensor_table.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+
+BlockSize BlockSizeOf(StorageType type) {
+  switch (type) {
+    case StorageType::kF32:
+      return {1, 4};
+    case StorageType::kF16:
+      return {1, 2};
+    case StorageType::kBF16:
+      return {1, 2};
+    case StorageType::kQ8_0:
+      return {32, 34};
+    case StorageType::kQ4_0:
+      return {32, 18};
+    case StorageType::kQ4_1:
+      return {32, 20};
+    case StorageType::kQ5_0:
+      return {32, 22};
+    case StorageType::kQ5_1:
+      return {32, 24};
+    case StorageType::kQ4_K:
+      return {256, 144};
+    case StorageType::kQ5_K:
+      return {256, 176};
+    case StorageType::kQ6_K:
+      return {256, 210};
+  }
+  return {1, 4};
+}
+
+const char* StorageTypeName(StorageType type) {
+  switch (type) {
+    case StorageType::kF32:
+      return "F32";
+    case StorageType::kF16:
+      return "F16";
+    case StorageType::kBF16:
+      return "BF16";
+    case StorageType::kQ8_0:
+      return "Q8_0";
+    case StorageType::kQ4_0:
+      return "Q4_0";
+    case StorageType::kQ4_1:
+      return "Q4_1";
+    case StorageType::kQ5_0:
+      return "Q5_0";
+    case StorageType::kQ5_1:
+      return "Q5_1";
+    case StorageType::kQ4_K:
+      return "Q4_K";
+    case StorageType::kQ5_K:
+      return "Q5_K";
+    case StorageType::kQ6_K:
+      return "Q6_K";
+  }
+  return "?";
+}
+
+std::string ShapeString(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::Status TensorTable::Add(TensorInfo tensor) {
+  auto owned = std::make_unique<TensorInfo>(std::move(tensor));
+  if (unsupported_.contains(owned->name) || !by_name_.emplace(owned->name, owned.get()).second) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(owned->file, ": tensor ", owned->name, " is there more than once"));
+  }
+  tensors_.push_back(std::move(owned));
+  return absl::OkStatus();
+}
+
+void TensorTable::AddUnsupported(const std::string& name, const std::string& file, const std::string& type) {
+  unsupported_[name] = absl::StrCat(file, ": tensor ", name, " has type ", type);
+}
+
+const TensorInfo* TensorTable::Find(absl::string_view name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : it->second;
+}
+
+std::vector<const TensorInfo*> TensorTable::All() const {
+  std::vector<const TensorInfo*> all;
+  all.reserve(tensors_.size());
+  for (const auto& tensor : tensors_) all.push_back(tensor.get());
+  return all;
+}
+
+absl::Status TensorTable::Expect(const std::string& name, const std::vector<int64_t>& shape) const {
+  const TensorInfo* tensor = Find(name);
+  if (tensor == nullptr) {
+    const auto it = unsupported_.find(name);
+    if (it != unsupported_.end()) {
+      return absl::UnimplementedError(absl::StrCat(it->second, ", which is not supported"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is missing from the checkpoint"));
+  }
+  if (tensor->shape != shape) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor->file, ": tensor ", name, " has shape ",
+                                                   ShapeString(tensor->shape),
+                                                   ", the configuration asks for ", ShapeString(shape)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

@@ -1,0 +1,53 @@
+#pragma once
+// Helpers that both readers share: element types and the index of tensors.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/mapped_file.h"
+
+namespace somnus {
+
+// Elements and bytes of one block of a type; plain types have blocks of one element.
+struct BlockSize {
+  int64_t elements;
+  int64_t bytes;
+};
+BlockSize BlockSizeOf(StorageType type);
+const char* StorageTypeName(StorageType type);
+
+// `shape` as "[2, 3]".
+std::string ShapeString(const std::vector<int64_t>& shape);
+
+// The tensors of a checkpoint and the maps that they point into. Move-only data; no locking.
+class TensorTable {
+ public:
+  // InvalidArgument when the name is taken.
+  absl::Status Add(TensorInfo tensor);
+  // Remembers a tensor whose type cannot be read, so that asking for it gives the right error.
+  void AddUnsupported(const std::string& name, const std::string& file, const std::string& type);
+  // Keeps `file` mapped while the table lives.
+  void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
+
+  const TensorInfo* Find(absl::string_view name) const;
+  std::vector<const TensorInfo*> All() const;
+  // Ok when the tensor is there with exactly this shape; NotFound, Unimplemented or InvalidArgument
+  // otherwise.
+  absl::Status Expect(const std::string& name, const std::vector<int64_t>& shape) const;
+
+ private:
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::vector<std::unique_ptr<TensorInfo>> tensors_;  // pointers stay valid while the table grows
+  absl::flat_hash_map<std::string, const TensorInfo*> by_name_;
+  absl::flat_hash_map<std::string, std::string> unsupported_;  // name -> "type in file"
+};
+
+// Ok when every tensor that a model of this configuration needs is there, in the right shape.
+absl::Status CheckTensors(const ModelConfig& config, const TensorTable& tensors);
+
+}  // namespace somnus
