@@ -1,11 +1,13 @@
 #pragma once
-// Device memory that can be given back and come again at the same address. Memory lives in regions, each with a tag
-// ("weights", "kv_cache", "workspace"); Sleep releases the physical memory under tags, WakeUp maps new one there.
+// Device memory that can be given back and come again at the same address. Memory lives in regions, each with
+// a tag
+// ("weights", "kv_cache", "workspace"); Sleep releases the physical memory under tags, WakeUp maps new one
+// there.
 //
 // Ownership: owns every region; the VmmDriver is borrowed and must outlive it. Thread safety: all methods are
-// thread safe, but whoever reads or writes the memory must be quiet while Sleep or WakeUp runs. The allocator never
-// knows what the bytes mean. After an error in WakeUp the regions it had mapped are released again: still asleep, and
-// it can be retried.
+// thread safe, but whoever reads or writes the memory must be quiet while Sleep or WakeUp runs. The allocator
+// never knows what the bytes mean. After an error in WakeUp the regions it had mapped are released again:
+// still asleep, and it can be retried.
 
 #include <cstdint>
 #include <map>
@@ -25,22 +27,39 @@ enum class RestoreMode {
   kHostBackup,  // copied to host memory at Sleep, copied back at WakeUp
 };
 
+struct SleepableAllocatorOptions {
+  // Backups outlive WakeUp, so that the next Sleep of an unchanged region copies nothing. Then whoever
+  // changes a region's bytes says so by DropBackups. Costs the region's size in host memory.
+  bool retain_backups = true;
+};
+
 class SleepableAllocator {
  public:
-  static std::unique_ptr<SleepableAllocator> Create(VmmDriver* driver);
+  static std::unique_ptr<SleepableAllocator> Create(VmmDriver* driver,
+                                                    const SleepableAllocatorOptions& options = {});
   virtual ~SleepableAllocator() = default;
 
-  // A new region of at least `bytes`, reserved and mapped, zeroed on the host. ResourceExhausted says how much was missing.
+  // A new region of at least `bytes`, reserved and mapped, zeroed on the host. ResourceExhausted says how
+  // much was missing.
   virtual absl::StatusOr<void*> Allocate(const std::string& tag, int64_t bytes) = 0;
   // Frees a whole region by its address.
   virtual absl::Status Free(void* data) = 0;
 
-  // Releases every resident region whose tag is in `modes`. Answers bytes freed by tag. All or nothing.
-  virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(const std::map<std::string, RestoreMode>& modes) = 0;
-  // Maps every sleeping region whose tag is in `tags` (empty: all) and restores backups. Answers bytes mapped by tag.
+  // Releases every resident region whose tag is in `modes`. Answers bytes freed by tag. All or nothing: after
+  // an error all are resident with their contents. A region that already sleeps loses its backup when its
+  // mode is kDiscard (level 1 deepens to 2). Memory that the driver fails to release in the end stays in
+  // ResidentBytes and is tried again later.
+  virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(
+      const std::map<std::string, RestoreMode>& modes) = 0;
+  // Maps every sleeping region whose tag is in `tags` (empty: all) and restores backups. Answers bytes mapped
+  // by tag.
   virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
 
-  // Resident bytes by tag.
+  // The bytes of regions with this tag changed: their retained backups are of no use. Regions asleep keep
+  // theirs.
+  virtual void DropBackups(const std::string& tag) = 0;
+
+  // Physical bytes held, by tag; a tag that holds nothing is there with 0.
   virtual std::map<std::string, int64_t> ResidentBytes() const = 0;
 };
 

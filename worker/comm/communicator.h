@@ -1,11 +1,11 @@
 #pragma once
-// Collectives among the ranks of one model. Deterministic: a sum is always taken in rank order, so every rank gets
-// the same bits, and the same bits each time.
+// Collectives among the ranks of one model. Deterministic: a sum is always taken in rank order, so every rank
+// gets the same bits, and the same bits each time.
 //
-// One Communicator per rank, used by the runner thread alone; Abort may come from any thread. Calls must be made in the
-// same order by all ranks. A collective whose peer died, was aborted or stayed away past the timeout returns an error
-// (Unavailable / Aborted / DeadlineExceeded) within a second of the cause instead of hanging; afterwards the
-// communicator stays failed and is only good for destruction.
+// One Communicator per rank, used by the runner thread alone; Abort may come from any thread. Calls must be
+// made in the same order by all ranks. A collective whose peer died, was aborted or stayed away past the
+// timeout returns an error (Unavailable / Aborted / DeadlineExceeded) within a second of the cause instead of
+// hanging; afterwards the communicator stays failed and is only good for destruction.
 
 #include <cstdint>
 #include <memory>
@@ -46,7 +46,8 @@ struct ShmCommunicatorOptions {
   int64_t buffer_bytes = 1 << 20;  // per rank and slot; larger messages go in pieces
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration collective_timeout = absl::Seconds(300);
-  bool spin = true;        // spin briefly before blocking on a futex; off when ranks outnumber CPUs
+  bool spin = true;  // spin briefly before blocking on a futex; off when ranks outnumber CPUs
+  absl::Duration spin_time = absl::Microseconds(50);  // about what a futex wake-up costs
 };
 // Ranks of one host through shared memory. Blocks until all ranks are there, or connect_timeout.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const ShmCommunicatorOptions& options);

@@ -1,0 +1,101 @@
+#include "allocator/host_memory.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kUnlimited = int64_t{1} << 62;
+
+// The number after `key` in a file of "key value" lines.
+std::optional<int64_t> ReadKey(const std::string& path, absl::string_view key) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int64_t value;
+    if (words.size() >= 2 && words[0] == key && absl::SimpleAtoi(words[1], &value)) return value;
+  }
+  return std::nullopt;
+}
+
+// A file that holds one number; "max" is unlimited.
+std::optional<int64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  std::string word;
+  if (!(file >> word)) return std::nullopt;
+  if (word == "max") return kUnlimited;
+  int64_t value;
+  if (!absl::SimpleAtoi(word, &value)) return std::nullopt;
+  return std::min(value, kUnlimited);
+}
+
+struct CgroupFiles {
+  const char* limit;
+  const char* usage;
+  const char* cache_key;  // in memory.stat: file pages that are not in use
+};
+constexpr CgroupFiles kV2 = {"memory.max", "memory.current", "inactive_file"};
+constexpr CgroupFiles kV1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+
+int64_t LeftIn(const std::string& directory, const CgroupFiles& files) {
+  const auto limit = ReadNumber(absl::StrCat(directory, "/", files.limit));
+  const auto usage = ReadNumber(absl::StrCat(directory, "/", files.usage));
+  if (!limit || !usage || *limit >= kUnlimited) return kUnlimited;
+  const int64_t cache = ReadKey(absl::StrCat(directory, "/memory.stat"), files.cache_key).value_or(0);
+  return std::max<int64_t>(0, *limit - *usage + cache);
+}
+
+// The tightest of a cgroup and all above it, up to the mount.
+int64_t LeftInHierarchy(const std::string& mount, std::string path, const CgroupFiles& files) {
+  int64_t left = LeftIn(mount, files);
+  while (path.size() > 1) {
+    left = std::min(left, LeftIn(mount + path, files));
+    path.resize(path.rfind('/'));
+  }
+  return left;
+}
+
+int64_t LeftInCgroups(const std::string& root) {
+  int64_t left = kUnlimited;
+  std::ifstream file(root + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {  // hierarchy:controllers:path
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3 || !absl::StartsWith(parts[2], "/")) continue;
+    if (parts[0] == "0" && parts[1].empty()) {
+      left = std::min(left, LeftInHierarchy(root + "/sys/fs/cgroup", parts[2], kV2));
+    } else if (absl::StrContains(parts[1], "memory")) {
+      left = std::min(left, LeftInHierarchy(root + "/sys/fs/cgroup/memory", parts[2], kV1));
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+int64_t AvailableHostMemory(const std::string& root) {
+  const auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:");
+  const int64_t host = kib ? *kib * 1024 : int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::min(host, LeftInCgroups(root));
+}
+
+int AllowedCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return std::max<long>(1, sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1, CPU_COUNT(&set));
+}
+
+}  // namespace somnus

@@ -1,0 +1,17 @@
+#pragma once
+// How much memory this process may still take on this host.
+
+#include <cstdint>
+#include <string>
+
+namespace somnus {
+
+// The smaller of what the kernel calls available (/proc/meminfo) and what the process's cgroup, or any above
+// it, leaves (v2 and v1; page cache that the kernel can drop counts as left). `root` stands before /proc and
+// /sys, for tests. Without readable numbers: the total of physical memory.
+int64_t AvailableHostMemory(const std::string& root = "");
+
+// CPUs that this process may run on, at least 1.
+int AllowedCpus();
+
+}  // namespace somnus

@@ -1,0 +1,220 @@
+#include "allocator/host_vmm_driver.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "allocator/host_memory.h"
+#include "allocator/parallel.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kHugePage = 2 << 20;
+constexpr int kMaxThreads = 4;  // two already reach the speed of memory on common machines
+
+absl::Status ErrnoError(absl::string_view what, int64_t bytes) {
+  const std::string text = absl::StrCat(what, " of ", bytes, " bytes: ", strerror(errno));
+  return errno == ENOMEM ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
+}
+
+// 0, or the errno of the failure. Kernels before 5.14 do not know POPULATE_WRITE: there each page is touched.
+int PopulateRange(char* data, int64_t bytes) {
+  if (bytes == 0) return 0;
+  int result;
+  do {
+    result = madvise(data, bytes, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result == 0) return 0;
+  if (errno != EINVAL) return errno;
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  for (int64_t i = 0; i < bytes; i += page) {
+    volatile char* byte = data + i;
+    *byte = *byte;  // keeps what is there: the range may already hold data
+  }
+  return 0;
+}
+
+class HostVmmDriver : public VmmDriver {
+ public:
+  explicit HostVmmDriver(const HostVmmDriverOptions& options)
+      : threads_(options.num_threads > 0 ? options.num_threads : std::min(AllowedCpus(), kMaxThreads)),
+        limit_(options.memory_limit_bytes) {}
+
+  int64_t Granularity() const override { return kHugePage; }
+  // Mapping is cheap and access is set per range: chunks would gain nothing.
+  int64_t ChunkBytes() const override { return int64_t{1} << 40; }
+
+  absl::StatusOr<int64_t> AvailableBytes() override {
+    absl::MutexLock lock(&mutex_);
+    return AvailableLocked();
+  }
+
+  absl::StatusOr<void*> Reserve(int64_t bytes) override {
+    const int64_t padded = bytes + kHugePage;
+    void* raw = mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED) return ErrnoError("reserving an address range", bytes);
+    char* begin = static_cast<char*>(raw);
+    const int64_t head = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+    if (head > 0) munmap(begin, head);
+    munmap(begin + head + bytes, padded - head - bytes);
+    return static_cast<void*>(begin + head);
+  }
+
+  absl::Status FreeAddress(void* address, int64_t bytes) override {
+    if (munmap(address, bytes) != 0) return ErrnoError("freeing an address range", bytes);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Handle> Create(int64_t bytes) override {
+    absl::MutexLock lock(&mutex_);
+    // Linux overcommits: without this check the lack would show as an OOM kill at populate.
+    const int64_t available = AvailableLocked();
+    if (bytes > available) {
+      return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", available,
+                                                       " available, ", bytes - available, " missing"));
+    }
+    const Handle handle = next_handle_++;
+    handles_[handle] = Memory{.bytes = bytes};
+    return handle;
+  }
+
+  absl::Status Release(Handle handle) override {
+    absl::MutexLock lock(&mutex_);
+    const auto it = handles_.find(handle);
+    if (it == handles_.end()) return absl::NotFoundError(absl::StrCat("no memory handle ", handle));
+    const Memory& memory = it->second;
+    if (memory.mapped) return absl::FailedPreconditionError("memory is released while mapped");
+    if (memory.address != nullptr) {
+      void* fresh = mmap(memory.address, memory.bytes, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      if (fresh == MAP_FAILED) return ErrnoError("releasing memory", memory.bytes);
+    }
+    handles_.erase(it);
+    return absl::OkStatus();
+  }
+
+  absl::Status Map(void* address, int64_t bytes, Handle handle) override {
+    absl::MutexLock lock(&mutex_);
+    const auto it = handles_.find(handle);
+    if (it == handles_.end()) return absl::NotFoundError(absl::StrCat("no memory handle ", handle));
+    Memory& memory = it->second;
+    const bool elsewhere = memory.address != nullptr && memory.address != address;
+    if (memory.mapped || elsewhere || memory.bytes != bytes) {
+      return absl::FailedPreconditionError(
+          "host memory is mapped once, whole, and again only at its address");
+    }
+    memory.address = address;
+    memory.mapped = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Unmap(void* address, int64_t bytes) override {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [handle, memory] : handles_) {
+      if (memory.address != address || !memory.mapped || memory.bytes != bytes) continue;
+      if (mprotect(address, bytes, PROT_NONE) != 0) return ErrnoError("unmapping memory", bytes);
+      memory.mapped = false;
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError("unmap of a range that is not mapped");
+  }
+
+  absl::Status SetAccess(void* address, int64_t bytes) override {
+    if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return ErrnoError("opening memory", bytes);
+    madvise(address, bytes, MADV_HUGEPAGE);  // a wish: without huge pages it is only slower
+    absl::Status status = Populate(address, bytes);
+    absl::MutexLock lock(&mutex_);
+    for (auto& [handle, memory] : handles_) {
+      const char* begin = static_cast<char*>(address);
+      if (memory.mapped && memory.address >= begin && memory.address < begin + bytes) memory.populated = true;
+    }
+    return status;
+  }
+
+  absl::StatusOr<void*> AllocateHost(int64_t bytes) override {
+    const int64_t available = AvailableHostMemory();
+    if (bytes > available) {
+      return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes for a backup asked for, ", available,
+                                                       " available, ", bytes - available, " missing"));
+    }
+    void* data =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) return ErrnoError("allocating host memory", bytes);
+    madvise(data, bytes, MADV_HUGEPAGE);
+    return data;
+  }
+  void FreeHost(void* data, int64_t bytes) override { munmap(data, bytes); }
+
+  absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
+    Copy(host, device, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
+    Copy(device, host, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+ private:
+  struct Memory {
+    int64_t bytes = 0;
+    void* address = nullptr;  // where its pages are, once it was mapped
+    bool mapped = false;
+    bool populated = false;
+  };
+
+  int64_t AvailableLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    int64_t live = 0, promised = 0;
+    for (const auto& [handle, memory] : handles_) {
+      live += memory.bytes;
+      if (!memory.populated) promised += memory.bytes;
+    }
+    const int64_t host = AvailableHostMemory() - promised;
+    return std::max<int64_t>(0, limit_ > 0 ? std::min(host, limit_ - live) : host);
+  }
+
+  absl::Status Populate(void* address, int64_t bytes) {
+    std::atomic<int> error{0};
+    ParallelRanges(bytes, kHugePage, threads_, [&](int64_t begin, int64_t end) {
+      const int failed = PopulateRange(static_cast<char*>(address) + begin, end - begin);
+      if (failed != 0) error = failed;
+    });
+    if (error == 0) return absl::OkStatus();
+    errno = error == EFAULT ? ENOMEM : error.load();
+    return ErrnoError("populating memory", bytes);
+  }
+
+  void Copy(void* to, const void* from, int64_t bytes) {
+    ParallelRanges(bytes, kHugePage, threads_, [&](int64_t begin, int64_t end) {
+      memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, end - begin);
+    });
+  }
+
+  const int threads_;
+  const int64_t limit_;
+  absl::Mutex mutex_;
+  std::map<Handle, Memory> handles_ ABSL_GUARDED_BY(mutex_);
+  Handle next_handle_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<VmmDriver> MakeHostVmmDriver(const HostVmmDriverOptions& options) {
+  return std::make_unique<HostVmmDriver>(options);
+}
+
+}  // namespace somnus

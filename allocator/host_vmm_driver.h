@@ -1,0 +1,20 @@
+#pragma once
+// VmmDriver over anonymous host memory with transparent huge pages, so that sleeping really gives memory back
+// on a machine without a GPU. A handle becomes physical when SetAccess populates its pages, in parallel;
+// Release maps the range back to PROT_NONE, which frees whole huge pages at once. Thread safe.
+
+#include <cstdint>
+#include <memory>
+
+#include "allocator/vmm_driver.h"
+
+namespace somnus {
+
+struct HostVmmDriverOptions {
+  int num_threads = 0;             // for populate and copies; 0: the CPUs of this process, at most 4
+  int64_t memory_limit_bytes = 0;  // of all live handles; 0: what the host has available
+};
+
+std::unique_ptr<VmmDriver> MakeHostVmmDriver(const HostVmmDriverOptions& options = {});
+
+}  // namespace somnus

@@ -1,0 +1,135 @@
+#include "allocator/region.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+
+absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(VmmDriver* driver, std::string tag, int64_t bytes) {
+  const int64_t unit = driver->Granularity();
+  const int64_t rounded = (bytes + unit - 1) / unit * unit;
+  absl::StatusOr<void*> base = driver->Reserve(rounded);
+  if (!base.ok()) return base.status();
+  return std::unique_ptr<Region>(new Region(driver, std::move(tag), *base, rounded));
+}
+
+Region::~Region() {
+  if (state_ == State::kResident) Detach().IgnoreError();
+  if (state_ == State::kDetached) Release().IgnoreError();
+  if (!unreleased_.empty()) Release().IgnoreError();
+  if (base_ != nullptr && state_ == State::kEmpty) FreeAddress().IgnoreError();
+}
+
+int64_t Region::held_bytes() const {
+  int64_t sum = 0;
+  for (const Chunk& chunk : chunks_) sum += chunk.bytes;
+  for (const Chunk& chunk : unreleased_) sum += chunk.bytes;
+  return sum;
+}
+
+absl::Status Region::Populate() {
+  if (absl::Status status = Release(); !status.ok()) return status;  // of what was left over
+  absl::Status status = CreateChunks();
+  if (status.ok()) {
+    status = MapChunks();
+    if (status.ok()) {
+      state_ = State::kResident;
+      return status;
+    }
+  }
+  state_ = State::kDetached;
+  Release().IgnoreError();
+  return absl::IsResourceExhausted(status) ? WithShortage(status) : status;
+}
+
+absl::Status Region::Attach() {
+  absl::Status status = MapChunks();
+  if (status.ok()) state_ = State::kResident;
+  return status;
+}
+
+absl::Status Region::Detach() {
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    absl::Status status = driver_->Unmap(At(chunks_[i]), chunks_[i].bytes);
+    if (status.ok()) continue;
+    // The chunks before this one go back to their places. Should even that fail, all of them come off, so
+    // that the state stays one of three.
+    absl::Status undone;
+    size_t mapped = 0;
+    while (mapped < i && undone.ok()) {
+      undone = driver_->Map(At(chunks_[mapped]), chunks_[mapped].bytes, chunks_[mapped].handle);
+      if (undone.ok()) ++mapped;
+    }
+    if (undone.ok() && i > 0) undone = driver_->SetAccess(base_, bytes_);
+    if (undone.ok()) return status;
+    for (size_t j = 0; j < chunks_.size(); ++j) {
+      if (j < mapped || j >= i) driver_->Unmap(At(chunks_[j]), chunks_[j].bytes).IgnoreError();
+    }
+    state_ = State::kDetached;
+    return status;
+  }
+  state_ = State::kDetached;
+  return absl::OkStatus();
+}
+
+absl::Status Region::Release() {
+  std::vector<Chunk> pending = std::move(unreleased_);
+  pending.insert(pending.end(), chunks_.begin(), chunks_.end());
+  chunks_.clear();
+  unreleased_.clear();
+  if (state_ == State::kDetached) state_ = State::kEmpty;
+  absl::Status first;
+  for (const Chunk& chunk : pending) {
+    absl::Status status = driver_->Release(chunk.handle);
+    if (status.ok()) continue;
+    unreleased_.push_back(chunk);
+    first.Update(status);
+  }
+  return first;
+}
+
+absl::Status Region::FreeAddress() {
+  absl::Status status = driver_->FreeAddress(base_, bytes_);
+  if (status.ok()) base_ = nullptr;
+  return status;
+}
+
+absl::Status Region::CreateChunks() {
+  for (int64_t offset = 0; offset < bytes_;) {
+    const int64_t bytes = std::min(driver_->ChunkBytes(), bytes_ - offset);
+    absl::StatusOr<VmmDriver::Handle> handle = driver_->Create(bytes);
+    if (!handle.ok()) return handle.status();
+    chunks_.push_back({*handle, offset, bytes});
+    offset += bytes;
+  }
+  return absl::OkStatus();
+}
+
+// Maps all chunks and opens them with one call; on an error none is mapped.
+absl::Status Region::MapChunks() {
+  absl::Status status;
+  size_t mapped = 0;
+  while (mapped < chunks_.size() && status.ok()) {
+    status = driver_->Map(At(chunks_[mapped]), chunks_[mapped].bytes, chunks_[mapped].handle);
+    if (status.ok()) ++mapped;
+  }
+  if (status.ok()) status = driver_->SetAccess(base_, bytes_);
+  if (status.ok()) return status;
+  while (mapped-- > 0) driver_->Unmap(At(chunks_[mapped]), chunks_[mapped].bytes).IgnoreError();
+  return status;
+}
+
+// The whole region's need against what there is, now that its own chunks are back.
+absl::Status Region::WithShortage(const absl::Status& status) const {
+  absl::StatusOr<int64_t> available = driver_->AvailableBytes();
+  if (!available.ok() || *available >= bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(tag_, ": no memory for ", bytes_, " bytes: ", status.message()));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(tag_, ": ", bytes_, " bytes needed, ", *available,
+                                                   " available, ", bytes_ - *available, " missing"));
+}
+
+}  // namespace somnus

@@ -1,0 +1,52 @@
+#pragma once
+// The verbs of virtual memory management, as CUDA has them (cuMem*), over any kind of memory: reserve
+// addresses, create physical memory, map it there, give access, unmap, release.
+//
+// Memory that was mapped keeps its contents while its handle lives, also after Unmap, and can be mapped again
+// at the same address; Release ends it. Thread safety: calls for different addresses and handles may come
+// from different threads. Errors: ResourceExhausted where memory is missing, Unavailable without a device,
+// Internal for anything else.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace somnus {
+
+class VmmDriver {
+ public:
+  using Handle = uint64_t;
+
+  virtual ~VmmDriver() = default;
+
+  // Every address and size below is a multiple of it. A power of two.
+  virtual int64_t Granularity() const = 0;
+  // The size in which physical memory is best created; a multiple of Granularity().
+  virtual int64_t ChunkBytes() const = 0;
+  // Bytes that Create could still hand out, now.
+  virtual absl::StatusOr<int64_t> AvailableBytes() = 0;
+
+  virtual absl::StatusOr<void*> Reserve(int64_t bytes) = 0;
+  virtual absl::Status FreeAddress(void* address, int64_t bytes) = 0;
+
+  virtual absl::StatusOr<Handle> Create(int64_t bytes) = 0;
+  virtual absl::Status Release(Handle handle) = 0;
+
+  virtual absl::Status Map(void* address, int64_t bytes, Handle handle) = 0;
+  virtual absl::Status Unmap(void* address, int64_t bytes) = 0;
+  // Makes a whole mapped range readable and writable. One call for many chunks: it is the expensive one.
+  virtual absl::Status SetAccess(void* address, int64_t bytes) = 0;
+
+  // Host memory that copies run fastest to and from (pinned where that means something).
+  virtual absl::StatusOr<void*> AllocateHost(int64_t bytes) = 0;
+  virtual void FreeHost(void* data, int64_t bytes) = 0;
+
+  // May return before the bytes have moved; Synchronize waits for all, and answers the first error.
+  virtual absl::Status CopyToHost(void* host, const void* device, int64_t bytes) = 0;
+  virtual absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) = 0;
+  virtual absl::Status Synchronize() = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,62 @@
+#pragma once
+// Runs a function in forked processes, one per rank, as workers are.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+
+// A group name that no other test of this host uses.
+inline std::string UniqueGroupName() {
+  static int next = 0;
+  return absl::StrCat("test-", getpid(), "-", next++);
+}
+
+// Each child exits with what `body(rank)` returns; 0 is good. Children still alive are killed with the
+// object.
+class RankProcesses {
+ public:
+  RankProcesses(int world_size, const std::function<int(int)>& body) {
+    for (int r = 0; r < world_size; ++r) {
+      const pid_t pid = fork();
+      if (pid == 0) _exit(body(r));
+      pids_.push_back(pid);
+    }
+  }
+  ~RankProcesses() {
+    for (size_t r = 0; r < pids_.size(); ++r) {
+      if (pids_[r] > 0) kill(pids_[r], SIGKILL), Wait(static_cast<int>(r));
+    }
+  }
+
+  void Kill(int rank) { kill(pids_[rank], SIGKILL); }
+  pid_t pid(int rank) const { return pids_[rank]; }
+
+  // The exit code; 128 + signal when it was killed.
+  int Wait(int rank) {
+    int status = 0;
+    waitpid(pids_[rank], &status, 0);
+    pids_[rank] = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  // True when every rank returned 0.
+  bool AllGood() {
+    bool good = true;
+    for (size_t r = 0; r < pids_.size(); ++r) {
+      if (pids_[r] > 0) good &= Wait(static_cast<int>(r)) == 0;
+    }
+    return good;
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+}  // namespace somnus

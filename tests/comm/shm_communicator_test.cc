@@ -1,0 +1,184 @@
+// Sums, gathers and barriers among real processes: bitwise the rank-order result, for any size and group.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <set>
+
+#include "absl/time/clock.h"
+#include "tests/comm/rank_processes.h"
+#include "worker/comm/communicator.h"
+
+namespace somnus {
+namespace {
+
+ShmCommunicatorOptions Options(const std::string& group, int rank, int world_size) {
+  ShmCommunicatorOptions options;
+  options.group_name = group;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.buffer_bytes = 1 << 16;
+  options.spin = world_size <= 2;
+  options.collective_timeout = absl::Seconds(60);
+  return options;
+}
+
+// Rank r's input of call `call`: wide in magnitude, so that another order of summation gives other bits.
+std::vector<float> Input(int call, int rank, int64_t count) {
+  std::mt19937 random(call * 64 + rank);
+  std::uniform_real_distribution<float> mantissa(-1, 1);
+  std::vector<float> values(count);
+  for (float& value : values) value = std::ldexp(mantissa(random), static_cast<int>(random() % 24));
+  return values;
+}
+
+std::vector<float> RankOrderSum(int call, int world_size, int64_t count) {
+  std::vector<float> sum = Input(call, 0, count);
+  for (int r = 1; r < world_size; ++r) {
+    const std::vector<float> next = Input(call, r, count);
+    for (int64_t i = 0; i < count; ++i) sum[i] += next[i];
+  }
+  return sum;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+// Sizes around every boundary: none, one, odd, one-shot's end, a piece's end, several pieces.
+std::vector<int64_t> Sizes(int seed) {
+  std::vector<int64_t> sizes = {0, 1, 2, 7, 576, 1023, 1024, 1025, 16383, 16384, 16385, 40000, 50001};
+  std::mt19937 random(seed);
+  for (int i = 0; i < 20; ++i) sizes.push_back(random() % 3000);
+  return sizes;
+}
+
+// Everything that one rank does in the test of all calls; the exit code says what differed.
+int RunAllCalls(const ShmCommunicatorOptions& options) {
+  auto made = MakeShmCommunicator(options);
+  if (!made.ok()) return 10;
+  Communicator& comm = **made;
+  if (comm.rank() != options.rank || comm.world_size() != options.world_size) return 11;
+  int call = 0;
+  for (const int64_t count : Sizes(options.world_size)) {
+    ++call;
+    std::vector<float> data = Input(call, options.rank, count);
+    if (!comm.AllReduceSum(data.data(), count).ok()) return 12;
+    if (!SameBits(data, RankOrderSum(call, options.world_size, count))) return 13;
+    const std::vector<float> mine = Input(call, options.rank, count);
+    std::vector<float> all(count * options.world_size);
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
+    if (!comm.AllGather(mine.data(), bytes, all.data()).ok()) return 14;
+    for (int r = 0; r < options.world_size; ++r) {
+      const std::vector<float> part(all.begin() + r * count, all.begin() + (r + 1) * count);
+      if (!SameBits(part, Input(call, r, count))) return 15;
+    }
+    if (!comm.Barrier().ok()) return 16;
+  }
+  return 0;
+}
+
+class EveryWorldSize : public testing::TestWithParam<int> {};
+
+TEST_P(EveryWorldSize, ResultsAreBitwiseInRankOrder) {
+  const std::string group = UniqueGroupName();
+  const int world_size = GetParam();
+  RankProcesses ranks(world_size, [&](int r) { return RunAllCalls(Options(group, r, world_size)); });
+  for (int r = 0; r < world_size; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
+}
+INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8));
+
+// The rounds of both buffers, reused many times, with ranks that dawdle at random.
+TEST(ShmCommunicator, ManySmallCallsWithDawdlers) {
+  const std::string group = UniqueGroupName();
+  RankProcesses ranks(3, [&](int r) {
+    auto comm = MakeShmCommunicator(Options(group, r, 3));
+    if (!comm.ok()) return 1;
+    std::mt19937 random(r);
+    for (int i = 0; i < 2000; ++i) {
+      float data[5] = {1.0f * i, 2.0f * r, 1, 0, -1.0f * i};
+      if (random() % 64 == 0) absl::SleepFor(absl::Microseconds(random() % 300));
+      if (!(*comm)->AllReduceSum(data, 5).ok()) return 2;
+      if (data[0] != 3.0f * i || data[1] != 6 || data[2] != 3 || data[4] != -3.0f * i) return 3;
+    }
+    return 0;
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+TEST(ShmCommunicator, MoreRanksThanCpusMakeProgressWithSpin) {
+  const std::string group = UniqueGroupName();
+  RankProcesses ranks(4, [&](int r) {
+    ShmCommunicatorOptions options = Options(group, r, 4);
+    options.spin = true;
+    auto comm = MakeShmCommunicator(options);
+    if (!comm.ok()) return 1;
+    float one = 1;
+    for (int i = 0; i < 200; ++i) {
+      one = 1;
+      if (!(*comm)->AllReduceSum(&one, 1).ok() || one != 4) return 2;
+    }
+    return 0;
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+TEST(ShmCommunicator, IdleRanksBurnNothing) {
+  const std::string group = UniqueGroupName();
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = MakeShmCommunicator(Options(group, r, 2));
+    if (!comm.ok()) return 1;
+    if (r == 1) {
+      absl::SleepFor(absl::Milliseconds(1500));
+      return (*comm)->Barrier().ok() ? 0 : 2;
+    }
+    if (!(*comm)->Barrier().ok()) return 3;
+    timespec used;  // of a wait that took 1.5 s of wall time
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return used.tv_sec == 0 && used.tv_nsec < 300'000'000 ? 0 : 4;
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+TEST(ShmCommunicator, NothingIsLeftBehind) {
+  const auto list = [] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
+    return names;
+  };
+  const std::set<std::string> before = list();
+  const std::string group = UniqueGroupName();
+  std::set<std::string> during;
+  {
+    RankProcesses ranks(2, [&](int r) {
+      auto comm = MakeShmCommunicator(Options(group, r, 2));
+      if (!comm.ok() || !(*comm)->Barrier().ok()) return 1;
+      absl::SleepFor(absl::Seconds(30));
+      return 0;
+    });
+    absl::SleepFor(absl::Milliseconds(300));
+    during = list();
+  }  // both are killed while attached
+  for (const std::string& name : during) {
+    EXPECT_TRUE(before.count(name) || name.find(group) == std::string::npos) << name;
+  }
+  // The same name can be used at once by another group.
+  RankProcesses again(2, [&](int r) { return RunAllCalls(Options(group, r, 2)); });
+  EXPECT_TRUE(again.AllGood());
+}
+
+TEST(SingleCommunicator, IsANoOp) {
+  auto comm = MakeSingleCommunicator();
+  float data[2] = {3, 4}, copy[2] = {};
+  EXPECT_TRUE(comm->AllReduceSum(data, 2).ok());
+  EXPECT_TRUE(comm->AllGather(data, sizeof(data), copy).ok());
+  EXPECT_TRUE(comm->Barrier().ok());
+  EXPECT_EQ(data[0], 3);
+  EXPECT_EQ(copy[1], 4);
+  EXPECT_EQ(comm->world_size(), 1);
+}
+
+}  // namespace
+}  // namespace somnus

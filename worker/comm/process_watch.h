@@ -1,0 +1,31 @@
+#pragma once
+// Tells whether another process of this host is still alive, for good: a pid that is used again does not fool
+// it.
+
+#include <cstdint>
+
+namespace somnus {
+
+// Start time of a process in clock ticks after boot; 0 when there is no such process.
+uint64_t ProcessStartTime(int64_t pid);
+
+// Watches one process. Not copyable; Alive may be called from any thread.
+class ProcessWatch {
+ public:
+  // `start_time` as ProcessStartTime said when the process was known to live.
+  ProcessWatch(int64_t pid, uint64_t start_time);
+  ~ProcessWatch();
+  ProcessWatch(const ProcessWatch&) = delete;
+  ProcessWatch& operator=(const ProcessWatch&) = delete;
+
+  // False from the moment the process ends, also while it is a zombie.
+  bool Alive() const;
+  int64_t pid() const { return pid_; }
+
+ private:
+  const int64_t pid_;
+  const uint64_t start_time_;
+  int pidfd_ = -1;  // -1: the kernel has none (before 5.3), /proc is read instead
+};
+
+}  // namespace somnus

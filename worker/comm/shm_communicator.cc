@@ -1,0 +1,169 @@
+// The shared-memory Communicator: what a collective moves, and when. Waiting is ShmWaiter's, meeting
+// MeetInSharedMemory's.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "proto/status_macros.h"
+#include "worker/comm/communicator.h"
+#include "worker/comm/reduce.h"
+#include "worker/comm/shm_rendezvous.h"
+#include "worker/comm/shm_wait.h"
+
+namespace somnus {
+namespace {
+
+// From here on each rank sums its part and the parts are gathered: one round more, but each rank reads
+// 1/world_size.
+constexpr int64_t kOneShotBytes = 64 << 10;
+
+enum class Call : uint64_t { kReduce = 1, kReduceParts, kGatherParts, kGather, kBarrier };
+
+uint64_t Describe(Call call, int64_t size) {
+  return static_cast<uint64_t>(call) << 56 | static_cast<uint64_t>(size);
+}
+
+class ShmCommunicator : public Communicator {
+ public:
+  ShmCommunicator(const ShmCommunicatorOptions& options, std::unique_ptr<ShmMapping> mapping)
+      : rank_(options.rank),
+        world_size_(options.world_size),
+        buffer_bytes_(options.buffer_bytes),
+        mapping_(std::move(mapping)),
+        waiter_(mapping_->header(), options.rank, options.spin ? options.spin_time : absl::ZeroDuration(),
+                options.collective_timeout) {}
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+
+  absl::Status AllReduceSum(float* data, int64_t count) override {
+    RETURN_IF_ERROR(failed_);
+    if (count < 0) return absl::InvalidArgumentError(absl::StrCat("all-reduce of ", count, " elements"));
+    const int64_t piece = buffer_bytes_ / static_cast<int64_t>(sizeof(float));
+    for (int64_t begin = 0; begin < count; begin += piece) {
+      const int64_t size = std::min(piece, count - begin);
+      const bool one_shot = size * static_cast<int64_t>(sizeof(float)) <= kOneShotBytes;
+      RETURN_IF_ERROR(one_shot ? ReduceOneShot(data + begin, size) : ReduceParts(data + begin, size));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
+    RETURN_IF_ERROR(failed_);
+    if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("all-gather of ", bytes, " bytes"));
+    for (int64_t begin = 0; begin < bytes; begin += buffer_bytes_) {
+      const int64_t size = std::min(buffer_bytes_, bytes - begin);
+      const uint32_t round = NextRound();
+      memcpy(Buffer(rank_, round), static_cast<const char*>(in) + begin, size);
+      RETURN_IF_ERROR(Exchange(round, Describe(Call::kGather, bytes)));
+      for (int r = 0; r < world_size_; ++r) {
+        memcpy(static_cast<char*>(out) + r * bytes + begin, Buffer(r, round), size);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Barrier() override {
+    RETURN_IF_ERROR(failed_);
+    return Exchange(NextRound(), Describe(Call::kBarrier, 0));
+  }
+
+  void Abort(const std::string& reason) override { waiter_.Abort(reason); }
+
+ private:
+  uint32_t NextRound() { return ++round_; }
+  char* Buffer(int rank, uint32_t round) const { return mapping_->Buffer(rank, round % 2); }
+  float* Floats(int rank, uint32_t round) const { return reinterpret_cast<float*>(Buffer(rank, round)); }
+
+  absl::Status Exchange(uint32_t round, uint64_t call) {
+    waiter_.Publish(round, call);
+    failed_ = waiter_.AwaitAll(round, call);
+    return failed_;
+  }
+
+  absl::Status ReduceOneShot(float* data, int64_t count) {
+    const uint32_t round = NextRound();
+    memcpy(Buffer(rank_, round), data, count * sizeof(float));
+    RETURN_IF_ERROR(Exchange(round, Describe(Call::kReduce, count)));
+    const float* inputs[kMaxShmRanks];
+    for (int r = 0; r < world_size_; ++r) inputs[r] = r == rank_ ? data : Floats(r, round);
+    SumInOrder(inputs, world_size_, count, data);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReduceParts(float* data, int64_t count) {
+    const auto begin_of = [&](int r) { return count * r / world_size_; };
+    const int64_t begin = begin_of(rank_), size = begin_of(rank_ + 1) - begin;
+    const uint32_t first = NextRound();
+    memcpy(Buffer(rank_, first), data, count * sizeof(float));
+    RETURN_IF_ERROR(Exchange(first, Describe(Call::kReduceParts, count)));
+    const float* inputs[kMaxShmRanks];
+    for (int r = 0; r < world_size_; ++r) inputs[r] = (r == rank_ ? data : Floats(r, first)) + begin;
+    const uint32_t second = NextRound();
+    float* part = Floats(rank_, second);
+    SumInOrder(inputs, world_size_, size, part);
+    RETURN_IF_ERROR(Exchange(second, Describe(Call::kGatherParts, count)));
+    for (int r = 0; r < world_size_; ++r) {
+      memcpy(data + begin_of(r), Floats(r, second), (begin_of(r + 1) - begin_of(r)) * sizeof(float));
+    }
+    return absl::OkStatus();
+  }
+
+  const int rank_, world_size_;
+  const int64_t buffer_bytes_;
+  const std::unique_ptr<ShmMapping> mapping_;
+  ShmWaiter waiter_;  // leaves the group when destroyed, so before the mapping
+  uint32_t round_ = 0;
+  // Once failed, buffers are not written any more: a slower rank may still read the last good round.
+  absl::Status failed_;
+};
+
+class SingleCommunicator : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 1; }
+  absl::Status AllReduceSum(float* data, int64_t count) override { return absl::OkStatus(); }
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
+    if (bytes > 0) memmove(out, in, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status Barrier() override { return absl::OkStatus(); }
+  void Abort(const std::string& reason) override {}
+};
+
+absl::Status CheckOptions(const ShmCommunicatorOptions& options) {
+  const std::string& name = options.group_name;
+  const auto legal = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
+  if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal)) {
+    return absl::InvalidArgumentError("group_name: 1 to 64 letters, digits, '_' and '-' are wanted");
+  }
+  if (options.world_size < 1 || options.world_size > kMaxShmRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size: ", options.world_size, " is not 1 to ", kMaxShmRanks));
+  }
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: ", options.rank, " is not in a group of ", options.world_size));
+  }
+  if (options.buffer_bytes < 4096 || options.buffer_bytes > (int64_t{1} << 30) ||
+      options.buffer_bytes % 64 != 0) {
+    return absl::InvalidArgumentError("buffer_bytes: a multiple of 64 from 4 KiB to 1 GiB is wanted");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> MakeSingleCommunicator() { return std::make_unique<SingleCommunicator>(); }
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const ShmCommunicatorOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  if (options.world_size == 1) return MakeSingleCommunicator();
+  ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MeetInSharedMemory(options));
+  return std::make_unique<ShmCommunicator>(options, std::move(mapping));
+}
+
+}  // namespace somnus

@@ -1,0 +1,38 @@
+#pragma once
+// How the ranks of a group on one host find their shared memory. Rank 0 creates it without a name (memfd) and
+// hands it to the others over a Unix socket in the abstract namespace: nothing of it lives in any file
+// system, so nothing is left behind however the ranks end. Only processes of the same user are let in.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/comm/communicator.h"
+#include "worker/comm/shm_segment.h"
+
+namespace somnus {
+
+// The mapped segment; unmapped with it. Every rank's pid and start_time are filled in.
+class ShmMapping {
+ public:
+  ShmMapping(void* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+  ~ShmMapping();
+  ShmMapping(const ShmMapping&) = delete;
+  ShmMapping& operator=(const ShmMapping&) = delete;
+
+  ShmHeader* header() const { return static_cast<ShmHeader*>(data_); }
+  // Buffer `parity` (0 or 1) of a rank.
+  char* Buffer(int rank, uint32_t parity) const {
+    return static_cast<char*>(data_) + sizeof(ShmHeader) + (2 * rank + parity) * header()->buffer_bytes;
+  }
+
+ private:
+  void* const data_;
+  const int64_t bytes_;
+};
+
+// Returns on every rank once all are attached; on no rank otherwise (DeadlineExceeded says who is missing,
+// Unavailable that a rank went away, InvalidArgument that ranks disagree about the group). `options` have
+// been checked.
+absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const ShmCommunicatorOptions& options);
+
+}  // namespace somnus

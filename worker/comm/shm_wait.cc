@@ -1,0 +1,160 @@
+#include "worker/comm/shm_wait.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace somnus {
+namespace {
+
+// How long a sleeper goes without looking for dead peers.
+constexpr long kCheckNanoseconds = 100'000'000;
+constexpr int kSpinsPerClock = 32;
+
+// Rounds are compared as a circle, so that they may wrap.
+bool Reached(uint32_t stamp, uint32_t round) { return static_cast<int32_t>(stamp - round) >= 0; }
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+void FutexWait(std::atomic<uint32_t>& word, uint32_t expected) {
+  const timespec limit = {0, kCheckNanoseconds};
+  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
+}
+
+void FutexWakeAll(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+int64_t NowNanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+ShmWaiter::ShmWaiter(ShmHeader* header, int rank, absl::Duration spin_time, absl::Duration timeout)
+    : header_(header), rank_(rank), spin_time_(spin_time), timeout_(timeout), watches_(header->world_size) {
+  for (int r = 0; r < header->world_size; ++r) {
+    const ShmRank& peer = header->ranks[r];
+    if (peer.pid != getpid()) watches_[r] = std::make_unique<ProcessWatch>(peer.pid, peer.start_time);
+  }
+}
+
+ShmWaiter::~ShmWaiter() {
+  header_->ranks[rank_].left.store(1, std::memory_order_seq_cst);
+  WakeEverybody();
+}
+
+void ShmWaiter::Publish(uint32_t round, uint64_t call) {
+  ShmRank& self = header_->ranks[rank_];
+  self.call[round % 2] = call;
+  // Sequentially consistent against the sleeper's count-then-look: one of the two sees the other.
+  self.stamp.store(round, std::memory_order_seq_cst);
+  if (self.waiters.load(std::memory_order_seq_cst) != 0) FutexWakeAll(self.stamp);
+}
+
+absl::Status ShmWaiter::AwaitAll(uint32_t round, uint64_t call) {
+  for (int r = 0; r < header_->world_size; ++r) {
+    if (r == rank_) continue;
+    if (absl::Status status = AwaitRank(r, round); !status.ok()) return status;
+    if (header_->ranks[r].call[round % 2] != call) {
+      const std::string reason =
+          absl::StrCat("ranks ", rank_, " and ", r, " are in different collective calls");
+      Abort(reason);
+      return absl::InternalError(reason);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmWaiter::AwaitRank(int rank, uint32_t round) {
+  const ShmRank& peer = header_->ranks[rank];
+  if (Reached(peer.stamp.load(std::memory_order_acquire), round)) return absl::OkStatus();
+  if (Spin(peer, round)) return absl::OkStatus();
+  return Sleep(rank, round);
+}
+
+bool ShmWaiter::Spin(const ShmRank& peer, uint32_t round) const {
+  if (spin_time_ <= absl::ZeroDuration()) return false;
+  const int64_t end = NowNanoseconds() + absl::ToInt64Nanoseconds(spin_time_);
+  do {
+    for (int i = 0; i < kSpinsPerClock; ++i) {
+      if (Reached(peer.stamp.load(std::memory_order_acquire), round)) return true;
+      Pause();
+    }
+  } while (NowNanoseconds() < end);
+  return false;
+}
+
+absl::Status ShmWaiter::Sleep(int rank, uint32_t round) {
+  ShmRank& peer = header_->ranks[rank];
+  const int64_t start = NowNanoseconds();
+  while (true) {
+    if (absl::Status status = CheckGroup(round); !status.ok()) return status;
+    peer.waiters.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t stamp = peer.stamp.load(std::memory_order_seq_cst);
+    if (!Reached(stamp, round)) FutexWait(peer.stamp, stamp);
+    peer.waiters.fetch_sub(1, std::memory_order_relaxed);
+    if (Reached(peer.stamp.load(std::memory_order_acquire), round)) return absl::OkStatus();
+    if (NowNanoseconds() - start > absl::ToInt64Nanoseconds(timeout_)) {
+      const std::string reason = absl::StrCat("rank ", rank, " did not come to a collective within ",
+                                              absl::FormatDuration(timeout_));
+      Abort(reason);
+      return absl::DeadlineExceededError(reason);
+    }
+  }
+}
+
+// Anything that can keep `round` from ever being complete.
+absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
+  if (header_->aborted.load(std::memory_order_acquire) != 0) return AbortStatus();
+  for (int r = 0; r < header_->world_size; ++r) {
+    const ShmRank& peer = header_->ranks[r];
+    if (r == rank_ || Reached(peer.stamp.load(std::memory_order_acquire), round)) continue;
+    if (watches_[r] != nullptr && !watches_[r]->Alive()) {
+      return absl::UnavailableError(absl::StrCat("rank ", r, " (pid ", peer.pid, ") died"));
+    }
+    // Its last stamp comes before it leaves, so look at that again after the flag.
+    if (peer.left.load(std::memory_order_seq_cst) != 0 &&
+        !Reached(peer.stamp.load(std::memory_order_seq_cst), round)) {
+      return absl::UnavailableError(absl::StrCat("rank ", r, " (pid ", peer.pid, ") left the group"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmWaiter::AbortStatus() const {
+  if (header_->aborted.load(std::memory_order_acquire) != 2)
+    return absl::AbortedError("the group was aborted");
+  return absl::AbortedError(std::string(header_->reason, strnlen(header_->reason, sizeof(header_->reason))));
+}
+
+void ShmWaiter::Abort(const std::string& reason) {
+  uint32_t expected = 0;
+  if (header_->aborted.compare_exchange_strong(expected, 1)) {
+    const size_t size = std::min(reason.size(), sizeof(header_->reason) - 1);
+    memcpy(header_->reason, reason.data(), size);
+    header_->reason[size] = '\0';
+    header_->aborted.store(2, std::memory_order_release);
+  }
+  WakeEverybody();
+}
+
+void ShmWaiter::WakeEverybody() {
+  for (int r = 0; r < header_->world_size; ++r) FutexWakeAll(header_->ranks[r].stamp);
+}
+
+}  // namespace somnus

@@ -1,0 +1,45 @@
+#pragma once
+// Stamping rounds and waiting for the others' stamps: spin for a moment, then sleep on a futex, and look now
+// and then whether the others still live.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/comm/process_watch.h"
+#include "worker/comm/shm_segment.h"
+
+namespace somnus {
+
+// Used by one thread, except Abort. Borrows the header.
+class ShmWaiter {
+ public:
+  ShmWaiter(ShmHeader* header, int rank, absl::Duration spin_time, absl::Duration timeout);
+  ~ShmWaiter();
+
+  // Says that this rank's buffer of `round` is filled, for a call described by `call`.
+  void Publish(uint32_t round, uint64_t call);
+  // Until every rank has stamped `round`. Unavailable: a rank died or left; Aborted; DeadlineExceeded;
+  // Internal: a rank is in another call.
+  absl::Status AwaitAll(uint32_t round, uint64_t call);
+  // Ends the waiting of every rank, now and in future.
+  void Abort(const std::string& reason);
+
+ private:
+  absl::Status AwaitRank(int rank, uint32_t round);
+  bool Spin(const ShmRank& peer, uint32_t round) const;
+  absl::Status Sleep(int rank, uint32_t round);
+  absl::Status CheckGroup(uint32_t round) const;
+  absl::Status AbortStatus() const;
+  void WakeEverybody();
+
+  ShmHeader* const header_;
+  const int rank_;
+  const absl::Duration spin_time_, timeout_;
+  std::vector<std::unique_ptr<ProcessWatch>> watches_;  // by rank; null for this process
+};
+
+}  // namespace somnus

@@ -1,0 +1,54 @@
+#pragma once
+// Small blocking messages and file descriptors over Unix sockets of the abstract namespace, with deadlines.
+// Errors: DeadlineExceeded, Unavailable (the other side closed), AlreadyExists (name taken), Internal.
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace somnus {
+
+// Owns a file descriptor; -1 is none.
+class UniqueFd {
+ public:
+  explicit UniqueFd(int fd = -1) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~UniqueFd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// The name is "somnus-<uid>-<name>"; it is gone when the listener is closed.
+absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog);
+// The next connection of a process that runs as this user; others are turned away.
+absl::StatusOr<UniqueFd> AcceptSameUser(int listener, absl::Time deadline);
+// Tries until someone of this user listens.
+absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, absl::Time deadline);
+int64_t PeerPid(int connection);
+
+absl::Status SendBytes(int connection, const void* data, size_t size);
+absl::Status ReceiveBytes(int connection, void* data, size_t size, absl::Time deadline);
+
+struct ReceivedFd {
+  UniqueFd fd;
+  int64_t tag;
+};
+// A file descriptor with a number beside it.
+absl::Status SendFd(int connection, int fd, int64_t tag);
+absl::StatusOr<ReceivedFd> ReceiveFd(int connection, absl::Time deadline);
+
+}  // namespace somnus
