@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,11 @@
 
 namespace somnus {
 
-// A group name that no other test of this host uses.
+// A group name that no other test of this host uses. Random: sandboxed tests run in pid namespaces of their
+// own, so that their pids are alike, but meet in one network namespace.
 inline std::string UniqueGroupName() {
-  static int next = 0;
-  return absl::StrCat("test-", getpid(), "-", next++);
+  std::random_device random;
+  return absl::StrCat("test-", absl::Hex(random()), absl::Hex(random()));
 }
 
 // Each child exits with what `body(rank)` returns; 0 is good. Children still alive are killed with the
