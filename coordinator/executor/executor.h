@@ -26,8 +26,9 @@ class Executor {
   // after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
-  // Collective and all or nothing; bytes by tag, summed over ranks. After an error in Sleep every rank is awake again;
-  // after one in WakeUp every tag of every rank is asleep again. Where even that failed, Health says so.
+  // Collective and all or nothing; bytes by tag, summed over ranks. After an error in Sleep every rank is
+  // awake again; after one in WakeUp every tag of every rank is asleep again. Where even that failed, Health
+  // says so.
   virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) = 0;
   virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
 

@@ -1,0 +1,37 @@
+#pragma once
+// How many KV blocks a group of workers gets. A pure function of what the ranks measured and what was asked
+// for.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace somnus {
+
+struct RankMemory {
+  int64_t kv_block_bytes = 0;      // this rank's share of one block
+  int64_t available_kv_bytes = 0;  // what profiling left
+};
+
+struct KvPlanRequest {
+  int32_t block_size = 16;
+  int32_t max_num_seqs = 64;
+  int32_t max_model_len = 2048;
+  bool max_model_len_is_fixed = false;  // the user asked for it: an error rather than a shorter context
+  int64_t kv_cache_bytes = 0;           // per rank, --kv-cache-memory; 0: what profiling found
+  int64_t soft_limit_bytes =
+      0;  // per rank, unless one max_model_len needs more or kv_cache_bytes is set; 0: none
+};
+
+struct KvPlan {
+  int32_t num_blocks = 0;  // including block 0
+  int32_t max_model_len = 0;
+};
+
+// The minimum over ranks, at most what max_num_seqs sequences of max_model_len can use. At least one sequence
+// of max_model_len fits: a max_model_len that nobody asked for is reduced, else ResourceExhausted says what
+// is missing.
+absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const KvPlanRequest& request);
+
+}  // namespace somnus

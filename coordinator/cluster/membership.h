@@ -1,0 +1,61 @@
+#pragma once
+// Who belongs to the group of workers: registration, ranks, heartbeats. No I/O; the clock is the caller's.
+// Thread safe.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+
+namespace somnus {
+
+struct MembershipOptions {
+  int32_t world_size = 1;
+  std::string version;      // a worker of another version is refused
+  std::string spawn_token;  // workers must show it; empty: workers started by hand, which show none
+  absl::Duration heartbeat_timeout = absl::Seconds(30);
+};
+
+class Membership {
+ public:
+  explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
+
+  // InvalidArgument, PermissionDenied (token), FailedPrecondition (version, a complete group, a rank taken).
+  // The same worker may register again, with the same request.
+  absl::Status Register(const v1::RegisterRequest& request, absl::Time now);
+  // Whether the worker is a member; it is to leave otherwise.
+  bool Heartbeat(const v1::HeartbeatRequest& request, absl::Time now);
+
+  // The complete group in order of rank: (preferred_rank, host, arrival). DeadlineExceeded says how many
+  // came; Interrupt's status ends the wait.
+  absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout);
+  void Interrupt(const absl::Status& reason);
+
+  // Unavailable names the first rank that has been silent for too long, in a complete group.
+  absl::Status CheckHeartbeats(absl::Time now) const;
+  int32_t num_members() const;
+
+ private:
+  struct Member {
+    v1::RegisterRequest request;
+    absl::Time last_seen;
+  };
+  bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return static_cast<int32_t>(members_.size()) == options_.world_size || !interruption_.ok();
+  }
+
+  const MembershipOptions options_;
+  mutable absl::Mutex mu_;
+  std::vector<Member> members_ ABSL_GUARDED_BY(mu_);  // by arrival; by rank once the group was handed out
+  bool handed_out_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status interruption_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace somnus

@@ -1,0 +1,43 @@
+#pragma once
+// The first failure of a group of workers, kept for good, and the calls that it cancels. Thread safe.
+
+#include <functional>
+#include <set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace grpc {
+class ClientContext;
+}
+
+namespace somnus {
+
+class FailureLatch {
+ public:
+  // Ok until Fail was called.
+  absl::Status status() const;
+  // The first call's status stays: cancels every registered call and runs the callback.
+  void Fail(const absl::Status& status);
+  // Waits up to `grace` for a failure to become known.
+  absl::Status AwaitFailure(absl::Duration grace) const;
+  // Runs at once when the failure has already happened. Empty: takes it back, and waits for a running one.
+  void SetCallback(std::function<void(absl::Status)> callback);
+
+  // A call is cancelled by Fail while it is registered; false (and not registered) when it already has
+  // failed.
+  bool Register(grpc::ClientContext* context);
+  void Unregister(grpc::ClientContext* context);
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  absl::Mutex callback_mu_;  // held while the callback runs; taken without mu_
+  std::function<void(absl::Status)> callback_ ABSL_GUARDED_BY(callback_mu_);
+};
+
+}  // namespace somnus

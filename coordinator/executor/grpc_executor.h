@@ -1,0 +1,73 @@
+#pragma once
+// The Executor over gRPC: one long-lived Execute stream per worker, unary lifecycle calls to all ranks at
+// once.
+//
+// The engine's thread writes a step to every stream and later reads the answers itself: a hand-over between
+// threads costs more than the message. A monitor thread watches what a blocking read cannot: the step's
+// deadline, broken connections while idle, and losses that others report (a process that ended, a heartbeat
+// that stayed away).
+//
+// Failure is final: the first cause is kept (Health), everything under way is cancelled, everything later
+// answers the same. A worker that died is blamed before those that only noticed: when a call fails, the loss
+// of a process has a moment to become known before the call's own error counts.
+//
+// Thread safety: as executor.h says; ReportLoss, Abort, Health, RankStatuses from any thread.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/executor/executor.h"
+
+namespace somnus {
+
+// Where a rank's WorkerService listens. The vector index is the rank.
+struct WorkerEndpoint {
+  std::string address;  // "unix:/path" or "host:port"
+  std::string host;
+  int32_t pid = 0;
+};
+
+struct GrpcExecutorOptions {
+  absl::Duration connect_timeout = absl::Seconds(20);
+  absl::Duration load_timeout = absl::Hours(2);
+  absl::Duration lifecycle_timeout = absl::Minutes(5);  // allocate, sleep, wake up
+  absl::Duration blame_grace = absl::Seconds(1);        // for the loss of a process to become known
+  int32_t max_message_bytes = 256 << 20;
+};
+
+// What one rank answered to LoadModel.
+struct LoadedRank {
+  int64_t weights_bytes = 0;
+  int64_t kv_block_bytes = 0;
+  int64_t available_kv_bytes = 0;
+};
+
+class GrpcExecutor : public Executor {
+ public:
+  // Dials every worker. Unavailable names the rank that does not answer.
+  static absl::StatusOr<std::unique_ptr<GrpcExecutor>> Connect(std::vector<WorkerEndpoint> workers,
+                                                               const GrpcExecutorOptions& options);
+
+  // `request` is the same for all ranks; parallel.rank and world_size are filled in. `progress`, called under
+  // a lock from several threads: bytes loaded and to be loaded, over all ranks. After an error the other
+  // ranks are cancelled.
+  virtual absl::StatusOr<std::vector<LoadedRank>> LoadModel(
+      const v1::LoadModelRequest& request, const std::function<void(int64_t, int64_t)>& progress) = 0;
+  virtual absl::Status AllocateKvCache(const v1::KvCacheConfig& config) = 0;
+  // One entry per rank; an error where a rank does not answer within `timeout`.
+  virtual std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout) = 0;
+  // Asks every worker to end; no answer is waited for beyond `timeout`. Nothing may be called afterwards.
+  virtual void Shutdown(absl::Duration timeout) = 0;
+
+  // A rank is known to be lost: `reason` names it ("rank 1 (pid 77) was killed by signal 9").
+  virtual void ReportLoss(const absl::Status& reason) = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,44 @@
+#pragma once
+// Worker processes on this host that the coordinator itself starts, watches and ends.
+//
+// Ownership: owns the children and a watcher thread; the destructor ends them all (SIGTERM, then SIGKILL), so
+// none is left behind on any way out of main. After a kill -9 of the coordinator the workers notice by
+// themselves. Children are in process groups of their own: Ctrl-C reaches the coordinator alone, which ends
+// them in order. Thread safety: all methods are thread safe.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace somnus {
+
+// "killed by signal 9 (Killed)" or "exited with code 3", of a waitpid status.
+std::string DescribeExit(int wait_status);
+
+class WorkerProcesses {
+ public:
+  // Called on the watcher thread when rank's process ends, unless Terminate was called before:
+  // "rank 1 (pid 77) was killed by signal 9 (Killed)". Must not block.
+  using ExitCallback = std::function<void(int rank, const absl::Status&)>;
+
+  // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank. NotFound or PermissionDenied
+  // names the binary; what had been started is ended then.
+  static absl::StatusOr<std::unique_ptr<WorkerProcesses>> Spawn(
+      const std::vector<std::vector<std::string>>& commands, ExitCallback on_exit);
+  virtual ~WorkerProcesses() = default;
+
+  virtual pid_t pid(int rank) const = 0;
+  // SIGTERM to all that live, then after `grace` SIGKILL. All have ended and are reaped when it returns.
+  // Idempotent.
+  virtual void Terminate(absl::Duration grace) = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,292 @@
+#include "coordinator/flags.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+// Parses a value into Flags; answers what is wrong with it, empty when nothing is.
+using Setter = std::function<std::string(const std::string&, Flags*)>;
+
+struct FlagSpec {
+  const char* name;   // with hyphens
+  const char* value;  // for --help; empty: a boolean
+  const char* help;
+  Setter set;
+};
+
+Setter Text(std::string Flags::*field) {
+  return [field](const std::string& value, Flags* flags) -> std::string {
+    if (value.empty()) return "must not be empty";
+    flags->*field = value;
+    return "";
+  };
+}
+
+Setter Int(int32_t Flags::*field, int64_t min, int64_t max) {
+  return [=](const std::string& value, Flags* flags) -> std::string {
+    int64_t number;
+    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+      return absl::StrCat("must be a whole number from ", min, " to ", max);
+    }
+    flags->*field = static_cast<int32_t>(number);
+    return "";
+  };
+}
+
+Setter Seconds(double Flags::*field, double min) {
+  return [=](const std::string& value, Flags* flags) -> std::string {
+    double number;
+    if (!absl::SimpleAtod(value, &number) || !(number >= min) || number > 1e7) {
+      return absl::StrCat("must be a number of seconds from ", min, " to 1e7");
+    }
+    flags->*field = number;
+    return "";
+  };
+}
+
+Setter Bool(bool Flags::*field) {
+  return [field](const std::string& value, Flags* flags) -> std::string {
+    bool on;
+    if (!absl::SimpleAtob(value, &on)) return "must be true or false";
+    flags->*field = on;
+    return "";
+  };
+}
+
+std::string SetWorkers(const std::string& value, Flags* flags) {
+  const bool local = absl::StartsWith(value, "local:");
+  int32_t count;
+  if ((!local && !absl::StartsWith(value, "remote:")) ||
+      !absl::SimpleAtoi(value.substr(value.find(':') + 1), &count) || count < 1 || count > 64) {
+    return "must be local:N or remote:N, N from 1 to 64";
+  }
+  flags->local_workers = local;
+  flags->num_workers = count;
+  return "";
+}
+
+std::string SetDevice(const std::string& value, Flags* flags) {
+  if (value == "cuda") return "cuda is not served by this build; use cpu";
+  if (value != "auto" && value != "cpu") return "must be auto, cpu or cuda";
+  flags->device = value == "cpu" ? v1::DEVICE_TYPE_CPU : v1::DEVICE_TYPE_UNSPECIFIED;
+  return "";
+}
+
+std::string SetDType(const std::string& value, Flags* flags) {
+  if (value == "auto") {
+    flags->dtype = v1::DTYPE_UNSPECIFIED;
+  } else if (value == "bfloat16") {
+    flags->dtype = v1::DTYPE_BFLOAT16;
+  } else if (value == "float32" || value == "float") {
+    flags->dtype = v1::DTYPE_FLOAT32;
+  } else if (value == "float16" || value == "half") {
+    return "float16 is not served on the CPU; use bfloat16 or float32";
+  } else {
+    return "must be auto, bfloat16, float16 or float32";
+  }
+  return "";
+}
+
+// "1073741824", "4GiB", "512 MiB", "2GB".
+std::string SetMemory(const std::string& value, Flags* flags) {
+  const size_t unit_at = std::min(value.find_first_not_of("0123456789."), value.size());
+  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(value.substr(unit_at)));
+  static const std::pair<const char*, double> kUnits[] = {{"", 1},
+                                                          {"b", 1},
+                                                          {"kib", 1024.0},
+                                                          {"mib", 1048576.0},
+                                                          {"gib", 1073741824.0},
+                                                          {"tib", 1099511627776.0},
+                                                          {"kb", 1e3},
+                                                          {"mb", 1e6},
+                                                          {"gb", 1e9},
+                                                          {"tb", 1e12},
+                                                          {"k", 1024.0},
+                                                          {"m", 1048576.0},
+                                                          {"g", 1073741824.0}};
+  double number;
+  if (absl::SimpleAtod(value.substr(0, unit_at), &number) && number > 0) {
+    for (const auto& [name, factor] : kUnits) {
+      if (unit != name || number * factor >= 9e18) continue;
+      flags->kv_cache_memory = static_cast<int64_t>(number * factor);
+      if (flags->kv_cache_memory > 0) return "";
+    }
+  }
+  return "must be bytes, or a number with a unit, like 4GiB";
+}
+
+std::string SetPolicy(const std::string& value, Flags* flags) {
+  if (value != "fcfs" && value != "priority") return "must be fcfs or priority";
+  flags->scheduling_policy = value;
+  return "";
+}
+
+std::string SetGenerationConfig(const std::string& value, Flags* flags) {
+  if (value != "auto" && value != "vllm")
+    return "must be auto (the model's sampling defaults) or vllm (neutral ones)";
+  flags->generation_config = value == "auto";
+  return "";
+}
+
+std::string SetSeed(const std::string& value, Flags* flags) {
+  return absl::SimpleAtoi(value, &flags->seed) ? "" : "must be a whole number of at most 64 bits";
+}
+
+std::string SetLogLevel(const std::string& value, Flags* flags) {
+  for (const char* level : {"debug", "info", "warning", "error"}) {
+    if (value != level) continue;
+    flags->log_level = value;
+    return "";
+  }
+  return "must be debug, info, warning or error";
+}
+
+std::string SetTensorParallel(const std::string& value, Flags* flags) {
+  return Int(&Flags::num_workers, 1, 64)(value, flags);
+}
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+const std::vector<FlagSpec>& Specs() {
+  static const std::vector<FlagSpec>* specs = new std::vector<FlagSpec>{
+      {"model", "PATH", "Hugging Face directory or GGUF file; may be given without --model",
+       Text(&Flags::model)},
+      {"served-model-name", "NAME", "what clients call the model (its directory or file name)",
+       Text(&Flags::served_model_name)},
+      {"host", "ADDR", "listen address of the OpenAI API and gRPC (127.0.0.1)", Text(&Flags::host)},
+      {"port", "PORT", "OpenAI HTTP port; 0: any (8000)", Int(&Flags::port, 0, 65535)},
+      {"admin-host", "ADDR", "listen address of the operators' HTTP API (127.0.0.1)",
+       Text(&Flags::admin_host)},
+      {"admin-port", "PORT", "operators' HTTP port; 0: any (8001)", Int(&Flags::admin_port, 0, 65535)},
+      {"grpc-port", "PORT", "gRPC port; 0: any (50051)", Int(&Flags::grpc_port, 0, 65535)},
+      {"api-key", "KEY", "clients must send it as a bearer token", Text(&Flags::api_key)},
+      {"workers", "local:N", "start N workers here, or remote:N: wait for N started by hand (local:1)",
+       SetWorkers},
+      {"tensor-parallel-size", "N", "the same as --workers=local:N", SetTensorParallel},
+      {"threads-per-worker", "N", "compute threads of a worker; 0: CPUs / workers (0)",
+       Int(&Flags::threads_per_worker, 0, 1024)},
+      {"worker-binary", "PATH", "the worker's binary (../worker/worker beside this one)",
+       Text(&Flags::worker_binary)},
+      {"cluster-host", "ADDR", "where remote workers register (127.0.0.1)", Text(&Flags::cluster_host)},
+      {"cluster-port", "PORT", "and the port (50052)", Int(&Flags::cluster_port, 0, 65535)},
+      {"device", "auto|cpu|cuda", "where the model runs (auto)", SetDevice},
+      {"dtype", "TYPE", "auto, bfloat16, float16 or float32 (auto)", SetDType},
+      {"max-model-len", "N", "tokens of prompt and answer together (the model's own)",
+       Int(&Flags::max_model_len, 1, kMaxInt / 2)},
+      {"max-num-seqs", "N", "sequences that run at once (128)", Int(&Flags::max_num_seqs, 1, 4096)},
+      {"max-num-batched-tokens", "N", "tokens of one step (512)",
+       Int(&Flags::max_num_batched_tokens, 1, 1 << 20)},
+      {"block-size", "N", "tokens of a KV cache block (16)", Int(&Flags::block_size, 1, 1024)},
+      {"kv-cache-memory", "BYTES", "KV cache of each worker, like 4GiB (chosen)", SetMemory},
+      {"enable-prefix-caching", "", "share the KV cache of equal prompt prefixes (true)",
+       Bool(&Flags::enable_prefix_caching)},
+      {"overlap", "0|1", "schedule the next step before the answer to this one (1)",
+       Int(&Flags::overlap, 0, 1)},
+      {"scheduling-policy", "POLICY", "fcfs or priority (fcfs)", SetPolicy},
+      {"max-num-waiting", "N", "requests that may queue; more are refused (1024)",
+       Int(&Flags::max_num_waiting, 1, 1 << 20)},
+      {"generation-config", "auto|vllm", "sampling defaults: the model's or neutral (auto)",
+       SetGenerationConfig},
+      {"seed", "N", "from which the seeds of requests without one are drawn (0)", SetSeed},
+      {"step-timeout-s", "S", "a step without an answer for so long is a failure (300)",
+       Seconds(&Flags::step_timeout_s, 0.001)},
+      {"heartbeat-timeout-s", "S", "a worker silent for so long is lost (30)",
+       Seconds(&Flags::heartbeat_timeout_s, 1)},
+      {"register-timeout-s", "S", "how long to wait for the workers (60)",
+       Seconds(&Flags::register_timeout_s, 0.001)},
+      {"shutdown-timeout", "S", "how long open requests may go on at the end (10)",
+       Seconds(&Flags::shutdown_timeout_s, 0)},
+      {"log-level", "LEVEL", "debug, info, warning or error (info)", SetLogLevel},
+      {"help", "", "this text", Bool(&Flags::help)},
+      {"version", "", "the version", Bool(&Flags::version)},
+  };
+  return *specs;
+}
+
+const FlagSpec* FindSpec(const std::string& name) {
+  for (const FlagSpec& spec : Specs()) {
+    if (name == spec.name) return &spec;
+  }
+  return nullptr;
+}
+
+absl::Status CheckTogether(const Flags& flags) {
+  if (flags.help || flags.version) return absl::OkStatus();
+  if (flags.model.empty()) return absl::InvalidArgumentError("--model: no model was given; see --help");
+  if (flags.max_num_batched_tokens < flags.max_num_seqs) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-num-batched-tokens: ", flags.max_num_batched_tokens,
+                                                   " is less than --max-num-seqs (", flags.max_num_seqs,
+                                                   ")"));
+  }
+  if (flags.port != 0 &&
+      (flags.port == flags.grpc_port || (flags.port == flags.admin_port && flags.host == flags.admin_host))) {
+    return absl::InvalidArgumentError(absl::StrCat("--port: ", flags.port, " is given twice"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args) {
+  Flags flags;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (!absl::StartsWith(arg, "-") || arg == "-") {
+      if (!flags.model.empty())
+        return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arg, "'"));
+      flags.model = arg;
+      continue;
+    }
+    const size_t equals = std::min(arg.find('='), arg.size());
+    std::string name = arg == "-h" ? "help" : std::string(absl::StripPrefix(arg.substr(0, equals), "--"));
+    name = absl::StrReplaceAll(name, {{"_", "-"}});
+    const bool has_value = equals < arg.size();
+    std::string value = has_value ? arg.substr(equals + 1) : "";
+    const FlagSpec* spec = FindSpec(name);
+    if (spec == nullptr && absl::StartsWith(name, "no-") && !has_value) {
+      spec = FindSpec(name.substr(3));
+      if (spec != nullptr && *spec->value != '\0') spec = nullptr;
+      value = "false";
+    } else if (spec != nullptr && !has_value && *spec->value == '\0') {
+      value = "true";
+    } else if (spec != nullptr && !has_value) {
+      if (i + 1 == args.size()) return absl::InvalidArgumentError(absl::StrCat("--", name, ": has no value"));
+      value = args[++i];
+    }
+    if (spec == nullptr || (!absl::StartsWith(arg, "--") && arg != "-h")) {
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag ", arg.substr(0, equals), "; see --help"));
+    }
+    const std::string problem = spec->set(value, &flags);
+    if (!problem.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", spec->name, ": '", value, "': ", problem));
+    }
+  }
+  RETURN_IF_ERROR(CheckTogether(flags));
+  return flags;
+}
+
+std::string FlagsHelp() {
+  std::string text =
+      "usage: coordinator [--model] PATH [flags]\n\nServes a language model: HTTP (OpenAI) and gRPC.\n\n";
+  for (const FlagSpec& spec : Specs()) {
+    const std::string left =
+        *spec.value == '\0' ? absl::StrCat("--", spec.name) : absl::StrCat("--", spec.name, "=", spec.value);
+    absl::StrAppendFormat(&text, "  %-32s %s\n", left, spec.help);
+  }
+  return text;
+}
+
+}  // namespace somnus
