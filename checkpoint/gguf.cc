@@ -1,6 +1,52 @@
+// A GGUF file as a Checkpoint.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/mapped_checkpoint.h"
+#include "proto/status_macros.h"
+
 namespace somnus {
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path) {
-  return absl::UnimplementedError("GGUF");
+namespace {
+
+class GgufCheckpoint final : public MappedCheckpoint {
+ public:
+  GgufCheckpoint(ModelConfig config, TensorTable tensors, GgufFile gguf)
+      : MappedCheckpoint(std::move(config), std::move(tensors)), gguf_(std::move(gguf)) {}
+
+  absl::StatusOr<TokenizerData> ReadTokenizer() const override { return ReadGgufTokenizer(gguf_); }
+
+ private:
+  GgufFile gguf_;  // its views point into the map that the base keeps
+};
+
+// llama.cpp stores the q and k rows of its llama architecture in the pairing order of its rotary embedding.
+void MarkPermuted(const ModelConfig& config, TensorTable* tensors) {
+  if (config.architecture != Architecture::kLlama) return;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    for (const char* name : {"q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"}) {
+      tensors->SetPermuted(absl::StrCat("model.layers.", layer, ".self_attn.", name), config.head_dim);
+    }
+  }
 }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::Parse(*file));
+  TensorTable tensors;
+  RETURN_IF_ERROR(AddGgufTensors(gguf, *file, &tensors));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(gguf, tensors));
+  RETURN_IF_ERROR(CheckTensors(config, tensors));
+  MarkPermuted(config, &tensors);
+  config.name = std::string(absl::StripSuffix(file->name(), ".gguf"));
+  tensors.Keep(std::move(file));
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<GgufCheckpoint>(std::move(config), std::move(tensors), std::move(gguf)));
+}
+
 }  // namespace somnus

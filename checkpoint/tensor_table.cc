@@ -82,6 +82,11 @@ void TensorTable::AddUnsupported(const std::string& name, const std::string& fil
   unsupported_[name] = absl::StrCat(file, ": tensor ", name, " has type ", type);
 }
 
+void TensorTable::SetPermuted(absl::string_view name, int32_t head_dim) {
+  const auto it = by_name_.find(name);
+  if (it != by_name_.end()) it->second->permuted_head_dim = head_dim;
+}
+
 const TensorInfo* TensorTable::Find(absl::string_view name) const {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : it->second;

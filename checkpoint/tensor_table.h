@@ -31,6 +31,8 @@ class TensorTable {
   absl::Status Add(TensorInfo tensor);
   // Remembers a tensor whose type cannot be read, so that asking for it gives the right error.
   void AddUnsupported(const std::string& name, const std::string& file, const std::string& type);
+  // Sets TensorInfo::permuted_head_dim of a tensor, if it is there.
+  void SetPermuted(absl::string_view name, int32_t head_dim);
   // Keeps `file` mapped while the table lives.
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
 
@@ -43,7 +45,7 @@ class TensorTable {
  private:
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<std::unique_ptr<TensorInfo>> tensors_;  // pointers stay valid while the table grows
-  absl::flat_hash_map<std::string, const TensorInfo*> by_name_;
+  absl::flat_hash_map<std::string, TensorInfo*> by_name_;
   absl::flat_hash_map<std::string, std::string> unsupported_;  // name -> "type in file"
 };
 

@@ -1,0 +1,251 @@
+#include "checkpoint/gguf_model.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "checkpoint/dequantize.h"
+#include "checkpoint/hf_config.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kRopeFactors[] = "rope_freqs.weight";
+
+struct NamePair {
+  const char* gguf;
+  const char* hugging_face;
+};
+
+constexpr NamePair kOuterNames[] = {
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+};
+
+constexpr NamePair kLayerNames[] = {
+    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+};
+
+// Reads integers of one architecture ("llama.block_count"); keeps the first error.
+class ArchFields {
+ public:
+  ArchFields(const GgufFile& gguf, std::string arch) : gguf_(gguf), arch_(std::move(arch)) {}
+
+  std::string Key(absl::string_view key) const { return absl::StrCat(arch_, ".", key); }
+
+  int32_t Size(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt) {
+    const auto value = gguf_.Int(Key(key), otherwise);
+    if (!value.ok()) return Fail(value.status());
+    if (*value <= 0 || *value > std::numeric_limits<int32_t>::max()) {
+      return Fail(gguf_.Bad(Key(key), absl::StrCat(*value, " is out of range")));
+    }
+    return static_cast<int32_t>(*value);
+  }
+
+  // As Size; some files write one number per layer, which has to be the same for all.
+  int32_t SizePerLayer(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt) {
+    const GgufValue* value = gguf_.Find(Key(key));
+    if (value == nullptr || value->type != GgufType::kArray) return Size(key, otherwise);
+    const auto numbers = gguf_.Ints(Key(key));
+    if (!numbers.ok()) return Fail(numbers.status());
+    if (numbers->empty()) return Fail(gguf_.Bad(Key(key), "an empty array"));
+    const int64_t first = numbers->front();
+    if (std::any_of(numbers->begin(), numbers->end(), [first](int64_t n) { return n != first; })) {
+      return Fail(gguf_.Unsupported(Key(key), "a size that differs between layers"));
+    }
+    if (first <= 0 || first > std::numeric_limits<int32_t>::max())
+      return Fail(gguf_.Bad(Key(key), "out of range"));
+    return static_cast<int32_t>(first);
+  }
+
+  double Double(absl::string_view key, double otherwise) {
+    const auto value = gguf_.Double(Key(key), otherwise);
+    if (!value.ok()) Fail(value.status());
+    return value.ok() ? *value : otherwise;
+  }
+
+  // Remembers the error; 1 stands for the size until then.
+  int32_t Fail(absl::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+    return 1;
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const GgufFile& gguf_;
+  std::string arch_;
+  absl::Status status_;
+};
+
+absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, ArchFields* fields,
+                      ModelConfig* config) {
+  RopeConfig& rope = config->rope;
+  rope.theta = fields->Double("rope.freq_base", 10000.0);
+  if (rope.theta <= 0) return gguf.Bad(fields->Key("rope.freq_base"), "not above zero");
+  const int32_t rotated = fields->Size("rope.dimension_count", config->head_dim);
+  RETURN_IF_ERROR(fields->status());
+  if (rotated != config->head_dim)
+    return gguf.Unsupported(fields->Key("rope.dimension_count"), "a partial rotation");
+  const std::string type_key = fields->Key("rope.scaling.type");
+  const double old_linear = fields->Double("rope.scale_linear", 1.0);
+  ASSIGN_OR_RETURN(const std::string type, gguf.String(type_key, old_linear != 1.0 ? "linear" : "none"));
+  if (type == "linear") {
+    rope.type = RopeConfig::Type::kLinear;
+    rope.factor = fields->Double("rope.scaling.factor", old_linear);
+    if (rope.factor <= 0) return gguf.Bad(fields->Key("rope.scaling.factor"), "not above zero");
+  } else if (type != "none") {
+    return gguf.Unsupported(type_key, type);
+  }
+  RETURN_IF_ERROR(fields->status());
+  const TensorInfo* factors = tensors.Find(kRopeFactors);
+  if (factors == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(tensors.Expect(kRopeFactors, {config->head_dim / 2}));
+  rope.freq_factors.resize(config->head_dim / 2);
+  DequantizeRange(factors->type, factors->data, 0, config->head_dim / 2, rope.freq_factors.data());
+  for (const float factor : rope.freq_factors) {
+    if (!(factor > 0) || factor > 1e9f) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(gguf.name(), ": tensor ", kRopeFactors, ": factor ", factor));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, ArchFields* fields,
+                       ModelConfig* config) {
+  const TensorInfo* embedding = tensors.Find("model.embed_tokens.weight");
+  if (embedding == nullptr || embedding->shape.size() != 2) {
+    RETURN_IF_ERROR(tensors.Expect("model.embed_tokens.weight", {0, 0}));  // says what is wrong
+    return absl::InternalError("unreachable: an embedding of shape [0, 0]");
+  }
+  const int64_t rows = embedding->shape[0];
+  if (rows > std::numeric_limits<int32_t>::max()) return gguf.Bad("token_embd.weight", "too many rows");
+  config->vocab_size = fields->Size("vocab_size", rows);
+  config->hidden_size = config->embedding_dim = fields->Size("embedding_length");
+  config->intermediate_size = fields->SizePerLayer("feed_forward_length");
+  config->num_layers = fields->Size("block_count");
+  config->num_heads = fields->SizePerLayer("attention.head_count");
+  config->num_kv_heads = fields->SizePerLayer("attention.head_count_kv", config->num_heads);
+  config->max_position_embeddings = fields->Size("context_length");
+  const int32_t head_dim = std::max(1, config->hidden_size / config->num_heads);
+  config->head_dim = fields->Size("attention.key_length", head_dim);
+  const int32_t value_length = fields->Size("attention.value_length", config->head_dim);
+  config->norm_eps = fields->Double("attention.layer_norm_rms_epsilon", 1e-5);
+  RETURN_IF_ERROR(fields->status());
+  if (value_length != config->head_dim)
+    return gguf.Unsupported(fields->Key("attention.value_length"), "a length unlike the keys'");
+  return absl::OkStatus();
+}
+
+absl::Status RefuseOptions(const GgufFile& gguf, const ArchFields& fields, const ModelConfig& config) {
+  ASSIGN_OR_RETURN(const int64_t experts, gguf.Int(fields.Key("expert_count"), 0));
+  if (experts != 0) return gguf.Unsupported(fields.Key("expert_count"), "a mixture of experts");
+  ASSIGN_OR_RETURN(const int64_t window, gguf.Int(fields.Key("attention.sliding_window"), 0));
+  if (window > 0 && window < config.max_position_embeddings) {
+    return gguf.Unsupported(fields.Key("attention.sliding_window"), absl::StrCat("a window of ", window));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTokenIds(const GgufFile& gguf, ModelConfig* config) {
+  auto read = [&](absl::string_view name) -> absl::StatusOr<int32_t> {
+    const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
+    ASSIGN_OR_RETURN(const int64_t id, gguf.Int(key, -1));
+    // Files exist that say 2^32 - 1 for "none".
+    if (id < 0 || id >= std::numeric_limits<uint32_t>::max()) return -1;
+    if (id >= config->vocab_size) return gguf.Bad(key, absl::StrCat(id, " is outside the vocabulary"));
+    return static_cast<int32_t>(id);
+  };
+  ASSIGN_OR_RETURN(config->bos_token_id, read("bos"));
+  ASSIGN_OR_RETURN(config->pad_token_id, read("padding"));
+  // A turn or a message that ends is an end for us too.
+  for (const char* name : {"eos", "eot", "eom"}) {
+    ASSIGN_OR_RETURN(const int32_t id, read(name));
+    auto& ids = config->eos_token_ids;
+    if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+  return absl::OkStatus();
+}
+
+// The type that holds most elements of the layers.
+StorageType CommonType(const TensorTable& tensors) {
+  constexpr int kTypes = static_cast<int>(StorageType::kQ6_K) + 1;
+  int64_t bytes[kTypes] = {};
+  for (const TensorInfo* tensor : tensors.All()) {
+    bytes[static_cast<int>(tensor->type)] += static_cast<int64_t>(tensor->bytes);
+  }
+  return static_cast<StorageType>(std::max_element(bytes, bytes + kTypes) - bytes);
+}
+
+}  // namespace
+
+std::string CanonicalGgufName(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return name;
+  const std::string stem = name.substr(0, dot), suffix = name.substr(dot);
+  if (suffix != ".weight" && suffix != ".bias") return name;
+  for (const NamePair& pair : kOuterNames) {
+    if (stem == pair.gguf) return pair.hugging_face + suffix;
+  }
+  const std::vector<std::string> parts = absl::StrSplit(stem, '.');
+  int layer = 0;
+  if (parts.size() != 3 || parts[0] != "blk" || !absl::SimpleAtoi(parts[1], &layer)) return name;
+  for (const NamePair& pair : kLayerNames) {
+    if (parts[2] == pair.gguf) return absl::StrCat("model.layers.", layer, ".", pair.hugging_face, suffix);
+  }
+  return name;
+}
+
+absl::Status AddGgufTensors(const GgufFile& gguf, const MappedFile& file, TensorTable* tensors) {
+  for (const GgufTensor& tensor : gguf.tensors()) {
+    const std::string name = CanonicalGgufName(tensor.name);
+    if (!tensor.type.has_value()) {
+      tensors->AddUnsupported(name, gguf.name(), absl::StrCat("number ", tensor.ggml_type, " of ggml"));
+      continue;
+    }
+    RETURN_IF_ERROR(tensors->Add(
+        {name, *tensor.type, tensor.shape, file.data() + tensor.offset, tensor.bytes, gguf.name()}));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const TensorTable& tensors) {
+  ASSIGN_OR_RETURN(const std::string arch, gguf.String("general.architecture", std::nullopt));
+  ModelConfig config;
+  if (arch == "llama") {
+    config.architecture = Architecture::kLlama;
+  } else if (arch == "qwen2") {
+    config.architecture = Architecture::kQwen2;
+  } else if (arch == "qwen3") {
+    config.architecture = Architecture::kQwen3;
+  } else {
+    return gguf.Unsupported("general.architecture", arch);
+  }
+  ArchFields fields(gguf, arch);
+  RETURN_IF_ERROR(ReadSizes(gguf, tensors, &fields, &config));
+  RETURN_IF_ERROR(RefuseOptions(gguf, fields, config));
+  RETURN_IF_ERROR(ReadRope(gguf, tensors, &fields, &config));
+  config.tie_word_embeddings = tensors.Find("lm_head.weight") == nullptr;
+  config.attention_qkv_bias = tensors.Find("model.layers.0.self_attn.q_proj.bias") != nullptr;
+  config.attention_out_bias = tensors.Find("model.layers.0.self_attn.o_proj.bias") != nullptr;
+  config.mlp_bias = tensors.Find("model.layers.0.mlp.gate_proj.bias") != nullptr;
+  config.qk_norm = config.architecture == Architecture::kQwen3;
+  config.stored_type = CommonType(tensors);
+  config.stored_type_given = true;
+  RETURN_IF_ERROR(ReadTokenIds(gguf, &config));
+  RETURN_IF_ERROR(ValidateConfig(gguf.name(), config));
+  return config;
+}
+
+}  // namespace somnus

@@ -1,0 +1,207 @@
+// tokenizer.ggml.* -> TokenizerData. GGUF stores no pre-tokenizer, only the name of one that llama.cpp knows;
+// the table below says what those names stand for, by the pre-tokenizers in the Hugging Face files of these
+// models.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "checkpoint/gguf_model.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+using Kind = PreTokenizerStep::Kind;
+
+// Values of tokenizer.ggml.token_type.
+constexpr int64_t kControlToken = 3, kUserDefinedToken = 4, kUnusedToken = 5;
+
+constexpr char kGpt2Pattern[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr char kLlama3Pattern[] =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kQwen2Pattern[] =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kTekkenPattern[] =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// How a named pre-tokenizer cuts.
+enum class Recipe { kGpt2, kDigitsGpt2, kLlama3, kQwen2, kTekken, kDeepseekCoder, kDefault };
+
+struct NamedPreTokenizer {
+  const char* name;
+  Recipe recipe;
+  bool ignore_merges = false;
+  bool add_bos = false;  // unless the file says otherwise
+  bool nfc = false;
+};
+
+constexpr NamedPreTokenizer kPreTokenizers[] = {
+    {"default", Recipe::kDefault},
+    {"gpt-2", Recipe::kGpt2},
+    {"phi-2", Recipe::kGpt2},
+    {"mpt", Recipe::kGpt2},
+    {"olmo", Recipe::kGpt2},
+    {"mellum", Recipe::kGpt2},
+    {"exaone4", Recipe::kGpt2},
+    {"smollm", Recipe::kDigitsGpt2},
+    {"starcoder", Recipe::kDigitsGpt2},
+    {"refact", Recipe::kDigitsGpt2},
+    {"command-r", Recipe::kDigitsGpt2},
+    {"codeshell", Recipe::kDigitsGpt2},
+    {"exaone", Recipe::kDigitsGpt2},
+    {"minerva-7b", Recipe::kDigitsGpt2},
+    {"llama-bpe", Recipe::kLlama3, true, true},
+    {"llama3", Recipe::kLlama3, true, true},
+    {"llama-v3", Recipe::kLlama3, true, true},
+    {"falcon3", Recipe::kLlama3, true, true},
+    {"pixtral", Recipe::kLlama3, true, true},
+    {"dbrx", Recipe::kLlama3},
+    {"smaug-bpe", Recipe::kLlama3},
+    {"qwen2", Recipe::kQwen2, false, false, true},
+    {"megrez", Recipe::kQwen2, false, false, true},
+    {"deepseek-r1-qwen", Recipe::kQwen2},
+    {"stablelm2", Recipe::kQwen2},
+    {"tekken", Recipe::kTekken, true, true},
+    {"deepseek-coder", Recipe::kDeepseekCoder},
+};
+
+PreTokenizerStep Split(const char* pattern) {
+  PreTokenizerStep step;
+  step.kind = Kind::kSplit;
+  step.pattern = pattern;
+  return step;
+}
+
+std::vector<PreTokenizerStep> StepsOf(Recipe recipe) {
+  PreTokenizerStep bytes;  // maps bytes to characters; cuts by GPT-2's pattern only where nothing else has
+  bytes.kind = Kind::kByteLevel;
+  bytes.use_regex = recipe == Recipe::kGpt2 || recipe == Recipe::kDigitsGpt2;
+  PreTokenizerStep digits;
+  digits.kind = Kind::kDigits;
+  digits.individual_digits = true;
+  switch (recipe) {
+    case Recipe::kGpt2:
+      return {bytes};
+    case Recipe::kDigitsGpt2:
+      return {digits, bytes};
+    case Recipe::kLlama3:
+      return {Split(kLlama3Pattern), bytes};
+    case Recipe::kQwen2:
+      return {Split(kQwen2Pattern), bytes};
+    case Recipe::kTekken:
+      return {Split(kTekkenPattern), bytes};
+    case Recipe::kDeepseekCoder:
+      return {Split(R"([\r\n])"),
+              Split(R"(\s?\p{L}+)"),
+              Split(R"(\s?\p{P}+)"),
+              Split(R"([一-龥ࠀ-一가-퟿]+)"),
+              digits,
+              bytes};
+    case Recipe::kDefault:
+      return {Split(R"([\p{P}\$\+<=>\^~\|]+)"), Split(kGpt2Pattern), Split(R"(\p{N}+)"),
+              Split("[0-9][0-9][0-9]"), bytes};
+  }
+  return {bytes};
+}
+
+absl::StatusOr<NamedPreTokenizer> FindPreTokenizer(const GgufFile& gguf) {
+  constexpr char kKey[] = "tokenizer.ggml.pre";
+  ASSIGN_OR_RETURN(const std::string name, gguf.String(kKey, "default"));
+  for (const NamedPreTokenizer& candidate : kPreTokenizers) {
+    if (name == candidate.name) return candidate;
+  }
+  return gguf.Unsupported(kKey, name);
+}
+
+absl::Status ReadTokens(const GgufFile& gguf, TokenizerData* data) {
+  ASSIGN_OR_RETURN(data->tokens, gguf.Strings("tokenizer.ggml.tokens"));
+  if (data->tokens.size() > (1u << 28)) return gguf.Bad("tokenizer.ggml.tokens", "too many");
+  constexpr char kTypes[] = "tokenizer.ggml.token_type";
+  if (!gguf.Has(kTypes)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<int64_t> types, gguf.Ints(kTypes));
+  if (types.size() != data->tokens.size()) {
+    return gguf.Bad(kTypes, absl::StrCat(types.size(), " types for ", data->tokens.size(), " tokens"));
+  }
+  for (size_t id = 0; id < types.size(); ++id) {
+    std::string& text = data->tokens[id];
+    if (types[id] == kUnusedToken) {
+      text.clear();
+    } else if ((types[id] == kControlToken || types[id] == kUserDefinedToken) && !text.empty()) {
+      AddedToken token{};
+      token.id = static_cast<int32_t>(id);
+      token.content = text;
+      token.special = types[id] == kControlToken;
+      data->added_tokens.push_back(std::move(token));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMerges(const GgufFile& gguf, TokenizerData* data) {
+  constexpr char kKey[] = "tokenizer.ggml.merges";
+  ASSIGN_OR_RETURN(const std::vector<std::string> merges, gguf.Strings(kKey));
+  data->merges.reserve(merges.size());
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    // From the second byte on: a token may itself begin with a space.
+    const size_t space = merges[rank].find(' ', 1);
+    if (space == std::string::npos || space + 1 == merges[rank].size()) {
+      return gguf.Bad(kKey, absl::StrCat("element ", rank, " is not two tokens with a space between them"));
+    }
+    data->merges.emplace_back(merges[rank].substr(0, space), merges[rank].substr(space + 1));
+  }
+  return absl::OkStatus();
+}
+
+// The text of a special token, and its id through `id` (-1: none).
+absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, TokenizerData* data, std::string* text,
+                         int32_t* id) {
+  const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
+  ASSIGN_OR_RETURN(const int64_t value, gguf.Int(key, -1));
+  *id = -1;
+  if (value < 0 || value == 0xFFFFFFFF) return absl::OkStatus();
+  if (value >= static_cast<int64_t>(data->tokens.size())) return gguf.Bad(key, "outside the vocabulary");
+  *id = static_cast<int32_t>(value);
+  *text = data->tokens[*id];
+  return absl::OkStatus();
+}
+
+absl::Status ReadSpecials(const GgufFile& gguf, bool default_add_bos, TokenizerData* data) {
+  int32_t bos = -1, eos = -1, ignored = -1;
+  RETURN_IF_ERROR(ReadSpecial(gguf, "bos", data, &data->bos_token, &bos));
+  RETURN_IF_ERROR(ReadSpecial(gguf, "eos", data, &data->eos_token, &eos));
+  RETURN_IF_ERROR(ReadSpecial(gguf, "unknown", data, &data->unk_token_text, &ignored));
+  RETURN_IF_ERROR(ReadSpecial(gguf, "padding", data, &data->pad_token, &ignored));
+  ASSIGN_OR_RETURN(data->add_bos_token, gguf.Bool("tokenizer.ggml.add_bos_token", default_add_bos));
+  ASSIGN_OR_RETURN(const bool add_eos, gguf.Bool("tokenizer.ggml.add_eos_token", false));
+  if (data->add_bos_token && bos >= 0) data->post_processor.prefix_ids = {bos};
+  if (add_eos && eos >= 0) data->post_processor.suffix_ids = {eos};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf) {
+  constexpr char kModel[] = "tokenizer.ggml.model";
+  if (!gguf.Has(kModel))
+    return absl::NotFoundError(absl::StrCat(gguf.name(), ": no tokenizer: key ", kModel, " is missing"));
+  ASSIGN_OR_RETURN(const std::string model, gguf.String(kModel, std::nullopt));
+  if (model != "gpt2") return gguf.Unsupported(kModel, absl::StrCat("a tokenizer of kind ", model));
+  TokenizerData data;
+  RETURN_IF_ERROR(ReadTokens(gguf, &data));
+  RETURN_IF_ERROR(ReadMerges(gguf, &data));
+  ASSIGN_OR_RETURN(const NamedPreTokenizer pre, FindPreTokenizer(gguf));
+  data.pre_tokenizer = StepsOf(pre.recipe);
+  data.ignore_merges = pre.ignore_merges;
+  data.nfc = pre.nfc;
+  ASSIGN_OR_RETURN(const bool prefix_space, gguf.Bool("tokenizer.ggml.add_space_prefix", false));
+  data.pre_tokenizer.back().add_prefix_space = prefix_space;
+  RETURN_IF_ERROR(ReadSpecials(gguf, pre.add_bos, &data));
+  ASSIGN_OR_RETURN(data.chat_template, gguf.String("tokenizer.chat_template", ""));
+  return data;
+}
+
+}  // namespace somnus
