@@ -22,7 +22,7 @@ ARROWS = {
     "coordinator/block_manager": ["proto/check.h", "proto/status_macros.h"],
     "tools": ["proto"],
     # Benchmarks run kernels and the model in process, beside the served ones.
-    "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http"],
+    "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli"],
     "tools/simulator": ["proto", "coordinator/scheduler", "coordinator/block_manager"],
 }
 # Labels name targets, not headers: these targets hold the files of the same row above.

@@ -1,0 +1,60 @@
+#pragma once
+// What serving_bench is asked to do.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/cli/args.h"
+
+namespace somnus::bench {
+
+// An inclusive range of lengths in tokens, uniformly drawn.
+struct LengthRange {
+  int32_t low = 0;
+  int32_t high = 0;
+};
+
+// A request is good when it meets every bound. Milliseconds; 0 is no bound.
+struct Goodput {
+  double ttft_ms = 0;
+  double tpot_ms = 0;
+  double e2e_ms = 0;
+  bool any() const { return ttft_ms > 0 || tpot_ms > 0 || e2e_ms > 0; }
+};
+
+enum class PromptFormat { kAuto, kTokenIds, kText };
+
+struct BenchOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string base_path;  // before "/v1/..."
+  std::string model;      // empty: the first of /v1/models
+  std::string api_key;
+  bool chat = false;
+  int32_t num_requests = 100;
+  int32_t warmup = 0;
+  int32_t concurrency = 0;  // closed loop; 0: open loop at request_rate
+  double request_rate = 0;  // per second, Poisson; 0 with concurrency 0: all at once
+  LengthRange input{64, 64};
+  LengthRange output{128, 128};
+  int32_t vocab_low = 1000;  // random token ids are drawn from [vocab_low, vocab_high)
+  int32_t vocab_high = 20000;
+  PromptFormat prompt_format = PromptFormat::kAuto;
+  std::string dataset;  // file; empty: random prompts
+  uint64_t seed = 0;
+  bool ignore_eos = true;
+  double temperature = 0;
+  double timeout_s = 600;
+  Goodput goodput;
+  std::string json;  // file, or "-"
+  bool probe = true;
+};
+
+const cli::Command& BenchCommand();
+
+// InvalidArgument names the flag.
+absl::StatusOr<BenchOptions> ParseOptions(const std::vector<std::string>& args);
+
+}  // namespace somnus::bench

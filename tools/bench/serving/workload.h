@@ -1,0 +1,44 @@
+#pragma once
+// The requests of one run, decided before the first is sent: the same seed gives the same bytes.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/bench/serving/options.h"
+
+namespace somnus::bench {
+
+struct BenchRequest {
+  std::string path;
+  std::string body;  // JSON
+  double gap_s = 0;  // open loop: after the request before
+};
+
+// Asks the server what it must know (model name, whether it takes token ids, how long text is in tokens), and
+// reads the dataset. `count` requests; `stream` tells runs of the same seed apart (warm-up, measured).
+class Workload {
+ public:
+  // Fills options->model where it is empty.
+  static absl::StatusOr<Workload> Create(BenchOptions* options);
+  absl::StatusOr<std::vector<BenchRequest>> Make(int32_t count, uint64_t stream) const;
+
+ private:
+  struct Sample {
+    std::string prompt;
+    int32_t output_len = 0;
+  };
+
+  explicit Workload(BenchOptions options) : options_(std::move(options)) {}
+  absl::Status LoadDataset();
+  absl::Status ChoosePromptFormat();
+
+  BenchOptions options_;
+  bool use_ids_ = false;
+  double words_per_token_ = 1;
+  int32_t overhead_tokens_ = 0;  // of the chat template or a BOS token
+  std::vector<Sample> samples_;
+};
+
+}  // namespace somnus::bench

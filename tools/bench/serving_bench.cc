@@ -1,0 +1,104 @@
+// serving_bench: load on an OpenAI-compatible server, and what its clients see.
+#include <stdio.h>
+
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "proto/status_macros.h"
+#include "tools/bench/machine_probe.h"
+#include "tools/bench/serving/load_client.h"
+#include "tools/bench/serving/options.h"
+#include "tools/bench/serving/report.h"
+#include "tools/bench/serving/workload.h"
+
+namespace somnus::bench {
+namespace {
+
+using nlohmann::json;
+
+json ToJson(const MachineState& state) {
+  return {{"read_gbps_1t", state.read_gbps_1t},
+          {"read_gbps_2t", state.read_gbps_2t},
+          {"ping_pong_ns", state.ping_pong_ns}};
+}
+
+json ToJson(const BenchOptions& options) {
+  return {{"base_url", absl::StrCat("http://", options.host, ":", options.port, options.base_path)},
+          {"model", options.model},
+          {"endpoint", options.chat ? "chat" : "completions"},
+          {"num_requests", options.num_requests},
+          {"concurrency", options.concurrency},
+          {"request_rate", options.request_rate},
+          {"input_len", {options.input.low, options.input.high}},
+          {"output_len", {options.output.low, options.output.high}},
+          {"dataset", options.dataset},
+          {"seed", options.seed},
+          {"ignore_eos", options.ignore_eos}};
+}
+
+absl::Status WriteJson(const std::string& path, const json& result) {
+  const std::string text = result.dump(2) + "\n";
+  if (path == "-") {
+    std::cout << text;
+    return absl::OkStatus();
+  }
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus()
+              : absl::InvalidArgumentError(absl::StrCat("--json ", path, ": cannot be written"));
+}
+
+// Answers whether every request was answered.
+absl::StatusOr<bool> Run(BenchOptions options) {
+  ASSIGN_OR_RETURN(const Workload workload, Workload::Create(&options));
+  ASSIGN_OR_RETURN(const std::vector<BenchRequest> warmup, workload.Make(options.warmup, /*stream=*/1));
+  ASSIGN_OR_RETURN(const std::vector<BenchRequest> requests,
+                   workload.Make(options.num_requests, /*stream=*/2));
+  RunLoad(options, warmup);
+  json result = {{"options", ToJson(options)}};
+  FILE* out = options.json == "-" ? stderr : stdout;
+  if (options.probe) {
+    const MachineState before = ProbeMachine();
+    fprintf(out, "machine before    %s\n", ToString(before).c_str());
+    result["machine_before"] = ToJson(before);
+  }
+  const Report report = MakeReport(RunLoad(options, requests), options.goodput);
+  fputs(ToTable(report, options.goodput).c_str(), out);
+  result["result"] = ToJson(report);
+  if (options.probe) {
+    const MachineState after = ProbeMachine();
+    fprintf(out, "\nmachine after     %s\n", ToString(after).c_str());
+    result["machine_after"] = ToJson(after);
+  }
+  if (!options.json.empty()) RETURN_IF_ERROR(WriteJson(options.json, result));
+  return report.errors.empty();
+}
+
+int Main(const std::vector<std::string>& args) {
+  for (const std::string& arg : args) {
+    if (arg == "--help" || arg == "-h") {
+      fputs(cli::HelpText(BenchCommand()).c_str(), stdout);
+      return 0;
+    }
+  }
+  const absl::StatusOr<BenchOptions> options = ParseOptions(args);
+  const absl::StatusOr<bool> all_answered = options.ok() ? Run(*options) : options.status();
+  if (all_answered.ok()) return *all_answered ? 0 : 1;
+  fprintf(stderr, "error: %s\n", std::string(all_answered.status().message()).c_str());
+  return absl::IsInvalidArgument(all_answered.status()) ? 2
+         : absl::IsUnavailable(all_answered.status())   ? 3
+                                                        : 1;
+}
+
+}  // namespace
+}  // namespace somnus::bench
+
+int main(int argc, char** argv) {
+  return somnus::bench::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

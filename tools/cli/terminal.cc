@@ -1,0 +1,80 @@
+#include "tools/cli/terminal.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus::cli {
+namespace {
+
+std::atomic<bool> interrupted{false};
+struct sigaction previous_action;
+
+void OnInterrupt(int) { interrupted.store(true); }
+
+const char* Code(Style style) {
+  switch (style) {
+    case Style::kBold:
+      return "\033[1m";
+    case Style::kDim:
+      return "\033[2m";
+    case Style::kGreen:
+      return "\033[32m";
+    case Style::kRed:
+      return "\033[31m";
+    case Style::kYellow:
+      return "\033[33m";
+  }
+  return "";
+}
+
+}  // namespace
+
+bool IsTerminal(int fd) { return isatty(fd) == 1; }
+
+bool UseColour(int fd) {
+  const char* no_colour = getenv("NO_COLOR");
+  const char* term = getenv("TERM");
+  return IsTerminal(fd) && (no_colour == nullptr || *no_colour == '\0') && term != nullptr &&
+         absl::string_view(term) != "dumb";
+}
+
+std::string Styled(int fd, Style style, absl::string_view text) {
+  return UseColour(fd) ? absl::StrCat(Code(style), text, "\033[0m") : std::string(text);
+}
+
+void WriteModelText(absl::string_view text) {
+  if (!IsTerminal(STDOUT_FILENO)) {
+    fwrite(text.data(), 1, text.size(), stdout);
+  } else {
+    for (const char c : text) {
+      const unsigned char byte = static_cast<unsigned char>(c);
+      if (byte >= 0x20 ? byte != 0x7f : (c == '\n' || c == '\t')) fputc(c, stdout);
+    }
+  }
+  fflush(stdout);
+}
+
+int Fail(const absl::Status& status) {
+  const std::string line =
+      absl::StrCat(Styled(STDERR_FILENO, Style::kRed, "error"), ": ", status.message(), "\n");
+  fputs(line.c_str(), stderr);
+  if (absl::IsInvalidArgument(status)) return kUsage;
+  return absl::IsUnavailable(status) ? kCannotConnect : kServerError;
+}
+
+InterruptScope::InterruptScope() {
+  interrupted.store(false);
+  struct sigaction action {};
+  action.sa_handler = OnInterrupt;
+  sigaction(SIGINT, &action, &previous_action);
+}
+
+InterruptScope::~InterruptScope() { sigaction(SIGINT, &previous_action, nullptr); }
+
+const std::atomic<bool>* InterruptScope::flag() { return &interrupted; }
+
+}  // namespace somnus::cli

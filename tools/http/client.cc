@@ -1,0 +1,150 @@
+#include "tools/http/client.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/status_macros.h"
+#include "tools/http/response_reader.h"
+#include "tools/http/sse.h"
+
+namespace somnus {
+namespace {
+
+bool IsCancelled(const std::atomic<bool>* cancel) { return cancel != nullptr && cancel->load(); }
+
+// Waits for `events` on `fd`. Cancelled when `cancel` turns true, DeadlineExceeded past `timeout`.
+absl::Status WaitFor(int fd, short events, absl::Duration timeout, const std::atomic<bool>* cancel) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    if (IsCancelled(cancel)) return absl::CancelledError("interrupted");
+    pollfd entry{fd, events, 0};
+    // Slices, so that a signal that arrives just before poll is noticed too.
+    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int n = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 200)));
+    if (n > 0) return absl::OkStatus();
+    if (n < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", strerror(errno)));
+    if (left <= 0) return absl::DeadlineExceededError("no answer in time");
+  }
+}
+
+absl::StatusOr<int> ConnectTo(const addrinfo& address, const HttpClientOptions& options,
+                              const std::atomic<bool>* cancel) {
+  const int fd =
+      socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol);
+  if (fd < 0) return absl::UnavailableError(strerror(errno));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  if (connect(fd, address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS) {
+    return absl::UnavailableError(strerror(errno));
+  }
+  RETURN_IF_ERROR(WaitFor(fd, POLLOUT, options.connect_timeout, cancel));
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return absl::UnavailableError(strerror(error));
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  std::move(close_fd).Cancel();
+  return fd;
+}
+
+absl::StatusOr<int> Connect(const HttpClientOptions& options, const std::atomic<bool>* cancel) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int rc = getaddrinfo(options.host.c_str(), absl::StrCat(options.port).c_str(), &hints, &found);
+  if (rc != 0)
+    return absl::UnavailableError(absl::StrCat("cannot look up ", options.host, ": ", gai_strerror(rc)));
+  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
+  absl::Status last = absl::UnavailableError("no address");
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    absl::StatusOr<int> fd = ConnectTo(*address, options, cancel);
+    if (fd.ok() || absl::IsCancelled(fd.status())) return fd;
+    last = fd.status();
+  }
+  return absl::UnavailableError(
+      absl::StrCat("cannot connect to ", options.host, ":", options.port, ": ", last.message()));
+}
+
+absl::Status SendAll(int fd, absl::string_view bytes, absl::Duration timeout,
+                     const std::atomic<bool>* cancel) {
+  while (!bytes.empty()) {
+    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n > 0) {
+      bytes.remove_prefix(n);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      RETURN_IF_ERROR(WaitFor(fd, POLLOUT, timeout, cancel));
+    } else if (errno != EINTR) {
+      return absl::UnavailableError(absl::StrCat("sending the request: ", strerror(errno)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string HttpClient::Head(absl::string_view method, const std::string& path, size_t body_size) const {
+  std::string head = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", options_.host, ":", options_.port,
+                                  "\r\nConnection: close\r\nUser-Agent: somnus-cli\r\n");
+  if (!options_.api_key.empty()) absl::StrAppend(&head, "Authorization: Bearer ", options_.api_key, "\r\n");
+  if (method == "POST") {
+    absl::StrAppend(&head, "Content-Type: application/json\r\nContent-Length: ", body_size, "\r\n");
+  }
+  return absl::StrCat(head, "\r\n");
+}
+
+absl::StatusOr<HttpResponse> HttpClient::Get(const std::string& path) const {
+  return Exchange(Head("GET", path, 0), "", nullptr, nullptr);
+}
+
+absl::StatusOr<HttpResponse> HttpClient::Post(const std::string& path, const std::string& json) const {
+  return Exchange(Head("POST", path, json.size()), json, nullptr, nullptr);
+}
+
+absl::StatusOr<HttpResponse> HttpClient::PostStream(const std::string& path, const std::string& json,
+                                                    const std::function<void(absl::string_view)>& on_event,
+                                                    const std::atomic<bool>* cancel) const {
+  return Exchange(Head("POST", path, json.size()), json, on_event, cancel);
+}
+
+absl::StatusOr<HttpResponse> HttpClient::Exchange(const std::string& head, const std::string& body,
+                                                  const std::function<void(absl::string_view)>& on_event,
+                                                  const std::atomic<bool>* cancel) const {
+  ASSIGN_OR_RETURN(const int fd, Connect(options_, cancel));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  RETURN_IF_ERROR(SendAll(fd, head + body, options_.read_timeout, cancel));
+  ResponseReader reader;
+  SseParser sse;
+  HttpResponse response;
+  char buffer[16384];
+  while (!reader.done()) {
+    RETURN_IF_ERROR(WaitFor(fd, POLLIN, options_.read_timeout, cancel));
+    const ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n < 0) return absl::DataLossError(absl::StrCat("the connection broke: ", strerror(errno)));
+    RETURN_IF_ERROR(n == 0 ? reader.FeedEof() : reader.Feed(absl::string_view(buffer, n)));
+    if (!reader.header_done()) continue;
+    response.status = reader.status();
+    const std::string piece = reader.TakeBody();
+    const bool events = on_event && response.status == 200 &&
+                        absl::StartsWith(reader.header("Content-Type"), "text/event-stream");
+    if (!events) {
+      response.body += piece;
+      continue;
+    }
+    for (const std::string& event : sse.Feed(piece)) on_event(event);
+  }
+  return response;
+}
+
+}  // namespace somnus

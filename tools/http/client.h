@@ -1,0 +1,54 @@
+#pragma once
+// A small blocking HTTP/1.1 client for the command line: one request per connection. Thread safe (no state
+// but options).
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace somnus {
+
+struct HttpResponse {
+  int status = 0;
+  std::string body;
+};
+
+struct HttpClientOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string api_key;  // sent as a bearer token when not empty
+  absl::Duration connect_timeout = absl::Seconds(5);
+  absl::Duration read_timeout = absl::Minutes(10);  // between two arrivals of bytes
+};
+
+class HttpClient {
+ public:
+  explicit HttpClient(HttpClientOptions options) : options_(std::move(options)) {}
+
+  // Unavailable: nothing listens there. DeadlineExceeded: no answer in time. DataLoss: the answer is cut or
+  // is not HTTP.
+  absl::StatusOr<HttpResponse> Get(const std::string& path) const;
+  absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& json) const;
+
+  // Gives each event's data to `on_event` while the answer is a 200 event stream; any other answer comes back
+  // as a whole. Cancelled once `*cancel` is true (looked at after each arrival, and each time a signal comes
+  // in).
+  absl::StatusOr<HttpResponse> PostStream(const std::string& path, const std::string& json,
+                                          const std::function<void(absl::string_view)>& on_event,
+                                          const std::atomic<bool>* cancel) const;
+
+ private:
+  absl::StatusOr<HttpResponse> Exchange(const std::string& head, const std::string& body,
+                                        const std::function<void(absl::string_view)>& on_event,
+                                        const std::atomic<bool>* cancel) const;
+  std::string Head(absl::string_view method, const std::string& path, size_t body_size) const;
+
+  const HttpClientOptions options_;
+};
+
+}  // namespace somnus

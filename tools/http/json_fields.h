@@ -1,0 +1,19 @@
+#pragma once
+// Reads fields of JSON that came from elsewhere: what is missing or of another type is the empty value.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace somnus {
+
+inline std::string StringAt(const nlohmann::json& object, const char* key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+inline int IntAt(const nlohmann::json& object, const char* key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_number_integer() ? found->get<int>() : 0;
+}
+
+}  // namespace somnus
