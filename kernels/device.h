@@ -1,8 +1,9 @@
 #pragma once
-// Where ops run. CPU: a pool of pinned threads, every op done when its call returns. CUDA: a stream, ops are queued.
+// Where ops run. CPU: a pool of pinned threads, every op done when its call returns. CUDA: a stream, ops are
+// queued.
 //
-// A Device is owned by the worker and used by one thread at a time (the runner). It owns threads or streams, but no
-// memory: scratch that ops need is lent to it by SetWorkspace and stays the lender's.
+// A Device is owned by the worker and used by one thread at a time (the runner). It owns threads or streams,
+// but no memory: scratch that ops need is lent to it by SetWorkspace and stays the lender's.
 
 #include <cstdint>
 #include <memory>
@@ -15,14 +16,22 @@ namespace somnus {
 
 enum class DeviceKind { kCpu, kCuda };
 
+// Instruction sets of the CPU backend. Results of different ones differ in the last bits; each is batch
+// invariant.
+enum class CpuIsa { kBest, kPortable, kAvx2, kAvx512Bf16 };
+
 struct CpuDeviceOptions {
-  int num_threads = 0;   // 0: as many as the process may use
-  int first_cpu = -1;    // pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin
-  bool spin = true;      // threads spin briefly between ops of a step; off when there are more threads than CPUs
+  int num_threads = 0;  // 0: as many as the process may use
+  int first_cpu = -1;   // pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin
+  bool spin = true;  // threads spin briefly between ops of a step; off when there are more threads than CPUs
+  // kBest: what the environment's SOMNUS_CPU_ISA says (portable, avx2, avx512_bf16), else the best that the
+  // CPU has.
+  CpuIsa isa = CpuIsa::kBest;
 };
 
 class Device {
  public:
+  // InvalidArgument for options out of range, FailedPrecondition for an instruction set that this CPU lacks.
   static absl::StatusOr<std::unique_ptr<Device>> CreateCpu(const CpuDeviceOptions& options);
   virtual ~Device() = default;
 

@@ -1,0 +1,305 @@
+// Paged attention with an online softmax (FlashAttention's recurrence over PagedAttention's blocks). Part of
+// kernels_*.cc.
+//
+// The context is cut at fixed positions into chunks of whole blocks (or parts of a large one), whose maxima
+// and sums are folded in ascending order. A query's result thus depends on its position and its cache alone.
+// Keys and values at or beyond a query's limit never enter its sums, not even with weight zero: they may be
+// another request's NaN.
+
+namespace somnus::cpu::SOMNUS_ISA {
+namespace {
+
+// Consecutive tokens within one block, at column `column` of the chunk's scores.
+struct Piece {
+  const char* k;
+  const char* v;
+  int64_t position;
+  int64_t tokens;
+  int64_t column;
+};
+constexpr int kMaxPieces = kPieceTokens / 16;
+
+struct Chunk {
+  Piece pieces[kMaxPieces];
+  int num_pieces;
+  int64_t end;  // position
+};
+
+template <typename P>
+struct Attention {
+  using E = typename P::E;
+  using Act = typename P::ActElement;
+  using ActType = typename Act::Type;
+  static constexpr int64_t kPair = P::kStepK;
+  static constexpr int64_t kActBytes = sizeof(ActType);
+
+  const AttentionArgs& args;
+  const AttentionItem& item;
+  const int64_t block_size = args.cache.block_size;
+  const int64_t head_dim = args.cache.head_dim;
+  const int64_t dims = PaddedHeadDim(head_dim);
+  const int64_t head_bytes = KvHeadBytes(E::kType, block_size, head_dim);
+  const int64_t v_row_bytes = dims * kPair * static_cast<int64_t>(sizeof(typename E::Type));
+
+  float* acc = nullptr;        // [rows][dims]
+  ActType* q = nullptr;        // [rows][dims]
+  float* scores = nullptr;     // [rows][kPieceTokens]
+  ActType* weights = nullptr;  // [rows][kPieceTokens]
+  int64_t* limits = nullptr;   // [rows]: tokens that the row sees; ascending
+  float* max = nullptr;        // [rows]
+  float* sum = nullptr;        // [rows]
+
+  void Carve(char* scratch) {
+    const auto take = [&scratch](int64_t bytes) {
+      char* p = scratch;
+      scratch += RoundUp(bytes, 64);
+      return p;
+    };
+    acc = reinterpret_cast<float*>(take(kAttentionRows * dims * 4));
+    q = reinterpret_cast<ActType*>(take(kAttentionRows * dims * kActBytes));
+    scores = reinterpret_cast<float*>(take(kAttentionRows * kPieceTokens * 4));
+    weights = reinterpret_cast<ActType*>(take(kAttentionRows * kPieceTokens * kActBytes));
+    limits = reinterpret_cast<int64_t*>(take(kAttentionRows * 8));
+    max = reinterpret_cast<float*>(take(kAttentionRows * 4));
+    sum = reinterpret_cast<float*>(take(kAttentionRows * 4));
+  }
+
+  void Prepare(int64_t row_begin, int64_t rows) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t token = item.query_begin + (row_begin + r) / args.num_heads;
+      const float* from =
+          args.q + token * args.q_stride + args.heads[(row_begin + r) % args.num_heads] * head_dim;
+      for (int64_t d = 0; d < dims; d += kW) {
+        Act::Put(q + r * dims + d, d < head_dim ? Get<F32>(from + d, head_dim - d) : VF{});
+        Store(acc + r * dims + d, VF{});
+      }
+      limits[r] = args.positions[token] + 1;
+      max[r] = -__builtin_inff();
+      sum[r] = 0;
+    }
+  }
+
+  // The chunk that starts at `position`. Its cut depends on block_size alone.
+  Chunk ChunkAt(int64_t position, int64_t limit) const {
+    Chunk chunk;
+    const int64_t most = Max(1, kPieceTokens / RoundUp(block_size, 16));
+    chunk.num_pieces = 0;
+    chunk.end = position;
+    int64_t column = 0;
+    while (chunk.num_pieces < most && chunk.end < limit) {
+      const int64_t offset = chunk.end % block_size;
+      const char* head =
+          static_cast<const char*>(args.cache.data) +
+          (item.blocks[chunk.end / block_size] * args.cache.num_kv_heads + item.kv_head) * head_bytes;
+      Piece& piece = chunk.pieces[chunk.num_pieces++];
+      piece.k = head + offset * kPair * static_cast<int64_t>(sizeof(typename E::Type));
+      piece.v = head + KBytes(E::kType, block_size, head_dim) + offset / kPair * v_row_bytes;
+      piece.position = chunk.end;
+      piece.tokens = Min(block_size - offset, kPieceTokens);
+      piece.column = column;
+      column += RoundUp(piece.tokens, kW);
+      chunk.end += piece.tokens;
+    }
+    return chunk;
+  }
+
+  template <int kRows, int kVectors>
+  void ScoreTile(int64_t row, const char* const (&k)[kVectors], const int64_t (&columns)[kVectors]) {
+    VF s[kRows][kVectors] = {};
+    Tile<P, kRows, kVectors>(reinterpret_cast<const char*>(q + row * dims), dims * kActBytes, k,
+                             block_size * kPair * static_cast<int64_t>(sizeof(typename E::Type)),
+                             (head_dim + kPair - 1) / kPair, s);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        Store(scores + (row + r) * kPieceTokens + columns[v], s[r][v] * args.scale);
+      }
+    }
+  }
+
+  // q * k for rows [row, row + kRows), two vectors of tokens at a time, from whatever blocks they are in.
+  template <int kRows>
+  void Score(const Chunk& chunk, int64_t row) {
+    const int64_t limit = limits[row + kRows - 1];
+    const char* k[2];
+    int64_t columns[2];
+    int waiting = 0;
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      const Piece& piece = chunk.pieces[p];
+      for (int64_t t = 0; t < piece.tokens && piece.position + t < limit; t += kW) {
+        k[waiting] = piece.k + t / kW * P::kBBytes;
+        columns[waiting] = piece.column + t;
+        if (++waiting < 2) continue;
+        ScoreTile<kRows, 2>(row, k, columns);
+        waiting = 0;
+      }
+    }
+    if (waiting == 1) ScoreTile<kRows, 1>(row, {k[0]}, {columns[0]});
+  }
+
+  static SOMNUS_INLINE VF MaskFrom(VF v, int64_t count, float fill) {
+    if (count >= kW) return v;
+    VI lane;
+    for (int i = 0; i < kW; ++i) lane[i] = i;
+    return lane < static_cast<int32_t>(count) ? v : Set(fill);
+  }
+
+  // Calls fn(column, count) for each vector of tokens that the row sees; count of its lanes are visible.
+  template <typename Fn>
+  SOMNUS_INLINE void ForVisible(const Chunk& chunk, int64_t limit, const Fn& fn) {
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      const Piece& piece = chunk.pieces[p];
+      const int64_t tokens = Min(piece.tokens, limit - piece.position);
+      for (int64_t t = 0; t < tokens; t += kW) fn(piece.column + t, tokens - t);
+    }
+  }
+
+  void Softmax(const Chunk& chunk, int64_t row) {
+    if (limits[row] <= chunk.pieces[0].position) return;
+    const float* s = scores + row * kPieceTokens;
+    ActType* w = weights + row * kPieceTokens;
+    VF top = Set(max[row]);
+    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count) {
+      top = MaxV(MaskFrom(Load(s + column), count, -__builtin_inff()), top);
+    });
+    const float new_max = ReduceMax(top);
+    VF total = {};
+    ForVisible(chunk, limits[row], [&](int64_t column, int64_t count) {
+      const VF p = MaskFrom(Exp(Load(s + column) - new_max), count, 0);
+      total += p;
+      Act::Put(w + column, p);
+    });
+    const float decay = Exp(Set(max[row] - new_max))[0];
+    sum[row] = sum[row] * decay + ReduceAdd(total);
+    if (max[row] != new_max) {
+      for (int64_t d = 0; d < dims; d += kW) Store(acc + row * dims + d, Load(acc + row * dims + d) * decay);
+    }
+    max[row] = new_max;
+  }
+
+  // Of each piece the tokens [from, to), from even.
+  struct Spans {
+    int64_t from[kMaxPieces] = {};
+    int64_t to[kMaxPieces] = {};
+  };
+
+  // acc[row..] += weights * V over the spans, for kVectors vectors of dims from d.
+  template <int kRows, int kVectors>
+  void AccumulateTile(const Chunk& chunk, int64_t row, int64_t d, const Spans& spans) {
+    VF a[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) a[r][v] = Load(acc + (row + r) * dims + d + v * kW);
+    }
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      const int64_t first = spans.from[p] / kPair;
+      const int64_t steps = spans.to[p] / kPair - first;
+      const char* w = reinterpret_cast<const char*>(weights + row * kPieceTokens + chunk.pieces[p].column +
+                                                    first * kPair);
+      const char* b[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        b[v] = chunk.pieces[p].v + first * v_row_bytes + (d / kW + v) * P::kBBytes;
+      Tile<P, kRows, kVectors>(w, kPieceTokens * kActBytes, b, v_row_bytes, steps, a);
+      if constexpr (kPair == 2) {
+        if (spans.to[p] % 2 == 0) continue;
+        for (const char*& pair : b) pair += steps * v_row_bytes;
+        TileHalfStep<P, kRows, kVectors>(w + steps * P::kABytes, kPieceTokens * kActBytes, b, a);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) Store(acc + (row + r) * dims + d + v * kW, a[r][v]);
+    }
+  }
+
+  template <int kRows>
+  void AccumulateRows(const Chunk& chunk, int64_t row, const Spans& spans) {
+    int64_t d = 0;
+    for (; d + 2 * kW <= dims; d += 2 * kW) AccumulateTile<kRows, 2>(chunk, row, d, spans);
+    if (d < dims) AccumulateTile<kRows, 1>(chunk, row, d, spans);
+  }
+
+  // First what all rows of the tile see, together; then, where the causal limit cuts a piece, each row's own
+  // rest.
+  template <int kRows>
+  void Accumulate(const Chunk& chunk, int64_t row) {
+    const int64_t least = limits[row];
+    const int64_t most = limits[row + kRows - 1];
+    Spans common, rest;
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      const Piece& piece = chunk.pieces[p];
+      const int64_t seen = Max(0, Min(piece.tokens, least - piece.position));
+      common.to[p] = seen == piece.tokens || least == most ? seen : seen / kPair * kPair;
+      rest.from[p] = common.to[p];
+    }
+    AccumulateRows<kRows>(chunk, row, common);
+    if (most == least || least >= chunk.end) return;
+    for (int r = 0; r < kRows; ++r) {
+      bool any = false;
+      for (int p = 0; p < chunk.num_pieces; ++p) {
+        const Piece& piece = chunk.pieces[p];
+        rest.to[p] = Max(rest.from[p], Min(piece.tokens, limits[row + r] - piece.position));
+        any |= rest.to[p] > rest.from[p];
+      }
+      if (any) AccumulateRows<1>(chunk, row + r, rest);
+    }
+  }
+
+  void Finish(int64_t row_begin, int64_t rows) {
+    WithElement(args.out_type, [&](auto e) {
+      using Out = decltype(e);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t token = item.query_begin + (row_begin + r) / args.num_heads;
+        auto* out = reinterpret_cast<typename Out::Type*>(args.out) + token * args.out_stride +
+                    args.heads[(row_begin + r) % args.num_heads] * head_dim;
+        const float scale = 1.0f / sum[r];
+        for (int64_t d = 0; d < head_dim; d += kW)
+          Put<Out>(out + d, Load(acc + r * dims + d) * scale, head_dim - d);
+      }
+    });
+  }
+
+  void Run(char* scratch) {
+    Carve(scratch);
+    const int64_t total = (item.query_end - item.query_begin) * args.num_heads;
+    for (int64_t row_begin = 0; row_begin < total; row_begin += kAttentionRows) {
+      const int64_t rows = Min(kAttentionRows, total - row_begin);
+      Prepare(row_begin, rows);
+      const int64_t limit = limits[rows - 1];
+      const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
+      for (int64_t position = 0; position < limit;) {
+        const Chunk chunk = ChunkAt(position, limit);
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const int64_t row = rows * tile / tiles;
+          const int64_t count = rows * (tile + 1) / tiles - row;
+          if (limits[row + count - 1] <= position) continue;
+          WithRows(count, [&]<int kRows>() {
+            Score<kRows>(chunk, row);
+            for (int r = 0; r < kRows; ++r) Softmax(chunk, row + r);
+            Accumulate<kRows>(chunk, row);
+          });
+        }
+        position = chunk.end;
+      }
+      Finish(row_begin, rows);
+    }
+  }
+};
+
+void AttentionAny(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
+  switch (args.cache.dtype) {
+    case DataType::kBF16:
+      return Attention<TileBF16>{args, item}.Run(scratch);
+    case DataType::kF16:
+      return Attention<TileF16>{args, item}.Run(scratch);
+    default:
+      return Attention<TileF32>{args, item}.Run(scratch);
+  }
+}
+
+}  // namespace
+}  // namespace somnus::cpu::SOMNUS_ISA

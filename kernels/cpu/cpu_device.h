@@ -1,0 +1,70 @@
+#pragma once
+// The CPU device: a thread pool, the kernels of one instruction set, and the lender's scratch.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/device.h"
+
+namespace somnus::cpu {
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(const KernelTable& kernels, int num_threads, std::vector<int> pin_cpus, bool spin)
+      : kernels_(kernels), pool_(num_threads, std::move(pin_cpus), spin) {}
+
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  std::string Describe() const override;
+  void SetWorkspace(void* data, int64_t bytes) override {
+    workspace_ = static_cast<char*>(data);
+    workspace_bytes_ = bytes;
+  }
+  void BeginStep() override { pool_.BeginStep(); }
+  void EndStep() override { pool_.EndStep(); }
+  absl::Status Synchronize() override { return absl::OkStatus(); }  // Ops are done when they return.
+
+  const KernelTable& kernels() const { return kernels_; }
+  int num_threads() const { return pool_.num_threads(); }
+  char* workspace() const { return workspace_; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+  // fn(begin, end) over parts of [0, total). One call on the caller's thread when `cost`, in rough cycles, is
+  // too small to be worth waking the others. Parts do not influence results.
+  template <typename Fn>
+  void ParallelFor(int64_t total, int64_t cost, const Fn& fn) {
+    if (cost < kMinParallelCost || num_threads() == 1 || total == 1) {
+      if (total > 0) fn(int64_t{0}, total);
+      return;
+    }
+    pool_.Run([&](int thread) {
+      const Range part = PartOf(total, thread, num_threads());
+      if (part.begin < part.end) fn(part.begin, part.end);
+    });
+  }
+
+  // fn(thread) on every thread; only on thread 0 when `cost` is small. fn must be told how many take part.
+  template <typename Fn>
+  void OnThreads(int64_t cost, const Fn& fn) {
+    if (cost < kMinParallelCost || num_threads() == 1) {
+      fn(0, 1);
+      return;
+    }
+    pool_.Run([&](int thread) { fn(thread, num_threads()); });
+  }
+
+ private:
+  static constexpr int64_t kMinParallelCost = 6000;
+
+  const KernelTable& kernels_;
+  ThreadPool pool_;
+  char* workspace_ = nullptr;
+  int64_t workspace_bytes_ = 0;
+};
+
+inline CpuDevice& AsCpu(Device& device) { return static_cast<CpuDevice&>(device); }
+inline const CpuDevice& AsCpu(const Device& device) { return static_cast<const CpuDevice&>(device); }
+
+}  // namespace somnus::cpu

@@ -1,0 +1,175 @@
+#pragma once
+// What one instruction set's translation unit offers: plain functions over ranges of rows, without threads or
+// checks. Everything here is plain data, and every inline function has internal linkage: code compiled for a
+// newer instruction set must never be what the linker keeps for all.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace somnus::cpu {
+
+// Output features of one panel: the unit of packing and of the split over threads.
+inline constexpr int64_t kPanelWidth = 32;
+// Bytes that a row of packed activations must have beyond its end: vectors are read whole.
+inline constexpr int64_t kSlackBytes = 64;
+
+// y[r] = x[r] * w^T + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end).
+// Weights: [n / 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up.
+// x: bf16 when the table says linear_native_bf16 and the weight is bf16, else f32.
+struct LinearArgs {
+  const char* x;
+  int64_t x_stride;  // bytes
+  const char* w;
+  int64_t n;
+  int64_t k;
+  const float* bias;
+  float* y;
+  int64_t y_stride;  // elements
+};
+
+// Rows of activations, strides in elements.
+struct NormArgs {
+  float* residual;
+  int64_t residual_stride;
+  const float* delta;
+  int64_t delta_stride;
+  const float* weight;
+  const float* bias;
+  char* out;
+  int64_t out_stride;
+  DataType out_type;
+  int64_t cols;
+  float eps;
+};
+
+struct ActivationArgs {
+  const float* x;
+  int64_t x_stride;
+  char* out;
+  int64_t out_stride;
+  DataType out_type;
+  int64_t cols;  // of out
+};
+
+struct QkArgs {
+  float* qkv;
+  int64_t qkv_stride;
+  int64_t num_heads;
+  const float* q_norm;
+  const float* k_norm;
+  float eps;
+  const float* cos;
+  const float* sin;
+  const int32_t* positions;
+  const int32_t* slots;
+  KvCacheView cache;
+};
+
+// Queries [query_begin, query_end) of one sequence against one KV head.
+struct AttentionArgs {
+  const float* q;  // row 0 of the step
+  int64_t q_stride;
+  char* out;
+  int64_t out_stride;
+  DataType out_type;
+  const int32_t* heads;  // the query heads that this KV head serves
+  int64_t num_heads;
+  float scale;
+  const int32_t* positions;
+  KvCacheView cache;
+};
+struct AttentionItem {
+  int64_t query_begin;  // rows of the step
+  int64_t query_end;
+  const int32_t* blocks;  // the sequence's block table
+  int64_t kv_head;
+};
+
+struct KernelTable {
+  const char* name;
+  bool native_bf16;  // Linear reads bf16 activations as they are
+
+  // By DataType of the weight: kF32, kBF16, kF16.
+  void (*linear[3])(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                    int64_t panel_end);
+  int64_t max_tile_rows;  // rows that one pass over a panel serves
+
+  void (*pack_rows)(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows);
+  void (*unpack_row)(const LinearWeight& weight, int64_t row, float* out);
+  // Any act type to f32.
+  void (*to_float)(const char* x, DataType type, int64_t n, float* out);
+
+  void (*add)(float* residual, const float* delta, int64_t n);
+  void (*rms_norm)(const NormArgs& args, int64_t row_begin, int64_t row_end);
+  void (*layer_norm)(const NormArgs& args, int64_t row_begin, int64_t row_end);
+  void (*silu_and_mul)(const ActivationArgs& args, int64_t row_begin, int64_t row_end);
+  void (*activate)(const ActivationArgs& args, UnaryActivation f, int64_t row_begin, int64_t row_end);
+
+  void (*qk_norm_rope_cache)(const QkArgs& args, int64_t row_begin, int64_t row_end);
+  // scratch: AttentionScratchBytes(head_dim), 64-byte aligned.
+  void (*attention)(const AttentionArgs& args, const AttentionItem& item, char* scratch);
+
+  ScoredToken (*arg_max)(const float* x, int64_t n);
+  // log(sum(exp(x))) and how many values are strictly larger than `than`.
+  void (*log_sum_exp)(const float* x, int64_t n, float than, double* lse, int32_t* larger);
+  // x /= temperature with NaN as -inf; returns the largest.
+  float (*scale_logits)(float* x, int64_t n, float temperature);
+  // out[i] = exp(x[i] - max).
+  void (*exp_minus)(const float* x, int64_t n, float max, float* out);
+  // The index with the largest x[i] + Gumbel noise among x[i] >= at_least; token i has the id ids[i], or i
+  // without ids.
+  int64_t (*gumbel_arg_max)(const float* x, const int32_t* ids, int64_t n, float at_least, uint64_t seed,
+                            int32_t position);
+};
+
+const KernelTable& PortableKernels();
+// Null where they are not compiled in or the CPU cannot run them.
+const KernelTable* Avx2Kernels();
+const KernelTable* Avx512Kernels();
+
+// ---- Layout of packed weights and of cache blocks
+// ---------------------------------------------------------------------
+
+static inline int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+static inline int64_t ElementBytes(DataType type) {
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;
+}
+
+// Bytes of one panel.
+static inline int64_t PanelBytes(DataType type, int64_t k) {
+  return (type == DataType::kBF16 ? RoundUp(k, 2) : k) * kPanelWidth * ElementBytes(type);
+}
+
+// One KV head of one block is K, then V. bf16: K [head_dim / 2][block][2], V [block / 2][head_dim][2]: pairs
+// feed the dot-product instruction. Others: K [head_dim][block], V [block][head_dim]. V's rows are padded to
+// 16 dims.
+static inline int64_t PaddedHeadDim(int64_t head_dim) { return RoundUp(head_dim, 16); }
+static inline int64_t KBytes(DataType type, int64_t block_size, int64_t head_dim) {
+  return (type == DataType::kBF16 ? RoundUp(head_dim, 2) : head_dim) * block_size * ElementBytes(type);
+}
+static inline int64_t VBytes(DataType type, int64_t block_size, int64_t head_dim) {
+  return (type == DataType::kBF16 ? RoundUp(block_size, 2) : block_size) * PaddedHeadDim(head_dim) *
+         ElementBytes(type);
+}
+static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t head_dim) {
+  return RoundUp(KBytes(type, block_size, head_dim) + VBytes(type, block_size, head_dim), 64);
+}
+
+// Attention works on query rows (token, head) in groups of at most this many, and on context pieces of at
+// most kPieceTokens tokens.
+inline constexpr int64_t kAttentionRows = 64;
+inline constexpr int64_t kPieceTokens = 64;
+
+static inline int64_t AttentionScratchBytes(int64_t head_dim) {
+  const int64_t dims = PaddedHeadDim(head_dim);
+  const int64_t acc = kAttentionRows * dims * 4;
+  const int64_t q = kAttentionRows * dims * 4;
+  const int64_t scores = kAttentionRows * kPieceTokens * 4;
+  const int64_t rows = kAttentionRows * 5 * 8;
+  return RoundUp(acc + q + 2 * scores + rows + 6 * 64, 64);
+}
+
+}  // namespace somnus::cpu

@@ -1,0 +1,42 @@
+// All kernels of one instruction set, and their table. Included once by each kernels_*.cc, after SOMNUS_ISA
+// is defined.
+
+// The parts build on each other in this order.
+// clang-format off
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile_impl.h"
+#include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/sampling_impl.h"
+// clang-format on
+
+namespace somnus::cpu::SOMNUS_ISA {
+namespace {
+
+constexpr KernelTable MakeTable(const char* name) {
+  return KernelTable{
+      .name = name,
+      .native_bf16 = TileBF16::ActElement::kType == DataType::kBF16,
+      .linear = {LinearRange<TileF32>, LinearRange<TileBF16>, LinearRange<TileF16>},
+      .max_tile_rows = kMaxRows,
+      .pack_rows = PackRowsAny,
+      .unpack_row = UnpackRowAny,
+      .to_float = ToFloat,
+      .add = Add,
+      .rms_norm = RmsNorm,
+      .layer_norm = LayerNorm,
+      .silu_and_mul = SiluAndMul,
+      .activate = Activate,
+      .qk_norm_rope_cache = QkNormRopeCache,
+      .attention = AttentionAny,
+      .arg_max = ArgMax,
+      .log_sum_exp = LogSumExp,
+      .scale_logits = ScaleLogits,
+      .exp_minus = ExpMinus,
+      .gumbel_arg_max = GumbelArgMax,
+  };
+}
+
+}  // namespace
+}  // namespace somnus::cpu::SOMNUS_ISA

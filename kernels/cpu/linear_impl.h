@@ -1,0 +1,119 @@
+// Linear and the packing of its weights. Part of kernels_*.cc.
+
+namespace somnus::cpu::SOMNUS_ISA {
+namespace {
+
+// Columns [column, column + kVectors * kW) of rows [row, row + kRows).
+template <typename P, int kRows, int kVectors>
+inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const char* panel, int64_t row,
+                                                 int64_t column) {
+  constexpr int64_t kBStride = kPanelWidth / kW * P::kBBytes;
+  VF acc[kRows][kVectors] = {};
+  const char* a = args.x + row * args.x_stride;
+  const int64_t steps = args.k / P::kStepK;
+  const char* b[kVectors];
+  for (int v = 0; v < kVectors; ++v) b[v] = panel + (column % kPanelWidth / kW + v) * P::kBBytes;
+  Tile<P, kRows, kVectors>(a, args.x_stride, b, kBStride, steps, acc);
+  if constexpr (P::kStepK == 2) {
+    if (args.k % 2 != 0) {
+      for (const char*& p : b) p += steps * kBStride;
+      TileHalfStep<P, kRows, kVectors>(a + steps * P::kABytes, args.x_stride, b, acc);
+    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t n = column + v * kW;
+    const int64_t count = Min(args.n - n, kW);
+    if (count <= 0) return;
+    const VF bias = args.bias == nullptr ? VF{} : LoadPart(args.bias + n, count);
+    float* y = args.y + row * args.y_stride + n;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      if (count == kW) {
+        Store(y + r * args.y_stride, acc[r][v] + bias);
+      } else {
+        StorePart(y + r * args.y_stride, acc[r][v] + bias, count);
+      }
+    }
+  }
+}
+
+template <typename P>
+void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                 int64_t panel_end) {
+  const int64_t rows = row_end - row_begin;
+  const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
+  const int64_t panel_bytes = PanelBytes(P::E::kType, args.k);
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const char* w = args.w + panel * panel_bytes;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t row = row_begin + rows * tile / tiles;
+      const int64_t count = row_begin + rows * (tile + 1) / tiles - row;
+      WithRows(count, [&]<int kRows>() {
+        for (int64_t c = 0; c < kPanelWidth; c += kTileVectors * kW) {
+          LinearTile<P, kRows, kTileVectors>(args, w, row, panel * kPanelWidth + c);
+        }
+      });
+    }
+  }
+}
+
+template <typename E>
+void PackRows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows) {
+  using Type = typename E::Type;
+  constexpr int64_t kPair = E::kType == DataType::kBF16 ? 2 : 1;
+  const int64_t k_padded = RoundUp(weight.k, kPair);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const int64_t n = row_begin + i;
+    Type* out = reinterpret_cast<Type*>(static_cast<char*>(weight.data) +
+                                        n / kPanelWidth * PanelBytes(E::kType, weight.k)) +
+                n % kPanelWidth * kPair;
+    const float* row = rows + i * weight.k;
+    for (int64_t k = 0; k < weight.k; k += kW) {
+      const int64_t count = Min(weight.k - k, kW);
+      Type part[kW];
+      E::Put(part, count == kW ? Load(row + k) : LoadPart(row + k, count));
+      for (int64_t j = 0; j < count; ++j)
+        out[(k + j) / kPair * kPair * kPanelWidth + (k + j) % kPair] = part[j];
+    }
+    if (k_padded != weight.k) out[weight.k / kPair * kPair * kPanelWidth + 1] = 0;
+  }
+}
+
+template <typename E>
+void UnpackRow(const LinearWeight& weight, int64_t row, float* out) {
+  using Type = typename E::Type;
+  constexpr int64_t kPair = E::kType == DataType::kBF16 ? 2 : 1;
+  const Type* w = reinterpret_cast<const Type*>(static_cast<const char*>(weight.data) +
+                                                row / kPanelWidth * PanelBytes(E::kType, weight.k)) +
+                  row % kPanelWidth * kPair;
+  for (int64_t k = 0; k < weight.k; k += kW) {
+    const int64_t count = Min(weight.k - k, kW);
+    Type part[kW] = {};
+    for (int64_t j = 0; j < count; ++j) part[j] = w[(k + j) / kPair * kPair * kPanelWidth + (k + j) % kPair];
+    if (count == kW) {
+      Store(out + k, E::Get(part));
+    } else {
+      StorePart(out + k, E::Get(part), count);
+    }
+  }
+}
+
+void PackRowsAny(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows) {
+  WithElement(weight.dtype, [&](auto e) { PackRows<decltype(e)>(weight, row_begin, num_rows, rows); });
+}
+
+void UnpackRowAny(const LinearWeight& weight, int64_t row, float* out) {
+  WithElement(weight.dtype, [&](auto e) { UnpackRow<decltype(e)>(weight, row, out); });
+}
+
+void ToFloat(const char* x, DataType type, int64_t n, float* out) {
+  WithElement(type, [&](auto e) {
+    using E = decltype(e);
+    const auto* p = reinterpret_cast<const typename E::Type*>(x);
+    for (int64_t i = 0; i < n; i += kW) Put<F32>(out + i, Get<E>(p + i, n - i), n - i);
+  });
+}
+
+}  // namespace
+}  // namespace somnus::cpu::SOMNUS_ISA

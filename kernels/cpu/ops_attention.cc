@@ -1,0 +1,138 @@
+// Cache layout, cache writes and paged attention: splits the work over threads; the arithmetic is in
+// attention_impl.h.
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/ops.h"
+
+namespace somnus {
+namespace {
+
+using cpu::AsCpu;
+using cpu::CpuDevice;
+
+// The query heads sorted by the KV head that serves them.
+struct HeadGroups {
+  int32_t* heads;   // [num_heads]
+  int32_t* begins;  // [num_kv_heads + 1] into heads
+
+  static HeadGroups Make(const int32_t* kv_head_of_head, int64_t num_heads, int64_t num_kv_heads,
+                         char* memory) {
+    HeadGroups groups;
+    groups.heads = reinterpret_cast<int32_t*>(memory);
+    groups.begins = groups.heads + num_heads;
+    int32_t count = 0;
+    for (int64_t g = 0; g < num_kv_heads; ++g) {
+      groups.begins[g] = count;
+      for (int64_t h = 0; h < num_heads; ++h) {
+        if (kv_head_of_head[h] == g) groups.heads[count++] = static_cast<int32_t>(h);
+      }
+    }
+    groups.begins[num_kv_heads] = count;
+    return groups;
+  }
+  int64_t size(int64_t g) const { return begins[g + 1] - begins[g]; }
+};
+
+// Calls fn(item, group size, cost) for every (sequence, KV head, block of queries) of the step, in a fixed
+// order.
+template <typename Fn>
+void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t num_kv_heads, const Fn& fn) {
+  for (int64_t i = 0; i < batch.num_seqs; ++i) {
+    const int32_t* blocks = batch.block_tables + i * batch.max_blocks_per_seq;
+    const int64_t query_end = batch.query_start[i + 1];
+    for (int64_t g = 0; g < num_kv_heads; ++g) {
+      if (groups.size(g) == 0) continue;
+      const int64_t queries = std::max<int64_t>(1, cpu::kAttentionRows / groups.size(g));
+      for (int64_t q = batch.query_start[i]; q < query_end; q += queries) {
+        const int64_t end = std::min(query_end, q + queries);
+        // Reading a token's K and V costs about as much as using them for four rows.
+        const int64_t cost = (batch.positions[end - 1] + 1) * ((end - q) * groups.size(g) + 4);
+        fn(cpu::AttentionItem{.query_begin = q, .query_end = end, .blocks = blocks, .kv_head = g}, cost);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
+                     int64_t head_dim) {
+  return num_kv_heads * cpu::KvHeadBytes(dtype, block_size, head_dim);
+}
+
+void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
+                        const float* k_norm, double eps, const RopeTable& rope, const AttentionBatch& batch,
+                        const KvCacheView& cache) {
+  CpuDevice& cpu = AsCpu(device);
+  const cpu::QkArgs args{.qkv = static_cast<float*>(qkv.data),
+                         .qkv_stride = qkv.stride,
+                         .num_heads = num_heads,
+                         .q_norm = q_norm,
+                         .k_norm = k_norm,
+                         .eps = static_cast<float>(eps),
+                         .cos = rope.cos,
+                         .sin = rope.sin,
+                         .positions = batch.positions,
+                         .slots = batch.slot_mapping,
+                         .cache = cache};
+  const int64_t width = (num_heads + 4 * cache.num_kv_heads) * cache.head_dim;
+  cpu.ParallelFor(batch.num_tokens, batch.num_tokens * width,
+                  [&](int64_t begin, int64_t end) { cpu.kernels().qk_norm_rope_cache(args, begin, end); });
+}
+
+void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
+                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const HeadGroups groups = HeadGroups::Make(kv_head_of_head, num_heads, cache.num_kv_heads, cpu.workspace());
+  const cpu::AttentionArgs args{.q = static_cast<const float*>(qkv.data),
+                                .q_stride = qkv.stride,
+                                .out = static_cast<char*>(out.data),
+                                .out_stride = out.stride,
+                                .out_type = out.dtype,
+                                .heads = nullptr,
+                                .num_heads = 0,
+                                .scale = scale,
+                                .positions = batch.positions,
+                                .cache = cache};
+  int64_t total = 0;
+  ForEachItem(batch, groups, cache.num_kv_heads,
+              [&](const cpu::AttentionItem&, int64_t cost) { total += cost; });
+  char* const scratch = cpu.workspace() + cpu::AttentionHeadBytes(num_heads + cache.num_kv_heads);
+  const int64_t scratch_bytes = cpu::AttentionScratchBytes(cache.head_dim);
+  cpu.OnThreads(total * cache.head_dim / 16, [&](int thread, int num_threads) {
+    // An item belongs to the thread in whose share of the cost its middle lies.
+    int64_t before = 0;
+    cpu::AttentionArgs own = args;
+    ForEachItem(batch, groups, cache.num_kv_heads, [&](const cpu::AttentionItem& item, int64_t cost) {
+      const int64_t owner = (before + cost / 2) * num_threads / total;
+      before += cost;
+      if (owner != thread) return;
+      own.heads = groups.heads + groups.begins[item.kv_head];
+      own.num_heads = groups.size(item.kv_head);
+      cpu.kernels().attention(own, item, scratch + thread * scratch_bytes);
+    });
+  });
+}
+
+void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
+                const int32_t* dst, int64_t count) {
+  if (num_layers == 0) return;
+  const int64_t bytes =
+      KvBlockBytes(device, layers[0].dtype, layers[0].block_size, layers[0].num_kv_heads, layers[0].head_dim);
+  // A thread takes whole layers: copies of one layer may depend on each other's order.
+  AsCpu(device).ParallelFor(num_layers, num_layers * count * bytes / 8, [&](int64_t begin, int64_t end) {
+    for (int64_t layer = begin; layer < end; ++layer) {
+      char* data = static_cast<char*>(layers[layer].data);
+      for (int64_t i = 0; i < count; ++i) {
+        std::memmove(data + dst[i] * bytes, data + src[i] * bytes, static_cast<size_t>(bytes));
+      }
+    }
+  });
+}
+
+}  // namespace somnus

@@ -1,0 +1,101 @@
+// Linear, packing and embedding: splits the work over threads; the arithmetic is in linear_impl.h.
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/ops.h"
+
+namespace somnus {
+namespace {
+
+using cpu::AsCpu;
+using cpu::CpuDevice;
+using cpu::ElementBytes;
+
+// A block of x rows that stays in a core's L2 cache while the panels pass by.
+constexpr int64_t kRowBlockBytes = 384 << 10;
+
+int64_t NumPanels(int64_t n) { return (n + cpu::kPanelWidth - 1) / cpu::kPanelWidth; }
+
+bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
+  return dtype == DataType::kF32 || (dtype == DataType::kBF16 && device.kernels().native_bf16);
+}
+
+// x as the kernel wants it: as it is, or as f32 in the workspace.
+void PrepareX(CpuDevice& device, const TensorView& x, cpu::LinearArgs* args) {
+  if (TakesActAsIs(device, x.dtype)) {
+    args->x = static_cast<const char*>(x.data);
+    args->x_stride = x.stride * ElementBytes(x.dtype);
+    return;
+  }
+  args->x = device.workspace();
+  args->x_stride = cpu::LinearRowBytes(x.cols);
+  device.ParallelFor(x.rows, x.rows * x.cols / 4, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      device.kernels().to_float(static_cast<const char*>(x.data) + r * x.stride * ElementBytes(x.dtype),
+                                x.dtype, x.cols,
+                                reinterpret_cast<float*>(device.workspace() + r * args->x_stride));
+    }
+  });
+}
+
+}  // namespace
+
+int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) {
+  return NumPanels(n) * cpu::PanelBytes(dtype, k);
+}
+
+void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
+                    const float* rows) {
+  AsCpu(device).kernels().pack_rows(weight, row_begin, num_rows, rows);
+}
+
+void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
+            const TensorView& y) {
+  if (x.rows == 0) return;
+  CpuDevice& cpu = AsCpu(device);
+  cpu::LinearArgs args{.x = nullptr,
+                       .x_stride = 0,
+                       .w = static_cast<const char*>(w.data),
+                       .n = w.n,
+                       .k = w.k,
+                       .bias = bias,
+                       .y = static_cast<float*>(y.data),
+                       .y_stride = y.stride};
+  PrepareX(cpu, x, &args);
+  const auto kernel = cpu.kernels().linear[static_cast<int>(w.dtype)];
+  const int64_t block_rows =
+      std::max(cpu.kernels().max_tile_rows, kRowBlockBytes / std::max<int64_t>(1, w.k * 2));
+  const int64_t blocks = (x.rows + block_rows - 1) / block_rows;
+  const int64_t panels = NumPanels(w.n);
+  // Items are ordered by block, then panel; a thread takes a contiguous range, thus one stream of weights per
+  // block.
+  cpu.ParallelFor(blocks * panels, x.rows * w.n * w.k / 32, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end;) {
+      const int64_t block = item / panels;
+      const int64_t stop = std::min(end, (block + 1) * panels);
+      kernel(args, x.rows * block / blocks, x.rows * (block + 1) / blocks, item - block * panels,
+             stop - block * panels);
+      item = stop;
+    }
+  });
+}
+
+void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin,
+               int64_t vocab_end, const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  cpu.ParallelFor(out.rows, out.rows * table.k * 2, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t id = token_ids[t];
+      if (id < vocab_begin || id >= vocab_end) {
+        std::memset(out.row<float>(t), 0, static_cast<size_t>(table.k) * sizeof(float));
+      } else {
+        cpu.kernels().unpack_row(table, id - vocab_begin, out.row<float>(t));
+      }
+    }
+  });
+}
+
+}  // namespace somnus

@@ -1,0 +1,101 @@
+// Norms, activations and row copies: splits the rows over threads; the arithmetic is in rows_impl.h.
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/ops.h"
+
+namespace somnus {
+namespace {
+
+using cpu::AsCpu;
+using cpu::CpuDevice;
+
+cpu::NormArgs MakeNormArgs(const TensorView& residual, const TensorView& delta, const float* weight,
+                           const float* bias, double eps, const TensorView& out) {
+  return {.residual = static_cast<float*>(residual.data),
+          .residual_stride = residual.stride,
+          .delta = static_cast<const float*>(delta.data),
+          .delta_stride = delta.stride,
+          .weight = weight,
+          .bias = bias,
+          .out = static_cast<char*>(out.data),
+          .out_stride = out.stride,
+          .out_type = out.dtype,
+          .cols = out.cols,
+          .eps = static_cast<float>(eps)};
+}
+
+cpu::ActivationArgs MakeActivationArgs(const TensorView& x, const TensorView& out) {
+  return {.x = static_cast<const float*>(x.data),
+          .x_stride = x.stride,
+          .out = static_cast<char*>(out.data),
+          .out_stride = out.stride,
+          .out_type = out.dtype,
+          .cols = out.cols};
+}
+
+}  // namespace
+
+void AddPositionEmbedding(Device& device, const int32_t* positions, const TensorView& table, int64_t offset,
+                          const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  cpu.ParallelFor(out.rows, out.rows * out.cols / 4, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      cpu.kernels().add(out.row<float>(t), table.row<float>(positions[t] + offset), out.cols);
+    }
+  });
+}
+
+void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
+                double eps, const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const cpu::NormArgs args = MakeNormArgs(residual, delta, weight, nullptr, eps, out);
+  cpu.ParallelFor(out.rows, out.rows * out.cols / 3,
+                  [&](int64_t begin, int64_t end) { cpu.kernels().rms_norm(args, begin, end); });
+}
+
+void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
+                  const float* bias, double eps, const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const cpu::NormArgs args = MakeNormArgs(residual, delta, weight, bias, eps, out);
+  cpu.ParallelFor(out.rows, out.rows * out.cols / 3,
+                  [&](int64_t begin, int64_t end) { cpu.kernels().layer_norm(args, begin, end); });
+}
+
+void Add(Device& device, const TensorView& residual, const TensorView& delta) {
+  CpuDevice& cpu = AsCpu(device);
+  cpu.ParallelFor(residual.rows, residual.rows * residual.cols / 6, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      cpu.kernels().add(residual.row<float>(t), delta.row<float>(t), residual.cols);
+  });
+}
+
+void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const cpu::ActivationArgs args = MakeActivationArgs(gate_up, out);
+  cpu.ParallelFor(out.rows, out.rows * out.cols * 2,
+                  [&](int64_t begin, int64_t end) { cpu.kernels().silu_and_mul(args, begin, end); });
+}
+
+void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out) {
+  CpuDevice& cpu = AsCpu(device);
+  const cpu::ActivationArgs args = MakeActivationArgs(x, out);
+  cpu.ParallelFor(out.rows, out.rows * out.cols * 2,
+                  [&](int64_t begin, int64_t end) { cpu.kernels().activate(args, f, begin, end); });
+}
+
+void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const TensorView& out) {
+  const int64_t element = cpu::ElementBytes(x.dtype);
+  const char* from = static_cast<const char*>(x.data);
+  char* to = static_cast<char*>(out.data);
+  AsCpu(device).ParallelFor(out.rows, out.rows * out.cols / 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      std::memcpy(to + r * out.stride * element, from + rows[r] * x.stride * element,
+                  static_cast<size_t>(out.cols * element));
+    }
+  });
+}
+
+}  // namespace somnus

@@ -1,0 +1,261 @@
+// Vectors of one instruction set. Included only by the kernels_*.cc units, each of which names its own
+// namespace in SOMNUS_ISA and sets its compiler flags, so that no function of one set can stand in for
+// another's. No include guard: this is a part of those units. Uses no standard templates for the same reason.
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/kernel_table.h"
+
+#if !defined(SOMNUS_ISA)
+#error "define SOMNUS_ISA, the namespace of this unit's kernels"
+#endif
+
+namespace somnus::cpu::SOMNUS_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kW = 16;
+#elif defined(__AVX2__)
+constexpr int kW = 8;
+#else
+constexpr int kW = 4;
+#endif
+
+typedef float VF __attribute__((vector_size(kW * 4), may_alias));
+typedef float VFu __attribute__((vector_size(kW * 4), may_alias, aligned(4)));
+typedef int32_t VI __attribute__((vector_size(kW * 4), may_alias));
+typedef uint32_t VU __attribute__((vector_size(kW * 4), may_alias));
+typedef uint32_t VUu __attribute__((vector_size(kW * 4), may_alias, aligned(4)));
+typedef uint16_t VH __attribute__((vector_size(kW * 2), may_alias));
+typedef uint16_t VHu __attribute__((vector_size(kW * 2), may_alias, aligned(2)));
+
+#define SOMNUS_INLINE inline __attribute__((always_inline))
+
+SOMNUS_INLINE int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
+SOMNUS_INLINE int64_t Max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+SOMNUS_INLINE VF Set(float x) { return x - VF{}; }
+SOMNUS_INLINE VU SetU(uint32_t x) { return x - VU{}; }
+SOMNUS_INLINE VF Load(const float* p) { return *reinterpret_cast<const VFu*>(p); }
+SOMNUS_INLINE void Store(float* p, VF v) { *reinterpret_cast<VFu*>(p) = v; }
+SOMNUS_INLINE VU LoadU(const void* p) { return *static_cast<const VUu*>(p); }
+
+// The first n < kW values, zero (or `fill`) in the other lanes.
+SOMNUS_INLINE VF LoadPart(const float* p, int64_t n, float fill = 0) {
+  VF v = Set(fill);
+  __builtin_memcpy(&v, p, static_cast<size_t>(n) * 4);
+  return v;
+}
+SOMNUS_INLINE void StorePart(float* p, VF v, int64_t n) {
+  __builtin_memcpy(p, &v, static_cast<size_t>(n) * 4);
+}
+
+SOMNUS_INLINE VF Fma(VF a, VF b, VF c) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The larger; b when a is NaN.
+SOMNUS_INLINE VF MaxV(VF a, VF b) { return a > b ? a : b; }
+SOMNUS_INLINE VF MinV(VF a, VF b) { return a < b ? a : b; }
+
+SOMNUS_INLINE float ReduceAdd(VF v) {
+  for (int w = kW / 2; w > 0; w /= 2) {
+    for (int i = 0; i < w; ++i) v[i] += v[i + w];
+  }
+  return v[0];
+}
+SOMNUS_INLINE float ReduceMax(VF v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float best = v[0];
+  for (int i = 1; i < kW; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+#endif
+}
+
+// ---- 16-bit floats
+// ------------------------------------------------------------------------------------------------
+
+SOMNUS_INLINE VF FromBf16(VH h) { return (VF)(__builtin_convertvector(h, VU) << 16); }
+SOMNUS_INLINE float FromBf16(uint16_t h) {
+  const uint32_t bits = static_cast<uint32_t>(h) << 16;
+  float x;
+  __builtin_memcpy(&x, &bits, 4);
+  return x;
+}
+
+// To nearest even; a NaN stays one.
+SOMNUS_INLINE VU Bf16Bits(VF x) {
+  const VU u = (VU)x;
+  const VU rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (VU)(x != x ? (VI)((u >> 16) | 0x40u) : (VI)rounded);
+}
+SOMNUS_INLINE VH ToBf16(VF x) { return __builtin_convertvector(Bf16Bits(x), VH); }
+SOMNUS_INLINE uint16_t ToBf16(float x) {
+  uint32_t u;
+  __builtin_memcpy(&u, &x, 4);
+  if (x != x) return static_cast<uint16_t>((u >> 16) | 0x40u);
+  return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+#if !defined(__F16C__)
+inline float FromF16Scalar(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
+  const uint32_t magnitude = h & 0x7fff;
+  float x;
+  if (magnitude < 0x400) {  // Zero or subnormal: a multiple of 2^-24.
+    x = static_cast<float>(magnitude) * 5.9604644775390625e-8f;
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, 4);
+    bits |= sign;
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+  }
+  const uint32_t bits =
+      sign | (magnitude >= 0x7c00 ? 0x7f800000 | (magnitude & 0x3ff) << 13 : (magnitude << 13) + 0x38000000);
+  __builtin_memcpy(&x, &bits, 4);
+  return x;
+}
+inline uint16_t ToF16Scalar(float x) {
+  uint32_t u;
+  __builtin_memcpy(&u, &x, 4);
+  const uint32_t sign = u >> 16 & 0x8000;
+  u &= 0x7fffffff;
+  if (u > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
+  if (u >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // Rounds to 65536 or more.
+  if (u < 0x38800000) {  // Subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits.
+    float magnitude;
+    __builtin_memcpy(&magnitude, &u, 4);
+    magnitude += 0.5f;
+    __builtin_memcpy(&u, &magnitude, 4);
+    return static_cast<uint16_t>(sign | (u - 0x3f000000));
+  }
+  return static_cast<uint16_t>(sign | ((u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13));
+}
+#endif
+
+SOMNUS_INLINE VF FromF16(VH h) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+  return (VF)_mm256_cvtph_ps((__m128i)h);
+#else
+  VF v;
+  for (int i = 0; i < kW; ++i) v[i] = FromF16Scalar(h[i]);
+  return v;
+#endif
+}
+SOMNUS_INLINE VH ToF16(VF x) {
+#if defined(__AVX512F__)
+  return (VH)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+  return (VH)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+  VH h;
+  for (int i = 0; i < kW; ++i) h[i] = ToF16Scalar(x[i]);
+  return h;
+#endif
+}
+
+// Element types, for templates over what is stored.
+struct F32 {
+  static constexpr DataType kType = DataType::kF32;
+  using Type = float;
+  static SOMNUS_INLINE VF Get(const float* p) { return Load(p); }
+  static SOMNUS_INLINE void Put(float* p, VF v) { Store(p, v); }
+};
+struct BF16 {
+  static constexpr DataType kType = DataType::kBF16;
+  using Type = uint16_t;
+  static SOMNUS_INLINE VF Get(const uint16_t* p) { return FromBf16(*reinterpret_cast<const VHu*>(p)); }
+  static SOMNUS_INLINE void Put(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToBf16(v); }
+};
+struct F16 {
+  static constexpr DataType kType = DataType::kF16;
+  using Type = uint16_t;
+  static SOMNUS_INLINE VF Get(const uint16_t* p) { return FromF16(*reinterpret_cast<const VHu*>(p)); }
+  static SOMNUS_INLINE void Put(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToF16(v); }
+};
+
+// The first n <= kW values of an element type; parts go through a buffer.
+template <typename E>
+SOMNUS_INLINE VF Get(const typename E::Type* p, int64_t n) {
+  if (n >= kW) return E::Get(p);
+  typename E::Type part[kW] = {};
+  __builtin_memcpy(part, p, static_cast<size_t>(n) * sizeof(part[0]));
+  return E::Get(part);
+}
+template <typename E>
+SOMNUS_INLINE void Put(typename E::Type* p, VF v, int64_t n) {
+  if (n >= kW) return E::Put(p, v);
+  typename E::Type part[kW];
+  E::Put(part, v);
+  __builtin_memcpy(p, part, static_cast<size_t>(n) * sizeof(part[0]));
+}
+
+// Calls fn(E{}) with the element type of `type`.
+template <typename Fn>
+SOMNUS_INLINE void WithElement(DataType type, const Fn& fn) {
+  if (type == DataType::kF32) return fn(F32{});
+  if (type == DataType::kBF16) return fn(BF16{});
+  fn(F16{});
+}
+
+// ---- Functions
+// -----------------------------------------------------------------------------------------------------
+
+// e^x, within 2 ulp on the normal range; 0 below -87.3, inf above 88.7, NaN for NaN. Cody-Waite reduction and
+// a degree 7 polynomial.
+SOMNUS_INLINE VF Exp(VF x) {
+  const VF clamped = MinV(MaxV(x, Set(-104.0f)), Set(89.0f));
+  const VF shift = Set(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
+  const VF t = Fma(clamped, Set(1.44269504f), shift);
+  const VF n = t - shift;
+  VF r = Fma(n, Set(-0.693359375f), clamped);
+  r = Fma(n, Set(2.12194440e-4f), r);
+  VF p = Set(1.98412698e-4f);
+  p = Fma(p, r, Set(1.38888889e-3f));
+  p = Fma(p, r, Set(8.33333333e-3f));
+  p = Fma(p, r, Set(4.16666667e-2f));
+  p = Fma(p, r, Set(1.66666667e-1f));
+  p = Fma(p, r, Set(0.5f));
+  p = Fma(p, r, Set(1.0f));
+  p = Fma(p, r, Set(1.0f));
+  // 2^n in two halves, as n reaches 128 and -150.
+  const VI i = (VI)t - 0x4b400000;
+  const VI half = i >> 1;
+  const VF scaled = p * (VF)((half + 127) << 23) * (VF)((i - half + 127) << 23);
+  const VF low = (VF)(x < Set(-87.3f) ? VI{} : (VI)scaled);
+  return (VF)(x != x ? (VI)x : (VI)low);
+}
+
+// log(x) for normal positive x, within 2 ulp or so.
+SOMNUS_INLINE VF Log(VF x) {
+  const VI bits = (VI)x;
+  // The mantissa is taken to [sqrt(1/2), sqrt(2)).
+  VI e = (bits - 0x3f3504f3) >> 23;
+  const VF m = (VF)(bits - (e << 23));
+  const VF f = m - 1.0f;
+  const VF s = f / (f + 2.0f);  // log(m) = 2 * atanh(s)
+  const VF z = s * s;
+  VF p = Set(0.22222222f);
+  p = Fma(p, z, Set(0.28571429f));
+  p = Fma(p, z, Set(0.4f));
+  p = Fma(p, z, Set(0.66666667f));
+  const VF ef = __builtin_convertvector(e, VF);
+  const VF log_m = Fma(s * z, p, s * 2.0f);
+  return Fma(ef, Set(0.69314718f), log_m);
+}
+
+}  // namespace
+}  // namespace somnus::cpu::SOMNUS_ISA

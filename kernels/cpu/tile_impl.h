@@ -1,0 +1,151 @@
+// The innermost loop of Linear and attention: a few rows times a few vectors of packed columns. Part of
+// kernels_*.cc.
+//
+// Every output element is one chain of multiply-adds over k in ascending order, whatever the tile's shape:
+// that is what makes results independent of the batch.
+
+namespace somnus::cpu::SOMNUS_ISA {
+namespace {
+
+// How packed elements and activations meet. One step takes kStepK values of k.
+struct TileF32 {
+  using E = F32;
+  using ActElement = F32;
+  static constexpr int kStepK = 1;
+  static constexpr int kABytes = 4;       // of one activation row per step
+  static constexpr int kBBytes = kW * 4;  // of one vector of packed columns per step
+  struct A {
+    VF x;
+  };
+  struct B {
+    VF w;
+  };
+  static SOMNUS_INLINE A LoadA(const char* p) { return {Set(*reinterpret_cast<const float*>(p))}; }
+  static SOMNUS_INLINE B LoadB(const char* p) { return {Load(reinterpret_cast<const float*>(p))}; }
+  static SOMNUS_INLINE VF Step(VF acc, A a, B b) { return Fma(a.x, b.w, acc); }
+};
+
+struct TileF16 : TileF32 {
+  using E = F16;
+  static constexpr int kBBytes = kW * 2;
+  static SOMNUS_INLINE B LoadB(const char* p) { return {F16::Get(reinterpret_cast<const uint16_t*>(p))}; }
+};
+
+#if defined(__AVX512BF16__)
+struct TileBF16 {
+  using E = BF16;
+  static constexpr int kStepK = 2;
+  static constexpr int kABytes = 4;
+  static constexpr int kBBytes = kW * 4;
+  using ActElement = BF16;
+  struct A {
+    __m512i x;
+  };
+  struct B {
+    __m512i w;
+  };
+  static SOMNUS_INLINE A LoadA(const char* p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, 4);
+    return {_mm512_set1_epi32(pair)};
+  }
+  static SOMNUS_INLINE B LoadB(const char* p) { return {_mm512_loadu_si512(p)}; }
+  static SOMNUS_INLINE B FirstOfPair(B b) { return {_mm512_and_si512(b.w, _mm512_set1_epi32(0xffff))}; }
+  static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
+    return (VF)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a.x, (__m512bh)b.w);
+  }
+};
+#else
+struct TileBF16 {
+  using E = BF16;
+  static constexpr int kStepK = 2;
+  static constexpr int kABytes = 8;
+  static constexpr int kBBytes = kW * 4;
+  using ActElement = F32;
+  struct A {
+    const float* x;
+  };
+  struct B {
+    VF low;
+    VF high;
+  };
+  static SOMNUS_INLINE A LoadA(const char* p) { return {reinterpret_cast<const float*>(p)}; }
+  static SOMNUS_INLINE B LoadB(const char* p) {
+    const VU pair = LoadU(p);
+    return {(VF)(pair << 16), (VF)(pair & 0xffff0000u)};
+  }
+  static SOMNUS_INLINE B FirstOfPair(B b) { return {b.low, VF{}}; }
+  static SOMNUS_INLINE VF Step(VF acc, A a, B b) {
+    return Fma(Set(a.x[1]), b.high, Fma(Set(a.x[0]), b.low, acc));
+  }
+};
+#endif
+
+// Vectors and rows of the largest tile: kMaxRows * kTileVectors accumulators stay in registers.
+#if defined(__AVX512F__)
+constexpr int kMaxRows = 14;
+#elif defined(__AVX2__)
+constexpr int kMaxRows = 5;
+#else
+constexpr int kMaxRows = 4;
+#endif
+constexpr int kTileVectors = 2;
+
+// acc[r][v] += sum over steps of a[r] * b[v]. Row r of a starts at a + r * a_stride; step s of column vector
+// v at b_begin[v] + s * b_stride. Three rows share one pointer, so that 14 rows fit the address registers.
+template <typename P, int kRows, int kVectors>
+SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_begin)[kVectors],
+                        int64_t b_stride, int64_t steps, VF (&acc)[kRows][kVectors]) {
+  constexpr int kBases = (kRows + 2) / 3;
+  const char* base[kBases];
+  const char* b[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) b[v] = b_begin[v];
+#pragma GCC unroll 8
+  for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_stride;
+#pragma GCC unroll 4
+  for (int64_t s = 0; s < steps; ++s) {
+    typename P::B w[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) w[v] = P::LoadB(b[v]);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const typename P::A x = P::LoadA(base[r / 3] + (r % 3) * a_stride);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = P::Step(acc[r][v], x, w[v]);
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) b[v] += b_stride;
+#pragma GCC unroll 8
+    for (int i = 0; i < kBases; ++i) base[i] += P::kABytes;
+  }
+}
+
+// One last step of which only the first value of each pair counts: the second may belong to nobody.
+template <typename P, int kRows, int kVectors>
+SOMNUS_INLINE void TileHalfStep(const char* a, int64_t a_stride, const char* const (&b)[kVectors],
+                                VF (&acc)[kRows][kVectors]) {
+  using Type = typename P::ActElement::Type;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    Type pair[2] = {};
+    __builtin_memcpy(pair, a + r * a_stride, sizeof(Type));
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const typename P::B w = P::FirstOfPair(P::LoadB(b[v]));
+      acc[r][v] = P::Step(acc[r][v], P::LoadA(reinterpret_cast<const char*>(pair)), w);
+    }
+  }
+}
+
+// Calls fn.template operator()<kRows>() for the run-time value rows in [1, kMaxRows].
+template <int kRows = 1, typename Fn>
+SOMNUS_INLINE void WithRows(int64_t rows, const Fn& fn) {
+  if constexpr (kRows < kMaxRows) {
+    if (rows != kRows) return WithRows<kRows + 1>(rows, fn);
+  }
+  fn.template operator()<kRows>();
+}
+
+}  // namespace
+}  // namespace somnus::cpu::SOMNUS_ISA
