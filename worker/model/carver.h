@@ -1,6 +1,6 @@
 #pragma once
-// Lays arrays out in one region. Run the same code twice: over nullptr to learn the size, over the region for the
-// pointers. Every array starts at a multiple of 64 bytes.
+// Lays arrays out in one region. Run the same code twice: over nullptr to learn the size, over the region for
+// the pointers. Every array starts at a multiple of 64 bytes.
 
 #include <cstdint>
 

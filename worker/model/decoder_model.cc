@@ -6,8 +6,8 @@
 
 namespace somnus {
 
-Activations Activations::Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
-                               int64_t max_tokens) {
+Activations Activations::Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards,
+                               DataType act, int64_t max_tokens) {
   const int64_t head_cols = shards.heads.size() * config.head_dim;
   const int64_t qkv_cols = (shards.heads.size() + 2 * shards.kv_heads.size()) * config.head_dim;
   const int64_t up_cols = (config.architecture == Architecture::kOpt ? 1 : 2) * shards.mlp.size();
@@ -30,7 +30,8 @@ Activations Activations::Carve(Carver* carver, const ModelConfig& config, const 
 }
 
 std::unique_ptr<DecoderModel> DecoderModel::Create(const ModelContext* context) {
-  return context->config->architecture == Architecture::kOpt ? MakeOptModel(context) : MakeLlamaModel(context);
+  return context->config->architecture == Architecture::kOpt ? MakeOptModel(context)
+                                                             : MakeLlamaModel(context);
 }
 
 absl::Status DecoderModel::AllReduce(const TensorView& x) {
@@ -39,23 +40,26 @@ absl::Status DecoderModel::AllReduce(const TensorView& x) {
   return c_.communicator->AllReduceSum(static_cast<float*>(x.data), x.rows * x.cols);
 }
 
-absl::Status DecoderModel::RowParallel(const StepInput& input, const TensorView& x, const LinearWeight& w, const float* bias,
-                                       const TensorView& y) {
+absl::Status DecoderModel::RowParallel(const StepInput& input, const TensorView& x, const LinearWeight& w,
+                                       const float* bias, const TensorView& y) {
   if (w.k > 0) {
     Linear(*c_.device, x, w, bias, y);
   } else {
-    // This rank has no columns and adds nothing: an embedding over an empty vocabulary is the op that writes zeros.
+    // This rank has no columns and adds nothing: an embedding over an empty vocabulary is the op that writes
+    // zeros.
     Embedding(*c_.device, input.token_ids, {nullptr, w.dtype, 0, y.cols}, 0, 0, y);
   }
   return AllReduce(y);
 }
 
 absl::Status DecoderModel::Embed(const StepInput& input, const TensorView& out) {
-  Embedding(*c_.device, input.token_ids, c_.weights->embedding, c_.shards->vocab.begin, c_.shards->vocab.end, out);
+  Embedding(*c_.device, input.token_ids, c_.weights->embedding, c_.shards->vocab.begin, c_.shards->vocab.end,
+            out);
   return AllReduce(out);
 }
 
-absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta) {
+absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, const TensorView& normed,
+                                     const TensorView& delta) {
   const LayerWeights& w = c_.weights->layers[layer];
   const int64_t num_tokens = input.batch.num_tokens, num_heads = c_.shards->heads.size();
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
@@ -63,9 +67,10 @@ absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, cons
     const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);  // f32 [T, (H + 2 KV) D]
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.config->head_dim));
     Linear(*c_.device, normed, w.qkv, w.qkv_bias, qkv);
-    QkNormRopeAndCache(*c_.device, qkv, num_heads, w.q_norm, w.k_norm, c_.config->norm_eps, c_.rope, input.batch,
-                       c_.kv_cache[layer]);
-    PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, scale, input.batch, c_.kv_cache[layer], heads);
+    QkNormRopeAndCache(*c_.device, qkv, num_heads, w.q_norm, w.k_norm, c_.config->norm_eps, c_.rope,
+                       input.batch, c_.kv_cache[layer]);
+    PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, scale, input.batch, c_.kv_cache[layer],
+                   heads);
   }
   return RowParallel(input, heads, w.out, w.out_bias, delta);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// A decoder-only transformer over kernels/ops.h, one rank's part of it. Each family's forward pass is written once and
-// reads like its paper; what they share (embedding, attention, row-parallel matrices) is here.
+// A decoder-only transformer over kernels/ops.h, one rank's part of it. Each family's forward pass is written
+// once and reads like its paper; what they share (embedding, attention, row-parallel matrices) is here.
 //
 // Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates.
 
@@ -23,18 +23,19 @@ namespace somnus {
 
 // Scratch between the ops of a layer. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
 struct Activations {
-  TensorView residual;   // f32 [Tmax, hidden]: the residual stream
-  TensorView residual2;  // f32 [Tmax, hidden]: for models that normalize the stream itself (OPT-350m)
-  TensorView delta;      // f32 [Tmax, hidden]: what a block adds to the stream
-  TensorView normed;     // act [Tmax, hidden]
-  TensorView qkv;        // f32 [Tmax, (H + 2 KV) D]
-  TensorView heads;      // act [Tmax, H D]
-  TensorView up;         // f32 [Tmax, 2 M]; OPT: [Tmax, M]
-  TensorView mlp;        // act [Tmax, M]
-  TensorView embedded;         // f32 [Tmax, embedding_dim], when it is not hidden
-  TensorView embedded_act;     // act [Tmax, embedding_dim], likewise
+  TensorView residual;      // f32 [Tmax, hidden]: the residual stream
+  TensorView residual2;     // f32 [Tmax, hidden]: for models that normalize the stream itself (OPT-350m)
+  TensorView delta;         // f32 [Tmax, hidden]: what a block adds to the stream
+  TensorView normed;        // act [Tmax, hidden]
+  TensorView qkv;           // f32 [Tmax, (H + 2 KV) D]
+  TensorView heads;         // act [Tmax, H D]
+  TensorView up;            // f32 [Tmax, 2 M]; OPT: [Tmax, M]
+  TensorView mlp;           // act [Tmax, M]
+  TensorView embedded;      // f32 [Tmax, embedding_dim], when it is not hidden
+  TensorView embedded_act;  // act [Tmax, embedding_dim], likewise
 
-  static Activations Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act, int64_t max_tokens);
+  static Activations Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
+                           int64_t max_tokens);
 };
 
 // What a model needs besides a step's input.
@@ -61,8 +62,8 @@ class DecoderModel {
   static std::unique_ptr<DecoderModel> Create(const ModelContext* context);
   virtual ~DecoderModel() = default;
 
-  // Runs all layers; writes the cache. Answers what the head multiplies: act [T, embedding_dim], valid until the
-  // next call. Only collectives can fail.
+  // Runs all layers; writes the cache. Answers what the head multiplies: act [T, embedding_dim], valid until
+  // the next call. Only collectives can fail.
   virtual absl::StatusOr<TensorView> Forward(const StepInput& input) = 0;
 
  protected:
@@ -71,9 +72,11 @@ class DecoderModel {
   // out (f32 [T, embedding_dim]) = the tokens' embeddings, whole on every rank.
   absl::Status Embed(const StepInput& input, const TensorView& out);
   // delta (f32 [T, hidden]) = attention over `normed` (act [T, hidden]), whole on every rank.
-  absl::Status Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
+  absl::Status Attention(int64_t layer, const StepInput& input, const TensorView& normed,
+                         const TensorView& delta);
   // y (f32 [T, hidden]) = x * w^T + bias, summed over the ranks' columns.
-  absl::Status RowParallel(const StepInput& input, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
+  absl::Status RowParallel(const StepInput& input, const TensorView& x, const LinearWeight& w,
+                           const float* bias, const TensorView& y);
 
   const ModelContext& c_;
 

@@ -1,4 +1,5 @@
-// Llama and its kin (Llama 2, arXiv 2307.09288; Qwen2 adds biases to q, k, v; Qwen3 normalizes each head's q and k):
+// Llama and its kin (Llama 2, arXiv 2307.09288; Qwen2 adds biases to q, k, v; Qwen3 normalizes each head's q
+// and k):
 //   x += Attention(RMSNorm(x)); x += W_down(silu(W_gate(RMSNorm(x))) * W_up(RMSNorm(x))).
 #include "proto/status_macros.h"
 #include "worker/model/decoder_model.h"
@@ -32,7 +33,8 @@ class LlamaModel : public DecoderModel {
   }
 
  private:
-  absl::Status Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta) {
+  absl::Status Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
+                   const TensorView& delta) {
     const TensorView gate_up = FirstRows(c_.act.up, input.batch.num_tokens);  // f32 [T, 2 M]
     const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
     if (w.up.n > 0) {
@@ -45,6 +47,8 @@ class LlamaModel : public DecoderModel {
 
 }  // namespace
 
-std::unique_ptr<DecoderModel> MakeLlamaModel(const ModelContext* context) { return std::make_unique<LlamaModel>(context); }
+std::unique_ptr<DecoderModel> MakeLlamaModel(const ModelContext* context) {
+  return std::make_unique<LlamaModel>(context);
+}
 
 }  // namespace somnus

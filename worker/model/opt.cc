@@ -1,5 +1,5 @@
-// OPT (arXiv 2205.01068): learned positions, LayerNorm before each block (OPT-350m: after it), a two-matrix MLP, biases
-// everywhere, and for OPT-350m an embedding narrower than the model.
+// OPT (arXiv 2205.01068): learned positions, LayerNorm before each block (OPT-350m: after it), a two-matrix
+// MLP, biases everywhere, and for OPT-350m an embedding narrower than the model.
 #include <utility>
 
 #include "proto/status_macros.h"
@@ -43,7 +43,8 @@ class OptModel : public DecoderModel {
       Linear(*c_.device, embedded_act, c_.weights->project_in, nullptr, x);
     }
     const int64_t rows = c_.config->max_position_embeddings + c_.config->position_offset;
-    const TensorView table = {const_cast<float*>(c_.weights->position_table), DataType::kF32, rows, x.cols, x.cols};
+    const TensorView table = {const_cast<float*>(c_.weights->position_table), DataType::kF32, rows, x.cols,
+                              x.cols};
     AddPositionEmbedding(*c_.device, input.batch.positions, table, c_.config->position_offset, x);
     return absl::OkStatus();
   }
@@ -73,7 +74,8 @@ class OptModel : public DecoderModel {
     return normed;
   }
 
-  // x = LN(x + Attention(x)); x = LN(x + MLP(x)): the stream itself is normalized, so it moves between two buffers.
+  // x = LN(x + Attention(x)); x = LN(x + MLP(x)): the stream itself is normalized, so it moves between two
+  // buffers.
   absl::StatusOr<TensorView> RunPostNorm(const StepInput& input) {
     const int64_t num_tokens = input.batch.num_tokens;
     TensorView x = FirstRows(c_.act.residual, num_tokens);
@@ -96,7 +98,8 @@ class OptModel : public DecoderModel {
     return x_act;
   }
 
-  absl::Status Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta) {
+  absl::Status Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
+                   const TensorView& delta) {
     const TensorView up = FirstRows(c_.act.up, input.batch.num_tokens);       // f32 [T, M]
     const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
     if (w.up.n > 0) {
@@ -119,6 +122,8 @@ class OptModel : public DecoderModel {
 
 }  // namespace
 
-std::unique_ptr<DecoderModel> MakeOptModel(const ModelContext* context) { return std::make_unique<OptModel>(context); }
+std::unique_ptr<DecoderModel> MakeOptModel(const ModelContext* context) {
+  return std::make_unique<OptModel>(context);
+}
 
 }  // namespace somnus

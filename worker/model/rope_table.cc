@@ -18,21 +18,22 @@ double Llama3Frequency(const RopeConfig& rope, double frequency) {
 
 }  // namespace
 
-std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim, const std::vector<float>& freq_factors) {
+std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim) {
+  if (rope.type == RopeConfig::Type::kNone) return {};
   std::vector<double> frequencies(head_dim / 2);
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     if (rope.type == RopeConfig::Type::kLinear) frequency /= rope.factor;
     if (rope.type == RopeConfig::Type::kLlama3) frequency = Llama3Frequency(rope, frequency);
-    if (!freq_factors.empty()) frequency /= freq_factors[i];
+    if (!rope.freq_factors.empty()) frequency /= rope.freq_factors[i];
     frequencies[i] = frequency;
   }
   return frequencies;
 }
 
 void FillRopeTable(const std::vector<double>& frequencies, int64_t num_positions, float* cos, float* sin) {
-  // Turning by one position costs four multiplications where sincos costs a hundred, which counts at 128 k positions;
-  // starting afresh every kStride positions keeps the error below 1e-13.
+  // Turning by one position costs four multiplications where sincos costs a hundred, which counts at 128 k
+  // positions; starting afresh every kStride positions keeps the error below 1e-13.
   constexpr int64_t kStride = 64;
   const int64_t width = static_cast<int64_t>(frequencies.size());
   std::vector<double> c(width), s(width), step_c(width), step_s(width);

@@ -9,9 +9,8 @@
 
 namespace somnus {
 
-// Radians per position of each rotated pair: [head_dim / 2]. `freq_factors` divides each one (GGUF's way to store the
-// llama3 rescaling, in which case `rope` says kDefault); empty: none.
-std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim, const std::vector<float>& freq_factors);
+// Radians per position of each rotated pair: [head_dim / 2]; empty when there is no rotation.
+std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim);
 
 // Fills cos and sin, f32 [num_positions, frequencies.size()] each.
 void FillRopeTable(const std::vector<double>& frequencies, int64_t num_positions, float* cos, float* sin);

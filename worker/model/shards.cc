@@ -37,7 +37,8 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
   shards.mlp = ShardRange(config.intermediate_size, rank, world_size);
   shards.vocab = ShardRange(config.vocab_size, rank, world_size);
   for (int r = 0; r < world_size; ++r) {
-    shards.max_vocab_rows = std::max(shards.max_vocab_rows, ShardRange(config.vocab_size, r, world_size).size());
+    shards.max_vocab_rows =
+        std::max(shards.max_vocab_rows, ShardRange(config.vocab_size, r, world_size).size());
   }
   return shards;
 }

@@ -1,7 +1,7 @@
 #pragma once
-// Which part of a model a rank holds (Megatron's tensor parallelism). Shards are ranges, not equal parts: rank r of n
-// owns [total * r / n, total * (r + 1) / n), so that every world size works. A range may be empty, but the last rank's
-// never is: what must be added exactly once (row-parallel biases) is added there.
+// Which part of a model a rank holds (Megatron's tensor parallelism). Shards are ranges, not equal parts:
+// rank r of n owns [total * r / n, total * (r + 1) / n), so that every world size works. A range may be
+// empty, but the last rank's never is: what must be added exactly once (row-parallel biases) is added there.
 
 #include <cstdint>
 #include <vector>
@@ -18,17 +18,18 @@ struct Range {
   bool empty() const { return begin == end; }
 };
 
-// Rank `rank`'s part of `total` items. Bounds are multiples of 64 (the kernels' panel width) where there are enough
-// items that this costs no balance.
+// Rank `rank`'s part of `total` items. Bounds are multiples of 64 (the kernels' panel width) where there are
+// enough items that this costs no balance.
 Range ShardRange(int64_t total, int rank, int world_size);
 
-// Plain data. Attention is cut between KV heads while there are enough of them, and each takes its query heads along;
-// with fewer KV heads than ranks query heads are cut, and the KV heads they need are held by several ranks.
+// Plain data. Attention is cut between KV heads while there are enough of them, and each takes its query
+// heads along; with fewer KV heads than ranks query heads are cut, and the KV heads they need are held by
+// several ranks.
 struct ModelShards {
   int rank = 0;
   int world_size = 1;
-  Range heads;     // query heads
-  Range kv_heads;  // KV heads that these need; empty when `heads` is
+  Range heads;                           // query heads
+  Range kv_heads;                        // KV heads that these need; empty when `heads` is
   std::vector<int32_t> kv_head_of_head;  // [heads.size()]: index into kv_heads
   Range mlp;                             // rows of the MLP's first matrices
   Range vocab;                           // rows of embedding and head

@@ -46,7 +46,8 @@ std::vector<WeightPlan::Job> WeightPlan::MakeJobs() const {
   }
   for (const Vector& vector : vectors_) {
     Job job{nullptr, &vector, {}, 0};
-    for (const WeightSource& source : vector.sources) job.bytes += source.rows.size() * source.cols.size() * 4;
+    for (const WeightSource& source : vector.sources)
+      job.bytes += source.rows.size() * source.cols.size() * 4;
     jobs.push_back(job);
   }
   return jobs;
@@ -58,8 +59,8 @@ absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& devi
     float* out = const_cast<float*>(*job.vector->target);  // ours: Bind pointed it into the region
     for (const WeightSource& source : job.vector->sources) {
       if (source.rows.empty()) continue;
-      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end, source.cols.begin,
-                                          source.cols.end, out));
+      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end,
+                                          source.cols.begin, source.cols.end, out));
       out += source.rows.size() * source.cols.size();
     }
     return absl::OkStatus();
@@ -72,7 +73,8 @@ absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& devi
     const int64_t end = std::min(job.rows.end, source_begin + source.rows.size());
     if (begin < end) {
       const int64_t shift = source.rows.begin - source_begin;
-      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, begin + shift, end + shift, source.cols.begin, source.cols.end,
+      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, begin + shift, end + shift, source.cols.begin,
+                                          source.cols.end,
                                           scratch->data() + (begin - job.rows.begin) * weight.k));
     }
     source_begin += source.rows.size();
@@ -81,7 +83,8 @@ absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& devi
   return absl::OkStatus();
 }
 
-absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device, const Progress& progress) const {
+absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device,
+                              const Progress& progress) const {
   const std::vector<Job> jobs = MakeJobs();
   int64_t total = 0;
   for (const Job& job : jobs) total += job.bytes;

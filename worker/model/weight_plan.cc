@@ -12,18 +12,26 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
 
 Range Whole(int64_t n) { return {0, n}; }
 Range Scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
 
 }  // namespace
 
-// Collects the plan; the first missing or misshapen tensor is kept as the status, and the rest is still walked.
+// Collects the plan; the first missing or misshapen tensor is kept as the status, and the rest is still
+// walked.
 class WeightPlanBuilder {
  public:
-  WeightPlanBuilder(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype, const Device& device)
-      : checkpoint_(checkpoint), config_(checkpoint.config()), shards_(shards), dtype_(dtype), device_(device) {
+  WeightPlanBuilder(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype,
+                    const Device& device)
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
+        shards_(shards),
+        dtype_(dtype),
+        device_(device) {
     plan_.weights_ = std::make_unique<ModelWeights>();
     plan_.weights_->layers.resize(config_.num_layers);
   }
@@ -45,10 +53,12 @@ class WeightPlanBuilder {
     // Some checkpoints were saved from the bare model, without its outer "model.".
     if (tensor == nullptr && name.rfind("model.", 0) == 0) tensor = checkpoint_.Find(name.substr(6));
     if (tensor == nullptr) {
-      Fail(absl::NotFoundError(absl::StrCat("tensor ", name, " of shape ", ShapeText(shape), " is missing in ", config_.name)));
+      Fail(absl::NotFoundError(
+          absl::StrCat("tensor ", name, " of shape ", ShapeText(shape), " is missing in ", config_.name)));
     } else if (tensor->shape != shape) {
-      Fail(absl::InvalidArgumentError(absl::StrCat("tensor ", name, " has shape ", ShapeText(tensor->shape), " in ",
-                                                   tensor->file, ", but the config asks for ", ShapeText(shape))));
+      Fail(absl::InvalidArgumentError(absl::StrCat("tensor ", name, " has shape ", ShapeText(tensor->shape),
+                                                   " in ", tensor->file, ", but the config asks for ",
+                                                   ShapeText(shape))));
     }
     return tensor;
   }
@@ -57,7 +67,8 @@ class WeightPlanBuilder {
     if (status_.ok()) status_ = std::move(status);
   }
 
-  WeightSource MatrixSource(const std::string& name, int64_t rows, int64_t cols, Range row_range, Range col_range) {
+  WeightSource MatrixSource(const std::string& name, int64_t rows, int64_t cols, Range row_range,
+                            Range col_range) {
     return {Expect(name, {rows, cols}), row_range, col_range};
   }
   WeightSource VectorSource(const std::string& name, int64_t size, Range range) {
@@ -75,7 +86,8 @@ class WeightPlanBuilder {
     target->k = sources[0].cols.size();
     for (const WeightSource& source : sources) target->n += source.rows.size();
     if (target->n == 0 || target->k == 0) return;
-    plan_.matrices_.push_back({target, Reserve(PackedWeightBytes(device_, dtype_, target->n, target->k)), std::move(sources)});
+    plan_.matrices_.push_back(
+        {target, Reserve(PackedWeightBytes(device_, dtype_, target->n, target->k)), std::move(sources)});
   }
 
   void AddVector(const float** target, std::vector<WeightSource> sources) {
@@ -105,7 +117,8 @@ class WeightPlanBuilder {
   }
 
   // A row-parallel matrix [hidden, total_in]: this rank's columns, and the bias where it is added.
-  void AddRowParallel(LinearWeight* weight, const float** bias, bool has_bias, const std::string& name, int64_t total_in, Range in) {
+  void AddRowParallel(LinearWeight* weight, const float** bias, bool has_bias, const std::string& name,
+                      int64_t total_in, Range in) {
     const int64_t hidden = config_.hidden_size;
     AddMatrix(weight, {MatrixSource(name + ".weight", hidden, total_in, Whole(hidden), in)});
     if (has_bias && shards_.last_rank()) AddNorm(bias, name + ".bias", hidden);
@@ -118,7 +131,8 @@ class WeightPlanBuilder {
               {MatrixSource(embedding_name, config_.vocab_size, config_.embedding_dim, shards_.vocab, in)});
     plan_.tied_ = config_.tie_word_embeddings;
     if (plan_.tied_) return;
-    AddMatrix(&weights.head, {MatrixSource("lm_head.weight", config_.vocab_size, config_.embedding_dim, shards_.vocab, in)});
+    AddMatrix(&weights.head,
+              {MatrixSource("lm_head.weight", config_.vocab_size, config_.embedding_dim, shards_.vocab, in)});
   }
 
   void AddLlama() {
@@ -138,15 +152,18 @@ class WeightPlanBuilder {
       AddNorm(&layer->k_norm, prefix + "self_attn.k_norm.weight", config_.head_dim);
     }
     AddRowParallel(&layer->out, &layer->out_bias, config_.attention_out_bias, prefix + "self_attn.o_proj",
-                   static_cast<int64_t>(config_.num_heads) * config_.head_dim, Scaled(shards_.heads, config_.head_dim));
+                   static_cast<int64_t>(config_.num_heads) * config_.head_dim,
+                   Scaled(shards_.heads, config_.head_dim));
     AddNorm(&layer->mlp_norm, prefix + "post_attention_layernorm.weight", hidden);
-    AddMatrix(&layer->up, {MatrixSource(prefix + "mlp.gate_proj.weight", mlp, hidden, shards_.mlp, Whole(hidden)),
-                           MatrixSource(prefix + "mlp.up_proj.weight", mlp, hidden, shards_.mlp, Whole(hidden))});
+    AddMatrix(&layer->up,
+              {MatrixSource(prefix + "mlp.gate_proj.weight", mlp, hidden, shards_.mlp, Whole(hidden)),
+               MatrixSource(prefix + "mlp.up_proj.weight", mlp, hidden, shards_.mlp, Whole(hidden))});
     if (config_.mlp_bias) {
       AddVector(&layer->up_bias, {VectorSource(prefix + "mlp.gate_proj.bias", mlp, shards_.mlp),
                                   VectorSource(prefix + "mlp.up_proj.bias", mlp, shards_.mlp)});
     }
-    AddRowParallel(&layer->down, &layer->down_bias, config_.mlp_bias, prefix + "mlp.down_proj", mlp, shards_.mlp);
+    AddRowParallel(&layer->down, &layer->down_bias, config_.mlp_bias, prefix + "mlp.down_proj", mlp,
+                   shards_.mlp);
   }
 
   void AddOpt() {
@@ -155,11 +172,13 @@ class WeightPlanBuilder {
     const int64_t hidden = config_.hidden_size, embedding = config_.embedding_dim;
     const int64_t positions = static_cast<int64_t>(config_.max_position_embeddings) + config_.position_offset;
     AddEmbeddingAndHead(prefix + "embed_tokens.weight");
-    AddVector(&weights.position_table,
-              {MatrixSource(prefix + "embed_positions.weight", positions, hidden, Whole(positions), Whole(hidden))});
+    AddVector(&weights.position_table, {MatrixSource(prefix + "embed_positions.weight", positions, hidden,
+                                                     Whole(positions), Whole(hidden))});
     if (embedding != hidden) {
-      AddMatrix(&weights.project_in, {MatrixSource(prefix + "project_in.weight", hidden, embedding, Whole(hidden), Whole(embedding))});
-      AddMatrix(&weights.project_out, {MatrixSource(prefix + "project_out.weight", embedding, hidden, Whole(embedding), Whole(hidden))});
+      AddMatrix(&weights.project_in, {MatrixSource(prefix + "project_in.weight", hidden, embedding,
+                                                   Whole(hidden), Whole(embedding))});
+      AddMatrix(&weights.project_out, {MatrixSource(prefix + "project_out.weight", embedding, hidden,
+                                                    Whole(embedding), Whole(hidden))});
     }
     for (int32_t i = 0; i < config_.num_layers && status_.ok(); ++i) {
       AddOptLayer(&weights.layers[i], absl::StrCat(prefix, "layers.", i, "."));
@@ -175,7 +194,8 @@ class WeightPlanBuilder {
     AddNorm(&layer->attention_norm_bias, prefix + "self_attn_layer_norm.bias", hidden);
     AddQkv(layer, prefix + "self_attn.");
     AddRowParallel(&layer->out, &layer->out_bias, config_.attention_out_bias, prefix + "self_attn.out_proj",
-                   static_cast<int64_t>(config_.num_heads) * config_.head_dim, Scaled(shards_.heads, config_.head_dim));
+                   static_cast<int64_t>(config_.num_heads) * config_.head_dim,
+                   Scaled(shards_.heads, config_.head_dim));
     AddNorm(&layer->mlp_norm, prefix + "final_layer_norm.weight", hidden);
     AddNorm(&layer->mlp_norm_bias, prefix + "final_layer_norm.bias", hidden);
     AddMatrix(&layer->up, {MatrixSource(prefix + "fc1.weight", mlp, hidden, shards_.mlp, Whole(hidden))});
@@ -192,15 +212,16 @@ class WeightPlanBuilder {
   absl::Status status_;
 };
 
-absl::StatusOr<WeightPlan> WeightPlan::Create(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype,
-                                              const Device& device) {
+absl::StatusOr<WeightPlan> WeightPlan::Create(const Checkpoint& checkpoint, const ModelShards& shards,
+                                              DataType dtype, const Device& device) {
   return WeightPlanBuilder(checkpoint, shards, dtype, device).Build();
 }
 
 void WeightPlan::Bind(void* base) {
   uint8_t* bytes = static_cast<uint8_t*>(base);
   for (const Matrix& matrix : matrices_) matrix.target->data = bytes + matrix.offset;
-  for (const Vector& vector : vectors_) *vector.target = reinterpret_cast<const float*>(bytes + vector.offset);
+  for (const Vector& vector : vectors_)
+    *vector.target = reinterpret_cast<const float*>(bytes + vector.offset);
   if (tied_) weights_->head = weights_->embedding;
 }
 

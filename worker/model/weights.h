@@ -1,10 +1,10 @@
 #pragma once
 // A rank's weights: where each lives in the one `weights` region, and how to fill it from a checkpoint.
 //
-// WeightPlan::Create looks every tensor up and checks its shape before any memory is taken, so that a checkpoint that
-// does not fit its config fails at once: NotFound or InvalidArgument with the tensor's name and both shapes.
-// Matrices that read the same input are fused (q, k, v; gate, up) and packed for the device; norms, biases and OPT's
-// position table are f32.
+// WeightPlan::Create looks every tensor up and checks its shape before any memory is taken, so that a
+// checkpoint that does not fit its config fails at once: NotFound or InvalidArgument with the tensor's name
+// and both shapes. Matrices that read the same input are fused (q, k, v; gate, up) and packed for the device;
+// norms, biases and OPT's position table are f32.
 
 #include <cstdint>
 #include <functional>
@@ -40,10 +40,10 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  LinearWeight embedding;                  // [V, embedding_dim]
-  const float* position_table = nullptr;   // [max_position_embeddings + offset, hidden]
-  LinearWeight project_in;                 // [hidden, embedding_dim], when they differ
-  LinearWeight project_out;                // [embedding_dim, hidden]
+  LinearWeight embedding;                 // [V, embedding_dim]
+  const float* position_table = nullptr;  // [max_position_embeddings + offset, hidden]
+  LinearWeight project_in;                // [hidden, embedding_dim], when they differ
+  LinearWeight project_out;               // [embedding_dim, hidden]
   std::vector<LayerWeights> layers;
   const float* final_norm = nullptr;       // [hidden]
   const float* final_norm_bias = nullptr;  // [hidden]
@@ -63,8 +63,8 @@ class WeightPlan {
   // bytes_loaded, bytes_total; from any thread, often.
   using Progress = std::function<void(int64_t, int64_t)>;
 
-  static absl::StatusOr<WeightPlan> Create(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype,
-                                           const Device& device);
+  static absl::StatusOr<WeightPlan> Create(const Checkpoint& checkpoint, const ModelShards& shards,
+                                           DataType dtype, const Device& device);
 
   int64_t region_bytes() const { return region_bytes_; }
   const ModelWeights& weights() const { return *weights_; }
@@ -89,7 +89,8 @@ class WeightPlan {
   struct Job;
 
   std::vector<Job> MakeJobs() const;
-  absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job, std::vector<float>* scratch) const;
+  absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
+                      std::vector<float>* scratch) const;
 
   std::unique_ptr<ModelWeights> weights_;
   std::vector<Matrix> matrices_;

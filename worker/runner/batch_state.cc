@@ -15,7 +15,8 @@ absl::Status Invalid(const Args&... args) {
 
 absl::Status CheckTokens(const google::protobuf::RepeatedField<int32_t>& ids, int32_t vocab_size) {
   for (int32_t id : ids) {
-    if (id < 0 || id >= vocab_size) return Invalid("token id ", id, " is outside the vocabulary of ", vocab_size);
+    if (id < 0 || id >= vocab_size)
+      return Invalid("token id ", id, " is outside the vocabulary of ", vocab_size);
   }
   return absl::OkStatus();
 }
@@ -34,7 +35,8 @@ void BatchState::Clear() {
 }
 
 absl::Status BatchState::CheckSlot(int32_t slot) const {
-  if (slot < 0 || slot >= limits_.max_num_seqs) return Invalid("slot ", slot, " is not one of ", limits_.max_num_seqs);
+  if (slot < 0 || slot >= limits_.max_num_seqs)
+    return Invalid("slot ", slot, " is not one of ", limits_.max_num_seqs);
   return absl::OkStatus();
 }
 
@@ -50,7 +52,8 @@ absl::Status BatchState::Free(const v1::StepRequest& request) {
 absl::Status BatchState::CheckCopies(const v1::StepRequest& request) const {
   for (const v1::BlockCopy& copy : request.copies()) {
     for (int32_t block : {copy.src(), copy.dst()}) {
-      if (block < 1 || block >= limits_.num_blocks) return Invalid("a copy names block ", block, " of ", limits_.num_blocks);
+      if (block < 1 || block >= limits_.num_blocks)
+        return Invalid("a copy names block ", block, " of ", limits_.num_blocks);
     }
   }
   return absl::OkStatus();
@@ -67,14 +70,17 @@ absl::Status BatchState::AddSequence(const v1::NewSequence& sequence) {
   const int32_t num_tokens = sequence.token_ids_size();
   if (slot.in_use) return Invalid("slot ", sequence.slot(), " is given to a new sequence but in use");
   if (num_tokens < 1 || num_tokens > limits_.max_model_len) {
-    return Invalid("slot ", sequence.slot(), ": ", num_tokens, " tokens, allowed are 1 to ", limits_.max_model_len);
+    return Invalid("slot ", sequence.slot(), ": ", num_tokens, " tokens, allowed are 1 to ",
+                   limits_.max_model_len);
   }
   if (sequence.num_prompt_tokens() < 1 || sequence.num_prompt_tokens() > num_tokens) {
-    return Invalid("slot ", sequence.slot(), ": ", sequence.num_prompt_tokens(), " prompt tokens of ", num_tokens);
+    return Invalid("slot ", sequence.slot(), ": ", sequence.num_prompt_tokens(), " prompt tokens of ",
+                   num_tokens);
   }
   if (sequence.num_computed_tokens() < 0 || sequence.num_computed_tokens() >= num_tokens ||
       sequence.num_computed_tokens() % limits_.block_size != 0) {
-    return Invalid("slot ", sequence.slot(), ": ", sequence.num_computed_tokens(), " computed tokens of ", num_tokens);
+    return Invalid("slot ", sequence.slot(), ": ", sequence.num_computed_tokens(), " computed tokens of ",
+                   num_tokens);
   }
   RETURN_IF_ERROR(CheckTokens(sequence.token_ids(), limits_.vocab_size));
   RETURN_IF_ERROR(ParseSampling(sequence.sampling(), limits_.vocab_size, &slot.sampling));
@@ -99,13 +105,15 @@ absl::Status BatchState::AddSequence(const v1::NewSequence& sequence) {
   return absl::OkStatus();
 }
 
-absl::Status BatchState::AppendBlocks(int32_t slot, const google::protobuf::RepeatedField<int32_t>& block_ids) {
+absl::Status BatchState::AppendBlocks(int32_t slot,
+                                      const google::protobuf::RepeatedField<int32_t>& block_ids) {
   std::vector<int32_t>& table = slots_[slot].block_ids;
   if (block_ids.size() > limits_.max_blocks_per_seq() - static_cast<int32_t>(table.size())) {
     return Invalid("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
   }
   for (int32_t block : block_ids) {
-    if (block < 1 || block >= limits_.num_blocks) return Invalid("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
+    if (block < 1 || block >= limits_.num_blocks)
+      return Invalid("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
     table.push_back(block);
   }
   return absl::OkStatus();
@@ -115,7 +123,8 @@ absl::Status BatchState::Schedule(const v1::StepRequest& request) {
   scheduled_.clear();
   num_scheduled_tokens_ = 0;
   std::fill(slot_scheduled_.begin(), slot_scheduled_.end(), false);
-  for (const v1::ScheduledSequence& sequence : request.sequences()) RETURN_IF_ERROR(ScheduleSequence(sequence));
+  for (const v1::ScheduledSequence& sequence : request.sequences())
+    RETURN_IF_ERROR(ScheduleSequence(sequence));
   return absl::OkStatus();
 }
 
@@ -128,13 +137,15 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
 
   const int32_t known = static_cast<int32_t>(slot.tokens.size()), n = sequence.num_tokens();
   if (n < 1 || n > known - slot.num_computed) {
-    return Invalid("slot ", sequence.slot(), ": ", n, " tokens scheduled, ", known - slot.num_computed, " are known");
+    return Invalid("slot ", sequence.slot(), ": ", n, " tokens scheduled, ", known - slot.num_computed,
+                   " are known");
   }
   if (n > limits_.max_num_batched_tokens - num_scheduled_tokens_) {
     return Invalid("more than ", limits_.max_num_batched_tokens, " tokens");
   }
   const int32_t end = slot.num_computed + n;
-  if (end > limits_.max_model_len) return Invalid("slot ", sequence.slot(), ": ", end, " tokens, more than max_model_len");
+  if (end > limits_.max_model_len)
+    return Invalid("slot ", sequence.slot(), ": ", end, " tokens, more than max_model_len");
   RETURN_IF_ERROR(AppendBlocks(sequence.slot(), sequence.new_block_ids()));
   if (static_cast<int64_t>(slot.block_ids.size()) * limits_.block_size < end) {
     return Invalid("slot ", sequence.slot(), ": ", slot.block_ids.size(), " blocks for ", end, " tokens");
@@ -155,7 +166,8 @@ absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, Sl
   *out = SlotSampling();
   // Written so that NaN is refused too.
   if (!(proto.temperature() >= 0)) return Invalid("temperature ", proto.temperature());
-  if (proto.temperature() > 0 && !(proto.top_p() > 0 && proto.top_p() <= 1)) return Invalid("top_p ", proto.top_p());
+  if (proto.temperature() > 0 && !(proto.top_p() > 0 && proto.top_p() <= 1))
+    return Invalid("top_p ", proto.top_p());
   if (!(proto.min_p() >= 0 && proto.min_p() <= 1)) return Invalid("min_p ", proto.min_p());
   if (!(proto.repetition_penalty() > 0)) return Invalid("repetition_penalty ", proto.repetition_penalty());
   if (proto.num_logprobs() > kMaxLogprobs || proto.num_prompt_logprobs() > kMaxLogprobs) {
@@ -182,7 +194,8 @@ absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, Sl
   }
   for (const v1::BadWord& word : proto.bad_words()) {
     RETURN_IF_ERROR(CheckTokens(word.token_ids(), vocab_size));
-    if (word.token_ids_size() > 0) out->bad_words.emplace_back(word.token_ids().begin(), word.token_ids().end());
+    if (word.token_ids_size() > 0)
+      out->bad_words.emplace_back(word.token_ids().begin(), word.token_ids().end());
   }
   return absl::OkStatus();
 }

@@ -1,10 +1,10 @@
 #pragma once
-// What a rank remembers of the running sequences between steps, one slot each: tokens, block table, sampling. Changed
-// only by step messages and by the tokens that were sampled, so that all ranks hold the same.
+// What a rank remembers of the running sequences between steps, one slot each: tokens, block table, sampling.
+// Changed only by step messages and by the tokens that were sampled, so that all ranks hold the same.
 //
-// Every number from the wire is checked here before anything uses it as an index: InvalidArgument names slot and
-// reason. A slot may be scheduled after its sequence has stopped (the coordinator learns it one step later): it is
-// ordinary work whose result nobody reads.
+// Every number from the wire is checked here before anything uses it as an index: InvalidArgument names slot
+// and reason. A slot may be scheduled after its sequence has stopped (the coordinator learns it one step
+// later): it is ordinary work whose result nobody reads.
 
 #include <cstdint>
 #include <utility>
@@ -49,7 +49,9 @@ struct SlotSampling {
   std::vector<int32_t> allowed_token_ids;
   std::vector<std::vector<int32_t>> bad_words;  // none is empty
 
-  bool has_penalties() const { return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1; }
+  bool has_penalties() const {
+    return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1;
+  }
 };
 
 // How often a token occurs in a sequence, as the penalties see it.
@@ -85,7 +87,8 @@ class BatchState {
   void SetNumBlocks(int32_t num_blocks) { limits_.num_blocks = num_blocks; }
   const BatchLimits& limits() const { return limits_; }
 
-  // The parts of a StepRequest, in the order in which they apply. After an error the state is undefined but safe.
+  // The parts of a StepRequest, in the order in which they apply. After an error the state is undefined but
+  // safe.
   absl::Status Free(const v1::StepRequest& request);
   absl::Status CheckCopies(const v1::StepRequest& request) const;
   absl::Status Add(const v1::StepRequest& request);

@@ -27,7 +27,8 @@ absl::StatusOr<v1::StepReply> ModelRunnerImpl::ExecuteStep(const v1::StepRequest
   RETURN_IF_ERROR(state_.Schedule(request));
   if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(communicator_->rank() == 0 ? &reply : nullptr));
   reply.set_compute_us(
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count());
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start)
+          .count());
   return reply;
 }
 
@@ -36,7 +37,8 @@ absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
   if (request.copies().empty() || shards_.kv_heads.empty()) return absl::OkStatus();
   auto flush = [&](int64_t count) {
     if (count > 0) {
-      CopyBlocks(*device_, context_.kv_cache.data(), static_cast<int64_t>(context_.kv_cache.size()), copies_src_, copies_dst_, count);
+      CopyBlocks(*device_, context_.kv_cache.data(), static_cast<int64_t>(context_.kv_cache.size()),
+                 copies_src_, copies_dst_, count);
     }
   };
   int64_t count = 0;
@@ -81,7 +83,8 @@ absl::Status ModelRunnerImpl::ComputePromptLogprobs(const TensorView& hidden, v1
 
 absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden, v1::StepReply* reply) {
   const absl::Span<const LogitRow> rows = arrays_.sample_rows();
-  const bool greedy = std::all_of(rows.begin(), rows.end(), [&](const LogitRow& row) { return IsPlainGreedy(state_.slot(row.slot)); });
+  const bool greedy = std::all_of(rows.begin(), rows.end(),
+                                  [&](const LogitRow& row) { return IsPlainGreedy(state_.slot(row.slot)); });
   for (size_t begin = 0; begin < rows.size(); begin += head_.max_rows()) {
     const absl::Span<const LogitRow> piece = rows.subspan(begin, head_.max_rows());
     int32_t* tokens = tokens_.data() + begin;

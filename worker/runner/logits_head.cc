@@ -15,7 +15,8 @@ int64_t LogitsHead::MaxRows(int64_t vocab_size, int64_t max_num_seqs) {
   return std::min(affordable, std::max<int64_t>(64, max_num_seqs));
 }
 
-void LogitsHead::Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act, int64_t max_rows) {
+void LogitsHead::Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
+                       int64_t max_rows) {
   max_rows_ = max_rows;
   rows_ = carver->Take<int32_t>(max_rows);
   gathered_hidden_ = carver->TakeMatrix(act, max_rows, config.embedding_dim);
@@ -63,7 +64,8 @@ absl::StatusOr<TensorView> LogitsHead::Logits(const TensorView& hidden, absl::Sp
   return whole;
 }
 
-absl::Status LogitsHead::ArgMaxTokens(const TensorView& hidden, absl::Span<const LogitRow> rows, int32_t* tokens) {
+absl::Status LogitsHead::ArgMaxTokens(const TensorView& hidden, absl::Span<const LogitRow> rows,
+                                      int32_t* tokens) {
   const TensorView local = LocalLogits(hidden, rows);
   const int world_size = c_->communicator->world_size();
   if (local.cols > 0) {
@@ -74,12 +76,14 @@ absl::Status LogitsHead::ArgMaxTokens(const TensorView& hidden, absl::Span<const
   RETURN_IF_ERROR(c_->device->Synchronize());
   const ScoredToken* all = best_;
   if (world_size > 1) {
-    RETURN_IF_ERROR(c_->communicator->AllGather(best_, local.rows * static_cast<int64_t>(sizeof(ScoredToken)), ranks_best_));
+    RETURN_IF_ERROR(c_->communicator->AllGather(best_, local.rows * static_cast<int64_t>(sizeof(ScoredToken)),
+                                                ranks_best_));
     all = ranks_best_;
   }
   for (int64_t row = 0; row < local.rows; ++row) {
     ScoredToken best = all[row];
-    for (int rank = 1; rank < world_size; ++rank) {  // ranks hold ascending ids, so > keeps the smallest among equals
+    for (int rank = 1; rank < world_size;
+         ++rank) {  // ranks hold ascending ids, so > keeps the smallest among equals
       const ScoredToken& other = all[rank * local.rows + row];
       if (best.id < 0 || other.value > best.value) best = other;
     }

@@ -1,7 +1,7 @@
 #pragma once
-// From the last layer's output to logits, for the rows that need them. The head is vocabulary-parallel: each rank
-// multiplies its rows of the table, then either whole logits are gathered, or, when only the largest counts, one
-// (value, id) per rank.
+// From the last layer's output to logits, for the rows that need them. The head is vocabulary-parallel: each
+// rank multiplies its rows of the table, then either whole logits are gathered, or, when only the largest
+// counts, one (value, id) per rank.
 
 #include <cstdint>
 
@@ -20,7 +20,8 @@ class LogitsHead {
   // The most rows of one call for that vocabulary: bounds the logits' memory to about 64 MB a copy.
   static int64_t MaxRows(int64_t vocab_size, int64_t max_num_seqs);
 
-  void Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act, int64_t max_rows);
+  void Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
+             int64_t max_rows);
   void Bind(const ModelContext* context) { c_ = context; }
 
   int64_t max_rows() const { return max_rows_; }
@@ -38,13 +39,13 @@ class LogitsHead {
 
   const ModelContext* c_ = nullptr;
   int64_t max_rows_ = 0;
-  int32_t* rows_ = nullptr;              // [R]
-  TensorView gathered_hidden_;           // act [R, embedding_dim]
-  TensorView local_;                     // f32 [R, max_vocab_rows]
-  float* ranks_logits_ = nullptr;        // [world][R, max_vocab_rows], when world > 1
-  TensorView whole_;                     // f32 [R, vocab], when world > 1
-  ScoredToken* best_ = nullptr;          // [R]
-  ScoredToken* ranks_best_ = nullptr;    // [world][R]
+  int32_t* rows_ = nullptr;            // [R]
+  TensorView gathered_hidden_;         // act [R, embedding_dim]
+  TensorView local_;                   // f32 [R, max_vocab_rows]
+  float* ranks_logits_ = nullptr;      // [world][R, max_vocab_rows], when world > 1
+  TensorView whole_;                   // f32 [R, vocab], when world > 1
+  ScoredToken* best_ = nullptr;        // [R]
+  ScoredToken* ranks_best_ = nullptr;  // [world][R]
 };
 
 }  // namespace somnus

@@ -2,6 +2,7 @@
 #include "worker/runner/model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -28,16 +29,18 @@ BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& confi
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Load(const Checkpoint& checkpoint, const ModelRunnerOptions& options,
+absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Load(const Checkpoint& checkpoint,
+                                                               const ModelRunnerOptions& options,
                                                                Device* device, Communicator* communicator,
-                                                               SleepableAllocator* allocator, const Progress& progress) {
+                                                               SleepableAllocator* allocator,
+                                                               const Progress& progress) {
   auto runner = std::make_unique<ModelRunnerImpl>(checkpoint, options, device, communicator, allocator);
   RETURN_IF_ERROR(runner->Init(checkpoint, progress));
   return runner;
 }
 
-ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
-                                 Communicator* communicator, SleepableAllocator* allocator)
+ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunnerOptions& options,
+                                 Device* device, Communicator* communicator, SleepableAllocator* allocator)
     : config_(checkpoint.config()),
       options_(options),
       device_(device),
@@ -56,14 +59,17 @@ ModelRunnerImpl::~ModelRunnerImpl() {
 absl::Status ModelRunnerImpl::CheckOptions() const {
   const ModelRunnerOptions& o = options_;
   if (o.max_num_seqs < 1 || o.max_num_batched_tokens < 1 || o.max_model_len < 1 || o.block_size < 1) {
-    return absl::InvalidArgumentError("max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
+    return absl::InvalidArgumentError(
+        "max_num_seqs, max_num_batched_tokens, max_model_len and block_size must be positive");
   }
   if (config_.rope.type != RopeConfig::Type::kNone && config_.head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("rotary embedding needs an even head_dim, not ", config_.head_dim));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rotary embedding needs an even head_dim, not ", config_.head_dim));
   }
   if (config_.architecture == Architecture::kOpt && o.max_model_len > config_.max_position_embeddings) {
     return absl::InvalidArgumentError(absl::StrCat("max_model_len ", o.max_model_len, " is more than the ",
-                                                   config_.max_position_embeddings, " positions that the model has"));
+                                                   config_.max_position_embeddings,
+                                                   " positions that the model has"));
   }
   return absl::OkStatus();
 }
@@ -71,8 +77,13 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
   RETURN_IF_ERROR(CheckOptions());
   ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
-  RETURN_IF_ERROR(ReadRope(checkpoint));
-  ASSIGN_OR_RETURN(weights_region_, allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
+  rope_frequencies_ = RopeFrequencies(config_.rope, config_.head_dim);
+  for (double frequency : rope_frequencies_) {
+    if (!std::isfinite(frequency))
+      return absl::InvalidArgumentError("the config's rope parameters give no finite frequencies");
+  }
+  ASSIGN_OR_RETURN(weights_region_,
+                   allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
   RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, progress));
   RETURN_IF_ERROR(AllocateWorkspace());
@@ -85,24 +96,6 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   head_.Bind(&context_);
   sampler_.Bind(device_);
   tokens_.resize(options_.max_num_seqs);
-  return absl::OkStatus();
-}
-
-absl::Status ModelRunnerImpl::ReadRope(const Checkpoint& checkpoint) {
-  if (config_.rope.type == RopeConfig::Type::kNone) return absl::OkStatus();
-  std::vector<float> factors;
-  if (const TensorInfo* tensor = checkpoint.Find("rope_freqs.weight"); tensor != nullptr) {
-    if (tensor->shape != std::vector<int64_t>{config_.head_dim / 2}) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor rope_freqs.weight must have shape [", config_.head_dim / 2, "], half of head_dim"));
-    }
-    factors.resize(config_.head_dim / 2);
-    RETURN_IF_ERROR(checkpoint.ReadRows(*tensor, 0, config_.head_dim / 2, 0, 1, factors.data()));
-    for (float factor : factors) {
-      if (!(factor > 0)) return absl::InvalidArgumentError("tensor rope_freqs.weight holds a factor that is not positive");
-    }
-  }
-  rope_frequencies_ = RopeFrequencies(config_.rope, config_.head_dim, factors);
   return absl::OkStatus();
 }
 
@@ -128,11 +121,12 @@ absl::Status ModelRunnerImpl::AllocateWorkspace() {
   const int64_t head_cols = shards_.heads.size() * config_.head_dim;
   OpsLimits limits;
   limits.max_tokens = options_.max_num_batched_tokens;
-  limits.max_seqs = std::max<int64_t>(options_.max_num_seqs, LogitsHead::MaxRows(config_.vocab_size, options_.max_num_seqs));
-  limits.max_k = std::max({static_cast<int64_t>(config_.hidden_size), static_cast<int64_t>(config_.embedding_dim), head_cols,
-                           shards_.mlp.size()});
-  limits.max_n = std::max({limits.max_k, head_cols + 2 * shards_.kv_heads.size() * config_.head_dim, 2 * shards_.mlp.size(),
-                           shards_.vocab.size()});
+  limits.max_seqs = std::max<int64_t>(options_.max_num_seqs,
+                                      LogitsHead::MaxRows(config_.vocab_size, options_.max_num_seqs));
+  limits.max_k = std::max({static_cast<int64_t>(config_.hidden_size),
+                           static_cast<int64_t>(config_.embedding_dim), head_cols, shards_.mlp.size()});
+  limits.max_n = std::max({limits.max_k, head_cols + 2 * shards_.kv_heads.size() * config_.head_dim,
+                           2 * shards_.mlp.size(), shards_.vocab.size()});
   limits.num_heads = shards_.heads.size();
   limits.head_dim = config_.head_dim;
   limits.block_size = options_.block_size;
@@ -159,7 +153,8 @@ void ModelRunnerImpl::FillSmallTables() {
 
 int64_t ModelRunnerImpl::LayerBlockBytes() const {
   if (shards_.kv_heads.empty()) return 0;
-  return KvBlockBytes(*device_, options_.dtype, options_.block_size, shards_.kv_heads.size(), config_.head_dim);
+  return KvBlockBytes(*device_, options_.dtype, options_.block_size, shards_.kv_heads.size(),
+                      config_.head_dim);
 }
 
 int64_t ModelRunnerImpl::kv_block_bytes() const {
@@ -195,8 +190,8 @@ absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks) {
 }
 
 absl::Status ModelRunnerImpl::Profile() {
-  // On a host everything that a step touches lies in regions that are resident since they were mapped; a short step
-  // only warms the code. A device allocates and loads lazily, so there the largest batch runs.
+  // On a host everything that a step touches lies in regions that are resident since they were mapped; a
+  // short step only warms the code. A device allocates and loads lazily, so there the largest batch runs.
   const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
   const int32_t num_tokens = device_->kind() == DeviceKind::kCpu ? std::min(batch, 8) : batch;
   const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
@@ -230,8 +225,10 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
       other.num_kv_heads != config_.num_kv_heads || other.head_dim != config_.head_dim ||
       other.intermediate_size != config_.intermediate_size || other.vocab_size != config_.vocab_size ||
       plan.region_bytes() != plan_.region_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
+    return absl::InvalidArgumentError(
+        absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
   }
+  allocator_->DropBackups(kWeightsTag);  // they would restore what was there before
   plan.Bind(weights_region_);
   return plan.Fill(checkpoint, *device_, progress);
 }

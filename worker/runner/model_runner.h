@@ -1,8 +1,8 @@
 #pragma once
 // One rank's model, its KV cache and its batch state; runs steps. Used by the runner thread alone.
 //
-// Borrowed, and must outlive the runner: device, communicator, allocator. The checkpoint is needed during Load only.
-// All large memory comes from the allocator, under the tags weights, kv_cache and workspace.
+// Borrowed, and must outlive the runner: device, communicator, allocator. The checkpoint is needed during
+// Load only. All large memory comes from the allocator, under the tags weights, kv_cache and workspace.
 
 #include <cstdint>
 #include <functional>
@@ -32,22 +32,24 @@ class ModelRunner {
   // bytes_loaded, bytes_total of this rank's shard; from any thread, often.
   using Progress = std::function<void(int64_t, int64_t)>;
 
-  // Checks that the checkpoint has every tensor that the architecture needs, in the right shape; allocates and fills
-  // `weights`; allocates `workspace`. NotFound / InvalidArgument name the tensor.
-  static absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
-                                                           Communicator* communicator, SleepableAllocator* allocator,
+  // Checks that the checkpoint has every tensor that the architecture needs, in the right shape; allocates
+  // and fills `weights`; allocates `workspace`. NotFound / InvalidArgument name the tensor.
+  static absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const Checkpoint& checkpoint,
+                                                           const ModelRunnerOptions& options, Device* device,
+                                                           Communicator* communicator,
+                                                           SleepableAllocator* allocator,
                                                            const Progress& progress);
   virtual ~ModelRunner() = default;
 
   // Bytes of one block over all layers, K and V, this rank's heads.
   virtual int64_t kv_block_bytes() const = 0;
-  // Runs one step at the largest batch on scratch memory, so that everything that a step touches is resident when the
-  // caller measures what is left for the KV cache.
+  // Runs one step at the largest batch on scratch memory, so that everything that a step touches is resident
+  // when the caller measures what is left for the KV cache.
   virtual absl::Status Profile() = 0;
   virtual absl::Status AllocateKvCache(int32_t num_blocks) = 0;
 
-  // Applies one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none. An error
-  // leaves the runner failed: every later call answers the same error.
+  // Applies one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none.
+  // An error leaves the runner failed: every later call answers the same error.
   virtual absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request) = 0;
 
   // After a level-2 sleep the weights region is mapped but empty: reads them again from the checkpoint.

@@ -1,5 +1,6 @@
 #pragma once
-// The one implementation of ModelRunner. Its host memory is small; everything large is in regions of the allocator.
+// The one implementation of ModelRunner. Its host memory is small; everything large is in regions of the
+// allocator.
 
 #include <memory>
 #include <utility>
@@ -20,8 +21,8 @@ inline constexpr int64_t kMaxCopies = 256;
 
 class ModelRunnerImpl : public ModelRunner {
  public:
-  ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device, Communicator* communicator,
-                  SleepableAllocator* allocator);
+  ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
+                  Communicator* communicator, SleepableAllocator* allocator);
   ~ModelRunnerImpl() override;
 
   absl::Status Init(const Checkpoint& checkpoint, const Progress& progress);
@@ -35,8 +36,6 @@ class ModelRunnerImpl : public ModelRunner {
 
  private:
   absl::Status CheckOptions() const;
-  // Reads the one tensor that rotary embedding may need (GGUF's frequency factors).
-  absl::Status ReadRope(const Checkpoint& checkpoint);
   absl::Status AllocateWorkspace();
   void FillSmallTables();
   // Lays out everything in the workspace region; over nullptr to learn its size.
@@ -64,11 +63,11 @@ class ModelRunnerImpl : public ModelRunner {
   // Views into workspace.
   void* ops_scratch_ = nullptr;
   int64_t ops_scratch_bytes_ = 0;
-  float* rope_cos_ = nullptr;              // [max_model_len, head_dim / 2]
-  float* rope_sin_ = nullptr;              // likewise
-  int32_t* kv_head_of_head_ = nullptr;     // [H]
-  int32_t* copies_src_ = nullptr;          // [kMaxCopies]
-  int32_t* copies_dst_ = nullptr;          // [kMaxCopies]
+  float* rope_cos_ = nullptr;           // [max_model_len, head_dim / 2]
+  float* rope_sin_ = nullptr;           // likewise
+  int32_t* kv_head_of_head_ = nullptr;  // [H]
+  int32_t* copies_src_ = nullptr;       // [kMaxCopies]
+  int32_t* copies_dst_ = nullptr;       // [kMaxCopies]
 
   std::vector<double> rope_frequencies_;
   ModelContext context_;

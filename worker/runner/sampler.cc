@@ -69,7 +69,8 @@ void Sampler::Carve(Carver* carver, int64_t vocab_size, int64_t max_rows) {
   sample_rows_ = carver->Take<SampleRow>(max_rows);
 }
 
-void Sampler::KeepRawLogits(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state) {
+void Sampler::KeepRawLogits(const TensorView& logits, absl::Span<const LogitRow> rows,
+                            const BatchState& state) {
   num_raw_ = 0;
   max_alternatives_ = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -81,8 +82,8 @@ void Sampler::KeepRawLogits(const TensorView& logits, absl::Span<const LogitRow>
   if (num_raw_ > 0) GatherRows(*device_, logits, raw_rows_, FirstRows(raw_, num_raw_));
 }
 
-void Sampler::SampleRows(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state, int32_t* tokens,
-                         v1::StepReply* reply) {
+void Sampler::SampleRows(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state,
+                         int32_t* tokens, v1::StepReply* reply) {
   num_raw_ = 0;
   if (reply != nullptr) KeepRawLogits(logits, rows, state);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -102,10 +103,12 @@ void Sampler::SampleRows(const TensorView& logits, absl::Span<const LogitRow> ro
   }
   if (num_raw_ == 0) return;
   for (int64_t i = 0; i < num_raw_; ++i) ids_[i] = std::max(0, tokens[raw_rows_[i]]);
-  LogProbs(*device_, FirstRows(raw_, num_raw_), ids_, max_alternatives_, logprobs_, ranks_, max_alternatives_ > 0 ? top_ : nullptr);
+  LogProbs(*device_, FirstRows(raw_, num_raw_), ids_, max_alternatives_, logprobs_, ranks_,
+           max_alternatives_ > 0 ? top_ : nullptr);
   for (int64_t i = 0; i < num_raw_; ++i) {
     const int32_t wanted = state.slot(rows[raw_rows_[i]].slot).sampling.num_logprobs;
-    FillLogprobs(i, wanted, max_alternatives_, reply->mutable_tokens(first + raw_rows_[i])->mutable_logprobs());
+    FillLogprobs(i, wanted, max_alternatives_,
+                 reply->mutable_tokens(first + raw_rows_[i])->mutable_logprobs());
   }
 }
 
@@ -119,13 +122,14 @@ void Sampler::FillLogprobs(int64_t i, int32_t num_logprobs, int64_t stride, v1::
   }
 }
 
-void Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state,
-                             v1::StepReply* reply) {
+void Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows,
+                             const BatchState& state, v1::StepReply* reply) {
   int64_t alternatives = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Slot& slot = state.slot(rows[i].slot);
     ids_[i] = slot.tokens[rows[i].position + 1];
-    alternatives = std::max<int64_t>(alternatives, std::min<int64_t>(slot.sampling.num_prompt_logprobs, logits.cols));
+    alternatives =
+        std::max<int64_t>(alternatives, std::min<int64_t>(slot.sampling.num_prompt_logprobs, logits.cols));
   }
   LogProbs(*device_, logits, ids_, alternatives, logprobs_, ranks_, alternatives > 0 ? top_ : nullptr);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -140,7 +144,8 @@ void Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow
       entry->set_slot(row.slot);
       entry->set_start(row.position);
     }
-    FillLogprobs(static_cast<int64_t>(i), state.slot(row.slot).sampling.num_prompt_logprobs, alternatives, entry->add_positions());
+    FillLogprobs(static_cast<int64_t>(i), state.slot(row.slot).sampling.num_prompt_logprobs, alternatives,
+                 entry->add_positions());
   }
 }
 

@@ -1,7 +1,8 @@
 #pragma once
-// Chooses tokens from logits, in vLLM's order: log-probabilities are those of the raw logits; then allowed tokens, bad
-// words, min_tokens, logit bias, penalties; then temperature, top-k, top-p, min-p and the draw (kernels/ops.h).
-// Deterministic: every rank that holds the same logits and the same batch state chooses the same tokens.
+// Chooses tokens from logits, in vLLM's order: log-probabilities are those of the raw logits; then allowed
+// tokens, bad words, min_tokens, logit bias, penalties; then temperature, top-k, top-p, min-p and the draw
+// (kernels/ops.h). Deterministic: every rank that holds the same logits and the same batch state chooses the
+// same tokens.
 
 #include <cstdint>
 
@@ -27,13 +28,14 @@ class Sampler {
   void Carve(Carver* carver, int64_t vocab_size, int64_t max_rows);
   void Bind(Device* device) { device_ = device; }
 
-  // tokens[i] = the sample of row i. logits: f32 [rows.size(), vocab], destroyed. Where `reply` is given, the sampled
-  // tokens and the log-probabilities that were asked for are added to it.
-  void SampleRows(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state, int32_t* tokens,
-                  v1::StepReply* reply);
+  // tokens[i] = the sample of row i. logits: f32 [rows.size(), vocab], destroyed. Where `reply` is given, the
+  // sampled tokens and the log-probabilities that were asked for are added to it.
+  void SampleRows(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state,
+                  int32_t* tokens, v1::StepReply* reply);
 
   // Log-probabilities of the prompt tokens that follow `rows`; adds to reply.
-  void PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state, v1::StepReply* reply);
+  void PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state,
+                      v1::StepReply* reply);
 
  private:
   // The rows whose slots want logprobs, copied to raw_ before the logits are changed.
@@ -41,15 +43,15 @@ class Sampler {
   void FillLogprobs(int64_t i, int32_t num_logprobs, int64_t stride, v1::StepLogprobs* out) const;
 
   Device* device_ = nullptr;
-  TensorView raw_;                     // f32 [R, vocab]
+  TensorView raw_;  // f32 [R, vocab]
   int64_t num_raw_ = 0;
-  int64_t max_alternatives_ = 0;       // over the raw rows
-  int32_t* raw_rows_ = nullptr;        // [R]: row of logits that raw row i copies
-  int32_t* ids_ = nullptr;             // [R]
-  float* logprobs_ = nullptr;          // [R]
-  int32_t* ranks_ = nullptr;           // [R]
-  ScoredToken* top_ = nullptr;         // [R, kMaxLogprobs]
-  SampleRow* sample_rows_ = nullptr;   // [R]
+  int64_t max_alternatives_ = 0;      // over the raw rows
+  int32_t* raw_rows_ = nullptr;       // [R]: row of logits that raw row i copies
+  int32_t* ids_ = nullptr;            // [R]
+  float* logprobs_ = nullptr;         // [R]
+  int32_t* ranks_ = nullptr;          // [R]
+  ScoredToken* top_ = nullptr;        // [R, kMaxLogprobs]
+  SampleRow* sample_rows_ = nullptr;  // [R]
 };
 
 }  // namespace somnus

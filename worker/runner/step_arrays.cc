@@ -25,7 +25,8 @@ StepInput StepArrays::Build(const BatchState& state) {
     const int32_t end = scheduled.start + scheduled.num_tokens;
     query_start_[sequence] = row;
     context_len_[sequence] = end;
-    std::copy_n(slot.block_ids.begin(), (end + block_size - 1) / block_size, block_tables_ + sequence * max_blocks_per_seq_);
+    std::copy_n(slot.block_ids.begin(), (end + block_size - 1) / block_size,
+                block_tables_ + sequence * max_blocks_per_seq_);
     AddRows(slot, scheduled, row, block_size);
     row += scheduled.num_tokens;
     ++sequence;
@@ -45,7 +46,8 @@ StepInput StepArrays::Build(const BatchState& state) {
   return input;
 }
 
-void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled, int32_t first_row, int32_t block_size) {
+void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled, int32_t first_row,
+                         int32_t block_size) {
   const bool wants_prompt_logprobs = slot.sampling.num_prompt_logprobs >= 0;
   for (int32_t i = 0; i < scheduled.num_tokens; ++i) {
     const int32_t row = first_row + i, position = scheduled.start + i;
@@ -57,7 +59,8 @@ void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled, int32
     }
   }
   if (scheduled.samples) {
-    sample_rows_.push_back({first_row + scheduled.num_tokens - 1, scheduled.slot, scheduled.start + scheduled.num_tokens - 1});
+    sample_rows_.push_back(
+        {first_row + scheduled.num_tokens - 1, scheduled.slot, scheduled.start + scheduled.num_tokens - 1});
   }
 }
 

@@ -12,7 +12,7 @@ namespace somnus {
 
 // A row of the step whose logits are needed.
 struct LogitRow {
-  int32_t row = 0;       // of the step's tokens
+  int32_t row = 0;  // of the step's tokens
   int32_t slot = 0;
   int32_t position = 0;  // of that token; its logits are about position + 1
 };
@@ -25,7 +25,8 @@ class StepArrays {
   // Fills them for state.scheduled().
   StepInput Build(const BatchState& state);
 
-  // Rows that sample a token, and rows that decide a prompt token whose logprob was asked for; of the last Build.
+  // Rows that sample a token, and rows that decide a prompt token whose logprob was asked for; of the last
+  // Build.
   const std::vector<LogitRow>& sample_rows() const { return sample_rows_; }
   const std::vector<LogitRow>& prompt_rows() const { return prompt_rows_; }
 

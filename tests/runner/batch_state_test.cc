@@ -1,0 +1,183 @@
+#include "worker/runner/batch_state.h"
+
+#include <cmath>
+#include <functional>
+
+#include "gtest/gtest.h"
+
+namespace somnus {
+namespace {
+
+v1::StepSampling Greedy() {
+  v1::StepSampling sampling;
+  sampling.set_top_p(1);
+  sampling.set_repetition_penalty(1);
+  sampling.set_num_logprobs(-1);
+  sampling.set_num_prompt_logprobs(-1);
+  return sampling;
+}
+
+// A prompt of 20 tokens in slot 1, blocks 3 and 4, all scheduled.
+v1::StepRequest Good() {
+  v1::StepRequest request;
+  v1::NewSequence* fresh = request.add_new_sequences();
+  fresh->set_slot(1);
+  for (int i = 0; i < 20; ++i) fresh->add_token_ids(i);
+  fresh->set_num_prompt_tokens(20);
+  fresh->add_block_ids(3);
+  fresh->add_block_ids(4);
+  *fresh->mutable_sampling() = Greedy();
+  v1::ScheduledSequence* sequence = request.add_sequences();
+  sequence->set_slot(1);
+  sequence->set_num_tokens(20);
+  return request;
+}
+
+BatchLimits Limits() {
+  BatchLimits limits;
+  limits.max_num_seqs = 4;
+  limits.max_num_batched_tokens = 32;
+  limits.max_model_len = 48;
+  limits.block_size = 16;
+  limits.vocab_size = 100;
+  limits.num_blocks = 10;
+  return limits;
+}
+
+absl::Status Apply(BatchState& state, const v1::StepRequest& request) {
+  for (const absl::Status& status : {state.Free(request), state.CheckCopies(request), state.Add(request)}) {
+    if (!status.ok()) return status;
+  }
+  return state.Schedule(request);
+}
+
+TEST(BatchStateTest, PromptThenDecodes) {
+  BatchState state(Limits());
+  ASSERT_TRUE(Apply(state, Good()).ok());
+  ASSERT_EQ(state.scheduled().size(), 1u);
+  EXPECT_TRUE(state.scheduled()[0].samples);
+  state.AppendToken(1, 42);
+
+  v1::StepRequest decode;
+  decode.add_sequences()->set_slot(1);
+  decode.mutable_sequences(0)->set_num_tokens(1);
+  ASSERT_TRUE(Apply(state, decode).ok());
+  EXPECT_EQ(state.scheduled()[0].start, 20);
+  EXPECT_EQ(state.slot(1).tokens[20], 42);
+  EXPECT_EQ(state.slot(1).num_outputs(), 1);
+  EXPECT_FALSE(Apply(state, decode).ok()) << "nothing was sampled, so nothing is known to compute";
+}
+
+TEST(BatchStateTest, ChunkedPromptSamplesAtItsEnd) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  request.mutable_sequences(0)->set_num_tokens(16);
+  ASSERT_TRUE(Apply(state, request).ok());
+  EXPECT_FALSE(state.scheduled()[0].samples);
+  v1::StepRequest rest;
+  rest.add_sequences()->set_slot(1);
+  rest.mutable_sequences(0)->set_num_tokens(4);
+  ASSERT_TRUE(Apply(state, rest).ok());
+  EXPECT_TRUE(state.scheduled()[0].samples);
+}
+
+TEST(BatchStateTest, ResumedSequenceCountsItsOutputs) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  request.mutable_new_sequences(0)->set_num_prompt_tokens(18);
+  request.mutable_new_sequences(0)->mutable_sampling()->set_frequency_penalty(1);
+  request.mutable_new_sequences(0)->set_num_computed_tokens(16);
+  request.mutable_sequences(0)->set_num_tokens(4);
+  ASSERT_TRUE(Apply(state, request).ok());
+  EXPECT_EQ(state.slot(1).num_outputs(), 2);
+  EXPECT_EQ(state.slot(1).counts.at(18).outputs, 1);
+  EXPECT_TRUE(state.slot(1).counts.at(17).in_prompt);
+  EXPECT_EQ(state.scheduled()[0].start, 16);
+}
+
+struct Damage {
+  const char* name;
+  std::function<void(v1::StepRequest&)> apply;
+};
+
+TEST(BatchStateTest, RefusesEveryBadNumber) {
+  const auto fresh = [](v1::StepRequest& r) { return r.mutable_new_sequences(0); };
+  const auto sampling = [](v1::StepRequest& r) { return r.mutable_new_sequences(0)->mutable_sampling(); };
+  const Damage damages[] = {
+      {"new slot too large", [&](auto& r) { fresh(r)->set_slot(4); }},
+      {"new slot negative", [&](auto& r) { fresh(r)->set_slot(-1); }},
+      {"slot given twice", [&](auto& r) { *r.add_new_sequences() = r.new_sequences(0); }},
+      {"no tokens", [&](auto& r) { fresh(r)->clear_token_ids(); }},
+      {"too many tokens",
+       [&](auto& r) {
+         for (int i = 0; i < 40; ++i) fresh(r)->add_token_ids(1);
+       }},
+      {"token outside", [&](auto& r) { fresh(r)->set_token_ids(3, 100); }},
+      {"token negative", [&](auto& r) { fresh(r)->set_token_ids(3, -1); }},
+      {"no prompt", [&](auto& r) { fresh(r)->set_num_prompt_tokens(0); }},
+      {"prompt longer than tokens", [&](auto& r) { fresh(r)->set_num_prompt_tokens(21); }},
+      {"computed inside a block", [&](auto& r) { fresh(r)->set_num_computed_tokens(3); }},
+      {"all computed", [&](auto& r) { fresh(r)->set_num_computed_tokens(32); }},
+      {"computed negative", [&](auto& r) { fresh(r)->set_num_computed_tokens(-16); }},
+      {"padding block", [&](auto& r) { fresh(r)->set_block_ids(0, 0); }},
+      {"block too large", [&](auto& r) { fresh(r)->set_block_ids(0, 10); }},
+      {"too many blocks",
+       [&](auto& r) {
+         for (int i = 0; i < 3; ++i) fresh(r)->add_block_ids(5);
+       }},
+      {"too few blocks", [&](auto& r) { fresh(r)->mutable_block_ids()->Truncate(1); }},
+      {"new block outside", [&](auto& r) { r.mutable_sequences(0)->add_new_block_ids(77); }},
+      {"scheduled slot outside", [&](auto& r) { r.mutable_sequences(0)->set_slot(1 << 30); }},
+      {"scheduled slot unused", [&](auto& r) { r.mutable_sequences(0)->set_slot(2); }},
+      {"scheduled twice", [&](auto& r) { *r.add_sequences() = r.sequences(0); }},
+      {"zero tokens", [&](auto& r) { r.mutable_sequences(0)->set_num_tokens(0); }},
+      {"more tokens than known", [&](auto& r) { r.mutable_sequences(0)->set_num_tokens(21); }},
+      {"freed slot outside", [&](auto& r) { r.add_freed_slots(9); }},
+      {"freed slot unused", [&](auto& r) { r.add_freed_slots(0); }},
+      {"copy from outside", [&](auto& r) { r.add_copies()->set_src(10), r.mutable_copies(0)->set_dst(1); }},
+      {"copy to padding", [&](auto& r) { r.add_copies()->set_src(1); }},
+      {"temperature", [&](auto& r) { sampling(r)->set_temperature(std::nanf("")); }},
+      {"top_p", [&](auto& r) { sampling(r)->set_temperature(1), sampling(r)->set_top_p(0); }},
+      {"min_p", [&](auto& r) { sampling(r)->set_min_p(2); }},
+      {"repetition_penalty", [&](auto& r) { sampling(r)->set_repetition_penalty(0); }},
+      {"logit_bias", [&](auto& r) { (*sampling(r)->mutable_logit_bias())[100] = 1; }},
+      {"suppressed", [&](auto& r) { sampling(r)->add_suppress_token_ids(-2); }},
+      {"allowed", [&](auto& r) { sampling(r)->add_allowed_token_ids(1000); }},
+      {"bad word", [&](auto& r) { sampling(r)->add_bad_words()->add_token_ids(100); }},
+      {"logprobs", [&](auto& r) { sampling(r)->set_num_logprobs(65); }},
+  };
+  for (const Damage& damage : damages) {
+    BatchState state(Limits());
+    v1::StepRequest request = Good();
+    damage.apply(request);
+    EXPECT_EQ(Apply(state, request).code(), absl::StatusCode::kInvalidArgument) << damage.name;
+  }
+}
+
+TEST(BatchStateTest, RefusesMoreThanTheTokenBudget) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  *request.add_new_sequences() = request.new_sequences(0);
+  *request.add_sequences() = request.sequences(0);
+  request.mutable_new_sequences(1)->set_slot(2);
+  request.mutable_sequences(1)->set_slot(2);
+  EXPECT_EQ(Apply(state, request).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(BatchStateTest, FreedSlotStartsClean) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  request.mutable_new_sequences(0)->mutable_sampling()->set_presence_penalty(1);
+  ASSERT_TRUE(Apply(state, request).ok());
+  v1::StepRequest again = Good();
+  again.add_freed_slots(1);
+  again.mutable_new_sequences(0)->mutable_sampling()->set_presence_penalty(2);
+  again.mutable_new_sequences(0)->set_token_ids(0, 99);
+  ASSERT_TRUE(Apply(state, again).ok());
+  EXPECT_FALSE(state.slot(1).counts.contains(0));
+  EXPECT_TRUE(state.slot(1).counts.contains(99));
+  EXPECT_EQ(state.slot(1).block_ids.size(), 2u);
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,174 @@
+// Batch invariance through the whole runner, bitwise: what a request gets does not depend on chunking, on its
+// company, on where its blocks lie, on threads, nor on whether its prefix was already in the cache.
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/runner/mini_engine.h"
+
+namespace somnus {
+namespace {
+
+constexpr int32_t kVocab = 512;
+constexpr int32_t kBlocks = 256;
+
+std::vector<MiniRequest> MakeRequests() {
+  std::mt19937 random(7);
+  std::vector<MiniRequest> requests;
+  for (int32_t length : {1, 5, 16, 33, 70, 129}) {
+    MiniRequest request;
+    for (int32_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<int32_t>(random() % kVocab));
+    request.max_tokens = 12;
+    request.sampling.set_num_logprobs(5);
+    request.sampling.set_num_prompt_logprobs(3);
+    if (length % 2 == 0) {  // some sample, with everything that may depend on history
+      request.sampling.set_temperature(0.8f);
+      request.sampling.set_top_p(0.9f);
+      request.sampling.set_top_k(50);
+      request.sampling.set_seed(length);
+      request.sampling.set_repetition_penalty(1.1f);
+      request.sampling.set_presence_penalty(0.3f);
+    }
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+void ExpectSameLogprobs(const std::vector<v1::StepLogprobs>& a, const std::vector<v1::StepLogprobs>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].token_ids_size(), b[i].token_ids_size());
+    EXPECT_EQ(a[i].rank(), b[i].rank());
+    for (int j = 0; j < a[i].token_ids_size(); ++j) {
+      EXPECT_EQ(a[i].token_ids(j), b[i].token_ids(j));
+      ASSERT_EQ(Bits(a[i].logprobs(j)), Bits(b[i].logprobs(j))) << "position " << i << ", entry " << j;
+    }
+  }
+}
+
+void ExpectSame(const MiniResult& a, const MiniResult& b) {
+  EXPECT_EQ(a.tokens, b.tokens);
+  ExpectSameLogprobs(a.logprobs, b.logprobs);
+  ExpectSameLogprobs(a.prompt_logprobs, b.prompt_logprobs);
+}
+
+struct Setup {
+  const char* model;
+  DataType dtype;
+  int world_size;
+};
+
+class InvarianceTest : public testing::TestWithParam<Setup> {
+ protected:
+  std::unique_ptr<RankGroup> Load(int threads) {
+    ModelRunnerOptions options;
+    options.dtype = GetParam().dtype;
+    options.max_num_seqs = 8;
+    options.max_num_batched_tokens = 512;
+    options.max_model_len = 256;
+    auto group = RankGroup::Load(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
+                                 options, kBlocks, threads);
+    EXPECT_TRUE(group.ok()) << group.status();
+    return group.ok() ? *std::move(group) : nullptr;
+  }
+};
+
+TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
+  const std::vector<MiniRequest> requests = MakeRequests();
+  std::unique_ptr<RankGroup> group = Load(1), two_threads = Load(2);
+  ASSERT_TRUE(group && two_threads);
+  std::vector<MiniResult> alone;
+  for (const MiniRequest& request : requests) {
+    const auto result = RunAll(*group, {request}, MiniOptions());
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ((*result)[0].prompt_logprobs.size(), request.prompt.size() - 1);
+    alone.push_back((*result)[0]);
+  }
+  struct Cut {
+    const char* name;
+    MiniOptions options;
+    RankGroup* group;
+  };
+  std::vector<Cut> cuts;
+  for (int32_t chunk : {1, 16, 64, 1 << 20}) {
+    MiniOptions options;
+    options.chunk = chunk;
+    cuts.push_back({"chunks", options, group.get()});
+  }
+  MiniOptions shuffled;
+  shuffled.block_seed = 99;
+  shuffled.chunk = 23;
+  shuffled.max_running = 3;
+  shuffled.max_step_tokens = 37;
+  cuts.push_back({"shuffled blocks, few at a time", shuffled, group.get()});
+  MiniOptions stale;
+  stale.stale_steps = true;
+  cuts.push_back({"stale steps", stale, group.get()});
+  cuts.push_back({"two threads", shuffled, two_threads.get()});
+  for (const Cut& cut : cuts) {
+    SCOPED_TRACE(testing::Message() << cut.name << ", chunk " << cut.options.chunk);
+    const auto together = RunAll(*cut.group, requests, cut.options);
+    ASSERT_TRUE(together.ok()) << together.status();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "request " << i);
+      ExpectSame((*together)[i], alone[i]);
+    }
+  }
+}
+
+// What the coordinator sends for a prefix-cache hit: the first blocks are another sequence's.
+v1::StepRequest Prompt(int32_t slot, const std::vector<int32_t>& prompt, int32_t computed,
+                       const std::vector<int32_t>& blocks) {
+  v1::StepRequest request;
+  v1::NewSequence* fresh = request.add_new_sequences();
+  fresh->set_slot(slot);
+  fresh->mutable_token_ids()->Add(prompt.begin(), prompt.end());
+  fresh->set_num_prompt_tokens(static_cast<int32_t>(prompt.size()));
+  fresh->set_num_computed_tokens(computed);
+  fresh->mutable_block_ids()->Add(blocks.begin(), blocks.end());
+  *fresh->mutable_sampling() = GreedySampling();
+  fresh->mutable_sampling()->set_num_logprobs(20);
+  request.add_sequences()->set_slot(slot);
+  request.mutable_sequences(0)->set_num_tokens(static_cast<int32_t>(prompt.size()) - computed);
+  return request;
+}
+
+TEST_P(InvarianceTest, SameBitsAfterAPrefixHitAndABlockCopy) {
+  std::unique_ptr<RankGroup> group = Load(1);
+  ASSERT_TRUE(group);
+  const std::vector<int32_t> prompt = MakeRequests()[4].prompt;  // 70 tokens, 5 blocks
+  const auto whole = group->Execute(Prompt(0, prompt, 0, {11, 7, 9, 30, 2}));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto hit = group->Execute(Prompt(1, prompt, 64, {11, 7, 9, 30, 3}));
+  ASSERT_TRUE(hit.ok()) << hit.status();
+  v1::StepRequest copied = Prompt(2, prompt, 48, {21, 22, 23, 31, 33});
+  // A chain and a swap through a third block: order matters.
+  for (const auto& [src, dst] : {std::pair{11, 23}, {23, 21}, {7, 22}, {9, 23}}) {
+    v1::BlockCopy* copy = copied.add_copies();
+    copy->set_src(src);
+    copy->set_dst(dst);
+  }
+  const auto after_copy = group->Execute(copied);
+  ASSERT_TRUE(after_copy.ok()) << after_copy.status();
+  for (const v1::StepReply* reply : {&*hit, &*after_copy}) {
+    ASSERT_EQ(reply->tokens_size(), 1);
+    EXPECT_EQ(reply->tokens(0).token_id(), whole->tokens(0).token_id());
+    ExpectSameLogprobs({reply->tokens(0).logprobs()}, {whole->tokens(0).logprobs()});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, InvarianceTest,
+                         testing::Values(Setup{"llama-uneven", DataType::kF32, 1},
+                                         Setup{"llama-uneven", DataType::kBF16, 1},
+                                         Setup{"qwen3", DataType::kBF16, 2}, Setup{"opt", DataType::kBF16, 1},
+                                         Setup{"llama-rope3", DataType::kBF16, 3}));
+
+}  // namespace
+}  // namespace somnus

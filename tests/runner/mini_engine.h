@@ -1,0 +1,39 @@
+#pragma once
+// The least scheduler that can drive a runner: runs a set of requests to their end, cut and placed as a test
+// wants.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/runner/rank_group.h"
+
+namespace somnus {
+
+struct MiniRequest {
+  std::vector<int32_t> prompt;
+  int32_t max_tokens = 16;
+  v1::StepSampling sampling = GreedySampling();
+};
+
+struct MiniResult {
+  std::vector<int32_t> tokens;
+  std::vector<v1::StepLogprobs> logprobs;         // of tokens, when asked for
+  std::vector<v1::StepLogprobs> prompt_logprobs;  // of prompt tokens 1, 2, ...
+};
+
+struct MiniOptions {
+  int32_t chunk = 1 << 20;  // tokens of one prompt in one step, at most
+  uint64_t block_seed = 0;  // 0: blocks in order; else shuffled by it
+  int32_t max_running = 1 << 20;
+  int32_t max_step_tokens = 512;
+  int32_t num_blocks = 256;
+  int32_t block_size = 16;
+  bool stale_steps =
+      false;  // schedules every sequence once more after its end, as the overlapped engine does
+};
+
+absl::StatusOr<std::vector<MiniResult>> RunAll(RankGroup& group, const std::vector<MiniRequest>& requests,
+                                               const MiniOptions& options);
+
+}  // namespace somnus

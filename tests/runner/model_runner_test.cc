@@ -1,0 +1,225 @@
+#include "worker/runner/model_runner.h"
+
+#include <map>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/runner/mini_engine.h"
+
+namespace somnus {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kModel[] = "tests/data/tiny/llama-uneven";
+
+ModelRunnerOptions Options() {
+  ModelRunnerOptions options;
+  options.dtype = DataType::kF32;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = 128;
+  return options;
+}
+
+std::unique_ptr<RankGroup> Load(int world_size = 1) {
+  auto group = RankGroup::Load(kModel, world_size, Options(), 64);
+  EXPECT_TRUE(group.ok()) << group.status();
+  return group.ok() ? *std::move(group) : nullptr;
+}
+
+MiniOptions Small() {
+  MiniOptions options;
+  options.num_blocks = 64;
+  options.max_step_tokens = 64;
+  options.max_running = 4;
+  return options;
+}
+
+std::vector<int32_t> Generate(RankGroup& group, const MiniRequest& request) {
+  const auto result = RunAll(group, {request}, Small());
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? (*result)[0].tokens : std::vector<int32_t>();
+}
+
+// A checkpoint that lacks one tensor, or has it in another shape.
+class DamagedCheckpoint : public Checkpoint {
+ public:
+  DamagedCheckpoint(const Checkpoint& good, std::string name, std::optional<std::vector<int64_t>> shape)
+      : good_(good), name_(std::move(name)) {
+    if (!shape) return;
+    tensor_ = *good.Find(name_);
+    tensor_->shape = *shape;
+  }
+  const ModelConfig& config() const override { return good_.config(); }
+  absl::StatusOr<TokenizerData> ReadTokenizer() const override {
+    return absl::UnimplementedError("not needed");
+  }
+  const TensorInfo* Find(absl::string_view name) const override {
+    if (name != name_) return good_.Find(name);
+    return tensor_ ? &*tensor_ : nullptr;
+  }
+  std::vector<const TensorInfo*> Tensors() const override { return good_.Tensors(); }
+  absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                        int64_t col_end, float* out) const override {
+    return good_.ReadRows(tensor, row_begin, row_end, col_begin, col_end, out);
+  }
+
+ private:
+  const Checkpoint& good_;
+  const std::string name_;
+  std::optional<TensorInfo> tensor_;
+};
+
+TEST(ModelRunnerTest, NamesTheTensorThatIsMissingOrMisshapen) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  const absl::Status missing =
+      group->runner(0).ReloadWeights(DamagedCheckpoint(group->checkpoint(), name, {}), nullptr);
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(missing.message(), HasSubstr(name));
+  const absl::Status misshapen =
+      group->runner(0).ReloadWeights(DamagedCheckpoint(group->checkpoint(), name, {{72, 135}}), nullptr);
+  EXPECT_EQ(misshapen.code(), absl::StatusCode::kInvalidArgument);
+  for (const char* part : {"model.layers.1.mlp.down_proj.weight", "[72, 135]", "[72, 136]"}) {
+    EXPECT_THAT(misshapen.message(), HasSubstr(part));
+  }
+}
+
+TEST(ModelRunnerTest, RefusesOptionsThatCannotWork) {
+  ModelRunnerOptions options = Options();
+  options.max_num_seqs = 0;
+  EXPECT_EQ(RankGroup::Load(kModel, 1, options, 8).status().code(), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.max_model_len = 257;  // OPT's table has 256 positions
+  EXPECT_EQ(RankGroup::Load("tests/data/tiny/opt", 1, options, 8).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ModelRunnerTest, ReportsProgressUpToTheTotal) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  std::atomic<int64_t> most{0}, total{0};
+  ASSERT_TRUE(group->runner(0)
+                  .ReloadWeights(group->checkpoint(),
+                                 [&](int64_t done, int64_t all) {
+                                   total = all;
+                                   for (int64_t seen = most;
+                                        done > seen && !most.compare_exchange_weak(seen, done);) {
+                                   }
+                                 })
+                  .ok());
+  EXPECT_GT(total, 4 * 512 * 72);
+  EXPECT_EQ(most, total);
+}
+
+TEST(ModelRunnerTest, FirstErrorStays) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  v1::StepRequest bad;
+  bad.add_sequences()->set_slot(99);
+  EXPECT_EQ(group->Execute(bad).status().code(), absl::StatusCode::kInvalidArgument);
+  const absl::Status later = group->Execute(v1::StepRequest()).status();
+  EXPECT_EQ(later.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(later.message(), HasSubstr("slot 99"));
+}
+
+TEST(ModelRunnerTest, EmptyStepIsLegal) {
+  std::unique_ptr<RankGroup> group = Load(2);
+  ASSERT_TRUE(group);
+  v1::StepRequest request;
+  request.set_step_id(17);
+  const auto reply = group->Execute(request);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->step_id(), 17);
+}
+
+TEST(ModelRunnerTest, KvCacheSizeIsCheckedAndCanChange) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  EXPECT_EQ(group->runner(0).AllocateKvCache(1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(group->runner(0).AllocateKvCache(1 << 30).code(), absl::StatusCode::kInvalidArgument);
+  const std::vector<int32_t> before = Generate(*group, {{5, 6, 7}});
+  ASSERT_TRUE(group->runner(0).AllocateKvCache(64).ok());
+  EXPECT_GE(group->allocator(0).ResidentBytes().at("kv_cache"), 64 * group->runner(0).kv_block_bytes());
+  EXPECT_EQ(Generate(*group, {{5, 6, 7}}), before);
+}
+
+TEST(ModelRunnerTest, SleepsAndWakesAtBothLevels) {
+  std::unique_ptr<RankGroup> group = Load(2);
+  ASSERT_TRUE(group);
+  const MiniRequest request{{3, 1, 4, 1, 5, 9, 2, 6}};
+  const std::vector<int32_t> before = Generate(*group, request);
+  for (const RestoreMode weights : {RestoreMode::kHostBackup, RestoreMode::kDiscard}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      SleepableAllocator& allocator = group->allocator(rank);
+      ASSERT_TRUE(allocator
+                      .Sleep({{"weights", weights},
+                              {"kv_cache", RestoreMode::kDiscard},
+                              {"workspace", RestoreMode::kDiscard}})
+                      .ok());
+      ASSERT_TRUE(allocator.WakeUp({}).ok());
+      if (weights == RestoreMode::kDiscard) {
+        ASSERT_TRUE(group->runner(rank).ReloadWeights(group->checkpoint(), nullptr).ok());
+      }
+      ASSERT_TRUE(group->runner(rank).ResetAfterWake().ok());
+    }
+    EXPECT_EQ(Generate(*group, request), before);
+  }
+}
+
+TEST(ModelRunnerTest, SamplesTheSameOnAnyNumberOfRanks) {
+  MiniRequest request{{10, 20, 30}, 24};
+  request.sampling.set_temperature(1.0f);
+  request.sampling.set_top_p(0.95f);
+  request.sampling.set_seed(1234);
+  std::unique_ptr<RankGroup> one = Load(1), three = Load(3);
+  ASSERT_TRUE(one && three);
+  const std::vector<int32_t> tokens = Generate(*one, request);
+  EXPECT_EQ(Generate(*three, request), tokens);
+  request.sampling.set_seed(1235);
+  EXPECT_NE(Generate(*one, request), tokens);
+}
+
+TEST(ModelRunnerTest, ConstraintsHold) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  MiniRequest request{{10, 20, 30}, 8};
+  const std::vector<int32_t> free = Generate(*group, request);
+  request.sampling.add_bad_words()->add_token_ids(free[0]);
+  EXPECT_NE(Generate(*group, request)[0], free[0]);
+  request.sampling.clear_bad_words();
+  request.sampling.add_allowed_token_ids(7);
+  request.sampling.add_allowed_token_ids(8);
+  for (int32_t token : Generate(*group, request)) EXPECT_TRUE(token == 7 || token == 8);
+  request.sampling.clear_allowed_token_ids();
+  (*request.sampling.mutable_logit_bias())[99] = 1000;
+  for (int32_t token : Generate(*group, request)) EXPECT_EQ(token, 99);
+}
+
+TEST(ModelRunnerTest, LogprobsAreOfTheRawLogits) {
+  std::unique_ptr<RankGroup> group = Load(2);
+  ASSERT_TRUE(group);
+  MiniRequest request{{10, 20, 30}, 4};
+  request.sampling.set_num_logprobs(3);
+  const auto plain = RunAll(*group, {request}, Small());
+  ASSERT_TRUE(plain.ok());
+  const v1::StepLogprobs& first = (*plain)[0].logprobs[0];
+  ASSERT_EQ(first.token_ids_size(), 4);
+  EXPECT_EQ(first.rank(), 1);
+  EXPECT_EQ(first.token_ids(0), first.token_ids(1));
+  EXPECT_EQ(first.token_ids(0), (*plain)[0].tokens[0]);
+  EXPECT_GE(first.logprobs(1), first.logprobs(2));
+  // A bias changes the choice, not the probability that is reported.
+  (*request.sampling.mutable_logit_bias())[first.token_ids(2)] = 1000;
+  const auto biased = RunAll(*group, {request}, Small());
+  ASSERT_TRUE(biased.ok());
+  const v1::StepLogprobs& changed = (*biased)[0].logprobs[0];
+  EXPECT_EQ(changed.token_ids(0), first.token_ids(2));
+  EXPECT_EQ(changed.logprobs(0), first.logprobs(2));
+  EXPECT_EQ(changed.rank(), 2);
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,88 @@
+#include "tests/runner/rank_group.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+
+v1::StepSampling GreedySampling() {
+  v1::StepSampling sampling;
+  sampling.set_top_p(1);
+  sampling.set_repetition_penalty(1);
+  sampling.set_num_logprobs(-1);
+  sampling.set_num_prompt_logprobs(-1);
+  return sampling;
+}
+
+template <typename F>
+absl::Status RankGroup::OnAllRanks(F f) {
+  std::vector<absl::Status> statuses(ranks_.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 1; rank < ranks_.size(); ++rank) {
+    threads.emplace_back([&, rank] { statuses[rank] = f(static_cast<int>(rank)); });
+  }
+  statuses[0] = f(0);
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& path, int world_size,
+                                                           const ModelRunnerOptions& options,
+                                                           int32_t num_blocks, int threads_per_rank) {
+  static std::atomic<int> counter{0};
+  const std::string name = absl::StrCat("rank-group-", getpid(), "-", counter++);
+  auto group = std::make_unique<RankGroup>();
+  ASSIGN_OR_RETURN(group->checkpoint_, Checkpoint::Open(path));
+  group->ranks_.resize(world_size);
+  RETURN_IF_ERROR(group->OnAllRanks([&](int rank) {
+    return group->LoadRank(rank, world_size, name, options, num_blocks, threads_per_rank);
+  }));
+  return group;
+}
+
+absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& group,
+                                 const ModelRunnerOptions& options, int32_t num_blocks, int threads) {
+  Rank& r = ranks_[rank];
+  r.driver = MakeHostVmmDriver();
+  r.allocator = SleepableAllocator::Create(r.driver.get());
+  CpuDeviceOptions device_options;
+  device_options.num_threads = threads;
+  device_options.spin = false;
+  ASSIGN_OR_RETURN(r.device, Device::CreateCpu(device_options));
+  if (world_size == 1) {
+    r.communicator = MakeSingleCommunicator();
+  } else {
+    ShmCommunicatorOptions shm;
+    shm.group_name = group;
+    shm.rank = rank;
+    shm.world_size = world_size;
+    shm.spin = false;
+    ASSIGN_OR_RETURN(r.communicator, MakeShmCommunicator(shm));
+  }
+  ASSIGN_OR_RETURN(r.runner, ModelRunner::Load(*checkpoint_, options, r.device.get(), r.communicator.get(),
+                                               r.allocator.get(), nullptr));
+  RETURN_IF_ERROR(r.runner->Profile());
+  return r.runner->AllocateKvCache(num_blocks);
+}
+
+absl::StatusOr<v1::StepReply> RankGroup::Execute(const v1::StepRequest& request) {
+  v1::StepReply answer;
+  RETURN_IF_ERROR(OnAllRanks([&](int rank) -> absl::Status {
+    ASSIGN_OR_RETURN(v1::StepReply reply, ranks_[rank].runner->Execute(request));
+    if (rank == 0) {
+      answer = std::move(reply);
+    } else if (reply.tokens_size() > 0 || reply.prompt_logprobs_size() > 0) {
+      return absl::InternalError("a rank other than 0 answered with tokens");
+    }
+    return absl::OkStatus();
+  }));
+  return answer;
+}
+
+}  // namespace somnus

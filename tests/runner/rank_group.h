@@ -1,0 +1,56 @@
+#pragma once
+// One to four ranks of a model in this process, a thread each, for tests of the runner.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/host_vmm_driver.h"
+#include "allocator/sleepable_allocator.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "proto/worker.pb.h"
+#include "worker/comm/communicator.h"
+#include "worker/runner/model_runner.h"
+
+namespace somnus {
+
+// StepSampling with every field resolved: greedy, nothing else.
+v1::StepSampling GreedySampling();
+
+class RankGroup {
+ public:
+  // Loads the checkpoint on every rank, profiles, and allocates `num_blocks`.
+  static absl::StatusOr<std::unique_ptr<RankGroup>> Load(const std::string& path, int world_size,
+                                                         const ModelRunnerOptions& options,
+                                                         int32_t num_blocks, int threads_per_rank = 1);
+
+  // The step on all ranks at once; rank 0's reply, or the lowest rank's error.
+  absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
+
+  const ModelConfig& config() const { return checkpoint_->config(); }
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
+  ModelRunner& runner(int rank) { return *ranks_[rank].runner; }
+  SleepableAllocator& allocator(int rank) { return *ranks_[rank].allocator; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<VmmDriver> driver;
+    std::unique_ptr<SleepableAllocator> allocator;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Communicator> communicator;
+    std::unique_ptr<ModelRunner> runner;
+  };
+  absl::Status LoadRank(int rank, int world_size, const std::string& group, const ModelRunnerOptions& options,
+                        int32_t num_blocks, int threads);
+  template <typename F>
+  absl::Status OnAllRanks(F f);
+
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace somnus

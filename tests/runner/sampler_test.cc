@@ -1,0 +1,91 @@
+#include "worker/runner/sampler.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace somnus {
+namespace {
+
+Slot MakeSlot(std::vector<int32_t> tokens, int32_t num_prompt) {
+  Slot slot;
+  slot.tokens = std::move(tokens);
+  slot.num_prompt_tokens = num_prompt;
+  for (size_t i = 0; i < slot.tokens.size(); ++i) {
+    TokenCount& count = slot.counts[slot.tokens[i]];
+    if (static_cast<int32_t>(i) < num_prompt) {
+      count.in_prompt = true;
+    } else {
+      ++count.outputs;
+    }
+  }
+  return slot;
+}
+
+std::vector<float> Adjusted(const Slot& slot, std::vector<float> logits) {
+  AdjustLogits(slot, absl::MakeSpan(logits));
+  return logits;
+}
+
+TEST(AdjustLogitsTest, NothingAskedNothingChanged) {
+  const std::vector<float> logits = {1, -2, 3};
+  EXPECT_EQ(Adjusted(MakeSlot({0, 1}, 1), logits), logits);
+  EXPECT_TRUE(IsPlainGreedy(MakeSlot({0, 1}, 1)));
+}
+
+TEST(AdjustLogitsTest, PenaltiesAsVllmDefinesThem) {
+  Slot slot = MakeSlot({0, 1, 2, 2}, 1);  // prompt {0}, outputs {1, 2, 2}
+  slot.sampling.repetition_penalty = 2;
+  slot.sampling.frequency_penalty = 0.5f;
+  slot.sampling.presence_penalty = 0.25f;
+  EXPECT_FALSE(IsPlainGreedy(slot));
+  const std::vector<float> got = Adjusted(slot, {4, -3, 6, 5});
+  EXPECT_FLOAT_EQ(got[0], 2);                     // prompt: repetition only
+  EXPECT_FLOAT_EQ(got[1], -6 - 0.5f - 0.25f);     // negative logits are multiplied
+  EXPECT_FLOAT_EQ(got[2], 3 - 2 * 0.5f - 0.25f);  // counted twice, present once
+  EXPECT_FLOAT_EQ(got[3], 5);
+}
+
+TEST(AdjustLogitsTest, AllowedTokensOnly) {
+  Slot slot = MakeSlot({0}, 1);
+  slot.sampling.allowed_token_ids = {2, 1, 2};
+  const std::vector<float> got = Adjusted(slot, {9, 1, 2, 9});
+  EXPECT_TRUE(std::isinf(got[0]) && std::isinf(got[3]));
+  EXPECT_EQ(got[1], 1);
+  EXPECT_EQ(got[2], 2);
+}
+
+TEST(AdjustLogitsTest, BadWordsLookAtOutputsOnly) {
+  Slot slot = MakeSlot({1, 2, 3}, 2);  // outputs {3}
+  slot.sampling.bad_words = {{0}, {3, 1}, {2, 3, 2}};
+  const std::vector<float> got = Adjusted(slot, {1, 1, 1, 1});
+  EXPECT_TRUE(std::isinf(got[0]));  // a single token, always
+  EXPECT_TRUE(std::isinf(got[1]));  // after 3
+  EXPECT_EQ(got[2], 1);             // its first token is in the prompt
+  EXPECT_EQ(got[3], 1);
+}
+
+TEST(AdjustLogitsTest, MinTokensHoldsBackTheStopTokens) {
+  Slot slot = MakeSlot({1, 2}, 1);
+  slot.sampling.min_tokens = 2;
+  slot.sampling.suppress_token_ids = {0};
+  slot.sampling.logit_bias = {{0, 100.0f}, {1, -1.0f}};
+  std::vector<float> got = Adjusted(slot, {1, 1, 1});
+  EXPECT_EQ(got[0], -INFINITY);
+  EXPECT_EQ(got[1], 0);
+  slot.tokens.push_back(2);
+  got = Adjusted(slot, {1, 1, 1});
+  EXPECT_EQ(got[0], 101);
+}
+
+TEST(AdjustLogitsTest, GreedyAgainOnceMinTokensArePast) {
+  Slot slot = MakeSlot({1, 2}, 1);
+  slot.sampling.min_tokens = 2;
+  slot.sampling.suppress_token_ids = {0};
+  EXPECT_FALSE(IsPlainGreedy(slot));
+  slot.tokens.push_back(2);
+  EXPECT_TRUE(IsPlainGreedy(slot));
+}
+
+}  // namespace
+}  // namespace somnus

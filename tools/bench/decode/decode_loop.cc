@@ -1,0 +1,116 @@
+#include "tools/bench/decode/decode_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr int32_t kBlockSize = 16;
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  auto loop = std::make_unique<DecodeLoop>();
+  loop->options_ = options;
+  ASSIGN_OR_RETURN(loop->checkpoint_, Checkpoint::Open(options.model));
+  loop->driver_ = MakeHostVmmDriver();
+  loop->allocator_ = SleepableAllocator::Create(loop->driver_.get());
+  loop->communicator_ = MakeSingleCommunicator();
+  CpuDeviceOptions device;
+  device.num_threads = options.threads;
+  device.first_cpu = 0;
+  ASSIGN_OR_RETURN(loop->device_, Device::CreateCpu(device));
+  ModelRunnerOptions runner;
+  runner.dtype = options.dtype;
+  runner.max_num_seqs = options.max_batch;
+  runner.max_num_batched_tokens = options.max_step_tokens;
+  runner.max_model_len = options.max_len;
+  runner.block_size = kBlockSize;
+  ASSIGN_OR_RETURN(loop->runner_,
+                   ModelRunner::Load(*loop->checkpoint_, runner, loop->device_.get(),
+                                     loop->communicator_.get(), loop->allocator_.get(), nullptr));
+  loop->blocks_per_seq_ = (options.max_len + kBlockSize - 1) / kBlockSize;
+  RETURN_IF_ERROR(loop->runner_->AllocateKvCache(1 + options.max_batch * loop->blocks_per_seq_));
+  loop->weights_bytes_ = loop->allocator_->ResidentBytes()["weights"];
+  loop->load_seconds_ = SecondsSince(start);
+  return loop;
+}
+
+absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
+  std::mt19937 random(1);
+  const int32_t vocab = checkpoint_->config().vocab_size;
+  v1::StepRequest request;
+  for (int32_t slot = 0; slot < last_batch_; ++slot) request.add_freed_slots(slot);
+  last_batch_ = batch;
+  for (int32_t slot = 0; slot < batch; ++slot) {
+    v1::NewSequence* sequence = request.add_new_sequences();
+    sequence->set_slot(slot);
+    sequence->set_num_prompt_tokens(prompt_tokens);
+    for (int32_t i = 0; i < prompt_tokens; ++i)
+      sequence->add_token_ids(static_cast<int32_t>(random() % vocab));
+    for (int32_t i = 0; i < blocks_per_seq_; ++i) sequence->add_block_ids(1 + slot * blocks_per_seq_ + i);
+    v1::StepSampling* sampling = sequence->mutable_sampling();
+    sampling->set_top_p(1);
+    sampling->set_repetition_penalty(1);
+    sampling->set_num_logprobs(-1);
+    sampling->set_num_prompt_logprobs(-1);
+  }
+  int32_t slot = 0, done = 0;  // of the prompts, sequence by sequence
+  while (slot < batch) {
+    int32_t budget = options_.max_step_tokens;
+    while (budget > 0 && slot < batch) {
+      v1::ScheduledSequence* sequence = request.add_sequences();
+      const int32_t n = std::min(budget, prompt_tokens - done);
+      sequence->set_slot(slot);
+      sequence->set_num_tokens(n);
+      budget -= n;
+      done += n;
+      if (done == prompt_tokens) {
+        ++slot;
+        done = 0;
+      }
+    }
+    request.set_step_id(++step_id_);
+    RETURN_IF_ERROR(runner_->Execute(request).status());
+    request.Clear();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LoopSample> DecodeLoop::Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens) {
+  if (batch < 1 || batch > options_.max_batch || prompt_tokens < 1 ||
+      prompt_tokens + new_tokens > options_.max_len) {
+    return absl::InvalidArgumentError("batch or lengths are larger than the loop was loaded for");
+  }
+  LoopSample sample;
+  auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(Prefill(batch, prompt_tokens));
+  sample.prefill_seconds = SecondsSince(start);
+  sample.prompt_tokens = static_cast<int64_t>(batch) * prompt_tokens;
+
+  start = std::chrono::steady_clock::now();
+  v1::StepRequest request;
+  for (int32_t slot = 0; slot < batch; ++slot) {
+    request.add_sequences()->set_slot(slot);
+    request.mutable_sequences(slot)->set_num_tokens(1);
+  }
+  for (int32_t step = 0; step < new_tokens; ++step) {
+    request.set_step_id(++step_id_);
+    RETURN_IF_ERROR(runner_->Execute(request).status());
+  }
+  sample.decode_seconds = SecondsSince(start);
+  sample.decode_steps = new_tokens;
+  sample.new_tokens = static_cast<int64_t>(batch) * new_tokens;
+  return sample;
+}
+
+}  // namespace somnus

@@ -1,0 +1,65 @@
+#pragma once
+// One rank of a model in this process, driven by step messages without RPC or coordinator: what the runner
+// can do at best. The load is that of llama-batched-bench: `batch` prompts of `prompt_tokens`, then
+// `new_tokens` decode steps.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/host_vmm_driver.h"
+#include "allocator/sleepable_allocator.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "worker/comm/communicator.h"
+#include "worker/runner/model_runner.h"
+
+namespace somnus {
+
+struct DecodeLoopOptions {
+  std::string model;
+  DataType dtype = DataType::kBF16;
+  int threads = 2;
+  int32_t max_batch = 32;
+  int32_t max_len = 512;  // prompt and new tokens of one sequence
+  int32_t max_step_tokens = 512;
+};
+
+struct LoopSample {
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+  int64_t prompt_tokens = 0;  // over all sequences
+  int64_t new_tokens = 0;     // decoded after each sequence's first
+  int64_t decode_steps = 0;
+};
+
+class DecodeLoop {
+ public:
+  static absl::StatusOr<std::unique_ptr<DecodeLoop>> Load(const DecodeLoopOptions& options);
+
+  absl::StatusOr<LoopSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
+
+  int64_t weights_bytes() const { return weights_bytes_; }
+  double load_seconds() const { return load_seconds_; }
+  std::string device() const { return device_->Describe(); }
+
+ private:
+  absl::Status Prefill(int32_t batch, int32_t prompt_tokens);
+
+  DecodeLoopOptions options_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<VmmDriver> driver_;
+  std::unique_ptr<SleepableAllocator> allocator_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<ModelRunner> runner_;
+  int32_t blocks_per_seq_ = 0;
+  int64_t weights_bytes_ = 0;
+  double load_seconds_ = 0;
+  int32_t last_batch_ = 0;
+  int64_t step_id_ = 0;
+};
+
+}  // namespace somnus
