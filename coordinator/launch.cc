@@ -1,0 +1,195 @@
+#include "coordinator/launch.h"
+
+#include <sched.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/progress.h"
+#include "proto/log.h"
+#include "proto/status_macros.h"
+#include "proto/version.h"
+
+namespace somnus {
+namespace {
+
+// On a machine without a device of its own, memory that nobody uses is still taken from others and costs time
+// to map: a cache of this size per worker unless told otherwise.
+constexpr int64_t kCpuKvSoftLimitBytes = 512 << 20;
+
+std::string RandomHex(size_t bytes) {
+  std::string raw(bytes, '\0');
+  size_t got = 0;
+  while (got < bytes) {
+    const ssize_t n = getrandom(raw.data() + got, bytes - got, 0);
+    if (n > 0) got += static_cast<size_t>(n);
+  }
+  return absl::BytesToHexString(raw);
+}
+
+int NumCpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
+                                       const std::string& coordinator, const std::string& token, int rank) {
+  const int cpus = NumCpus();
+  const int threads =
+      flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.num_workers);
+  std::vector<std::string> command = {binary,
+                                      absl::StrCat("--coordinator=", coordinator),
+                                      absl::StrCat("--spawn_token=", token),
+                                      absl::StrCat("--rank=", rank),
+                                      absl::StrCat("--threads=", threads),
+                                      absl::StrCat("--log_level=", flags.log_level)};
+  // Pinned only where every thread has a CPU of its own.
+  if (threads * flags.num_workers <= cpus) command.push_back(absl::StrCat("--first_cpu=", rank * threads));
+  return command;
+}
+
+}  // namespace
+
+v1::DType ResolveDType(v1::DType requested, StorageType stored) {
+  if (requested != v1::DTYPE_UNSPECIFIED) return requested;
+  return stored == StorageType::kF32 ? v1::DTYPE_FLOAT32 : v1::DTYPE_BFLOAT16;
+}
+
+absl::StatusOr<std::string> WorkerGroup::FindBinary(const Flags& flags) const {
+  std::error_code error;
+  std::filesystem::path path = flags.worker_binary;
+  if (path.empty()) {
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+    path = self.parent_path().parent_path() / "worker" / "worker";
+  }
+  if (access(path.c_str(), X_OK) == 0) return path.string();
+  return absl::NotFoundError(absl::StrCat("--worker-binary: ", path.string(), " cannot be executed"));
+}
+
+absl::Status WorkerGroup::Start(const Flags& flags) {
+  std::string binary;
+  if (flags.local_workers) {
+    ASSIGN_OR_RETURN(binary, FindBinary(flags));
+    spawn_token_ = RandomHex(16);
+  }
+  ClusterServerOptions options;
+  if (!flags.local_workers) options.address = absl::StrCat(flags.cluster_host, ":", flags.cluster_port);
+  options.membership.world_size = flags.num_workers;
+  options.membership.version = kVersion;
+  options.membership.spawn_token = spawn_token_;
+  options.membership.heartbeat_timeout = absl::Seconds(flags.heartbeat_timeout_s);
+  ASSIGN_OR_RETURN(cluster_, ClusterServer::Start(options));
+  if (!flags.local_workers) {
+    LogInfo("waiting for {} workers: worker --coordinator={}", flags.num_workers, cluster_->address());
+    return absl::OkStatus();
+  }
+  std::vector<std::vector<std::string>> commands;
+  for (int rank = 0; rank < flags.num_workers; ++rank) {
+    commands.push_back(WorkerCommand(flags, binary, cluster_->address(), spawn_token_, rank));
+  }
+  ASSIGN_OR_RETURN(processes_, WorkerProcesses::Spawn(
+                                   commands, [this](int, const absl::Status& status) { OnLoss(status); }));
+  return absl::OkStatus();
+}
+
+void WorkerGroup::OnLoss(const absl::Status& reason) {
+  absl::MutexLock lock(&mu_);
+  if (!loss_.ok()) return;
+  loss_ = reason;
+  if (told_executor_ != nullptr) {
+    told_executor_->ReportLoss(reason);
+  } else if (cluster_ != nullptr) {
+    cluster_->Interrupt(reason);
+  }
+}
+
+void WorkerGroup::Interrupt(const absl::Status& reason) {
+  absl::MutexLock lock(&mu_);
+  if (!loss_.ok()) return;
+  loss_ = reason;
+  if (told_executor_ != nullptr) told_executor_->Abort(reason);
+  if (cluster_ != nullptr) cluster_->Interrupt(reason);
+}
+
+absl::Status WorkerGroup::Connect(const Flags& flags) {
+  const absl::Duration timeout =
+      flags.local_workers ? absl::Seconds(flags.register_timeout_s) : absl::Hours(24 * 365);
+  ASSIGN_OR_RETURN(members_, cluster_->WaitForGroup(timeout));
+  std::vector<WorkerEndpoint> endpoints;
+  for (const v1::RegisterRequest& member : members_) {
+    endpoints.push_back({member.address(), member.host(), member.pid()});
+  }
+  ASSIGN_OR_RETURN(executor_, GrpcExecutor::Connect(std::move(endpoints), GrpcExecutorOptions()));
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(loss_);
+    told_executor_ = executor_.get();
+  }
+  cluster_->OnSilence([this](const absl::Status& status) { OnLoss(status); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& config,
+                                         int32_t max_model_len) {
+  RETURN_IF_ERROR(Connect(flags));
+  v1::LoadModelRequest request;
+  request.set_model_path(flags.model);
+  request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
+  request.mutable_parallel()->set_group_name(absl::StrCat("somnus-", getpid(), "-", RandomHex(6)));
+  request.set_max_num_seqs(flags.max_num_seqs);
+  request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
+  request.set_max_model_len(max_model_len);
+  request.set_block_size(flags.block_size);
+  LoadProgress progress;
+  ASSIGN_OR_RETURN(
+      const std::vector<LoadedRank> ranks,
+      executor_->LoadModel(request, [&](int64_t done, int64_t total) { progress.Update(done, total); }));
+  progress.Finish();
+
+  KvPlanRequest plan_request;
+  plan_request.block_size = flags.block_size;
+  plan_request.max_num_seqs = flags.max_num_seqs;
+  plan_request.max_model_len = max_model_len;
+  plan_request.max_model_len_is_fixed = flags.max_model_len > 0;
+  plan_request.kv_cache_bytes = flags.kv_cache_memory;
+  plan_request.soft_limit_bytes = kCpuKvSoftLimitBytes;
+  std::vector<RankMemory> memory;
+  for (const LoadedRank& rank : ranks) memory.push_back({rank.kv_block_bytes, rank.available_kv_bytes});
+  ASSIGN_OR_RETURN(const KvPlan plan, PlanKvCache(memory, plan_request));
+  if (plan.max_model_len < max_model_len) {
+    LogWarning("max_model_len is {}, not {}: the KV cache holds no more", plan.max_model_len, max_model_len);
+  }
+  v1::KvCacheConfig cache;
+  cache.set_block_size(flags.block_size);
+  cache.set_num_blocks(plan.num_blocks);
+  cache.set_dtype(request.dtype());
+  RETURN_IF_ERROR(executor_->AllocateKvCache(cache));
+  LogInfo("KV cache: {} blocks of {} tokens, {} bytes on rank 0", plan.num_blocks, flags.block_size,
+          plan.num_blocks * ranks[0].kv_block_bytes);
+  return plan;
+}
+
+void WorkerGroup::Stop() {
+  if (cluster_ != nullptr) cluster_->OnSilence(nullptr);
+  if (executor_ != nullptr) executor_->Shutdown(absl::Seconds(2));
+  if (processes_ != nullptr) processes_->Terminate(absl::Seconds(5));
+  {
+    absl::MutexLock lock(&mu_);
+    told_executor_ = nullptr;
+  }
+  processes_.reset();
+  executor_.reset();
+  {
+    absl::MutexLock lock(&mu_);
+    if (loss_.ok()) loss_ = absl::CancelledError("stopped");
+  }
+  cluster_.reset();
+}
+
+}  // namespace somnus

@@ -1,0 +1,58 @@
+// The coordinator: serves one model with the workers that it starts or waits for. Exit codes: 0 after SIGTERM
+// or SIGINT, 1 when it could not start or its engine failed, 2 for wrong flags.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "coordinator/flags.h"
+#include "coordinator/server.h"
+#include "coordinator/signals.h"
+#include "proto/log.h"
+#include "proto/version.h"
+
+namespace {
+
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "coordinator: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const absl::StatusOr<somnus::Flags> flags =
+      somnus::ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
+  if (!flags.ok()) return Fail(flags.status(), 2);
+  if (flags->help) return std::fputs(somnus::FlagsHelp().c_str(), stdout) < 0;
+  if (flags->version) return std::printf("somnus coordinator %s\n", somnus::kVersion) < 0;
+  const absl::Status logging = somnus::InitLogging("coordinator", flags->log_level);
+  if (!logging.ok()) return Fail(logging, 2);
+
+  somnus::Server* to_stop = nullptr;
+  absl::Mutex mu;
+  int early_signals = 0;
+  // Constructed before any other thread exists; the third signal does not wait for anything.
+  somnus::SignalWatcher signals([&](int count) {
+    if (count >= 3) _exit(1);
+    absl::MutexLock lock(&mu);
+    early_signals = count;
+    if (to_stop != nullptr) to_stop->RequestStop(count > 1);
+  });
+  const std::unique_ptr<somnus::Server> server = somnus::Server::Create(*flags);
+  {
+    absl::MutexLock lock(&mu);
+    to_stop = server.get();
+    if (early_signals > 0) server->RequestStop(early_signals > 1);
+  }
+  absl::Status status = server->Start();
+  if (status.ok()) status = server->Run();
+  {
+    absl::MutexLock lock(&mu);
+    to_stop = nullptr;
+  }
+  if (status.ok() || absl::IsCancelled(status)) return 0;
+  return Fail(status, 1);
+}

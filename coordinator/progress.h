@@ -1,0 +1,30 @@
+#pragma once
+// Progress of weight loading on stderr: a bar on a terminal, a log line every few seconds otherwise.
+// Update may be called often; from one thread at a time.
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace somnus {
+
+class LoadProgress {
+ public:
+  LoadProgress();
+  ~LoadProgress();
+  void Update(int64_t bytes_done, int64_t bytes_total);
+  // The last word; nothing is shown afterwards.
+  void Finish();
+
+ private:
+  void Draw(int64_t bytes_done, int64_t bytes_total);
+
+  const bool terminal_;
+  const absl::Time start_;
+  absl::Time next_;
+  int64_t total_ = 0;
+  bool drawn_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace somnus

@@ -1,0 +1,183 @@
+#include "coordinator/block_manager/block_manager.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+
+namespace somnus {
+namespace {
+
+std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
+  std::vector<int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+BlockManagerOptions Options(int32_t num_blocks, int32_t block_size = 4, double watermark = 0) {
+  BlockManagerOptions options;
+  options.num_blocks = num_blocks;
+  options.block_size = block_size;
+  options.watermark = watermark;
+  return options;
+}
+
+TEST(BlockManagerTest, CanAllocateSaysOkLaterOrNever) {
+  BlockManager manager(Options(11, 4, 0.2));  // 10 blocks, 2 of them kept back
+  EXPECT_EQ(manager.CanAllocate(32, false), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanAllocate(33, false), AllocStatus::kLater);
+  EXPECT_EQ(manager.CanAllocate(40, true), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanAllocate(41, true), AllocStatus::kNever);
+  ASSERT_EQ(manager.Allocate(1, Tokens(12), "", true, false), 0);
+  EXPECT_EQ(manager.CanAllocate(24, false), AllocStatus::kLater);
+  EXPECT_EQ(manager.Allocate(2, Tokens(24, 50), "", true, false), -1);
+  EXPECT_EQ(manager.used_blocks(), 3);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, APrefixIsAdoptedInWholeBlocksAndTheLastTokenIsLeft) {
+  BlockManager manager(Options(20));
+  const std::vector<int32_t> tokens = Tokens(12);
+  ASSERT_EQ(manager.Allocate(1, tokens, "", true, false), 0);
+  manager.Commit(1, tokens, 12);
+  EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 8) << "a full hit computes the last block again";
+  EXPECT_EQ(manager.Allocate(3, Tokens(13), "", true, false), 12);
+  EXPECT_EQ(manager.Table(3)[2], manager.Table(1)[2]);
+  EXPECT_NE(manager.Table(2)[2], manager.Table(1)[2]);
+  std::vector<int32_t> other = Tokens(12);
+  other[5] = 99;
+  EXPECT_EQ(manager.Allocate(4, other, "", true, false), 4);
+  EXPECT_EQ(manager.Allocate(5, tokens, "salt", true, false), 0);
+  EXPECT_EQ(manager.Allocate(6, tokens, "", false, false), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, OnlyCommittedBlocksAreFoundAndAlsoAfterTheirOwnerIsGone) {
+  BlockManager manager(Options(20));
+  const std::vector<int32_t> tokens = Tokens(12);
+  manager.Allocate(1, tokens, "", true, false);
+  manager.Commit(1, tokens, 7);
+  manager.Free(1);
+  EXPECT_EQ(manager.used_blocks(), 0);
+  EXPECT_EQ(manager.cached_blocks(), 1);
+  EXPECT_EQ(manager.available_blocks(), 19);
+  EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 4);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, TailsAreEvictedFirst) {
+  BlockManager manager(Options(4));  // 3 blocks
+  const std::vector<int32_t> tokens = Tokens(12);
+  manager.Allocate(1, tokens, "", true, false);
+  manager.Commit(1, tokens, 12);
+  manager.Free(1);
+  manager.Allocate(2, Tokens(4, 100), "", true, false);
+  manager.Free(2);
+  EXPECT_EQ(manager.Allocate(3, tokens, "", true, false), 8);
+}
+
+TEST(BlockManagerTest, TwoThatComputeTheSameMeetInOneChain) {
+  BlockManager manager(Options(20));
+  const std::vector<int32_t> tokens = Tokens(12);
+  manager.Allocate(1, tokens, "", true, false);
+  manager.Allocate(2, tokens, "", true, false);  // before 1 is committed
+  manager.Commit(1, tokens, 4);
+  manager.Commit(2, tokens, 12);
+  manager.Commit(1, tokens, 12);
+  EXPECT_EQ(manager.Allocate(3, Tokens(13), "", true, false), 12);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, GrowIsAllOrNothing) {
+  BlockManager manager(Options(4));
+  manager.Allocate(1, Tokens(4), "", true, true);
+  std::vector<int32_t> ids;
+  EXPECT_TRUE(manager.Grow(1, 4, &ids));
+  EXPECT_TRUE(ids.empty());
+  EXPECT_FALSE(manager.Grow(1, 17, &ids));
+  EXPECT_TRUE(ids.empty());
+  EXPECT_TRUE(manager.Grow(1, 12, &ids));
+  EXPECT_EQ(ids, (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(manager.Table(1), (std::vector<int32_t>{1, 2, 3}));
+}
+
+TEST(BlockManagerTest, AForkSharesUntilItWrites) {
+  BlockManager manager(Options(10));
+  manager.Allocate(1, Tokens(6), "", true, false);
+  manager.Fork(1, 2);
+  EXPECT_EQ(manager.used_blocks(), 2);
+  std::vector<BlockCopyOp> copies;
+  ASSERT_TRUE(manager.MakeWritable(2, 6, &copies));
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].src, manager.Table(1)[1]);
+  EXPECT_EQ(copies[0].dst, manager.Table(2)[1]);
+  EXPECT_EQ(manager.Table(1)[0], manager.Table(2)[0]);
+  ASSERT_TRUE(manager.MakeWritable(1, 6, &copies));
+  EXPECT_EQ(copies.size(), 1u) << "the parent's is its own again";
+  manager.Free(1);
+  manager.Free(2);
+  EXPECT_EQ(manager.used_blocks(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, AfterAResetNothingIsFoundAndNothingFollowsABrokenChain) {
+  BlockManager manager(Options(20));
+  const std::vector<int32_t> tokens = Tokens(12);
+  manager.Allocate(1, tokens, "", true, false);
+  manager.Commit(1, tokens, 4);
+  manager.ResetPrefixCache();
+  manager.Commit(1, tokens, 12);
+  EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 0);
+  EXPECT_EQ(manager.cached_blocks(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, RandomSequencesKeepTheBooks) {
+  for (uint32_t seed = 1; seed <= 15; ++seed) {
+    std::mt19937 random(seed);
+    BlockManager manager(
+        Options(3 + static_cast<int32_t>(random() % 40), 1 + static_cast<int32_t>(random() % 5), 0.05));
+    std::map<int64_t, std::vector<int32_t>> live;
+    int64_t next_id = 1;
+    for (int step = 0; step < 1500; ++step) {
+      const uint32_t operation = random() % 6;
+      auto it = live.begin();
+      if (!live.empty()) std::advance(it, random() % live.size());
+      if (operation <= 1) {
+        // Few different prompts, so that prefixes meet.
+        const std::vector<int32_t> tokens =
+            Tokens(1 + static_cast<int32_t>(random() % 30), static_cast<int32_t>(random() % 2));
+        const int32_t computed =
+            manager.Allocate(next_id, tokens, random() % 2 ? "" : "s", random() % 4 != 0, live.empty());
+        if (computed >= 0) {
+          ASSERT_EQ(computed % manager.block_size(), 0);
+          ASSERT_LT(computed, static_cast<int32_t>(tokens.size()));
+          live[next_id++] = tokens;
+        }
+      } else if (live.empty()) {
+        continue;
+      } else if (operation == 2) {
+        manager.Free(it->first);
+        live.erase(it);
+      } else if (operation == 3) {
+        std::vector<int32_t> ids;
+        it->second.push_back(static_cast<int32_t>(random() % 3));
+        if (!manager.Grow(it->first, static_cast<int64_t>(it->second.size()), &ids)) it->second.pop_back();
+      } else if (operation == 4) {
+        manager.Commit(it->first, it->second, static_cast<int64_t>(random() % (it->second.size() + 1)));
+      } else if (random() % 20 == 0) {
+        manager.ResetPrefixCache();
+      } else {
+        const std::vector<int32_t> tokens = it->second;
+        manager.Fork(it->first, next_id);
+        live[next_id++] = tokens;
+      }
+      const absl::Status integrity = manager.CheckIntegrity();
+      ASSERT_TRUE(integrity.ok()) << integrity << " seed " << seed << " step " << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,144 @@
+#include "coordinator/block_manager/block_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <random>
+#include <set>
+
+namespace somnus {
+namespace {
+
+BlockContent Content(const std::vector<int32_t>& tokens, absl::string_view salt = "", uint64_t parent = 0) {
+  return {parent, HashBlock(parent, tokens, salt), tokens, salt};
+}
+
+TEST(BlockPoolTest, GivesBlocksInOrderAndNeverBlockZero) {
+  BlockPool pool(5, 2);
+  for (int32_t id = 1; id < 5; ++id) EXPECT_EQ(pool.Allocate()->id, id);
+  EXPECT_EQ(pool.num_available(), 0);
+  EXPECT_TRUE(pool.CheckIntegrity().ok());
+}
+
+TEST(BlockPoolTest, UnknownBlocksAreReusedBeforeCachedOnesAndThoseInLruOrder) {
+  BlockPool pool(5, 1);
+  std::vector<KvBlock*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool.Allocate());
+  const std::vector<int32_t> a = {10}, b = {11};
+  pool.Remember(blocks[0], Content(a));
+  pool.Remember(blocks[1], Content(b));
+  pool.Release(blocks[1]);  // the older of the cached ones
+  pool.Release(blocks[0]);
+  pool.Release(blocks[2]);
+  pool.Release(blocks[3]);
+  EXPECT_EQ(pool.num_cached(), 2);
+  EXPECT_EQ(pool.Allocate(), blocks[3]);  // last freed, unknown
+  EXPECT_EQ(pool.Allocate(), blocks[2]);
+  EXPECT_EQ(pool.Allocate(), blocks[1]);
+  EXPECT_EQ(pool.Find(Content(b)), nullptr);
+  EXPECT_EQ(pool.Find(Content(a)), blocks[0]);
+  EXPECT_TRUE(pool.CheckIntegrity().ok());
+}
+
+TEST(BlockPoolTest, AHitNeedsTheSameTokensParentAndSaltWhateverTheHash) {
+  BlockPool pool(4, 2);
+  KvBlock* block = pool.Allocate();
+  const std::vector<int32_t> tokens = {1, 2}, others = {1, 3};
+  BlockContent content = Content(tokens, "tenant");
+  pool.Remember(block, content);
+  EXPECT_EQ(pool.Find(content), block);
+  BlockContent colliding = content;
+  colliding.tokens = others;  // the same hash
+  EXPECT_EQ(pool.Find(colliding), nullptr);
+  colliding = content;
+  colliding.salt = "other";
+  EXPECT_EQ(pool.Find(colliding), nullptr);
+  colliding = content;
+  colliding.parent_content_id = 7;
+  EXPECT_EQ(pool.Find(colliding), nullptr);
+  // The newer of two contents with one hash is the one that is found.
+  KvBlock* second = pool.Allocate();
+  colliding = content;
+  colliding.tokens = others;
+  pool.Remember(second, colliding);
+  EXPECT_EQ(pool.Find(colliding), second);
+  EXPECT_EQ(pool.Find(content), nullptr);
+  EXPECT_TRUE(pool.CheckIntegrity().ok());
+}
+
+TEST(BlockPoolTest, ForgetAllLeavesUsedBlocksUsed) {
+  BlockPool pool(4, 1);
+  KvBlock* used = pool.Allocate();
+  KvBlock* freed = pool.Allocate();
+  const std::vector<int32_t> a = {1}, b = {2};
+  pool.Remember(used, Content(a));
+  pool.Remember(freed, Content(b));
+  pool.Release(freed);
+  pool.ForgetAll();
+  EXPECT_EQ(pool.Find(Content(a)), nullptr);
+  EXPECT_EQ(pool.num_cached(), 0);
+  EXPECT_EQ(pool.num_used(), 1);
+  EXPECT_EQ(pool.num_available(), 2);
+  EXPECT_TRUE(pool.CheckIntegrity().ok());
+}
+
+// Random operations against a plain model: references per block, LRU as a list, contents as a map.
+TEST(BlockPoolTest, RandomOperationsAgreeWithAModel) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    const int32_t num_blocks = 2 + static_cast<int32_t>(random() % 14);
+    BlockPool pool(num_blocks, 1);
+    std::vector<KvBlock*> held;         // one entry per reference
+    std::map<int32_t, KvBlock*> known;  // token -> block
+    std::map<const KvBlock*, int32_t> token_of;
+    std::list<KvBlock*> lru;  // cached and unreferenced, oldest first
+    const auto references = [&](const KvBlock* block) { return std::count(held.begin(), held.end(), block); };
+    for (int step = 0; step < 2000; ++step) {
+      const uint32_t operation = random() % 4;
+      if (operation == 0 && pool.num_available() > 0) {
+        KvBlock* block = pool.Allocate();
+        ASSERT_EQ(references(block), 0);
+        if (token_of.contains(block)) {  // evicted: only when nothing unknown was free, and the oldest
+          ASSERT_EQ(block, lru.front());
+          ASSERT_EQ(pool.num_available(), static_cast<int32_t>(lru.size()) - 1);
+          lru.pop_front();
+          known.erase(token_of[block]);
+          token_of.erase(block);
+        }
+        held.push_back(block);
+      } else if (operation == 1 && !held.empty()) {
+        const size_t index = random() % held.size();
+        KvBlock* block = held[index];
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(index));
+        pool.Release(block);
+        if (references(block) == 0 && token_of.contains(block)) lru.push_back(block);
+      } else if (operation == 2 && !held.empty()) {
+        KvBlock* block = held[random() % held.size()];
+        const std::vector<int32_t> token = {static_cast<int32_t>(random() % 20)};
+        pool.Remember(block, Content(token));
+        if (!token_of.contains(block) && !known.contains(token[0])) {
+          known[token[0]] = block;
+          token_of[block] = token[0];
+        }
+      } else if (operation == 3) {
+        const std::vector<int32_t> token = {static_cast<int32_t>(random() % 20)};
+        KvBlock* found = pool.Find(Content(token));
+        ASSERT_EQ(found, known.contains(token[0]) ? known[token[0]] : nullptr);
+        if (found != nullptr) {
+          lru.remove(found);
+          pool.Reference(found);
+          held.push_back(found);
+        }
+      }
+      ASSERT_EQ(pool.num_used(), static_cast<int32_t>(std::set<KvBlock*>(held.begin(), held.end()).size()));
+      ASSERT_EQ(pool.num_cached(), static_cast<int32_t>(lru.size()));
+      const absl::Status integrity = pool.CheckIntegrity();
+      ASSERT_TRUE(integrity.ok()) << integrity << " seed " << seed << " step " << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,136 @@
+#pragma once
+// An Executor over one FakeWorker, with a script: steps can be held back, fail, or a rank can be lost at any
+// time. Thread safe as the Executor is; the scripting methods from the test's thread.
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/executor/executor.h"
+#include "tests/fakes/fake_worker.h"
+
+namespace somnus {
+
+class FakeExecutor : public Executor {
+ public:
+  explicit FakeExecutor(const FakeWorkerOptions& options) : worker_(options) {}
+
+  // While held, Wait blocks (until its timeout).
+  void Hold(bool held) {
+    absl::MutexLock lock(&mu_);
+    held_ = held;
+  }
+  // That step's reply is `error`.
+  void FailStep(int64_t step_id, const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    step_errors_[step_id] = error;
+  }
+  // A rank is lost: everything answers `reason`, the callback runs.
+  void Lose(const absl::Status& reason) {
+    std::function<void(absl::Status)> callback;
+    {
+      absl::MutexLock lock(&mu_);
+      if (!health_.ok()) return;
+      health_ = reason;
+      callback = std::exchange(callback_, nullptr);
+    }
+    if (callback) callback(reason);
+  }
+  void FailNextLifecycleCall(const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    lifecycle_error_ = error;
+  }
+  int64_t num_steps_sent() const {
+    absl::MutexLock lock(&mu_);
+    return num_steps_sent_;
+  }
+  int64_t num_waits() const {
+    absl::MutexLock lock(&mu_);
+    return num_waits_;
+  }
+  size_t max_in_flight() const {
+    absl::MutexLock lock(&mu_);
+    return max_in_flight_;
+  }
+  std::vector<std::string> lifecycle_calls() const {
+    absl::MutexLock lock(&mu_);
+    return lifecycle_calls_;
+  }
+  int64_t num_computed_tokens() const {
+    absl::MutexLock lock(&mu_);
+    return worker_.num_computed_tokens();
+  }
+
+  absl::Status ExecuteAsync(const v1::StepRequest& step) override {
+    absl::MutexLock lock(&mu_);
+    if (!health_.ok()) return health_;
+    // Executed at once: in order, as workers do, and before any later step.
+    replies_.push_back(worker_.Execute(step));
+    if (auto it = step_errors_.find(step.step_id()); it != step_errors_.end()) replies_.back() = it->second;
+    ++num_steps_sent_;
+    max_in_flight_ = std::max(max_in_flight_, replies_.size());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override {
+    absl::MutexLock lock(&mu_);
+    ++num_waits_;
+    const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_ || !health_.ok(); };
+    if (!mu_.AwaitWithTimeout(absl::Condition(&released), timeout)) {
+      health_ = absl::DeadlineExceededError("rank 0 (pid 1) did not answer");
+    }
+    if (!health_.ok()) return health_;
+    absl::StatusOr<v1::StepReply> reply = std::move(replies_.front());
+    replies_.pop_front();
+    return reply;
+  }
+
+  absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override {
+    absl::MutexLock lock(&mu_);
+    lifecycle_calls_.push_back("sleep " + std::to_string(level));
+    if (absl::Status error = std::exchange(lifecycle_error_, absl::OkStatus()); !error.ok()) return error;
+    if (!replies_.empty()) return absl::InternalError("sleep with a step in flight");
+    if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
+    return std::map<std::string, int64_t>{{"kv_cache", 100}, {"weights", 200}};
+  }
+
+  absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) override {
+    absl::MutexLock lock(&mu_);
+    std::string call = "wake";
+    for (const std::string& tag : tags) call += " " + tag;
+    lifecycle_calls_.push_back(call);
+    if (absl::Status error = std::exchange(lifecycle_error_, absl::OkStatus()); !error.ok()) return error;
+    return std::map<std::string, int64_t>{{"kv_cache", 100}};
+  }
+
+  absl::Status Health() const override {
+    absl::MutexLock lock(&mu_);
+    return health_;
+  }
+  void OnFailure(std::function<void(absl::Status)> callback) override {
+    absl::MutexLock lock(&mu_);
+    callback_ = std::move(callback);
+  }
+  void Abort(const absl::Status& reason) override { Lose(reason); }
+
+ private:
+  mutable absl::Mutex mu_;
+  FakeWorker worker_ ABSL_GUARDED_BY(mu_);
+  std::deque<absl::StatusOr<v1::StepReply>> replies_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, absl::Status> step_errors_ ABSL_GUARDED_BY(mu_);
+  std::function<void(absl::Status)> callback_ ABSL_GUARDED_BY(mu_);
+  absl::Status health_ ABSL_GUARDED_BY(mu_);
+  absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> lifecycle_calls_ ABSL_GUARDED_BY(mu_);
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t num_steps_sent_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t max_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,150 @@
+#include "tests/fakes/fake_worker.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+uint64_t Mix(uint64_t state, uint64_t value) {
+  uint64_t x = state * 0x9E3779B97F4A7C15ull + value + 0x632BE59BD9B4E019ull;
+  x ^= x >> 30;
+  x *= 0xBF58476D1CE4E5B9ull;
+  x ^= x >> 27;
+  x *= 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+int32_t NextToken(uint64_t prefix, int32_t vocab_size) {
+  return static_cast<int32_t>(Mix(prefix, 77) % vocab_size);
+}
+
+float Logprob(uint64_t prefix, int32_t token) {
+  return -static_cast<float>(Mix(prefix, static_cast<uint64_t>(token)) % 10000) / 1000.0f;
+}
+
+absl::Status Broken(const std::string& what) {
+  return absl::InternalError(absl::StrCat("fake worker: ", what));
+}
+
+}  // namespace
+
+std::vector<int32_t> FakeWorker::ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
+                                                 int32_t vocab_size) {
+  uint64_t state = 0;
+  for (int32_t token : tokens) state = Mix(state, static_cast<uint64_t>(token));
+  std::vector<int32_t> answer;
+  for (int32_t i = 0; i < count; ++i) {
+    answer.push_back(NextToken(state, vocab_size));
+    state = Mix(state, static_cast<uint64_t>(answer.back()));
+  }
+  return answer;
+}
+
+float FakeWorker::ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t position) {
+  uint64_t state = 0;
+  for (int32_t i = 0; i < position; ++i) state = Mix(state, static_cast<uint64_t>(tokens[i]));
+  return Logprob(state, tokens[position]);
+}
+
+absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request) {
+  if (request.step_id() != last_step_id_ + 1) return Broken("step ids must count up");
+  last_step_id_ = request.step_id();
+  for (int32_t slot : request.freed_slots()) {
+    if (slots_.erase(slot) == 0) return Broken(absl::StrCat("freed slot ", slot, " was not in use"));
+  }
+  for (const v1::NewSequence& sequence : request.new_sequences()) RETURN_IF_ERROR(AddSequence(sequence));
+  v1::StepReply reply;
+  reply.set_step_id(request.step_id());
+  int64_t tokens = 0;
+  std::set<int32_t> seen;
+  for (const v1::ScheduledSequence& scheduled : request.sequences()) {
+    tokens += scheduled.num_tokens();
+    if (!seen.insert(scheduled.slot()).second) return Broken("a slot is scheduled twice");
+    RETURN_IF_ERROR(Run(scheduled, &reply));
+  }
+  if (tokens > options_.max_num_batched_tokens) return Broken("the step is over its token budget");
+  return reply;
+}
+
+absl::Status FakeWorker::Sleep() {
+  std::fill(cache_.begin(), cache_.end(), 0xDEADBEEFull);
+  if (!slots_.empty()) return Broken("slots in use at sleep");
+  return absl::OkStatus();
+}
+
+absl::Status FakeWorker::AddSequence(const v1::NewSequence& message) {
+  if (message.slot() < 0 || message.slot() >= options_.max_num_seqs) return Broken("slot out of range");
+  if (slots_.contains(message.slot())) return Broken(absl::StrCat("slot ", message.slot(), " is in use"));
+  Slot slot;
+  slot.tokens.assign(message.token_ids().begin(), message.token_ids().end());
+  slot.num_prompt = message.num_prompt_tokens();
+  slot.num_computed = message.num_computed_tokens();
+  slot.blocks.assign(message.block_ids().begin(), message.block_ids().end());
+  slot.sampling = message.sampling();
+  if (slot.num_computed % options_.block_size != 0 ||
+      slot.num_computed >= static_cast<int64_t>(slot.tokens.size())) {
+    return Broken(absl::StrCat("num_computed_tokens ", slot.num_computed, " of ", slot.tokens.size()));
+  }
+  slots_.emplace(message.slot(), std::move(slot));
+  return absl::OkStatus();
+}
+
+absl::Status FakeWorker::CheckBlocks(const Slot& slot) const {
+  for (int32_t block : slot.blocks) {
+    if (block <= 0 || block >= options_.num_blocks) return Broken(absl::StrCat("block id ", block));
+  }
+  if (static_cast<int64_t>(slot.blocks.size()) * options_.block_size < slot.num_computed)
+    return Broken("too few blocks");
+  return absl::OkStatus();
+}
+
+size_t FakeWorker::CacheIndex(const Slot& slot, int64_t position) const {
+  return static_cast<size_t>(slot.blocks[position / options_.block_size]) * options_.block_size +
+         static_cast<size_t>(position % options_.block_size);
+}
+
+absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply) {
+  auto it = slots_.find(scheduled.slot());
+  if (it == slots_.end()) return Broken(absl::StrCat("slot ", scheduled.slot(), " is unknown"));
+  Slot& slot = it->second;
+  slot.blocks.insert(slot.blocks.end(), scheduled.new_block_ids().begin(), scheduled.new_block_ids().end());
+  const int64_t start = slot.num_computed;
+  const int64_t end = start + scheduled.num_tokens();
+  if (scheduled.num_tokens() < 1 || end > static_cast<int64_t>(slot.tokens.size()))
+    return Broken("tokens beyond the sequence");
+  slot.num_computed = end;
+  RETURN_IF_ERROR(CheckBlocks(slot));
+  v1::PromptLogprobs* prompt_logprobs = nullptr;
+  for (int64_t position = start; position < end; ++position) {
+    const uint64_t before = position == 0 ? 0 : cache_[CacheIndex(slot, position - 1)];
+    const uint64_t state = Mix(before, static_cast<uint64_t>(slot.tokens[position]));
+    cache_[CacheIndex(slot, position)] = state;
+    ++num_computed_tokens_;
+    if (slot.sampling.num_prompt_logprobs() < 0 || position + 1 >= slot.num_prompt) continue;
+    if (prompt_logprobs == nullptr) {
+      prompt_logprobs = reply->add_prompt_logprobs();
+      prompt_logprobs->set_slot(scheduled.slot());
+      prompt_logprobs->set_start(static_cast<int32_t>(start));
+    }
+    v1::StepLogprobs* logprobs = prompt_logprobs->add_positions();
+    logprobs->add_token_ids(slot.tokens[position + 1]);
+    logprobs->add_logprobs(Logprob(state, slot.tokens[position + 1]));
+  }
+  if (end < static_cast<int64_t>(slot.tokens.size())) return absl::OkStatus();
+  const uint64_t state = cache_[CacheIndex(slot, end - 1)];
+  v1::SampledToken* sampled = reply->add_tokens();
+  sampled->set_slot(scheduled.slot());
+  sampled->set_token_id(NextToken(state, options_.vocab_size));
+  if (slot.sampling.num_logprobs() >= 0) {
+    sampled->mutable_logprobs()->add_token_ids(sampled->token_id());
+    sampled->mutable_logprobs()->add_logprobs(Logprob(state, sampled->token_id()));
+    sampled->mutable_logprobs()->set_rank(1);
+  }
+  slot.tokens.push_back(sampled->token_id());
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

@@ -1,0 +1,66 @@
+#pragma once
+// A worker whose "model" is a hash: the next token is a function of all tokens before it, read through the
+// block table from a simulated KV cache. A block reused too early, a wrong prefix hit or a lost token changes
+// every later token, so tests compare exact tokens with ReferenceTokens. Every rule of proto/worker.proto
+// that a step breaks is an error. Not thread safe.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+struct FakeWorkerOptions {
+  int32_t num_blocks = 64;  // including block 0
+  int32_t block_size = 4;
+  int32_t max_num_seqs = 8;
+  int32_t max_num_batched_tokens = 1 << 20;
+  int32_t vocab_size = 1000;
+};
+
+class FakeWorker {
+ public:
+  explicit FakeWorker(const FakeWorkerOptions& options)
+      : options_(options), cache_(static_cast<size_t>(options.num_blocks) * options.block_size, 0) {}
+
+  absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
+  // The cache's contents and all slots are gone. An error when a slot was still in use.
+  absl::Status Sleep();
+
+  size_t num_slots_in_use() const { return slots_.size(); }
+  int64_t num_computed_tokens() const { return num_computed_tokens_; }
+
+  // What a correct engine answers to `prompt`, greedy, without any stop.
+  static std::vector<int32_t> ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
+                                              int32_t vocab_size = 1000);
+  // The log-probability that the fake gives to token `position` of `tokens`.
+  static float ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t position);
+
+ private:
+  struct Slot {
+    std::vector<int32_t> tokens;
+    int64_t num_prompt = 0;
+    int64_t num_computed = 0;
+    std::vector<int32_t> blocks;
+    v1::StepSampling sampling;
+  };
+
+  absl::Status AddSequence(const v1::NewSequence& message);
+  absl::Status CheckBlocks(const Slot& slot) const;
+  absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
+  size_t CacheIndex(const Slot& slot, int64_t position) const;
+
+  const FakeWorkerOptions options_;
+  std::vector<uint64_t> cache_;  // one hash of the whole prefix per token
+  std::map<int32_t, Slot> slots_;
+  int64_t last_step_id_ = 0;
+  int64_t num_computed_tokens_ = 0;
+};
+
+}  // namespace somnus
