@@ -70,6 +70,8 @@ int Main(int argc, char** argv) {
     const bool help = help_first || std::any_of(rest.begin(), rest.end(), [](const std::string& arg) {
                         return arg == "--help" || arg == "-h";
                       });
+    // The coordinator knows its own flags best.
+    if (entry.run == RunServe) return entry.run(help ? std::vector<std::string>{"--help"} : rest);
     if (!help) return entry.run(rest);
     fputs(HelpText(entry.command()).c_str(), stdout);
     return kOk;

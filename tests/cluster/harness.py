@@ -1,0 +1,244 @@
+"""A whole cluster in real processes, and a plain HTTP client, for the tests of this folder.
+
+Binaries come from bazel-bin, or from the folder that SOMNUS_BIN names.
+"""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
+SOMNUS = os.path.join(BIN, "tools", "somnus")
+WORKER = os.path.join(BIN, "worker", "worker")
+TINY = os.path.join(ROOT, "tests", "data", "tiny")
+SMOLLM2 = os.environ.get("SOMNUS_MODEL", os.path.expanduser("~/.cache/somnus/models/SmolLM2-135M-Instruct.Q4_1.gguf"))
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 60
+
+
+def tiny(name):
+    return os.path.join(TINY, name)
+
+
+def expected(name):
+    with open(os.path.join(TINY, name, "expected.json"), encoding="utf-8") as file:
+        return json.load(file)["cases"]
+
+
+def free_ports(count):
+    """Distinct ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def children(pid):
+    """All live descendants of a process."""
+    found = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                for child in map(int, file.read().split()):
+                    found += [child] + children(child)
+    except OSError:
+        pass  # it has ended meanwhile
+    return found
+
+
+def alive(pid):
+    """Whether the process runs: neither gone nor a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def wait_until(condition, timeout, what):
+    """The first true value of condition(); AssertionError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what}")
+        time.sleep(0.05)
+
+
+class Response:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def text(self):
+        return self.body.decode("utf-8", errors="replace")
+
+
+class Cluster:
+    """`somnus serve` with its workers. Use as a context manager; leaving it kills whatever still runs."""
+
+    def __init__(self, model, *flags, workers=2, wait=True, env=None):
+        self.port, self.admin_port, self.grpc_port = free_ports(3)
+        self.name = "test-model"
+        command = [SOMNUS, "serve", model, "--port", str(self.port), "--admin-port", str(self.admin_port),
+                   "--grpc-port", str(self.grpc_port), "--served-model-name", self.name, *flags]
+        if workers:
+            command.append(f"--workers=local:{workers}")
+        self._log = tempfile.NamedTemporaryFile(prefix="somnus_", suffix=".log")
+        self._seen = set()
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                                        env={**os.environ, **(env or {})}, start_new_session=True)
+        if wait:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.__exit__()
+                raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pids = self.worker_pids() + [self.process.pid]
+        for pid in {*pids, *self._seen}:
+            if alive(pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        self.process.wait()
+        self._log.close()
+
+    def log(self):
+        with open(self._log.name, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def worker_pids(self):
+        found = children(self.process.pid)
+        self._seen.update(found)
+        return found
+
+    def health(self):
+        try:
+            return self.request("GET", "/health", timeout=5).status
+        except OSError:
+            return 0
+
+    def wait_ready(self, timeout=START_TIMEOUT_S):
+        def ready():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with code {self.process.returncode}:\n{self.log()}")
+            return self.health() == 200
+        wait_until(ready, timeout, f"/health 200; log:\n{self.log()}")
+        self.worker_pids()
+
+    def stop(self, timeout=STOP_TIMEOUT_S):
+        """SIGTERM; answers the exit code once coordinator and workers have ended."""
+        workers = self.worker_pids()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout)
+        left = [pid for pid in workers if alive(pid)]
+        if left:
+            raise AssertionError(f"workers {left} outlived the coordinator")
+        return code
+
+    def request(self, method, path, body=None, headers=None, timeout=120, port=None):
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=timeout)
+        try:
+            data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
+            base = {"Content-Type": "application/json"} if data is not None else {}
+            connection.request(method, path, body=data, headers={**base, **(headers or {})})
+            answer = connection.getresponse()
+            return Response(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def complete(self, prompt, **fields):
+        """The answer of a greedy, non-streamed completion; AssertionError unless it is a 200."""
+        body = {"model": self.name, "prompt": prompt, "temperature": 0, "max_tokens": 32, "return_token_ids": True, **fields}
+        response = self.request("POST", "/v1/completions", body)
+        if response.status != 200:
+            raise AssertionError(f"HTTP {response.status}: {response.text[:500]}")
+        return response.json
+
+    def tokens(self, prompt, **fields):
+        return self.complete(prompt, **fields)["choices"][0]["token_ids"]
+
+    def open_stream(self, prompt, timeout=120, **fields):
+        """A streamed completion as a Stream, its header read."""
+        body = {"model": self.name, "prompt": prompt, "temperature": 0, "max_tokens": 32, "stream": True,
+                "ignore_eos": True, **fields}
+        return Stream(self.port, "/v1/completions", body, timeout)
+
+    def metric(self, name):
+        """The sum over all series of one metric, or None where there is none."""
+        text = self.request("GET", "/metrics").text
+        values = re.findall(rf"(?m)^{re.escape(name)}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", text)
+        return sum(map(float, values)) if values else None
+
+    def status(self):
+        """ControlService.GetStatus, through the command line."""
+        return json.loads(self.cli("status", "--json", "--grpc-port", str(self.grpc_port)).stdout)
+
+    def cli(self, *args, stdin=None, check=True):
+        done = subprocess.run([SOMNUS, *args], capture_output=True, text=True, timeout=120,
+                              input=stdin if stdin is not None else "")
+        if check and done.returncode != 0:
+            raise AssertionError(f"somnus {' '.join(args)}: exit {done.returncode}: {done.stderr}")
+        return done
+
+    def wait_idle(self, timeout=30):
+        """Until no request is left and every block is free again."""
+        def idle():
+            status = self.status()
+            return (status["num_requests_running"] == status["num_requests_waiting"] == 0
+                    and status["free_blocks"] == status["total_blocks"])
+        wait_until(idle, timeout, "no requests and all blocks free")
+
+
+class Stream:
+    """Server-sent events of one request, over a socket that can be dropped at any time."""
+
+    def __init__(self, port, path, body, timeout):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        self.connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json"})
+        self.answer = self.connection.getresponse()
+        self.status = self.answer.status
+
+    def events(self):
+        """Parsed events up to [DONE]; raises http.client.IncompleteRead where the stream is cut."""
+        while True:
+            line = self.answer.readline()
+            if not line:
+                raise http.client.IncompleteRead(b"")
+            line = line.strip()
+            if line == b"data: [DONE]":
+                return
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+    def drop(self):
+        """Goes away with a reset, as a killed client does."""
+        sock = self.connection.sock or self.answer.fp.raw._sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self.close()
+
+    def close(self):
+        self.answer.close()
+        self.connection.close()

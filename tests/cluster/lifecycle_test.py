@@ -1,0 +1,217 @@
+"""How a cluster starts, ends and fails: every process is a real one, every signal too."""
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from cluster.harness import SOMNUS, WORKER, Cluster, alive, expected, free_ports, tiny, wait_until
+
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
+LONG = {"max_tokens": 450, "ignore_eos": True}
+# A worker that was killed must be noticed, and everyone told, within this time.
+FAILURE_S = 15
+# Workers leave this long after their coordinator was killed.
+ORPHAN_S = 45
+
+
+def slow_model():
+    """Flags under which an answer takes long enough to be interrupted: many tokens, one step at a time."""
+    return ("--dtype=float32", "--overlap=0")
+
+
+class Ending(unittest.TestCase):
+    def test_sigterm_when_idle(self):
+        with Cluster(tiny(MODEL), workers=2) as cluster:
+            self.assertEqual(len(cluster.worker_pids()), 2)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_sigint_ends_it_too(self):
+        with Cluster(tiny(MODEL), workers=2) as cluster:
+            workers = cluster.worker_pids()
+            cluster.process.send_signal(signal.SIGINT)
+            self.assertEqual(cluster.process.wait(60), 0)
+            self.assertFalse([pid for pid in workers if alive(pid)])
+
+    def test_sigterm_lets_open_streams_end(self):
+        with Cluster(tiny(MODEL), *slow_model(), workers=2) as cluster:
+            stream = cluster.open_stream(CASE["prompt"], max_tokens=200)
+            events = stream.events()
+            next(events)
+            cluster.process.send_signal(signal.SIGTERM)
+            reasons = [event["choices"][0]["finish_reason"] for event in events if event.get("choices")]
+            self.assertEqual([reason for reason in reasons if reason], ["length"])
+            self.assertEqual(cluster.process.wait(60), 0)
+
+    def test_sigterm_while_loading(self):
+        with Cluster(tiny(MODEL), workers=2, wait=False) as cluster:
+            wait_until(cluster.worker_pids, 30, "workers started")
+            workers = cluster.worker_pids()
+            self.assertEqual(cluster.stop(), 0)
+            self.assertFalse([pid for pid in workers if alive(pid)])
+
+    def test_port_is_free_again(self):
+        with Cluster(tiny(MODEL), workers=1) as cluster:
+            self.assertEqual(cluster.stop(), 0)
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", cluster.port))
+
+
+class Dying(unittest.TestCase):
+    def test_killed_worker_is_named_and_open_requests_are_told(self):
+        for victim in (0, 1):
+            with self.subTest(victim=victim), Cluster(tiny(MODEL), *slow_model(), workers=2) as cluster:
+                streams = [cluster.open_stream(CASE["prompt"], timeout=FAILURE_S, **LONG) for _ in range(4)]
+                for stream in streams:
+                    next(stream.events())
+                pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == victim)
+                self.assertIn(pid, cluster.worker_pids())
+                os.kill(pid, signal.SIGKILL)
+                for stream in streams:
+                    self.assertIn(f"rank {victim}", self.failure_of(stream))
+                wait_until(lambda: cluster.health() in (0, 503), FAILURE_S, "/health 503")
+                log = wait_until(lambda: f"rank {victim}" in cluster.log() and cluster.log(), FAILURE_S, "a log line")
+                self.assertRegex(log, rf"rank {victim} \(pid {pid}\).*killed by signal 9")
+                self.assert_ends(cluster)
+
+    def failure_of(self, stream):
+        """The message of the error event that ends the stream."""
+        for event in stream.events():
+            if "error" in event:
+                return event["error"]["message"]
+        self.fail("the stream ended without an error event")
+
+    def assert_ends(self, cluster):
+        """SIGTERM still ends everything, in time; a failed engine is no success."""
+        workers = cluster.worker_pids()
+        if cluster.process.poll() is None:
+            cluster.process.send_signal(signal.SIGTERM)
+        self.assertNotEqual(cluster.process.wait(60), 0)
+        wait_until(lambda: not [pid for pid in workers if alive(pid)], FAILURE_S, "all workers gone")
+
+    def test_requests_after_a_failure_are_refused_at_once(self):
+        with Cluster(tiny(MODEL), workers=2) as cluster:
+            os.kill(cluster.worker_pids()[0], signal.SIGKILL)
+            wait_until(lambda: cluster.health() in (0, 503), FAILURE_S, "/health 503")
+            if cluster.process.poll() is None:
+                start = time.monotonic()
+                response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": [37]}, timeout=10)
+                self.assertIn(response.status, (500, 503))
+                self.assertLess(time.monotonic() - start, 5)
+            self.assert_ends(cluster)
+
+    def test_killed_coordinator_leaves_no_worker(self):
+        with Cluster(tiny(MODEL), workers=2) as cluster:
+            workers = cluster.worker_pids()
+            self.assertEqual(len(workers), 2)
+            cluster.process.kill()
+            cluster.process.wait()
+            wait_until(lambda: not [pid for pid in workers if alive(pid)], ORPHAN_S, "the workers leave")
+
+    def test_worker_killed_while_loading(self):
+        with Cluster(tiny(MODEL), workers=2, wait=False) as cluster:
+            pid = wait_until(cluster.worker_pids, 30, "a worker")[0]
+            os.kill(pid, signal.SIGKILL)
+            self.assertNotEqual(cluster.process.wait(60), 0)
+            self.assertRegex(cluster.log(), r"rank \d.*killed by signal 9")
+
+
+class Refusals(unittest.TestCase):
+    """One clear line that names what is wrong, a non-zero exit within seconds, no worker left."""
+
+    def refuse(self, *args, names):
+        start = time.monotonic()
+        done = subprocess.run([SOMNUS, "serve", *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertLess(time.monotonic() - start, 30)
+        lines = [line for line in done.stderr.splitlines() if any(name in line for name in names)]
+        self.assertTrue(lines, f"{names} not in {done.stderr!r}")
+        self.assertNotIn("Traceback", done.stderr)
+        return done.stderr
+
+    def test_flags(self):
+        model = tiny(MODEL)
+        for args, name in (((), "MODEL"), ((model, "--no-such-flag"), "--no-such-flag"), ((model, "--port=99999"), "--port"),
+                           ((model, "--workers=local:0"), "--workers"), ((model, "--dtype=int3"), "--dtype"),
+                           ((model, "--block_size=0"), "--block-size"), ((model, "--max-model-len=100000"), "--max-model-len"),
+                           ((model, "--kv-cache-memory=lots"), "--kv-cache-memory"), ((model, "--overlap"), "--overlap")):
+            with self.subTest(args=args):
+                stderr = self.refuse(*args, names=[name])
+                self.assertEqual(len(stderr.splitlines()), 1, stderr)
+
+    def test_missing_model(self):
+        stderr = self.refuse("/no/such/model", names=["/no/such/model"])
+        self.assertEqual(len(stderr.splitlines()), 1, stderr)
+
+    def test_damaged_models(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.refuse(folder, names=["config.json"])
+            gguf = os.path.join(folder, "cut.gguf")
+            with open(gguf, "wb") as file:
+                file.write(b"GGUF\3\0\0\0")
+            self.refuse(gguf, names=["cut.gguf"])
+            for name in os.listdir(tiny(MODEL)):
+                with open(os.path.join(tiny(MODEL), name), "rb") as source, open(os.path.join(folder, name), "wb") as copy:
+                    data = source.read()
+                    copy.write(data[:len(data) // 2] if name == "model.safetensors" else data)
+            self.refuse(folder, names=["model.safetensors"])
+
+    def test_ports_that_are_taken(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = str(taken.getsockname()[1])
+            others = free_ports(2)
+            for flag in ("--port", "--admin-port", "--grpc-port"):
+                rest = [other for other in ("--port", "--admin-port", "--grpc-port") if other != flag]
+                with self.subTest(flag=flag):
+                    self.refuse(tiny(MODEL), flag, port, rest[0], str(others[0]), rest[1], str(others[1]), names=[port])
+
+
+class HandStarted(unittest.TestCase):
+    def test_workers_register_over_tcp(self):
+        cluster_port, = free_ports(1)
+        workers = []
+        try:
+            with Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,
+                         wait=False) as cluster:
+                workers = [subprocess.Popen([WORKER, f"--coordinator=127.0.0.1:{cluster_port}"], stdin=subprocess.DEVNULL,
+                                            stderr=subprocess.DEVNULL) for _ in range(2)]
+                cluster.wait_ready()
+                self.assertEqual(sorted(rank["pid"] for rank in cluster.status()["ranks"]),
+                                 sorted(worker.pid for worker in workers))
+                self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+                self.assertEqual(cluster.stop(), 0)
+                for worker in workers:
+                    worker.wait(ORPHAN_S)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+    def test_worker_without_a_coordinator_ends(self):
+        port, = free_ports(1)
+        done = subprocess.run([WORKER, f"--coordinator=127.0.0.1:{port}"], capture_output=True, text=True, timeout=120,
+                              stdin=subprocess.DEVNULL)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(str(port), done.stderr)
+
+
+class Health(unittest.TestCase):
+    def test_health_is_503_before_it_serves(self):
+        seen = set()
+        with Cluster(tiny(MODEL), workers=4, wait=False) as cluster:
+            def ready():
+                seen.add(cluster.health())
+                return 200 in seen
+            wait_until(ready, 60, "/health 200")
+            self.assertLessEqual(seen, {0, 503, 200})
+            cluster.complete([37])
+
+
+if __name__ == "__main__":
+    unittest.main()

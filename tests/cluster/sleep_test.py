@@ -1,0 +1,104 @@
+"""Sleep and wake-up through the whole cluster, by the command line and over HTTP."""
+import threading
+import time
+import unittest
+
+from cluster.harness import Cluster, expected, tiny, wait_until
+
+MODEL = "llama-uneven"
+CASES = [case for case in expected(MODEL) if not case["ambiguous"]]
+
+
+def resident(status):
+    """Resident bytes over all ranks, by tag."""
+    total = {}
+    for rank in status["ranks"]:
+        for tag, count in rank["bytes_by_tag"].items():
+            total[tag] = total.get(tag, 0) + int(count)
+    return total
+
+
+class Sleep(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__()
+
+    def setUp(self):
+        self.grpc = ("--grpc-port", str(self.cluster.grpc_port))
+
+    def tearDown(self):
+        self.cluster.cli("wake-up", *self.grpc, check=False)
+        wait_until(lambda: self.cluster.health() == 200, 30, "awake again")
+
+    def assert_tokens(self):
+        for case in CASES:
+            self.assertEqual(self.cluster.tokens(case["prompt"], ignore_eos=case["ignore_eos"]), case["tokens"], case["name"])
+
+    def test_levels_free_memory_and_wake_to_the_same_tokens(self):
+        for level in (1, 2, 1):
+            with self.subTest(level=level):
+                self.assert_tokens()
+                awake = resident(self.cluster.status())
+                self.assertGreater(awake["weights"], 0)
+                self.assertGreater(awake["kv_cache"], 0)
+                self.assertIn("freed", self.cluster.cli("sleep", "--level", str(level), *self.grpc).stdout)
+                status = self.cluster.status()
+                self.assertEqual((status["state"], status["sleep_level"]), ("ENGINE_STATE_ASLEEP", level))
+                self.assertEqual({tag: count for tag, count in resident(status).items() if count}, {})
+                self.assertEqual(self.cluster.health(), 503)
+                self.assertIn("mapped", self.cluster.cli("wake-up", *self.grpc).stdout)
+                self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")
+                self.assertEqual(resident(self.cluster.status()), awake)
+                self.assert_tokens()
+
+    def test_open_request_goes_on_after_wake_up(self):
+        prompt = CASES[0]["prompt"]
+        expect = self.cluster.tokens(prompt, max_tokens=400, ignore_eos=True)
+        for level in (1, 2):
+            with self.subTest(level=level):
+                stream = self.cluster.open_stream(prompt, max_tokens=400, return_token_ids=True)
+                events = stream.events()
+                tokens = list(next(events)["choices"][0]["token_ids"])
+                self.cluster.cli("sleep", "--level", str(level), *self.grpc)
+                self.cluster.cli("wake-up", *self.grpc)
+                for event in events:
+                    for choice in event["choices"]:
+                        tokens += choice.get("token_ids") or []
+                self.assertEqual(tokens, expect)
+
+    def test_request_while_asleep_is_answered_after_wake_up(self):
+        case = CASES[0]
+        self.cluster.cli("sleep", *self.grpc)
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(self.cluster.tokens(case["prompt"], ignore_eos=True)))
+        asking.start()
+        time.sleep(0.5)
+        self.assertEqual(answers, [])
+        self.cluster.cli("wake-up", *self.grpc)
+        asking.join(60)
+        self.assertEqual(answers, [case["tokens"]])
+
+    def test_http_admin_routes(self):
+        admin = self.cluster.admin_port
+        self.assertEqual(self.cluster.request("GET", "/is_sleeping", port=admin).json, {"is_sleeping": False})
+        self.assertEqual(self.cluster.request("POST", "/sleep?level=1", port=admin).status, 200)
+        self.assertEqual(self.cluster.request("GET", "/is_sleeping", port=admin).json, {"is_sleeping": True})
+        self.assertEqual(self.cluster.request("POST", "/wake_up", port=admin).status, 200)
+        self.assert_tokens()
+
+    def test_bad_level_is_refused_and_nothing_sleeps(self):
+        done = self.cluster.cli("sleep", "--level", "3", *self.grpc, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(self.cluster.request("POST", "/sleep?level=7", port=self.cluster.admin_port).status, 400)
+        self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")
+
+    def test_operators_routes_are_not_on_the_public_port(self):
+        self.assertEqual(self.cluster.request("POST", "/sleep?level=1").status, 404)
+
+
+if __name__ == "__main__":
+    unittest.main()
