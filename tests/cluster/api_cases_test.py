@@ -1,0 +1,41 @@
+"""Every recorded exchange with vLLM, replayed against the whole cluster on SmolLM2: one case, one test."""
+import os
+import re
+import unittest
+
+from cluster.api_cases import Replay, load
+from cluster.harness import ROOT, SMOLLM2, Cluster
+
+VOCABULARY = 49152
+# Pausing, tags and modes of sleep have an interface of their own, which is not there yet.
+SKIPPED_GROUPS = {"dev"}
+
+
+class ApiCases(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(SMOLLM2, "--max-model-len=4096", workers=2)
+
+        def send(method, path, body, headers, admin):
+            port = cls.cluster.admin_port if admin else cls.cluster.port
+            return cls.cluster.request(method, path, body, headers, port=port)
+        cls.replay = Replay(send, cls.cluster.name, VOCABULARY, is_smollm2=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__()
+
+
+def _add(case):
+    def test(self):
+        problems = self.replay.run(case)
+        self.assertEqual(problems, [], "\n".join(problems))
+    setattr(ApiCases, "test_" + re.sub(r"\W", "_", case["id"]), test)
+
+
+for _case in load(os.path.join(ROOT, "tests", "data", "api_cases.jsonl")):
+    if _case["group"] not in SKIPPED_GROUPS:
+        _add(_case)
+
+if __name__ == "__main__":
+    unittest.main()
