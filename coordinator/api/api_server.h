@@ -1,12 +1,13 @@
 #pragma once
 // The HTTP/1.1 front: OpenAI-compatible routes on one listener, operators' routes on another.
 //
-// Ownership: the server owns its sockets, one I/O thread and a small pool for parsing and tokenizing; it shares the model and the
-// metrics. Thread safety: all methods are thread safe. Errors: Start answers InvalidArgument for a bad address and
-// Unavailable for a port that cannot be bound (named in the message); afterwards problems of one connection stay there.
+// Ownership: the server owns its sockets, one I/O thread and a small pool for parsing and tokenizing; it
+// shares the model and the metrics. Thread safety: all methods are thread safe. Errors: Start answers
+// InvalidArgument for a bad address and Unavailable for a port that cannot be bound (named in the message);
+// afterwards problems of one connection stay there.
 //
-// Use: Start() early, so that /health answers 503 while the model loads; SetModel() once it can serve. At the end
-// Engine::DrainAndStop() (streams run to their ends), then Shutdown().
+// Use: Start() early, so that /health answers 503 while the model loads; SetModel() once it can serve. At the
+// end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
 
 #include <cstdint>
 #include <memory>
@@ -14,34 +15,19 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/api/api_limits.h"
 #include "coordinator/api/served_model.h"
 
 namespace somnus {
 
 class Metrics;
 
-// What one client, or all of them together, may cost. Sizes in bytes.
-struct ApiLimits {
-  int64_t max_body_bytes = 32 << 20;      // 413 above
-  int32_t max_header_bytes = 64 << 10;    // 431 above
-  int32_t max_header_fields = 128;        // 431 above
-  int32_t max_json_depth = 64;            // 400 above
-  int32_t max_connections = 2048;         // per listener; accepted and closed above
-  int64_t max_buffered_body_bytes = 256 << 20;  // request bodies held by all connections together; 503 above
-  int64_t max_stream_backlog_bytes = 4 << 20;   // unsent output of one response; the request is aborted above
-  int32_t max_choices = 128;              // prompts times n of one request, engine sequences at most
-  absl::Duration header_timeout = absl::Seconds(10);  // from the first byte to the end of the headers
-  absl::Duration body_timeout = absl::Seconds(60);    // from there to the end of the body
-  absl::Duration idle_timeout = absl::Seconds(75);    // between two requests of a connection
-  absl::Duration write_timeout = absl::Seconds(60);   // without the client taking a byte
-};
-
 struct ApiServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free one, see ApiServer::port()
   std::string admin_host = "127.0.0.1";
   uint16_t admin_port = 8001;
-  std::string api_key;   // non-empty: inference routes want "Authorization: Bearer <api_key>"
+  std::string api_key;  // non-empty: inference routes want "Authorization: Bearer <api_key>"
   std::string version;
   ApiLimits limits;
 };
@@ -49,7 +35,8 @@ struct ApiServerOptions {
 class ApiServer {
  public:
   // `metrics` may be shared with the engine (as its EngineObserver); never null.
-  static absl::StatusOr<std::unique_ptr<ApiServer>> Start(ApiServerOptions options, std::shared_ptr<Metrics> metrics);
+  static absl::StatusOr<std::unique_ptr<ApiServer>> Start(ApiServerOptions options,
+                                                          std::shared_ptr<Metrics> metrics);
   virtual ~ApiServer() = default;
 
   // From now on requests are served. Call once.
@@ -58,8 +45,8 @@ class ApiServer {
   virtual uint16_t port() const = 0;
   virtual uint16_t admin_port() const = 0;
 
-  // Stops accepting, lets open responses end for at most `grace`, then closes all connections and joins the threads.
-  // Idempotent; the destructor calls it with no grace.
+  // Stops accepting, lets open responses end for at most `grace`, then closes all connections and joins the
+  // threads. Idempotent; the destructor calls it with no grace.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 

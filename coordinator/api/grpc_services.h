@@ -1,6 +1,7 @@
 #pragma once
-// InferenceService and ControlService. Ownership: owns the two services; they must outlive the grpc::Server they are
-// registered with. Thread safety: all methods are thread safe, RegisterTo before the server is built.
+// InferenceService and ControlService. Ownership: owns the two services; they must outlive the grpc::Server
+// they are registered with. Thread safety: all methods are thread safe, RegisterTo before the server is
+// built.
 
 #include <functional>
 #include <memory>
@@ -31,8 +32,9 @@ class GrpcServices {
   // `metrics` is never null.
   static std::unique_ptr<GrpcServices> Create(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics);
   virtual ~GrpcServices() = default;
-  // Adds InferenceService and ControlService to the builder. Health and reflection are the builder's owner's: call
-  // grpc::EnableDefaultHealthCheckService(true) and InitProtoReflectionServerBuilderPlugin() before building.
+  // Adds InferenceService and ControlService to the builder. Health and reflection are the builder's owner's:
+  // call grpc::EnableDefaultHealthCheckService(true) and InitProtoReflectionServerBuilderPlugin() before
+  // building.
   virtual void RegisterTo(grpc::ServerBuilder* builder) = 0;
   // UNAVAILABLE before. Call once.
   virtual void SetModel(ServedModel model) = 0;

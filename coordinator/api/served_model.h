@@ -1,5 +1,6 @@
 #pragma once
-// The model that the APIs serve, as they need it. Plain data, copied by value; the pointees are shared and thread safe.
+// The model that the APIs serve, as they need it. Plain data, copied by value; the pointees are shared and
+// thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +20,12 @@ struct ServedModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a 400
   ModelConfig config;
-  bool generation_defaults = true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
+  int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); set by the servers
+  bool generation_defaults =
+      true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
 };
+
+// Bytes of text that one token can stand for, at most: what bounds a prompt before it is tokenized.
+int32_t LongestToken(const Tokenizer& tokenizer);
 
 }  // namespace somnus

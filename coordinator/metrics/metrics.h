@@ -1,8 +1,8 @@
 #pragma once
 // Prometheus metrics under vLLM's names (labels model_name, engine), plus own finer somnus:* histograms.
 //
-// Ownership: owns its registry. Thread safety: all methods are thread safe and never block for long; the EngineObserver
-// methods are made for the engine's loop thread.
+// Ownership: owns its registry. Thread safety: all methods are thread safe and never block for long; the
+// EngineObserver methods are made for the engine's loop thread.
 
 #include <cstdint>
 #include <memory>
@@ -21,15 +21,6 @@ struct CacheConfigInfo {
   std::string cache_dtype = "auto";
 };
 
-// One request as the API layer saw it, at its end.
-struct RequestTimes {
-  absl::Time arrival;
-  absl::Time first_token;  // InfinitePast: none came
-  absl::Time last_token;
-  int32_t prompt_tokens = 0;
-  int32_t generation_tokens = 0;
-};
-
 class Metrics : public EngineObserver {
  public:
   // Buckets of token counts end at max_model_len.
@@ -39,12 +30,13 @@ class Metrics : public EngineObserver {
 
   // The API layer's events. `choices`: n; `max_tokens`: as resolved.
   virtual void OnRequestParams(int32_t choices, int32_t max_tokens) = 0;
-  // Seconds between two deliveries of one sequence, as the client side sees them.
+  // Seconds between two deliveries of one sequence.
   virtual void OnInterTokenLatency(double seconds) = 0;
-  virtual void OnTimeToFirstToken(double seconds) = 0;
-  virtual void OnRequestDone(const RequestTimes& times) = 0;
+  // One sequence's end as its client sees it: a stop string is "stop", though the engine saw an abort.
+  virtual void OnSequenceEnd(FinishReason reason) = 0;
   virtual void OnRejected(const std::string& reason) = 0;  // "queue_full", "not_serving", "bad_request", ...
-  virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status, double seconds) = 0;
+  virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status,
+                             double seconds) = 0;
 
   // Text format 0.0.4. Gauges and counters that the engine keeps are taken from `stats`.
   virtual std::string Serialize(const EngineStats& stats) = 0;

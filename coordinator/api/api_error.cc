@@ -1,0 +1,150 @@
+#include "coordinator/api/api_error.h"
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+namespace {
+
+constexpr size_t kMaxMessageBytes = 500;
+
+bool IsWordEnd(char c) {
+  return absl::ascii_isspace(c) || c == '\'' || c == '"' || c == ',' || c == ';' || c == ')';
+}
+
+// "/a/b" or "0x12ab34" at the start of `rest`: its length, else 0.
+size_t SecretLength(absl::string_view rest, bool at_word_start) {
+  size_t n = 0;
+  if (at_word_start && rest[0] == '/' && rest.size() > 1 && !IsWordEnd(rest[1])) {
+    while (n < rest.size() && !IsWordEnd(rest[n])) ++n;
+    return n;
+  }
+  if (!absl::StartsWithIgnoreCase(rest, "0x")) return 0;
+  n = 2;
+  while (n < rest.size() && absl::ascii_isxdigit(rest[n])) ++n;
+  return n >= 6 ? n : 0;
+}
+
+}  // namespace
+
+std::string CleanMessage(absl::string_view text) {
+  std::string clean;
+  bool at_word_start = true;
+  for (size_t i = 0; i < text.size() && clean.size() < kMaxMessageBytes;) {
+    if (const size_t secret = SecretLength(text.substr(i), at_word_start); secret > 0) {
+      clean += "[...]";
+      i += secret;
+      at_word_start = false;
+      continue;
+    }
+    at_word_start = IsWordEnd(text[i]) || text[i] == '(' || text[i] == ':' || text[i] == '=';
+    clean += text[i++];
+  }
+  // Cutting may have split a character.
+  while (!clean.empty() && clean.size() >= kMaxMessageBytes && (clean.back() & 0x80) != 0) clean.pop_back();
+  return clean;
+}
+
+ApiError BadRequest(absl::string_view param, absl::string_view message) {
+  return ApiError{400, std::string(message), std::string(param)};
+}
+
+ApiError FromStatus(const absl::Status& status) {
+  const std::string message = CleanMessage(status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return {400, message, ""};
+    case absl::StatusCode::kNotFound:
+      return {404, message, ""};
+    case absl::StatusCode::kResourceExhausted:
+      return {429, message, ""};
+    case absl::StatusCode::kUnimplemented:
+      return {501, message, ""};
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kFailedPrecondition:
+      return {503, message, ""};
+    case absl::StatusCode::kDeadlineExceeded:
+      return {504, message, ""};
+    default:
+      return {500, message.empty() ? "internal error" : message, ""};
+  }
+}
+
+const char* ErrorType(int http_status) {
+  switch (http_status) {
+    case 400:
+      return "BadRequestError";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "NotFoundError";
+    case 422:
+      return "UnprocessableEntityError";
+    case 429:
+      return "RateLimitError";
+    case 500:
+      return "InternalServerError";
+    case 501:
+      return "NotImplementedError";
+    case 503:
+      return "ServiceUnavailableError";
+    default:
+      return StatusPhrase(http_status);
+  }
+}
+
+const char* StatusPhrase(int http_status) {
+  switch (http_status) {
+    case 200:
+      return "OK";
+    case 307:
+      return "Temporary Redirect";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return "Internal Server Error";
+  }
+}
+
+std::string ErrorBody(const ApiError& error) {
+  nlohmann::ordered_json inner;
+  inner["message"] = error.message;
+  inner["type"] = ErrorType(error.status);
+  inner["param"] =
+      error.param.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(error.param);
+  inner["code"] = error.status;
+  nlohmann::ordered_json body;
+  body["error"] = std::move(inner);
+  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace somnus

@@ -1,0 +1,169 @@
+#include "coordinator/api/api_server.h"
+
+#include <sys/resource.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <future>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/api/http_connection.h"
+#include "coordinator/api/routes.h"
+#include "proto/log.h"
+
+namespace somnus {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+constexpr int kPoolThreads = 2;
+constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
+
+// A connection is a file descriptor; the usual soft limit of 1024 is less than what is promised.
+void RaiseFileLimit() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+absl::Status Listen(const std::string& host, uint16_t port, tcp::acceptor* acceptor) {
+  error_code ec;
+  const asio::ip::address address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, ec);
+  if (ec) return absl::InvalidArgumentError(absl::StrCat("\"", host, "\" is no IP address to listen on"));
+  const tcp::endpoint endpoint(address, port);
+  acceptor->open(endpoint.protocol(), ec);
+  if (!ec) acceptor->set_option(asio::socket_base::reuse_address(true), ec);
+  if (!ec) acceptor->bind(endpoint, ec);
+  if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
+  if (ec)
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", host, " port ", port, ": ", ec.message()));
+  return absl::OkStatus();
+}
+
+class HttpServer : public ApiServer {
+ public:
+  HttpServer(ApiServerOptions options, std::shared_ptr<Metrics> metrics)
+      : state_(std::move(options), std::move(metrics)), context_{&state_, &io_, &pool_, &lifecycle_pool_} {}
+  ~HttpServer() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Open() {
+    RaiseFileLimit();
+    const ApiServerOptions& options = state_.options;
+    if (absl::Status status = Listen(options.host, options.port, &inference_.acceptor); !status.ok())
+      return status;
+    if (absl::Status status = Listen(options.admin_host, options.admin_port, &admin_.acceptor); !status.ok())
+      return status;
+    admin_.admin = true;
+    for (Listener* listener : {&inference_, &admin_}) {
+      listener->port = listener->acceptor.local_endpoint().port();
+      asio::co_spawn(io_, Accept(listener), asio::detached);
+    }
+    thread_ = std::thread([this] { io_.run(); });
+    return absl::OkStatus();
+  }
+
+  void SetModel(ServedModel model) override { state_.SetModel(std::move(model)); }
+  uint16_t port() const override { return inference_.port; }
+  uint16_t admin_port() const override { return admin_.port; }
+
+  void Shutdown(absl::Duration grace) override {
+    absl::MutexLock lock(&shutdown_mutex_);
+    if (!thread_.joinable()) return;
+    const absl::Time deadline = absl::Now() + grace;
+    context_.stopping = true;
+    asio::post(io_, [this] { StopListening(); });
+    while (context_.busy_connections > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(10));
+    asio::post(io_, [this] { CloseAll(); });
+    work_.reset();
+    thread_.join();
+    pool_.join();
+    lifecycle_pool_.join();
+  }
+
+ private:
+  struct Listener {
+    explicit Listener(asio::io_context& io) : acceptor(io) {}
+    tcp::acceptor acceptor;
+    bool admin = false;
+    uint16_t port = 0;
+    int32_t connections = 0;
+  };
+
+  asio::awaitable<void> Accept(Listener* listener) {
+    while (!context_.stopping) {
+      error_code ec;
+      tcp::socket socket =
+          co_await listener->acceptor.async_accept(asio::redirect_error(asio::use_awaitable, ec));
+      if (ec == asio::error::operation_aborted || !listener->acceptor.is_open()) co_return;
+      if (ec) {  // out of descriptors, most likely: let some connections end
+        asio::steady_timer timer(io_);
+        timer.expires_after(kAcceptRetry);
+        co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+        continue;
+      }
+      if (listener->connections >= state_.options.limits.max_connections) {
+        state_.metrics->OnRejected("too_many_connections");
+        continue;
+      }
+      ++listener->connections;
+      asio::co_spawn(io_, Serve(std::move(socket), listener), asio::detached);
+    }
+  }
+
+  asio::awaitable<void> Serve(tcp::socket socket, Listener* listener) {
+    const auto connection = std::make_shared<HttpConnection>(std::move(socket), listener->admin, &context_);
+    connections_.insert(connection.get());
+    co_await connection->Run();
+    connections_.erase(connection.get());
+    --listener->connections;
+  }
+
+  void StopListening() {
+    error_code ignored;
+    inference_.acceptor.close(ignored);
+    admin_.acceptor.close(ignored);
+    for (HttpConnection* connection : connections_) {
+      if (!connection->busy()) connection->Close();
+    }
+  }
+  void CloseAll() {
+    for (HttpConnection* connection : connections_) connection->Close();
+  }
+
+  // Destroyed in reverse order: what connections use outlives the I/O context that holds their frames.
+  ApiState state_;
+  HttpContext context_;
+  std::set<HttpConnection*> connections_;
+  asio::thread_pool pool_{kPoolThreads};
+  asio::thread_pool lifecycle_pool_{1};
+  asio::io_context io_{1};
+  Listener inference_{io_}, admin_{io_};
+  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
+  absl::Mutex shutdown_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(ApiServerOptions options,
+                                                            std::shared_ptr<Metrics> metrics) {
+  auto server = std::make_unique<HttpServer>(std::move(options), std::move(metrics));
+  if (absl::Status status = server->Open(); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace somnus

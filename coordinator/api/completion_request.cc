@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/api/json_body.h"
+#include "coordinator/api/openai_request.h"
+#include "coordinator/api/request_fields.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int32_t kDefaultMaxTokens = 16;
+constexpr int32_t kMaxLogprobs = 20;
+
+bool IsIdList(const Json& value) {
+  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), [](const Json& item) {
+           return item.is_number() && AsInt(item).has_value();
+         });
+}
+
+// One element of `prompt`: a text or a list of ids.
+void AddPrompt(FieldReader* fields, const ServedModel& model, const Json& value, bool add_special_tokens,
+               GenerateParams* params) {
+  GenerateParams::Prompt prompt;
+  if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    if (!MayFitContext(text, model)) {
+      return fields->Fail("prompt", absl::StrCat("The prompt is longer than the context of ",
+                                                 model.engine->max_model_len(), " tokens"));
+    }
+    prompt.ids = model.tokenizer->Encode(text, add_special_tokens);
+    prompt.echo_text = text;
+  } else if (IsIdList(value)) {
+    const int32_t vocab = model.config.vocab_size;
+    for (const Json& item : value) {
+      const int64_t id = *AsInt(item);
+      if (id < 0 || id >= vocab)
+        return fields->Fail("prompt", absl::StrCat("prompt ids must be in [0, ", vocab, ")"));
+      prompt.ids.push_back(static_cast<int32_t>(id));
+    }
+  } else {
+    return fields->Fail(
+        "prompt", "prompt must be a string, a list of strings, a list of token ids or a list of such lists");
+  }
+  if (prompt.ids.empty()) return fields->Fail("prompt", "prompt must not be empty");
+  params->prompts.push_back(std::move(prompt));
+}
+
+void ReadPrompts(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
+                 GenerateParams* params) {
+  const Json* prompt = fields->Find("prompt");
+  if (prompt == nullptr) return fields->Fail("prompt", "prompt is missing");
+  const bool special = fields->Bool("add_special_tokens").value_or(true);
+  if (prompt->is_string() || IsIdList(*prompt)) return AddPrompt(fields, model, *prompt, special, params);
+  if (!prompt->is_array() || prompt->empty()) {
+    return fields->Fail("prompt", "prompt must be a non-empty string or list");
+  }
+  if (prompt->size() > static_cast<size_t>(limits.max_prompts) && !(*prompt)[0].is_number()) {
+    return fields->Fail("prompt", absl::StrCat("prompt has more than ", limits.max_prompts, " entries"));
+  }
+  const bool texts = (*prompt)[0].is_string();
+  for (const Json& item : *prompt) {
+    if (texts != item.is_string()) return fields->Fail("prompt", "prompt must hold entries of one kind");
+    AddPrompt(fields, model, item, special, params);
+    if (!fields->ok()) return;
+  }
+}
+
+void ReadLogprobs(FieldReader* fields, GenerateParams* params) {
+  const std::optional<int64_t> logprobs = fields->Int("logprobs", 0, kMaxLogprobs);
+  const std::optional<int64_t> prompt_logprobs = fields->Int("prompt_logprobs", 0, kMaxLogprobs);
+  params->logprobs = logprobs.has_value();
+  params->num_top_logprobs = static_cast<int32_t>(logprobs.value_or(0));
+  params->sampling.num_logprobs = static_cast<int32_t>(logprobs.value_or(-1));
+  if (params->stream && prompt_logprobs.value_or(0) > 0) {
+    return fields->Fail("prompt_logprobs", "prompt_logprobs cannot be streamed");
+  }
+  params->sampling.num_prompt_logprobs =
+      static_cast<int32_t>(params->stream ? -1 : prompt_logprobs.value_or(-1));
+  if (params->echo && logprobs.has_value()) {
+    params->sampling.num_prompt_logprobs =
+        std::max(params->sampling.num_prompt_logprobs, params->sampling.num_logprobs);
+  }
+  params->prompt_logprobs = params->sampling.num_prompt_logprobs >= 0 && !params->stream;
+}
+
+}  // namespace
+
+GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel& model,
+                                       const ApiLimits& limits) {
+  absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
+  if (!json.ok()) return BadRequest("", json.status().message());
+  FieldReader fields(*json);
+  if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
+  GenerateParams params;
+  ReadCommonFields(&fields, model, limits, &params);
+  ReadLogprobs(&fields, &params);
+  const std::optional<int64_t> asked = fields.Int("max_tokens", params.echo ? 0 : 1);
+  params.echo_only = asked == 0;
+  if (fields.ok()) ReadPrompts(&fields, model, limits, &params);
+  if (fields.ok() && params.prompts.size() * params.n > static_cast<size_t>(limits.max_sequences)) {
+    fields.Fail("n", absl::StrCat("prompts times n must be at most ", limits.max_sequences));
+  }
+  if (fields.ok())
+    FitContext(&fields, model, std::max<int64_t>(1, asked.value_or(kDefaultMaxTokens)), &params);
+  if (!fields.ok()) return fields.error();
+  if (params.echo) {
+    for (GenerateParams::Prompt& prompt : params.prompts) {
+      if (prompt.echo_text.empty()) prompt.echo_text = model.tokenizer->Decode(prompt.ids, false);
+    }
+  }
+  return params;
+}
+
+BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits) {
+  absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
+  if (!json.ok()) return BadRequest("", json.status().message());
+  FieldReader fields(*json);
+  if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
+  const bool chat = fields.Find("messages") != nullptr;
+  std::optional<std::string> text;
+  if (chat) {
+    text = RenderChat(&fields, model);
+  } else {
+    text = fields.String("prompt", std::numeric_limits<size_t>::max());
+    if (!text.has_value()) fields.Fail("prompt", "prompt is missing");
+  }
+  const bool special = fields.Bool("add_special_tokens").value_or(!chat);
+  const bool strings = fields.Bool("return_token_strs").value_or(false);
+  if (!fields.ok()) return fields.error();
+  const std::vector<int32_t> ids = model.tokenizer->Encode(*text, special);
+  std::string answer = absl::StrCat("{\"count\":", ids.size(),
+                                    ",\"max_model_len\":", model.engine->max_model_len(), ",\"tokens\":[");
+  for (size_t i = 0; i < ids.size(); ++i) absl::StrAppend(&answer, i == 0 ? "" : ",", ids[i]);
+  answer += "],\"token_strs\":";
+  if (!strings) return answer + "null}";
+  for (size_t i = 0; i < ids.size(); ++i) {
+    answer += i == 0 ? '[' : ',';
+    AppendJsonString(model.tokenizer->TokenString(ids[i]), &answer);
+  }
+  return answer + (ids.empty() ? "[]}" : "]}");
+}
+
+BodyOrError Detokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits) {
+  absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
+  if (!json.ok()) return BadRequest("", json.status().message());
+  FieldReader fields(*json);
+  if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
+  const auto ids = fields.TokenIds("tokens", model.config.vocab_size, std::numeric_limits<size_t>::max());
+  if (!ids.has_value()) fields.Fail("tokens", "tokens is missing");
+  if (!fields.ok()) return fields.error();
+  std::string answer = "{\"prompt\":";
+  AppendJsonString(model.tokenizer->Decode(*ids, /*skip_special_tokens=*/false), &answer);
+  return answer + "}";
+}
+
+}  // namespace somnus

@@ -1,0 +1,162 @@
+#include "coordinator/api/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/metrics/metrics.h"
+
+namespace somnus {
+namespace {
+
+std::string NextEngineId() {
+  static std::atomic<uint64_t> counter{0};
+  return absl::StrCat("r", counter.fetch_add(1, std::memory_order_relaxed));
+}
+
+}  // namespace
+
+class Generation::Queue {
+ public:
+  Queue(size_t max_pending, std::function<void()> on_ready)
+      : max_pending_(max_pending), on_ready_(std::move(on_ready)) {}
+
+  void Push(int32_t index, RequestOutput output) {
+    {
+      absl::MutexLock lock(&mutex_);
+      // A final output is never dropped: it ends the request.
+      if (items_.size() >= max_pending_ && output.finish_reason == FinishReason::kNone) {
+        overflowed_ = true;
+      } else {
+        items_.emplace_back(index, std::move(output));
+      }
+      if (signalled_) return;
+      signalled_ = true;
+    }
+    on_ready_();
+  }
+  std::vector<std::pair<int32_t, RequestOutput>> TakeAll() {
+    absl::MutexLock lock(&mutex_);
+    signalled_ = false;
+    return std::exchange(items_, {});
+  }
+  bool overflowed() const {
+    absl::MutexLock lock(&mutex_);
+    return overflowed_;
+  }
+
+ private:
+  const size_t max_pending_;
+  const std::function<void()> on_ready_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::pair<int32_t, RequestOutput>> items_;
+  bool signalled_ = false;
+  bool overflowed_ = false;
+};
+
+class Generation::Sink : public OutputSink {
+ public:
+  Sink(std::shared_ptr<Queue> queue, int32_t index) : queue_(std::move(queue)), index_(index) {}
+  void OnOutput(RequestOutput output) override { queue_->Push(index_, std::move(output)); }
+
+ private:
+  const std::shared_ptr<Queue> queue_;
+  const int32_t index_;
+};
+
+Generation::Generation(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
+                       size_t max_pending)
+    : model_(std::move(model)),
+      params_(params),
+      metrics_(std::move(metrics)),
+      max_pending_(max_pending),
+      queue_(std::make_shared<Queue>(0, [] {})) {
+  for (const GenerateParams::Prompt& prompt : params_->prompts) {
+    prompt_tokens_ += prompt.ids.size();
+    for (int32_t i = 0; i < params_->n; ++i) {
+      choices_.push_back(Choice{NextEngineId(), OutputProcessor(model_.tokenizer.get(), params_->output)});
+    }
+  }
+  open_ = num_choices();
+}
+
+Generation::~Generation() {
+  if (submitted_ && open_ > 0) Abort();
+}
+
+absl::Status Generation::Submit(std::function<void()> on_ready) {
+  queue_ = std::make_shared<Queue>(max_pending_ + choices_.size(), std::move(on_ready));
+  const absl::Time now = absl::Now();
+  std::vector<EngineRequest> requests;
+  for (int32_t index = 0; index < num_choices(); ++index) {
+    const GenerateParams::Prompt& prompt = params_->prompts[index / params_->n];
+    EngineRequest request;
+    request.id = choices_[index].engine_id;
+    request.prompt = prompt.ids;
+    request.sampling = params_->sampling;
+    request.sampling.max_tokens = prompt.max_tokens;
+    request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompt.max_tokens);
+    request.sampling.seed += index % params_->n;
+    request.cache_salt = params_->cache_salt;
+    request.arrival = now;
+    request.sink = std::make_shared<Sink>(queue_, index);
+    requests.push_back(std::move(request));
+    if (metrics_ != nullptr && index % params_->n == 0)
+      metrics_->OnRequestParams(params_->n, prompt.max_tokens);
+  }
+  const absl::Status status = requests.size() == 1 ? model_.engine->Submit(std::move(requests[0]))
+                                                   : model_.engine->SubmitAll(std::move(requests));
+  submitted_ = status.ok();
+  if (!submitted_) open_ = 0;
+  return status;
+}
+
+void Generation::Abort() {
+  if (aborted_.exchange(true)) return;
+  for (const Choice& choice : choices_) model_.engine->Abort(choice.engine_id);
+}
+
+bool Generation::overflowed() const { return queue_->overflowed(); }
+
+std::vector<ChoiceUpdate> Generation::Take() {
+  std::vector<ChoiceUpdate> updates;
+  for (auto& [index, output] : queue_->TakeAll()) {
+    if (choices_[index].processor.finished()) continue;  // what the engine made before it saw the abort
+    updates.push_back(Process(index, std::move(output)));
+  }
+  if (queue_->overflowed()) Abort();
+  return updates;
+}
+
+ChoiceUpdate Generation::Process(int32_t index, RequestOutput output) {
+  Choice& choice = choices_[index];
+  ChoiceUpdate update{index, choice.processor.Process(std::move(output))};
+  const OutputDelta& delta = update.delta;
+  if (index % params_->n == 0 && !choice.counted_cache) {
+    choice.counted_cache = true;
+    cached_tokens_ += delta.num_cached_tokens;
+  }
+  if (!delta.token_ids.empty()) {
+    const absl::Time now = absl::Now();
+    if (metrics_ != nullptr && choice.last_output != absl::InfinitePast()) {
+      metrics_->OnInterTokenLatency(absl::ToDoubleSeconds(now - choice.last_output) / delta.token_ids.size());
+    }
+    choice.last_output = now;
+  }
+  if (delta.engine_still_runs) model_.engine->Abort(choice.engine_id);
+  if (delta.finish_reason != FinishReason::kNone) {
+    --open_;
+    if (metrics_ != nullptr) metrics_->OnSequenceEnd(delta.finish_reason);
+  }
+  return update;
+}
+
+int64_t Generation::completion_tokens() const {
+  if (params_->echo_only) return 0;
+  int64_t total = 0;
+  for (const Choice& choice : choices_) total += choice.processor.num_tokens();
+  return total;
+}
+
+}  // namespace somnus

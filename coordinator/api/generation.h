@@ -1,0 +1,80 @@
+#pragma once
+// One client request on its way through the engine: n choices per prompt become engine requests; their
+// outputs are collected off the engine's loop and become text.
+//
+// Threads: Submit, Take and the accessors belong to one consumer thread; Abort may come from any. `on_ready`
+// is called on the engine's thread (or the submitter's) when there is something to Take after there was
+// nothing; it must be cheap. Errors of Submit are the engine's. A Generation that is dropped before its end
+// aborts what is left. Bounded: when more than `max_pending` outputs wait, all sequences are aborted and
+// overflowed() turns true.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "coordinator/api/openai_request.h"
+#include "coordinator/api/served_model.h"
+#include "coordinator/engine/output/output_processor.h"
+
+namespace somnus {
+
+class Metrics;
+
+struct ChoiceUpdate {
+  int32_t index;  // prompt * n + choice
+  OutputDelta delta;
+};
+
+class Generation {
+ public:
+  // `params` must outlive the Generation. `metrics` may be null.
+  Generation(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
+             size_t max_pending = 65536);
+  ~Generation();
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  // All choices or none. Call once.
+  absl::Status Submit(std::function<void()> on_ready);
+  // What has come since the last call, as text, in order per choice.
+  std::vector<ChoiceUpdate> Take();
+  void Abort();
+
+  int32_t num_choices() const { return static_cast<int32_t>(choices_.size()); }
+  bool done() const { return open_ == 0; }
+  bool overflowed() const;
+
+  // Totals so far; final when done().
+  int64_t prompt_tokens() const { return prompt_tokens_; }
+  int64_t completion_tokens() const;
+  int64_t cached_tokens() const { return cached_tokens_; }
+
+ private:
+  class Queue;
+  class Sink;
+  struct Choice {
+    std::string engine_id;
+    OutputProcessor processor;
+    absl::Time last_output = absl::InfinitePast();
+    bool counted_cache = false;
+  };
+  ChoiceUpdate Process(int32_t index, RequestOutput output);
+
+  ServedModel model_;
+  const GenerateParams* params_;
+  std::shared_ptr<Metrics> metrics_;
+  const size_t max_pending_;
+  std::shared_ptr<Queue> queue_;
+  std::vector<Choice> choices_;
+  int32_t open_ = 0;
+  bool submitted_ = false;
+  std::atomic<bool> aborted_{false};
+  int64_t prompt_tokens_ = 0;
+  int64_t cached_tokens_ = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,99 @@
+#pragma once
+// One HTTP/1.1 connection: reads requests within the limits, answers them in order, notices a client that
+// goes away. Internal to coordinator/api; includes Boost, so only the HTTP server's own files may include it.
+//
+// Everything runs on the server's I/O thread, but for what is handed to its pools. Never throws out of Run.
+
+// Boost 1.74's awaitable.hpp uses std::exchange without this.
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "coordinator/api/generation.h"
+#include "coordinator/api/openai_response.h"
+#include "coordinator/api/routes.h"
+
+namespace somnus {
+
+// What connections need of their server.
+struct HttpContext {
+  ApiState* state;
+  boost::asio::io_context* io;
+  boost::asio::thread_pool* pool;            // parsing, tokenizing
+  boost::asio::thread_pool* lifecycle_pool;  // sleep and wake: may block for long
+  std::atomic<int64_t> buffered_body_bytes{0};
+  std::atomic<int64_t> busy_connections{0};  // in the middle of a request
+  std::atomic<bool> stopping{false};
+};
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(boost::asio::ip::tcp::socket socket, bool admin, HttpContext* context);
+  ~HttpConnection();
+
+  boost::asio::awaitable<void> Run();
+  // Ends the connection at once, whatever it does. On the I/O thread.
+  void Close();
+  bool busy() const { return busy_; }
+
+ private:
+  struct Request {
+    std::string method, target, content_type, authorization;
+    std::string body;
+    bool keep_alive = false;
+    bool http_1_0 = false;
+  };
+  enum class ReadResult { kRequest, kClosed, kRefused };
+  class Waker;
+
+  boost::asio::awaitable<ReadResult> ReadRequest(Request* request);
+  boost::asio::awaitable<bool> WaitForFirstByte();
+  template <typename Parser>
+  boost::asio::awaitable<bool> ReadBody(Parser* parser, Request* request);
+  boost::asio::awaitable<void> Refuse(const Request& request, HttpResponse response);
+  boost::asio::awaitable<bool> Answer(Request* request);
+  boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
+
+  // Generation. False: the connection is of no more use.
+  boost::asio::awaitable<bool> Generate(Request* request, bool chat);
+  boost::asio::awaitable<bool> Follow(const Request& request, const GenerateParams& params,
+                                      const ServedModel& model, Generation* generation);
+  boost::asio::awaitable<bool> EndFailed(const Request& request, bool head_sent, const ApiError& error);
+  boost::asio::awaitable<bool> SendStreamHead(const Request& request);
+  boost::asio::awaitable<bool> SendChunk(const Request& request, std::string data, bool last);
+
+  boost::asio::awaitable<bool> Send(std::string data);
+  boost::asio::awaitable<bool> SendResponse(const Request& request, HttpResponse response);
+  boost::asio::awaitable<void> LingeringClose();
+
+  // Watches for the client's end of the connection while a request is worked on.
+  void StartWatch();
+  void StopWatch();
+  void OnReadable(uint64_t watch);
+  void PollHangup(uint64_t watch);
+  boost::asio::awaitable<void> WaitForWake();
+  void Wake();
+
+  HttpContext* const context_;
+  const bool admin_;
+  boost::beast::tcp_stream stream_;
+  boost::beast::flat_buffer buffer_;
+  boost::asio::steady_timer event_;
+  boost::asio::steady_timer hangup_timer_;
+  bool woken_ = false;
+  bool gone_ = false;  // the client has left, or Close() was called
+  bool busy_ = false;
+  uint64_t watch_ = 0;  // odd while watching
+  int64_t buffered_ = 0;
+  int last_status_ = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,171 @@
+#include "coordinator/api/json_body.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::string_view kNotFinite[] = {"-Infinity", "Infinity", "NaN"};
+
+// Walks over the tokens once, without recursion, and copies them to `out` with non-finite numbers quoted.
+class Scanner {
+ public:
+  Scanner(absl::string_view body, const JsonLimits& limits) : body_(body), limits_(limits) {
+    out_.reserve(body.size());
+  }
+
+  absl::StatusOr<std::string> Run() {
+    while (pos_ < body_.size()) {
+      const char c = body_[pos_];
+      if (c == '"') {
+        CopyString();
+      } else if (c == '-' || c == 'N' || c == 'I' || absl::ascii_isdigit(c)) {
+        CopyNumber();
+      } else {
+        if (c == '[' || c == '{') {
+          if (++depth_ > limits_.max_depth) {
+            return absl::InvalidArgumentError(absl::StrCat("JSON is nested deeper than ", limits_.max_depth));
+          }
+          ++values_;
+        } else if (c == ']' || c == '}') {
+          --depth_;
+        } else if (c == ',') {
+          ++values_;
+        }
+        out_ += c;
+        ++pos_;
+      }
+      if (values_ > limits_.max_values) {
+        return absl::InvalidArgumentError(absl::StrCat("JSON has more than ", limits_.max_values, " values"));
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void CopyString() {
+    size_t end = pos_ + 1;
+    while (end < body_.size() && body_[end] != '"') end += body_[end] == '\\' ? 2 : 1;
+    end = std::min(end + 1, body_.size());
+    out_.append(body_.data() + pos_, end - pos_);
+    pos_ = end;
+  }
+
+  void CopyNumber() {
+    for (const absl::string_view word : kNotFinite) {
+      if (absl::StartsWith(body_.substr(pos_), word)) {
+        absl::StrAppend(&out_, "\"", word, "\"");
+        pos_ += word.size();
+        return;
+      }
+    }
+    size_t end = pos_ + 1;
+    while (end < body_.size() &&
+           (absl::ascii_isalnum(body_[end]) || body_[end] == '.' || body_[end] == '+' || body_[end] == '-')) {
+      ++end;
+    }
+    const std::string number(body_.substr(pos_, end - pos_));
+    const bool decimal = number.find_first_not_of("0123456789.eE+-") == std::string::npos;
+    const bool overflows = decimal && std::isinf(std::strtod(number.c_str(), nullptr));
+    absl::StrAppend(&out_, overflows ? (number[0] == '-' ? "\"-Infinity\"" : "\"Infinity\"") : number);
+    pos_ = end;
+  }
+
+  absl::string_view body_;
+  const JsonLimits& limits_;
+  std::string out_;
+  size_t pos_ = 0;
+  int64_t depth_ = 0;
+  int64_t values_ = 0;
+};
+
+// Length of the UTF-8 character at text[i], 0 when there is none.
+size_t Utf8Length(absl::string_view text, size_t i) {
+  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[i + k]); };
+  const unsigned char c = byte(0);
+  const size_t n = c < 0x80                ? 1
+                   : c >= 0xC2 && c < 0xE0 ? 2
+                   : c >= 0xE0 && c < 0xF0 ? 3
+                   : c >= 0xF0 && c < 0xF5 ? 4
+                                           : 0;
+  if (n == 0 || i + n > text.size()) return 0;
+  for (size_t k = 1; k < n; ++k) {
+    if ((byte(k) & 0xC0) != 0x80) return 0;
+  }
+  if ((c == 0xE0 && byte(1) < 0xA0) || (c == 0xED && byte(1) > 0x9F)) return 0;
+  if ((c == 0xF0 && byte(1) < 0x90) || (c == 0xF4 && byte(1) > 0x8F)) return 0;
+  return n;
+}
+
+void AppendAscii(unsigned char c, std::string* out) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  switch (c) {
+    case '"':
+      *out += "\\\"";
+      return;
+    case '\\':
+      *out += "\\\\";
+      return;
+    case '\n':
+      *out += "\\n";
+      return;
+    case '\r':
+      *out += "\\r";
+      return;
+    case '\t':
+      *out += "\\t";
+      return;
+    default:
+      if (c >= 0x20 && c != 0x7f) {
+        *out += static_cast<char>(c);
+        return;
+      }
+      *out += "\\u00";
+      *out += kHex[c >> 4];
+      *out += kHex[c & 15];
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view body, const JsonLimits& limits) {
+  absl::StatusOr<std::string> scanned = Scanner(body, limits).Run();
+  if (!scanned.ok()) return scanned.status();
+  nlohmann::json value;
+  try {
+    value = nlohmann::json::parse(*scanned);
+  } catch (const nlohmann::json::parse_error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("The body is not valid JSON (near byte ", error.byte, ")"));
+  } catch (const std::exception&) {
+    return absl::InvalidArgumentError("The body is not valid JSON");
+  }
+  if (!value.is_object()) return absl::InvalidArgumentError("The body must be a JSON object");
+  return value;
+}
+
+void AppendJsonString(absl::string_view text, std::string* out) {
+  *out += '"';
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = Utf8Length(text, i);
+    if (length == 0) {
+      *out += "\xEF\xBF\xBD";
+      ++i;
+    } else if (length == 1) {
+      AppendAscii(static_cast<unsigned char>(text[i]), out);
+      ++i;
+    } else {
+      out->append(text.data() + i, length);
+      i += length;
+    }
+  }
+  *out += '"';
+}
+
+}  // namespace somnus

@@ -1,0 +1,55 @@
+#pragma once
+// JSON bodies of /v1/completions, /v1/chat/completions, /tokenize and /detokenize: validated and resolved, or
+// an error that names the field. Tokenizes, so not for an I/O thread. Thread safe.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/api/api_error.h"
+#include "coordinator/api/api_limits.h"
+#include "coordinator/api/served_model.h"
+#include "coordinator/engine/output/output_processor.h"
+#include "coordinator/engine/request.h"
+
+namespace somnus {
+
+struct GenerateParams {
+  bool chat = false;
+  std::string response_id;  // "cmpl-..." or "chatcmpl-..."
+  struct Prompt {
+    std::vector<int32_t> ids;
+    std::string echo_text;  // what echo writes before the output
+    int32_t max_tokens = 0;
+  };
+  std::vector<Prompt> prompts;
+  int32_t n = 1;
+  SamplingParams sampling;  // the seed of choice i of a prompt is seed + i
+  OutputOptions output;
+  bool echo = false;
+  bool echo_only = false;  // max_tokens 0: the one token that the engine makes is not given out
+  bool logprobs = false;   // the response has some; how many alternatives:
+  int32_t num_top_logprobs = 0;
+  bool prompt_logprobs = false;  // choices[].prompt_logprobs wanted
+  bool return_token_ids = false;
+  bool tokens_as_ids = false;  // logprobs name tokens "token_id:17"
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  std::string cache_salt;
+};
+
+using GenerateOrError = std::variant<GenerateParams, ApiError>;
+
+GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel& model,
+                                       const ApiLimits& limits);
+GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
+
+// Answers the response's body.
+using BodyOrError = std::variant<std::string, ApiError>;
+BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
+BodyOrError Detokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
+
+}  // namespace somnus

@@ -1,0 +1,275 @@
+#include "coordinator/api/openai_response.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/api/json_body.h"
+#include "coordinator/api/response_parts.h"
+
+namespace somnus {
+namespace {
+
+// What both kinds of answer keep per choice.
+struct ChoiceText {
+  ChoiceText(const GenerateParams& params, const Tokenizer& tokenizer) : logprobs(params, tokenizer) {}
+  std::string text;
+  std::vector<int32_t> token_ids;
+  CompletionLogprobs logprobs;
+  std::string chat_logprobs;  // entries of logprobs.content
+  std::vector<Logprobs> prompt_logprobs;
+  OutputDelta last;  // the update that ended it
+  bool started = false;
+};
+
+class Writer : public ResponseWriter {
+ public:
+  Writer(const GenerateParams& params, const ServedModel& model)
+      : params_(params), model_(model), created_(absl::ToUnixSeconds(absl::Now())) {
+    const size_t count = params.prompts.size() * params.n;
+    choices_.reserve(count);
+    for (size_t i = 0; i < count; ++i) choices_.emplace_back(params, *model.tokenizer);
+  }
+
+ protected:
+  const GenerateParams::Prompt& PromptOf(int32_t index) const { return params_.prompts[index / params_.n]; }
+
+  // Writes the prompt into a choice that echoes it, before its first token.
+  void AddPromptLogprobs(int32_t index) {
+    ChoiceText& choice = choices_[index];
+    if (params_.chat || !params_.echo || !params_.logprobs) return;
+    const std::vector<int32_t>& ids = PromptOf(index).ids;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (i < choice.prompt_logprobs.size() && !choice.prompt_logprobs[i].token_ids.empty()) {
+        choice.logprobs.Add(choice.prompt_logprobs[i]);
+      } else {
+        choice.logprobs.AddBare(ids[i]);
+      }
+    }
+  }
+  void AddLogprobs(const OutputDelta& delta, ChoiceText* choice) {
+    if (!params_.logprobs) return;
+    for (const Logprobs& logprobs : delta.logprobs) {
+      if (!params_.chat) {
+        choice->logprobs.Add(logprobs);
+        continue;
+      }
+      if (!choice->chat_logprobs.empty()) choice->chat_logprobs += ',';
+      AppendChatLogprob(params_, *model_.tokenizer, logprobs, &choice->chat_logprobs);
+    }
+  }
+  // The object of what came since the last call, or null.
+  void WriteLogprobs(ChoiceText* choice, std::string* out) {
+    if (!params_.logprobs) {
+      *out += "null";
+    } else if (params_.chat) {
+      absl::StrAppend(out, "{\"content\":[", choice->chat_logprobs, "]}");
+      choice->chat_logprobs.clear();
+    } else {
+      choice->logprobs.Write(out);
+    }
+  }
+  static void DropOutput(OutputDelta* delta) {
+    delta->text.clear();
+    delta->token_ids.clear();
+    delta->logprobs.clear();
+    delta->stop_string.reset();
+    delta->stop_token_id.reset();
+    if (delta->finish_reason == FinishReason::kStop) delta->finish_reason = FinishReason::kLength;
+  }
+
+  const GenerateParams& params_;
+  const ServedModel& model_;
+  const int64_t created_;
+  std::vector<ChoiceText> choices_;
+};
+
+class WholeWriter : public Writer {
+ public:
+  using Writer::Writer;
+
+  std::string OnUpdate(ChoiceUpdate update, const UsageCounts&) override {
+    OutputDelta& delta = update.delta;
+    ChoiceText& choice = choices_[update.index];
+    for (Logprobs& position : delta.prompt_logprobs) choice.prompt_logprobs.push_back(std::move(position));
+    const bool finished = delta.finish_reason != FinishReason::kNone;
+    if (params_.echo_only) DropOutput(&delta);
+    if (!choice.started && (finished || !delta.token_ids.empty())) {
+      choice.started = true;
+      if (params_.echo) choice.text = PromptOf(update.index).echo_text;
+      AddPromptLogprobs(update.index);
+    }
+    choice.text += delta.text;
+    if (params_.return_token_ids) {
+      choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    }
+    AddLogprobs(delta, &choice);
+    if (finished) choice.last = std::move(delta);
+    return "";
+  }
+
+  std::string Finish(const UsageCounts& usage) override {
+    std::string out = "{";
+    AppendHead(params_, model_.name, params_.chat ? "chat.completion" : "text_completion", created_, &out);
+    out += ",\"choices\":[";
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) out += ',';
+      WriteChoice(static_cast<int32_t>(i), &out);
+    }
+    out += "],\"usage\":";
+    AppendUsage(usage, &out);
+    out += ",\"system_fingerprint\":null";
+    if (params_.chat) {
+      WritePromptParts(0, &out);
+    }
+    return out + "}";
+  }
+
+ private:
+  void WritePromptParts(int32_t index, std::string* out) {
+    *out += ",\"prompt_logprobs\":";
+    if (params_.prompt_logprobs) {
+      AppendPromptLogprobs(*model_.tokenizer, choices_[index].prompt_logprobs, out);
+    } else {
+      *out += "null";
+    }
+    *out += ",\"prompt_token_ids\":";
+    if (params_.return_token_ids) {
+      AppendIds(PromptOf(index).ids, out);
+    } else {
+      *out += "null";
+    }
+  }
+
+  void WriteChoice(int32_t index, std::string* out) {
+    ChoiceText& choice = choices_[index];
+    absl::StrAppend(out, "{\"index\":", index, ",",
+                    params_.chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+    AppendJsonString(choice.text, out);
+    if (params_.chat) *out += ",\"refusal\":null}";
+    *out += ",\"logprobs\":";
+    WriteLogprobs(&choice, out);
+    absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonName(choice.last.finish_reason),
+                    "\",\"stop_reason\":");
+    AppendStopReason(choice.last, out);
+    *out += ",\"token_ids\":";
+    if (params_.return_token_ids) {
+      AppendIds(choice.token_ids, out);
+    } else {
+      *out += "null";
+    }
+    if (!params_.chat) WritePromptParts(index, out);
+    *out += '}';
+  }
+};
+
+class StreamWriter : public Writer {
+ public:
+  StreamWriter(const GenerateParams& params, const ServedModel& model) : Writer(params, model) {
+    head_ = "data: {";
+    AppendHead(params_, model_.name, params_.chat ? "chat.completion.chunk" : "text_completion", created_,
+               &head_);
+    head_ += ",\"choices\":[";
+  }
+
+  std::string OnUpdate(ChoiceUpdate update, const UsageCounts& usage) override {
+    OutputDelta& delta = update.delta;
+    ChoiceText& choice = choices_[update.index];
+    for (Logprobs& position : delta.prompt_logprobs) choice.prompt_logprobs.push_back(std::move(position));
+    const bool finished = delta.finish_reason != FinishReason::kNone;
+    std::string out;
+    if (params_.echo_only) DropOutput(&delta);
+    if (!choice.started && (finished || !delta.token_ids.empty())) {
+      choice.started = true;
+      Begin(update.index, usage, &out);
+    }
+    AddLogprobs(delta, &choice);
+    const bool says_something = finished || !delta.text.empty() ||
+                                (!delta.token_ids.empty() && (params_.logprobs || params_.return_token_ids));
+    if (says_something) WriteEvent(update.index, delta, usage, &out);
+    return out;
+  }
+
+  std::string Finish(const UsageCounts& usage) override {
+    std::string out;
+    if (params_.include_usage) {
+      absl::StrAppend(&out, head_, "],\"usage\":");
+      AppendUsage(usage, &out);
+      out += "}\n\n";
+    }
+    return out + "data: [DONE]\n\n";
+  }
+
+ private:
+  // A choice's first events: chat's role, the echoed prompt.
+  void Begin(int32_t index, const UsageCounts& usage, std::string* out) {
+    OutputDelta echo;
+    if (params_.echo) echo.text = PromptOf(index).echo_text;
+    AddPromptLogprobs(index);
+    if (!params_.chat) {
+      if (params_.echo || params_.return_token_ids) WriteEvent(index, echo, usage, out, /*first=*/true);
+      return;
+    }
+    absl::StrAppend(
+        out, head_, "{\"index\":", index,
+        ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+    if (params_.return_token_ids) {
+      *out += ",\"prompt_token_ids\":";
+      AppendIds(PromptOf(index).ids, out);
+    }
+    EndEvent(usage, out);
+    if (!echo.text.empty()) WriteEvent(index, echo, usage, out);
+  }
+
+  void WriteEvent(int32_t index, const OutputDelta& delta, const UsageCounts& usage, std::string* out,
+                  bool first = false) {
+    absl::StrAppend(out, head_, "{\"index\":", index, ",",
+                    params_.chat ? "\"delta\":{\"content\":" : "\"text\":");
+    AppendJsonString(delta.text, out);
+    if (params_.chat) *out += '}';
+    *out += ",\"logprobs\":";
+    WriteLogprobs(&choices_[index], out);
+    const bool finished = delta.finish_reason != FinishReason::kNone;
+    absl::StrAppend(out, ",\"finish_reason\":", finished ? "\"" : "null",
+                    finished ? FinishReasonName(delta.finish_reason) : "", finished ? "\"" : "",
+                    ",\"stop_reason\":");
+    AppendStopReason(delta, out);
+    if (params_.return_token_ids) {
+      *out += ",\"token_ids\":";
+      AppendIds(delta.token_ids, out);
+      if (first) {
+        *out += ",\"prompt_token_ids\":";
+        AppendIds(PromptOf(index).ids, out);
+      }
+    }
+    *out += "}]";
+    EndEvent(usage, out);
+  }
+
+  void EndEvent(const UsageCounts& usage, std::string* out) {
+    if (params_.include_usage) {
+      *out += ",\"usage\":";
+      if (params_.continuous_usage) {
+        AppendUsage(usage, out);
+      } else {
+        *out += "null";
+      }
+    }
+    *out += "}\n\n";
+  }
+
+  std::string head_;
+};
+
+}  // namespace
+
+std::unique_ptr<ResponseWriter> MakeResponseWriter(const GenerateParams& params, const ServedModel& model) {
+  if (params.stream) return std::make_unique<StreamWriter>(params, model);
+  return std::make_unique<WholeWriter>(params, model);
+}
+
+std::string StreamError(const ApiError& error) {
+  return absl::StrCat("data: ", ErrorBody(error), "\n\ndata: [DONE]\n\n");
+}
+
+}  // namespace somnus

@@ -1,0 +1,36 @@
+#pragma once
+// What clients read: the JSON of a whole response, or its SSE events. Fed with the updates of one Generation,
+// in order. Not thread safe; no I/O.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/api/generation.h"
+#include "coordinator/api/openai_request.h"
+
+namespace somnus {
+
+struct UsageCounts {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+class ResponseWriter {
+ public:
+  virtual ~ResponseWriter() = default;
+  // Streaming: the bytes to send now ("data: {...}\n\n" events, maybe none). Not streaming: always empty.
+  virtual std::string OnUpdate(ChoiceUpdate update, const UsageCounts& usage) = 0;
+  // After every choice has finished: the JSON body, or the stream's last events with [DONE].
+  virtual std::string Finish(const UsageCounts& usage) = 0;
+};
+
+// `params` and `model` must outlive the writer.
+std::unique_ptr<ResponseWriter> MakeResponseWriter(const GenerateParams& params, const ServedModel& model);
+
+// "data: {"error": ...}\n\ndata: [DONE]\n\n": the end of a stream that failed.
+std::string StreamError(const ApiError& error);
+
+}  // namespace somnus

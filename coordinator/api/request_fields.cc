@@ -1,0 +1,237 @@
+#include "coordinator/api/request_fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 1024;
+constexpr size_t kMaxIdBytes = 256;
+constexpr size_t kMaxBadWords = 512;
+constexpr double kHuge = 1e6;  // more than this is the same as this, and stays far from float's limits
+constexpr double kGreedyBelow = 1e-5;  // as vLLM
+
+std::mt19937_64& Random() {
+  thread_local std::mt19937_64 random{[] {
+    std::random_device device;
+    return (static_cast<uint64_t>(device()) << 32) ^ device();
+  }()};
+  return random;
+}
+
+void RefuseUnsupported(FieldReader* fields) {
+  for (const char* name :
+       {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "suffix",
+        "functions", "function_call", "audio", "repetition_detection", "thinking_token_budget",
+        "kv_transfer_params", "logits_processors", "documents", "chat_template"}) {
+    if (fields->Find(name) != nullptr) fields->Fail(name, absl::StrCat(name, " is not supported"));
+  }
+  if (const Json* tools = fields->Find("tools")) {
+    fields->Fail("tools", tools->empty() ? "tools must not be empty" : "tools are not supported");
+  }
+  if (const Json* choice = fields->Find("tool_choice"); choice != nullptr && *choice != "none") {
+    fields->Fail("tool_choice", "tool_choice other than \"none\" needs tools, which are not supported");
+  }
+  if (const Json* format = fields->Find("response_format")) {
+    if (!format->is_object() || !format->contains("type") || (*format)["type"] != "text") {
+      fields->Fail("response_format", "only response_format {\"type\": \"text\"} is supported");
+    }
+  }
+  if (fields->Bool("use_beam_search").value_or(false))
+    fields->Fail("use_beam_search", "beam search is not supported");
+  if (const std::optional<int64_t> priority = fields->Int("priority"); priority.value_or(0) != 0) {
+    fields->Fail("priority", "the scheduling policy is first come, first served: priority must be 0");
+  }
+}
+
+void ReadLogitBias(FieldReader* fields, int32_t vocab_size, SamplingParams* sampling) {
+  const Json* bias = fields->Find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object())
+    return fields->Fail("logit_bias", "logit_bias must be an object of token ids and numbers");
+  for (const auto& [key, item] : bias->items()) {
+    const std::optional<int64_t> id = AsInt(Json(key));
+    if (!id.has_value() || *id < 0 || *id >= vocab_size) {
+      return fields->Fail("logit_bias",
+                          absl::StrCat("logit_bias must have token ids in [0, ", vocab_size, ") as keys"));
+    }
+    const std::optional<double> value = AsNumber(item);
+    if (!value.has_value() || !std::isfinite(*value)) {
+      return fields->Fail("logit_bias", "logit_bias must have finite numbers as values");
+    }
+    sampling->logit_bias[static_cast<int32_t>(*id)] = static_cast<float>(std::clamp(*value, -100.0, 100.0));
+  }
+}
+
+// A word may start a text or follow a space: both spellings are banned, where the second is a token of its
+// own.
+void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, SamplingParams* sampling) {
+  const auto words = fields->Strings("bad_words", /*lone_string=*/false, kMaxBadWords, kMaxStopBytes);
+  if (!words.has_value()) return;
+  for (const std::string& word : *words) {
+    const absl::string_view bare = absl::StripLeadingAsciiWhitespace(word);
+    std::vector<int32_t> plain = tokenizer.Encode(bare, false);
+    std::vector<int32_t> spaced = tokenizer.Encode(absl::StrCat(" ", bare), false);
+    if (plain.empty() && spaced.empty())
+      return fields->Fail("bad_words", "bad_words must hold words that make tokens");
+    const bool other =
+        !spaced.empty() && (plain.empty() || (spaced[0] != plain[0] && spaced.size() == plain.size()));
+    if (other) sampling->bad_words.push_back(std::move(spaced));
+    if (!plain.empty()) sampling->bad_words.push_back(std::move(plain));
+  }
+}
+
+void ReadSampling(FieldReader* fields, const ServedModel& model, SamplingParams* s) {
+  const GenerationDefaults none;
+  const GenerationDefaults& d = model.generation_defaults ? model.config.generation : none;
+  const auto number = [&](const char* name, double fallback, double min, double max) {
+    return static_cast<float>(std::min(fields->Number(name, min, max).value_or(fallback), kHuge));
+  };
+  constexpr double kMax = std::numeric_limits<double>::max();
+  s->temperature = number("temperature", d.temperature.value_or(1.0), 0.0, kMax);
+  if (s->temperature < kGreedyBelow) s->temperature = 0.0f;
+  s->top_p = number("top_p", d.top_p.value_or(1.0), 0.0, 1.0);
+  if (fields->Find("top_p") != nullptr && !(s->top_p > 0.0f))
+    fields->Fail("top_p", "top_p must be in (0, 1]");
+  const int64_t top_k = fields->Int("top_k", -1).value_or(d.top_k.value_or(0));
+  s->top_k = static_cast<int32_t>(std::clamp<int64_t>(top_k, 0, model.config.vocab_size));
+  s->min_p = number("min_p", d.min_p.value_or(0.0), 0.0, 1.0);
+  s->presence_penalty = number("presence_penalty", 0.0, -2.0, 2.0);
+  s->frequency_penalty = number("frequency_penalty", 0.0, -2.0, 2.0);
+  s->repetition_penalty = number("repetition_penalty", d.repetition_penalty.value_or(1.0), 0.0, kMax);
+  if (!(s->repetition_penalty > 0.0f))
+    fields->Fail("repetition_penalty", "repetition_penalty must be greater than 0");
+  const std::optional<int64_t> seed = fields->Int("seed");
+  s->seed = seed.has_value() ? static_cast<uint64_t>(*seed) : RandomSeed();
+}
+
+void ReadStops(FieldReader* fields, const ServedModel& model, GenerateParams* params) {
+  SamplingParams& s = params->sampling;
+  const int32_t vocab = model.config.vocab_size;
+  if (auto stop = fields->Strings("stop", /*lone_string=*/true, kMaxStops, kMaxStopBytes))
+    params->output.stop = *std::move(stop);
+  if (auto ids = fields->TokenIds("stop_token_ids", vocab, kMaxStops * 16))
+    s.stop_token_ids = *std::move(ids);
+  if (!fields->Bool("ignore_eos").value_or(false)) s.eos_token_ids = model.config.eos_token_ids;
+  if (auto ids = fields->TokenIds("allowed_token_ids", vocab, vocab)) {
+    if (ids->empty()) fields->Fail("allowed_token_ids", "allowed_token_ids must not be empty");
+    s.allowed_token_ids = *std::move(ids);
+  }
+  ReadLogitBias(fields, vocab, &s);
+  ReadBadWords(fields, *model.tokenizer, &s);
+  params->output.include_stop_str_in_output = fields->Bool("include_stop_str_in_output").value_or(false);
+  params->output.skip_special_tokens = fields->Bool("skip_special_tokens").value_or(true);
+  fields->Bool("spaces_between_special_tokens");
+}
+
+void ReadStreaming(FieldReader* fields, GenerateParams* params) {
+  params->stream = fields->Bool("stream").value_or(false);
+  const Json* options = fields->Find("stream_options");
+  if (options == nullptr) return;
+  if (!params->stream) return fields->Fail("stream_options", "stream_options needs stream to be true");
+  if (!options->is_object()) return fields->Fail("stream_options", "stream_options must be an object");
+  FieldReader inner(*options);
+  params->include_usage = inner.Bool("include_usage").value_or(false);
+  params->continuous_usage = params->include_usage && inner.Bool("continuous_usage_stats").value_or(false);
+  if (!inner.ok()) fields->Fail("stream_options", inner.error().message);
+}
+
+}  // namespace
+
+std::string NewResponseId(absl::string_view prefix) {
+  return absl::StrCat(prefix, absl::StrFormat("%016x%016x", Random()(), Random()()));
+}
+
+// 63 bits, so that seed + i cannot wrap.
+uint64_t RandomSeed() { return Random()() >> 1; }
+
+std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model) {
+  const std::optional<std::string> name = fields->String("model", std::numeric_limits<size_t>::max());
+  if (!fields->ok()) return fields->error();
+  if (!name.has_value() || *name == model.name) return std::nullopt;
+  return ApiError{404, absl::StrCat("The model `", CleanMessage(name->substr(0, 100)), "` does not exist."),
+                  "model"};
+}
+
+void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
+                      GenerateParams* params) {
+  RefuseUnsupported(fields);
+  params->n = static_cast<int32_t>(fields->Int("n", 1, limits.max_n).value_or(1));
+  ReadSampling(fields, model, &params->sampling);
+  if (fields->ok() && params->n > 1 && params->sampling.temperature == 0.0f) {
+    fields->Fail("n", "n must be 1 with temperature 0: all choices would be the same");
+  }
+  if (const auto best_of = fields->Int("best_of", 1, limits.max_n);
+      best_of.has_value() && *best_of != params->n) {
+    fields->Fail("best_of", "best_of other than n is not supported");
+  }
+  ReadStops(fields, model, params);
+  ReadStreaming(fields, params);
+  params->echo = fields->Bool("echo").value_or(false);
+  params->return_token_ids = fields->Bool("return_token_ids").value_or(false);
+  params->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
+  fields->String("user", std::numeric_limits<size_t>::max());
+  const char* prefix = params->chat ? "chatcmpl-" : "cmpl-";
+  const std::optional<std::string> id = fields->String("request_id", kMaxIdBytes);
+  params->response_id = id.has_value() ? absl::StrCat(prefix, *id) : NewResponseId(prefix);
+  if (const std::optional<std::string> salt = fields->String("cache_salt", kMaxIdBytes)) {
+    if (salt->empty()) fields->Fail("cache_salt", "cache_salt must not be empty");
+    params->cache_salt = *salt;
+  }
+}
+
+bool MayFitContext(absl::string_view text, const ServedModel& model) {
+  // NFC can make three code points one; added tokens and runs of spaces are long tokens already counted.
+  constexpr int64_t kNormalizationShrinks = 4;
+  return static_cast<int64_t>(text.size()) <= kNormalizationShrinks * model.max_token_bytes *
+                                                  (static_cast<int64_t>(model.engine->max_model_len()) + 1);
+}
+
+void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int64_t> max_tokens,
+                GenerateParams* params) {
+  const int64_t context = model.engine->max_model_len();
+  const std::optional<int64_t> truncate = fields->Int("truncate_prompt_tokens", -1, context);
+  if (truncate == 0) fields->Fail("truncate_prompt_tokens", "truncate_prompt_tokens must not be 0");
+  const std::optional<int64_t> min_tokens = fields->Int("min_tokens", 0);
+  if (max_tokens.value_or(1) > context) {
+    fields->Fail("max_tokens",
+                 absl::StrCat("max_tokens must be at most the context of ", context, " tokens"));
+  }
+  if (max_tokens.has_value() && min_tokens.value_or(0) > *max_tokens) {
+    fields->Fail("min_tokens", "min_tokens must be at most max_tokens");
+  }
+  if (!fields->ok()) return;
+  for (GenerateParams::Prompt& prompt : params->prompts) {
+    if (truncate.has_value()) {
+      const size_t keep =
+          *truncate == -1 ? std::max<int64_t>(1, context - max_tokens.value_or(1)) : *truncate;
+      if (prompt.ids.size() > keep) {
+        prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - keep);
+        prompt.echo_text = model.tokenizer->Decode(prompt.ids, false);
+      }
+    }
+    if (static_cast<int64_t>(prompt.ids.size()) >= context) {
+      return fields->Fail(
+          params->chat ? "messages" : "prompt",
+          absl::StrCat("The prompt has ", prompt.ids.size(),
+                       " tokens; with at least one of output it must fit ", "the context of ", context));
+    }
+    const int64_t left = context - static_cast<int64_t>(prompt.ids.size());
+    prompt.max_tokens = static_cast<int32_t>(std::min(max_tokens.value_or(left), left));
+  }
+  params->sampling.min_tokens = static_cast<int32_t>(std::min(min_tokens.value_or(0), context));
+  params->output.min_tokens = params->sampling.min_tokens;
+}
+
+}  // namespace somnus

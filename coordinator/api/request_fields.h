@@ -1,0 +1,40 @@
+#pragma once
+// Parts that the request parsers share. Internal to coordinator/api. Problems are left in the FieldReader.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/api/field_reader.h"
+#include "coordinator/api/openai_request.h"
+
+namespace somnus {
+
+// 404 for a model that is not served.
+std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model);
+
+// Everything but the prompt, the length and logprobs: sampling, stops, streaming, options of the answer.
+void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
+                      GenerateParams* params);
+
+// Applies truncate_prompt_tokens, checks each prompt against the context and settles max_tokens and
+// min_tokens. `max_tokens`: as asked for; nullopt: to the end of the context.
+void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int64_t> max_tokens,
+                GenerateParams* params);
+
+// False, without tokenizing, when `text` cannot fit the context whatever its tokens are.
+bool MayFitContext(absl::string_view text, const ServedModel& model);
+
+// Renders messages (and continue_final_message etc.) through the chat template; empty with an error in
+// `fields`.
+std::string RenderChat(FieldReader* fields, const ServedModel& model);
+
+// What echo repeats in a chat: the last message's text when the assistant said it.
+std::string LastAssistantText(FieldReader* fields);
+
+std::string NewResponseId(absl::string_view prefix);
+uint64_t RandomSeed();
+
+}  // namespace somnus

@@ -1,0 +1,238 @@
+#include "coordinator/api/routes.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr RouteSpec kRoutes[] = {
+    //                                             get    post   infer  admin  key    json   counted
+    {Route::kModels, "/v1/models", true, false, true, false, true, false, true},
+    {Route::kCompletions, "/v1/completions", false, true, true, false, true, true, true},
+    {Route::kChat, "/v1/chat/completions", false, true, true, false, true, true, true},
+    {Route::kTokenize, "/tokenize", false, true, true, false, true, true, true},
+    {Route::kDetokenize, "/detokenize", false, true, true, false, true, true, true},
+    {Route::kHealth, "/health", true, false, true, true, false, false, false},
+    {Route::kPing, "/ping", true, true, true, true, false, false, false},
+    {Route::kVersion, "/version", true, false, true, true, true, false, false},
+    {Route::kLoad, "/load", true, false, true, true, true, false, false},
+    {Route::kMetrics, "/metrics", true, false, true, true, false, false, false},
+    {Route::kSleep, "/sleep", false, true, false, true, false, false, true},
+    {Route::kWakeUp, "/wake_up", false, true, false, true, false, false, true},
+    {Route::kIsSleeping, "/is_sleeping", true, false, false, true, false, false, false},
+    {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, true, false, false, true},
+};
+constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true, false, true, false, true, false,
+                                   true};
+constexpr absl::string_view kModelPrefix = "/v1/models/";
+
+bool Allowed(const RouteSpec& spec, absl::string_view method) {
+  return (method == "GET" && spec.get) || (method == "POST" && spec.post);
+}
+
+RouteMatch MatchSpec(const RouteSpec& spec, absl::string_view method, std::string detail) {
+  if (Allowed(spec, method)) return {200, &spec, std::move(detail)};
+  return {405, nullptr, spec.get && spec.post ? "GET, POST" : spec.get ? "GET" : "POST"};
+}
+
+const RouteSpec* FindRoute(bool admin, absl::string_view path) {
+  for (const RouteSpec& spec : kRoutes) {
+    if (path == spec.path && (admin ? spec.admin : spec.inference)) return &spec;
+  }
+  return nullptr;
+}
+
+std::string PercentDecode(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
+        absl::ascii_isxdigit(text[i + 2])) {
+      out += absl::HexStringToBytes(text.substr(i + 1, 2));
+      i += 2;
+    } else {
+      out += text[i] == '+' ? ' ' : text[i];
+    }
+  }
+  return out;
+}
+
+HttpResponse JsonResponse(const Json& body) {
+  return {200, "application/json", body.dump(-1, ' ', false, Json::error_handler_t::replace), {}};
+}
+
+Json BytesByTag(const std::map<std::string, int64_t>& bytes) {
+  Json object = Json::object();
+  for (const auto& [tag, count] : bytes) object[tag] = count;
+  return object;
+}
+
+HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
+  int level = 1;
+  if (const auto levels = QueryValues(query, "level"); !levels.empty()) {
+    if (!absl::SimpleAtoi(levels.back(), &level) || level < 0 || level > 2) {
+      return ErrorResponse(BadRequest("level", "level must be 0, 1 or 2"));
+    }
+  }
+  if (const auto modes = QueryValues(query, "mode"); !modes.empty() && modes.back() != "keep") {
+    const bool known = modes.back() == "abort" || modes.back() == "wait";
+    return ErrorResponse(BadRequest(
+        "mode", known ? "only mode keep is supported: requests go on after waking" : "mode must be keep"));
+  }
+  const absl::StatusOr<std::map<std::string, int64_t>> freed = engine->Sleep(level);
+  if (!freed.ok()) return ErrorResponse(FromStatus(freed.status()));
+  return JsonResponse(Json{{"status", "sleeping"}, {"level", level}, {"freed_bytes", BytesByTag(*freed)}});
+}
+
+HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
+  const std::vector<std::string> tags = QueryValues(query, "tags");
+  for (const std::string& tag : tags) {
+    if (tag != "weights" && tag != "kv_cache" && tag != "workspace") {
+      return ErrorResponse(BadRequest("tags", "tags are weights, kv_cache and workspace"));
+    }
+  }
+  const absl::StatusOr<std::map<std::string, int64_t>> mapped = engine->WakeUp(tags);
+  if (!mapped.ok()) return ErrorResponse(FromStatus(mapped.status()));
+  const bool awake = engine->state() == EngineState::kAwake;
+  return JsonResponse(Json{{"status", awake ? "awake" : "sleeping"},
+                           {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
+                           {"mapped_bytes", BytesByTag(*mapped)}});
+}
+
+}  // namespace
+
+std::vector<std::string> QueryValues(absl::string_view query, absl::string_view name) {
+  std::vector<std::string> values;
+  for (const absl::string_view pair : absl::StrSplit(query, '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    if (PercentDecode(parts.first) == name) values.push_back(PercentDecode(parts.second));
+  }
+  return values;
+}
+
+bool EqualInConstantTime(absl::string_view a, absl::string_view b) {
+  volatile unsigned char difference = a.size() == b.size() ? 0 : 1;
+  // The length of `a`, the client's, decides the time; what it is compared with does not.
+  for (size_t i = 0; i < a.size(); ++i) {
+    const unsigned char other = b.empty() ? 0 : static_cast<unsigned char>(b[i % b.size()]);
+    difference = difference | (static_cast<unsigned char>(a[i]) ^ other);
+  }
+  return difference == 0;
+}
+
+RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(target, absl::MaxSplits('?', 1));
+  const absl::string_view path = parts.first;
+  if (const RouteSpec* spec = FindRoute(admin, path)) return MatchSpec(*spec, method, "");
+  if (!path.empty() && path.back() == '/') {
+    const absl::string_view bare = path.substr(0, path.size() - 1);
+    if (FindRoute(admin, bare) != nullptr) return {307, nullptr, std::string(bare)};
+  }
+  if (!admin && absl::StartsWith(path, kModelPrefix) && path.size() > kModelPrefix.size()) {
+    return MatchSpec(kModelRoute, method, PercentDecode(path.substr(kModelPrefix.size())));
+  }
+  return {404, nullptr, ""};
+}
+
+HttpResponse ErrorResponse(const ApiError& error) {
+  HttpResponse response{error.status, "application/json", ErrorBody(error), {}};
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics_in)
+    : options(std::move(options_in)),
+      metrics(std::move(metrics_in)),
+      created(absl::ToUnixSeconds(absl::Now())) {}
+
+void ApiState::SetModel(ServedModel model) {
+  model.max_token_bytes = LongestToken(*model.tokenizer);
+  absl::MutexLock lock(&mutex_);
+  model_ = std::make_shared<const ServedModel>(std::move(model));
+}
+
+std::shared_ptr<const ServedModel> ApiState::model() const {
+  absl::MutexLock lock(&mutex_);
+  return model_;
+}
+
+bool ApiState::Authorized(absl::string_view authorization) const {
+  if (options.api_key.empty()) return true;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(authorization, absl::MaxSplits(' ', 1));
+  return absl::EqualsIgnoreCase(parts.first, "Bearer") && EqualInConstantTime(parts.second, options.api_key);
+}
+
+EngineStats ApiState::Stats() const {
+  const auto served = model();
+  return served == nullptr ? EngineStats{} : served->engine->Stats();
+}
+
+HttpResponse ApiState::Models(absl::string_view name) const {
+  const auto served = model();
+  if (served == nullptr) return ErrorResponse({503, "The model is loading.", ""});
+  const Json card = {{"id", served->name},
+                     {"object", "model"},
+                     {"created", created},
+                     {"owned_by", "somnus"},
+                     {"root", served->name},
+                     {"parent", nullptr},
+                     {"max_model_len", served->engine->max_model_len()},
+                     {"permission", Json::array()}};
+  if (name.empty()) return JsonResponse(Json{{"object", "list"}, {"data", Json::array({card})}});
+  if (name == served->name) return JsonResponse(card);
+  return ErrorResponse({404, "The model does not exist.", "model"});
+}
+
+HttpResponse ApiState::Answer(const RouteMatch& match) const {
+  const auto served = model();
+  const EngineState state = served == nullptr ? EngineState::kLoading : served->engine->state();
+  switch (match.spec->route) {
+    case Route::kModels:
+    case Route::kModel:
+      return Models(match.detail);
+    case Route::kHealth:
+    case Route::kPing:
+      // A sleeping engine queues requests and serves them once awake.
+      if (state == EngineState::kAwake || state == EngineState::kAsleep) return {200, "", "", {}};
+      return ErrorResponse(
+          {503, state == EngineState::kFailed ? "The engine has failed." : "Not serving yet, or no longer.",
+           ""});
+    case Route::kVersion:
+      return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
+    case Route::kLoad:
+      return JsonResponse(Json{{"server_load", load.load()}});
+    case Route::kMetrics:
+      return {200, "text/plain; version=0.0.4; charset=utf-8", metrics->Serialize(Stats()), {}};
+    case Route::kIsSleeping:
+      return JsonResponse(Json{{"is_sleeping", state == EngineState::kAsleep}});
+    default:
+      return ErrorResponse({500, "internal error", ""});
+  }
+}
+
+HttpResponse ApiState::AnswerLifecycle(Route route, absl::string_view query) const {
+  const auto served = model();
+  if (served == nullptr) return ErrorResponse({503, "The model is loading.", ""});
+  if (route == Route::kSleep) return SleepResponse(served->engine.get(), query);
+  if (route == Route::kWakeUp) return WakeUpResponse(served->engine.get(), query);
+  const absl::Status status = served->engine->ResetPrefixCache();
+  if (!status.ok()) return ErrorResponse(FromStatus(status));
+  return JsonResponse(Json{{"success", true}});
+}
+
+}  // namespace somnus

@@ -1,0 +1,230 @@
+#include "coordinator/metrics/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+namespace {
+
+using Labels = std::map<std::string, std::string>;
+using Buckets = std::vector<double>;
+
+const Buckets kTtftBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                              1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const Buckets kItlBuckets = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                             .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const Buckets kIterationBuckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+// vLLM's buckets start where a small model on a CPU has already ended.
+const Buckets kFineBuckets = {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05,
+                              .1,    .2,    .5,    1,    2,    5,    10,  30};
+const Buckets kHttpBuckets = {.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600};
+
+// 1, 2, 5, 10, 20, 50, ... up to `max`.
+Buckets OneTwoFive(int64_t max) {
+  Buckets buckets;
+  for (double decade = 1; decade <= static_cast<double>(max); decade *= 10) {
+    for (const double digit : {1, 2, 5}) {
+      if (digit * decade <= static_cast<double>(max)) buckets.push_back(digit * decade);
+    }
+  }
+  if (buckets.empty()) buckets.push_back(1);
+  return buckets;
+}
+
+class PrometheusMetrics : public Metrics {
+ public:
+  PrometheusMetrics(const std::string& model_name, int32_t max_model_len)
+      : labels_{{"model_name", model_name}, {"engine", "0"}}, token_buckets_(OneTwoFive(max_model_len)) {
+    for (const char* reason : {"stop", "length", "abort", "error"}) SuccessCounter(reason);
+  }
+
+  void SetCacheConfig(const CacheConfigInfo& info) override {
+    Labels labels = labels_;
+    labels["block_size"] = absl::StrCat(info.block_size);
+    labels["num_gpu_blocks"] = absl::StrCat(info.num_blocks);
+    labels["enable_prefix_caching"] = info.enable_prefix_caching ? "True" : "False";
+    labels["cache_dtype"] = info.cache_dtype;
+    labels["kv_cache_size_tokens"] = absl::StrCat(static_cast<int64_t>(info.block_size) * info.num_blocks);
+    prometheus::BuildGauge()
+        .Name("vllm:cache_config_info")
+        .Help("Configuration of the KV cache, as labels.")
+        .Register(registry_)
+        .Add(labels)
+        .Set(1);
+  }
+
+  void OnStep(int32_t num_tokens, absl::Duration duration) override {
+    iteration_tokens_.Observe(num_tokens);
+    step_seconds_.Observe(absl::ToDoubleSeconds(duration));
+  }
+
+  void OnRequestFinished(const EngineRequest& request, FinishReason, int32_t num_output_tokens,
+                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+    e2e_.Observe(Seconds(request.arrival, finished));
+    prompt_tokens_.Observe(request.prompt.size());
+    generation_tokens_.Observe(num_output_tokens);
+    // An abort while waiting was never scheduled.
+    if (scheduled < request.arrival || scheduled > finished) return;
+    queue_time_.Observe(Seconds(request.arrival, scheduled));
+    inference_time_.Observe(Seconds(scheduled, finished));
+    if (num_output_tokens < 1 || first_token < scheduled || first_token > finished) return;
+    ttft_.Observe(Seconds(request.arrival, first_token));
+    fine_ttft_.Observe(Seconds(request.arrival, first_token));
+    prefill_time_.Observe(Seconds(scheduled, first_token));
+    decode_time_.Observe(Seconds(first_token, finished));
+    if (num_output_tokens > 1)
+      time_per_token_.Observe(Seconds(first_token, finished) / (num_output_tokens - 1));
+  }
+
+  void OnRequestParams(int32_t choices, int32_t max_tokens) override {
+    params_n_.Observe(choices);
+    params_max_tokens_.Observe(max_tokens);
+    max_generation_.Observe(max_tokens);
+  }
+  void OnInterTokenLatency(double seconds) override {
+    itl_.Observe(seconds);
+    fine_itl_.Observe(seconds);
+  }
+  void OnSequenceEnd(FinishReason reason) override {
+    SuccessCounter(reason == FinishReason::kStop     ? "stop"
+                   : reason == FinishReason::kLength ? "length"
+                   : reason == FinishReason::kAbort  ? "abort"
+                                                     : "error")
+        .Increment();
+  }
+  void OnRejected(const std::string& reason) override {
+    Count("somnus:requests_rejected_total", "Requests refused, by reason.", {{"reason", reason}});
+  }
+  void OnHttpRequest(const std::string& handler, const std::string& method, int status,
+                     double seconds) override {
+    const std::string klass = absl::StrCat(status / 100, "xx");
+    prometheus::BuildCounter()
+        .Name("http_requests_total")
+        .Help("HTTP requests by handler, status and method.")
+        .Register(registry_)
+        .Add({{"handler", handler}, {"method", method}, {"status", klass}})
+        .Increment();
+    prometheus::BuildHistogram()
+        .Name("http_request_duration_seconds")
+        .Help("Duration of HTTP requests, streams to their end.")
+        .Register(registry_)
+        .Add({{"handler", handler}, {"method", method}}, kHttpBuckets)
+        .Observe(seconds);
+  }
+
+  std::string Serialize(const EngineStats& stats) override {
+    Gauge("vllm:num_requests_running", "Requests in the running batch.").Set(stats.num_running);
+    Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.").Set(stats.num_waiting);
+    Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "capacity"}})
+        .Set(stats.num_waiting);
+    Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "deferred"}})
+        .Set(0);
+    Gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is full.")
+        .Set(stats.total_blocks > 0 ? static_cast<double>(stats.used_blocks) / stats.total_blocks : 0.0);
+    const bool asleep = stats.state == EngineState::kAsleep;
+    SleepState("awake", !asleep);
+    SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
+    SleepState("discard_all", asleep && stats.sleep_level == 2);
+    Advance("vllm:num_preemptions_total", "Preemptions of running sequences.", stats.num_preemptions);
+    Advance("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
+    Advance("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
+    Advance("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+            stats.prefix_cache_queries);
+    Advance("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+            stats.prefix_cache_hits);
+    Advance("somnus:steps_total", "Steps of the engine.", stats.num_steps);
+    Gauge("somnus:kv_blocks_free", "Blocks that are free or evictable.").Set(stats.free_blocks);
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+ private:
+  static double Seconds(absl::Time from, absl::Time to) { return absl::ToDoubleSeconds(to - from); }
+
+  Labels With(const Labels& more) const {
+    Labels labels = labels_;
+    labels.insert(more.begin(), more.end());
+    return labels;
+  }
+  prometheus::Gauge& Gauge(const std::string& name, const std::string& help, const Labels& more = {}) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add(With(more));
+  }
+  prometheus::Counter& Counter(const std::string& name, const std::string& help, const Labels& more = {}) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(With(more));
+  }
+  void Count(const std::string& name, const std::string& help, const Labels& more) {
+    Counter(name, help, more).Increment();
+  }
+  // Brings a counter up to the engine's own.
+  void Advance(const std::string& name, const std::string& help, int64_t value) {
+    prometheus::Counter& counter = Counter(name, help);
+    if (const double missing = static_cast<double>(value) - counter.Value(); missing > 0)
+      counter.Increment(missing);
+  }
+  prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels_, buckets);
+  }
+  prometheus::Counter& SuccessCounter(const std::string& reason) {
+    return Counter("vllm:request_success_total", "Finished sequences by reason.",
+                   {{"finished_reason", reason}});
+  }
+  void SleepState(const char* name, bool on) {
+    Gauge("vllm:engine_sleep_state", "1 for the state that the engine is in.", {{"sleep_state", name}})
+        .Set(on ? 1 : 0);
+  }
+
+  // One Add per name and label set makes one metric: prometheus-cpp answers the same object each time.
+  prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
+  const Labels labels_;
+  const Buckets token_buckets_;
+  prometheus::Histogram& iteration_tokens_ =
+      Histogram("vllm:iteration_tokens_total", "Tokens per step.", kIterationBuckets);
+  prometheus::Histogram& step_seconds_ =
+      Histogram("somnus:step_duration_seconds", "Duration of a step.", kFineBuckets);
+  prometheus::Histogram& ttft_ =
+      Histogram("vllm:time_to_first_token_seconds", "Time to the first token.", kTtftBuckets);
+  prometheus::Histogram& fine_ttft_ =
+      Histogram("somnus:time_to_first_token_seconds", "Time to the first token.", kFineBuckets);
+  prometheus::Histogram& itl_ =
+      Histogram("vllm:inter_token_latency_seconds", "Time between tokens.", kItlBuckets);
+  prometheus::Histogram& fine_itl_ =
+      Histogram("somnus:inter_token_latency_seconds", "Time between tokens.", kFineBuckets);
+  prometheus::Histogram& time_per_token_ = Histogram("vllm:request_time_per_output_token_seconds",
+                                                     "Mean time per output token of a request.", kItlBuckets);
+  prometheus::Histogram& e2e_ =
+      Histogram("vllm:e2e_request_latency_seconds", "Arrival to end.", kRequestBuckets);
+  prometheus::Histogram& queue_time_ =
+      Histogram("vllm:request_queue_time_seconds", "Time in the queue.", kRequestBuckets);
+  prometheus::Histogram& inference_time_ =
+      Histogram("vllm:request_inference_time_seconds", "Time in the running state.", kRequestBuckets);
+  prometheus::Histogram& prefill_time_ =
+      Histogram("vllm:request_prefill_time_seconds", "Time in prefill.", kRequestBuckets);
+  prometheus::Histogram& decode_time_ =
+      Histogram("vllm:request_decode_time_seconds", "Time in decode.", kRequestBuckets);
+  prometheus::Histogram& prompt_tokens_ =
+      Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", token_buckets_);
+  prometheus::Histogram& generation_tokens_ =
+      Histogram("vllm:request_generation_tokens", "Tokens generated by a request.", token_buckets_);
+  prometheus::Histogram& max_generation_ = Histogram("vllm:request_max_num_generation_tokens",
+                                                     "Most tokens a request may generate.", token_buckets_);
+  prometheus::Histogram& params_n_ = Histogram("vllm:request_params_n", "n of a request.", {1, 2, 5, 10, 20});
+  prometheus::Histogram& params_max_tokens_ =
+      Histogram("vllm:request_params_max_tokens", "max_tokens of a request.", token_buckets_);
+};
+
+}  // namespace
+
+std::unique_ptr<Metrics> Metrics::Create(const std::string& model_name, int32_t max_model_len) {
+  return std::make_unique<PrometheusMetrics>(model_name, max_model_len);
+}
+
+}  // namespace somnus

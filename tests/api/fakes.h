@@ -1,0 +1,227 @@
+#pragma once
+// A tokenizer of bytes and an engine that repeats its prompt: enough to test everything above the engine.
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "coordinator/api/served_model.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/tokenizer/tokenizer.h"
+
+namespace somnus {
+
+// Ids 0..255 are bytes, 256 is "<eos>" (special).
+class ByteTokenizer : public Tokenizer {
+ public:
+  static constexpr int32_t kEos = 256;
+  ByteTokenizer() {
+    for (int i = 0; i < 256; ++i) bytes_.push_back(std::string(1, static_cast<char>(i)));
+    bytes_.push_back("<eos>");
+    data_.eos_token = "<eos>";
+  }
+  std::vector<int32_t> Encode(absl::string_view text, bool) const override {
+    std::vector<int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override {
+    IncrementalDetokenizer detokenizer(this, skip_special_tokens);
+    std::string text;
+    for (const int32_t id : ids) text += detokenizer.Append(id);
+    return text + detokenizer.Flush();
+  }
+  const std::string& TokenBytes(int32_t id) const override { return bytes_[id]; }
+  const std::string& TokenString(int32_t id) const override { return bytes_[id]; }
+  bool IsSpecial(int32_t id) const override { return id == kEos; }
+  int32_t vocab_size() const override { return 257; }
+  const TokenizerData& data() const override { return data_; }
+
+ private:
+  std::vector<std::string> bytes_;
+  TokenizerData data_;
+};
+
+// Gives every open request one token per step: the prompt's bytes, over and over. Stops at EOS, stop ids and
+// max_tokens.
+class FakeEngine : public Engine {
+ public:
+  explicit FakeEngine(absl::Duration step = absl::Microseconds(200), size_t max_open = 1024)
+      : step_(step), max_open_(max_open), thread_([this] { Run(); }) {}
+  ~FakeEngine() override {
+    stop_ = true;
+    thread_.join();
+  }
+
+  absl::Status Submit(EngineRequest request) override {
+    std::vector<EngineRequest> one;
+    one.push_back(std::move(request));
+    return SubmitAll(std::move(one));
+  }
+  absl::Status SubmitAll(std::vector<EngineRequest> requests) override {
+    absl::MutexLock lock(&mutex_);
+    if (state_ != EngineState::kAwake) return absl::UnavailableError("not serving");
+    if (open_.size() + requests.size() > max_open_) return absl::ResourceExhaustedError("the queue is full");
+    for (EngineRequest& request : requests) {
+      seeds_.push_back(request.sampling.seed);
+      open_.push_back(Open{std::move(request), 0});
+    }
+    return absl::OkStatus();
+  }
+  void Abort(const std::string& request_id) override {
+    absl::MutexLock lock(&mutex_);
+    for (Open& open : open_) {
+      if (open.request.id == request_id) open.aborted = true;
+    }
+  }
+
+  EngineState state() const override {
+    absl::MutexLock lock(&mutex_);
+    return state_;
+  }
+  EngineStats Stats() const override {
+    absl::MutexLock lock(&mutex_);
+    EngineStats stats;
+    stats.state = state_;
+    stats.num_running = static_cast<int32_t>(open_.size());
+    stats.total_blocks = 100;
+    stats.generation_tokens = tokens_;
+    return stats;
+  }
+  absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override {
+    set_state(EngineState::kAsleep);
+    return std::map<std::string, int64_t>{{"weights", 7}};
+  }
+  absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>&) override {
+    set_state(EngineState::kAwake);
+    return std::map<std::string, int64_t>{{"weights", 7}};
+  }
+  absl::Status ResetPrefixCache() override { return absl::OkStatus(); }
+  void DrainAndStop(absl::Duration) override { set_state(EngineState::kDraining); }
+  int32_t max_model_len() const override { return 4096; }
+  int32_t vocab_size() const override { return 257; }
+
+  void set_state(EngineState state) {
+    absl::MutexLock lock(&mutex_);
+    state_ = state;
+  }
+  // From now on every request fails after so many tokens.
+  void FailAfter(int tokens, absl::Status error) {
+    absl::MutexLock lock(&mutex_);
+    fail_after_ = tokens;
+    error_ = std::move(error);
+  }
+  size_t num_open() const {
+    absl::MutexLock lock(&mutex_);
+    return open_.size();
+  }
+  int num_aborted() const { return aborted_; }
+  std::vector<uint64_t> seeds() const {
+    absl::MutexLock lock(&mutex_);
+    return seeds_;
+  }
+  // True when no request is open within `timeout`.
+  bool WaitIdle(absl::Duration timeout = absl::Seconds(20)) const {
+    const absl::Time deadline = absl::Now() + timeout;
+    while (num_open() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(2));
+    return num_open() == 0;
+  }
+
+ private:
+  struct Open {
+    EngineRequest request;
+    int32_t made;
+    bool aborted = false;
+  };
+  static Logprobs MakeLogprobs(int32_t id, int count) {
+    Logprobs logprobs{{id}, {-0.25f}, 1};
+    for (int i = 0; i < count; ++i) {
+      logprobs.token_ids.push_back(i == 0 ? id : (id + i) % 256);
+      logprobs.logprobs.push_back(-0.25f - static_cast<float>(i));
+    }
+    return logprobs;
+  }
+  // One token for `open`; true when it has ended.
+  bool Step(Open* open) {
+    const SamplingParams& sampling = open->request.sampling;
+    RequestOutput output;
+    if (open->aborted) {
+      ++aborted_;
+      output.finish_reason = FinishReason::kAbort;
+    } else if (fail_after_ >= 0 && open->made >= fail_after_) {
+      output.finish_reason = FinishReason::kError;
+      output.error = error_;
+    } else {
+      const std::vector<int32_t>& prompt = open->request.prompt;
+      const int32_t id = prompt[open->made % prompt.size()];
+      if (open->made == 0 && sampling.num_prompt_logprobs >= 0) {
+        output.prompt_logprobs.resize(1);
+        for (size_t i = 1; i < prompt.size(); ++i) {
+          output.prompt_logprobs.push_back(MakeLogprobs(prompt[i], sampling.num_prompt_logprobs));
+        }
+      }
+      ++open->made;
+      ++tokens_;
+      output.token_ids = {id};
+      if (sampling.num_logprobs >= 0) output.logprobs = {MakeLogprobs(id, sampling.num_logprobs)};
+      const auto in = [id](const std::vector<int32_t>& ids) {
+        return std::count(ids.begin(), ids.end(), id) > 0;
+      };
+      if (open->made >= sampling.min_tokens && in(sampling.eos_token_ids)) {
+        output.finish_reason = FinishReason::kStop;
+      } else if (open->made >= sampling.min_tokens && in(sampling.stop_token_ids)) {
+        output.finish_reason = FinishReason::kStop;
+        output.stop_token_id = id;
+      } else if (open->made >= sampling.max_tokens) {
+        output.finish_reason = FinishReason::kLength;
+      }
+    }
+    const bool ended = output.finish_reason != FinishReason::kNone;
+    open->request.sink->OnOutput(std::move(output));
+    return ended;
+  }
+  void Run() {
+    while (!stop_) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (state_ == EngineState::kAwake) {
+          for (auto it = open_.begin(); it != open_.end();) it = Step(&*it) ? open_.erase(it) : it + 1;
+        }
+      }
+      absl::SleepFor(step_);
+    }
+  }
+
+  const absl::Duration step_;
+  const size_t max_open_;
+  mutable absl::Mutex mutex_;
+  EngineState state_ = EngineState::kAwake;
+  std::vector<Open> open_;
+  std::vector<uint64_t> seeds_;
+  int fail_after_ = -1;
+  absl::Status error_;
+  std::atomic<int64_t> tokens_{0};
+  std::atomic<int> aborted_{0};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+inline ServedModel FakeModel(std::shared_ptr<FakeEngine> engine) {
+  ServedModel model;
+  model.name = "fake";
+  model.engine = std::move(engine);
+  model.tokenizer = std::make_shared<ByteTokenizer>();
+  model.config.vocab_size = 257;
+  model.config.eos_token_ids = {ByteTokenizer::kEos};
+  model.max_token_bytes = LongestToken(*model.tokenizer);
+  return model;
+}
+
+}  // namespace somnus

@@ -1,0 +1,134 @@
+#pragma once
+// A blocking HTTP client on a raw socket, for tests that must send what no polite client would.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+
+struct HttpReply {
+  int status = 0;  // 0: none came
+  std::string head, body;
+};
+
+class HttpClient {
+ public:
+  explicit HttpClient(uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) Close();
+  }
+  ~HttpClient() { Close(); }
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  void Close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+  // Ends with a reset instead of a FIN.
+  void Reset() {
+    const linger hard{1, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+    Close();
+  }
+  bool Write(const std::string& data) {
+    for (size_t at = 0; at < data.size();) {
+      const ssize_t n = ::send(fd_, data.data() + at, data.size() - at, MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      at += n;
+    }
+    return true;
+  }
+  // Appends to the buffer; false at the end of the connection or after 20 s of silence.
+  bool Fill() {
+    pollfd fd{fd_, POLLIN, 0};
+    if (fd_ < 0 || ::poll(&fd, 1, 20000) <= 0) return false;
+    char data[4096];
+    const ssize_t n = ::recv(fd_, data, sizeof(data), 0);
+    if (n <= 0) return false;
+    buffer_.append(data, n);
+    return true;
+  }
+  bool ReadUntil(const std::string& mark) {
+    while (!absl::StrContains(buffer_, mark)) {
+      if (!Fill()) return false;
+    }
+    return true;
+  }
+  HttpReply ReadReply() {
+    HttpReply reply;
+    if (!ReadUntil("\r\n\r\n")) return reply;
+    const size_t end = buffer_.find("\r\n\r\n") + 4;
+    reply.head = Take(end);
+    if (!absl::SimpleAtoi(reply.head.substr(9, 3), &reply.status)) return reply;
+    if (reply.status == 100) return ReadReply();
+    size_t length = 0;
+    if (const size_t at = reply.head.find("Content-Length: "); at != std::string::npos) {
+      length = std::strtoul(reply.head.c_str() + at + 16, nullptr, 10);
+      while (buffer_.size() < length && Fill()) {
+      }
+      reply.body = Take(length);
+    } else if (absl::StrContains(reply.head, "chunked")) {
+      while (ReadChunk(&reply.body)) {
+      }
+    } else {
+      while (Fill()) {
+      }
+      reply.body = Take(buffer_.size());
+    }
+    return reply;
+  }
+  // True when the server closes the connection.
+  bool ReadsEof() {
+    while (Fill()) {
+    }
+    pollfd fd{fd_, POLLIN, 0};
+    return ::poll(&fd, 1, 0) > 0;
+  }
+  const std::string& buffered() const { return buffer_; }
+
+ private:
+  std::string Take(size_t n) {
+    n = std::min(n, buffer_.size());
+    std::string taken = buffer_.substr(0, n);
+    buffer_.erase(0, n);
+    return taken;
+  }
+  bool ReadChunk(std::string* body) {
+    if (!ReadUntil("\r\n")) return false;
+    const size_t line = buffer_.find("\r\n") + 2;
+    const size_t length = std::strtoul(Take(line).c_str(), nullptr, 16);
+    while (buffer_.size() < length + 2) {
+      if (!Fill()) return false;
+    }
+    *body += Take(length);
+    Take(2);
+    return length > 0;
+  }
+
+  int fd_;
+  std::string buffer_;
+};
+
+inline std::string RequestText(const std::string& method, const std::string& path, const std::string& body,
+                               const std::string& headers = "") {
+  std::string text = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: test\r\n", headers);
+  if (!body.empty())
+    absl::StrAppend(&text, "Content-Type: application/json\r\nContent-Length: ", body.size(), "\r\n");
+  return absl::StrCat(text, "\r\n", body);
+}
+
+}  // namespace somnus
