@@ -1,0 +1,150 @@
+#include "worker/coordinator_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/log.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
+constexpr absl::Duration kLastRetry = absl::Seconds(2);
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+bool WorthRetrying(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+class CoordinatorLinkImpl : public CoordinatorLink {
+ public:
+  explicit CoordinatorLinkImpl(const CoordinatorLinkOptions& options)
+      : options_(options), stub_(v1::ClusterService::NewStub(Dial(options.coordinator))) {}
+
+  ~CoordinatorLinkImpl() override {
+    Stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Register(const v1::RegisterRequest& request) override {
+    const absl::Time deadline = absl::Now() + options_.register_timeout;
+    absl::Duration retry = kFirstRetry;
+    worker_id_ = request.worker_id();
+    while (true) {
+      v1::RegisterResponse response;
+      absl::Status status =
+          Call([&](grpc::ClientContext* context) { return stub_->Register(context, request, &response); });
+      if (status.ok()) {
+        interval_ = absl::Milliseconds(std::clamp(response.heartbeat_interval_ms(), 10, 60'000));
+        if (options_.heartbeat_interval > absl::ZeroDuration()) interval_ = options_.heartbeat_interval;
+        return status;
+      }
+      if (Stopped()) return absl::CancelledError("told to leave");
+      if (!WorthRetrying(status)) return status;
+      if (absl::Now() + retry > deadline) {
+        return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", options_.coordinator,
+                                                        " cannot be reached: ", status.message()));
+      }
+      if (retry == kFirstRetry) LogInfo("waiting for the coordinator at {}", options_.coordinator);
+      Pause(retry);
+      retry = std::min(2 * retry, kLastRetry);
+    }
+  }
+
+  void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) override {
+    thread_ = std::thread([this, beat = std::move(beat), on_leave = std::move(on_leave)] {
+      const absl::Status reason = BeatUntilGone(beat);
+      if (!Stopped()) on_leave(reason);
+    });
+  }
+
+  void Stop() override {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    if (call_ != nullptr) call_->TryCancel();
+  }
+
+ private:
+  absl::Status BeatUntilGone(const Beat& beat) {
+    absl::Time last_answer = absl::Now();
+    while (true) {
+      Pause(interval_);
+      if (Stopped()) return absl::OkStatus();
+      v1::HeartbeatRequest request;
+      v1::HeartbeatResponse response;
+      request.set_worker_id(worker_id_);
+      beat(&request);
+      const absl::Status status =
+          Call([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); });
+      if (status.ok() && !response.known()) return absl::OkStatus();
+      if (status.ok()) {
+        last_answer = absl::Now();
+      } else if (absl::Now() - last_answer >= options_.orphan_grace) {
+        return absl::UnavailableError(absl::StrCat("no answer from the coordinator at ", options_.coordinator,
+                                                   " for ", absl::FormatDuration(options_.orphan_grace), ": ",
+                                                   status.message()));
+      }
+    }
+  }
+
+  template <typename Rpc>
+  absl::Status Call(const Rpc& rpc) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + std::min(kCallTimeout, CallBound())));
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopped_) return absl::CancelledError("stopped");
+      call_ = &context;
+    }
+    const absl::Status status = FromGrpcStatus(rpc(&context));
+    absl::MutexLock lock(&mu_);
+    call_ = nullptr;
+    return status;
+  }
+
+  // A silent coordinator (stopped, not dead) must not stretch the grace by a whole call.
+  absl::Duration CallBound() const { return std::max(options_.orphan_grace, absl::Milliseconds(100)); }
+
+  void Pause(absl::Duration duration) {
+    absl::MutexLock lock(&mu_);
+    mu_.AwaitWithTimeout(absl::Condition(&stopped_), duration);
+  }
+  bool Stopped() {
+    absl::MutexLock lock(&mu_);
+    return stopped_;
+  }
+
+  const CoordinatorLinkOptions options_;
+  const std::unique_ptr<v1::ClusterService::Stub> stub_;
+  std::string worker_id_;  // set by Register, before the thread starts, as is the next
+  absl::Duration interval_;
+  absl::Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<CoordinatorLink> CoordinatorLink::Create(const CoordinatorLinkOptions& options) {
+  return std::make_unique<CoordinatorLinkImpl>(options);
+}
+
+}  // namespace somnus

@@ -1,0 +1,41 @@
+#pragma once
+// The worker's tie to its coordinator: registration, heartbeats, and noticing that the coordinator is gone.
+//
+// Owns a channel and, from Register on, a heartbeat thread. `on_leave` is called at most once, from that
+// thread, with the reason why the worker has to go: an OK status when the coordinator does not want it any
+// longer, Unavailable when it cannot be reached. Must not block. Thread safe.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+
+namespace somnus {
+
+struct CoordinatorLinkOptions {
+  std::string coordinator;                             // "host:port" or "unix:/path"
+  absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to come up
+  absl::Duration orphan_grace = absl::Seconds(30);     // without one answered heartbeat
+  absl::Duration heartbeat_interval;                   // zero: what the coordinator says
+};
+
+class CoordinatorLink {
+ public:
+  using Beat = std::function<void(v1::HeartbeatRequest*)>;  // fills in the last step
+
+  // Stops the heartbeats.
+  virtual ~CoordinatorLink() = default;
+  static std::unique_ptr<CoordinatorLink> Create(const CoordinatorLinkOptions& options);
+
+  // Blocks until the coordinator has answered; tries again while it cannot be reached. DeadlineExceeded after
+  // register_timeout, Cancelled after Stop, else the coordinator's refusal.
+  virtual absl::Status Register(const v1::RegisterRequest& request) = 0;
+  // After Register.
+  virtual void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) = 0;
+  virtual void Stop() = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,35 @@
+#pragma once
+// Where a worker listens, so that its coordinator reaches it and as few others as possible.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace somnus {
+
+// What to bind, and what must be removed afterwards. Removes the socket (and a directory of its own) when
+// destroyed.
+class ListenAddress {
+ public:
+  // `coordinator`: "unix:/path" or "host:port". `listen`: the user's choice in the same forms, or "".
+  // For a Unix coordinator: a socket beside its own, or in a private directory where that cannot be written.
+  // Over TCP: a free port on the one local address that the way to the coordinator leads over.
+  static absl::StatusOr<ListenAddress> Choose(const std::string& coordinator, const std::string& listen);
+  ~ListenAddress();
+  ListenAddress(ListenAddress&& other) noexcept;
+  ListenAddress& operator=(ListenAddress&&) = delete;
+
+  const std::string& bind() const { return bind_; }
+  // What the coordinator is to dial once the server has bound `port` (ignored for a socket). `host`: "" for
+  // the bound one.
+  std::string Advertised(int port, const std::string& host) const;
+
+ private:
+  ListenAddress() = default;
+
+  std::string bind_;
+  std::string socket_path_;  // to remove; "" for TCP
+  std::string directory_;    // to remove; "" when it is not ours
+};
+
+}  // namespace somnus

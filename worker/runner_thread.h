@@ -1,0 +1,37 @@
+#pragma once
+// The one thread that owns the device: every touch of model, device and communicator runs on it, in order.
+
+#include <functional>
+#include <queue>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace somnus {
+
+// Post and Run from any thread but its own. The queue is bounded by its users: one task per RPC under way.
+class RunnerThread {
+ public:
+  RunnerThread();
+  // Lets the queue run empty first.
+  ~RunnerThread();
+
+  void Post(std::function<void()> task);
+  // Returns when the task has run.
+  void Run(const std::function<void()>& task);
+  // False when the thread was still at work after `timeout`.
+  bool WaitIdle(absl::Duration timeout);
+
+ private:
+  void Loop();
+
+  absl::Mutex mu_;
+  std::queue<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace somnus

@@ -1,0 +1,331 @@
+#include "worker/worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "allocator/host_memory.h"
+#include "allocator/host_vmm_driver.h"
+#include "proto/log.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kWeightsTag[] = "weights";
+
+int64_t ResidentSetBytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) return 0;
+  long long size = 0, resident = 0;
+  const int fields = std::fscanf(file, "%lld %lld", &size, &resident);
+  std::fclose(file);
+  return fields == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+absl::StatusOr<DataType> ToDataType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+      return DataType::kF32;
+    case v1::DTYPE_BFLOAT16:
+      return DataType::kBF16;
+    case v1::DTYPE_FLOAT16:
+      return DataType::kF16;
+    default:
+      return absl::InvalidArgumentError("dtype: the coordinator must resolve it");
+  }
+}
+
+absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
+  if (parallel.world_size() < 1 || parallel.rank() < 0 || parallel.rank() >= parallel.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel: rank ", parallel.rank(), " of ", parallel.world_size()));
+  }
+  return absl::OkStatus();
+}
+
+int ThreadsPerRank(int wanted, int world_size) {
+  return wanted > 0 ? wanted : std::max(1, AllowedCpus() / world_size);
+}
+
+bool AllResident(const Worker::BytesByTag& resident) {
+  return std::all_of(resident.begin(), resident.end(), [](const auto& tag) { return tag.second > 0; });
+}
+
+}  // namespace
+
+const char* WorkerStateName(WorkerState state) {
+  switch (state) {
+    case WorkerState::kCreated:
+      return "created";
+    case WorkerState::kLoaded:
+      return "loaded";
+    case WorkerState::kAwake:
+      return "awake";
+    case WorkerState::kAsleep:
+      return "asleep";
+    case WorkerState::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+WorkerParts RealWorkerParts() {
+  return {.open_checkpoint = Checkpoint::Open, .load_runner = ModelRunner::Load};
+}
+
+Worker::Worker(const WorkerOptions& options, WorkerParts parts)
+    : options_(options), parts_(std::move(parts)) {}
+
+Worker::~Worker() {
+  Abort("the worker leaves");
+  thread_.Run([this] { runner_.reset(); });  // before the device and the memory that it borrows
+}
+
+// Runs `work` on the runner thread and answers what it answers.
+template <typename Result>
+Result Worker::OnRunner(const std::function<Result()>& work) {
+  std::optional<Result> result;
+  thread_.Run([&] { result.emplace(work()); });
+  return *std::move(result);
+}
+
+absl::StatusOr<v1::LoadModelEvent> Worker::LoadModel(const v1::LoadModelRequest& request,
+                                                     const ModelRunner::Progress& progress) {
+  return OnRunner<absl::StatusOr<v1::LoadModelEvent>>([&]() -> absl::StatusOr<v1::LoadModelEvent> {
+    RETURN_IF_ERROR(RequireState({WorkerState::kCreated}, "LoadModel"));
+    absl::StatusOr<v1::LoadModelEvent> event = DoLoad(request, progress);
+    if (!event.ok()) return Fail(event.status());
+    SetState(WorkerState::kLoaded);
+    return event;
+  });
+}
+
+absl::StatusOr<int64_t> Worker::AllocateKvCache(const v1::KvCacheConfig& config) {
+  return OnRunner<absl::StatusOr<int64_t>>([&] { return DoAllocateKvCache(config); });
+}
+
+void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(v1::StepReply)> done) {
+  thread_.Post([this, request = std::move(request), done = std::move(done)] { done(DoExecute(request)); });
+}
+
+absl::StatusOr<Worker::BytesByTag> Worker::Sleep(int level) {
+  return OnRunner<absl::StatusOr<BytesByTag>>([&] { return DoSleep(level); });
+}
+
+absl::StatusOr<Worker::BytesByTag> Worker::WakeUp(const std::vector<std::string>& tags) {
+  return OnRunner<absl::StatusOr<BytesByTag>>([&] { return DoWakeUp(tags); });
+}
+
+v1::WorkerStatusResponse Worker::GetStatus() const {
+  v1::WorkerStatusResponse response;
+  std::shared_ptr<SleepableAllocator> allocator;
+  {
+    absl::MutexLock lock(&mu_);
+    response.set_state(WorkerStateName(state_));
+    allocator = allocator_;
+  }
+  response.set_last_step_id(last_step_id());
+  response.set_rss_bytes(ResidentSetBytes());
+  if (allocator != nullptr) {
+    for (const auto& [tag, bytes] : allocator->ResidentBytes())
+      (*response.mutable_bytes_by_tag())[tag] = bytes;
+  }
+  return response;
+}
+
+void Worker::Abort(const std::string& reason) {
+  std::shared_ptr<Communicator> communicator;
+  {
+    absl::MutexLock lock(&mu_);
+    if (abort_reason_.empty()) abort_reason_ = reason;
+    communicator = communicator_;
+  }
+  if (communicator != nullptr) communicator->Abort(reason);
+}
+
+absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& request,
+                                                  const ModelRunner::Progress& progress) {
+  RETURN_IF_ERROR(CheckParallel(request.parallel()));
+  ModelRunnerOptions options;
+  ASSIGN_OR_RETURN(options.dtype, ToDataType(request.dtype()));
+  options.max_num_seqs = request.max_num_seqs();
+  options.max_num_batched_tokens = request.max_num_batched_tokens();
+  options.max_model_len = request.max_model_len();
+  options.block_size = request.block_size();
+  load_request_ = request;
+  // First what fails for reasons of its own, so that no peer waits for a rank that cannot come.
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+                   parts_.open_checkpoint(request.model_path()));
+  RETURN_IF_ERROR(OpenDevice(request));
+  RETURN_IF_ERROR(JoinGroup(request.parallel()));
+  ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, options, device_.get(), communicator_.get(),
+                                               allocator_.get(), progress));
+  v1::LoadModelEvent event;
+  ASSIGN_OR_RETURN(const int64_t kv_bytes, MeasureKvBytes());
+  event.set_done(true);
+  event.set_weights_bytes(allocator_->ResidentBytes()[kWeightsTag]);
+  event.set_bytes_loaded(event.weights_bytes());
+  event.set_bytes_total(event.weights_bytes());
+  event.set_kv_block_bytes(runner_->kv_block_bytes());
+  event.set_available_kv_bytes(kv_bytes);
+  return event;
+}
+
+absl::Status Worker::OpenDevice(const v1::LoadModelRequest& request) {
+  const int world_size = request.parallel().world_size();
+  CpuDeviceOptions options;
+  options.num_threads = ThreadsPerRank(options_.num_threads, world_size);
+  options.first_cpu = options_.first_cpu;
+  options.spin = options.num_threads * world_size <= AllowedCpus();
+  ASSIGN_OR_RETURN(device_, Device::CreateCpu(options));
+  driver_ = MakeHostVmmDriver({.num_threads = options.num_threads});
+  // On a host the copy takes the same memory that the region gave back: kept beyond the sleep it would count
+  // twice.
+  std::shared_ptr<SleepableAllocator> allocator =
+      SleepableAllocator::Create(driver_.get(), {.retain_backups = false});
+  absl::MutexLock lock(&mu_);
+  allocator_ = std::move(allocator);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::JoinGroup(const v1::ParallelConfig& parallel) {
+  std::shared_ptr<Communicator> communicator = MakeSingleCommunicator();
+  if (parallel.world_size() > 1) {
+    ShmCommunicatorOptions options;
+    options.group_name = parallel.group_name();
+    options.rank = parallel.rank();
+    options.world_size = parallel.world_size();
+    options.spin =
+        parallel.world_size() * ThreadsPerRank(options_.num_threads, parallel.world_size()) <= AllowedCpus();
+    ASSIGN_OR_RETURN(communicator, MakeShmCommunicator(options));
+  }
+  absl::MutexLock lock(&mu_);
+  communicator_ = std::move(communicator);
+  // Told to while the group was forming, when there was nothing to abort yet.
+  if (abort_reason_.empty()) return absl::OkStatus();
+  communicator_->Abort(abort_reason_);
+  return absl::AbortedError(abort_reason_);
+}
+
+// What is left once every rank holds all that a step needs. The ranks of this host share it evenly.
+absl::StatusOr<int64_t> Worker::MeasureKvBytes() {
+  RETURN_IF_ERROR(runner_->Profile());
+  RETURN_IF_ERROR(communicator_->Barrier());
+  const double share = options_.memory_utilization / communicator_->world_size();
+  return static_cast<int64_t>(static_cast<double>(AvailableHostMemory()) * share);
+}
+
+absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& config) {
+  RETURN_IF_ERROR(RequireState({WorkerState::kLoaded}, "AllocateKvCache"));
+  if (config.num_blocks() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("num_blocks: ", config.num_blocks(), " is less than 2"));
+  }
+  if (config.block_size() != load_request_.block_size() || config.dtype() != load_request_.dtype()) {
+    return absl::InvalidArgumentError("kv_cache: block_size and dtype must be those of LoadModel");
+  }
+  RETURN_IF_ERROR(runner_->AllocateKvCache(config.num_blocks()));
+  SetState(WorkerState::kAwake);
+  return runner_->kv_block_bytes() * config.num_blocks();
+}
+
+v1::StepReply Worker::DoExecute(const v1::StepRequest& request) {
+  step_in_progress_ = true;
+  last_step_id_ = request.step_id();
+  const absl::Time start = absl::Now();
+  absl::Status status = RequireState({WorkerState::kAwake}, "Execute");
+  v1::StepReply reply;
+  if (status.ok()) {
+    absl::StatusOr<v1::StepReply> result = runner_->Execute(request);
+    if (result.ok()) {
+      reply = *std::move(result);
+    } else {
+      status = Fail(result.status());
+    }
+  }
+  step_in_progress_ = false;
+  reply.set_step_id(request.step_id());
+  if (reply.compute_us() == 0) reply.set_compute_us(absl::ToInt64Microseconds(absl::Now() - start));
+  reply.set_error_code(status.raw_code());
+  reply.set_error_message(std::string(status.message()));
+  return reply;
+}
+
+absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
+  RETURN_IF_ERROR(RequireState({WorkerState::kAwake, WorkerState::kAsleep}, "Sleep"));
+  if (level != 1 && level != 2) {
+    return absl::InvalidArgumentError(absl::StrCat("level: ", level, " is not 1 or 2"));
+  }
+  std::map<std::string, RestoreMode> modes;
+  for (const auto& [tag, bytes] : allocator_->ResidentBytes()) modes[tag] = RestoreMode::kDiscard;
+  // Weights that are resident but empty (a reload that is still to come) are not worth a copy.
+  if (level == 1 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kHostBackup;
+  ASSIGN_OR_RETURN(BytesByTag freed, allocator_->Sleep(modes));
+  if (level == 2) weights_lost_ = true;
+  SetState(WorkerState::kAsleep);
+  return freed;
+}
+
+absl::StatusOr<Worker::BytesByTag> Worker::DoWakeUp(const std::vector<std::string>& tags) {
+  RETURN_IF_ERROR(RequireState({WorkerState::kAwake, WorkerState::kAsleep}, "WakeUp"));
+  const BytesByTag known = allocator_->ResidentBytes();
+  for (const std::string& tag : tags) {
+    if (known.count(tag) == 0)
+      return absl::InvalidArgumentError(absl::StrCat("tags: there is no '", tag, "'"));
+  }
+  ASSIGN_OR_RETURN(BytesByTag mapped, allocator_->WakeUp(tags));
+  if (absl::Status status = FinishWakeUp(mapped); !status.ok()) {
+    std::map<std::string, RestoreMode> modes;
+    for (const auto& [tag, bytes] : mapped) modes[tag] = RestoreMode::kDiscard;
+    if (mapped.count(kWeightsTag) > 0 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kHostBackup;
+    if (absl::StatusOr<BytesByTag> undone = allocator_->Sleep(modes); !undone.ok())
+      return Fail(undone.status());
+    return status;
+  }
+  return mapped;
+}
+
+// What a region's bytes alone do not bring back.
+absl::Status Worker::FinishWakeUp(const BytesByTag& mapped) {
+  if (mapped.count(kWeightsTag) > 0 && weights_lost_) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+                     parts_.open_checkpoint(load_request_.model_path()));
+    RETURN_IF_ERROR(runner_->ReloadWeights(*checkpoint, [](int64_t, int64_t) {}));
+    weights_lost_ = false;
+  }
+  if (mapped.empty() || !AllResident(allocator_->ResidentBytes())) return absl::OkStatus();
+  RETURN_IF_ERROR(runner_->ResetAfterWake());
+  SetState(WorkerState::kAwake);
+  return absl::OkStatus();
+}
+
+void Worker::SetState(WorkerState state) {
+  absl::MutexLock lock(&mu_);
+  state_ = state;
+}
+
+absl::Status Worker::RequireState(std::initializer_list<WorkerState> allowed, const char* call) const {
+  absl::MutexLock lock(&mu_);
+  if (std::find(allowed.begin(), allowed.end(), state_) != allowed.end()) return absl::OkStatus();
+  if (state_ == WorkerState::kFailed) return error_;
+  return absl::FailedPreconditionError(absl::StrCat(call, ": the worker is ", WorkerStateName(state_)));
+}
+
+// The first failure stays. The peers learn of it at once, instead of waiting for a rank that will not come.
+absl::Status Worker::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    state_ = WorkerState::kFailed;
+    error_ = status;
+  }
+  LogError("{}", status.ToString());
+  Abort(absl::StrCat("rank ", load_request_.parallel().rank(), " failed: ", status.message()));
+  return status;
+}
+
+}  // namespace somnus

@@ -1,0 +1,130 @@
+#pragma once
+// One rank's lifecycle, as proto/worker.proto describes it:
+//   Created --LoadModel--> Loaded --AllocateKvCache--> Awake <--Sleep/WakeUp--> Asleep; a failed load or step
+//   --> Failed.
+//
+// Owns the device, the memory, the communicator and the model, and the one thread that uses them. Thread
+// safety: all methods are thread safe and run one after another on that thread, in the order of the calls;
+// GetStatus, Abort and last_step_id answer at once, whatever runs. Errors: FailedPrecondition names the
+// state; a Failed worker answers its first error.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "allocator/sleepable_allocator.h"
+#include "allocator/vmm_driver.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "proto/worker.pb.h"
+#include "worker/comm/communicator.h"
+#include "worker/runner/model_runner.h"
+#include "worker/runner_thread.h"
+
+namespace somnus {
+
+enum class WorkerState { kCreated, kLoaded, kAwake, kAsleep, kFailed };
+const char* WorkerStateName(WorkerState state);
+
+struct WorkerOptions {
+  int num_threads = 0;  // of the CPU device; 0: this process's CPUs, shared evenly by the group
+  int first_cpu = -1;   // as in CpuDeviceOptions
+  double memory_utilization =
+      0.5;  // of what the host has left after profiling, for all ranks' KV cache; (0, 1]
+};
+
+// What a worker makes its model from; tests put their own in.
+struct WorkerParts {
+  std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path)> open_checkpoint;
+  std::function<absl::StatusOr<std::unique_ptr<ModelRunner>>(const Checkpoint&, const ModelRunnerOptions&,
+                                                             Device*, Communicator*, SleepableAllocator*,
+                                                             const ModelRunner::Progress&)>
+      load_runner;
+};
+// The real ones.
+WorkerParts RealWorkerParts();
+
+class Worker {
+ public:
+  Worker(const WorkerOptions& options, WorkerParts parts);
+  // Aborts the group, so that nothing hangs, and waits for what runs.
+  ~Worker();
+
+  using BytesByTag = std::map<std::string, int64_t>;
+
+  // Answers the last event of the stream; `progress` as ModelRunner::Progress. Blocks until the whole group
+  // has come.
+  absl::StatusOr<v1::LoadModelEvent> LoadModel(const v1::LoadModelRequest& request,
+                                               const ModelRunner::Progress& progress);
+  // Bytes of this rank's KV cache. ResourceExhausted leaves the worker Loaded: a smaller one can be tried.
+  absl::StatusOr<int64_t> AllocateKvCache(const v1::KvCacheConfig& config);
+  // Calls `done` with the reply, on the runner thread; an error is in the reply.
+  void ExecuteAsync(v1::StepRequest request, std::function<void(v1::StepReply)> done);
+  // Level 1 keeps the weights in host memory, level 2 keeps nothing. Bytes freed by tag. An error changes
+  // nothing.
+  absl::StatusOr<BytesByTag> Sleep(int level);
+  // Bytes mapped by tag; empty `tags`: all. Awake once every tag is resident. After an error what it had
+  // mapped sleeps again.
+  absl::StatusOr<BytesByTag> WakeUp(const std::vector<std::string>& tags);
+
+  v1::WorkerStatusResponse GetStatus() const;
+  // Wakes the whole group out of its collectives; the step under way fails.
+  void Abort(const std::string& reason);
+  // False when the device was still busy after `timeout`.
+  bool WaitIdle(absl::Duration timeout) { return thread_.WaitIdle(timeout); }
+
+  int64_t last_step_id() const { return last_step_id_.load(); }
+  bool step_in_progress() const { return step_in_progress_.load(); }
+
+ private:
+  // All on the runner thread.
+  absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
+                                            const ModelRunner::Progress& progress);
+  absl::Status OpenDevice(const v1::LoadModelRequest& request);
+  absl::Status JoinGroup(const v1::ParallelConfig& parallel);
+  absl::StatusOr<int64_t> MeasureKvBytes();
+  absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config);
+  v1::StepReply DoExecute(const v1::StepRequest& request);
+  absl::StatusOr<BytesByTag> DoSleep(int level);
+  absl::StatusOr<BytesByTag> DoWakeUp(const std::vector<std::string>& tags);
+  absl::Status FinishWakeUp(const BytesByTag& mapped);
+
+  template <typename Result>
+  Result OnRunner(const std::function<Result()>& work);
+  void SetState(WorkerState state);
+  absl::Status RequireState(std::initializer_list<WorkerState> allowed, const char* call) const;
+  absl::Status Fail(const absl::Status& status);
+
+  const WorkerOptions options_;
+  const WorkerParts parts_;
+
+  // The runner thread's. Order matters: each uses those before it.
+  v1::LoadModelRequest load_request_;
+  std::unique_ptr<VmmDriver> driver_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ModelRunner> runner_;
+  bool weights_lost_ = false;  // discarded by a level-2 sleep, not read again yet
+
+  std::atomic<int64_t> last_step_id_{0};
+  std::atomic<bool> step_in_progress_{false};
+
+  mutable absl::Mutex mu_;
+  WorkerState state_ ABSL_GUARDED_BY(mu_) = WorkerState::kCreated;
+  absl::Status error_ ABSL_GUARDED_BY(mu_);
+  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
+  // Set on the runner thread under mu_, and read there without it; shared so that status and abort reach
+  // them.
+  std::shared_ptr<SleepableAllocator> allocator_;
+  std::shared_ptr<Communicator> communicator_;
+
+  RunnerThread thread_;  // last: gone before what it uses
+};
+
+}  // namespace somnus

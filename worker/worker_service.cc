@@ -1,0 +1,187 @@
+#include "worker/worker_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "proto/status.h"
+#include "proto/worker.grpc.pb.h"
+#include "worker/worker.h"
+
+namespace somnus {
+namespace {
+
+using StepStream = grpc::ServerReaderWriter<v1::StepReply, v1::StepRequest>;
+
+// Steps read but not answered yet. The coordinator sends one or two ahead.
+constexpr int kMaxQueuedSteps = 16;
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(50);
+
+// Replies on their way from the runner thread to the stream.
+class ReplyWriter {
+ public:
+  explicit ReplyWriter(StepStream* stream) : stream_(stream), thread_([this] { Loop(); }) {}
+  ~ReplyWriter() {
+    {
+      absl::MutexLock lock(&mu_);
+      closed_ = true;
+    }
+    thread_.join();
+  }
+
+  // Reserves place for one reply; blocks while kMaxQueuedSteps are under way.
+  void Reserve() {
+    absl::MutexLock lock(&mu_);
+    const auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return under_way_ < kMaxQueuedSteps; };
+    mu_.Await(absl::Condition(&room));
+    ++under_way_;
+  }
+  void Push(v1::StepReply reply) {
+    absl::MutexLock lock(&mu_);
+    replies_.push_back(std::move(reply));
+  }
+  // Until every reply reserved has been pushed and written (or dropped, on a broken stream).
+  void Drain() {
+    absl::MutexLock lock(&mu_);
+    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return under_way_ == 0; };
+    mu_.Await(absl::Condition(&none));
+  }
+
+ private:
+  void Loop() {
+    while (true) {
+      v1::StepReply reply;
+      {
+        absl::MutexLock lock(&mu_);
+        const auto ready = [this]()
+                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !replies_.empty() || closed_; };
+        mu_.Await(absl::Condition(&ready));
+        if (replies_.empty()) return;
+        reply = std::move(replies_.front());
+        replies_.pop_front();
+      }
+      stream_->Write(reply);  // false: the coordinator is gone, which the reader notices too
+      absl::MutexLock lock(&mu_);
+      --under_way_;
+    }
+  }
+
+  StepStream* const stream_;
+  absl::Mutex mu_;
+  std::deque<v1::StepReply> replies_ ABSL_GUARDED_BY(mu_);
+  int under_way_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+// Progress events, not more often than anybody reads them.
+class ProgressWriter {
+ public:
+  explicit ProgressWriter(grpc::ServerWriter<v1::LoadModelEvent>* writer) : writer_(writer) {}
+
+  void Report(int64_t loaded, int64_t total) {
+    if (!mu_.TryLock()) return;  // another thread reports right now
+    if (const absl::Time now = absl::Now(); now >= next_) {
+      next_ = now + kProgressInterval;
+      v1::LoadModelEvent event;
+      event.set_bytes_loaded(loaded);
+      event.set_bytes_total(total);
+      writer_->Write(event);
+    }
+    mu_.Unlock();
+  }
+
+ private:
+  grpc::ServerWriter<v1::LoadModelEvent>* const writer_;
+  absl::Mutex mu_;
+  absl::Time next_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+};
+
+class Service : public v1::WorkerService::Service {
+ public:
+  Service(Worker* worker, std::function<void()> on_shutdown)
+      : worker_(worker), on_shutdown_(std::move(on_shutdown)) {}
+
+  grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
+                         grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
+    ProgressWriter progress(writer);
+    absl::StatusOr<v1::LoadModelEvent> event =
+        worker_->LoadModel(*request, [&](int64_t loaded, int64_t total) { progress.Report(loaded, total); });
+    if (event.ok()) writer->Write(*event);
+    return ToGrpcStatus(event.status());
+  }
+
+  grpc::Status AllocateKvCache(grpc::ServerContext*, const v1::AllocateKvCacheRequest* request,
+                               v1::AllocateKvCacheResponse* response) override {
+    absl::StatusOr<int64_t> bytes = worker_->AllocateKvCache(request->kv_cache());
+    if (bytes.ok()) response->set_bytes(*bytes);
+    return ToGrpcStatus(bytes.status());
+  }
+
+  grpc::Status Execute(grpc::ServerContext*, StepStream* stream) override {
+    if (streaming_.exchange(true)) {
+      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "Execute: a step stream is already open");
+    }
+    {
+      ReplyWriter writer(stream);
+      v1::StepRequest request;
+      while (stream->Read(&request)) {
+        writer.Reserve();
+        worker_->ExecuteAsync(std::move(request),
+                              [&writer](v1::StepReply reply) { writer.Push(std::move(reply)); });
+        request.Clear();
+      }
+      writer.Drain();
+    }
+    streaming_ = false;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Sleep(grpc::ServerContext*, const v1::WorkerSleepRequest* request,
+                     v1::WorkerSleepResponse* response) override {
+    absl::StatusOr<Worker::BytesByTag> freed = worker_->Sleep(request->level());
+    if (freed.ok()) response->mutable_freed_bytes_by_tag()->insert(freed->begin(), freed->end());
+    return ToGrpcStatus(freed.status());
+  }
+
+  grpc::Status WakeUp(grpc::ServerContext*, const v1::WorkerWakeUpRequest* request,
+                      v1::WorkerWakeUpResponse* response) override {
+    const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
+    absl::StatusOr<Worker::BytesByTag> mapped = worker_->WakeUp(tags);
+    if (mapped.ok()) response->mutable_mapped_bytes_by_tag()->insert(mapped->begin(), mapped->end());
+    return ToGrpcStatus(mapped.status());
+  }
+
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
+                         v1::WorkerStatusResponse* response) override {
+    *response = worker_->GetStatus();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest*,
+                        v1::WorkerShutdownResponse*) override {
+    on_shutdown_();
+    return grpc::Status::OK;
+  }
+
+ private:
+  Worker* const worker_;
+  const std::function<void()> on_shutdown_;
+  std::atomic<bool> streaming_{false};
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeWorkerService(Worker* worker, std::function<void()> on_shutdown) {
+  return std::make_unique<Service>(worker, std::move(on_shutdown));
+}
+
+}  // namespace somnus
