@@ -178,7 +178,7 @@ struct Attention {
     max[row] = new_max;
   }
 
-  // Of each piece the tokens [from, to), from even.
+  // Of each piece the tokens [from, to); from is even unless the span is empty.
   struct Spans {
     int64_t from[kMaxPieces] = {};
     int64_t to[kMaxPieces] = {};
@@ -194,6 +194,7 @@ struct Attention {
       for (int v = 0; v < kVectors; ++v) a[r][v] = Load(acc + (row + r) * dims + d + v * kW);
     }
     for (int p = 0; p < chunk.num_pieces; ++p) {
+      if (spans.to[p] <= spans.from[p]) continue;
       const int64_t first = spans.from[p] / kPair;
       const int64_t steps = spans.to[p] / kPair - first;
       const char* w = reinterpret_cast<const char*>(weights + row * kPieceTokens + chunk.pieces[p].column +

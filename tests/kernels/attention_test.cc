@@ -1,0 +1,313 @@
+// Cache writes and paged attention against softmax in double; independence of batch, chunks, placement and
+// threads.
+
+#include "tests/kernels/kernel_test_util.h"
+
+namespace somnus {
+namespace {
+
+using namespace kernel_test;
+
+class AttentionTest : public testing::TestWithParam<CpuIsa> {};
+INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, testing::ValuesIn(AvailableIsas()), IsaName);
+
+struct Shape {
+  int64_t num_heads, num_kv_heads, head_dim, block_size;
+};
+
+// A sequence's whole qkv, given in advance; the tests feed it in any cut.
+struct Sequence {
+  Sequence(const Shape& shape, int64_t length, uint32_t seed)
+      : qkv(DataType::kF32, length, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim) {
+    qkv.Randomize(seed);
+  }
+  Matrix qkv;
+  std::vector<int32_t> blocks;
+  int64_t done = 0;
+};
+
+// One layer of cache and the steps over it.
+class Runner {
+ public:
+  Runner(CpuIsa isa, int num_threads, const Shape& shape, DataType type, int64_t num_blocks)
+      : shape_(shape),
+        type_(type),
+        bench_(isa, num_threads,
+               {.num_heads = shape.num_heads, .head_dim = shape.head_dim, .block_size = shape.block_size}),
+        bytes_(KvBlockBytes(*bench_.device, type, shape.block_size, shape.num_kv_heads, shape.head_dim)),
+        cache_(num_blocks * bytes_) {
+    // What nobody wrote is NaN: it must never be seen.
+    std::memset(cache_.as<char>(), 0xff, cache_.bytes());
+    view_ = {cache_.as<void>(), type, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim};
+    for (int64_t h = 0; h < shape.num_heads; ++h) {
+      kv_head_of_head_.push_back(static_cast<int32_t>(h * shape.num_kv_heads / shape.num_heads));
+    }
+    for (int64_t b = num_blocks - 1; b > 0; --b) free_.push_back(static_cast<int32_t>(b));
+  }
+
+  void ShuffleBlocks(uint32_t seed) { std::shuffle(free_.begin(), free_.end(), std::mt19937(seed)); }
+  std::vector<int32_t>& kv_head_of_head() { return kv_head_of_head_; }
+  Device& device() { return *bench_.device; }
+  const KvCacheView& view() const { return view_; }
+
+  // Runs the next counts[i] tokens of sequence i in one step; the outputs, row after row.
+  std::vector<std::string> Step(const std::vector<Sequence*>& sequences, const std::vector<int64_t>& counts) {
+    std::vector<int32_t> starts = {0}, contexts, positions, slots;
+    size_t widest = 1;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& s = *sequences[i];
+      for (int64_t p = s.done; p < s.done + counts[i]; ++p) {
+        if (p / shape_.block_size >= static_cast<int64_t>(s.blocks.size())) {
+          s.blocks.push_back(free_.back());
+          free_.pop_back();
+        }
+        positions.push_back(static_cast<int32_t>(p));
+        slots.push_back(static_cast<int32_t>(s.blocks[p / shape_.block_size] * shape_.block_size +
+                                             p % shape_.block_size));
+      }
+      starts.push_back(starts.back() + static_cast<int32_t>(counts[i]));
+      contexts.push_back(static_cast<int32_t>(s.done + counts[i]));
+      widest = std::max(widest, s.blocks.size());
+    }
+    std::vector<int32_t> tables(sequences.size() * widest, 0);
+    const int64_t num_tokens = starts.back();
+    Matrix qkv(DataType::kF32, num_tokens, sequences[0]->qkv.cols(), 3);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& s = *sequences[i];
+      std::copy(s.blocks.begin(), s.blocks.end(), tables.begin() + i * widest);
+      for (int64_t t = 0; t < counts[i]; ++t) {
+        for (int64_t c = 0; c < qkv.cols(); ++c) qkv.Set(starts[i] + t, c, s.qkv.Get(s.done + t, c));
+      }
+      s.done += counts[i];
+    }
+    const AttentionBatch batch{.num_seqs = static_cast<int64_t>(sequences.size()),
+                               .num_tokens = num_tokens,
+                               .query_start = starts.data(),
+                               .context_len = contexts.data(),
+                               .block_tables = tables.data(),
+                               .max_blocks_per_seq = static_cast<int64_t>(widest),
+                               .positions = positions.data(),
+                               .slot_mapping = slots.data()};
+    QkNormRopeAndCache(*bench_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-6, {}, batch,
+                       view_);
+    out_ = std::make_unique<Matrix>(type_, num_tokens, shape_.num_heads * shape_.head_dim, 1);
+    PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), Scale(), batch,
+                   view_, out_->view());
+    std::vector<std::string> rows;
+    for (int64_t t = 0; t < num_tokens; ++t) rows.push_back(out_->Bytes(t));
+    return rows;
+  }
+
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+  Matrix& out() { return *out_; }
+
+ private:
+  Shape shape_;
+  DataType type_;
+  Bench bench_;
+  int64_t bytes_;
+  Buffer cache_;
+  KvCacheView view_;
+  std::vector<int32_t> kv_head_of_head_, free_;
+  std::unique_ptr<Matrix> out_;
+};
+
+// Attention of the query at `position` for head h, in double, with K, V and (bf16) q rounded as the cache
+// rounds them.
+std::vector<double> Reference(Sequence& s, const Shape& shape, DataType type, int64_t kv_head, int64_t h,
+                              int64_t position, float scale) {
+  const int64_t d = shape.head_dim, k = (shape.num_heads + kv_head) * d, v = k + shape.num_kv_heads * d;
+  std::vector<double> scores, out(d, 0.0);
+  for (int64_t p = 0; p <= position; ++p) {
+    double score = 0;
+    for (int64_t i = 0; i < d; ++i) {
+      score += static_cast<double>(s.qkv.Get(position, h * d + i)) * Round(type, s.qkv.Get(p, k + i));
+    }
+    scores.push_back(score * scale);
+  }
+  const double max = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (double& score : scores) sum += score = std::exp(score - max);
+  for (int64_t p = 0; p <= position; ++p) {
+    for (int64_t i = 0; i < d; ++i) out[i] += scores[p] / sum * Round(type, s.qkv.Get(p, v + i));
+  }
+  return out;
+}
+
+// bf16 rounds q (error of a score: epsilon * |q||k| * scale, here about 3 epsilon) and weights, then the
+// output.
+double Tolerance(DataType type, double value) {
+  return type == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
+}
+
+TEST_P(AttentionTest, EqualsSoftmaxInDouble) {
+  const Shape shapes[] = {{9, 3, 64, 16}, {2, 2, 8, 8},   {4, 1, 24, 32}, {3, 1, 80, 16}, {16, 8, 128, 16},
+                          {1, 1, 16, 1},  {5, 2, 48, 24}, {2, 1, 40, 5},  {2, 2, 64, 80}, {71, 1, 32, 64}};
+  for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(testing::Message()
+                   << "type " << static_cast<int>(type) << ", " << shape.num_heads << " heads on "
+                   << shape.num_kv_heads << ", dim " << shape.head_dim << ", block " << shape.block_size);
+      Runner runner(GetParam(), 2, shape, type, 400);
+      Sequence a(shape, 150, 1), b(shape, 33, 2), c(shape, 1, 3);
+      // A long prompt, then a step of one decode, one prefill and one single token together.
+      runner.Step({&a}, {149});
+      std::vector<Sequence*> sequences = {&a, &b, &c};
+      runner.Step(sequences, {1, 33, 1});
+      int64_t row = 0;
+      for (Sequence* s : sequences) {
+        for (int64_t p = s == &a ? 149 : 0; p < s->done; ++p, ++row) {
+          if (s == &b && p % 7 > 1) continue;
+          for (int64_t h = 0; h < shape.num_heads; ++h) {
+            const std::vector<double> want =
+                Reference(*s, shape, type, runner.kv_head_of_head()[h], h, p, runner.Scale());
+            for (int64_t i = 0; i < shape.head_dim; ++i) {
+              ASSERT_NEAR(runner.out().Get(row, h * shape.head_dim + i), want[i], Tolerance(type, want[i]))
+                  << "row " << row << ", position " << p << ", head " << h << ", dim " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, HeadsMayBeServedByAnyKvHead) {
+  const Shape shape{5, 3, 16, 16};
+  Runner runner(GetParam(), 1, shape, DataType::kF32, 50);
+  runner.kv_head_of_head() = {2, 0, 2, 0, 2};  // Nobody uses KV head 1.
+  Sequence s(shape, 40, 1);
+  runner.Step({&s}, {40});
+  for (int64_t h = 0; h < 5; ++h) {
+    const std::vector<double> want =
+        Reference(s, shape, DataType::kF32, runner.kv_head_of_head()[h], h, 39, runner.Scale());
+    for (int64_t i = 0; i < 16; ++i) EXPECT_NEAR(runner.out().Get(39, h * 16 + i), want[i], 2e-5);
+  }
+}
+
+// Every row is bitwise the same whether its sequence ran token by token alone on one thread, or in chunks of
+// any size among other sequences, in any blocks, on any number of threads.
+TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
+  const Shape shapes[] = {{9, 3, 64, 16}, {4, 2, 24, 8}, {3, 1, 80, 32}, {6, 6, 16, 5}, {2, 1, 32, 100}};
+  for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+    for (const Shape& shape : shapes) {
+      const std::vector<int64_t> lengths = {1, 17, 130, 64, 211};
+      std::vector<std::vector<std::string>> expected(lengths.size());
+      for (size_t i = 0; i < lengths.size(); ++i) {
+        Runner alone(GetParam(), 1, shape, type, 60);
+        Sequence s(shape, lengths[i], static_cast<uint32_t>(i));
+        for (int64_t t = 0; t < lengths[i]; ++t) expected[i].push_back(alone.Step({&s}, {1})[0]);
+      }
+      for (int round = 0; round < 6; ++round) {
+        std::mt19937 random(static_cast<uint32_t>(round));
+        Runner runner(GetParam(), 1 + round % 4, shape, type, 300);
+        runner.ShuffleBlocks(static_cast<uint32_t>(round));
+        std::vector<std::unique_ptr<Sequence>> sequences;
+        for (size_t i = 0; i < lengths.size(); ++i) {
+          sequences.push_back(std::make_unique<Sequence>(shape, lengths[i], static_cast<uint32_t>(i)));
+        }
+        while (true) {
+          std::vector<Sequence*> chosen;
+          std::vector<int64_t> counts;
+          std::vector<std::pair<size_t, int64_t>> rows;
+          for (size_t i = 0; i < lengths.size(); ++i) {
+            const int64_t left = lengths[i] - sequences[i]->done;
+            if (left == 0 || (round > 0 && random() % 3 == 0)) continue;
+            const int64_t count =
+                round == 0 ? left : std::min<int64_t>(left, 1 + random() % (round % 2 ? 8 : 100));
+            for (int64_t t = 0; t < count; ++t) rows.push_back({i, sequences[i]->done + t});
+            chosen.push_back(sequences[i].get());
+            counts.push_back(count);
+          }
+          const bool finished = std::all_of(sequences.begin(), sequences.end(),
+                                            [](const auto& s) { return s->done == s->qkv.rows(); });
+          if (finished) break;
+          if (chosen.empty()) continue;
+          const std::vector<std::string> got = runner.Step(chosen, counts);
+          for (size_t r = 0; r < rows.size(); ++r) {
+            ASSERT_EQ(got[r], expected[rows[r].first][rows[r].second])
+                << "type " << static_cast<int>(type) << ", head_dim " << shape.head_dim << ", round " << round
+                << ", sequence " << rows[r].first << ", position " << rows[r].second;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A poisoned sequence's NaN stays its own, also for those who get its blocks afterwards.
+TEST_P(AttentionTest, NanStaysInItsSequence) {
+  const Shape shape{6, 2, 32, 16};
+  for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+    Runner runner(GetParam(), 2, shape, type, 20);
+    Sequence bad(shape, 60, 1), good(shape, 47, 2), again(shape, 47, 2);
+    for (int64_t c = 0; c < bad.qkv.cols(); ++c) bad.qkv.Set(20, c, NAN);
+    const std::vector<std::string> both = runner.Step({&bad, &good}, {60, 47});
+    for (int64_t t = 0; t < 20; ++t) EXPECT_TRUE(std::isfinite(runner.out().Get(t, 0))) << t;
+    EXPECT_TRUE(std::isnan(runner.out().Get(20, 0)));
+    for (int64_t t = 60; t < 107; ++t) EXPECT_TRUE(std::isfinite(runner.out().Get(t, 0)));
+    again.blocks = bad.blocks;
+    const std::vector<std::string> reused = runner.Step({&again}, {47});
+    for (int64_t t = 0; t < 47; ++t) EXPECT_EQ(reused[t], both[60 + t]);
+  }
+}
+
+TEST_P(AttentionTest, NormsAndRotatesLikeHuggingFace) {
+  constexpr int64_t kHeads = 3, kKvHeads = 2, kDim = 24, kTokens = 9;
+  const std::vector<float> q_norm = RandomFloats(kDim, 1), k_norm = RandomFloats(kDim, 2);
+  std::vector<float> cos(20 * kDim / 2), sin(cos.size());
+  for (size_t i = 0; i < cos.size(); ++i) {
+    cos[i] = std::cos(0.3f * static_cast<float>(i));
+    sin[i] = std::sin(0.3f * static_cast<float>(i));
+  }
+  for (const bool with_norm : {false, true}) {
+    Bench bench(GetParam(), 2, {.num_heads = kHeads, .head_dim = kDim, .block_size = 16});
+    Buffer data(2 * KvBlockBytes(*bench.device, DataType::kF32, 16, kKvHeads, kDim));
+    const KvCacheView cache{data.as<void>(), DataType::kF32, 2, 16, kKvHeads, kDim};
+    Matrix qkv(DataType::kF32, kTokens, (kHeads + 2 * kKvHeads) * kDim),
+        before(DataType::kF32, kTokens, qkv.cols());
+    qkv.Randomize(3);
+    before.Randomize(3);
+    std::vector<int32_t> positions, slots;
+    for (int32_t t = 0; t < kTokens; ++t) {
+      positions.push_back(19 - 2 * t);
+      slots.push_back(16 + t);
+    }
+    const AttentionBatch batch{
+        .num_tokens = kTokens, .positions = positions.data(), .slot_mapping = slots.data()};
+    QkNormRopeAndCache(*bench.device, qkv.view(), kHeads, with_norm ? q_norm.data() : nullptr,
+                       with_norm ? k_norm.data() : nullptr, 1e-5, {cos.data(), sin.data()}, batch, cache);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t h = 0; h < kHeads + kKvHeads; ++h) {
+        std::vector<double> x(kDim);
+        double squares = 0;
+        for (int64_t i = 0; i < kDim; ++i) squares += std::pow(x[i] = before.Get(t, h * kDim + i), 2);
+        for (int64_t i = 0; i < kDim && with_norm; ++i) {
+          x[i] *= (h < kHeads ? q_norm : k_norm)[i] / std::sqrt(squares / kDim + 1e-5);
+        }
+        for (int64_t i = 0; i < kDim / 2; ++i) {
+          const double c = cos[positions[t] * kDim / 2 + i], s = sin[positions[t] * kDim / 2 + i];
+          EXPECT_NEAR(qkv.Get(t, h * kDim + i), x[i] * c - x[i + kDim / 2] * s, 1e-5);
+          EXPECT_NEAR(qkv.Get(t, h * kDim + i + kDim / 2), x[i + kDim / 2] * c + x[i] * s, 1e-5);
+        }
+      }
+      for (int64_t c = (kHeads + kKvHeads) * kDim; c < qkv.cols(); ++c)
+        EXPECT_EQ(qkv.Get(t, c), before.Get(t, c));
+    }
+  }
+}
+
+TEST_P(AttentionTest, CopiedBlocksServeAsTheirSource) {
+  const Shape shape{4, 2, 16, 16};
+  Runner runner(GetParam(), 2, shape, DataType::kBF16, 30);
+  Sequence original(shape, 41, 1), fork(shape, 41, 1);
+  runner.Step({&original}, {40});
+  const int32_t destination[] = {25, 26, 27};
+  CopyBlocks(runner.device(), &runner.view(), 1, original.blocks.data(), destination, 3);
+  fork.blocks = {25, 26, 27};
+  fork.done = 40;
+  EXPECT_EQ(runner.Step({&original}, {1}), runner.Step({&fork}, {1}));
+}
+
+}  // namespace
+}  // namespace somnus

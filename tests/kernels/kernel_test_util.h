@@ -1,0 +1,194 @@
+#pragma once
+// What kernel tests share: devices of every instruction set, deterministic random data, act-type rounding,
+// packed weights and a paged cache filled through the ops.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/ops.h"
+
+namespace somnus::kernel_test {
+
+inline std::unique_ptr<Device> MakeDevice(CpuIsa isa, int num_threads) {
+  CpuDeviceOptions options;
+  options.isa = isa;
+  options.num_threads = num_threads;
+  auto device = Device::CreateCpu(options);
+  return device.ok() ? *std::move(device) : nullptr;
+}
+
+inline std::vector<CpuIsa> AvailableIsas() {
+  std::vector<CpuIsa> isas;
+  for (CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512Bf16}) {
+    if (MakeDevice(isa, 1) != nullptr) isas.push_back(isa);
+  }
+  return isas;
+}
+
+inline std::string IsaName(const testing::TestParamInfo<CpuIsa>& info) {
+  return info.param == CpuIsa::kPortable ? "portable" : info.param == CpuIsa::kAvx2 ? "avx2" : "avx512_bf16";
+}
+
+// 64-byte aligned bytes with guard bytes behind them, which Check() finds unchanged unless an op wrote too
+// far.
+class Buffer {
+ public:
+  explicit Buffer(int64_t bytes) : bytes_(bytes), memory_(bytes + 64 + kGuard, 0x5b) {
+    data_ = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
+    std::memset(data_, 0, bytes);
+  }
+  ~Buffer() {
+    for (int64_t i = 0; i < kGuard; ++i)
+      EXPECT_EQ(data_[bytes_ + i], 0x5b) << "written behind a buffer, byte " << i;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  template <typename T>
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr int64_t kGuard = 256;
+  int64_t bytes_;
+  std::vector<unsigned char> memory_;
+  unsigned char* data_;
+};
+
+inline float RoundBf16(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  if (std::isnan(x)) return x;
+  u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+inline uint16_t Bf16Of(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  if (std::isnan(x)) return 0x7fc0;
+  return static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+// By the definition, through double: slow and plain.
+inline uint16_t F16Of(float x) {
+  if (std::isnan(x)) return 0x7e00;
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const double a = std::fabs(static_cast<double>(x));
+  if (a >= 65520.0) return sign | 0x7c00;
+  int exponent;
+  std::frexp(a, &exponent);
+  const int scale = std::max(exponent - 11, -24);
+  const double m = std::nearbyint(std::ldexp(a, -scale));
+  if (m == 0) return sign;
+  double value = std::ldexp(m, scale);
+  std::frexp(value, &exponent);
+  if (exponent < -13) return static_cast<uint16_t>(sign | static_cast<int>(std::ldexp(value, 24)));
+  return static_cast<uint16_t>(sign | (exponent + 14) << 10 |
+                               (static_cast<int>(std::ldexp(value, 11 - exponent)) & 0x3ff));
+}
+inline float F16ToFloat(uint16_t h) {
+  const int e = h >> 10 & 31, m = h & 1023;
+  double x = e == 0 ? std::ldexp(m, -24) : e == 31 ? (m ? NAN : INFINITY) : std::ldexp(1024 + m, e - 25);
+  return static_cast<float>(h & 0x8000 ? -x : x);
+}
+inline float Round(DataType type, float x) {
+  return type == DataType::kF32 ? x : type == DataType::kBF16 ? RoundBf16(x) : F16ToFloat(F16Of(x));
+}
+// Half of the distance between neighbours, relative.
+inline double Epsilon(DataType type) {
+  return type == DataType::kF32 ? 6e-8 : type == DataType::kBF16 ? 1.0 / 256 : 1.0 / 2048;
+}
+
+// A matrix of an element type, with what the elements hold as floats. Rows may be padded.
+class Matrix {
+ public:
+  Matrix(DataType type, int64_t rows, int64_t cols, int64_t pad = 0)
+      : type_(type), rows_(rows), cols_(cols), stride_(cols + pad), buffer_(rows * stride_ * SizeOf(type)) {}
+
+  TensorView view() { return {buffer_.as<void>(), type_, rows_, cols_, stride_}; }
+  TensorView view(int64_t row_begin, int64_t num_rows) {
+    return {buffer_.as<char>() + row_begin * stride_ * SizeOf(type_), type_, num_rows, cols_, stride_};
+  }
+  void Set(int64_t r, int64_t c, float x) {
+    const int64_t i = r * stride_ + c;
+    if (type_ == DataType::kF32) {
+      buffer_.as<float>()[i] = x;
+    } else {
+      buffer_.as<uint16_t>()[i] = type_ == DataType::kBF16 ? Bf16Of(x) : F16Of(x);
+    }
+  }
+  float Get(int64_t r, int64_t c) {
+    const int64_t i = r * stride_ + c;
+    if (type_ == DataType::kF32) return buffer_.as<float>()[i];
+    const uint16_t h = buffer_.as<uint16_t>()[i];
+    if (type_ == DataType::kF16) return F16ToFloat(h);
+    const uint32_t bits = static_cast<uint32_t>(h) << 16;
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+  }
+  float* row(int64_t r) { return buffer_.as<float>() + r * stride_; }
+  void Randomize(uint32_t seed, float scale = 1) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, scale);
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t c = 0; c < cols_; ++c) Set(r, c, normal(random));
+    }
+  }
+  // The bytes of a row, for bitwise comparison.
+  std::string Bytes(int64_t r) {
+    return std::string(buffer_.as<char>() + r * stride_ * SizeOf(type_),
+                       static_cast<size_t>(cols_ * SizeOf(type_)));
+  }
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+
+ private:
+  DataType type_;
+  int64_t rows_, cols_, stride_;
+  Buffer buffer_;
+};
+
+inline std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> values(n);
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+// A device with a workspace that fits `limits`.
+struct Bench {
+  Bench(CpuIsa isa, int num_threads, const OpsLimits& limits)
+      : device(MakeDevice(isa, num_threads)), workspace(OpsWorkspaceBytes(*device, limits)) {
+    device->SetWorkspace(workspace.as<void>(), workspace.bytes());
+    device->BeginStep();
+  }
+  ~Bench() { device->EndStep(); }
+  std::unique_ptr<Device> device;
+  Buffer workspace;
+};
+
+// A packed weight made from dense rows, in pieces that come out of order.
+struct Packed {
+  Packed(const Device& device, DataType type, int64_t n, int64_t k, const std::vector<float>& rows)
+      : buffer(PackedWeightBytes(device, type, n, k)), weight{buffer.as<void>(), type, n, k} {
+    const int64_t cut = n / 3;
+    PackWeightRows(device, weight, cut, n - cut, rows.data() + cut * k);
+    PackWeightRows(device, weight, 0, cut, rows.data());
+  }
+  Buffer buffer;
+  LinearWeight weight;
+};
+
+}  // namespace somnus::kernel_test

@@ -1,0 +1,147 @@
+// Linear, packing and embedding against sums in double, and their independence of the batch.
+
+#include "tests/kernels/kernel_test_util.h"
+
+namespace somnus {
+namespace {
+
+using namespace kernel_test;
+
+class LinearTest : public testing::TestWithParam<CpuIsa> {};
+INSTANTIATE_TEST_SUITE_P(Isas, LinearTest, testing::ValuesIn(AvailableIsas()), IsaName);
+
+constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
+
+OpsLimits Limits(int64_t tokens, int64_t n, int64_t k) {
+  return {.max_tokens = tokens, .max_k = k, .max_n = n};
+}
+
+void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Matrix& y, DataType type,
+                   int64_t k) {
+  for (int64_t t = 0; t < y.rows(); ++t) {
+    for (int64_t n = 0; n < y.cols(); ++n) {
+      double sum = bias == nullptr ? 0 : bias[n], magnitude = std::fabs(sum);
+      for (int64_t i = 0; i < k; ++i) {
+        const double term = static_cast<double>(x.Get(t, i)) * Round(type, w[n * k + i]);
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      // A chain of k additions in f32.
+      ASSERT_NEAR(y.Get(t, n), sum, 1e-6 + magnitude * 6e-8 * (k + 2)) << "token " << t << ", column " << n;
+    }
+  }
+}
+
+TEST_P(LinearTest, EqualsTheSumInDouble) {
+  const struct {
+    int64_t n, k;
+  } shapes[] = {{1, 1}, {7, 3}, {31, 16}, {32, 17}, {33, 64}, {65, 31}, {96, 130}, {200, 77}};
+  for (const DataType type : kTypes) {
+    for (const auto& [n, k] : shapes) {
+      for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 14, 15, 16, 29, 33}) {
+        SCOPED_TRACE(testing::Message()
+                     << "type " << static_cast<int>(type) << " n " << n << " k " << k << " T " << tokens);
+        Bench bench(GetParam(), 2, Limits(tokens, n, k));
+        const std::vector<float> w = RandomFloats(n * k, 1), bias = RandomFloats(n, 2);
+        Packed packed(*bench.device, type, n, k, w);
+        Matrix x(type, tokens, k, 5), y(DataType::kF32, tokens, n, 3);
+        x.Randomize(3);
+        const float* b = tokens % 2 == 0 ? bias.data() : nullptr;
+        Linear(*bench.device, x.view(), packed.weight, b, y.view());
+        ExpectProduct(x, w, b, y, type, k);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Each row alone on one thread is bitwise what it is in a batch of any size on any number of threads.
+TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
+  constexpr int64_t kTokens = 600, kN = 333, kK = 515;
+  for (const DataType type : kTypes) {
+    Bench alone(GetParam(), 1, Limits(kTokens, kN, kK));
+    Packed packed(*alone.device, type, kN, kK, RandomFloats(kN * kK, 4));
+    Matrix x(type, kTokens, kK), expected(DataType::kF32, kTokens, kN);
+    x.Randomize(5);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      Linear(*alone.device, x.view(t, 1), packed.weight, nullptr, expected.view(t, 1));
+    }
+    std::mt19937 random(6);
+    for (int round = 0; round < 40; ++round) {
+      const int64_t rows = round == 0 ? kTokens : 1 + random() % (round % 4 == 0 ? kTokens : 40);
+      const int64_t begin = random() % (kTokens - rows + 1);
+      Bench bench(GetParam(), 1 + round % 4, Limits(rows, kN, kK));
+      Matrix y(DataType::kF32, rows, kN, 7);
+      Linear(*bench.device, x.view(begin, rows), packed.weight, nullptr, y.view());
+      for (int64_t r = 0; r < rows; ++r)
+        ASSERT_EQ(y.Bytes(r), expected.Bytes(begin + r)) << rows << " rows, row " << r;
+    }
+  }
+}
+
+TEST_P(LinearTest, NanAndInfStayInTheirRow) {
+  constexpr int64_t kN = 70, kK = 33;
+  for (const DataType type : kTypes) {
+    Bench bench(GetParam(), 2, Limits(20, kN, kK));
+    Packed packed(*bench.device, type, kN, kK, RandomFloats(kN * kK, 7));
+    Matrix x(type, 20, kK), clean(DataType::kF32, 20, kN), y(DataType::kF32, 20, kN);
+    x.Randomize(8);
+    Linear(*bench.device, x.view(), packed.weight, nullptr, clean.view());
+    x.Set(3, 5, NAN);
+    x.Set(9, 32, INFINITY);
+    Linear(*bench.device, x.view(), packed.weight, nullptr, y.view());
+    for (int64_t t = 0; t < 20; ++t) {
+      for (int64_t n = 0; n < kN; ++n) {
+        if (t == 3) {
+          EXPECT_TRUE(std::isnan(y.Get(t, n)));
+        } else if (t == 9) {
+          EXPECT_FALSE(std::isfinite(y.Get(t, n)));
+        } else {
+          EXPECT_EQ(y.Get(t, n), clean.Get(t, n));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, PackingRoundsToNearestEven) {
+  constexpr int64_t kN = 3;
+  const std::vector<float> values = {1.0f,      -2.5f,        1.00390625f, 1.01171875f, 3.0e-8f, 6.0e-5f,
+                                     65504.0f,  65519.9f,     65520.0f,    1.0e-40f,    -0.0f,   3.38e38f,
+                                     0.333333f, 2.98023e-08f, 1.00048828f, -1.00146484f};
+  const int64_t k = values.size();
+  std::vector<float> rows;
+  for (int64_t n = 0; n < kN; ++n) rows.insert(rows.end(), values.begin(), values.end());
+  for (const DataType type : kTypes) {
+    Bench bench(GetParam(), 1, Limits(1, kN, k));
+    Packed packed(*bench.device, type, kN, k, rows);
+    Matrix out(DataType::kF32, 1, k);
+    const int32_t id = 2;
+    Embedding(*bench.device, &id, packed.weight, 0, kN, out.view());
+    for (int64_t i = 0; i < k; ++i) EXPECT_EQ(out.Get(0, i), Round(type, values[i])) << values[i];
+  }
+}
+
+TEST_P(LinearTest, EmbeddingLooksUpItsShardAndZeroesTheRest) {
+  constexpr int64_t kVocab = 77, kHidden = 45, kBegin = 100;
+  const std::vector<float> table = RandomFloats(kVocab * kHidden, 9);
+  std::vector<int32_t> ids = {100, 176, 177, 99, 0, 132, 131, -1, 2000000000};
+  for (int i = 0; i < 100; ++i) ids.push_back(90 + i);
+  for (const DataType type : kTypes) {
+    Bench bench(GetParam(), 2, Limits(ids.size(), kVocab, kHidden));
+    Packed packed(*bench.device, type, kVocab, kHidden, table);
+    Matrix out(DataType::kF32, ids.size(), kHidden, 2);
+    out.Randomize(1);
+    Embedding(*bench.device, ids.data(), packed.weight, kBegin, kBegin + kVocab, out.view());
+    for (size_t t = 0; t < ids.size(); ++t) {
+      const bool mine = ids[t] >= kBegin && ids[t] < kBegin + kVocab;
+      for (int64_t i = 0; i < kHidden; ++i) {
+        const float want = mine ? Round(type, table[(ids[t] - kBegin) * kHidden + i]) : 0;
+        ASSERT_EQ(out.Get(t, i), want) << "token " << ids[t];
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,108 @@
+// The pool: every thread runs once, results are visible to the caller, sleeping and waking lose nothing.
+
+#include "kernels/cpu/thread_pool.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace somnus {
+namespace {
+
+using cpu::PartOf;
+using cpu::ThreadPool;
+
+TEST(ThreadPoolTest, EveryThreadRunsOnceAndItsWritesAreSeen) {
+  for (const int threads : {1, 2, 3, 4, 7}) {
+    for (const bool spin : {false, true}) {
+      ThreadPool pool(threads, {}, spin);
+      std::vector<int64_t> counts(threads * 16, 0);
+      for (int round = 1; round <= 2000; ++round) {
+        if (round % 100 == 1) pool.BeginStep();
+        pool.Run([&](int t) { ++counts[t * 16]; });
+        for (int t = 0; t < threads; ++t) ASSERT_EQ(counts[t * 16], round);
+        if (round % 100 == 70) pool.EndStep();
+      }
+    }
+  }
+}
+
+TEST(ThreadPoolTest, WakesFromEveryStageOfWaiting) {
+  ThreadPool pool(3, {0, 0, 0}, true);
+  std::atomic<int> sum{0};
+  int expected = 0;
+  for (const int microseconds : {0, 1, 10, 30, 100, 300, 1000, 3000, 10000}) {
+    for (int round = 0; round < 10; ++round) {
+      pool.BeginStep();
+      std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+      pool.Run([&](int t) { sum += t; });
+      if (round % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+      pool.EndStep();
+      pool.Run([&](int t) { sum += t; });
+      expected += 6;
+      ASSERT_EQ(sum.load(), expected);
+    }
+  }
+}
+
+TEST(ThreadPoolTest, EndsWhileHelpersSpinOrSleep) {
+  for (int round = 0; round < 50; ++round) {
+    auto pool = std::make_unique<ThreadPool>(3, std::vector<int>{}, true);
+    if (round % 2 == 0) pool->BeginStep();
+    if (round % 3 == 0) pool->Run([](int) {});
+    pool.reset();
+  }
+}
+
+TEST(ThreadPoolTest, BurnsNothingOutsideSteps) {
+  ThreadPool pool(4, {}, true);
+  pool.BeginStep();
+  pool.Run([](int) {});
+  pool.EndStep();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const std::clock_t before = std::clock();  // CPU time of the process
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 20);
+}
+
+TEST(ThreadPoolTest, PartsCoverEverythingInOrder) {
+  for (const int64_t total : {0, 1, 2, 9, 1000003}) {
+    for (const int threads : {1, 2, 3, 64}) {
+      int64_t next = 0;
+      for (int t = 0; t < threads; ++t) {
+        EXPECT_EQ(PartOf(total, t, threads).begin, next);
+        next = PartOf(total, t, threads).end;
+      }
+      EXPECT_EQ(next, total);
+    }
+  }
+}
+
+TEST(CpuDeviceTest, ChecksItsOptions) {
+  CpuDeviceOptions options;
+  options.num_threads = -1;
+  EXPECT_EQ(Device::CreateCpu(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.num_threads = 100000;
+  EXPECT_EQ(Device::CreateCpu(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.num_threads = 2;
+  setenv("SOMNUS_CPU_ISA", "abacus", 1);
+  EXPECT_EQ(Device::CreateCpu(options).status().code(), absl::StatusCode::kInvalidArgument);
+  setenv("SOMNUS_CPU_ISA", "portable", 1);
+  const auto device = Device::CreateCpu(options);
+  unsetenv("SOMNUS_CPU_ISA");
+  ASSERT_TRUE(device.ok());
+  EXPECT_EQ((*device)->Describe(), "cpu, 2 threads, portable");
+  EXPECT_EQ((*device)->kind(), DeviceKind::kCpu);
+  EXPECT_TRUE((*device)->Synchronize().ok());
+}
+
+}  // namespace
+}  // namespace somnus
