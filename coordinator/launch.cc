@@ -43,11 +43,8 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   const int cpus = NumCpus();
   const int threads =
       flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.num_workers);
-  std::vector<std::string> command = {binary,
-                                      absl::StrCat("--coordinator=", coordinator),
-                                      absl::StrCat("--spawn_token=", token),
-                                      absl::StrCat("--rank=", rank),
-                                      absl::StrCat("--threads=", threads),
+  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
+                                      absl::StrCat("--rank=", rank), absl::StrCat("--threads=", threads),
                                       absl::StrCat("--log_level=", flags.log_level)};
   // Pinned only where every thread has a CPU of its own.
   if (threads * flags.num_workers <= cpus) command.push_back(absl::StrCat("--first_cpu=", rank * threads));
@@ -91,7 +88,7 @@ absl::Status WorkerGroup::Start(const Flags& flags) {
   }
   std::vector<std::vector<std::string>> commands;
   for (int rank = 0; rank < flags.num_workers; ++rank) {
-    commands.push_back(WorkerCommand(flags, binary, cluster_->address(), spawn_token_, rank));
+    commands.push_back(WorkerCommand(flags, binary, cluster_->address(), rank));
   }
   ASSIGN_OR_RETURN(processes_, WorkerProcesses::Spawn(
                                    commands, [this](int, const absl::Status& status) { OnLoss(status); }));

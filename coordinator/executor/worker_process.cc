@@ -32,10 +32,15 @@ struct Child {
   bool reaped = false;
 };
 
-absl::StatusOr<pid_t> Start(const std::vector<std::string>& command) {
+absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
+                            const std::vector<std::string>& environment) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  std::vector<char*> envp;
+  for (char** entry = environ; *entry != nullptr; ++entry) envp.push_back(*entry);
+  for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
+  envp.push_back(nullptr);
 
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -58,7 +63,7 @@ absl::StatusOr<pid_t> Start(const std::vector<std::string>& command) {
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, argv[0], &actions, &attributes, argv.data(), environ);
+  const int error = posix_spawn(&pid, argv[0], &actions, &attributes, argv.data(), envp.data());
   if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start worker ", command[0]));
   return pid;
 }
@@ -78,9 +83,10 @@ class WorkerProcessesImpl : public WorkerProcesses {
     close(wake_fd_);
   }
 
-  absl::Status SpawnAll(const std::vector<std::vector<std::string>>& commands) {
+  absl::Status SpawnAll(const std::vector<std::vector<std::string>>& commands,
+                        const std::vector<std::string>& environment) {
     for (const std::vector<std::string>& command : commands) {
-      ASSIGN_OR_RETURN(const pid_t pid, Start(command));
+      ASSIGN_OR_RETURN(const pid_t pid, Start(command, environment));
       Child child;
       child.pid = pid;
       child.pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -191,9 +197,10 @@ std::string DescribeExit(int wait_status) {
 }
 
 absl::StatusOr<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Spawn(
-    const std::vector<std::vector<std::string>>& commands, ExitCallback on_exit) {
+    const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
+    ExitCallback on_exit) {
   auto processes = std::make_unique<WorkerProcessesImpl>(std::move(on_exit));
-  RETURN_IF_ERROR(processes->SpawnAll(commands));
+  RETURN_IF_ERROR(processes->SpawnAll(commands, environment));
   return processes;
 }
 

@@ -1,0 +1,153 @@
+#pragma once
+// An EngineLoop over a FakeExecutor, and sinks that wait.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "coordinator/engine/engine_loop.h"
+#include "tests/fakes/fake_executor.h"
+
+namespace somnus {
+
+class CollectingSink : public OutputSink {
+ public:
+  void OnOutput(RequestOutput output) override {
+    absl::MutexLock lock(&mu_);
+    outputs_after_end_ += done_;
+    tokens_.insert(tokens_.end(), output.token_ids.begin(), output.token_ids.end());
+    if (output.finish_reason == FinishReason::kNone) return;
+    reason_ = output.finish_reason;
+    error_ = output.error;
+    done_ = true;
+  }
+
+  // False when the last output has not come within a minute.
+  bool Wait() {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&done_), absl::Minutes(1));
+  }
+  bool WaitForTokens(size_t count) {
+    absl::MutexLock lock(&mu_);
+    const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tokens_.size() >= count || done_; };
+    return mu_.AwaitWithTimeout(absl::Condition(&enough), absl::Minutes(1));
+  }
+  std::vector<int32_t> tokens() const {
+    absl::MutexLock lock(&mu_);
+    return tokens_;
+  }
+  FinishReason reason() const {
+    absl::MutexLock lock(&mu_);
+    return reason_;
+  }
+  absl::Status error() const {
+    absl::MutexLock lock(&mu_);
+    return error_;
+  }
+  bool done() const {
+    absl::MutexLock lock(&mu_);
+    return done_;
+  }
+  int outputs_after_end() const {
+    absl::MutexLock lock(&mu_);
+    return outputs_after_end_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mu_);
+  FinishReason reason_ ABSL_GUARDED_BY(mu_) = FinishReason::kNone;
+  absl::Status error_ ABSL_GUARDED_BY(mu_);
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  int outputs_after_end_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+struct Ticket {
+  EngineRequest request;
+  std::shared_ptr<CollectingSink> sink = std::make_shared<CollectingSink>();
+};
+
+inline Ticket MakeTicket(const std::string& id, int32_t prompt_len, int32_t max_tokens, int32_t first = 1) {
+  Ticket ticket;
+  ticket.request.id = id;
+  ticket.request.prompt.resize(static_cast<size_t>(prompt_len));
+  std::iota(ticket.request.prompt.begin(), ticket.request.prompt.end(), first);
+  ticket.request.sampling.max_tokens = max_tokens;
+  ticket.request.arrival = absl::Now();
+  ticket.request.sink = ticket.sink;
+  return ticket;
+}
+
+inline std::vector<int32_t> Reference(const Ticket& ticket) {
+  return FakeWorker::ReferenceTokens(ticket.request.prompt, ticket.request.sampling.max_tokens);
+}
+
+inline EngineOptions SmallEngine(int depth = 1) {
+  EngineOptions options;
+  options.scheduler.max_num_seqs = 4;
+  options.scheduler.max_num_batched_tokens = 16;
+  options.scheduler.max_model_len = 200;
+  options.scheduler.blocks.num_blocks = 64;
+  options.scheduler.blocks.block_size = 4;
+  options.scheduler.blocks.watermark = 0;
+  options.pipeline_depth = depth;
+  options.max_num_waiting = 16;
+  options.vocab_size = 1000;
+  options.step_timeout = absl::Seconds(60);
+  return options;
+}
+
+inline FakeWorkerOptions SmallWorker(const EngineOptions& options) {
+  FakeWorkerOptions fake;
+  fake.num_blocks = options.scheduler.blocks.num_blocks;
+  fake.block_size = options.scheduler.blocks.block_size;
+  fake.max_num_seqs = options.scheduler.max_num_seqs;
+  fake.max_num_batched_tokens = options.scheduler.max_num_batched_tokens;
+  fake.vocab_size = options.vocab_size;
+  return fake;
+}
+
+class RecordingObserver : public EngineObserver {
+ public:
+  void OnStep(int32_t num_tokens, absl::Duration duration) override {
+    absl::MutexLock lock(&mu_);
+    step_tokens_ += num_tokens;
+  }
+  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
+                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+    absl::MutexLock lock(&mu_);
+    finished_.push_back(request.id);
+    times_are_ordered_ = times_are_ordered_ && request.arrival <= scheduled && scheduled <= first_token &&
+                         first_token <= finished;
+    output_tokens_ += num_output_tokens;
+  }
+  int64_t step_tokens() const {
+    absl::MutexLock lock(&mu_);
+    return step_tokens_;
+  }
+  std::vector<std::string> finished() const {
+    absl::MutexLock lock(&mu_);
+    return finished_;
+  }
+  bool times_are_ordered() const {
+    absl::MutexLock lock(&mu_);
+    return times_are_ordered_;
+  }
+  int64_t output_tokens() const {
+    absl::MutexLock lock(&mu_);
+    return output_tokens_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<std::string> finished_ ABSL_GUARDED_BY(mu_);
+  int64_t step_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t output_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  bool times_are_ordered_ ABSL_GUARDED_BY(mu_) = true;
+};
+
+}  // namespace somnus

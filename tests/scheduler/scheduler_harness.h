@@ -1,0 +1,129 @@
+#pragma once
+// A Scheduler and a FakeWorker with a pipeline between them, and the answers collected by request.
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "coordinator/scheduler/scheduler.h"
+#include "tests/fakes/fake_worker.h"
+
+namespace somnus {
+
+inline SchedulerOptions SmallOptions(int32_t num_blocks = 64) {
+  SchedulerOptions options;
+  options.max_num_seqs = 8;
+  options.max_num_batched_tokens = 16;
+  options.max_model_len = 100;
+  options.blocks.num_blocks = num_blocks;
+  options.blocks.block_size = 4;
+  options.blocks.watermark = 0;
+  return options;
+}
+
+inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int32_t max_tokens,
+                                 int32_t first = 1) {
+  EngineRequest request;
+  request.id = id;
+  request.prompt.resize(static_cast<size_t>(prompt_len));
+  std::iota(request.prompt.begin(), request.prompt.end(), first);
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.temperature = 0;
+  return request;
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<Logprobs> logprobs;
+  std::vector<Logprobs> prompt_logprobs;
+  FinishReason reason = FinishReason::kNone;
+  std::optional<int32_t> stop_token_id;
+  int32_t num_cached = 0;
+};
+
+class Harness {
+ public:
+  explicit Harness(const SchedulerOptions& options, size_t depth = 0)
+      : scheduler(options), depth_(depth), worker_(Fake(options)) {}
+
+  void Add(EngineRequest request) { scheduler.Add(std::move(request)); }
+
+  // Sends the next step, and takes replies beyond the depth. False when there was nothing to do.
+  bool Step() {
+    StepPlan plan = scheduler.Schedule();
+    const bool sent = !plan.empty();
+    if (sent) Send(plan);
+    if (replies_.size() > depth_ || (!sent && !replies_.empty())) {
+      Receive();
+      return true;
+    }
+    return sent;
+  }
+
+  void Send(const StepPlan& plan) {
+    steps.push_back(plan.request);
+    absl::StatusOr<v1::StepReply> reply = worker_.Execute(plan.request);
+    ASSERT_TRUE(reply.ok()) << reply.status() << "\n" << plan.request.DebugString();
+    replies_.push_back(*std::move(reply));
+    Check();
+  }
+
+  void Receive() {
+    absl::StatusOr<std::vector<SequenceOutput>> outputs = scheduler.Update(replies_.front());
+    replies_.pop_front();
+    ASSERT_TRUE(outputs.ok()) << outputs.status();
+    for (SequenceOutput& output : *outputs) Collect(output);
+    Check();
+  }
+
+  void RunToEnd() {
+    for (int i = 0; i < 100000; ++i) {
+      if (!Step()) return;
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    FAIL() << "the schedule does not end";
+  }
+
+  void Check() {
+    const absl::Status integrity = scheduler.CheckIntegrity();
+    ASSERT_TRUE(integrity.ok()) << integrity;
+  }
+
+  size_t in_flight() const { return replies_.size(); }
+
+  Scheduler scheduler;
+  std::map<std::string, Answer> answers;
+  std::vector<v1::StepRequest> steps;
+
+ private:
+  static FakeWorkerOptions Fake(const SchedulerOptions& options) {
+    FakeWorkerOptions fake;
+    fake.num_blocks = options.blocks.num_blocks;
+    fake.block_size = options.blocks.block_size;
+    fake.max_num_seqs = options.max_num_seqs;
+    fake.max_num_batched_tokens = options.max_num_batched_tokens;
+    return fake;
+  }
+
+  void Collect(SequenceOutput& output) {
+    Answer& answer = answers[output.sequence->request.id];
+    ASSERT_EQ(answer.reason, FinishReason::kNone) << "output after the last one";
+    for (int32_t token : output.output.token_ids) answer.tokens.push_back(token);
+    for (Logprobs& logprobs : output.output.logprobs) answer.logprobs.push_back(std::move(logprobs));
+    for (Logprobs& logprobs : output.output.prompt_logprobs)
+      answer.prompt_logprobs.push_back(std::move(logprobs));
+    answer.reason = output.output.finish_reason;
+    answer.stop_token_id = output.output.stop_token_id;
+    answer.num_cached = output.output.num_cached_tokens;
+  }
+
+  const size_t depth_;
+  FakeWorker worker_;
+  std::deque<v1::StepReply> replies_;
+};
+
+}  // namespace somnus

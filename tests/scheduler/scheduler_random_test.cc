@@ -1,0 +1,106 @@
+// Random loads: whatever arrives, stops or is aborted, every answer is exactly the reference's, at both
+// depths, and the same load gives the same steps.
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace somnus {
+namespace {
+
+struct Load {
+  std::map<std::string, EngineRequest> requests;
+  std::set<std::string> aborted;
+  std::vector<std::string> steps;  // serialized
+  std::map<std::string, Answer> answers;
+  int64_t preemptions = 0;
+};
+
+EngineRequest RandomRequest(std::mt19937* random, const std::string& id) {
+  EngineRequest request =
+      MakeRequest(id, 1 + static_cast<int32_t>((*random)() % 40), 1 + static_cast<int32_t>((*random)() % 30),
+                  static_cast<int32_t>((*random)() % 3) * 100);
+  request.priority = static_cast<int32_t>((*random)() % 3);
+  if ((*random)() % 4 == 0) {
+    const std::vector<int32_t> reference = FakeWorker::ReferenceTokens(request.prompt, 10);
+    request.sampling.eos_token_ids = {reference[(*random)() % 10]};
+  }
+  if ((*random)() % 6 == 0) request.sampling.num_prompt_logprobs = 0;
+  return request;
+}
+
+Load RunLoad(uint32_t seed, size_t depth) {
+  std::mt19937 random(seed);
+  SchedulerOptions options = SmallOptions(/*num_blocks=*/19 + static_cast<int32_t>(random() % 30));
+  options.max_num_batched_tokens = 8 + static_cast<int32_t>(random() % 40);
+  options.policy = random() % 2 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  options.blocks.enable_prefix_caching = random() % 3 != 0;
+  options.blocks.watermark = 0.05;
+  Harness harness(options, depth);
+  Load load;
+  for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
+    if (random() % 5 == 0) {
+      const EngineRequest request = RandomRequest(&random, std::to_string(i));
+      if (Scheduler::Check(options, request).ok()) {
+        load.requests[request.id] = request;
+        harness.Add(request);
+      }
+    }
+    if (random() % 40 == 0 && !load.requests.empty()) {
+      auto it = load.requests.begin();
+      std::advance(it, random() % load.requests.size());
+      if (harness.scheduler.Abort(it->first) != nullptr) load.aborted.insert(it->first);
+    }
+    harness.Step();
+  }
+  harness.RunToEnd();
+  EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  EXPECT_FALSE(harness.scheduler.has_sequences());
+  for (const v1::StepRequest& step : harness.steps) load.steps.push_back(step.SerializeAsString());
+  load.answers = harness.answers;
+  load.preemptions = harness.scheduler.stats().num_preemptions;
+  return load;
+}
+
+std::vector<int32_t> Expected(const EngineRequest& request) {
+  const int32_t count =
+      std::min(request.sampling.max_tokens, 100 - static_cast<int32_t>(request.prompt.size()));
+  std::vector<int32_t> tokens = FakeWorker::ReferenceTokens(request.prompt, count);
+  if (request.sampling.eos_token_ids.empty()) return tokens;
+  auto stop = std::find(tokens.begin(), tokens.end(), request.sampling.eos_token_ids[0]);
+  if (stop != tokens.end()) tokens.erase(stop + 1, tokens.end());
+  return tokens;
+}
+
+TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
+  int64_t preemptions = 0;
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    for (size_t depth : {0u, 1u}) {
+      const Load load = RunLoad(seed, depth);
+      preemptions += load.preemptions;
+      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+      for (const auto& [id, request] : load.requests) {
+        if (load.aborted.contains(id)) continue;
+        ASSERT_TRUE(load.answers.contains(id)) << "seed " << seed;
+        const Answer& answer = load.answers.at(id);
+        ASSERT_EQ(answer.tokens, Expected(request))
+            << "seed " << seed << " depth " << depth << " request " << id;
+        ASSERT_NE(answer.reason, FinishReason::kNone);
+        if (request.sampling.num_prompt_logprobs >= 0) {
+          ASSERT_EQ(answer.prompt_logprobs.size(), request.prompt.size());
+        }
+      }
+    }
+  }
+  EXPECT_GT(preemptions, 100) << "the loads are meant to be tight";
+}
+
+TEST(SchedulerRandomTest, TheSameLoadGivesTheSameSteps) {
+  for (uint32_t seed = 1; seed <= 10; ++seed) EXPECT_EQ(RunLoad(seed, 1).steps, RunLoad(seed, 1).steps) << seed;
+}
+
+}  // namespace
+}  // namespace somnus
