@@ -17,14 +17,14 @@ constexpr int64_t kPanel = 64;  // PackWeightRows may run in parallel on ranges 
 constexpr int64_t kScratchFloats = 128 * 1024;
 constexpr int kMaxThreads = 16;
 
-int UsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
 }  // namespace
+
+cpu_set_t UsableCpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) CPU_SET(0, &cpus);
+  return cpus;
+}
 
 // Rows of one packed matrix, or one whole vector.
 struct WeightPlan::Job {
@@ -83,7 +83,7 @@ absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& devi
   return absl::OkStatus();
 }
 
-absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device,
+absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device, const cpu_set_t& cpus,
                               const Progress& progress) const {
   const std::vector<Job> jobs = MakeJobs();
   int64_t total = 0;
@@ -94,6 +94,7 @@ absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device
   std::mutex mutex;
   absl::Status status;  // the first error
   auto work = [&] {
+    sched_setaffinity(0, sizeof(cpus), &cpus);  // the caller may be pinned; refused: only slower
     std::vector<float> scratch;
     for (size_t i = next++; i < jobs.size(); i = next++) {
       absl::Status result = RunJob(checkpoint, device, jobs[i], &scratch);
@@ -108,9 +109,8 @@ absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device
     }
   };
   std::vector<std::thread> threads;
-  const int count = std::min<int>({UsableCpus(), kMaxThreads, static_cast<int>(jobs.size())});
-  for (int i = 1; i < count; ++i) threads.emplace_back(work);
-  work();
+  const int count = std::min<int>({CPU_COUNT(&cpus), kMaxThreads, static_cast<int>(jobs.size())});
+  for (int i = 0; i < count; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
   return status;
 }

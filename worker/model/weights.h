@@ -6,6 +6,8 @@
 // and both shapes. Matrices that read the same input are fused (q, k, v; gate, up) and packed for the device;
 // norms, biases and OPT's position table are f32.
 
+#include <sched.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +59,9 @@ struct WeightSource {
   Range cols;
 };
 
+// The CPUs that the calling thread may use; ask before a device pins it to one.
+cpu_set_t UsableCpus();
+
 // Movable; immutable after Create but for Bind. Its TensorInfos belong to the checkpoint of Create.
 class WeightPlan {
  public:
@@ -71,8 +76,9 @@ class WeightPlan {
 
   // Points weights() into the region at `base`, 64-byte aligned.
   void Bind(void* base);
-  // Reads, converts and packs everything, on as many threads as the process may use. After Bind.
-  absl::Status Fill(const Checkpoint& checkpoint, const Device& device, const Progress& progress) const;
+  // Reads, converts and packs everything, a thread on each of `cpus`. After Bind.
+  absl::Status Fill(const Checkpoint& checkpoint, const Device& device, const cpu_set_t& cpus,
+                    const Progress& progress) const;
 
  private:
   friend class WeightPlanBuilder;

@@ -47,6 +47,7 @@ ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunner
       communicator_(communicator),
       allocator_(allocator),
       shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
+      cpus_(UsableCpus()),
       state_(LimitsOf(options, config_)) {}
 
 ModelRunnerImpl::~ModelRunnerImpl() {
@@ -85,7 +86,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   ASSIGN_OR_RETURN(weights_region_,
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
-  RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, progress));
+  RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, cpus_, progress));
   RETURN_IF_ERROR(AllocateWorkspace());
   context_.device = device_;
   context_.communicator = communicator_;
@@ -230,7 +231,7 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
   }
   allocator_->DropBackups(kWeightsTag);  // they would restore what was there before
   plan.Bind(weights_region_);
-  return plan.Fill(checkpoint, *device_, progress);
+  return plan.Fill(checkpoint, *device_, cpus_, progress);
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {

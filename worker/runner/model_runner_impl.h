@@ -54,6 +54,7 @@ class ModelRunnerImpl : public ModelRunner {
   Communicator* const communicator_;
   SleepableAllocator* const allocator_;
   const ModelShards shards_;
+  const cpu_set_t cpus_;  // for loading: those of the thread that made the runner, before it was pinned
 
   WeightPlan plan_;
   void* weights_region_ = nullptr;
