@@ -39,7 +39,7 @@ int NumCpus() {
 }
 
 std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
-                                       const std::string& coordinator, const std::string& token, int rank) {
+                                       const std::string& coordinator, int rank) {
   const int cpus = NumCpus();
   const int threads =
       flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.num_workers);
