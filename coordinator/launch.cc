@@ -90,8 +90,9 @@ absl::Status WorkerGroup::Start(const Flags& flags) {
   for (int rank = 0; rank < flags.num_workers; ++rank) {
     commands.push_back(WorkerCommand(flags, binary, cluster_->address(), rank));
   }
-  ASSIGN_OR_RETURN(processes_, WorkerProcesses::Spawn(
-                                   commands, [this](int, const absl::Status& status) { OnLoss(status); }));
+  ASSIGN_OR_RETURN(processes_,
+                   WorkerProcesses::Spawn(commands, {absl::StrCat("SOMNUS_SPAWN_TOKEN=", spawn_token_)},
+                                          [this](int, const absl::Status& status) { OnLoss(status); }));
   return absl::OkStatus();
 }
 
@@ -170,6 +171,27 @@ absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& 
   LogInfo("KV cache: {} blocks of {} tokens, {} bytes on rank 0", plan.num_blocks, flags.block_size,
           plan.num_blocks * ranks[0].kv_block_bytes);
   return plan;
+}
+
+std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
+  std::vector<v1::RankStatus> ranks;
+  if (executor_ == nullptr) return ranks;
+  const auto answers = executor_->RankStatuses(absl::Seconds(2));
+  for (size_t rank = 0; rank < answers.size(); ++rank) {
+    v1::RankStatus status;
+    status.set_rank(static_cast<int32_t>(rank));
+    status.set_host(members_[rank].host());
+    status.set_pid(members_[rank].pid());
+    const char* kind = members_[rank].device_type() == v1::DEVICE_TYPE_CUDA ? "cuda" : "cpu";
+    status.set_device(absl::StrCat(kind, ":", members_[rank].device_index()));
+    if (answers[rank].ok()) {
+      *status.mutable_bytes_by_tag() = answers[rank]->bytes_by_tag();
+    } else {
+      status.set_error(std::string(answers[rank].status().message()));
+    }
+    ranks.push_back(std::move(status));
+  }
+  return ranks;
 }
 
 void WorkerGroup::Stop() {

@@ -18,6 +18,7 @@
 #include "coordinator/executor/grpc_executor.h"
 #include "coordinator/executor/worker_process.h"
 #include "coordinator/flags.h"
+#include "proto/control.pb.h"
 
 namespace somnus {
 
@@ -40,7 +41,8 @@ class WorkerGroup {
   void Stop();
 
   GrpcExecutor* executor() { return executor_.get(); }
-  const std::vector<v1::RegisterRequest>& members() const { return members_; }
+  // After a successful Load, until Stop: what every rank says of itself now. Thread safe.
+  std::vector<v1::RankStatus> RankStatuses();
 
  private:
   absl::StatusOr<std::string> FindBinary(const Flags& flags) const;

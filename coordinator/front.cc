@@ -1,0 +1,105 @@
+#include "coordinator/front.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/api/api_server.h"
+#include "coordinator/api/grpc_services.h"
+#include "coordinator/metrics/metrics.h"
+#include "proto/status_macros.h"
+#include "proto/version.h"
+
+namespace somnus {
+namespace {
+
+// A prompt of token ids or text; larger ones are refused by the transport.
+constexpr int kMaxGrpcMessageBytes = 32 << 20;
+
+std::string HostPort(const std::string& host, int port) {
+  const bool is_v6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
+  return is_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+class FrontImpl : public Front {
+ public:
+  explicit FrontImpl(const Flags& flags) : flags_(flags) {}
+  ~FrontImpl() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Listen(std::shared_ptr<Metrics> metrics,
+                      std::function<std::vector<v1::RankStatus>()> rank_status) {
+    ApiServerOptions http;
+    http.host = flags_.host;
+    http.port = static_cast<uint16_t>(flags_.port);
+    http.admin_host = flags_.admin_host;
+    http.admin_port = static_cast<uint16_t>(flags_.admin_port);
+    http.api_key = flags_.api_key;
+    http.version = kVersion;
+    ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), metrics));
+
+    GrpcServicesOptions options;
+    options.version = kVersion;
+    options.rank_status = std::move(rank_status);
+    services_ = GrpcServices::Create(std::move(options), std::move(metrics));
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    // A second server on the same port must be an error, not a share of the clients.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+    builder.AddListeningPort(HostPort(flags_.host, flags_.grpc_port), grpc::InsecureServerCredentials(),
+                             &grpc_port_);
+    services_->RegisterTo(&builder);
+    grpc_ = builder.BuildAndStart();
+    if (grpc_ == nullptr || grpc_port_ == 0) {
+      return absl::UnavailableError(absl::StrCat("--grpc-port: cannot listen on ",
+                                                 HostPort(flags_.host, flags_.grpc_port), "; is it in use?"));
+    }
+    grpc_->GetHealthCheckService()->SetServingStatus(false);
+    return absl::OkStatus();
+  }
+
+  void SetModel(const ServedModel& model) override {
+    services_->SetModel(model);
+    http_->SetModel(model);
+    grpc_->GetHealthCheckService()->SetServingStatus(true);
+  }
+
+  std::string Addresses() const override {
+    return absl::StrCat("http://", HostPort(flags_.host, http_->port()), ", admin http://",
+                        HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
+                        HostPort(flags_.host, grpc_port_));
+  }
+
+  void Shutdown(absl::Duration grace) override {
+    if (grpc_ != nullptr) {
+      if (grpc_->GetHealthCheckService() != nullptr) grpc_->GetHealthCheckService()->SetServingStatus(false);
+      grpc_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    }
+    if (http_ != nullptr) http_->Shutdown(grace);
+  }
+
+ private:
+  const Flags flags_;
+  std::unique_ptr<ApiServer> http_;
+  std::unique_ptr<GrpcServices> services_;  // outlives the server
+  std::unique_ptr<grpc::Server> grpc_;
+  int grpc_port_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Front>> Front::Start(
+    const Flags& flags, std::shared_ptr<Metrics> metrics,
+    std::function<std::vector<v1::RankStatus>()> rank_status) {
+  auto front = std::make_unique<FrontImpl>(flags);
+  RETURN_IF_ERROR(front->Listen(std::move(metrics), std::move(rank_status)));
+  return front;
+}
+
+}  // namespace somnus

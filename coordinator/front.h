@@ -1,0 +1,35 @@
+#pragma once
+// All listeners for clients and operators: HTTP, admin HTTP, gRPC. Bound early; until SetModel they answer
+// that the model is loading. Thread safe.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/api/served_model.h"
+#include "coordinator/flags.h"
+#include "proto/control.pb.h"
+
+namespace somnus {
+
+class Metrics;
+
+class Front {
+ public:
+  // Unavailable names the address that cannot be bound. `rank_status` is called on a gRPC thread.
+  static absl::StatusOr<std::unique_ptr<Front>> Start(
+      const Flags& flags, std::shared_ptr<Metrics> metrics,
+      std::function<std::vector<v1::RankStatus>()> rank_status);
+  virtual ~Front() = default;
+
+  virtual void SetModel(const ServedModel& model) = 0;
+  // "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051"
+  virtual std::string Addresses() const = 0;
+  // Open answers have `grace`, then all connections are closed. Idempotent.
+  virtual void Shutdown(absl::Duration grace) = 0;
+};
+
+}  // namespace somnus
