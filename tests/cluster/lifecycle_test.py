@@ -195,7 +195,7 @@ class HandStarted(unittest.TestCase):
 
     def test_worker_without_a_coordinator_ends(self):
         port, = free_ports(1)
-        done = subprocess.run([WORKER, f"--coordinator=127.0.0.1:{port}"], capture_output=True, text=True, timeout=120,
+        done = subprocess.run([WORKER, f"--coordinator=127.0.0.1:{port}", "--register-timeout-s=2"], capture_output=True, text=True, timeout=120,
                               stdin=subprocess.DEVNULL)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn(str(port), done.stderr)

@@ -40,8 +40,8 @@ class Soak:
         prompt = [rng.randrange(*self.vocabulary) for _ in range(rng.randint(1, self.max_prompt))]
         limit = rng.randint(1, self.max_tokens)
         leave_after = rng.randint(0, limit) if rng.random() < 0.4 else None
-        stream = self.cluster.open_stream(prompt, timeout=STUCK_S, max_tokens=limit, n=rng.choice((1, 1, 1, 2)),
-                                          temperature=rng.choice((0, 0.8)))
+        sampling = rng.choice(({"temperature": 0}, {"temperature": 0.8}, {"temperature": 1.2, "top_p": 0.9, "n": 2}))
+        stream = self.cluster.open_stream(prompt, timeout=STUCK_S, max_tokens=limit, **sampling)
         if stream.status != 200:
             raise AssertionError(f"HTTP {stream.status}: {stream.answer.read()[:200]}")
         reasons = []

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Somnus beside other servers, on the same weights and the same machine, in turns: each round measures every server
+# at every load, one server at a time, and reads the machine's memory speed around each sample.
+# Usage: serve_compare.sh --model DIR_OR_GGUF [--llama-server BINARY --gguf FILE] [--vllm BINARY --hf DIR]
+#          [--rounds 5] [--out DIR] [--loads "C:IN:OUT ..."] [-- FLAGS OF somnus serve]
+# Prints the median of the rounds' ratios (Somnus over each peer). A pair is dropped, and counted, when the distance
+# between the two cores (ping-pong) changed class within it.
+# Build the binaries first: bazel build //coordinator //worker //tools:somnus //tools/bench:serving_bench
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+bin=${SOMNUS_BIN:-$here/../../../bazel-bin}
+model='' llama='' gguf='' vllm='' hf='' rounds=5 out='' loads="1:64:128 8:64:128 16:64:128 32:64:128 8:512:64"
+while (($#)); do
+  case $1 in
+    --model) model=$2 ;; --llama-server) llama=$2 ;; --gguf) gguf=$2 ;; --vllm) vllm=$2 ;; --hf) hf=$2 ;;
+    --rounds) rounds=$2 ;; --out) out=$2 ;; --loads) loads=$2 ;;
+    --) shift; break ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+  esac
+  shift 2
+done
+[[ -n $model ]] || { echo "error: --model is missing" >&2; exit 2; }
+serve_flags=("$@")
+out=${out:-$(mktemp -d)}
+mkdir -p "$out"
+port=18431 cpus=$(nproc)
+servers=(somnus)
+[[ -z $llama ]] || servers+=(llama-server)
+[[ -z $vllm ]] || servers+=(vllm)
+
+# start NAME LOG: the server in a process group of its own, so that stopping it stops its children.
+start() {
+  case $1 in
+    somnus) setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port $((port + 1)) --grpc-port $((port + 2)) \
+      --served-model-name bench "${serve_flags[@]}" ;;
+    llama-server) setsid "$llama" -m "$gguf" --alias bench -t "$cpus" -c $((32 * 2560)) -np 32 --port "$port" \
+      --host 127.0.0.1 --no-webui ;;
+    vllm) VLLM_CPU_KVCACHE_SPACE=4 VLLM_CPU_OMP_THREADS_BIND=0-$((cpus - 1)) VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 \
+      setsid "$vllm" serve "$hf" --served-model-name bench --dtype bfloat16 --host 127.0.0.1 --port "$port" \
+      --max-model-len 4096 ;;
+  esac </dev/null >"$2" 2>&1 &
+  server=$!
+  for ((i = 0; i < 3000; i++)); do
+    curl -sf -o /dev/null "http://127.0.0.1:$port/health" && return
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.1
+  done
+  echo "error: $1 did not start; see $2" >&2
+  exit 1
+}
+stop() {
+  [[ -z ${server:-} ]] || { kill -TERM -- "-$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; }
+  server=
+}
+trap stop EXIT
+
+for ((round = 1; round <= rounds; round++)); do
+  for name in "${servers[@]}"; do
+    start "$name" "$out/$name.$round.log"
+    for load in $loads; do
+      IFS=: read -r concurrency input output <<<"$load"
+      requests=$((concurrency * 3 > 6 ? concurrency * 3 : 6))
+      echo "== round $round, $name, concurrency $concurrency, $input in, $output out" >&2
+      "$bin/tools/bench/serving_bench" --base-url "http://127.0.0.1:$port" --concurrency "$concurrency" --num-requests "$requests" \
+        --warmup "$concurrency" --input-len "$input" --output-len "$output" --seed "$round" \
+        --json "$out/$name.$round.$concurrency.$input.$output.json" >"$out/$name.$round.$concurrency.$input.$output.txt" ||
+        echo "== some requests failed; see $out" >&2
+    done
+    stop
+  done
+done
+python3 "$here/serve_ratios.py" "$out"
