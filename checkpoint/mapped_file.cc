@@ -20,11 +20,11 @@ std::string BaseName(absl::string_view path) {
   return std::string(slash == absl::string_view::npos || path.size() == 1 ? path : path.substr(slash + 1));
 }
 
-MappedFile::MappedFile(std::string name, const uint8_t* data, uint64_t size)
-    : name_(std::move(name)), data_(data), size_(size) {}
+MappedFile::MappedFile(std::string name, const uint8_t* data, uint64_t size, bool mapped)
+    : name_(std::move(name)), data_(data), size_(size), mapped_(mapped) {}
 
 MappedFile::~MappedFile() {
-  if (size_ > 0) munmap(const_cast<uint8_t*>(data_), size_);
+  if (mapped_ && size_ > 0) munmap(const_cast<uint8_t*>(data_), size_);
 }
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
@@ -43,7 +43,12 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
     if (map == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat(name, ": cannot map"));
     data = static_cast<const uint8_t*>(map);
   }
-  return std::unique_ptr<MappedFile>(new MappedFile(std::move(name), data, size));
+  return std::unique_ptr<MappedFile>(new MappedFile(std::move(name), data, size, /*mapped=*/true));
+}
+
+std::unique_ptr<MappedFile> MappedFile::Borrow(std::string name, absl::string_view bytes) {
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  return std::unique_ptr<MappedFile>(new MappedFile(std::move(name), data, bytes.size(), /*mapped=*/false));
 }
 
 }  // namespace somnus

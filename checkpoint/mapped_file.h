@@ -17,6 +17,8 @@ class MappedFile {
   // NotFound when there is no such file; InvalidArgument when it is not a regular file; others as errno says.
   // An empty file maps to size() == 0.
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
+  // A stand-in for a file, over memory that outlives it (tests and fuzzers).
+  static std::unique_ptr<MappedFile> Borrow(std::string name, absl::string_view bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -30,11 +32,12 @@ class MappedFile {
   const std::string& name() const { return name_; }
 
  private:
-  MappedFile(std::string name, const uint8_t* data, uint64_t size);
+  MappedFile(std::string name, const uint8_t* data, uint64_t size, bool mapped);
 
   std::string name_;
   const uint8_t* data_;
   uint64_t size_;
+  bool mapped_;  // false: borrowed
 };
 
 // The part of `path` after its last slash (trailing slashes ignored).

@@ -1,0 +1,222 @@
+// Whole checkpoints through Checkpoint::Open.
+
+#include "checkpoint/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/checkpoint/writers.h"
+
+namespace somnus {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kTiny = "tests/data/tiny/";
+
+std::unique_ptr<Checkpoint> Open(const std::string& path) {
+  auto checkpoint = Checkpoint::Open(path);
+  EXPECT_TRUE(checkpoint.ok()) << path << ": " << checkpoint.status();
+  return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
+}
+
+std::vector<float> ReadAll(const Checkpoint& checkpoint, const TensorInfo& tensor) {
+  const int64_t cols = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
+  std::vector<float> values(tensor.shape[0] * cols);
+  EXPECT_TRUE(checkpoint.ReadRows(tensor, 0, tensor.shape[0], 0, cols, values.data()).ok());
+  return values;
+}
+
+TEST(Checkpoint, TinyLlamaUneven) {
+  const auto checkpoint = Open(kTiny + "llama-uneven");
+  ASSERT_NE(checkpoint, nullptr);
+  const ModelConfig& c = checkpoint->config();
+  EXPECT_EQ(c.name, "llama-uneven");
+  EXPECT_EQ(c.num_heads, 9);
+  EXPECT_EQ(c.num_kv_heads, 3);
+  EXPECT_EQ(c.head_dim, 8);
+  EXPECT_EQ(c.stored_type, StorageType::kF32);
+  EXPECT_EQ(checkpoint->Tensors().size(), 21u);
+  EXPECT_EQ(checkpoint->Find("model.norm.bias"), nullptr);
+}
+
+TEST(Checkpoint, TinyLlamaRope3) {
+  const auto checkpoint = Open(kTiny + "llama-rope3");
+  ASSERT_NE(checkpoint, nullptr);
+  const RopeConfig& rope = checkpoint->config().rope;
+  EXPECT_EQ(rope.type, RopeConfig::Type::kLlama3);
+  EXPECT_EQ(rope.theta, 500000.0);
+  EXPECT_EQ(rope.factor, 32.0);
+  EXPECT_EQ(rope.original_max_position_embeddings, 32);
+  EXPECT_EQ(checkpoint->config().stored_type, StorageType::kBF16);
+}
+
+TEST(Checkpoint, TinyQwenAndOpt) {
+  const auto qwen2 = Open(kTiny + "qwen2"), qwen3 = Open(kTiny + "qwen3"), opt = Open(kTiny + "opt");
+  ASSERT_TRUE(qwen2 != nullptr && qwen3 != nullptr && opt != nullptr);
+  EXPECT_TRUE(qwen2->config().attention_qkv_bias && qwen2->config().tie_word_embeddings);
+  EXPECT_TRUE(qwen3->config().qk_norm);
+  EXPECT_EQ(qwen3->config().head_dim, 32);
+  EXPECT_EQ(opt->config().position_offset, 2);
+  EXPECT_EQ(opt->Find("model.decoder.embed_positions.weight")->shape, (std::vector<int64_t>{258, 64}));
+}
+
+TEST(Checkpoint, TokenizersOfTheTinyOnes) {
+  for (const char* name : {"llama-uneven", "llama-rope3", "qwen2", "qwen3", "opt"}) {
+    const auto checkpoint = Open(kTiny + name);
+    ASSERT_NE(checkpoint, nullptr);
+    const auto data = checkpoint->ReadTokenizer();
+    ASSERT_TRUE(data.ok()) << data.status();
+    EXPECT_EQ(data->tokens.size(), 512u);
+    EXPECT_EQ(data->merges.size(), 253u);
+    EXPECT_EQ(data->added_tokens.size(), 3u);
+    EXPECT_EQ(data->eos_token, "<|im_end|>");
+    EXPECT_THAT(data->chat_template, HasSubstr("<|im_start|>"));
+  }
+}
+
+// The same weights, converted as llama.cpp does: every tensor comes out equal, permutation and names undone.
+TEST(Checkpoint, GgufEqualsHuggingFace) {
+  for (const std::string name : {"llama-rope3", "qwen3"}) {
+    const auto hf = Open(kTiny + name), gguf = Open("tests/data/gguf/" + name + ".gguf");
+    ASSERT_TRUE(hf != nullptr && gguf != nullptr);
+    const ModelConfig &a = hf->config(), &b = gguf->config();
+    EXPECT_EQ(a.architecture, b.architecture);
+    EXPECT_EQ(std::tie(a.vocab_size, a.hidden_size, a.intermediate_size, a.num_layers, a.num_heads,
+                       a.num_kv_heads, a.head_dim),
+              std::tie(b.vocab_size, b.hidden_size, b.intermediate_size, b.num_layers, b.num_heads,
+                       b.num_kv_heads, b.head_dim));
+    EXPECT_EQ(std::tie(a.max_position_embeddings, a.tie_word_embeddings, a.qk_norm, a.stored_type,
+                       a.bos_token_id, a.eos_token_ids),
+              std::tie(b.max_position_embeddings, b.tie_word_embeddings, b.qk_norm, b.stored_type,
+                       b.bos_token_id, b.eos_token_ids));
+    EXPECT_FLOAT_EQ(a.norm_eps, b.norm_eps);
+    EXPECT_EQ(a.rope.theta, b.rope.theta);
+    for (const TensorInfo* tensor : hf->Tensors()) {
+      const TensorInfo* other = gguf->Find(tensor->name);
+      ASSERT_NE(other, nullptr) << tensor->name;
+      EXPECT_EQ(tensor->shape, other->shape);
+      EXPECT_EQ(ReadAll(*hf, *tensor), ReadAll(*gguf, *other)) << tensor->name;
+    }
+    const auto ta = hf->ReadTokenizer(), tb = gguf->ReadTokenizer();
+    ASSERT_TRUE(ta.ok() && tb.ok()) << ta.status() << tb.status();
+    EXPECT_EQ(ta->tokens, tb->tokens);
+    EXPECT_EQ(ta->merges, tb->merges);
+    EXPECT_EQ(ta->chat_template, tb->chat_template);
+    EXPECT_EQ(ta->pre_tokenizer.size(), tb->pre_tokenizer.size());
+    EXPECT_EQ(std::tie(ta->bos_token, ta->eos_token, ta->pad_token),
+              std::tie(tb->bos_token, tb->eos_token, tb->pad_token));
+  }
+}
+
+TEST(Checkpoint, GgufKeepsRopeFactors) {
+  const auto gguf = Open("tests/data/gguf/llama-rope3.gguf");
+  ASSERT_NE(gguf, nullptr);
+  const RopeConfig& rope = gguf->config().rope;
+  EXPECT_EQ(rope.type, RopeConfig::Type::kDefault);
+  ASSERT_EQ(rope.freq_factors.size(), 8u);
+  EXPECT_EQ(rope.freq_factors[0], 1.0f);  // 32 positions turn the fastest pair five times
+  EXPECT_EQ(rope.freq_factors[7], 32.0f);
+}
+
+TEST(Checkpoint, ReadRowsOfAnyRectangle) {
+  const auto checkpoint = Open(kTiny + "qwen3");
+  ASSERT_NE(checkpoint, nullptr);
+  const TensorInfo& tensor = *checkpoint->Find("model.layers.1.mlp.down_proj.weight");  // [48, 112]
+  const std::vector<float> all = ReadAll(*checkpoint, tensor);
+  std::vector<float> part(5 * 7);
+  ASSERT_TRUE(checkpoint->ReadRows(tensor, 40, 45, 100, 107, part.data()).ok());
+  for (int row = 0; row < 5; ++row) {
+    for (int col = 0; col < 7; ++col) EXPECT_EQ(part[row * 7 + col], all[(40 + row) * 112 + 100 + col]);
+  }
+}
+
+// A copy of a tiny checkpoint that a test may damage.
+class DamagedCheckpoint : public ::testing::Test {
+ protected:
+  void Copy(const std::string& name) {
+    for (const auto& entry : std::filesystem::directory_iterator(kTiny + name)) {
+      WriteFile(directory_ + "/" + entry.path().filename().string(), ReadFile(entry.path()));
+    }
+  }
+  void ChangeConfig(const char* key, const nlohmann::json& value) {
+    nlohmann::json config = nlohmann::json::parse(ReadFile(directory_ + "/config.json"));
+    config[key] = value;
+    WriteFile(directory_ + "/config.json", config.dump());
+  }
+  std::string Error() {
+    const std::string error = Checkpoint::Open(directory_).status().ToString();
+    EXPECT_EQ(error.find(directory_), std::string::npos) << "shows a path: " << error;
+    return error;
+  }
+
+  std::string directory_ = MakeTempDir();
+};
+
+TEST_F(DamagedCheckpoint, ConfigAndTensorsHaveToAgree) {
+  Copy("llama-uneven");
+  EXPECT_EQ(Error(), "OK");
+  ChangeConfig("intermediate_size", 137);
+  EXPECT_EQ(
+      Error(),
+      "INVALID_ARGUMENT: model.safetensors: tensor model.layers.0.mlp.gate_proj.weight has shape [136, 72], "
+      "the configuration asks for [137, 72]");
+  ChangeConfig("intermediate_size", 136);
+  ChangeConfig("num_hidden_layers", 3);
+  EXPECT_THAT(Error(), HasSubstr("tensor model.layers.2.input_layernorm.weight is missing"));
+  ChangeConfig("num_hidden_layers", 2);
+  ChangeConfig("attention_bias", true);
+  EXPECT_THAT(Error(), HasSubstr("tensor model.layers.0.self_attn.q_proj.bias is missing"));
+}
+
+TEST_F(DamagedCheckpoint, DtypeIsTheTensorsWhereTheConfigIsSilent) {
+  Copy("qwen3");
+  ChangeConfig("torch_dtype", nullptr);
+  const auto checkpoint = Open(directory_);
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_EQ(checkpoint->config().stored_type, StorageType::kBF16);
+  EXPECT_FALSE(checkpoint->config().stored_type_given);
+}
+
+TEST_F(DamagedCheckpoint, MissingFiles) {
+  EXPECT_THAT(Error(), HasSubstr("NOT_FOUND: config.json"));
+  Copy("llama-uneven");
+  std::filesystem::remove(directory_ + "/model.safetensors");
+  EXPECT_THAT(Error(), HasSubstr("NOT_FOUND: neither model.safetensors"));
+  EXPECT_THAT(Checkpoint::Open(directory_ + "/nowhere").status().ToString(),
+              HasSubstr("NOT_FOUND: model nowhere"));
+}
+
+TEST_F(DamagedCheckpoint, WithoutATokenizerTheTensorsStay) {
+  Copy("llama-uneven");
+  std::filesystem::remove(directory_ + "/tokenizer.json");
+  const auto checkpoint = Open(directory_);
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_TRUE(absl::IsNotFound(checkpoint->ReadTokenizer().status()));
+  EXPECT_NE(checkpoint->Find("model.norm.weight"), nullptr);
+}
+
+TEST_F(DamagedCheckpoint, TheDirectoryMayEndInASlash) {
+  Copy("llama-uneven");
+  const auto checkpoint = Open(directory_ + "/");
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_EQ(checkpoint->config().name, std::filesystem::path(directory_).filename());
+}
+
+TEST_F(DamagedCheckpoint, SpecialFilesDoNotHang) {
+  Copy("llama-uneven");
+  std::filesystem::remove(directory_ + "/model.safetensors");
+  ASSERT_EQ(mkfifo((directory_ + "/model.safetensors").c_str(), 0600), 0);
+  EXPECT_EQ(Error(), "INVALID_ARGUMENT: model.safetensors: not a regular file");
+  WriteFile(directory_ + "/empty.gguf", "");
+  EXPECT_EQ(Checkpoint::Open(directory_ + "/empty.gguf").status().ToString(),
+            "INVALID_ARGUMENT: empty.gguf: not a GGUF file");
+}
+
+}  // namespace
+}  // namespace somnus

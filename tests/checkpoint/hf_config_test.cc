@@ -1,0 +1,217 @@
+#include "checkpoint/hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace somnus {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json Llama() {
+  return json::parse(R"({"architectures":["LlamaForCausalLM"],"hidden_size":64,"intermediate_size":96,
+    "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,"rms_norm_eps":1e-5,
+    "max_position_embeddings":512,"bos_token_id":1,"eos_token_id":2,"torch_dtype":"bfloat16"})");
+}
+
+json Opt() {
+  return json::parse(
+      R"({"architectures":["OPTForCausalLM"],"hidden_size":64,"ffn_dim":144,"num_hidden_layers":2,
+    "num_attention_heads":2,"vocab_size":512,"max_position_embeddings":256,"word_embed_proj_dim":32,
+    "do_layer_norm_before":false,"activation_function":"relu"})");
+}
+
+ModelConfig Good(const json& config, const std::string& generation = "") {
+  const auto model = ParseHfConfig(config.dump(), generation);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.value_or(ModelConfig());
+}
+
+std::string ErrorOf(const json& config, const std::string& generation = "") {
+  return ParseHfConfig(config.dump(), generation).status().ToString();
+}
+
+// `config` with one key changed.
+json With(json config, const char* key, const json& value) {
+  config[key] = value;
+  return config;
+}
+
+TEST(HfConfig, Llama) {
+  const ModelConfig model = Good(Llama());
+  EXPECT_EQ(model.architecture, Architecture::kLlama);
+  EXPECT_EQ(model.head_dim, 16);
+  EXPECT_EQ(model.num_kv_heads, 2);
+  EXPECT_EQ(model.rope.type, RopeConfig::Type::kDefault);
+  EXPECT_EQ(model.rope.theta, 10000.0);
+  EXPECT_FALSE(model.tie_word_embeddings);
+  EXPECT_FALSE(model.attention_qkv_bias || model.attention_out_bias || model.mlp_bias || model.qk_norm);
+  EXPECT_EQ(model.stored_type, StorageType::kBF16);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(2));
+  EXPECT_FALSE(model.generation.temperature.has_value());
+}
+
+TEST(HfConfig, OptionsOfLlama) {
+  json config = Llama();
+  config.update(
+      json::parse(R"({"head_dim":24,"attention_bias":true,"mlp_bias":true,"tie_word_embeddings":true,
+    "num_key_value_heads":null,"dtype":"float16","eos_token_id":[2,7],"max_position_embeddings":131072.0})"));
+  const ModelConfig model = Good(config);
+  EXPECT_EQ(model.head_dim, 24);
+  EXPECT_EQ(model.num_kv_heads, 4);
+  EXPECT_TRUE(model.attention_qkv_bias && model.attention_out_bias && model.mlp_bias &&
+              model.tie_word_embeddings);
+  EXPECT_EQ(model.stored_type, StorageType::kF16);
+  EXPECT_EQ(model.max_position_embeddings, 131072);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(2, 7));
+}
+
+TEST(HfConfig, BiasesOfQwen) {
+  ModelConfig model = Good(With(Llama(), "architectures", {"Qwen2ForCausalLM"}));
+  EXPECT_EQ(model.architecture, Architecture::kQwen2);
+  EXPECT_TRUE(model.attention_qkv_bias);
+  EXPECT_FALSE(model.attention_out_bias);
+  model = Good(With(With(Llama(), "architectures", {"Qwen3ForCausalLM"}), "attention_bias", true));
+  EXPECT_EQ(model.architecture, Architecture::kQwen3);
+  EXPECT_TRUE(model.qk_norm && model.attention_qkv_bias && model.attention_out_bias);
+  EXPECT_FALSE(model.mlp_bias);
+}
+
+TEST(HfConfig, Opt) {
+  const ModelConfig model = Good(Opt());
+  EXPECT_EQ(model.architecture, Architecture::kOpt);
+  EXPECT_EQ(model.embedding_dim, 32);
+  EXPECT_FALSE(model.norm_before || model.final_norm);
+  EXPECT_EQ(model.position_offset, 2);
+  EXPECT_EQ(model.activation, Activation::kRelu);
+  EXPECT_EQ(model.rope.type, RopeConfig::Type::kNone);
+  EXPECT_TRUE(model.tie_word_embeddings && model.attention_qkv_bias && model.attention_out_bias &&
+              model.mlp_bias);
+  EXPECT_TRUE(Good(With(Opt(), "do_layer_norm_before", true)).final_norm);
+  EXPECT_THAT(ErrorOf(With(Opt(), "enable_bias", false)),
+              HasSubstr("UNIMPLEMENTED: config.json: enable_bias"));
+  EXPECT_THAT(ErrorOf(With(Opt(), "num_attention_heads", 5)),
+              HasSubstr("num_attention_heads: does not divide"));
+}
+
+TEST(HfConfig, RopeInBothSpellings) {
+  const json scaling =
+      json::parse(R"({"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,
+    "original_max_position_embeddings":8192})");
+  const ModelConfig old = Good(With(With(Llama(), "rope_scaling", scaling), "rope_theta", 500000.0));
+  json parameters = scaling;
+  parameters["rope_theta"] = 500000.0;
+  const ModelConfig current = Good(With(Llama(), "rope_parameters", parameters));
+  for (const ModelConfig& model : {old, current}) {
+    EXPECT_EQ(model.rope.type, RopeConfig::Type::kLlama3);
+    EXPECT_EQ(model.rope.theta, 500000.0);
+    EXPECT_EQ(model.rope.factor, 8.0);
+    EXPECT_EQ(model.rope.original_max_position_embeddings, 8192);
+  }
+  const ModelConfig linear =
+      Good(With(Llama(), "rope_scaling", json::parse(R"({"type":"linear","factor":2})")));
+  EXPECT_EQ(linear.rope.type, RopeConfig::Type::kLinear);
+  EXPECT_EQ(linear.rope.factor, 2.0);
+}
+
+TEST(HfConfig, RefusesOtherRopes) {
+  auto scaled = [](const char* text) { return With(Llama(), "rope_scaling", json::parse(text)); };
+  EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"yarn","factor":4})")),
+              HasSubstr("UNIMPLEMENTED: config.json: rope_scaling.rope_type: yarn"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"type":"dynamic","factor":4})")), HasSubstr("rope_scaling.type: dynamic"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"llama3","factor":8})")),
+              HasSubstr("original_max_position_embeddings: missing"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"linear","factor":0})")),
+              HasSubstr("rope_scaling.factor: not above zero"));
+  EXPECT_THAT(ErrorOf(scaled("\"linear\"")),
+              HasSubstr("INVALID_ARGUMENT: config.json: rope_scaling: not an object"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"full_attention":{"rope_type":"default"}})")),
+              HasSubstr("rope_scaling.full_attention"));
+  EXPECT_THAT(ErrorOf(With(Llama(), "partial_rotary_factor", 0.5)), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(ErrorOf(With(Llama(), "rope_theta", -1)), HasSubstr("rope_theta: not above zero"));
+}
+
+TEST(HfConfig, SlidingWindows) {
+  const json mistral = With(Llama(), "architectures", {"MistralForCausalLM"});
+  EXPECT_EQ(ErrorOf(With(mistral, "sliding_window", nullptr)), "OK");
+  EXPECT_EQ(ErrorOf(With(mistral, "sliding_window", 512)), "OK");  // never narrower than the context
+  EXPECT_THAT(ErrorOf(With(mistral, "sliding_window", 128)),
+              HasSubstr("UNIMPLEMENTED: config.json: sliding_window"));
+  const json qwen = With(With(Llama(), "architectures", {"Qwen2ForCausalLM"}), "sliding_window", 128);
+  EXPECT_EQ(ErrorOf(qwen), "OK");
+  EXPECT_THAT(ErrorOf(With(qwen, "use_sliding_window", true)), HasSubstr("sliding_window"));
+  EXPECT_EQ(ErrorOf(With(With(qwen, "use_sliding_window", true), "max_window_layers", 2)), "OK");
+  EXPECT_THAT(ErrorOf(With(qwen, "layer_types", {"full_attention", "sliding_attention"})),
+              HasSubstr("layer_types"));
+}
+
+TEST(HfConfig, RefusesWhatItDoesNotKnow) {
+  EXPECT_THAT(ErrorOf(With(Llama(), "architectures", {"MambaForCausalLM"})),
+              HasSubstr("UNIMPLEMENTED: config.json: architectures: MambaForCausalLM is not supported"));
+  EXPECT_THAT(ErrorOf(With(Llama(), "quantization_config", {{"quant_method", "gptq"}})),
+              HasSubstr("quantization_config"));
+  EXPECT_THAT(ErrorOf(With(Llama(), "hidden_act", "gelu")),
+              HasSubstr("UNIMPLEMENTED: config.json: hidden_act: gelu"));
+}
+
+TEST(HfConfig, BadValuesAreNamed) {
+  const std::pair<const char*, json> cases[] = {{"hidden_size", 0},
+                                                {"hidden_size", -64},
+                                                {"hidden_size", "64"},
+                                                {"hidden_size", 64.5},
+                                                {"hidden_size", 1e300},
+                                                {"hidden_size", nullptr},
+                                                {"num_hidden_layers", 0},
+                                                {"num_attention_heads", 0},
+                                                {"num_attention_heads", 7},
+                                                {"num_key_value_heads", 3},
+                                                {"num_key_value_heads", 0},
+                                                {"vocab_size", 5000000000},
+                                                {"head_dim", 0},
+                                                {"head_dim", 15},
+                                                {"rms_norm_eps", "small"},
+                                                {"tie_word_embeddings", 1},
+                                                {"eos_token_id", "two"},
+                                                {"eos_token_id", {2, "x"}},
+                                                {"architectures", "Llama"},
+                                                {"architectures", {1, 2}},
+                                                {"hidden_act", 3},
+                                                {"max_position_embeddings", 0}};
+  for (const auto& [key, value] : cases) {
+    const std::string error = ErrorOf(With(Llama(), key, value));
+    EXPECT_THAT(error, HasSubstr("INVALID_ARGUMENT: config.json: ")) << key << value;
+    EXPECT_THAT(error, HasSubstr(key)) << key << value;
+  }
+  EXPECT_THAT(ErrorOf(With(Llama(), "num_hidden_layers", 1000000)), HasSubstr("INVALID_ARGUMENT"));
+}
+
+TEST(HfConfig, GenerationConfigHasTheLastWord) {
+  const ModelConfig model =
+      Good(Llama(), R"({"eos_token_id":[5,6],"pad_token_id":9,"temperature":0.6,"top_p":0.9,
+    "top_k":40,"repetition_penalty":1.1,"do_sample":true})");
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(5, 6));
+  EXPECT_EQ(model.bos_token_id, 1);
+  EXPECT_EQ(model.pad_token_id, 9);
+  EXPECT_EQ(model.generation.temperature, 0.6);
+  EXPECT_EQ(model.generation.top_k, 40);
+  EXPECT_FALSE(model.generation.min_p.has_value());
+  EXPECT_THAT(ErrorOf(Llama(), R"({"top_k":"many"})"),
+              HasSubstr("INVALID_ARGUMENT: generation_config.json: top_k"));
+  EXPECT_THAT(ErrorOf(Llama(), "{"), HasSubstr("INVALID_ARGUMENT: generation_config.json: not valid JSON"));
+}
+
+TEST(HfConfig, DamagedJson) {
+  const std::string good = Llama().dump();
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_THAT(ParseHfConfig(good.substr(0, size), "").status().ToString(),
+                HasSubstr("config.json: not valid JSON"));
+  }
+  EXPECT_THAT(ParseHfConfig("[]", "").status().ToString(), HasSubstr("config.json: not a JSON object"));
+}
+
+}  // namespace
+}  // namespace somnus

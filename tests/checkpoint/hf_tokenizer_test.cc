@@ -1,0 +1,246 @@
+#include "checkpoint/hf_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/checkpoint/writers.h"
+
+namespace somnus {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = PreTokenizerStep::Kind;
+
+json Minimal() {
+  return json::parse(
+      R"({"added_tokens":[{"id":3,"content":"<s>","special":true,"lstrip":true}],"normalizer":null,
+    "pre_tokenizer":null,"post_processor":null,"decoder":null,
+    "model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"],"ignore_merges":true,"unk_token":null}})");
+}
+
+absl::StatusOr<TokenizerData> Parse(const std::string& text) {
+  TokenizerData data;
+  const absl::Status status = ParseTokenizerJson("tokenizer.json", text, &data);
+  if (!status.ok()) return status;
+  return data;
+}
+
+std::string ErrorOf(const json& file) { return Parse(file.dump()).status().ToString(); }
+
+// Minimal() with one key changed; `text` is JSON.
+json With(const char* key, const char* text) {
+  json file = Minimal();
+  file[json::json_pointer(key)] = json::parse(text);
+  return file;
+}
+
+TEST(TokenizerJson, Basics) {
+  const auto data = Parse(Minimal().dump());
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_THAT(data->tokens, ElementsAre("a", "b", "ab"));
+  EXPECT_THAT(data->merges, ElementsAre(std::make_pair("a", "b")));
+  ASSERT_EQ(data->added_tokens.size(), 1u);
+  EXPECT_EQ(data->added_tokens[0].id, 3);
+  EXPECT_TRUE(data->added_tokens[0].special && data->added_tokens[0].lstrip);
+  EXPECT_FALSE(data->added_tokens[0].normalized || data->added_tokens[0].rstrip);
+  EXPECT_TRUE(data->ignore_merges);
+  EXPECT_FALSE(data->byte_fallback || data->nfc);
+}
+
+TEST(TokenizerJson, MergesInBothSpellings) {
+  const auto data = Parse(With("/model/merges", R"([["a","b"],["a b","c"],"\u0120 t"])").dump());
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_THAT(data->merges, ElementsAre(std::make_pair("a", "b"), std::make_pair("a b", "c"),
+                                        std::make_pair("\xC4\xA0", "t")));
+  for (const char* bad : {R"(["ab"])", R"(["a "])", R"([""])", R"([["a"]])", R"([["a","b","c"]])",
+                          R"([["a",""]])", R"([1])", R"([["a",2]])", R"({"a":"b"})"}) {
+    EXPECT_THAT(ErrorOf(With("/model/merges", bad)),
+                HasSubstr("INVALID_ARGUMENT: tokenizer.json: model.merges: "))
+        << bad;
+  }
+}
+
+TEST(TokenizerJson, Vocabulary) {
+  const auto data = Parse(With("/model/vocab", R"({"x":5,"":1,"y":0})").dump());
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_THAT(data->tokens, ElementsAre("y", "", "", "", "", "x"));
+  for (const char* bad :
+       {R"({"x":-1})", R"({"x":2000000000})", R"({"x":1.5})", R"({"x":"1"})", R"({"x":0,"y":0})"}) {
+    EXPECT_THAT(ErrorOf(With("/model/vocab", bad)),
+                HasSubstr("INVALID_ARGUMENT: tokenizer.json: model.vocab: "))
+        << bad;
+  }
+}
+
+TEST(TokenizerJson, OtherModelsAreUnimplemented) {
+  EXPECT_EQ(ErrorOf(With("/model", R"({"vocab":[["a",-1.5]],"unk_id":0,"type":"Unigram"})")),
+            "UNIMPLEMENTED: tokenizer.json: model.type: a tokenizer of kind Unigram is not supported");
+  EXPECT_THAT(ErrorOf(With("/model", R"({"type":"WordPiece","vocab":{"a":0}})")), HasSubstr("UNIMPLEMENTED"));
+  EXPECT_THAT(ErrorOf(With("/model/end_of_word_suffix", "\"</w>\"")),
+              HasSubstr("UNIMPLEMENTED: tokenizer.json: model.end_of_word_suffix"));
+  EXPECT_THAT(ErrorOf(With("/model/dropout", "0.1")), HasSubstr("model.dropout"));
+  EXPECT_EQ(ErrorOf(With("/model/dropout", "null")), "OK");
+  EXPECT_EQ(ErrorOf(With("/model/end_of_word_suffix", "\"\"")), "OK");
+}
+
+TEST(TokenizerJson, PreTokenizers) {
+  const auto data = Parse(With("/pre_tokenizer", R"({"type":"Sequence","pretokenizers":[
+    {"type":"Split","pattern":{"Regex":"\\d+"},"behavior":"Removed","invert":true},
+    {"type":"Split","pattern":{"String":" "},"behavior":"MergedWithNext","invert":false},
+    {"type":"Digits","individual_digits":true},{"type":"WhitespaceSplit"},{"type":"Punctuation"},
+    {"type":"Whitespace"},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]})")
+                              .dump());
+  ASSERT_TRUE(data.ok()) << data.status();
+  const auto& steps = data->pre_tokenizer;
+  ASSERT_EQ(steps.size(), 7u);
+  EXPECT_EQ(steps[0].pattern, "\\d+");
+  EXPECT_TRUE(steps[0].invert && steps[0].pattern_is_regex);
+  EXPECT_EQ(steps[0].behavior, "Removed");
+  EXPECT_FALSE(steps[1].pattern_is_regex);
+  EXPECT_TRUE(steps[2].kind == Kind::kDigits && steps[2].individual_digits);
+  EXPECT_EQ(steps[3].kind, Kind::kWhitespaceSplit);
+  EXPECT_EQ(steps[4].kind, Kind::kPunctuation);
+  EXPECT_EQ(steps[5].kind, Kind::kSplit);
+  EXPECT_TRUE(steps[6].kind == Kind::kByteLevel && !steps[6].use_regex && !steps[6].add_prefix_space);
+  EXPECT_THAT(ErrorOf(With("/pre_tokenizer", R"({"type":"Metaspace"})")),
+              HasSubstr("UNIMPLEMENTED: tokenizer.json: pre_tokenizer.type: Metaspace"));
+  EXPECT_THAT(
+      ErrorOf(With("/pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"x"},"behavior":"Eaten"})")),
+      HasSubstr("behavior"));
+  EXPECT_THAT(ErrorOf(With("/pre_tokenizer", R"({"type":"Split","behavior":"Isolated"})")),
+              HasSubstr("pattern"));
+  EXPECT_THAT(ErrorOf(With("/pre_tokenizer", R"({"type":"Sequence"})")),
+              HasSubstr("pre_tokenizer.pretokenizers: not a list"));
+  EXPECT_THAT(ErrorOf(With("/pre_tokenizer", "[]")),
+              HasSubstr("INVALID_ARGUMENT: tokenizer.json: pre_tokenizer: not an object"));
+}
+
+TEST(TokenizerJson, Normalizers) {
+  EXPECT_TRUE(Parse(With("/normalizer", R"({"type":"NFC"})").dump())->nfc);
+  const auto two =
+      Parse(With("/normalizer", R"({"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Lowercase"}]})")
+                .dump());
+  ASSERT_TRUE(two.ok());
+  EXPECT_TRUE(two->nfkc && two->lowercase && !two->nfc);
+  EXPECT_EQ(ErrorOf(With("/normalizer", R"({"type":"Sequence","normalizers":[]})")), "OK");
+  EXPECT_THAT(ErrorOf(With("/normalizer", R"({"type":"Replace"})")),
+              HasSubstr("UNIMPLEMENTED: tokenizer.json: normalizer.type: Replace"));
+}
+
+TEST(TokenizerJson, PostProcessors) {
+  const char* llama3 = R"({"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing",
+    "single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"<e>"}}],
+    "pair":[],"special_tokens":{"<s>":{"id":"<s>","ids":[3],"tokens":["<s>"]},"<e>":{"ids":[4,5]}}}]})";
+  const auto data = Parse(With("/post_processor", llama3).dump());
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_THAT(data->post_processor.prefix_ids, ElementsAre(3));
+  EXPECT_THAT(data->post_processor.suffix_ids, ElementsAre(4, 5));
+  const auto roberta = Parse(
+      With("/post_processor", R"({"type":"RobertaProcessing","sep":["</s>",2],"cls":["<s>",0]})").dump());
+  ASSERT_TRUE(roberta.ok()) << roberta.status();
+  EXPECT_THAT(roberta->post_processor.prefix_ids, ElementsAre(0));
+  for (const char* bad :
+       {R"({"type":"TemplateProcessing"})", R"({"type":"TemplateProcessing","single":[]})",
+        R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}},{"Sequence":{}}]})",
+        R"({"type":"TemplateProcessing","single":[{"Sequence":{}},{"Sequence":{}}]})",
+        R"({"type":"BertProcessing","cls":["a",-1],"sep":["b",1]})"}) {
+    EXPECT_THAT(ErrorOf(With("/post_processor", bad)),
+                HasSubstr("INVALID_ARGUMENT: tokenizer.json: post_processor"))
+        << bad;
+  }
+}
+
+TEST(TokenizerJson, AddedTokens) {
+  EXPECT_THAT(ErrorOf(With("/added_tokens", R"([{"id":1000000000,"content":"x"}])")),
+              HasSubstr("id 1000000000 is far outside"));
+  EXPECT_THAT(ErrorOf(With("/added_tokens", R"([{"content":"x"}])")), HasSubstr("added_tokens"));
+  EXPECT_THAT(ErrorOf(With("/added_tokens", R"([{"id":1,"content":2}])")),
+              HasSubstr("added_tokens.content: not a string"));
+  EXPECT_THAT(ErrorOf(With("/added_tokens", R"({"a":1})")), HasSubstr("added_tokens: not a list"));
+}
+
+TEST(TokenizerJson, EveryTruncationIsAnError) {
+  const std::string good = Minimal().dump();
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_THAT(Parse(good.substr(0, size)).status().ToString(),
+                HasSubstr("INVALID_ARGUMENT: tokenizer.json: "))
+        << size;
+  }
+  EXPECT_THAT(Parse("{}").status().ToString(), HasSubstr("model is missing"));
+  EXPECT_THAT(Parse("{\"model\":{}}").status().ToString(), HasSubstr("vocab or merges are missing"));
+}
+
+class TokenizerDirectory : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, const std::string& text) { WriteFile(directory_ + "/" + name, text); }
+  std::string directory_ = MakeTempDir();
+};
+
+TEST_F(TokenizerDirectory, ConfigBesideTheTokenizer) {
+  Write("tokenizer.json", Minimal().dump());
+  Write("tokenizer_config.json",
+        R"({"bos_token":{"content":"<s>","lstrip":false},"eos_token":"b","pad_token":null,
+    "chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}],"add_bos_token":true,
+    "added_tokens_decoder":{"3":{"content":"<s>"},"4":{"content":"<x>","special":true}}})");
+  Write("special_tokens_map.json", R"({"eos_token":"a","unk_token":{"content":"a"}})");
+  auto data = ReadHfTokenizer(directory_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->bos_token, "<s>");
+  EXPECT_EQ(data->eos_token, "b");  // the map only fills what the config leaves open
+  EXPECT_EQ(data->unk_token_text, "a");
+  EXPECT_EQ(data->pad_token, "");
+  EXPECT_EQ(data->chat_template, "D");
+  EXPECT_TRUE(data->add_bos_token);
+  ASSERT_EQ(data->added_tokens.size(), 2u);
+  EXPECT_EQ(data->added_tokens[1].content, "<x>");
+  Write("chat_template.jinja", "J");
+  data = ReadHfTokenizer(directory_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->chat_template, "J");
+}
+
+TEST_F(TokenizerDirectory, DamagedConfig) {
+  Write("tokenizer.json", Minimal().dump());
+  for (const char* bad :
+       {"{", "[]", R"({"bos_token":1})", R"({"chat_template":3})", R"({"chat_template":["x"]})",
+        R"({"added_tokens_decoder":{"x":{}}})", R"({"added_tokens_decoder":{"999999999":{"content":"x"}}})",
+        R"({"add_bos_token":"yes"})"}) {
+    Write("tokenizer_config.json", bad);
+    const std::string error = ReadHfTokenizer(directory_).status().ToString();
+    EXPECT_THAT(error, HasSubstr("INVALID_ARGUMENT: tokenizer_config.json: ")) << bad;
+  }
+  Write("tokenizer_config.json", "{}");
+  Write("chat_template.jinja", "\xFF");
+  EXPECT_EQ(ReadHfTokenizer(directory_).status().ToString(),
+            "INVALID_ARGUMENT: chat_template.jinja: not valid UTF-8");
+}
+
+TEST_F(TokenizerDirectory, VocabAndMerges) {
+  Write("vocab.json", R"({"<s>":0,"a":1,"b":2,"ab":3,"</s>":4})");
+  Write("merges.txt", "#version: 0.2\na b\r\n\n# a\n");
+  Write("tokenizer_config.json",
+        R"({"bos_token":"</s>","eos_token":"</s>","pad_token":"<s>","add_bos_token":true})");
+  const auto data = ReadHfTokenizer(directory_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->tokens.size(), 5u);
+  EXPECT_THAT(data->merges, ElementsAre(std::make_pair("a", "b"), std::make_pair("#", "a")));
+  EXPECT_THAT(data->post_processor.prefix_ids, ElementsAre(4));
+  ASSERT_EQ(data->added_tokens.size(), 2u);
+  EXPECT_EQ(data->added_tokens[0].content, "</s>");
+  ASSERT_EQ(data->pre_tokenizer.size(), 1u);
+  EXPECT_TRUE(data->pre_tokenizer[0].use_regex);
+  Write("merges.txt", "#version: 0.2\na b\nab\n");
+  EXPECT_EQ(ReadHfTokenizer(directory_).status().ToString(),
+            "INVALID_ARGUMENT: merges.txt: line 3 is not two tokens with a space between them");
+}
+
+TEST_F(TokenizerDirectory, NoTokenizer) {
+  EXPECT_TRUE(absl::IsNotFound(ReadHfTokenizer(directory_).status()));
+}
+
+}  // namespace
+}  // namespace somnus

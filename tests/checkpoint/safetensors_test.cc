@@ -1,0 +1,200 @@
+#include "checkpoint/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/checkpoint/writers.h"
+
+namespace somnus {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status Parse(const std::string& bytes, TensorTable* tensors) {
+  return ReadSafetensors(*MappedFile::Borrow("m.safetensors", bytes), nullptr, tensors);
+}
+
+std::string ErrorOf(const std::string& bytes) {
+  TensorTable tensors;
+  const absl::Status status = Parse(bytes, &tensors);
+  return status.ok() ? "no error" : status.ToString();
+}
+
+// A header with one tensor of the given fields over 16 bytes of data.
+std::string OneTensor(const std::string& fields) {
+  return SafetensorsFile("{\"t\":{" + fields + "}}", std::string(16, 'x'));
+}
+
+TEST(Safetensors, ReadsNamesShapesAndData) {
+  const std::string bytes = SafetensorsOf({{"a", {2, 3}}, {"scalar", {}}, {"empty", {0, 5}}, {"b", {4}}});
+  TensorTable tensors;
+  ASSERT_TRUE(Parse(bytes, &tensors).ok());
+  ASSERT_EQ(tensors.All().size(), 4u);
+  const TensorInfo* b = tensors.Find("b");
+  ASSERT_NE(b, nullptr);
+  EXPECT_EQ(b->shape, std::vector<int64_t>{4});
+  EXPECT_EQ(b->bytes, 16u);
+  float first = 0;
+  std::memcpy(&first, b->data, sizeof(first));
+  EXPECT_EQ(first, 7.0f);
+  EXPECT_EQ(tensors.Find("c"), nullptr);
+}
+
+TEST(Safetensors, MetadataPaddingAndOrderDoNotMatter) {
+  const std::string header =
+      R"({"__metadata__":{"format":"pt"},"b":{"data_offsets":[4,8],"shape":[1],"dtype":"F32"},)"
+      R"("a":{"dtype":"F16","shape":[2,1],"data_offsets":[0,4]}}    )";
+  TensorTable tensors;
+  ASSERT_TRUE(Parse(SafetensorsFile(header, "01234567"), &tensors).ok());
+  EXPECT_EQ(tensors.Find("a")->type, StorageType::kF16);
+}
+
+TEST(Safetensors, EveryTruncationIsAnError) {
+  const std::string bytes = SafetensorsOf({{"a", {2, 3}}, {"b", {4}}});
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const std::string error = ErrorOf(bytes.substr(0, size));
+    EXPECT_THAT(error, HasSubstr("INVALID_ARGUMENT: m.safetensors: ")) << size;
+  }
+  EXPECT_THAT(ErrorOf(bytes + "x"), HasSubstr("1 bytes follow the last tensor"));
+}
+
+TEST(Safetensors, NamesTensorAndReason) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("dtype":"F32","shape":[4],"data_offsets":[0,12])", "tensor t: F32 of shape [4] takes 16 bytes"},
+      {R"("dtype":"F32","shape":[3],"data_offsets":[4,16])",
+       "begins at byte 4, the one before ends at 0 (hole)"},
+      {R"("dtype":"F32","shape":[5],"data_offsets":[0,20])", "tensor t: data ends at byte 20 of 16"},
+      {R"("dtype":"F32","shape":[-1],"data_offsets":[0,16])", "tensor t: bad shape [-1]"},
+      {R"("dtype":"F32","shape":[4],"data_offsets":[16,0])", "are not a range"},
+      {R"("dtype":"F32","shape":[4],"data_offsets":[-16,0])", "are not a range"},
+      {R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,16])", "bad shape"},
+      {R"("dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,16])", "bad shape"},
+      {R"("dtype":"F32","shape":[1,1,1,1,1,1,1,1,4],"data_offsets":[0,16])", "too many numbers"},
+      {R"("dtype":"F31","shape":[4],"data_offsets":[0,16])", "tensor t: unknown dtype F31"},
+      {R"("dtype":"F32","shape":[4])", "is missing"},
+      {R"("shape":[4],"data_offsets":[0,16])", "is missing"},
+      {R"("dtype":"F32","data_offsets":[0,16])", "is missing"},
+      {R"("dtype":"F32","shape":[4],"data_offsets":[0])", "is missing"},
+      {R"("dtype":"F32","shape":[4],"data_offsets":[0,16,32])", "too many numbers"},
+      {R"("dtype":"F32","shape":[4.0],"data_offsets":[0,16])", "expected an integer"},
+      {R"("dtype":"F32","shape":"4","data_offsets":[0,16])", "expected '['"},
+      {R"("dtype":"F32","shape":[4],"data_offsets":[0,16],"x":1)", "unknown key x"},
+      {R"("dtype":"F32","dtype":"F32","shape":[4],"data_offsets":[0,16])", "key dtype twice"},
+      {R"("dtype":"F32","shape":[99999999999999999999],"data_offsets":[0,16])", "64 bits"},
+  };
+  for (const auto& [fields, reason] : cases) {
+    const std::string error = ErrorOf(OneTensor(fields));
+    EXPECT_THAT(error, HasSubstr(reason)) << fields;
+    EXPECT_THAT(error, HasSubstr("m.safetensors")) << fields;
+  }
+}
+
+TEST(Safetensors, RefusesOverlapsAndDuplicates) {
+  const std::string entry = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  const std::string data(12, 'x');
+  EXPECT_THAT(ErrorOf(SafetensorsFile("{\"a\":" + entry + ",\"a\":" + entry + "}", data)),
+              HasSubstr("tensor a is there more than once"));
+  EXPECT_THAT(ErrorOf(SafetensorsFile(
+                  "{\"a\":" + entry + R"(,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", data)),
+              HasSubstr("tensor b: data begins at byte 4, the one before ends at 8 (overlap)"));
+}
+
+TEST(Safetensors, LengthsOfTheHeaderAreChecked) {
+  for (const uint64_t length :
+       {uint64_t{9}, uint64_t{100'000'000}, uint64_t{100'000'001}, ~uint64_t{0}, ~uint64_t{7}}) {
+    EXPECT_THAT(ErrorOf(Encode(length) + "{}      "), HasSubstr("m.safetensors: header of")) << length;
+  }
+  EXPECT_THAT(ErrorOf(SafetensorsFile("[]", "")), HasSubstr("header"));
+  EXPECT_THAT(ErrorOf(SafetensorsFile("{} x", "")), HasSubstr("something follows"));
+}
+
+TEST(Safetensors, UnusableTypesAreErrorsOnlyWhereTheyAreNeeded) {
+  const std::string header = R"({"ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
+                             R"("w":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})";
+  TensorTable tensors;
+  ASSERT_TRUE(Parse(SafetensorsFile(header, std::string(12, 'x')), &tensors).ok());
+  EXPECT_TRUE(tensors.Expect("w", {1}).ok());
+  EXPECT_EQ(tensors.Expect("ids", {1}).ToString(),
+            "UNIMPLEMENTED: m.safetensors: tensor ids has type I64, which is not supported");
+  EXPECT_THAT(tensors.Expect("w", {2}).ToString(),
+              HasSubstr("tensor w has shape [1], the configuration asks for [2]"));
+  EXPECT_THAT(tensors.Expect("v", {2}).ToString(), HasSubstr("tensor v is missing"));
+}
+
+TEST(Safetensors, FlippedBitsNeverCrash) {
+  const std::string good = SafetensorsOf({{"layer.weight", {2, 3}}, {"bias", {4}}});
+  const size_t header = good.size() - 40;
+  int refused = 0;
+  for (size_t bit = 0; bit < header * 8; ++bit) {
+    std::string bytes = good;
+    bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    refused += ErrorOf(bytes) != "no error";
+  }
+  EXPECT_GT(refused, static_cast<int>(header * 4));  // flips inside names are harmless
+}
+
+class Shards : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, const std::string& bytes) { WriteFile(directory_ + "/" + name, bytes); }
+  void Index(const std::string& weight_map) {
+    Write("model.safetensors.index.json",
+          "{\"metadata\":{\"total_size\":1},\"weight_map\":" + weight_map + "}");
+  }
+  std::string Read() {
+    tensors_ = TensorTable();
+    return ReadSafetensorsDirectory(directory_, &tensors_).ToString();
+  }
+
+  std::string directory_ = MakeTempDir();
+  TensorTable tensors_;
+};
+
+TEST_F(Shards, AreReadByTheIndex) {
+  Write("one.safetensors", SafetensorsOf({{"a", {2}}, {"unlisted", {1}}}));
+  Write("two.safetensors", SafetensorsOf({{"b", {3}}}));
+  Write("extra.safetensors", "not looked at");
+  Index(R"({"a":"one.safetensors","b":"two.safetensors"})");
+  EXPECT_EQ(Read(), "OK");
+  EXPECT_EQ(tensors_.All().size(), 2u);
+  EXPECT_EQ(tensors_.Find("b")->file, "two.safetensors");
+}
+
+TEST_F(Shards, MissingOrIncompleteOnesAreNamed) {
+  Write("one.safetensors", SafetensorsOf({{"a", {2}}}));
+  Index(R"({"a":"one.safetensors","b":"two.safetensors"})");
+  EXPECT_THAT(Read(), HasSubstr("shard two.safetensors, which holds tensor b, is missing"));
+  Write("two.safetensors", SafetensorsOf({{"c", {2}}}));
+  EXPECT_THAT(Read(), HasSubstr("two.safetensors: tensor b, which the index says is here, is missing"));
+  Write("two.safetensors", SafetensorsOf({{"b", {2}}}).substr(0, 40));
+  EXPECT_THAT(Read(), HasSubstr("INVALID_ARGUMENT: two.safetensors: header of"));
+}
+
+TEST_F(Shards, TheIndexCannotReachOutOfTheDirectory) {
+  for (const char* shard : {"../m.safetensors", "/etc/passwd", "a/b", "..", ".", "", R"(x\u0000y)"}) {
+    Index(absl::StrCat("{\"a\":\"", shard, "\"}"));
+    EXPECT_THAT(Read(), HasSubstr("not a plain file name")) << shard;
+  }
+}
+
+TEST_F(Shards, DamagedIndexes) {
+  for (const char* weight_map : {"[]", "{\"a\":1}", "{\"a\":\"x\"", R"({"a":"x","a":"x"})", "null"}) {
+    Index(weight_map);
+    EXPECT_THAT(Read(), HasSubstr("INVALID_ARGUMENT: model.safetensors.index.json: ")) << weight_map;
+  }
+  Write("model.safetensors.index.json", "{}");
+  EXPECT_THAT(Read(), HasSubstr("weight_map is missing"));
+}
+
+TEST_F(Shards, NothingToRead) {
+  EXPECT_EQ(Read(),
+            "NOT_FOUND: neither model.safetensors nor model.safetensors.index.json is in the directory");
+  std::filesystem::create_directory(directory_ + "/model.safetensors");
+  EXPECT_EQ(Read(), "INVALID_ARGUMENT: model.safetensors: not a regular file");
+}
+
+}  // namespace
+}  // namespace somnus
