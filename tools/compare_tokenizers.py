@@ -116,6 +116,18 @@ def compare(binary, directory, args):
     return not bad
 
 
+def write_golden(path, directory, args):
+    """Short strings only, each with its ids and what they decode to."""
+    tokenizer = Tokenizer.from_file(directory + "/tokenizer.json")
+    specials = [t.content for t in tokenizer.get_added_tokens_decoder().values()]
+    strings = [s for s in make_strings(args.count * 4, args.seed, specials) if len(s) < 120][-args.count:]
+    with open(path, "w", encoding="utf-8") as file:
+        for text in strings:
+            ids = tokenizer.encode(text).ids
+            line = {"text": text, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=True)}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("directories", nargs="+")
@@ -123,7 +135,11 @@ def main():
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=10)
+    parser.add_argument("--golden", help="write this file for the one directory instead of comparing")
     args = parser.parse_args()
+    if args.golden:
+        write_golden(args.golden, args.directories[0], args)
+        return 0
     results = [compare(args.binary, directory, args) for directory in args.directories]
     return 0 if all(results) else 1
 
