@@ -19,7 +19,7 @@
 
 namespace somnus {
 
-LeaveSignal::LeaveSignal(pid_t parent, absl::Duration term_grace) : term_grace_(term_grace) {
+LeaveSignal::LeaveSignal(pid_t parent) {
   signal(SIGPIPE, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
@@ -75,10 +75,11 @@ std::optional<LeaveSignal::Reason> LeaveSignal::ReadSignal() {
   signalfd_siginfo info;
   if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
   const std::string name = strsignal(static_cast<int>(info.ssi_signo));
-  if (term_deadline_ != absl::InfiniteFuture() || term_grace_ <= absl::ZeroDuration()) return Reason{0, name};
+  const absl::Duration grace = absl::Milliseconds(term_grace_ms_.load());
+  if (term_deadline_ != absl::InfiniteFuture() || grace <= absl::ZeroDuration()) return Reason{0, name};
   LogInfo("{}: waiting up to {} for the coordinator to finish; once more leaves at once", name,
-          absl::FormatDuration(term_grace_));
-  term_deadline_ = absl::Now() + term_grace_;
+          absl::FormatDuration(grace));
+  term_deadline_ = absl::Now() + grace;
   return std::nullopt;
 }
 

@@ -3,6 +3,8 @@
 
 #include <sys/types.h>
 
+#include <atomic>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -14,15 +16,18 @@ namespace somnus {
 class LeaveSignal {
  public:
   // Blocks SIGTERM and SIGINT for this thread and all to come, ignores SIGPIPE. `parent`: leave when that
-  // process is gone (already gone counts); 0: do not watch. `term_grace`: how long a first SIGTERM or SIGINT
-  // waits for somebody else's reason; a second one does not.
-  LeaveSignal(pid_t parent, absl::Duration term_grace);
+  // process is gone (already gone counts); 0: do not watch.
+  explicit LeaveSignal(pid_t parent);
   ~LeaveSignal();
   LeaveSignal(const LeaveSignal&) = delete;
   LeaveSignal& operator=(const LeaveSignal&) = delete;
 
   // From any thread; the first one counts.
   void Leave(int exit_code, const std::string& reason);
+
+  // From now on a first SIGTERM or SIGINT only starts a time of `grace`, for somebody else's reason to come;
+  // a second one ends it. Until then, and with zero, the first one counts.
+  void WaitAfterTerm(absl::Duration grace) { term_grace_ms_ = absl::ToInt64Milliseconds(grace); }
 
   struct Reason {
     int exit_code;
@@ -34,7 +39,7 @@ class LeaveSignal {
   std::optional<Reason> HandleEvents(int timeout_ms);
   std::optional<Reason> ReadSignal();
 
-  const absl::Duration term_grace_;
+  std::atomic<int64_t> term_grace_ms_{0};
   absl::Time term_deadline_ = absl::InfiniteFuture();
   int signal_fd_, parent_fd_ = -1;
   int pipe_[2];  // carries the address of a Reason, which Wait takes over

@@ -69,6 +69,9 @@ std::string SpawnToken() {
   return value == nullptr ? "" : value;
 }
 
+// By the coordinator itself, which ends it by SIGTERM; others get that signal from a cluster manager.
+bool WasSpawned() { return !SpawnToken().empty(); }
+
 absl::Status CheckFlags() {
   const std::string device = absl::GetFlag(FLAGS_device);
   if (absl::GetFlag(FLAGS_coordinator).empty()) {
@@ -167,6 +170,7 @@ absl::StatusOr<int> Run(LeaveSignal* leave) {
       return;
     }
     LogDebug("registered as {} at {}", request.worker_id(), request.address());
+    if (!WasSpawned()) leave->WaitAfterTerm(absl::Seconds(absl::GetFlag(FLAGS_term_grace_s)));
     link->StartHeartbeats(
         [&worker](v1::HeartbeatRequest* beat) {
           beat->set_last_step_id(worker.last_step_id());
@@ -213,9 +217,7 @@ int Main(int argc, char** argv) {
   }
   if (const int nice = absl::GetFlag(FLAGS_nice); nice != 0) setpriority(PRIO_PROCESS, 0, nice);
 
-  const bool spawned = !SpawnToken().empty();
-  LeaveSignal leave(spawned ? getppid() : 0,
-                    spawned ? absl::ZeroDuration() : absl::Seconds(absl::GetFlag(FLAGS_term_grace_s)));
+  LeaveSignal leave(WasSpawned() ? getppid() : 0);
   const absl::StatusOr<int> code = Run(&leave);
   if (code.ok()) return *code;
   LogError("{}", std::string(code.status().message()));

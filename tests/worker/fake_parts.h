@@ -1,0 +1,134 @@
+#pragma once
+// A model for tests of the worker: a byte pattern as weights, tokens that count up, and failures on demand.
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "worker/worker.h"
+
+namespace somnus {
+
+// What the test sees and steers. Touched by the runner thread and, between calls, by the test.
+struct FakeModelControl {
+  absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error;
+  int reloads = 0, resets = 0, steps = 0;
+  absl::Notification* hold_step = nullptr;  // the next step waits for it
+  uint8_t* weights = nullptr;
+  uint8_t* kv_cache = nullptr;
+};
+
+class FakeCheckpoint : public Checkpoint {
+ public:
+  const ModelConfig& config() const override { return config_; }
+  absl::StatusOr<TokenizerData> ReadTokenizer() const override { return absl::UnimplementedError("fake"); }
+  const TensorInfo* Find(absl::string_view) const override { return nullptr; }
+  std::vector<const TensorInfo*> Tensors() const override { return {}; }
+  absl::Status ReadRows(const TensorInfo&, int64_t, int64_t, int64_t, int64_t, float*) const override {
+    return absl::UnimplementedError("fake");
+  }
+
+ private:
+  ModelConfig config_;
+};
+
+class FakeRunner : public ModelRunner {
+ public:
+  static constexpr int64_t kBytes = 4 << 20;
+
+  FakeRunner(FakeModelControl* control, SleepableAllocator* allocator, Communicator* communicator)
+      : control_(control), allocator_(allocator), communicator_(communicator) {}
+  ~FakeRunner() override {
+    for (void* data : {weights_, workspace_, kv_cache_}) {
+      if (data != nullptr) allocator_->Free(data).IgnoreError();
+    }
+  }
+
+  absl::Status Init(const Progress& progress) {
+    weights_ = allocator_->Allocate("weights", kBytes).value();
+    workspace_ = allocator_->Allocate("workspace", kBytes).value();
+    control_->weights = static_cast<uint8_t*>(weights_);
+    for (int i = 1; i <= 4; ++i) progress(i * kBytes / 4, kBytes);
+    memset(weights_, 7, kBytes);
+    return control_->load_error;
+  }
+
+  int64_t kv_block_bytes() const override { return 1 << 16; }
+  absl::Status Profile() override { return absl::OkStatus(); }
+  absl::Status AllocateKvCache(int32_t num_blocks) override {
+    if (!control_->kv_error.ok()) return control_->kv_error;
+    kv_cache_ = allocator_->Allocate("kv_cache", num_blocks * kv_block_bytes()).value();
+    control_->kv_cache = static_cast<uint8_t*>(kv_cache_);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request) override {
+    if (control_->hold_step != nullptr) std::exchange(control_->hold_step, nullptr)->WaitForNotification();
+    if (!control_->execute_error.ok()) return control_->execute_error;
+    ++control_->steps;
+    float one = 1;
+    if (absl::Status status = communicator_->AllReduceSum(&one, 1); !status.ok()) return status;
+    memset(kv_cache_, 1, 64);
+    v1::StepReply reply;
+    reply.add_tokens()->set_token_id(static_cast<int32_t>(request.step_id()) +
+                                     static_cast<uint8_t*>(weights_)[kBytes - 1]);
+    return reply;
+  }
+  absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
+    ++control_->reloads;
+    if (!control_->reload_error.ok()) return control_->reload_error;
+    memset(weights_, 7, kBytes);
+    return absl::OkStatus();
+  }
+  absl::Status ResetAfterWake() override {
+    ++control_->resets;
+    return control_->reset_error;
+  }
+
+ private:
+  FakeModelControl* const control_;
+  SleepableAllocator* const allocator_;
+  Communicator* const communicator_;
+  void *weights_ = nullptr, *workspace_ = nullptr, *kv_cache_ = nullptr;
+};
+
+inline WorkerParts FakeParts(FakeModelControl* control) {
+  WorkerParts parts;
+  parts.open_checkpoint = [control](const std::string&) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
+    if (!control->open_error.ok()) return control->open_error;
+    return std::make_unique<FakeCheckpoint>();
+  };
+  parts.load_runner =
+      [control](const Checkpoint&, const ModelRunnerOptions&, Device*, Communicator* communicator,
+                SleepableAllocator* allocator,
+                const ModelRunner::Progress& progress) -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
+    auto runner = std::make_unique<FakeRunner>(control, allocator, communicator);
+    if (absl::Status status = runner->Init(progress); !status.ok()) return status;
+    return runner;
+  };
+  return parts;
+}
+
+inline v1::LoadModelRequest LoadRequest(int rank = 0, int world_size = 1, const std::string& group = "") {
+  v1::LoadModelRequest request;
+  request.set_model_path("fake");
+  request.set_dtype(v1::DTYPE_FLOAT32);
+  request.mutable_parallel()->set_rank(rank);
+  request.mutable_parallel()->set_world_size(world_size);
+  request.mutable_parallel()->set_group_name(group);
+  request.set_max_num_seqs(4);
+  request.set_max_num_batched_tokens(64);
+  request.set_max_model_len(128);
+  request.set_block_size(16);
+  return request;
+}
+
+inline v1::KvCacheConfig KvConfig(int num_blocks = 64) {
+  v1::KvCacheConfig config;
+  config.set_block_size(16);
+  config.set_num_blocks(num_blocks);
+  config.set_dtype(v1::DTYPE_FLOAT32);
+  return config;
+}
+
+}  // namespace somnus

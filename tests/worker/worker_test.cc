@@ -1,0 +1,276 @@
+// The lifecycle of one rank: which call is legal when, what sleep keeps, what an error leaves behind.
+
+#include "worker/worker.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/worker/fake_parts.h"
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kTagBytes = FakeRunner::kBytes;
+
+class WorkerTest : public testing::Test {
+ protected:
+  WorkerTest() : worker_({.num_threads = 1}, FakeParts(&control_)) {}
+
+  void Load() {
+    ASSERT_TRUE(worker_.LoadModel(LoadRequest(), [](int64_t, int64_t) {}).ok());
+  }
+  void MakeAwake() {
+    Load();
+    ASSERT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
+  }
+  v1::StepReply Step(int64_t id) {
+    v1::StepRequest request;
+    request.set_step_id(id);
+    v1::StepReply reply;
+    absl::Notification done;
+    worker_.ExecuteAsync(request, [&](v1::StepReply r) {
+      reply = std::move(r);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return reply;
+  }
+  std::string State() { return worker_.GetStatus().state(); }
+  int64_t Resident(const std::string& tag) { return worker_.GetStatus().bytes_by_tag().at(tag); }
+
+  FakeModelControl control_;
+  Worker worker_;
+};
+
+TEST_F(WorkerTest, LoadsAllocatesAndSteps) {
+  EXPECT_EQ(State(), "created");
+  int64_t loaded = 0, total = 0;
+  const auto event = worker_.LoadModel(LoadRequest(), [&](int64_t l, int64_t t) { loaded = l, total = t; });
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(loaded, total);
+  EXPECT_TRUE(event->done());
+  EXPECT_EQ(event->weights_bytes(), kTagBytes);
+  EXPECT_EQ(event->kv_block_bytes(), 1 << 16);
+  EXPECT_GT(event->available_kv_bytes(), 0);
+  EXPECT_EQ(State(), "loaded");
+  const auto bytes = worker_.AllocateKvCache(KvConfig(64));
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(*bytes, 64 << 16);
+  EXPECT_EQ(State(), "awake");
+  const v1::StepReply reply = Step(5);
+  EXPECT_EQ(reply.error_code(), 0) << reply.error_message();
+  EXPECT_EQ(reply.step_id(), 5);
+  EXPECT_EQ(reply.tokens(0).token_id(), 12);
+  EXPECT_EQ(worker_.GetStatus().last_step_id(), 5);
+  EXPECT_GT(worker_.GetStatus().rss_bytes(), 0);
+}
+
+TEST_F(WorkerTest, EveryCallInTheWrongStateNamesTheState) {
+  const auto expect = [&](const absl::Status& status, const std::string& state) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_NE(status.message().find("the worker is " + state), std::string::npos) << status;
+  };
+  const auto step_status = [&] {
+    const v1::StepReply reply = Step(1);
+    return absl::Status(static_cast<absl::StatusCode>(reply.error_code()), reply.error_message());
+  };
+  expect(worker_.AllocateKvCache(KvConfig()).status(), "created");
+  expect(worker_.Sleep(1).status(), "created");
+  expect(worker_.WakeUp({}).status(), "created");
+  expect(step_status(), "created");
+  Load();
+  expect(worker_.LoadModel(LoadRequest(), [](int64_t, int64_t) {}).status(), "loaded");
+  expect(worker_.Sleep(1).status(), "loaded");
+  expect(step_status(), "loaded");
+  ASSERT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
+  expect(worker_.AllocateKvCache(KvConfig()).status(), "awake");
+  ASSERT_TRUE(worker_.Sleep(1).ok());
+  expect(step_status(), "asleep");
+  // None of it did any harm.
+  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(Step(1).error_code(), 0);
+}
+
+TEST_F(WorkerTest, BadRequestsAreRefused) {
+  const auto load = [](v1::LoadModelRequest request) {
+    FakeModelControl control;
+    Worker worker({.num_threads = 1}, FakeParts(&control));
+    return worker.LoadModel(request, [](int64_t, int64_t) {}).status();
+  };
+  v1::LoadModelRequest request = LoadRequest();
+  request.set_dtype(v1::DTYPE_UNSPECIFIED);
+  EXPECT_EQ(load(request).message().find("dtype"), 0u);
+  EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(2, 2, "g"))));
+  EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(0, 0))));
+  EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(0, 2, "no/good"))));
+  Load();
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvConfig(1)).status()));
+  v1::KvCacheConfig other = KvConfig();
+  other.set_block_size(8);
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(other).status()));
+  ASSERT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(0).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(3).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.WakeUp({"weigths"}).status()));
+  EXPECT_EQ(State(), "awake");
+}
+
+TEST_F(WorkerTest, LevelOneKeepsWeightsOnly) {
+  MakeAwake();
+  ASSERT_EQ(Step(1).error_code(), 0);
+  const auto freed = worker_.Sleep(1);
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(freed->at("weights"), kTagBytes);
+  EXPECT_EQ(freed->at("kv_cache"), 64 << 16);
+  EXPECT_EQ(State(), "asleep");
+  for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
+  const auto mapped = worker_.WakeUp({});
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(*mapped, *freed);
+  EXPECT_EQ(State(), "awake");
+  EXPECT_EQ(control_.reloads, 0);
+  EXPECT_EQ(control_.resets, 1);
+  EXPECT_EQ(control_.kv_cache[0], 0);  // discarded
+  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
+}
+
+TEST_F(WorkerTest, LevelTwoReadsTheWeightsAgain) {
+  MakeAwake();
+  ASSERT_TRUE(worker_.Sleep(2).ok());
+  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(control_.reloads, 1);
+  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
+}
+
+TEST_F(WorkerTest, LevelOneDeepensToTwo) {
+  MakeAwake();
+  ASSERT_TRUE(worker_.Sleep(1).ok());
+  ASSERT_TRUE(worker_.Sleep(2).ok());
+  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(control_.reloads, 1);
+  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
+}
+
+TEST_F(WorkerTest, WakesByTagAndServesOnlyWhenWhole) {
+  MakeAwake();
+  ASSERT_TRUE(worker_.Sleep(2).ok());
+  const auto weights = worker_.WakeUp({"weights"});
+  ASSERT_TRUE(weights.ok());
+  EXPECT_EQ(weights->size(), 1u);
+  EXPECT_EQ(control_.reloads, 1);
+  EXPECT_EQ(State(), "asleep");
+  EXPECT_EQ(control_.resets, 0);
+  EXPECT_NE(Step(2).error_code(), 0);
+  ASSERT_TRUE(worker_.WakeUp({"kv_cache"}).ok());
+  EXPECT_EQ(State(), "asleep");
+  ASSERT_TRUE(worker_.WakeUp({"workspace"}).ok());
+  EXPECT_EQ(State(), "awake");
+  EXPECT_EQ(control_.reloads, 1);
+  EXPECT_EQ(control_.resets, 1);
+}
+
+TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
+  MakeAwake();
+  EXPECT_TRUE(worker_.WakeUp({})->empty());
+  EXPECT_EQ(control_.resets, 0);
+  ASSERT_TRUE(worker_.Sleep(1).ok());
+  EXPECT_TRUE(worker_.Sleep(1)->empty());
+  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(control_.reloads, 0);
+  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
+}
+
+TEST_F(WorkerTest, FailedWakeUpSleepsOnAndCanBeTriedAgain) {
+  MakeAwake();
+  for (const int level : {1, 2}) {
+    ASSERT_TRUE(worker_.Sleep(level).ok());
+    control_.reload_error = level == 2 ? absl::NotFoundError("file gone") : absl::OkStatus();
+    control_.reset_error = level == 1 ? absl::InternalError("no") : absl::OkStatus();
+    EXPECT_FALSE(worker_.WakeUp({}).ok());
+    EXPECT_EQ(State(), "asleep");
+    for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
+    control_.reload_error = control_.reset_error = absl::OkStatus();
+    ASSERT_TRUE(worker_.WakeUp({}).ok());
+    EXPECT_EQ(Step(2).tokens(0).token_id(), 9) << "level " << level;
+  }
+}
+
+TEST_F(WorkerTest, FailedStepFailsTheWorkerForGood) {
+  MakeAwake();
+  control_.execute_error = absl::DataLossError("slot 3 is not in use");
+  const v1::StepReply reply = Step(1);
+  EXPECT_EQ(reply.error_code(), static_cast<int>(absl::StatusCode::kDataLoss));
+  EXPECT_EQ(reply.error_message(), "slot 3 is not in use");
+  EXPECT_EQ(State(), "failed");
+  control_.execute_error = absl::OkStatus();
+  EXPECT_EQ(Step(2).error_message(), "slot 3 is not in use");
+  EXPECT_EQ(worker_.Sleep(1).status().message(), "slot 3 is not in use");
+  EXPECT_EQ(control_.steps, 0);
+}
+
+TEST_F(WorkerTest, FailedLoadFailsTheWorker) {
+  control_.load_error = absl::InvalidArgumentError("tensor x has a bad shape");
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.LoadModel(LoadRequest(), [](int64_t, int64_t) {}).status()));
+  EXPECT_EQ(State(), "failed");
+}
+
+TEST_F(WorkerTest, TooLargeAKvCacheCanBeTriedSmaller) {
+  Load();
+  control_.kv_error = absl::ResourceExhaustedError("too large");
+  EXPECT_TRUE(absl::IsResourceExhausted(worker_.AllocateKvCache(KvConfig()).status()));
+  EXPECT_EQ(State(), "loaded");
+  control_.kv_error = absl::OkStatus();
+  EXPECT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
+}
+
+TEST_F(WorkerTest, StatusAnswersWhileAStepRuns) {
+  MakeAwake();
+  absl::Notification hold, done;
+  control_.hold_step = &hold;
+  v1::StepRequest request;
+  request.set_step_id(9);
+  worker_.ExecuteAsync(request, [&](v1::StepReply) { done.Notify(); });
+  while (!worker_.step_in_progress()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(worker_.GetStatus().last_step_id(), 9);
+  EXPECT_FALSE(worker_.WaitIdle(absl::Milliseconds(1)));
+  hold.Notify();
+  done.WaitForNotification();
+  EXPECT_TRUE(worker_.WaitIdle(absl::Seconds(10)));
+}
+
+std::string RandomGroup() {
+  std::random_device random;
+  return absl::StrCat("worker-test-", absl::Hex(random()), absl::Hex(random()));
+}
+
+TEST(WorkerGroup, FailureOfOneRankEndsTheOthersStep) {
+  FakeModelControl controls[2];
+  Worker first({.num_threads = 1}, FakeParts(&controls[0])),
+      second({.num_threads = 1}, FakeParts(&controls[1]));
+  const std::string group = RandomGroup();
+  std::thread other([&] {
+    EXPECT_TRUE(second.LoadModel(LoadRequest(1, 2, group), [](int64_t, int64_t) {}).ok());
+    EXPECT_TRUE(second.AllocateKvCache(KvConfig()).ok());
+  });
+  ASSERT_TRUE(first.LoadModel(LoadRequest(0, 2, group), [](int64_t, int64_t) {}).ok());
+  ASSERT_TRUE(first.AllocateKvCache(KvConfig()).ok());
+  other.join();
+  controls[1].execute_error = absl::InternalError("boom");
+  absl::Notification done[2];
+  v1::StepReply replies[2];
+  v1::StepRequest request;
+  request.set_step_id(1);
+  first.ExecuteAsync(request, [&](v1::StepReply r) { replies[0] = r, done[0].Notify(); });
+  second.ExecuteAsync(request, [&](v1::StepReply r) { replies[1] = r, done[1].Notify(); });
+  for (auto& notification : done) notification.WaitForNotification();
+  EXPECT_EQ(replies[0].error_code(), static_cast<int>(absl::StatusCode::kAborted));
+  EXPECT_EQ(replies[0].error_message(), "rank 1 failed: boom");
+  EXPECT_EQ(replies[1].error_message(), "boom");
+}
+
+}  // namespace
+}  // namespace somnus
