@@ -44,6 +44,7 @@ class FrontImpl : public Front {
 
     GrpcServicesOptions options;
     options.version = kVersion;
+    options.api_key = flags_.api_key;
     options.rank_status = std::move(rank_status);
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
     grpc::EnableDefaultHealthCheckService(true);

@@ -3,14 +3,19 @@
 #include <filesystem>
 #include <future>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "checkpoint/checkpoint.h"
 #include "coordinator/engine/engine_loop.h"
+#include "coordinator/front.h"
 #include "coordinator/launch.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/tokenizer/chat_template.h"
+#include "coordinator/tokenizer/tokenizer.h"
 #include "proto/log.h"
-#include "proto/status_macros.h"
+#include "proto/status.h"
 
 namespace somnus {
 namespace {
@@ -40,17 +45,47 @@ absl::StatusOr<int32_t> ResolveMaxModelLen(const Flags& flags, const ModelConfig
                                                  " positions"));
 }
 
+// What turns text into tokens and back.
+struct TextParts {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat_template;
+};
+
+absl::StatusOr<TextParts> ReadText(const Checkpoint& checkpoint, const std::string& path) {
+  absl::StatusOr<TokenizerData> data = checkpoint.ReadTokenizer();
+  if (!data.ok()) return Annotate(data.status(), path);
+  TextParts parts;
+  const std::string source = data->chat_template;
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));
+  parts.tokenizer = *std::move(tokenizer);
+  if (source.empty()) return parts;
+  absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Compile(source);
+  if (chat_template.ok()) {
+    parts.chat_template = *std::move(chat_template);
+  } else {
+    LogWarning("the chat template cannot be used, chat requests will be refused: {}",
+               std::string(chat_template.status().message()));
+  }
+  return parts;
+}
+
 class ServerImpl : public Server {
  public:
   explicit ServerImpl(const Flags& flags) : flags_(flags) {}
-  ~ServerImpl() override { workers_.Stop(); }
+  ~ServerImpl() override { Stop(absl::ZeroDuration()); }
 
   absl::Status Start() override {
     const absl::Time start = absl::Now();
     ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(flags_.model));
     const ModelConfig& config = checkpoint_->config();
     ASSIGN_OR_RETURN(const int32_t max_model_len, ResolveMaxModelLen(flags_, config));
+    name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
+    metrics_ = Metrics::Create(name_, max_model_len);
+    ASSIGN_OR_RETURN(front_, Front::Start(flags_, metrics_, [this] { return RankStatuses(); }));
     RETURN_IF_ERROR(workers_.Start(flags_));
+    std::future<absl::StatusOr<TextParts>> text =
+        std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
     absl::StatusOr<KvPlan> plan = workers_.Load(flags_, config, max_model_len);
     {
       absl::MutexLock lock(&mu_);
@@ -58,9 +93,10 @@ class ServerImpl : public Server {
       if (stop_requested_) return absl::CancelledError("stopped");
     }
     RETURN_IF_ERROR(plan.status());
-    engine_ =
-        std::make_shared<EngineLoop>(MakeEngineOptions(flags_, config, *plan), workers_.executor(), nullptr);
-    LogInfo("ready after {:.2f} s", absl::ToDoubleSeconds(absl::Now() - start));
+    ASSIGN_OR_RETURN(TextParts parts, text.get());
+    Serve(*plan, std::move(parts));
+    LogInfo("serving {} on {}; ready after {:.2f} s", name_, front_->Addresses(),
+            absl::ToDoubleSeconds(absl::Now() - start));
     return absl::OkStatus();
   }
 
@@ -70,10 +106,9 @@ class ServerImpl : public Server {
       mu_.Await(absl::Condition(&stop_requested_));
     }
     const std::string error = engine_->Stats().error;
-    absl::Duration grace = absl::Seconds(flags_.shutdown_timeout_s);
+    const absl::Duration grace = absl::Seconds(flags_.shutdown_timeout_s);
     LogInfo("stopping; open requests have {}", absl::FormatDuration(grace));
-    engine_->DrainAndStop(grace);
-    workers_.Stop();
+    Stop(grace);
     if (!error.empty()) return absl::UnavailableError(absl::StrCat("the engine had failed: ", error));
     return absl::OkStatus();
   }
@@ -86,10 +121,46 @@ class ServerImpl : public Server {
   }
 
  private:
+  void Serve(const KvPlan& plan, TextParts parts) {
+    const ModelConfig& config = checkpoint_->config();
+    CacheConfigInfo cache;
+    cache.block_size = flags_.block_size;
+    cache.num_blocks = plan.num_blocks - 1;
+    cache.enable_prefix_caching = flags_.enable_prefix_caching;
+    metrics_->SetCacheConfig(cache);
+    engine_ = std::make_shared<EngineLoop>(MakeEngineOptions(flags_, config, plan), workers_.executor(),
+                                           metrics_.get());
+    ServedModel model;
+    model.name = name_;
+    model.engine = engine_;
+    model.tokenizer = std::move(parts.tokenizer);
+    model.chat_template = std::move(parts.chat_template);
+    model.config = config;
+    model.generation_defaults = flags_.generation_config;
+    front_->SetModel(model);
+  }
+
+  // Requests first, then connections, then workers.
+  void Stop(absl::Duration grace) {
+    if (engine_ != nullptr) engine_->DrainAndStop(grace);
+    if (front_ != nullptr) front_->Shutdown(absl::Seconds(1));
+    front_.reset();
+    workers_.Stop();
+  }
+
+  // While serving; called by the front, which ends before the workers do.
+  std::vector<v1::RankStatus> RankStatuses() {
+    absl::MutexLock lock(&mu_);
+    return starting_ ? std::vector<v1::RankStatus>() : workers_.RankStatuses();
+  }
+
   const Flags flags_;
+  std::string name_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  std::shared_ptr<Metrics> metrics_;
   WorkerGroup workers_;
   std::shared_ptr<EngineLoop> engine_;  // ends before the workers, whose executor it borrows
+  std::unique_ptr<Front> front_;
   absl::Mutex mu_;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool starting_ ABSL_GUARDED_BY(mu_) = true;

@@ -1,0 +1,218 @@
+#include "coordinator/executor/grpc_executor.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "tests/fakes/fake_worker_service.h"
+
+namespace somnus {
+namespace {
+
+class GrpcExecutorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = "/tmp/somnus_executor_test_XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+  }
+  void TearDown() override {
+    executor_.reset();
+    workers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void Connect(int world_size, absl::Duration blame_grace = absl::Milliseconds(50)) {
+    std::vector<WorkerEndpoint> endpoints;
+    for (int rank = 0; rank < world_size; ++rank) {
+      workers_.push_back(
+          std::make_unique<FakeWorkerService>(FakeWorkerOptions(), directory_ + "/" + std::to_string(rank)));
+      endpoints.push_back({workers_.back()->address(), "host", 70 + rank});
+    }
+    GrpcExecutorOptions options;
+    options.blame_grace = blame_grace;
+    absl::StatusOr<std::unique_ptr<GrpcExecutor>> executor =
+        GrpcExecutor::Connect(std::move(endpoints), options);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    executor_ = *std::move(executor);
+  }
+
+  // Step 1 computes a prompt of three tokens, each later one decodes.
+  v1::StepRequest MakeStep(int64_t step_id) {
+    v1::StepRequest step;
+    step.set_step_id(step_id);
+    if (step_id == 1) {
+      v1::NewSequence* sequence = step.add_new_sequences();
+      for (int32_t token : {1, 2, 3}) sequence->add_token_ids(token);
+      sequence->set_num_prompt_tokens(3);
+      for (int32_t block = 1; block < 10; ++block) sequence->add_block_ids(block);
+      sequence->mutable_sampling()->set_num_logprobs(-1);
+      sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+    }
+    v1::ScheduledSequence* scheduled = step.add_sequences();
+    scheduled->set_num_tokens(step_id == 1 ? 3 : 1);
+    return step;
+  }
+
+  std::string directory_;
+  std::vector<std::unique_ptr<FakeWorkerService>> workers_;
+  std::unique_ptr<GrpcExecutor> executor_;
+};
+
+TEST_F(GrpcExecutorTest, StepsArePipelinedAndAnsweredInOrder) {
+  Connect(3);
+  const std::vector<int32_t> reference = FakeWorker::ReferenceTokens({1, 2, 3}, 20);
+  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  for (int64_t id = 1; id <= 20; ++id) {
+    if (id < 20) ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(id + 1)).ok());
+    const absl::StatusOr<v1::StepReply> reply = executor_->Wait(absl::Minutes(1));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(reply->step_id(), id);
+    EXPECT_EQ(reply->tokens(0).token_id(), reference[id - 1]);
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(executor_->Wait(absl::Seconds(1)).status()));
+  EXPECT_TRUE(executor_->Health().ok());
+}
+
+TEST_F(GrpcExecutorTest, LifecycleReachesEveryRank) {
+  Connect(2);
+  std::vector<std::pair<int64_t, int64_t>> progress;
+  const auto loaded = executor_->LoadModel(v1::LoadModelRequest(), [&](int64_t done, int64_t total) {
+    progress.push_back({done, total});
+  });
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)[0].kv_block_bytes, 10);
+  EXPECT_EQ((*loaded)[1].kv_block_bytes, 11);
+  ASSERT_FALSE(progress.empty());
+  EXPECT_EQ(progress.back(), (std::pair<int64_t, int64_t>(200, 200)));
+  v1::KvCacheConfig config;
+  config.set_num_blocks(33);
+  EXPECT_TRUE(executor_->AllocateKvCache(config).ok());
+  const auto freed = executor_->Sleep(1);
+  ASSERT_TRUE(freed.ok());
+  EXPECT_EQ(freed->at("weights"), 14) << "the sum over ranks";
+  EXPECT_EQ(executor_->WakeUp({"weights"})->at("weights"), 14);
+  const auto statuses = executor_->RankStatuses(absl::Seconds(10));
+  ASSERT_EQ(statuses.size(), 2u);
+  EXPECT_EQ(statuses[1]->state(), "awake");
+  executor_->Shutdown(absl::Seconds(10));
+  EXPECT_EQ(workers_[1]->calls(),
+            (std::vector<std::string>{"load 1/2", "allocate 33", "sleep 1", "wake 1", "shutdown"}));
+}
+
+TEST_F(GrpcExecutorTest, AFailedLoadNamesTheRankAndTheReason) {
+  Connect(2);
+  workers_[1]->FailNextCall(absl::NotFoundError("model.norm.weight"));
+  const absl::Status status = executor_->LoadModel(v1::LoadModelRequest(), [](int64_t, int64_t) {}).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(status.message(), "rank 1 (pid 71): model.norm.weight");
+}
+
+TEST_F(GrpcExecutorTest, SleepAndWakeAreAllOrNothing) {
+  Connect(2);
+  workers_[1]->FailNextCall(absl::InternalError("cannot"));
+  EXPECT_TRUE(absl::IsInternal(executor_->Sleep(2).status()));
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"sleep 2", "wake 0"})) << "woken again";
+  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"sleep 2"}));
+  ASSERT_TRUE(executor_->Sleep(2).ok());
+  workers_[0]->FailNextCall(absl::ResourceExhaustedError("5 MiB missing"));
+  const absl::Status status = executor_->WakeUp({}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(status.message(), "rank 0 (pid 70): 5 MiB missing");
+  EXPECT_EQ(workers_[1]->calls().back(), "sleep 2") << "put back to sleep, at the same level";
+  EXPECT_TRUE(executor_->Health().ok()) << "it can be tried again";
+  EXPECT_TRUE(executor_->WakeUp({}).ok());
+}
+
+TEST_F(GrpcExecutorTest, ARollbackThatFailsIsFinal) {
+  Connect(2);
+  absl::Notification failed;
+  executor_->OnFailure([&](const absl::Status&) { failed.Notify(); });
+  ASSERT_TRUE(executor_->Sleep(1).ok());
+  workers_[0]->FailNextCall(absl::ResourceExhaustedError("no memory"));
+  std::thread spoil([&] {
+    while (workers_[1]->calls().back() != "wake 0") std::this_thread::yield();
+    workers_[1]->Die();
+  });
+  EXPECT_FALSE(executor_->WakeUp({}).ok());
+  spoil.join();
+  failed.WaitForNotification();
+  EXPECT_FALSE(executor_->Health().ok());
+}
+
+TEST_F(GrpcExecutorTest, AFailedStepNamesTheRankAndIsFinal) {
+  Connect(2);
+  workers_[1]->FailStep(2);
+  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(2)).ok());
+  ASSERT_TRUE(executor_->Wait(absl::Minutes(1)).ok());
+  const absl::Status status = executor_->Wait(absl::Minutes(1)).status();
+  EXPECT_TRUE(absl::IsInternal(status));
+  EXPECT_EQ(status.message(), "rank 1 (pid 71) failed step 2: out of luck");
+  EXPECT_EQ(executor_->ExecuteAsync(MakeStep(3)), status);
+  EXPECT_EQ(executor_->Sleep(1).status().message(), status.message());
+  EXPECT_EQ(executor_->Health(), status);
+}
+
+TEST_F(GrpcExecutorTest, AStepDeadlineNamesTheRankThatHangs) {
+  Connect(2);
+  workers_[1]->Hold(true);
+  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  const absl::Status status = executor_->Wait(absl::Milliseconds(100)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_NE(status.message().find("rank 1 (pid 71) did not answer step 1"), absl::string_view::npos)
+      << status;
+}
+
+TEST_F(GrpcExecutorTest, AReportedLossEndsTheWaitAndIsTheReason) {
+  Connect(2, absl::Minutes(1));
+  absl::Notification failed;
+  executor_->OnFailure([&](const absl::Status&) { failed.Notify(); });
+  workers_[0]->Hold(true);
+  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  std::thread reporter(
+      [&] { executor_->ReportLoss(absl::UnavailableError("rank 1 (pid 71) was killed by signal 9")); });
+  const absl::Status status = executor_->Wait(absl::Minutes(5)).status();
+  reporter.join();
+  EXPECT_EQ(status.message(), "rank 1 (pid 71) was killed by signal 9");
+  failed.WaitForNotification();
+}
+
+TEST_F(GrpcExecutorTest, ABrokenConnectionIsNoticedWhileIdle) {
+  Connect(2);
+  absl::Notification failed;
+  absl::Status reason;
+  executor_->OnFailure([&](const absl::Status& status) {
+    reason = status;
+    failed.Notify();
+  });
+  workers_[1]->Die();
+  failed.WaitForNotification();
+  EXPECT_NE(reason.message().find("rank 1 (pid 71)"), absl::string_view::npos) << reason;
+}
+
+TEST_F(GrpcExecutorTest, AWorkerThatDiesInAStepIsNamed) {
+  Connect(2);
+  workers_[1]->Hold(true);
+  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  std::thread killer([&] { workers_[1]->Die(); });
+  const absl::Status status = executor_->Wait(absl::Minutes(5)).status();
+  killer.join();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_NE(status.message().find("rank 1 (pid 71)"), absl::string_view::npos) << status;
+}
+
+TEST_F(GrpcExecutorTest, NobodyThere) {
+  GrpcExecutorOptions options;
+  options.connect_timeout = absl::Milliseconds(50);
+  const absl::Status status =
+      GrpcExecutor::Connect({{"unix:" + directory_ + "/none", "host", 9}}, options).status();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_NE(status.message().find("rank 0 (pid 9)"), absl::string_view::npos) << status;
+}
+
+}  // namespace
+}  // namespace somnus

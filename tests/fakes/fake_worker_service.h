@@ -1,0 +1,150 @@
+#pragma once
+// WorkerService over a FakeWorker, in this process, on a Unix socket of its own: what GrpcExecutor talks to
+// in tests. The scripting methods are thread safe.
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/status.h"
+#include "proto/worker.grpc.pb.h"
+#include "tests/fakes/fake_worker.h"
+
+namespace somnus {
+
+class FakeWorkerService : public v1::WorkerService::Service {
+ public:
+  // `path`: of the socket, at most 100 bytes.
+  FakeWorkerService(const FakeWorkerOptions& options, const std::string& path)
+      : address_("unix:" + path), worker_(options) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeWorkerService() override { Die(); }
+
+  const std::string& address() const { return address_; }
+  // Cuts every connection, as the end of a process does.
+  void Die() {
+    {
+      absl::MutexLock lock(&mu_);
+      held_ = false;
+    }
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+  void Hold(bool held) {
+    absl::MutexLock lock(&mu_);
+    held_ = held;
+  }
+  void FailStep(int64_t step_id) {
+    absl::MutexLock lock(&mu_);
+    failing_step_ = step_id;
+  }
+  // The next lifecycle call (LoadModel, AllocateKvCache, Sleep, WakeUp) answers `error`.
+  void FailNextCall(const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    next_error_ = error;
+  }
+  std::vector<std::string> calls() const {
+    absl::MutexLock lock(&mu_);
+    return calls_;
+  }
+
+  grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
+                         grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
+    const grpc::Status status =
+        Called(absl::StrCat("load ", request->parallel().rank(), "/", request->parallel().world_size()));
+    if (!status.ok()) return status;
+    for (int64_t bytes : {50, 100}) {
+      v1::LoadModelEvent event;
+      event.set_bytes_loaded(bytes);
+      event.set_bytes_total(100);
+      writer->Write(event);
+    }
+    v1::LoadModelEvent last;
+    last.set_done(true);
+    last.set_weights_bytes(100);
+    last.set_kv_block_bytes(10 + request->parallel().rank());
+    last.set_available_kv_bytes(1000);
+    writer->Write(last);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status AllocateKvCache(grpc::ServerContext*, const v1::AllocateKvCacheRequest* request,
+                               v1::AllocateKvCacheResponse*) override {
+    return Called(absl::StrCat("allocate ", request->kv_cache().num_blocks()));
+  }
+
+  grpc::Status Execute(grpc::ServerContext* context,
+                       grpc::ServerReaderWriter<v1::StepReply, v1::StepRequest>* stream) override {
+    v1::StepRequest request;
+    while (stream->Read(&request)) {
+      v1::StepReply reply;
+      {
+        absl::MutexLock lock(&mu_);
+        const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
+        while (!mu_.AwaitWithTimeout(absl::Condition(&released), absl::Milliseconds(20))) {
+          if (context->IsCancelled()) return grpc::Status::CANCELLED;
+        }
+        reply = Answer(request);
+      }
+      stream->Write(reply);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Sleep(grpc::ServerContext*, const v1::WorkerSleepRequest* request,
+                     v1::WorkerSleepResponse* response) override {
+    (*response->mutable_freed_bytes_by_tag())["weights"] = 7;
+    return Called(absl::StrCat("sleep ", request->level()));
+  }
+  grpc::Status WakeUp(grpc::ServerContext*, const v1::WorkerWakeUpRequest* request,
+                      v1::WorkerWakeUpResponse* response) override {
+    (*response->mutable_mapped_bytes_by_tag())["weights"] = 7;
+    return Called(absl::StrCat("wake ", request->tags_size()));
+  }
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
+                         v1::WorkerStatusResponse* response) override {
+    response->set_state("awake");
+    return grpc::Status::OK;
+  }
+  grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest*,
+                        v1::WorkerShutdownResponse*) override {
+    return Called("shutdown");
+  }
+
+ private:
+  grpc::Status Called(const std::string& call) {
+    absl::MutexLock lock(&mu_);
+    calls_.push_back(call);
+    return ToGrpcStatus(std::exchange(next_error_, absl::OkStatus()));
+  }
+  v1::StepReply Answer(const v1::StepRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    absl::StatusOr<v1::StepReply> reply = worker_.Execute(request);
+    if (request.step_id() == failing_step_) reply = absl::InternalError("out of luck");
+    if (reply.ok()) return *std::move(reply);
+    v1::StepReply error;
+    error.set_step_id(request.step_id());
+    error.set_error_code(static_cast<int32_t>(reply.status().code()));
+    error.set_error_message(std::string(reply.status().message()));
+    return error;
+  }
+
+  const std::string address_;
+  mutable absl::Mutex mu_;
+  FakeWorker worker_ ABSL_GUARDED_BY(mu_);
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status next_error_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace somnus

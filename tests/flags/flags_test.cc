@@ -1,0 +1,89 @@
+#include "coordinator/flags.h"
+
+#include <gtest/gtest.h>
+
+namespace somnus {
+namespace {
+
+TEST(FlagsTest, HyphensUnderscoresAndBothWaysOfGivingAValue) {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--model", "m", "--max-num-seqs=7", "--kv-cache-memory", "4GiB",
+                                              "--enable-prefix-caching=false", "--workers=local:3"},
+                                             {"m", "--max_num_seqs", "7", "--kv_cache_memory=4294967296",
+                                              "--no-enable-prefix-caching", "--tensor_parallel_size=3"}}) {
+    const auto flags = ParseFlags(args);
+    ASSERT_TRUE(flags.ok()) << flags.status();
+    EXPECT_EQ(flags->model, "m");
+    EXPECT_EQ(flags->max_num_seqs, 7);
+    EXPECT_EQ(flags->kv_cache_memory, int64_t{4} << 30);
+    EXPECT_FALSE(flags->enable_prefix_caching);
+    EXPECT_TRUE(flags->local_workers);
+    EXPECT_EQ(flags->num_workers, 3);
+  }
+}
+
+TEST(FlagsTest, Defaults) {
+  const auto flags = ParseFlags({"m"});
+  ASSERT_TRUE(flags.ok());
+  EXPECT_EQ(flags->host, "127.0.0.1");
+  EXPECT_EQ(flags->port, 8000);
+  EXPECT_EQ(flags->admin_port, 8001);
+  EXPECT_EQ(flags->grpc_port, 50051);
+  EXPECT_EQ(flags->overlap, 1);
+  EXPECT_TRUE(flags->enable_prefix_caching);
+}
+
+TEST(FlagsTest, Units) {
+  const std::pair<const char*, int64_t> cases[] = {
+      {"1000", 1000}, {"1KiB", 1024}, {"1.5 MiB", 1572864}, {"2GB", 2000000000}, {"3g", int64_t{3} << 30}};
+  for (const auto& [text, bytes] : cases) {
+    const auto flags = ParseFlags({"m", "--kv-cache-memory", text});
+    ASSERT_TRUE(flags.ok()) << text;
+    EXPECT_EQ(flags->kv_cache_memory, bytes) << text;
+  }
+}
+
+TEST(FlagsTest, EveryMistakeNamesItsFlag) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "--model"},
+      {{"m", "n"}, "'n'"},
+      {{"m", "--colour=red"}, "--colour"},
+      {{"m", "-x"}, "-x"},
+      {{"m", "--port"}, "--port: has no value"},
+      {{"m", "--port=70000"}, "--port: '70000'"},
+      {{"m", "--port=8x"}, "--port"},
+      {{"m", "--port=9000", "--grpc-port=9000"}, "--port: 9000 is given twice"},
+      {{"m", "--workers=3"}, "--workers"},
+      {{"m", "--workers=local:0"}, "--workers"},
+      {{"m", "--device=tpu"}, "--device"},
+      {{"m", "--dtype=int4"}, "--dtype"},
+      {{"m", "--kv-cache-memory=lots"}, "--kv-cache-memory"},
+      {{"m", "--kv-cache-memory=-1"}, "--kv-cache-memory"},
+      {{"m", "--kv-cache-memory=0"}, "--kv-cache-memory"},
+      {{"m", "--overlap=2"}, "--overlap"},
+      {{"m", "--no-overlap"}, "--no-overlap"},
+      {{"m", "--enable-prefix-caching=maybe"}, "--enable-prefix-caching"},
+      {{"m", "--max-num-seqs=600"}, "--max-num-batched-tokens"},
+      {{"m", "--shutdown-timeout=nan"}, "--shutdown-timeout"},
+      {{"m", "--log-level=loud"}, "--log-level"},
+      {{"--model="}, "--model"},
+  };
+  for (const auto& [args, expected] : cases) {
+    const auto flags = ParseFlags(args);
+    ASSERT_FALSE(flags.ok()) << expected;
+    EXPECT_NE(flags.status().message().find(expected), absl::string_view::npos) << flags.status();
+    EXPECT_EQ(flags.status().message().find('\n'), absl::string_view::npos) << "one line";
+  }
+}
+
+TEST(FlagsTest, HelpAndVersionNeedNoModelAndHelpKnowsEveryFlag) {
+  EXPECT_TRUE(ParseFlags({"--help"})->help);
+  EXPECT_TRUE(ParseFlags({"-h"})->help);
+  EXPECT_TRUE(ParseFlags({"--version"})->version);
+  for (const char* name : {"--model", "--kv-cache-memory", "--admin-port", "--threads-per-worker"}) {
+    EXPECT_NE(FlagsHelp().find(name), std::string::npos) << name;
+  }
+}
+
+}  // namespace
+}  // namespace somnus

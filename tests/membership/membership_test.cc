@@ -1,0 +1,102 @@
+#include "coordinator/cluster/membership.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace somnus {
+namespace {
+
+MembershipOptions Options(int32_t world_size) {
+  MembershipOptions options;
+  options.world_size = world_size;
+  options.version = "1";
+  options.spawn_token = "secret";
+  options.heartbeat_timeout = absl::Seconds(10);
+  return options;
+}
+
+v1::RegisterRequest Worker(const std::string& id, const std::string& host, int preferred_rank = -1) {
+  v1::RegisterRequest request;
+  request.set_worker_id(id);
+  request.set_host(host);
+  request.set_pid(7);
+  request.set_address("unix:/" + id);
+  request.set_version("1");
+  request.set_spawn_token("secret");
+  if (preferred_rank >= 0) request.set_preferred_rank(preferred_rank);
+  return request;
+}
+
+const absl::Time kNow = absl::FromUnixSeconds(1000);
+
+TEST(MembershipTest, RanksFollowPreferenceHostAndArrival) {
+  Membership membership(Options(5));
+  for (const auto& worker : {Worker("e", "host2"), Worker("d", "host1"), Worker("c", "host1"),
+                             Worker("b", "host9", 1), Worker("a", "host5", 0)}) {
+    ASSERT_TRUE(membership.Register(worker, kNow).ok());
+  }
+  const auto group = membership.WaitForGroup(absl::ZeroDuration());
+  ASSERT_TRUE(group.ok());
+  std::string order;
+  for (const auto& member : *group) order += member.worker_id();
+  EXPECT_EQ(order, "abdce");
+}
+
+TEST(MembershipTest, RefusalsSayWhy) {
+  Membership membership(Options(2));
+  v1::RegisterRequest worker = Worker("a", "host");
+  worker.set_version("2");
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(worker, kNow)));
+  worker = Worker("a", "host");
+  worker.set_spawn_token("guess");
+  EXPECT_TRUE(absl::IsPermissionDenied(membership.Register(worker, kNow)));
+  worker.clear_spawn_token();
+  EXPECT_TRUE(absl::IsPermissionDenied(membership.Register(worker, kNow)));
+  EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("a", "host", 2), kNow)));
+  EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("", "host"), kNow)));
+  EXPECT_EQ(membership.num_members(), 0);
+  ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok());
+  ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok()) << "the same one again";
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Worker("b", "host", 1), kNow)))
+      << "rank 1 is taken";
+  ASSERT_TRUE(membership.Register(Worker("b", "host"), kNow).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Worker("c", "host"), kNow))) << "complete";
+}
+
+TEST(MembershipTest, WaitingEndsWithTheGroupTheTimeoutOrAnInterruption) {
+  Membership late(Options(2));
+  ASSERT_TRUE(late.Register(Worker("a", "host"), kNow).ok());
+  const absl::Status timeout = late.WaitForGroup(absl::Milliseconds(1)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(timeout));
+  EXPECT_NE(timeout.message().find("1 of 2"), absl::string_view::npos);
+  std::thread other([&] { ASSERT_TRUE(late.Register(Worker("b", "host"), kNow).ok()); });
+  EXPECT_TRUE(late.WaitForGroup(absl::Minutes(1)).ok());
+  other.join();
+
+  Membership interrupted(Options(2));
+  std::thread interrupter([&] { interrupted.Interrupt(absl::UnavailableError("rank 1 died")); });
+  EXPECT_EQ(interrupted.WaitForGroup(absl::Minutes(1)).status().message(), "rank 1 died");
+  interrupter.join();
+}
+
+TEST(MembershipTest, ASilentMemberIsNamed) {
+  Membership membership(Options(2));
+  ASSERT_TRUE(membership.Register(Worker("b", "host2"), kNow).ok());
+  ASSERT_TRUE(membership.Register(Worker("a", "host1"), kNow).ok());
+  EXPECT_TRUE(membership.CheckHeartbeats(kNow + absl::Hours(1)).ok())
+      << "before the group is used nobody is missed";
+  ASSERT_TRUE(membership.WaitForGroup(absl::ZeroDuration()).ok());
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_worker_id("a");
+  EXPECT_TRUE(membership.Heartbeat(heartbeat, kNow + absl::Seconds(8)));
+  EXPECT_TRUE(membership.CheckHeartbeats(kNow + absl::Seconds(10)).ok());
+  const absl::Status status = membership.CheckHeartbeats(kNow + absl::Seconds(11));
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_NE(status.message().find("rank 1 (host2, pid 7)"), absl::string_view::npos) << status;
+  heartbeat.set_worker_id("stranger");
+  EXPECT_FALSE(membership.Heartbeat(heartbeat, kNow));
+}
+
+}  // namespace
+}  // namespace somnus
