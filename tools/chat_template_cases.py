@@ -36,6 +36,8 @@ CONVERSATIONS = [
     {"messages": "text"},
     {"messages": [{"role": "system", "content": "only system"}], "tools": None, "add_generation_prompt": False},
 ]
+# Llama 3's template needs bos_token; the last conversations show what its absence does.
+CONVERSATIONS = [{"bos_token": "<|bos|>", "eos_token": "<|eos|>", **c} for c in CONVERSATIONS[:-3]] + CONVERSATIONS[-3:]
 
 # Values that the micro templates see.
 V = {"s": "Hello World", "e": "", "u": "ßtraße ǆ İi ΑΣ 你好 😀", "n": 7, "z": 0, "neg": -7, "f": 2.5, "big": 1e16, "tiny": 1e-5, "t": True, "no": False,

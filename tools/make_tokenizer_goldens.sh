@@ -8,9 +8,9 @@ models=${1:?usage: make_tokenizer_goldens.sh DIRECTORY}
 python=${PYTHON:-python3}
 render=${RENDER_CLI:-bazel-bin/tests/tokenizer/render_cli}
 out=tests/data/tokenizer
-"$python" tools/compare_tokenizers.py --golden $out/tiny.jsonl --count 250 tests/data/tiny/qwen3
+"$python" tools/compare_tokenizers.py --golden $out/tiny.jsonl --count 220 tests/data/tiny/qwen3
 for model in smollm2 qwen3 llama3; do
-  "$python" tools/compare_tokenizers.py --golden $out/$model.jsonl --count 120 "$models/$model"
+  "$python" tools/compare_tokenizers.py --golden $out/$model.jsonl --count 100 "$models/$model"
 done
 "$python" tools/compare_chat_templates.py --binary "$render" --golden $out/templates.jsonl \
   "$models/smollm2" "$models/qwen3" tests/data/tiny/qwen3
