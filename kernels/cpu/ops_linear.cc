@@ -23,20 +23,32 @@ bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
   return dtype == DataType::kF32 || (dtype == DataType::kBF16 && device.kernels().native_bf16);
 }
 
-// x as the kernel wants it: as it is, or as f32 in the workspace.
+// Rows whose distance is a multiple of this share a few sets of the L1 cache and evict each other.
+constexpr int64_t kBadStride = 2048;
+constexpr int64_t kRowsAtBadStride = 8;
+
+// x as the kernel wants it: as it is, or in the workspace as f32 or only with another stride.
 void PrepareX(CpuDevice& device, const TensorView& x, cpu::LinearArgs* args) {
-  if (TakesActAsIs(device, x.dtype)) {
-    args->x = static_cast<const char*>(x.data);
-    args->x_stride = x.stride * ElementBytes(x.dtype);
+  const char* const from = static_cast<const char*>(x.data);
+  const int64_t stride = x.stride * ElementBytes(x.dtype);
+  const bool as_is = TakesActAsIs(device, x.dtype);
+  if (as_is && (x.rows <= kRowsAtBadStride || stride % kBadStride != 0)) {
+    args->x = from;
+    args->x_stride = stride;
     return;
   }
-  args->x = device.workspace();
-  args->x_stride = cpu::LinearRowBytes(x.cols);
+  char* const to = device.workspace();
+  const int64_t bytes = x.cols * ElementBytes(x.dtype);
+  args->x = to;
+  args->x_stride = as_is ? cpu::RoundUp(bytes, 64) + cpu::kSlackBytes : cpu::LinearRowBytes(x.cols);
   device.ParallelFor(x.rows, x.rows * x.cols / 4, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      device.kernels().to_float(static_cast<const char*>(x.data) + r * x.stride * ElementBytes(x.dtype),
-                                x.dtype, x.cols,
-                                reinterpret_cast<float*>(device.workspace() + r * args->x_stride));
+      char* const row = to + r * args->x_stride;
+      if (as_is) {
+        std::memcpy(row, from + r * stride, static_cast<size_t>(bytes));
+      } else {
+        device.kernels().to_float(from + r * stride, x.dtype, x.cols, reinterpret_cast<float*>(row));
+      }
     }
   });
 }

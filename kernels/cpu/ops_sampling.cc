@@ -59,7 +59,7 @@ struct Candidates {
   }
 
   // The bucket in which the running sum of `weight` over values in falling order reaches `goal`; *before is
-  // the sum before it. Its members are put into `list`, in falling order; *size is their number.
+  // the sum before it. Its members are put into `list`; *size is their number.
   template <typename Weight, typename Reached>
   void FindBucket(const Weight& weight, const Reached& reached, double* before, int64_t* size) {
     std::fill_n(histogram, kBuckets, 0.0);
@@ -76,7 +76,6 @@ struct Candidates {
     for (int64_t i = 0; i < n; ++i) {
       if (x[i] >= floor && Bucket(x[i]) == bucket) list[(*size)++] = {x[i], static_cast<int32_t>(i)};
     }
-    std::sort(list, list + *size, Likelier);
   }
 
   // Keeps the k largest and those equal to the k-th, as vLLM does.
@@ -86,7 +85,9 @@ struct Candidates {
     FindBucket([](int64_t) { return 1.0; }, [k](double sum, double) { return sum >= static_cast<double>(k); },
                &before, &size);
     const int64_t index = k - 1 - static_cast<int64_t>(before);
-    if (index < size) floor = std::max(floor, list[index].value);
+    if (index >= size) return;
+    std::nth_element(list, list + index, list + size, Likelier);
+    floor = std::max(floor, list[index].value);
   }
 
   // Keeps the shortest prefix, in falling order, whose probability reaches p: a value stays if the sum before
@@ -97,6 +98,7 @@ struct Candidates {
     int64_t size;
     FindBucket([this](int64_t i) { return static_cast<double>(weights[i]); },
                [p](double sum, double total) { return sum >= p * total; }, &before, &size);
+    std::sort(list, list + size, Likelier);
     const double goal = p * total;
     int64_t kept = 0;
     while (kept < size && (kept == 0 || before < goal)) before += weights[list[kept++].id];

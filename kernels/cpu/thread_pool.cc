@@ -32,16 +32,7 @@ bool SpinUntil(const Done& done) {
   return done();
 }
 
-void PinSelf(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // Refused: runs unpinned, only slower.
-}
-
-}  // namespace
-
-std::vector<int> AllowedCpus() {
+std::vector<int> AffinityMask() {
   cpu_set_t set;
   CPU_ZERO(&set);
   std::vector<int> cpus;
@@ -51,6 +42,20 @@ std::vector<int> AllowedCpus() {
   }
   return cpus;
 }
+
+// Taken when the process starts: a thread that a pool has pinned sees only its own CPU.
+const std::vector<int>* const kAllowedCpus = new std::vector<int>(AffinityMask());
+
+void PinSelf(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // Refused: runs unpinned, only slower.
+}
+
+}  // namespace
+
+std::vector<int> AllowedCpus() { return *kAllowedCpus; }
 
 ThreadPool::ThreadPool(int num_threads, std::vector<int> pin_cpus, bool spin)
     : num_threads_(num_threads), pin_cpus_(std::move(pin_cpus)), spin_(spin) {

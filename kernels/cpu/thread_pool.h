@@ -8,7 +8,7 @@
 
 namespace somnus::cpu {
 
-// The CPUs this process may run on, ascending.
+// The CPUs this process might run on when it started, ascending.
 std::vector<int> AllowedCpus();
 
 // Used by one thread at a time, the one that calls Run, BeginStep and EndStep.

@@ -93,9 +93,10 @@ constexpr int kTileVectors = 2;
 
 // acc[r][v] += sum over steps of a[r] * b[v]. Row r of a starts at a + r * a_stride; step s of column vector
 // v at b_begin[v] + s * b_stride. Three rows share one pointer, so that 14 rows fit the address registers.
-template <typename P, int kRows, int kVectors>
+// kAhead: each step also asks for the bytes `ahead` further into the L2 cache.
+template <typename P, int kRows, int kVectors, bool kAhead = false>
 SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_begin)[kVectors],
-                        int64_t b_stride, int64_t steps, VF (&acc)[kRows][kVectors]) {
+                        int64_t b_stride, int64_t steps, VF (&acc)[kRows][kVectors], int64_t ahead = 0) {
   constexpr int kBases = (kRows + 2) / 3;
   const char* base[kBases];
   const char* b[kVectors];
@@ -108,6 +109,10 @@ SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_b
     typename P::B w[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) w[v] = P::LoadB(b[v]);
+    if constexpr (kAhead) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(b[v] + ahead, 0, 2);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const typename P::A x = P::LoadA(base[r / 3] + (r % 3) * a_stride);

@@ -1,0 +1,117 @@
+// kernel_bench: what each op reaches on this machine, beside what the machine can do.
+//
+//   kernel_bench [--threads=N] [--model=smollm2|qwen3|all] [--filter=TEXT] [--repeats=N] [--json]
+//
+// Ceilings first: read bandwidth, distance of two cores, peak of the dot-product and multiply-add
+// instructions. Then per op the fastest and the median time of many repeats, and GB/s or GFLOP/s of the
+// fastest against the ceiling that binds.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "kernels/cpu/thread_pool.h"
+#include "tools/bench/kernel_bench_cases.h"
+#include "tools/bench/machine_peak.h"
+#include "tools/bench/machine_probe.h"
+
+ABSL_FLAG(int, threads, 0, "threads of the device; 0: as many as this process may use");
+ABSL_FLAG(std::string, model, "all", "shapes: smollm2 (135M), qwen3 (0.6B) or all");
+ABSL_FLAG(std::string, filter, "", "only ops whose name contains this");
+ABSL_FLAG(int, repeats, 15, "repeats of each measurement");
+ABSL_FLAG(bool, json, false, "print JSON lines instead of a table");
+
+namespace somnus {
+namespace {
+
+struct Ceilings {
+  MachineState machine;
+  double read_gbps;
+  double bf16_gflops;
+  double fma_gflops;
+};
+
+void PrintCeilings(const Ceilings& c, const std::string& device, bool json) {
+  if (json) {
+    std::printf(
+        "{\"kind\":\"machine\",\"device\":\"%s\",\"read_gbps_1t\":%.2f,\"read_gbps_2t\":%.2f,\"ping_pong_"
+        "ns\":%.0f,"
+        "\"bf16_gflops\":%.1f,\"fma_gflops\":%.1f}\n",
+        device.c_str(), c.machine.read_gbps_1t, c.machine.read_gbps_2t, c.machine.ping_pong_ns, c.bf16_gflops,
+        c.fma_gflops);
+    return;
+  }
+  std::printf("%s\n%s; bf16 dot products %.0f GFLOP/s, f32 multiply-adds %.0f GFLOP/s\n", device.c_str(),
+              ToString(c.machine).c_str(), c.bf16_gflops, c.fma_gflops);
+}
+
+void PrintResult(const BenchResult& r, const Ceilings& c, bool json) {
+  const double gbps = r.bytes / r.best_seconds / 1e9, gflops = r.flops / r.best_seconds / 1e9;
+  const double of_read = gbps / c.read_gbps;
+  const double of_peak = gflops / (r.uses_bf16 ? c.bf16_gflops : c.fma_gflops);
+  if (json) {
+    std::printf(
+        "{\"kind\":\"op\",\"model\":\"%s\",\"op\":\"%s\",\"best_us\":%.3f,\"median_us\":%.3f,\"gbps\":%.2f,"
+        "\"gflops\":%.1f,\"of_read\":%.3f,\"of_peak\":%.3f}\n",
+        r.model.c_str(), r.op.c_str(), r.best_seconds * 1e6, r.median_seconds * 1e6, gbps, gflops, of_read,
+        of_peak);
+    return;
+  }
+  std::printf("%-8s %-34s %11.2f %11.2f us", r.model.c_str(), r.op.c_str(), r.best_seconds * 1e6,
+              r.median_seconds * 1e6);
+  if (r.bytes > 0) std::printf("  %6.1f GB/s = %4.2f of read", gbps, of_read);
+  if (r.flops > 0) std::printf("  %7.1f GFLOP/s = %4.2f of peak", gflops, of_peak);
+  std::printf("\n");
+}
+
+int Main() {
+  const bool json = absl::GetFlag(FLAGS_json);
+  CpuDeviceOptions options;
+  options.num_threads = absl::GetFlag(FLAGS_threads);
+  options.first_cpu = 0;
+  auto device = Device::CreateCpu(options);
+  if (!device.ok()) {
+    std::fprintf(stderr, "kernel_bench: %s\n", std::string(device.status().message()).c_str());
+    return 1;
+  }
+  std::vector<BenchModel> models;
+  for (const BenchModel& model : BenchModels()) {
+    if (absl::GetFlag(FLAGS_model) == "all" || absl::GetFlag(FLAGS_model) == model.name)
+      models.push_back(model);
+  }
+  if (models.empty() || absl::GetFlag(FLAGS_repeats) < 1) {
+    std::fprintf(stderr, "kernel_bench: --model is smollm2, qwen3 or all; --repeats at least 1\n");
+    return 1;
+  }
+  const int threads = std::max(
+      1, options.num_threads > 0 ? options.num_threads : static_cast<int>(cpu::AllowedCpus().size()));
+  for (const BenchModel& model : models) {
+    Ceilings ceilings{.machine = ProbeMachine(),
+                      .read_gbps = 0,
+                      .bf16_gflops = PeakBf16Gflops(threads),
+                      .fma_gflops = PeakFmaGflops(threads)};
+    ceilings.read_gbps = threads == 1 ? ceilings.machine.read_gbps_1t : ceilings.machine.read_gbps_2t;
+    PrintCeilings(ceilings, (*device)->Describe(), json);
+    RunBenchCases(**device, model, absl::GetFlag(FLAGS_repeats), absl::GetFlag(FLAGS_filter),
+                  [&](const BenchResult& result) {
+                    PrintResult(result, ceilings, json);
+                    std::fflush(stdout);
+                  });
+    const MachineState after = ProbeMachine();
+    if (!json) std::printf("afterwards: %s\n\n", ToString(after).c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace somnus
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("speed of every kernel beside the machine's ceilings");
+  absl::ParseCommandLine(argc, argv);
+  return somnus::Main();
+}

@@ -1,0 +1,280 @@
+#include "tools/bench/kernel_bench_cases.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+
+#include "kernels/ops.h"
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kMaxTokens = 512;
+constexpr int64_t kBlockSize = 16;
+
+// Anonymous memory with huge pages, touched.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) : bytes_(static_cast<size_t>(bytes) + kSlack) {
+    void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) std::abort();
+    data_ = static_cast<char*>(p);
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+    std::memset(data_, 0, bytes_);
+  }
+  ~Memory() { munmap(data_, bytes_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  template <typename T = char>
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  static constexpr size_t kSlack = 4096;
+  size_t bytes_;
+  char* data_;
+};
+
+struct Shapes {
+  int64_t n, k;
+};
+
+class Cases {
+ public:
+  Cases(Device& device, const BenchModel& model, int repeats, const std::string& filter,
+        const std::function<void(const BenchResult&)>& report)
+      : device_(device),
+        model_(model),
+        repeats_(repeats),
+        filter_(filter),
+        report_(report),
+        qkv_width_((model.heads + 2 * model.kv_heads) * model.head_dim),
+        limits_{.max_tokens = kMaxTokens,
+                .max_seqs = kMaxTokens,
+                .max_k = std::max(model.intermediate, model.heads * model.head_dim),
+                .max_n = model.vocab,
+                .num_heads = model.heads,
+                .head_dim = model.head_dim,
+                .block_size = kBlockSize,
+                .max_model_len = 4096,
+                .vocab_size = model.vocab},
+        workspace_(OpsWorkspaceBytes(device, limits_)),
+        act_(kMaxTokens * std::max(limits_.max_k, model.hidden) * 2),
+        wide_(kMaxTokens * 2 * (model.intermediate + qkv_width_) * 4),
+        residual_(kMaxTokens * model.hidden * 4),
+        logits_(64 * model.vocab * 4),
+        weights_(WeightBytes()) {
+    device.SetWorkspace(workspace_.as<void>(), OpsWorkspaceBytes(device, limits_));
+    Fill(act_.as<uint16_t>(), kMaxTokens * limits_.max_k);
+    Fill(weights_.as<uint16_t>(), WeightBytes() / 2);
+    for (int64_t i = 0; i < kMaxTokens * 2 * (model.intermediate + qkv_width_); ++i) {
+      wide_.as<float>()[i] = static_cast<float>(i * 2654435761 % 2001 - 1000) / 700;
+    }
+    device.BeginStep();
+  }
+  ~Cases() { device_.EndStep(); }
+
+  void Run() {
+    ForkJoin();
+    for (const int64_t tokens : {1, 2, 4, 6, 8, 12, 14, 16, 32, 64, 128, 256, 512}) Linears(tokens);
+    for (const int64_t tokens : {1, 16, 512}) Rows(tokens);
+    Attention("decode B=1 context 1024", 1, 1, 1024);
+    Attention("decode B=8 context 1024", 8, 1, 1024);
+    Attention("decode B=32 context 256", 32, 1, 256);
+    Attention("prefill 512", 1, 512, 512);
+    Attention("chunk 128 at 1024", 1, 128, 1024);
+    Logits();
+  }
+
+ private:
+  void Time(const std::string& op, double bytes, double flops, bool uses_bf16,
+            const std::function<void()>& run) {
+    if (op.find(filter_) == std::string::npos) return;
+    using Clock = std::chrono::steady_clock;
+    const auto once = [&](int count) {
+      const auto start = Clock::now();
+      for (int i = 0; i < count; ++i) run();
+      return std::chrono::duration<double>(Clock::now() - start).count() / count;
+    };
+    const double first = std::max(1e-7, once(1));
+    const int count = static_cast<int>(std::clamp(1e-3 / first, 1.0, 2000.0));
+    std::vector<double> seconds;
+    for (int i = 0; i < repeats_; ++i) seconds.push_back(once(count));
+    std::sort(seconds.begin(), seconds.end());
+    report_({model_.name, op, seconds[0], seconds[seconds.size() / 2], bytes, flops, uses_bf16});
+  }
+
+  std::vector<Shapes> LayerShapes() const {
+    return {{qkv_width_, model_.hidden},
+            {model_.hidden, model_.heads * model_.head_dim},
+            {2 * model_.intermediate, model_.hidden},
+            {model_.hidden, model_.intermediate}};
+  }
+
+  int64_t WeightBytes() const {
+    int64_t bytes = PackedWeightBytes(device_, DataType::kBF16, model_.vocab, model_.hidden);
+    for (const Shapes& s : LayerShapes())
+      bytes += model_.layers * PackedWeightBytes(device_, DataType::kBF16, s.n, s.k);
+    return bytes;
+  }
+
+  // Small normal bf16 numbers of either sign.
+  static void Fill(uint16_t* data, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t hash = static_cast<uint32_t>(i) * 2654435761u;
+      data[i] = static_cast<uint16_t>((hash >> 16 & 0x807f) | 0x3c00);
+    }
+  }
+
+  TensorView Act(int64_t tokens, int64_t cols) {
+    return {act_.as<void>(), DataType::kBF16, tokens, cols, cols};
+  }
+  TensorView Wide(int64_t tokens, int64_t cols) {
+    return {wide_.as<void>(), DataType::kF32, tokens, cols, cols};
+  }
+  TensorView Residual(int64_t tokens) {
+    return {residual_.as<void>(), DataType::kF32, tokens, model_.hidden, model_.hidden};
+  }
+  TensorView LogitRows(int64_t rows) {
+    return {logits_.as<void>(), DataType::kF32, rows, model_.vocab, model_.vocab};
+  }
+
+  void ForkJoin() {
+    // The smallest Linear that is worth two threads: nearly all of it is fork and join.
+    const LinearWeight w{weights_.as<void>(), DataType::kBF16, 512, 512};
+    Time("linear 512x512 M=1 (L2; fork-join)", 0, 2.0 * 512 * 512, true,
+         [&] { Linear(device_, Act(1, 512), w, nullptr, Wide(1, 512)); });
+  }
+
+  // The whole model's matrices in layer order, as a step walks them. Few logits: at most 64 rows need them.
+  void Linears(int64_t tokens) {
+    const int64_t logit_rows = std::min<int64_t>(tokens, 64);
+    double flops = 2.0 * static_cast<double>(logit_rows * model_.vocab * model_.hidden);
+    for (const Shapes& s : LayerShapes())
+      flops += 2.0 * static_cast<double>(model_.layers * tokens * s.n * s.k);
+    Time("all linears M=" + std::to_string(tokens), static_cast<double>(WeightBytes()), flops, true, [&] {
+      char* w = weights_.as<char>();
+      for (int64_t layer = 0; layer < model_.layers; ++layer) {
+        for (const Shapes& s : LayerShapes()) {
+          Linear(device_, Act(tokens, s.k), {w, DataType::kBF16, s.n, s.k}, nullptr, Wide(tokens, s.n));
+          w += PackedWeightBytes(device_, DataType::kBF16, s.n, s.k);
+        }
+      }
+      Linear(device_, Act(logit_rows, model_.hidden), {w, DataType::kBF16, model_.vocab, model_.hidden},
+             nullptr, LogitRows(logit_rows));
+    });
+  }
+
+  void Rows(int64_t tokens) {
+    const std::string m = " T=" + std::to_string(tokens);
+    const std::vector<float> weight(model_.hidden, 1.0f);
+    const TensorView out = Act(tokens, model_.hidden);
+    Time("add_rms_norm" + m, 0, 4.0 * static_cast<double>(tokens * model_.hidden), false, [&] {
+      AddRmsNorm(device_, Residual(tokens), Wide(tokens, model_.hidden), weight.data(), 1e-5, out);
+    });
+    Time("silu_and_mul" + m, 0, 0, false, [&] {
+      SiluAndMul(device_, Wide(tokens, 2 * model_.intermediate), Act(tokens, model_.intermediate));
+    });
+    std::vector<int32_t> ids(tokens);
+    for (int64_t t = 0; t < tokens; ++t) ids[t] = static_cast<int32_t>(t * 7919 % model_.vocab);
+    const LinearWeight table{weights_.as<void>(), DataType::kBF16, model_.vocab, model_.hidden};
+    Time("embedding" + m, 0, 0, false,
+         [&] { Embedding(device_, ids.data(), table, 0, model_.vocab, Residual(tokens)); });
+  }
+
+  void Attention(const std::string& name, int64_t seqs, int64_t queries, int64_t context) {
+    const int64_t blocks_per_seq = (context + kBlockSize - 1) / kBlockSize,
+                  num_blocks = seqs * blocks_per_seq + 1;
+    const int64_t block_bytes =
+        KvBlockBytes(device_, DataType::kBF16, kBlockSize, model_.kv_heads, model_.head_dim);
+    Memory data(num_blocks * block_bytes);
+    Fill(data.as<uint16_t>(), num_blocks * block_bytes / 2);
+    const KvCacheView cache{data.as<void>(), DataType::kBF16, num_blocks,
+                            kBlockSize,      model_.kv_heads, model_.head_dim};
+    // Blocks in random places.
+    std::vector<int32_t> tables(num_blocks - 1), starts = {0}, contexts, positions, slots, map;
+    for (int64_t b = 0; b + 1 < num_blocks; ++b) tables[b] = static_cast<int32_t>(b + 1);
+    std::shuffle(tables.begin(), tables.end(), std::mt19937(1));
+    for (int64_t i = 0; i < seqs; ++i) {
+      starts.push_back(static_cast<int32_t>((i + 1) * queries));
+      contexts.push_back(static_cast<int32_t>(context));
+      for (int64_t p = context - queries; p < context; ++p) {
+        positions.push_back(static_cast<int32_t>(p));
+        slots.push_back(
+            static_cast<int32_t>(tables[i * blocks_per_seq + p / kBlockSize] * kBlockSize + p % kBlockSize));
+      }
+    }
+    for (int64_t h = 0; h < model_.heads; ++h)
+      map.push_back(static_cast<int32_t>(h * model_.kv_heads / model_.heads));
+    const int64_t tokens = seqs * queries;
+    const AttentionBatch batch{seqs,          tokens,         starts.data(),    contexts.data(),
+                               tables.data(), blocks_per_seq, positions.data(), slots.data()};
+    const double pairs = static_cast<double>(seqs) * queries * (context - (queries - 1) / 2.0) * model_.heads;
+    const double bytes = queries > 1 ? 0 : static_cast<double>(seqs * blocks_per_seq * block_bytes);
+    const TensorView qkv = Wide(tokens, qkv_width_), out = Act(tokens, model_.heads * model_.head_dim);
+    Time("attention " + name, bytes, 4.0 * pairs * static_cast<double>(model_.head_dim), true,
+         [&] { PagedAttention(device_, qkv, model_.heads, map.data(), 0.125f, batch, cache, out); });
+    const std::vector<float> norm(model_.head_dim, 1.0f), rope(4096 * model_.head_dim / 2, 0.7f);
+    const float* qk_norm = model_.qk_norm ? norm.data() : nullptr;
+    Time("qk_norm_rope_cache " + name, 0, 0, false, [&] {
+      QkNormRopeAndCache(device_, qkv, model_.heads, qk_norm, qk_norm, 1e-6, {rope.data(), rope.data()},
+                         batch, cache);
+    });
+  }
+
+  void Logits() {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 3);
+    for (int64_t i = 0; i < 16 * model_.vocab; ++i) logits_.as<float>()[i] = normal(random);
+    for (const int64_t rows : {1, 16}) {
+      const std::string r = " R=" + std::to_string(rows);
+      const double bytes = static_cast<double>(rows * model_.vocab * 4);
+      std::vector<ScoredToken> best(rows * 20);
+      Time("arg_max" + r, bytes, 0, false, [&] { ArgMax(device_, LogitRows(rows), 0, best.data()); });
+      std::vector<int32_t> ids(rows, 3), ranks(rows);
+      std::vector<float> logprobs(rows);
+      Time("log_probs top 20" + r, bytes, 0, false, [&] {
+        LogProbs(device_, LogitRows(rows), ids.data(), 20, logprobs.data(), ranks.data(), best.data());
+      });
+      SampleRow row{.temperature = 1, .top_p = 1, .top_k = 0, .min_p = 0, .seed = 1, .position = 1};
+      std::vector<SampleRow> plain(rows, row);
+      Time("sample" + r, bytes, 0, false,
+           [&] { Sample(device_, LogitRows(rows), plain.data(), ids.data()); });
+      row.top_p = 0.9f;
+      row.top_k = 50;
+      std::vector<SampleRow> cut(rows, row);
+      Time("sample top_k=50 top_p=0.9" + r, bytes, 0, false,
+           [&] { Sample(device_, LogitRows(rows), cut.data(), ids.data()); });
+    }
+  }
+
+  Device& device_;
+  const BenchModel& model_;
+  const int repeats_;
+  const std::string filter_;
+  const std::function<void(const BenchResult&)>& report_;
+  const int64_t qkv_width_;
+  const OpsLimits limits_;
+  Memory workspace_, act_, wide_, residual_, logits_, weights_;
+};
+
+}  // namespace
+
+const std::vector<BenchModel>& BenchModels() {
+  static const std::vector<BenchModel>* const models = new std::vector<BenchModel>{
+      {"smollm2", 30, 576, 1536, 9, 3, 64, 49152, false},
+      {"qwen3", 28, 1024, 3072, 16, 8, 128, 151936, true},
+  };
+  return *models;
+}
+
+void RunBenchCases(Device& device, const BenchModel& model, int repeats, const std::string& filter,
+                   const std::function<void(const BenchResult&)>& report) {
+  Cases(device, model, repeats, filter, report).Run();
+}
+
+}  // namespace somnus
