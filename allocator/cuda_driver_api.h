@@ -1,0 +1,46 @@
+#pragma once
+// The entry points of libcuda that the driver uses, found at run time.
+
+#include <cuda.h>
+
+#include "absl/status/statusor.h"
+
+namespace somnus {
+
+// Each member has the type that cuda.h declares; cuda.h's macros map names to their versioned symbols.
+#define SOMNUS_CUDA_ENTRY_POINTS(X) \
+  X(cuInit)                         \
+  X(cuGetErrorName)                 \
+  X(cuDeviceGet)                    \
+  X(cuDeviceGetCount)               \
+  X(cuDeviceGetAttribute)           \
+  X(cuDevicePrimaryCtxRetain)       \
+  X(cuDevicePrimaryCtxRelease)      \
+  X(cuCtxSetCurrent)                \
+  X(cuMemGetInfo)                   \
+  X(cuMemGetAllocationGranularity)  \
+  X(cuMemAddressReserve)            \
+  X(cuMemAddressFree)               \
+  X(cuMemCreate)                    \
+  X(cuMemRelease)                   \
+  X(cuMemMap)                       \
+  X(cuMemUnmap)                     \
+  X(cuMemSetAccess)                 \
+  X(cuMemHostAlloc)                 \
+  X(cuMemFreeHost)                  \
+  X(cuMemcpyDtoHAsync)              \
+  X(cuMemcpyHtoDAsync)              \
+  X(cuStreamCreate)                 \
+  X(cuStreamDestroy)                \
+  X(cuStreamSynchronize)
+
+struct CudaDriverApi {
+#define SOMNUS_CUDA_MEMBER(name) decltype(&::name) name##_fn = nullptr;
+  SOMNUS_CUDA_ENTRY_POINTS(SOMNUS_CUDA_MEMBER)
+#undef SOMNUS_CUDA_MEMBER
+
+  // Loaded once per process and never unloaded. Unavailable names what is missing.
+  static absl::StatusOr<const CudaDriverApi*> Load();
+};
+
+}  // namespace somnus

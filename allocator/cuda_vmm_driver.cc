@@ -1,0 +1,183 @@
+#include "allocator/cuda_vmm_driver.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/cuda_driver_api.h"
+
+namespace somnus {
+namespace {
+
+// Mapping costs tens of microseconds a chunk whatever its size: at 2 MiB it would take as long as the copy.
+constexpr int64_t kChunkBytes = 64 << 20;
+
+CUdeviceptr Pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+
+class CudaVmmDriver : public VmmDriver {
+ public:
+  explicit CudaVmmDriver(const CudaDriverApi* api) : api_(*api) {}
+  ~CudaVmmDriver() override {
+    if (context_ == nullptr) return;
+    if (api_.cuCtxSetCurrent_fn(context_) == CUDA_SUCCESS && stream_ != nullptr)
+      api_.cuStreamDestroy_fn(stream_);
+    api_.cuDevicePrimaryCtxRelease_fn(device_);
+  }
+
+  absl::Status Init(int device_index) {
+    int count = 0;
+    if (absl::Status status = Check("cuDeviceGetCount", api_.cuDeviceGetCount_fn(&count)); !status.ok())
+      return status;
+    if (device_index < 0 || device_index >= count) {
+      return absl::UnavailableError(
+          absl::StrCat("there is no CUDA device ", device_index, "; devices: ", count));
+    }
+    if (absl::Status status = Check("cuDeviceGet", api_.cuDeviceGet_fn(&device_, device_index));
+        !status.ok()) {
+      return status;
+    }
+    if (Attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("CUDA device ", device_index, " cannot manage virtual memory"));
+    }
+    absl::Status status =
+        Check("cuDevicePrimaryCtxRetain", api_.cuDevicePrimaryCtxRetain_fn(&context_, device_));
+    if (status.ok()) status = Enter();
+    if (status.ok()) {
+      status = Check("cuStreamCreate", api_.cuStreamCreate_fn(&stream_, CU_STREAM_NON_BLOCKING));
+    }
+    if (!status.ok()) return status;
+    properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties_.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device_};
+    const bool rdma = Attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    properties_.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
+    size_t granularity = 0;
+    status = Check("cuMemGetAllocationGranularity",
+                   api_.cuMemGetAllocationGranularity_fn(&granularity, &properties_,
+                                                         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    granularity_ = static_cast<int64_t>(granularity);
+    return status;
+  }
+
+  int64_t Granularity() const override { return granularity_; }
+  int64_t ChunkBytes() const override {
+    return std::max(kChunkBytes / granularity_, int64_t{1}) * granularity_;
+  }
+
+  absl::StatusOr<int64_t> AvailableBytes() override {
+    size_t free = 0, total = 0;
+    absl::Status status = Enter();
+    if (status.ok()) status = Check("cuMemGetInfo", api_.cuMemGetInfo_fn(&free, &total));
+    if (!status.ok()) return status;
+    return static_cast<int64_t>(free);
+  }
+
+  absl::StatusOr<void*> Reserve(int64_t bytes) override {
+    CUdeviceptr address = 0;
+    absl::Status status = Enter();
+    if (status.ok()) {
+      status = Check("cuMemAddressReserve", api_.cuMemAddressReserve_fn(&address, bytes, granularity_, 0, 0));
+    }
+    if (!status.ok()) return status;
+    return reinterpret_cast<void*>(address);
+  }
+  absl::Status FreeAddress(void* address, int64_t bytes) override {
+    return Check("cuMemAddressFree", api_.cuMemAddressFree_fn(Pointer(address), bytes));
+  }
+
+  absl::StatusOr<Handle> Create(int64_t bytes) override {
+    if (absl::Status status = Enter(); !status.ok()) return status;
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemAllocationProp properties = properties_;
+    CUresult result = api_.cuMemCreate_fn(&handle, bytes, &properties, 0);
+    // Some systems report the ability and refuse it all the same (no peer memory module in the kernel).
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&
+        properties.allocFlags.gpuDirectRDMACapable) {
+      properties.allocFlags.gpuDirectRDMACapable = 0;
+      result = api_.cuMemCreate_fn(&handle, bytes, &properties, 0);
+    }
+    if (absl::Status status = Check("cuMemCreate", result); !status.ok()) return status;
+    return handle;
+  }
+  absl::Status Release(Handle handle) override { return Check("cuMemRelease", api_.cuMemRelease_fn(handle)); }
+
+  absl::Status Map(void* address, int64_t bytes, Handle handle) override {
+    if (absl::Status status = Enter(); !status.ok()) return status;
+    return Check("cuMemMap", api_.cuMemMap_fn(Pointer(address), bytes, 0, handle, 0));
+  }
+  absl::Status Unmap(void* address, int64_t bytes) override {
+    if (absl::Status status = Enter(); !status.ok()) return status;
+    return Check("cuMemUnmap", api_.cuMemUnmap_fn(Pointer(address), bytes));
+  }
+  absl::Status SetAccess(void* address, int64_t bytes) override {
+    if (absl::Status status = Enter(); !status.ok()) return status;
+    CUmemAccessDesc access = {};
+    access.location = properties_.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return Check("cuMemSetAccess", api_.cuMemSetAccess_fn(Pointer(address), bytes, &access, 1));
+  }
+
+  absl::StatusOr<void*> AllocateHost(int64_t bytes) override {
+    void* data = nullptr;
+    absl::Status status = Enter();
+    if (status.ok()) {
+      status = Check("cuMemHostAlloc", api_.cuMemHostAlloc_fn(&data, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    }
+    if (!status.ok()) return status;
+    return data;
+  }
+  void FreeHost(void* data, int64_t bytes) override {
+    if (Enter().ok()) api_.cuMemFreeHost_fn(data);
+  }
+
+  absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
+    if (absl::Status status = Enter(); !status.ok()) return status;
+    return Check("cuMemcpyDtoHAsync", api_.cuMemcpyDtoHAsync_fn(host, Pointer(device), bytes, stream_));
+  }
+  absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
+    if (absl::Status status = Enter(); !status.ok()) return status;
+    return Check("cuMemcpyHtoDAsync", api_.cuMemcpyHtoDAsync_fn(Pointer(device), host, bytes, stream_));
+  }
+  absl::Status Synchronize() override {
+    if (absl::Status status = Enter(); !status.ok()) return status;
+    return Check("cuStreamSynchronize", api_.cuStreamSynchronize_fn(stream_));
+  }
+
+ private:
+  // Calls come from any thread, and each has a current context of its own.
+  absl::Status Enter() { return Check("cuCtxSetCurrent", api_.cuCtxSetCurrent_fn(context_)); }
+
+  int Attribute(CUdevice_attribute attribute) {
+    int value = 0;
+    return api_.cuDeviceGetAttribute_fn(&value, attribute, device_) == CUDA_SUCCESS ? value : 0;
+  }
+
+  absl::Status Check(const char* call, CUresult result) {
+    if (result == CUDA_SUCCESS) return absl::OkStatus();
+    const char* name = nullptr;
+    api_.cuGetErrorName_fn(result, &name);
+    const std::string text = absl::StrCat(call, ": ", name == nullptr ? absl::StrCat(result).c_str() : name);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? absl::ResourceExhaustedError(text)
+                                              : absl::InternalError(text);
+  }
+
+  const CudaDriverApi& api_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  CUmemAllocationProp properties_ = {};
+  int64_t granularity_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index) {
+  absl::StatusOr<const CudaDriverApi*> api = CudaDriverApi::Load();
+  if (!api.ok()) return api.status();
+  auto driver = std::make_unique<CudaVmmDriver>(*api);
+  if (absl::Status status = driver->Init(device_index); !status.ok()) return status;
+  return driver;
+}
+
+}  // namespace somnus

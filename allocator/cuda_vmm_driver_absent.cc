@@ -1,0 +1,11 @@
+// Stands in for cuda_vmm_driver.cc in builds without --config=cuda.
+
+#include "allocator/cuda_vmm_driver.h"
+
+namespace somnus {
+
+absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index) {
+  return absl::UnimplementedError("this build has no CUDA; build with --config=cuda");
+}
+
+}  // namespace somnus

@@ -1,0 +1,148 @@
+// The host driver on real memory: what sleeps is really given back, what wakes is really there.
+
+#include "allocator/host_vmm_driver.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "allocator/host_memory.h"
+#include "allocator/sleepable_allocator.h"
+
+namespace somnus {
+namespace {
+
+int64_t ResidentSet() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size, resident;
+  statm >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+constexpr int64_t kBytes = 96 << 20;
+
+TEST(HostVmmDriver, SleepGivesMemoryBackAndWakeRestoresIt) {
+  auto driver = MakeHostVmmDriver({.num_threads = 2});
+  auto allocator = SleepableAllocator::Create(driver.get(), {.retain_backups = false});
+  const int64_t before = ResidentSet();
+  auto* weights = static_cast<uint32_t*>(allocator->Allocate("weights", kBytes / 4).value());
+  auto* kv = static_cast<uint8_t*>(allocator->Allocate("kv_cache", kBytes).value());
+  EXPECT_EQ(kv[0], 0);
+  EXPECT_EQ(kv[kBytes - 1], 0);
+  const int64_t words = kBytes / 4 / sizeof(uint32_t);
+  for (int64_t i = 0; i < words; ++i) weights[i] = static_cast<uint32_t>(i * 2654435761u);
+  memset(kv, 0xab, kBytes);
+  const int64_t awake = ResidentSet();
+  EXPECT_GE(awake - before, kBytes + kBytes / 4);
+
+  ASSERT_TRUE(
+      allocator->Sleep({{"weights", RestoreMode::kDiscard}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+  EXPECT_GE(awake - ResidentSet(), (kBytes + kBytes / 4) * 99 / 100);
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  EXPECT_EQ(weights[words - 1], 0u);
+  EXPECT_GE(ResidentSet() - before, kBytes + kBytes / 4);  // populated, not faulted in later
+
+  for (int64_t i = 0; i < words; ++i) weights[i] = static_cast<uint32_t>(i * 2654435761u);
+  memset(kv, 0xab, kBytes);
+  ASSERT_TRUE(
+      allocator->Sleep({{"weights", RestoreMode::kHostBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+  EXPECT_GE(awake - ResidentSet(), kBytes * 98 / 100);  // the copy of the weights stays in memory
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  for (int64_t i = 0; i < words; ++i) ASSERT_EQ(weights[i], static_cast<uint32_t>(i * 2654435761u));
+  EXPECT_EQ(kv[kBytes / 2], 0);
+
+  ASSERT_TRUE(allocator->Free(weights).ok());
+  ASSERT_TRUE(allocator->Free(kv).ok());
+  EXPECT_GE(awake - ResidentSet(), (kBytes + kBytes / 4) * 98 / 100);
+}
+
+TEST(HostVmmDriver, LimitIsAnErrorWithNumbers) {
+  auto driver = MakeHostVmmDriver({.memory_limit_bytes = 8 << 20});
+  auto allocator = SleepableAllocator::Create(driver.get());
+  void* first = allocator->Allocate("weights", 6 << 20).value();
+  const auto second = allocator->Allocate("kv_cache", 4 << 20);
+  EXPECT_TRUE(absl::IsResourceExhausted(second.status()));
+  EXPECT_NE(
+      second.status().message().find("kv_cache: 4194304 bytes needed, 2097152 available, 2097152 missing"),
+      std::string::npos)
+      << second.status();
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kDiscard}}).ok());
+  EXPECT_TRUE(allocator->Allocate("kv_cache", 4 << 20).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(allocator->WakeUp({"weights"}).status()));
+  EXPECT_TRUE(allocator->Free(first).ok());
+}
+
+TEST(HostVmmDriver, MoreThanTheHostHasIsRefusedNotKilled) {
+  auto driver = MakeHostVmmDriver();
+  auto allocator = SleepableAllocator::Create(driver.get());
+  EXPECT_TRUE(absl::IsResourceExhausted(allocator->Allocate("kv_cache", int64_t{1} << 43).status()));
+}
+
+TEST(HostVmmDriver, ContentsStayWithTheHandle) {
+  auto driver = MakeHostVmmDriver();
+  const int64_t bytes = 2 * driver->Granularity();
+  auto* data = static_cast<char*>(driver->Reserve(bytes).value());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % driver->Granularity(), 0u);
+  const VmmDriver::Handle handle = driver->Create(bytes).value();
+  ASSERT_TRUE(driver->Map(data, bytes, handle).ok());
+  ASSERT_TRUE(driver->SetAccess(data, bytes).ok());
+  strcpy(data, "still here");
+  EXPECT_FALSE(driver->Map(data, bytes, handle).ok());
+  EXPECT_FALSE(driver->Release(handle).ok());
+  ASSERT_TRUE(driver->Unmap(data, bytes).ok());
+  EXPECT_FALSE(driver->Unmap(data, bytes).ok());
+  EXPECT_DEATH(data[0] = 1, "");
+  ASSERT_TRUE(driver->Map(data, bytes, handle).ok());
+  ASSERT_TRUE(driver->SetAccess(data, bytes).ok());
+  EXPECT_STREQ(data, "still here");
+  ASSERT_TRUE(driver->Unmap(data, bytes).ok());
+  ASSERT_TRUE(driver->Release(handle).ok());
+  EXPECT_FALSE(driver->Release(handle).ok());
+  EXPECT_TRUE(driver->FreeAddress(data, bytes).ok());
+}
+
+class FakeRoot {
+ public:
+  FakeRoot() : path_(testing::TempDir() + "/host_memory") { std::filesystem::remove_all(path_); }
+  void Write(const std::string& name, const std::string& text) {
+    const std::string path = path_ + name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    std::ofstream(path) << text;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
+TEST(AvailableHostMemory, TakesTheTightestCgroup) {
+  FakeRoot root;
+  root.Write("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
+  EXPECT_EQ(AvailableHostMemory(root.path()), 8000 * 1024);
+  root.Write("/proc/self/cgroup", "0::/slice/job\n");
+  root.Write("/sys/fs/cgroup/slice/job/memory.max", "max\n");
+  root.Write("/sys/fs/cgroup/slice/job/memory.current", "500\n");
+  EXPECT_EQ(AvailableHostMemory(root.path()), 8000 * 1024);
+  root.Write("/sys/fs/cgroup/slice/memory.max", "100000\n");
+  root.Write("/sys/fs/cgroup/slice/memory.current", "60000\n");
+  root.Write("/sys/fs/cgroup/slice/memory.stat", "anon 1\ninactive_file 20000\n");
+  EXPECT_EQ(AvailableHostMemory(root.path()), 60000);
+  root.Write("/sys/fs/cgroup/slice/memory.current", "130000\n");
+  EXPECT_EQ(AvailableHostMemory(root.path()), 0);
+  root.Write("/proc/self/cgroup", "4:cpu,memory:/m\n");
+  root.Write("/sys/fs/cgroup/memory/m/memory.limit_in_bytes", "7000\n");
+  root.Write("/sys/fs/cgroup/memory/m/memory.usage_in_bytes", "3000\n");
+  EXPECT_EQ(AvailableHostMemory(root.path()), 4000);
+}
+
+TEST(AvailableHostMemory, RealHost) {
+  EXPECT_GT(AvailableHostMemory(), 1 << 20);
+  EXPECT_GE(AllowedCpus(), 1);
+}
+
+}  // namespace
+}  // namespace somnus
