@@ -2,6 +2,11 @@
 
 #include <sys/resource.h>
 
+// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// clang-format off
+#include <utility>
+// clang-format on
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -12,7 +17,6 @@
 #include <future>
 #include <set>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -93,7 +93,11 @@ GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel
                                        const ApiLimits& limits) {
   absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
   if (!json.ok()) return BadRequest("", json.status().message());
-  FieldReader fields(*json);
+  return ParseCompletionFields(*json, model, limits);
+}
+
+GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model, const ApiLimits& limits) {
+  FieldReader fields(json);
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
   GenerateParams params;
   ReadCommonFields(&fields, model, limits, &params);

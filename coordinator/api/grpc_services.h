@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "coordinator/api/served_model.h"
@@ -22,6 +23,7 @@ class RankStatus;
 
 struct GrpcServicesOptions {
   std::string version;
+  std::string api_key;  // non-empty: every call wants the metadata "authorization: Bearer <api_key>"
   // For ControlService.GetStatus; may be empty. Called on a gRPC thread.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   int32_t max_open_calls = 256;  // RESOURCE_EXHAUSTED above

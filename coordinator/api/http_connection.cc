@@ -51,13 +51,24 @@ std::string Head(const HttpResponse& response, bool keep_alive, const char* fram
   return head;
 }
 
-ApiError ParseError(const error_code& ec) {
-  if (ec == http::error::header_limit || ec == http::error::buffer_overflow)
-    return {431, "The headers are too large.", ""};
-  if (ec == http::error::body_limit) return {413, "The body is too large.", ""};
-  if (ec == beast::error::timeout) return {408, "The request took too long to arrive.", ""};
-  if (ec == http::error::bad_version) return {505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.", ""};
-  return {400, "The request is not valid HTTP.", ""};
+// GCC 12 destroys aggregates made within a co_await twice, hence plain arguments.
+int ParseStatus(const error_code& ec) {
+  if (ec == http::error::header_limit || ec == http::error::buffer_overflow) return 431;
+  if (ec == http::error::body_limit) return 413;
+  return ec == http::error::bad_version ? 505 : 400;
+}
+
+const char* ParseMessage(const error_code& ec) {
+  switch (ParseStatus(ec)) {
+    case 431:
+      return "The headers are too large.";
+    case 413:
+      return "The body is too large.";
+    case 505:
+      return "Only HTTP/1.0 and HTTP/1.1 are spoken here.";
+    default:
+      return "The request is not valid HTTP.";
+  }
 }
 
 HttpResponse NoRoute(const RouteMatch& match) {
@@ -213,7 +224,12 @@ asio::awaitable<void> HttpConnection::LingeringClose() {
   }
 }
 
-asio::awaitable<void> HttpConnection::Refuse(const Request& request, HttpResponse response) {
+asio::awaitable<void> HttpConnection::Refuse(const Request& request, int status, const char* message) {
+  HttpResponse response = ErrorResponse(ApiError{status, message, ""});
+  co_await RefuseWith(request, std::move(response));
+}
+
+asio::awaitable<void> HttpConnection::RefuseWith(const Request& request, HttpResponse response) {
   context_->state->metrics->OnRejected(absl::StrCat("http_", response.status));
   Request closing;
   closing.method = request.method;
@@ -244,14 +260,15 @@ asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser, Request* request)
     error_code ec;
     co_await http::async_read_some(stream_, buffer_, *parser, asio::redirect_error(asio::use_awaitable, ec));
     if (ec && ec != http::error::need_buffer) {
-      if (ec != http::error::partial_message && ec != http::error::end_of_stream)
-        co_await Refuse(*request, ErrorResponse(ParseError(ec)));
+      if (ec != http::error::partial_message && ec != http::error::end_of_stream &&
+          ec != beast::error::timeout)
+        co_await Refuse(*request, ParseStatus(ec), ParseMessage(ec));
       co_return false;
     }
     const size_t got = piece.size() - parser->get().body().size;
     buffered_ += got;
     if ((context_->buffered_body_bytes += got) > limits.max_buffered_body_bytes) {
-      co_await Refuse(*request, ErrorResponse({503, "Too many large requests at once.", ""}));
+      co_await Refuse(*request, 503, "Too many large requests at once.");
       co_return false;
     }
     request->body.append(piece.data(), got);
@@ -270,10 +287,11 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   error_code ec;
   stream_.expires_after(Chrono(limits.header_timeout));
   co_await http::async_read_header(stream_, buffer_, parser, asio::redirect_error(asio::use_awaitable, ec));
-  if (gone_ || ec == http::error::end_of_stream || ec == http::error::partial_message)
+  if (gone_ || ec == http::error::end_of_stream || ec == http::error::partial_message ||
+      ec == beast::error::timeout)
     co_return ReadResult::kClosed;
   if (ec) {
-    co_await Refuse(*request, ErrorResponse(ParseError(ec)));
+    co_await Refuse(*request, ParseStatus(ec), ParseMessage(ec));
     co_return ReadResult::kRefused;
   }
   const auto& head = parser.get();
@@ -284,22 +302,23 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   request->keep_alive = parser.keep_alive();
   request->http_1_0 = head.version() == 10;
   if (std::distance(head.begin(), head.end()) > limits.max_header_fields) {
-    co_await Refuse(*request, ErrorResponse({431, "There are too many header fields.", ""}));
+    co_await Refuse(*request, 431, "There are too many header fields.");
     co_return ReadResult::kRefused;
   }
   if (!request->http_1_0 && head.count(http::field::host) != 1) {
-    co_await Refuse(*request, ErrorResponse({400, "HTTP/1.1 needs one Host header.", ""}));
+    co_await Refuse(*request, 400, "HTTP/1.1 needs one Host header.");
     co_return ReadResult::kRefused;
   }
   const RouteMatch match = MatchRoute(admin_, request->method, request->target);
   const bool wants_key = !admin_ && (match.spec == nullptr || match.spec->needs_key);
   if (wants_key && !context_->state->Authorized(request->authorization)) {
-    co_await Refuse(*request, ErrorResponse({401, "Unauthorized", ""}));
+    co_await Refuse(*request, 401, "Unauthorized");
     co_return ReadResult::kRefused;
   }
   if (match.spec == nullptr && !parser.is_done()) {
     // No reason to wait for a body that nobody wants.
-    co_await Refuse(*request, NoRoute(match));
+    HttpResponse response = NoRoute(match);
+    co_await RefuseWith(*request, std::move(response));
     co_return ReadResult::kRefused;
   }
   if (!parser.is_done() && absl::EqualsIgnoreCase(std::string(head[http::field::expect]), "100-continue")) {
@@ -436,8 +455,10 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, const Gener
         if (!co_await SendStreamHead(request)) co_return false;
       }
     }
-    if (generation->overflowed())
-      co_return co_await EndFailed(request, head_sent, {500, "The client reads too slowly.", ""});
+    if (generation->overflowed()) {
+      const ApiError error{500, "The client reads too slowly.", ""};
+      co_return co_await EndFailed(request, head_sent, error);
+    }
     if (!out.empty() && !co_await SendChunk(request, std::move(out), false)) {
       generation->Abort();
       co_return false;

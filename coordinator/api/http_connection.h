@@ -4,7 +4,11 @@
 //
 // Everything runs on the server's I/O thread, but for what is handed to its pools. Never throws out of Run.
 
-// Boost 1.74's awaitable.hpp uses std::exchange without this.
+// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// clang-format off
+#include <utility>
+// clang-format on
+
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
@@ -15,7 +19,6 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "coordinator/api/generation.h"
 #include "coordinator/api/openai_response.h"
@@ -58,7 +61,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> WaitForFirstByte();
   template <typename Parser>
   boost::asio::awaitable<bool> ReadBody(Parser* parser, Request* request);
-  boost::asio::awaitable<void> Refuse(const Request& request, HttpResponse response);
+  // An error, then the end of the connection.
+  boost::asio::awaitable<void> Refuse(const Request& request, int status, const char* message);
+  boost::asio::awaitable<void> RefuseWith(const Request& request, HttpResponse response);
   boost::asio::awaitable<bool> Answer(Request* request);
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
 

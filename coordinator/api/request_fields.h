@@ -12,6 +12,10 @@
 
 namespace somnus {
 
+// /v1/completions from its parsed body; what comes by gRPC takes this way too.
+GenerateOrError ParseCompletionFields(const nlohmann::json& json, const ServedModel& model,
+                                      const ApiLimits& limits);
+
 // 404 for a model that is not served.
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model);
 

@@ -122,16 +122,6 @@ std::vector<std::string> QueryValues(absl::string_view query, absl::string_view 
   return values;
 }
 
-bool EqualInConstantTime(absl::string_view a, absl::string_view b) {
-  volatile unsigned char difference = a.size() == b.size() ? 0 : 1;
-  // The length of `a`, the client's, decides the time; what it is compared with does not.
-  for (size_t i = 0; i < a.size(); ++i) {
-    const unsigned char other = b.empty() ? 0 : static_cast<unsigned char>(b[i % b.size()]);
-    difference = difference | (static_cast<unsigned char>(a[i]) ^ other);
-  }
-  return difference == 0;
-}
-
 RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(target, absl::MaxSplits('?', 1));
@@ -171,10 +161,7 @@ std::shared_ptr<const ServedModel> ApiState::model() const {
 }
 
 bool ApiState::Authorized(absl::string_view authorization) const {
-  if (options.api_key.empty()) return true;
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(authorization, absl::MaxSplits(' ', 1));
-  return absl::EqualsIgnoreCase(parts.first, "Bearer") && EqualInConstantTime(parts.second, options.api_key);
+  return BearerMatches(authorization, options.api_key);
 }
 
 EngineStats ApiState::Stats() const {

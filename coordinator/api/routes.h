@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/api/api_error.h"
+#include "coordinator/api/api_key.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/metrics/metrics.h"
 
@@ -90,8 +91,6 @@ class ApiState {
   mutable absl::Mutex mutex_;
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);
 };
-
-bool EqualInConstantTime(absl::string_view a, absl::string_view b);
 
 // Values of `name` in a query string, percent-decoded, in order.
 std::vector<std::string> QueryValues(absl::string_view query, absl::string_view name);

@@ -1,0 +1,233 @@
+#include "coordinator/api/inference_service.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/api/api_key.h"
+#include "coordinator/api/generation.h"
+#include "coordinator/api/request_fields.h"
+#include "coordinator/api/response_parts.h"
+#include "coordinator/metrics/metrics.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::json;
+
+// How often a call that waits for tokens looks whether its client is still there.
+constexpr absl::Duration kCancelPoll = absl::Milliseconds(20);
+
+template <typename Ids>
+Json IdList(const Ids& ids) {
+  return Json(std::vector<int32_t>(ids.begin(), ids.end()));
+}
+
+Json SamplingFields(const v1::SamplingParams& s) {
+  Json json = Json::object();
+  if (s.has_max_tokens()) json["max_tokens"] = s.max_tokens();
+  if (s.min_tokens() != 0) json["min_tokens"] = s.min_tokens();
+  if (s.has_temperature()) json["temperature"] = s.temperature();
+  if (s.has_top_p()) json["top_p"] = s.top_p();
+  if (s.top_k() != 0) json["top_k"] = s.top_k();
+  if (s.min_p() != 0) json["min_p"] = s.min_p();
+  if (s.presence_penalty() != 0) json["presence_penalty"] = s.presence_penalty();
+  if (s.frequency_penalty() != 0) json["frequency_penalty"] = s.frequency_penalty();
+  if (s.has_repetition_penalty()) json["repetition_penalty"] = s.repetition_penalty();
+  for (const auto& [id, bias] : s.logit_bias()) json["logit_bias"][std::to_string(id)] = bias;
+  if (s.has_seed()) json["seed"] = s.seed();
+  for (const std::string& stop : s.stop()) json["stop"].push_back(stop);
+  if (!s.stop_token_ids().empty()) json["stop_token_ids"] = IdList(s.stop_token_ids());
+  json["include_stop_str_in_output"] = s.include_stop_str_in_output();
+  json["ignore_eos"] = s.ignore_eos();
+  if (s.has_logprobs()) json["logprobs"] = s.logprobs();
+  if (s.has_prompt_logprobs()) json["prompt_logprobs"] = s.prompt_logprobs();
+  if (s.n() != 0) json["n"] = s.n();
+  if (s.has_skip_special_tokens()) json["skip_special_tokens"] = s.skip_special_tokens();
+  if (!s.allowed_token_ids().empty()) json["allowed_token_ids"] = IdList(s.allowed_token_ids());
+  return json;
+}
+
+// The HTTP API has the same fields under the same names, so it has the same rules.
+GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& model) {
+  Json json = SamplingFields(request.sampling());
+  if (request.prompt_case() == v1::GenerateRequest::kText) json["prompt"] = request.text();
+  if (request.prompt_case() == v1::GenerateRequest::kTokenIds)
+    json["prompt"] = IdList(request.token_ids().ids());
+  if (!request.model().empty()) json["model"] = request.model();
+  if (!request.request_id().empty()) json["request_id"] = request.request_id();
+  if (request.priority() != 0) json["priority"] = request.priority();
+  if (!request.cache_salt().empty()) json["cache_salt"] = request.cache_salt();
+  GenerateOrError parsed = ParseCompletionFields(json, model, ApiLimits{});
+  auto* params = std::get_if<GenerateParams>(&parsed);
+  if (params == nullptr) return parsed;
+  if (!request.request_id().empty()) params->response_id = request.request_id();
+  for (const v1::TokenIds& word : request.sampling().bad_words()) {
+    for (const int32_t id : word.ids()) {
+      if (id < 0 || id >= model.config.vocab_size)
+        return BadRequest("bad_words", "bad_words must hold token ids");
+    }
+    if (word.ids().empty()) return BadRequest("bad_words", "bad_words must not be empty");
+    params->sampling.bad_words.emplace_back(word.ids().begin(), word.ids().end());
+  }
+  return parsed;
+}
+
+grpc::Status ToGrpc(const ApiError& error) {
+  const std::string message =
+      error.param.empty() ? error.message : absl::StrCat(error.param, ": ", error.message);
+  switch (error.status) {
+    case 400:
+      return {grpc::StatusCode::INVALID_ARGUMENT, message};
+    case 404:
+      return {grpc::StatusCode::NOT_FOUND, message};
+    default:
+      return {grpc::StatusCode::INTERNAL, message};
+  }
+}
+
+void FillLogprobs(const Tokenizer& tokenizer, const Logprobs& from, v1::PositionLogprobs* to) {
+  for (size_t i = 0; i < from.token_ids.size(); ++i) {
+    v1::TokenLogprob* token = to->add_tokens();
+    token->set_token_id(from.token_ids[i]);
+    token->set_logprob(from.logprobs[i]);
+    token->set_rank(i == 0 ? from.rank : static_cast<int32_t>(i));
+    token->set_text(tokenizer.TokenBytes(from.token_ids[i]));
+  }
+}
+
+void FillResponse(const Tokenizer& tokenizer, const ChoiceUpdate& update, v1::GenerateResponse* response) {
+  const OutputDelta& delta = update.delta;
+  if (update.index == 0) {
+    for (const Logprobs& position : delta.prompt_logprobs) {
+      FillLogprobs(tokenizer, position, response->add_prompt_logprobs());
+    }
+  }
+  v1::ChoiceDelta* choice = response->add_choices();
+  choice->set_index(update.index);
+  choice->set_text(delta.text);
+  choice->mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
+  for (const Logprobs& logprobs : delta.logprobs) FillLogprobs(tokenizer, logprobs, choice->add_logprobs());
+  choice->set_finish_reason(FinishReasonName(delta.finish_reason));
+  if (delta.stop_string.has_value()) choice->set_stop_reason(*delta.stop_string);
+  if (delta.stop_token_id.has_value()) choice->set_stop_reason(absl::StrCat(*delta.stop_token_id));
+}
+
+// Wakes the call's thread; outlives the call if the engine still speaks.
+struct Bell {
+  absl::Mutex mutex;
+  bool rung ABSL_GUARDED_BY(mutex) = false;
+  void Ring() {
+    absl::MutexLock lock(&mutex);
+    rung = true;
+  }
+  void Wait() {
+    absl::MutexLock lock(&mutex);
+    mutex.AwaitWithTimeout(absl::Condition(&rung), kCancelPoll);
+    rung = false;
+  }
+};
+
+}  // namespace
+
+void ModelSlot::Set(ServedModel model) {
+  model.max_token_bytes = LongestToken(*model.tokenizer);
+  absl::MutexLock lock(&mutex_);
+  model_ = std::make_shared<const ServedModel>(std::move(model));
+}
+
+std::shared_ptr<const ServedModel> ModelSlot::Get() const {
+  absl::MutexLock lock(&mutex_);
+  return model_;
+}
+
+grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key) {
+  if (api_key.empty()) return grpc::Status::OK;
+  const auto it = context.client_metadata().find("authorization");
+  const absl::string_view given = it == context.client_metadata().end()
+                                      ? absl::string_view()
+                                      : absl::string_view(it->second.data(), it->second.size());
+  if (BearerMatches(given, api_key)) return grpc::Status::OK;
+  return {grpc::StatusCode::UNAUTHENTICATED, "Unauthorized"};
+}
+
+InferenceServiceImpl::InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics,
+                                           std::string api_key, int32_t max_open_calls)
+    : slot_(slot),
+      metrics_(std::move(metrics)),
+      api_key_(std::move(api_key)),
+      max_open_calls_(max_open_calls) {}
+
+grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                                            grpc::ServerWriter<v1::GenerateResponse>* writer) {
+  const int32_t open = ++open_calls_;
+  const absl::Cleanup leave = [this] { --open_calls_; };
+  if (open > max_open_calls_) {
+    metrics_->OnRejected("too_many_calls");
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"};
+  }
+  if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
+  try {
+    return Serve(context, *request, writer);
+  } catch (const std::exception&) {
+    return {grpc::StatusCode::INTERNAL, "internal error"};
+  }
+}
+
+grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
+                                         grpc::ServerWriter<v1::GenerateResponse>* writer) {
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return {grpc::StatusCode::UNAVAILABLE, "the model is loading"};
+  GenerateOrError parsed = Resolve(request, *model);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    metrics_->OnRejected("bad_request");
+    return ToGrpc(*error);
+  }
+  const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
+  Generation generation(*model, &params, metrics_);
+  const auto bell = std::make_shared<Bell>();
+  if (absl::Status status = generation.Submit([bell] { bell->Ring(); }); !status.ok()) {
+    metrics_->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
+    return ToGrpcStatus(absl::Status(status.code(), CleanMessage(status.message())));
+  }
+  while (!generation.done()) {
+    bell->Wait();
+    if (context->IsCancelled()) return grpc::Status::CANCELLED;  // the Generation's end aborts
+    v1::GenerateResponse response;
+    response.set_request_id(params.response_id);
+    for (const ChoiceUpdate& update : generation.Take()) {
+      if (update.delta.finish_reason == FinishReason::kError) {
+        const absl::Status& error = update.delta.error;
+        return ToGrpcStatus(absl::Status(error.ok() ? absl::StatusCode::kInternal : error.code(),
+                                         CleanMessage(error.message())));
+      }
+      FillResponse(*model->tokenizer, update, &response);
+    }
+    if (generation.overflowed()) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
+    if (response.choices().empty()) continue;
+    if (generation.done()) {
+      response.mutable_usage()->set_prompt_tokens(static_cast<int32_t>(generation.prompt_tokens()));
+      response.mutable_usage()->set_completion_tokens(static_cast<int32_t>(generation.completion_tokens()));
+      response.mutable_usage()->set_cached_tokens(static_cast<int32_t>(generation.cached_tokens()));
+    }
+    if (!writer->Write(response)) return grpc::Status::CANCELLED;
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
+                                              v1::ListModelsResponse* response) {
+  if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return {grpc::StatusCode::UNAVAILABLE, "the model is loading"};
+  v1::ModelCard* card = response->add_models();
+  card->set_id(model->name);
+  card->set_max_model_len(model->engine->max_model_len());
+  card->set_vocab_size(model->config.vocab_size);
+  return grpc::Status::OK;
+}
+
+}  // namespace somnus

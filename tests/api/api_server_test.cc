@@ -1,0 +1,577 @@
+// The whole HTTP front over real sockets, above a fake engine.
+
+#include "coordinator/api/api_server.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_replace.h"
+#include "coordinator/api/routes.h"
+#include "coordinator/metrics/metrics.h"
+#include "tests/api/fakes.h"
+#include "tests/api/http_client.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::json;
+
+class ApiServerTest : public ::testing::Test {
+ protected:
+  void Start(ApiServerOptions options = {}, absl::Duration step = absl::Microseconds(200)) {
+    options.port = options.admin_port = 0;
+    options.version = "1.2.3";
+    engine_ = std::make_shared<FakeEngine>(step);
+    absl::StatusOr<std::unique_ptr<ApiServer>> server =
+        ApiServer::Start(options, Metrics::Create("fake", 4096));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  void Serve(ApiServerOptions options = {}, absl::Duration step = absl::Microseconds(200)) {
+    Start(std::move(options), step);
+    server_->SetModel(FakeModel(engine_));
+  }
+  HttpReply Send(const std::string& method, const std::string& path, const std::string& body = "",
+                 const std::string& headers = "") {
+    HttpClient client(server_->port());
+    client.Write(RequestText(method, path, body, headers));
+    return client.ReadReply();
+  }
+  HttpReply Admin(const std::string& method, const std::string& path) {
+    HttpClient client(server_->admin_port());
+    client.Write(RequestText(method, path, ""));
+    return client.ReadReply();
+  }
+  // Posts to /v1/completions.
+  HttpReply Complete(const std::string& body) { return Send("POST", "/v1/completions", body); }
+  void ExpectHealthy() {
+    const HttpReply reply = Complete(R"({"prompt": "abc", "max_tokens": 4, "temperature": 0})");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(Json::parse(reply.body)["choices"][0]["text"], "abca");
+  }
+
+  std::shared_ptr<FakeEngine> engine_;
+  std::unique_ptr<ApiServer> server_;
+};
+
+std::vector<Json> Events(const std::string& body, bool* done) {
+  std::vector<Json> events;
+  *done = false;
+  for (size_t at = 0; at < body.size();) {
+    const size_t end = body.find("\n\n", at);
+    if (end == std::string::npos || body.compare(at, 6, "data: ") != 0) {
+      ADD_FAILURE() << "bad SSE framing at " << at;
+      return events;
+    }
+    const std::string data = body.substr(at + 6, end - at - 6);
+    EXPECT_FALSE(*done) << "an event after [DONE]";
+    if (data == "[DONE]") {
+      *done = true;
+    } else {
+      events.push_back(Json::parse(data));
+    }
+    at = end + 2;
+  }
+  return events;
+}
+
+TEST_F(ApiServerTest, HealthIs503UntilThereIsAModel) {
+  Start();
+  EXPECT_EQ(Send("GET", "/health").status, 503);
+  EXPECT_EQ(Complete(R"({"prompt": "a"})").status, 503);
+  server_->SetModel(FakeModel(engine_));
+  const HttpReply health = Send("GET", "/health");
+  EXPECT_EQ(health.status, 200);
+  EXPECT_EQ(health.body, "");
+  engine_->set_state(EngineState::kFailed);
+  EXPECT_EQ(Send("GET", "/health").status, 503);
+  EXPECT_EQ(Complete(R"({"prompt": "a"})").status, 503);
+}
+
+TEST_F(ApiServerTest, RoutesAndMethods) {
+  Serve();
+  EXPECT_EQ(Send("GET", "/").status, 404);
+  EXPECT_EQ(Send("POST", "/v1/nope", "{}").status, 404);
+  EXPECT_EQ(Send("POST", "/v1/models", "{}").status, 405);
+  EXPECT_EQ(Send("PUT", "/v1/completions", "{}").status, 405);
+  EXPECT_EQ(Send("OPTIONS", "/v1/completions").status, 405);
+  EXPECT_EQ(Send("POST", "/ping").status, 200);
+  EXPECT_EQ(Send("POST", "/sleep").status, 404) << "operators' routes have their own listener";
+  EXPECT_EQ(Admin("POST", "/v1/completions").status, 404);
+  EXPECT_EQ(Json::parse(Send("GET", "/version").body)["version"], "1.2.3");
+  EXPECT_EQ(Json::parse(Send("GET", "/load").body)["server_load"], 0);
+  EXPECT_EQ(Json::parse(Send("GET", "/v1/models").body)["data"][0]["id"], "fake");
+  EXPECT_EQ(Send("GET", "/v1/models/fake").status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models/other").status, 404);
+  const HttpReply redirect = Send("GET", "/v1/models/");
+  EXPECT_EQ(redirect.status, 307);
+}
+
+TEST_F(ApiServerTest, SleepAndWake) {
+  Serve();
+  EXPECT_EQ(Admin("POST", "/sleep?level=5").status, 400);
+  EXPECT_EQ(Admin("POST", "/sleep?mode=abort").status, 400);
+  const Json slept = Json::parse(Admin("POST", "/sleep?level=2").body);
+  EXPECT_EQ(slept["status"], "sleeping");
+  EXPECT_EQ(slept["level"], 2);
+  EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], true);
+  EXPECT_EQ(Admin("POST", "/wake_up?tags=nonsense").status, 400);
+  EXPECT_EQ(Json::parse(Admin("POST", "/wake_up?tags=weights&tags=kv_cache").body)["tags"].size(), 2u);
+  EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], false);
+  EXPECT_EQ(Json::parse(Admin("POST", "/reset_prefix_cache").body)["success"], true);
+}
+
+TEST_F(ApiServerTest, CompletionHasTextUsageAndReason) {
+  Serve();
+  const Json body =
+      Json::parse(Complete(R"({"model": "fake", "prompt": "abc", "max_tokens": 5, "temperature": 0})").body);
+  EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["choices"][0]["text"], "abcab");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(body["usage"]["total_tokens"], 8);
+}
+
+TEST_F(ApiServerTest, ManyPromptsAndChoices) {
+  Serve();
+  const Json body =
+      Json::parse(Complete(R"({"prompt": ["ab", "xyz"], "max_tokens": 2, "n": 3, "seed": 40})").body);
+  ASSERT_EQ(body["choices"].size(), 6u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(body["choices"][i]["index"], i);
+    EXPECT_EQ(body["choices"][i]["text"], i < 3 ? "ab" : "xy");
+  }
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 5);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 12);
+  EXPECT_EQ(engine_->seeds(), (std::vector<uint64_t>{40, 41, 42, 40, 41, 42}));
+}
+
+TEST_F(ApiServerTest, StopStringAbortsTheEngine) {
+  Serve();
+  const Json body = Json::parse(
+      Complete(R"({"prompt": "abcdef", "max_tokens": 4000, "stop": ["zz", "de"], "temperature": 0})").body);
+  EXPECT_EQ(body["choices"][0]["text"], "abc");
+  EXPECT_EQ(body["choices"][0]["stop_reason"], "de");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(body["usage"]["completion_tokens"], 5);
+  EXPECT_TRUE(engine_->WaitIdle());
+  EXPECT_EQ(engine_->num_aborted(), 1);
+}
+
+TEST_F(ApiServerTest, EosAndStopTokenIds) {
+  Serve();
+  const Json eos = Json::parse(Complete(R"({"prompt": [97, 256], "max_tokens": 9, "temperature": 0})").body);
+  EXPECT_EQ(eos["choices"][0]["finish_reason"], "stop");
+  EXPECT_TRUE(eos["choices"][0]["stop_reason"].is_null());
+  EXPECT_EQ(eos["choices"][0]["text"], "a");
+  const Json id = Json::parse(
+      Complete(R"({"prompt": "abc", "max_tokens": 9, "temperature": 0, "stop_token_ids": [98]})").body);
+  EXPECT_EQ(id["choices"][0]["stop_reason"], 98);
+  const Json ignored = Json::parse(
+      Complete(R"({"prompt": [97, 256], "max_tokens": 3, "temperature": 0, "ignore_eos": true})").body);
+  EXPECT_EQ(ignored["choices"][0]["text"], "aa");
+  EXPECT_EQ(ignored["usage"]["completion_tokens"], 3);
+}
+
+TEST_F(ApiServerTest, EchoAndLogprobs) {
+  Serve();
+  const Json body = Json::parse(
+      Complete(R"({"prompt": "abc", "max_tokens": 1, "temperature": 0, "echo": true, "logprobs": 2})").body);
+  const Json& choice = body["choices"][0];
+  EXPECT_EQ(choice["text"], "abca");
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json::array({"a", "b", "c", "a"}));
+  EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json::array({0, 1, 2, 3}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1].size(), 2u);
+  EXPECT_EQ(choice["prompt_logprobs"].size(), 3u);
+  const Json none =
+      Json::parse(Complete(R"({"prompt": "abc", "max_tokens": 0, "temperature": 0, "echo": true})").body);
+  EXPECT_EQ(none["choices"][0]["text"], "abc");
+  EXPECT_EQ(none["usage"]["completion_tokens"], 0);
+}
+
+TEST_F(ApiServerTest, StreamsTheSameText) {
+  Serve();
+  const HttpReply reply = Complete(
+      R"({"prompt": "abc", "max_tokens": 7, "temperature": 0, "stream": true, "stream_options": {"include_usage": true}})");
+  EXPECT_TRUE(absl::StrContains(reply.head, "text/event-stream"));
+  bool done;
+  const std::vector<Json> events = Events(reply.body, &done);
+  EXPECT_TRUE(done);
+  std::string text;
+  int reasons = 0;
+  for (const Json& event : events) {
+    EXPECT_EQ(event["id"], events[0]["id"]);
+    for (const Json& choice : event["choices"]) {
+      text += choice["text"].get<std::string>();
+      reasons += !choice["finish_reason"].is_null();
+    }
+  }
+  EXPECT_EQ(text, "abcabca");
+  EXPECT_EQ(reasons, 1);
+  EXPECT_EQ(events.back()["choices"].size(), 0u);
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 7);
+  EXPECT_TRUE(events[0]["usage"].is_null());
+}
+
+TEST_F(ApiServerTest, AStreamThatFailsSaysSoAndEnds) {
+  Serve();
+  engine_->FailAfter(2, absl::InternalError("rank 1 died: /tmp/secret at 0xdeadbeef"));
+  bool done;
+  const std::vector<Json> events =
+      Events(Complete(R"({"prompt": "abc", "max_tokens": 9, "stream": true})").body, &done);
+  EXPECT_TRUE(done);
+  ASSERT_TRUE(events.back().contains("error"));
+  const std::string message = events.back()["error"]["message"];
+  EXPECT_TRUE(absl::StrContains(message, "rank 1 died"));
+  EXPECT_FALSE(absl::StrContains(message, "secret"));
+  EXPECT_FALSE(absl::StrContains(message, "beef"));
+  EXPECT_EQ(Complete(R"({"prompt": "abc", "max_tokens": 9})").status, 500);
+}
+
+TEST_F(ApiServerTest, ErrorsNameTheField) {
+  Serve();
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("prompt": "")", "prompt"},
+      {R"("prompt": [])", "prompt"},
+      {R"("prompt": [[]])", "prompt"},
+      {R"("prompt": ["a", 5])", "prompt"},
+      {R"("prompt": [257])", "prompt"},
+      {R"("prompt": [1.5])", "prompt"},
+      {R"("max_tokens": 0)", "max_tokens"},
+      {R"("max_tokens": 4097)", "max_tokens"},
+      {R"("max_tokens": 1e30)", "max_tokens"},
+      {R"("n": 0)", "n"},
+      {R"("n": 129)", "n"},
+      {R"("n": true)", "n"},
+      {R"("n": 1000000000)", "n"},
+      {R"("temperature": -1)", "temperature"},
+      {R"("temperature": NaN)", "temperature"},
+      {R"("temperature": 1e999)", "temperature"},
+      {R"("top_p": 0)", "top_p"},
+      {R"("top_p": Infinity)", "top_p"},
+      {R"("top_k": -2)", "top_k"},
+      {R"("min_p": 1.5)", "min_p"},
+      {R"("presence_penalty": 2.0001)", "presence_penalty"},
+      {R"("frequency_penalty": -2.0001)", "frequency_penalty"},
+      {R"("repetition_penalty": 0)", "repetition_penalty"},
+      {R"("seed": 9223372036854775808)", "seed"},
+      {R"("seed": 0.5)", "seed"},
+      {R"("min_tokens": -1)", "min_tokens"},
+      {R"("min_tokens": 17)", "min_tokens"},
+      {R"("stop": "")", "stop"},
+      {R"("stop": [1])", "stop"},
+      {R"("stop_token_ids": [-1])", "stop_token_ids"},
+      {R"("allowed_token_ids": [])", "allowed_token_ids"},
+      {R"("allowed_token_ids": [2147483648])", "allowed_token_ids"},
+      {R"("logit_bias": {"257": 1})", "logit_bias"},
+      {R"("logit_bias": {"1": NaN})", "logit_bias"},
+      {R"("bad_words": [""])", "bad_words"},
+      {R"("logprobs": 21)", "logprobs"},
+      {R"("logprobs": -1)", "logprobs"},
+      {R"("prompt_logprobs": 21)", "prompt_logprobs"},
+      {R"("stream": true, "prompt_logprobs": 1)", "prompt_logprobs"},
+      {R"("stream_options": {})", "stream_options"},
+      {R"("suffix": "x")", "suffix"},
+      {R"("best_of": 2)", "best_of"},
+      {R"("use_beam_search": true)", "use_beam_search"},
+      {R"("response_format": {"type": "json_object"})", "response_format"},
+      {R"("tools": [])", "tools"},
+      {R"("structured_outputs": {"regex": "a"})", "structured_outputs"},
+      {R"("cache_salt": "")", "cache_salt"},
+      {R"("user": 5)", "user"},
+      {R"("model": 5)", "model"},
+      {R"("truncate_prompt_tokens": 0)", "truncate_prompt_tokens"},
+  };
+  for (const auto& [field, param] : cases) {
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": "abc", )", field, "}"));
+    EXPECT_EQ(reply.status, 400) << field;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], param) << field;
+    EXPECT_EQ(error["type"], "BadRequestError");
+    EXPECT_EQ(error["code"], 400);
+  }
+  EXPECT_EQ(Complete(R"({"prompt": "abc", "model": "nope"})").status, 404);
+  EXPECT_EQ(engine_->num_open(), 0u);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, LaxWhereVllmIs) {
+  Serve();
+  for (const char* field :
+       {R"("max_tokens": 3.0)", R"("max_tokens": "3")", R"("max_tokens": null)", R"("stop": null)",
+        R"("logit_bias": null)", R"("whatever": [1, {"x": NaN}])", R"("temperature": -0.0)", R"("n": null)",
+        R"("tool_choice": "none")", R"("stop_token_ids": [])", R"("top_k": -1)"}) {
+    EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", field, "}")).status, 200) << field;
+  }
+}
+
+TEST_F(ApiServerTest, BodiesThatAreNoGoodJson) {
+  Serve();
+  const std::string deep_array(1'000'000, '[');
+  const std::string deep_object = absl::StrReplaceAll(std::string(200'000, '['), {{"[", "{\"a\":"}});
+  std::string many = R"({"prompt": "a", "x": [)";
+  for (int i = 0; i < 1'100'000; ++i) many += "1,";
+  many += "1]}";
+  for (const std::string& body :
+       {std::string("null"), std::string("[]"), std::string("{"), std::string("{} x"),
+        std::string(R"({"prompt": "\ud800"})"), std::string("{\"prompt\": \"\xff\"}"),
+        std::string(R"({/**/"prompt": "a"})"), deep_array, deep_object, many,
+        absl::StrCat(R"({"prompt": "a", "ignored": )", deep_array.substr(0, 100), "}")}) {
+    const HttpReply reply = Complete(body);
+    EXPECT_EQ(reply.status, 400) << body.substr(0, 40);
+  }
+  EXPECT_EQ(Send("POST", "/v1/completions", "").status, 415);
+  HttpClient client(server_->port());
+  client.Write(
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_EQ(client.ReadReply().status, 415);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, ChatWithoutTemplateIsRefused) {
+  Serve();
+  const HttpReply reply =
+      Send("POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages");
+}
+
+TEST_F(ApiServerTest, TokenizeAndBack) {
+  Serve();
+  const Json tokens =
+      Json::parse(Send("POST", "/tokenize", R"({"prompt": "ab", "return_token_strs": true})").body);
+  EXPECT_EQ(tokens["tokens"], Json::array({97, 98}));
+  EXPECT_EQ(tokens["count"], 2);
+  EXPECT_EQ(tokens["token_strs"], Json::array({"a", "b"}));
+  EXPECT_EQ(tokens["max_model_len"], 4096);
+  EXPECT_EQ(Json::parse(Send("POST", "/detokenize", R"({"tokens": [97, 98]})").body)["prompt"], "ab");
+  EXPECT_EQ(Send("POST", "/detokenize", R"({"tokens": [257]})").status, 400);
+}
+
+TEST_F(ApiServerTest, ClientsThatLeaveAreAborted) {
+  Serve({}, absl::Milliseconds(2));
+  for (const bool stream : {false, true}) {
+    for (const bool reset : {false, true}) {
+      HttpClient client(server_->port());
+      client.Write(RequestText(
+          "POST", "/v1/completions",
+          absl::StrCat(R"({"prompt": "abc", "max_tokens": 4000, "stream": )", stream ? "true}" : "false}")));
+      while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+      if (stream) ASSERT_TRUE(client.ReadUntil("data: "));
+      reset ? client.Reset() : client.Close();
+      EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(5))) << stream << reset;
+    }
+  }
+  EXPECT_EQ(engine_->num_aborted(), 4);
+}
+
+TEST_F(ApiServerTest, AClientThatLeavesBehindAPipelinedRequestIsAborted) {
+  Serve({}, absl::Milliseconds(2));
+  HttpClient client(server_->port());
+  const std::string request =
+      RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4000})");
+  client.Write(request + request);
+  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  client.Close();
+  EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(5)));
+}
+
+TEST_F(ApiServerTest, AClientThatDoesNotReadIsBounded) {
+  ApiServerOptions options;
+  options.limits.write_timeout = absl::Milliseconds(300);
+  Serve(options, absl::Microseconds(10));
+  HttpClient client(server_->port());
+  // Some 30 MB of events: more than sockets buffer.
+  std::string prompts = "\"abc\"";
+  for (int i = 1; i < 60; ++i) prompts += ",\"abc\"";
+  client.Write(RequestText(
+      "POST", "/v1/completions",
+      absl::StrCat(R"({"prompt": [)", prompts, R"(], "max_tokens": 4000, "stream": true, "logprobs": 1})")));
+  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(30)));
+  EXPECT_GT(engine_->num_aborted(), 0);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, HeaderLimits) {
+  Serve();
+  EXPECT_EQ(Send("GET", "/health", "", absl::StrCat("X: ", std::string(100'000, 'a'), "\r\n")).status, 431);
+  std::string many;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&many, "X", i, ": 1\r\n");
+  EXPECT_EQ(Send("GET", "/health", "", many).status, 431);
+  EXPECT_EQ(Send("GET", "/health", "", absl::StrCat("X: ", std::string(8000, 'a'), "\r\n")).status, 200);
+}
+
+TEST_F(ApiServerTest, BodyLimits) {
+  ApiServerOptions options;
+  options.limits.max_body_bytes = 10'000;
+  Serve(options);
+  const auto raw = [&](const std::string& text) {
+    HttpClient client(server_->port());
+    client.Write(text);
+    return client.ReadReply().status;
+  };
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
+  EXPECT_EQ(raw(head + "Content-Length: 10001\r\n\r\n"), 413);
+  EXPECT_EQ(raw(head + "Content-Length: 9223372036854775808\r\n\r\n"), 413);
+  EXPECT_EQ(raw(head + "Content-Length: -1\r\n\r\n"), 400);
+  EXPECT_EQ(raw(head + "Content-Length: 99999999999999999999999\r\n\r\n"), 400);
+  EXPECT_EQ(raw(head + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}"), 400);
+  EXPECT_EQ(raw(head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n"), 400);
+  EXPECT_EQ(
+      raw(head + "Transfer-Encoding: chunked\r\n\r\n2711\r\n" + std::string(10001, 'a') + "\r\n0\r\n\r\n"),
+      413);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, ChunkedBodyInManyPieces) {
+  Serve();
+  const std::string body = R"({"prompt": "abc", "max_tokens": 4, "temperature": 0})";
+  std::string text =
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n";
+  for (const char c : body) absl::StrAppend(&text, "1\r\n", std::string(1, c), "\r\n");
+  HttpClient client(server_->port());
+  client.Write(text + "0\r\n\r\n");
+  EXPECT_EQ(Json::parse(client.ReadReply().body)["choices"][0]["text"], "abca");
+}
+
+TEST_F(ApiServerTest, SlowSendersAreCut) {
+  ApiServerOptions options;
+  options.limits.header_timeout = options.limits.body_timeout = options.limits.idle_timeout =
+      absl::Milliseconds(200);
+  Serve(options);
+  HttpClient slow_head(server_->port()), slow_body(server_->port()), silent(server_->port());
+  slow_head.Write("GET /health HTTP/1.1\r\nHost:");
+  slow_body.Write(
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: "
+      "100\r\n\r\n{");
+  EXPECT_TRUE(slow_head.ReadsEof());
+  EXPECT_TRUE(slow_body.ReadsEof());
+  EXPECT_TRUE(silent.ReadsEof());
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, KeepAlivePipeliningAndContinue) {
+  Serve();
+  HttpClient client(server_->port());
+  const std::string request =
+      RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 2, "temperature": 0})");
+  std::string many;
+  for (int i = 0; i < 50; ++i) many += request;
+  client.Write(many);
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(client.ReadReply().status, 200) << i;
+  client.Write(
+      "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 15\r\nExpect: "
+      "100-continue\r\n\r\n");
+  ASSERT_TRUE(client.ReadUntil("100 Continue\r\n\r\n"));
+  client.Write(R"({"prompt": "a"})");
+  EXPECT_EQ(client.ReadReply().status, 200);
+}
+
+TEST_F(ApiServerTest, BrokenHttpIsRefused) {
+  Serve();
+  for (const std::string& text :
+       {std::string("\x16\x03\x01\x02garbage\r\n\r\n"), std::string("GET\r\n\r\n"),
+        std::string("GET /health\r\n\r\n"), std::string("GET /he\0alth HTTP/1.1\r\nHost: a\r\n\r\n", 37),
+        std::string("GET /health HTTP/1.1\r\n\r\n"),
+        std::string("GET /health HTTP/1.1\r\nHost: a\r\nX\r\n\r\n")}) {
+    HttpClient client(server_->port());
+    client.Write(text);
+    const int status = client.ReadReply().status;
+    EXPECT_TRUE(status == 400 || status == 505) << status << " for " << text;
+  }
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, ApiKeyGuardsEverythingButHealthAndMetrics) {
+  ApiServerOptions options;
+  options.api_key = "secret";
+  Serve(options);
+  for (const char* path : {"/v1/models", "/version", "/load", "/nope", "/tokenize", "/v1/completions"}) {
+    EXPECT_EQ(Send("GET", path).status, 401) << path;
+    EXPECT_EQ(Send("GET", path, "", "Authorization: Bearer secre\r\n").status, 401) << path;
+  }
+  EXPECT_EQ(Send("GET", "/health").status, 200);
+  EXPECT_EQ(Send("GET", "/metrics").status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models", "", "Authorization: Bearer secret\r\n").status, 200);
+}
+
+TEST_F(ApiServerTest, MetricsCountRequests) {
+  Serve();
+  ExpectHealthy();
+  ASSERT_TRUE(engine_->WaitIdle());
+  const std::string text = Send("GET", "/metrics").body;
+  for (const char* line :
+       {"vllm:num_requests_running{engine=\"0\",model_name=\"fake\"} 0",
+        "vllm:generation_tokens_total{engine=\"0\",model_name=\"fake\"} 4",
+        "vllm:request_success_total{engine=\"0\",finished_reason=\"length\",model_name=\"fake\"} 1"}) {
+    EXPECT_TRUE(absl::StrContains(text, line)) << line;
+  }
+}
+
+TEST_F(ApiServerTest, AFullQueueIs429) {
+  Serve();
+  engine_->set_state(EngineState::kAwake);
+  std::string prompts = "\"a\"";
+  for (int i = 1; i < 1000; ++i) prompts += ",\"a\"";
+  const HttpReply many = Complete(absl::StrCat(R"({"prompt": [)", prompts, R"(], "n": 2})"));
+  EXPECT_EQ(many.status, 400) << "more sequences than one request may have";
+  auto small = std::make_shared<FakeEngine>(absl::Microseconds(200), 1);
+  absl::StatusOr<std::unique_ptr<ApiServer>> server =
+      ApiServer::Start({.port = 0, .admin_port = 0}, Metrics::Create("fake", 4096));
+  ASSERT_TRUE(server.ok());
+  (*server)->SetModel(FakeModel(small));
+  HttpClient client((*server)->port());
+  client.Write(RequestText("POST", "/v1/completions", R"({"prompt": ["a", "b"]})"));
+  const HttpReply reply = client.ReadReply();
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_TRUE(absl::StrContains(reply.head, "Retry-After"));
+}
+
+TEST_F(ApiServerTest, ShutdownLetsOpenRequestsEnd) {
+  Serve({}, absl::Milliseconds(5));
+  HttpClient client(server_->port());
+  client.Write(RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 40})"));
+  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  server_->Shutdown(absl::Seconds(20));
+  EXPECT_EQ(client.ReadReply().status, 200);
+  HttpClient late(server_->port());
+  EXPECT_FALSE(late.Fill());
+}
+
+TEST_F(ApiServerTest, ShutdownAtOnceAborts) {
+  Serve({}, absl::Milliseconds(5));
+  HttpClient client(server_->port());
+  client.Write(
+      RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4000, "stream": true})"));
+  ASSERT_TRUE(client.ReadUntil("data: "));
+  server_->Shutdown(absl::ZeroDuration());
+  EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(5)));
+}
+
+TEST(ApiServerStartTest, APortInUseIsNamed) {
+  absl::StatusOr<std::unique_ptr<ApiServer>> first =
+      ApiServer::Start({.port = 0, .admin_port = 0}, Metrics::Create("m", 10));
+  ASSERT_TRUE(first.ok());
+  const absl::StatusOr<std::unique_ptr<ApiServer>> second =
+      ApiServer::Start({.port = (*first)->port(), .admin_port = 0}, Metrics::Create("m", 10));
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(second.status().message(), absl::StrCat((*first)->port())));
+  EXPECT_EQ(ApiServer::Start({.host = "not an address", .port = 0}, Metrics::Create("m", 10)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RoutesTest, ConstantTimeCompareIsRight) {
+  EXPECT_TRUE(EqualInConstantTime("abc", "abc"));
+  EXPECT_FALSE(EqualInConstantTime("abd", "abc"));
+  EXPECT_FALSE(EqualInConstantTime("abcabc", "abc"));
+  EXPECT_FALSE(EqualInConstantTime("", "abc"));
+  EXPECT_FALSE(EqualInConstantTime("abc", ""));
+}
+
+}  // namespace
+}  // namespace somnus
