@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(const std::s
     return absl::ResourceExhaustedError(
         absl::StrCat("the template is longer than ", limits.max_template_bytes, " bytes"));
   }
-  if (!IsValidUtf8(source)) return absl::InvalidArgumentError("the template is not UTF-8");
+  if (!IsUtf8(source)) return absl::InvalidArgumentError("the template is not UTF-8");
   ASSIGN_OR_RETURN(jinja::Block block, jinja::ParseTemplate(source, limits.max_depth));
   return std::make_unique<JinjaTemplate>(std::move(block), limits);
 }

@@ -154,7 +154,7 @@ Regex::Regex(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Regex::~Regex() = default;
 
 absl::StatusOr<std::unique_ptr<Regex>> Regex::Compile(const std::string& pattern, bool literal) {
-  if (!IsValidUtf8(pattern)) return absl::InvalidArgumentError("pattern is not UTF-8");
+  if (!IsUtf8(pattern)) return absl::InvalidArgumentError("pattern is not UTF-8");
   std::string translated = pattern;
   uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK;
   if (literal) {

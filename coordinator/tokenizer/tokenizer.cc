@@ -43,7 +43,7 @@ class BpeTokenizer : public Tokenizer {
 
   std::vector<int32_t> Encode(absl::string_view text, bool add_special_tokens) const override {
     std::string repaired;
-    if (!IsAscii(text) && !IsValidUtf8(text)) {
+    if (!IsAscii(text) && !IsUtf8(text)) {
       repaired = ReplaceInvalidUtf8(text);
       text = repaired;
     }

@@ -96,7 +96,7 @@ bool IsAscii(absl::string_view text) {
   return true;
 }
 
-bool IsValidUtf8(absl::string_view text) {
+bool IsUtf8(absl::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
     const Utf8Step step = DecodeUtf8(text, pos);
     if (!step.valid) return false;

@@ -27,7 +27,7 @@ inline size_t Utf8Length(unsigned char lead) {
 }
 
 bool IsAscii(absl::string_view text);
-bool IsValidUtf8(absl::string_view text);
+bool IsUtf8(absl::string_view text);
 // bytes.decode("utf-8", errors="replace").
 std::string ReplaceInvalidUtf8(absl::string_view bytes);
 // Appends the decodable part of `*pending` to `out`, invalid bytes as U+FFFD, and keeps only an unfinished

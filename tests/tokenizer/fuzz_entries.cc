@@ -48,14 +48,14 @@ void FuzzChatTemplate(absl::string_view bytes) {
   if (!compiled.ok()) return;
   const absl::StatusOr<std::string> out = (*compiled)->Render(Conversation());
   SOMNUS_CHECK(!out.ok() || out->size() <= static_cast<size_t>(limits.max_output_bytes));
-  SOMNUS_CHECK(!out.ok() || IsValidUtf8(*out));
+  SOMNUS_CHECK(!out.ok() || IsUtf8(*out));
 }
 
 void FuzzTokenizer(absl::string_view bytes) {
   static const Tokenizer* const tokenizer = MakeTokenizer().release();
   const std::vector<int32_t> ids = tokenizer->Encode(bytes, true);
   const std::string text = tokenizer->Decode(ids, false);
-  SOMNUS_CHECK(IsValidUtf8(text));
+  SOMNUS_CHECK(IsUtf8(text));
   IncrementalDetokenizer stream(tokenizer, false);
   std::string streamed;
   for (const int32_t id : ids) streamed += stream.Append(id);
