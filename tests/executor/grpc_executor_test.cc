@@ -133,14 +133,10 @@ TEST_F(GrpcExecutorTest, ARollbackThatFailsIsFinal) {
   executor_->OnFailure([&](const absl::Status&) { failed.Notify(); });
   ASSERT_TRUE(executor_->Sleep(1).ok());
   workers_[0]->FailNextCall(absl::ResourceExhaustedError("no memory"));
-  std::thread spoil([&] {
-    while (workers_[1]->calls().back() != "wake 0") std::this_thread::yield();
-    workers_[1]->Die();
-  });
-  EXPECT_FALSE(executor_->WakeUp({}).ok());
-  spoil.join();
+  workers_[1]->ScriptCalls({absl::OkStatus(), absl::InternalError("stuck")});
+  EXPECT_TRUE(absl::IsResourceExhausted(executor_->WakeUp({}).status()));
   failed.WaitForNotification();
-  EXPECT_FALSE(executor_->Health().ok());
+  EXPECT_NE(executor_->Health().message().find("rank 1 (pid 71): stuck"), absl::string_view::npos);
 }
 
 TEST_F(GrpcExecutorTest, AFailedStepNamesTheRankAndIsFinal) {

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,10 +48,12 @@ class FakeWorkerService : public v1::WorkerService::Service {
     absl::MutexLock lock(&mu_);
     failing_step_ = step_id;
   }
-  // The next lifecycle call (LoadModel, AllocateKvCache, Sleep, WakeUp) answers `error`.
-  void FailNextCall(const absl::Status& error) {
+  // What the next lifecycle calls (LoadModel, AllocateKvCache, Sleep, WakeUp) answer, in order; ok
+  // afterwards.
+  void FailNextCall(const absl::Status& error) { ScriptCalls({error}); }
+  void ScriptCalls(std::deque<absl::Status> answers) {
     absl::MutexLock lock(&mu_);
-    next_error_ = error;
+    answers_ = std::move(answers);
   }
   std::vector<std::string> calls() const {
     absl::MutexLock lock(&mu_);
@@ -124,7 +127,10 @@ class FakeWorkerService : public v1::WorkerService::Service {
   grpc::Status Called(const std::string& call) {
     absl::MutexLock lock(&mu_);
     calls_.push_back(call);
-    return ToGrpcStatus(std::exchange(next_error_, absl::OkStatus()));
+    if (answers_.empty()) return grpc::Status::OK;
+    const absl::Status answer = answers_.front();
+    answers_.pop_front();
+    return ToGrpcStatus(answer);
   }
   v1::StepReply Answer(const v1::StepRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     absl::StatusOr<v1::StepReply> reply = worker_.Execute(request);
@@ -142,7 +148,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status next_error_ ABSL_GUARDED_BY(mu_);
+  std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
 };
