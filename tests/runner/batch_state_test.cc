@@ -141,7 +141,6 @@ TEST(BatchStateTest, RefusesEveryBadNumber) {
       {"min_p", [&](auto& r) { sampling(r)->set_min_p(2); }},
       {"repetition_penalty", [&](auto& r) { sampling(r)->set_repetition_penalty(0); }},
       {"logit_bias", [&](auto& r) { (*sampling(r)->mutable_logit_bias())[100] = 1; }},
-      {"suppressed", [&](auto& r) { sampling(r)->add_suppress_token_ids(-2); }},
       {"allowed", [&](auto& r) { sampling(r)->add_allowed_token_ids(1000); }},
       {"bad word", [&](auto& r) { sampling(r)->add_bad_words()->add_token_ids(100); }},
       {"logprobs", [&](auto& r) { sampling(r)->set_num_logprobs(65); }},
@@ -152,6 +151,15 @@ TEST(BatchStateTest, RefusesEveryBadNumber) {
     damage.apply(request);
     EXPECT_EQ(Apply(state, request).code(), absl::StatusCode::kInvalidArgument) << damage.name;
   }
+}
+
+TEST(BatchStateTest, ForgetsStopTokensThatTheVocabularyLacks) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  for (int32_t id : {-2, 5, 1000})
+    request.mutable_new_sequences(0)->mutable_sampling()->add_suppress_token_ids(id);
+  ASSERT_TRUE(Apply(state, request).ok());
+  EXPECT_EQ(state.slot(1).sampling.suppress_token_ids, std::vector<int32_t>{5});
 }
 
 TEST(BatchStateTest, RefusesMoreThanTheTokenBudget) {

@@ -173,7 +173,6 @@ absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, Sl
   if (proto.num_logprobs() > kMaxLogprobs || proto.num_prompt_logprobs() > kMaxLogprobs) {
     return Invalid("more than ", kMaxLogprobs, " logprobs");
   }
-  RETURN_IF_ERROR(CheckTokens(proto.suppress_token_ids(), vocab_size));
   RETURN_IF_ERROR(CheckTokens(proto.allowed_token_ids(), vocab_size));
   out->temperature = proto.temperature();
   out->top_p = proto.top_p();
@@ -186,7 +185,10 @@ absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, Sl
   out->min_tokens = proto.min_tokens();
   out->num_logprobs = std::max(-1, proto.num_logprobs());
   out->num_prompt_logprobs = std::max(-1, proto.num_prompt_logprobs());
-  out->suppress_token_ids.assign(proto.suppress_token_ids().begin(), proto.suppress_token_ids().end());
+  // A checkpoint may name stop tokens that its vocabulary lacks: they cannot be chosen anyway.
+  for (int32_t id : proto.suppress_token_ids()) {
+    if (id >= 0 && id < vocab_size) out->suppress_token_ids.push_back(id);
+  }
   out->allowed_token_ids.assign(proto.allowed_token_ids().begin(), proto.allowed_token_ids().end());
   for (const auto& [id, bias] : proto.logit_bias()) {
     if (id < 0 || id >= vocab_size) return Invalid("logit_bias for token ", id);
