@@ -97,25 +97,79 @@ void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int
   }
 }
 
+// Columns [k_begin, k) of one row, element by element. out: the row's place in step 0 of its panel.
+template <typename E>
+void PackRow(const float* row, int64_t k_begin, int64_t k, typename E::Type* out) {
+  using Type = typename E::Type;
+  constexpr int64_t kPair = E::kType == DataType::kBF16 ? 2 : 1;
+  for (int64_t i = k_begin; i < k; i += kW) {
+    const int64_t count = Min(k - i, kW);
+    Type part[kW];
+    E::PutExact(part, count == kW ? Load(row + i) : LoadPart(row + i, count));
+    for (int64_t j = 0; j < count; ++j)
+      out[(i + j) / kPair * kPair * kPanelWidth + (i + j) % kPair] = part[j];
+  }
+  if (k % kPair != 0) out[k / kPair * kPair * kPanelWidth + 1] = 0;
+}
+
+SOMNUS_INLINE void Transpose(VU (&m)[kW]) {
+#pragma GCC unroll 4
+  for (int step = 1; step < kW; step *= 2) {
+    VI low, high;
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kW; ++lane) {
+      low[lane] = lane & step ? lane - step + kW : lane;
+      high[lane] = lane & step ? lane + kW : lane + step;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kW; ++i) {
+      if (i & step) continue;
+      const VU a = m[i], b = m[i + step];
+      m[i] = __builtin_shuffle(a, b, low);
+      m[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+}
+
+// kW rows at once as far as whole vectors of 32-bit steps go (pairs of bf16, or f32); returns the first
+// column left.
+template <typename E>
+int64_t PackRowBlock(const float* rows, int64_t k, typename E::Type* out) {
+  constexpr int64_t kColumns = E::kType == DataType::kBF16 ? 2 * kW : kW;
+  char* to = reinterpret_cast<char*>(out);
+  int64_t i = 0;
+  for (; i + kColumns <= k; i += kColumns) {
+    VU m[kW];
+#pragma GCC unroll 16
+    for (int r = 0; r < kW; ++r) {
+      typename E::Type part[kColumns];
+      for (int64_t c = 0; c < kColumns; c += kW) E::PutExact(part + c, Load(rows + r * k + i + c));
+      m[r] = LoadU(part);
+    }
+    Transpose(m);
+#pragma GCC unroll 16
+    for (int s = 0; s < kW; ++s, to += kPanelWidth * 4) __builtin_memcpy(to, &m[s], sizeof(VU));
+  }
+  return i;
+}
+
 template <typename E>
 void PackRows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows) {
   using Type = typename E::Type;
   constexpr int64_t kPair = E::kType == DataType::kBF16 ? 2 : 1;
-  const int64_t k_padded = RoundUp(weight.k, kPair);
-  for (int64_t i = 0; i < num_rows; ++i) {
+  const int64_t k = weight.k;
+  for (int64_t i = 0; i < num_rows;) {
     const int64_t n = row_begin + i;
-    Type* out = reinterpret_cast<Type*>(static_cast<char*>(weight.data) +
-                                        n / kPanelWidth * PanelBytes(E::kType, weight.k)) +
-                n % kPanelWidth * kPair;
-    const float* row = rows + i * weight.k;
-    for (int64_t k = 0; k < weight.k; k += kW) {
-      const int64_t count = Min(weight.k - k, kW);
-      Type part[kW];
-      E::Put(part, count == kW ? Load(row + k) : LoadPart(row + k, count));
-      for (int64_t j = 0; j < count; ++j)
-        out[(k + j) / kPair * kPair * kPanelWidth + (k + j) % kPair] = part[j];
+    char* panel = static_cast<char*>(weight.data) + n / kPanelWidth * PanelBytes(E::kType, k);
+    Type* out = reinterpret_cast<Type*>(panel) + n % kPanelWidth * kPair;
+    const bool block = E::kType != DataType::kF16 && n % kW == 0 && num_rows - i >= kW;
+    const int64_t count = block ? kW : 1;
+    int64_t done = 0;
+    if constexpr (E::kType != DataType::kF16) {
+      if (block) done = PackRowBlock<E>(rows + i * k, k, out);
     }
-    if (k_padded != weight.k) out[weight.k / kPair * kPair * kPanelWidth + 1] = 0;
+    for (int64_t r = 0; r < count; ++r) PackRow<E>(rows + (i + r) * k, done, k, out + r * kPair);
+    i += count;
   }
 }
 

@@ -87,12 +87,6 @@ SOMNUS_INLINE float ReduceMax(VF v) {
 // ------------------------------------------------------------------------------------------------
 
 SOMNUS_INLINE VF FromBf16(VH h) { return (VF)(__builtin_convertvector(h, VU) << 16); }
-SOMNUS_INLINE float FromBf16(uint16_t h) {
-  const uint32_t bits = static_cast<uint32_t>(h) << 16;
-  float x;
-  __builtin_memcpy(&x, &bits, 4);
-  return x;
-}
 
 // To nearest even; a NaN stays one.
 SOMNUS_INLINE VU Bf16Bits(VF x) {
@@ -101,13 +95,14 @@ SOMNUS_INLINE VU Bf16Bits(VF x) {
   return (VU)(x != x ? (VI)((u >> 16) | 0x40u) : (VI)rounded);
 }
 SOMNUS_INLINE VH ToBf16(VF x) { return __builtin_convertvector(Bf16Bits(x), VH); }
-SOMNUS_INLINE uint16_t ToBf16(float x) {
-  uint32_t u;
-  __builtin_memcpy(&u, &x, 4);
-  if (x != x) return static_cast<uint16_t>((u >> 16) | 0x40u);
-  return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+// The same but for subnormal numbers, which may become zero.
+SOMNUS_INLINE VH ToBf16Fast(VF x) {
+#if defined(__AVX512BF16__)
+  return (VH)_mm512_cvtneps_pbh((__m512)x);
+#else
+  return ToBf16(x);
+#endif
 }
-
 #if !defined(__F16C__)
 inline float FromF16Scalar(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
@@ -167,24 +162,27 @@ SOMNUS_INLINE VH ToF16(VF x) {
 #endif
 }
 
-// Element types, for templates over what is stored.
+// Element types, for templates over what is stored. PutExact keeps subnormal numbers for sure.
 struct F32 {
   static constexpr DataType kType = DataType::kF32;
   using Type = float;
   static SOMNUS_INLINE VF Get(const float* p) { return Load(p); }
   static SOMNUS_INLINE void Put(float* p, VF v) { Store(p, v); }
+  static SOMNUS_INLINE void PutExact(float* p, VF v) { Store(p, v); }
 };
 struct BF16 {
   static constexpr DataType kType = DataType::kBF16;
   using Type = uint16_t;
   static SOMNUS_INLINE VF Get(const uint16_t* p) { return FromBf16(*reinterpret_cast<const VHu*>(p)); }
-  static SOMNUS_INLINE void Put(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToBf16(v); }
+  static SOMNUS_INLINE void Put(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToBf16Fast(v); }
+  static SOMNUS_INLINE void PutExact(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToBf16(v); }
 };
 struct F16 {
   static constexpr DataType kType = DataType::kF16;
   using Type = uint16_t;
   static SOMNUS_INLINE VF Get(const uint16_t* p) { return FromF16(*reinterpret_cast<const VHu*>(p)); }
   static SOMNUS_INLINE void Put(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToF16(v); }
+  static SOMNUS_INLINE void PutExact(uint16_t* p, VF v) { Put(p, v); }
 };
 
 // The first n <= kW values of an element type; parts go through a buffer.
@@ -214,10 +212,10 @@ SOMNUS_INLINE void WithElement(DataType type, const Fn& fn) {
 // ---- Functions
 // -----------------------------------------------------------------------------------------------------
 
-// e^x, within 2 ulp on the normal range; 0 below -87.3, inf above 88.7, NaN for NaN. Cody-Waite reduction and
-// a degree 7 polynomial.
+// e^x, within 2 ulp on the normal range; 0 far below, inf far above, NaN for NaN. Cody-Waite reduction and a
+// degree 7 polynomial. The order of the operands of MaxV and MinV lets NaN through.
 SOMNUS_INLINE VF Exp(VF x) {
-  const VF clamped = MinV(MaxV(x, Set(-104.0f)), Set(89.0f));
+  const VF clamped = MinV(Set(90.0f), MaxV(Set(-110.0f), x));
   const VF shift = Set(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
   const VF t = Fma(clamped, Set(1.44269504f), shift);
   const VF n = t - shift;
@@ -231,12 +229,14 @@ SOMNUS_INLINE VF Exp(VF x) {
   p = Fma(p, r, Set(0.5f));
   p = Fma(p, r, Set(1.0f));
   p = Fma(p, r, Set(1.0f));
-  // 2^n in two halves, as n reaches 128 and -150.
+#if defined(__AVX512F__)
+  return (VF)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  // 2^n in two halves, as n reaches 130 and -159.
   const VI i = (VI)t - 0x4b400000;
   const VI half = i >> 1;
-  const VF scaled = p * (VF)((half + 127) << 23) * (VF)((i - half + 127) << 23);
-  const VF low = (VF)(x < Set(-87.3f) ? VI{} : (VI)scaled);
-  return (VF)(x != x ? (VI)x : (VI)low);
+  return p * (VF)((half + 127) << 23) * (VF)((i - half + 127) << 23);
+#endif
 }
 
 // log(x) for normal positive x, within 2 ulp or so.
