@@ -294,6 +294,9 @@ ms|selectattr('k.x')|list
 ms|selectattr('zz', 'defined')|list
 ms|rejectattr('role', 'eq', 'user')|list
 ms|rejectattr('k.x')|map(attribute='n')|list
+none|select|list
+none|selectattr('x')|list
+none|map('upper')|list
 l|sort
 l|sort(reverse=true)
 ls|sort

@@ -5,11 +5,12 @@
     tools/compare_chat_templates.py [--binary PATH] [--golden OUT.jsonl [--withhold]] [--no-micro] [DIRECTORY...]
 
 Renders the micro templates of chat_template_cases.py, and the chat template of each DIRECTORY (chat_template.jinja, or
-tokenizer_config.json) over all conversations. The texts must be equal; where jinja2 fails, ours must fail. --golden
+tokenizer_config.json; or a .jinja file) over all conversations. The texts must be equal; where jinja2 fails, ours must fail. --golden
 writes what jinja2 said for the tests. Needs `pip install jinja2`.
 """
 
 import argparse
+import datetime
 import json
 import os
 import subprocess
@@ -45,6 +46,7 @@ def make_environment():
                                                 extensions=[Generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.datetime.now().strftime(pattern)
     return environment
 
 
@@ -56,6 +58,9 @@ def expected(environment, template, context):
 
 
 def read_template(directory):
+    if directory.endswith(".jinja"):
+        with open(directory, encoding="utf-8") as file:
+            return file.read()
     path = os.path.join(directory, "chat_template.jinja")
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:

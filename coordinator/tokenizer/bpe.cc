@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kMaxCachedBytes = 64;  // longer pieces are rare, and would fill the cache with one request
 constexpr size_t kMaxWordsPerShard = 2048;  // 16 shards: about 4 MB at most
 constexpr size_t kShortWord = 48;           // below it, repeated scans beat a heap
+constexpr size_t kMergesAhead = 16;
 constexpr uint32_t kNoMerge = std::numeric_limits<uint32_t>::max();
 
 uint64_t PairKey(int32_t left, int32_t right) {
@@ -48,18 +49,32 @@ absl::StatusOr<std::unique_ptr<Bpe>> Bpe::Create(const TokenizerData& data, bool
 
 absl::Status Bpe::AddMerges(const TokenizerData& data) {
   merges_.reserve(data.merges.size());
-  std::string whole;
-  for (size_t rank = 0; rank < data.merges.size(); ++rank) {
-    const auto& [left, right] = data.merges[rank];
+  // The lookups miss the cache, nearly a million of them for a vocabulary of 128 k: fetch some merges ahead.
+  std::array<std::string, kMergesAhead> wholes;
+  for (size_t ahead = 0; ahead < data.merges.size() + kMergesAhead; ++ahead) {
+    if (ahead >= kMergesAhead)
+      RETURN_IF_ERROR(AddMerge(data, ahead - kMergesAhead, wholes[ahead % kMergesAhead]));
+    if (ahead >= data.merges.size()) continue;
+    const auto& [left, right] = data.merges[ahead];
+    std::string& whole = wholes[ahead % kMergesAhead];
     whole.assign(left).append(right);
-    const int32_t left_id = Lookup(left), right_id = Lookup(right), id = Lookup(whole);
-    if (left_id < 0 || right_id < 0 || id < 0) {
-      const std::string& missing = left_id < 0 ? left : right_id < 0 ? right : whole;
-      return absl::InvalidArgumentError(
-          absl::StrCat("merge ", rank, " needs token \"", missing, "\", which is not in the vocabulary"));
+    for (const absl::string_view token :
+         {absl::string_view(left), absl::string_view(right), absl::string_view(whole)}) {
+      vocab_.prefetch(token);
     }
-    merges_[PairKey(left_id, right_id)] = {static_cast<uint32_t>(rank), id};
   }
+  return absl::OkStatus();
+}
+
+absl::Status Bpe::AddMerge(const TokenizerData& data, size_t rank, const std::string& whole) {
+  const auto& [left, right] = data.merges[rank];
+  const int32_t left_id = Lookup(left), right_id = Lookup(right), id = Lookup(whole);
+  if (left_id < 0 || right_id < 0 || id < 0) {
+    const std::string& missing = left_id < 0 ? left : right_id < 0 ? right : whole;
+    return absl::InvalidArgumentError(
+        absl::StrCat("merge ", rank, " needs token \"", missing, "\", which is not in the vocabulary"));
+  }
+  merges_[PairKey(left_id, right_id)] = {static_cast<uint32_t>(rank), id};
   return absl::OkStatus();
 }
 

@@ -39,6 +39,7 @@ class Bpe {
 
   Bpe() = default;
   absl::Status AddMerges(const TokenizerData& data);
+  absl::Status AddMerge(const TokenizerData& data, size_t rank, const std::string& whole);
   int32_t Lookup(absl::string_view token) const;  // -1: not in the vocabulary
   const Merge* FindMerge(int32_t left, int32_t right) const;
   void EncodeUncached(absl::string_view piece, std::vector<int32_t>* ids) const;

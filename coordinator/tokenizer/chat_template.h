@@ -17,7 +17,7 @@ namespace somnus {
 
 struct ChatTemplateLimits {
   int64_t max_steps = 2'000'000;
-  int max_depth = 100;  // nesting of expressions, blocks and macro calls
+  int max_depth = 200;  // nesting of expressions, blocks and macro calls
   int64_t max_output_bytes = 16 << 20;
   int64_t max_template_bytes = 1 << 20;
 };

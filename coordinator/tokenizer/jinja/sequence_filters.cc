@@ -224,6 +224,7 @@ const Value* Named(const Args& args, absl::string_view name) {
 }
 
 Result Map(Interpreter* in, const Value& self, const Bound& args) {
+  if (!self.Truthy()) return Value::MakeList({});  // None too, as in Jinja
   ASSIGN_OR_RETURN(Items items, ItemsOf(in, self));
   const Value* attribute = Named(*args.raw, "attribute");
   const Value* otherwise = Named(*args.raw, "default");
@@ -246,6 +247,7 @@ Result Map(Interpreter* in, const Value& self, const Bound& args) {
 // select and reject; with kByAttribute the first argument is the attribute that the test looks at.
 template <bool kKeep, bool kByAttribute>
 Result Choose(Interpreter* in, const Value& self, const Bound& args) {
+  if (!self.Truthy()) return Value::MakeList({});  // None too, as in Jinja
   ASSIGN_OR_RETURN(const Items items, ItemsOf(in, self));
   const auto& given = args.raw->positional;
   if (kByAttribute && given.empty())

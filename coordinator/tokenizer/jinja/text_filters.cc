@@ -24,7 +24,7 @@ Result ToJsonFilter(Interpreter* in, const Value& self, const Bound& args) {
   options.sort_keys = args.Flag(3, false);
   if (args[1] != nullptr && !args[1]->is_none()) {
     options.indented = true;
-    options.item_separator = ",";
+    options.item_separator.assign(1, ',');
     if (args[1]->is_string()) {
       options.indent = args[1]->str();
     } else {
