@@ -103,6 +103,19 @@ struct Attention {
     return chunk;
   }
 
+  // Few rows wait for memory, and blocks lie anywhere: asks for this chunk's values and the next one's keys.
+  void Ask(const Chunk& chunk, const Chunk& next) const {
+    const int64_t k_bytes = KBytes(E::kType, block_size, head_dim);
+    for (int p = 0; p < chunk.num_pieces; ++p) {
+      const int64_t v_bytes = chunk.pieces[p].tokens / kPair * v_row_bytes;
+      for (int64_t i = 0; i < v_bytes; i += 64) __builtin_prefetch(chunk.pieces[p].v + i, 0, 2);
+    }
+    if (next.end == chunk.end || block_size > kPieceTokens) return;
+    for (int p = 0; p < next.num_pieces; ++p) {
+      for (int64_t i = 0; i < k_bytes; i += 64) __builtin_prefetch(next.pieces[p].k + i, 0, 2);
+    }
+  }
+
   template <int kRows, int kVectors>
   void ScoreTile(int64_t row, const char* const (&k)[kVectors], const int64_t (&columns)[kVectors]) {
     VF s[kRows][kVectors] = {};
@@ -274,6 +287,7 @@ struct Attention {
       const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
       for (int64_t position = 0; position < limit;) {
         const Chunk chunk = ChunkAt(position, limit);
+        if (tiles == 1) Ask(chunk, chunk.end < limit ? ChunkAt(chunk.end, limit) : chunk);
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t row = rows * tile / tiles;
           const int64_t count = rows * (tile + 1) / tiles - row;

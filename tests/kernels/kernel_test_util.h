@@ -44,7 +44,7 @@ class Buffer {
  public:
   explicit Buffer(int64_t bytes) : bytes_(bytes), memory_(bytes + 64 + kGuard, 0x5b) {
     data_ = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
-    std::memset(data_, 0, bytes);
+    std::fill_n(data_, std::max<int64_t>(0, bytes), static_cast<unsigned char>(0));
   }
   ~Buffer() {
     for (int64_t i = 0; i < kGuard; ++i)
