@@ -1,0 +1,176 @@
+// The gRPC face of a worker, over an in-process channel and a fake model.
+
+#include "worker/worker_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "proto/worker.grpc.pb.h"
+#include "tests/worker/fake_parts.h"
+
+namespace somnus {
+namespace {
+
+class WorkerServiceTest : public testing::Test {
+ protected:
+  WorkerServiceTest()
+      : worker_({.num_threads = 1}, FakeParts(&control_)),
+        service_(MakeWorkerService(&worker_, [this] { ++shutdowns_; })) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    stub_ = v1::WorkerService::NewStub(server_->InProcessChannel({}));
+  }
+  ~WorkerServiceTest() override { server_->Shutdown(); }
+
+  grpc::Status Load(std::vector<v1::LoadModelEvent>* events) {
+    grpc::ClientContext context;
+    auto reader = stub_->LoadModel(&context, LoadRequest());
+    v1::LoadModelEvent event;
+    while (reader->Read(&event)) events->push_back(event);
+    return reader->Finish();
+  }
+  void MakeAwake() {
+    std::vector<v1::LoadModelEvent> events;
+    ASSERT_TRUE(Load(&events).ok());
+    grpc::ClientContext context;
+    v1::AllocateKvCacheRequest request;
+    *request.mutable_kv_cache() = KvConfig();
+    v1::AllocateKvCacheResponse response;
+    ASSERT_TRUE(stub_->AllocateKvCache(&context, request, &response).ok());
+    EXPECT_EQ(response.bytes(), 64 << 16);
+  }
+
+  FakeModelControl control_;
+  std::atomic<int> shutdowns_{0};
+  Worker worker_;
+  std::unique_ptr<grpc::Service> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::WorkerService::Stub> stub_;
+};
+
+TEST_F(WorkerServiceTest, LoadStreamsProgressThenDone) {
+  std::vector<v1::LoadModelEvent> events;
+  ASSERT_TRUE(Load(&events).ok());
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_FALSE(events.front().done());
+  EXPECT_GT(events.front().bytes_total(), 0);
+  EXPECT_TRUE(events.back().done());
+  EXPECT_GT(events.back().kv_block_bytes(), 0);
+  // A second load is refused, with the state in the message.
+  events.clear();
+  const grpc::Status again = Load(&events);
+  EXPECT_EQ(again.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(again.error_message(), "LoadModel: the worker is loaded");
+}
+
+TEST_F(WorkerServiceTest, LoadErrorIsTheStatus) {
+  control_.open_error = absl::NotFoundError("no such directory: fake");
+  std::vector<v1::LoadModelEvent> events;
+  const grpc::Status status = Load(&events);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(status.error_message(), "no such directory: fake");
+}
+
+TEST_F(WorkerServiceTest, StepsAreAnsweredInOrderHoweverManyAreSentAhead) {
+  MakeAwake();
+  grpc::ClientContext context;
+  auto stream = stub_->Execute(&context);
+  constexpr int kSteps = 100;
+  std::thread writer([&] {  // both ways are bounded: who writes all before reading would wait for itself
+    v1::StepRequest request;
+    for (int i = 1; i <= kSteps; ++i) {
+      request.set_step_id(i);
+      EXPECT_TRUE(stream->Write(request));
+    }
+  });
+  v1::StepReply reply;
+  for (int i = 1; i <= kSteps; ++i) {
+    ASSERT_TRUE(stream->Read(&reply));
+    EXPECT_EQ(reply.step_id(), i);
+    EXPECT_EQ(reply.error_code(), 0);
+    EXPECT_EQ(reply.tokens(0).token_id(), i + 7);
+  }
+  writer.join();
+  // One stream at a time: two coordinators would corrupt each other's batch state.
+  grpc::ClientContext second_context;
+  auto second = stub_->Execute(&second_context);
+  EXPECT_FALSE(second->Read(&reply));
+  EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  stream->WritesDone();
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(WorkerServiceTest, StepErrorIsAnsweredAndTheStreamLives) {
+  MakeAwake();
+  grpc::ClientContext context;
+  auto stream = stub_->Execute(&context);
+  control_.execute_error = absl::InternalError("kernel failed");
+  v1::StepRequest request;
+  v1::StepReply reply;
+  for (int i = 1; i <= 3; ++i) {
+    request.set_step_id(i);
+    ASSERT_TRUE(stream->Write(request));
+    ASSERT_TRUE(stream->Read(&reply));
+    EXPECT_EQ(reply.step_id(), i);
+    EXPECT_EQ(reply.error_code(), static_cast<int>(absl::StatusCode::kInternal));
+    EXPECT_EQ(reply.error_message(), "kernel failed");
+  }
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  grpc::ClientContext status_context;
+  v1::WorkerStatusResponse status;
+  ASSERT_TRUE(stub_->GetStatus(&status_context, {}, &status).ok());
+  EXPECT_EQ(status.state(), "failed");
+}
+
+TEST_F(WorkerServiceTest, CancelledStreamMakesRoomForTheNext) {
+  MakeAwake();
+  {
+    grpc::ClientContext context;
+    auto stream = stub_->Execute(&context);
+    v1::StepRequest request;
+    request.set_step_id(1);
+    stream->Write(request);
+    context.TryCancel();
+    stream->Finish();
+  }
+  for (int attempt = 0;; ++attempt) {  // the worker learns of the cancellation a moment later
+    ASSERT_LT(attempt, 1000);
+    grpc::ClientContext context;
+    auto stream = stub_->Execute(&context);
+    v1::StepRequest request;
+    request.set_step_id(2);
+    stream->Write(request);
+    v1::StepReply reply;
+    const bool answered = stream->Read(&reply);
+    stream->WritesDone();
+    stream->Finish();
+    if (answered) break;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
+TEST_F(WorkerServiceTest, SleepWakeAndShutdown) {
+  MakeAwake();
+  grpc::ClientContext sleep_context, wake_context, shutdown_context;
+  v1::WorkerSleepRequest sleep;
+  sleep.set_level(1);
+  v1::WorkerSleepResponse freed;
+  ASSERT_TRUE(stub_->Sleep(&sleep_context, sleep, &freed).ok());
+  EXPECT_EQ(freed.freed_bytes_by_tag().size(), 3u);
+  v1::WorkerWakeUpResponse mapped;
+  ASSERT_TRUE(stub_->WakeUp(&wake_context, {}, &mapped).ok());
+  EXPECT_EQ(mapped.mapped_bytes_by_tag().at("kv_cache"), 64 << 16);
+  v1::WorkerShutdownResponse response;
+  ASSERT_TRUE(stub_->Shutdown(&shutdown_context, {}, &response).ok());
+  EXPECT_EQ(shutdowns_, 1);
+}
+
+}  // namespace
+}  // namespace somnus
