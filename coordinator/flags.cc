@@ -200,7 +200,7 @@ const std::vector<FlagSpec>& Specs() {
        Int(&Flags::max_num_waiting, 1, 1 << 20)},
       {"generation-config", "auto|vllm", "sampling defaults: the model's or neutral (auto)",
        SetGenerationConfig},
-      {"seed", "N", "from which the seeds of requests without one are drawn (0)", SetSeed},
+      {"seed", "N", "accepted for scripts; a request without a seed gets a random one", SetSeed},
       {"step-timeout-s", "S", "a step without an answer for so long is a failure (300)",
        Seconds(&Flags::step_timeout_s, 0.001)},
       {"heartbeat-timeout-s", "S", "a worker silent for so long is lost (30)",

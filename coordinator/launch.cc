@@ -81,7 +81,12 @@ absl::Status WorkerGroup::Start(const Flags& flags) {
   options.membership.version = kVersion;
   options.membership.spawn_token = spawn_token_;
   options.membership.heartbeat_timeout = absl::Seconds(flags.heartbeat_timeout_s);
-  ASSIGN_OR_RETURN(cluster_, ClusterServer::Start(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<ClusterServer> cluster, ClusterServer::Start(options));
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(loss_);
+    cluster_ = std::move(cluster);
+  }
   if (!flags.local_workers) {
     LogInfo("waiting for {} workers: worker --coordinator={}", flags.num_workers, cluster_->address());
     return absl::OkStatus();

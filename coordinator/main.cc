@@ -1,6 +1,7 @@
 // The coordinator: serves one model with the workers that it starts or waits for. Exit codes: 0 after SIGTERM
 // or SIGINT, 1 when it could not start or its engine failed, 2 for wrong flags.
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,6 +24,8 @@ int Fail(const absl::Status& status, int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // gRPC's own log repeats, over several lines, what our errors say in one.
+  setenv("GRPC_VERBOSITY", "NONE", 0);
   const absl::StatusOr<somnus::Flags> flags =
       somnus::ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
   if (!flags.ok()) return Fail(flags.status(), 2);
