@@ -128,7 +128,10 @@ absl::Status WorkerGroup::Connect(const Flags& flags) {
   for (const v1::RegisterRequest& member : members_) {
     endpoints.push_back({member.address(), member.host(), member.pid()});
   }
-  ASSIGN_OR_RETURN(executor_, GrpcExecutor::Connect(std::move(endpoints), GrpcExecutorOptions()));
+  GrpcExecutorOptions options;
+  // Of a remote worker nobody knows more than that its connection broke.
+  if (!flags.local_workers) options.blame_grace = absl::Milliseconds(50);
+  ASSIGN_OR_RETURN(executor_, GrpcExecutor::Connect(std::move(endpoints), options));
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(loss_);
