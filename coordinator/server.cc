@@ -77,7 +77,9 @@ class ServerImpl : public Server {
 
   absl::Status Start() override {
     const absl::Time start = absl::Now();
-    ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(flags_.model));
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model);
+    if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
+    checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();
     ASSIGN_OR_RETURN(const int32_t max_model_len, ResolveMaxModelLen(flags_, config));
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
