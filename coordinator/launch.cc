@@ -131,12 +131,13 @@ absl::Status WorkerGroup::Connect(const Flags& flags) {
   GrpcExecutorOptions options;
   // Of a remote worker nobody knows more than that its connection broke.
   if (!flags.local_workers) options.blame_grace = absl::Milliseconds(50);
-  ASSIGN_OR_RETURN(executor_, GrpcExecutor::Connect(std::move(endpoints), options));
+  ASSIGN_OR_RETURN(executor_, GrpcExecutor::Create(std::move(endpoints), options));
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(loss_);
     told_executor_ = executor_.get();
   }
+  RETURN_IF_ERROR(executor_->AwaitConnections());
   cluster_->OnSilence([this](const absl::Status& status) { OnLoss(status); });
   return absl::OkStatus();
 }

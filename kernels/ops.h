@@ -1,15 +1,15 @@
 #pragma once
-// Every operation of a decoder model, as free functions at fused granularity. The only kernel header that models
-// include; one implementation per device (kernels/cpu, kernels/cuda), chosen by Device::kind().
+// Every operation of a decoder model, as free functions at fused granularity. The only kernel header that
+// models include; one implementation per device (kernels/cpu, kernels/cuda), chosen by Device::kind().
 //
-// Conventions. T: tokens of a step. Shapes are in comments, [rows, cols], row-major. "act" is the activation type that
-// feeds a Linear: the weight type (bf16, f16 or f32). Sums (residual stream, Linear outputs, logits) are f32 on CPU.
-// Nothing here allocates: scratch comes from Device::SetWorkspace. Shapes are checked by the caller; a wrong one is a
-// broken invariant, not an error.
+// Conventions. T: tokens of a step. Shapes are in comments, [rows, cols], row-major. "act" is the activation
+// type that feeds a Linear: the weight type (bf16, f16 or f32). Sums (residual stream, Linear outputs,
+// logits) are f32 on CPU. Nothing here allocates: scratch comes from Device::SetWorkspace. Shapes are checked
+// by the caller; a wrong one is a broken invariant, not an error.
 //
-// Batch invariance (CPU, bitwise): row t of every output depends only on row t of the inputs (for attention, on the
-// sequence's own cache) and never on T, on the other rows, on the number of threads, on how a prompt was cut into
-// chunks, or on which blocks were used. Every output element has one fixed accumulation order.
+// Batch invariance (CPU, bitwise): row t of every output depends only on row t of the inputs (for attention,
+// on the sequence's own cache) and never on T, on the other rows, on the number of threads, on how a prompt
+// was cut into chunks, or on which blocks were used. Every output element has one fixed accumulation order.
 
 #include <cstdint>
 
@@ -18,7 +18,7 @@
 
 namespace somnus {
 
-// ---- Linear ---------------------------------------------------------------------------------------------------------
+// ---- Linear
 
 // A weight matrix [n, k] (out_features, in_features), packed for the device; see PackedWeightBytes.
 struct LinearWeight {
@@ -31,31 +31,36 @@ struct LinearWeight {
 // Bytes of a packed [n, k] matrix, padding included; data must be 64-byte aligned.
 int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k);
 
-// Packs rows [row_begin, row_begin + num_rows) of `weight` from dense f32 `rows` [num_rows, k], rounding to the
-// weight's dtype (to nearest even). Rows may come in any order and cut; ranges that do not overlap may be packed from
-// several threads at once when their bounds are multiples of 64. Padding rows need no call.
-void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows);
+// Packs rows [row_begin, row_begin + num_rows) of `weight` from dense f32 `rows` [num_rows, k], rounding to
+// the weight's dtype (to nearest even). Rows may come in any order and cut; ranges that do not overlap may be
+// packed from several threads at once when their bounds are multiples of 64. Padding rows need no call.
+void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
+                    const float* rows);
 
 // y[T, n] = x[T, k] * w^T + bias.  x: act; y: f32; bias: f32 [n] or nullptr.
-void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
+void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
+            const TensorView& y);
 
-// ---- Embedding, norms, activations -----------------------------------------------------------------------------------
+// ---- Embedding, norms, activations
 
-// out[t] (f32 [T, hidden]) = table[token_ids[t] - vocab_begin], zero where the id is outside [vocab_begin, vocab_end):
-// the other ranks' rows are added by an all-reduce. table: packed like a Linear weight, so that tied heads share it.
-void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin, int64_t vocab_end,
-               const TensorView& out);
+// out[t] (f32 [T, hidden]) = table[token_ids[t] - vocab_begin], zero where the id is outside [vocab_begin,
+// vocab_end): the other ranks' rows are added by an all-reduce. table: packed like a Linear weight, so that
+// tied heads share it.
+void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin,
+               int64_t vocab_end, const TensorView& out);
 
 // out[t] += table[positions[t] + offset]: OPT's learned positions. table: f32 [max_positions, hidden].
-void AddPositionEmbedding(Device& device, const int32_t* positions, const TensorView& table, int64_t offset, const TensorView& out);
+void AddPositionEmbedding(Device& device, const int32_t* positions, const TensorView& table, int64_t offset,
+                          const TensorView& out);
 
 // residual += delta (unless delta.data is null); out = residual / rms(residual) * weight.
 // residual, delta: f32 [T, hidden]; weight: f32 [hidden]; out: act [T, hidden]. Llama's pre-norm block.
-void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight, double eps, const TensorView& out);
+void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
+                double eps, const TensorView& out);
 
 // The same with LayerNorm: out = (residual - mean) / sqrt(var + eps) * weight + bias. OPT.
-void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight, const float* bias,
-                  double eps, const TensorView& out);
+void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
+                  const float* bias, double eps, const TensorView& out);
 
 // residual += delta, f32 [T, hidden].
 void Add(Device& device, const TensorView& residual, const TensorView& delta);
@@ -70,10 +75,10 @@ void Activate(Device& device, const TensorView& x, UnaryActivation f, const Tens
 // Copies rows: out[i] = x[rows[i]], both of the same type. Picks the tokens whose logits are needed.
 void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const TensorView& out);
 
-// ---- Attention --------------------------------------------------------------------------------------------------------
+// ---- Attention
 
-// One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. The layout within a block
-// is the device's own; bytes of a block (K and V, one layer) by KvBlockBytes. Block 0 is padding.
+// One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. The layout within
+// a block is the device's own; bytes of a block (K and V, one layer) by KvBlockBytes. Block 0 is padding.
 struct KvCacheView {
   void* data = nullptr;  // [num_blocks][KvBlockBytes]
   DataType dtype = DataType::kBF16;
@@ -82,78 +87,90 @@ struct KvCacheView {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
 };
-int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim);
+int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
+                     int64_t head_dim);
 
 // The sequences of a step, prefill chunks and decodes mixed. All arrays live on the device.
 struct AttentionBatch {
   int64_t num_seqs = 0;
-  int64_t num_tokens = 0;                  // T
-  const int32_t* query_start = nullptr;    // [num_seqs + 1]: rows of sequence i are [query_start[i], query_start[i+1])
-  const int32_t* context_len = nullptr;    // [num_seqs]: tokens in the cache after this step (the last query's position + 1)
-  const int32_t* block_tables = nullptr;   // [num_seqs, max_blocks_per_seq]
+  int64_t num_tokens = 0;  // T
+  const int32_t* query_start =
+      nullptr;  // [num_seqs + 1]: rows of sequence i are [query_start[i], query_start[i+1])
+  const int32_t* context_len =
+      nullptr;  // [num_seqs]: tokens in the cache after this step (the last query's position + 1)
+  const int32_t* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq]
   int64_t max_blocks_per_seq = 0;
-  const int32_t* positions = nullptr;      // [T]
-  const int32_t* slot_mapping = nullptr;   // [T]: block_id * block_size + offset, where the token's K and V go
+  const int32_t* positions = nullptr;     // [T]
+  const int32_t* slot_mapping = nullptr;  // [T]: block_id * block_size + offset, where the token's K and V go
 };
 
-// Rotary embedding's table: cos and sin of position p in row p, f32 [max_positions, head_dim / 2] each, Hugging Face's
-// half-rotation order. nullptr cos: no rotation.
+// Rotary embedding's table: cos and sin of position p in row p, f32 [max_positions, head_dim / 2] each,
+// Hugging Face's half-rotation order. nullptr cos: no rotation.
 struct RopeTable {
   const float* cos = nullptr;
   const float* sin = nullptr;
 };
 
-// In place on qkv (f32 [T, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v): optional RMSNorm of each
-// head's q and k (q_norm, k_norm: f32 [head_dim] or nullptr), rotation, then k and v into the cache at slot_mapping.
-void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm, const float* k_norm,
-                        double eps, const RopeTable& rope, const AttentionBatch& batch, const KvCacheView& cache);
+// In place on qkv (f32 [T, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v): optional RMSNorm of
+// each head's q and k (q_norm, k_norm: f32 [head_dim] or nullptr), rotation, then k and v into the cache at
+// slot_mapping.
+void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
+                        const float* k_norm, double eps, const RopeTable& rope, const AttentionBatch& batch,
+                        const KvCacheView& cache);
 
-// Causal attention over the paged cache (PagedAttention, SOSP'23 section 4.1): query row t of sequence i sees the
-// cache's tokens [0, positions[t]]. q: the first num_heads * head_dim columns of qkv; out: act [T, num_heads * head_dim].
-// kv_head_of_head: [num_heads], which of this rank's KV heads serves query head h (uneven shards have no fixed ratio).
-void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head, float scale,
-                    const AttentionBatch& batch, const KvCacheView& cache, const TensorView& out);
+// Causal attention over the paged cache (PagedAttention, SOSP'23 section 4.1): query row t of sequence i sees
+// the cache's tokens [0, positions[t]]. q: the first num_heads * head_dim columns of qkv; out: act [T,
+// num_heads * head_dim]. kv_head_of_head: [num_heads], which of this rank's KV heads serves query head h
+// (uneven shards have no fixed ratio).
+void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
+                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const TensorView& out);
 
 // Copies whole blocks, all layers: cache data of block src[i] to dst[i]. `layers`: [num_layers] views.
-void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src, const int32_t* dst, int64_t count);
+void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
+                const int32_t* dst, int64_t count);
 
-// ---- Logits and sampling ------------------------------------------------------------------------------------------------
+// ---- Logits and sampling
 
 struct ScoredToken {
   float value;
   int32_t id;
 };
 
-// best[r] = the largest value of row r (the smallest id among equals), ids starting at id_offset. logits: f32 [R, n].
+// best[r] = the largest value of row r (the smallest id among equals), ids starting at id_offset. logits: f32
+// [R, n].
 void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredToken* best);
 
-// logprobs[r] = log_softmax(logits[r]) at ids[r]; also its rank (1 + how many are strictly larger), and the `k` likeliest
-// (k <= 64; ties by id), in order. out_top: [R, k] or nullptr when k is 0. logits: f32 [R, vocab].
-void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int64_t k, float* out_logprob, int32_t* out_rank,
-              ScoredToken* out_top);
+// logprobs[r] = log_softmax(logits[r]) at ids[r]; also its rank (1 + how many are strictly larger), and the
+// `k` likeliest (k <= 64; ties by id), in order. out_top: [R, k] or nullptr when k is 0. logits: f32 [R,
+// vocab].
+void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int64_t k, float* out_logprob,
+              int32_t* out_rank, ScoredToken* out_top);
 
-// One row of sampling: temperature, top-k, top-p, min-p in vLLM's order, then Gumbel-max with counter-based random
-// numbers keyed by (seed, position, token id): the result does not depend on the batch, nor on the process.
+// One row of sampling: temperature, top-k, top-p, min-p in vLLM's order, then Gumbel-max with counter-based
+// random numbers keyed by (seed, position, token id): the result does not depend on the batch, nor on the
+// process.
 struct SampleRow {
   float temperature;  // 0: greedy
   float top_p;        // 1: off
   int32_t top_k;      // 0: off
   float min_p;        // 0: off
   uint64_t seed;
-  int32_t position;   // of the token being sampled
+  int32_t position;  // of the token being sampled
 };
-// tokens[r] = the sample of row r. logits: f32 [R, vocab], used as scratch (penalties were applied by the caller).
+// tokens[r] = the sample of row r. logits: f32 [R, vocab], used as scratch (penalties were applied by the
+// caller).
 void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int32_t* tokens);
 
-// ---- Workspace ---------------------------------------------------------------------------------------------------------
+// ---- Workspace
 
 // The largest sizes that ops will be called with.
 struct OpsLimits {
-  int64_t max_tokens = 0;   // T
-  int64_t max_seqs = 0;     // rows of logits
-  int64_t max_k = 0;        // largest in_features of a Linear
-  int64_t max_n = 0;        // largest out_features
-  int64_t num_heads = 0;    // this rank's
+  int64_t max_tokens = 0;  // T
+  int64_t max_seqs = 0;    // rows of logits
+  int64_t max_k = 0;       // largest in_features of a Linear
+  int64_t max_n = 0;       // largest out_features
+  int64_t num_heads = 0;   // this rank's
   int64_t head_dim = 0;
   int64_t block_size = 0;
   int64_t max_model_len = 0;

@@ -1,5 +1,6 @@
 #pragma once
-// Views of device memory. A TensorView owns nothing and allocates nothing; whoever made it keeps the memory alive.
+// Views of device memory. A TensorView owns nothing and allocates nothing; whoever made it keeps the memory
+// alive.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Logging of all Somnus processes: one line on stderr per event, "2026-01-31 12:00:00.000 I [coordinator] text".
-// Thread safe. Calls use fmt's format strings: LogInfo("loaded {} tensors", n).
+// Logging of all Somnus processes: one line on stderr per event, "2026-01-31 12:00:00.000 I [coordinator]
+// text". Thread safe. Calls use fmt's format strings: LogInfo("loaded {} tensors", n).
 
 #include <spdlog/spdlog.h>
 

@@ -1,5 +1,6 @@
 #pragma once
-// Early return on absl::Status. Needs no gRPC, so that checkpoint can use it without linking the control plane.
+// Early return on absl::Status. Needs no gRPC, so that checkpoint can use it without linking the control
+// plane.
 
 #include <utility>
 
@@ -7,8 +8,8 @@
 #include "absl/status/statusor.h"
 
 // Returns the status of `expr` from the enclosing function unless it is ok.
-#define RETURN_IF_ERROR(expr)                            \
-  do {                                                   \
+#define RETURN_IF_ERROR(expr)                                                           \
+  do {                                                                                  \
     if (absl::Status somnus_status = (expr); !somnus_status.ok()) return somnus_status; \
   } while (false)
 

@@ -53,7 +53,8 @@ LeaveSignal::Reason LeaveSignal::Wait() {
   while (true) {
     const absl::Duration left = term_deadline_ - absl::Now();
     if (left <= absl::ZeroDuration()) return {0, "SIGTERM, and the coordinator did not say otherwise"};
-    const int64_t ms = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 3'600'000);
+    // Bounded first: an infinite duration has no millisecond after it.
+    const int64_t ms = absl::ToInt64Milliseconds(std::min(left, absl::Hours(1))) + 1;
     if (std::optional<Reason> reason = HandleEvents(static_cast<int>(ms))) return *reason;
   }
 }

@@ -31,7 +31,8 @@ namespace {
 
 constexpr size_t kSliceBytes = 64 << 10;
 constexpr size_t kLingerBytes = 64 << 20;
-constexpr auto kLingerTime = std::chrono::seconds(2);
+constexpr auto kLingerSilence = std::chrono::seconds(2);
+constexpr auto kLingerTime = std::chrono::seconds(10);
 constexpr auto kHangupPoll = std::chrono::milliseconds(200);
 
 std::chrono::nanoseconds Chrono(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
@@ -216,9 +217,10 @@ asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpR
 asio::awaitable<void> HttpConnection::LingeringClose() {
   error_code ec;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
-  stream_.expires_after(kLingerTime);
   std::vector<char> waste(kSliceBytes);
-  for (size_t total = 0; !ec && !gone_ && total < kLingerBytes;) {
+  const auto end = std::chrono::steady_clock::now() + kLingerTime;
+  for (size_t total = 0; !ec && !gone_ && total < kLingerBytes && std::chrono::steady_clock::now() < end;) {
+    stream_.expires_after(kLingerSilence);
     total +=
         co_await stream_.async_read_some(asio::buffer(waste), asio::redirect_error(asio::use_awaitable, ec));
   }

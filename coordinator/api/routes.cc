@@ -38,6 +38,19 @@ constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true, fa
                                    true};
 constexpr absl::string_view kModelPrefix = "/v1/models/";
 
+const char* WhyNotServing(EngineState state) {
+  switch (state) {
+    case EngineState::kLoading:
+      return "The model is loading.";
+    case EngineState::kAsleep:
+      return "The engine is asleep; requests wait until it is woken.";
+    case EngineState::kDraining:
+      return "The server is shutting down.";
+    default:
+      return "The engine has failed.";
+  }
+}
+
 bool Allowed(const RouteSpec& spec, absl::string_view method) {
   return (method == "GET" && spec.get) || (method == "POST" && spec.post);
 }
@@ -194,11 +207,8 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
       return Models(match.detail);
     case Route::kHealth:
     case Route::kPing:
-      // A sleeping engine queues requests and serves them once awake.
-      if (state == EngineState::kAwake || state == EngineState::kAsleep) return {200, "", "", {}};
-      return ErrorResponse(
-          {503, state == EngineState::kFailed ? "The engine has failed." : "Not serving yet, or no longer.",
-           ""});
+      if (state == EngineState::kAwake) return {200, "", "", {}};
+      return ErrorResponse({503, WhyNotServing(state), ""});
     case Route::kVersion:
       return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
     case Route::kLoad:

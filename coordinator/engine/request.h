@@ -1,5 +1,6 @@
 #pragma once
-// What the engine is asked for and what it answers: token ids in, token ids out. Text is output_processor's business.
+// What the engine is asked for and what it answers: token ids in, token ids out. Text is output_processor's
+// business.
 
 #include <cstdint>
 #include <map>
@@ -19,13 +20,13 @@ struct SamplingParams {
   int32_t min_tokens = 0;
   float temperature = 1.0f;  // 0: greedy
   float top_p = 1.0f;
-  int32_t top_k = 0;         // 0: off
+  int32_t top_k = 0;  // 0: off
   float min_p = 0.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   float repetition_penalty = 1.0f;
   std::map<int32_t, float> logit_bias;
-  uint64_t seed = 0;         // drawn by the API layer when the client gave none
+  uint64_t seed = 0;                    // drawn by the API layer when the client gave none
   std::vector<int32_t> stop_token_ids;  // end the sequence, stop_reason is the id
   std::vector<int32_t> eos_token_ids;   // end the sequence, stop_reason is null; empty under ignore_eos
   // Suppressed until min_tokens outputs exist: EOS (also under ignore_eos it is empty) and stop ids.
@@ -47,16 +48,17 @@ struct Logprobs {
 // What one step did for one request. After finish_reason != kNone nothing follows.
 struct RequestOutput {
   std::vector<int32_t> token_ids;
-  std::vector<Logprobs> logprobs;         // parallel to token_ids when asked for
-  std::vector<Logprobs> prompt_logprobs;  // appended as chunks are computed; position 0 has none (empty vectors)
+  std::vector<Logprobs> logprobs;  // parallel to token_ids when asked for
+  std::vector<Logprobs>
+      prompt_logprobs;  // appended as chunks are computed; position 0 has none (empty vectors)
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<int32_t> stop_token_id;   // the stop_token_ids member that ended it
-  absl::Status error;                     // with kError: what the client is told
-  int32_t num_cached_tokens = 0;          // prompt tokens served by the prefix cache
+  std::optional<int32_t> stop_token_id;  // the stop_token_ids member that ended it
+  absl::Status error;                    // with kError: what the client is told
+  int32_t num_cached_tokens = 0;         // prompt tokens served by the prefix cache
 };
 
-// Receives a request's outputs, on the engine loop's thread, in order: hand them over and return; never block, never
-// call back into the engine from within.
+// Receives a request's outputs, on the engine loop's thread, in order: hand them over and return; never
+// block, never call back into the engine from within.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
@@ -64,8 +66,8 @@ class OutputSink {
 };
 
 struct EngineRequest {
-  std::string id;                  // unique among live requests
-  std::vector<int32_t> prompt;     // at least one token, ids below the vocabulary size
+  std::string id;               // unique among live requests
+  std::vector<int32_t> prompt;  // at least one token, ids below the vocabulary size
   SamplingParams sampling;
   int32_t priority = 0;
   std::string cache_salt;

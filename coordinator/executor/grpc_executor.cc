@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "coordinator/executor/failure_latch.h"
 #include "proto/log.h"
 #include "proto/status.h"
+#include "proto/status_macros.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace somnus {
@@ -72,14 +74,9 @@ class GrpcExecutorImpl : public GrpcExecutor {
     }
   }
 
-  absl::Status AwaitConnections() {
+  absl::Status AwaitConnections() override {
     const absl::Time deadline = absl::Now() + options_.connect_timeout;
-    for (const Worker& worker : workers_) {
-      if (worker.channel->WaitForConnected(absl::ToChronoTime(deadline))) continue;
-      return absl::UnavailableError(absl::StrCat(worker.name, " at ", worker.endpoint.address,
-                                                 " could not be reached within ",
-                                                 absl::FormatDuration(options_.connect_timeout)));
-    }
+    for (const Worker& worker : workers_) RETURN_IF_ERROR(AwaitConnection(worker, deadline));
     monitor_ = std::thread([this] { Monitor(); });
     return absl::OkStatus();
   }
@@ -241,6 +238,19 @@ class GrpcExecutorImpl : public GrpcExecutor {
   }
 
  private:
+  absl::Status AwaitConnection(const Worker& worker, absl::Time deadline) {
+    // In short waits, so that the loss of a process is heard.
+    while (!worker.channel->WaitForConnected(
+        absl::ToChronoTime(std::min(deadline, absl::Now() + kMonitorInterval)))) {
+      RETURN_IF_ERROR(latch_.status());
+      if (absl::Now() < deadline) continue;
+      return absl::UnavailableError(absl::StrCat(worker.name, " at ", worker.endpoint.address,
+                                                 " could not be reached within ",
+                                                 absl::FormatDuration(options_.connect_timeout)));
+    }
+    return latch_.status();
+  }
+
   bool OpenSteps(Worker* worker) {
     worker->step_context = std::make_unique<grpc::ClientContext>();
     if (!latch_.Register(worker->step_context.get())) return false;
@@ -398,13 +408,10 @@ class GrpcExecutorImpl : public GrpcExecutor {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GrpcExecutor>> GrpcExecutor::Connect(std::vector<WorkerEndpoint> workers,
-                                                                    const GrpcExecutorOptions& options) {
+absl::StatusOr<std::unique_ptr<GrpcExecutor>> GrpcExecutor::Create(std::vector<WorkerEndpoint> workers,
+                                                                   const GrpcExecutorOptions& options) {
   if (workers.empty()) return absl::InvalidArgumentError("a group needs at least one worker");
-  auto executor = std::make_unique<GrpcExecutorImpl>(std::move(workers), options);
-  absl::Status status = executor->AwaitConnections();
-  if (!status.ok()) return status;
-  return executor;
+  return std::make_unique<GrpcExecutorImpl>(std::move(workers), options);
 }
 
 }  // namespace somnus

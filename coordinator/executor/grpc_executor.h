@@ -51,9 +51,13 @@ struct LoadedRank {
 
 class GrpcExecutor : public Executor {
  public:
-  // Dials every worker. Unavailable names the rank that does not answer.
-  static absl::StatusOr<std::unique_ptr<GrpcExecutor>> Connect(std::vector<WorkerEndpoint> workers,
-                                                               const GrpcExecutorOptions& options);
+  // Starts to dial; AwaitConnections comes before every other call but Abort, ReportLoss and OnFailure.
+  // InvalidArgument without workers.
+  static absl::StatusOr<std::unique_ptr<GrpcExecutor>> Create(std::vector<WorkerEndpoint> workers,
+                                                              const GrpcExecutorOptions& options);
+
+  // Unavailable names the rank that does not answer; what ReportLoss or Abort said ends the wait.
+  virtual absl::Status AwaitConnections() = 0;
 
   // `request` is the same for all ranks; parallel.rank and world_size are filled in. `progress`, called under
   // a lock from several threads: bytes loaded and to be loaded, over all ranks. After an error the other

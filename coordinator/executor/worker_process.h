@@ -29,9 +29,9 @@ class WorkerProcesses {
   // "rank 1 (pid 77) was killed by signal 9 (Killed)". Must not block.
   using ExitCallback = std::function<void(int rank, const absl::Status&)>;
 
-  // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank, with `environment` ("NAME=value",
-  // where secrets belong: the command line is everybody's to read) added to this process' own. NotFound or
-  // PermissionDenied names the binary; what had been started is ended then.
+  // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank, with `environment`
+  // ("NAME=value", where secrets belong: the command line is everybody's to read) added to this process' own.
+  // NotFound or PermissionDenied names the binary; what had been started is ended then.
   static absl::StatusOr<std::unique_ptr<WorkerProcesses>> Spawn(
       const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
       ExitCallback on_exit);

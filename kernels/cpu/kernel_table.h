@@ -130,7 +130,6 @@ const KernelTable* Avx2Kernels();
 const KernelTable* Avx512Kernels();
 
 // ---- Layout of packed weights and of cache blocks
-// ---------------------------------------------------------------------
 
 static inline int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 

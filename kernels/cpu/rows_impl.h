@@ -128,7 +128,6 @@ void Activate(const ActivationArgs& args, UnaryActivation f, int64_t row_begin, 
 }
 
 // ---- QK-norm, rotary embedding, cache write
-// ---------------------------------------------------------------------------
 
 inline void NormHead(float* x, const float* weight, int64_t n, float eps) {
   float squares;

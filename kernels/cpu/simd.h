@@ -84,7 +84,6 @@ SOMNUS_INLINE float ReduceMax(VF v) {
 }
 
 // ---- 16-bit floats
-// ------------------------------------------------------------------------------------------------
 
 SOMNUS_INLINE VF FromBf16(VH h) { return (VF)(__builtin_convertvector(h, VU) << 16); }
 
@@ -210,7 +209,6 @@ SOMNUS_INLINE void WithElement(DataType type, const Fn& fn) {
 }
 
 // ---- Functions
-// -----------------------------------------------------------------------------------------------------
 
 // e^x, within 2 ulp on the normal range; 0 far below, inf far above, NaN for NaN. Cody-Waite reduction and a
 // degree 7 polynomial. The order of the operands of MaxV and MinV lets NaN through.

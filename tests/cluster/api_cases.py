@@ -26,7 +26,7 @@ def substitute(value, model, vocabulary):
 
 
 def sse_document(text):
-    """What the rules see of an event stream."""
+    """What the rules see of an event stream; ids and errors are counts, as the rules compare them with numbers."""
     events, after_done, bad, done = [], 0, 0, False
     for line in text.splitlines():
         if not line.startswith("data:"):
@@ -43,8 +43,8 @@ def sse_document(text):
                 bad += 1
     usages = [event["usage"] for event in events if event.get("usage") is not None]
     return {"events": events, "last": events[-1] if events else None, "done": done, "after_done": after_done,
-            "bad_events": bad, "ids": sorted({event["id"] for event in events if "id" in event}),
-            "errors": [event for event in events if "error" in event], "usage": usages[-1] if usages else None,
+            "bad_events": bad, "ids": len({event["id"] for event in events if "id" in event}),
+            "errors": sum("error" in event for event in events), "usage": usages[-1] if usages else None,
             "usage_events": len(usages), "choices": sse_choices(events)}
 
 

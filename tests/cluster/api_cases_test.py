@@ -15,15 +15,13 @@ class ApiCases(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(SMOLLM2, "--max-model-len=4096", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
 
         def send(method, path, body, headers, admin):
             port = cls.cluster.admin_port if admin else cls.cluster.port
             return cls.cluster.request(method, path, body, headers, port=port)
         cls.replay = Replay(send, cls.cluster.name, VOCABULARY, is_smollm2=True)
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.__exit__()
 
 
 def _add(case):

@@ -25,13 +25,10 @@ class Attack(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", *cls.FLAGS, workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
         cls.pids = [cls.cluster.process.pid, *cls.cluster.worker_pids()]
         cls.greedy = cls.ask()
         cls.cluster.wait_idle()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.__exit__()
 
     @classmethod
     def ask(cls, **fields):
@@ -142,8 +139,11 @@ class Fields(Attack):
     def test_t13_every_number_with_every_bad_value(self):
         integers = ("max_tokens", "min_tokens", "n", "top_k", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
         numbers = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+        unbounded = ("temperature", "repetition_penalty")  # any finite number above the lower bound
         for field in integers + numbers:
             for value in ("-9223372036854775809", "99999999999999999999", "1e400", '"x"', "[]", "{}", "-1e400"):
+                if field in unbounded and value == "99999999999999999999":
+                    continue
                 body = f'{{"model":"{self.cluster.name}","prompt":"x","{field}":{value}}}'
                 with self.subTest(field=field, value=value):
                     self.assertEqual(self.post(body.encode()).status, 400)

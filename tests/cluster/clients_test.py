@@ -12,10 +12,7 @@ class Leaving(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.__exit__()
+        cls.addClassCleanup(cls.cluster.__exit__)
 
     def test_dropped_stream_frees_its_blocks(self):
         streams = [self.cluster.open_stream(CASE["prompt"], max_tokens=480) for _ in range(8)]
@@ -54,12 +51,9 @@ class OpenAiClient(unittest.TestCase):
         import openai
         cls.openai = openai
         cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", "--api-key=secret", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
         cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.cluster.port}/v1", api_key="secret", max_retries=0)
         cls.model = cls.cluster.name
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.__exit__()
 
     def chat(self, **fields):
         return self.client.chat.completions.create(model=self.model, messages=[{"role": "user", "content": "Hello"}],

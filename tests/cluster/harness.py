@@ -102,6 +102,7 @@ class Cluster:
             command.append(f"--workers=local:{workers}")
         self._log = tempfile.NamedTemporaryFile(prefix="somnus_", suffix=".log")
         self._seen = set()
+        self.api_key = next((flag.partition("=")[2] for flag in flags if flag.startswith("--api-key=")), "")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                                         env={**os.environ, **(env or {})}, start_new_session=True)
         if wait:
@@ -198,7 +199,7 @@ class Cluster:
 
     def cli(self, *args, stdin=None, check=True):
         done = subprocess.run([SOMNUS, *args], capture_output=True, text=True, timeout=120,
-                              input=stdin if stdin is not None else "")
+                              input=stdin if stdin is not None else "", env={**os.environ, "SOMNUS_API_KEY": self.api_key})
         if check and done.returncode != 0:
             raise AssertionError(f"somnus {' '.join(args)}: exit {done.returncode}: {done.stderr}")
         return done

@@ -22,10 +22,7 @@ class Sleep(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.__exit__()
+        cls.addClassCleanup(cls.cluster.__exit__)
 
     def setUp(self):
         self.grpc = ("--grpc-port", str(self.cluster.grpc_port))

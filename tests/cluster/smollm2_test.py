@@ -50,12 +50,9 @@ class CommandLine(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(SMOLLM2, workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
         cls.port = ("--port", str(cls.cluster.port))
         cls.grpc = ("--grpc-port", str(cls.cluster.grpc_port))
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.__exit__()
 
     def test_chat(self):
         question = "What is the capital of France?"

@@ -35,9 +35,11 @@ class GrpcExecutorTest : public ::testing::Test {
     GrpcExecutorOptions options;
     options.blame_grace = blame_grace;
     absl::StatusOr<std::unique_ptr<GrpcExecutor>> executor =
-        GrpcExecutor::Connect(std::move(endpoints), options);
+        GrpcExecutor::Create(std::move(endpoints), options);
     ASSERT_TRUE(executor.ok()) << executor.status();
     executor_ = *std::move(executor);
+    const absl::Status connected = executor_->AwaitConnections();
+    ASSERT_TRUE(connected.ok()) << connected;
   }
 
   // Step 1 computes a prompt of three tokens, each later one decodes.
@@ -204,10 +206,21 @@ TEST_F(GrpcExecutorTest, AWorkerThatDiesInAStepIsNamed) {
 TEST_F(GrpcExecutorTest, NobodyThere) {
   GrpcExecutorOptions options;
   options.connect_timeout = absl::Milliseconds(50);
-  const absl::Status status =
-      GrpcExecutor::Connect({{"unix:" + directory_ + "/none", "host", 9}}, options).status();
+  auto executor = GrpcExecutor::Create({{"unix:" + directory_ + "/none", "host", 9}}, options);
+  ASSERT_TRUE(executor.ok());
+  const absl::Status status = (*executor)->AwaitConnections();
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_NE(status.message().find("rank 0 (pid 9)"), absl::string_view::npos) << status;
+}
+
+TEST_F(GrpcExecutorTest, LossOfAProcessEndsTheWaitForItsConnection) {
+  GrpcExecutorOptions options;
+  options.connect_timeout = absl::InfiniteDuration();
+  auto executor = GrpcExecutor::Create({{"unix:" + directory_ + "/none", "host", 9}}, options);
+  ASSERT_TRUE(executor.ok());
+  std::thread reporter([&] { (*executor)->ReportLoss(absl::UnavailableError("rank 0 was killed")); });
+  EXPECT_EQ((*executor)->AwaitConnections(), absl::UnavailableError("rank 0 was killed"));
+  reporter.join();
 }
 
 }  // namespace

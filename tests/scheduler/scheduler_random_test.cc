@@ -99,7 +99,8 @@ TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
 }
 
 TEST(SchedulerRandomTest, TheSameLoadGivesTheSameSteps) {
-  for (uint32_t seed = 1; seed <= 10; ++seed) EXPECT_EQ(RunLoad(seed, 1).steps, RunLoad(seed, 1).steps) << seed;
+  for (uint32_t seed = 1; seed <= 10; ++seed)
+    EXPECT_EQ(RunLoad(seed, 1).steps, RunLoad(seed, 1).steps) << seed;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace somnus::cli {
 
 struct Flag {
-  std::string name;   // with hyphens, without the leading ones
+  std::string name;  // with hyphens, without the leading ones
   // What stands for the value in the help. Empty: a switch; "[=true|false]": a switch that may have a value.
   std::string value;
   std::string help;

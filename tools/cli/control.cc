@@ -30,6 +30,7 @@ constexpr std::chrono::seconds kConnectTimeout{5};
 std::vector<Flag> GrpcFlags() {
   return {{"host", "ADDRESS", "where the server listens (127.0.0.1)"},
           {"grpc-port", "PORT", "its gRPC port (50051)"},
+          ApiKeyFlag(),
           {"timeout", "SECONDS", "give up after so long (120)"}};
 }
 
@@ -55,8 +56,12 @@ absl::Status ServerError(const grpc::Status& status) {
                                                             : status.error_message());
 }
 
-absl::Status SetDeadline(const Args& args, grpc::ClientContext* context) {
+// Deadline and key of a call.
+absl::Status PrepareCall(const Args& args, grpc::ClientContext* context) {
   ASSIGN_OR_RETURN(const int64_t seconds, args.GetInt("timeout", 120, 1, 86400));
+  if (const std::string key = ApiKey(args); !key.empty()) {
+    context->AddMetadata("authorization", absl::StrCat("Bearer ", key));
+  }
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
   return absl::OkStatus();
 }
@@ -115,7 +120,7 @@ absl::StatusOr<int> Status(const std::vector<std::string>& argv) {
   if (args.Has("ready")) return Ready(args);
   ASSIGN_OR_RETURN(const auto stub, Connect(args));
   grpc::ClientContext context;
-  RETURN_IF_ERROR(SetDeadline(args, &context));
+  RETURN_IF_ERROR(PrepareCall(args, &context));
   v1::GetStatusResponse response;
   RETURN_IF_ERROR(ServerError(stub->GetStatus(&context, v1::GetStatusRequest(), &response)));
   if (args.Has("json")) {
@@ -150,7 +155,7 @@ absl::StatusOr<int> Sleep(const std::vector<std::string>& argv) {
   ASSIGN_OR_RETURN(const int64_t level, args.GetInt("level", 1, 1, 2));
   ASSIGN_OR_RETURN(const auto stub, Connect(args));
   grpc::ClientContext context;
-  RETURN_IF_ERROR(SetDeadline(args, &context));
+  RETURN_IF_ERROR(PrepareCall(args, &context));
   v1::SleepRequest request;
   request.set_level(static_cast<int32_t>(level));
   v1::SleepResponse response;
@@ -163,7 +168,7 @@ absl::StatusOr<int> WakeUp(const std::vector<std::string>& argv) {
   ASSIGN_OR_RETURN(const Args args, Args::Parse(WakeUpCommand(), argv));
   ASSIGN_OR_RETURN(const auto stub, Connect(args));
   grpc::ClientContext context;
-  RETURN_IF_ERROR(SetDeadline(args, &context));
+  RETURN_IF_ERROR(PrepareCall(args, &context));
   v1::WakeUpRequest request;
   for (const auto tag : absl::StrSplit(args.Get("tags"), ',', absl::SkipEmpty()))
     request.add_tags(std::string(tag));

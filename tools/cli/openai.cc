@@ -68,10 +68,19 @@ class AnswerReader {
 
 }  // namespace
 
+Flag ApiKeyFlag() {
+  return {"api-key", "KEY", "bearer token; better in SOMNUS_API_KEY, where `ps` does not show it"};
+}
+
+std::string ApiKey(const Args& args) {
+  const char* key = getenv("SOMNUS_API_KEY");
+  return args.Get("api-key", key == nullptr ? "" : key);
+}
+
 std::vector<Flag> HttpFlags() {
   return {{"host", "ADDRESS", "where the server listens (127.0.0.1)"},
           {"port", "PORT", "its HTTP port (8000)"},
-          {"api-key", "KEY", "bearer token; better in SOMNUS_API_KEY, where `ps` does not show it"},
+          ApiKeyFlag(),
           {"model", "NAME", "which model (the served one)"}};
 }
 
@@ -89,8 +98,7 @@ absl::StatusOr<HttpClient> ClientFromFlags(const Args& args) {
   options.host = args.Get("host", options.host);
   ASSIGN_OR_RETURN(const int64_t port, args.GetInt("port", options.port, 1, 65535));
   options.port = static_cast<int>(port);
-  const char* key = getenv("SOMNUS_API_KEY");
-  options.api_key = args.Get("api-key", key == nullptr ? "" : key);
+  options.api_key = ApiKey(args);
   return HttpClient(options);
 }
 

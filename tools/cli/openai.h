@@ -16,7 +16,11 @@ namespace somnus::cli {
 std::vector<Flag> HttpFlags();
 std::vector<Flag> SamplingFlags();
 
-// InvalidArgument for a bad --port. The API key comes from --api-key or SOMNUS_API_KEY.
+// --api-key, and its value: the flag's, else SOMNUS_API_KEY, else empty.
+Flag ApiKeyFlag();
+std::string ApiKey(const Args& args);
+
+// InvalidArgument for a bad --port.
 absl::StatusOr<HttpClient> ClientFromFlags(const Args& args);
 
 // Puts model and sampling flags into `request`; those not given are left to the server.

@@ -1,0 +1,95 @@
+#include "coordinator/metrics/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace somnus {
+namespace {
+
+bool Has(const std::string& text, const std::string& line) {
+  return absl::StrContains(absl::StrCat("\n", text), absl::StrCat("\n", line, "\n"));
+}
+
+TEST(MetricsTest, EngineNumbersAppearUnderVllmNames) {
+  const auto metrics = Metrics::Create("m", 4096);
+  EngineStats stats;
+  stats.state = EngineState::kAwake;
+  stats.num_running = 3;
+  stats.num_waiting = 2;
+  stats.total_blocks = 8;
+  stats.used_blocks = 2;
+  stats.prompt_tokens = 10;
+  stats.num_preemptions = 1;
+  const std::string text = metrics->Serialize(stats);
+  const std::string labels = "{engine=\"0\",model_name=\"m\"} ";
+  EXPECT_TRUE(Has(text, "vllm:num_requests_running" + labels + "3"));
+  EXPECT_TRUE(Has(text, "vllm:num_requests_waiting" + labels + "2"));
+  EXPECT_TRUE(Has(text, "vllm:kv_cache_usage_perc" + labels + "0.25"));
+  EXPECT_TRUE(Has(text, "vllm:prompt_tokens_total" + labels + "10"));
+  EXPECT_TRUE(Has(text, "vllm:num_preemptions_total" + labels + "1"));
+  EXPECT_TRUE(Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"awake\"} 1"));
+  EXPECT_TRUE(Has(text, "# TYPE vllm:prompt_tokens_total counter"));
+  EXPECT_TRUE(Has(text, "# TYPE vllm:time_to_first_token_seconds histogram"));
+}
+
+TEST(MetricsTest, CountersFollowTheEngineAndNeverFall) {
+  const auto metrics = Metrics::Create("m", 100);
+  EngineStats stats;
+  stats.generation_tokens = 5;
+  metrics->Serialize(stats);
+  stats.generation_tokens = 9;
+  EXPECT_TRUE(
+      Has(metrics->Serialize(stats), "vllm:generation_tokens_total{engine=\"0\",model_name=\"m\"} 9"));
+  stats.generation_tokens = 4;
+  EXPECT_TRUE(
+      Has(metrics->Serialize(stats), "vllm:generation_tokens_total{engine=\"0\",model_name=\"m\"} 9"));
+}
+
+TEST(MetricsTest, SleepStates) {
+  const auto metrics = Metrics::Create("m", 100);
+  EngineStats stats;
+  stats.state = EngineState::kAsleep;
+  stats.sleep_level = 2;
+  const std::string text = metrics->Serialize(stats);
+  EXPECT_TRUE(Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"awake\"} 0"));
+  EXPECT_TRUE(
+      Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"discard_all\"} 1"));
+}
+
+TEST(MetricsTest, AFinishedRequestFillsItsHistograms) {
+  const auto metrics = Metrics::Create("m", 4096);
+  EngineRequest request;
+  request.prompt = {1, 2, 3};
+  request.arrival = absl::Now();
+  const auto at = [&](double seconds) { return request.arrival + absl::Seconds(seconds); };
+  metrics->OnRequestFinished(request, FinishReason::kLength, 5, at(1), at(2), at(6));
+  metrics->OnSequenceEnd(FinishReason::kStop);
+  const std::string text = metrics->Serialize(EngineStats{});
+  const std::string labels = "{engine=\"0\",model_name=\"m\"} ";
+  EXPECT_TRUE(Has(text, "vllm:request_queue_time_seconds_sum" + labels + "1"));
+  EXPECT_TRUE(Has(text, "vllm:request_prefill_time_seconds_sum" + labels + "1"));
+  EXPECT_TRUE(Has(text, "vllm:request_decode_time_seconds_sum" + labels + "4"));
+  EXPECT_TRUE(Has(text, "vllm:time_to_first_token_seconds_sum" + labels + "2"));
+  EXPECT_TRUE(Has(text, "vllm:request_time_per_output_token_seconds_sum" + labels + "1"));
+  EXPECT_TRUE(Has(text, "vllm:request_prompt_tokens_sum" + labels + "3"));
+  EXPECT_TRUE(
+      Has(text, "vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",model_name=\"m\"} 1"));
+}
+
+TEST(MetricsTest, ARequestThatWasNeverScheduledHasNoPrefillTime) {
+  const auto metrics = Metrics::Create("m", 4096);
+  EngineRequest request;
+  request.arrival = absl::Now();
+  metrics->OnRequestFinished(request, FinishReason::kAbort, 0, absl::InfinitePast(), absl::InfinitePast(),
+                             request.arrival + absl::Seconds(1));
+  const std::string text = metrics->Serialize(EngineStats{});
+  EXPECT_TRUE(Has(text, "vllm:e2e_request_latency_seconds_count{engine=\"0\",model_name=\"m\"} 1"));
+  EXPECT_TRUE(Has(text, "vllm:request_prefill_time_seconds_count{engine=\"0\",model_name=\"m\"} 0"));
+  EXPECT_TRUE(Has(text, "vllm:request_queue_time_seconds_count{engine=\"0\",model_name=\"m\"} 0"));
+}
+
+}  // namespace
+}  // namespace somnus
