@@ -32,11 +32,11 @@ class FakeWorkerService : public v1::WorkerService::Service {
   ~FakeWorkerService() override { Die(); }
 
   const std::string& address() const { return address_; }
-  // Cuts every connection, as the end of a process does.
+  // Cuts every connection, as the end of a process does; nothing is answered any more.
   void Die() {
     {
       absl::MutexLock lock(&mu_);
-      held_ = false;
+      dead_ = true;
     }
     server_->Shutdown(std::chrono::system_clock::now());
   }
@@ -92,10 +92,11 @@ class FakeWorkerService : public v1::WorkerService::Service {
       v1::StepReply reply;
       {
         absl::MutexLock lock(&mu_);
-        const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_; };
+        const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return dead_ || !held_; };
         while (!mu_.AwaitWithTimeout(absl::Condition(&released), absl::Milliseconds(20))) {
           if (context->IsCancelled()) return grpc::Status::CANCELLED;
         }
+        if (dead_) return grpc::Status::CANCELLED;
         reply = Answer(request);
       }
       stream->Write(reply);
@@ -147,6 +148,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
   mutable absl::Mutex mu_;
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
+  bool dead_ ABSL_GUARDED_BY(mu_) = false;
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
