@@ -17,6 +17,8 @@
 namespace somnus {
 namespace {
 
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
 // Parses a value into Flags; answers what is wrong with it, empty when nothing is.
 using Setter = std::function<std::string(const std::string&, Flags*)>;
 
@@ -57,6 +59,28 @@ Setter Seconds(double Flags::*field, double min) {
   };
 }
 
+Setter Limit(int32_t ApiLimits::*field, int32_t min, int32_t max) {
+  return [=](const std::string& value, Flags* flags) -> std::string {
+    int32_t number;
+    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+      return absl::StrCat("must be a whole number from ", min, " to ", max);
+    }
+    flags->limits.*field = number;
+    return "";
+  };
+}
+
+Setter Limit(absl::Duration ApiLimits::*field) {
+  return [=](const std::string& value, Flags* flags) -> std::string {
+    double number;
+    if (!absl::SimpleAtod(value, &number) || !(number >= 0.001) || number > 1e7) {
+      return "must be a number of seconds from 0.001 to 1e7";
+    }
+    flags->limits.*field = absl::Seconds(number);
+    return "";
+  };
+}
+
 Setter Bool(bool Flags::*field) {
   return [field](const std::string& value, Flags* flags) -> std::string {
     bool on;
@@ -93,15 +117,15 @@ std::string SetDType(const std::string& value, Flags* flags) {
   } else if (value == "float32" || value == "float") {
     flags->dtype = v1::DTYPE_FLOAT32;
   } else if (value == "float16" || value == "half") {
-    return "float16 is not served on the CPU; use bfloat16 or float32";
+    flags->dtype = v1::DTYPE_FLOAT16;
   } else {
     return "must be auto, bfloat16, float16 or float32";
   }
   return "";
 }
 
-// "1073741824", "4GiB", "512 MiB", "2GB".
-std::string SetMemory(const std::string& value, Flags* flags) {
+// "1073741824", "4GiB", "512 MiB", "2GB". 0 for anything else.
+int64_t ParseBytes(const std::string& value) {
   const size_t unit_at = std::min(value.find_first_not_of("0123456789."), value.size());
   const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(value.substr(unit_at)));
   static const std::pair<const char*, double> kUnits[] = {{"", 1},
@@ -118,14 +142,25 @@ std::string SetMemory(const std::string& value, Flags* flags) {
                                                           {"m", 1048576.0},
                                                           {"g", 1073741824.0}};
   double number;
-  if (absl::SimpleAtod(value.substr(0, unit_at), &number) && number > 0) {
-    for (const auto& [name, factor] : kUnits) {
-      if (unit != name || number * factor >= 9e18) continue;
-      flags->kv_cache_memory = static_cast<int64_t>(number * factor);
-      if (flags->kv_cache_memory > 0) return "";
-    }
+  if (!absl::SimpleAtod(value.substr(0, unit_at), &number)) return 0;
+  for (const auto& [name, factor] : kUnits) {
+    if (unit == name && number * factor < 9e18) return static_cast<int64_t>(number * factor);
   }
-  return "must be bytes, or a number with a unit, like 4GiB";
+  return 0;
+}
+
+std::string SetMemory(const std::string& value, Flags* flags) {
+  flags->kv_cache_memory = ParseBytes(value);
+  return flags->kv_cache_memory > 0 ? "" : "must be bytes, or a number with a unit, like 4GiB";
+}
+
+Setter LimitBytes(int64_t ApiLimits::*field) {
+  return [field](const std::string& value, Flags* flags) -> std::string {
+    flags->limits.*field = ParseBytes(value);
+    return flags->limits.*field >= 1024 && flags->limits.*field <= kMaxInt
+               ? ""
+               : "must be bytes from 1KiB to 2GiB, or a number with a unit, like 32MiB";
+  };
 }
 
 std::string SetPolicy(const std::string& value, Flags* flags) {
@@ -157,8 +192,6 @@ std::string SetLogLevel(const std::string& value, Flags* flags) {
 std::string SetTensorParallel(const std::string& value, Flags* flags) {
   return Int(&Flags::num_workers, 1, 64)(value, flags);
 }
-
-constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 const std::vector<FlagSpec>& Specs() {
   static const std::vector<FlagSpec>* specs = new std::vector<FlagSpec>{
@@ -209,6 +242,27 @@ const std::vector<FlagSpec>& Specs() {
        Seconds(&Flags::register_timeout_s, 0.001)},
       {"shutdown-timeout", "S", "how long open requests may go on at the end (10)",
        Seconds(&Flags::shutdown_timeout_s, 0)},
+      {"max-body-bytes", "BYTES", "of one request, HTTP or gRPC (32MiB)",
+       LimitBytes(&ApiLimits::max_body_bytes)},
+      {"max-buffered-body-bytes", "BYTES", "of all requests that are being read (256MiB)",
+       LimitBytes(&ApiLimits::max_buffered_body_bytes)},
+      {"max-stream-backlog-bytes", "BYTES",
+       "output that a client has not read; its request ends above (4MiB)",
+       LimitBytes(&ApiLimits::max_stream_backlog_bytes)},
+      {"max-header-bytes", "N", "of one request (65536)", Limit(&ApiLimits::max_header_bytes, 1024, 1 << 24)},
+      {"max-header-fields", "N", "of one request (128)", Limit(&ApiLimits::max_header_fields, 8, 1 << 16)},
+      {"max-json-depth", "N", "of a request's JSON (64)", Limit(&ApiLimits::max_json_depth, 8, 1000)},
+      {"max-connections", "N", "on each HTTP port (2048)", Limit(&ApiLimits::max_connections, 1, 1 << 20)},
+      {"max-open-calls", "N", "gRPC streams at once (256)", Limit(&ApiLimits::max_open_calls, 1, 1 << 16)},
+      {"max-n", "N", "choices per prompt (128)", Limit(&ApiLimits::max_n, 1, 1 << 16)},
+      {"max-prompts", "N", "prompts of one request (1024)", Limit(&ApiLimits::max_prompts, 1, 1 << 20)},
+      {"max-sequences", "N", "prompts times choices of one request (1024)",
+       Limit(&ApiLimits::max_sequences, 1, 1 << 20)},
+      {"header-timeout-s", "S", "from a request's first byte to the end of its headers (10)",
+       Limit(&ApiLimits::header_timeout)},
+      {"body-timeout-s", "S", "from there to the end of its body (60)", Limit(&ApiLimits::body_timeout)},
+      {"idle-timeout-s", "S", "between two requests of a connection (75)", Limit(&ApiLimits::idle_timeout)},
+      {"write-timeout-s", "S", "without the client taking a byte (60)", Limit(&ApiLimits::write_timeout)},
       {"log-level", "LEVEL", "debug, info, warning or error (info)", SetLogLevel},
       {"help", "", "this text", Bool(&Flags::help)},
       {"version", "", "the version", Bool(&Flags::version)},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/api/api_limits.h"
 #include "proto/model.pb.h"
 
 namespace somnus {
@@ -46,6 +47,7 @@ struct Flags {
   double register_timeout_s = 60;
   double shutdown_timeout_s = 10;
   std::string log_level = "info";
+  ApiLimits limits;
 
   bool help = false;
   bool version = false;

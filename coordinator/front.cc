@@ -18,9 +18,6 @@
 namespace somnus {
 namespace {
 
-// A prompt of token ids or text; larger ones are refused by the transport.
-constexpr int kMaxGrpcMessageBytes = 32 << 20;
-
 std::string HostPort(const std::string& host, int port) {
   const bool is_v6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
   return is_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
@@ -40,19 +37,21 @@ class FrontImpl : public Front {
     http.admin_port = static_cast<uint16_t>(flags_.admin_port);
     http.api_key = flags_.api_key;
     http.version = kVersion;
+    http.limits = flags_.limits;
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), metrics));
 
     GrpcServicesOptions options;
     options.version = kVersion;
     options.api_key = flags_.api_key;
     options.rank_status = std::move(rank_status);
+    options.limits = flags_.limits;
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     // A second server on the same port must be an error, not a share of the clients.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(flags_.limits.max_body_bytes));
     builder.AddListeningPort(HostPort(flags_.host, flags_.grpc_port), grpc::InsecureServerCredentials(),
                              &grpc_port_);
     services_->RegisterTo(&builder);
@@ -68,7 +67,10 @@ class FrontImpl : public Front {
   void SetModel(const ServedModel& model) override {
     services_->SetModel(model);
     http_->SetModel(model);
-    grpc_->GetHealthCheckService()->SetServingStatus(true);
+    engine_ = model.engine;
+    engine_->OnStateChange([health = grpc_->GetHealthCheckService(), engine = engine_.get()] {
+      health->SetServingStatus(engine->state() == EngineState::kAwake);
+    });
   }
 
   std::string Addresses() const override {
@@ -78,6 +80,7 @@ class FrontImpl : public Front {
   }
 
   void Shutdown(absl::Duration grace) override {
+    if (engine_ != nullptr) engine_->OnStateChange(nullptr);
     if (grpc_ != nullptr) {
       if (grpc_->GetHealthCheckService() != nullptr) grpc_->GetHealthCheckService()->SetServingStatus(false);
       grpc_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
@@ -91,6 +94,7 @@ class FrontImpl : public Front {
   std::unique_ptr<GrpcServices> services_;  // outlives the server
   std::unique_ptr<grpc::Server> grpc_;
   int grpc_port_ = 0;
+  std::shared_ptr<Engine> engine_;  // null before SetModel
 };
 
 }  // namespace

@@ -66,9 +66,10 @@ setup_model() {
 
 setup_tests() {
   setup_venv
-  "$SOMNUS_VENV/bin/python" -c 'import openai' 2>/dev/null && return
-  say "installing the openai client into $SOMNUS_VENV"
-  "$SOMNUS_VENV/bin/pip" install -q openai </dev/null >&2 || die "could not install openai from PyPI: is there a network?"
+  "$SOMNUS_VENV/bin/python" -c 'import openai, grpc_tools, grpc_reflection, grpc_health' 2>/dev/null && return
+  say "installing the tests' clients (openai, gRPC) into $SOMNUS_VENV"
+  "$SOMNUS_VENV/bin/pip" install -q openai grpcio-tools grpcio-reflection grpcio-health-checking </dev/null >&2 ||
+    die "could not install the tests' clients from PyPI: is there a network?"
 }
 
 (($#)) || set -- packages model

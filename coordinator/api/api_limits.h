@@ -1,5 +1,5 @@
 #pragma once
-// Bounds of the HTTP front. Plain data.
+// Bounds of the HTTP and gRPC fronts, each a flag of the coordinator. Plain data.
 
 #include <cstdint>
 
@@ -16,6 +16,7 @@ struct ApiLimits {
   int32_t max_connections = 2048;               // per listener; accepted and closed above
   int64_t max_buffered_body_bytes = 256 << 20;  // request bodies held by all connections together; 503 above
   int64_t max_stream_backlog_bytes = 4 << 20;   // unsent output of one response; the request is aborted above
+  int32_t max_open_calls = 256;                 // of InferenceService.Generate; RESOURCE_EXHAUSTED above
   int32_t max_n = 128;                          // choices per prompt
   int32_t max_prompts = 1024;                   // prompts of one request
   int32_t max_sequences = 1024;                 // prompts times n

@@ -103,7 +103,7 @@ class ControlServiceImpl final : public v1::ControlService::Service {
 class GrpcServicesImpl : public GrpcServices {
  public:
   GrpcServicesImpl(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics)
-      : inference_(&slot_, std::move(metrics), options.api_key, options.max_open_calls),
+      : inference_(&slot_, std::move(metrics), options.api_key, options.limits),
         control_(&slot_, std::move(options)) {}
 
   void RegisterTo(grpc::ServerBuilder* builder) override {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/api/api_limits.h"
 #include "coordinator/api/served_model.h"
 
 namespace grpc {
@@ -26,7 +27,7 @@ struct GrpcServicesOptions {
   std::string api_key;  // non-empty: every call wants the metadata "authorization: Bearer <api_key>"
   // For ControlService.GetStatus; may be empty. Called on a gRPC thread.
   std::function<std::vector<v1::RankStatus>()> rank_status;
-  int32_t max_open_calls = 256;  // RESOURCE_EXHAUSTED above
+  ApiLimits limits;
 };
 
 class GrpcServices {

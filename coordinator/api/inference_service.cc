@@ -52,7 +52,8 @@ Json SamplingFields(const v1::SamplingParams& s) {
 }
 
 // The HTTP API has the same fields under the same names, so it has the same rules.
-GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& model) {
+GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& model,
+                        const ApiLimits& limits) {
   Json json = SamplingFields(request.sampling());
   if (request.prompt_case() == v1::GenerateRequest::kText) json["prompt"] = request.text();
   if (request.prompt_case() == v1::GenerateRequest::kTokenIds)
@@ -61,7 +62,7 @@ GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& m
   if (!request.request_id().empty()) json["request_id"] = request.request_id();
   if (request.priority() != 0) json["priority"] = request.priority();
   if (!request.cache_salt().empty()) json["cache_salt"] = request.cache_salt();
-  GenerateOrError parsed = ParseCompletionFields(json, model, ApiLimits{});
+  GenerateOrError parsed = ParseCompletionFields(json, model, limits);
   auto* params = std::get_if<GenerateParams>(&parsed);
   if (params == nullptr) return parsed;
   if (!request.request_id().empty()) params->response_id = request.request_id();
@@ -155,17 +156,14 @@ grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api
 }
 
 InferenceServiceImpl::InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics,
-                                           std::string api_key, int32_t max_open_calls)
-    : slot_(slot),
-      metrics_(std::move(metrics)),
-      api_key_(std::move(api_key)),
-      max_open_calls_(max_open_calls) {}
+                                           std::string api_key, const ApiLimits& limits)
+    : slot_(slot), metrics_(std::move(metrics)), api_key_(std::move(api_key)), limits_(limits) {}
 
 grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                             grpc::ServerWriter<v1::GenerateResponse>* writer) {
   const int32_t open = ++open_calls_;
   const absl::Cleanup leave = [this] { --open_calls_; };
-  if (open > max_open_calls_) {
+  if (open > limits_.max_open_calls) {
     metrics_->OnRejected("too_many_calls");
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"};
   }
@@ -181,7 +179,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
                                          grpc::ServerWriter<v1::GenerateResponse>* writer) {
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return {grpc::StatusCode::UNAVAILABLE, "the model is loading"};
-  GenerateOrError parsed = Resolve(request, *model);
+  GenerateOrError parsed = Resolve(request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     metrics_->OnRejected("bad_request");
     return ToGrpc(*error);

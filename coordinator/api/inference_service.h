@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/api/api_limits.h"
 #include "coordinator/api/served_model.h"
 #include "proto/inference.grpc.pb.h"
 
@@ -33,7 +34,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:
   // `slot` must outlive the service.
   InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics, std::string api_key,
-                       int32_t max_open_calls);
+                       const ApiLimits& limits);
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
@@ -47,7 +48,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   const ModelSlot* const slot_;
   const std::shared_ptr<Metrics> metrics_;
   const std::string api_key_;
-  const int32_t max_open_calls_;
+  const ApiLimits limits_;
   std::atomic<int32_t> open_calls_{0};
 };
 

@@ -8,6 +8,7 @@
 // request ends in exactly one output with a finish_reason.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -67,6 +68,9 @@ class Engine {
   virtual void Abort(const std::string& request_id) = 0;
 
   virtual EngineState state() const = 0;
+  // `callback` runs now and after every change of state(), on the thread that made it and one at a time; it
+  // reads state() itself and must not block. Empty: takes it back, none runs afterwards.
+  virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
 
   // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same

@@ -159,14 +159,28 @@ absl::Status EngineLoop::ResetPrefixCache() {
   return RunOnLoop([this] { scheduler_.ResetPrefixCache(); });
 }
 
+void EngineLoop::OnStateChange(std::function<void()> callback) {
+  absl::MutexLock lock(&on_state_change_mu_);
+  on_state_change_ = std::move(callback);
+  if (on_state_change_) on_state_change_();
+}
+
+void EngineLoop::ReportStateChange() {
+  absl::MutexLock lock(&on_state_change_mu_);
+  if (on_state_change_) on_state_change_();
+}
+
 void EngineLoop::DrainAndStop(absl::Duration grace) {
+  bool changed;
   {
     absl::MutexLock lock(&mu_);
     draining_ = true;
     drain_deadline_ = std::min(drain_deadline_, options_.now() + grace);
-    if (state_ != EngineState::kFailed) state_ = EngineState::kDraining;
+    changed = state_ != EngineState::kFailed && state_ != EngineState::kDraining;
+    if (changed) state_ = EngineState::kDraining;
     mail_arrived_.Signal();
   }
+  if (changed) ReportStateChange();
   absl::MutexLock join_lock(&join_mu_);
   if (!thread_.joinable()) return;
   {

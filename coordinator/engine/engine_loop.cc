@@ -195,6 +195,7 @@ void EngineLoop::Fail(const absl::Status& status) {
     error_ = std::string(status.message());
     submitted.swap(submitted_);
   }
+  ReportStateChange();
   for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
   sent_.clear();
   const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
@@ -228,6 +229,16 @@ absl::Status EngineLoop::CheckLifecycle() const {
   return absl::OkStatus();
 }
 
+// Unless a failure or a drain has come in between.
+void EngineLoop::SwitchState(EngineState from, EngineState to) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (state_ != from) return;
+    state_ = to;
+  }
+  ReportStateChange();
+}
+
 absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoSleep(int level) {
   RETURN_IF_ERROR(CheckLifecycle());
   if (!sleeping_tags_.empty() && sleep_level_ >= level) return BytesByTag();
@@ -246,8 +257,7 @@ absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoSleep(int level) {
   }
   sleep_level_ = level;
   sleeping_tags_ = {"weights", "kv_cache", "workspace"};
-  absl::MutexLock lock(&mu_);
-  if (state_ == EngineState::kAwake) state_ = EngineState::kAsleep;
+  SwitchState(EngineState::kAwake, EngineState::kAsleep);
   return freed;
 }
 
@@ -269,8 +279,7 @@ absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoWakeUp(std::vector<std::str
   for (const std::string& tag : tags) sleeping_tags_.erase(tag);
   if (!sleeping_tags_.empty()) return mapped;
   sleep_level_ = 0;
-  absl::MutexLock lock(&mu_);
-  if (state_ == EngineState::kAsleep) state_ = EngineState::kAwake;
+  SwitchState(EngineState::kAsleep, EngineState::kAwake);
   return mapped;
 }
 

@@ -48,6 +48,7 @@ class EngineLoop : public Engine {
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override;
   EngineState state() const override { return state_.load(); }
+  void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
   absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override;
   absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) override;
@@ -64,6 +65,8 @@ class EngineLoop : public Engine {
   absl::Status RunOnLoop(const std::function<void()>& function);
   absl::Status CheckRequests(const std::vector<EngineRequest>& requests) const;
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void ReportStateChange() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The loop thread's.
   void Run();
@@ -82,6 +85,7 @@ class EngineLoop : public Engine {
   void CheckIdle();
   void PublishStats();
   absl::Status CheckLifecycle() const;
+  void SwitchState(EngineState from, EngineState to);
   absl::StatusOr<BytesByTag> DoSleep(int level);
   absl::StatusOr<BytesByTag> DoWakeUp(std::vector<std::string> tags);
 
@@ -118,6 +122,9 @@ class EngineLoop : public Engine {
   int64_t num_queued_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_queued_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mu_);
+
+  absl::Mutex on_state_change_mu_;
+  std::function<void()> on_state_change_ ABSL_GUARDED_BY(on_state_change_mu_);
 
   absl::Mutex join_mu_;
   std::thread thread_ ABSL_GUARDED_BY(join_mu_);

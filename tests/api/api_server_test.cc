@@ -360,7 +360,9 @@ TEST_F(ApiServerTest, ClientsThatLeaveAreAborted) {
           "POST", "/v1/completions",
           absl::StrCat(R"({"prompt": "abc", "max_tokens": 4000, "stream": )", stream ? "true}" : "false}")));
       while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
-      if (stream) ASSERT_TRUE(client.ReadUntil("data: "));
+      if (stream) {
+        ASSERT_TRUE(client.ReadUntil("data: "));
+      }
       reset ? client.Reset() : client.Close();
       EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(5))) << stream << reset;
     }

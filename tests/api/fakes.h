@@ -86,6 +86,9 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return state_;
   }
+  void OnStateChange(std::function<void()> callback) override {
+    if (callback) callback();
+  }
   EngineStats Stats() const override {
     absl::MutexLock lock(&mutex_);
     EngineStats stats;

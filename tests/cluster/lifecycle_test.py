@@ -65,11 +65,11 @@ class Dying(unittest.TestCase):
     def test_killed_worker_is_named_and_open_requests_are_told(self):
         for victim in (0, 1):
             with self.subTest(victim=victim), Cluster(tiny(MODEL), *slow_model(), workers=2) as cluster:
+                pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == victim)
+                self.assertIn(pid, cluster.worker_pids())
                 streams = [cluster.open_stream(CASE["prompt"], timeout=FAILURE_S, **LONG) for _ in range(4)]
                 for stream in streams:
                     next(stream.events())
-                pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == victim)
-                self.assertIn(pid, cluster.worker_pids())
                 os.kill(pid, signal.SIGKILL)
                 for stream in streams:
                     self.assertIn(f"rank {victim}", self.failure_of(stream))

@@ -49,7 +49,9 @@ TEST_P(EngineDepthTest, AbortEndsTheRequestWithinAStepAndFreesItsBlocks) {
   engine.Abort("a");
   engine.Abort("nobody");
   ASSERT_TRUE(ticket.sink->Wait());
-  if (ticket.sink->reason() == FinishReason::kAbort) EXPECT_LT(ticket.sink->tokens().size(), 150u);
+  if (ticket.sink->reason() == FinishReason::kAbort) {
+    EXPECT_LT(ticket.sink->tokens().size(), 150u);
+  }
   EXPECT_EQ(engine.Stats().used_blocks, 0);
   // The id is free again.
   Ticket again = MakeTicket("a", 10, 5);
@@ -111,6 +113,31 @@ TEST(EngineTest, SleepAndWakeErrorsLeaveTheStateAsItWas) {
   ASSERT_TRUE(engine.Submit(ticket.request).ok());
   ASSERT_TRUE(ticket.sink->Wait());
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+}
+
+TEST(EngineTest, EveryChangeOfStateIsReported) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  std::vector<EngineState> seen;
+  EngineLoop engine(options, &executor, nullptr);
+  engine.OnStateChange([&] { seen.push_back(engine.state()); });
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  engine.DrainAndStop(absl::ZeroDuration());
+  EXPECT_EQ(seen, (std::vector<EngineState>{EngineState::kAwake, EngineState::kAsleep, EngineState::kAwake,
+                                            EngineState::kDraining}));
+}
+
+TEST(EngineTest, AStateCallbackThatWasTakenBackRunsNoMore) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  int calls = 0;
+  engine.OnStateChange([&] { ++calls; });
+  engine.OnStateChange(nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(EngineTest, AdmissionIsAllOrNothingAndBounded) {

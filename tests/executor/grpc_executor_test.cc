@@ -69,7 +69,9 @@ TEST_F(GrpcExecutorTest, StepsArePipelinedAndAnsweredInOrder) {
   const std::vector<int32_t> reference = FakeWorker::ReferenceTokens({1, 2, 3}, 20);
   ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
   for (int64_t id = 1; id <= 20; ++id) {
-    if (id < 20) ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(id + 1)).ok());
+    if (id < 20) {
+      ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(id + 1)).ok());
+    }
     const absl::StatusOr<v1::StepReply> reply = executor_->Wait(absl::Minutes(1));
     ASSERT_TRUE(reply.ok()) << reply.status();
     EXPECT_EQ(reply->step_id(), id);

@@ -43,6 +43,15 @@ TEST(FlagsTest, Units) {
   }
 }
 
+TEST(FlagsTest, LimitsOfTheFront) {
+  const auto flags =
+      ParseFlags({"m", "--max-body-bytes=1MiB", "--max-connections=9", "--idle-timeout-s=0.5"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->limits.max_body_bytes, 1 << 20);
+  EXPECT_EQ(flags->limits.max_connections, 9);
+  EXPECT_EQ(flags->limits.idle_timeout, absl::Milliseconds(500));
+}
+
 TEST(FlagsTest, EveryMistakeNamesItsFlag) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "--model"},
@@ -58,6 +67,9 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--device=tpu"}, "--device"},
       {{"m", "--dtype=int4"}, "--dtype"},
       {{"m", "--kv-cache-memory=lots"}, "--kv-cache-memory"},
+      {{"m", "--max-body-bytes=12"}, "--max-body-bytes"},
+      {{"m", "--max-json-depth=0"}, "--max-json-depth"},
+      {{"m", "--write-timeout-s=nan"}, "--write-timeout-s"},
       {{"m", "--kv-cache-memory=-1"}, "--kv-cache-memory"},
       {{"m", "--kv-cache-memory=0"}, "--kv-cache-memory"},
       {{"m", "--overlap=2"}, "--overlap"},

@@ -33,7 +33,7 @@ v1::RegisterRequest Worker(const std::string& version) {
 }
 
 TEST(ClusterServerTest, AWorkerRegistersAndItsSilenceIsReportedOnce) {
-  for (const std::string& address : {"", "127.0.0.1:0"}) {
+  for (const char* address : {"", "127.0.0.1:0"}) {
     auto server = ClusterServer::Start(Options(address));
     ASSERT_TRUE(server.ok()) << server.status();
     EXPECT_FALSE(absl::EndsWith((*server)->address(), ":0"));

@@ -1,0 +1,145 @@
+"""The gRPC face, through stubs that are generated from proto/ as a client author would do it."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from cluster.harness import ROOT, Cluster, expected, tiny
+
+try:
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+except ImportError:
+    grpc = None
+
+MODEL = "qwen3"
+DEADLINE_S = 60
+
+
+def setUpModule():
+    if grpc is None:
+        raise unittest.SkipTest("grpcio-tools is not installed: tools/setup.sh tests")
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    protos = [f"proto/{name}.proto" for name in ("model", "inference", "control")]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT, f"--python_out={folder.name}",
+                    f"--grpc_python_out={folder.name}", *protos], check=True, stdin=subprocess.DEVNULL)
+    sys.path.insert(0, folder.name)
+    unittest.addModuleCleanup(sys.path.remove, folder.name)
+    global pb, rpc, control_pb, control_rpc
+    from proto import control_pb2 as control_pb, control_pb2_grpc as control_rpc
+    from proto import inference_pb2 as pb, inference_pb2_grpc as rpc
+
+
+class Grpc(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.channel = grpc.insecure_channel(f"127.0.0.1:{cls.cluster.grpc_port}")
+        cls.addClassCleanup(cls.channel.close)
+        cls.inference = rpc.InferenceServiceStub(cls.channel)
+        cls.control = control_rpc.ControlServiceStub(cls.channel)
+        cls.health = health_pb2_grpc.HealthStub(cls.channel)
+
+    def tearDown(self):
+        self.control.WakeUp(control_pb.WakeUpRequest(), timeout=DEADLINE_S)
+        self.cluster.wait_idle()
+
+    def generate(self, prompt, **sampling):
+        request = pb.GenerateRequest(sampling=pb.SamplingParams(**{"temperature": 0, **sampling}))
+        if isinstance(prompt, str):
+            request.text = prompt
+        else:
+            request.token_ids.ids.extend(prompt)
+        return self.inference.Generate(request, timeout=DEADLINE_S)
+
+    def refused(self, call, code):
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(call)
+        self.assertEqual(caught.exception.code(), code, caught.exception.details())
+        return caught.exception.details()
+
+    def test_token_ids_in_reference_tokens_out(self):
+        for case in (case for case in expected(MODEL) if not case["ambiguous"]):
+            responses = list(self.generate(case["prompt"], max_tokens=len(case["tokens"]), ignore_eos=case["ignore_eos"]))
+            tokens = [token for response in responses for choice in response.choices for token in choice.token_ids]
+            self.assertEqual(tokens, case["tokens"], case["name"])
+            self.assertGreater(len(responses), 1, "a stream")
+            self.assertIn(responses[-1].choices[-1].finish_reason, ("stop", "length"))
+            self.assertEqual(responses[-1].usage.prompt_tokens, len(case["prompt"]))
+            self.assertEqual(responses[-1].usage.completion_tokens, len(tokens))
+
+    def test_text_in_is_what_http_answers(self):
+        whole = self.cluster.complete("The quick brown fox", max_tokens=24, ignore_eos=True)["choices"][0]["text"]
+        responses = self.generate("The quick brown fox", max_tokens=24, ignore_eos=True)
+        self.assertEqual("".join(choice.text for response in responses for choice in response.choices), whole)
+
+    def test_several_choices_and_logprobs(self):
+        responses = list(self.generate([5, 6, 7], max_tokens=6, n=3, temperature=1, seed=11, logprobs=2, ignore_eos=True))
+        for index in range(3):
+            deltas = [choice for response in responses for choice in response.choices if choice.index == index]
+            self.assertEqual(sum(len(delta.token_ids) for delta in deltas), 6)
+            positions = [position for delta in deltas for position in delta.logprobs]
+            self.assertEqual(len(positions), 6)
+            for position in positions:
+                self.assertGreaterEqual(len(position.tokens), 2)
+                self.assertTrue(all(token.logprob <= 0 for token in position.tokens))
+
+    def test_bad_fields_are_named(self):
+        self.assertIn("top_p", self.refused(self.generate("x", top_p=2), grpc.StatusCode.INVALID_ARGUMENT))
+        self.assertIn("prompt", self.refused(self.generate([1 << 30]), grpc.StatusCode.INVALID_ARGUMENT))
+        other = self.inference.Generate(pb.GenerateRequest(model="other", text="x"), timeout=DEADLINE_S)
+        self.refused(other, grpc.StatusCode.NOT_FOUND)
+        self.assertIn("level", self.refused_unary(self.control.Sleep, control_pb.SleepRequest(level=7)))
+
+    def refused_unary(self, method, request):
+        with self.assertRaises(grpc.RpcError) as caught:
+            method(request, timeout=DEADLINE_S)
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+        return caught.exception.details()
+
+    def test_cancelled_stream_frees_its_blocks(self):
+        stream = self.generate("The quick brown fox", max_tokens=400, ignore_eos=True)
+        next(stream)
+        stream.cancel()
+        self.cluster.wait_idle()
+
+    def test_models(self):
+        models = self.inference.ListModels(pb.ListModelsRequest(), timeout=DEADLINE_S).models
+        self.assertEqual([model.id for model in models], [self.cluster.name])
+        self.assertGreater(models[0].vocab_size, 0)
+
+    def test_health_follows_the_engine(self):
+        def serving():
+            return self.health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S).status
+        self.assertEqual(serving(), health_pb2.HealthCheckResponse.SERVING)
+        self.control.Sleep(control_pb.SleepRequest(level=1), timeout=DEADLINE_S)
+        self.assertEqual(serving(), health_pb2.HealthCheckResponse.NOT_SERVING)
+        self.control.WakeUp(control_pb.WakeUpRequest(), timeout=DEADLINE_S)
+        self.assertEqual(serving(), health_pb2.HealthCheckResponse.SERVING)
+
+    def test_reflection_lists_the_services(self):
+        stub = reflection_pb2_grpc.ServerReflectionStub(self.channel)
+        requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        answer = next(stub.ServerReflectionInfo(requests, timeout=DEADLINE_S))
+        names = {service.name for service in answer.list_services_response.service}
+        self.assertLessEqual({"somnus.v1.InferenceService", "somnus.v1.ControlService", "grpc.health.v1.Health"}, names)
+
+
+class Key(unittest.TestCase):
+    def test_every_call_wants_the_key(self):
+        with Cluster(tiny(MODEL), "--api-key=secret", workers=1) as cluster:
+            with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
+                stub = control_rpc.ControlServiceStub(channel)
+                for metadata in ((), (("authorization", "Bearer wrong"),)):
+                    with self.assertRaises(grpc.RpcError) as caught:
+                        stub.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S, metadata=metadata)
+                    self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
+                stub.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S, metadata=(("authorization", "Bearer secret"),))
+
+
+if __name__ == "__main__":
+    unittest.main()
