@@ -31,12 +31,12 @@ servers=(somnus)
 # start NAME LOG: the server in a process group of its own, so that stopping it stops its children.
 start() {
   case $1 in
-    somnus) setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port $((port + 1)) --grpc-port $((port + 2)) \
+    somnus) exec setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port $((port + 1)) --grpc-port $((port + 2)) \
       --served-model-name bench "${serve_flags[@]}" ;;
-    llama-server) setsid "$llama" -m "$gguf" --alias bench -t "$cpus" -c $((32 * 2560)) -np 32 --port "$port" \
+    llama-server) exec setsid "$llama" -m "$gguf" --alias bench -t "$cpus" -c $((32 * 2560)) -np 32 --port "$port" \
       --host 127.0.0.1 --no-webui ;;
     vllm) VLLM_CPU_KVCACHE_SPACE=4 VLLM_CPU_OMP_THREADS_BIND=0-$((cpus - 1)) VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 \
-      setsid "$vllm" serve "$hf" --served-model-name bench --dtype bfloat16 --host 127.0.0.1 --port "$port" \
+      exec setsid "$vllm" serve "$hf" --served-model-name bench --dtype bfloat16 --host 127.0.0.1 --port "$port" \
       --max-model-len 4096 ;;
   esac </dev/null >"$2" 2>&1 &
   server=$!

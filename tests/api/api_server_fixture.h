@@ -1,0 +1,55 @@
+#pragma once
+// The whole HTTP front over real sockets, above a fake engine.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "coordinator/api/api_server.h"
+#include "coordinator/metrics/metrics.h"
+#include "tests/api/fakes.h"
+#include "tests/api/http_client.h"
+
+namespace somnus {
+
+using Json = nlohmann::json;
+
+class ApiServerTest : public ::testing::Test {
+ protected:
+  void Start(ApiServerOptions options = {}, absl::Duration step = absl::Microseconds(200)) {
+    options.port = options.admin_port = 0;
+    options.version = "1.2.3";
+    engine_ = std::make_shared<FakeEngine>(step);
+    absl::StatusOr<std::unique_ptr<ApiServer>> server =
+        ApiServer::Start(options, Metrics::Create("fake", 4096));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  void Serve(ApiServerOptions options = {}, absl::Duration step = absl::Microseconds(200)) {
+    Start(std::move(options), step);
+    server_->SetModel(FakeModel(engine_));
+  }
+  HttpReply Send(const std::string& method, const std::string& path, const std::string& body = "",
+                 const std::string& headers = "") {
+    HttpClient client(server_->port());
+    client.Write(RequestText(method, path, body, headers));
+    return client.ReadReply();
+  }
+  HttpReply Admin(const std::string& method, const std::string& path) {
+    HttpClient client(server_->admin_port());
+    client.Write(RequestText(method, path, ""));
+    return client.ReadReply();
+  }
+  // Posts to /v1/completions.
+  HttpReply Complete(const std::string& body) { return Send("POST", "/v1/completions", body); }
+  void ExpectHealthy() {
+    const HttpReply reply = Complete(R"({"prompt": "abc", "max_tokens": 4, "temperature": 0})");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(Json::parse(reply.body)["choices"][0]["text"], "abca");
+  }
+
+  std::shared_ptr<FakeEngine> engine_;
+  std::unique_ptr<ApiServer> server_;
+};
+
+}  // namespace somnus

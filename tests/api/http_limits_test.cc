@@ -1,0 +1,162 @@
+// Clients that leave, stall, send too much, or speak no HTTP; keys.
+
+#include <gtest/gtest.h>
+
+#include "tests/api/api_server_fixture.h"
+
+namespace somnus {
+namespace {
+
+TEST_F(ApiServerTest, ClientsThatLeaveAreAborted) {
+  Serve({}, absl::Milliseconds(2));
+  for (const bool stream : {false, true}) {
+    for (const bool reset : {false, true}) {
+      HttpClient client(server_->port());
+      client.Write(RequestText(
+          "POST", "/v1/completions",
+          absl::StrCat(R"({"prompt": "abc", "max_tokens": 4000, "stream": )", stream ? "true}" : "false}")));
+      while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+      if (stream) {
+        ASSERT_TRUE(client.ReadUntil("data: "));
+      }
+      reset ? client.Reset() : client.Close();
+      EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(5))) << stream << reset;
+    }
+  }
+  EXPECT_EQ(engine_->num_aborted(), 4);
+}
+
+TEST_F(ApiServerTest, AClientThatLeavesBehindAPipelinedRequestIsAborted) {
+  Serve({}, absl::Milliseconds(2));
+  HttpClient client(server_->port());
+  const std::string request =
+      RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4000})");
+  client.Write(request + request);
+  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  client.Close();
+  EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(5)));
+}
+
+TEST_F(ApiServerTest, AClientThatDoesNotReadIsBounded) {
+  ApiServerOptions options;
+  options.limits.write_timeout = absl::Milliseconds(300);
+  Serve(options, absl::Microseconds(10));
+  HttpClient client(server_->port());
+  // Some 30 MB of events: more than sockets buffer.
+  std::string prompts = "\"abc\"";
+  for (int i = 1; i < 60; ++i) prompts += ",\"abc\"";
+  client.Write(RequestText(
+      "POST", "/v1/completions",
+      absl::StrCat(R"({"prompt": [)", prompts, R"(], "max_tokens": 4000, "stream": true, "logprobs": 1})")));
+  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(30)));
+  EXPECT_GT(engine_->num_aborted(), 0);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, HeaderLimits) {
+  Serve();
+  EXPECT_EQ(Send("GET", "/health", "", absl::StrCat("X: ", std::string(100'000, 'a'), "\r\n")).status, 431);
+  std::string many;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&many, "X", i, ": 1\r\n");
+  EXPECT_EQ(Send("GET", "/health", "", many).status, 431);
+  EXPECT_EQ(Send("GET", "/health", "", absl::StrCat("X: ", std::string(8000, 'a'), "\r\n")).status, 200);
+}
+
+TEST_F(ApiServerTest, BodyLimits) {
+  ApiServerOptions options;
+  options.limits.max_body_bytes = 10'000;
+  Serve(options);
+  const auto raw = [&](const std::string& text) {
+    HttpClient client(server_->port());
+    client.Write(text);
+    return client.ReadReply().status;
+  };
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
+  EXPECT_EQ(raw(head + "Content-Length: 10001\r\n\r\n"), 413);
+  EXPECT_EQ(raw(head + "Content-Length: 9223372036854775808\r\n\r\n"), 413);
+  EXPECT_EQ(raw(head + "Content-Length: -1\r\n\r\n"), 400);
+  EXPECT_EQ(raw(head + "Content-Length: 99999999999999999999999\r\n\r\n"), 400);
+  EXPECT_EQ(raw(head + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}"), 400);
+  EXPECT_EQ(raw(head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n"), 400);
+  EXPECT_EQ(
+      raw(head + "Transfer-Encoding: chunked\r\n\r\n2711\r\n" + std::string(10001, 'a') + "\r\n0\r\n\r\n"),
+      413);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, ChunkedBodyInManyPieces) {
+  Serve();
+  const std::string body = R"({"prompt": "abc", "max_tokens": 4, "temperature": 0})";
+  std::string text =
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n";
+  for (const char c : body) absl::StrAppend(&text, "1\r\n", std::string(1, c), "\r\n");
+  HttpClient client(server_->port());
+  client.Write(text + "0\r\n\r\n");
+  EXPECT_EQ(Json::parse(client.ReadReply().body)["choices"][0]["text"], "abca");
+}
+
+TEST_F(ApiServerTest, SlowSendersAreCut) {
+  ApiServerOptions options;
+  options.limits.header_timeout = options.limits.body_timeout = options.limits.idle_timeout =
+      absl::Milliseconds(200);
+  Serve(options);
+  HttpClient slow_head(server_->port()), slow_body(server_->port()), silent(server_->port());
+  slow_head.Write("GET /health HTTP/1.1\r\nHost:");
+  slow_body.Write(
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: "
+      "100\r\n\r\n{");
+  EXPECT_TRUE(slow_head.ReadsEof());
+  EXPECT_TRUE(slow_body.ReadsEof());
+  EXPECT_TRUE(silent.ReadsEof());
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, KeepAlivePipeliningAndContinue) {
+  Serve();
+  HttpClient client(server_->port());
+  const std::string request =
+      RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 2, "temperature": 0})");
+  std::string many;
+  for (int i = 0; i < 50; ++i) many += request;
+  client.Write(many);
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(client.ReadReply().status, 200) << i;
+  client.Write(
+      "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 15\r\nExpect: "
+      "100-continue\r\n\r\n");
+  ASSERT_TRUE(client.ReadUntil("100 Continue\r\n\r\n"));
+  client.Write(R"({"prompt": "a"})");
+  EXPECT_EQ(client.ReadReply().status, 200);
+}
+
+TEST_F(ApiServerTest, BrokenHttpIsRefused) {
+  Serve();
+  for (const std::string& text :
+       {std::string("\x16\x03\x01\x02garbage\r\n\r\n"), std::string("GET\r\n\r\n"),
+        std::string("GET /health\r\n\r\n"), std::string("GET /he\0alth HTTP/1.1\r\nHost: a\r\n\r\n", 37),
+        std::string("GET /health HTTP/1.1\r\n\r\n"),
+        std::string("GET /health HTTP/1.1\r\nHost: a\r\nX\r\n\r\n")}) {
+    HttpClient client(server_->port());
+    client.Write(text);
+    const int status = client.ReadReply().status;
+    EXPECT_TRUE(status == 400 || status == 505) << status << " for " << text;
+  }
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, ApiKeyGuardsEverythingButHealthAndMetrics) {
+  ApiServerOptions options;
+  options.api_key = "secret";
+  Serve(options);
+  for (const char* path : {"/v1/models", "/version", "/load", "/nope", "/tokenize", "/v1/completions"}) {
+    EXPECT_EQ(Send("GET", path).status, 401) << path;
+    EXPECT_EQ(Send("GET", path, "", "Authorization: Bearer secre\r\n").status, 401) << path;
+  }
+  EXPECT_EQ(Send("GET", "/health").status, 200);
+  EXPECT_EQ(Send("GET", "/metrics").status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models", "", "Authorization: Bearer secret\r\n").status, 200);
+}
+
+}  // namespace
+}  // namespace somnus
