@@ -199,7 +199,8 @@ void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::v
   step->entries.push_back({sequence, sequence->slot, start, num_tokens, samples});
 }
 
-void Scheduler::Preempt(const SequencePtr& sequence) {
+// By value: the maps hold what the caller may have named.
+void Scheduler::Preempt(SequencePtr sequence) {
   LeaveRunning(sequence.get());
   sequence->num_computed = 0;
   sequence->state = SequenceState::kWaiting;

@@ -130,7 +130,7 @@ class Scheduler {
   bool Admit(const SequencePtr& sequence, StepPlan* plan);
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
                 StepPlan* plan, InFlightStep* step);
-  void Preempt(const SequencePtr& sequence);
+  void Preempt(SequencePtr sequence);
   void LeaveRunning(Sequence* sequence);
   void Finish(const SequencePtr& sequence);
   absl::Status ApplyEntry(const ScheduledEntry& entry, const v1::SampledToken* token,

@@ -134,7 +134,8 @@ TEST_F(ApiServerTest, BrokenHttpIsRefused) {
   Serve();
   for (const std::string& text :
        {std::string("\x16\x03\x01\x02garbage\r\n\r\n"), std::string("GET\r\n\r\n"),
-        std::string("GET /health\r\n\r\n"), std::string("GET /he\0alth HTTP/1.1\r\nHost: a\r\n\r\n", 37),
+        std::string("GET /health\r\n\r\n"),
+        absl::StrCat("GET /he", std::string(1, '\0'), "alth HTTP/1.1\r\nHost: a\r\n\r\n"),
         std::string("GET /health HTTP/1.1\r\n\r\n"),
         std::string("GET /health HTTP/1.1\r\nHost: a\r\nX\r\n\r\n")}) {
     HttpClient client(server_->port());
