@@ -36,6 +36,8 @@ LeaveSignal::LeaveSignal(pid_t parent) {
 }
 
 LeaveSignal::~LeaveSignal() {
+  while (TakeReason() != nullptr) {  // those that came second
+  }
   if (parent_fd_ >= 0) close(parent_fd_);
   close(signal_fd_);
   close(pipe_[0]);
@@ -47,6 +49,13 @@ void LeaveSignal::Leave(int exit_code, const std::string& reason) {
   const Reason* address = message.get();
   if (write(pipe_[1], &address, sizeof(address)) == sizeof(address))
     message.release();  // else the pipe is full of reasons
+}
+
+// The next one in the pipe, or null.
+std::unique_ptr<LeaveSignal::Reason> LeaveSignal::TakeReason() {
+  Reason* address = nullptr;
+  if (read(pipe_[0], &address, sizeof(address)) != sizeof(address)) return nullptr;
+  return std::unique_ptr<Reason>(address);
 }
 
 LeaveSignal::Reason LeaveSignal::Wait() {
@@ -62,11 +71,7 @@ LeaveSignal::Reason LeaveSignal::Wait() {
 std::optional<LeaveSignal::Reason> LeaveSignal::HandleEvents(int timeout_ms) {
   pollfd fds[3] = {{pipe_[0], POLLIN, 0}, {signal_fd_, POLLIN, 0}, {parent_fd_, POLLIN, 0}};
   if (poll(fds, 3, timeout_ms) <= 0) return std::nullopt;
-  if (fds[0].revents != 0) {
-    Reason* address = nullptr;
-    if (read(pipe_[0], &address, sizeof(address)) == sizeof(address))
-      return *std::unique_ptr<Reason>(address);
-  }
+  if (const std::unique_ptr<Reason> reason = TakeReason(); reason != nullptr) return *reason;
   if (fds[2].revents != 0) return Reason{1, "the coordinator that started this worker is gone"};
   if (fds[1].revents != 0) return ReadSignal();
   return std::nullopt;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -36,6 +37,7 @@ class LeaveSignal {
   Reason Wait();
 
  private:
+  std::unique_ptr<Reason> TakeReason();
   std::optional<Reason> HandleEvents(int timeout_ms);
   std::optional<Reason> ReadSignal();
 
