@@ -1,7 +1,5 @@
 // HttpConnection's other half: a request that generates is followed from here until its answer has been sent
 // or its client has left.
-#include "coordinator/api/http_connection.h"
-
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -13,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/api/http_connection.h"
 #include "coordinator/api/http_parts.h"
 #include "coordinator/metrics/metrics.h"
 
