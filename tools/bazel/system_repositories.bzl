@@ -21,13 +21,26 @@ cc_library(
     name = "{name}",
     defines = {defines},
     linkopts = {linkopts},
+    deps = select({{
+        "@//:tsan": {tsan_deps},
+        "//conditions:default": [],
+    }}),
     visibility = ["//visibility:public"],
 )
-""".format(name = ctx.name, defines = repr(defines), linkopts = repr(libs)))
+""".format(
+        name = ctx.name,
+        defines = repr(defines),
+        linkopts = repr(libs),
+        tsan_deps = repr(ctx.attr.tsan_deps),
+    ))
 
 pkg_config_repository = repository_rule(
     implementation = _pkg_config_impl,
-    attrs = {"modules": attr.string_list(mandatory = True)},
+    attrs = {
+        "modules": attr.string_list(mandatory = True),
+        # Labels that come with the library under --config=tsan.
+        "tsan_deps": attr.string_list(),
+    },
     environ = ["PKG_CONFIG_PATH"],
     local = True,
     configure = True,
