@@ -22,11 +22,23 @@ Function* Real(const char* mangled) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, mangled));
 }
 
-class IgnoreReads {
- public:
+struct IgnoreReads {
   IgnoreReads() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
   ~IgnoreReads() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
 };
+
+struct AcquireAtEnd {
+  ~AcquireAtEnd() { __tsan_acquire(lock); }
+  void* const lock;
+};
+
+// `call` takes `lock`, or takes it again.
+template <typename Call>
+auto Take(void* lock, const Call& call) {
+  const AcquireAtEnd end{lock};
+  const IgnoreReads ignore;
+  return call();
+}
 
 }  // namespace
 
@@ -37,16 +49,12 @@ namespace absl {
 
 void Mutex::Lock() {
   REAL("_Z" NS "5Mutex4LockEv", void(Mutex*));
-  {
-    IgnoreReads ignore;
-    real(this);
-  }
-  __tsan_acquire(this);
+  Take(this, [&] { real(this); });
 }
 void Mutex::Unlock() {
   REAL("_Z" NS "5Mutex6UnlockEv", void(Mutex*));
   __tsan_release(this);
-  IgnoreReads ignore;
+  const IgnoreReads ignore;
   real(this);
 }
 bool Mutex::TryLock() {
@@ -57,89 +65,49 @@ bool Mutex::TryLock() {
 }
 void Mutex::ReaderLock() {
   REAL("_Z" NS "5Mutex10ReaderLockEv", void(Mutex*));
-  {
-    IgnoreReads ignore;
-    real(this);
-  }
-  __tsan_acquire(this);
+  Take(this, [&] { real(this); });
 }
 void Mutex::ReaderUnlock() {
   REAL("_Z" NS "5Mutex12ReaderUnlockEv", void(Mutex*));
   __tsan_release(this);
-  IgnoreReads ignore;
+  const IgnoreReads ignore;
   real(this);
 }
 void Mutex::LockWhen(const Condition& condition) {
   REAL("_Z" NS "5Mutex8LockWhenERKNS0_9ConditionE", void(Mutex*, const Condition&));
-  {
-    IgnoreReads ignore;
-    real(this, condition);
-  }
-  __tsan_acquire(this);
+  Take(this, [&] { real(this, condition); });
 }
 void Mutex::Await(const Condition& condition) {
   REAL("_Z" NS "5Mutex5AwaitERKNS0_9ConditionE", void(Mutex*, const Condition&));
   __tsan_release(this);
-  {
-    IgnoreReads ignore;
-    real(this, condition);
-  }
-  __tsan_acquire(this);
+  Take(this, [&] { real(this, condition); });
 }
 bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
   REAL("_Z" NS "5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE",
        bool(Mutex*, const Condition&, Duration));
   __tsan_release(this);
-  bool result;
-  {
-    IgnoreReads ignore;
-    result = real(this, condition, timeout);
-  }
-  __tsan_acquire(this);
-  return result;
+  return Take(this, [&] { return real(this, condition, timeout); });
 }
 bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
   REAL("_Z" NS "5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE", bool(Mutex*, const Condition&, Time));
   __tsan_release(this);
-  bool result;
-  {
-    IgnoreReads ignore;
-    result = real(this, condition, deadline);
-  }
-  __tsan_acquire(this);
-  return result;
+  return Take(this, [&] { return real(this, condition, deadline); });
 }
 
 void CondVar::Wait(Mutex* mutex) {
   REAL("_Z" NS "7CondVar4WaitEPNS0_5MutexE", void(CondVar*, Mutex*));
   __tsan_release(mutex);
-  {
-    IgnoreReads ignore;
-    real(this, mutex);
-  }
-  __tsan_acquire(mutex);
+  Take(mutex, [&] { real(this, mutex); });
 }
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
   REAL("_Z" NS "7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE", bool(CondVar*, Mutex*, Duration));
   __tsan_release(mutex);
-  bool result;
-  {
-    IgnoreReads ignore;
-    result = real(this, mutex, timeout);
-  }
-  __tsan_acquire(mutex);
-  return result;
+  return Take(mutex, [&] { return real(this, mutex, timeout); });
 }
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   REAL("_Z" NS "7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE", bool(CondVar*, Mutex*, Time));
   __tsan_release(mutex);
-  bool result;
-  {
-    IgnoreReads ignore;
-    result = real(this, mutex, deadline);
-  }
-  __tsan_acquire(mutex);
-  return result;
+  return Take(mutex, [&] { return real(this, mutex, deadline); });
 }
 
 void Notification::Notify() {
