@@ -159,7 +159,7 @@ Setter LimitBytes(int64_t ApiLimits::*field) {
     flags->limits.*field = ParseBytes(value);
     return flags->limits.*field >= 1024 && flags->limits.*field <= kMaxInt
                ? ""
-               : "must be bytes from 1KiB to 2GiB, or a number with a unit, like 32MiB";
+               : "must be bytes from 1KiB to below 2GiB, or a number with a unit, like 32MiB";
   };
 }
 

@@ -272,8 +272,8 @@ absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoWakeUp(std::vector<std::str
   absl::StatusOr<BytesByTag> mapped = executor_->WakeUp(tags);
   if (!mapped.ok()) {
     if (absl::Status health = executor_->Health(); !health.ok()) Fail(health);
-    sleeping_tags_ = {"weights", "kv_cache",
-                      "workspace"};  // rolled back, as far as earlier calls had come, too
+    // Rolled back, as far as earlier calls had come, too.
+    sleeping_tags_ = {"weights", "kv_cache", "workspace"};
     return mapped.status();
   }
   for (const std::string& tag : tags) sleeping_tags_.erase(tag);

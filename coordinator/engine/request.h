@@ -49,8 +49,8 @@ struct Logprobs {
 struct RequestOutput {
   std::vector<int32_t> token_ids;
   std::vector<Logprobs> logprobs;  // parallel to token_ids when asked for
-  std::vector<Logprobs>
-      prompt_logprobs;  // appended as chunks are computed; position 0 has none (empty vectors)
+  // Appended as chunks are computed; position 0 has none (empty vectors).
+  std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the stop_token_ids member that ended it
   absl::Status error;                    // with kError: what the client is told

@@ -16,13 +16,14 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from serve_ratios import far
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 SERVERS = {"one worker, two threads": (18461, ["--workers=local:1", "--threads-per-worker=2"]),
            "two workers, one thread": (18471, ["--workers=local:2", "--threads-per-worker=1"])}
 IN_PROCESS = "in process"
 INPUT, OUTPUT = 64, 128
-FAR_NS = 180  # ping-pong round trips above are between two chip parts, below within one
 START_S = 120
 
 
@@ -66,8 +67,8 @@ def served_step_ms(port, concurrency):
     found = run_json([os.path.join(BIN, "tools", "bench", "serving_bench"), f"--base-url=http://127.0.0.1:{port}",
                       f"--concurrency={concurrency}", f"--num-requests={max(4, 2 * concurrency)}", f"--warmup={concurrency}",
                       f"--input-len={INPUT}", f"--output-len={OUTPUT}"], "--json")
-    before, after = (found[key]["ping_pong_ns"] > FAR_NS for key in ("machine_before", "machine_after"))
-    return (found["result"]["itl_ms"]["median"], before) if before == after else (None, None)
+    placement = far(found)
+    return (found["result"]["itl_ms"]["median"] if placement is not None else None), placement
 
 
 def spread(values):
