@@ -14,6 +14,8 @@
 
 namespace somnus {
 
+struct OpTable;
+
 enum class DeviceKind { kCpu, kCuda };
 
 // Instruction sets of the CPU backend. Results of different ones differ in the last bits; each is batch
@@ -36,6 +38,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual DeviceKind kind() const = 0;
+  // This device's implementation of ops.h.
+  virtual const OpTable& ops() const = 0;
   // For people: "cpu, 2 threads, avx512_bf16".
   virtual std::string Describe() const = 0;
 
@@ -45,6 +49,11 @@ class Device {
   // Brackets a step: between them the CPU threads stay awake (spinning), outside they block and burn nothing.
   virtual void BeginStep() = 0;
   virtual void EndStep() = 0;
+
+  // Between host memory and the device's, in order with the ops. `host` must stay as it is until
+  // Synchronize(); a copy from pageable memory may block.
+  virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
+  virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
 
   // Waits for everything queued; the first error of any op since the last call.
   virtual absl::Status Synchronize() = 0;

@@ -3,9 +3,11 @@
 // models include; one implementation per device (kernels/cpu, kernels/cuda), chosen by Device::kind().
 //
 // Conventions. T: tokens of a step. Shapes are in comments, [rows, cols], row-major. "act" is the activation
-// type that feeds a Linear: the weight type (bf16, f16 or f32). Sums (residual stream, Linear outputs,
-// logits) are f32 on CPU. Nothing here allocates: scratch comes from Device::SetWorkspace. Shapes are checked
-// by the caller; a wrong one is a broken invariant, not an error.
+// type that feeds a Linear: the weight type (bf16, f16 or f32). "sum" is what a Linear of the model's blocks
+// answers, SumType(act): f32 on CPU, act on CUDA (half the traffic, tensor cores round once). The residual
+// stream, norm weights, biases and logits are f32 everywhere. Every pointer is to the device's memory unless
+// it says host. Nothing here allocates: scratch comes from Device::SetWorkspace. Shapes are checked by the
+// caller; a wrong one is a broken invariant, not an error. Errors of a device come from Device::Synchronize.
 //
 // Batch invariance (CPU, bitwise): row t of every output depends only on row t of the inputs (for attention,
 // on the sequence's own cache) and never on T, on the other rows, on the number of threads, on how a prompt
@@ -17,6 +19,11 @@
 #include "kernels/tensor.h"
 
 namespace somnus {
+
+// ---- Types
+
+// The type of a block's sums on this device.
+DataType SumType(const Device& device, DataType act);
 
 // ---- Linear
 
@@ -34,10 +41,11 @@ int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64
 // Packs rows [row_begin, row_begin + num_rows) of `weight` from dense f32 `rows` [num_rows, k], rounding to
 // the weight's dtype (to nearest even). Rows may come in any order and cut; ranges that do not overlap may be
 // packed from several threads at once when their bounds are multiples of 64. Padding rows need no call.
+// `rows` is host memory and may be reused when the call returns; the weight is whole after Synchronize().
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows);
 
-// y[T, n] = x[T, k] * w^T + bias.  x: act; y: f32; bias: f32 [n] or nullptr.
+// y[T, n] = x[T, k] * w^T + bias.  x: act; y: sum or f32; bias: f32 [n] or nullptr.
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y);
 
@@ -54,7 +62,7 @@ void AddPositionEmbedding(Device& device, const int32_t* positions, const Tensor
                           const TensorView& out);
 
 // residual += delta (unless delta.data is null); out = residual / rms(residual) * weight.
-// residual, delta: f32 [T, hidden]; weight: f32 [hidden]; out: act [T, hidden]. Llama's pre-norm block.
+// residual: f32 [T, hidden]; delta: sum or f32; weight: f32 [hidden]; out: act. Llama's pre-norm block.
 void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
                 double eps, const TensorView& out);
 
@@ -62,14 +70,14 @@ void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& de
 void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
                   const float* bias, double eps, const TensorView& out);
 
-// residual += delta, f32 [T, hidden].
+// residual += delta.  residual: f32 [T, hidden]; delta: sum or f32.
 void Add(Device& device, const TensorView& residual, const TensorView& delta);
 
-// out = silu(gate_up[:, :n]) * gate_up[:, n:].  gate_up: f32 [T, 2n]; out: act [T, n]. Llama's MLP.
+// out = silu(gate_up[:, :n]) * gate_up[:, n:].  gate_up: sum [T, 2n]; out: act [T, n]. Llama's MLP.
 void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out);
 
 enum class UnaryActivation { kIdentity, kRelu, kGelu, kGeluTanh };
-// out = f(x).  x: f32 [T, n]; out: act [T, n]. kIdentity only converts.
+// out = f(x).  x: sum or f32 [T, n]; out: act [T, n]. kIdentity only converts.
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out);
 
 // Copies rows: out[i] = x[rows[i]], both of the same type. Picks the tokens whose logits are needed.
@@ -78,7 +86,8 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 // ---- Attention
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. The layout within
-// a block is the device's own; bytes of a block (K and V, one layer) by KvBlockBytes. Block 0 is padding.
+// a block is the device's own; bytes of a block (K and V, one layer) by KvBlockBytes. Block 0 is padding:
+// what is written there is never read. dtype: act's, or kF8E4M3, which stores value / scale (CUDA only).
 struct KvCacheView {
   void* data = nullptr;  // [num_blocks][KvBlockBytes]
   DataType dtype = DataType::kBF16;
@@ -86,14 +95,22 @@ struct KvCacheView {
   int64_t block_size = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
+  float k_scale = 1;  // of kF8E4M3
+  float v_scale = 1;
 };
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim);
 
-// The sequences of a step, prefill chunks and decodes mixed. All arrays live on the device.
+// The sequences of a step, prefill chunks and decodes mixed. The numbers are the host's: they choose kernels
+// and grids, and bound what the arrays say. A sequence may be padding (CUDA graphs run a fixed number): its
+// context_len is 0, it has one row with position 0 and slot 0, and its output row is zeros.
 struct AttentionBatch {
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;  // T
+  // The first num_decodes sequences have one row each; 0 is always right.
+  int64_t num_decodes = 0;
+  int64_t max_query_len = 0;    // no sequence has more rows
+  int64_t max_context_len = 0;  // no context_len is larger
   const int32_t* query_start =
       nullptr;  // [num_seqs + 1]: rows of sequence i are [query_start[i], query_start[i+1])
   const int32_t* context_len =
@@ -111,7 +128,7 @@ struct RopeTable {
   const float* sin = nullptr;
 };
 
-// In place on qkv (f32 [T, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v): optional RMSNorm of
+// In place on qkv (sum [T, (num_heads + 2 * num_kv_heads) * head_dim], q then k then v): optional RMSNorm of
 // each head's q and k (q_norm, k_norm: f32 [head_dim] or nullptr), rotation, then k and v into the cache at
 // slot_mapping.
 void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
@@ -146,6 +163,47 @@ void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredT
 // vocab].
 void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int64_t k, float* out_logprob,
               int32_t* out_rank, ScoredToken* out_top);
+
+// What changes logits before temperature, in vLLM's order: allowed ids, then edits (bad words, min_tokens,
+// logit bias), then penalties.
+
+// rows[i]'s logits become -inf but where bit `id` of masks[i] ([n, (vocab + 31) / 32] words) is set.
+void KeepAllowed(Device& device, const TensorView& logits, const int32_t* rows, const uint32_t* masks,
+                 int64_t n);
+
+// logits[row][id] += addend (-inf forbids). At most one edit of a (row, id).
+struct LogitEdit {
+  int32_t row;
+  int32_t id;
+  float addend;
+};
+void EditLogits(Device& device, const TensorView& logits, const LogitEdit* edits, int64_t n);
+
+// How often tokens occurred, per slot. On the device, since a step may be launched before the host knows the
+// tokens of the one before.
+struct TokenCounts {
+  int32_t* outputs = nullptr;     // [num_slots, vocab]: times generated
+  uint32_t* in_prompt = nullptr;  // [num_slots, (vocab + 31) / 32]: a bit per id
+  int64_t vocab = 0;
+};
+// Forgets everything of slots[0..n).
+void ClearTokenCounts(Device& device, const TokenCounts& counts, const int32_t* slots, int64_t n);
+// Marks ids[0..n) as prompt tokens of `slot`; ids may repeat.
+void MarkPromptTokens(Device& device, const TokenCounts& counts, int32_t slot, const int32_t* ids, int64_t n);
+// outputs[slots[i]][ids[i]] += 1; a negative slot or id is skipped.
+void CountTokens(Device& device, const TokenCounts& counts, const int32_t* slots, const int32_t* ids,
+                 int64_t n);
+
+struct PenaltyRow {
+  int32_t slot;  // -1: none
+  float repetition;
+  float frequency;
+  float presence;
+};
+// Row r by rows[r]: a token of prompt or output is divided (positive logit) or multiplied (negative) by
+// repetition; then minus frequency * times generated, minus presence if generated.
+void ApplyPenalties(Device& device, const TensorView& logits, const PenaltyRow* rows,
+                    const TokenCounts& counts);
 
 // One row of sampling: temperature, top-k, top-p, min-p in vLLM's order, then Gumbel-max with counter-based
 // random numbers keyed by (seed, position, token id): the result does not depend on the batch, nor on the

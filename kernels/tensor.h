@@ -6,9 +6,12 @@
 
 namespace somnus {
 
-enum class DataType { kF32, kBF16, kF16, kI32 };
+// kF8E4M3: of a KV cache only.
+enum class DataType { kF32, kBF16, kF16, kI32, kF8E4M3 };
 
-constexpr int64_t SizeOf(DataType type) { return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2; }
+constexpr int64_t SizeOf(DataType type) {
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
+}
 
 // A row-major matrix of `rows` x `cols`; row r starts at element r * stride.
 struct TensorView {

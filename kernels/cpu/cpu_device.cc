@@ -66,6 +66,11 @@ absl::StatusOr<std::unique_ptr<Device>> Device::CreateCpu(const CpuDeviceOptions
 
 namespace somnus::cpu {
 
+const OpTable& CpuDevice::ops() const {
+  static constexpr OpTable kOps = SOMNUS_OP_TABLE;
+  return kOps;
+}
+
 std::string CpuDevice::Describe() const {
   return absl::StrCat("cpu, ", num_threads(), num_threads() == 1 ? " thread, " : " threads, ", kernels_.name);
 }

@@ -2,14 +2,18 @@
 // The CPU device: a thread pool, the kernels of one instruction set, and the lender's scratch.
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "absl/status/status.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
+#include "kernels/op_table.h"
 
 namespace somnus::cpu {
+
+SOMNUS_OPS(SOMNUS_DECLARE_OP)
 
 class CpuDevice final : public Device {
  public:
@@ -17,6 +21,7 @@ class CpuDevice final : public Device {
       : kernels_(kernels), pool_(num_threads, std::move(pin_cpus), spin) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
+  const OpTable& ops() const override;
   std::string Describe() const override;
   void SetWorkspace(void* data, int64_t bytes) override {
     workspace_ = static_cast<char*>(data);
@@ -24,6 +29,12 @@ class CpuDevice final : public Device {
   }
   void BeginStep() override { pool_.BeginStep(); }
   void EndStep() override { pool_.EndStep(); }
+  void CopyToDevice(void* device, const void* host, int64_t bytes) override {
+    std::memcpy(device, host, static_cast<size_t>(bytes));
+  }
+  void CopyToHost(void* host, const void* device, int64_t bytes) override {
+    std::memcpy(host, device, static_cast<size_t>(bytes));
+  }
   absl::Status Synchronize() override { return absl::OkStatus(); }  // Ops are done when they return.
 
   const KernelTable& kernels() const { return kernels_; }

@@ -8,11 +8,8 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 
-namespace somnus {
+namespace somnus::cpu {
 namespace {
-
-using cpu::AsCpu;
-using cpu::CpuDevice;
 
 // The query heads sorted by the KV head that serves them.
 struct HeadGroups {
@@ -46,12 +43,12 @@ void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t 
     const int64_t query_end = batch.query_start[i + 1];
     for (int64_t g = 0; g < num_kv_heads; ++g) {
       if (groups.size(g) == 0) continue;
-      const int64_t queries = std::max<int64_t>(1, cpu::kAttentionRows / groups.size(g));
+      const int64_t queries = std::max<int64_t>(1, kAttentionRows / groups.size(g));
       for (int64_t q = batch.query_start[i]; q < query_end; q += queries) {
         const int64_t end = std::min(query_end, q + queries);
         // Reading a token's K and V costs about as much as using them for four rows.
         const int64_t cost = (batch.positions[end - 1] + 1) * ((end - q) * groups.size(g) + 4);
-        fn(cpu::AttentionItem{.query_begin = q, .query_end = end, .blocks = blocks, .kv_head = g}, cost);
+        fn(AttentionItem{.query_begin = q, .query_end = end, .blocks = blocks, .kv_head = g}, cost);
       }
     }
   }
@@ -61,24 +58,24 @@ void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t 
 
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim) {
-  return num_kv_heads * cpu::KvHeadBytes(dtype, block_size, head_dim);
+  return num_kv_heads * KvHeadBytes(dtype, block_size, head_dim);
 }
 
 void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
                         const float* k_norm, double eps, const RopeTable& rope, const AttentionBatch& batch,
                         const KvCacheView& cache) {
   CpuDevice& cpu = AsCpu(device);
-  const cpu::QkArgs args{.qkv = static_cast<float*>(qkv.data),
-                         .qkv_stride = qkv.stride,
-                         .num_heads = num_heads,
-                         .q_norm = q_norm,
-                         .k_norm = k_norm,
-                         .eps = static_cast<float>(eps),
-                         .cos = rope.cos,
-                         .sin = rope.sin,
-                         .positions = batch.positions,
-                         .slots = batch.slot_mapping,
-                         .cache = cache};
+  const QkArgs args{.qkv = static_cast<float*>(qkv.data),
+                    .qkv_stride = qkv.stride,
+                    .num_heads = num_heads,
+                    .q_norm = q_norm,
+                    .k_norm = k_norm,
+                    .eps = static_cast<float>(eps),
+                    .cos = rope.cos,
+                    .sin = rope.sin,
+                    .positions = batch.positions,
+                    .slots = batch.slot_mapping,
+                    .cache = cache};
   const int64_t width = (num_heads + 4 * cache.num_kv_heads) * cache.head_dim;
   cpu.ParallelFor(batch.num_tokens, batch.num_tokens * width,
                   [&](int64_t begin, int64_t end) { cpu.kernels().qk_norm_rope_cache(args, begin, end); });
@@ -89,26 +86,25 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                     const TensorView& out) {
   CpuDevice& cpu = AsCpu(device);
   const HeadGroups groups = HeadGroups::Make(kv_head_of_head, num_heads, cache.num_kv_heads, cpu.workspace());
-  const cpu::AttentionArgs args{.q = static_cast<const float*>(qkv.data),
-                                .q_stride = qkv.stride,
-                                .out = static_cast<char*>(out.data),
-                                .out_stride = out.stride,
-                                .out_type = out.dtype,
-                                .heads = nullptr,
-                                .num_heads = 0,
-                                .scale = scale,
-                                .positions = batch.positions,
-                                .cache = cache};
+  const AttentionArgs args{.q = static_cast<const float*>(qkv.data),
+                           .q_stride = qkv.stride,
+                           .out = static_cast<char*>(out.data),
+                           .out_stride = out.stride,
+                           .out_type = out.dtype,
+                           .heads = nullptr,
+                           .num_heads = 0,
+                           .scale = scale,
+                           .positions = batch.positions,
+                           .cache = cache};
   int64_t total = 0;
-  ForEachItem(batch, groups, cache.num_kv_heads,
-              [&](const cpu::AttentionItem&, int64_t cost) { total += cost; });
-  char* const scratch = cpu.workspace() + cpu::AttentionHeadBytes(num_heads + cache.num_kv_heads);
-  const int64_t scratch_bytes = cpu::AttentionScratchBytes(cache.head_dim);
+  ForEachItem(batch, groups, cache.num_kv_heads, [&](const AttentionItem&, int64_t cost) { total += cost; });
+  char* const scratch = cpu.workspace() + AttentionHeadBytes(num_heads + cache.num_kv_heads);
+  const int64_t scratch_bytes = AttentionScratchBytes(cache.head_dim);
   cpu.OnThreads(total * cache.head_dim / 16, [&](int thread, int num_threads) {
     // An item belongs to the thread in whose share of the cost its middle lies.
     int64_t before = 0;
-    cpu::AttentionArgs own = args;
-    ForEachItem(batch, groups, cache.num_kv_heads, [&](const cpu::AttentionItem& item, int64_t cost) {
+    AttentionArgs own = args;
+    ForEachItem(batch, groups, cache.num_kv_heads, [&](const AttentionItem& item, int64_t cost) {
       const int64_t owner = (before + cost / 2) * num_threads / total;
       before += cost;
       if (owner != thread) return;
@@ -122,8 +118,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
                 const int32_t* dst, int64_t count) {
   if (num_layers == 0) return;
-  const int64_t bytes =
-      KvBlockBytes(device, layers[0].dtype, layers[0].block_size, layers[0].num_kv_heads, layers[0].head_dim);
+  const int64_t bytes = cpu::KvBlockBytes(device, layers[0].dtype, layers[0].block_size,
+                                          layers[0].num_kv_heads, layers[0].head_dim);
   // A thread takes whole layers: copies of one layer may depend on each other's order.
   AsCpu(device).ParallelFor(num_layers, num_layers * count * bytes / 8, [&](int64_t begin, int64_t end) {
     for (int64_t layer = begin; layer < end; ++layer) {
@@ -135,4 +131,4 @@ void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
   });
 }
 
-}  // namespace somnus
+}  // namespace somnus::cpu

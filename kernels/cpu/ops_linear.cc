@@ -7,17 +7,13 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 
-namespace somnus {
+namespace somnus::cpu {
 namespace {
-
-using cpu::AsCpu;
-using cpu::CpuDevice;
-using cpu::ElementBytes;
 
 // A block of x rows that stays in a core's L2 cache while the panels pass by.
 constexpr int64_t kRowBlockBytes = 384 << 10;
 
-int64_t NumPanels(int64_t n) { return (n + cpu::kPanelWidth - 1) / cpu::kPanelWidth; }
+int64_t NumPanels(int64_t n) { return (n + kPanelWidth - 1) / kPanelWidth; }
 
 bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
   return dtype == DataType::kF32 || (dtype == DataType::kBF16 && device.kernels().native_bf16);
@@ -28,7 +24,7 @@ constexpr int64_t kBadStride = 2048;
 constexpr int64_t kRowsAtBadStride = 8;
 
 // x as the kernel wants it: as it is, or in the workspace as f32 or only with another stride.
-void PrepareX(CpuDevice& device, const TensorView& x, cpu::LinearArgs* args) {
+void PrepareX(CpuDevice& device, const TensorView& x, LinearArgs* args) {
   const char* const from = static_cast<const char*>(x.data);
   const int64_t stride = x.stride * ElementBytes(x.dtype);
   const bool as_is = TakesActAsIs(device, x.dtype);
@@ -40,7 +36,7 @@ void PrepareX(CpuDevice& device, const TensorView& x, cpu::LinearArgs* args) {
   char* const to = device.workspace();
   const int64_t bytes = x.cols * ElementBytes(x.dtype);
   args->x = to;
-  args->x_stride = as_is ? cpu::RoundUp(bytes, 64) + cpu::kSlackBytes : cpu::LinearRowBytes(x.cols);
+  args->x_stride = as_is ? RoundUp(bytes, 64) + kSlackBytes : LinearRowBytes(x.cols);
   device.ParallelFor(x.rows, x.rows * x.cols / 4, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       char* const row = to + r * args->x_stride;
@@ -55,8 +51,11 @@ void PrepareX(CpuDevice& device, const TensorView& x, cpu::LinearArgs* args) {
 
 }  // namespace
 
+// Sums stay f32: a CPU's vectors hold them anyway, and tests compare exact tokens.
+DataType SumType(const Device& device, DataType act) { return DataType::kF32; }
+
 int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) {
-  return NumPanels(n) * cpu::PanelBytes(dtype, k);
+  return NumPanels(n) * PanelBytes(dtype, k);
 }
 
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
@@ -68,14 +67,14 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
             const TensorView& y) {
   if (x.rows == 0) return;
   CpuDevice& cpu = AsCpu(device);
-  cpu::LinearArgs args{.x = nullptr,
-                       .x_stride = 0,
-                       .w = static_cast<const char*>(w.data),
-                       .n = w.n,
-                       .k = w.k,
-                       .bias = bias,
-                       .y = static_cast<float*>(y.data),
-                       .y_stride = y.stride};
+  LinearArgs args{.x = nullptr,
+                  .x_stride = 0,
+                  .w = static_cast<const char*>(w.data),
+                  .n = w.n,
+                  .k = w.k,
+                  .bias = bias,
+                  .y = static_cast<float*>(y.data),
+                  .y_stride = y.stride};
   PrepareX(cpu, x, &args);
   const auto kernel = cpu.kernels().linear[static_cast<int>(w.dtype)];
   const int64_t block_rows =
@@ -110,4 +109,4 @@ void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& tab
   });
 }
 
-}  // namespace somnus
+}  // namespace somnus::cpu

@@ -6,14 +6,11 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/ops.h"
 
-namespace somnus {
+namespace somnus::cpu {
 namespace {
 
-using cpu::AsCpu;
-using cpu::CpuDevice;
-
-cpu::NormArgs MakeNormArgs(const TensorView& residual, const TensorView& delta, const float* weight,
-                           const float* bias, double eps, const TensorView& out) {
+NormArgs MakeNormArgs(const TensorView& residual, const TensorView& delta, const float* weight,
+                      const float* bias, double eps, const TensorView& out) {
   return {.residual = static_cast<float*>(residual.data),
           .residual_stride = residual.stride,
           .delta = static_cast<const float*>(delta.data),
@@ -27,7 +24,7 @@ cpu::NormArgs MakeNormArgs(const TensorView& residual, const TensorView& delta, 
           .eps = static_cast<float>(eps)};
 }
 
-cpu::ActivationArgs MakeActivationArgs(const TensorView& x, const TensorView& out) {
+ActivationArgs MakeActivationArgs(const TensorView& x, const TensorView& out) {
   return {.x = static_cast<const float*>(x.data),
           .x_stride = x.stride,
           .out = static_cast<char*>(out.data),
@@ -51,7 +48,7 @@ void AddPositionEmbedding(Device& device, const int32_t* positions, const Tensor
 void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
                 double eps, const TensorView& out) {
   CpuDevice& cpu = AsCpu(device);
-  const cpu::NormArgs args = MakeNormArgs(residual, delta, weight, nullptr, eps, out);
+  const NormArgs args = MakeNormArgs(residual, delta, weight, nullptr, eps, out);
   cpu.ParallelFor(out.rows, out.rows * out.cols / 3,
                   [&](int64_t begin, int64_t end) { cpu.kernels().rms_norm(args, begin, end); });
 }
@@ -59,7 +56,7 @@ void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& de
 void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
                   const float* bias, double eps, const TensorView& out) {
   CpuDevice& cpu = AsCpu(device);
-  const cpu::NormArgs args = MakeNormArgs(residual, delta, weight, bias, eps, out);
+  const NormArgs args = MakeNormArgs(residual, delta, weight, bias, eps, out);
   cpu.ParallelFor(out.rows, out.rows * out.cols / 3,
                   [&](int64_t begin, int64_t end) { cpu.kernels().layer_norm(args, begin, end); });
 }
@@ -74,20 +71,20 @@ void Add(Device& device, const TensorView& residual, const TensorView& delta) {
 
 void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
   CpuDevice& cpu = AsCpu(device);
-  const cpu::ActivationArgs args = MakeActivationArgs(gate_up, out);
+  const ActivationArgs args = MakeActivationArgs(gate_up, out);
   cpu.ParallelFor(out.rows, out.rows * out.cols * 2,
                   [&](int64_t begin, int64_t end) { cpu.kernels().silu_and_mul(args, begin, end); });
 }
 
 void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out) {
   CpuDevice& cpu = AsCpu(device);
-  const cpu::ActivationArgs args = MakeActivationArgs(x, out);
+  const ActivationArgs args = MakeActivationArgs(x, out);
   cpu.ParallelFor(out.rows, out.rows * out.cols * 2,
                   [&](int64_t begin, int64_t end) { cpu.kernels().activate(args, f, begin, end); });
 }
 
 void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const TensorView& out) {
-  const int64_t element = cpu::ElementBytes(x.dtype);
+  const int64_t element = ElementBytes(x.dtype);
   const char* from = static_cast<const char*>(x.data);
   char* to = static_cast<char*>(out.data);
   AsCpu(device).ParallelFor(out.rows, out.rows * out.cols / 16, [&](int64_t begin, int64_t end) {
@@ -98,4 +95,4 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
   });
 }
 
-}  // namespace somnus
+}  // namespace somnus::cpu

@@ -9,14 +9,10 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 
-namespace somnus {
+namespace somnus::cpu {
 namespace {
 
-using cpu::AsCpu;
-using cpu::CpuDevice;
-using cpu::KernelTable;
-
-constexpr int64_t kBuckets = cpu::kHistogramBuckets;
+constexpr int64_t kBuckets = kHistogramBuckets;
 constexpr float kBucketsPerUnit =
     64;  // 2048 buckets reach 32 below the maximum: e^-32 is below any f32 sum's last bit
 constexpr float kMinTemperature = 1e-5f;  // below: greedy
@@ -114,15 +110,14 @@ int32_t SampleOne(const KernelTable& kernels, float* x, int64_t n, const SampleR
   if (!(row.temperature >= kMinTemperature)) return kernels.arg_max(x, n).id;
   const float max = kernels.scale_logits(x, n, row.temperature);
   if (!std::isfinite(max)) return kernels.arg_max(x, n).id;
-  Candidates candidates{
-      .kernels = kernels,
-      .x = x,
-      .n = n,
-      .max = max,
-      .floor = -std::numeric_limits<float>::infinity(),
-      .histogram = reinterpret_cast<double*>(scratch),
-      .weights = reinterpret_cast<float*>(scratch + kBuckets * 8),
-      .list = reinterpret_cast<ScoredToken*>(scratch + kBuckets * 8 + cpu::RoundUp(n * 4, 64))};
+  Candidates candidates{.kernels = kernels,
+                        .x = x,
+                        .n = n,
+                        .max = max,
+                        .floor = -std::numeric_limits<float>::infinity(),
+                        .histogram = reinterpret_cast<double*>(scratch),
+                        .weights = reinterpret_cast<float*>(scratch + kBuckets * 8),
+                        .list = reinterpret_cast<ScoredToken*>(scratch + kBuckets * 8 + RoundUp(n * 4, 64))};
   // vLLM's order: temperature, min-p, top-k, top-p.
   if (row.min_p > 0) candidates.floor = max + std::min(0.0f, std::log(row.min_p));
   if (row.top_k > 0 && row.top_k < n) candidates.KeepTopK(row.top_k);
@@ -168,9 +163,9 @@ void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int6
 
 void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int32_t* tokens) {
   CpuDevice& cpu = AsCpu(device);
-  const int64_t scratch_bytes = cpu::SamplingBytes(logits.cols);
+  const int64_t scratch_bytes = SamplingBytes(logits.cols);
   cpu.OnThreads(logits.rows * logits.cols, [&](int thread, int num_threads) {
-    const cpu::Range part = cpu::PartOf(logits.rows, thread, num_threads);
+    const Range part = PartOf(logits.rows, thread, num_threads);
     for (int64_t r = part.begin; r < part.end; ++r) {
       tokens[r] = SampleOne(cpu.kernels(), logits.row<float>(r), logits.cols, rows[r],
                             cpu.workspace() + thread * scratch_bytes);
@@ -180,11 +175,11 @@ void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int
 
 int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {
   const int64_t threads = AsCpu(device).num_threads();
-  const int64_t linear = limits.max_tokens * cpu::LinearRowBytes(limits.max_k);
+  const int64_t linear = limits.max_tokens * LinearRowBytes(limits.max_k);
   const int64_t attention =
-      cpu::AttentionHeadBytes(2 * limits.num_heads) + threads * cpu::AttentionScratchBytes(limits.head_dim);
-  const int64_t sampling = threads * cpu::SamplingBytes(limits.vocab_size);
-  return cpu::RoundUp(std::max({linear, attention, sampling}), 64);
+      AttentionHeadBytes(2 * limits.num_heads) + threads * AttentionScratchBytes(limits.head_dim);
+  const int64_t sampling = threads * SamplingBytes(limits.vocab_size);
+  return RoundUp(std::max({linear, attention, sampling}), 64);
 }
 
-}  // namespace somnus
+}  // namespace somnus::cpu

@@ -1,0 +1,70 @@
+#pragma once
+// A CUDA device: one stream on which ops are queued, the chip's numbers that plans need, and the lender's
+// scratch. Owns the stream. Used by one thread at a time, but for what says otherwise.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/api.h"
+#include "kernels/device.h"
+#include "kernels/op_table.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+class Gemm;
+
+// What plans are made from; plain numbers, so that plans can be tested for chips that are not there.
+struct ChipLimits {
+  int compute_capability = 0;    // 90 for 9.0
+  int num_sms = 0;               // streaming multiprocessors
+  int64_t max_shared_bytes = 0;  // of one block, opted in
+  int64_t shared_bytes_per_sm = 0;
+  int64_t l2_bytes = 0;
+};
+
+class CudaDevice final : public Device {
+ public:
+  // Unavailable without a driver or a device; InvalidArgument for an index that is not there.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int index);
+  ~CudaDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  const OpTable& ops() const override;
+  std::string Describe() const override;
+  void SetWorkspace(void* data, int64_t bytes) override;
+  void BeginStep() override {}
+  void EndStep() override {}
+  void CopyToDevice(void* device, const void* host, int64_t bytes) override;
+  void CopyToHost(void* host, const void* device, int64_t bytes) override;
+  absl::Status Synchronize() override;
+
+  cudaStream_t stream() const { return stream_; }
+  const ChipLimits& chip() const { return chip_; }
+  // Aligned to 256 bytes. Each op uses it from its start; nothing in it outlives the op.
+  char* workspace() const { return workspace_; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  Gemm& gemm() const { return *gemm_; }
+
+  // Keeps the first error, with the name of what failed; Synchronize answers it. Thread safe? No.
+  void Record(cudaError_t error, const char* what);
+  void Record(absl::Status status);
+
+ private:
+  CudaDevice() = default;
+
+  cudaStream_t stream_ = nullptr;
+  ChipLimits chip_;
+  std::string name_;
+  char* workspace_ = nullptr;
+  int64_t workspace_bytes_ = 0;
+  std::unique_ptr<Gemm> gemm_;
+  absl::Status error_;
+};
+
+inline CudaDevice& AsCuda(Device& device) { return static_cast<CudaDevice&>(device); }
+inline const CudaDevice& AsCuda(const Device& device) { return static_cast<const CudaDevice&>(device); }
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

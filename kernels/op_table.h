@@ -1,0 +1,49 @@
+#pragma once
+// The ops of one device as plain functions: what ops.h forwards to. Each backend declares all of them in its
+// own namespace, with the signatures of ops.h, and answers the table from Device::ops().
+
+#include "kernels/ops.h"
+
+#define SOMNUS_OPS(X)     \
+  X(SumType)              \
+  X(PackedWeightBytes)    \
+  X(PackWeightRows)       \
+  X(Linear)               \
+  X(Embedding)            \
+  X(AddPositionEmbedding) \
+  X(AddRmsNorm)           \
+  X(AddLayerNorm)         \
+  X(Add)                  \
+  X(SiluAndMul)           \
+  X(Activate)             \
+  X(GatherRows)           \
+  X(KvBlockBytes)         \
+  X(QkNormRopeAndCache)   \
+  X(PagedAttention)       \
+  X(CopyBlocks)           \
+  X(ArgMax)               \
+  X(LogProbs)             \
+  X(KeepAllowed)          \
+  X(EditLogits)           \
+  X(ClearTokenCounts)     \
+  X(MarkPromptTokens)     \
+  X(CountTokens)          \
+  X(ApplyPenalties)       \
+  X(Sample)               \
+  X(OpsWorkspaceBytes)
+
+namespace somnus {
+
+struct OpTable {
+#define SOMNUS_OP_MEMBER(name) decltype(&::somnus::name) name;
+  SOMNUS_OPS(SOMNUS_OP_MEMBER)
+#undef SOMNUS_OP_MEMBER
+};
+
+}  // namespace somnus
+
+// In a backend's namespace: declares every op, and defines the table of them.
+#define SOMNUS_DECLARE_OP(name) decltype(::somnus::name) name;
+#define SOMNUS_TABLE_ENTRY(name) .name = &name,
+#define SOMNUS_OP_TABLE \
+  { SOMNUS_OPS(SOMNUS_TABLE_ENTRY) }

@@ -1,0 +1,127 @@
+// Forwards each op to the device that it is called with.
+#include "kernels/ops.h"
+
+#include "kernels/op_table.h"
+
+namespace somnus {
+
+DataType SumType(const Device& device, DataType act) { return device.ops().SumType(device, act); }
+
+int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) {
+  return device.ops().PackedWeightBytes(device, dtype, n, k);
+}
+
+void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
+                    const float* rows) {
+  device.ops().PackWeightRows(device, weight, row_begin, num_rows, rows);
+}
+
+void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
+            const TensorView& y) {
+  device.ops().Linear(device, x, w, bias, y);
+}
+
+void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin,
+               int64_t vocab_end, const TensorView& out) {
+  device.ops().Embedding(device, token_ids, table, vocab_begin, vocab_end, out);
+}
+
+void AddPositionEmbedding(Device& device, const int32_t* positions, const TensorView& table, int64_t offset,
+                          const TensorView& out) {
+  device.ops().AddPositionEmbedding(device, positions, table, offset, out);
+}
+
+void AddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
+                double eps, const TensorView& out) {
+  device.ops().AddRmsNorm(device, residual, delta, weight, eps, out);
+}
+
+void AddLayerNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
+                  const float* bias, double eps, const TensorView& out) {
+  device.ops().AddLayerNorm(device, residual, delta, weight, bias, eps, out);
+}
+
+void Add(Device& device, const TensorView& residual, const TensorView& delta) {
+  device.ops().Add(device, residual, delta);
+}
+
+void SiluAndMul(Device& device, const TensorView& gate_up, const TensorView& out) {
+  device.ops().SiluAndMul(device, gate_up, out);
+}
+
+void Activate(Device& device, const TensorView& x, UnaryActivation f, const TensorView& out) {
+  device.ops().Activate(device, x, f, out);
+}
+
+void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const TensorView& out) {
+  device.ops().GatherRows(device, x, rows, out);
+}
+
+int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
+                     int64_t head_dim) {
+  return device.ops().KvBlockBytes(device, dtype, block_size, num_kv_heads, head_dim);
+}
+
+void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
+                        const float* k_norm, double eps, const RopeTable& rope, const AttentionBatch& batch,
+                        const KvCacheView& cache) {
+  device.ops().QkNormRopeAndCache(device, qkv, num_heads, q_norm, k_norm, eps, rope, batch, cache);
+}
+
+void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
+                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const TensorView& out) {
+  device.ops().PagedAttention(device, qkv, num_heads, kv_head_of_head, scale, batch, cache, out);
+}
+
+void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
+                const int32_t* dst, int64_t count) {
+  device.ops().CopyBlocks(device, layers, num_layers, src, dst, count);
+}
+
+void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredToken* best) {
+  device.ops().ArgMax(device, logits, id_offset, best);
+}
+
+void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int64_t k, float* out_logprob,
+              int32_t* out_rank, ScoredToken* out_top) {
+  device.ops().LogProbs(device, logits, ids, k, out_logprob, out_rank, out_top);
+}
+
+void KeepAllowed(Device& device, const TensorView& logits, const int32_t* rows, const uint32_t* masks,
+                 int64_t n) {
+  device.ops().KeepAllowed(device, logits, rows, masks, n);
+}
+
+void EditLogits(Device& device, const TensorView& logits, const LogitEdit* edits, int64_t n) {
+  device.ops().EditLogits(device, logits, edits, n);
+}
+
+void ClearTokenCounts(Device& device, const TokenCounts& counts, const int32_t* slots, int64_t n) {
+  device.ops().ClearTokenCounts(device, counts, slots, n);
+}
+
+void MarkPromptTokens(Device& device, const TokenCounts& counts, int32_t slot, const int32_t* ids,
+                      int64_t n) {
+  device.ops().MarkPromptTokens(device, counts, slot, ids, n);
+}
+
+void CountTokens(Device& device, const TokenCounts& counts, const int32_t* slots, const int32_t* ids,
+                 int64_t n) {
+  device.ops().CountTokens(device, counts, slots, ids, n);
+}
+
+void ApplyPenalties(Device& device, const TensorView& logits, const PenaltyRow* rows,
+                    const TokenCounts& counts) {
+  device.ops().ApplyPenalties(device, logits, rows, counts);
+}
+
+void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int32_t* tokens) {
+  device.ops().Sample(device, logits, rows, tokens);
+}
+
+int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {
+  return device.ops().OpsWorkspaceBytes(device, limits);
+}
+
+}  // namespace somnus
