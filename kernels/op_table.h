@@ -9,6 +9,7 @@
   X(PackedWeightBytes)    \
   X(PackWeightRows)       \
   X(Linear)               \
+  X(FillZero)             \
   X(Embedding)            \
   X(AddPositionEmbedding) \
   X(AddRmsNorm)           \
@@ -21,6 +22,12 @@
   X(QkNormRopeAndCache)   \
   X(PagedAttention)       \
   X(CopyBlocks)           \
+  X(EditBlockTables)      \
+  X(GatherBlockTables)    \
+  X(ResolveTokens)        \
+  X(ScatterTokens)        \
+  X(CopyMatrix)           \
+  X(CombineArgMax)        \
   X(ArgMax)               \
   X(LogProbs)             \
   X(KeepAllowed)          \

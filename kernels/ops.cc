@@ -124,4 +124,34 @@ int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {
   return device.ops().OpsWorkspaceBytes(device, limits);
 }
 
+void FillZero(Device& device, const TensorView& out) { device.ops().FillZero(device, out); }
+
+void EditBlockTables(Device& device, const BlockTableEdit* edits, int64_t n, int32_t* tables,
+                     int64_t max_blocks_per_seq) {
+  device.ops().EditBlockTables(device, edits, n, tables, max_blocks_per_seq);
+}
+
+void GatherBlockTables(Device& device, const int32_t* tables, const int32_t* slots,
+                       const int32_t* context_len, int64_t n, int64_t max_blocks_per_seq, int64_t block_size,
+                       int32_t* out) {
+  device.ops().GatherBlockTables(device, tables, slots, context_len, n, max_blocks_per_seq, block_size, out);
+}
+
+void ResolveTokens(Device& device, int32_t* ids, int64_t n, const int32_t* values) {
+  device.ops().ResolveTokens(device, ids, n, values);
+}
+
+void ScatterTokens(Device& device, const int32_t* slots, const int32_t* tokens, int64_t n, int32_t* values) {
+  device.ops().ScatterTokens(device, slots, tokens, n, values);
+}
+
+void CopyMatrix(Device& device, const TensorView& x, const TensorView& out) {
+  device.ops().CopyMatrix(device, x, out);
+}
+
+void CombineArgMax(Device& device, const ScoredToken* all, int64_t num_ranks, int64_t num_rows,
+                   int32_t* tokens) {
+  device.ops().CombineArgMax(device, all, num_ranks, num_rows, tokens);
+}
+
 }  // namespace somnus

@@ -49,6 +49,9 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y);
 
+// out = 0, any type: what a rank without columns adds to a sum.
+void FillZero(Device& device, const TensorView& out);
+
 // ---- Embedding, norms, activations
 
 // out[t] (f32 [T, hidden]) = table[token_ids[t] - vocab_begin], zero where the id is outside [vocab_begin,
@@ -147,6 +150,31 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
                 const int32_t* dst, int64_t count);
 
+// ---- A step's inputs: what the host does not know when it queues a step, and what it need not send twice
+
+// An entry of a slot's block table: tables[slot][index] = block_id.
+struct BlockTableEdit {
+  int32_t slot;
+  int32_t index;
+  int32_t block_id;
+};
+// tables: [num_slots, max_blocks_per_seq]. No two edits of one entry.
+void EditBlockTables(Device& device, const BlockTableEdit* edits, int64_t n, int32_t* tables,
+                     int64_t max_blocks_per_seq);
+
+// out[i] = tables[slots[i]], as many entries as context_len[i] tokens fill. Rows with context_len 0 are left
+// alone.
+void GatherBlockTables(Device& device, const int32_t* tables, const int32_t* slots,
+                       const int32_t* context_len, int64_t n, int64_t max_blocks_per_seq, int64_t block_size,
+                       int32_t* out);
+
+// A negative id names a token that is still on the device: -1 - i means values[i]. ids[0..n) are replaced, a
+// value that is no token by 0.
+void ResolveTokens(Device& device, int32_t* ids, int64_t n, const int32_t* values);
+
+// values[slots[i]] = tokens[i]; a negative slot is skipped. No slot twice.
+void ScatterTokens(Device& device, const int32_t* slots, const int32_t* tokens, int64_t n, int32_t* values);
+
 // ---- Logits and sampling
 
 struct ScoredToken {
@@ -154,8 +182,15 @@ struct ScoredToken {
   int32_t id;
 };
 
-// best[r] = the largest value of row r (the smallest id among equals), ids starting at id_offset. logits: f32
-// [R, n].
+// out[r][c] = x[r][c], f32: a rank's columns into the whole.
+void CopyMatrix(Device& device, const TensorView& x, const TensorView& out);
+
+// tokens[r] = the id of the best of all[rank][r], the smallest id among equals; ranks hold ascending ids.
+void CombineArgMax(Device& device, const ScoredToken* all, int64_t num_ranks, int64_t num_rows,
+                   int32_t* tokens);
+
+// best[r] = the largest value of row r (the smallest id among equals), ids starting at id_offset; {-inf, -1}
+// when n is 0. logits: f32 [R, n].
 void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredToken* best);
 
 // logprobs[r] = log_softmax(logits[r]) at ids[r]; also its rank (1 + how many are strictly larger), and the

@@ -132,8 +132,9 @@ void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredT
   CpuDevice& cpu = AsCpu(device);
   cpu.ParallelFor(logits.rows, logits.rows * logits.cols / 4, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      best[r] = cpu.kernels().arg_max(logits.row<float>(r), logits.cols);
-      best[r].id += static_cast<int32_t>(id_offset);
+      best[r] = {-std::numeric_limits<float>::infinity(), -1};
+      if (logits.cols > 0) best[r] = cpu.kernels().arg_max(logits.row<float>(r), logits.cols);
+      if (best[r].id >= 0) best[r].id += static_cast<int32_t>(id_offset);
     }
   });
 }
