@@ -31,6 +31,24 @@ struct CpuDeviceOptions {
   CpuIsa isa = CpuIsa::kBest;
 };
 
+// A point in a device's queue. Made by Device::CreateEvent, which must outlive it.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Behind everything queued so far; again and again.
+  virtual void Record() = 0;
+  // Until the device has passed the last Record. From any thread, while the device's own goes on queueing.
+  virtual absl::Status Wait() = 0;
+};
+
+// Ops that were queued once and can be queued again by one call: the same pointers, whatever is there by
+// then.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  virtual void Launch() = 0;
+};
+
 class Device {
  public:
   // InvalidArgument for options out of range, FailedPrecondition for an instruction set that this CPU lacks.
@@ -49,6 +67,21 @@ class Device {
   // Brackets a step: between them the CPU threads stay awake (spinning), outside they block and burn nothing.
   virtual void BeginStep() = 0;
   virtual void EndStep() = 0;
+
+  // True when ops are queued and run later, on memory of the device's own: only copies move data between it
+  // and the host's. False: every op is done when its call returns, and both memories are one.
+  virtual bool asynchronous() const = 0;
+
+  // Host memory that copies run fastest from and to, and asynchronously; aligned to 64 bytes.
+  virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
+  virtual void FreePinned(void* data) = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
+
+  // Between them ops are recorded instead of run. Unimplemented where there are no graphs. After an error of
+  // EndCapture nothing is being recorded.
+  virtual absl::Status BeginCapture() = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
 
   // Between host memory and the device's, in order with the ops. `host` must stay as it is until
   // Synchronize(); a copy from pageable memory may block.

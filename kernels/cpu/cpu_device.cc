@@ -66,6 +66,34 @@ absl::StatusOr<std::unique_ptr<Device>> Device::CreateCpu(const CpuDeviceOptions
 
 namespace somnus::cpu {
 
+namespace {
+
+// Everything queued is done already.
+class PastEvent final : public DeviceEvent {
+ public:
+  void Record() override {}
+  absl::Status Wait() override { return absl::OkStatus(); }
+};
+
+}  // namespace
+
+absl::StatusOr<void*> CpuDevice::AllocatePinned(int64_t bytes) {
+  void* data = std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64));
+  if (data == nullptr)
+    return absl::ResourceExhaustedError(absl::StrCat("no ", bytes, " bytes of host memory"));
+  return data;
+}
+
+void CpuDevice::FreePinned(void* data) { std::free(data); }
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> CpuDevice::CreateEvent() {
+  return std::make_unique<PastEvent>();
+}
+
+absl::Status CpuDevice::BeginCapture() { return absl::UnimplementedError("a CPU has no graphs"); }
+
+absl::StatusOr<std::unique_ptr<DeviceGraph>> CpuDevice::EndCapture() { return BeginCapture(); }
+
 const OpTable& CpuDevice::ops() const {
   static constexpr OpTable kOps = SOMNUS_OP_TABLE;
   return kOps;

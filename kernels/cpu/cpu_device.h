@@ -29,6 +29,12 @@ class CpuDevice final : public Device {
   }
   void BeginStep() override { pool_.BeginStep(); }
   void EndStep() override { pool_.EndStep(); }
+  bool asynchronous() const override { return false; }
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
+  void FreePinned(void* data) override;
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override;
+  absl::Status BeginCapture() override;
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
   void CopyToDevice(void* device, const void* host, int64_t bytes) override {
     std::memcpy(device, host, static_cast<size_t>(bytes));
   }

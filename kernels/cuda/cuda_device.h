@@ -37,6 +37,12 @@ class CudaDevice final : public Device {
   void SetWorkspace(void* data, int64_t bytes) override;
   void BeginStep() override {}
   void EndStep() override {}
+  bool asynchronous() const override { return true; }
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
+  void FreePinned(void* data) override;
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override;
+  absl::Status BeginCapture() override;
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
   void CopyToDevice(void* device, const void* host, int64_t bytes) override;
   void CopyToHost(void* host, const void* device, int64_t bytes) override;
   absl::Status Synchronize() override;
