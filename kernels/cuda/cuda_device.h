@@ -15,6 +15,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 class Gemm;
+class WeightUploader;
 
 // What plans are made from; plain numbers, so that plans can be tested for chips that are not there.
 struct ChipLimits {
@@ -53,6 +54,8 @@ class CudaDevice final : public Device {
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
   Gemm& gemm() const { return *gemm_; }
+  // Thread safe; Synchronize() waits for it too.
+  WeightUploader& uploader() const { return *uploader_; }
 
   // Keeps the first error, with the name of what failed; Synchronize answers it. Thread safe? No.
   void Record(cudaError_t error, const char* what);
@@ -67,6 +70,7 @@ class CudaDevice final : public Device {
   char* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
   std::unique_ptr<Gemm> gemm_;
+  std::unique_ptr<WeightUploader> uploader_;
   absl::Status error_;
 };
 

@@ -1,0 +1,260 @@
+// Linear for 1 to 16 rows: bound by reading the weights once, n * k * size bytes; x and y are small beside them.
+//
+// bf16 and f16 go to the tensor cores even for one row: as registers hold them, 16 bytes of a weight's row are the B
+// operands of two mma (16 rows of x by 8 columns of y by 16 of k) with no conversion, where plain arithmetic would
+// unpack and multiply 8 values for each row of x. Within a line of k, lane t of a quad takes 8 neighbouring elements,
+// and x's elements sit in the same lanes; that is not the order of k in the fragments' layout, but the same order for
+// both operands, and a sum does not care.
+//
+// Bytes in flight: 8 loads of 16 bytes a thread, 4 KiB a warp, 32 KiB a block; 2 or 3 blocks fit on a
+// multiprocessor. At 3.35 TB/s and about 700 ns the memory wants some 18 KiB in flight per multiprocessor at the
+// least, and two or three times that to be insensitive to gaps. Weights go past the first-level cache (no_allocate),
+// so that x stays in it.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/gemv.h"
+#include "kernels/cuda/gemv_plan.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/types.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+struct GemvArgs {
+  const void* x;      // [rows, k] act, row stride x_stride elements
+  const void* w;      // [n, k] act
+  const float* bias;  // [n] or nullptr
+  void* y;            // [rows, n] act or f32, row stride y_stride
+  int64_t x_stride;
+  int64_t y_stride;
+  int32_t rows;
+  int32_t n;
+  int32_t k;
+};
+
+template <int kTiles, int kHalves>
+struct GemvShared {
+  float sums[kGemvWarps][kTiles][kHalves][8][kGemvTile];  // of each warp: [row of x][column of y]
+};
+
+// The part of the operands that one thread holds at a time: kLines lines of k, two vectors of each.
+template <int kTiles>
+constexpr int kLinesInFlight = 4 / kTiles;
+
+// A thread's places in x and w. Rows and columns beyond the last are read as the last one and never stored; rows of x
+// beyond the last half-mma are zeros, as is k beyond the end.
+template <typename T, int kTiles, int kHalves>
+struct GemvOperands {
+  static constexpr int kLines = kLinesInFlight<kTiles>;
+  const T* w[kTiles];
+  const T* x[kHalves];
+  bool has_row[kHalves];
+  uint4 w_part[kLines][2][kTiles];
+
+  __device__ __forceinline__ GemvOperands(const GemvArgs& args, int lane) {
+    const int group = lane / 4, offset = lane % 4 * 8;
+    const int first = static_cast<int>(blockIdx.x) * kTiles * kGemvTile;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int column = min(first + tile * kGemvTile + group, args.n - 1);
+      w[tile] = static_cast<const T*>(args.w) + static_cast<int64_t>(column) * args.k + offset;
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = half * 8 + group;
+      has_row[half] = row < args.rows;
+      x[half] = static_cast<const T*>(args.x) + (has_row[half] ? row : 0) * args.x_stride + offset;
+    }
+  }
+
+  // Line i of the batch is k's line `line + i * kGemvWarps`. kWhole: all of them lie within k.
+  template <bool kWhole>
+  __device__ __forceinline__ void LoadWeights(int line, int k_left) {
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int at = (line + i * kGemvWarps) * kGemvLine + part * 32;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          w_part[i][part][tile] = kWhole || at < k_left ? LdGlobalStream16(w[tile] + at) : uint4{0, 0, 0, 0};
+        }
+      }
+    }
+  }
+
+  template <bool kWhole>
+  __device__ __forceinline__ void MultiplyAdd(int line, int k_left, float (&sums)[kTiles][4]) const {
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int at = (line + i * kGemvWarps) * kGemvLine + part * 32;
+        uint4 a[2] = {};
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          if (has_row[half] && (kWhole || at < k_left)) a[half] = *reinterpret_cast<const uint4*>(x[half] + at);
+        }
+        const uint32_t low[4] = {a[0].x, a[1].x, a[0].y, a[1].y};
+        const uint32_t high[4] = {a[0].z, a[1].z, a[0].w, a[1].w};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const uint4& b = w_part[i][part][tile];
+          const uint32_t b_low[2] = {b.x, b.y}, b_high[2] = {b.z, b.w};
+          Mma16816<T>(sums[tile], low, b_low);
+          Mma16816<T>(sums[tile], high, b_high);
+        }
+      }
+    }
+  }
+};
+
+// Adds the warps' sums up, in their order, and stores the block's columns of y.
+template <typename Out, int kTiles, int kHalves>
+__device__ __forceinline__ void StoreSums(const GemvArgs& args, const float (&sums)[kTiles][4]) {
+  auto& shared = SharedStorage<GemvShared<kTiles, kHalves>>();
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int row = lane / 4, column = lane % 4 * 2;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      *reinterpret_cast<float2*>(&shared.sums[warp][tile][half][row][column]) =
+          make_float2(sums[tile][half * 2], sums[tile][half * 2 + 1]);
+    }
+  }
+  __syncthreads();
+  const int first = static_cast<int>(blockIdx.x) * kTiles * kGemvTile;
+  for (int i = thread; i < kTiles * kHalves * 8 * kGemvTile; i += kGemvWarps * 32) {
+    // Neighbouring threads store neighbouring columns of one row.
+    const int y_column = first + i % (kTiles * kGemvTile), y_row = i / (kTiles * kGemvTile);
+    if (y_row >= args.rows || y_column >= args.n) continue;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kGemvWarps; ++w) {
+      sum += shared.sums[w][i % (kTiles * kGemvTile) / kGemvTile][y_row / 8][y_row % 8][i % kGemvTile];
+    }
+    if (args.bias != nullptr) sum += args.bias[y_column];
+    static_cast<Out*>(args.y)[y_row * args.y_stride + y_column] = FromFloat<Out>(sum);
+  }
+}
+
+// Block b makes columns [b * 8 * kTiles, ...) of y. k must be a multiple of 8, rows 16-byte aligned.
+template <typename T, typename Out, int kTiles, int kHalves>
+__global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(GemvArgs args) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kStep = kLinesInFlight<kTiles> * kGemvWarps;
+  GemvOperands<T, kTiles, kHalves> operands(args, lane);
+  const int k_left = args.k - lane % 4 * 8;  // this lane's vectors start below it
+  const int lines = (args.k + kGemvLine - 1) / kGemvLine, whole = args.k / kGemvLine;
+  float sums[kTiles][4] = {};
+  // The weights do not depend on the kernels before this one: their loads may start while those still run.
+  int line = warp;
+  bool waited = false;
+  for (; line < lines; line += kStep) {
+    if (line + kStep - kGemvWarps < whole) {
+      operands.template LoadWeights<true>(line, k_left);
+      if (!waited) GridDependencyWait();
+      operands.template MultiplyAdd<true>(line, k_left, sums);
+    } else {
+      operands.template LoadWeights<false>(line, k_left);
+      if (!waited) GridDependencyWait();
+      operands.template MultiplyAdd<false>(line, k_left, sums);
+    }
+    waited = true;
+  }
+  if (!waited) GridDependencyWait();
+  StoreSums<Out, kTiles, kHalves>(args, sums);
+}
+
+// f32: a warp makes one column of y, its lanes share out k and add up in a fixed tree. True f32 (the tensor cores
+// have none); 4 loads of 16 bytes a thread in flight, x from the first-level cache.
+template <int kRows>
+__global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) {
+  constexpr int kUnroll = 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int column = static_cast<int>(blockIdx.x) * kGemvWarps + warp;
+  if (column >= args.n) return;
+  const float* w = static_cast<const float*>(args.w) + static_cast<int64_t>(column) * args.k;
+  const float* x = static_cast<const float*>(args.x);
+  GridDependencyWait();
+  float sums[kRows] = {};
+  for (int k = lane * 4; k < args.k; k += kUnroll * 128) {
+    Vec<float, 4> w_part[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int at = k + i * 128;
+      w_part[i] = at < args.k ? LoadVec<float, 4>(w + at) : Vec<float, 4>{};
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float* x_row = x + min(row, args.rows - 1) * args.x_stride;
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        const int at = k + i * 128;
+        if (at >= args.k) continue;
+        const Vec<float, 4> x_part = LoadVec<float, 4>(x_row + at);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[row] = fmaf(w_part[i][j], x_part[j], sums[row]);
+      }
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) sums[row] += ShflXor(sums[row], lanes);
+    if (lane != 0 || row >= args.rows) continue;
+    const float bias = args.bias == nullptr ? 0.0f : args.bias[column];
+    static_cast<float*>(args.y)[row * args.y_stride + column] = sums[row] + bias;
+  }
+}
+
+template <typename T, typename Out, int kTiles, int kHalves>
+void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) {
+  static_assert(sizeof(GemvShared<kTiles, kHalves>) == kGemvWarps * kTiles * kHalves * 64 * sizeof(float));
+  Launch(device,
+         {dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes},
+         GemvKernel<T, Out, kTiles, kHalves>, args);
+}
+
+template <typename T, typename Out, int kHalves>
+void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) {
+  if (plan.tiles == 1) return LaunchGemv<T, Out, 1, kHalves>(device, plan, args);
+  if (plan.tiles == 2) return LaunchGemv<T, Out, 2, kHalves>(device, plan, args);
+  LaunchGemv<T, Out, 4, kHalves>(device, plan, args);
+}
+
+void LaunchGemvF32(CudaDevice& device, const GemvF32Plan& plan, const GemvArgs& args) {
+  const LaunchConfig config{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)), 0};
+  switch (plan.rows) {
+    case 1: return Launch(device, config, GemvF32Kernel<1>, args);
+    case 2: return Launch(device, config, GemvF32Kernel<2>, args);
+    case 4: return Launch(device, config, GemvF32Kernel<4>, args);
+    default: return Launch(device, config, GemvF32Kernel<8>, args);
+  }
+}
+
+}  // namespace
+
+void RunGemv(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y) {
+  const GemvArgs args{x.data,   w.data,   bias, y.data, x.stride, y.stride, static_cast<int32_t>(x.rows),
+                      static_cast<int32_t>(w.n), static_cast<int32_t>(w.k)};
+  if (w.dtype == DataType::kF32) return LaunchGemvF32(device, PlanGemvF32(x.rows, w.n), args);
+  const GemvPlan plan = PlanGemv(device.chip().num_sms, x.rows, w.n, w.k);
+  DispatchAct(w.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (!std::is_same_v<T, float>) {
+      const auto launch = [&](auto out) {
+        using Out = typename decltype(out)::type;
+        if (plan.halves == 1) return LaunchGemv<T, Out, 1>(device, plan, args);
+        LaunchGemv<T, Out, 2>(device, plan, args);
+      };
+      if (y.dtype == DataType::kF32) return launch(TypeTag<float>{});
+      launch(TypeTag<T>{});
+    }
+  });
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

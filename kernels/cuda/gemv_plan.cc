@@ -1,0 +1,44 @@
+#include "kernels/cuda/gemv_plan.h"
+
+namespace somnus {
+namespace {
+
+int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// What of x stays in the first-level cache beside the weights that stream past (Hopper: 256 KiB, shared memory
+// included). Below it, blocks of one multiprocessor read x from there; above, from the second level, whose bandwidth
+// the weights need: then each read of x should serve more columns.
+constexpr int64_t kCachedXBytes = 128 << 10;
+
+}  // namespace
+
+LinearRoute RouteLinear(const LinearShape& shape) {
+  if (shape.rows == 0 || shape.n == 0) return LinearRoute::kNothing;
+  if (shape.k == 0) return LinearRoute::kPlain;
+  const int64_t gemv_rows = shape.act == DataType::kF32 ? kMaxGemvRowsF32 : kMaxGemvRows;
+  if (shape.rows <= gemv_rows && shape.vectors) return LinearRoute::kGemv;
+  return LinearRoute::kGemm;
+}
+
+GemvPlan PlanGemv(int num_sms, int64_t rows, int64_t n, int64_t k) {
+  GemvPlan plan;
+  plan.halves = rows <= 8 ? 1 : 2;
+  // Blocks for one and a half multiprocessors each: two are on most of them, which hides the ends of blocks.
+  const auto fills = [&](int tiles) { return Ceil(n, kGemvTile * tiles) * 2 >= int64_t{num_sms} * 3; };
+  if (fills(2)) plan.tiles = 2;
+  if (rows * k * 2 > kCachedXBytes && Ceil(n, kGemvTile * 4) * 10 >= int64_t{num_sms} * 9) plan.tiles = 4;
+  plan.blocks = Ceil(n, int64_t{kGemvTile} * plan.tiles);
+  plan.threads = kGemvWarps * 32;
+  plan.shared_bytes = int64_t{kGemvWarps} * plan.tiles * plan.halves * kGemvTile * 8 * int64_t{sizeof(float)};
+  return plan;
+}
+
+GemvF32Plan PlanGemvF32(int64_t rows, int64_t n) {
+  GemvF32Plan plan;
+  while (plan.rows < rows) plan.rows *= 2;
+  plan.blocks = Ceil(n, kGemvWarps);
+  plan.threads = kGemvWarps * 32;
+  return plan;
+}
+
+}  // namespace somnus

@@ -1,0 +1,191 @@
+// Linear: chooses between the GEMV kernels, the library and a plain kernel; and the weights it reads.
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemv.h"
+#include "kernels/cuda/gemv_plan.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/types.h"
+#include "kernels/cuda/weight_uploader.h"
+#include "proto/check.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+constexpr int kPlainTile = 32;      // rows and columns of y that a block makes, and elements of k at a time
+constexpr int kPlainThreads = 256;  // 16 by 16, each makes 2 by 2
+
+struct PlainShared {
+  // One more column than needed: threads that read down a column then meet different banks.
+  float x[kPlainTile][kPlainTile + 1];
+  float w[kPlainTile][kPlainTile + 1];
+};
+
+struct PlainArgs {
+  const void* x;
+  const void* w;
+  const float* bias;
+  void* y;
+  int64_t rows, n, k;
+  int64_t x_stride, y_stride;
+};
+
+// A tile of [rows, k] as f32, zeros beyond its ends.
+template <typename T>
+__device__ void LoadPlainTile(const T* from, int64_t stride, int64_t rows, int64_t k, int64_t row_begin,
+                              int64_t k_begin, float (&tile)[kPlainTile][kPlainTile + 1]) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPlainTile * kPlainTile; i += kPlainThreads) {
+    const int64_t row = row_begin + i / kPlainTile, at = k_begin + i % kPlainTile;
+    tile[i / kPlainTile][i % kPlainTile] = row < rows && at < k ? ToFloat(from[row * stride + at]) : 0.0f;
+  }
+}
+
+// y = x * w^T + bias for every shape and alignment, element by element: what neither the library nor the GEMV takes
+// (odd k with few users, k of 0). Reads x n/32 times and w rows/32 times; bound by its scalar loads.
+template <typename T, typename Out>
+__global__ void __launch_bounds__(kPlainThreads) PlainLinearKernel(PlainArgs args) {
+  auto& shared = SharedStorage<PlainShared>();
+  const int64_t first_n = static_cast<int64_t>(blockIdx.x) * kPlainTile;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kPlainTile;
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+  float sums[2][2] = {};
+  for (int64_t k = 0; k < args.k; k += kPlainTile) {
+    LoadPlainTile(static_cast<const T*>(args.x), args.x_stride, args.rows, args.k, first_row, k, shared.x);
+    LoadPlainTile(static_cast<const T*>(args.w), args.k, args.n, args.k, first_n, k, shared.w);
+    __syncthreads();
+    for (int i = 0; i < kPlainTile; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          sums[r][c] = fmaf(shared.x[ty + 16 * r][i], shared.w[tx + 16 * c][i], sums[r][c]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int64_t row = first_row + ty + 16 * r, column = first_n + tx + 16 * c;
+      if (row >= args.rows || column >= args.n) continue;
+      const float bias = args.bias == nullptr ? 0.0f : args.bias[column];
+      static_cast<Out*>(args.y)[row * args.y_stride + column] = FromFloat<Out>(sums[r][c] + bias);
+    }
+  }
+}
+
+constexpr int kBiasThreads = 256;
+
+// A bias as the library wants it: of y's type. Reads 4 bytes an element, writes 2; a few kilobytes.
+template <typename T>
+__global__ void __launch_bounds__(kBiasThreads) ConvertBiasKernel(const float* bias, T* out, int64_t n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBiasThreads + threadIdx.x;
+  if (i < n) out[i] = FromFloat<T>(bias[i]);
+}
+
+unsigned CeilBlocks(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+
+// Of a grid's y dimension.
+constexpr int64_t kMaxPlainRows = int64_t{65535} * kPlainTile;
+
+void RunPlain(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y) {
+  DispatchAct(w.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for (int64_t row = 0; row < x.rows; row += kMaxPlainRows) {
+      const int64_t rows = std::min(kMaxPlainRows, x.rows - row);
+      const LaunchConfig config{dim3(CeilBlocks(w.n, kPlainTile), CeilBlocks(rows, kPlainTile)), dim3(kPlainThreads),
+                                sizeof(PlainShared)};
+      PlainArgs args{x.row<T>(row), w.data, bias, nullptr, rows, w.n, w.k, x.stride, y.stride};
+      if (y.dtype == DataType::kF32) {
+        args.y = y.row<float>(row);
+        Launch(device, config, PlainLinearKernel<T, float>, args);
+      } else {
+        args.y = y.row<T>(row);
+        Launch(device, config, PlainLinearKernel<T, T>, args);
+      }
+    }
+  });
+}
+
+constexpr int64_t kWorkspaceAlignment = 256;
+int64_t RoundUpWorkspace(int64_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+// Bytes in front of the library's workspace for a bias that must be converted first.
+int64_t BiasBytes(DataType y, int64_t n) { return y == DataType::kF32 ? 0 : RoundUpWorkspace(n * SizeOf(y)); }
+
+// By the library. Its epilogue adds a bias of y's type alone, in f32 before the one rounding: an f32 bias of a bf16
+// sum is rounded to bf16 first, as the weights were (exact for checkpoints of that type).
+absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
+                     const TensorView& y) {
+  GemmCall call{.x = x,
+                .w = w,
+                .bias = bias,
+                .y = y,
+                .workspace = device.workspace(),
+                .workspace_bytes = device.workspace_bytes()};
+  const int64_t bias_bytes = bias == nullptr ? 0 : BiasBytes(y.dtype, w.n);
+  if (bias_bytes > 0) {
+    SOMNUS_CHECK(bias_bytes <= call.workspace_bytes) << "the workspace has no room for a bias";
+    const LaunchConfig config{dim3(CeilBlocks(w.n, kBiasThreads)), dim3(kBiasThreads), 0};
+    if (y.dtype == DataType::kBF16) {
+      Launch(device, config, ConvertBiasKernel<bf16>, bias, reinterpret_cast<bf16*>(call.workspace), w.n);
+    } else {
+      Launch(device, config, ConvertBiasKernel<f16>, bias, reinterpret_cast<f16*>(call.workspace), w.n);
+    }
+    call.bias = call.workspace;
+    call.workspace += bias_bytes;
+    call.workspace_bytes -= bias_bytes;
+  }
+  return device.gemm().Run(device, call);
+}
+
+bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+LinearShape ShapeOf(const TensorView& x, const LinearWeight& w) {
+  const int64_t width = 16 / SizeOf(w.dtype);
+  const bool vectors = IsAligned16(x.data) && IsAligned16(w.data) && w.k % width == 0 &&
+                       (x.rows == 1 || x.stride % width == 0);
+  return {x.rows, w.n, w.k, w.dtype, vectors};
+}
+
+}  // namespace
+
+void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y) {
+  CudaDevice& cuda = AsCuda(device);
+  switch (RouteLinear(ShapeOf(x, w))) {
+    case LinearRoute::kNothing:
+      return;
+    case LinearRoute::kGemv:
+      return RunGemv(cuda, x, w, bias, y);
+    case LinearRoute::kPlain:
+      return RunPlain(cuda, x, w, bias, y);
+    case LinearRoute::kGemm: {
+      const absl::Status status = RunGemm(cuda, x, w, bias, y);
+      if (absl::IsUnimplemented(status)) return RunPlain(cuda, x, w, bias, y);
+      if (!status.ok()) cuda.Record(status);
+    }
+  }
+}
+
+int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {
+  return BiasBytes(DataType::kBF16, std::max(limits.max_n, limits.vocab_size)) + device.gemm().WorkspaceBytes();
+}
+
+// Plain rows: the library, the GEMV and the embedding read them as they are.
+int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) { return n * k * SizeOf(dtype); }
+
+void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
+                    const float* rows) {
+  AsCuda(device).uploader().UploadRows(weight, row_begin, num_rows, rows);
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE
