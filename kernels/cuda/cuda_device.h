@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/api.h"
@@ -15,6 +16,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 class Gemm;
+class WeightUploader;
 class WeightUploader;
 
 // What plans are made from; plain numbers, so that plans can be tested for chips that are not there.
@@ -31,6 +33,8 @@ class CudaDevice final : public Device {
   // Unavailable without a driver or a device; InvalidArgument for an index that is not there.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int index);
   ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   const OpTable& ops() const override;
@@ -48,6 +52,7 @@ class CudaDevice final : public Device {
   void CopyToHost(void* host, const void* device, int64_t bytes) override;
   absl::Status Synchronize() override;
 
+  int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
   const ChipLimits& chip() const { return chip_; }
   // Aligned to 256 bytes. Each op uses it from its start; nothing in it outlives the op.
@@ -62,8 +67,9 @@ class CudaDevice final : public Device {
   void Record(absl::Status status);
 
  private:
-  CudaDevice() = default;
+  CudaDevice();
 
+  int index_ = 0;
   cudaStream_t stream_ = nullptr;
   ChipLimits chip_;
   std::string name_;

@@ -1,8 +1,10 @@
 #pragma once
-// How kernels are started, and how they see their shared memory: the same text under nvcc and in the
-// emulator.
+// How kernels are started, and how they see their shared memory: the same text under nvcc and in the emulator.
 
 #include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cuda/api.h"
 #include "kernels/cuda/cuda_device.h"
@@ -13,16 +15,63 @@ struct LaunchConfig {
   dim3 grid;
   dim3 block;
   int64_t shared_bytes = 0;  // dynamic; more than 48 KiB is opted in on the first launch
+  // All blocks run at the same time (they may wait for each other); refused where the chip cannot hold them.
+  bool cooperative = false;
+  // Programmatic dependent launch: may start while the kernel before still runs, from its GridDependencyLaunch on,
+  // and must call GridDependencyWait before it touches what that one writes. Nothing in the emulator.
+  bool overlaps_previous = false;
 };
 
-// Queues kernel<<<grid, block, shared_bytes, device.stream()>>>(args...). Errors go to device.Record.
-template <typename... Params, typename... Args>
-void Launch(CudaDevice& device, const LaunchConfig& config, void (*kernel)(Params...), Args&&... args);
+// Queues the kernel on `stream` with pointers to its arguments. Checks nothing.
+cudaError_t LaunchOnStream(const LaunchConfig& config, cudaStream_t stream, const void* kernel, void** args);
 
-// All shared memory of a kernel is one struct in dynamic shared memory (no static __shared__): the launch
-// gives its size, and the emulator can poison it and watch its bounds. Followed by `extra` bytes where the
-// launch gave more.
+// Queues kernel<<<grid, block, shared_bytes, stream>>>(args...); arguments are converted to the kernel's parameters, which
+// are passed by value. Errors go to device.Record. A grid without blocks is no work, and no error.
+template <typename... Params, typename... Args>
+void Launch(CudaDevice& device, cudaStream_t stream, const LaunchConfig& config, void (*kernel)(Params...),
+            Args&&... args) {
+  static_assert((!std::is_reference_v<Params> && ...), "a kernel's parameters are copied");
+  static_assert(sizeof...(Params) == sizeof...(Args));
+  if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
+  const void* const function = reinterpret_cast<const void*>(kernel);
+  if (!device.OptIntoShared(function, config.shared_bytes)) return;
+  std::tuple<std::remove_cv_t<Params>...> params(std::forward<Args>(args)...);
+#ifdef SOMNUS_CUDA_EMULATOR
+  const cudaError_t error = EmulatedLaunch({.grid = config.grid,
+                                            .block = config.block,
+                                            .shared_bytes = config.shared_bytes,
+                                            .cooperative = config.cooperative,
+                                            .function = function,
+                                            .body = [kernel, params] { std::apply(kernel, params); }},
+                                           stream);
+#else
+  const cudaError_t error = std::apply(
+      [&](auto&... param) {
+        void* pointers[] = {const_cast<void*>(static_cast<const void*>(&param))..., nullptr};
+        return LaunchOnStream(config, stream, function, pointers);
+      },
+      params);
+#endif
+  device.Record(error, "launching a kernel");
+}
+
+// On the device's own stream.
+template <typename... Params, typename... Args>
+void Launch(CudaDevice& device, const LaunchConfig& config, void (*kernel)(Params...), Args&&... args) {
+  Launch(device, device.stream(), config, kernel, std::forward<Args>(args)...);
+}
+
+// All shared memory of a kernel is one struct in dynamic shared memory (no static __shared__): the launch gives its size,
+// and the emulator poisons it and watches its bounds. Aligned to 128. What the launch gave beyond sizeof(T) follows it.
 template <typename T>
-__device__ T& SharedStorage();
+__device__ __forceinline__ T& SharedStorage() {
+  static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 128);
+#ifdef SOMNUS_CUDA_EMULATOR
+  return *static_cast<T*>(emulator::SharedMemoryOf(sizeof(T)));
+#else
+  extern __shared__ __align__(128) unsigned char somnus_shared_memory[];
+  return *reinterpret_cast<T*>(somnus_shared_memory);
+#endif
+}
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

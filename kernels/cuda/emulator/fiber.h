@@ -1,0 +1,45 @@
+#pragma once
+// A fiber: a function on a stack of its own, run a piece at a time on the host thread that created it. Tells the address
+// and thread sanitizers when it switches.
+
+#include <cstddef>
+
+namespace somnus::cuda_emulated::emulator {
+
+class Fiber {
+ public:
+  using Entry = void (*)(void*);
+
+  Fiber() = default;
+  ~Fiber();  // Not while it is suspended in the middle: nothing on its stack would be destroyed.
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // entry(argument) runs on the first Resume. No exception may leave it.
+  void Start(Entry entry, void* argument);
+  // Runs the fiber until it suspends or ends. Not from within a fiber.
+  void Resume();
+  // On the fiber: back to who resumed it.
+  void Suspend();
+
+  bool started() const { return stack_ != nullptr; }
+  bool done() const { return done_; }
+
+ private:
+  struct Main;  // the entry of every fiber
+
+  void* stack_ = nullptr;    // lowest address, behind the guard page
+  void* context_ = nullptr;  // of the fiber while it is suspended
+  void* caller_ = nullptr;   // of who resumed it while it runs
+  Entry entry_ = nullptr;
+  void* argument_ = nullptr;
+  bool done_ = false;
+  // For the sanitizers.
+  void* fake_stack_ = nullptr;
+  const void* caller_stack_ = nullptr;
+  size_t caller_stack_bytes_ = 0;
+  void* tsan_fiber_ = nullptr;
+  void* tsan_caller_ = nullptr;
+};
+
+}  // namespace somnus::cuda_emulated::emulator

@@ -1,0 +1,25 @@
+#pragma once
+// Settings of the emulator, of the whole process: how tests choose another schedule or another machine.
+
+#include <cstdint>
+
+namespace somnus::cuda_emulated::emulator {
+
+struct Options {
+  // Of every scheduling choice: the order of a kernel's blocks and threads, how many blocks run at once, the order
+  // of a graph's nodes. The same seed and the same calls give the same schedule (for one host thread).
+  uint64_t seed = 1;
+  // Run an op when it is queued instead of when someone waits for it.
+  bool eager = false;
+  int num_devices = 8;
+  int num_sms = 132;  // an H100 SXM
+  int64_t device_bytes = int64_t{80} << 30;
+  // Threads that do nothing but spin for this long, with nothing left that could be started, are a deadlock.
+  int64_t spin_limit_ms = 20000;
+};
+
+// Takes effect for what is queued or started from now on. Thread safe.
+void SetOptions(const Options& options);
+Options GetOptions();
+
+}  // namespace somnus::cuda_emulated::emulator
