@@ -254,6 +254,8 @@ SOMNUS_PTX int CountLeadingZeros(uint32_t x) { return __clz(static_cast<int>(x))
 // Lowest set bit + 1; 0 when none is set.
 SOMNUS_PTX int FindFirstSet(uint32_t x) { return __ffs(static_cast<int>(x)); }
 SOMNUS_PTX uint32_t MulHi(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+// a * b, rounded: never a part of a fused multiply-add.
+SOMNUS_PTX float MulRn(float a, float b) { return __fmul_rn(a, b); }
 
 // Programmatic dependent launch: Wait until the kernel before has finished (its writes are seen); Launch lets the
 // kernel behind start. Without the launch attribute both do nothing.

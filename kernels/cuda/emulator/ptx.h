@@ -314,5 +314,6 @@ inline int CountLeadingZeros(uint32_t x) { return x == 0 ? 32 : __builtin_clz(x)
 // Lowest set bit + 1; 0 when none is set.
 inline int FindFirstSet(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
 inline uint32_t MulHi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
+inline float MulRn(float a, float b) { return a * b; }
 
 }  // namespace somnus::cuda_emulated
