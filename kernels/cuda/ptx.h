@@ -249,6 +249,12 @@ SOMNUS_PTX float TanhApprox(float x) {
   return y;
 }
 SOMNUS_PTX void NanoSleep(unsigned ns) { __nanosleep(ns); }
+// Nanoseconds of a clock that all kernels see; it may step by a microsecond or so.
+SOMNUS_PTX uint64_t GlobalTimer() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
 SOMNUS_PTX int PopCount(uint32_t x) { return __popc(x); }
 SOMNUS_PTX int CountLeadingZeros(uint32_t x) { return __clz(static_cast<int>(x)); }
 // Lowest set bit + 1; 0 when none is set.

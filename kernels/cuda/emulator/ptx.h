@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -304,6 +305,9 @@ inline float Log2Approx(float x) { return std::log2(x); }
 inline float RcpApprox(float x) { return 1.0f / x; }
 inline float TanhApprox(float x) { return std::tanh(x); }
 inline void NanoSleep(unsigned) { emulator::Yield(true); }
+inline uint64_t GlobalTimer() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
 
 // Kernels of a stream run one after the other here, so nothing is left to wait for.
 inline void GridDependencyWait() {}
