@@ -151,6 +151,15 @@ SOMNUS_PTX uint4 LdGlobalStream16(const void* p) {
       : "l"(p));
   return v;
 }
+// The same, but issued where it stands: before a GridDependencyWait that follows it. (Loads of the nc kind are moved
+// behind it.)
+SOMNUS_PTX uint4 LdGlobalEarly16(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
 SOMNUS_PTX void StGlobalStream16(void* p, uint4 v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");

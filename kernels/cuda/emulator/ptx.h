@@ -230,6 +230,12 @@ inline uint4 LdGlobalStream16(const void* p, const Site& site = Site::current())
   std::memcpy(&value, p, 16);
   return value;
 }
+inline uint4 LdGlobalEarly16(const void* p, const Site& site = Site::current()) {
+  emulator::CheckAligned(p, 16, "LdGlobalEarly16: not aligned to 16 bytes", site);
+  uint4 value;
+  std::memcpy(&value, p, 16);
+  return value;
+}
 inline void StGlobalStream16(void* p, uint4 value, const Site& site = Site::current()) {
   emulator::CheckAligned(p, 16, "StGlobalStream16: not aligned to 16 bytes", site);
   std::memcpy(p, &value, 16);
