@@ -22,4 +22,9 @@ struct Options {
 void SetOptions(const Options& options);
 Options GetOptions();
 
+// Memory that others hand out as the device's (an allocator with a driver of its own): copies accept it. It must not
+// overlap with what is known; Forget takes the same address.
+void AdoptDeviceMemory(void* data, int64_t bytes);
+void ForgetDeviceMemory(void* data);
+
 }  // namespace somnus::cuda_emulated::emulator
