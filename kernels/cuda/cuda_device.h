@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/api.h"
@@ -62,9 +63,13 @@ class CudaDevice final : public Device {
   // Thread safe; Synchronize() waits for it too.
   WeightUploader& uploader() const { return *uploader_; }
 
-  // Keeps the first error, with the name of what failed; Synchronize answers it. Thread safe? No.
+  // Keeps the first error, with the name of what failed; Synchronize answers it.
   void Record(cudaError_t error, const char* what);
   void Record(absl::Status status);
+
+  // Lets `kernel` have that much dynamic shared memory, by one call of the runtime for a kernel and size. False
+  // when the chip has less; recorded.
+  bool OptIntoShared(const void* kernel, int64_t bytes);
 
  private:
   CudaDevice();
@@ -77,6 +82,7 @@ class CudaDevice final : public Device {
   int64_t workspace_bytes_ = 0;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<WeightUploader> uploader_;
+  absl::flat_hash_map<const void*, int64_t> opted_shared_bytes_;  // by kernel
   absl::Status error_;
 };
 
