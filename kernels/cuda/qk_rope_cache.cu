@@ -1,0 +1,232 @@
+// QK-norm, rotary embedding and the write into the paged cache, in place on qkv. Bound by memory: q and k are
+// read and written, v read (sizeof(T) each), k and v written to the cache; cosines and sines (4 * head_dim
+// bytes a token) are read once a token from memory and then from L1. The cache's block is [num_kv_heads][K,
+// V][block_size][head_dim].
+//
+// A few neighbouring lanes take a head of a token: each 16 bytes of the head's first half and the 16 that
+// they rotate with, so that a rotation needs no exchange, and a norm only a few shuffles within the group.
+// Blocks of 128 threads: a decode of one token spreads over several multiprocessors, and a block's heads
+// share their token's table rows.
+
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/rows.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+template <typename T, typename C>
+struct QkParams {
+  T* qkv;
+  int64_t stride;
+  C* cache;
+  const float* q_norm;
+  const float* k_norm;
+  const float* cos;
+  const float* sin;
+  const int32_t* positions;
+  const int32_t* slots;
+  int num_heads, num_kv_heads, head_dim, block_size;
+  float eps;
+  float k_scale, v_scale;  // what values are multiplied by before the cache
+  int lanes;
+  unsigned blocks_per_token;
+};
+
+// A thread's head: q heads first, then k, then v.
+template <typename T, typename C>
+struct Head {
+  int64_t token;
+  int index;
+  int lane;
+  bool in_range, is_q, is_v;
+
+  __device__ explicit Head(const QkParams<T, C>& p)
+      : token(blockIdx.x / p.blocks_per_token),
+        index(static_cast<int>((blockIdx.x % p.blocks_per_token * blockDim.x + threadIdx.x) / p.lanes)),
+        lane(static_cast<int>(threadIdx.x % p.lanes)),
+        in_range(index < p.num_heads + 2 * p.num_kv_heads),
+        is_q(index < p.num_heads),
+        is_v(index >= p.num_heads + p.num_kv_heads) {}
+
+  __device__ T* Row(const QkParams<T, C>& p) const {
+    return p.qkv + token * p.stride + int64_t{index} * p.head_dim;
+  }
+  __device__ const float* Norm(const QkParams<T, C>& p) const {
+    return is_v ? nullptr : is_q ? p.q_norm : p.k_norm;
+  }
+  __device__ C* CacheRow(const QkParams<T, C>& p) const {
+    const int kv = index - p.num_heads - (is_v ? p.num_kv_heads : 0);
+    const int slot = p.slots[token], block = slot / p.block_size;
+    const int64_t run = (int64_t{block} * p.num_kv_heads + kv) * 2 + (is_v ? 1 : 0);
+    return p.cache + (run * p.block_size + slot % p.block_size) * p.head_dim;
+  }
+  __device__ float CacheScale(const QkParams<T, C>& p) const { return is_v ? p.v_scale : p.k_scale; }
+};
+
+// (a, b) -> (a cos - b sin, b cos + a sin).
+__device__ inline void Rotate(float cos, float sin, float* a, float* b) {
+  const float first = fmaf(*a, cos, -(*b * sin));
+  *b = fmaf(*b, cos, *a * sin);
+  *a = first;
+}
+
+template <typename C, int kWidth>
+__device__ inline void StoreScaled(C* to, const float (&x)[kWidth], float scale) {
+  float scaled[kWidth];
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) scaled[j] = sizeof(C) == 1 ? x[j] * scale : x[j];
+  StoreFloats(to, scaled);
+}
+
+template <int kWidth, typename T>
+__device__ inline void LoadFloats(const T* from, float (&x)[kWidth]) {
+  constexpr int kPart = kWidth * sizeof(T) > 16 ? kVecSize<T> : kWidth;
+#pragma unroll
+  for (int i = 0; i < kWidth; i += kPart) {
+    const Vec<T, kPart> part = LoadWide<kPart>(from + i);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) x[i + j] = ToFloat(part[j]);
+  }
+}
+
+template <int kWidth, typename T, typename C>
+__global__ void __launch_bounds__(128) QkVectorKernel(QkParams<T, C> p) {
+  const Head<T, C> head(p);
+  const int half = p.head_dim / 2, col = head.lane * kWidth;
+  const bool active = head.in_range && col < half;
+  const float* const norm = head.Norm(p);
+  // No kernel writes norms, so they may be on their way before the one before this has finished.
+  float norm_a[kWidth] = {}, norm_b[kWidth] = {};
+  if (active && norm != nullptr) {
+    LoadFloats(norm + col, norm_a);
+    LoadFloats(norm + half + col, norm_b);
+  }
+  JoinStream();
+  T* const row = head.Row(p) + col;
+  float a[kWidth] = {}, b[kWidth] = {};
+  if (active) {
+    LoadFloats(row, a);
+    LoadFloats(row + half, b);
+  }
+  if (p.q_norm != nullptr || p.k_norm != nullptr) {
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) squares = fmaf(a[j], a[j], fmaf(b[j], b[j], squares));
+    const float scale = rsqrtf(GroupSum(squares, p.lanes) / p.head_dim + p.eps);
+#pragma unroll
+    for (int j = 0; j < kWidth && norm != nullptr; ++j) {
+      a[j] = a[j] * scale * norm_a[j];
+      b[j] = b[j] * scale * norm_b[j];
+    }
+  }
+  if (!active) return;
+  if (p.cos != nullptr && !head.is_v) {
+    const int64_t at = int64_t{p.positions[head.token]} * half + col;
+    float cos[kWidth], sin[kWidth];
+    LoadFloats(p.cos + at, cos);
+    LoadFloats(p.sin + at, sin);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) Rotate(cos[j], sin[j], &a[j], &b[j]);
+  }
+  if (!head.is_v && (norm != nullptr || p.cos != nullptr)) {
+    StoreFloats(row, a);
+    StoreFloats(row + half, b);
+  }
+  if (head.is_q) return;
+  C* const cached = head.CacheRow(p) + col;
+  StoreScaled(cached, a, head.CacheScale(p));
+  StoreScaled(cached + half, b, head.CacheScale(p));
+}
+
+// Any head_dim and alignment: a warp takes a head, element by element.
+template <typename T, typename C>
+__global__ void __launch_bounds__(128) QkElementKernel(QkParams<T, C> p) {
+  JoinStream();
+  const Head<T, C> head(p);
+  if (!head.in_range) return;
+  T* const row = head.Row(p);
+  C* const cached = head.is_q ? nullptr : head.CacheRow(p);
+  const float* const norm = head.Norm(p);
+  float scale = 1;
+  if (norm != nullptr) {
+    float squares = 0;
+    for (int d = head.lane; d < p.head_dim; d += kWarpThreads) {
+      squares = fmaf(ToFloat(row[d]), ToFloat(row[d]), squares);
+    }
+    // Also what orders every lane's reads above before any lane's writes below.
+    scale = rsqrtf(GroupSum(squares, kWarpThreads) / p.head_dim + p.eps);
+  }
+  const auto get = [&](int d) {
+    return norm == nullptr ? ToFloat(row[d]) : ToFloat(row[d]) * scale * norm[d];
+  };
+  const auto put = [&](int d, float x) {
+    if (!head.is_v) row[d] = FromFloat<T>(x);
+    const float out[1] = {x};
+    if (!head.is_q) StoreScaled(cached + d, out, head.CacheScale(p));
+  };
+  if (p.cos == nullptr || head.is_v) {
+    for (int d = head.lane; d < p.head_dim; d += kWarpThreads) put(d, get(d));
+    return;
+  }
+  const int half = p.head_dim / 2;
+  const int64_t at = int64_t{p.positions[head.token]} * half;
+  for (int d = head.lane; d < half; d += kWarpThreads) {
+    float a = get(d), b = get(d + half);
+    Rotate(p.cos[at + d], p.sin[at + d], &a, &b);
+    put(d, a);
+    put(d + half, b);
+  }
+}
+
+template <typename T, typename C>
+void LaunchQk(CudaDevice& device, const TensorView& qkv, int64_t num_heads, const HeadPlan& plan,
+              QkParams<T, C> p, const KvCacheView& cache) {
+  p.qkv = qkv.row<T>(0);
+  p.stride = qkv.stride;
+  p.cache = static_cast<C*>(cache.data);
+  p.num_heads = static_cast<int>(num_heads);
+  p.num_kv_heads = static_cast<int>(cache.num_kv_heads);
+  p.head_dim = static_cast<int>(cache.head_dim);
+  p.block_size = static_cast<int>(cache.block_size);
+  p.k_scale = 1.0f / cache.k_scale;
+  p.v_scale = 1.0f / cache.v_scale;
+  p.lanes = plan.lanes;
+  p.blocks_per_token = static_cast<unsigned>(plan.blocks_per_token);
+  const LaunchConfig config = RowsConfig(qkv.rows * plan.blocks_per_token, plan.threads);
+  if (plan.width > 0) {
+    Launch(device, config, QkVectorKernel<kVecSize<T>, T, C>, p);
+  } else {
+    Launch(device, config, QkElementKernel<T, C>, p);
+  }
+}
+
+}  // namespace
+
+void QkNormRopeAndCache(Device& device, const TensorView& qkv, int64_t num_heads, const float* q_norm,
+                        const float* k_norm, double eps, const RopeTable& rope, const AttentionBatch& batch,
+                        const KvCacheView& cache) {
+  if (qkv.rows == 0) return;
+  const int64_t heads = num_heads + 2 * cache.num_kv_heads, element = SizeOf(qkv.dtype);
+  const bool aligned = IsAlignedTo(qkv.data, 16) && qkv.stride * element % 16 == 0 &&
+                       IsAlignedTo(cache.data, 16) && IsAlignedTo(q_norm, 16) && IsAlignedTo(k_norm, 16) &&
+                       IsAlignedTo(rope.cos, 16) && IsAlignedTo(rope.sin, 16);
+  const HeadPlan plan = PlanHeads(heads, cache.head_dim, element, aligned);
+  DispatchAct(qkv.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto launch = [&](auto cache_tag) {
+      using C = typename decltype(cache_tag)::type;
+      QkParams<T, C> p{};
+      p.q_norm = q_norm;
+      p.k_norm = k_norm;
+      p.cos = rope.cos;
+      p.sin = rope.sin;
+      p.positions = batch.positions;
+      p.slots = batch.slot_mapping;
+      p.eps = static_cast<float>(eps);
+      LaunchQk(AsCuda(device), qkv, num_heads, plan, p, cache);
+    };
+    cache.dtype == DataType::kF8E4M3 ? launch(TypeTag<f8e4m3>{}) : launch(tag);
+  });
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -1,0 +1,104 @@
+#pragma once
+// What kernels over rows share: vector stores, sums over a warp and a block, and the one kernel of all
+// elementwise ops.
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/rows_plan.h"
+#include "kernels/cuda/types.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+// kWidth elements by one access of up to 16 bytes.
+template <int kWidth, typename T>
+__device__ inline Vec<T, kWidth> LoadWide(const T* from) {
+  return LoadVec<T, kWidth>(from);
+}
+
+// A vector rounded to T, and stored by one access: pairs by the instruction that rounds two.
+template <typename T, int kWidth>
+__device__ inline void StoreFloats(T* to, const float (&values)[kWidth]) {
+  if constexpr (kWidth == 1 || sizeof(T) == 4) {
+    Vec<T, kWidth> rounded;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) rounded[j] = FromFloat<T>(values[j]);
+    StoreVec(to, rounded);
+  } else if constexpr (sizeof(T) == 2) {
+    Vec<uint32_t, kWidth / 2> pairs;
+#pragma unroll
+    for (int j = 0; j < kWidth; j += 2) pairs[j / 2] = Pack2<T>(values[j], values[j + 1]);
+    StoreVec(reinterpret_cast<uint32_t*>(to), pairs);
+  } else {
+    Vec<uint32_t, kWidth / 4> fours;
+#pragma unroll
+    for (int j = 0; j < kWidth; j += 4) {
+      fours[j / 4] = PackF8x2(values[j], values[j + 1]) |
+                     static_cast<uint32_t>(PackF8x2(values[j + 2], values[j + 3])) << 16;
+    }
+    StoreVec(reinterpret_cast<uint32_t*>(to), fours);
+  }
+}
+
+// Every lane of each group of `lanes` (a power of two) gets the group's sum. All 32 lanes must call.
+__device__ inline float GroupSum(float value, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) value += ShflXor(value, offset);
+  return value;
+}
+
+// Every thread gets the sum over the block, added in an order that only depends on blockDim (a multiple of
+// 32). `partials`: shared memory that no one uses until the next barrier.
+__device__ inline float BlockSum(float value, float (&partials)[32]) {
+  const int lane = threadIdx.x % kWarpThreads;
+  value = GroupSum(value, kWarpThreads);
+  if (lane == 0) partials[threadIdx.x / kWarpThreads] = value;
+  __syncthreads();
+  return GroupSum(lane < static_cast<int>(blockDim.x / kWarpThreads) ? partials[lane] : 0.0f, kWarpThreads);
+}
+
+// Called by every thread before it reads or writes what other kernels do: this one was launched early, to
+// hide its start (LaunchConfig::overlaps_previous), and lets the next start as early.
+__device__ inline void JoinStream() {
+  GridDependencyLaunch();
+  GridDependencyWait();
+}
+
+// An elementwise op is a struct of plain numbers with
+//   kWidth                                     elements of a vector
+//   Row At(int64_t row)                        what a row needs, once
+//   Loaded Load(const Row&, int64_t col)       reads a vector
+//   void Store(const Row&, int64_t col, const Loaded&)
+// Bound by memory, so each thread issues kUnroll loads before it uses the first.
+template <int kUnroll, typename Op>
+__global__ void __launch_bounds__(256) ElementKernel(Op op, int64_t cols, unsigned pieces) {
+  JoinStream();
+  const auto row = op.At(blockIdx.x / pieces);
+  const int64_t step = int64_t{blockDim.x} * Op::kWidth;
+  const int64_t first = blockIdx.x % pieces * kUnroll * step + threadIdx.x * Op::kWidth;
+  typename Op::Loaded loaded[kUnroll];
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    if (first + i * step < cols) loaded[i] = op.Load(row, first + i * step);
+  }
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    if (first + i * step < cols) op.Store(row, first + i * step, loaded[i]);
+  }
+}
+
+inline LaunchConfig RowsConfig(int64_t blocks, int threads, int64_t shared_bytes = 0) {
+  return {.grid = dim3(static_cast<unsigned>(blocks)),
+          .block = dim3(static_cast<unsigned>(threads)),
+          .shared_bytes = shared_bytes,
+          .overlaps_previous = true};
+}
+
+template <int kUnroll, typename Op>
+void LaunchElements(CudaDevice& device, const Op& op, int64_t rows, int64_t cols) {
+  const ElementPlan plan = PlanElements(rows, CeilDiv(cols, Op::kWidth), kUnroll, device.chip().num_sms);
+  Launch(device, RowsConfig(rows * plan.pieces, plan.threads), ElementKernel<kUnroll, Op>, op, cols,
+         static_cast<unsigned>(plan.pieces));
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE
