@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -9,6 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/kernels/kernel_test_util.h"
 #include "worker/comm/communicator.h"
 
 namespace somnus {
@@ -55,6 +58,45 @@ std::vector<int64_t> Sizes(int seed) {
   return sizes;
 }
 
+// The 16-bit types: what was rounded to the type is added in f32 in rank order and rounded once.
+std::vector<uint16_t> HalfInput(DataType type, int call, int rank, int64_t count) {
+  std::vector<uint16_t> bits;
+  for (const float x : Input(call, rank, count)) {
+    bits.push_back(type == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(std::ldexp(x, -12)));
+  }
+  return bits;
+}
+
+std::vector<uint16_t> HalfSum(DataType type, int call, int world_size, int64_t count) {
+  const bool bf16 = type == DataType::kBF16;
+  std::vector<float> sum(count);
+  for (int r = 0; r < world_size; ++r) {
+    const std::vector<uint16_t> next = HalfInput(type, call, r, count);
+    for (int64_t i = 0; i < count; ++i) {
+      const float x = bf16 ? std::bit_cast<float>(uint32_t{next[i]} << 16) : kernel_test::F16ToFloat(next[i]);
+      sum[i] = r == 0 ? x : sum[i] + x;
+    }
+  }
+  std::vector<uint16_t> rounded;
+  for (const float x : sum) rounded.push_back(bf16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x));
+  return rounded;
+}
+
+int RunHalfTypes(const ShmCommunicatorOptions& options) {
+  auto made = MakeShmCommunicator(options);
+  if (!made.ok()) return 10;
+  int call = 0;
+  for (const DataType type : {DataType::kBF16, DataType::kF16}) {
+    for (const int64_t count : {0, 1, 7, 1025, 32768, 32769, 70001}) {
+      ++call;
+      std::vector<uint16_t> data = HalfInput(type, call, options.rank, count);
+      if (!(*made)->AllReduceSum(data.data(), count, type).ok()) return 11;
+      if (data != HalfSum(type, call, options.world_size, count)) return type == DataType::kBF16 ? 12 : 13;
+    }
+  }
+  return 0;
+}
+
 // Everything that one rank does in the test of all calls; the exit code says what differed.
 int RunAllCalls(const ShmCommunicatorOptions& options) {
   auto made = MakeShmCommunicator(options);
@@ -65,7 +107,7 @@ int RunAllCalls(const ShmCommunicatorOptions& options) {
   for (const int64_t count : Sizes(options.world_size)) {
     ++call;
     std::vector<float> data = Input(call, options.rank, count);
-    if (!comm.AllReduceSum(data.data(), count).ok()) return 12;
+    if (!comm.AllReduceSum(data.data(), count, DataType::kF32).ok()) return 12;
     if (!SameBits(data, RankOrderSum(call, options.world_size, count))) return 13;
     const std::vector<float> mine = Input(call, options.rank, count);
     std::vector<float> all(count * options.world_size);
@@ -88,6 +130,12 @@ TEST_P(EveryWorldSize, ResultsAreBitwiseInRankOrder) {
   RankProcesses ranks(world_size, [&](int r) { return RunAllCalls(Options(group, r, world_size)); });
   for (int r = 0; r < world_size; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
 }
+TEST_P(EveryWorldSize, HalfTypesAreRoundedOnce) {
+  const std::string group = UniqueGroupName();
+  const int world_size = GetParam();
+  RankProcesses ranks(world_size, [&](int r) { return RunHalfTypes(Options(group, r, world_size)); });
+  for (int r = 0; r < world_size; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;
+}
 INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8));
 
 // The rounds of both buffers, reused many times, with ranks that dawdle at random.
@@ -100,7 +148,7 @@ TEST(ShmCommunicator, ManySmallCallsWithDawdlers) {
     for (int i = 0; i < 2000; ++i) {
       float data[5] = {1.0f * i, 2.0f * r, 1, 0, -1.0f * i};
       if (random() % 64 == 0) absl::SleepFor(absl::Microseconds(random() % 300));
-      if (!(*comm)->AllReduceSum(data, 5).ok()) return 2;
+      if (!(*comm)->AllReduceSum(data, 5, DataType::kF32).ok()) return 2;
       if (data[0] != 3.0f * i || data[1] != 6 || data[2] != 3 || data[4] != -3.0f * i) return 3;
     }
     return 0;
@@ -118,7 +166,7 @@ TEST(ShmCommunicator, MoreRanksThanCpusMakeProgressWithSpin) {
     float one = 1;
     for (int i = 0; i < 200; ++i) {
       one = 1;
-      if (!(*comm)->AllReduceSum(&one, 1).ok() || one != 4) return 2;
+      if (!(*comm)->AllReduceSum(&one, 1, DataType::kF32).ok() || one != 4) return 2;
     }
     return 0;
   });
@@ -172,7 +220,7 @@ TEST(ShmCommunicator, NothingIsLeftBehind) {
 TEST(SingleCommunicator, IsANoOp) {
   auto comm = MakeSingleCommunicator();
   float data[2] = {3, 4}, copy[2] = {};
-  EXPECT_TRUE(comm->AllReduceSum(data, 2).ok());
+  EXPECT_TRUE(comm->AllReduceSum(data, 2, DataType::kF32).ok());
   EXPECT_TRUE(comm->AllGather(data, sizeof(data), copy).ok());
   EXPECT_TRUE(comm->Barrier().ok());
   EXPECT_EQ(data[0], 3);

@@ -27,7 +27,8 @@ ShmCommunicatorOptions Options(const std::string& group, int rank, int world_siz
 int CallUntilError(Communicator& comm, absl::StatusCode code) {
   std::vector<float> data(100000, 1);
   absl::Status status;
-  while (status.ok()) status = comm.AllReduceSum(data.data(), static_cast<int64_t>(data.size()));
+  while (status.ok())
+    status = comm.AllReduceSum(data.data(), static_cast<int64_t>(data.size()), DataType::kF32);
   if (status.code() != code) return 2;
   float byte = 0;
   const absl::Time start = absl::Now();
@@ -123,13 +124,46 @@ TEST(ShmFailure, TimeoutWhenAPeerStaysAway) {
   EXPECT_EQ(ranks.Wait(0), 0);
 }
 
+// What a watchdog sees, with no collective under way.
+TEST(ShmFailure, StatusTellsOfDeathAndAbort) {
+  const std::string group = UniqueGroupName();
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = MakeShmCommunicator(Options(group, r, 2));
+    if (!comm.ok() || !(*comm)->status().ok() || !(*comm)->Barrier().ok()) return 1;
+    if (r == 1) {
+      absl::SleepFor(absl::Seconds(20));
+      return 0;
+    }
+    const absl::Time start = absl::Now();
+    while ((*comm)->status().ok() && absl::Now() - start < kSoon) absl::SleepFor(absl::Milliseconds(5));
+    if (!absl::IsUnavailable((*comm)->status())) return 2;
+    (*comm)->Abort("told so");
+    return absl::IsAborted((*comm)->status()) ? 0 : 3;
+  });
+  absl::SleepFor(absl::Milliseconds(300));
+  ranks.Kill(1);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+TEST(ShmFailure, DifferentTypesAreAnErrorToo) {
+  const std::string group = UniqueGroupName();
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = MakeShmCommunicator(Options(group, r, 2));
+    if (!comm.ok()) return 1;
+    float data[8] = {};
+    const absl::Status status = (*comm)->AllReduceSum(data, 8, r == 0 ? DataType::kBF16 : DataType::kF16);
+    return absl::IsInternal(status) || absl::IsAborted(status) ? 0 : 2;
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
 TEST(ShmFailure, DifferentCallsAreAnErrorNotGarbage) {
   const std::string group = UniqueGroupName();
   RankProcesses ranks(2, [&](int r) {
     auto comm = MakeShmCommunicator(Options(group, r, 2));
     if (!comm.ok()) return 1;
     float data[8] = {};
-    const absl::Status status = (*comm)->AllReduceSum(data, 4 + r);
+    const absl::Status status = (*comm)->AllReduceSum(data, 4 + r, DataType::kF32);
     return absl::IsInternal(status) || absl::IsAborted(status) ? 0 : 2;
   });
   EXPECT_TRUE(ranks.AllGood());

@@ -62,17 +62,18 @@ class FakeRunner : public ModelRunner {
     control_->kv_cache = static_cast<uint8_t*>(kv_cache_);
     return absl::OkStatus();
   }
-  absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request) override {
+  absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override {
     if (control_->hold_step != nullptr) std::exchange(control_->hold_step, nullptr)->WaitForNotification();
     if (!control_->execute_error.ok()) return control_->execute_error;
     ++control_->steps;
     float one = 1;
-    if (absl::Status status = communicator_->AllReduceSum(&one, 1); !status.ok()) return status;
+    if (absl::Status status = communicator_->AllReduceSum(&one, 1, DataType::kF32); !status.ok())
+      return status;
     memset(kv_cache_, 1, 64);
     v1::StepReply reply;
     reply.add_tokens()->set_token_id(static_cast<int32_t>(request.step_id()) +
                                      static_cast<uint8_t*>(weights_)[kBytes - 1]);
-    return reply;
+    return MakeFinishedStep(std::move(reply));
   }
   absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
     ++control_->reloads;

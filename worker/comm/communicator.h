@@ -1,11 +1,12 @@
 #pragma once
-// Collectives among the ranks of one model. Deterministic: a sum is always taken in rank order, so every rank
-// gets the same bits, and the same bits each time.
+// Collectives among the ranks of one model. Deterministic: every rank gets the same bits, and the same bits
+// each time. A sum is taken in f32 in rank order, wherever it is ours to take: NCCL, which large messages on
+// CUDA go through, has an order of its own for each size.
 //
-// One Communicator per rank, used by the runner thread alone; Abort may come from any thread. Calls must be
-// made in the same order by all ranks. A collective whose peer died, was aborted or stayed away past the
-// timeout returns an error (Unavailable / Aborted / DeadlineExceeded) within a second of the cause instead of
-// hanging; afterwards the communicator stays failed and is only good for destruction.
+// One Communicator per rank, used by the runner thread alone; Abort and status may be called from any thread.
+// Calls must be made in the same order by all ranks. A collective whose peer died, was aborted or stayed away
+// past the timeout ends in an error (Unavailable / Aborted / DeadlineExceeded) within a second of the cause
+// instead of hanging; afterwards the communicator stays failed and is only good for destruction.
 
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/ops.h"
 
 namespace somnus {
 
@@ -24,16 +26,40 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  // data[i] = sum over ranks of data[i], f32, in place.
-  virtual absl::Status AllReduceSum(float* data, int64_t count) = 0;
+  // True: AllReduceSum and AllGather are queued on the device's stream, behind the ops before them and ahead
+  // of those after, and can be captured in its graphs. Their pointers are to device memory, the host waits
+  // for nothing, and an answer says only that the call is queued: after the device was waited for, status()
+  // says whether what it computed is good. False: pointers are to memory that the host can use and the device
+  // is done with, and the results are there when the call returns.
+  virtual bool stream_ordered() const { return false; }
+
+  // data[i] = sum over ranks of data[i], in place. kF32, kBF16 or kF16: taken in f32, rounded once, to
+  // nearest even.
+  virtual absl::Status AllReduceSum(void* data, int64_t count, DataType type) = 0;
 
   // out = the ranks' `bytes` bytes in rank order: world_size * bytes.
   virtual absl::Status AllGather(const void* in, int64_t bytes, void* out) = 0;
 
+  // AllReduceSum(delta), then AddRmsNorm(residual, delta, weight, eps, out); in one pass where the device has
+  // it. delta is contiguous (stride = cols), and is scratch afterwards.
+  virtual absl::Status AllReduceAddRmsNorm(Device& device, const TensorView& residual,
+                                           const TensorView& delta, const float* weight, double eps,
+                                           const TensorView& out);
+
+  // Returns once every rank has called it; what the device has queued is done by then.
   virtual absl::Status Barrier() = 0;
 
   // Wakes every rank of the group out of its collective with Aborted(reason). Thread safe, idempotent.
   virtual void Abort(const std::string& reason) = 0;
+
+  // Ok while the group is whole: no rank is known to be dead, gone or aborted, and nothing has failed. Thread
+  // safe.
+  virtual absl::Status status() const { return absl::OkStatus(); }
+
+  // Gives back what memory the group can do without while its ranks sleep; Resume comes before the next
+  // collective. All ranks call them alike, with nothing queued.
+  virtual absl::Status Suspend() { return absl::OkStatus(); }
+  virtual absl::Status Resume() { return absl::OkStatus(); }
 };
 
 // world_size 1: every call is a no-op (AllGather copies).

@@ -22,8 +22,8 @@ constexpr int64_t kOneShotBytes = 64 << 10;
 
 enum class Call : uint64_t { kReduce = 1, kReduceParts, kGatherParts, kGather, kBarrier };
 
-uint64_t Describe(Call call, int64_t size) {
-  return static_cast<uint64_t>(call) << 56 | static_cast<uint64_t>(size);
+uint64_t Describe(Call call, int64_t size, DataType type = DataType::kF32) {
+  return static_cast<uint64_t>(call) << 56 | static_cast<uint64_t>(type) << 48 | static_cast<uint64_t>(size);
 }
 
 class ShmCommunicator : public Communicator {
@@ -39,14 +39,15 @@ class ShmCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
 
-  absl::Status AllReduceSum(float* data, int64_t count) override {
+  absl::Status AllReduceSum(void* data, int64_t count, DataType type) override {
     RETURN_IF_ERROR(failed_);
     if (count < 0) return absl::InvalidArgumentError(absl::StrCat("all-reduce of ", count, " elements"));
-    const int64_t piece = buffer_bytes_ / static_cast<int64_t>(sizeof(float));
+    const int64_t piece = buffer_bytes_ / SizeOf(type);
     for (int64_t begin = 0; begin < count; begin += piece) {
       const int64_t size = std::min(piece, count - begin);
-      const bool one_shot = size * static_cast<int64_t>(sizeof(float)) <= kOneShotBytes;
-      RETURN_IF_ERROR(one_shot ? ReduceOneShot(data + begin, size) : ReduceParts(data + begin, size));
+      char* part = static_cast<char*>(data) + begin * SizeOf(type);
+      const bool one_shot = size * SizeOf(type) <= kOneShotBytes;
+      RETURN_IF_ERROR(one_shot ? ReduceOneShot(part, size, type) : ReduceParts(part, size, type));
     }
     return absl::OkStatus();
   }
@@ -72,11 +73,11 @@ class ShmCommunicator : public Communicator {
   }
 
   void Abort(const std::string& reason) override { waiter_.Abort(reason); }
+  absl::Status status() const override { return waiter_.Health(); }
 
  private:
   uint32_t NextRound() { return ++round_; }
   char* Buffer(int rank, uint32_t round) const { return mapping_->Buffer(rank, round % 2); }
-  float* Floats(int rank, uint32_t round) const { return reinterpret_cast<float*>(Buffer(rank, round)); }
 
   absl::Status Exchange(uint32_t round, uint64_t call) {
     waiter_.Publish(round, call);
@@ -84,30 +85,29 @@ class ShmCommunicator : public Communicator {
     return failed_;
   }
 
-  absl::Status ReduceOneShot(float* data, int64_t count) {
+  absl::Status ReduceOneShot(char* data, int64_t count, DataType type) {
     const uint32_t round = NextRound();
-    memcpy(Buffer(rank_, round), data, count * sizeof(float));
-    RETURN_IF_ERROR(Exchange(round, Describe(Call::kReduce, count)));
-    const float* inputs[kMaxShmRanks];
-    for (int r = 0; r < world_size_; ++r) inputs[r] = r == rank_ ? data : Floats(r, round);
-    SumInOrder(inputs, world_size_, count, data);
+    memcpy(Buffer(rank_, round), data, count * SizeOf(type));
+    RETURN_IF_ERROR(Exchange(round, Describe(Call::kReduce, count, type)));
+    const void* inputs[kMaxShmRanks];
+    for (int r = 0; r < world_size_; ++r) inputs[r] = r == rank_ ? data : Buffer(r, round);
+    SumInOrder(type, inputs, world_size_, count, data);
     return absl::OkStatus();
   }
 
-  absl::Status ReduceParts(float* data, int64_t count) {
-    const auto begin_of = [&](int r) { return count * r / world_size_; };
+  absl::Status ReduceParts(char* data, int64_t count, DataType type) {
+    const auto begin_of = [&](int r) { return count * r / world_size_ * SizeOf(type); };
     const int64_t begin = begin_of(rank_), size = begin_of(rank_ + 1) - begin;
     const uint32_t first = NextRound();
-    memcpy(Buffer(rank_, first), data, count * sizeof(float));
-    RETURN_IF_ERROR(Exchange(first, Describe(Call::kReduceParts, count)));
-    const float* inputs[kMaxShmRanks];
-    for (int r = 0; r < world_size_; ++r) inputs[r] = (r == rank_ ? data : Floats(r, first)) + begin;
+    memcpy(Buffer(rank_, first), data, count * SizeOf(type));
+    RETURN_IF_ERROR(Exchange(first, Describe(Call::kReduceParts, count, type)));
+    const void* inputs[kMaxShmRanks];
+    for (int r = 0; r < world_size_; ++r) inputs[r] = (r == rank_ ? data : Buffer(r, first)) + begin;
     const uint32_t second = NextRound();
-    float* part = Floats(rank_, second);
-    SumInOrder(inputs, world_size_, size, part);
-    RETURN_IF_ERROR(Exchange(second, Describe(Call::kGatherParts, count)));
+    SumInOrder(type, inputs, world_size_, size / SizeOf(type), Buffer(rank_, second));
+    RETURN_IF_ERROR(Exchange(second, Describe(Call::kGatherParts, count, type)));
     for (int r = 0; r < world_size_; ++r) {
-      memcpy(data + begin_of(r), Floats(r, second), (begin_of(r + 1) - begin_of(r)) * sizeof(float));
+      memcpy(data + begin_of(r), Buffer(r, second), begin_of(r + 1) - begin_of(r));
     }
     return absl::OkStatus();
   }
@@ -125,7 +125,7 @@ class SingleCommunicator : public Communicator {
  public:
   int rank() const override { return 0; }
   int world_size() const override { return 1; }
-  absl::Status AllReduceSum(float* data, int64_t count) override { return absl::OkStatus(); }
+  absl::Status AllReduceSum(void* data, int64_t count, DataType type) override { return absl::OkStatus(); }
   absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
     if (bytes > 0) memmove(out, in, bytes);
     return absl::OkStatus();

@@ -124,14 +124,29 @@ absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
   for (int r = 0; r < header_->world_size; ++r) {
     const ShmRank& peer = header_->ranks[r];
     if (r == rank_ || Reached(peer.stamp.load(std::memory_order_acquire), round)) continue;
-    if (watches_[r] != nullptr && !watches_[r]->Alive()) {
-      return absl::UnavailableError(absl::StrCat("rank ", r, " (pid ", peer.pid, ") died"));
-    }
-    // Its last stamp comes before it leaves, so look at that again after the flag.
-    if (peer.left.load(std::memory_order_seq_cst) != 0 &&
-        !Reached(peer.stamp.load(std::memory_order_seq_cst), round)) {
-      return absl::UnavailableError(absl::StrCat("rank ", r, " (pid ", peer.pid, ") left the group"));
-    }
+    const absl::Status status = CheckPeer(r);
+    // Its last stamp comes before it dies or leaves, so look at that again.
+    if (!status.ok() && !Reached(peer.stamp.load(std::memory_order_seq_cst), round)) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmWaiter::Health() const {
+  if (header_->aborted.load(std::memory_order_acquire) != 0) return AbortStatus();
+  for (int r = 0; r < header_->world_size; ++r) {
+    if (r == rank_) continue;
+    if (absl::Status status = CheckPeer(r); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmWaiter::CheckPeer(int rank) const {
+  const ShmRank& peer = header_->ranks[rank];
+  if (watches_[rank] != nullptr && !watches_[rank]->Alive()) {
+    return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") died"));
+  }
+  if (peer.left.load(std::memory_order_seq_cst) != 0) {
+    return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") left the group"));
   }
   return absl::OkStatus();
 }

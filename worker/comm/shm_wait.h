@@ -14,7 +14,7 @@
 
 namespace somnus {
 
-// Used by one thread, except Abort. Borrows the header.
+// Used by one thread, except Abort and Health. Borrows the header.
 class ShmWaiter {
  public:
   ShmWaiter(ShmHeader* header, int rank, absl::Duration spin_time, absl::Duration timeout);
@@ -27,12 +27,15 @@ class ShmWaiter {
   absl::Status AwaitAll(uint32_t round, uint64_t call);
   // Ends the waiting of every rank, now and in future.
   void Abort(const std::string& reason);
+  // Aborted, or Unavailable once a rank has died or left; whether any round waits for it or not.
+  absl::Status Health() const;
 
  private:
   absl::Status AwaitRank(int rank, uint32_t round);
   bool Spin(const ShmRank& peer, uint32_t round) const;
   absl::Status Sleep(int rank, uint32_t round);
   absl::Status CheckGroup(uint32_t round) const;
+  absl::Status CheckPeer(int rank) const;
   absl::Status AbortStatus() const;
   void WakeEverybody();
 
