@@ -7,17 +7,17 @@
 namespace somnus {
 
 Activations Activations::Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards,
-                               DataType act, int64_t max_tokens) {
+                               DataType act, DataType sum, int64_t max_tokens) {
   const int64_t head_cols = shards.heads.size() * config.head_dim;
   const int64_t qkv_cols = (shards.heads.size() + 2 * shards.kv_heads.size()) * config.head_dim;
   const int64_t up_cols = (config.architecture == Architecture::kOpt ? 1 : 2) * shards.mlp.size();
   Activations a;
   a.residual = carver->TakeMatrix(DataType::kF32, max_tokens, config.hidden_size);
-  a.delta = carver->TakeMatrix(DataType::kF32, max_tokens, config.hidden_size);
+  a.delta = carver->TakeMatrix(sum, max_tokens, config.hidden_size);
   a.normed = carver->TakeMatrix(act, max_tokens, config.hidden_size);
-  a.qkv = carver->TakeMatrix(DataType::kF32, max_tokens, qkv_cols);
+  a.qkv = carver->TakeMatrix(sum, max_tokens, qkv_cols);
   a.heads = carver->TakeMatrix(act, max_tokens, head_cols);
-  a.up = carver->TakeMatrix(DataType::kF32, max_tokens, up_cols);
+  a.up = carver->TakeMatrix(sum, max_tokens, up_cols);
   a.mlp = carver->TakeMatrix(act, max_tokens, shards.mlp.size());
   if (config.architecture == Architecture::kOpt && !config.norm_before) {
     a.residual2 = carver->TakeMatrix(DataType::kF32, max_tokens, config.hidden_size);
@@ -36,18 +36,16 @@ std::unique_ptr<DecoderModel> DecoderModel::Create(const ModelContext* context) 
 
 absl::Status DecoderModel::AllReduce(const TensorView& x) {
   if (c_.communicator->world_size() == 1) return absl::OkStatus();
-  RETURN_IF_ERROR(c_.device->Synchronize());
-  return c_.communicator->AllReduceSum(static_cast<float*>(x.data), x.rows * x.cols);
+  if (!c_.communicator->stream_ordered()) RETURN_IF_ERROR(c_.device->Synchronize());
+  return c_.communicator->AllReduceSum(x.data, x.rows * x.cols, x.dtype);
 }
 
-absl::Status DecoderModel::RowParallel(const StepInput& input, const TensorView& x, const LinearWeight& w,
-                                       const float* bias, const TensorView& y) {
+absl::Status DecoderModel::RowParallel(const TensorView& x, const LinearWeight& w, const float* bias,
+                                       const TensorView& y) {
   if (w.k > 0) {
     Linear(*c_.device, x, w, bias, y);
   } else {
-    // This rank has no columns and adds nothing: an embedding over an empty vocabulary is the op that writes
-    // zeros.
-    Embedding(*c_.device, input.token_ids, {nullptr, w.dtype, 0, y.cols}, 0, 0, y);
+    FillZero(*c_.device, y);  // this rank has no columns
   }
   return AllReduce(y);
 }
@@ -72,7 +70,7 @@ absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, cons
     PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, scale, input.batch, c_.kv_cache[layer],
                    heads);
   }
-  return RowParallel(input, heads, w.out, w.out_bias, delta);
+  return RowParallel(heads, w.out, w.out_bias, delta);
 }
 
 }  // namespace somnus
