@@ -1,6 +1,6 @@
 #pragma once
-// A matrix product by the vendor's library: cuBLASLt on the device (gemm_cublaslt.h), plain loops in the emulator.
-// Used by the device's own thread.
+// A matrix product by the vendor's library: cuBLASLt on the device (gemm_cublaslt.h), plain loops in the
+// emulator. Used by the device's own thread.
 
 #include <cstdint>
 #include <memory>
@@ -15,11 +15,11 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 // y[rows, n] = x[rows, k] * w[n, k]^T + bias, sums in f32 (true f32 for f32 operands: no TF32), rounded once.
 struct GemmCall {
-  TensorView x;              // act
-  LinearWeight w;            // act; rows are contiguous
+  TensorView x;                // act
+  LinearWeight w;              // act; rows are contiguous
   const void* bias = nullptr;  // [n] of y's type, or nullptr; 16-byte aligned
-  TensorView y;              // act or f32
-  char* workspace = nullptr;  // device memory, 256-byte aligned
+  TensorView y;                // act or f32
+  char* workspace = nullptr;   // device memory, 256-byte aligned
   int64_t workspace_bytes = 0;
 };
 
@@ -33,13 +33,13 @@ class Gemm {
   virtual int64_t WorkspaceBytes() const = 0;
 
   // Queues the product on the device's stream. Unimplemented when the library has no way to do it (an odd
-  // alignment, say): then nothing is queued. The first call of a shape takes some 100 us of host time, later ones a
-  // few; calls may be captured in a graph.
+  // alignment, say): then nothing is queued. The first call of a shape takes some 100 us of host time, later
+  // ones a few; calls may be captured in a graph.
   virtual absl::Status Run(CudaDevice& device, const GemmCall& call) = 0;
 
-  // Measures the library's ways for the shape that all `calls` share and keeps the fastest for it and its neighbours
-  // (see BucketRows). Several calls with different weights keep the measurement out of the L2 cache. Writes to every
-  // y; waits for the device; not during a capture.
+  // Measures the library's ways for the shape that all `calls` share and keeps the fastest for it and its
+  // neighbours (see BucketRows). Several calls with different weights keep the measurement out of the L2
+  // cache. Writes to every y; waits for the device; not during a capture.
   virtual absl::Status Tune(CudaDevice& device, absl::Span<const GemmCall> calls) = 0;
 };
 

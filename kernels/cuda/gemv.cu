@@ -1,15 +1,16 @@
-// Linear for 1 to 16 rows: bound by reading the weights once, n * k * size bytes; x and y are small beside them.
+// Linear for 1 to 16 rows: bound by reading the weights once, n * k * size bytes; x and y are small beside
+// them.
 //
-// bf16 and f16 go to the tensor cores even for one row: as registers hold them, 16 bytes of a weight's row are the B
-// operands of two mma (16 rows of x by 8 columns of y by 16 of k) with no conversion, where plain arithmetic would
-// unpack and multiply 8 values for each row of x. Within a line of k, lane t of a quad takes 8 neighbouring elements,
-// and x's elements sit in the same lanes; that is not the order of k in the fragments' layout, but the same order for
-// both operands, and a sum does not care.
+// bf16 and f16 go to the tensor cores even for one row: as registers hold them, 16 bytes of a weight's row
+// are the B operands of two mma (16 rows of x by 8 columns of y by 16 of k) with no conversion, where plain
+// arithmetic would unpack and multiply 8 values for each row of x. Within a line of k, lane t of a quad takes
+// 8 neighbouring elements, and x's elements sit in the same lanes; that is not the order of k in the
+// fragments' layout, but the same order for both operands, and a sum does not care.
 //
 // Bytes in flight: 8 loads of 16 bytes a thread, 4 KiB a warp, 32 KiB a block; 2 or 3 blocks fit on a
-// multiprocessor. At 3.35 TB/s and about 700 ns the memory wants some 18 KiB in flight per multiprocessor at the
-// least, and two or three times that to be insensitive to gaps. Weights go past the first-level cache (no_allocate),
-// so that x stays in it.
+// multiprocessor. At 3.35 TB/s and about 700 ns the memory wants some 18 KiB in flight per multiprocessor at
+// the least, and two or three times that to be insensitive to gaps. Weights go past the first-level cache
+// (no_allocate), so that x stays in it.
 
 #include <cstdint>
 #include <type_traits>
@@ -44,8 +45,8 @@ struct GemvShared {
 template <int kTiles>
 constexpr int kLinesInFlight = 4 / kTiles;
 
-// A thread's places in x and w. Rows and columns beyond the last are read as the last one and never stored; rows of x
-// beyond the last half-mma are zeros, as is k beyond the end.
+// A thread's places in x and w. Rows and columns beyond the last are read as the last one and never stored;
+// rows of x beyond the last half-mma are zeros, as is k beyond the end.
 template <typename T, int kTiles, int kHalves>
 struct GemvOperands {
   static constexpr int kLines = kLinesInFlight<kTiles>;
@@ -80,7 +81,7 @@ struct GemvOperands {
         const int at = (line + i * kGemvWarps) * kGemvLine + part * 32;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          w_part[i][part][tile] = kWhole || at < k_left ? LdGlobalStream16(w[tile] + at) : uint4{0, 0, 0, 0};
+          w_part[i][part][tile] = kWhole || at < k_left ? LdGlobalEarly16(w[tile] + at) : uint4{0, 0, 0, 0};
         }
       }
     }
@@ -96,7 +97,8 @@ struct GemvOperands {
         uint4 a[2] = {};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
-          if (has_row[half] && (kWhole || at < k_left)) a[half] = *reinterpret_cast<const uint4*>(x[half] + at);
+          if (has_row[half] && (kWhole || at < k_left))
+            a[half] = *reinterpret_cast<const uint4*>(x[half] + at);
         }
         const uint32_t low[4] = {a[0].x, a[1].x, a[0].y, a[1].y};
         const uint32_t high[4] = {a[0].z, a[1].z, a[0].w, a[1].w};
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(GemvArgs args) 
   const int k_left = args.k - lane % 4 * 8;  // this lane's vectors start below it
   const int lines = (args.k + kGemvLine - 1) / kGemvLine, whole = args.k / kGemvLine;
   float sums[kTiles][4] = {};
-  // The weights do not depend on the kernels before this one: their loads may start while those still run.
+  // The kernels before this one do not write weights: their loads may start while those still run.
   int line = warp;
   bool waited = false;
   for (; line < lines; line += kStep) {
@@ -166,12 +168,12 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(GemvArgs args) 
     }
     waited = true;
   }
-  if (!waited) GridDependencyWait();
+  GridDependencyLaunch();
   StoreSums<Out, kTiles, kHalves>(args, sums);
 }
 
-// f32: a warp makes one column of y, its lanes share out k and add up in a fixed tree. True f32 (the tensor cores
-// have none); 4 loads of 16 bytes a thread in flight, x from the first-level cache.
+// f32: a warp makes one column of y, its lanes share out k and add up in a fixed tree. True f32 (the tensor
+// cores have none); 4 loads of 16 bytes a thread in flight, x from the first-level cache.
 template <int kRows>
 __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) {
   constexpr int kUnroll = 4;
@@ -215,7 +217,10 @@ template <typename T, typename Out, int kTiles, int kHalves>
 void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) {
   static_assert(sizeof(GemvShared<kTiles, kHalves>) == kGemvWarps * kTiles * kHalves * 64 * sizeof(float));
   Launch(device,
-         {dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)), plan.shared_bytes},
+         {.grid = dim3(static_cast<unsigned>(plan.blocks)),
+          .block = dim3(static_cast<unsigned>(plan.threads)),
+          .shared_bytes = plan.shared_bytes,
+          .overlaps_previous = true},
          GemvKernel<T, Out, kTiles, kHalves>, args);
 }
 
@@ -227,20 +232,33 @@ void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) 
 }
 
 void LaunchGemvF32(CudaDevice& device, const GemvF32Plan& plan, const GemvArgs& args) {
-  const LaunchConfig config{dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)), 0};
+  const LaunchConfig config{.grid = dim3(static_cast<unsigned>(plan.blocks)),
+                            .block = dim3(static_cast<unsigned>(plan.threads))};
   switch (plan.rows) {
-    case 1: return Launch(device, config, GemvF32Kernel<1>, args);
-    case 2: return Launch(device, config, GemvF32Kernel<2>, args);
-    case 4: return Launch(device, config, GemvF32Kernel<4>, args);
-    default: return Launch(device, config, GemvF32Kernel<8>, args);
+    case 1:
+      return Launch(device, config, GemvF32Kernel<1>, args);
+    case 2:
+      return Launch(device, config, GemvF32Kernel<2>, args);
+    case 4:
+      return Launch(device, config, GemvF32Kernel<4>, args);
+    default:
+      return Launch(device, config, GemvF32Kernel<8>, args);
   }
 }
 
 }  // namespace
 
-void RunGemv(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y) {
-  const GemvArgs args{x.data,   w.data,   bias, y.data, x.stride, y.stride, static_cast<int32_t>(x.rows),
-                      static_cast<int32_t>(w.n), static_cast<int32_t>(w.k)};
+void RunGemv(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
+             const TensorView& y) {
+  const GemvArgs args{x.data,
+                      w.data,
+                      bias,
+                      y.data,
+                      x.stride,
+                      y.stride,
+                      static_cast<int32_t>(x.rows),
+                      static_cast<int32_t>(w.n),
+                      static_cast<int32_t>(w.k)};
   if (w.dtype == DataType::kF32) return LaunchGemvF32(device, PlanGemvF32(x.rows, w.n), args);
   const GemvPlan plan = PlanGemv(device.chip().num_sms, x.rows, w.n, w.k);
   DispatchAct(w.dtype, [&](auto tag) {

@@ -7,8 +7,8 @@
 
 namespace somnus {
 
-// kGemv: our kernels for few rows, bound by reading the weights once. kGemm: the library. kPlain: our slow kernel for
-// whatever the others cannot do.
+// kGemv: our kernels for few rows, bound by reading the weights once. kGemm: the library. kPlain: our slow
+// kernel for whatever the others cannot do.
 enum class LinearRoute { kNothing, kGemv, kGemm, kPlain };
 
 struct LinearShape {
@@ -24,13 +24,13 @@ struct LinearShape {
 inline constexpr int64_t kMaxGemvRows = 16;
 inline constexpr int64_t kMaxGemvRowsF32 = 8;
 
-// By the shape alone, so that a captured graph and an eager step go the same way. Not measured yet: up to 16 rows the
-// weights' bytes are the floor and our kernel reads them once, at any n.
+// By the shape alone, so that a captured graph and an eager step go the same way. Not measured yet: up to 16
+// rows the weights' bytes are the floor and our kernel reads them once, at any n.
 LinearRoute RouteLinear(const LinearShape& shape);
 
-// A block of kGemvWarps warps makes 8 * tiles columns of y, for all rows: the warps share out k, and add their sums
-// up in the order of the warps at the end. Nothing is split over blocks: with n of 576 there are 72 blocks that keep
-// 32 KiB in flight each, which is what the memory needs to run at full speed.
+// A block of kGemvWarps warps makes 8 * tiles columns of y, for all rows: the warps share out k, and add
+// their sums up in the order of the warps at the end. Nothing is split over blocks: with n of 576 there are
+// 72 blocks that keep 32 KiB in flight each, which is what the memory needs to run at full speed.
 inline constexpr int kGemvWarps = 8;
 // Columns of y that one mma makes.
 inline constexpr int kGemvTile = 8;

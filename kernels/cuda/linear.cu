@@ -12,7 +12,6 @@
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/types.h"
 #include "kernels/cuda/weight_uploader.h"
-#include "proto/check.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
@@ -45,10 +44,10 @@ __device__ void LoadPlainTile(const T* from, int64_t stride, int64_t rows, int64
   }
 }
 
-// y = x * w^T + bias for every shape and alignment, element by element: what neither the library nor the GEMV takes
-// (odd k with few users, k of 0). Reads x n/32 times and w rows/32 times; bound by its scalar loads.
+// y = x * w^T + bias for every shape and alignment, element by element: what neither the library nor the GEMV
+// takes (odd k with few users, k of 0). Reads x n/32 times and w rows/32 times; bound by its scalar loads.
 template <typename T, typename Out>
-__global__ void __launch_bounds__(kPlainThreads) PlainLinearKernel(PlainArgs args) {
+__global__ void __launch_bounds__(kPlainThreads, 4) PlainLinearKernel(PlainArgs args) {
   auto& shared = SharedStorage<PlainShared>();
   const int64_t first_n = static_cast<int64_t>(blockIdx.x) * kPlainTile;
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kPlainTile;
@@ -90,18 +89,22 @@ __global__ void __launch_bounds__(kBiasThreads) ConvertBiasKernel(const float* b
   if (i < n) out[i] = FromFloat<T>(bias[i]);
 }
 
-unsigned CeilBlocks(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+unsigned CeilBlocks(int64_t n, int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
 
 // Of a grid's y dimension.
 constexpr int64_t kMaxPlainRows = int64_t{65535} * kPlainTile;
 
-void RunPlain(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y) {
+void RunPlain(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
+              const TensorView& y) {
   DispatchAct(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for (int64_t row = 0; row < x.rows; row += kMaxPlainRows) {
       const int64_t rows = std::min(kMaxPlainRows, x.rows - row);
-      const LaunchConfig config{dim3(CeilBlocks(w.n, kPlainTile), CeilBlocks(rows, kPlainTile)), dim3(kPlainThreads),
-                                sizeof(PlainShared)};
+      const LaunchConfig config{.grid = dim3(CeilBlocks(w.n, kPlainTile), CeilBlocks(rows, kPlainTile)),
+                                .block = dim3(kPlainThreads),
+                                .shared_bytes = sizeof(PlainShared)};
       PlainArgs args{x.row<T>(row), w.data, bias, nullptr, rows, w.n, w.k, x.stride, y.stride};
       if (y.dtype == DataType::kF32) {
         args.y = y.row<float>(row);
@@ -122,8 +125,8 @@ int64_t RoundUpWorkspace(int64_t bytes) {
 // Bytes in front of the library's workspace for a bias that must be converted first.
 int64_t BiasBytes(DataType y, int64_t n) { return y == DataType::kF32 ? 0 : RoundUpWorkspace(n * SizeOf(y)); }
 
-// By the library. Its epilogue adds a bias of y's type alone, in f32 before the one rounding: an f32 bias of a bf16
-// sum is rounded to bf16 first, as the weights were (exact for checkpoints of that type).
+// By the library. Its epilogue adds a bias of y's type alone, in f32 before the one rounding: an f32 bias of
+// a bf16 sum is rounded to bf16 first, as the weights were (exact for checkpoints of that type).
 absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
                      const TensorView& y) {
   GemmCall call{.x = x,
@@ -134,8 +137,8 @@ absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight
                 .workspace_bytes = device.workspace_bytes()};
   const int64_t bias_bytes = bias == nullptr ? 0 : BiasBytes(y.dtype, w.n);
   if (bias_bytes > 0) {
-    SOMNUS_CHECK(bias_bytes <= call.workspace_bytes) << "the workspace has no room for a bias";
-    const LaunchConfig config{dim3(CeilBlocks(w.n, kBiasThreads)), dim3(kBiasThreads), 0};
+    if (bias_bytes > call.workspace_bytes) return absl::InternalError("the workspace has no room for a bias");
+    const LaunchConfig config{.grid = dim3(CeilBlocks(w.n, kBiasThreads)), .block = dim3(kBiasThreads)};
     if (y.dtype == DataType::kBF16) {
       Launch(device, config, ConvertBiasKernel<bf16>, bias, reinterpret_cast<bf16*>(call.workspace), w.n);
     } else {
@@ -159,7 +162,8 @@ LinearShape ShapeOf(const TensorView& x, const LinearWeight& w) {
 
 }  // namespace
 
-void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y) {
+void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
+            const TensorView& y) {
   CudaDevice& cuda = AsCuda(device);
   switch (RouteLinear(ShapeOf(x, w))) {
     case LinearRoute::kNothing:
@@ -177,11 +181,14 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
 }
 
 int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {
-  return BiasBytes(DataType::kBF16, std::max(limits.max_n, limits.vocab_size)) + device.gemm().WorkspaceBytes();
+  return BiasBytes(DataType::kBF16, std::max(limits.max_n, limits.vocab_size)) +
+         device.gemm().WorkspaceBytes();
 }
 
 // Plain rows: the library, the GEMV and the embedding read them as they are.
-int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) { return n * k * SizeOf(dtype); }
+int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) {
+  return n * k * SizeOf(dtype);
+}
 
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows) {

@@ -53,7 +53,8 @@ WeightUploader::~WeightUploader() {
   }
 }
 
-void WeightUploader::UploadRows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows) {
+void WeightUploader::UploadRows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
+                                const float* rows) {
   const int64_t bytes = SizeOf(weight.dtype);
   Send(static_cast<char*>(weight.data) + row_begin * weight.k * bytes, num_rows * weight.k, bytes,
        [&](char* staging, int64_t begin, int64_t count) {
@@ -135,7 +136,8 @@ std::unique_ptr<WeightUploader::Slot> WeightUploader::MakeSlot() {
 absl::Status WeightUploader::Wait() {
   absl::MutexLock lock(&mutex_);
   if (!used_) return absl::OkStatus();
-  // Slots that are being filled belong to uploads that have not returned; their streams are waited for all the same.
+  // Slots that are being filled belong to uploads that have not returned; their streams are waited for all
+  // the same.
   for (const auto& slot : slots_) {
     const cudaError_t error = cudaStreamSynchronize(slot->stream);
     if (error != cudaSuccess) Record(error, "waiting for the copies of weights");

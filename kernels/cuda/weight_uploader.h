@@ -1,6 +1,6 @@
 #pragma once
-// Copies weights to the device from several loader threads at once, through pinned staging memory of bounded size and
-// streams of its own: the conversion of one piece overlaps with the copies of others.
+// Copies weights to the device from several loader threads at once, through pinned staging memory of bounded
+// size and streams of its own: the conversion of one piece overlaps with the copies of others.
 //
 // Every method may be called from any thread.
 
@@ -29,15 +29,15 @@ class WeightUploader {
   WeightUploader(const WeightUploader&) = delete;
   WeightUploader& operator=(const WeightUploader&) = delete;
 
-  // Rows [row_begin, row_begin + num_rows) of the weight from f32 `rows` (host), rounded to nearest even. `rows` is
-  // free again when the call returns; the weight is whole after Wait(). Errors come from Wait().
+  // Rows [row_begin, row_begin + num_rows) of the weight from f32 `rows` (host), rounded to nearest even.
+  // `rows` is free again when the call returns; the weight is whole after Wait(). Errors come from Wait().
   void UploadRows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows);
 
   // The same for bytes that are already what the device shall hold.
   void UploadBytes(void* device_data, const void* host_data, int64_t bytes);
 
-  // Until all uploads that had returned before are done; the first error since the last call. Cheap when there were
-  // none.
+  // Until all uploads that had returned before are done; the first error since the last call. Cheap when
+  // there were none.
   absl::Status Wait();
 
  private:
@@ -60,8 +60,8 @@ class WeightUploader {
   const int device_index_;
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mutex_);  // All of them.
-  std::deque<Slot*> free_ ABSL_GUARDED_BY(mutex_);                    // Written by nobody; the oldest copy first.
-  bool used_ ABSL_GUARDED_BY(mutex_) = false;                         // Since the last Wait().
+  std::deque<Slot*> free_ ABSL_GUARDED_BY(mutex_);  // Written by nobody; the oldest copy first.
+  bool used_ ABSL_GUARDED_BY(mutex_) = false;       // Since the last Wait().
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
 };
 
