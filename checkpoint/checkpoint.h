@@ -5,7 +5,8 @@
 // it lives; TensorInfo::data points into the maps. Thread safety: immutable after Open; all const methods are
 // thread safe. Errors: NotFound (no such file), InvalidArgument (damaged or contradictory: names file, tensor
 // or key, and reason), Unimplemented (valid, but an architecture, type or rope that this version does not
-// know). A damaged file never crashes: every length, offset and shape is checked against the file before use.
+// know), DataLoss (a file that was cut, or could not be read, while it was in use). A damaged file never
+// crashes: every length, offset and shape is checked against the file before use.
 
 #include <cstdint>
 #include <memory>
@@ -20,6 +21,8 @@
 
 namespace somnus {
 
+class MappedFile;
+
 // One stored tensor. Row-major; shape in Hugging Face's order ([out_features, in_features] for a linear
 // layer), also for GGUF, whose reversed dims are turned around by the reader.
 struct TensorInfo {
@@ -33,13 +36,16 @@ struct TensorInfo {
   // halves are interleaved on disk (row 2j + i holds Hugging Face's row i * head_dim / 2 + j). ReadRows
   // undoes it; `data` has it.
   int32_t permuted_head_dim = 0;
+  const MappedFile* source =
+      nullptr;  // the map that `data` points into; ReadRows asks it whether it is still whole
 };
 
 class Checkpoint {
  public:
-  // `path`: a directory with config.json, or a .gguf file. Reads headers only, touches no tensor data.
-  // GGUF tensors appear under their Hugging Face names. Every tensor that config() calls for is there, in the
-  // right shape; others may be there too.
+  // `path`: a directory with config.json, or a .gguf file (of several, the first: NAME-00001-of-00003.gguf).
+  // Reads headers only; of the tensors' data only a head that is stored beside an embedding that it should be
+  // tied to. GGUF tensors appear under their Hugging Face names. Every tensor that config() calls for is
+  // there, in the right shape; others may be there too.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
   virtual ~Checkpoint() = default;
 
@@ -54,7 +60,8 @@ class Checkpoint {
 
   // Converts rows [row_begin, row_end), columns [col_begin, col_end) of a 1-D or 2-D tensor to fp32,
   // row-major and dense, into `out`. A 1-D tensor of n elements is one column of n rows. InvalidArgument when
-  // out of range. For quantized types col_begin and col_end need not be multiples of the block size.
+  // out of range, DataLoss when the file has lost its data. For quantized types col_begin and col_end need
+  // not be multiples of the block size.
   virtual absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
                                 int64_t col_begin, int64_t col_end, float* out) const = 0;
 };

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "checkpoint/gguf_file.h"
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/mapped_checkpoint.h"
@@ -14,13 +13,20 @@ namespace {
 
 class GgufCheckpoint final : public MappedCheckpoint {
  public:
-  GgufCheckpoint(ModelConfig config, TensorTable tensors, GgufFile gguf)
-      : MappedCheckpoint(std::move(config), std::move(tensors)), gguf_(std::move(gguf)) {}
+  GgufCheckpoint(ModelConfig config, TensorTable tensors, GgufFile gguf, std::unique_ptr<MappedFile> file)
+      : MappedCheckpoint(std::move(config), std::move(tensors)),
+        file_(std::move(file)),
+        gguf_(std::move(gguf)) {}
 
-  absl::StatusOr<TokenizerData> ReadTokenizer() const override { return ReadGgufTokenizer(gguf_); }
+  absl::StatusOr<TokenizerData> ReadTokenizer() const override {
+    absl::StatusOr<TokenizerData> data = ReadGgufTokenizer(gguf_);
+    RETURN_IF_ERROR(file_->CheckWhole());
+    return data;
+  }
 
  private:
-  GgufFile gguf_;  // its views point into the map that the base keeps
+  std::unique_ptr<MappedFile> file_;
+  GgufFile gguf_;  // its views point into file_
 };
 
 // llama.cpp stores the q and k rows of its llama architecture in the pairing order of its rotary embedding.
@@ -37,16 +43,19 @@ void MarkPermuted(const ModelConfig& config, TensorTable* tensors) {
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path) {
   ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
-  ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::Parse(*file));
+  absl::StatusOr<GgufFile> gguf = GgufFile::Parse(*file);
+  RETURN_IF_ERROR(file->CheckWhole());
+  RETURN_IF_ERROR(gguf.status());
   TensorTable tensors;
-  RETURN_IF_ERROR(AddGgufTensors(gguf, *file, &tensors));
-  ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(gguf, tensors));
+  RETURN_IF_ERROR(AddGgufTensors(*gguf, *file, &tensors));
+  ASSIGN_OR_RETURN(const std::string name, AddGgufSplits(path, *gguf, &tensors));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(*gguf, tensors));
+  RETURN_IF_ERROR(file->CheckWhole());
   RETURN_IF_ERROR(CheckTensors(config, tensors));
   MarkPermuted(config, &tensors);
-  config.name = std::string(absl::StripSuffix(file->name(), ".gguf"));
-  tensors.Keep(std::move(file));
-  return std::unique_ptr<Checkpoint>(
-      std::make_unique<GgufCheckpoint>(std::move(config), std::move(tensors), std::move(gguf)));
+  config.name = name;
+  return std::unique_ptr<Checkpoint>(std::make_unique<GgufCheckpoint>(std::move(config), std::move(tensors),
+                                                                      *std::move(gguf), std::move(file)));
 }
 
 }  // namespace somnus

@@ -214,8 +214,9 @@ absl::Status AddGgufTensors(const GgufFile& gguf, const MappedFile& file, Tensor
       tensors->AddUnsupported(name, gguf.name(), absl::StrCat("number ", tensor.ggml_type, " of ggml"));
       continue;
     }
-    RETURN_IF_ERROR(tensors->Add(
-        {name, *tensor.type, tensor.shape, file.data() + tensor.offset, tensor.bytes, gguf.name()}));
+    TensorInfo info{name, *tensor.type, tensor.shape, file.data() + tensor.offset, tensor.bytes, gguf.name()};
+    info.source = &file;
+    RETURN_IF_ERROR(tensors->Add(std::move(info)));
   }
   return absl::OkStatus();
 }

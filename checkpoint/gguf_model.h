@@ -1,5 +1,5 @@
 #pragma once
-// What a GGUF file's metadata means: configuration, tensor names, tokenizer.
+// What a GGUF file's metadata means: configuration, tensor names, further files, tokenizer.
 
 #include <string>
 
@@ -17,6 +17,11 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const TensorTab
 
 // Fills the table with the file's tensors under Hugging Face's names.
 absl::Status AddGgufTensors(const GgufFile& gguf, const MappedFile& file, TensorTable* tensors);
+
+// Adds the tensors of the other files of a model that `first`, at `path`, is the first part of; a file that
+// is whole by itself has none. Answers the model's name: the file's, without extension and part number.
+absl::StatusOr<std::string> AddGgufSplits(const std::string& path, const GgufFile& first,
+                                          TensorTable* tensors);
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; names that mean nothing here stay as
 // they are.

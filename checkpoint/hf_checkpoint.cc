@@ -1,6 +1,7 @@
 // A Hugging Face directory: config.json, safetensors, tokenizer files.
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -25,6 +26,15 @@ class HfCheckpoint final : public MappedCheckpoint {
   std::string directory_;
 };
 
+// transformers does not tie what is stored apart and differs, whatever the configuration says.
+bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_name) {
+  const TensorInfo* embedding = tensors.Find(embedding_name);
+  const TensorInfo* head = tensors.Find("lm_head.weight");
+  if (embedding == nullptr || head == nullptr) return false;
+  return head->type != embedding->type || head->shape != embedding->shape ||
+         std::memcmp(head->data, embedding->data, head->bytes) != 0;
+}
+
 // The last part of the path, also of "." and "models/x/..".
 std::string DirectoryName(const std::string& directory) {
   std::unique_ptr<char, decltype(&std::free)> real(realpath(directory.c_str(), nullptr), &std::free);
@@ -38,13 +48,12 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& 
   config.name = DirectoryName(directory);
   TensorTable tensors;
   RETURN_IF_ERROR(ReadSafetensorsDirectory(directory, &tensors));
+  const std::string embedding = config.architecture == Architecture::kOpt
+                                    ? "model.decoder.embed_tokens.weight"
+                                    : "model.embed_tokens.weight";
+  if (config.tie_word_embeddings && StoredHeadDiffers(tensors, embedding)) config.tie_word_embeddings = false;
   RETURN_IF_ERROR(CheckTensors(config, tensors));
-  if (!config.stored_type_given) {
-    const bool opt = config.architecture == Architecture::kOpt;
-    const TensorInfo* embedding =
-        tensors.Find(opt ? "model.decoder.embed_tokens.weight" : "model.embed_tokens.weight");
-    config.stored_type = embedding->type;
-  }
+  if (!config.stored_type_given) config.stored_type = tensors.Find(embedding)->type;
   return std::unique_ptr<Checkpoint>(
       std::make_unique<HfCheckpoint>(std::move(config), std::move(tensors), directory));
 }

@@ -17,31 +17,90 @@ using nlohmann::json;
 constexpr char kConfig[] = "config.json";
 constexpr char kGeneration[] = "generation_config.json";
 
-// What the families differ in, beside the shared decoder keys.
+// Where a family keeps the width of its attention window, if it has one.
+enum class Window { kNone, kAlways, kBySwitch };
+
+// What the families differ in, beside the shared decoder keys. The defaults are those of the configuration
+// classes in `transformers`: they hold for a key that is not in the file.
 struct Family {
-  const char* name;  // in "architectures"
+  const char* model_type;
+  const char*
+      name;  // in "architectures": the name with "ForCausalLM", or with "Model" for one saved without a head
   Architecture architecture;
-  bool qkv_bias;      // always on (Qwen2)
-  bool bias_by_flag;  // attention_bias decides for q, k, v and o
-  bool mlp_bias_by_flag;
-  bool qk_norm;
-  int32_t default_positions;
-  double default_theta;
+  bool qkv_bias = false;      // always on (Qwen2)
+  bool bias_by_flag = false;  // attention_bias decides for q, k, v and o
+  bool mlp_bias_by_flag = false;
+  bool qk_norm = false;
+  Window window = Window::kNone;
+  int32_t default_positions = 2048;
+  int32_t default_kv_heads = 0;  // 0: as many as heads
+  int32_t default_head_dim = 0;  // 0: hidden_size / heads
+  int32_t default_bos = -1, default_eos = -1, default_pad = -1;
 };
 
 constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", Architecture::kLlama, false, true, true, false, 2048, 1e4},
-    {"MistralForCausalLM", Architecture::kLlama, false, false, false, false, 131072, 1e4},
-    {"Qwen2ForCausalLM", Architecture::kQwen2, true, false, false, false, 32768, 1e4},
-    {"Qwen3ForCausalLM", Architecture::kQwen3, false, true, false, true, 32768, 1e4},
+    {.model_type = "llama",
+     .name = "Llama",
+     .architecture = Architecture::kLlama,
+     .bias_by_flag = true,
+     .mlp_bias_by_flag = true,
+     .default_bos = 1,
+     .default_eos = 2},
+    {.model_type = "mistral",
+     .name = "Mistral",
+     .architecture = Architecture::kLlama,
+     .window = Window::kAlways,
+     .default_positions = 131072,
+     .default_kv_heads = 8,
+     .default_bos = 1,
+     .default_eos = 2},
+    {.model_type = "qwen2",
+     .name = "Qwen2",
+     .architecture = Architecture::kQwen2,
+     .qkv_bias = true,
+     .window = Window::kBySwitch,
+     .default_positions = 32768,
+     .default_kv_heads = 32},
+    {.model_type = "qwen3",
+     .name = "Qwen3",
+     .architecture = Architecture::kQwen3,
+     .bias_by_flag = true,
+     .qk_norm = true,
+     .window = Window::kBySwitch,
+     .default_positions = 32768,
+     .default_kv_heads = 32,
+     .default_head_dim = 128},
+    {.model_type = "opt",
+     .name = "OPT",
+     .architecture = Architecture::kOpt,
+     .default_bos = 2,
+     .default_eos = 2,
+     .default_pad = 1},
 };
+constexpr int64_t kDefaultWindow = 4096;             // of every family that has windows
+constexpr int32_t kDefaultFullAttentionLayers = 28;  // max_window_layers
 
-absl::StatusOr<std::string> ReadArchitecture(const json& config) {
+// "architectures" names the family; old and hand-written files have only model_type.
+absl::StatusOr<const Family*> FindFamily(const json& config, JsonFields* fields) {
   const auto it = config.find("architectures");
-  if (it != config.end() && it->is_array() && it->size() == 1 && it->front().is_string()) {
-    return it->front().get<std::string>();
+  if (it == config.end() || it->is_null()) {
+    const std::string type = fields->String("model_type", "");
+    RETURN_IF_ERROR(fields->status());
+    if (type.empty()) return fields->Bad("architectures", "missing, and so is model_type");
+    for (const Family& family : kFamilies) {
+      if (type == family.model_type) return &family;
+    }
+    return fields->Unsupported("model_type", type);
   }
-  return absl::InvalidArgumentError(absl::StrCat(kConfig, ": architectures: not a list of one name"));
+  if (!it->is_array() || it->size() != 1 || !it->front().is_string()) {
+    return fields->Bad("architectures", "not a list of one name");
+  }
+  const std::string name = it->front().get<std::string>();
+  for (const Family& family : kFamilies) {
+    if (name == absl::StrCat(family.name, "ForCausalLM") || name == absl::StrCat(family.name, "Model"))
+      return &family;
+  }
+  return fields->Unsupported("architectures", name);
 }
 
 std::optional<Activation> ActivationOf(const std::string& name) {
@@ -64,15 +123,20 @@ void ReadActivation(JsonFields* fields, const char* key, const char* otherwise, 
   config->activation = *activation;
 }
 
-void ReadLlama3Rope(JsonFields* rope, int64_t outer_original, RopeConfig* out) {
+constexpr int64_t kMaxPositions = int64_t{1} << 40;
+
+// `outer_original`: the original context as the file's outermost level gives it, which goes before; 0: it
+// does not.
+void ReadLlama3Rope(JsonFields* rope, int64_t outer_original, int64_t max_positions, RopeConfig* out) {
+  constexpr char kOriginal[] = "original_max_position_embeddings";
   out->type = RopeConfig::Type::kLlama3;
+  for (const char* key : {"low_freq_factor", "high_freq_factor"}) {
+    if (!rope->Has(key)) rope->Note(rope->Bad(key, "missing"));
+  }
   out->low_freq_factor = rope->Double("low_freq_factor", 1.0);
   out->high_freq_factor = rope->Double("high_freq_factor", 4.0);
-  out->original_max_position_embeddings =
-      rope->Int("original_max_position_embeddings", outer_original, 1, int64_t{1} << 40);
-  if (out->original_max_position_embeddings <= 0) {
-    rope->Note(rope->Bad("original_max_position_embeddings", "missing"));
-  }
+  const int64_t inner_original = rope->Int(kOriginal, max_positions, 1, kMaxPositions);
+  out->original_max_position_embeddings = outer_original > 0 ? outer_original : inner_original;
   if (out->low_freq_factor <= 0 || out->high_freq_factor <= out->low_freq_factor) {
     rope->Note(rope->Bad("high_freq_factor", "not above low_freq_factor"));
   }
@@ -80,10 +144,11 @@ void ReadLlama3Rope(JsonFields* rope, int64_t outer_original, RopeConfig* out) {
 
 // rope_scaling (with rope_theta beside it) and transformers 5's rope_parameters (with rope_theta inside) say
 // the same.
-absl::Status ReadRope(JsonFields* fields, double default_theta, RopeConfig* out) {
-  const char* key = fields->Has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const int64_t outer_original = fields->Int("original_max_position_embeddings", 0, 1, int64_t{1} << 40);
-  const double outer_theta = fields->Double("rope_theta", default_theta);
+absl::Status ReadRope(JsonFields* fields, int64_t max_positions, RopeConfig* out) {
+  // Where both are there, transformers takes rope_scaling, unless that is empty.
+  const char* key = fields->Object("rope_scaling").empty() ? "rope_parameters" : "rope_scaling";
+  const int64_t outer_original = fields->Int("original_max_position_embeddings", 0, 1, kMaxPositions);
+  const double outer_theta = fields->Double("rope_theta", 1e4);
   JsonFields rope(fields->file(), fields->Object(key), absl::StrCat(key, "."));
   RETURN_IF_ERROR(fields->status());
   for (const char* layered : {"full_attention", "sliding_attention"}) {
@@ -94,13 +159,15 @@ absl::Status ReadRope(JsonFields* fields, double default_theta, RopeConfig* out)
   const char* type_key = rope.Has("rope_type") ? "rope_type" : "type";
   const std::string type = rope.String(type_key, "default");
   out->factor = rope.Double("factor", 1.0);
+  if (type != "default" && !rope.Has("factor")) rope.Note(rope.Bad("factor", "missing"));
   if (out->factor <= 0) rope.Note(rope.Bad("factor", "not above zero"));
   if (type == "linear") {
     out->type = RopeConfig::Type::kLinear;
   } else if (type == "llama3") {
-    ReadLlama3Rope(&rope, outer_original, out);
-  } else if (type == "default") {
-    out->factor = 1.0;
+    ReadLlama3Rope(&rope, outer_original, max_positions, out);
+  } else if (type == "default" || type == "dynamic") {
+    out->factor =
+        1.0;  // "dynamic" changes the base beyond max_position_embeddings only, and nothing is served there
   } else {
     return rope.Unsupported(type_key, type);
   }
@@ -119,36 +186,50 @@ void ReadStoredType(JsonFields* fields, std::optional<StorageType>* type) {
   if (name == "bfloat16") *type = StorageType::kBF16;
 }
 
-absl::Status CheckFullAttention(const JsonFields& fields, const json& config, const ModelConfig& model) {
-  JsonFields f = fields;
+absl::Status CheckFullAttention(const Family& family, const json& config, JsonFields* f,
+                                const ModelConfig& model) {
   const auto layers = config.find("layer_types");
-  if (layers != config.end() && layers->is_array()) {
+  const bool typed = layers != config.end() && layers->is_array();
+  if (typed) {
     for (const json& layer : *layers) {
       if (layer.is_string() && layer.get<std::string>() == "full_attention") continue;
-      return f.Unsupported("layer_types", "anything but full_attention");
+      return f->Unsupported("layer_types", "anything but full_attention");
     }
   }
-  // Qwen carries a window that use_sliding_window switches off; for Mistral the window alone decides.
-  const bool used = f.Bool("use_sliding_window", model.architecture == Architecture::kLlama);
-  const int64_t window = f.Int("sliding_window", 0, 0, int64_t{1} << 40);
-  const int64_t full_layers = f.Int("max_window_layers", 0, 0, int64_t{1} << 31);
-  const bool reaches = model.architecture == Architecture::kLlama || full_layers < model.num_layers;
-  RETURN_IF_ERROR(f.status());
-  if (used && reaches && window > 0 && window < model.max_position_embeddings) {
-    return f.Unsupported("sliding_window", absl::StrCat("a window of ", window));
+  // For Mistral the window alone decides; Qwen carries one that use_sliding_window switches on, for the
+  // layers from max_window_layers on unless layer_types says which. A key that is there with null means "no
+  // window".
+  const int64_t window =
+      config.contains("sliding_window") ? f->Int("sliding_window", 0, 0, kMaxPositions) : kDefaultWindow;
+  const bool switched_on = f->Bool("use_sliding_window", false);
+  const int64_t full_layers = f->Int("max_window_layers", kDefaultFullAttentionLayers, 0, int64_t{1} << 31);
+  RETURN_IF_ERROR(f->status());
+  const bool used = family.window == Window::kAlways || (family.window == Window::kBySwitch && switched_on &&
+                                                         !typed && full_layers < model.num_layers);
+  if (used && window > 0 && window < model.max_position_embeddings) {
+    return f->Unsupported("sliding_window", absl::StrCat("a window of ", window));
   }
   return absl::OkStatus();
 }
 
-void ReadCommon(JsonFields* fields, ModelConfig* model) {
+// A token id; a missing key has the family's default, null is "none".
+int32_t ReadTokenId(const json& config, const char* key, int32_t otherwise, JsonFields* fields) {
+  if (!config.contains(key)) return otherwise;
+  const std::vector<int32_t> ids = fields->Ids(key);
+  return ids.empty() ? -1 : ids[0];
+}
+
+void ReadCommon(const Family& family, const json& config, JsonFields* fields, ModelConfig* model) {
+  model->architecture = family.architecture;
   model->vocab_size = fields->Size("vocab_size");
   model->hidden_size = fields->Size("hidden_size");
   model->num_layers = fields->Size("num_hidden_layers");
   model->num_heads = fields->Size("num_attention_heads");
-  const std::vector<int32_t> bos = fields->Ids("bos_token_id"), pad = fields->Ids("pad_token_id");
-  if (!bos.empty()) model->bos_token_id = bos[0];
-  if (!pad.empty()) model->pad_token_id = pad[0];
+  model->bos_token_id = ReadTokenId(config, "bos_token_id", family.default_bos, fields);
+  model->pad_token_id = ReadTokenId(config, "pad_token_id", family.default_pad, fields);
   model->eos_token_ids = fields->Ids("eos_token_id");
+  if (!config.contains("eos_token_id") && family.default_eos >= 0)
+    model->eos_token_ids = {family.default_eos};
 }
 
 absl::Status CheckHeads(const JsonFields& fields, const ModelConfig& model) {
@@ -161,15 +242,19 @@ absl::Status CheckHeads(const JsonFields& fields, const ModelConfig& model) {
 }
 
 absl::Status ReadDecoder(const Family& family, const json& config, JsonFields* fields, ModelConfig* model) {
-  model->architecture = family.architecture;
-  ReadCommon(fields, model);
+  ReadCommon(family, config, fields, model);
   model->intermediate_size = fields->Size("intermediate_size");
-  model->num_kv_heads = fields->Size("num_key_value_heads", model->num_heads);
-  if (!fields->Has("head_dim") && model->hidden_size % model->num_heads != 0) {
+  const bool default_kv_heads = family.default_kv_heads > 0 && !config.contains("num_key_value_heads");
+  model->num_kv_heads =
+      fields->Size("num_key_value_heads", default_kv_heads ? family.default_kv_heads : model->num_heads);
+  int32_t head_dim = config.contains("head_dim") ? 0 : family.default_head_dim;
+  if (head_dim == 0) head_dim = std::max(1, model->hidden_size / model->num_heads);
+  if (!fields->Has("head_dim") && family.default_head_dim == 0 &&
+      model->hidden_size % model->num_heads != 0) {
     fields->Note(
         fields->Bad("num_attention_heads", "does not divide hidden_size, and head_dim is not given"));
   }
-  model->head_dim = fields->Size("head_dim", std::max(1, model->hidden_size / model->num_heads));
+  model->head_dim = fields->Size("head_dim", head_dim);
   model->max_position_embeddings = fields->Size("max_position_embeddings", family.default_positions);
   model->norm_eps = fields->Double("rms_norm_eps", 1e-6);
   model->tie_word_embeddings = fields->Bool("tie_word_embeddings", false);
@@ -182,13 +267,12 @@ absl::Status ReadDecoder(const Family& family, const json& config, JsonFields* f
   ReadActivation(fields, "hidden_act", "silu", /*gated=*/true, model);
   RETURN_IF_ERROR(fields->status());
   RETURN_IF_ERROR(CheckHeads(*fields, *model));
-  RETURN_IF_ERROR(CheckFullAttention(*fields, config, *model));
-  return ReadRope(fields, family.default_theta, &model->rope);
+  RETURN_IF_ERROR(CheckFullAttention(family, config, fields, *model));
+  return ReadRope(fields, model->max_position_embeddings, &model->rope);
 }
 
-absl::Status ReadOpt(JsonFields* fields, ModelConfig* model) {
-  model->architecture = Architecture::kOpt;
-  ReadCommon(fields, model);
+absl::Status ReadOpt(const Family& family, const json& config, JsonFields* fields, ModelConfig* model) {
+  ReadCommon(family, config, fields, model);
   model->intermediate_size = fields->Size("ffn_dim");
   model->num_kv_heads = model->num_heads;
   model->max_position_embeddings = fields->Size("max_position_embeddings", 2048);
@@ -199,8 +283,7 @@ absl::Status ReadOpt(JsonFields* fields, ModelConfig* model) {
   model->position_offset = 2;
   model->norm_eps = 1e-5;  // torch.nn.LayerNorm's default; OPT has no key for it
   model->rope.type = RopeConfig::Type::kNone;
-  model->attention_qkv_bias = model->attention_out_bias = model->mlp_bias = true;
-  if (!fields->Bool("enable_bias", true)) fields->Note(fields->Unsupported("enable_bias", "false"));
+  model->attention_qkv_bias = model->attention_out_bias = model->mlp_bias = fields->Bool("enable_bias", true);
   if (!fields->Bool("layer_norm_elementwise_affine", true)) {
     fields->Note(fields->Unsupported("layer_norm_elementwise_affine", "false"));
   }
@@ -214,15 +297,12 @@ absl::Status ReadOpt(JsonFields* fields, ModelConfig* model) {
 }
 
 absl::Status ReadModel(const json& config, JsonFields* fields, ModelConfig* model) {
-  ASSIGN_OR_RETURN(const std::string architecture, ReadArchitecture(config));
+  ASSIGN_OR_RETURN(const Family* family, FindFamily(config, fields));
   if (fields->Has("quantization_config")) {
     return fields->Unsupported("quantization_config", "a quantized Hugging Face checkpoint");
   }
-  if (architecture == "OPTForCausalLM") return ReadOpt(fields, model);
-  for (const Family& family : kFamilies) {
-    if (architecture == family.name) return ReadDecoder(family, config, fields, model);
-  }
-  return fields->Unsupported("architectures", architecture);
+  return family->architecture == Architecture::kOpt ? ReadOpt(*family, config, fields, model)
+                                                    : ReadDecoder(*family, config, fields, model);
 }
 
 absl::Status ReadGeneration(absl::string_view text, ModelConfig* model) {
@@ -300,7 +380,12 @@ absl::StatusOr<ModelConfig> ReadHfConfig(const std::string& directory) {
   if (generation.ok() && (*generation)->size() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(kGeneration, ": empty"));
   }
-  return ParseHfConfig((*config)->text(), generation.ok() ? (*generation)->text() : absl::string_view());
+  auto model =
+      ParseHfConfig((*config)->text(), generation.ok() ? (*generation)->text() : absl::string_view());
+  for (const auto* file : {&config, &generation}) {
+    if (file->ok()) RETURN_IF_ERROR((**file)->CheckWhole());
+  }
+  return model;
 }
 
 }  // namespace somnus

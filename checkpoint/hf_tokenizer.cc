@@ -45,6 +45,8 @@ absl::Status ReadVocabAndMerges(const std::string& directory, TokenizerData* dat
   ASSIGN_OR_RETURN(const auto merges, OpenLimited(directory + "/merges.txt", kMaxTokenizerBytes));
   RETURN_IF_ERROR(ParseVocabJson((*vocab)->name(), (*vocab)->text(), data));
   RETURN_IF_ERROR(ParseMergesText(merges->name(), merges->text(), data));
+  RETURN_IF_ERROR((*vocab)->CheckWhole());
+  RETURN_IF_ERROR(merges->CheckWhole());
   PreTokenizerStep step;
   step.kind = PreTokenizerStep::Kind::kByteLevel;
   data->pre_tokenizer = {step};
@@ -75,7 +77,9 @@ absl::Status ReadOptional(const std::string& path, const Parse& parse) {
   auto file = OpenLimited(path, kMaxTemplateBytes);
   if (absl::IsNotFound(file.status())) return absl::OkStatus();
   RETURN_IF_ERROR(file.status());
-  return parse((*file)->name(), (*file)->text());
+  const absl::Status status = parse((*file)->name(), (*file)->text());
+  RETURN_IF_ERROR((*file)->CheckWhole());
+  return status;
 }
 
 // A special token is a string, or an object with "content". `fill_only`: an earlier file has the last word.
@@ -176,7 +180,9 @@ absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory) {
     RETURN_IF_ERROR(ReadVocabAndMerges(directory, &data));
   } else {
     RETURN_IF_ERROR(main.status());
-    RETURN_IF_ERROR(ParseTokenizerJson((*main)->name(), (*main)->text(), &data));
+    const absl::Status status = ParseTokenizerJson((*main)->name(), (*main)->text(), &data);
+    RETURN_IF_ERROR((*main)->CheckWhole());
+    RETURN_IF_ERROR(status);
   }
   auto with = [&data](absl::Status (*parse)(const std::string&, absl::string_view, TokenizerData*)) {
     return

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/json_reader.h"
-#include "checkpoint/mapped_file.h"
 #include "proto/status_macros.h"
 
 namespace somnus {
@@ -23,15 +22,6 @@ absl::StatusOr<json> ParseJsonObject(absl::string_view file, absl::string_view t
   json value = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) return absl::InvalidArgumentError(absl::StrCat(file, ": not a JSON object"));
   return value;
-}
-
-absl::StatusOr<json> ReadJsonObject(const std::string& path, uint64_t max_bytes) {
-  ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
-  if (file->size() > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file->name(), ": ", file->size(), " bytes, more than the limit of ", max_bytes));
-  }
-  return ParseJsonObject(file->name(), file->text());
 }
 
 JsonFields::JsonFields(std::string file, const json& object, std::string prefix)

@@ -16,8 +16,6 @@ namespace somnus {
 // Parses one JSON object. InvalidArgument on a syntax error, on anything but an object, or when nested deeper
 // than JsonReader::kMaxDepth. Never throws.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view file, absl::string_view text);
-// NotFound when there is no such file; InvalidArgument above `max_bytes`.
-absl::StatusOr<nlohmann::json> ReadJsonObject(const std::string& path, uint64_t max_bytes = 16 << 20);
 
 // Typed access to one object of a file. A missing key and null are the same thing: "unset", as in Hugging
 // Face. The first error is kept, and from then on getters return the default. Borrows the object.

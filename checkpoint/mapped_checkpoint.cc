@@ -37,13 +37,15 @@ absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_be
   const int64_t width = col_end - col_begin;
   if (width == cols && tensor.permuted_head_dim == 0) {
     DequantizeRange(tensor.type, tensor.data, row_begin * cols, row_end * cols, out);
-    return absl::OkStatus();
+  } else {
+    for (int64_t row = row_begin; row < row_end; ++row, out += width) {
+      const int64_t begin = StoredRow(tensor, row) * cols + col_begin;
+      DequantizeRange(tensor.type, tensor.data, begin, begin + width, out);
+    }
   }
-  for (int64_t row = row_begin; row < row_end; ++row, out += width) {
-    const int64_t begin = StoredRow(tensor, row) * cols + col_begin;
-    DequantizeRange(tensor.type, tensor.data, begin, begin + width, out);
-  }
-  return absl::OkStatus();
+  const absl::Status whole = tensor.source == nullptr ? absl::OkStatus() : tensor.source->CheckWhole();
+  if (whole.ok()) return whole;
+  return absl::Status(whole.code(), absl::StrCat(whole.message(), ", and tensor ", tensor.name, " with it"));
 }
 
 }  // namespace somnus

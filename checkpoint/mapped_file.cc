@@ -20,11 +20,14 @@ std::string BaseName(absl::string_view path) {
   return std::string(slash == absl::string_view::npos || path.size() == 1 ? path : path.substr(slash + 1));
 }
 
-MappedFile::MappedFile(std::string name, const uint8_t* data, uint64_t size, bool mapped)
-    : name_(std::move(name)), data_(data), size_(size), mapped_(mapped) {}
+MappedFile::MappedFile(std::string name, const uint8_t* data, uint64_t size, int fd)
+    : name_(std::move(name)), data_(data), size_(size), fd_(fd) {}
 
 MappedFile::~MappedFile() {
-  if (mapped_ && size_ > 0) munmap(const_cast<uint8_t*>(data_), size_);
+  guard_.reset();
+  if (fd_ < 0) return;
+  if (size_ > 0) munmap(const_cast<uint8_t*>(data_), size_);
+  close(fd_);
 }
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
@@ -43,12 +46,30 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
     if (map == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat(name, ": cannot map"));
     data = static_cast<const uint8_t*>(map);
   }
-  return std::unique_ptr<MappedFile>(new MappedFile(std::move(name), data, size, /*mapped=*/true));
+  std::move(closer).Cancel();
+  std::unique_ptr<MappedFile> file(new MappedFile(std::move(name), data, size, fd));
+  if (size == 0) return file;
+  file->guard_ = std::make_unique<MapGuard>(data, size);
+  if (file->guard_->watching()) return file;
+  return absl::ResourceExhaustedError(absl::StrCat(file->name(), ": too many files are open"));
 }
 
 std::unique_ptr<MappedFile> MappedFile::Borrow(std::string name, absl::string_view bytes) {
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-  return std::unique_ptr<MappedFile>(new MappedFile(std::move(name), data, bytes.size(), /*mapped=*/false));
+  return std::unique_ptr<MappedFile>(new MappedFile(std::move(name), data, bytes.size(), /*fd=*/-1));
+}
+
+absl::Status MappedFile::CheckWhole() const {
+  if (fd_ < 0) return absl::OkStatus();
+  // The size is asked too: what is cut off within a page reads as zeros without a fault.
+  struct stat info;
+  if (fstat(fd_, &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": cannot stat"));
+  if (static_cast<uint64_t>(info.st_size) < size_) {
+    return absl::DataLossError(absl::StrCat(name_, ": the file was cut to ", info.st_size, " of its ", size_,
+                                            " bytes while it was in use"));
+  }
+  if (guard_ == nullptr || !guard_->lost()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(name_, ": a part of the file could not be read"));
 }
 
 }  // namespace somnus

@@ -7,8 +7,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "checkpoint/map_guard.h"
 
 namespace somnus {
 
@@ -31,13 +33,19 @@ class MappedFile {
   // File name without directories: what error messages may show.
   const std::string& name() const { return name_; }
 
+  // Ok when all that has been read so far was really in the file. One that another process truncates reads as
+  // zeros from there on, so this is asked after reading and before using. DataLoss names the file. Costs a
+  // system call.
+  absl::Status CheckWhole() const;
+
  private:
-  MappedFile(std::string name, const uint8_t* data, uint64_t size, bool mapped);
+  MappedFile(std::string name, const uint8_t* data, uint64_t size, int fd);
 
   std::string name_;
   const uint8_t* data_;
   uint64_t size_;
-  bool mapped_;  // false: borrowed
+  int fd_;  // -1: borrowed
+  std::unique_ptr<MapGuard> guard_;
 };
 
 // The part of `path` after its last slash (trailing slashes ignored).

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/json_reader.h"
@@ -176,9 +177,12 @@ absl::StatusOr<absl::string_view> HeaderText(const MappedFile& file) {
   return file.text().substr(sizeof(length), length);
 }
 
-// OPT checkpoints exist with and without the outermost "model.".
+// Checkpoints that were saved from the bare model, without its head, lack the outermost "model.".
 std::string CanonicalName(const std::string& name) {
-  return name.compare(0, 8, "decoder.") == 0 ? "model." + name : name;
+  for (const char* outer : {"decoder.", "layers.", "embed_tokens.", "norm."}) {
+    if (name.rfind(outer, 0) == 0) return "model." + name;
+  }
+  return name;
 }
 
 absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directory,
@@ -192,14 +196,16 @@ absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directo
   return MappedFile::Open(directory + "/" + shard);
 }
 
-// weight_map, turned around: shard -> names of its tensors.
-using ShardMap = std::map<std::string, absl::flat_hash_set<std::string>>;
+// What weight_map says, and the same turned around.
+struct ShardIndex {
+  absl::flat_hash_map<std::string, std::string> shard_of;  // tensor -> shard
+  std::map<std::string, absl::flat_hash_set<std::string>> shards;
+};
 
-absl::Status ParseIndex(const MappedFile& index, ShardMap* shards) {
+absl::Status ParseIndex(const MappedFile& index, ShardIndex* out) {
   JsonReader json(index.text());
   std::string key, name, shard;
   bool found = false;
-  absl::flat_hash_set<std::string> names;
   json.BeginObject();
   while (json.NextKey(&key)) {
     if (key != "weight_map") {
@@ -210,30 +216,31 @@ absl::Status ParseIndex(const MappedFile& index, ShardMap* shards) {
     json.BeginObject();
     while (json.NextKey(&name)) {
       if (!json.ReadString(&shard)) break;
-      if (!names.insert(name).second) json.Fail("tensor " + name + " twice");
-      (*shards)[shard].insert(name);
+      if (!out->shard_of.emplace(name, shard).second) json.Fail("tensor " + name + " twice");
+      out->shards[shard].insert(name);
     }
   }
   if (json.ok() && !json.AtEnd()) json.Fail("something follows the object");
   if (json.ok() && !found) json.Fail("weight_map is missing");
-  if (json.ok()) return absl::OkStatus();
+  if (json.ok()) return index.CheckWhole();
   return absl::InvalidArgumentError(absl::StrCat(index.name(), ": ", json.error()));
 }
 
 absl::Status ReadShards(const std::string& directory, const MappedFile& index, TensorTable* tensors) {
-  ShardMap shards;
-  RETURN_IF_ERROR(ParseIndex(index, &shards));
-  for (auto& [shard, names] : shards) {
+  ShardIndex map;
+  RETURN_IF_ERROR(ParseIndex(index, &map));
+  for (auto& [shard, left] : map.shards) {
     auto file = OpenShard(directory, shard);
     if (absl::IsNotFound(file.status())) {
       return absl::InvalidArgumentError(absl::StrCat(index.name(), ": shard ", shard, ", which holds tensor ",
-                                                     *names.begin(), ", is missing"));
+                                                     *left.begin(), ", is missing"));
     }
     RETURN_IF_ERROR(file.status());
-    absl::flat_hash_set<std::string> left = names;
-    const auto wanted = [&names = names, &left](const std::string& name) {
+    // A copy of what the index puts into another shard is passed over; what it does not know at all is taken.
+    const auto wanted = [&map, &shard = shard, &left = left](const std::string& name) {
       left.erase(name);
-      return names.contains(name);
+      const auto it = map.shard_of.find(name);
+      return it == map.shard_of.end() || it->second == shard;
     };
     RETURN_IF_ERROR(ReadSafetensors(**file, wanted, tensors));
     if (!left.empty()) {
@@ -265,10 +272,17 @@ absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(co
       tensors->AddUnsupported(name, file.name(), entry.dtype);
       continue;
     }
-    RETURN_IF_ERROR(tensors->Add({name, *dtype->type, entry.shape, data + entry.begin,
-                                  static_cast<uint64_t>(entry.end - entry.begin), file.name()}));
+    TensorInfo tensor{name,
+                      *dtype->type,
+                      entry.shape,
+                      data + entry.begin,
+                      static_cast<uint64_t>(entry.end - entry.begin),
+                      file.name()};
+    tensor.source = &file;
+    RETURN_IF_ERROR(tensors->Add(std::move(tensor)));
   }
-  return CheckTiling(file.name(), std::move(order), data_bytes);
+  RETURN_IF_ERROR(CheckTiling(file.name(), std::move(order), data_bytes));
+  return file.CheckWhole();
 }
 
 absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable* tensors) {
@@ -283,7 +297,9 @@ absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable*
   if (index.ok()) return ReadShards(directory, **index, tensors);
   if (!absl::IsNotFound(index.status())) return index.status();
   return absl::NotFoundError(
-      "neither model.safetensors nor model.safetensors.index.json is in the directory");
+      "neither model.safetensors nor model.safetensors.index.json is in the directory (weights in other "
+      "formats, "
+      "such as pytorch_model.bin, are not read)");
 }
 
 }  // namespace somnus

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -172,6 +173,51 @@ TEST_F(DamagedCheckpoint, ConfigAndTensorsHaveToAgree) {
   ChangeConfig("num_hidden_layers", 2);
   ChangeConfig("attention_bias", true);
   EXPECT_THAT(Error(), HasSubstr("tensor model.layers.0.self_attn.q_proj.bias is missing"));
+}
+
+// What transformers does: a head that is stored although it should be tied counts when it differs.
+TEST_F(DamagedCheckpoint, AStoredHeadBesideATiedEmbedding) {
+  Copy("qwen2");
+  const std::string file = directory_ + "/model.safetensors";
+  const std::string bytes = ReadFile(file);
+  uint64_t length;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  nlohmann::json header = nlohmann::json::parse(bytes.substr(8, length));
+  const std::string data = bytes.substr(8 + length);
+  nlohmann::json embedding = header["model.embed_tokens.weight"];
+  const uint64_t begin = embedding["data_offsets"][0], end = embedding["data_offsets"][1];
+  embedding["data_offsets"] = {data.size(), data.size() + end - begin};
+  header["lm_head.weight"] = embedding;
+  std::string head = data.substr(begin, end - begin);
+  WriteFile(file, SafetensorsFile(header.dump(), data + head));
+  auto checkpoint = Open(directory_);
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_TRUE(checkpoint->config().tie_word_embeddings);
+  head.back() = static_cast<char>(head.back() ^ 1);
+  WriteFile(file, SafetensorsFile(header.dump(), data + head));
+  checkpoint = Open(directory_);
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_FALSE(checkpoint->config().tie_word_embeddings);
+}
+
+TEST_F(DamagedCheckpoint, NamesWithoutTheOutermostModel) {
+  for (const char* name : {"qwen2", "opt"}) {
+    Copy(name);
+    const std::string file = directory_ + "/model.safetensors";
+    std::string bytes = ReadFile(file);
+    const auto before = Open(directory_);
+    ASSERT_NE(before, nullptr);
+    uint64_t length;
+    std::memcpy(&length, bytes.data(), sizeof(length));
+    nlohmann::json header, old = nlohmann::json::parse(bytes.substr(8, length));
+    for (const auto& [key, value] : old.items())
+      header[key.rfind("model.", 0) == 0 ? key.substr(6) : key] = value;
+    WriteFile(file, SafetensorsFile(header.dump(), bytes.substr(8 + length)));
+    const auto after = Open(directory_);
+    ASSERT_NE(after, nullptr);
+    for (const TensorInfo* tensor : before->Tensors())
+      EXPECT_NE(after->Find(tensor->name), nullptr) << tensor->name;
+  }
 }
 
 TEST_F(DamagedCheckpoint, DtypeIsTheTensorsWhereTheConfigIsSilent) {

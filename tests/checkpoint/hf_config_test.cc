@@ -92,8 +92,8 @@ TEST(HfConfig, Opt) {
   EXPECT_TRUE(model.tie_word_embeddings && model.attention_qkv_bias && model.attention_out_bias &&
               model.mlp_bias);
   EXPECT_TRUE(Good(With(Opt(), "do_layer_norm_before", true)).final_norm);
-  EXPECT_THAT(ErrorOf(With(Opt(), "enable_bias", false)),
-              HasSubstr("UNIMPLEMENTED: config.json: enable_bias"));
+  const ModelConfig bare = Good(With(Opt(), "enable_bias", false));
+  EXPECT_FALSE(bare.attention_qkv_bias || bare.attention_out_bias || bare.mlp_bias);
   EXPECT_THAT(ErrorOf(With(Opt(), "num_attention_heads", 5)),
               HasSubstr("num_attention_heads: does not divide"));
 }
@@ -116,15 +116,80 @@ TEST(HfConfig, RopeInBothSpellings) {
       Good(With(Llama(), "rope_scaling", json::parse(R"({"type":"linear","factor":2})")));
   EXPECT_EQ(linear.rope.type, RopeConfig::Type::kLinear);
   EXPECT_EQ(linear.rope.factor, 2.0);
+  const ModelConfig dynamic =
+      Good(With(Llama(), "rope_scaling", json::parse(R"({"type":"dynamic","factor":2})")));
+  EXPECT_EQ(dynamic.rope.type, RopeConfig::Type::kDefault);
+  EXPECT_EQ(dynamic.rope.factor, 1.0);
+}
+
+TEST(HfConfig, WhichRopeGoesBefore) {
+  const json llama3 =
+      json::parse(R"({"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4})");
+  json config = With(Llama(), "rope_parameters", llama3);
+  config["max_position_embeddings"] = 1024;
+  EXPECT_EQ(Good(config).rope.original_max_position_embeddings, 1024);
+  config["rope_parameters"]["original_max_position_embeddings"] = 512;
+  EXPECT_EQ(Good(config).rope.original_max_position_embeddings, 512);
+  config["original_max_position_embeddings"] = 256;
+  EXPECT_EQ(Good(config).rope.original_max_position_embeddings, 256);
+  config["rope_scaling"] = nullptr;
+  config["rope_theta"] = 7e4;
+  EXPECT_EQ(Good(config).rope.theta, 7e4);
+  config["rope_parameters"]["rope_theta"] = 5e4;
+  EXPECT_EQ(Good(config).rope.theta, 5e4);
+  config["rope_scaling"] = json::parse(R"({"type":"linear","factor":3})");
+  EXPECT_EQ(Good(config).rope.type, RopeConfig::Type::kLinear);
+  EXPECT_EQ(Good(config).rope.theta, 7e4);
+}
+
+// The defaults of the configuration classes in `transformers`; null is not the same as missing.
+TEST(HfConfig, MissingKeysHaveTheFamilysDefaults) {
+  auto without = [](json config, const std::vector<const char*>& keys) {
+    for (const char* key : keys) config.erase(key);
+    return config;
+  };
+  json llama =
+      without(Llama(), {"num_key_value_heads", "bos_token_id", "eos_token_id", "max_position_embeddings",
+                        "rms_norm_eps", "hidden_act", "torch_dtype", "tie_word_embeddings"});
+  ModelConfig model = Good(llama);
+  EXPECT_EQ(model.num_kv_heads, 4);
+  EXPECT_EQ(model.bos_token_id, 1);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(2));
+  EXPECT_EQ(model.max_position_embeddings, 2048);
+  EXPECT_EQ(model.norm_eps, 1e-6);
+  EXPECT_FALSE(model.stored_type_given);
+  EXPECT_THAT(Good(With(llama, "eos_token_id", nullptr)).eos_token_ids, ElementsAre());
+  json qwen3 = With(llama, "architectures", {"Qwen3ForCausalLM"});
+  qwen3["num_attention_heads"] = 32;
+  model = Good(qwen3);
+  EXPECT_EQ(model.head_dim, 128);
+  EXPECT_EQ(model.num_kv_heads, 32);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre());
+  EXPECT_EQ(Good(With(qwen3, "head_dim", nullptr)).head_dim, 2);
+  json mistral = With(llama, "architectures", {"MistralForCausalLM"});
+  mistral["num_attention_heads"] = 16;
+  EXPECT_THAT(ErrorOf(mistral), HasSubstr("sliding_window: a window of 4096"));
+  EXPECT_EQ(Good(With(mistral, "sliding_window", nullptr)).num_kv_heads, 8);
+}
+
+TEST(HfConfig, TheFamilyByArchitectureOrByModelType) {
+  json config = Llama();
+  EXPECT_EQ(Good(With(config, "architectures", {"LlamaModel"})).architecture, Architecture::kLlama);
+  config.erase("architectures");
+  EXPECT_THAT(ErrorOf(config), HasSubstr("INVALID_ARGUMENT: config.json: architectures: missing"));
+  EXPECT_EQ(Good(With(config, "model_type", "qwen2")).architecture, Architecture::kQwen2);
+  EXPECT_THAT(ErrorOf(With(config, "model_type", "gpt2")),
+              HasSubstr("UNIMPLEMENTED: config.json: model_type: gpt2 is not supported"));
+  EXPECT_THAT(ErrorOf(With(config, "model_type", 7)), HasSubstr("model_type: not a string"));
 }
 
 TEST(HfConfig, RefusesOtherRopes) {
   auto scaled = [](const char* text) { return With(Llama(), "rope_scaling", json::parse(text)); };
   EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"yarn","factor":4})")),
               HasSubstr("UNIMPLEMENTED: config.json: rope_scaling.rope_type: yarn"));
-  EXPECT_THAT(ErrorOf(scaled(R"({"type":"dynamic","factor":4})")), HasSubstr("rope_scaling.type: dynamic"));
-  EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"llama3","factor":8})")),
-              HasSubstr("original_max_position_embeddings: missing"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"type":"longrope","factor":4})")), HasSubstr("rope_scaling.type: longrope"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"llama3","factor":8})")), HasSubstr("low_freq_factor: missing"));
+  EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"linear"})")), HasSubstr("rope_scaling.factor: missing"));
   EXPECT_THAT(ErrorOf(scaled(R"({"rope_type":"linear","factor":0})")),
               HasSubstr("rope_scaling.factor: not above zero"));
   EXPECT_THAT(ErrorOf(scaled("\"linear\"")),
@@ -143,8 +208,11 @@ TEST(HfConfig, SlidingWindows) {
               HasSubstr("UNIMPLEMENTED: config.json: sliding_window"));
   const json qwen = With(With(Llama(), "architectures", {"Qwen2ForCausalLM"}), "sliding_window", 128);
   EXPECT_EQ(ErrorOf(qwen), "OK");
-  EXPECT_THAT(ErrorOf(With(qwen, "use_sliding_window", true)), HasSubstr("sliding_window"));
+  EXPECT_THAT(ErrorOf(With(With(qwen, "use_sliding_window", true), "max_window_layers", 1)),
+              HasSubstr("sliding_window"));
   EXPECT_EQ(ErrorOf(With(With(qwen, "use_sliding_window", true), "max_window_layers", 2)), "OK");
+  EXPECT_EQ(ErrorOf(With(With(qwen, "use_sliding_window", true), "layer_types", {"full_attention"})), "OK");
+  EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // means nothing to Llama
   EXPECT_THAT(ErrorOf(With(qwen, "layer_types", {"full_attention", "sliding_attention"})),
               HasSubstr("layer_types"));
 }

@@ -155,12 +155,16 @@ class Shards : public ::testing::Test {
 
 TEST_F(Shards, AreReadByTheIndex) {
   Write("one.safetensors", SafetensorsOf({{"a", {2}}, {"unlisted", {1}}}));
-  Write("two.safetensors", SafetensorsOf({{"b", {3}}}));
+  Write("two.safetensors", SafetensorsOf({{"b", {3}}, {"a", {5}}}));
   Write("extra.safetensors", "not looked at");
   Index(R"({"a":"one.safetensors","b":"two.safetensors"})");
   EXPECT_EQ(Read(), "OK");
-  EXPECT_EQ(tensors_.All().size(), 2u);
+  EXPECT_EQ(tensors_.All().size(), 3u);
   EXPECT_EQ(tensors_.Find("b")->file, "two.safetensors");
+  EXPECT_EQ(tensors_.Find("a")->shape, (std::vector<int64_t>{2}));  // where the index says, not the copy
+  EXPECT_EQ(tensors_.Find("unlisted")->file, "one.safetensors");
+  Write("two.safetensors", SafetensorsOf({{"b", {3}}, {"unlisted", {1}}}));
+  EXPECT_THAT(Read(), HasSubstr("two.safetensors: tensor unlisted is there more than once"));
 }
 
 TEST_F(Shards, MissingOrIncompleteOnesAreNamed) {
@@ -190,8 +194,9 @@ TEST_F(Shards, DamagedIndexes) {
 }
 
 TEST_F(Shards, NothingToRead) {
-  EXPECT_EQ(Read(),
-            "NOT_FOUND: neither model.safetensors nor model.safetensors.index.json is in the directory");
+  EXPECT_THAT(
+      Read(),
+      HasSubstr("NOT_FOUND: neither model.safetensors nor model.safetensors.index.json is in the directory"));
   std::filesystem::create_directory(directory_ + "/model.safetensors");
   EXPECT_EQ(Read(), "INVALID_ARGUMENT: model.safetensors: not a regular file");
 }

@@ -50,8 +50,6 @@ class WeightPlanBuilder {
   // The tensor of that name and shape, or nullptr and status_.
   const TensorInfo* Expect(const std::string& name, const std::vector<int64_t>& shape) {
     const TensorInfo* tensor = checkpoint_.Find(name);
-    // Some checkpoints were saved from the bare model, without its outer "model.".
-    if (tensor == nullptr && name.rfind("model.", 0) == 0) tensor = checkpoint_.Find(name.substr(6));
     if (tensor == nullptr) {
       Fail(absl::NotFoundError(
           absl::StrCat("tensor ", name, " of shape ", ShapeText(shape), " is missing in ", config_.name)));

@@ -1,0 +1,77 @@
+// A GGUF model cut into several files, as llama.cpp's gguf-split does: NAME-00001-of-00003.gguf has the
+// metadata and maybe tensors, the others have tensors; each says which part of how many it is.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/gguf_model.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kCount[] = "split.count", kNumber[] = "split.no", kTensors[] = "split.tensors.count";
+constexpr int64_t kMaxSplits = 1000;
+
+std::string SplitSuffix(int64_t number, int64_t count) {
+  return absl::StrFormat("-%05d-of-%05d.gguf", number + 1, count);
+}
+
+// Ok when the file is part `number` (from 0) of `count`.
+absl::Status CheckPart(const GgufFile& gguf, int64_t number, int64_t count) {
+  ASSIGN_OR_RETURN(const int64_t its_number, gguf.Int(kNumber, std::nullopt));
+  ASSIGN_OR_RETURN(const int64_t its_count, gguf.Int(kCount, std::nullopt));
+  if (its_count != count) return gguf.Bad(kCount, absl::StrCat(its_count, ", the first file says ", count));
+  if (its_number != number) {
+    return gguf.Bad(kNumber,
+                    absl::StrCat(its_number, " (counted from 0), but part ", number, " is expected here"));
+  }
+  return absl::OkStatus();
+}
+
+// Answers how many tensors the part has.
+absl::StatusOr<size_t> AddPart(const std::string& path, int64_t number, int64_t count, TensorTable* tensors) {
+  auto file = MappedFile::Open(path);
+  if (absl::IsNotFound(file.status())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(BaseName(path), ": part ", number + 1, " of ", count, " of the model is missing"));
+  }
+  RETURN_IF_ERROR(file.status());
+  const auto gguf = GgufFile::Parse(**file);
+  RETURN_IF_ERROR((*file)->CheckWhole());
+  RETURN_IF_ERROR(gguf.status());
+  RETURN_IF_ERROR(CheckPart(*gguf, number, count));
+  RETURN_IF_ERROR(AddGgufTensors(*gguf, **file, tensors));
+  tensors->Keep(*std::move(file));
+  return gguf->tensors().size();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> AddGgufSplits(const std::string& path, const GgufFile& first,
+                                          TensorTable* tensors) {
+  ASSIGN_OR_RETURN(const int64_t count, first.Int(kCount, 1));
+  if (count == 1) return std::string(absl::StripSuffix(first.name(), ".gguf"));
+  if (count < 1 || count > kMaxSplits) return first.Bad(kCount, absl::StrCat(count, " is out of range"));
+  RETURN_IF_ERROR(CheckPart(first, 0, count));
+  absl::string_view stem = path, name = first.name();
+  const std::string suffix = SplitSuffix(0, count);
+  if (!absl::ConsumeSuffix(&stem, suffix) || !absl::ConsumeSuffix(&name, suffix)) {
+    return first.Bad(kCount, absl::StrCat("the file's name does not end in ", suffix));
+  }
+  auto found = static_cast<int64_t>(first.tensors().size());
+  for (int64_t number = 1; number < count; ++number) {
+    ASSIGN_OR_RETURN(const size_t more,
+                     AddPart(absl::StrCat(stem, SplitSuffix(number, count)), number, count, tensors));
+    found += static_cast<int64_t>(more);
+  }
+  ASSIGN_OR_RETURN(const int64_t expected, first.Int(kTensors, found));
+  if (found != expected) {
+    return first.Bad(kTensors, absl::StrCat(expected, ", but the ", count, " files have ", found));
+  }
+  return std::string(name);
+}
+
+}  // namespace somnus

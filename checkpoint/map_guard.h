@@ -1,0 +1,33 @@
+#pragma once
+// A map of a file whose bytes can go away: another process truncates the file, or the disk fails. The kernel
+// answers the next read of the map with SIGBUS, which ends the process. While a MapGuard watches the map, the
+// rest of it, from the page that could not be read, is replaced by zeros and the map is marked as lost: the
+// reader goes on, and asks lost() before it trusts what it has read.
+//
+// Process-wide: the first guard installs a handler for SIGBUS, which passes on every fault outside guarded
+// maps to the handler that was there before. Thread safe.
+
+#include <cstddef>
+
+namespace somnus {
+
+class MapGuard {
+ public:
+  // Watches [begin, begin + bytes) until destroyed; destroy it before unmapping. watching() is false when
+  // more maps are watched already than there is room for.
+  MapGuard(const void* begin, size_t bytes);
+  ~MapGuard();
+  MapGuard(const MapGuard&) = delete;
+  MapGuard& operator=(const MapGuard&) = delete;
+
+  bool watching() const { return slot_ != nullptr; }
+  bool lost() const;
+
+ private:
+  struct Slot;
+  struct Registry;
+
+  Slot* slot_ = nullptr;
+};
+
+}  // namespace somnus
