@@ -1,0 +1,84 @@
+// PagedAttention on CUDA: chooses kernels. Decodes and chunks on tensor cores, each in one launch; everything that
+// these do not take, plainly.
+
+#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/cuda_ops.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+
+bool IsAligned(const TensorView& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride * SizeOf(view.dtype) % 16 == 0;
+}
+
+// False when tensor cores cannot take it.
+bool TensorCoreAttention(CudaDevice& device, const AttentionShape& shape, const AttentionBatch& batch,
+                         AttentionParams params) {
+  if (batch.num_decodes > 0) {
+    const int64_t bytes = AttentionScratchBytes(AttentionChipOf(device), shape.head_dim);
+    if (device.workspace_bytes() < bytes) {
+      device.Record(absl::InternalError("PagedAttention: the workspace is too small"));
+      return true;
+    }
+    params.num_seqs = static_cast<int>(batch.num_decodes);
+    if (!DecodeAttention(device, shape, params, batch.max_context_len, device.workspace())) return false;
+  }
+  if (batch.num_seqs == batch.num_decodes) return true;
+  params.first_seq = static_cast<int>(batch.num_decodes);
+  params.num_seqs = static_cast<int>(batch.num_seqs - batch.num_decodes);
+  return PrefillAttention(device, shape, params, batch.num_tokens - batch.num_decodes);
+}
+
+}  // namespace
+
+AttentionChip AttentionChipOf(const CudaDevice& device) {
+  const ChipLimits& chip = device.chip();
+  return {.num_sms = chip.num_sms,
+          .max_shared_bytes = chip.max_shared_bytes,
+          .shared_bytes_per_sm = chip.shared_bytes_per_sm};
+}
+
+int64_t AttentionWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {
+  return AttentionScratchBytes(AttentionChipOf(device), limits.head_dim);
+}
+
+void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
+                    float scale, const AttentionBatch& batch, const KvCacheView& cache,
+                    const TensorView& out) {
+  if (batch.num_tokens == 0 || num_heads == 0) return;
+  CudaDevice& cuda = AsCuda(device);
+  const AttentionShape shape{.act = out.dtype,
+                             .cache = cache.dtype,
+                             .num_heads = num_heads,
+                             .num_kv_heads = cache.num_kv_heads,
+                             .head_dim = cache.head_dim,
+                             .block_size = cache.block_size};
+  const bool f8 = cache.dtype == DataType::kF8E4M3;
+  AttentionParams params;
+  params.q = qkv.data;
+  params.q_stride = qkv.stride;
+  params.out = out.data;
+  params.out_stride = out.stride;
+  params.kv_head_of_head = kv_head_of_head;
+  params.num_heads = static_cast<int>(num_heads);
+  params.num_kv_heads = static_cast<int>(cache.num_kv_heads);
+  params.head_dim = static_cast<int>(cache.head_dim);
+  params.block_size = static_cast<int>(cache.block_size);
+  params.scale_log2 = static_cast<float>(static_cast<double>(scale) * kLog2E * (f8 ? cache.k_scale : 1.0f));
+  params.v_scale = f8 ? cache.v_scale : 1.0f;
+  params.cache = cache.data;
+  params.block_tables = batch.block_tables;
+  params.max_blocks_per_seq = batch.max_blocks_per_seq;
+  params.query_start = batch.query_start;
+  params.context_len = batch.context_len;
+  params.positions = batch.positions;
+  params.num_seqs = static_cast<int>(batch.num_seqs);
+  const bool aligned = IsAligned(qkv) && IsAligned(out) && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
+  if (TakesTensorCores(shape) && aligned && TensorCoreAttention(cuda, shape, batch, params)) return;
+  if (PlainAttention(cuda, shape, params, batch.num_tokens)) return;
+  cuda.Record(absl::UnimplementedError("PagedAttention: no kernel takes this type or head_dim"));
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

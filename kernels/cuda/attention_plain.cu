@@ -1,0 +1,142 @@
+// Paged attention for what tensor cores do not take: f32, cache blocks of any size, any head_dim and alignment. Plain
+// f32 arithmetic, a block for each query and head, K and V read by each of them: correct first.
+//
+// The four warps of a block take every fourth run of 32 tokens. A lane scores one token, then the warp adds the
+// weighted values dim by dim; the warps' sums are added at the end.
+
+#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+constexpr int kWarps = 4;
+
+struct alignas(16) PlainShared {
+  float weights[kWarps][32];
+  int64_t tokens[kWarps][32];  // elements at which V of each token begins
+  float max[kWarps];
+  float sum[kWarps];
+  // Then the query [head_dim], then sums [kWarps][head_dim].
+};
+
+// The sequence whose rows contain `row`.
+__device__ inline int SequenceOf(const AttentionParams& p, int row) {
+  int low = 0, high = p.num_seqs - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (p.query_start[middle] <= row) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+__device__ inline float WarpMax(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, ShflXor(x, mask));
+  return x;
+}
+__device__ inline float WarpSum(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += ShflXor(x, mask);
+  return x;
+}
+
+// Folds tokens [begin, begin + 32) below `limit` into a warp's sums.
+template <typename E>
+__device__ void FoldRun(const AttentionParams& p, const int32_t* table, int kv_head, int begin, int limit,
+                        const float* query, PlainShared& shared, float* sums) {
+  const int warp = WarpId(), lane = LaneId(), token = begin + lane;
+  const E* const cache = static_cast<const E*>(p.cache);
+  float score = -INFINITY;
+  if (token < limit) {
+    const int index = token / p.block_size;
+    const int64_t run = (int64_t{table[index]} * p.num_kv_heads + kv_head) * 2;
+    const int64_t at = (run * p.block_size + token % p.block_size) * p.head_dim;
+    shared.tokens[warp][lane] = at + int64_t{p.block_size} * p.head_dim;
+    score = 0;
+    for (int d = 0; d < p.head_dim; ++d) score = fmaf(query[d], ToFloat(cache[at + d]), score);
+    score *= p.scale_log2;
+  }
+  const float old = shared.max[warp], top = fmaxf(old, WarpMax(score));
+  const float base = top == -INFINITY ? 0.0f : top;
+  const float weight = token < limit ? exp2f(score - base) : 0.0f;
+  const float decay = exp2f(old - base), sum = WarpSum(weight);
+  shared.weights[warp][lane] = weight;
+  SyncWarp();
+  const int tokens = min(32, limit - begin);
+  for (int d = lane; d < p.head_dim; d += 32) {
+    float total = sums[d] * decay;
+    for (int i = 0; i < tokens; ++i) {
+      total = fmaf(shared.weights[warp][i], ToFloat(cache[shared.tokens[warp][i] + d]), total);
+    }
+    sums[d] = total;
+  }
+  if (lane == 0) {
+    shared.max[warp] = top;
+    shared.sum[warp] = shared.sum[warp] * decay + sum;
+  }
+  SyncWarp();
+}
+
+template <typename T, typename E>
+__global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
+  PlainShared& shared = SharedStorage<PlainShared>();
+  float* const query = reinterpret_cast<float*>(&shared + 1);
+  const int row = static_cast<int>(blockIdx.x) / p.num_heads, head = static_cast<int>(blockIdx.x) % p.num_heads;
+  const int warp = WarpId(), lane = LaneId(), thread = static_cast<int>(threadIdx.x);
+  const int seq = SequenceOf(p, row);
+  const int limit = p.context_len[seq] > 0 ? p.positions[row] + 1 : 0;
+  const T* const q = static_cast<const T*>(p.q) + row * p.q_stride + int64_t{head} * p.head_dim;
+  for (int d = thread; d < p.head_dim; d += kWarps * 32) query[d] = ToFloat(q[d]);
+  float* const sums = query + (1 + warp) * p.head_dim;
+  for (int d = lane; d < p.head_dim; d += 32) sums[d] = 0;
+  if (lane == 0) {
+    shared.max[warp] = -INFINITY;
+    shared.sum[warp] = 0;
+  }
+  __syncthreads();
+  const int32_t* const table = p.block_tables + seq * p.max_blocks_per_seq;
+  for (int begin = warp * 32; begin < limit; begin += kWarps * 32) {
+    FoldRun<E>(p, table, p.kv_head_of_head[head], begin, limit, query, shared, sums);
+  }
+  __syncthreads();
+  float top = -INFINITY, sum = 0, weight[kWarps];
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) top = fmaxf(top, shared.max[w]);
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    weight[w] = shared.max[w] == -INFINITY ? 0.0f : exp2f(shared.max[w] - top);
+    sum = fmaf(weight[w], shared.sum[w], sum);
+  }
+  T* const out = static_cast<T*>(p.out) + row * p.out_stride + int64_t{head} * p.head_dim;
+  const float scale = limit == 0 ? 0.0f : p.v_scale / sum;
+  for (int d = thread; d < p.head_dim; d += kWarps * 32) {
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total = fmaf(weight[w], query[(1 + w) * p.head_dim + d], total);
+    out[d] = FromFloat<T>(total * scale);
+  }
+}
+
+}  // namespace
+
+bool PlainAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
+                    int64_t num_tokens) {
+  const int64_t shared_bytes =
+      static_cast<int64_t>(sizeof(PlainShared)) + (1 + kWarps) * shape.head_dim * static_cast<int64_t>(sizeof(float));
+  if (shared_bytes > device.chip().max_shared_bytes) return false;
+  const LaunchConfig config{dim3(static_cast<unsigned>(num_tokens * shape.num_heads)), dim3(kWarps * 32),
+                            shared_bytes};
+  return DispatchAct(shape.act, [&](auto act) {
+    using T = typename decltype(act)::type;
+    if (shape.cache == DataType::kF8E4M3) {
+      Launch(device, config, PlainKernel<T, f8e4m3>, params);
+    } else {
+      Launch(device, config, PlainKernel<T, T>, params);
+    }
+  });
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -1,0 +1,90 @@
+#include "kernels/cuda/attention_plan.h"
+
+#include <algorithm>
+
+namespace somnus {
+namespace {
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// What the hardware keeps of a multiprocessor's shared memory for each block.
+constexpr int64_t kReservedShared = 1024;
+
+// Blocks of 128 threads that the registers of the decode kernel allow (attention_decode.cu's launch bounds).
+constexpr int kMaxDecodeBlocksPerSm = 3;
+constexpr int DecodeBlocksByRegisters(int dims) { return dims > 128 ? 1 : kMaxDecodeBlocksPerSm; }
+
+int64_t BlocksByShared(const AttentionChip& chip, int64_t bytes) {
+  return bytes > chip.max_shared_bytes ? 0 : chip.shared_bytes_per_sm / (bytes + kReservedShared);
+}
+
+}  // namespace
+
+int CompiledHeadDim(int64_t head_dim) {
+  for (const int dims : {64, 96, 128, 256}) {
+    if (head_dim <= dims) return dims;
+  }
+  return 0;
+}
+
+bool TakesTensorCores(const AttentionShape& shape) {
+  const bool types = (shape.act == DataType::kBF16 || shape.act == DataType::kF16) &&
+                     (shape.cache == shape.act || shape.cache == DataType::kF8E4M3);
+  return types && shape.head_dim > 0 && shape.head_dim <= kMaxMmaHeadDim &&
+         shape.head_dim * SizeOf(shape.cache) % 16 == 0 && shape.head_dim % 8 == 0 &&
+         shape.block_size % kSubTileTokens == 0;
+}
+
+DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, int64_t num_decodes,
+                      int64_t max_context_len, int64_t header_bytes) {
+  DecodePlan plan;
+  plan.dims = CompiledHeadDim(shape.head_dim);
+  const int64_t element = SizeOf(shape.cache);
+  const int64_t stage = kDecodeWarps * 2 * kSubTileTokens * TilePitch(plan.dims, element);
+  // As many blocks as leave each a ring of three: one to use, two under way. Several blocks hide each other's starts
+  // and ends.
+  for (int blocks = DecodeBlocksByRegisters(plan.dims); blocks > 0 && plan.stages == 0; --blocks) {
+    for (int stages = kMaxStages; stages >= (blocks == 1 ? 2 : 3); --stages) {
+      if (BlocksByShared(chip, header_bytes + stages * stage) < blocks) continue;
+      plan.stages = stages;
+      plan.blocks_per_sm = blocks;
+      plan.shared_bytes = header_bytes + stages * stage;
+      break;
+    }
+  }
+  if (plan.stages == 0) return plan;
+  plan.in_flight_bytes = plan.blocks_per_sm * (plan.stages - 1) * kDecodeTileTokens * 2 * shape.head_dim * element;
+  // Every tile of heads has a head of its own, and there are as many tiles as heads at most.
+  const int64_t units = num_decodes * shape.num_heads * CeilDiv(max_context_len, kDecodeTileTokens);
+  plan.num_blocks =
+      std::clamp<int64_t>(units, 1, static_cast<int64_t>(chip.num_sms) * plan.blocks_per_sm);
+  plan.scratch = {plan.dims, plan.num_blocks};
+  return plan;
+}
+
+PrefillPlan PlanPrefill(const AttentionChip& chip, const AttentionShape& shape, int64_t num_seqs,
+                        int64_t num_tokens, int64_t header_bytes) {
+  PrefillPlan plan;
+  plan.dims = CompiledHeadDim(shape.head_dim);
+  plan.tile_tokens = PrefillTileTokens(plan.dims);
+  const int64_t stage = 2 * plan.tile_tokens * TilePitch(plan.dims, SizeOf(shape.cache));
+  // A third stage lets one barrier a tile do.
+  for (int stages = 3; stages >= 2; --stages) {
+    if (BlocksByShared(chip, header_bytes + stages * stage) < 1) continue;
+    plan.stages = stages;
+    plan.shared_bytes = header_bytes + stages * stage;
+    break;
+  }
+  const int64_t group = CeilDiv(shape.num_heads, std::max<int64_t>(1, shape.num_kv_heads));
+  // The sum over sequences of their tiles, each rounded up.
+  plan.tiles = num_tokens * group / kPrefillRows + num_seqs;
+  return plan;
+}
+
+int64_t AttentionScratchBytes(const AttentionChip& chip, int64_t head_dim) {
+  const int dims = CompiledHeadDim(head_dim);
+  if (dims == 0) return 0;
+  return DecodeScratch{dims, static_cast<int64_t>(chip.num_sms) * kMaxDecodeBlocksPerSm}.bytes();
+}
+
+}  // namespace somnus

@@ -1,0 +1,367 @@
+#pragma once
+// What decode and prefill share: 16 rows of queries of a warp against tiles of K and V in shared memory, on tensor
+// cores (m16n8k16), with the online softmax of FlashAttention-2 (Dao 2023) in powers of two.
+//
+// T: queries and output, bf16 or f16. E: the cache, T or f8e4m3. With an f8e4m3 cache everything is multiplied as
+// f16, in which e4m3 and softmax weights are exact or nearly so, and a row of queries is first scaled by a power of
+// two to fit. Fragments: g = lane / 4 and t = lane % 4; a lane has rows g and g + 8, "row 0 and 1" below.
+
+#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/ptx.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+template <typename E>
+constexpr bool kIsF8 = std::is_same_v<E, f8e4m3>;
+// What is multiplied.
+template <typename E>
+using MmaType = std::conditional_t<kIsF8<E>, f16, E>;
+
+template <typename E, int kDims>
+constexpr int kTilePitch = static_cast<int>(TilePitch(kDims, sizeof(E)));
+
+// Two f8e4m3 in the low bytes to two f16.
+__device__ inline uint32_t WidenF8(uint32_t bits) { return F8x2To<f16>(static_cast<uint16_t>(bits)); }
+
+// ---- Queries
+
+// Queries of this many dims or more wait in shared memory, as fragments: with the sums of the output they would not
+// fit the registers.
+template <int kDims>
+constexpr bool kQueriesShared = kDims > 128;
+template <int kDims>
+constexpr int kQueryBytes = kQueriesShared<kDims> ? kDims / 16 * 32 * 16 : 0;
+
+// 16 rows as the A operand, a fragment for each 16 dims.
+template <int kDims>
+struct QueryTile {
+  uint32_t a[kDims / 16][4];
+  float scale[2];  // of the scores of rows 0 and 1
+};
+
+// Rows 0 and 1 as the A operand; nullptr: zeros. With an f8e4m3 cache a lane's four columns of a step are neighbours,
+// as its four bytes of K are: the order of dims within a step is free as long as both have the same.
+template <typename T, typename E, int kDims>
+__device__ inline void LoadQueries(const T* row0, const T* row1, int head_dim, QueryTile<kDims>& q) {
+  const int t = LaneId() % 4;
+  const T* const rows[2] = {row0, row1};
+#pragma unroll
+  for (int s = 0; s < kDims / 16; ++s) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if constexpr (kIsF8<E>) {
+        const int col = 16 * s + 4 * t;
+        Vec<uint32_t, 2> pair{};
+        if (rows[r] != nullptr && col < head_dim) {
+          pair = LoadVec<uint32_t, 2>(reinterpret_cast<const uint32_t*>(rows[r] + col));
+        }
+        q.a[s][r] = pair[0];
+        q.a[s][2 + r] = pair[1];
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int col = 16 * s + 8 * half + 2 * t;
+          const bool there = rows[r] != nullptr && col < head_dim;
+          q.a[s][2 * half + r] = there ? *reinterpret_cast<const uint32_t*>(rows[r] + col) : 0;
+        }
+      }
+    }
+  }
+}
+
+// bf16 queries to f16: each row divided by a power of two that brings its largest below 2, and its scale multiplied
+// by it.
+template <int kDims>
+__device__ inline void QueriesToF16(QueryTile<kDims>& q) {
+  float largest[2] = {0, 0};
+#pragma unroll
+  for (int s = 0; s < kDims / 16; ++s) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = Unpack2<bf16>(q.a[s][i]);
+      largest[i % 2] = fmaxf(largest[i % 2], fmaxf(fabsf(x.x), fabsf(x.y)));
+    }
+  }
+  float inverse[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    largest[r] = fmaxf(largest[r], ShflXor(largest[r], 1));
+    largest[r] = fmaxf(largest[r], ShflXor(largest[r], 2));
+    // Between 2^-126 and 2^126, so that the inverse is normal too.
+    const uint32_t exponent = min(max(FloatBits(largest[r]) >> 23, 1u), 253u);
+    inverse[r] = FloatOfBits((254u - exponent) << 23);
+    q.scale[r] *= FloatOfBits(exponent << 23);
+  }
+#pragma unroll
+  for (int s = 0; s < kDims / 16; ++s) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = Unpack2<bf16>(q.a[s][i]);
+      q.a[s][i] = Pack2<f16>(x.x * inverse[i % 2], x.y * inverse[i % 2]);
+    }
+  }
+}
+
+// What the products with K read.
+template <int kDims>
+struct QueryOperand {
+  uint32_t a[kQueriesShared<kDims> ? 1 : kDims / 16][4];
+  const Vec<uint32_t, 4>* shared;  // this lane's; 32 from one fragment to the next
+  float scale[2];
+
+  __device__ void Get(int step, uint32_t (&to)[4]) const {
+    Vec<uint32_t, 4> from{};
+    if constexpr (kQueriesShared<kDims>) from = shared[32 * step];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = kQueriesShared<kDims> ? from[i] : a[kQueriesShared<kDims> ? 0 : step][i];
+  }
+};
+
+// The queries of rows 0 and 1. `shared`: kQueryBytes that `sharers` warps with the same rows have in common, of which
+// this is number `own` and writes its part; if there are any bytes, the caller's barrier must follow.
+template <typename T, typename E, int kDims>
+__device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, const T* row1, void* shared,
+                                      int sharers, int own, QueryOperand<kDims>& operand) {
+  QueryTile<kDims> q;
+  q.scale[0] = q.scale[1] = p.scale_log2;
+  LoadQueries<T, E>(row0, row1, p.head_dim, q);
+  if constexpr (kIsF8<E> && std::is_same_v<T, bf16>) QueriesToF16(q);
+  operand.scale[0] = q.scale[0];
+  operand.scale[1] = q.scale[1];
+  auto* const fragments = static_cast<Vec<uint32_t, 4>*>(shared) + LaneId();
+  operand.shared = fragments;
+#pragma unroll
+  for (int step = 0; step < kDims / 16; ++step) {
+    if constexpr (kQueriesShared<kDims>) {
+      if (step % sharers != own) continue;
+      fragments[32 * step] = {q.a[step][0], q.a[step][1], q.a[step][2], q.a[step][3]};
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) operand.a[step][i] = q.a[step][i];
+    }
+  }
+}
+
+// ---- Tiles of K and V: rows of kDims elements, kTilePitch apart.
+
+// Queues the copy of a tile's rows [0, kRows) into `tile` by kThreads threads; rows from `valid` on and columns from
+// head_dim on become zeros. row(i): where row i is in the cache; called for valid rows only. `anywhere`: any address
+// in the cache.
+template <typename E, int kDims, int kRows, int kThreads, typename Row>
+__device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim, const void* anywhere,
+                                const Row& row) {
+  constexpr int kChunks = kDims * static_cast<int>(sizeof(E)) / 16;
+#pragma unroll
+  for (int i = 0; i < (kRows * kChunks + kThreads - 1) / kThreads; ++i) {
+    const int at = thread + i * kThreads;
+    if (kRows * kChunks % kThreads != 0 && at >= kRows * kChunks) break;
+    const int r = at / kChunks, chunk = at % kChunks;
+    const bool there = r < valid && chunk * 16 < head_dim * static_cast<int>(sizeof(E));
+    const char* const from =
+        there ? reinterpret_cast<const char*>(row(r)) + chunk * 16 : static_cast<const char*>(anywhere);
+    CpAsync16(tile + r * kTilePitch<E, kDims> + chunk * 16, from, there);
+  }
+}
+
+// Adds q * k^T for tokens [8 n, 8 n + 16) of the tile to s[n] and s[n + 1], dims [16 step, 16 step + 16).
+template <typename E, int kDims>
+__device__ inline void ScorePair(const uint32_t (&q)[4], const char* k, int n, int step, float (&s0)[4],
+                                 float (&s1)[4]) {
+  const int lane = LaneId();
+  uint32_t r[4];
+  if constexpr (kIsF8<E>) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const char* const from = k + (8 * (n + i) + lane / 4) * kTilePitch<E, kDims> + 16 * step + 4 * (lane % 4);
+      const uint32_t bytes = *reinterpret_cast<const uint32_t*>(from);
+      r[2 * i] = WidenF8(bytes);
+      r[2 * i + 1] = WidenF8(bytes >> 16);
+    }
+  } else {
+    const int row = 8 * n + lane / 16 * 8 + lane % 8;
+    LdMatrixX4(r, k + row * kTilePitch<E, kDims> + 32 * step + lane / 8 % 2 * 16);
+  }
+  Mma16816<MmaType<E>>(s0, q, {r[0], r[1]});
+  Mma16816<MmaType<E>>(s1, q, {r[2], r[3]});
+}
+
+// s = q * k^T, kTokens tokens in fragments of 8.
+template <typename E, int kDims, int kTokens>
+__device__ inline void Scores(const QueryOperand<kDims>& q, const char* k, float (&s)[kTokens / 8][4]) {
+#pragma unroll
+  for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[n][i] = 0;
+  }
+#pragma unroll
+  for (int step = 0; step < kDims / 16; ++step) {
+    uint32_t a[4];
+    q.Get(step, a);
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; n += 2) ScorePair<E, kDims>(a, k, n, step, s[n], s[n + 1]);
+  }
+}
+
+// Which dim column n of fragment f of the output is. With an f8e4m3 cache a lane reads four neighbouring bytes of a
+// token, which serve four fragments.
+template <typename E>
+__device__ constexpr int OutputDim(int f, int n) {
+  return kIsF8<E> ? f / 4 * 32 + 4 * n + f % 4 : 8 * f + n;
+}
+
+// Byte i of a in the low byte, of b in the next.
+__device__ inline uint32_t PairBytes(uint32_t a, uint32_t b, int i) {
+  return (a >> (8 * i) & 0xff) | (b >> (8 * i) & 0xff) << 8;
+}
+
+// o += weights * v for tokens [16 step, 16 step + 16) of the tile.
+template <typename E, int kDims>
+__device__ inline void AddValues(const uint32_t (&weights)[4], const char* v, int step,
+                                 float (&o)[kDims / 8][4]) {
+  const int lane = LaneId();
+  if constexpr (kIsF8<E>) {
+    const char* const from = v + (16 * step + 2 * (lane % 4)) * kTilePitch<E, kDims> + lane / 4 * 4;
+#pragma unroll
+    for (int block = 0; block < kDims / 32; ++block) {
+      uint32_t token[4];  // 2 t, 2 t + 1, 2 t + 8, 2 t + 9
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i % 2 + i / 2 * 8;
+        token[i] = *reinterpret_cast<const uint32_t*>(from + row * kTilePitch<E, kDims> + 32 * block);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        Mma16816<f16>(o[4 * block + i], weights,
+                      {WidenF8(PairBytes(token[0], token[1], i)), WidenF8(PairBytes(token[2], token[3], i))});
+      }
+    }
+  } else {
+    const char* const from = v + (16 * step + lane % 16) * kTilePitch<E, kDims> + lane / 16 * 16;
+#pragma unroll
+    for (int f = 0; f < kDims / 8; f += 2) {
+      uint32_t r[4];
+      LdMatrixX4Trans(r, from + 16 * f);
+      Mma16816<E>(o[f], weights, {r[0], r[1]});
+      Mma16816<E>(o[f + 1], weights, {r[2], r[3]});
+    }
+  }
+}
+
+// ---- Softmax
+
+// Of rows 0 and 1: the running maximum (the same in the four lanes of a row), and this lane's part of the sum of
+// weights.
+struct SoftmaxState {
+  float max[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+};
+
+// Folds a tile in: s = the scores, -inf where a row does not see the token; answers the weights in s and makes o, sum
+// relative to the new maximum.
+template <int kFragments, int kOutputs>
+__device__ inline void FoldScores(float (&s)[kFragments][4], SoftmaxState& state, float (&o)[kOutputs][4]) {
+  float decay[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float top = state.max[r];
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+    top = fmaxf(top, ShflXor(top, 1));
+    top = fmaxf(top, ShflXor(top, 2));
+    // A row that has seen nothing yet.
+    const float base = top == -INFINITY ? 0.0f : top;
+    decay[r] = Exp2Approx(state.max[r] - base);
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+      for (int i = 2 * r; i < 2 * r + 2; ++i) {
+        s[n][i] = Exp2Approx(s[n][i] - base);
+        sum += s[n][i];
+      }
+    }
+    state.sum[r] = state.sum[r] * decay[r] + sum;
+    state.max[r] = top;
+  }
+  // Maxima settle early; most tiles change none.
+  if (!AnySync(decay[0] != 1 || decay[1] != 1)) return;
+#pragma unroll
+  for (int f = 0; f < kOutputs; ++f) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[f][i] *= decay[i / 2];
+  }
+}
+
+// Fragments n and n + 1 of weights (16 tokens) as the A operand.
+template <typename M>
+__device__ inline void WeightOperand(const float (&s0)[4], const float (&s1)[4], uint32_t (&a)[4]) {
+  a[0] = Pack2<M>(s0[0], s0[1]);
+  a[1] = Pack2<M>(s0[2], s0[3]);
+  a[2] = Pack2<M>(s1[0], s1[1]);
+  a[3] = Pack2<M>(s1[2], s1[3]);
+}
+
+// Multiplies scores by the rows' scales and hides from a row what is not below its limit. `token`: of the tile's
+// first score.
+template <bool kMask, int kDims, int kFragments>
+__device__ inline void ScaleAndMask(const QueryOperand<kDims>& q, int token, const int (&limit)[2],
+                                    float (&s)[kFragments][4]) {
+  const int t = LaneId() % 4;
+#pragma unroll
+  for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[n][i] *= q.scale[i / 2];
+      if (kMask && token + 8 * n + 2 * t + i % 2 >= limit[i / 2]) s[n][i] = -INFINITY;
+    }
+  }
+}
+
+// One K/V tile of kTokens tokens: all of the above. `masked`: some row does not see all of it (the same for the
+// warp).
+template <typename E, int kDims, int kTokens>
+__device__ inline void AttendTile(const QueryOperand<kDims>& q, const char* k, const char* v, int token, bool masked,
+                                  const int (&limit)[2], SoftmaxState& state, float (&o)[kDims / 8][4]) {
+  float s[kTokens / 8][4];
+  Scores<E, kDims, kTokens>(q, k, s);
+  if (masked) {
+    ScaleAndMask<true>(q, token, limit, s);
+  } else {
+    ScaleAndMask<false>(q, token, limit, s);
+  }
+  FoldScores(s, state, o);
+#pragma unroll
+  for (int step = 0; step < kTokens / 16; ++step) {
+    uint32_t weights[4];
+    WeightOperand<MmaType<E>>(s[2 * step], s[2 * step + 1], weights);
+    AddValues<E, kDims>(weights, v, step, o);
+  }
+}
+
+// The sum of a row's weights over its four lanes.
+__device__ inline float RowSum(float sum) {
+  sum += ShflXor(sum, 1);
+  return sum + ShflXor(sum, 2);
+}
+
+// ---- Cache and ring
+
+// Waits until at most `stages - 2` of this thread's newest groups are under way.
+__device__ inline void WaitForStage(int stages) {
+  if (stages == 2) {
+    CpAsyncWait<0>();
+  } else if (stages == 3) {
+    CpAsyncWait<1>();
+  } else {
+    CpAsyncWait<2>();
+  }
+}
+
+// Element at which the run of `token` begins: its row of K in KV head `kv_head`; V's is block_size * head_dim further.
+// `block`: the token's cache block.
+__device__ inline int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
+  const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
+  return (run * p.block_size + in_block) * p.head_dim;
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -1,0 +1,147 @@
+#pragma once
+// How blocks of the attention kernels find their work on the device: which heads share a KV head, and which sequence
+// a tile belongs to.
+
+#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/ptx.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+SOMNUS_HD uint32_t LanesBelow(int lane) { return (1u << lane) - 1; }
+
+// ---- Heads
+
+// Heads sorted by KV head, cut into tiles of at most kDecodeRows heads of one KV head. In shared memory.
+struct HeadTiles {
+  int32_t* heads;     // [num_heads]
+  int32_t* kv_heads;  // [num_heads]: of heads[i]
+  int32_t* begins;    // [num_heads]: where each tile begins
+  int num_heads;
+
+  SOMNUS_HD static int64_t Bytes(int64_t num_heads) { return (num_heads * 12 + 15) / 16 * 16; }
+  __device__ HeadTiles(void* memory, int num_heads)
+      : heads(static_cast<int32_t*>(memory)),
+        kv_heads(heads + num_heads),
+        begins(kv_heads + num_heads),
+        num_heads(num_heads) {}
+};
+
+// Fills `tiles` by all threads of the block, the number of them in `num_tiles` (shared). Ends in a barrier.
+template <int kThreads>
+__device__ inline void SortHeads(const int32_t* kv_head_of_head, const HeadTiles& tiles, int& num_tiles) {
+  const int thread = static_cast<int>(threadIdx.x);
+  int32_t* const unsorted = tiles.begins;
+  for (int h = thread; h < tiles.num_heads; h += kThreads) unsorted[h] = kv_head_of_head[h];
+  __syncthreads();
+  for (int h = thread; h < tiles.num_heads; h += kThreads) {
+    const int own = unsorted[h];
+    int rank = 0;
+    for (int i = 0; i < tiles.num_heads; ++i) rank += unsorted[i] < own || (unsorted[i] == own && i < h);
+    tiles.heads[rank] = h;
+    tiles.kv_heads[rank] = own;
+  }
+  __syncthreads();
+  if (thread < 32) {
+    int count = 0, group_begin = 0;
+    for (int base = 0; base < tiles.num_heads; base += 32) {
+      const int i = base + thread;
+      const bool there = i < tiles.num_heads;
+      const bool first = there && (i == 0 || tiles.kv_heads[i] != tiles.kv_heads[i - 1]);
+      const uint32_t up_to_here = Ballot(first) & (LanesBelow(thread) << 1 | 1);
+      const int begin = up_to_here == 0 ? group_begin : base + 31 - CountLeadingZeros(up_to_here);
+      const bool starts = there && (i - begin) % kDecodeRows == 0;
+      const uint32_t all = Ballot(starts);
+      if (starts) tiles.begins[count + PopCount(all & LanesBelow(thread))] = i;
+      count += PopCount(all);
+      group_begin = ShflIdx(begin, 31);
+    }
+    if (thread == 0) num_tiles = count;
+  }
+  __syncthreads();
+}
+
+// The heads of one KV head into `heads` (shared, [num_heads]), in ascending order; how many, into `count`. Ends in a
+// barrier.
+__device__ inline void FindHeads(const AttentionParams& p, int kv_head, int32_t* heads, int& count) {
+  if (threadIdx.x < 32) {
+    const int lane = static_cast<int>(threadIdx.x);
+    int found = 0;
+    for (int base = 0; base < p.num_heads; base += 32) {
+      const int h = base + lane;
+      const bool ours = h < p.num_heads && p.kv_head_of_head[h] == kv_head;
+      const uint32_t all = Ballot(ours);
+      if (ours) heads[found + PopCount(all & LanesBelow(lane))] = h;
+      found += PopCount(all);
+    }
+    if (lane == 0) count = found;
+  }
+  __syncthreads();
+}
+
+// ---- Sequences
+
+template <int kThreads>
+struct ScanShared {
+  int warp_sums[kThreads / 32];
+  int seq;
+  int before;
+};
+
+// The tiles of all sequences, laid end to end: how many, and whose a given one is. Each thread counts a run of
+// sequences; made, and asked, by all threads of the block together.
+template <int kThreads, typename Count>
+class TileScan {
+ public:
+  // count(i): tiles of sequence i.
+  __device__ TileScan(ScanShared<kThreads>& shared, int num_seqs, const Count& count)
+      : shared_(shared), count_(count) {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+    const int per_thread = (num_seqs + kThreads - 1) / kThreads;
+    first_ = min(thread * per_thread, num_seqs);
+    const int last = min(first_ + per_thread, num_seqs);
+    for (int i = first_; i < last; ++i) own_ += count(i);
+    int up_to_here = own_;
+#pragma unroll
+    for (int delta = 1; delta < 32; delta *= 2) {
+      const int other = ShflUp(up_to_here, delta);
+      if (lane >= delta) up_to_here += other;
+    }
+    if (lane == 31) shared.warp_sums[warp] = up_to_here;
+    __syncthreads();
+    before_ = up_to_here - own_;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w < warp) before_ += shared.warp_sums[w];
+      total_ += shared.warp_sums[w];
+    }
+  }
+
+  __device__ int total() const { return total_; }
+
+  // The sequence of `tile`, and how many tiles those before it have. tile < total().
+  __device__ void Find(int tile, int& seq, int& before) {
+    __syncthreads();
+    if (tile >= before_ && tile < before_ + own_) {
+      int i = first_, sum = before_, tiles = count_(i);
+      while (sum + tiles <= tile) {
+        sum += tiles;
+        tiles = count_(++i);
+      }
+      shared_.seq = i;
+      shared_.before = sum;
+    }
+    __syncthreads();
+    seq = shared_.seq;
+    before = shared_.before;
+  }
+
+ private:
+  ScanShared<kThreads>& shared_;
+  const Count& count_;
+  int first_ = 0;
+  int own_ = 0;
+  int before_ = 0;
+  int total_ = 0;
+};
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

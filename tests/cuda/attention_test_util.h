@@ -1,0 +1,351 @@
+#pragma once
+// What attention's tests share: a step over a paged cache in the device's memory, filled by the test (blocks
+// anywhere, NaN wherever no token is), and the CPU's op on the same numbers in f32 as the oracle.
+
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "tests/cuda/rows_test_util.h"
+
+namespace somnus::cuda_test {
+
+struct SequenceSpec {
+  int64_t context;      // 0: padding
+  int64_t queries = 1;  // its last tokens
+};
+
+struct AttentionCase {
+  DataType act = DataType::kBF16;
+  DataType cache = DataType::kBF16;
+  int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64, block_size = 16;
+  std::vector<SequenceSpec> sequences;
+  int64_t num_decodes = 0;
+  std::vector<int32_t> kv_head_of_head;  // empty: spread evenly
+  Layout layout{8, 8};                   // of qkv and out
+  double q_spread = 2;                   // scores' standard deviation is about this
+  uint32_t seed = 1;
+  int64_t max_context_len = 0;  // 0: the longest
+  int64_t num_tokens() const {
+    int64_t sum = 0;
+    for (const SequenceSpec& s : sequences) sum += s.queries;
+    return sum;
+  }
+};
+
+inline std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
+  out << (c.cache == DataType::kF8E4M3 ? "f8 cache, " : "") << NameOf(c.act) << ", " << c.num_heads
+      << " heads on " << c.num_kv_heads << ", dim " << c.head_dim << ", block " << c.block_size
+      << ", contexts";
+  for (const SequenceSpec& s : c.sequences) out << " " << s.context << "/" << s.queries;
+  return out;
+}
+
+inline double F8ToDouble(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  if ((bits & 0x7f) == 0x7f) return NAN;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+
+class AttentionRun {
+ public:
+  static constexpr float kKScale = 0.75f, kVScale = 0.5f;
+
+  explicit AttentionRun(const AttentionCase& c)
+      : c_(c),
+        random_(c.seed),
+        width_((c.num_heads + 2 * c.num_kv_heads) * c.head_dim),
+        qkv_(c.act, c.num_tokens(), width_, c.layout),
+        out_(c.act, c.num_tokens(), c.num_heads * c.head_dim, c.layout) {
+    if (c_.kv_head_of_head.empty()) {
+      for (int64_t h = 0; h < c.num_heads; ++h) {
+        c_.kv_head_of_head.push_back(static_cast<int32_t>(h * c.num_kv_heads / c.num_heads));
+      }
+    }
+    PlaceBlocks();
+    FillQueries();
+    FillCache();
+  }
+
+  const AttentionCase& spec() const { return c_; }
+
+  // The number of sequences, tokens, and what bounds them stay; contexts may change, as between two replays of a
+  // graph.
+  AttentionBatch Batch() {
+    AttentionBatch batch;
+    batch.num_seqs = static_cast<int64_t>(c_.sequences.size());
+    batch.num_tokens = c_.num_tokens();
+    batch.num_decodes = c_.num_decodes;
+    for (const SequenceSpec& s : c_.sequences) {
+      batch.max_query_len = std::max(batch.max_query_len, s.queries);
+      batch.max_context_len = std::max(batch.max_context_len, s.context);
+    }
+    if (c_.max_context_len > 0) batch.max_context_len = c_.max_context_len;
+    batch.query_start = query_start_->data();
+    batch.context_len = context_len_->data();
+    batch.block_tables = tables_->data();
+    batch.max_blocks_per_seq = blocks_per_seq_;
+    batch.positions = positions_->data();
+    return batch;
+  }
+
+  // Queues the op.
+  void Queue(Device& device) {
+    if (kv_map_ == nullptr) kv_map_ = std::make_unique<DeviceArray<int32_t>>(c_.kv_head_of_head);
+    PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(), Scale(), Batch(), CacheView(), out_.view());
+  }
+
+  void Check() {
+    std::vector<std::vector<double>> want = Oracle();
+    int64_t row = 0;
+    for (const SequenceSpec& s : c_.sequences) {
+      for (int64_t q = 0; q < s.queries; ++q, ++row) CheckRow(row, s.context == 0, want[row]);
+    }
+  }
+
+  DeviceMatrix& out() { return out_; }
+  DeviceMatrix& qkv() { return qkv_; }
+  int32_t* context_len() { return context_len_->data(); }
+  std::vector<SequenceSpec>& sequences() { return c_.sequences; }
+
+ private:
+  float Scale() const {
+    const double k_spread = c_.cache == DataType::kF8E4M3 ? kKScale : 1.0;
+    return static_cast<float>(c_.q_spread / std::sqrt(static_cast<double>(c_.head_dim)) / k_spread);
+  }
+  bool f8() const { return c_.cache == DataType::kF8E4M3; }
+
+  KvCacheView CacheView() {
+    return {cache_->as<void>(), c_.cache,   num_blocks_, c_.block_size, c_.num_kv_heads, c_.head_dim,
+            f8() ? kKScale : 1, f8() ? kVScale : 1};
+  }
+
+  // Shuffled blocks from 1 on, some never used; entries behind a sequence's blocks name no block.
+  void PlaceBlocks() {
+    int64_t used = 0;
+    blocks_per_seq_ = 1;
+    for (const SequenceSpec& s : c_.sequences) {
+      const int64_t blocks = (s.context + c_.block_size - 1) / c_.block_size;
+      used += blocks;
+      blocks_per_seq_ = std::max(blocks_per_seq_, blocks + 1);
+    }
+    num_blocks_ = used + 4;
+    std::vector<int32_t> free(num_blocks_ - 1);
+    std::iota(free.begin(), free.end(), 1);
+    std::shuffle(free.begin(), free.end(), random_);
+    std::vector<int32_t> tables(c_.sequences.size() * blocks_per_seq_, std::numeric_limits<int32_t>::max());
+    std::vector<int32_t> starts = {0}, contexts, positions;
+    for (size_t i = 0; i < c_.sequences.size(); ++i) {
+      const SequenceSpec& s = c_.sequences[i];
+      for (int64_t b = 0; b * c_.block_size < s.context; ++b) {
+        tables[i * blocks_per_seq_ + b] = free.back();
+        free.pop_back();
+      }
+      blocks_.emplace_back(tables.begin() + i * blocks_per_seq_, tables.begin() + (i + 1) * blocks_per_seq_);
+      starts.push_back(starts.back() + static_cast<int32_t>(s.queries));
+      contexts.push_back(static_cast<int32_t>(s.context));
+      for (int64_t q = 0; q < s.queries; ++q) {
+        positions.push_back(static_cast<int32_t>(s.context == 0 ? 0 : s.context - s.queries + q));
+      }
+    }
+    tables_ = std::make_unique<DeviceArray<int32_t>>(tables);
+    query_start_ = std::make_unique<DeviceArray<int32_t>>(starts);
+    context_len_ = std::make_unique<DeviceArray<int32_t>>(contexts);
+    positions_ = std::make_unique<DeviceArray<int32_t>>(positions);
+  }
+
+  // K and V of qkv are the cache write's business.
+  void FillQueries() {
+    qkv_.Randomize(c_.seed + 100);
+    for (int64_t t = 0; t < qkv_.rows(); ++t) {
+      for (int64_t col = c_.num_heads * c_.head_dim; col < width_; ++col) qkv_.Set(t, col, NAN);
+    }
+  }
+
+  int64_t CacheIndex(int64_t block, int64_t kv_head, bool v, int64_t in_block, int64_t d) const {
+    return (((block * c_.num_kv_heads + kv_head) * 2 + v) * c_.block_size + in_block) * c_.head_dim + d;
+  }
+
+  // |V| is at most 1.
+  float Draw(bool v) {
+    if (f8()) {
+      const double scale = v ? kVScale : kKScale;
+      while (true) {
+        const uint8_t bits = static_cast<uint8_t>(random_());
+        drawn_f8_ = bits;
+        if (std::fabs(F8ToDouble(bits)) <= 2) return static_cast<float>(F8ToDouble(bits) * scale);
+      }
+    }
+    const float x = v ? std::uniform_real_distribution<float>(-1, 1)(random_)
+                      : std::normal_distribution<float>(0, 1)(random_);
+    return kernel_test::Round(c_.act, x);
+  }
+
+  void FillCache() {
+    const int64_t elements = num_blocks_ * 2 * c_.num_kv_heads * c_.block_size * c_.head_dim;
+    cache_ = std::make_unique<DeviceBuffer>(elements * SizeOf(c_.cache));
+    std::memset(cache_->as<char>(), 0xff, static_cast<size_t>(cache_->bytes()));  // NaN in every type
+    for (size_t i = 0; i < c_.sequences.size(); ++i) {
+      kv_.emplace_back();
+      for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
+        for (int64_t g = 0; g < c_.num_kv_heads; ++g) PutToken(i, p, g);
+      }
+    }
+  }
+
+  void PutToken(size_t sequence, int64_t position, int64_t kv_head) {
+    const int64_t block = blocks_[sequence][position / c_.block_size];
+    for (const bool v : {false, true}) {
+      for (int64_t d = 0; d < c_.head_dim; ++d) {
+        const float x = Draw(v);
+        kv_[sequence].push_back(x);
+        const int64_t at = CacheIndex(block, kv_head, v, position % c_.block_size, d);
+        if (f8()) {
+          cache_->as<uint8_t>()[at] = drawn_f8_;
+        } else if (c_.act == DataType::kF32) {
+          cache_->as<float>()[at] = x;
+        } else {
+          cache_->as<uint16_t>()[at] =
+              c_.act == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
+        }
+      }
+    }
+  }
+
+  // The CPU's op in f32, a sequence at a time.
+  std::vector<std::vector<double>> Oracle() {
+    std::vector<std::vector<double>> rows;
+    int64_t first = 0;
+    for (size_t i = 0; i < c_.sequences.size(); first += c_.sequences[i].queries, ++i) {
+      if (c_.sequences[i].context == 0) {
+        rows.emplace_back();
+      } else {
+        OracleSequence(i, first, rows);
+      }
+    }
+    return rows;
+  }
+
+  void OracleSequence(size_t i, int64_t first_row, std::vector<std::vector<double>>& rows) {
+    constexpr int64_t kBlock = 16;
+    const int64_t context = c_.sequences[i].context, queries = c_.sequences[i].queries;
+    kernel_test::Bench bench(CpuIsa::kBest, 1,
+                             {.max_tokens = context,
+                              .num_heads = c_.num_heads,
+                              .head_dim = c_.head_dim,
+                              .block_size = kBlock,
+                              .max_model_len = context});
+    kernel_test::Matrix qkv(DataType::kF32, context, width_);
+    const int64_t token_floats = 2 * c_.num_kv_heads * c_.head_dim;
+    std::vector<int32_t> positions(context), table;
+    for (int64_t p = 0; p < context; ++p) {
+      positions[p] = static_cast<int32_t>(p);
+      for (int64_t g = 0; g < c_.num_kv_heads; ++g) {
+        const float* from = kv_[i].data() + p * token_floats + 2 * g * c_.head_dim;
+        float* k = qkv.row(p) + (c_.num_heads + g) * c_.head_dim;
+        std::copy_n(from, c_.head_dim, k);
+        std::copy_n(from + c_.head_dim, c_.head_dim, k + c_.num_kv_heads * c_.head_dim);
+      }
+      const int64_t query = p - (context - queries);
+      for (int64_t col = 0; query >= 0 && col < c_.num_heads * c_.head_dim; ++col) {
+        qkv.Set(p, col, qkv_.Get(first_row + query, col));
+      }
+    }
+    const int64_t blocks = (context + kBlock - 1) / kBlock;
+    for (int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<int32_t>(b));
+    kernel_test::Buffer memory(
+        blocks * KvBlockBytes(*bench.device, DataType::kF32, kBlock, c_.num_kv_heads, c_.head_dim));
+    const KvCacheView cache{memory.as<void>(), DataType::kF32, blocks, kBlock, c_.num_kv_heads, c_.head_dim};
+    AttentionBatch batch{.num_seqs = 1, .num_tokens = context};
+    batch.positions = batch.slot_mapping = positions.data();
+    QkNormRopeAndCache(*bench.device, qkv.view(), c_.num_heads, nullptr, nullptr, 1e-6, {}, batch, cache);
+    const int32_t starts[] = {0, static_cast<int32_t>(queries)}, contexts[] = {static_cast<int32_t>(context)};
+    batch.num_tokens = batch.max_query_len = queries;
+    batch.max_context_len = context;
+    batch.query_start = starts;
+    batch.context_len = contexts;
+    batch.block_tables = table.data();
+    batch.max_blocks_per_seq = blocks;
+    batch.positions = positions.data() + context - queries;
+    kernel_test::Matrix out(DataType::kF32, queries, c_.num_heads * c_.head_dim);
+    PagedAttention(*bench.device, qkv.view(context - queries, queries), c_.num_heads, c_.kv_head_of_head.data(),
+                   Scale(), batch, cache, out.view());
+    for (int64_t r = 0; r < queries; ++r) {
+      rows.emplace_back(out.row(r), out.row(r) + c_.num_heads * c_.head_dim);
+    }
+  }
+
+  // |V| <= 1, so rounding the weights to 16 bits moves a mean of V by epsilon at most, and the output is rounded
+  // once more. The rest: f32 sums in another order.
+  double Tolerance(double want) const {
+    if (c_.act == DataType::kF32) return 1e-5;
+    return kernel_test::Epsilon(c_.act) * (1 + std::fabs(want)) + 1e-5;
+  }
+
+  void CheckRow(int64_t row, bool padding, const std::vector<double>& want) {
+    for (int64_t col = 0; col < c_.num_heads * c_.head_dim; ++col) {
+      const double got = out_.Get(row, col);
+      if (padding) {
+        ASSERT_EQ(got, 0) << "padding row " << row << ", column " << col;
+      } else {
+        ASSERT_NEAR(got, want[col], Tolerance(want[col]))
+            << "row " << row << ", head " << col / c_.head_dim << ", dim " << col % c_.head_dim;
+      }
+    }
+  }
+
+  AttentionCase c_;
+  std::mt19937 random_;
+  int64_t width_;
+  DeviceMatrix qkv_, out_;
+  int64_t num_blocks_ = 0, blocks_per_seq_ = 0;
+  std::vector<std::vector<int32_t>> blocks_;  // of each sequence
+  std::vector<std::vector<float>> kv_;        // of each sequence: [context][num_kv_heads][K, V][head_dim]
+  uint8_t drawn_f8_ = 0;
+  std::unique_ptr<DeviceBuffer> cache_;
+  std::unique_ptr<DeviceArray<int32_t>> tables_, query_start_, context_len_, positions_, kv_map_;
+};
+
+// A device with scratch for any of these cases.
+struct AttentionBench : CudaBench {
+  explicit AttentionBench(uint64_t seed = 1)
+      : CudaBench({.max_tokens = 64,
+                   .max_seqs = 64,
+                   .max_k = 64,
+                   .max_n = 64,
+                   .num_heads = 64,
+                   .head_dim = 256,
+                   .block_size = 16,
+                   .max_model_len = 4096,
+                   .vocab_size = 64},
+                  seed) {}
+};
+
+// Runs one case and compares it with the oracle.
+inline void RunCase(AttentionBench& bench, const AttentionCase& c) {
+  SCOPED_TRACE(testing::Message() << c);
+  AttentionRun run(c);
+  run.Queue(*bench.device);
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+  run.Check();
+}
+
+// Heads, KV heads, head_dim and block_size.
+struct HeadShape {
+  int64_t num_heads, num_kv_heads, head_dim, block_size;
+};
+
+// Types of queries and cache.
+struct Types {
+  DataType act, cache;
+};
+inline constexpr Types kMmaTypes[] = {{DataType::kBF16, DataType::kBF16},
+                                      {DataType::kF16, DataType::kF16},
+                                      {DataType::kBF16, DataType::kF8E4M3},
+                                      {DataType::kF16, DataType::kF8E4M3}};
+inline std::string TypesName(const testing::TestParamInfo<Types>& info) {
+  return std::string(NameOf(info.param.act)) + (info.param.cache == DataType::kF8E4M3 ? "_f8" : "");
+}
+
+}  // namespace somnus::cuda_test
