@@ -95,6 +95,13 @@ struct CublasLtGemm::Plan {
   Choice choice;
 };
 
+CublasLtGemm::CublasLtGemm(const CublasLtApi& api, const Limits& limits, Stopwatch stopwatch)
+    : api_(api),
+      limits_(limits),
+      stopwatch_(std::move(stopwatch)),
+      plans_(limits.max_plans),
+      choices_(limits.max_choices) {}
+
 absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Create(const CublasLtApi& api,
                                                                    const Limits& limits,
                                                                    Stopwatch stopwatch) {

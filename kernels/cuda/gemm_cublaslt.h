@@ -52,12 +52,7 @@ class CublasLtGemm final : public Gemm {
     int64_t workspace_bytes = 0;
   };
 
-  CublasLtGemm(const CublasLtApi& api, const Limits& limits, Stopwatch stopwatch)
-      : api_(api),
-        limits_(limits),
-        stopwatch_(std::move(stopwatch)),
-        plans_(limits.max_plans),
-        choices_(limits.max_choices) {}
+  CublasLtGemm(const CublasLtApi& api, const Limits& limits, Stopwatch stopwatch);
 
   absl::StatusOr<Plan*> FindPlan(const GemmKey& key);
   absl::StatusOr<Choice> Choose(const GemmKey& key, const Descriptors& exact);
