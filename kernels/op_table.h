@@ -8,8 +8,10 @@
   X(SumType)              \
   X(PackedWeightBytes)    \
   X(PackWeightRows)       \
+  X(PackVector)           \
   X(Linear)               \
   X(FillZero)             \
+  X(FillRandom)           \
   X(Embedding)            \
   X(AddPositionEmbedding) \
   X(AddRmsNorm)           \

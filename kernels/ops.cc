@@ -16,6 +16,10 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
   device.ops().PackWeightRows(device, weight, row_begin, num_rows, rows);
 }
 
+void PackVector(const Device& device, float* data, const float* values, int64_t n) {
+  device.ops().PackVector(device, data, values, n);
+}
+
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y) {
   device.ops().Linear(device, x, w, bias, y);
@@ -125,6 +129,10 @@ int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {
 }
 
 void FillZero(Device& device, const TensorView& out) { device.ops().FillZero(device, out); }
+
+void FillRandom(Device& device, void* data, DataType dtype, int64_t count, uint64_t seed, float scale) {
+  device.ops().FillRandom(device, data, dtype, count, seed, scale);
+}
 
 void EditBlockTables(Device& device, const BlockTableEdit* edits, int64_t n, int32_t* tables,
                      int64_t max_blocks_per_seq) {

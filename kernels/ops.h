@@ -45,12 +45,20 @@ int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows);
 
+// data[0..n) = values, host memory: norms, biases and tables. From several threads at once, as
+// PackWeightRows.
+void PackVector(const Device& device, float* data, const float* values, int64_t n);
+
 // y[T, n] = x[T, k] * w^T + bias.  x: act; y: sum or f32; bias: f32 [n] or nullptr.
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y);
 
 // out = 0, any type: what a rank without columns adds to a sum.
 void FillZero(Device& device, const TensorView& out);
+
+// data[i] = a number from [-scale, scale], uniform, by (seed, i) alone: the same on every device. f32, bf16
+// or f16, aligned to 16 bytes. Stands for weights where there is no checkpoint.
+void FillRandom(Device& device, void* data, DataType dtype, int64_t count, uint64_t seed, float scale);
 
 // ---- Embedding, norms, activations
 
@@ -206,7 +214,7 @@ void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int6
 void KeepAllowed(Device& device, const TensorView& logits, const int32_t* rows, const uint32_t* masks,
                  int64_t n);
 
-// logits[row][id] += addend (-inf forbids). At most one edit of a (row, id).
+// logits[row][id] += addend; -inf forbids the token whatever its logit is. At most one edit of a (row, id).
 struct LogitEdit {
   int32_t row;
   int32_t id;
@@ -221,7 +229,7 @@ struct TokenCounts {
   uint32_t* in_prompt = nullptr;  // [num_slots, (vocab + 31) / 32]: a bit per id
   int64_t vocab = 0;
 };
-// Forgets everything of slots[0..n).
+// Forgets everything of slots[0..n); a negative slot is skipped.
 void ClearTokenCounts(Device& device, const TokenCounts& counts, const int32_t* slots, int64_t n);
 // Marks ids[0..n) as prompt tokens of `slot`; ids may repeat.
 void MarkPromptTokens(Device& device, const TokenCounts& counts, int32_t slot, const int32_t* ids, int64_t n);

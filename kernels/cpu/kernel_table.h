@@ -122,6 +122,9 @@ struct KernelTable {
   // without ids.
   int64_t (*gumbel_arg_max)(const float* x, const int32_t* ids, int64_t n, float at_least, uint64_t seed,
                             int32_t position);
+
+  // Elements [begin, end) of data; see FillRandom of ops.h.
+  void (*fill_random)(char* data, DataType type, int64_t begin, int64_t end, uint64_t seed, float scale);
 };
 
 const KernelTable& PortableKernels();

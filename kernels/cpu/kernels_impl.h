@@ -9,6 +9,7 @@
 #include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/sampling_impl.h"
+#include "kernels/cpu/fill_impl.h"
 // clang-format on
 
 namespace somnus::cpu::SOMNUS_ISA {
@@ -35,6 +36,7 @@ constexpr KernelTable MakeTable(const char* name) {
       .scale_logits = ScaleLogits,
       .exp_minus = ExpMinus,
       .gumbel_arg_max = GumbelArgMax,
+      .fill_random = FillRandom,
   };
 }
 

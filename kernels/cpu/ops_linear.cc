@@ -63,6 +63,10 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
   AsCpu(device).kernels().pack_rows(weight, row_begin, num_rows, rows);
 }
 
+void PackVector(const Device& device, float* data, const float* values, int64_t n) {
+  std::memcpy(data, values, static_cast<size_t>(n) * sizeof(float));
+}
+
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y) {
   if (x.rows == 0) return;

@@ -8,6 +8,8 @@
 namespace somnus::cpu {
 namespace {
 
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
 int64_t MaskWords(int64_t vocab) { return (vocab + 31) / 32; }
 
 bool HasBit(const uint32_t* mask, int64_t id) { return (mask[id / 32] >> (id % 32) & 1) != 0; }
@@ -21,19 +23,24 @@ void KeepAllowed(Device& device, const TensorView& logits, const int32_t* rows, 
       float* row = logits.row<float>(rows[i]);
       const uint32_t* mask = masks + i * MaskWords(logits.cols);
       for (int64_t id = 0; id < logits.cols; ++id) {
-        if (!HasBit(mask, id)) row[id] = -std::numeric_limits<float>::infinity();
+        if (!HasBit(mask, id)) row[id] = kForbidden;
       }
     }
   });
 }
 
 void EditLogits(Device& device, const TensorView& logits, const LogitEdit* edits, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) logits.row<float>(edits[i].row)[edits[i].id] += edits[i].addend;
+  for (int64_t i = 0; i < n; ++i) {
+    float& logit = logits.row<float>(edits[i].row)[edits[i].id];
+    // Not by a sum: a forbidden NaN or infinity is forbidden, too.
+    logit = edits[i].addend == kForbidden ? kForbidden : logit + edits[i].addend;
+  }
 }
 
 void ClearTokenCounts(Device& device, const TokenCounts& counts, const int32_t* slots, int64_t n) {
   const int64_t words = MaskWords(counts.vocab);
   for (int64_t i = 0; i < n; ++i) {
+    if (slots[i] < 0) continue;
     std::fill_n(counts.outputs + slots[i] * counts.vocab, counts.vocab, 0);
     std::fill_n(counts.in_prompt + slots[i] * words, words, 0u);
   }
@@ -64,9 +71,8 @@ void ApplyPenalties(Device& device, const TensorView& logits, const PenaltyRow* 
       for (int64_t id = 0; id < logits.cols; ++id) {
         if (outputs[id] == 0 && !HasBit(mask, id)) continue;
         row[id] = row[id] > 0 ? row[id] / p.repetition : row[id] * p.repetition;
-        if (outputs[id] == 0) continue;
         row[id] -= p.frequency * static_cast<float>(outputs[id]);
-        row[id] -= p.presence;
+        if (outputs[id] > 0) row[id] -= p.presence;
       }
     }
   });

@@ -77,8 +77,7 @@ void ExpMinus(const float* x, int64_t n, float max, float* out) {
   for (int64_t i = 0; i < n; i += kW) Put<F32>(out + i, Exp(Get<F32>(x + i, n - i) - max), n - i);
 }
 
-// 32 random bits per lane for (seed, position, id): Philox 4x32-10 (Salmon et al., SC'11) with the counter
-// (id, position, 0, 0), first word.
+// The upper halves of products.
 SOMNUS_INLINE VU MulHigh(VU a, uint32_t b) {
 #if defined(__AVX512F__)
   const __m512i m = _mm512_set1_epi32(static_cast<int>(b));
@@ -91,20 +90,8 @@ SOMNUS_INLINE VU MulHigh(VU a, uint32_t b) {
 #endif
 }
 
-SOMNUS_INLINE VU RandomBits(VU id, uint32_t position, uint64_t seed) {
-  VU c0 = id, c1 = SetU(position), c2 = {}, c3 = {};
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const VU high0 = MulHigh(c0, 0xD2511F53u), low0 = c0 * 0xD2511F53u;
-    const VU high1 = MulHigh(c2, 0xCD9E8D57u), low1 = c2 * 0xCD9E8D57u;
-    c0 = high1 ^ c1 ^ k0;
-    c1 = low1;
-    c2 = high0 ^ c3 ^ k1;
-    c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return c0;
+SOMNUS_INLINE VU RandomBits(VU low, VU high, uint64_t seed) {
+  return CounterBits(low, high, seed, [](VU a, uint32_t b) { return MulHigh(a, b); });
 }
 
 // -log(-log(u)), u uniform on (0, 1). With v = 1 - u = (bits + 1/2) / 2^32 small probabilities keep their
@@ -134,7 +121,7 @@ int64_t GumbelArgMax(const float* x, const int32_t* ids, int64_t n, float at_lea
     if (!any) continue;
     VU id = (VU)index;
     if (ids != nullptr) __builtin_memcpy(&id, ids + i, static_cast<size_t>(Min(n - i, kW)) * 4);
-    const VF key = v + Gumbel(RandomBits(id, static_cast<uint32_t>(position), seed));
+    const VF key = v + Gumbel(RandomBits(id, SetU(static_cast<uint32_t>(position)), seed));
     const VI better = wanted & (key > best);
     best = (VF)(better ? (VI)key : (VI)best);
     at = better ? index : at;

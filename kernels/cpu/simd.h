@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/counter_random.h"
 #include "kernels/cpu/kernel_table.h"
 
 #if !defined(SOMNUS_ISA)
