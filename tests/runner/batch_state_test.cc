@@ -90,8 +90,7 @@ TEST(BatchStateTest, ResumedSequenceCountsItsOutputs) {
   request.mutable_sequences(0)->set_num_tokens(4);
   ASSERT_TRUE(Apply(state, request).ok());
   EXPECT_EQ(state.slot(1).num_outputs(), 2);
-  EXPECT_EQ(state.slot(1).counts.at(18).outputs, 1);
-  EXPECT_TRUE(state.slot(1).counts.at(17).in_prompt);
+  EXPECT_EQ(state.added_slots(), std::vector<int32_t>{1});
   EXPECT_EQ(state.scheduled()[0].start, 16);
 }
 
@@ -182,9 +181,37 @@ TEST(BatchStateTest, FreedSlotStartsClean) {
   again.mutable_new_sequences(0)->mutable_sampling()->set_presence_penalty(2);
   again.mutable_new_sequences(0)->set_token_ids(0, 99);
   ASSERT_TRUE(Apply(state, again).ok());
-  EXPECT_FALSE(state.slot(1).counts.contains(0));
-  EXPECT_TRUE(state.slot(1).counts.contains(99));
+  EXPECT_EQ(state.slot(1).tokens[0], 99);
   EXPECT_EQ(state.slot(1).block_ids.size(), 2u);
+}
+
+TEST(BatchStateTest, BlockEditsAreThoseOfTheStep) {
+  BatchState state(Limits());
+  const v1::StepRequest request = Good();
+  ASSERT_TRUE(Apply(state, request).ok());
+  ASSERT_EQ(state.block_edits().size(), 2u);
+  EXPECT_EQ(state.block_edits()[1].slot, 1);
+  EXPECT_EQ(state.block_edits()[1].index, 1);
+  EXPECT_EQ(state.block_edits()[1].block_id, request.new_sequences(0).block_ids(1));
+  ASSERT_TRUE(Apply(state, v1::StepRequest()).ok());
+  EXPECT_TRUE(state.block_edits().empty());
+  EXPECT_TRUE(state.added_slots().empty());
+}
+
+TEST(BatchStateTest, ALateTokenDoesNotReachTheSlotsNextSequence) {
+  BatchState state(Limits());
+  ASSERT_TRUE(Apply(state, Good()).ok());
+  const int64_t generation = state.slot(1).generation;
+  const int32_t index = state.AppendToken(1, kUnknownToken);
+  state.SetToken(1, generation, index, 5);
+  EXPECT_EQ(state.slot(1).tokens[index], 5);
+
+  v1::StepRequest again = Good();
+  again.add_freed_slots(1);
+  ASSERT_TRUE(Apply(state, again).ok());
+  const std::vector<int32_t> tokens = state.slot(1).tokens;
+  state.SetToken(1, generation, 0, 77);
+  EXPECT_EQ(state.slot(1).tokens, tokens);
 }
 
 }  // namespace

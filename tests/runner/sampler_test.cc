@@ -1,8 +1,10 @@
-#include "worker/runner/sampler.h"
-
 #include <cmath>
+#include <memory>
 
 #include "gtest/gtest.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "worker/runner/logit_edits.h"
 
 namespace somnus {
 namespace {
@@ -11,19 +13,31 @@ Slot MakeSlot(std::vector<int32_t> tokens, int32_t num_prompt) {
   Slot slot;
   slot.tokens = std::move(tokens);
   slot.num_prompt_tokens = num_prompt;
-  for (size_t i = 0; i < slot.tokens.size(); ++i) {
-    TokenCount& count = slot.counts[slot.tokens[i]];
-    if (static_cast<int32_t>(i) < num_prompt) {
-      count.in_prompt = true;
-    } else {
-      ++count.outputs;
-    }
-  }
   return slot;
 }
 
+// Everything that comes before temperature, as the sampler queues it for one row.
 std::vector<float> Adjusted(const Slot& slot, std::vector<float> logits) {
-  AdjustLogits(slot, absl::MakeSpan(logits));
+  const std::unique_ptr<Device> device = *Device::CreateCpu({.num_threads = 1});
+  const int32_t vocab = static_cast<int32_t>(logits.size()), row = 0;
+  const TensorView view = {logits.data(), DataType::kF32, 1, vocab, vocab};
+  if (!slot.sampling.allowed_token_ids.empty()) {
+    std::vector<uint32_t> mask;
+    AppendAllowedMask(slot, vocab, &mask);
+    KeepAllowed(*device, view, &row, mask.data(), 1);
+  }
+  std::vector<LogitEdit> edits;
+  AppendEdits(slot, row, &edits);
+  EditLogits(*device, view, edits.data(), static_cast<int64_t>(edits.size()));
+
+  std::vector<int32_t> outputs(vocab), slots(slot.num_outputs(), 0);
+  std::vector<uint32_t> in_prompt((vocab + 31) / 32);
+  const TokenCounts counts = {outputs.data(), in_prompt.data(), vocab};
+  ClearTokenCounts(*device, counts, &row, 1);
+  MarkPromptTokens(*device, counts, 0, slot.tokens.data(), slot.num_prompt_tokens);
+  CountTokens(*device, counts, slots.data(), slot.tokens.data() + slot.num_prompt_tokens, slot.num_outputs());
+  const PenaltyRow penalty = PenaltyOf(slot, 0);
+  ApplyPenalties(*device, view, &penalty, counts);
   return logits;
 }
 
@@ -63,6 +77,31 @@ TEST(AdjustLogitsTest, BadWordsLookAtOutputsOnly) {
   EXPECT_TRUE(std::isinf(got[1]));  // after 3
   EXPECT_EQ(got[2], 1);             // its first token is in the prompt
   EXPECT_EQ(got[3], 1);
+}
+
+TEST(AdjustLogitsTest, EditsOfOneTokenAreMerged) {
+  Slot slot = MakeSlot({1}, 1);
+  slot.sampling.min_tokens = 3;
+  slot.sampling.suppress_token_ids = {2, 0, 2};
+  slot.sampling.bad_words = {{2}};
+  slot.sampling.logit_bias = {{2, 5.0f}, {3, 1.0f}};
+  std::vector<LogitEdit> edits;
+  AppendEdits(slot, 7, &edits);
+  ASSERT_EQ(edits.size(), 3u);
+  for (const LogitEdit& edit : edits) EXPECT_EQ(edit.row, 7);
+  EXPECT_EQ(edits[0].id, 0);
+  EXPECT_EQ(edits[1].id, 2);
+  EXPECT_EQ(edits[1].addend, -INFINITY);
+  EXPECT_EQ(edits[2].id, 3);
+  EXPECT_EQ(edits[2].addend, 1);
+}
+
+TEST(AdjustLogitsTest, OnlyLongBadWordsLookAtTokens) {
+  Slot slot = MakeSlot({1}, 1);
+  slot.sampling.bad_words = {{2}};
+  EXPECT_FALSE(LooksAtTokens(slot));
+  slot.sampling.bad_words = {{2}, {1, 2}};
+  EXPECT_TRUE(LooksAtTokens(slot));
 }
 
 TEST(AdjustLogitsTest, MinTokensHoldsBackTheStopTokens) {

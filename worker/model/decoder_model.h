@@ -25,17 +25,17 @@ namespace somnus {
 struct Activations {
   TensorView residual;      // f32 [Tmax, hidden]: the residual stream
   TensorView residual2;     // f32 [Tmax, hidden]: for models that normalize the stream itself (OPT-350m)
-  TensorView delta;         // f32 [Tmax, hidden]: what a block adds to the stream
+  TensorView delta;         // sum [Tmax, hidden]: what a block adds to the stream
   TensorView normed;        // act [Tmax, hidden]
-  TensorView qkv;           // f32 [Tmax, (H + 2 KV) D]
+  TensorView qkv;           // sum [Tmax, (H + 2 KV) D]
   TensorView heads;         // act [Tmax, H D]
-  TensorView up;            // f32 [Tmax, 2 M]; OPT: [Tmax, M]
+  TensorView up;            // sum [Tmax, 2 M]; OPT: [Tmax, M]
   TensorView mlp;           // act [Tmax, M]
   TensorView embedded;      // f32 [Tmax, embedding_dim], when it is not hidden
   TensorView embedded_act;  // act [Tmax, embedding_dim], likewise
 
   static Activations Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
-                           int64_t max_tokens);
+                           DataType sum, int64_t max_tokens);
 };
 
 // What a model needs besides a step's input.
@@ -71,12 +71,12 @@ class DecoderModel {
 
   // out (f32 [T, embedding_dim]) = the tokens' embeddings, whole on every rank.
   absl::Status Embed(const StepInput& input, const TensorView& out);
-  // delta (f32 [T, hidden]) = attention over `normed` (act [T, hidden]), whole on every rank.
+  // delta (sum [T, hidden]) = attention over `normed` (act [T, hidden]), whole on every rank.
   absl::Status Attention(int64_t layer, const StepInput& input, const TensorView& normed,
                          const TensorView& delta);
-  // y (f32 [T, hidden]) = x * w^T + bias, summed over the ranks' columns.
-  absl::Status RowParallel(const StepInput& input, const TensorView& x, const LinearWeight& w,
-                           const float* bias, const TensorView& y);
+  // y (sum [T, hidden]) = x * w^T + bias, summed over the ranks' columns.
+  absl::Status RowParallel(const TensorView& x, const LinearWeight& w, const float* bias,
+                           const TensorView& y);
 
   const ModelContext& c_;
 

@@ -14,7 +14,7 @@ class LlamaModel : public DecoderModel {
   absl::StatusOr<TensorView> Forward(const StepInput& input) override {
     const int64_t num_tokens = input.batch.num_tokens;
     const TensorView x = FirstRows(c_.act.residual, num_tokens);     // f32 [T, hidden]
-    const TensorView delta = FirstRows(c_.act.delta, num_tokens);    // f32 [T, hidden]
+    const TensorView delta = FirstRows(c_.act.delta, num_tokens);    // sum [T, hidden]
     const TensorView normed = FirstRows(c_.act.normed, num_tokens);  // act [T, hidden]
     const double eps = c_.config->norm_eps;
 
@@ -35,13 +35,13 @@ class LlamaModel : public DecoderModel {
  private:
   absl::Status Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
                    const TensorView& delta) {
-    const TensorView gate_up = FirstRows(c_.act.up, input.batch.num_tokens);  // f32 [T, 2 M]
+    const TensorView gate_up = FirstRows(c_.act.up, input.batch.num_tokens);  // sum [T, 2 M]
     const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
     if (w.up.n > 0) {
       Linear(*c_.device, normed, w.up, w.up_bias, gate_up);
       SiluAndMul(*c_.device, gate_up, hidden);
     }
-    return RowParallel(input, hidden, w.down, w.down_bias, delta);
+    return RowParallel(hidden, w.down, w.down_bias, delta);
   }
 };
 

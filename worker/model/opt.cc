@@ -100,13 +100,13 @@ class OptModel : public DecoderModel {
 
   absl::Status Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
                    const TensorView& delta) {
-    const TensorView up = FirstRows(c_.act.up, input.batch.num_tokens);       // f32 [T, M]
+    const TensorView up = FirstRows(c_.act.up, input.batch.num_tokens);       // sum [T, M]
     const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
     if (w.up.n > 0) {
       Linear(*c_.device, normed, w.up, w.up_bias, up);
       Activate(*c_.device, up, OpOf(c_.config->activation), hidden);
     }
-    return RowParallel(input, hidden, w.down, w.down_bias, delta);
+    return RowParallel(hidden, w.down, w.down_bias, delta);
   }
 
   // act [T, hidden] -> act [T, embedding_dim]

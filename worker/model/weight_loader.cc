@@ -56,13 +56,16 @@ std::vector<WeightPlan::Job> WeightPlan::MakeJobs() const {
 absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
                                 std::vector<float>* scratch) const {
   if (job.vector != nullptr) {
-    float* out = const_cast<float*>(*job.vector->target);  // ours: Bind pointed it into the region
+    scratch->resize(std::max<size_t>(scratch->size(), job.bytes / sizeof(float)));
+    float* out = scratch->data();
     for (const WeightSource& source : job.vector->sources) {
       if (source.rows.empty()) continue;
       RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end,
                                           source.cols.begin, source.cols.end, out));
       out += source.rows.size() * source.cols.size();
     }
+    float* const data = const_cast<float*>(*job.vector->target);  // ours: Bind pointed it into the region
+    PackVector(device, data, scratch->data(), out - scratch->data());
     return absl::OkStatus();
   }
   const LinearWeight& weight = *job.matrix->target;

@@ -29,8 +29,14 @@ BatchState::BatchState(const BatchLimits& limits)
 }
 
 void BatchState::Clear() {
-  for (Slot& slot : slots_) slot = Slot();
+  for (Slot& slot : slots_) {
+    const int64_t generation = slot.generation + 1;
+    slot = Slot();
+    slot.generation = generation;
+  }
   scheduled_.clear();
+  block_edits_.clear();
+  added_slots_.clear();
   num_scheduled_tokens_ = 0;
 }
 
@@ -41,6 +47,8 @@ absl::Status BatchState::CheckSlot(int32_t slot) const {
 }
 
 absl::Status BatchState::Free(const v1::StepRequest& request) {
+  block_edits_.clear();
+  added_slots_.clear();
   for (int32_t slot : request.freed_slots()) {
     RETURN_IF_ERROR(CheckSlot(slot));
     if (!slots_[slot].in_use) return Invalid("slot ", slot, " is freed but not in use");
@@ -90,17 +98,8 @@ absl::Status BatchState::AddSequence(const v1::NewSequence& sequence) {
   slot.tokens.assign(sequence.token_ids().begin(), sequence.token_ids().end());
   slot.num_prompt_tokens = sequence.num_prompt_tokens();
   slot.num_computed = sequence.num_computed_tokens();
-  slot.counts.clear();
-  if (slot.sampling.has_penalties()) {
-    for (int32_t i = 0; i < num_tokens; ++i) {
-      TokenCount& count = slot.counts[slot.tokens[i]];
-      if (i < slot.num_prompt_tokens) {
-        count.in_prompt = true;
-      } else {
-        ++count.outputs;
-      }
-    }
-  }
+  ++slot.generation;
+  added_slots_.push_back(sequence.slot());
   slot.in_use = true;
   return absl::OkStatus();
 }
@@ -114,6 +113,7 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
   for (int32_t block : block_ids) {
     if (block < 1 || block >= limits_.num_blocks)
       return Invalid("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
+    block_edits_.push_back({slot, static_cast<int32_t>(table.size()), block});
     table.push_back(block);
   }
   return absl::OkStatus();
@@ -156,10 +156,13 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   return absl::OkStatus();
 }
 
-void BatchState::AppendToken(int32_t index, int32_t token) {
-  Slot& slot = slots_[index];
-  slot.tokens.push_back(token);
-  if (slot.sampling.has_penalties()) ++slot.counts[token].outputs;
+int32_t BatchState::AppendToken(int32_t index, int32_t token) {
+  slots_[index].tokens.push_back(token);
+  return static_cast<int32_t>(slots_[index].tokens.size()) - 1;
+}
+
+void BatchState::SetToken(int32_t slot, int64_t generation, int32_t index, int32_t token) {
+  if (slots_[slot].generation == generation) slots_[slot].tokens[index] = token;
 }
 
 absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, SlotSampling* out) {

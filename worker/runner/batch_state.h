@@ -4,14 +4,15 @@
 //
 // Every number from the wire is checked here before anything uses it as an index: InvalidArgument names slot
 // and reason. A slot may be scheduled after its sequence has stopped (the coordinator learns it one step
-// later): it is ordinary work whose result nobody reads.
+// later): it is ordinary work whose result nobody reads. A token that was sampled but has not come back from
+// the device yet is kUnknownToken.
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "kernels/ops.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -54,20 +55,16 @@ struct SlotSampling {
   }
 };
 
-// How often a token occurs in a sequence, as the penalties see it.
-struct TokenCount {
-  bool in_prompt = false;
-  int32_t outputs = 0;
-};
+inline constexpr int32_t kUnknownToken = -1;
 
 struct Slot {
   bool in_use = false;
+  int64_t generation = 0;       // counts the sequences that the slot has held
   std::vector<int32_t> tokens;  // prompt, then outputs; the last may not be in the cache yet
   int32_t num_prompt_tokens = 0;
   int32_t num_computed = 0;  // tokens whose K and V are (or will be, after the step) in the cache
   std::vector<int32_t> block_ids;
   SlotSampling sampling;
-  absl::flat_hash_map<int32_t, TokenCount> counts;  // kept only for sequences with penalties
 
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - num_prompt_tokens; }
 };
@@ -99,8 +96,15 @@ class BatchState {
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
   const Slot& slot(int32_t index) const { return slots_[index]; }
 
-  // The token that a slot sampled: the input of its next decode.
-  void AppendToken(int32_t slot, int32_t token);
+  // What the current step's message added to block tables, in order.
+  const std::vector<BlockTableEdit>& block_edits() const { return block_edits_; }
+  // Slots that got a new sequence by the current step's message.
+  const std::vector<int32_t>& added_slots() const { return added_slots_; }
+
+  // The token that a slot sampled, or kUnknownToken: the input of its next decode. Answers its index.
+  int32_t AppendToken(int32_t slot, int32_t token);
+  // The token that was unknown. Nothing happens when the slot has got another sequence since.
+  void SetToken(int32_t slot, int64_t generation, int32_t index, int32_t token);
   void Clear();
 
  private:
@@ -113,6 +117,8 @@ class BatchState {
   std::vector<Slot> slots_;
   std::vector<ScheduledSlot> scheduled_;
   std::vector<bool> slot_scheduled_;
+  std::vector<BlockTableEdit> block_edits_;
+  std::vector<int32_t> added_slots_;
   int32_t num_scheduled_tokens_ = 0;
 };
 

@@ -1,112 +1,169 @@
-// One step: batch state, forward pass, logits, sampling.
+// One step: batch state, inputs, forward pass, logits, sampling. Everything is queued; step_outcome.h reads
+// what comes of it.
 #include <algorithm>
 #include <chrono>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "proto/status_macros.h"
+#include "worker/runner/logit_edits.h"
 #include "worker/runner/model_runner_impl.h"
 
 namespace somnus {
 
-absl::StatusOr<v1::StepReply> ModelRunnerImpl::Execute(const v1::StepRequest& request) {
+absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::Launch(const v1::StepRequest& request) {
   if (!failed_.ok()) return failed_;
   if (context_.kv_cache.empty()) return absl::FailedPreconditionError("the KV cache is not allocated");
-  absl::StatusOr<v1::StepReply> reply = ExecuteStep(request);
-  if (!reply.ok()) failed_ = reply.status();
-  return reply;
+  absl::StatusOr<std::unique_ptr<PendingStep>> step = LaunchStep(request);
+  if (!step.ok()) failed_ = step.status();
+  return step;
 }
 
-absl::StatusOr<v1::StepReply> ModelRunnerImpl::ExecuteStep(const v1::StepRequest& request) {
-  const auto start = std::chrono::steady_clock::now();
-  v1::StepReply reply;
-  reply.set_step_id(request.step_id());
+absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v1::StepRequest& request) {
+  while (!in_flight_.empty() && in_flight_.front()->read.HasBeenNotified()) RETURN_IF_ERROR(SettleOldest());
+  auto outcome = std::make_shared<StepOutcome>();
+  outcome->launched = std::chrono::steady_clock::now();
+  outcome->reply.set_step_id(request.step_id());
+  outcome->reports_tokens = communicator_->rank() == 0;
+  outcome->vocab_size = config_.vocab_size;
+  outcome->communicator = communicator_;
   RETURN_IF_ERROR(state_.Free(request));
   RETURN_IF_ERROR(CopyBlocksOf(request));
   RETURN_IF_ERROR(state_.Add(request));
   RETURN_IF_ERROR(state_.Schedule(request));
-  if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(communicator_->rank() == 0 ? &reply : nullptr));
-  reply.set_compute_us(
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start)
-          .count());
-  return reply;
+  if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(outcome.get()));
+  in_flight_.push_back(outcome);
+  return MakePendingStep(std::move(outcome));
 }
 
 absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
   RETURN_IF_ERROR(state_.CheckCopies(request));
   if (request.copies().empty() || shards_.kv_heads.empty()) return absl::OkStatus();
-  auto flush = [&](int64_t count) {
-    if (count > 0) {
-      CopyBlocks(*device_, context_.kv_cache.data(), static_cast<int64_t>(context_.kv_cache.size()),
-                 copies_src_, copies_dst_, count);
-    }
+  copies_src_.clear();
+  copies_dst_.clear();
+  auto flush = [&]() -> absl::Status {
+    const int64_t count = static_cast<int64_t>(copies_src_.size());
+    ASSIGN_OR_RETURN(const int32_t* src, side_.Stage(copies_src_.data(), count));
+    ASSIGN_OR_RETURN(const int32_t* dst, side_.Stage(copies_dst_.data(), count));
+    CopyBlocks(*device_, context_.kv_cache.data(), static_cast<int64_t>(context_.kv_cache.size()), src, dst,
+               count);
+    copies_src_.clear();
+    copies_dst_.clear();
+    return absl::OkStatus();
   };
-  int64_t count = 0;
+  constexpr size_t kMaxCopies = 4096;  // of one call
+  auto contains = [](const std::vector<int32_t>& blocks, int32_t block) {
+    return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+  };
   for (const v1::BlockCopy& copy : request.copies()) {
     // Copies of one call may run in any order, so one that touches a block of the others starts a new call.
-    const bool touches = std::find(copies_dst_, copies_dst_ + count, copy.src()) != copies_dst_ + count ||
-                         std::find(copies_dst_, copies_dst_ + count, copy.dst()) != copies_dst_ + count ||
-                         std::find(copies_src_, copies_src_ + count, copy.dst()) != copies_src_ + count;
-    if (touches || count == kMaxCopies) {
-      flush(count);
-      count = 0;
-    }
+    const bool touches = contains(copies_dst_, copy.src()) || contains(copies_dst_, copy.dst()) ||
+                         contains(copies_src_, copy.dst());
+    if (touches || copies_src_.size() == kMaxCopies) RETURN_IF_ERROR(flush());
     if (copy.src() == copy.dst()) continue;
-    copies_src_[count] = copy.src();
-    copies_dst_[count] = copy.dst();
-    ++count;
+    copies_src_.push_back(copy.src());
+    copies_dst_.push_back(copy.dst());
   }
-  flush(count);
-  return device_->Synchronize();
+  return copies_src_.empty() ? absl::OkStatus() : flush();
 }
 
-absl::Status ModelRunnerImpl::RunModel(v1::StepReply* reply) {
+absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
+  while (static_cast<int>(in_flight_.size()) >= kStepsInFlight) RETURN_IF_ERROR(SettleOldest());
+  RETURN_IF_ERROR(SettleWhatIsNeeded());
   device_->BeginStep();
   absl::Cleanup end_step = [this] { device_->EndStep(); };
-  const StepInput input = arrays_.Build(state_);
-  ASSIGN_OR_RETURN(const TensorView hidden, model_->Forward(input));
-  // Prompt tokens first: sampling appends to the slots.
-  RETURN_IF_ERROR(ComputePromptLogprobs(hidden, reply));
-  RETURN_IF_ERROR(SampleTokens(hidden, reply));
-  return device_->Synchronize();
+  RETURN_IF_ERROR(inputs_.Turn());
+  RETURN_IF_ERROR(results_.Turn());
+
+  const auto& scheduled = state_.scheduled();
+  const bool decodes_only = state_.num_scheduled_tokens() == static_cast<int32_t>(scheduled.size());
+  const int32_t graph_size = decodes_only ? graphs_.PaddedSize(scheduled.size()) : 0;
+  arrays_.Build(state_, graph_size);
+  sampler_.Build(arrays_.sample_rows(), state_, outcome->reports_tokens);
+  inputs_.Upload(inputs_.bytes());
+  RETURN_IF_ERROR(arrays_.Queue(state_, &side_));
+  RETURN_IF_ERROR(sampler_.QueueCounts(state_, &side_));
+
+  ASSIGN_OR_RETURN(const TensorView hidden, RunForward(graph_size));
+  RETURN_IF_ERROR(ComputePromptLogprobs(hidden, outcome->reports_tokens ? &outcome->reply : nullptr));
+  RETURN_IF_ERROR(SampleTokens(hidden));
+  results_.Download(sampler_.results_bytes());
+  ASSIGN_OR_RETURN(outcome->done, device_->CreateEvent());
+  outcome->done->Record();
+  outcome->sampled = sampler_.TakeResults();
+  AppendSampled(outcome);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> ModelRunnerImpl::RunForward(int64_t graph_size) {
+  if (graph_size > 0) return graphs_.Launch(static_cast<int32_t>(graph_size));
+  return model_->Forward(arrays_.QueueInputs());
 }
 
 absl::Status ModelRunnerImpl::ComputePromptLogprobs(const TensorView& hidden, v1::StepReply* reply) {
   const absl::Span<const LogitRow> rows = arrays_.prompt_rows();
+  std::vector<int32_t> indices;
   for (size_t begin = 0; begin < rows.size(); begin += head_.max_rows()) {
     const absl::Span<const LogitRow> piece = rows.subspan(begin, head_.max_rows());
-    ASSIGN_OR_RETURN(const TensorView logits, head_.Logits(hidden, piece));
-    if (reply != nullptr) sampler_.PromptLogprobs(logits, piece, state_, reply);
+    indices.clear();
+    for (const LogitRow& row : piece) indices.push_back(row.row);
+    const int64_t count = static_cast<int64_t>(piece.size());
+    ASSIGN_OR_RETURN(const int32_t* staged, side_.Stage(indices.data(), count));
+    ASSIGN_OR_RETURN(const TensorView logits, head_.Logits(hidden, {staged, count, false}));
+    if (reply != nullptr) RETURN_IF_ERROR(sampler_.PromptLogprobs(logits, piece, state_, &side_, reply));
   }
   return absl::OkStatus();
 }
 
-absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden, v1::StepReply* reply) {
-  const absl::Span<const LogitRow> rows = arrays_.sample_rows();
-  const bool greedy = std::all_of(rows.begin(), rows.end(),
-                                  [&](const LogitRow& row) { return IsPlainGreedy(state_.slot(row.slot)); });
-  for (size_t begin = 0; begin < rows.size(); begin += head_.max_rows()) {
-    const absl::Span<const LogitRow> piece = rows.subspan(begin, head_.max_rows());
-    int32_t* tokens = tokens_.data() + begin;
-    if (greedy) {
-      RETURN_IF_ERROR(head_.ArgMaxTokens(hidden, piece, tokens));
-      for (size_t i = 0; reply != nullptr && i < piece.size(); ++i) {
-        v1::SampledToken* token = reply->add_tokens();
-        token->set_slot(piece[i].slot);
-        token->set_token_id(tokens[i]);
-      }
+absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden) {
+  const int64_t num_rows = static_cast<int64_t>(arrays_.sample_rows().size());
+  if (num_rows == 0) return absl::OkStatus();
+  // A decode batch samples every row in order: no copy.
+  const bool all = arrays_.sample_rows().back().row == num_rows - 1;
+  for (int64_t first = 0; first < num_rows; first += head_.max_rows()) {
+    const int64_t count = std::min(head_.max_rows(), num_rows - first);
+    const LogitRows rows = {arrays_.sample_row_indices() + first, count, all && count == num_rows};
+    if (sampler_.plain_greedy()) {
+      RETURN_IF_ERROR(head_.ArgMaxTokens(hidden, rows, sampler_.tokens() + first));
     } else {
-      ASSIGN_OR_RETURN(const TensorView logits, head_.Logits(hidden, piece));
-      sampler_.SampleRows(logits, piece, state_, tokens, reply);
+      ASSIGN_OR_RETURN(const TensorView logits, head_.Logits(hidden, rows));
+      RETURN_IF_ERROR(sampler_.QueueSample(logits, first, state_, &side_));
     }
   }
-  RETURN_IF_ERROR(device_->Synchronize());
+  sampler_.QueueFinish(arrays_.sample_slots(), arrays_.last_tokens());
+  return absl::OkStatus();
+}
+
+void ModelRunnerImpl::AppendSampled(StepOutcome* outcome) {
+  const std::vector<LogitRow>& rows = outcome->sampled.rows;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (tokens_[i] < 0 || tokens_[i] >= config_.vocab_size) {
-      return absl::InternalError(absl::StrCat("the logits of slot ", rows[i].slot, " are not numbers"));
+    const int32_t slot = rows[i].slot;
+    if (!device_->asynchronous()) {
+      state_.AppendToken(slot, outcome->sampled.tokens[i]);
+    } else {
+      outcome->unknown.push_back(
+          {slot, state_.slot(slot).generation, state_.AppendToken(slot, kUnknownToken)});
     }
-    state_.AppendToken(rows[i].slot, tokens_[i]);
   }
+}
+
+absl::Status ModelRunnerImpl::SettleOldest() {
+  const std::shared_ptr<StepOutcome> oldest = in_flight_.front();
+  in_flight_.pop_front();
+  RETURN_IF_ERROR(oldest->Wait());
+  for (size_t i = 0; i < oldest->unknown.size(); ++i) {
+    const StepOutcome::Unknown& place = oldest->unknown[i];
+    state_.SetToken(place.slot, place.generation, place.index, oldest->sampled.tokens[i]);
+  }
+  oldest->read.WaitForNotification();
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::SettleWhatIsNeeded() {
+  const bool needed =
+      std::any_of(state_.scheduled().begin(), state_.scheduled().end(),
+                  [&](const ScheduledSlot& s) { return s.samples && LooksAtTokens(state_.slot(s.slot)); });
+  while (needed && !in_flight_.empty()) RETURN_IF_ERROR(SettleOldest());
   return absl::OkStatus();
 }
 

@@ -1,24 +1,21 @@
 #include "worker/runner/logits_head.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 
 #include "proto/check.h"
 #include "proto/status_macros.h"
 
 namespace somnus {
 
-int64_t LogitsHead::MaxRows(int64_t vocab_size, int64_t max_num_seqs) {
-  constexpr int64_t kBytes = 64 << 20;
-  const int64_t affordable = std::max<int64_t>(16, kBytes / (vocab_size * 4));
+int64_t LogitsHead::MaxRows(const Device& device, int64_t vocab_size, int64_t max_num_seqs) {
+  const int64_t bytes = device.asynchronous() ? 512 << 20 : 64 << 20;
+  const int64_t affordable = std::max<int64_t>(16, bytes / (vocab_size * 4));
   return std::min(affordable, std::max<int64_t>(64, max_num_seqs));
 }
 
 void LogitsHead::Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
                        int64_t max_rows) {
   max_rows_ = max_rows;
-  rows_ = carver->Take<int32_t>(max_rows);
   gathered_hidden_ = carver->TakeMatrix(act, max_rows, config.embedding_dim);
   local_ = carver->TakeMatrix(DataType::kF32, max_rows, shards.max_vocab_rows);
   best_ = carver->Take<ScoredToken>(max_rows);
@@ -28,67 +25,51 @@ void LogitsHead::Carve(Carver* carver, const ModelConfig& config, const ModelSha
   ranks_best_ = carver->Take<ScoredToken>(shards.world_size * max_rows);
 }
 
-TensorView LogitsHead::LocalLogits(const TensorView& hidden, absl::Span<const LogitRow> rows) {
-  const int64_t count = static_cast<int64_t>(rows.size());
-  SOMNUS_CHECK(count > 0 && count <= max_rows_);
-  TensorView x = hidden;
-  x.rows = count;
-  // A decode batch needs every row in order: no copy.
-  const bool all = count == hidden.rows && rows[0].row == 0 && rows[count - 1].row == count - 1;
-  if (!all) {
-    x = FirstRows(gathered_hidden_, count);
-    for (int64_t i = 0; i < count; ++i) rows_[i] = rows[i].row;
-    GatherRows(*c_->device, hidden, rows_, x);
+TensorView LogitsHead::LocalLogits(const TensorView& hidden, const LogitRows& rows) {
+  SOMNUS_CHECK(rows.count > 0 && rows.count <= max_rows_);
+  TensorView x = FirstRows(hidden, rows.count);
+  if (!rows.all) {
+    x = FirstRows(gathered_hidden_, rows.count);
+    GatherRows(*c_->device, hidden, rows.indices, x);
   }
-  TensorView logits = FirstRows(local_, count);
+  TensorView logits = FirstRows(local_, rows.count);
   logits.cols = c_->shards->vocab.size();
   if (logits.cols > 0) Linear(*c_->device, x, c_->weights->head, nullptr, logits);
   return logits;
 }
 
-absl::StatusOr<TensorView> LogitsHead::Logits(const TensorView& hidden, absl::Span<const LogitRow> rows) {
+absl::Status LogitsHead::AllGather(const void* in, int64_t bytes, void* out) {
+  if (!c_->communicator->stream_ordered()) RETURN_IF_ERROR(c_->device->Synchronize());
+  return c_->communicator->AllGather(in, bytes, out);
+}
+
+absl::StatusOr<TensorView> LogitsHead::Logits(const TensorView& hidden, const LogitRows& rows) {
   const TensorView local = LocalLogits(hidden, rows);
   const int world_size = c_->communicator->world_size();
   if (world_size == 1) return local;
-  RETURN_IF_ERROR(c_->device->Synchronize());
-  const int64_t rank_floats = local.rows * local.stride;
-  RETURN_IF_ERROR(c_->communicator->AllGather(local.data, rank_floats * 4, ranks_logits_));
+  RETURN_IF_ERROR(AllGather(local.data, local.rows * local.stride * 4, ranks_logits_));
   const TensorView whole = FirstRows(whole_, local.rows);
   for (int rank = 0; rank < world_size; ++rank) {
     const Range vocab = ShardRange(c_->config->vocab_size, rank, world_size);
-    const float* from = ranks_logits_ + rank * rank_floats;
-    for (int64_t row = 0; row < whole.rows; ++row) {
-      std::memcpy(whole.row<float>(row) + vocab.begin, from + row * local.stride, vocab.size() * 4);
-    }
+    TensorView from = local, to = whole;
+    from.data = ranks_logits_ + rank * local.rows * local.stride;
+    to.data = whole.row<float>(0) + vocab.begin;
+    from.cols = to.cols = vocab.size();
+    if (to.cols > 0) CopyMatrix(*c_->device, from, to);
   }
   return whole;
 }
 
-absl::Status LogitsHead::ArgMaxTokens(const TensorView& hidden, absl::Span<const LogitRow> rows,
-                                      int32_t* tokens) {
+absl::Status LogitsHead::ArgMaxTokens(const TensorView& hidden, const LogitRows& rows, int32_t* tokens) {
   const TensorView local = LocalLogits(hidden, rows);
   const int world_size = c_->communicator->world_size();
-  if (local.cols > 0) {
-    ArgMax(*c_->device, local, c_->shards->vocab.begin, best_);
-  } else {
-    for (int64_t row = 0; row < local.rows; ++row) best_[row] = {-std::numeric_limits<float>::infinity(), -1};
-  }
-  RETURN_IF_ERROR(c_->device->Synchronize());
+  ArgMax(*c_->device, local, c_->shards->vocab.begin, best_);
   const ScoredToken* all = best_;
   if (world_size > 1) {
-    RETURN_IF_ERROR(c_->communicator->AllGather(best_, local.rows * static_cast<int64_t>(sizeof(ScoredToken)),
-                                                ranks_best_));
+    RETURN_IF_ERROR(AllGather(best_, local.rows * static_cast<int64_t>(sizeof(ScoredToken)), ranks_best_));
     all = ranks_best_;
   }
-  for (int64_t row = 0; row < local.rows; ++row) {
-    ScoredToken best = all[row];
-    for (int rank = 1; rank < world_size;
-         ++rank) {  // ranks hold ascending ids, so > keeps the smallest among equals
-      const ScoredToken& other = all[rank * local.rows + row];
-      if (best.id < 0 || other.value > best.value) best = other;
-    }
-    tokens[row] = best.id;
-  }
+  CombineArgMax(*c_->device, all, world_size, local.rows, tokens);
   return absl::OkStatus();
 }
 

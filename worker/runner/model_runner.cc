@@ -2,10 +2,12 @@
 #include "worker/runner/model_runner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "proto/log.h"
 #include "proto/status_macros.h"
 #include "worker/model/rope_table.h"
 #include "worker/runner/model_runner_impl.h"
@@ -48,9 +50,13 @@ ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunner
       allocator_(allocator),
       shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
       cpus_(UsableCpus()),
-      state_(LimitsOf(options, config_)) {}
+      state_(LimitsOf(options, config_)),
+      arrays_(state_.limits(), &inputs_),
+      sampler_(state_.limits(), LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs),
+               &inputs_, &results_) {}
 
 ModelRunnerImpl::~ModelRunnerImpl() {
+  device_->Synchronize().IgnoreError();  // nothing may run on memory that goes
   device_->SetWorkspace(nullptr, 0);
   for (void* region : {kv_region_, workspace_region_, weights_region_}) {
     if (region != nullptr) allocator_->Free(region).IgnoreError();  // nothing can be done about it here
@@ -87,6 +93,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
   RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, cpus_, progress));
+  RETURN_IF_ERROR(device_->Synchronize());
   RETURN_IF_ERROR(AllocateWorkspace());
   context_.device = device_;
   context_.communicator = communicator_;
@@ -95,26 +102,28 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   context_.weights = &plan_.weights();
   model_ = DecoderModel::Create(&context_);
   head_.Bind(&context_);
-  sampler_.Bind(device_);
-  tokens_.resize(options_.max_num_seqs);
+  arrays_.Bind(device_);
   return absl::OkStatus();
 }
 
 int64_t ModelRunnerImpl::CarveWorkspace(void* base) {
   const int64_t max_tokens = options_.max_num_batched_tokens;
-  const int64_t logit_rows = LogitsHead::MaxRows(config_.vocab_size, options_.max_num_seqs);
+  const int64_t logit_rows = LogitsHead::MaxRows(*device_, config_.vocab_size, options_.max_num_seqs);
   Carver carver(base);
   ops_scratch_ = carver.Take<uint8_t>(ops_scratch_bytes_);
-  context_.act = Activations::Carve(&carver, config_, shards_, options_.dtype, max_tokens);
-  arrays_.Carve(&carver, state_.limits());
+  inputs_memory_ = carver.Take<uint8_t>(inputs_.bytes());
+  results_memory_ = carver.Take<uint8_t>(results_.bytes());
+  prompt_results_memory_ = carver.Take<uint8_t>(sampler_.prompt_results_bytes());
+  side_memory_ = carver.Take<uint8_t>(SideStage::DeviceBytes(*device_));
+  context_.act = Activations::Carve(&carver, config_, shards_, options_.dtype,
+                                    SumType(*device_, options_.dtype), max_tokens);
+  arrays_.Carve(&carver);
   head_.Carve(&carver, config_, shards_, options_.dtype, logit_rows);
-  sampler_.Carve(&carver, config_.vocab_size, logit_rows);
+  sampler_.Carve(&carver);
   const int64_t rope_size = options_.max_model_len * static_cast<int64_t>(rope_frequencies_.size());
   rope_cos_ = carver.Take<float>(rope_size);
   rope_sin_ = carver.Take<float>(rope_size);
   kv_head_of_head_ = carver.Take<int32_t>(shards_.heads.size());
-  copies_src_ = carver.Take<int32_t>(kMaxCopies);
-  copies_dst_ = carver.Take<int32_t>(kMaxCopies);
   return carver.bytes();
 }
 
@@ -122,8 +131,8 @@ absl::Status ModelRunnerImpl::AllocateWorkspace() {
   const int64_t head_cols = shards_.heads.size() * config_.head_dim;
   OpsLimits limits;
   limits.max_tokens = options_.max_num_batched_tokens;
-  limits.max_seqs = std::max<int64_t>(options_.max_num_seqs,
-                                      LogitsHead::MaxRows(config_.vocab_size, options_.max_num_seqs));
+  limits.max_seqs = std::max<int64_t>(
+      options_.max_num_seqs, LogitsHead::MaxRows(*device_, config_.vocab_size, options_.max_num_seqs));
   limits.max_k = std::max({static_cast<int64_t>(config_.hidden_size),
                            static_cast<int64_t>(config_.embedding_dim), head_cols, shards_.mlp.size()});
   limits.max_n = std::max({limits.max_k, head_cols + 2 * shards_.kv_heads.size() * config_.head_dim,
@@ -137,19 +146,39 @@ absl::Status ModelRunnerImpl::AllocateWorkspace() {
 
   ASSIGN_OR_RETURN(workspace_region_, allocator_->Allocate(kWorkspaceTag, CarveWorkspace(nullptr)));
   CarveWorkspace(workspace_region_);
-  device_->SetWorkspace(ops_scratch_, ops_scratch_bytes_);
-  FillSmallTables();
-  return absl::OkStatus();
+  return BindWorkspace();
 }
 
-void ModelRunnerImpl::FillSmallTables() {
+absl::Status ModelRunnerImpl::BindWorkspace() {
+  device_->SetWorkspace(ops_scratch_, ops_scratch_bytes_);
+  RETURN_IF_ERROR(inputs_.Bind(device_, inputs_memory_));
+  RETURN_IF_ERROR(results_.Bind(device_, results_memory_));
+  RETURN_IF_ERROR(side_.Bind(device_, side_memory_));
+  RETURN_IF_ERROR(sampler_.Bind(device_, prompt_results_memory_));
+  return FillSmallTables();
+}
+
+absl::Status ModelRunnerImpl::FillSmallTables() {
   context_.rope = {};
-  if (!rope_frequencies_.empty()) {
-    FillRopeTable(rope_frequencies_, options_.max_model_len, rope_cos_, rope_sin_);
+  const int64_t rope_size = options_.max_model_len * static_cast<int64_t>(rope_frequencies_.size());
+  if (rope_size > 0) {
     context_.rope = {rope_cos_, rope_sin_};
+    if (!device_->asynchronous()) {
+      FillRopeTable(rope_frequencies_, options_.max_model_len, rope_cos_, rope_sin_);
+    } else if (rope_host_.empty()) {
+      rope_host_.resize(2 * rope_size);
+      FillRopeTable(rope_frequencies_, options_.max_model_len, rope_host_.data(),
+                    rope_host_.data() + rope_size);
+    }
   }
-  std::copy(shards_.kv_head_of_head.begin(), shards_.kv_head_of_head.end(), kv_head_of_head_);
+  if (!rope_host_.empty()) {
+    device_->CopyToDevice(rope_cos_, rope_host_.data(), rope_size * 4);
+    device_->CopyToDevice(rope_sin_, rope_host_.data() + rope_size, rope_size * 4);
+  }
+  device_->CopyToDevice(kv_head_of_head_, shards_.kv_head_of_head.data(),
+                        static_cast<int64_t>(shards_.kv_head_of_head.size()) * 4);
   context_.kv_head_of_head = kv_head_of_head_;
+  return device_->Synchronize();
 }
 
 int64_t ModelRunnerImpl::LayerBlockBytes() const {
@@ -164,6 +193,11 @@ int64_t ModelRunnerImpl::kv_block_bytes() const {
 }
 
 absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks) {
+  RETURN_IF_ERROR(AllocateBlocks(num_blocks));
+  return CaptureGraphs();
+}
+
+absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
   if (num_blocks < 2 || num_blocks > std::numeric_limits<int32_t>::max() / options_.block_size ||
       num_blocks > std::numeric_limits<int64_t>::max() / kv_block_bytes()) {
     return absl::InvalidArgumentError(absl::StrCat("a KV cache cannot have ", num_blocks, " blocks"));
@@ -175,6 +209,7 @@ absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks) {
   state_.Clear();
   state_.SetNumBlocks(0);
   context_.kv_cache.clear();
+  graphs_.Clear();
   ASSIGN_OR_RETURN(kv_region_, allocator_->Allocate(kKvCacheTag, num_blocks * kv_block_bytes()));
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     KvCacheView view;
@@ -190,13 +225,32 @@ absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks) {
   return absl::OkStatus();
 }
 
+absl::Status ModelRunnerImpl::CaptureGraphs() {
+  const bool queues_all = communicator_->world_size() == 1 || communicator_->stream_ordered();
+  if (options_.enforce_eager || !device_->asynchronous() || !queues_all) return absl::OkStatus();
+  const std::vector<int32_t> sizes =
+      options_.graph_sizes.empty() ? DefaultGraphSizes(options_.max_num_seqs) : options_.graph_sizes;
+  const auto prepare = [this](int32_t size) -> absl::Status {
+    RETURN_IF_ERROR(inputs_.Turn());
+    arrays_.Build(state_, size);
+    inputs_.Upload(inputs_.bytes());
+    return absl::OkStatus();
+  };
+  const auto queue = [this] { return model_->Forward(arrays_.QueueInputs()); };
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(graphs_.Capture(device_, sizes, prepare, queue));
+  LogInfo("captured {} decode graphs in {:.2f} s", sizes.size(),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return absl::OkStatus();
+}
+
 absl::Status ModelRunnerImpl::Profile() {
   // On a host everything that a step touches lies in regions that are resident since they were mapped; a
   // short step only warms the code. A device allocates and loads lazily, so there the largest batch runs.
   const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
   const int32_t num_tokens = device_->kind() == DeviceKind::kCpu ? std::min(batch, 8) : batch;
   const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
-  RETURN_IF_ERROR(AllocateKvCache(1 + num_blocks));
+  RETURN_IF_ERROR(AllocateBlocks(1 + num_blocks));
 
   v1::StepRequest request;
   v1::NewSequence* sequence = request.add_new_sequences();
@@ -235,10 +289,9 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {
-  device_->SetWorkspace(ops_scratch_, ops_scratch_bytes_);
-  FillSmallTables();
   state_.Clear();
-  return absl::OkStatus();
+  in_flight_.clear();
+  return BindWorkspace();
 }
 
 }  // namespace somnus

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,7 +26,25 @@ struct ModelRunnerOptions {
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t block_size = 16;
+  // Decode batches of these sizes run as graphs where the device has them, smaller ones padded to the next.
+  // Empty: DefaultGraphSizes(max_num_seqs).
+  std::vector<int32_t> graph_sizes;
+  bool enforce_eager = false;  // no graphs
 };
+
+// 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
+std::vector<int32_t> DefaultGraphSizes(int32_t max_num_seqs);
+
+// A step that was queued. It must be waited for before kStepsInFlight more are launched.
+class PendingStep {
+ public:
+  virtual ~PendingStep() = default;
+  // The reply, when the device has done the step. Once; from any thread.
+  virtual absl::StatusOr<v1::StepReply> Wait() = 0;
+};
+
+// One whose reply is known.
+std::unique_ptr<PendingStep> MakeFinishedStep(v1::StepReply reply);
 
 class ModelRunner {
  public:
@@ -48,9 +67,12 @@ class ModelRunner {
   virtual absl::Status Profile() = 0;
   virtual absl::Status AllocateKvCache(int32_t num_blocks) = 0;
 
-  // Applies one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none.
-  // An error leaves the runner failed: every later call answers the same error.
-  virtual absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request) = 0;
+  // Queues one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none.
+  // An error leaves the runner failed: every later call answers the same error. The next step may be launched
+  // before this one is waited for: the tokens that it needs are on the device.
+  virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
+  // Launch and Wait.
+  absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 
   // After a level-2 sleep the weights region is mapped but empty: reads them again from the checkpoint.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;

@@ -2,6 +2,7 @@
 // The one implementation of ModelRunner. Its host memory is small; everything large is in regions of the
 // allocator.
 
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,15 +10,15 @@
 #include "worker/model/decoder_model.h"
 #include "worker/model/weights.h"
 #include "worker/runner/batch_state.h"
+#include "worker/runner/graph_runner.h"
 #include "worker/runner/logits_head.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner/sampler.h"
+#include "worker/runner/staging.h"
 #include "worker/runner/step_arrays.h"
+#include "worker/runner/step_outcome.h"
 
 namespace somnus {
-
-// Block copies that go to the device in one call.
-inline constexpr int64_t kMaxCopies = 256;
 
 class ModelRunnerImpl : public ModelRunner {
  public:
@@ -30,23 +31,32 @@ class ModelRunnerImpl : public ModelRunner {
   int64_t kv_block_bytes() const override;
   absl::Status Profile() override;
   absl::Status AllocateKvCache(int32_t num_blocks) override;
-  absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request) override;
+  absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::Status ResetAfterWake() override;
 
  private:
   absl::Status CheckOptions() const;
   absl::Status AllocateWorkspace();
-  void FillSmallTables();
+  absl::Status BindWorkspace();
+  absl::Status FillSmallTables();
   // Lays out everything in the workspace region; over nullptr to learn its size.
   int64_t CarveWorkspace(void* base);
   int64_t LayerBlockBytes() const;
 
-  absl::StatusOr<v1::StepReply> ExecuteStep(const v1::StepRequest& request);
+  absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);
   absl::Status CopyBlocksOf(const v1::StepRequest& request);
-  absl::Status RunModel(v1::StepReply* reply);
-  absl::Status SampleTokens(const TensorView& hidden, v1::StepReply* reply);
+  absl::Status RunModel(StepOutcome* outcome);
+  // The last layer's output; by a graph when there is one for this batch.
+  absl::StatusOr<TensorView> RunForward(int64_t graph_size);
+  absl::Status SampleTokens(const TensorView& hidden);
   absl::Status ComputePromptLogprobs(const TensorView& hidden, v1::StepReply* reply);
+  void AppendSampled(StepOutcome* outcome);
+  // Takes the tokens of the oldest launched step into the batch state.
+  absl::Status SettleOldest();
+  absl::Status SettleWhatIsNeeded();
+  absl::Status AllocateBlocks(int32_t num_blocks);
+  absl::Status CaptureGraphs();
 
   const ModelConfig config_;
   const ModelRunnerOptions options_;
@@ -67,18 +77,25 @@ class ModelRunnerImpl : public ModelRunner {
   float* rope_cos_ = nullptr;           // [max_model_len, head_dim / 2]
   float* rope_sin_ = nullptr;           // likewise
   int32_t* kv_head_of_head_ = nullptr;  // [H]
-  int32_t* copies_src_ = nullptr;       // [kMaxCopies]
-  int32_t* copies_dst_ = nullptr;       // [kMaxCopies]
+  void* inputs_memory_ = nullptr;       // of the blocks below
+  void* results_memory_ = nullptr;
+  void* prompt_results_memory_ = nullptr;
+  void* side_memory_ = nullptr;
 
   std::vector<double> rope_frequencies_;
+  std::vector<float> rope_host_;  // both tables, kept for waking up a device with its own memory
   ModelContext context_;
   std::unique_ptr<DecoderModel> model_;
+  GraphRunner graphs_;
+  MirroredBlock inputs_, results_;  // what a step brings to the device, and back
+  SideStage side_;
+  BatchState state_;
   StepArrays arrays_;
   LogitsHead head_;
   Sampler sampler_;
-  BatchState state_;
-  std::vector<int32_t> tokens_;  // sampled in the current step
-  absl::Status failed_;          // the first error of a step
+  std::deque<std::shared_ptr<StepOutcome>> in_flight_;
+  std::vector<int32_t> copies_src_, copies_dst_;
+  absl::Status failed_;  // the first error of a step
 };
 
 }  // namespace somnus

@@ -1,137 +1,202 @@
 #include "worker/runner/sampler.h"
 
 #include <algorithm>
-#include <limits>
-#include <vector>
+
+#include "proto/status_macros.h"
+#include "worker/runner/logit_edits.h"
 
 namespace somnus {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-bool SuppressesStop(const Slot& slot) {
-  return slot.num_outputs() < slot.sampling.min_tokens && !slot.sampling.suppress_token_ids.empty();
-}
-
-void KeepOnly(const std::vector<int32_t>& allowed, absl::Span<float> logits) {
-  std::vector<float> kept;
-  kept.reserve(allowed.size());
-  for (int32_t id : allowed) kept.push_back(logits[id]);
-  std::fill(logits.begin(), logits.end(), kNever);
-  for (size_t i = 0; i < allowed.size(); ++i) logits[allowed[i]] = kept[i];
-}
-
-// A bad word's last token cannot follow its other tokens, as far as those were generated.
-void ApplyBadWords(const Slot& slot, absl::Span<float> logits) {
-  for (const std::vector<int32_t>& word : slot.sampling.bad_words) {
-    const size_t prefix = word.size() - 1;
-    if (prefix > static_cast<size_t>(slot.num_outputs())) continue;
-    if (std::equal(word.begin(), word.end() - 1, slot.tokens.end() - prefix)) logits[word.back()] = kNever;
-  }
-}
-
-void ApplyPenalties(const Slot& slot, absl::Span<float> logits) {
-  const SlotSampling& s = slot.sampling;
-  for (const auto& [id, count] : slot.counts) {
-    float& logit = logits[id];
-    logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
-    logit -= s.frequency_penalty * static_cast<float>(count.outputs);
-    if (count.outputs > 0) logit -= s.presence_penalty;
+void FillLogprobs(int32_t token, float logprob, int32_t rank, absl::Span<const ScoredToken> top,
+                  v1::StepLogprobs* out) {
+  out->add_token_ids(token);
+  out->add_logprobs(logprob);
+  out->set_rank(rank);
+  for (const ScoredToken& other : top) {
+    out->add_token_ids(other.id);
+    out->add_logprobs(other.value);
   }
 }
 
 }  // namespace
 
-bool IsPlainGreedy(const Slot& slot) {
-  const SlotSampling& s = slot.sampling;
-  return s.temperature == 0 && s.num_logprobs < 0 && !s.has_penalties() && s.logit_bias.empty() &&
-         s.allowed_token_ids.empty() && s.bad_words.empty() && !SuppressesStop(slot);
-}
-
-void AdjustLogits(const Slot& slot, absl::Span<float> logits) {
-  const SlotSampling& s = slot.sampling;
-  if (!s.allowed_token_ids.empty()) KeepOnly(s.allowed_token_ids, logits);
-  ApplyBadWords(slot, logits);
-  if (SuppressesStop(slot)) {
-    for (int32_t id : s.suppress_token_ids) logits[id] = kNever;
-  }
-  for (const auto& [id, bias] : s.logit_bias) logits[id] += bias;
-  if (s.has_penalties()) ApplyPenalties(slot, logits);
-}
-
-void Sampler::Carve(Carver* carver, int64_t vocab_size, int64_t max_rows) {
-  raw_ = carver->TakeMatrix(DataType::kF32, max_rows, vocab_size);
-  raw_rows_ = carver->Take<int32_t>(max_rows);
-  ids_ = carver->Take<int32_t>(max_rows);
-  logprobs_ = carver->Take<float>(max_rows);
-  ranks_ = carver->Take<int32_t>(max_rows);
-  top_ = carver->Take<ScoredToken>(max_rows * kMaxLogprobs);
-  sample_rows_ = carver->Take<SampleRow>(max_rows);
-}
-
-void Sampler::KeepRawLogits(const TensorView& logits, absl::Span<const LogitRow> rows,
-                            const BatchState& state) {
-  num_raw_ = 0;
-  max_alternatives_ = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const int32_t wanted = state.slot(rows[i].slot).sampling.num_logprobs;
-    if (wanted < 0) continue;
-    raw_rows_[num_raw_++] = static_cast<int32_t>(i);
-    max_alternatives_ = std::max<int64_t>(max_alternatives_, std::min<int64_t>(wanted, logits.cols));
-  }
-  if (num_raw_ > 0) GatherRows(*device_, logits, raw_rows_, FirstRows(raw_, num_raw_));
-}
-
-void Sampler::SampleRows(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state,
-                         int32_t* tokens, v1::StepReply* reply) {
-  num_raw_ = 0;
-  if (reply != nullptr) KeepRawLogits(logits, rows, state);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Slot& slot = state.slot(rows[i].slot);
-    const SlotSampling& s = slot.sampling;
-    AdjustLogits(slot, absl::MakeSpan(logits.row<float>(static_cast<int64_t>(i)), logits.cols));
-    sample_rows_[i] = {s.temperature, s.top_p, s.top_k, s.min_p, s.seed, rows[i].position + 1};
-  }
-  Sample(*device_, logits, sample_rows_, tokens);
-  if (reply == nullptr) return;
-
-  const int first = reply->tokens_size();
+void SampledRows::FillReply(v1::StepReply* reply) const {
+  int64_t raw = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     v1::SampledToken* token = reply->add_tokens();
     token->set_slot(rows[i].slot);
     token->set_token_id(tokens[i]);
-  }
-  if (num_raw_ == 0) return;
-  for (int64_t i = 0; i < num_raw_; ++i) ids_[i] = std::max(0, tokens[raw_rows_[i]]);
-  LogProbs(*device_, FirstRows(raw_, num_raw_), ids_, max_alternatives_, logprobs_, ranks_,
-           max_alternatives_ > 0 ? top_ : nullptr);
-  for (int64_t i = 0; i < num_raw_; ++i) {
-    const int32_t wanted = state.slot(rows[raw_rows_[i]].slot).sampling.num_logprobs;
-    FillLogprobs(i, wanted, max_alternatives_,
-                 reply->mutable_tokens(first + raw_rows_[i])->mutable_logprobs());
+    if (num_logprobs[i] < 0) continue;
+    const int64_t alternatives = std::min<int64_t>(num_logprobs[i], top_stride);
+    FillLogprobs(std::max(0, tokens[i]), logprobs[raw], ranks[raw],
+                 {top + raw * top_stride, static_cast<size_t>(alternatives)}, token->mutable_logprobs());
+    ++raw;
   }
 }
 
-void Sampler::FillLogprobs(int64_t i, int32_t num_logprobs, int64_t stride, v1::StepLogprobs* out) const {
-  out->add_token_ids(ids_[i]);
-  out->add_logprobs(logprobs_[i]);
-  out->set_rank(ranks_[i]);
-  for (int64_t j = 0; j < std::min<int64_t>(num_logprobs, stride); ++j) {
-    out->add_token_ids(top_[i * stride + j].id);
-    out->add_logprobs(top_[i * stride + j].value);
-  }
+Sampler::Sampler(const BatchLimits& limits, int64_t max_rows, MirroredBlock* inputs, MirroredBlock* results)
+    : limits_(limits), max_rows_(max_rows) {
+  const int64_t num_seqs = limits.max_num_seqs;
+  sample_rows_ = inputs->Take<SampleRow>(num_seqs);
+  penalties_ = inputs->Take<PenaltyRow>(num_seqs);
+  raw_rows_ = inputs->Take<int32_t>(num_seqs);
+  raw_ids_ = inputs->Take<int32_t>(num_seqs);
+  count_slots_ = inputs->Take<int32_t>(num_seqs);
+  tokens_ = results->Take<int32_t>(num_seqs);
+  logprobs_ = results->Take<float>(num_seqs);
+  ranks_ = results->Take<int32_t>(num_seqs);
+  top_ = results->Take<ScoredToken>(num_seqs * kMaxLogprobs);
+  prompt_logprobs_ = prompt_results_.Take<float>(max_rows);
+  prompt_ranks_ = prompt_results_.Take<int32_t>(max_rows);
+  prompt_top_ = prompt_results_.Take<ScoredToken>(max_rows * kMaxLogprobs);
 }
 
-void Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows,
-                             const BatchState& state, v1::StepReply* reply) {
-  int64_t alternatives = 0;
+void Sampler::Carve(Carver* carver) {
+  raw_ = carver->TakeMatrix(DataType::kF32, max_rows_, limits_.vocab_size);
+  counts_.vocab = limits_.vocab_size;
+  counts_.outputs = carver->Take<int32_t>(static_cast<int64_t>(limits_.max_num_seqs) * limits_.vocab_size);
+  counts_.in_prompt =
+      carver->Take<uint32_t>(static_cast<int64_t>(limits_.max_num_seqs) * ((limits_.vocab_size + 31) / 32));
+}
+
+absl::Status Sampler::Bind(Device* device, void* prompt_results) {
+  device_ = device;
+  return prompt_results_.Bind(device, prompt_results);
+}
+
+void Sampler::Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs) {
+  rows_.assign(rows.begin(), rows.end());
+  num_logprobs_.clear();
+  num_raw_ = num_raw_queued_ = top_stride_ = 0;
+  plain_greedy_ = true;
+  any_penalties_ = false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Slot& slot = state.slot(rows[i].slot);
-    ids_[i] = slot.tokens[rows[i].position + 1];
-    alternatives =
-        std::max<int64_t>(alternatives, std::min<int64_t>(slot.sampling.num_prompt_logprobs, logits.cols));
+    const SlotSampling& s = slot.sampling;
+    plain_greedy_ &= IsPlainGreedy(slot);
+    any_penalties_ |= s.has_penalties();
+    sample_rows_.host()[i] = {s.temperature, s.top_p, s.top_k, s.min_p, s.seed, rows[i].position + 1};
+    penalties_.host()[i] = PenaltyOf(slot, rows[i].slot);
+    count_slots_.host()[i] = penalties_.host()[i].slot;
+    num_logprobs_.push_back(logprobs ? s.num_logprobs : -1);
+    if (num_logprobs_.back() < 0) continue;
+    raw_rows_.host()[num_raw_] = static_cast<int32_t>(static_cast<int64_t>(i) % max_rows_);
+    raw_ids_.host()[num_raw_] = -1 - static_cast<int32_t>(i);
+    top_stride_ = std::max<int64_t>(top_stride_, std::min(s.num_logprobs, limits_.vocab_size));
+    ++num_raw_;
   }
-  LogProbs(*device_, logits, ids_, alternatives, logprobs_, ranks_, alternatives > 0 ? top_ : nullptr);
+}
+
+absl::Status Sampler::QueueCounts(const BatchState& state, SideStage* side) {
+  for (const int32_t index : state.added_slots()) {
+    const Slot& slot = state.slot(index);
+    if (!slot.sampling.has_penalties()) continue;
+    ASSIGN_OR_RETURN(const int32_t* cleared, side->Stage(&index, 1));
+    ClearTokenCounts(*device_, counts_, cleared, 1);
+    RETURN_IF_ERROR(side->ForEachPiece(
+        slot.tokens.data(), slot.num_prompt_tokens,
+        [&](int64_t, const int32_t* ids, int64_t n) { MarkPromptTokens(*device_, counts_, index, ids, n); }));
+    const std::vector<int32_t> slots(slot.num_outputs(), index);
+    RETURN_IF_ERROR(side->ForEachPiece(slot.tokens.data() + slot.num_prompt_tokens, slot.num_outputs(),
+                                       [&](int64_t first, const int32_t* ids, int64_t n) {
+                                         absl::StatusOr<const int32_t*> staged =
+                                             side->Stage(slots.data() + first, n);
+                                         if (staged.ok()) CountTokens(*device_, counts_, *staged, ids, n);
+                                       }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sampler::QueueMasks(const TensorView& logits, int64_t first, const BatchState& state,
+                                 SideStage* side) {
+  masks_.clear();
+  masked_rows_.clear();
+  for (int64_t i = 0; i < logits.rows; ++i) {
+    const Slot& slot = state.slot(rows_[first + i].slot);
+    if (slot.sampling.allowed_token_ids.empty()) continue;
+    masked_rows_.push_back(static_cast<int32_t>(i));
+    AppendAllowedMask(slot, limits_.vocab_size, &masks_);
+  }
+  const int64_t words = (limits_.vocab_size + 31) / 32;
+  for (size_t i = 0; i < masked_rows_.size(); ++i) {
+    ASSIGN_OR_RETURN(const int32_t* row, side->Stage(masked_rows_.data() + i, 1));
+    ASSIGN_OR_RETURN(const uint32_t* mask, side->Stage(masks_.data() + i * words, words));
+    KeepAllowed(*device_, logits, row, mask, 1);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sampler::QueueEdits(const TensorView& logits, int64_t first, const BatchState& state,
+                                 SideStage* side) {
+  RETURN_IF_ERROR(QueueMasks(logits, first, state, side));
+  edits_.clear();
+  for (int64_t i = 0; i < logits.rows; ++i)
+    AppendEdits(state.slot(rows_[first + i].slot), static_cast<int32_t>(i), &edits_);
+  return side->ForEachPiece(
+      edits_.data(), static_cast<int64_t>(edits_.size()),
+      [&](int64_t, const LogitEdit* edits, int64_t n) { EditLogits(*device_, logits, edits, n); });
+}
+
+absl::Status Sampler::QueueSample(const TensorView& logits, int64_t first, const BatchState& state,
+                                  SideStage* side) {
+  // The raw rows of this piece, copied before the logits are changed.
+  int64_t num_raw = 0;
+  for (int64_t i = 0; i < logits.rows; ++i) num_raw += num_logprobs_[first + i] >= 0;
+  const int64_t raw_begin = num_raw_queued_;
+  num_raw_queued_ += num_raw;
+  const TensorView raw = FirstRows(raw_, num_raw);
+  if (num_raw > 0) GatherRows(*device_, logits, raw_rows_.device() + raw_begin, raw);
+
+  RETURN_IF_ERROR(QueueEdits(logits, first, state, side));
+  if (any_penalties_) ApplyPenalties(*device_, logits, penalties_.device() + first, counts_);
+  Sample(*device_, logits, sample_rows_.device() + first, tokens_.device() + first);
+  if (num_raw == 0) return absl::OkStatus();
+
+  int32_t* const ids = raw_ids_.device() + raw_begin;
+  ResolveTokens(*device_, ids, num_raw, tokens_.device());
+  LogProbs(*device_, raw, ids, top_stride_, logprobs_.device() + raw_begin, ranks_.device() + raw_begin,
+           top_stride_ > 0 ? top_.device() + raw_begin * top_stride_ : nullptr);
+  return absl::OkStatus();
+}
+
+void Sampler::QueueFinish(const int32_t* slots, int32_t* last_tokens) {
+  const int64_t n = static_cast<int64_t>(rows_.size());
+  ScatterTokens(*device_, slots, tokens_.device(), n, last_tokens);
+  if (any_penalties_) CountTokens(*device_, counts_, count_slots_.device(), tokens_.device(), n);
+}
+
+int64_t Sampler::results_bytes() const {
+  if (num_raw_ == 0) return tokens_.end();
+  return top_stride_ > 0 ? top_.end() : ranks_.end();
+}
+
+SampledRows Sampler::TakeResults() {
+  SampledRows results;
+  results.rows = rows_;
+  results.num_logprobs = num_logprobs_;
+  results.top_stride = top_stride_;
+  results.tokens = tokens_.host();
+  results.logprobs = logprobs_.host();
+  results.ranks = ranks_.host();
+  results.top = top_.host();
+  return results;
+}
+
+absl::Status Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows,
+                                     const BatchState& state, SideStage* side, v1::StepReply* reply) {
+  prompt_ids_.clear();
+  int64_t stride = 0;
+  for (const LogitRow& row : rows) {
+    const Slot& slot = state.slot(row.slot);
+    prompt_ids_.push_back(slot.tokens[row.position + 1]);
+    stride = std::max<int64_t>(stride, std::min<int64_t>(slot.sampling.num_prompt_logprobs, logits.cols));
+  }
+  ASSIGN_OR_RETURN(const int32_t* ids, side->Stage(prompt_ids_.data(), static_cast<int64_t>(rows.size())));
+  LogProbs(*device_, logits, ids, stride, prompt_logprobs_.device(), prompt_ranks_.device(),
+           stride > 0 ? prompt_top_.device() : nullptr);
+  prompt_results_.Download(prompt_results_.bytes());
+  RETURN_IF_ERROR(device_->Synchronize());
   for (size_t i = 0; i < rows.size(); ++i) {
     const LogitRow& row = rows[i];
     const int last = reply->prompt_logprobs_size() - 1;
@@ -144,9 +209,11 @@ void Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow
       entry->set_slot(row.slot);
       entry->set_start(row.position);
     }
-    FillLogprobs(static_cast<int64_t>(i), state.slot(row.slot).sampling.num_prompt_logprobs, alternatives,
-                 entry->add_positions());
+    const int64_t wanted = std::min<int64_t>(state.slot(row.slot).sampling.num_prompt_logprobs, stride);
+    FillLogprobs(prompt_ids_[i], prompt_logprobs_.host()[i], prompt_ranks_.host()[i],
+                 {prompt_top_.host() + i * stride, static_cast<size_t>(wanted)}, entry->add_positions());
   }
+  return absl::OkStatus();
 }
 
 }  // namespace somnus

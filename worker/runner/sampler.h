@@ -1,10 +1,13 @@
 #pragma once
-// Chooses tokens from logits, in vLLM's order: log-probabilities are those of the raw logits; then allowed
-// tokens, bad words, min_tokens, logit bias, penalties; then temperature, top-k, top-p, min-p and the draw
-// (kernels/ops.h). Deterministic: every rank that holds the same logits and the same batch state chooses the
-// same tokens.
+// Chooses tokens from logits, in vLLM's order: log-probabilities are those of the raw logits; then
+// logit_edits.h; then temperature, top-k, top-p, min-p and the draw (kernels/ops.h). Deterministic: every
+// rank that holds the same logits and the same batch state chooses the same tokens.
+//
+// A step goes Build (host), Upload of the inputs, QueueCounts, QueueSample per piece of rows, QueueFinish,
+// Download of the results; TakeResults says how to read them once they are there.
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -13,45 +16,91 @@
 #include "proto/worker.pb.h"
 #include "worker/model/carver.h"
 #include "worker/runner/batch_state.h"
+#include "worker/runner/staging.h"
 #include "worker/runner/step_arrays.h"
 
 namespace somnus {
 
-// True when the slot's next token is simply the likeliest one and nobody asks for its probability.
-bool IsPlainGreedy(const Slot& slot);
+// What a step sampled, in one twin of the results block, and who asked for what.
+struct SampledRows {
+  std::vector<LogitRow> rows;
+  std::vector<int32_t> num_logprobs;  // per row; -1: none
+  int64_t top_stride = 0;
+  const int32_t* tokens = nullptr;  // [rows]
+  const float* logprobs = nullptr;  // [those with num_logprobs >= 0, in order], as the two below
+  const int32_t* ranks = nullptr;
+  const ScoredToken* top = nullptr;  // top_stride each
 
-// Changes one row of logits ([vocab]) by everything that comes before temperature.
-void AdjustLogits(const Slot& slot, absl::Span<float> logits);
+  void FillReply(v1::StepReply* reply) const;
+};
 
 class Sampler {
  public:
-  void Carve(Carver* carver, int64_t vocab_size, int64_t max_rows);
-  void Bind(Device* device) { device_ = device; }
+  // The arrays' memory: `inputs` goes to the device, `results` comes back. Both outlive the sampler.
+  Sampler(const BatchLimits& limits, int64_t max_rows, MirroredBlock* inputs, MirroredBlock* results);
 
-  // tokens[i] = the sample of row i. logits: f32 [rows.size(), vocab], destroyed. Where `reply` is given, the
-  // sampled tokens and the log-probabilities that were asked for are added to it.
-  void SampleRows(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state,
-                  int32_t* tokens, v1::StepReply* reply);
+  // Takes the device's own arrays. `counts` must be cleared slot by slot: QueueCounts does.
+  void Carve(Carver* carver);
+  absl::Status Bind(Device* device, void* prompt_results);
+  int64_t prompt_results_bytes() const { return prompt_results_.bytes(); }
 
-  // Log-probabilities of the prompt tokens that follow `rows`; adds to reply.
-  void PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state,
-                      v1::StepReply* reply);
+  // Notes what each of `rows` wants. Log-probabilities only where `logprobs`: one rank reports them.
+  void Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs);
+  // Every row's token is simply the likeliest one: then only tokens() is to be filled.
+  bool plain_greedy() const { return plain_greedy_; }
+  // [rows], on the device.
+  int32_t* tokens() const { return tokens_.device(); }
+
+  // Counts the tokens of sequences with penalties that came with this step.
+  absl::Status QueueCounts(const BatchState& state, SideStage* side);
+  // tokens()[first, first + logits.rows) = samples. logits: f32 [R, vocab], destroyed; R <= max_rows.
+  absl::Status QueueSample(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
+  // Remembers the sampled tokens for the next step. slots: [rows], on the device.
+  void QueueFinish(const int32_t* slots, int32_t* last_tokens);
+
+  int64_t results_bytes() const;
+  SampledRows TakeResults();
+
+  // Log-probabilities of the prompt tokens that follow `rows` (R <= max_rows); adds to reply. Waits for the
+  // device.
+  absl::Status PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows,
+                              const BatchState& state, SideStage* side, v1::StepReply* reply);
 
  private:
-  // The rows whose slots want logprobs, copied to raw_ before the logits are changed.
-  void KeepRawLogits(const TensorView& logits, absl::Span<const LogitRow> rows, const BatchState& state);
-  void FillLogprobs(int64_t i, int32_t num_logprobs, int64_t stride, v1::StepLogprobs* out) const;
+  absl::Status QueueEdits(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
+  absl::Status QueueMasks(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
 
+  const BatchLimits limits_;
+  const int64_t max_rows_;
   Device* device_ = nullptr;
-  TensorView raw_;  // f32 [R, vocab]
-  int64_t num_raw_ = 0;
-  int64_t max_alternatives_ = 0;      // over the raw rows
-  int32_t* raw_rows_ = nullptr;       // [R]: row of logits that raw row i copies
-  int32_t* ids_ = nullptr;            // [R]
-  float* logprobs_ = nullptr;         // [R]
-  int32_t* ranks_ = nullptr;          // [R]
-  ScoredToken* top_ = nullptr;        // [R, kMaxLogprobs]
-  SampleRow* sample_rows_ = nullptr;  // [R]
+
+  MirroredBlock::Array<SampleRow> sample_rows_;  // inputs, [S]
+  MirroredBlock::Array<PenaltyRow> penalties_;   // [S]
+  MirroredBlock::Array<int32_t> raw_rows_;       // [S]: row within its piece of logits that raw row i copies
+  MirroredBlock::Array<int32_t> raw_ids_;        // [S]: the chosen token of raw row i, by ResolveTokens
+  MirroredBlock::Array<int32_t> count_slots_;    // [S]: the row's slot if it has penalties, else -1
+
+  MirroredBlock::Array<int32_t> tokens_;   // results, [S]
+  MirroredBlock::Array<float> logprobs_;   // [S]
+  MirroredBlock::Array<int32_t> ranks_;    // [S]
+  MirroredBlock::Array<ScoredToken> top_;  // [S, kMaxLogprobs]
+
+  MirroredBlock prompt_results_;  // as logprobs, ranks and top, [max_rows]
+  MirroredBlock::Array<float> prompt_logprobs_;
+  MirroredBlock::Array<int32_t> prompt_ranks_;
+  MirroredBlock::Array<ScoredToken> prompt_top_;
+
+  TensorView raw_;      // f32 [max_rows, vocab], on the device
+  TokenCounts counts_;  // of every slot, on the device
+
+  // The step's rows, host side.
+  std::vector<LogitRow> rows_;
+  std::vector<int32_t> num_logprobs_;
+  std::vector<LogitEdit> edits_;
+  std::vector<uint32_t> masks_;
+  std::vector<int32_t> masked_rows_, prompt_ids_;
+  int64_t num_raw_ = 0, num_raw_queued_ = 0, top_stride_ = 0;
+  bool plain_greedy_ = true, any_penalties_ = false;
 };
 
 }  // namespace somnus

@@ -2,58 +2,82 @@
 
 #include <algorithm>
 
-namespace somnus {
+#include "proto/status_macros.h"
 
-void StepArrays::Carve(Carver* carver, const BatchLimits& limits) {
-  max_blocks_per_seq_ = limits.max_blocks_per_seq();
-  token_ids_ = carver->Take<int32_t>(limits.max_num_batched_tokens);
-  positions_ = carver->Take<int32_t>(limits.max_num_batched_tokens);
-  slot_mapping_ = carver->Take<int32_t>(limits.max_num_batched_tokens);
-  query_start_ = carver->Take<int32_t>(limits.max_num_seqs + 1);
-  context_len_ = carver->Take<int32_t>(limits.max_num_seqs);
-  block_tables_ = carver->Take<int32_t>(limits.max_num_seqs * max_blocks_per_seq_);
-  sample_rows_.reserve(limits.max_num_seqs);
+namespace somnus {
+namespace {
+
+// Entries of block tables that travel with the other inputs: a decode step adds one per sequence now and
+// then, a chunk of prompt its own blocks. More, as when a long cached prefix comes, go by the side.
+int64_t EditsWithInputs(const BatchLimits& limits) {
+  return limits.max_num_seqs + limits.max_num_batched_tokens / std::max(1, limits.block_size) + 1;
 }
 
-StepInput StepArrays::Build(const BatchState& state) {
+}  // namespace
+
+StepArrays::StepArrays(const BatchLimits& limits, MirroredBlock* inputs)
+    : limits_(limits), max_blocks_per_seq_(limits.max_blocks_per_seq()), max_edits_(EditsWithInputs(limits)) {
+  const int64_t num_seqs = limits.max_num_seqs, num_tokens = limits.max_num_batched_tokens;
+  query_start_ = inputs->Take<int32_t>(num_seqs + 1);
+  context_len_ = inputs->Take<int32_t>(num_seqs);
+  seq_slots_ = inputs->Take<int32_t>(num_seqs);
+  sample_row_indices_ = inputs->Take<int32_t>(num_seqs);
+  sample_slots_ = inputs->Take<int32_t>(num_seqs);
+  edits_ = inputs->Take<BlockTableEdit>(max_edits_);
+  token_ids_ = inputs->Take<int32_t>(num_tokens);
+  positions_ = inputs->Take<int32_t>(num_tokens);
+  slot_mapping_ = inputs->Take<int32_t>(num_tokens);
+  sample_rows_.reserve(num_seqs);
+}
+
+void StepArrays::Carve(Carver* carver) {
+  slot_tables_ = carver->Take<int32_t>(limits_.max_num_seqs * max_blocks_per_seq_);
+  block_tables_ = carver->Take<int32_t>(limits_.max_num_seqs * max_blocks_per_seq_);
+  last_tokens_ = carver->Take<int32_t>(limits_.max_num_seqs);
+}
+
+void StepArrays::Build(const BatchState& state, int64_t num_padded) {
   sample_rows_.clear();
   prompt_rows_.clear();
-  const int32_t block_size = state.limits().block_size;
-  int32_t row = 0, sequence = 0;
-  for (const ScheduledSlot& scheduled : state.scheduled()) {
-    const Slot& slot = state.slot(scheduled.slot);
-    const int32_t end = scheduled.start + scheduled.num_tokens;
-    query_start_[sequence] = row;
-    context_len_[sequence] = end;
-    std::copy_n(slot.block_ids.begin(), (end + block_size - 1) / block_size,
-                block_tables_ + sequence * max_blocks_per_seq_);
-    AddRows(slot, scheduled, row, block_size);
-    row += scheduled.num_tokens;
-    ++sequence;
+  input_ = StepInput();
+  query_start_.host()[0] = 0;
+  for (const bool decodes : {true, false}) {
+    for (const ScheduledSlot& scheduled : state.scheduled()) {
+      if ((scheduled.num_tokens == 1) == decodes) AddSequence(state.slot(scheduled.slot), scheduled);
+    }
+    if (decodes) input_.batch.num_decodes = input_.batch.num_seqs;
   }
-  query_start_[sequence] = row;
-
-  StepInput input;
-  input.token_ids = token_ids_;
-  input.batch.num_seqs = sequence;
-  input.batch.num_tokens = row;
-  input.batch.query_start = query_start_;
-  input.batch.context_len = context_len_;
-  input.batch.block_tables = block_tables_;
-  input.batch.max_blocks_per_seq = max_blocks_per_seq_;
-  input.batch.positions = positions_;
-  input.batch.slot_mapping = slot_mapping_;
-  return input;
+  AddPadding(num_padded);
+  for (size_t i = 0; i < sample_rows_.size(); ++i) {
+    sample_row_indices_.host()[i] = sample_rows_[i].row;
+    sample_slots_.host()[i] = sample_rows_[i].slot;
+  }
+  const std::vector<BlockTableEdit>& edits = state.block_edits();
+  std::copy_n(edits.begin(), std::min<int64_t>(max_edits_, edits.size()), edits_.host());
 }
 
-void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled, int32_t first_row,
-                         int32_t block_size) {
+void StepArrays::AddSequence(const Slot& slot, const ScheduledSlot& scheduled) {
+  AttentionBatch& batch = input_.batch;
+  const int32_t end = scheduled.start + scheduled.num_tokens;
+  context_len_.host()[batch.num_seqs] = end;
+  seq_slots_.host()[batch.num_seqs] = scheduled.slot;
+  AddRows(slot, scheduled);
+  batch.num_tokens += scheduled.num_tokens;
+  ++batch.num_seqs;
+  query_start_.host()[batch.num_seqs] = static_cast<int32_t>(batch.num_tokens);
+  batch.max_query_len = std::max<int64_t>(batch.max_query_len, scheduled.num_tokens);
+  batch.max_context_len = std::max<int64_t>(batch.max_context_len, end);
+}
+
+void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled) {
   const bool wants_prompt_logprobs = slot.sampling.num_prompt_logprobs >= 0;
+  const int32_t first_row = static_cast<int32_t>(input_.batch.num_tokens), block_size = limits_.block_size;
   for (int32_t i = 0; i < scheduled.num_tokens; ++i) {
     const int32_t row = first_row + i, position = scheduled.start + i;
-    token_ids_[row] = slot.tokens[position];
-    positions_[row] = position;
-    slot_mapping_[row] = slot.block_ids[position / block_size] * block_size + position % block_size;
+    const int32_t token = slot.tokens[position];
+    token_ids_.host()[row] = token >= 0 ? token : -1 - scheduled.slot;
+    positions_.host()[row] = position;
+    slot_mapping_.host()[row] = slot.block_ids[position / block_size] * block_size + position % block_size;
     if (wants_prompt_logprobs && position + 1 < slot.num_prompt_tokens) {
       prompt_rows_.push_back({row, scheduled.slot, position});
     }
@@ -62,6 +86,47 @@ void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled, int32
     sample_rows_.push_back(
         {first_row + scheduled.num_tokens - 1, scheduled.slot, scheduled.start + scheduled.num_tokens - 1});
   }
+}
+
+void StepArrays::AddPadding(int64_t num_padded) {
+  AttentionBatch& batch = input_.batch;
+  for (; batch.num_seqs < num_padded; ++batch.num_seqs, ++batch.num_tokens) {
+    context_len_.host()[batch.num_seqs] = 0;
+    seq_slots_.host()[batch.num_seqs] = 0;
+    query_start_.host()[batch.num_seqs + 1] = static_cast<int32_t>(batch.num_tokens + 1);
+    token_ids_.host()[batch.num_tokens] = 0;
+    positions_.host()[batch.num_tokens] = 0;
+    slot_mapping_.host()[batch.num_tokens] = 0;
+  }
+  if (num_padded == 0) return;
+  batch.num_decodes = batch.num_seqs;
+  batch.max_context_len = limits_.max_model_len;  // of every replay
+}
+
+absl::Status StepArrays::Queue(const BatchState& state, SideStage* side) {
+  const std::vector<BlockTableEdit>& edits = state.block_edits();
+  const int64_t count = static_cast<int64_t>(edits.size()), with_inputs = std::min(max_edits_, count);
+  if (with_inputs > 0)
+    EditBlockTables(*device_, edits_.device(), with_inputs, slot_tables_, max_blocks_per_seq_);
+  return side->ForEachPiece(edits.data() + with_inputs, count - with_inputs,
+                            [&](int64_t first, const BlockTableEdit* piece, int64_t n) {
+                              EditBlockTables(*device_, piece, n, slot_tables_, max_blocks_per_seq_);
+                            });
+}
+
+const StepInput& StepArrays::QueueInputs() {
+  AttentionBatch& batch = input_.batch;
+  GatherBlockTables(*device_, slot_tables_, seq_slots_.device(), context_len_.device(), batch.num_seqs,
+                    max_blocks_per_seq_, limits_.block_size, block_tables_);
+  ResolveTokens(*device_, token_ids_.device(), batch.num_tokens, last_tokens_);
+  input_.token_ids = token_ids_.device();
+  batch.query_start = query_start_.device();
+  batch.context_len = context_len_.device();
+  batch.block_tables = block_tables_;
+  batch.max_blocks_per_seq = max_blocks_per_seq_;
+  batch.positions = positions_.device();
+  batch.slot_mapping = slot_mapping_.device();
+  return input_;
 }
 
 }  // namespace somnus

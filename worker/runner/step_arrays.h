@@ -1,5 +1,10 @@
 #pragma once
-// The flat arrays that ops read, made from the batch state once per step, in workspace memory.
+// The flat arrays that ops read, made from the batch state once per step. They live in the step's inputs, a
+// MirroredBlock at fixed addresses, so that a CUDA graph finds the next step's numbers where it found this
+// one's.
+//
+// Block tables and sampled tokens stay on the device, by slot: a step brings the entries that are new, and
+// names a token that the host does not know yet by its slot.
 
 #include <cstdint>
 #include <vector>
@@ -7,6 +12,7 @@
 #include "worker/model/carver.h"
 #include "worker/model/decoder_model.h"
 #include "worker/runner/batch_state.h"
+#include "worker/runner/staging.h"
 
 namespace somnus {
 
@@ -19,27 +25,52 @@ struct LogitRow {
 
 class StepArrays {
  public:
-  // Reserves the arrays for the largest step.
-  void Carve(Carver* carver, const BatchLimits& limits);
+  StepArrays(const BatchLimits& limits, MirroredBlock* inputs);
 
-  // Fills them for state.scheduled().
-  StepInput Build(const BatchState& state);
+  // Takes the device's own arrays; Clear fills them.
+  void Carve(Carver* carver);
+  void Bind(Device* device) { device_ = device; }
+
+  // Fills the current twin for state.scheduled(): sequences of one token first, then, up to `num_padded`
+  // sequences, padding (ops.h, AttentionBatch). 0: none.
+  void Build(const BatchState& state, int64_t num_padded);
+  // Queues what brings the device's arrays up to date; after the inputs' Upload. Answers the model's input.
+  absl::Status Queue(const BatchState& state, SideStage* side);
+  // The ops that a graph records with the model: they read the inputs and nothing else.
+  const StepInput& QueueInputs();
 
   // Rows that sample a token, and rows that decide a prompt token whose logprob was asked for; of the last
   // Build.
   const std::vector<LogitRow>& sample_rows() const { return sample_rows_; }
   const std::vector<LogitRow>& prompt_rows() const { return prompt_rows_; }
+  // [S], on the device: the rows and slots of sample_rows().
+  const int32_t* sample_row_indices() const { return sample_row_indices_.device(); }
+  const int32_t* sample_slots() const { return sample_slots_.device(); }
+  // [max_num_seqs], on the device: each slot's last sampled token.
+  int32_t* last_tokens() const { return last_tokens_; }
 
  private:
-  void AddRows(const Slot& slot, const ScheduledSlot& scheduled, int32_t first_row, int32_t block_size);
+  void AddSequence(const Slot& slot, const ScheduledSlot& scheduled);
+  void AddRows(const Slot& slot, const ScheduledSlot& scheduled);
+  void AddPadding(int64_t num_padded);
 
-  int64_t max_blocks_per_seq_ = 0;
-  int32_t* token_ids_ = nullptr;     // [T]
-  int32_t* positions_ = nullptr;     // [T]
-  int32_t* slot_mapping_ = nullptr;  // [T]
-  int32_t* query_start_ = nullptr;   // [S + 1]
-  int32_t* context_len_ = nullptr;   // [S]
-  int32_t* block_tables_ = nullptr;  // [S, max_blocks_per_seq]
+  const BatchLimits limits_;
+  const int64_t max_blocks_per_seq_;
+  const int64_t max_edits_;
+  Device* device_ = nullptr;
+
+  MirroredBlock::Array<int32_t> query_start_;                           // [S + 1]
+  MirroredBlock::Array<int32_t> context_len_;                           // [S]
+  MirroredBlock::Array<int32_t> seq_slots_;                             // [S]
+  MirroredBlock::Array<int32_t> sample_row_indices_, sample_slots_;     // [S]
+  MirroredBlock::Array<BlockTableEdit> edits_;                          // [max_edits]
+  MirroredBlock::Array<int32_t> token_ids_, positions_, slot_mapping_;  // [T]
+
+  int32_t* slot_tables_ = nullptr;   // [max_num_seqs, max_blocks_per_seq], on the device
+  int32_t* block_tables_ = nullptr;  // [S, max_blocks_per_seq], on the device: the step's sequences in order
+  int32_t* last_tokens_ = nullptr;
+
+  StepInput input_;
   std::vector<LogitRow> sample_rows_, prompt_rows_;
 };
 

@@ -1,0 +1,62 @@
+#include "worker/runner/graph_runner.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "proto/check.h"
+#include "proto/status_macros.h"
+#include "worker/runner/model_runner.h"
+
+namespace somnus {
+
+std::vector<int32_t> DefaultGraphSizes(int32_t max_num_seqs) {
+  constexpr int32_t kMost = 512;
+  std::vector<int32_t> sizes;
+  for (int32_t size : {1, 2, 4}) sizes.push_back(size);
+  for (int32_t size = 8; size <= kMost; size += 8) sizes.push_back(size);
+  const int32_t limit = std::min(max_num_seqs, kMost);
+  std::erase_if(sizes, [limit](int32_t size) { return size > limit; });
+  if (sizes.empty() || sizes.back() != limit) sizes.push_back(limit);
+  return sizes;
+}
+
+absl::Status GraphRunner::Capture(Device* device, const std::vector<int32_t>& sizes, const Prepare& prepare,
+                                  const Queue& queue) {
+  graphs_.clear();
+  std::vector<int32_t> order = sizes;
+  std::sort(order.begin(), order.end(), std::greater<>());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  std::vector<Graph> graphs;
+  for (const int32_t size : order) {
+    // Once for real: code and plans that load lazily cannot do so while a graph is recorded.
+    RETURN_IF_ERROR(prepare(size));
+    RETURN_IF_ERROR(queue().status());
+    RETURN_IF_ERROR(device->Synchronize());
+    RETURN_IF_ERROR(device->BeginCapture());
+    const absl::StatusOr<TensorView> output = queue();
+    absl::StatusOr<std::unique_ptr<DeviceGraph>> graph = device->EndCapture();
+    RETURN_IF_ERROR(output.status());
+    RETURN_IF_ERROR(graph.status());
+    graphs.push_back({size, *std::move(graph), *output});
+  }
+  std::reverse(graphs.begin(), graphs.end());
+  graphs_ = std::move(graphs);
+  return absl::OkStatus();
+}
+
+int32_t GraphRunner::PaddedSize(int64_t num_seqs) const {
+  const auto it = std::find_if(graphs_.begin(), graphs_.end(),
+                               [num_seqs](const Graph& graph) { return graph.size >= num_seqs; });
+  return it == graphs_.end() ? 0 : it->size;
+}
+
+TensorView GraphRunner::Launch(int32_t size) {
+  const auto it =
+      std::find_if(graphs_.begin(), graphs_.end(), [size](const Graph& graph) { return graph.size == size; });
+  SOMNUS_CHECK(it != graphs_.end());
+  it->graph->Launch();
+  return it->output;
+}
+
+}  // namespace somnus

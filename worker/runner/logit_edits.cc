@@ -1,0 +1,75 @@
+#include "worker/runner/logit_edits.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace somnus {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+bool SuppressesStop(const Slot& slot) {
+  return slot.num_outputs() < slot.sampling.min_tokens && !slot.sampling.suppress_token_ids.empty();
+}
+
+// A bad word's last token cannot follow its other tokens, as far as those were generated.
+bool EndsBadWord(const Slot& slot, const std::vector<int32_t>& word) {
+  const size_t prefix = word.size() - 1;
+  return prefix <= static_cast<size_t>(slot.num_outputs()) &&
+         std::equal(word.begin(), word.end() - 1, slot.tokens.end() - prefix);
+}
+
+// One edit per id: their order does not matter, since one that forbids outweighs all others.
+void MergeEdits(std::vector<LogitEdit>* edits, size_t first) {
+  const auto begin = edits->begin() + first;
+  std::stable_sort(begin, edits->end(), [](const LogitEdit& a, const LogitEdit& b) { return a.id < b.id; });
+  auto last = begin;
+  for (auto it = begin; it != edits->end(); ++it) {
+    if (it == begin) continue;
+    if (it->id == last->id) {
+      last->addend += it->addend;
+    } else {
+      *++last = *it;
+    }
+  }
+  if (begin != edits->end()) edits->erase(last + 1, edits->end());
+}
+
+}  // namespace
+
+bool IsPlainGreedy(const Slot& slot) {
+  const SlotSampling& s = slot.sampling;
+  return s.temperature == 0 && s.num_logprobs < 0 && !s.has_penalties() && s.logit_bias.empty() &&
+         s.allowed_token_ids.empty() && s.bad_words.empty() && !SuppressesStop(slot);
+}
+
+bool LooksAtTokens(const Slot& slot) {
+  return std::any_of(slot.sampling.bad_words.begin(), slot.sampling.bad_words.end(),
+                     [](const std::vector<int32_t>& word) { return word.size() > 1; });
+}
+
+void AppendEdits(const Slot& slot, int32_t row, std::vector<LogitEdit>* edits) {
+  const size_t first = edits->size();
+  const SlotSampling& s = slot.sampling;
+  for (const std::vector<int32_t>& word : s.bad_words) {
+    if (EndsBadWord(slot, word)) edits->push_back({row, word.back(), kNever});
+  }
+  if (SuppressesStop(slot)) {
+    for (int32_t id : s.suppress_token_ids) edits->push_back({row, id, kNever});
+  }
+  for (const auto& [id, bias] : s.logit_bias) edits->push_back({row, id, bias});
+  MergeEdits(edits, first);
+}
+
+void AppendAllowedMask(const Slot& slot, int32_t vocab_size, std::vector<uint32_t>* masks) {
+  const size_t first = masks->size();
+  masks->resize(first + (vocab_size + 31) / 32, 0u);
+  for (int32_t id : slot.sampling.allowed_token_ids) (*masks)[first + id / 32] |= 1u << (id % 32);
+}
+
+PenaltyRow PenaltyOf(const Slot& slot, int32_t index) {
+  const SlotSampling& s = slot.sampling;
+  return {s.has_penalties() ? index : -1, s.repetition_penalty, s.frequency_penalty, s.presence_penalty};
+}
+
+}  // namespace somnus

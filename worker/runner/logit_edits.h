@@ -1,0 +1,28 @@
+#pragma once
+// What a sequence's sampling parameters do to its logits before temperature, as the ops of kernels/ops.h take
+// it, in vLLM's order: allowed tokens, then bad words, min_tokens and logit bias; penalties count on the
+// device.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "worker/runner/batch_state.h"
+
+namespace somnus {
+
+// True when the slot's next token is simply the likeliest one and nobody asks for its probability.
+bool IsPlainGreedy(const Slot& slot);
+
+// True when the slot's edits depend on what its last tokens were, so that these must be known.
+bool LooksAtTokens(const Slot& slot);
+
+// Adds the slot's edits of logits row `row`, one per id.
+void AppendEdits(const Slot& slot, int32_t row, std::vector<LogitEdit>* edits);
+
+// Adds the slot's bitmap of allowed ids, (vocab_size + 31) / 32 words. allowed_token_ids is not empty.
+void AppendAllowedMask(const Slot& slot, int32_t vocab_size, std::vector<uint32_t>* masks);
+
+PenaltyRow PenaltyOf(const Slot& slot, int32_t index);
+
+}  // namespace somnus

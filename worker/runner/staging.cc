@@ -1,0 +1,79 @@
+#include "worker/runner/staging.h"
+
+#include <cstring>
+
+#include "proto/check.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+
+MirroredBlock::~MirroredBlock() {
+  if (device_handle_ == nullptr || !device_handle_->asynchronous()) return;
+  for (uint8_t* twin : twins_) {
+    if (twin != nullptr) device_handle_->FreePinned(twin);
+  }
+}
+
+absl::Status MirroredBlock::Bind(Device* device, void* data) {
+  device_handle_ = device;
+  device_ = static_cast<uint8_t*>(data);
+  for (int i = 0; i < kStepsInFlight; ++i) {
+    if (!device->asynchronous()) {
+      twins_[i] = device_;
+    } else if (twins_[i] == nullptr) {
+      ASSIGN_OR_RETURN(void* twin, device->AllocatePinned(bytes_));
+      twins_[i] = static_cast<uint8_t*>(twin);
+      ASSIGN_OR_RETURN(copied_[i], device->CreateEvent());
+    }
+  }
+  host_ = twins_[turn_];
+  return absl::OkStatus();
+}
+
+absl::Status MirroredBlock::Turn() {
+  turn_ = (turn_ + 1) % kStepsInFlight;
+  host_ = twins_[turn_];
+  return copied_[turn_] == nullptr ? absl::OkStatus() : copied_[turn_]->Wait();
+}
+
+void MirroredBlock::Upload(int64_t bytes) {
+  if (host_ == device_) return;
+  device_handle_->CopyToDevice(device_, host_, bytes);
+  copied_[turn_]->Record();
+}
+
+void MirroredBlock::Download(int64_t bytes) {
+  if (host_ == device_) return;
+  device_handle_->CopyToHost(host_, device_, bytes);
+  copied_[turn_]->Record();
+}
+
+SideStage::~SideStage() {
+  if (host_ != nullptr) device_handle_->FreePinned(host_);
+}
+
+absl::Status SideStage::Bind(Device* device, void* data) {
+  device_handle_ = device;
+  device_ = static_cast<uint8_t*>(data);
+  used_ = 0;
+  if (!device->asynchronous() || host_ != nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(void* host, device->AllocatePinned(kBytes));
+  host_ = static_cast<uint8_t*>(host);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const void*> SideStage::StageBytes(const void* values, int64_t bytes) {
+  if (!device_handle_->asynchronous()) return values;
+  SOMNUS_CHECK(bytes <= kMaxPiece);
+  if (used_ + bytes > kBytes) {
+    RETURN_IF_ERROR(device_handle_->Synchronize());
+    used_ = 0;
+  }
+  uint8_t* const to = device_ + used_;
+  std::memcpy(host_ + used_, values, static_cast<size_t>(bytes));
+  device_handle_->CopyToDevice(to, host_ + used_, bytes);
+  used_ += (bytes + 63) / 64 * 64;
+  return to;
+}
+
+}  // namespace somnus

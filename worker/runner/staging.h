@@ -1,0 +1,119 @@
+#pragma once
+// Moves a step's small data between host and device. Where both share one memory nothing moves: the host's
+// side and the device's are the same bytes.
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+
+namespace somnus {
+
+// Steps whose data may be in the host's hands at once: one that the device works on, one that is being
+// prepared.
+inline constexpr int kStepsInFlight = 2;
+
+// A block of device memory with kStepsInFlight twins in pinned host memory, used in turn and laid out alike,
+// so that one copy moves everything of a step. Used by the runner thread; a twin may be read by others until
+// its turn comes again.
+class MirroredBlock {
+ public:
+  // An array of the block, on both sides. Take all arrays first, then Bind.
+  template <typename T>
+  class Array {
+   public:
+    T* host() const { return reinterpret_cast<T*>(block_->host_ + offset_); }  // the current twin
+    T* device() const { return reinterpret_cast<T*>(block_->device_ + offset_); }
+    int64_t end() const { return offset_ + bytes_; }  // what to copy for this array and all before it
+
+   private:
+    friend class MirroredBlock;
+    MirroredBlock* block_ = nullptr;
+    int64_t offset_ = 0;
+    int64_t bytes_ = 0;
+  };
+
+  MirroredBlock() = default;
+  ~MirroredBlock();
+  MirroredBlock(const MirroredBlock&) = delete;
+  MirroredBlock& operator=(const MirroredBlock&) = delete;
+
+  template <typename T>
+  Array<T> Take(int64_t count) {
+    Array<T> array;
+    array.block_ = this;
+    array.offset_ = bytes_;
+    array.bytes_ = count * static_cast<int64_t>(sizeof(T));
+    bytes_ += (array.bytes_ + 63) / 64 * 64;
+    return array;
+  }
+  int64_t bytes() const { return bytes_; }
+
+  // `data`: bytes() of the device's memory. Takes the twins from `device`, which must outlive the block.
+  absl::Status Bind(Device* device, void* data);
+
+  // The next twin's turn. Waits until its last copy is over.
+  absl::Status Turn();
+  // Queue the copy of the first `bytes`, one way or the other, of the current twin.
+  void Upload(int64_t bytes);
+  void Download(int64_t bytes);
+
+ private:
+  Device* device_handle_ = nullptr;
+  int64_t bytes_ = 0;
+  uint8_t* device_ = nullptr;
+  uint8_t* host_ = nullptr;
+  int turn_ = 0;
+  uint8_t* twins_[kStepsInFlight] = {};
+  std::unique_ptr<DeviceEvent> copied_[kStepsInFlight];
+};
+
+// For what is rare and of no fixed size: copies go one by one through a small ring.
+class SideStage {
+ public:
+  static constexpr int64_t kBytes = 1 << 20;
+  // No more than this in one call; callers cut.
+  static constexpr int64_t kMaxPiece = kBytes / 4;
+
+  SideStage() = default;
+  ~SideStage();
+  SideStage(const SideStage&) = delete;
+  SideStage& operator=(const SideStage&) = delete;
+
+  // Bytes of the device's memory for Bind; none where memory is shared.
+  static int64_t DeviceBytes(const Device& device) { return device.asynchronous() ? kBytes : 0; }
+  absl::Status Bind(Device* device, void* data);
+
+  // The device's copy of values[0..n), for ops that are queued before kBytes more have been staged. Where
+  // memory is shared it is `values` itself, which then must live as long. An error is the device's.
+  template <typename T>
+  absl::StatusOr<const T*> Stage(const T* values, int64_t n) {
+    absl::StatusOr<const void*> staged = StageBytes(values, n * static_cast<int64_t>(sizeof(T)));
+    if (!staged.ok()) return staged.status();
+    return static_cast<const T*>(*staged);
+  }
+
+  // fn(first, device pointer, count) over pieces of values[0..n).
+  template <typename T, typename Fn>
+  absl::Status ForEachPiece(const T* values, int64_t n, const Fn& fn) {
+    const int64_t most = kMaxPiece / static_cast<int64_t>(sizeof(T));
+    for (int64_t first = 0; first < n; first += most) {
+      const int64_t count = n - first < most ? n - first : most;
+      absl::StatusOr<const T*> staged = Stage(values + first, count);
+      if (!staged.ok()) return staged.status();
+      fn(first, *staged, count);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<const void*> StageBytes(const void* values, int64_t bytes);
+
+  Device* device_handle_ = nullptr;
+  uint8_t* device_ = nullptr;
+  uint8_t* host_ = nullptr;
+  int64_t used_ = 0;
+};
+
+}  // namespace somnus

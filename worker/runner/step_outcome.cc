@@ -1,0 +1,73 @@
+#include "worker/runner/step_outcome.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+class FinishedStep : public PendingStep {
+ public:
+  explicit FinishedStep(v1::StepReply reply) : reply_(std::move(reply)) {}
+  absl::StatusOr<v1::StepReply> Wait() override { return std::move(reply_); }
+
+ private:
+  v1::StepReply reply_;
+};
+
+class LaunchedStep : public PendingStep {
+ public:
+  explicit LaunchedStep(std::shared_ptr<StepOutcome> outcome) : outcome_(std::move(outcome)) {}
+  ~LaunchedStep() override {
+    if (outcome_->read.HasBeenNotified()) return;
+    outcome_->Wait().IgnoreError();  // whoever lets a step go unread does not want to know
+    outcome_->read.Notify();
+  }
+
+  absl::StatusOr<v1::StepReply> Wait() override {
+    const absl::Status status = outcome_->Wait();
+    v1::StepReply reply = std::move(outcome_->reply);
+    if (status.ok() && outcome_->reports_tokens) outcome_->sampled.FillReply(&reply);
+    outcome_->read.Notify();
+    RETURN_IF_ERROR(status);
+    reply.set_compute_us(std::chrono::duration_cast<std::chrono::microseconds>(
+                             std::chrono::steady_clock::now() - outcome_->launched)
+                             .count());
+    return reply;
+  }
+
+ private:
+  const std::shared_ptr<StepOutcome> outcome_;
+};
+
+}  // namespace
+
+absl::Status StepOutcome::Wait() const {
+  if (done == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(done->Wait());
+  RETURN_IF_ERROR(communicator->status());
+  for (size_t i = 0; i < sampled.rows.size(); ++i) {
+    if (sampled.tokens[i] < 0 || sampled.tokens[i] >= vocab_size) {
+      return absl::InternalError(
+          absl::StrCat("the logits of slot ", sampled.rows[i].slot, " are not numbers"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<PendingStep> MakeFinishedStep(v1::StepReply reply) {
+  return std::make_unique<FinishedStep>(std::move(reply));
+}
+
+std::unique_ptr<PendingStep> MakePendingStep(std::shared_ptr<StepOutcome> outcome) {
+  return std::make_unique<LaunchedStep>(std::move(outcome));
+}
+
+absl::StatusOr<v1::StepReply> ModelRunner::Execute(const v1::StepRequest& request) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<PendingStep> step, Launch(request));
+  return step->Wait();
+}
+
+}  // namespace somnus

@@ -1,0 +1,45 @@
+#pragma once
+// What a launched step leaves behind for its reply: where its tokens will be, and which sequences they belong
+// to.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "kernels/device.h"
+#include "proto/worker.pb.h"
+#include "worker/comm/communicator.h"
+#include "worker/runner/model_runner.h"
+#include "worker/runner/sampler.h"
+
+namespace somnus {
+
+// Shared by the runner, which takes the tokens into its batch state, and the PendingStep that makes the
+// reply.
+struct StepOutcome {
+  // The place in the batch state of a token that is not known there yet.
+  struct Unknown {
+    int32_t slot = 0;
+    int64_t generation = 0;
+    int32_t index = 0;
+  };
+
+  v1::StepReply reply;  // all but the tokens
+  SampledRows sampled;
+  bool reports_tokens = false;  // rank 0
+  int32_t vocab_size = 0;
+  std::vector<Unknown> unknown;       // one per sampled row; none on a device that answers at once
+  std::unique_ptr<DeviceEvent> done;  // nullptr: nothing was run
+  const Communicator* communicator = nullptr;
+  std::chrono::steady_clock::time_point launched;
+  absl::Notification read;  // the results' memory may be used again
+
+  // Ok once the device has done the step and every token is one.
+  absl::Status Wait() const;
+};
+
+std::unique_ptr<PendingStep> MakePendingStep(std::shared_ptr<StepOutcome> outcome);
+
+}  // namespace somnus
