@@ -185,11 +185,6 @@ int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) 
          device.gemm().WorkspaceBytes();
 }
 
-// Plain rows: the library, the GEMV and the embedding read them as they are.
-int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k) {
-  return n * k * SizeOf(dtype);
-}
-
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows) {
   AsCuda(device).uploader().UploadRows(weight, row_begin, num_rows, rows);

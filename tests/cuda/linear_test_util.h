@@ -1,0 +1,106 @@
+#pragma once
+// What tests of Linear share: products of small integers, whose sums are exact in f32 whatever their order,
+// so that results are compared bit for bit: one missing or doubled term shows.
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tests/cuda/rows_test_util.h"
+
+namespace somnus::cuda_test {
+
+inline OpsLimits LinearLimits(int64_t rows, int64_t n, int64_t k) {
+  return {.max_tokens = rows, .max_k = k, .max_n = n};
+}
+
+// Integers in [-limit, limit]; exact in every element type up to 256.
+inline std::vector<float> RandomIntegers(int64_t count, uint32_t seed, int limit) {
+  std::mt19937 random(seed);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& x : values) x = static_cast<float>(static_cast<int>(random() % (2 * limit + 1)) - limit);
+  return values;
+}
+
+// A packed weight in the device's memory.
+struct DeviceWeight {
+  DeviceWeight(const Device& device, DataType type, int64_t n, int64_t k, const std::vector<float>& rows)
+      : buffer(PackedWeightBytes(device, type, n, k)), weight{buffer.as<void>(), type, n, k} {
+    const int64_t cut = n / 3;
+    PackWeightRows(device, weight, cut, n - cut, rows.data() + cut * k);
+    PackWeightRows(device, weight, 0, cut, rows.data());
+  }
+  DeviceBuffer buffer;
+  LinearWeight weight;
+};
+
+// One product of integers: operands, what comes out of Linear, and what must.
+class IntegerProduct {
+ public:
+  struct Shape {
+    DataType act, out;
+    int64_t rows, n, k;
+    bool bias;
+    Layout x_layout, y_layout;
+  };
+
+  IntegerProduct(Device& device, const Shape& shape)
+      : device_(device),
+        shape_(shape),
+        // Of 4 or fewer absolute and some thousand terms: far below 2^24.
+        x_values_(RandomIntegers(shape.rows * shape.k, 1, 3)),
+        w_values_(RandomIntegers(shape.n * shape.k, 2, 4)),
+        bias_values_(RandomIntegers(shape.n, 3, 200)),
+        bias_(bias_values_),
+        w_(device, shape.act, shape.n, shape.k, w_values_),
+        x_(shape.act, shape.rows, shape.k, shape.x_layout),
+        y_(shape.out, shape.rows, shape.n, shape.y_layout) {
+    SetX();
+  }
+
+  // Other values of x.
+  void ChangeX(uint32_t seed) {
+    x_values_ = RandomIntegers(shape_.rows * shape_.k, seed, 3);
+    SetX();
+  }
+  void Run() { Linear(device_, x_.view(), w_.weight, shape_.bias ? bias_.data() : nullptr, y_.view()); }
+  // After a Synchronize.
+  void Check() {
+    for (int64_t r = 0; r < shape_.rows; ++r) {
+      for (int64_t n = 0; n < shape_.n; ++n) {
+        float sum = shape_.bias ? bias_values_[n] : 0;
+        for (int64_t i = 0; i < shape_.k; ++i)
+          sum += x_values_[r * shape_.k + i] * w_values_[n * shape_.k + i];
+        ASSERT_EQ(y_.Get(r, n), kernel_test::Round(shape_.out, sum)) << "row " << r << ", column " << n;
+      }
+    }
+  }
+
+ private:
+  void SetX() {
+    for (int64_t r = 0; r < shape_.rows; ++r) {
+      for (int64_t i = 0; i < shape_.k; ++i) x_.Set(r, i, x_values_[r * shape_.k + i]);
+    }
+  }
+
+  Device& device_;
+  const Shape shape_;
+  std::vector<float> x_values_, w_values_, bias_values_;
+  DeviceArray<float> bias_;
+  DeviceWeight w_;
+  DeviceMatrix x_, y_;
+};
+
+inline void ExpectIntegerProduct(const IntegerProduct::Shape& shape) {
+  SCOPED_TRACE(testing::Message() << NameOf(shape.act) << " to " << NameOf(shape.out) << ", rows "
+                                  << shape.rows << ", n " << shape.n << ", k " << shape.k << ", bias "
+                                  << shape.bias);
+  CudaBench bench(LinearLimits(shape.rows, shape.n, shape.k));
+  IntegerProduct product(*bench.device, shape);
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+  product.Run();
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+  product.Check();
+}
+
+}  // namespace somnus::cuda_test
