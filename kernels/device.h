@@ -53,6 +53,9 @@ class Device {
  public:
   // InvalidArgument for options out of range, FailedPrecondition for an instruction set that this CPU lacks.
   static absl::StatusOr<std::unique_ptr<Device>> CreateCpu(const CpuDeviceOptions& options);
+  // Unavailable, with the reason, without CUDA in this build, without a driver, a GPU or code for its chip;
+  // InvalidArgument for an index that is not there.
+  static absl::StatusOr<std::unique_ptr<Device>> CreateCuda(int index);
   virtual ~Device() = default;
 
   virtual DeviceKind kind() const = 0;

@@ -65,6 +65,8 @@ _CUDA_BUILD = """
 package(default_visibility = ["//visibility:public"])
 cc_library(name = "headers", hdrs = glob(["include/**"]), includes = ["include"])
 cc_library(name = "cudart", linkopts = ["-L{lib}", "-Wl,-rpath,{lib}", "-lcudart"], deps = [":headers"])
+# In every binary, so that it starts where CUDA is not installed.
+cc_library(name = "cudart_static", linkopts = ["-L{lib}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"], deps = [":headers"])
 cc_library(name = "cublas", linkopts = ["-lcublas"], deps = [":cudart"])
 cc_library(name = "nccl", linkopts = ["-lnccl"], deps = [":cudart"])
 cc_library(name = "driver", linkopts = ["-L{lib}/stubs", "-lcuda"], deps = [":headers"])

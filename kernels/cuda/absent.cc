@@ -1,0 +1,11 @@
+// In place of the CUDA backend where the build has none (no --config=cuda).
+#include "absl/status/status.h"
+#include "kernels/device.h"
+
+namespace somnus {
+
+absl::StatusOr<std::unique_ptr<Device>> Device::CreateCuda(int) {
+  return absl::UnavailableError("no CUDA device: this program was built without CUDA (--config=cuda builds with it)");
+}
+
+}  // namespace somnus

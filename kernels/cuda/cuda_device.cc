@@ -1,0 +1,211 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/probe.h"
+#include "kernels/cuda/weight_uploader.h"
+#include "proto/status_macros.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+constexpr int kOldestComputeCapability = 80;
+constexpr int64_t kDefaultSharedBytes = 48 << 10;  // more must be opted into
+
+// Clears the runtime's memory of it, so that a later check does not find it again.
+absl::Status ToStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();
+  const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(text);
+  return absl::InternalError(text);
+}
+
+class CudaEvent final : public DeviceEvent {
+ public:
+  CudaEvent(CudaDevice& device, cudaEvent_t event) : device_(device), event_(event) {}
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  void Record() override { device_.Record(cudaEventRecord(event_, device_.stream()), "recording an event"); }
+  absl::Status Wait() override { return ToStatus(cudaEventSynchronize(event_), "waiting for the device"); }
+
+ private:
+  CudaDevice& device_;
+  const cudaEvent_t event_;
+};
+
+class CudaGraph final : public DeviceGraph {
+ public:
+  CudaGraph(CudaDevice& device, cudaGraphExec_t exec) : device_(device), exec_(exec) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
+  void Launch() override { device_.Record(cudaGraphLaunch(exec_, device_.stream()), "launching a graph"); }
+
+ private:
+  CudaDevice& device_;
+  const cudaGraphExec_t exec_;
+};
+
+absl::Status CheckIndex(int index) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver) {
+    return absl::UnavailableError("no CUDA device: the NVIDIA driver is missing or older than this program needs");
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    return absl::UnavailableError("no CUDA device: the NVIDIA driver shows none to this process");
+  }
+  if (error != cudaSuccess) {
+    return absl::UnavailableError(absl::StrCat("no CUDA device: ", cudaGetErrorString(error)));
+  }
+  if (index < 0 || index >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no CUDA device ", index, ": this process sees ", count, ", counted from 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChipLimits> ReadChip(int index) {
+  const auto attribute = [&](cudaDeviceAttr name) -> absl::StatusOr<int> {
+    int value = 0;
+    RETURN_IF_ERROR(ToStatus(cudaDeviceGetAttribute(&value, name, index), "reading a device attribute"));
+    return value;
+  };
+  ASSIGN_OR_RETURN(const int major, attribute(cudaDevAttrComputeCapabilityMajor));
+  ASSIGN_OR_RETURN(const int minor, attribute(cudaDevAttrComputeCapabilityMinor));
+  ChipLimits chip;
+  chip.compute_capability = 10 * major + minor;
+  ASSIGN_OR_RETURN(chip.num_sms, attribute(cudaDevAttrMultiProcessorCount));
+  ASSIGN_OR_RETURN(chip.max_shared_bytes, attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  ASSIGN_OR_RETURN(chip.shared_bytes_per_sm, attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor));
+  ASSIGN_OR_RETURN(chip.l2_bytes, attribute(cudaDevAttrL2CacheSize));
+  return chip;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
+  RETURN_IF_ERROR(CheckIndex(index));
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(index), "choosing the CUDA device"));
+  std::unique_ptr<CudaDevice> device(new CudaDevice);
+  device->index_ = index;
+  ASSIGN_OR_RETURN(device->chip_, ReadChip(index));
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, index), "reading the device's properties"));
+  device->name_ = absl::StrFormat("cuda:%d, %s, sm_%d, %d multiprocessors, %.1f GiB", index, properties.name,
+                                  device->chip_.compute_capability, device->chip_.num_sms,
+                                  static_cast<double>(properties.totalGlobalMem) / (1 << 30));
+  if (device->chip_.compute_capability < kOldestComputeCapability) {
+    return absl::UnavailableError(absl::StrCat(device->name_, ": compute capability 8.0 or newer is needed"));
+  }
+  RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "making a stream"));
+  RunProbe(*device);
+  if (const absl::Status ran = device->Synchronize(); !ran.ok()) {
+    return absl::UnavailableError(absl::StrCat(device->name_, ": this program's kernels do not run on it (built for ",
+                                               "another chip? --config=cuda_all builds for all): ", ran.message()));
+  }
+  ASSIGN_OR_RETURN(device->gemm_, Gemm::Create(device->chip_));
+  device->uploader_ = std::make_unique<WeightUploader>(index);
+  return device;
+}
+
+CudaDevice::CudaDevice() = default;
+
+CudaDevice::~CudaDevice() {
+  uploader_.reset();
+  gemm_.reset();
+  if (stream_ == nullptr) return;
+  cudaStreamSynchronize(stream_);
+  cudaStreamDestroy(stream_);
+}
+
+std::string CudaDevice::Describe() const { return name_; }
+
+void CudaDevice::SetWorkspace(void* data, int64_t bytes) {
+  workspace_ = static_cast<char*>(data);
+  workspace_bytes_ = bytes;
+}
+
+void CudaDevice::Record(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) Record(ToStatus(error, what));
+}
+
+void CudaDevice::Record(absl::Status status) {
+  if (error_.ok()) error_ = std::move(status);
+}
+
+bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
+  if (bytes <= kDefaultSharedBytes) return true;
+  if (bytes > chip_.max_shared_bytes) {
+    Record(absl::InternalError(absl::StrCat("a kernel needs ", bytes, " bytes of shared memory, the chip has ",
+                                            chip_.max_shared_bytes)));
+    return false;
+  }
+  int64_t& opted = opted_shared_bytes_[kernel];
+  if (bytes <= opted) return true;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  Record(error, "opting into shared memory");
+  if (error == cudaSuccess) opted = bytes;
+  return error == cudaSuccess;
+}
+
+absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error =
+      cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
+  if (error != cudaSuccess) {
+    return ToStatus(error, absl::StrCat("allocating ", bytes, " bytes of pinned host memory").c_str());
+  }
+  return data;
+}
+
+void CudaDevice::FreePinned(void* data) {
+  if (data != nullptr) Record(cudaFreeHost(data), "freeing pinned host memory");
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
+  // Blocking: who waits for a step sleeps; the runner has the CPU to prepare the next.
+  cudaEvent_t event = nullptr;
+  RETURN_IF_ERROR(ToStatus(
+      cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "making an event"));
+  return std::make_unique<CudaEvent>(*this, event);
+}
+
+absl::Status CudaDevice::BeginCapture() {
+  // Other threads of the process (uploads, communicators) may go on calling what a capture forbids.
+  return ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+}
+
+absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
+  cudaGraph_t graph = nullptr;
+  const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "ending a capture");
+  // An op that could not be recorded is missing in the graph; its error says more than that of the capture.
+  absl::Status recorded = std::exchange(error_, absl::OkStatus());
+  cudaGraphExec_t exec = nullptr;
+  absl::Status status = !recorded.ok() ? std::move(recorded) : ended;
+  if (status.ok()) status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (!status.ok()) return status;
+  return std::make_unique<CudaGraph>(*this, exec);
+}
+
+void CudaDevice::CopyToDevice(void* device, const void* host, int64_t bytes) {
+  Record(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+         "copying to the device");
+}
+
+void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
+  Record(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
+         "copying to the host");
+}
+
+absl::Status CudaDevice::Synchronize() {
+  if (uploader_ != nullptr) Record(uploader_->Wait());
+  Record(cudaStreamSynchronize(stream_), "waiting for the device");
+  return std::exchange(error_, absl::OkStatus());
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

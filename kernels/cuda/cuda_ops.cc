@@ -1,0 +1,35 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <algorithm>
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+// Null in the table when no library of the link has it.
+#define SOMNUS_WEAK_OP(name) extern decltype(::somnus::name) name __attribute__((weak));
+SOMNUS_OPS(SOMNUS_WEAK_OP)
+#undef SOMNUS_WEAK_OP
+
+const OpTable& CudaDevice::ops() const {
+  static const OpTable kOps = SOMNUS_OP_TABLE;
+  return kOps;
+}
+
+// The tensor cores round a sum once; half the traffic of f32.
+DataType SumType(const Device&, DataType act) { return act; }
+
+// Rows as they are: [n, k] without padding.
+int64_t PackedWeightBytes(const Device&, DataType dtype, int64_t n, int64_t k) { return n * k * SizeOf(dtype); }
+
+// [num_kv_heads][K, V][block_size][head_dim]
+int64_t KvBlockBytes(const Device&, DataType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) {
+  return num_kv_heads * 2 * block_size * head_dim * SizeOf(dtype);
+}
+
+int64_t OpsWorkspaceBytes(const Device& device, const OpsLimits& limits) {
+  const CudaDevice& cuda = AsCuda(device);
+  const int64_t bytes = std::max({LinearWorkspaceBytes(cuda, limits), AttentionWorkspaceBytes(cuda, limits),
+                                  SamplingWorkspaceBytes(cuda, limits)});
+  return (bytes + 255) / 256 * 256;
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -1,0 +1,37 @@
+#include "kernels/cuda/emulated_device.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/emulator/options.h"
+
+namespace somnus {
+
+absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedCudaOptions& options) {
+  cuda_emulated::emulator::Options emulator = cuda_emulated::emulator::GetOptions();
+  emulator.seed = options.seed;
+  emulator.eager = options.eager;
+  cuda_emulated::emulator::SetOptions(emulator);
+  absl::StatusOr<std::unique_ptr<cuda_emulated::CudaDevice>> device = cuda_emulated::CudaDevice::Create(options.index);
+  if (!device.ok()) return device.status();
+  return *std::move(device);
+}
+
+absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes) {
+  void* data = nullptr;
+  const cuda_emulated::cudaError_t error = cuda_emulated::cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error == cuda_emulated::cudaSuccess) return data;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("allocating ", bytes, " bytes of the emulated device: ", cuda_emulated::cudaGetErrorString(error)));
+}
+
+void FreeEmulatedDevice(void* data) { cuda_emulated::cudaFree(data); }
+
+void AdoptEmulatedDeviceMemory(void* data, int64_t bytes) {
+  cuda_emulated::emulator::AdoptDeviceMemory(data, bytes);
+}
+void ForgetEmulatedDeviceMemory(void* data) { cuda_emulated::emulator::ForgetDeviceMemory(data); }
+
+}  // namespace somnus

@@ -1,0 +1,32 @@
+#pragma once
+// The CUDA backend on a machine without a GPU: the same kernels, run by the emulator (kernels/cuda/emulator). For
+// tests: slow, and faithful. Nothing that is shipped links it.
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+
+namespace somnus {
+
+struct EmulatedCudaOptions {
+  int index = 0;
+  uint64_t seed = 1;   // of the order in which threads and blocks run; of the whole process
+  bool eager = false;  // run ops when they are queued instead of when they are waited for; of the whole process
+};
+
+// kind() is kCuda. Its memory is host memory: what is handed to it as the device's must come from
+// AllocateEmulatedDevice, or be made known by AdoptEmulatedDeviceMemory.
+absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedCudaOptions& options);
+
+// Exactly as many bytes, full of NaNs, aligned to 256. ResourceExhausted beyond 80 GiB.
+absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes);
+// Waits for the device first.
+void FreeEmulatedDevice(void* data);
+
+// Lets copies take memory of another allocator (a sleepable one over host memory) for the device's.
+void AdoptEmulatedDeviceMemory(void* data, int64_t bytes);
+void ForgetEmulatedDeviceMemory(void* data);
+
+}  // namespace somnus

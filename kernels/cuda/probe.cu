@@ -1,0 +1,14 @@
+#include "kernels/cuda/probe.h"
+
+#include "kernels/cuda/launch.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+__global__ void ProbeKernel() {}
+
+}  // namespace
+
+void RunProbe(CudaDevice& device) { Launch(device, {.grid = 1, .block = 1}, ProbeKernel); }
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE
