@@ -1,0 +1,56 @@
+#pragma once
+// What tests of the emulator share: a lambda as a kernel, and a schedule for a scope.
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "kernels/cuda/emulator/options.h"
+#include "kernels/cuda/emulator/runtime.h"
+#include "kernels/cuda/ptx.h"
+
+namespace somnus::cuda_emulated {
+
+// Queues `body` for every thread. It may refer to what lives until the stream is synchronized.
+inline cudaError_t Queue(dim3 grid, dim3 block, int64_t shared_bytes, std::function<void()> body,
+                         cudaStream_t stream = nullptr, bool cooperative = false) {
+  static const char kName = 0;  // one function for all, as far as shared memory is opted in
+  return EmulatedLaunch({.grid = grid,
+                         .block = block,
+                         .shared_bytes = shared_bytes,
+                         .cooperative = cooperative,
+                         .function = &kName,
+                         .body = std::move(body)},
+                        stream);
+}
+
+// Runs it, too.
+inline cudaError_t RunKernel(dim3 grid, dim3 block, int64_t shared_bytes, std::function<void()> body) {
+  const cudaError_t error = Queue(grid, block, shared_bytes, std::move(body));
+  return error == cudaSuccess ? cudaDeviceSynchronize() : error;
+}
+
+// Other options while it lives.
+class WithOptions {
+ public:
+  explicit WithOptions(const std::function<void(emulator::Options&)>& change) : old_(emulator::GetOptions()) {
+    emulator::Options options = old_;
+    change(options);
+    emulator::SetOptions(options);
+  }
+  ~WithOptions() { emulator::SetOptions(old_); }
+
+ private:
+  const emulator::Options old_;
+};
+
+inline WithOptions WithSeed(uint64_t seed) {
+  return WithOptions([&](emulator::Options& options) { options.seed = seed; });
+}
+
+template <typename T>
+T* Shared() {
+  return static_cast<T*>(emulator::SharedMemoryOf(sizeof(T)));
+}
+
+}  // namespace somnus::cuda_emulated
