@@ -219,6 +219,13 @@ SOMNUS_HD uint16_t PackF8x2(float lo, float hi) { return types_internal::F8Bits2
 // Two f8e4m3 to a register of two T.
 template <typename T>
 SOMNUS_HD uint32_t F8x2To(uint16_t bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  if constexpr (std::is_same_v<T, f16>) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(bits));
+    return pair;
+  }
+#endif
   const float2 x = UnpackF8x2(bits);
   return Pack2<T>(x.x, x.y);
 }
