@@ -224,10 +224,12 @@ SOMNUS_HD uint32_t F8x2To(uint16_t bits) {
     uint32_t pair;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(bits));
     return pair;
-  }
+  } else
 #endif
-  const float2 x = UnpackF8x2(bits);
-  return Pack2<T>(x.x, x.y);
+  {
+    const float2 x = UnpackF8x2(bits);
+    return Pack2<T>(x.x, x.y);
+  }
 }
 
 // ---- Vectors
