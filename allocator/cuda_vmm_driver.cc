@@ -65,10 +65,16 @@ class CudaVmmDriver : public VmmDriver {
     return std::max(kChunkBytes / granularity_, int64_t{1}) * granularity_;
   }
 
+  absl::StatusOr<int64_t> TotalBytes() override {
+    size_t free = 0, total = 0;
+    absl::Status status = MemoryInfo(&free, &total);
+    if (!status.ok()) return status;
+    return static_cast<int64_t>(total);
+  }
+
   absl::StatusOr<int64_t> AvailableBytes() override {
     size_t free = 0, total = 0;
-    absl::Status status = Enter();
-    if (status.ok()) status = Check("cuMemGetInfo", api_.cuMemGetInfo_fn(&free, &total));
+    absl::Status status = MemoryInfo(&free, &total);
     if (!status.ok()) return status;
     return static_cast<int64_t>(free);
   }
@@ -145,6 +151,12 @@ class CudaVmmDriver : public VmmDriver {
   }
 
  private:
+  absl::Status MemoryInfo(size_t* free, size_t* total) {
+    absl::Status status = Enter();
+    if (status.ok()) status = Check("cuMemGetInfo", api_.cuMemGetInfo_fn(free, total));
+    return status;
+  }
+
   // Calls come from any thread, and each has a current context of its own.
   absl::Status Enter() { return Check("cuCtxSetCurrent", api_.cuCtxSetCurrent_fn(context_)); }
 

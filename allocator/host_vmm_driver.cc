@@ -58,6 +58,10 @@ class HostVmmDriver : public VmmDriver {
   // Mapping is cheap and access is set per range: chunks would gain nothing.
   int64_t ChunkBytes() const override { return int64_t{1} << 40; }
 
+  absl::StatusOr<int64_t> TotalBytes() override {
+    return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  }
+
   absl::StatusOr<int64_t> AvailableBytes() override {
     absl::MutexLock lock(&mutex_);
     return AvailableLocked();

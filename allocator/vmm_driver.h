@@ -25,7 +25,8 @@ class VmmDriver {
   virtual int64_t Granularity() const = 0;
   // The size in which physical memory is best created; a multiple of Granularity().
   virtual int64_t ChunkBytes() const = 0;
-  // Bytes that Create could still hand out, now.
+  // Bytes that the device has, and bytes that Create could still hand out, now.
+  virtual absl::StatusOr<int64_t> TotalBytes() = 0;
   virtual absl::StatusOr<int64_t> AvailableBytes() = 0;
 
   virtual absl::StatusOr<void*> Reserve(int64_t bytes) = 0;

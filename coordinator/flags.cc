@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/status_macros.h"
 
@@ -48,6 +49,17 @@ Setter Int(int32_t Flags::*field, int64_t min, int64_t max) {
   };
 }
 
+Setter Int64(int64_t Flags::*field, int64_t min, int64_t max) {
+  return [=](const std::string& value, Flags* flags) -> std::string {
+    int64_t number;
+    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+      return absl::StrCat("must be a whole number from ", min, " to ", max);
+    }
+    flags->*field = number;
+    return "";
+  };
+}
+
 Setter Seconds(double Flags::*field, double min) {
   return [=](const std::string& value, Flags* flags) -> std::string {
     double number;
@@ -62,6 +74,17 @@ Setter Seconds(double Flags::*field, double min) {
 Setter Limit(int32_t ApiLimits::*field, int32_t min, int32_t max) {
   return [=](const std::string& value, Flags* flags) -> std::string {
     int32_t number;
+    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+      return absl::StrCat("must be a whole number from ", min, " to ", max);
+    }
+    flags->limits.*field = number;
+    return "";
+  };
+}
+
+Setter Limit64(int64_t ApiLimits::*field, int64_t min, int64_t max) {
+  return [=](const std::string& value, Flags* flags) -> std::string {
+    int64_t number;
     if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
       return absl::StrCat("must be a whole number from ", min, " to ", max);
     }
@@ -103,9 +126,34 @@ std::string SetWorkers(const std::string& value, Flags* flags) {
 }
 
 std::string SetDevice(const std::string& value, Flags* flags) {
-  if (value == "cuda") return "cuda is not served by this build; use cpu";
-  if (value != "auto" && value != "cpu") return "must be auto, cpu or cuda";
-  flags->device = value == "cpu" ? v1::DEVICE_TYPE_CPU : v1::DEVICE_TYPE_UNSPECIFIED;
+  if (value != "auto" && value != "cpu" && value != "cuda") return "must be auto, cpu or cuda";
+  flags->device = value == "cpu"    ? v1::DEVICE_TYPE_CPU
+                  : value == "cuda" ? v1::DEVICE_TYPE_CUDA
+                                    : v1::DEVICE_TYPE_UNSPECIFIED;
+  return "";
+}
+
+// Whole numbers from `min` to `max`, separated by commas.
+Setter Ints(std::vector<int32_t> Flags::*field, int32_t min, int32_t max) {
+  return [=](const std::string& value, Flags* flags) -> std::string {
+    std::vector<int32_t> numbers;
+    for (absl::string_view part : absl::StrSplit(value, ',')) {
+      int32_t number;
+      if (!absl::SimpleAtoi(part, &number) || number < min || number > max || numbers.size() == 1024) {
+        return absl::StrCat("must be whole numbers from ", min, " to ", max, ", separated by commas");
+      }
+      numbers.push_back(number);
+    }
+    flags->*field = std::move(numbers);
+    return "";
+  };
+}
+
+std::string SetMemoryUtilization(const std::string& value, Flags* flags) {
+  double number;
+  if (!absl::SimpleAtod(value, &number) || !(number > 0 && number <= 1))
+    return "must be more than 0 and at most 1";
+  flags->memory_utilization = number;
   return "";
 }
 
@@ -216,6 +264,15 @@ const std::vector<FlagSpec>& Specs() {
       {"cluster-host", "ADDR", "where remote workers register (127.0.0.1)", Text(&Flags::cluster_host)},
       {"cluster-port", "PORT", "and the port (50052)", Int(&Flags::cluster_port, 0, 65535)},
       {"device", "auto|cpu|cuda", "where the model runs (auto)", SetDevice},
+      {"device-indices", "I,J,...", "the GPU of each local worker (0,1,...)",
+       Ints(&Flags::device_indices, 0, 1023)},
+      {"memory-utilization", "SHARE",
+       "of a GPU's memory, for everything (0.9); of a host's free memory, for the KV cache (0.5)",
+       SetMemoryUtilization},
+      {"gpu-memory-utilization", "SHARE", "the same", SetMemoryUtilization},
+      {"enforce-eager", "", "no CUDA graphs (false)", Bool(&Flags::enforce_eager)},
+      {"graph-sizes", "N,M,...", "batch sizes that get CUDA graphs (1,2,4,8,16,24,... 512)",
+       Ints(&Flags::graph_sizes, 1, 4096)},
       {"dtype", "TYPE", "auto, bfloat16, float16 or float32 (auto)", SetDType},
       {"max-model-len", "N", "tokens of prompt and answer together (the model's own)",
        Int(&Flags::max_model_len, 1, kMaxInt / 2)},
@@ -231,6 +288,8 @@ const std::vector<FlagSpec>& Specs() {
       {"scheduling-policy", "POLICY", "fcfs or priority (fcfs)", SetPolicy},
       {"max-num-waiting", "N", "requests that may queue; more are refused (1024)",
        Int(&Flags::max_num_waiting, 1, 1 << 20)},
+      {"max-num-waiting-tokens", "N", "prompt tokens of queued requests together (4194304)",
+       Int64(&Flags::max_num_waiting_tokens, 1, int64_t{1} << 40)},
       {"generation-config", "auto|vllm", "sampling defaults: the model's or neutral (auto)",
        SetGenerationConfig},
       {"seed", "N", "accepted for scripts; a request without a seed gets a random one", SetSeed},
@@ -252,17 +311,33 @@ const std::vector<FlagSpec>& Specs() {
       {"max-header-bytes", "N", "of one request (65536)", Limit(&ApiLimits::max_header_bytes, 1024, 1 << 24)},
       {"max-header-fields", "N", "of one request (128)", Limit(&ApiLimits::max_header_fields, 8, 1 << 16)},
       {"max-json-depth", "N", "of a request's JSON (64)", Limit(&ApiLimits::max_json_depth, 8, 1000)},
-      {"max-connections", "N", "on each HTTP port (2048)", Limit(&ApiLimits::max_connections, 1, 1 << 20)},
+      {"max-json-values", "N", "of a request's JSON (1000000)",
+       Limit(&ApiLimits::max_json_values, 1000, 1 << 28)},
+      {"max-connections", "N", "on each HTTP port; above, the one idle for longest is closed (2048)",
+       Limit(&ApiLimits::max_connections, 1, 1 << 20)},
       {"max-open-calls", "N", "gRPC streams at once (256)", Limit(&ApiLimits::max_open_calls, 1, 1 << 16)},
       {"max-n", "N", "choices per prompt (128)", Limit(&ApiLimits::max_n, 1, 1 << 16)},
       {"max-prompts", "N", "prompts of one request (1024)", Limit(&ApiLimits::max_prompts, 1, 1 << 20)},
       {"max-sequences", "N", "prompts times choices of one request (1024)",
        Limit(&ApiLimits::max_sequences, 1, 1 << 20)},
+      {"max-prompt-logprobs", "N",
+       "prompt log-probabilities of one request: its prompts' tokens times choices and alternatives "
+       "(4194304)",
+       Limit64(&ApiLimits::max_prompt_logprobs, 1, int64_t{1} << 40)},
+      {"max-stop-strings", "N", "stop strings of one request (4)",
+       Limit(&ApiLimits::max_stop_strings, 1, 1 << 12)},
+      {"max-bad-words", "N", "bad words of one request, both spellings counted (128)",
+       Limit(&ApiLimits::max_bad_words, 1, 1 << 12)},
       {"header-timeout-s", "S", "from a request's first byte to the end of its headers (10)",
        Limit(&ApiLimits::header_timeout)},
       {"body-timeout-s", "S", "from there to the end of its body (60)", Limit(&ApiLimits::body_timeout)},
       {"idle-timeout-s", "S", "between two requests of a connection (75)", Limit(&ApiLimits::idle_timeout)},
       {"write-timeout-s", "S", "without the client taking a byte (60)", Limit(&ApiLimits::write_timeout)},
+      {"linger-timeout-s", "S", "how long the rest of a refused request is still read (10)",
+       Limit(&ApiLimits::linger_timeout)},
+      {"linger-silence-s", "S", "until its client has been silent for so long (2)",
+       Limit(&ApiLimits::linger_silence)},
+      {"max-linger-bytes", "BYTES", "and how much of it (64MiB)", LimitBytes(&ApiLimits::max_linger_bytes)},
       {"log-level", "LEVEL", "debug, info, warning or error (info)", SetLogLevel},
       {"help", "", "this text", Bool(&Flags::help)},
       {"version", "", "the version", Bool(&Flags::version)},

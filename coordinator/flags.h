@@ -28,6 +28,10 @@ struct Flags {
   std::string cluster_host = "127.0.0.1";  // where remote workers register
   int32_t cluster_port = 50052;
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
+  std::vector<int32_t> device_indices;  // the GPU of each local rank; empty: rank i's is GPU i
+  double memory_utilization = 0;        // 0: the worker's default
+  bool enforce_eager = false;
+  std::vector<int32_t> graph_sizes;  // empty: the worker's default
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   // Engine.
   int32_t max_model_len = 0;  // 0: the model's own
@@ -39,6 +43,7 @@ struct Flags {
   int32_t overlap = 1;
   std::string scheduling_policy = "fcfs";
   int32_t max_num_waiting = 1024;
+  int64_t max_num_waiting_tokens = 4 << 20;
   bool generation_config = true;
   uint64_t seed = 0;
   // Times, in seconds.

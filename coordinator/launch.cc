@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/progress.h"
 #include "proto/log.h"
 #include "proto/status_macros.h"
@@ -46,6 +47,15 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
                                       absl::StrCat("--rank=", rank), absl::StrCat("--threads=", threads),
                                       absl::StrCat("--log_level=", flags.log_level)};
+  if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED)
+    command.push_back(flags.device == v1::DEVICE_TYPE_CPU ? "--device=cpu" : "--device=cuda");
+  const bool chosen = rank < static_cast<int>(flags.device_indices.size());
+  command.push_back(absl::StrCat("--device_index=", chosen ? flags.device_indices[rank] : rank));
+  if (flags.memory_utilization > 0)
+    command.push_back(absl::StrCat("--memory_utilization=", flags.memory_utilization));
+  if (flags.enforce_eager) command.push_back("--enforce_eager");
+  if (!flags.graph_sizes.empty())
+    command.push_back(absl::StrCat("--graph_sizes=", absl::StrJoin(flags.graph_sizes, ",")));
   // Pinned only where every thread has a CPU of its own.
   if (threads * flags.num_workers <= cpus) command.push_back(absl::StrCat("--first_cpu=", rank * threads));
   return command;
@@ -126,7 +136,7 @@ absl::Status WorkerGroup::Connect(const Flags& flags) {
   ASSIGN_OR_RETURN(members_, cluster_->WaitForGroup(timeout));
   std::vector<WorkerEndpoint> endpoints;
   for (const v1::RegisterRequest& member : members_) {
-    endpoints.push_back({member.address(), member.host(), member.pid()});
+    endpoints.push_back({member.address(), member.host(), member.pid(), member.device_type()});
   }
   GrpcExecutorOptions options;
   // Of a remote worker nobody knows more than that its connection broke.

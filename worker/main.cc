@@ -15,8 +15,10 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_memory.h"
 #include "proto/log.h"
 #include "proto/status_macros.h"
@@ -38,8 +40,14 @@ ABSL_FLAG(int, rank, -1, "preferred rank; -1: any");
 ABSL_FLAG(int, threads, 0, "CPU threads; 0: this process's CPUs, shared evenly by the ranks");
 ABSL_FLAG(int, first_cpu, -1, "pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin");
 ABSL_FLAG(std::string, device, "auto", "auto, cpu or cuda");
-ABSL_FLAG(double, memory_utilization, 0.5,
-          "share of the free memory that the KV cache may take, over all ranks");
+ABSL_FLAG(int, device_index, 0, "which GPU");
+ABSL_FLAG(double, memory_utilization, 0,
+          "on a GPU, the share of its memory that the worker may take (0.9); on a host, the share of the "
+          "free memory "
+          "that the KV cache may take, over all ranks (0.5)");
+ABSL_FLAG(bool, enforce_eager, false, "no CUDA graphs");
+ABSL_FLAG(std::vector<std::string>, graph_sizes, {},
+          "batch sizes that get CUDA graphs; 1,2,4,8,16,24,... by default");
 ABSL_FLAG(std::string, spawn_token, "",
           "shows the coordinator that it started this worker itself; better given as SOMNUS_SPAWN_TOKEN. "
           "Such a worker "
@@ -80,13 +88,14 @@ absl::Status CheckFlags() {
   if (device != "auto" && device != "cpu" && device != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat("--device: '", device, "' is not one of auto, cpu, cuda"));
   }
-  if (device == "cuda") {
-    return absl::FailedPreconditionError(
-        "--device=cuda: this worker has no CUDA device to run on; use --device=cpu");
-  }
   const double utilization = absl::GetFlag(FLAGS_memory_utilization);
-  if (!(utilization > 0 && utilization <= 1)) {
-    return absl::InvalidArgumentError("--memory_utilization: more than 0 and at most 1 is wanted");
+  if (!(utilization >= 0 && utilization <= 1)) {
+    return absl::InvalidArgumentError("--memory_utilization: 0 (chosen) to 1 is wanted");
+  }
+  for (const std::string& size : absl::GetFlag(FLAGS_graph_sizes)) {
+    int32_t number;
+    if (!absl::SimpleAtoi(size, &number) || number < 1 || number > 4096)
+      return absl::InvalidArgumentError(absl::StrCat("--graph_sizes: '", size, "' is not a batch size"));
   }
   if (absl::GetFlag(FLAGS_threads) < 0 || absl::GetFlag(FLAGS_threads) > 1024) {
     return absl::InvalidArgumentError("--threads: 0 to 1024 are wanted");
@@ -99,7 +108,29 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
-v1::RegisterRequest MakeRegisterRequest(const std::string& address) {
+// Where this worker runs: --device, or the GPU where there is one.
+struct ChosenDevice {
+  DeviceKind kind = DeviceKind::kCpu;
+  int64_t memory_bytes = 0;
+};
+
+absl::StatusOr<ChosenDevice> ChooseDevice() {
+  const std::string wanted = absl::GetFlag(FLAGS_device);
+  const ChosenDevice cpu = {DeviceKind::kCpu, AvailableHostMemory()};
+  if (wanted == "cpu") return cpu;
+  const int index = absl::GetFlag(FLAGS_device_index);
+  const absl::StatusOr<std::unique_ptr<VmmDriver>> gpu = MakeCudaVmmDriver(index);
+  if (!gpu.ok()) {
+    // Ranks of a group must not differ: a host with GPUs, but not this one, is a mistake.
+    if (wanted == "auto" && (index == 0 || !MakeCudaVmmDriver(0).ok())) return cpu;
+    return absl::FailedPreconditionError(absl::StrCat("--device=", wanted, ", GPU ", index, ": ",
+                                                      gpu.status().message(), "; --device=cpu needs none"));
+  }
+  ASSIGN_OR_RETURN(const int64_t bytes, (*gpu)->TotalBytes());
+  return ChosenDevice{DeviceKind::kCuda, bytes};
+}
+
+v1::RegisterRequest MakeRegisterRequest(const std::string& address, const ChosenDevice& device) {
   v1::RegisterRequest request;
   std::random_device random;
   request.set_host(HostName());
@@ -107,8 +138,10 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address) {
   request.set_worker_id(
       absl::StrCat(request.host(), "-", getpid(), "-", absl::Hex(random(), absl::kZeroPad8)));
   request.set_address(address);
-  request.set_device_type(v1::DEVICE_TYPE_CPU);
-  request.set_device_memory_bytes(AvailableHostMemory());
+  const bool cuda = device.kind == DeviceKind::kCuda;
+  request.set_device_type(cuda ? v1::DEVICE_TYPE_CUDA : v1::DEVICE_TYPE_CPU);
+  if (cuda) request.set_device_index(absl::GetFlag(FLAGS_device_index));
+  request.set_device_memory_bytes(device.memory_bytes);
   const int threads = absl::GetFlag(FLAGS_threads);
   request.set_num_threads(threads > 0 ? threads : AllowedCpus());
   if (const int rank = absl::GetFlag(FLAGS_rank); rank >= 0) request.set_preferred_rank(rank);
@@ -150,9 +183,15 @@ void ReportLeaving(const LeaveSignal::Reason& reason) {
 
 // Everything between a good command line and the exit code.
 absl::StatusOr<int> Run(LeaveSignal* leave) {
-  const WorkerOptions options = {.num_threads = absl::GetFlag(FLAGS_threads),
-                                 .first_cpu = absl::GetFlag(FLAGS_first_cpu),
-                                 .memory_utilization = absl::GetFlag(FLAGS_memory_utilization)};
+  ASSIGN_OR_RETURN(const ChosenDevice device, ChooseDevice());
+  WorkerOptions options = {.device = device.kind,
+                           .device_index = absl::GetFlag(FLAGS_device_index),
+                           .num_threads = absl::GetFlag(FLAGS_threads),
+                           .first_cpu = absl::GetFlag(FLAGS_first_cpu),
+                           .memory_utilization = absl::GetFlag(FLAGS_memory_utilization),
+                           .enforce_eager = absl::GetFlag(FLAGS_enforce_eager)};
+  for (const std::string& size : absl::GetFlag(FLAGS_graph_sizes))
+    options.graph_sizes.push_back(std::stoi(size));
   Worker worker(options, RealWorkerParts());
   const auto service = MakeWorkerService(&worker, [leave] { leave->Leave(0, "the coordinator said so"); });
   int port = 0;
@@ -163,7 +202,7 @@ absl::StatusOr<int> Run(LeaveSignal* leave) {
 
   const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(LinkOptions());
   const v1::RegisterRequest request =
-      MakeRegisterRequest(address.Advertised(port, absl::GetFlag(FLAGS_host)));
+      MakeRegisterRequest(address.Advertised(port, absl::GetFlag(FLAGS_host)), device);
   std::thread registration([&] {
     if (absl::Status status = link->Register(request); !status.ok()) {
       leave->Leave(1, std::string(status.message()));

@@ -9,10 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_memory.h"
 #include "allocator/host_vmm_driver.h"
 #include "proto/log.h"
 #include "proto/status_macros.h"
+#include "worker/comm/cuda_communicator.h"
+#include "worker/comm/nccl_api.h"
 
 namespace somnus {
 namespace {
@@ -75,8 +78,22 @@ const char* WorkerStateName(WorkerState state) {
   return "";
 }
 
+double DefaultMemoryUtilization(DeviceKind device) { return device == DeviceKind::kCpu ? 0.5 : 0.9; }
+
 WorkerParts RealWorkerParts() {
-  return {.open_checkpoint = Checkpoint::Open, .load_runner = ModelRunner::Load};
+  WorkerParts parts;
+  parts.open_device = [](const WorkerOptions& options, const CpuDeviceOptions& cpu) {
+    return options.device == DeviceKind::kCpu ? Device::CreateCpu(cpu)
+                                              : Device::CreateCuda(options.device_index);
+  };
+  parts.open_memory = [](const WorkerOptions& options,
+                         int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
+    if (options.device == DeviceKind::kCpu) return MakeHostVmmDriver({.num_threads = num_threads});
+    return MakeCudaVmmDriver(options.device_index);
+  };
+  parts.open_checkpoint = Checkpoint::Open;
+  parts.load_runner = ModelRunner::Load;
+  return parts;
 }
 
 Worker::Worker(const WorkerOptions& options, WorkerParts parts)
@@ -95,6 +112,14 @@ Result Worker::OnRunner(const std::function<Result()>& work) {
   return *std::move(result);
 }
 
+// Needs no device, so not the runner thread either: it may be called before the worker has one.
+absl::StatusOr<std::string> Worker::NewGroup() {
+  absl::StatusOr<const NcclApi*> nccl = NcclApi::Load();
+  if (nccl.ok()) return MakeNcclUniqueId(**nccl);
+  LogWarning("{}", std::string(nccl.status().message()));
+  return std::string();
+}
+
 absl::StatusOr<v1::LoadModelEvent> Worker::LoadModel(const v1::LoadModelRequest& request,
                                                      const ModelRunner::Progress& progress) {
   return OnRunner<absl::StatusOr<v1::LoadModelEvent>>([&]() -> absl::StatusOr<v1::LoadModelEvent> {
@@ -110,8 +135,24 @@ absl::StatusOr<int64_t> Worker::AllocateKvCache(const v1::KvCacheConfig& config)
   return OnRunner<absl::StatusOr<int64_t>>([&] { return DoAllocateKvCache(config); });
 }
 
-void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(v1::StepReply)> done) {
-  thread_.Post([this, request = std::move(request), done = std::move(done)] { done(DoExecute(request)); });
+void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched) {
+  thread_.Post([this, request = std::move(request), launched = std::move(launched)] {
+    ++steps_in_progress_;
+    last_step_id_ = request.step_id();
+    // Shared, because functions are copied.
+    const auto step = std::make_shared<absl::StatusOr<std::unique_ptr<PendingStep>>>(DoLaunch(request));
+    launched([this, step, id = request.step_id(), start = absl::Now()] {
+      absl::StatusOr<v1::StepReply> result = step->ok() ? (**step)->Wait() : step->status();
+      if (step->ok() && !result.ok()) Fail(result.status()).IgnoreError();
+      v1::StepReply reply = result.ok() ? *std::move(result) : v1::StepReply();
+      --steps_in_progress_;
+      reply.set_step_id(id);
+      if (reply.compute_us() == 0) reply.set_compute_us(absl::ToInt64Microseconds(absl::Now() - start));
+      reply.set_error_code(result.status().raw_code());
+      reply.set_error_message(std::string(result.status().message()));
+      return reply;
+    });
+  });
 }
 
 absl::StatusOr<Worker::BytesByTag> Worker::Sleep(int level) {
@@ -158,6 +199,8 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   options.max_num_batched_tokens = request.max_num_batched_tokens();
   options.max_model_len = request.max_model_len();
   options.block_size = request.block_size();
+  options.enforce_eager = options_.enforce_eager;
+  options.graph_sizes = options_.graph_sizes;
   load_request_ = request;
   // First what fails for reasons of its own, so that no peer waits for a rank that cannot come.
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
@@ -183,12 +226,12 @@ absl::Status Worker::OpenDevice(const v1::LoadModelRequest& request) {
   options.num_threads = ThreadsPerRank(options_.num_threads, world_size);
   options.first_cpu = options_.first_cpu;
   options.spin = options.num_threads * world_size <= AllowedCpus();
-  ASSIGN_OR_RETURN(device_, Device::CreateCpu(options));
-  driver_ = MakeHostVmmDriver({.num_threads = options.num_threads});
+  ASSIGN_OR_RETURN(device_, parts_.open_device(options_, options));
+  ASSIGN_OR_RETURN(driver_, parts_.open_memory(options_, options.num_threads));
   // On a host the copy takes the same memory that the region gave back: kept beyond the sleep it would count
   // twice.
   std::shared_ptr<SleepableAllocator> allocator =
-      SleepableAllocator::Create(driver_.get(), {.retain_backups = false});
+      SleepableAllocator::Create(driver_.get(), {.retain_backups = options_.device != DeviceKind::kCpu});
   absl::MutexLock lock(&mu_);
   allocator_ = std::move(allocator);
   return absl::OkStatus();
@@ -196,7 +239,15 @@ absl::Status Worker::OpenDevice(const v1::LoadModelRequest& request) {
 
 absl::Status Worker::JoinGroup(const v1::ParallelConfig& parallel) {
   std::shared_ptr<Communicator> communicator = MakeSingleCommunicator();
-  if (parallel.world_size() > 1) {
+  if (parallel.world_size() > 1 && device_->kind() == DeviceKind::kCuda) {
+    DeviceGroupOptions options;
+    options.group_name = parallel.group_name();
+    options.rank = parallel.rank();
+    options.world_size = parallel.world_size();
+    options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
+    options.nccl_unique_id = parallel.nccl_unique_id();
+    ASSIGN_OR_RETURN(communicator, MakeCudaCommunicator(options, device_.get()));
+  } else if (parallel.world_size() > 1) {
     ShmCommunicatorOptions options;
     options.group_name = parallel.group_name();
     options.rank = parallel.rank();
@@ -213,12 +264,21 @@ absl::Status Worker::JoinGroup(const v1::ParallelConfig& parallel) {
   return absl::AbortedError(abort_reason_);
 }
 
-// What is left once every rank holds all that a step needs. The ranks of this host share it evenly.
+// What is left once every rank holds all that a step needs. A GPU is one rank's; the ranks of a host share it
+// evenly.
 absl::StatusOr<int64_t> Worker::MeasureKvBytes() {
   RETURN_IF_ERROR(runner_->Profile());
   RETURN_IF_ERROR(communicator_->Barrier());
-  const double share = options_.memory_utilization / communicator_->world_size();
-  return static_cast<int64_t>(static_cast<double>(AvailableHostMemory()) * share);
+  const double utilization = options_.memory_utilization > 0 ? options_.memory_utilization
+                                                             : DefaultMemoryUtilization(options_.device);
+  if (options_.device == DeviceKind::kCpu) {
+    const double share = utilization / communicator_->world_size();
+    return static_cast<int64_t>(static_cast<double>(AvailableHostMemory()) * share);
+  }
+  ASSIGN_OR_RETURN(const int64_t total, driver_->TotalBytes());
+  ASSIGN_OR_RETURN(const int64_t available, driver_->AvailableBytes());
+  const int64_t spare = total - static_cast<int64_t>(static_cast<double>(total) * utilization);
+  return std::max<int64_t>(0, available - spare);
 }
 
 absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& config) {
@@ -234,26 +294,11 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
   return runner_->kv_block_bytes() * config.num_blocks();
 }
 
-v1::StepReply Worker::DoExecute(const v1::StepRequest& request) {
-  step_in_progress_ = true;
-  last_step_id_ = request.step_id();
-  const absl::Time start = absl::Now();
-  absl::Status status = RequireState({WorkerState::kAwake}, "Execute");
-  v1::StepReply reply;
-  if (status.ok()) {
-    absl::StatusOr<v1::StepReply> result = runner_->Execute(request);
-    if (result.ok()) {
-      reply = *std::move(result);
-    } else {
-      status = Fail(result.status());
-    }
-  }
-  step_in_progress_ = false;
-  reply.set_step_id(request.step_id());
-  if (reply.compute_us() == 0) reply.set_compute_us(absl::ToInt64Microseconds(absl::Now() - start));
-  reply.set_error_code(status.raw_code());
-  reply.set_error_message(std::string(status.message()));
-  return reply;
+absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequest& request) {
+  RETURN_IF_ERROR(RequireState({WorkerState::kAwake}, "Execute"));
+  absl::StatusOr<std::unique_ptr<PendingStep>> step = runner_->Launch(request);
+  if (!step.ok()) return Fail(step.status());
+  return step;
 }
 
 absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
@@ -261,10 +306,14 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
   if (level != 1 && level != 2) {
     return absl::InvalidArgumentError(absl::StrCat("level: ", level, " is not 1 or 2"));
   }
+  RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that goes
   std::map<std::string, RestoreMode> modes;
   for (const auto& [tag, bytes] : allocator_->ResidentBytes()) modes[tag] = RestoreMode::kDiscard;
   // Weights that are resident but empty (a reload that is still to come) are not worth a copy.
   if (level == 1 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kHostBackup;
+  // Before what can fail on one rank alone: all ranks suspend together, and resume together at their next
+  // step.
+  if (absl::Status status = communicator_->Suspend(); !status.ok()) return Fail(status);
   ASSIGN_OR_RETURN(BytesByTag freed, allocator_->Sleep(modes));
   if (level == 2) weights_lost_ = true;
   SetState(WorkerState::kAsleep);

@@ -34,14 +34,27 @@ enum class WorkerState { kCreated, kLoaded, kAwake, kAsleep, kFailed };
 const char* WorkerStateName(WorkerState state);
 
 struct WorkerOptions {
-  int num_threads = 0;  // of the CPU device; 0: this process's CPUs, shared evenly by the group
-  int first_cpu = -1;   // as in CpuDeviceOptions
-  double memory_utilization =
-      0.5;  // of what the host has left after profiling, for all ranks' KV cache; (0, 1]
+  DeviceKind device = DeviceKind::kCpu;
+  int device_index = 0;  // of the GPU
+  int num_threads = 0;   // of the CPU device; 0: this process's CPUs, shared evenly by the group
+  int first_cpu = -1;    // as in CpuDeviceOptions
+  // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after
+  // profiling for all ranks' KV cache. 0: DefaultMemoryUtilization.
+  double memory_utilization = 0;
+  bool enforce_eager = false;        // no graphs
+  std::vector<int32_t> graph_sizes;  // as in ModelRunnerOptions
 };
+
+// 0.5 of a host, which others use too; 0.9 of a GPU.
+double DefaultMemoryUtilization(DeviceKind device);
 
 // What a worker makes its model from; tests put their own in.
 struct WorkerParts {
+  // The device, and what gives its memory.
+  std::function<absl::StatusOr<std::unique_ptr<Device>>(const WorkerOptions&, const CpuDeviceOptions&)>
+      open_device;
+  std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
+      open_memory;
   std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path)> open_checkpoint;
   std::function<absl::StatusOr<std::unique_ptr<ModelRunner>>(const Checkpoint&, const ModelRunnerOptions&,
                                                              Device*, Communicator*, SleepableAllocator*,
@@ -59,14 +72,20 @@ class Worker {
 
   using BytesByTag = std::map<std::string, int64_t>;
 
+  // What ranks on GPUs meet by: NCCL's unique id, made here and handed to all ranks' LoadModel. Empty where
+  // there is no NCCL.
+  absl::StatusOr<std::string> NewGroup();
   // Answers the last event of the stream; `progress` as ModelRunner::Progress. Blocks until the whole group
   // has come.
   absl::StatusOr<v1::LoadModelEvent> LoadModel(const v1::LoadModelRequest& request,
                                                const ModelRunner::Progress& progress);
   // Bytes of this rank's KV cache. ResourceExhausted leaves the worker Loaded: a smaller one can be tried.
   absl::StatusOr<int64_t> AllocateKvCache(const v1::KvCacheConfig& config);
-  // Calls `done` with the reply, on the runner thread; an error is in the reply.
-  void ExecuteAsync(v1::StepRequest request, std::function<void(v1::StepReply)> done);
+  // Waits for a step and makes its reply; an error is in the reply. To be called once, from any thread.
+  using AwaitReply = std::function<v1::StepReply()>;
+  // Calls `launched` on the runner thread when the device has got the step: the next one can be on its way
+  // before this one's reply is waited for, which must be done in order.
+  void ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched);
   // Level 1 keeps the weights in host memory, level 2 keeps nothing. Bytes freed by tag. An error changes
   // nothing.
   absl::StatusOr<BytesByTag> Sleep(int level);
@@ -81,7 +100,7 @@ class Worker {
   bool WaitIdle(absl::Duration timeout) { return thread_.WaitIdle(timeout); }
 
   int64_t last_step_id() const { return last_step_id_.load(); }
-  bool step_in_progress() const { return step_in_progress_.load(); }
+  bool step_in_progress() const { return steps_in_progress_.load() > 0; }
 
  private:
   // All on the runner thread.
@@ -91,7 +110,7 @@ class Worker {
   absl::Status JoinGroup(const v1::ParallelConfig& parallel);
   absl::StatusOr<int64_t> MeasureKvBytes();
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config);
-  v1::StepReply DoExecute(const v1::StepRequest& request);
+  absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
   absl::StatusOr<BytesByTag> DoSleep(int level);
   absl::StatusOr<BytesByTag> DoWakeUp(const std::vector<std::string>& tags);
   absl::Status FinishWakeUp(const BytesByTag& mapped);
@@ -113,7 +132,7 @@ class Worker {
   bool weights_lost_ = false;  // discarded by a level-2 sleep, not read again yet
 
   std::atomic<int64_t> last_step_id_{0};
-  std::atomic<bool> step_in_progress_{false};
+  std::atomic<int> steps_in_progress_{0};
 
   mutable absl::Mutex mu_;
   WorkerState state_ ABSL_GUARDED_BY(mu_) = WorkerState::kCreated;

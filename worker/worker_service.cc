@@ -25,7 +25,7 @@ using StepStream = grpc::ServerReaderWriter<v1::StepReply, v1::StepRequest>;
 constexpr int kMaxQueuedSteps = 16;
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(50);
 
-// Replies on their way from the runner thread to the stream.
+// Steps on their way from the runner thread to the stream: waits for each, in order, and writes its reply.
 class ReplyWriter {
  public:
   explicit ReplyWriter(StepStream* stream) : stream_(stream), thread_([this] { Loop(); }) {}
@@ -44,9 +44,9 @@ class ReplyWriter {
     mu_.Await(absl::Condition(&room));
     ++under_way_;
   }
-  void Push(v1::StepReply reply) {
+  void Push(Worker::AwaitReply step) {
     absl::MutexLock lock(&mu_);
-    replies_.push_back(std::move(reply));
+    steps_.push_back(std::move(step));
   }
   // Until every reply reserved has been pushed and written (or dropped, on a broken stream).
   void Drain() {
@@ -58,17 +58,16 @@ class ReplyWriter {
  private:
   void Loop() {
     while (true) {
-      v1::StepReply reply;
+      Worker::AwaitReply step;
       {
         absl::MutexLock lock(&mu_);
-        const auto ready = [this]()
-                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !replies_.empty() || closed_; };
+        const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !steps_.empty() || closed_; };
         mu_.Await(absl::Condition(&ready));
-        if (replies_.empty()) return;
-        reply = std::move(replies_.front());
-        replies_.pop_front();
+        if (steps_.empty()) return;
+        step = std::move(steps_.front());
+        steps_.pop_front();
       }
-      stream_->Write(reply);  // false: the coordinator is gone, which the reader notices too
+      stream_->Write(step());  // false: the coordinator is gone, which the reader notices too
       absl::MutexLock lock(&mu_);
       --under_way_;
     }
@@ -76,7 +75,7 @@ class ReplyWriter {
 
   StepStream* const stream_;
   absl::Mutex mu_;
-  std::deque<v1::StepReply> replies_ ABSL_GUARDED_BY(mu_);
+  std::deque<Worker::AwaitReply> steps_ ABSL_GUARDED_BY(mu_);
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
@@ -110,6 +109,13 @@ class Service : public v1::WorkerService::Service {
   Service(Worker* worker, std::function<void()> on_shutdown)
       : worker_(worker), on_shutdown_(std::move(on_shutdown)) {}
 
+  grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest*,
+                        v1::NewGroupResponse* response) override {
+    absl::StatusOr<std::string> id = worker_->NewGroup();
+    if (id.ok()) response->set_nccl_unique_id(*id);
+    return ToGrpcStatus(id.status());
+  }
+
   grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
                          grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
     ProgressWriter progress(writer);
@@ -136,7 +142,7 @@ class Service : public v1::WorkerService::Service {
       while (stream->Read(&request)) {
         writer.Reserve();
         worker_->ExecuteAsync(std::move(request),
-                              [&writer](v1::StepReply reply) { writer.Push(std::move(reply)); });
+                              [&writer](Worker::AwaitReply step) { writer.Push(std::move(step)); });
         request.Clear();
       }
       writer.Drain();

@@ -53,6 +53,7 @@ class FakeVmmDriver : public VmmDriver {
 
   int64_t Granularity() const override { return kUnit; }
   int64_t ChunkBytes() const override { return 2 * kUnit; }
+  absl::StatusOr<int64_t> TotalBytes() override { return capacity_; }
   absl::StatusOr<int64_t> AvailableBytes() override { return capacity_ - live_bytes(); }
 
   absl::StatusOr<void*> Reserve(int64_t bytes) override {

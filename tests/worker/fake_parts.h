@@ -94,7 +94,7 @@ class FakeRunner : public ModelRunner {
 };
 
 inline WorkerParts FakeParts(FakeModelControl* control) {
-  WorkerParts parts;
+  WorkerParts parts = RealWorkerParts();
   parts.open_checkpoint = [control](const std::string&) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
     if (!control->open_error.ok()) return control->open_error;
     return std::make_unique<FakeCheckpoint>();

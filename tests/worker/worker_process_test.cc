@@ -238,9 +238,11 @@ TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
 
 TEST(WorkerProcess, BadCommandLinesEndAtOnce) {
   EXPECT_EQ(Process({}).Wait(), 2);
-  EXPECT_EQ(Process({"--coordinator=unix:/x", "--device=cuda"}).Wait(), 2);
+  // With GPUs or without, there is no such one.
+  EXPECT_EQ(Process({"--coordinator=unix:/x", "--device=cuda", "--device-index=1000"}).Wait(), 1);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--device=tpu"}).Wait(), 2);
-  EXPECT_EQ(Process({"--coordinator=unix:/x", "--memory-utilization=0"}).Wait(), 2);
+  EXPECT_EQ(Process({"--coordinator=unix:/x", "--memory-utilization=-0.5"}).Wait(), 2);
+  EXPECT_EQ(Process({"--coordinator=unix:/x", "--graph-sizes=8,0"}).Wait(), 2);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--log-level=loud"}).Wait(), 2);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "surplus"}).Wait(), 2);
   EXPECT_NE(Process({"--coordinator=unix:/x", "--no-such-flag=1"}).Wait(), 0);

@@ -32,8 +32,8 @@ class WorkerTest : public testing::Test {
     request.set_step_id(id);
     v1::StepReply reply;
     absl::Notification done;
-    worker_.ExecuteAsync(request, [&](v1::StepReply r) {
-      reply = std::move(r);
+    worker_.ExecuteAsync(request, [&](const Worker::AwaitReply& step) {
+      reply = step();
       done.Notify();
     });
     done.WaitForNotification();
@@ -233,7 +233,10 @@ TEST_F(WorkerTest, StatusAnswersWhileAStepRuns) {
   control_.hold_step = &hold;
   v1::StepRequest request;
   request.set_step_id(9);
-  worker_.ExecuteAsync(request, [&](v1::StepReply) { done.Notify(); });
+  worker_.ExecuteAsync(request, [&](const Worker::AwaitReply& step) {
+    step();
+    done.Notify();
+  });
   while (!worker_.step_in_progress()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(worker_.GetStatus().last_step_id(), 9);
   EXPECT_FALSE(worker_.WaitIdle(absl::Milliseconds(1)));
@@ -264,8 +267,9 @@ TEST(WorkerGroup, FailureOfOneRankEndsTheOthersStep) {
   v1::StepReply replies[2];
   v1::StepRequest request;
   request.set_step_id(1);
-  first.ExecuteAsync(request, [&](v1::StepReply r) { replies[0] = r, done[0].Notify(); });
-  second.ExecuteAsync(request, [&](v1::StepReply r) { replies[1] = r, done[1].Notify(); });
+  first.ExecuteAsync(request, [&](const Worker::AwaitReply& step) { replies[0] = step(), done[0].Notify(); });
+  second.ExecuteAsync(request,
+                      [&](const Worker::AwaitReply& step) { replies[1] = step(), done[1].Notify(); });
   for (auto& notification : done) notification.WaitForNotification();
   EXPECT_EQ(replies[0].error_code(), static_cast<int>(absl::StatusCode::kAborted));
   EXPECT_EQ(replies[0].error_message(), "rank 1 failed: boom");
