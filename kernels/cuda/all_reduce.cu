@@ -1,0 +1,258 @@
+// All-reduce, all-gather, and all-reduce + add + RMSNorm over peer memory. Bound by latency below some 256
+// KiB: a stamp and a poll over NVLink, about 2 us a meeting; then by the links, which see (n - 1) messages
+// one-shot and 2 (n - 1) / n two-shot. Each input is first copied into the rank's exported buffer (read and
+// written once more, from L2): inputs lie in memory that sleeps, which no peer can map. Threads move 16
+// bytes, and have all ranks' loads in flight at once.
+
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/peer_memory.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+namespace {
+
+// Which vectors are this thread's: first, first + step, ... The same on every rank, so that a thread only
+// ever reads what its like has written.
+struct Stride {
+  int64_t first;
+  int64_t step;
+};
+__device__ inline Stride ThreadStride() {
+  return {int64_t{blockIdx.x} * blockDim.x + threadIdx.x, int64_t{gridDim.x} * blockDim.x};
+}
+
+// Every rank reads all of everybody's buffer. The tail of fewer than kWidth elements is block 0's.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+    OneShotKernel(const __grid_constant__ PeerView group, T* data, int64_t count) {
+  PeerShared& shared = SharedStorage<PeerShared>();
+  const uint64_t call = ThisCall(group);
+  const Stride mine = ThreadStride();
+  const int64_t vectors = count / kWidth, tail = vectors * kWidth + mine.first;
+  T* const own = PeerBuffer<T>(group, group.rank, call);
+  for (int64_t i = mine.first; i < vectors; i += mine.step) {
+    StoreVec(own + i * kWidth, LoadWide<kWidth>(data + i * kWidth));
+  }
+  if (tail < count) own[tail] = data[tail];
+  if (Meet(group, 0, call, shared)) {
+    for (int64_t i = mine.first; i < vectors; i += mine.step) {
+      StoreVec(data + i * kWidth, SumOfPeers<T, kWidth>(group, call, i * kWidth));
+    }
+    if (tail < count) data[tail] = SumOfPeers<T, 1>(group, call, tail)[0];
+  }
+  Leave(group, call);
+}
+
+// Rank r sums part r, in place in its buffer (no one else reads that part of it before), then all gather the
+// parts. The tail is summed by everyone.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+    TwoShotKernel(const __grid_constant__ PeerView group, T* data, int64_t count) {
+  PeerShared& shared = SharedStorage<PeerShared>();
+  const uint64_t call = ThisCall(group);
+  const Stride mine = ThreadStride();
+  const int64_t vectors = count / kWidth, tail = vectors * kWidth + mine.first;
+  const auto part = [&](int rank) { return vectors * rank / group.world_size; };
+  T* const own = PeerBuffer<T>(group, group.rank, call);
+  for (int r = 0; r < group.world_size; ++r) {
+    for (int64_t i = part(r) + mine.first; i < part(r + 1); i += mine.step) {
+      StoreVec(own + i * kWidth, LoadWide<kWidth>(data + i * kWidth));
+    }
+  }
+  if (tail < count) own[tail] = data[tail];
+  bool together = Meet(group, 0, call, shared);
+  if (together) {
+    for (int64_t i = part(group.rank) + mine.first; i < part(group.rank + 1); i += mine.step) {
+      const Vec<T, kWidth> sum = SumOfPeers<T, kWidth>(group, call, i * kWidth);
+      StoreVec(own + i * kWidth, sum);
+      StoreVec(data + i * kWidth, sum);
+    }
+    if (tail < count) data[tail] = SumOfPeers<T, 1>(group, call, tail)[0];
+    together = Meet(group, 1, call, shared);
+  }
+  for (int r = 0; together && r < group.world_size; ++r) {
+    if (r == group.rank) continue;
+    const T* const sums = PeerBuffer<T>(group, r, call);
+    for (int64_t i = part(r) + mine.first; i < part(r + 1); i += mine.step) {
+      StoreVec(data + i * kWidth, LoadWide<kWidth>(sums + i * kWidth));
+    }
+  }
+  Leave(group, call);
+}
+
+// Unit: what divides sizes and addresses. stride: units between ranks in `out`.
+template <typename Unit>
+__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+    GatherKernel(const __grid_constant__ PeerView group, const Unit* in, int64_t units, Unit* out,
+                 int64_t stride) {
+  PeerShared& shared = SharedStorage<PeerShared>();
+  const uint64_t call = ThisCall(group);
+  const Stride mine = ThreadStride();
+  Unit* const own = PeerBuffer<Unit>(group, group.rank, call);
+  for (int64_t i = mine.first; i < units; i += mine.step) own[i] = in[i];
+  if (Meet(group, 0, call, shared)) {
+    for (int64_t i = mine.first; i < units; i += mine.step) {
+      Unit values[kMaxPeers];
+#pragma unroll
+      for (int r = 0; r < kMaxPeers; ++r) {
+        if (r < group.world_size) values[r] = PeerBuffer<Unit>(group, r, call)[i];
+      }
+#pragma unroll
+      for (int r = 0; r < kMaxPeers; ++r) {
+        if (r < group.world_size) out[r * stride + i] = values[r];
+      }
+    }
+  }
+  Leave(group, call);
+}
+
+template <typename D, typename T>
+struct PeerNormParams {
+  const D* delta;  // contiguous
+  float* residual;
+  int64_t residual_stride;
+  const float* weight;
+  T* out;
+  int64_t out_stride;
+  int rows;
+  int cols;
+  float eps;
+};
+
+// One row, once everybody's is there. What a thread writes of the residual it reads again, from L1 or L2.
+template <int kWidth, typename D, typename T>
+__device__ inline void NormRow(const PeerView& group, const PeerNormParams<D, T>& p, uint64_t call, int row,
+                               PeerShared& shared) {
+  float* const residual = p.residual + row * p.residual_stride;
+  T* const out = p.out + row * p.out_stride;
+  const int first = static_cast<int>(threadIdx.x) * kWidth, step = static_cast<int>(blockDim.x) * kWidth;
+  float squares = 0;
+  for (int col = first; col < p.cols; col += step) {
+    Vec<float, kWidth> x = LoadWide<kWidth>(residual + col);
+    const Vec<D, kWidth> sum = SumOfPeers<D, kWidth>(group, call, int64_t{row} * p.cols + col);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      x[j] += ToFloat(sum[j]);
+      squares = fmaf(x[j], x[j], squares);
+    }
+    StoreVec(residual + col, x);
+  }
+  const float scale = rsqrtf(BlockSum(squares, shared.sums) / p.cols + p.eps);
+  for (int col = first; col < p.cols; col += step) {
+    const Vec<float, kWidth> x = LoadWide<kWidth>(residual + col);
+    const Vec<float, kWidth> weight = LoadWide<kWidth>(p.weight + col);
+    float y[kWidth];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) y[j] = x[j] * scale * weight[j];
+    StoreFloats(out + col, y);
+  }
+}
+
+// One-shot by rows: a block takes row b, b + blocks, ...
+template <int kWidth, typename D, typename T>
+__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+    NormKernel(const __grid_constant__ PeerView group, const __grid_constant__ PeerNormParams<D, T> p) {
+  PeerShared& shared = SharedStorage<PeerShared>();
+  const uint64_t call = ThisCall(group);
+  D* const own = PeerBuffer<D>(group, group.rank, call);
+  const int first = static_cast<int>(threadIdx.x) * kWidth, step = static_cast<int>(blockDim.x) * kWidth;
+  for (int row = static_cast<int>(blockIdx.x); row < p.rows; row += static_cast<int>(gridDim.x)) {
+    const int64_t begin = int64_t{row} * p.cols;
+    for (int col = first; col < p.cols; col += step) {
+      StoreVec(own + begin + col, LoadWide<kWidth>(p.delta + begin + col));
+    }
+  }
+  if (Meet(group, 0, call, shared)) {
+    for (int row = static_cast<int>(blockIdx.x); row < p.rows; row += static_cast<int>(gridDim.x)) {
+      NormRow<kWidth>(group, p, call, row, shared);
+      __syncthreads();  // before the next row's sums
+    }
+  }
+  Leave(group, call);
+}
+
+LaunchConfig Config(const PeerPlan& plan) {
+  return {dim3(static_cast<unsigned>(plan.blocks)), dim3(static_cast<unsigned>(plan.threads)),
+          static_cast<int64_t>(sizeof(PeerShared))};
+}
+
+template <int kWidth, typename T>
+void LaunchReduce(CudaDevice& device, const PeerView& group, const PeerPlan& plan, T* data, int64_t count) {
+  Launch(device, Config(plan), plan.two_shot ? TwoShotKernel<T, kWidth> : OneShotKernel<T, kWidth>, group,
+         data, count);
+}
+
+template <typename Unit>
+void LaunchGather(CudaDevice& device, const PeerView& group, const void* in, int64_t bytes, void* out,
+                  int64_t stride) {
+  constexpr int64_t kUnit = sizeof(Unit);
+  Launch(device, Config(PlanPeerGather(bytes * (16 / kUnit))), GatherKernel<Unit>, group,
+         static_cast<const Unit*>(in), bytes / kUnit, static_cast<Unit*>(out), stride / kUnit);
+}
+
+template <typename D, typename T>
+void LaunchNorm(CudaDevice& device, const PeerView& group, const PeerPlan& plan, const TensorView& residual,
+                const TensorView& delta, const float* weight, float eps, const TensorView& out) {
+  const PeerNormParams<D, T> p = {.delta = static_cast<const D*>(delta.data),
+                                  .residual = static_cast<float*>(residual.data),
+                                  .residual_stride = residual.stride,
+                                  .weight = weight,
+                                  .out = static_cast<T*>(out.data),
+                                  .out_stride = out.stride,
+                                  .rows = static_cast<int>(out.rows),
+                                  .cols = static_cast<int>(out.cols),
+                                  .eps = eps};
+  // Four: f32 moves 16 bytes then, the 16-bit types 8, and both are whole sectors.
+  const bool wide = TakesVectors(4, out.cols, {residual, delta, out}) && IsAlignedTo(weight, 16);
+  Launch(device, Config(plan), wide ? NormKernel<4, D, T> : NormKernel<1, D, T>, group, p);
+}
+
+}  // namespace
+
+void QueuePeerReduce(CudaDevice& device, const PeerView& group, int64_t one_shot_bytes, void* data,
+                     int64_t count, DataType type) {
+  const PeerPlan plan = PlanPeerReduce(count * SizeOf(type), group.world_size, one_shot_bytes);
+  DispatchAct(type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T* const values = static_cast<T*>(data);
+    if (IsAlignedTo(data, 16)) {
+      LaunchReduce<kVecSize<T>>(device, group, plan, values, count);
+    } else {
+      LaunchReduce<1>(device, group, plan, values, count);
+    }
+  });
+}
+
+void QueuePeerGather(CudaDevice& device, const PeerView& group, const void* in, int64_t bytes, void* out,
+                     int64_t stride) {
+  const auto divides = [&](int64_t unit) {
+    return IsAlignedTo(in, unit) && IsAlignedTo(out, unit) && bytes % unit == 0 && stride % unit == 0;
+  };
+  if (divides(16)) return LaunchGather<uint4>(device, group, in, bytes, out, stride);
+  if (divides(4)) return LaunchGather<uint32_t>(device, group, in, bytes, out, stride);
+  LaunchGather<uint8_t>(device, group, in, bytes, out, stride);
+}
+
+bool QueuePeerNorm(CudaDevice& device, const PeerView& group, int64_t one_shot_bytes,
+                   const TensorView& residual, const TensorView& delta, const float* weight, double eps,
+                   const TensorView& out) {
+  const int64_t row_bytes = delta.cols * SizeOf(delta.dtype);
+  const PeerPlan plan = PlanPeerNorm(delta.rows, row_bytes, one_shot_bytes);
+  if (plan.blocks == 0 || delta.rows * row_bytes > group.buffer_bytes) return false;
+  bool queued = false;
+  DispatchAct(out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto launch = [&](auto sum) {
+      using D = typename decltype(sum)::type;
+      LaunchNorm<D, T>(device, group, plan, residual, delta, weight, static_cast<float>(eps), out);
+      queued = true;
+    };
+    if (delta.dtype == out.dtype) {
+      launch(TypeTag<T>{});
+    } else if (delta.dtype == DataType::kF32) {
+      launch(TypeTag<float>{});
+    }
+  });
+  return queued;
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

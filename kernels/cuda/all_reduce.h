@@ -1,0 +1,18 @@
+#pragma once
+// The CUDA backend of kernels/peer_collectives.h. Ranks are processes, each with a device of its own or
+// sharing one, or threads of a process that share a device (tests).
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/peer_collectives.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+// Borrows the device, whose thread this must be. InvalidArgument for a group or buffer that is out of range,
+// ResourceExhausted without memory.
+absl::StatusOr<std::unique_ptr<PeerCollectives>> MakePeerCollectives(CudaDevice& device,
+                                                                     const PeerOptions& options);
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

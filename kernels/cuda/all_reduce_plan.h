@@ -1,0 +1,34 @@
+#pragma once
+// How collectives over peer memory are cut: one-shot or two-shot, blocks and threads. Plain numbers: no CUDA
+// here. Every rank must come to the same plan, so nothing of a rank's own device goes into it.
+
+#include <cstdint>
+
+namespace somnus {
+
+// Blocks beyond some thirty only contend for the links (vLLM found 36 by search). All of them must run at
+// once, which they do on any device with as many multiprocessors, beside another rank's on the same device
+// too.
+inline constexpr int kMaxPeerBlocks = 36;
+inline constexpr int kMaxPeerThreads = 512;
+
+struct PeerPlan {
+  // False: every rank reads everything of all others, (n - 1) messages over its links, one meeting. True:
+  // reads its n-th part of all others, sums, and gathers the parts, 2 (n - 1) / n messages and two meetings.
+  bool two_shot = false;
+  int blocks = 0;
+  int threads = 0;  // a multiple of 32, at least 64
+};
+
+// Up to how many bytes of a rank one-shot is faster.
+int64_t OneShotBytes(int world_size);
+
+// `bytes` of one rank, more than 0; two-shot beyond one_shot_bytes.
+PeerPlan PlanPeerReduce(int64_t bytes, int world_size, int64_t one_shot_bytes);
+PeerPlan PlanPeerGather(int64_t bytes);
+
+// The sum fused with add and norm: each rank does all rows, so only as long as one-shot is best. blocks is 0
+// when it is not. A block takes whole rows.
+PeerPlan PlanPeerNorm(int64_t rows, int64_t row_bytes, int64_t one_shot_bytes);
+
+}  // namespace somnus

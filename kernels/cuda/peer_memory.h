@@ -1,0 +1,143 @@
+#pragma once
+// The memory that peers have in common: its layout, and how the blocks of a collective meet in it. For
+// all_reduce.cu, and for peer_group.cu that makes it.
+//
+// Each rank has one allocation (cudaMalloc: memory that sleeps cannot be exported by IPC, and would lose the
+// peers' mappings): PeerMemory, then two buffers. Collectives are numbered 1, 2, 3, ... by every rank alike;
+// the number lives on the device, so that a graph's replay goes on counting. In collective k a rank fills its
+// buffer k % 2, then each of its blocks stamps k into every peer's memory, waits until that block of every
+// peer has stamped k into its own, and reads the peers' buffers. Two buffers are enough: a rank that fills
+// for k + 2 has seen some stamp k + 1 of every peer, whose kernel k was done by then; so no meeting is needed
+// at the end. Blocks meet only their likes on the other ranks: what block b reads, block b of the peer has
+// written.
+
+#include <cstdint>
+
+#include "kernels/cuda/all_reduce_plan.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/peer_collectives.h"
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+// Written by the peers, each its own word, polled by the owner: on a line of their own.
+struct alignas(128) PeerStamps {
+  uint64_t from[kMaxPeers];  // wide enough never to wrap: a word may go unused for days
+};
+
+struct PeerMemory {
+  PeerStamps stamps[2][kMaxPeerBlocks];  // by meeting of a collective, and block
+  // The owner's alone: collectives done, and blocks of the running one that are done.
+  alignas(128) uint64_t calls;
+  uint32_t blocks_done;
+};
+static_assert(sizeof(PeerMemory) % 128 == 0);
+
+// Of PeerView::stop: anything else is kTimedOut + the rank that did not come.
+constexpr uint32_t kRunning = 0;
+constexpr uint32_t kStopped = 1;
+constexpr uint32_t kTimedOut = 2;
+
+// What kernels know of their group; the same for the life of it, as a graph's arguments must be.
+struct PeerView {
+  int rank;
+  int world_size;
+  int64_t buffer_bytes;
+  uint64_t timeout_ns;
+  uint32_t* stop;  // host memory, mapped: the host ends waits by it, and kernels tell why they gave up
+  PeerMemory* memory[kMaxPeers];
+};
+
+struct PeerShared {
+  int stopped;
+  float sums[32];
+};
+
+template <typename T>
+__device__ inline T* PeerBuffer(const PeerView& group, int rank, uint64_t call) {
+  char* const buffers = reinterpret_cast<char*>(group.memory[rank] + 1);
+  return reinterpret_cast<T*>(buffers + (call & 1) * group.buffer_bytes);
+}
+
+// The number of the collective that this kernel is.
+__device__ inline uint64_t ThisCall(const PeerView& group) { return group.memory[group.rank]->calls + 1; }
+
+// Until a peer has stamped `call` (or the one after: it may be ahead of us by so much). False: gave up.
+__device__ inline bool AwaitStamp(const PeerView& group, const uint64_t* stamp, uint64_t call, int peer) {
+  // A look at the host's memory costs a trip over the bus, and the clock is not free.
+  constexpr uint32_t kPollsPerLook = 256;
+  uint64_t start = 0;
+  for (uint32_t polls = 1;; ++polls) {
+    if (LdAcquire<Scope::kSys>(stamp) >= call) return true;
+    if (polls % kPollsPerLook != 0) continue;
+    if (LdAcquire<Scope::kSys>(group.stop) != kRunning) return false;
+    const uint64_t now = GlobalTimer();
+    if (start == 0) start = now;
+    if (now - start > group.timeout_ns) {
+      StRelease<Scope::kSys>(group.stop, kTimedOut + static_cast<uint32_t>(peer));
+      return false;
+    }
+  }
+}
+
+// The block's likes on all ranks meet; what was written to buffers before, they read after. All threads call
+// and get the same answer; false: gave up.
+__device__ inline bool Meet(const PeerView& group, int meeting, uint64_t call, PeerShared& shared) {
+  if (threadIdx.x == 0) shared.stopped = 0;
+  // The whole block's writes come before the stamps: a release covers what its thread knows to have happened.
+  __syncthreads();
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer < group.world_size) {
+    StRelease<Scope::kSys>(&group.memory[peer]->stamps[meeting][blockIdx.x].from[group.rank], call);
+    const uint64_t* stamp = &group.memory[group.rank]->stamps[meeting][blockIdx.x].from[peer];
+    if (!AwaitStamp(group, stamp, call, peer)) shared.stopped = 1;
+  }
+  __syncthreads();
+  return shared.stopped == 0;
+}
+
+// The last block to be done counts the collective. By then every block has read the count.
+__device__ inline void Leave(const PeerView& group, uint64_t call) {
+  if (threadIdx.x != 0) return;
+  PeerMemory* own = group.memory[group.rank];
+  if (AtomicAddAcqRel(&own->blocks_done, 1u) + 1 != gridDim.x) return;
+  own->blocks_done = 0;
+  own->calls = call;
+}
+
+// kWidth elements from `at` on of all ranks' buffers, added in rank order, rounded once.
+template <typename T, int kWidth>
+__device__ inline Vec<T, kWidth> SumOfPeers(const PeerView& group, uint64_t call, int64_t at) {
+  Vec<T, kWidth> in[kMaxPeers];  // all loads under way before the first is used: links have a latency
+#pragma unroll
+  for (int r = 0; r < kMaxPeers; ++r) {
+    in[r] = {};
+    if (r < group.world_size) in[r] = LoadWide<kWidth>(PeerBuffer<T>(group, r, call) + at);
+  }
+  Vec<T, kWidth> out;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    float sum = ToFloat(in[0][j]);
+#pragma unroll
+    for (int r = 1; r < kMaxPeers; ++r) {
+      if (r < group.world_size) sum += ToFloat(in[r][j]);
+    }
+    out[j] = FromFloat<T>(sum);
+  }
+  return out;
+}
+
+// ---- Host: what all_reduce.cu queues on the device's stream. Sizes are more than 0 and fit the buffer.
+
+void QueuePeerReduce(CudaDevice& device, const PeerView& group, int64_t one_shot_bytes, void* data,
+                     int64_t count, DataType type);
+// out[r * stride], of `bytes` bytes each, from all ranks' in.
+void QueuePeerGather(CudaDevice& device, const PeerView& group, const void* in, int64_t bytes, void* out,
+                     int64_t stride);
+// False where PlanPeerNorm says no, or the types are none of the op's.
+bool QueuePeerNorm(CudaDevice& device, const PeerView& group, int64_t one_shot_bytes,
+                   const TensorView& residual, const TensorView& delta, const float* weight, double eps,
+                   const TensorView& out);
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE
