@@ -190,4 +190,8 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
   AsCuda(device).uploader().UploadRows(weight, row_begin, num_rows, rows);
 }
 
+void PackVector(const Device& device, float* data, const float* values, int64_t n) {
+  AsCuda(device).uploader().UploadBytes(data, values, n * static_cast<int64_t>(sizeof(float)));
+}
+
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE
