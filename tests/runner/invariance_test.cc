@@ -74,7 +74,7 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     options.max_num_batched_tokens = 512;
     options.max_model_len = 256;
     auto group = RankGroup::Load(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
-                                 options, kBlocks, threads);
+                                 options, kBlocks, CpuRanks(threads));
     EXPECT_TRUE(group.ok()) << group.status();
     return group.ok() ? *std::move(group) : nullptr;
   }

@@ -19,6 +19,16 @@ v1::StepSampling GreedySampling() {
   return sampling;
 }
 
+MakeRankDevice CpuRanks(int threads_per_rank) {
+  return [threads_per_rank](int) -> absl::StatusOr<RankDevice> {
+    CpuDeviceOptions options;
+    options.num_threads = threads_per_rank;
+    options.spin = false;
+    ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::CreateCpu(options));
+    return RankDevice{MakeHostVmmDriver(), std::move(device)};
+  };
+}
+
 template <typename F>
 absl::Status RankGroup::OnAllRanks(F f) {
   std::vector<absl::Status> statuses(ranks_.size());
@@ -34,27 +44,26 @@ absl::Status RankGroup::OnAllRanks(F f) {
 
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& path, int world_size,
                                                            const ModelRunnerOptions& options,
-                                                           int32_t num_blocks, int threads_per_rank) {
+                                                           int32_t num_blocks,
+                                                           const MakeRankDevice& make_device) {
   static std::atomic<int> counter{0};
   const std::string name = absl::StrCat("rank-group-", getpid(), "-", counter++);
   auto group = std::make_unique<RankGroup>();
   ASSIGN_OR_RETURN(group->checkpoint_, Checkpoint::Open(path));
   group->ranks_.resize(world_size);
-  RETURN_IF_ERROR(group->OnAllRanks([&](int rank) {
-    return group->LoadRank(rank, world_size, name, options, num_blocks, threads_per_rank);
-  }));
+  RETURN_IF_ERROR(group->OnAllRanks(
+      [&](int rank) { return group->LoadRank(rank, world_size, name, options, num_blocks, make_device); }));
   return group;
 }
 
 absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& group,
-                                 const ModelRunnerOptions& options, int32_t num_blocks, int threads) {
+                                 const ModelRunnerOptions& options, int32_t num_blocks,
+                                 const MakeRankDevice& make_device) {
   Rank& r = ranks_[rank];
-  r.driver = MakeHostVmmDriver();
+  ASSIGN_OR_RETURN(RankDevice device, make_device(rank));
+  r.driver = std::move(device.driver);
+  r.device = std::move(device.device);
   r.allocator = SleepableAllocator::Create(r.driver.get());
-  CpuDeviceOptions device_options;
-  device_options.num_threads = threads;
-  device_options.spin = false;
-  ASSIGN_OR_RETURN(r.device, Device::CreateCpu(device_options));
   if (world_size == 1) {
     r.communicator = MakeSingleCommunicator();
   } else {

@@ -2,6 +2,7 @@
 // One to four ranks of a model in this process, a thread each, for tests of the runner.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,12 +22,21 @@ namespace somnus {
 // StepSampling with every field resolved: greedy, nothing else.
 v1::StepSampling GreedySampling();
 
+// Where a rank runs.
+struct RankDevice {
+  std::unique_ptr<VmmDriver> driver;
+  std::unique_ptr<Device> device;
+};
+using MakeRankDevice = std::function<absl::StatusOr<RankDevice>(int rank)>;
+MakeRankDevice CpuRanks(int threads_per_rank = 1);
+
 class RankGroup {
  public:
   // Loads the checkpoint on every rank, profiles, and allocates `num_blocks`.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Load(const std::string& path, int world_size,
                                                          const ModelRunnerOptions& options,
-                                                         int32_t num_blocks, int threads_per_rank = 1);
+                                                         int32_t num_blocks,
+                                                         const MakeRankDevice& make_device = CpuRanks());
 
   // The step on all ranks at once; rank 0's reply, or the lowest rank's error.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
@@ -45,7 +55,7 @@ class RankGroup {
     std::unique_ptr<ModelRunner> runner;
   };
   absl::Status LoadRank(int rank, int world_size, const std::string& group, const ModelRunnerOptions& options,
-                        int32_t num_blocks, int threads);
+                        int32_t num_blocks, const MakeRankDevice& make_device);
   template <typename F>
   absl::Status OnAllRanks(F f);
 
