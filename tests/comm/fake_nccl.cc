@@ -1,0 +1,164 @@
+#include "tests/comm/fake_nccl.h"
+
+#include <cstring>
+#include <utility>
+
+namespace somnus {
+namespace {
+
+FakeNccl* g_fake = nullptr;
+
+}  // namespace
+
+// The entry points.
+struct FakeNcclEntry {
+  static nccl::Result GetVersion(int* version) {
+    *version = 22907;
+    return g_fake->Called("ncclGetVersion", nullptr);
+  }
+  static nccl::Result GetUniqueId(nccl::UniqueId* id) {
+    std::memset(id->bytes, 7, sizeof(id->bytes));
+    return g_fake->Called("ncclGetUniqueId", nullptr);
+  }
+  static nccl::Result InitRank(nccl::Comm* comm, int, nccl::UniqueId, int, nccl::Config* config) {
+    {
+      absl::MutexLock lock(&g_fake->mu_);
+      *comm = reinterpret_cast<nccl::Comm>(g_fake->next_comm_ += 16);
+      g_fake->live_.insert(*comm);
+      g_fake->last_config_ = *config;
+    }
+    return g_fake->Called("ncclCommInitRankConfig", *comm);
+  }
+  static nccl::Result Finalize(nccl::Comm comm) { return g_fake->Called("ncclCommFinalize", comm); }
+  static nccl::Result Destroy(nccl::Comm comm) { return End("ncclCommDestroy", comm); }
+  static nccl::Result Abort(nccl::Comm comm) { return End("ncclCommAbort", comm); }
+  static nccl::Result GetAsyncError(nccl::Comm comm, nccl::Result* error) {
+    const nccl::Result answer = g_fake->Called("ncclCommGetAsyncError", comm);
+    absl::MutexLock lock(&g_fake->mu_);
+    *error = answer == nccl::kSuccess ? g_fake->async_error_ : answer;
+    return nccl::kSuccess;
+  }
+  static const char* ErrorString(nccl::Result result) {
+    return result == nccl::kRemoteError ? "remote process exited or there was a network error" : "an error";
+  }
+  static const char* LastError(nccl::Comm) { return "the reason"; }
+  static nccl::Result AllReduce(const void*, void*, size_t count, nccl::ElementType type, nccl::ReduceOp,
+                                nccl::Comm comm, nccl::Stream stream) {
+    return Collective("ncclAllReduce", count, type, comm, stream);
+  }
+  static nccl::Result AllGather(const void*, void*, size_t count, nccl::ElementType type, nccl::Comm comm,
+                                nccl::Stream stream) {
+    return Collective("ncclAllGather", count, type, comm, stream);
+  }
+  static nccl::Result Suspend(nccl::Comm comm, int flags) {
+    return flags == nccl::kSuspendMemory ? g_fake->Called("ncclCommSuspend", comm) : nccl::kInvalidArgument;
+  }
+  static nccl::Result Resume(nccl::Comm comm) { return g_fake->Called("ncclCommResume", comm); }
+
+  static nccl::Result Collective(const char* name, size_t count, nccl::ElementType type, nccl::Comm comm,
+                                 nccl::Stream stream) {
+    {
+      absl::MutexLock lock(&g_fake->mu_);
+      g_fake->last_count_ = count;
+      g_fake->last_type_ = type;
+      g_fake->last_stream_ = stream;
+    }
+    return g_fake->Called(name, comm);
+  }
+  // Abort may come while another thread is stuck inside; it is what frees that.
+  static nccl::Result End(const char* name, nccl::Comm comm) {
+    absl::MutexLock lock(&g_fake->mu_);
+    ++g_fake->calls_[name];
+    if (g_fake->live_.erase(comm) == 0)
+      g_fake->violations_.push_back(std::string(name) + " of no communicator");
+    g_fake->held_.clear();
+    return nccl::kSuccess;
+  }
+};
+
+FakeNccl::FakeNccl(bool can_suspend) {
+  g_fake = this;
+  api_.ncclGetVersion = &FakeNcclEntry::GetVersion;
+  api_.ncclGetUniqueId = &FakeNcclEntry::GetUniqueId;
+  api_.ncclCommInitRankConfig = &FakeNcclEntry::InitRank;
+  api_.ncclCommFinalize = &FakeNcclEntry::Finalize;
+  api_.ncclCommDestroy = &FakeNcclEntry::Destroy;
+  api_.ncclCommAbort = &FakeNcclEntry::Abort;
+  api_.ncclCommGetAsyncError = &FakeNcclEntry::GetAsyncError;
+  api_.ncclGetErrorString = &FakeNcclEntry::ErrorString;
+  api_.ncclGetLastError = &FakeNcclEntry::LastError;
+  api_.ncclAllReduce = &FakeNcclEntry::AllReduce;
+  api_.ncclAllGather = &FakeNcclEntry::AllGather;
+  if (can_suspend) {
+    api_.ncclCommSuspend = &FakeNcclEntry::Suspend;
+    api_.ncclCommResume = &FakeNcclEntry::Resume;
+  }
+  api_.version = can_suspend ? 22907 : 22809;
+}
+
+FakeNccl::~FakeNccl() { g_fake = nullptr; }
+
+nccl::Result FakeNccl::Called(const std::string& name, nccl::Comm comm) {
+  absl::MutexLock lock(&mu_);
+  ++calls_[name];
+  if (comm != nullptr) {
+    if (live_.count(comm) == 0) violations_.push_back(name + " of no communicator");
+    if (!busy_.insert(comm).second) violations_.push_back(name + " beside another call");
+  }
+  const auto free = [this, &name]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return held_ != name; };
+  mu_.Await(absl::Condition(&free));
+  busy_.erase(comm);
+  std::vector<nccl::Result>& answers = answers_[name];
+  if (answers.empty()) return nccl::kSuccess;
+  const nccl::Result result = answers.front();
+  answers.erase(answers.begin());
+  return result;
+}
+
+void FakeNccl::Answer(const std::string& name, std::vector<nccl::Result> results) {
+  absl::MutexLock lock(&mu_);
+  answers_[name] = std::move(results);
+}
+void FakeNccl::SetAsyncError(nccl::Result error) {
+  absl::MutexLock lock(&mu_);
+  async_error_ = error;
+}
+void FakeNccl::Hold(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  held_ = name;
+}
+void FakeNccl::Release() {
+  absl::MutexLock lock(&mu_);
+  held_.clear();
+}
+int FakeNccl::calls(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = calls_.find(name);
+  return it == calls_.end() ? 0 : it->second;
+}
+int FakeNccl::live_comms() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int>(live_.size());
+}
+size_t FakeNccl::last_count() const {
+  absl::MutexLock lock(&mu_);
+  return last_count_;
+}
+nccl::ElementType FakeNccl::last_type() const {
+  absl::MutexLock lock(&mu_);
+  return last_type_;
+}
+nccl::Stream FakeNccl::last_stream() const {
+  absl::MutexLock lock(&mu_);
+  return last_stream_;
+}
+nccl::Config FakeNccl::last_config() const {
+  absl::MutexLock lock(&mu_);
+  return last_config_;
+}
+std::vector<std::string> FakeNccl::violations() const {
+  absl::MutexLock lock(&mu_);
+  return violations_;
+}
+
+}  // namespace somnus

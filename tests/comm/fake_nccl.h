@@ -1,0 +1,61 @@
+#pragma once
+// NCCL as a script: answers what a test tells it, and notes every call, in one place for the process (entry
+// points are plain functions). Thread safe. It insists on what NCCL insists on: one thread at a time in a
+// communicator, and no call on one that is gone.
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "worker/comm/nccl_api.h"
+
+namespace somnus {
+
+class FakeNccl {
+ public:
+  // One at a time.
+  explicit FakeNccl(bool can_suspend = true);
+  ~FakeNccl();
+
+  const NcclApi& api() const { return api_; }
+
+  // What the next calls of `name` answer; kSuccess afterwards.
+  void Answer(const std::string& name, std::vector<nccl::Result> results);
+  // What ncclCommGetAsyncError reports from now on.
+  void SetAsyncError(nccl::Result error);
+  // The calls of `name` block until Release (a queue of the device that is full).
+  void Hold(const std::string& name);
+  void Release();
+
+  int calls(const std::string& name) const;
+  int live_comms() const;
+  // Of the last all-reduce or all-gather.
+  size_t last_count() const;
+  nccl::ElementType last_type() const;
+  nccl::Stream last_stream() const;
+  nccl::Config last_config() const;
+  // What NCCL would not have forgiven.
+  std::vector<std::string> violations() const;
+
+ private:
+  friend struct FakeNcclEntry;
+  nccl::Result Called(const std::string& name, nccl::Comm comm);
+
+  NcclApi api_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, std::vector<nccl::Result>> answers_;
+  std::map<std::string, int> calls_;
+  std::set<nccl::Comm> live_, busy_;
+  std::vector<std::string> violations_;
+  nccl::Result async_error_ = nccl::kSuccess;
+  std::string held_;
+  size_t last_count_ = 0;
+  nccl::ElementType last_type_ = nccl::kInt8;
+  nccl::Stream last_stream_ = nullptr;
+  nccl::Config last_config_;
+  uintptr_t next_comm_ = 0x1000;
+};
+
+}  // namespace somnus

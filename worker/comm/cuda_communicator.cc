@@ -1,0 +1,22 @@
+#include "worker/comm/cuda_communicator.h"
+
+#include <utility>
+
+#include "kernels/cuda/all_reduce.h"
+#include "kernels/cuda/cuda_device.h"
+#include "proto/check.h"
+
+namespace somnus {
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(DeviceGroupOptions options,
+                                                                   Device* device) {
+  SOMNUS_CHECK(device->kind() == DeviceKind::kCuda);
+  cuda_device::CudaDevice& cuda = cuda_device::AsCuda(*device);
+  options.stream = cuda.stream();
+  const MakePeers make_peers = [&cuda](const PeerOptions& peers) {
+    return cuda_device::MakePeerCollectives(cuda, peers);
+  };
+  return JoinDeviceGroup(options, device, make_peers, NcclApi::Load());
+}
+
+}  // namespace somnus

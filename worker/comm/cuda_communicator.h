@@ -1,0 +1,17 @@
+#pragma once
+// The communicator of a rank on a CUDA device. Built without CUDA (cuda_communicator_absent.cc) it answers
+// Unimplemented.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/comm/device_group.h"
+
+namespace somnus {
+
+// JoinDeviceGroup on the device's stream (options.stream is filled in). The device must be the calling
+// thread's current one, and outlive the communicator.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(DeviceGroupOptions options,
+                                                                   Device* device);
+
+}  // namespace somnus

@@ -1,0 +1,10 @@
+#include "worker/comm/cuda_communicator.h"
+
+namespace somnus {
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(DeviceGroupOptions options,
+                                                                   Device* device) {
+  return absl::UnimplementedError("this worker was built without CUDA");
+}
+
+}  // namespace somnus

@@ -1,0 +1,182 @@
+#include "worker/comm/device_communicator.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "proto/check.h"
+#include "proto/status_macros.h"
+#include "worker/comm/collective_plan.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
+constexpr absl::Duration kLeavePatience = absl::Seconds(2);
+
+class DeviceCommunicator : public Communicator {
+ public:
+  explicit DeviceCommunicator(DeviceGroupParts parts)
+      : parts_(std::move(parts)),
+        ways_{parts_.world_size, parts_.peers != nullptr, parts_.nccl != nullptr},
+        watchdog_([this] { Watch(); }) {}
+
+  ~DeviceCommunicator() override {
+    {
+      absl::MutexLock lock(&mu_);
+      leave_by_ = absl::Now() + kLeavePatience;
+    }
+    parts_.device->Synchronize().IgnoreError();
+    if (parts_.peers != nullptr) {
+      // No rank may take its memory away while another's kernels use it, or has it mapped.
+      bool together = status().ok() && parts_.host->Barrier().ok();
+      parts_.peers->Disconnect();
+      if (together) parts_.host->Barrier().IgnoreError();
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      done_ = true;
+    }
+    watchdog_.join();
+    parts_.peers.reset();
+    parts_.nccl.reset();
+    if (barrier_word_ != nullptr) parts_.device->FreePinned(barrier_word_);
+  }
+
+  int rank() const override { return parts_.rank; }
+  int world_size() const override { return parts_.world_size; }
+  bool stream_ordered() const override { return true; }
+
+  absl::Status AllReduceSum(void* data, int64_t count, DataType type) override {
+    RETURN_IF_ERROR(status());
+    if (count < 0) return absl::InvalidArgumentError(absl::StrCat("all-reduce of ", count, " elements"));
+    if (count == 0) return absl::OkStatus();
+    if (!ReducesByPeers(ways_, count * SizeOf(type))) {
+      return Noted(parts_.nccl->AllReduceSum(data, count, type));
+    }
+    parts_.peers->AllReduceSum(data, count, type);
+    return absl::OkStatus();
+  }
+
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
+    RETURN_IF_ERROR(status());
+    if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("all-gather of ", bytes, " bytes"));
+    if (bytes == 0) return absl::OkStatus();
+    if (!GathersByPeers(ways_, bytes)) return Noted(parts_.nccl->AllGather(in, bytes, out));
+    parts_.peers->AllGather(in, bytes, out);
+    return absl::OkStatus();
+  }
+
+  absl::Status AllReduceAddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta,
+                                   const float* weight, double eps, const TensorView& out) override {
+    SOMNUS_CHECK(&device == parts_.device);
+    RETURN_IF_ERROR(status());
+    const int64_t bytes = delta.rows * delta.cols * SizeOf(delta.dtype);
+    if (ReducesByPeers(ways_, bytes) &&
+        parts_.peers->AllReduceAddRmsNorm(residual, delta, weight, eps, out)) {
+      return absl::OkStatus();
+    }
+    return Communicator::AllReduceAddRmsNorm(device, residual, delta, weight, eps, out);
+  }
+
+  absl::Status Barrier() override {
+    RETURN_IF_ERROR(status());
+    if (parts_.host == nullptr) {
+      if (barrier_word_ == nullptr) {
+        ASSIGN_OR_RETURN(barrier_word_, parts_.device->AllocatePinned(64));
+        *static_cast<float*>(barrier_word_) = 0;
+      }
+      RETURN_IF_ERROR(Noted(parts_.nccl->AllReduceSum(barrier_word_, 1, DataType::kF32)));
+    }
+    RETURN_IF_ERROR(parts_.device->Synchronize());
+    RETURN_IF_ERROR(status());
+    return parts_.host == nullptr ? absl::OkStatus() : Noted(parts_.host->Barrier());
+  }
+
+  void Abort(const std::string& reason) override { Fail(absl::AbortedError(reason)); }
+
+  absl::Status status() const override {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!error_.ok()) return error_;
+    }
+    // What the device has found by itself, before the watchdog.
+    if (parts_.peers != nullptr) RETURN_IF_ERROR(parts_.peers->status());
+    return parts_.nccl == nullptr ? absl::OkStatus() : parts_.nccl->status();
+  }
+
+  absl::Status Suspend() override {
+    return parts_.nccl == nullptr ? status() : Noted(parts_.nccl->Suspend());
+  }
+  absl::Status Resume() override { return parts_.nccl == nullptr ? status() : Noted(parts_.nccl->Resume()); }
+
+ private:
+  // An error of one part is the end of all.
+  absl::Status Noted(absl::Status status) {
+    if (!status.ok() && !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status)) Fail(status);
+    return status;
+  }
+
+  void Fail(const absl::Status& cause) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!error_.ok()) return;
+      error_ = cause;
+    }
+    const std::string reason(cause.message());
+    if (parts_.peers != nullptr) parts_.peers->Stop();
+    // The others hear of it from here before their own waits tell them less.
+    if (parts_.host != nullptr) parts_.host->Abort(reason);
+    if (parts_.nccl != nullptr) parts_.nccl->Abort(reason);
+  }
+
+  absl::Status Look() {
+    // A dead rank first: it explains what the others see.
+    if (parts_.host != nullptr) RETURN_IF_ERROR(parts_.host->status());
+    if (parts_.peers != nullptr) RETURN_IF_ERROR(parts_.peers->status());
+    return parts_.nccl == nullptr ? absl::OkStatus() : parts_.nccl->Poll();
+  }
+
+  void Watch() {
+    absl::MutexLock lock(&mu_);
+    while (!mu_.AwaitWithTimeout(absl::Condition(&done_), kWatchInterval)) {
+      const bool leaving = leave_by_ != absl::InfiniteFuture();
+      if (leaving && absl::Now() < leave_by_) continue;  // others may be gone already
+      mu_.Unlock();
+      if (leaving) {
+        Fail(absl::AbortedError(absl::StrCat("rank ", parts_.rank, " left the group")));
+      } else if (absl::Status status = Look(); !status.ok()) {
+        Fail(status);
+      }
+      mu_.Lock();
+    }
+  }
+
+  DeviceGroupParts parts_;
+  const CollectiveWays ways_;
+  void* barrier_word_ =
+      nullptr;  // pinned memory, which a device reaches too; made by the first that needs it
+
+  mutable absl::Mutex mu_;
+  absl::Status error_ ABSL_GUARDED_BY(mu_);
+  absl::Time leave_by_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread watchdog_;  // last
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeDeviceCommunicator(DeviceGroupParts parts) {
+  if (parts.peers == nullptr && parts.nccl == nullptr) {
+    return absl::InvalidArgumentError("a device group needs peer memory or NCCL");
+  }
+  if (parts.peers != nullptr && parts.host == nullptr) {
+    return absl::InvalidArgumentError("peer memory is among ranks of one host");
+  }
+  return std::make_unique<DeviceCommunicator>(std::move(parts));
+}
+
+}  // namespace somnus

@@ -1,0 +1,242 @@
+#include "worker/comm/nccl_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::Duration kFirstPoll = absl::Microseconds(20);
+constexpr absl::Duration kSlowestPoll = absl::Milliseconds(5);
+// How long Quit waits for a thread that is inside NCCL: only one that queues work on a device whose queue is
+// full stays there, and then it is for the hung collective to end.
+constexpr absl::Duration kQuitPatience = absl::Milliseconds(300);
+
+absl::StatusOr<nccl::ElementType> ToElementType(DataType type) {
+  switch (type) {
+    case DataType::kF32:
+      return nccl::kFloat32;
+    case DataType::kBF16:
+      return nccl::kBfloat16;
+    case DataType::kF16:
+      return nccl::kFloat16;
+    default:
+      return absl::InvalidArgumentError("all-reduce: f32, bf16 or f16 is wanted");
+  }
+}
+
+}  // namespace
+
+const char* NcclStateName(NcclState state) {
+  switch (state) {
+    case NcclState::kInitialising:
+      return "initialising";
+    case NcclState::kReady:
+      return "ready";
+    case NcclState::kSuspended:
+      return "suspended";
+    case NcclState::kFailed:
+      return "failed";
+    case NcclState::kAborted:
+      return "aborted";
+  }
+  return "";
+}
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Start(const NcclApi& api,
+                                                                          NcclOptions options) {
+  nccl::UniqueId id;
+  if (options.unique_id.size() != sizeof(id.bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nccl_unique_id: ", options.unique_id.size(), " bytes, not ", sizeof(id.bytes)));
+  }
+  std::memcpy(id.bytes, options.unique_id.data(), sizeof(id.bytes));
+  nccl::Config config;
+  config.blocking = 0;
+  std::unique_ptr<NcclCommunicator> self(new NcclCommunicator(api, std::move(options)));
+  nccl::Comm comm = nullptr;
+  const nccl::Result result =
+      api.ncclCommInitRankConfig(&comm, self->options_.world_size, id, self->options_.rank, &config);
+  self->comm_ = comm;
+  if (result != nccl::kSuccess && result != nccl::kInProgress) {
+    return self->End(NcclState::kFailed, self->ToStatus("ncclCommInitRankConfig", result));
+  }
+  return self;
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  // Finalize lets the peers' last collectives drain; Destroy alone could block for a dead one, for ever.
+  if (state() == NcclState::kReady &&
+      Call("ncclCommFinalize", options_.finalize_timeout, [this](nccl::Comm comm) {
+        return api_.ncclCommFinalize(comm);
+      }).ok()) {
+    if (nccl::Comm comm = comm_.exchange(nullptr); comm != nullptr) api_.ncclCommDestroy(comm);
+  }
+  Quit();
+}
+
+absl::Status NcclCommunicator::AwaitReady() {
+  RETURN_IF_ERROR(Require(NcclState::kInitialising, "AwaitReady"));
+  RETURN_IF_ERROR(AwaitProgress("ncclCommInitRankConfig", options_.init_timeout));
+  SetState(NcclState::kReady);
+  return status();
+}
+
+absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DataType type) {
+  RETURN_IF_ERROR(Require(NcclState::kReady, "ncclAllReduce"));
+  ASSIGN_OR_RETURN(const nccl::ElementType element, ToElementType(type));
+  return Call("ncclAllReduce", options_.call_timeout, [&](nccl::Comm comm) {
+    return api_.ncclAllReduce(data, data, static_cast<size_t>(count), element, nccl::kSum, comm,
+                              options_.stream);
+  });
+}
+
+absl::Status NcclCommunicator::AllGather(const void* in, int64_t bytes, void* out) {
+  RETURN_IF_ERROR(Require(NcclState::kReady, "ncclAllGather"));
+  return Call("ncclAllGather", options_.call_timeout, [&](nccl::Comm comm) {
+    return api_.ncclAllGather(in, out, static_cast<size_t>(bytes), nccl::kInt8, comm, options_.stream);
+  });
+}
+
+absl::Status NcclCommunicator::Suspend() {
+  if (state() == NcclState::kSuspended) return absl::OkStatus();
+  RETURN_IF_ERROR(Require(NcclState::kReady, "ncclCommSuspend"));
+  if (api_.ncclCommSuspend == nullptr || api_.ncclCommResume == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(Call("ncclCommSuspend", options_.call_timeout,
+                       [this](nccl::Comm comm) { return api_.ncclCommSuspend(comm, nccl::kSuspendMemory); }));
+  SetState(NcclState::kSuspended);
+  return status();
+}
+
+absl::Status NcclCommunicator::Resume() {
+  if (state() == NcclState::kReady) return absl::OkStatus();  // this NCCL does not suspend
+  RETURN_IF_ERROR(Require(NcclState::kSuspended, "ncclCommResume"));
+  RETURN_IF_ERROR(Call("ncclCommResume", options_.call_timeout,
+                       [this](nccl::Comm comm) { return api_.ncclCommResume(comm); }));
+  SetState(NcclState::kReady);
+  return status();
+}
+
+void NcclCommunicator::Abort(const std::string& reason) {
+  End(NcclState::kAborted, absl::AbortedError(reason)).IgnoreError();
+}
+
+absl::Status NcclCommunicator::Poll() {
+  nccl::Result result = nccl::kSuccess;
+  // Somebody inside NCCL finds out by himself.
+  if (call_mu_.TryLock()) {
+    if (nccl::Comm comm = comm_.load(); comm != nullptr) result = AsyncError(comm);
+    call_mu_.Unlock();
+  }
+  if (result != nccl::kSuccess && result != nccl::kInProgress) {
+    return End(NcclState::kFailed, ToStatus("NCCL", result));
+  }
+  return status();
+}
+
+NcclState NcclCommunicator::state() const {
+  absl::MutexLock lock(&mu_);
+  return state_;
+}
+
+absl::Status NcclCommunicator::status() const {
+  absl::MutexLock lock(&mu_);
+  return error_;
+}
+
+absl::Status NcclCommunicator::Require(NcclState state, const char* call) const {
+  absl::MutexLock lock(&mu_);
+  if (!error_.ok() || state_ == state) return error_;
+  return absl::FailedPreconditionError(
+      absl::StrCat(call, ": the NCCL communicator is ", NcclStateName(state_)));
+}
+
+// Runs one call of NCCL, and waits for what it leaves to the background.
+absl::Status NcclCommunicator::Call(const char* name, absl::Duration timeout,
+                                    const std::function<nccl::Result(nccl::Comm)>& call) {
+  nccl::Result result;
+  {
+    absl::MutexLock lock(&call_mu_);
+    nccl::Comm comm = comm_.load();
+    if (comm == nullptr) return status();
+    result = call(comm);
+  }
+  if (result == nccl::kSuccess) return status();
+  if (result != nccl::kInProgress) return End(NcclState::kFailed, ToStatus(name, result));
+  return AwaitProgress(name, timeout);
+}
+
+absl::Status NcclCommunicator::AwaitProgress(const char* name, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  for (absl::Duration pause = kFirstPoll;; pause = std::min(2 * pause, kSlowestPoll)) {
+    nccl::Result result;
+    {
+      absl::MutexLock lock(&call_mu_);
+      nccl::Comm comm = comm_.load();
+      if (comm == nullptr) return status();
+      result = AsyncError(comm);
+    }
+    if (result == nccl::kSuccess) return status();
+    if (result != nccl::kInProgress) return End(NcclState::kFailed, ToStatus(name, result));
+    if (options_.health != nullptr) {
+      if (absl::Status health = options_.health(); !health.ok()) return End(NcclState::kFailed, health);
+    }
+    if (absl::Now() >= deadline) {
+      return End(NcclState::kFailed,
+                 absl::DeadlineExceededError(
+                     absl::StrCat(name, ": not all ranks came within ", absl::FormatDuration(timeout))));
+    }
+    absl::SleepFor(pause);
+  }
+}
+
+nccl::Result NcclCommunicator::AsyncError(nccl::Comm comm) const {
+  nccl::Result error = nccl::kSuccess;
+  const nccl::Result result = api_.ncclCommGetAsyncError(comm, &error);
+  return result == nccl::kSuccess ? error : result;
+}
+
+absl::Status NcclCommunicator::ToStatus(const char* name, nccl::Result result) const {
+  std::string text = absl::StrCat(name, ": ", api_.ncclGetErrorString(result));
+  if (const char* last = api_.ncclGetLastError(nullptr); last != nullptr && *last != '\0') {
+    absl::StrAppend(&text, " (", last, ")");
+  }
+  // A network that broke and a peer that is gone look alike.
+  const bool remote = result == nccl::kRemoteError || result == nccl::kSystemError;
+  return remote ? absl::UnavailableError(text) : absl::InternalError(text);
+}
+
+void NcclCommunicator::SetState(NcclState state) {
+  absl::MutexLock lock(&mu_);
+  if (error_.ok()) state_ = state;
+}
+
+// The first cause stays, and is the answer.
+absl::Status NcclCommunicator::End(NcclState state, const absl::Status& cause) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!error_.ok()) return error_;
+    state_ = state;
+    error_ = cause;
+  }
+  Quit();
+  return cause;
+}
+
+void NcclCommunicator::Quit() {
+  if (comm_.load() == nullptr) return;
+  const absl::Time deadline = absl::Now() + kQuitPatience;
+  bool locked;
+  while (!(locked = call_mu_.TryLock()) && absl::Now() < deadline) absl::SleepFor(kFirstPoll);
+  // Without the lock, too: whoever holds it waits for the device, which waits for a rank that does not come,
+  // and nothing but this ends that.
+  if (nccl::Comm comm = comm_.exchange(nullptr); comm != nullptr) api_.ncclCommAbort(comm);
+  if (locked) call_mu_.Unlock();
+}
+
+}  // namespace somnus

@@ -1,0 +1,100 @@
+#pragma once
+// One rank of an NCCL communicator, and what may become of it:
+//
+//   initialising --(NCCL says so)--> ready <--Suspend/Resume--> suspended
+//   any --error, deadline--> failed        any --Abort--> aborted        (both for good)
+//
+// The communicator is non-blocking: no call into NCCL waits for another rank, so that this side can notice
+// that one is dead. Waits are ours: polls with a deadline, which also ask `health`. What was queued on the
+// stream and cannot complete is ended by ncclCommAbort: its kernels then leave the device, whose Synchronize
+// returns.
+//
+// Thread safety: collectives, Suspend and Resume from one thread; Abort, Poll, state and status from any. The
+// constructor's thread must have the device as its current one.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "kernels/tensor.h"
+#include "worker/comm/nccl_api.h"
+
+namespace somnus {
+
+struct NcclOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string unique_id;  // of MakeNcclUniqueId, the same on all ranks
+  void* stream = nullptr;
+  absl::Duration init_timeout = absl::Seconds(120);
+  // Of a call that NCCL goes on with in the background: the first of a kind connects the ranks.
+  absl::Duration call_timeout = absl::Seconds(60);
+  absl::Duration finalize_timeout = absl::Seconds(2);
+  // Of the rest of the group, as far as known; asked while waiting. Empty: nothing is known.
+  std::function<absl::Status()> health;
+};
+
+enum class NcclState { kInitialising, kReady, kSuspended, kFailed, kAborted };
+const char* NcclStateName(NcclState state);
+
+class NcclCommunicator {
+ public:
+  // Begins to join the group and returns at once. `api` must outlive the communicator.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Start(const NcclApi& api, NcclOptions options);
+  // Finalizes when ready (with finalize_timeout), aborts otherwise. The device is done with what was queued.
+  ~NcclCommunicator();
+
+  // Until the group is complete: DeadlineExceeded after init_timeout.
+  absl::Status AwaitReady();
+
+  // Queued on the stream; the answer says that it is, status() whether it has failed since.
+  // FailedPrecondition names the state when it is not ready.
+  absl::Status AllReduceSum(void* data, int64_t count, DataType type);
+  absl::Status AllGather(const void* in, int64_t bytes, void* out);
+
+  // Releases what device memory NCCL can do without, where the loaded one can (2.29.7), else nothing changes.
+  // With nothing queued, on all ranks alike. Idempotent both.
+  absl::Status Suspend();
+  absl::Status Resume();
+
+  // Ends what is queued and whoever waits, with Aborted(reason). Idempotent; the first cause stays.
+  void Abort(const std::string& reason);
+  // Asks NCCL for errors that came up since; an error makes the communicator failed. Never blocks for long.
+  absl::Status Poll();
+
+  NcclState state() const;
+  // Ok unless failed or aborted.
+  absl::Status status() const;
+
+ private:
+  NcclCommunicator(const NcclApi& api, NcclOptions options) : api_(api), options_(std::move(options)) {}
+
+  absl::Status Require(NcclState state, const char* call) const;
+  absl::Status Call(const char* name, absl::Duration timeout,
+                    const std::function<nccl::Result(nccl::Comm)>& call);
+  absl::Status AwaitProgress(const char* name, absl::Duration timeout);
+  nccl::Result AsyncError(nccl::Comm comm) const;
+  absl::Status ToStatus(const char* name, nccl::Result result) const;
+  void SetState(NcclState state);
+  absl::Status End(NcclState state, const absl::Status& cause);
+  void Quit();
+
+  const NcclApi& api_;
+  const NcclOptions options_;
+  // NCCL wants one thread at a time in a communicator.
+  mutable absl::Mutex call_mu_;
+  std::atomic<nccl::Comm> comm_{nullptr};  // null once quit
+
+  mutable absl::Mutex mu_;
+  NcclState state_ ABSL_GUARDED_BY(mu_) = NcclState::kInitialising;
+  absl::Status error_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace somnus
