@@ -11,15 +11,17 @@
 
 namespace somnus::cuda_emulated {
 
+// What messages call every kernel of these tests, and one function as far as shared memory is opted in.
+inline void TestKernel() {}
+
 // Queues `body` for every thread. It may refer to what lives until the stream is synchronized.
 inline cudaError_t Queue(dim3 grid, dim3 block, int64_t shared_bytes, std::function<void()> body,
                          cudaStream_t stream = nullptr, bool cooperative = false) {
-  static const char kName = 0;  // one function for all, as far as shared memory is opted in
   return EmulatedLaunch({.grid = grid,
                          .block = block,
                          .shared_bytes = shared_bytes,
                          .cooperative = cooperative,
-                         .function = &kName,
+                         .function = reinterpret_cast<const void*>(&TestKernel),
                          .body = std::move(body)},
                         stream);
 }

@@ -1,10 +1,12 @@
 #pragma once
-// What device code sees of the emulator: the indices of the running thread, barriers and fences, and the meeting of
-// a warp's lanes, from which the twins of PTX (emulator/ptx.h) are made. Callable only inside a kernel.
+// What device code sees of the emulator: the indices of the running thread, barriers and fences, and the
+// meeting of a warp's lanes, from which the twins of PTX (emulator/ptx.h) are made. Callable only inside a
+// kernel.
 //
-// A thread is a fiber. It runs until it meets others (a barrier, a warp's collective) or gives way (a load with
-// acquire semantics, an atomic, nanosleep); which runs next is drawn from the seed. Every way in takes the place of
-// the call, so that a message can name it and so that threads which meet at different places are found out.
+// A thread is a fiber. It runs until it meets others (a barrier, a warp's collective) or gives way (a load
+// with acquire semantics, an atomic, nanosleep); which runs next is drawn from the seed. Every way in takes
+// the place of the call, so that a message can name it and so that threads which meet at different places are
+// found out.
 
 #include <cstddef>
 #include <cstdint>
@@ -39,12 +41,13 @@ void SyncThreads(const Site& site);
 void NamedBarrier(int id, int threads, bool wait, const Site& site);
 
 // The lanes of `mask` meet; when the last has come, `meet` runs once for all of them with each lane's payload
-// (nullptr outside the mask), then all go on. Death for a lane that is not in its own mask, for a mask with exited
-// or absent lanes, for different `what` under one mask, and for lanes that never come.
+// (nullptr outside the mask), then all go on. Death for a lane that is not in its own mask, for a mask with
+// exited or absent lanes, for different `what` under one mask, and for lanes that never come.
 using MeetFn = void (*)(void* const* payloads, uint32_t mask);
 void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Site& site);
 
-// Gives way to other threads: they may run now. `spinning`: the caller may be waiting for another block or grid.
+// Gives way to other threads: they may run now. `spinning`: the caller may be waiting for another block or
+// grid.
 void Yield(bool spinning);
 // Notes that memory changed which others may spin on.
 void NoteProgress();

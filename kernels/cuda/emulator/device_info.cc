@@ -19,7 +19,8 @@ struct ErrorText {
   const char* name;
   const char* text;
 };
-#define SOMNUS_ERROR(name, text) {name, #name, text}
+#define SOMNUS_ERROR(name, text) \
+  { name, #name, text }
 constexpr ErrorText kErrors[] = {
     SOMNUS_ERROR(cudaSuccess, "no error"),
     SOMNUS_ERROR(cudaErrorInvalidValue, "invalid argument"),
@@ -32,19 +33,24 @@ constexpr ErrorText kErrors[] = {
     SOMNUS_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     SOMNUS_ERROR(cudaErrorNotReady, "device not ready"),
     SOMNUS_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
-    SOMNUS_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"),
-    SOMNUS_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
+    SOMNUS_ERROR(cudaErrorHostMemoryAlreadyRegistered,
+                 "part or all of the requested memory range is already mapped"),
+    SOMNUS_ERROR(cudaErrorHostMemoryNotRegistered,
+                 "pointer does not correspond to a registered memory region"),
     SOMNUS_ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     SOMNUS_ERROR(cudaErrorNotSupported, "operation not supported"),
     SOMNUS_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
-    SOMNUS_ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
-    SOMNUS_ERROR(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences"),
+    SOMNUS_ERROR(cudaErrorStreamCaptureInvalidated,
+                 "operation failed due to a previous error during capture"),
+    SOMNUS_ERROR(cudaErrorStreamCaptureMerge,
+                 "operation would result in a merge of separate capture sequences"),
     SOMNUS_ERROR(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"),
     SOMNUS_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
     SOMNUS_ERROR(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"),
     SOMNUS_ERROR(cudaErrorStreamCaptureImplicit,
                  "operation would make the legacy stream depend on a capturing blocking stream"),
-    SOMNUS_ERROR(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream"),
+    SOMNUS_ERROR(cudaErrorCapturedEvent,
+                 "operation not permitted on an event last recorded in a capturing stream"),
     SOMNUS_ERROR(cudaErrorUnknown, "unknown error"),
 };
 #undef SOMNUS_ERROR
@@ -129,23 +135,57 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (value == nullptr) return Return(cudaErrorInvalidValue);
   if (device < 0 || device >= options.num_devices) return Return(cudaErrorInvalidDevice);
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 << 10; return cudaSuccess;
-    case cudaDevAttrWarpSize: *value = 32; return cudaSuccess;
-    case cudaDevAttrMaxRegistersPerBlock: *value = 65536; return cudaSuccess;
-    case cudaDevAttrClockRate: *value = 1980000; return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: *value = options.num_sms; return cudaSuccess;
-    case cudaDevAttrMemoryClockRate: *value = 2619000; return cudaSuccess;
-    case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; return cudaSuccess;
-    case cudaDevAttrL2CacheSize: *value = 50 << 20; return cudaSuccess;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; return cudaSuccess;
-    case cudaDevAttrManagedMemory: *value = 1; return cudaSuccess;
-    case cudaDevAttrCooperativeLaunch: *value = 1; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; return cudaSuccess;
-    case cudaDevAttrReservedSharedMemoryPerBlock: *value = 1 << 10; return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = 1024;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = 48 << 10;
+      return cudaSuccess;
+    case cudaDevAttrWarpSize:
+      *value = 32;
+      return cudaSuccess;
+    case cudaDevAttrMaxRegistersPerBlock:
+      *value = 65536;
+      return cudaSuccess;
+    case cudaDevAttrClockRate:
+      *value = 1980000;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = options.num_sms;
+      return cudaSuccess;
+    case cudaDevAttrMemoryClockRate:
+      *value = 2619000;
+      return cudaSuccess;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = 5120;
+      return cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+      *value = 50 << 20;
+      return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = 2048;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = 228 << 10;
+      return cudaSuccess;
+    case cudaDevAttrManagedMemory:
+      *value = 1;
+      return cudaSuccess;
+    case cudaDevAttrCooperativeLaunch:
+      *value = 1;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 227 << 10;
+      return cudaSuccess;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = 1 << 10;
+      return cudaSuccess;
   }
   return Return(cudaErrorInvalidValue);
 }

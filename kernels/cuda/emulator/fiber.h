@@ -1,6 +1,6 @@
 #pragma once
-// A fiber: a function on a stack of its own, run a piece at a time on the host thread that created it. Tells the address
-// and thread sanitizers when it switches.
+// A fiber: a function on a stack of its own, run a piece at a time on the host thread that created it. Tells
+// the address and thread sanitizers when it switches.
 
 #include <cstddef>
 

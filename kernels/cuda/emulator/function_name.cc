@@ -1,5 +1,5 @@
-// Names of kernels in messages, from the symbols of the executable: kernels are mostly local symbols, which dladdr
-// does not know.
+// Names of kernels in messages, from the symbols of the executable: kernels are mostly local symbols, which
+// dladdr does not know.
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -23,7 +23,9 @@ namespace {
 std::string SymbolAt(const char* path, uint64_t offset) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
-  const auto inside = [&](uint64_t begin, uint64_t size) { return begin <= bytes.size() && size <= bytes.size() - begin; };
+  const auto inside = [&](uint64_t begin, uint64_t size) {
+    return begin <= bytes.size() && size <= bytes.size() - begin;
+  };
   Elf64_Ehdr header;
   if (!inside(0, sizeof header)) return "";
   std::memcpy(&header, bytes.data(), sizeof header);

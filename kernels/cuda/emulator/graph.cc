@@ -19,7 +19,8 @@ struct GraphExec {
 cudaError_t Runtime::CheckNotCapturing() {
   for (auto& [id, capture] : captures_) {
     if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
-    if (capture->mode == cudaStreamCaptureModeThreadLocal && capture->thread != std::this_thread::get_id()) continue;
+    if (capture->mode == cudaStreamCaptureModeThreadLocal && capture->thread != std::this_thread::get_id())
+      continue;
     capture->invalid = true;
     return cudaErrorStreamCaptureUnsupported;
   }
@@ -60,7 +61,8 @@ std::vector<int> DrawOrder(const Graph& graph, uint64_t seed) {
   std::vector<std::vector<int>> next(n);
   for (size_t i = 0; i < n; ++i) {
     missing[i] = static_cast<int>(graph.nodes[i].after.size());
-    for (const int before : graph.nodes[i].after) next[static_cast<size_t>(before)].push_back(static_cast<int>(i));
+    for (const int before : graph.nodes[i].after)
+      next[static_cast<size_t>(before)].push_back(static_cast<int>(i));
     if (missing[i] == 0) ready.push_back(static_cast<int>(i));
   }
   while (!ready.empty()) {
@@ -123,7 +125,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
   const std::shared_ptr<Stream> stream = runtime.Find(handle);
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (status == nullptr) return Return(cudaErrorInvalidValue);
-  *status = stream->capture == nullptr  ? cudaStreamCaptureStatusNone
+  *status = stream->capture == nullptr ? cudaStreamCaptureStatusNone
             : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
   return cudaSuccess;

@@ -54,7 +54,7 @@ Block::Block(Grid* grid, uint3 index, uint64_t seed)
     : grid(grid),
       index(index),
       random(seed),
-      order(random.Below(2) == 0    ? Order::kRandom
+      order(random.Below(2) == 0   ? Order::kRandom
             : random.Below(2) == 0 ? Order::kForward
                                    : Order::kBackward) {
   const KernelLaunch& launch = grid->launch();
@@ -106,7 +106,8 @@ Thread* Block::Pick() {
     if (runnable.empty()) return nullptr;
   }
   // Mostly the newest first, so that warps run apart; sometimes any.
-  if (order == Order::kRandom && random.Below(4) == 0) std::swap(runnable[random.Below(runnable.size())], runnable.back());
+  if (order == Order::kRandom && random.Below(4) == 0)
+    std::swap(runnable[random.Below(runnable.size())], runnable.back());
   Thread* const thread = runnable.back();
   runnable.pop_back();
   return thread;
@@ -140,8 +141,8 @@ void Block::Exit(Thread* thread) {
     if ((warp.meeting >> i & 1) == 0) continue;
     const Thread* const other = lane(thread->linear / 32, i);
     if ((other->mask & bit) == 0) continue;
-    Fail(absl::StrFormat("this thread has ended, but lane %d waits for it in %s with mask 0x%08x", i, other->waits_for,
-                         other->mask)
+    Fail(absl::StrFormat("this thread has ended, but lane %d waits for it in %s with mask 0x%08x", i,
+                         other->waits_for, other->mask)
              .c_str(),
          other->site);
   }
@@ -160,8 +161,8 @@ void Block::Release(Barrier* barrier) {
 }
 
 void Block::Deadlock() {
-  Die(absl::StrCat(grid->Describe(), ", block ", emulator::Describe(index), ": deadlock, no thread can go on\n",
-                   grid->DescribeWaits()));
+  Die(absl::StrCat(grid->Describe(), ", block ", emulator::Describe(index),
+                   ": deadlock, no thread can go on\n", grid->DescribeWaits(this)));
 }
 
 // ---- Grid
@@ -218,17 +219,18 @@ Grid::Slice Grid::Run() {
 
 std::string Grid::Describe() const {
   const dim3 &g = launch_->grid, &b = launch_->block;
-  return absl::StrFormat("kernel %s<<<(%d, %d, %d), (%d, %d, %d), %d>>>", FunctionName(launch_->function), g.x, g.y,
-                         g.z, b.x, b.y, b.z, launch_->shared_bytes);
+  return absl::StrFormat("kernel %s<<<(%d, %d, %d), (%d, %d, %d), %d>>>", FunctionName(launch_->function),
+                         g.x, g.y, g.z, b.x, b.y, b.z, launch_->shared_bytes);
 }
 
-std::string Grid::DescribeWaits() const {
+std::string Grid::DescribeWaits(const Block* only) const {
   struct Kind {
     int count = 0;
     std::string first;
   };
   std::map<std::string, Kind> kinds;
   for (const auto& block : resident_) {
+    if (only != nullptr && block.get() != only) continue;
     for (const auto& thread : block->threads) {
       std::string what = "have ended";
       if (!thread->exited && thread->waits_for == nullptr) what = "spin or can run";

@@ -1,6 +1,6 @@
 #pragma once
-// One running kernel: its blocks, their threads as fibers, and what the threads meet at. Used by the host thread
-// that runs it alone.
+// One running kernel: its blocks, their threads as fibers, and what the threads meet at. Used by the host
+// thread that runs it alone.
 
 #include <cstdint>
 #include <memory>
@@ -99,7 +99,7 @@ struct Block {
   std::vector<Thread*> runnable;
   std::vector<Thread*> yielded;  // gave way; run again when no other can
   int alive = 0;
-  int idle_rounds = 0;  // times that all threads gave way while spinning, since the last progress
+  int idle_rounds = 0;     // times that all threads gave way while spinning, since the last progress
   char* shared = nullptr;  // exactly the launch's bytes, aligned to 128
 
  private:
@@ -114,13 +114,15 @@ class Grid {
   Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed);
   ~Grid();
 
-  // Runs its blocks for a while. kStuck: every thread that can run only spins, and no further block fits on the chip.
+  // Runs its blocks for a while. kStuck: every thread that can run only spins, and no further block fits on
+  // the chip.
   Slice Run();
   const KernelLaunch& launch() const { return *launch_; }
   // "kernel NAME<<<(2, 1, 1), (128, 1, 1)>>>"
   std::string Describe() const;
-  // Where its threads are, for a message: a line each for up to 8 kinds of waiting.
-  std::string DescribeWaits() const;
+  // Where the threads of a block (nullptr: of all that run) are, for a message: a line each for up to 8 kinds
+  // of waiting.
+  std::string DescribeWaits(const Block* block = nullptr) const;
 
  private:
   bool Admit();
@@ -132,7 +134,7 @@ class Grid {
   // Blocks start in the order (first_ + i * stride_) % num_blocks_.
   int64_t first_ = 0;
   int64_t stride_ = 1;
-  size_t window_ = 1;       // blocks that run at the same time
+  size_t window_ = 1;        // blocks that run at the same time
   size_t max_resident_ = 1;  // that the chip holds
   std::vector<std::unique_ptr<Block>> resident_;
 };

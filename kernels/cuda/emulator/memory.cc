@@ -28,8 +28,8 @@ std::map<uintptr_t, Allocation>::iterator Runtime::AllocationOf(const void* p) {
 
 void AdoptDeviceMemory(void* data, int64_t bytes) {
   const Runtime::Lock lock = Runtime::Get().Acquire();
-  Runtime::Get().memory()[reinterpret_cast<uintptr_t>(data)] = {static_cast<size_t>(bytes), MemoryKind::kAdopted,
-                                                                CurrentDevice()};
+  Runtime::Get().memory()[reinterpret_cast<uintptr_t>(data)] = {static_cast<size_t>(bytes),
+                                                                MemoryKind::kAdopted, CurrentDevice()};
 }
 
 void ForgetDeviceMemory(void* data) {
@@ -63,11 +63,16 @@ End Inspect(Runtime& runtime, const void* p, size_t bytes) {
 
 bool Fits(cudaMemcpyKind kind, const End& dst, const End& src) {
   switch (kind) {
-    case cudaMemcpyHostToHost: return dst.host && src.host;
-    case cudaMemcpyHostToDevice: return dst.device && src.host;
-    case cudaMemcpyDeviceToHost: return dst.host && src.device;
-    case cudaMemcpyDeviceToDevice: return dst.device && src.device;
-    case cudaMemcpyDefault: return true;
+    case cudaMemcpyHostToHost:
+      return dst.host && src.host;
+    case cudaMemcpyHostToDevice:
+      return dst.device && src.host;
+    case cudaMemcpyDeviceToHost:
+      return dst.host && src.device;
+    case cudaMemcpyDeviceToDevice:
+      return dst.device && src.device;
+    case cudaMemcpyDefault:
+      return true;
   }
   return false;
 }
@@ -98,7 +103,8 @@ cudaError_t Free(void* pointer, bool pinned) {
   runtime.RunAll(lock);
   const auto it = runtime.memory().find(reinterpret_cast<uintptr_t>(pointer));
   const bool known = it != runtime.memory().end() && it->second.kind != MemoryKind::kRegistered &&
-                     it->second.kind != MemoryKind::kAdopted && (it->second.kind == MemoryKind::kPinned) == pinned;
+                     it->second.kind != MemoryKind::kAdopted &&
+                     (it->second.kind == MemoryKind::kPinned) == pinned;
   if (!known) return Return(cudaErrorInvalidValue);
   if (!pinned) runtime.device_bytes_used -= static_cast<int64_t>(it->second.bytes);
   runtime.memory().erase(it);
@@ -108,7 +114,8 @@ cudaError_t Free(void* pointer, bool pinned) {
 
 void CopyRows(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width, size_t height) {
   for (size_t i = 0; i < height; ++i) {
-    std::memmove(static_cast<char*>(dst) + i * dst_pitch, static_cast<const char*>(src) + i * src_pitch, width);
+    std::memmove(static_cast<char*>(dst) + i * dst_pitch, static_cast<const char*>(src) + i * src_pitch,
+                 width);
   }
 }
 
@@ -123,7 +130,8 @@ cudaError_t Copy(void* dst, size_t dst_pitch, const void* src, size_t src_pitch,
     if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
   }
   if (width == 0 || height == 0) return cudaSuccess;
-  if (dst == nullptr || src == nullptr || dst_pitch < width || src_pitch < width) return Return(cudaErrorInvalidValue);
+  if (dst == nullptr || src == nullptr || dst_pitch < width || src_pitch < width)
+    return Return(cudaErrorInvalidValue);
   const End to = Inspect(runtime, dst, dst_pitch * (height - 1) + width);
   const End from = Inspect(runtime, src, src_pitch * (height - 1) + width);
   if (!Fits(kind, to, from) || !to.inside || !from.inside) return Return(cudaErrorInvalidValue);
@@ -136,7 +144,8 @@ cudaError_t Copy(void* dst, size_t dst_pitch, const void* src, size_t src_pitch,
   } else {
     op.run = [=] { CopyRows(dst, dst_pitch, src, src_pitch, width, height); };
   }
-  if (const cudaError_t error = runtime.Enqueue(lock, stream, std::move(op)); error != cudaSuccess) return Return(error);
+  if (const cudaError_t error = runtime.Enqueue(lock, stream, std::move(op)); error != cudaSuccess)
+    return Return(error);
   if (wait || (to.pageable && stream->capture == nullptr)) runtime.RunUpTo(lock, runtime.TailOf(stream));
   return cudaSuccess;
 }
@@ -163,8 +172,12 @@ constexpr uint64_t kMagic = 0x736f6d6e75736970;
 
 }  // namespace
 
-cudaError_t cudaMallocBytes(void** pointer, size_t bytes) { return Allocate(pointer, bytes, MemoryKind::kDevice); }
-cudaError_t cudaHostAllocBytes(void** pointer, size_t bytes) { return Allocate(pointer, bytes, MemoryKind::kPinned); }
+cudaError_t cudaMallocBytes(void** pointer, size_t bytes) {
+  return Allocate(pointer, bytes, MemoryKind::kDevice);
+}
+cudaError_t cudaHostAllocBytes(void** pointer, size_t bytes) {
+  return Allocate(pointer, bytes, MemoryKind::kPinned);
+}
 cudaError_t cudaMallocManagedBytes(void** pointer, size_t bytes) {
   return Allocate(pointer, bytes, MemoryKind::kManaged);
 }
@@ -175,8 +188,10 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) return Return(cudaErrorInvalidValue);
   Runtime& runtime = Runtime::Get();
   const Runtime::Lock lock = runtime.Acquire();
-  if (runtime.AllocationOf(pointer) != runtime.memory().end()) return Return(cudaErrorHostMemoryAlreadyRegistered);
-  runtime.memory()[reinterpret_cast<uintptr_t>(pointer)] = {bytes, MemoryKind::kRegistered, emulator::CurrentDevice()};
+  if (runtime.AllocationOf(pointer) != runtime.memory().end())
+    return Return(cudaErrorHostMemoryAlreadyRegistered);
+  runtime.memory()[reinterpret_cast<uintptr_t>(pointer)] = {bytes, MemoryKind::kRegistered,
+                                                            emulator::CurrentDevice()};
   return cudaSuccess;
 }
 
@@ -195,7 +210,8 @@ cudaError_t cudaHostUnregister(void* pointer) {
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   Runtime& runtime = Runtime::Get();
   const Runtime::Lock lock = runtime.Acquire();
-  if (device == nullptr || runtime.AllocationOf(host) == runtime.memory().end()) return Return(cudaErrorInvalidValue);
+  if (device == nullptr || runtime.AllocationOf(host) == runtime.memory().end())
+    return Return(cudaErrorInvalidValue);
   *device = host;
   return cudaSuccess;
 }
@@ -215,14 +231,19 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
       attributes->type = cudaMemoryTypeDevice;
       attributes->hostPointer = nullptr;
       break;
-    case MemoryKind::kManaged: attributes->type = cudaMemoryTypeManaged; break;
+    case MemoryKind::kManaged:
+      attributes->type = cudaMemoryTypeManaged;
+      break;
     case MemoryKind::kPinned:
-    case MemoryKind::kRegistered: attributes->type = cudaMemoryTypeHost; break;
+    case MemoryKind::kRegistered:
+      attributes->type = cudaMemoryTypeHost;
+      break;
   }
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   return Copy(dst, bytes, src, bytes, bytes, 1, kind, stream, false);
 }
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {

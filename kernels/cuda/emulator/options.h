@@ -6,8 +6,8 @@
 namespace somnus::cuda_emulated::emulator {
 
 struct Options {
-  // Of every scheduling choice: the order of a kernel's blocks and threads, how many blocks run at once, the order
-  // of a graph's nodes. The same seed and the same calls give the same schedule (for one host thread).
+  // Of every scheduling choice: the order of a kernel's blocks and threads, how many blocks run at once, the
+  // order of a graph's nodes. The same seed and the same calls give the same schedule (for one host thread).
   uint64_t seed = 1;
   // Run an op when it is queued instead of when someone waits for it.
   bool eager = false;
@@ -22,8 +22,8 @@ struct Options {
 void SetOptions(const Options& options);
 Options GetOptions();
 
-// Memory that others hand out as the device's (an allocator with a driver of its own): copies accept it. It must not
-// overlap with what is known; Forget takes the same address.
+// Memory that others hand out as the device's (an allocator with a driver of its own): copies accept it. It
+// must not overlap with what is known; Forget takes the same address.
 void AdoptDeviceMemory(void* data, int64_t bytes);
 void ForgetDeviceMemory(void* data);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Twins of kernels/cuda/ptx.h for the host. Each follows the layout that PTX documents; see there for what they do.
-// Included by ptx.h alone.
+// Twins of kernels/cuda/ptx.h for the host. Each follows the layout that PTX documents; see there for what
+// they do. Included by ptx.h alone.
 
 #include <algorithm>
 #include <atomic>
@@ -38,8 +38,10 @@ void MeetShuffle(void* const* payloads, uint32_t mask) {
     auto* lane = static_cast<ShuffleLane<T>*>(payloads[i]);
     const bool there = lane->source >= 0 && lane->source < 32 && (mask >> lane->source & 1) != 0;
     // Undefined on the device.
-    if (!there) std::memset(static_cast<void*>(&lane->result), 0xff, sizeof(T));
-    else lane->result = static_cast<ShuffleLane<T>*>(payloads[lane->source])->value;
+    if (!there)
+      std::memset(static_cast<void*>(&lane->result), 0xff, sizeof(T));
+    else
+      lane->result = static_cast<ShuffleLane<T>*>(payloads[lane->source])->value;
   }
 }
 
@@ -124,13 +126,14 @@ struct LdMatrixLane {
   uint32_t* registers;
 };
 
-// Matrix m of 8 x 8 16-bit elements: row r at the address of lane 8 m + r. Lane l receives in register m the elements
-// (l / 4, 2 (l % 4)) and its right neighbour; transposed, (2 (l % 4), l / 4) and the one below.
+// Matrix m of 8 x 8 16-bit elements: row r at the address of lane 8 m + r. Lane l receives in register m the
+// elements (l / 4, 2 (l % 4)) and its right neighbour; transposed, (2 (l % 4), l / 4) and the one below.
 template <int kMatrices, bool kTrans>
 void MeetLdMatrix(void* const* payloads, uint32_t) {
   for (int m = 0; m < kMatrices; ++m) {
     uint16_t matrix[8][8];
-    for (int r = 0; r < 8; ++r) std::memcpy(matrix[r], static_cast<LdMatrixLane*>(payloads[8 * m + r])->row, 16);
+    for (int r = 0; r < 8; ++r)
+      std::memcpy(matrix[r], static_cast<LdMatrixLane*>(payloads[8 * m + r])->row, 16);
     for (int lane = 0; lane < 32; ++lane) {
       const int i = lane / 4, j = 2 * (lane % 4);
       const uint32_t lo = kTrans ? matrix[j][i] : matrix[i][j];
@@ -142,7 +145,8 @@ void MeetLdMatrix(void* const* payloads, uint32_t) {
 
 template <int kMatrices, bool kTrans>
 void LdMatrix(uint32_t* registers, const void* row, const Site& site) {
-  if (LaneId() < 8 * kMatrices) CheckAligned(row, 16, "LdMatrix: the row's address is not aligned to 16 bytes", site);
+  if (LaneId() < 8 * kMatrices)
+    CheckAligned(row, 16, "LdMatrix: the row's address is not aligned to 16 bytes", site);
   LdMatrixLane lane{row, registers};
   Meet(kFullMask, kTrans ? "LdMatrixTrans" : "LdMatrix", &MeetLdMatrix<kMatrices, kTrans>, &lane, site);
 }
@@ -201,7 +205,8 @@ inline void LdMatrixX2Trans(uint32_t (&r)[2], const void* row, const Site& site 
 }
 
 template <typename T>
-void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const Site& site = Site::current()) {
+void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+              const Site& site = Site::current()) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
   emulator::MmaLane lane{d, a, b};
   emulator::Meet(kFullMask, "Mma16816", &emulator::MeetMma16816<T>, &lane, site);
@@ -312,7 +317,8 @@ inline float RcpApprox(float x) { return 1.0f / x; }
 inline float TanhApprox(float x) { return std::tanh(x); }
 inline void NanoSleep(unsigned) { emulator::Yield(true); }
 inline uint64_t GlobalTimer() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
 }
 
 // Kernels of a stream run one after the other here, so nothing is left to wait for.
@@ -323,7 +329,9 @@ inline int PopCount(uint32_t x) { return __builtin_popcount(x); }
 inline int CountLeadingZeros(uint32_t x) { return x == 0 ? 32 : __builtin_clz(x); }
 // Lowest set bit + 1; 0 when none is set.
 inline int FindFirstSet(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
-inline uint32_t MulHi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32); }
+inline uint32_t MulHi(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
+}
 inline float MulRn(float a, float b) { return a * b; }
 
 }  // namespace somnus::cuda_emulated

@@ -1,25 +1,29 @@
 #pragma once
-// Twin of the CUDA runtime API, for code that includes CUDA through kernels/cuda/api.h: the part that Somnus uses, with
-// the semantics that CUDA documents where a program could get them wrong:
+// Twin of the CUDA runtime API, for code that includes CUDA through kernels/cuda/api.h: the part that Somnus
+// uses, with the semantics that CUDA documents where a program could get them wrong:
 //
 // - Work queued on a stream runs at the latest moment that its order demands: when someone waits for it (a
 //   synchronize, a blocking copy, free), on that host thread. A missing wait so shows as stale data. Pinned
-//   host memory is read and written then, too; pageable sources are read by the call, and a copy to pageable memory
-//   waits, as documented for CUDA. Options::eager turns deferring off.
-// - Streams wait for each other by events only, but for the legacy default stream, which waits for all blocking ones and
+//   host memory is read and written then, too; pageable sources are read by the call, and a copy to pageable
+//   memory waits, as documented for CUDA. Options::eager turns deferring off.
+// - Streams wait for each other by events only, but for the legacy default stream, which waits for all
+// blocking ones and
 //   they for it.
-// - Captures become graphs; kernel arguments are copied by value then, what they point at is read at each launch; calls
+// - Captures become graphs; kernel arguments are copied by value then, what they point at is read at each
+// launch; calls
 //   that a capture forbids fail and invalidate it.
 // - Pointers given as the device's or as pinned must be, and ranges must lie in their allocation.
-// - Device memory is host memory, exactly as long as asked (address sanitizer sees beyond), full of NaNs at first.
+// - Device memory is host memory, exactly as long as asked (address sanitizer sees beyond), full of NaNs at
+// first.
 // - Launches that an H100 refuses are refused. Errors of a queued op are fatal here: the emulator aborts
 //   with a message.
-// - What has to run at the same time (kernels of several host threads or of several streams that spin on each other)
+// - What has to run at the same time (kernels of several host threads or of several streams that spin on each
+// other)
 //   does: a kernel that only spins lets other streams' work start beside it.
 //
-// Not emulated: the memory model (a store is seen at once, by all), bank conflicts, registers, races between two
-// threads' accesses where neither gives way to the other, time. Device pointers can be dereferenced by host code, and
-// a kernel may dereference pageable host memory.
+// Not emulated: the memory model (a store is seen at once, by all), bank conflicts, registers, races between
+// two threads' accesses where neither gives way to the other, time. Device pointers can be dereferenced by
+// host code, and a kernel may dereference pageable host memory.
 
 #include <cstddef>
 #include <cstdint>

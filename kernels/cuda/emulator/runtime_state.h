@@ -1,6 +1,6 @@
 #pragma once
-// The state behind runtime.h: streams as queues of ops, events as places in them, captures, and allocations. One for
-// the process, under one mutex, which is not held while an op runs.
+// The state behind runtime.h: streams as queues of ops, events as places in them, captures, and allocations.
+// One for the process, under one mutex, which is not held while an op runs.
 
 #include <condition_variable>
 #include <cstdint>
@@ -53,10 +53,10 @@ struct Stream {
   int device = 0;
   bool blocking = true;  // with the legacy default stream
   bool legacy = false;
-  std::deque<Op> queue;   // not started
-  uint64_t queued = 0;    // ops ever queued
-  uint64_t done = 0;      // ops that have finished
-  bool running = false;   // a host thread is at the op `done` + 1
+  std::deque<Op> queue;  // not started
+  uint64_t queued = 0;   // ops ever queued
+  uint64_t done = 0;     // ops that have finished
+  bool running = false;  // a host thread is at the op `done` + 1
   Capture* capture = nullptr;
   std::vector<int> capture_tail;  // nodes that the next one follows
 };
@@ -64,7 +64,7 @@ struct Stream {
 struct Event {
   Ticket ticket;
   std::shared_ptr<int64_t> time_ns = std::make_shared<int64_t>(0);  // of the last record that was run
-  uint64_t capture_id = 0;  // recorded in this capture; 0: not in one
+  uint64_t capture_id = 0;                                          // recorded in this capture; 0: not in one
   std::vector<int> capture_tail;
 };
 
@@ -94,8 +94,8 @@ class Runtime {
   void RunAll(Lock& lock);  // of the current device
   Ticket TailOf(const std::shared_ptr<Stream>& stream) { return {stream, stream->queued}; }
 
-  // Success, unless a capture of this host thread (or a global one of any) forbids calls that may wait or allocate;
-  // invalidates it.
+  // Success, unless a capture of this host thread (or a global one of any) forbids calls that may wait or
+  // allocate; invalidates it.
   cudaError_t CheckNotCapturing();
   std::map<uint64_t, std::unique_ptr<Capture>>& captures() { return captures_; }
   uint64_t NextId() { return ++last_id_; }

@@ -22,7 +22,8 @@ constexpr int64_t kDefaultSharedBytes = 48 << 10;
 constexpr int64_t kMaxSharedBytes = 227 << 10;
 
 int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -37,8 +38,10 @@ cudaError_t CheckMayWait(const std::shared_ptr<Stream>& stream) {
 cudaError_t CheckLaunch(const emulator::KernelLaunch& launch) {
   const dim3 &g = launch.grid, &b = launch.block;
   const int64_t threads = int64_t{b.x} * b.y * b.z;
-  if (g.x < 1 || g.y < 1 || g.z < 1 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) return cudaErrorInvalidConfiguration;
-  if (threads < 1 || threads > kMaxThreads || b.x > 1024 || b.y > 1024 || b.z > 64) return cudaErrorInvalidConfiguration;
+  if (g.x < 1 || g.y < 1 || g.z < 1 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
+    return cudaErrorInvalidConfiguration;
+  if (threads < 1 || threads > kMaxThreads || b.x > 1024 || b.y > 1024 || b.z > 64)
+    return cudaErrorInvalidConfiguration;
   Runtime& runtime = Runtime::Get();
   const auto opted = runtime.opted_shared_bytes.find(launch.function);
   const int64_t limit = opted == runtime.opted_shared_bytes.end() ? kDefaultSharedBytes : opted->second;
@@ -89,7 +92,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   *stream = Runtime::Get().AddStream(flags != cudaStreamNonBlocking).get();
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
   return cudaStreamCreateWithFlags(stream, flags);
 }
@@ -197,7 +202,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
       stream->capture_tail.clear();
       capture->streams.push_back(stream.get());
     }
-    stream->capture_tail.insert(stream->capture_tail.end(), event->capture_tail.begin(), event->capture_tail.end());
+    stream->capture_tail.insert(stream->capture_tail.end(), event->capture_tail.begin(),
+                                event->capture_tail.end());
     return cudaSuccess;
   }
   if (stream->capture != nullptr) {
@@ -231,7 +237,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   if (ms == nullptr || start == nullptr || end == nullptr) return Return(cudaErrorInvalidValue);
   const Runtime::Lock lock = Runtime::Get().Acquire();
-  if (start->ticket.stream == nullptr || end->ticket.stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (start->ticket.stream == nullptr || end->ticket.stream == nullptr)
+    return Return(cudaErrorInvalidResourceHandle);
   if (!emulator::Done(start->ticket) || !emulator::Done(end->ticket)) return cudaErrorNotReady;
   *ms = static_cast<float>(*end->time_ns - *start->time_ns) * 1e-6f;
   return cudaSuccess;

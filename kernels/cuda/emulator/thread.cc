@@ -39,7 +39,8 @@ void* SharedMemoryOf(int64_t bytes) {
   const Thread& thread = Current("SharedStorage");
   const int64_t given = thread.block->grid->launch().shared_bytes;
   if (bytes > given) {
-    Fail(absl::StrFormat("the kernel uses %d bytes of shared memory, the launch gave %d", bytes, given).c_str(),
+    Fail(absl::StrFormat("the kernel uses %d bytes of shared memory, the launch gave %d", bytes, given)
+             .c_str(),
          Site::current());
   }
   return thread.block->shared;
@@ -81,13 +82,17 @@ void NamedBarrier(int id, int threads, bool wait, const Site& site) {
   Thread& thread = Current("NamedBarrierSync");
   Block& block = *thread.block;
   if (id < 1 || id > 15) Fail(absl::StrFormat("named barrier %d: it may be 1 to 15", id).c_str(), site);
-  if (threads <= 0 || threads % 32 != 0 || threads > static_cast<int>((block.threads.size() + 31) / 32 * 32)) {
-    Fail(absl::StrFormat("named barrier %d of %d threads: not whole warps of this block", id, threads).c_str(), site);
+  if (threads <= 0 || threads % 32 != 0 ||
+      threads > static_cast<int>((block.threads.size() + 31) / 32 * 32)) {
+    Fail(
+        absl::StrFormat("named barrier %d of %d threads: not whole warps of this block", id, threads).c_str(),
+        site);
   }
   Barrier& barrier = block.barriers[id];
   if (barrier.arrived == 0) barrier.expected = threads;
   if (barrier.expected != threads) {
-    Fail(absl::StrFormat("named barrier %d: %d threads here, %d elsewhere", id, threads, barrier.expected).c_str(),
+    Fail(absl::StrFormat("named barrier %d: %d threads here, %d elsewhere", id, threads, barrier.expected)
+             .c_str(),
          site);
   }
   ++barrier.arrived;
@@ -107,12 +112,16 @@ void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Sit
   const int number = thread.linear / 32;
   Warp& warp = block.warps[static_cast<size_t>(number)];
   const uint32_t bit = 1u << (thread.linear % 32);
-  if ((mask & bit) == 0) Fail(absl::StrFormat("%s with mask 0x%08x, which leaves out this lane", what, mask).c_str(), site);
+  if ((mask & bit) == 0)
+    Fail(absl::StrFormat("%s with mask 0x%08x, which leaves out this lane", what, mask).c_str(), site);
   if ((mask & ~warp.present) != 0) {
-    Fail(absl::StrFormat("%s with mask 0x%08x, but the warp has lanes 0x%08x", what, mask, warp.present).c_str(), site);
+    Fail(absl::StrFormat("%s with mask 0x%08x, but the warp has lanes 0x%08x", what, mask, warp.present)
+             .c_str(),
+         site);
   }
   if ((mask & warp.exited) != 0) {
-    Fail(absl::StrFormat("%s with mask 0x%08x, but lanes 0x%08x have ended", what, mask, warp.exited).c_str(), site);
+    Fail(absl::StrFormat("%s with mask 0x%08x, but lanes 0x%08x have ended", what, mask, warp.exited).c_str(),
+         site);
   }
   thread.mask = mask;
   thread.payload = payload;

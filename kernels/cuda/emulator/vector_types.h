@@ -1,9 +1,9 @@
 #pragma once
-// Twins of CUDA's function attributes, vector types and math functions, for device code that the host compiler
-// compiles. Nothing here knows of the emulator.
+// Twins of CUDA's function attributes, vector types and math functions, for device code that the host
+// compiler compiles. Nothing here knows of the emulator.
 //
-// No __shared__, on purpose: shared memory is dynamic (SharedStorage in kernels/cuda/launch.h). No __noinline__:
-// the C++ library uses that word itself.
+// No __shared__, on purpose: shared memory is dynamic (SharedStorage in kernels/cuda/launch.h). No
+// __noinline__: the C++ library uses that word itself.
 
 #include <cmath>
 #include <cstdint>
@@ -25,14 +25,14 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-#define SOMNUS_VECTOR_TYPES(type, name)                                           \
-  struct alignas(2 * sizeof(type)) name##2 {                                      \
-    type x, y;                                                                    \
-  };                                                                              \
-  struct alignas(4 * sizeof(type)) name##4 {                                      \
-    type x, y, z, w;                                                              \
-  };                                                                              \
-  inline name##2 make_##name##2(type x, type y) { return {x, y}; }                \
+#define SOMNUS_VECTOR_TYPES(type, name)                            \
+  struct alignas(2 * sizeof(type)) name##2 {                       \
+    type x, y;                                                     \
+  };                                                               \
+  struct alignas(4 * sizeof(type)) name##4 {                       \
+    type x, y, z, w;                                               \
+  };                                                               \
+  inline name##2 make_##name##2(type x, type y) { return {x, y}; } \
   inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 SOMNUS_VECTOR_TYPES(float, float)
 SOMNUS_VECTOR_TYPES(int32_t, int)
@@ -40,8 +40,8 @@ SOMNUS_VECTOR_TYPES(uint32_t, uint)
 #undef SOMNUS_VECTOR_TYPES
 
 // The overloads that CUDA has: a mix of widths that is ambiguous there is so here.
-#define SOMNUS_MIN_MAX(type)                                    \
-  inline type min(type a, type b) { return b < a ? b : a; }     \
+#define SOMNUS_MIN_MAX(type)                                \
+  inline type min(type a, type b) { return b < a ? b : a; } \
   inline type max(type a, type b) { return a < b ? b : a; }
 SOMNUS_MIN_MAX(int)
 SOMNUS_MIN_MAX(unsigned)
