@@ -1,0 +1,87 @@
+// Copies of cache blocks: the bytes of all layers, and nothing else.
+
+#include "tests/cuda/rows_test_util.h"
+
+namespace somnus {
+namespace {
+
+using namespace cuda_test;
+
+// Layers of one cache, each in memory of its own, `offset` bytes past an aligned start.
+class Layers {
+ public:
+  Layers(int64_t num_layers, const KvCacheView& shape, int64_t offset)
+      : block_bytes_(2 * shape.num_kv_heads * shape.block_size * shape.head_dim * SizeOf(shape.dtype)) {
+    std::mt19937 random(1);
+    for (int64_t l = 0; l < num_layers; ++l) {
+      buffers_.push_back(std::make_unique<DeviceBuffer>(offset + shape.num_blocks * block_bytes_));
+      char* const data = buffers_.back()->as<char>() + offset;
+      want_.push_back(std::string(shape.num_blocks * block_bytes_, '\0'));
+      for (char& c : want_.back()) c = static_cast<char>(random());
+      std::copy(want_.back().begin(), want_.back().end(), data);
+      views_.push_back(shape);
+      views_.back().data = data;
+    }
+  }
+
+  void CopyAndCheck(Device& device, const std::vector<int32_t>& src, const std::vector<int32_t>& dst) {
+    DeviceArray<int32_t> from(src), to(dst);
+    CopyBlocks(device, views_.data(), static_cast<int64_t>(views_.size()), from.data(), to.data(),
+               static_cast<int64_t>(src.size()));
+    ASSERT_TRUE(device.Synchronize().ok());
+    for (size_t l = 0; l < views_.size(); ++l) {
+      for (size_t i = 0; i < src.size(); ++i) {
+        want_[l].replace(dst[i] * block_bytes_, block_bytes_,
+                         want_[l].substr(src[i] * block_bytes_, block_bytes_));
+      }
+      const char* const data = static_cast<const char*>(views_[l].data);
+      ASSERT_EQ(std::string(data, want_[l].size()), want_[l]) << "layer " << l;
+    }
+  }
+
+ private:
+  int64_t block_bytes_;
+  std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
+  std::vector<KvCacheView> views_;
+  std::vector<std::string> want_;
+};
+
+TEST(BlocksTest, CopiesWholeBlocksOfAllLayers) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  const KvCacheView shapes[] = {
+      {nullptr, DataType::kBF16, 9, 16, 3, 64}, {nullptr, DataType::kF32, 9, 16, 2, 24},
+      {nullptr, DataType::kF16, 9, 5, 1, 7},    {nullptr, DataType::kF8E4M3, 9, 16, 2, 80},
+      {nullptr, DataType::kF8E4M3, 9, 1, 1, 1}, {nullptr, DataType::kBF16, 9, 32, 4, 128},
+  };
+  for (const KvCacheView& shape : shapes) {
+    for (const int64_t num_layers : {1, 3}) {
+      for (const int64_t offset : {0, 2}) {
+        Layers layers(num_layers, shape, offset);
+        layers.CopyAndCheck(*device, {1}, {8});
+        layers.CopyAndCheck(*device, {3, 8, 3, 2}, {4, 5, 6, 7});  // One source twice.
+        layers.CopyAndCheck(*device, {}, {});
+      }
+    }
+  }
+}
+
+TEST(BlocksTest, MoreLayersThanALaunchTakes) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  for (const int64_t num_layers : {256, 257, 600}) {
+    Layers layers(num_layers, {nullptr, DataType::kBF16, 4, 1, 1, 8}, 0);
+    layers.CopyAndCheck(*device, {1, 2}, {3, 0});
+  }
+}
+
+TEST(BlocksTest, NoLayersAreNoWork) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  DeviceArray<int32_t> ids({1});
+  CopyBlocks(*device, nullptr, 0, ids.data(), ids.data(), 1);
+  EXPECT_TRUE(device->Synchronize().ok());
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,96 @@
+// Embeddings and gathered rows: no arithmetic but one addition, so equal to the CPU's to the bit.
+
+#include "tests/cuda/rows_test_util.h"
+
+namespace somnus {
+namespace {
+
+using namespace cuda_test;
+using kernel_test::Matrix;
+
+constexpr int64_t kWidths[] = {1, 3, 4, 64, 100, 576, 2049, 4104, 16384};
+
+class EmbeddingTest : public testing::TestWithParam<DataType> {};
+INSTANTIATE_TEST_SUITE_P(Types, EmbeddingTest, testing::ValuesIn(kActTypes), TypeName);
+
+TEST_P(EmbeddingTest, EqualsTheCpu) {
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  constexpr int64_t kVocabBegin = 5, kVocab = 7, kVocabEnd = kVocabBegin + kVocab;
+  const std::vector<int32_t> ids = {5, 11, 8, 12, 4, 0, -1, 7, 1 << 30, 5};
+  DeviceArray<int32_t> device_ids(ids);
+  for (const int64_t k : kWidths) {
+    for (const Layout layout : kLayouts) {
+      DeviceMatrix table(GetParam(), kVocab, k, {0, layout.offset});
+      Matrix dense(DataType::kF32, kVocab, k);
+      table.Randomize(1, 1, &dense);
+      kernel_test::Packed packed(*cpu, GetParam(), kVocab, k,
+                                 std::vector<float>(dense.row(0), dense.row(kVocab)));
+      for (const int64_t tokens : {int64_t{0}, int64_t{1}, static_cast<int64_t>(ids.size())}) {
+        DeviceMatrix out(DataType::kF32, tokens, k, layout);
+        Matrix want(DataType::kF32, tokens, k);
+        Embedding(*device, device_ids.data(), {table.view().data, GetParam(), kVocab, k}, kVocabBegin,
+                  kVocabEnd, out.view());
+        ASSERT_TRUE(device->Synchronize().ok());
+        Embedding(*cpu, ids.data(), packed.weight, kVocabBegin, kVocabEnd, want.view());
+        for (int64_t t = 0; t < tokens; ++t)
+          ASSERT_EQ(out.Bytes(t), want.Bytes(t)) << "width " << k << ", row " << t;
+      }
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, AnEmptyVocabularyGivesZeros) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  DeviceArray<int32_t> ids({0, 3, -2});
+  for (const int64_t k : {3, 64}) {
+    DeviceMatrix out(DataType::kF32, 3, k);
+    Embedding(*device, ids.data(), {nullptr, GetParam(), 0, k}, 0, 0, out.view());
+    ASSERT_TRUE(device->Synchronize().ok());
+    for (int64_t t = 0; t < 3; ++t) EXPECT_EQ(out.Bytes(t), std::string(k * 4, '\0'));
+  }
+}
+
+TEST_P(EmbeddingTest, GatheredRowsAreTheirSource) {
+  const std::unique_ptr<Device> device = MakeCudaDevice();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  const std::vector<int32_t> rows = {4, 0, 4, 2, 5};
+  DeviceArray<int32_t> device_rows(rows);
+  for (const int64_t n : kWidths) {
+    for (const Layout layout : kLayouts) {
+      for (const int64_t count : {int64_t{0}, int64_t{1}, static_cast<int64_t>(rows.size())}) {
+        DeviceMatrix x(GetParam(), 6, n, layout), out(GetParam(), count, n, {layout.pad * 2, layout.offset});
+        x.Randomize(2);
+        GatherRows(*device, x.view(), device_rows.data(), out.view());
+        ASSERT_TRUE(device->Synchronize().ok());
+        for (int64_t r = 0; r < count; ++r) ASSERT_EQ(out.Bytes(r), x.Bytes(rows[r])) << "width " << n;
+      }
+    }
+  }
+}
+
+TEST(PositionEmbeddingTest, EqualsTheCpu) {
+  const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
+  SOMNUS_SKIP_WITHOUT_GPU(device);
+  const std::vector<int32_t> positions = {0, 9, 3, 3, 1};
+  DeviceArray<int32_t> device_positions(positions);
+  for (const int64_t n : kWidths) {
+    for (const Layout layout : kLayouts) {
+      for (const int64_t tokens : {int64_t{0}, int64_t{1}, static_cast<int64_t>(positions.size())}) {
+        DeviceMatrix table(DataType::kF32, 12, n, layout), out(DataType::kF32, tokens, n, layout);
+        Matrix host_table(DataType::kF32, 12, n), want(DataType::kF32, tokens, n);
+        table.Randomize(3, 1, &host_table);
+        out.Randomize(4, 1, &want);
+        AddPositionEmbedding(*device, device_positions.data(), table.view(), 2, out.view());
+        ASSERT_TRUE(device->Synchronize().ok());
+        AddPositionEmbedding(*cpu, positions.data(), host_table.view(), 2, want.view());
+        for (int64_t t = 0; t < tokens; ++t)
+          ASSERT_EQ(out.Bytes(t), want.Bytes(t)) << "width " << n << ", row " << t;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace somnus
