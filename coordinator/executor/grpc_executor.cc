@@ -175,11 +175,12 @@ class GrpcExecutorImpl : public GrpcExecutor {
       for (const auto& [done, total] : bytes) sum = {sum.first + done, sum.second + total};
       progress(sum.first, sum.second);
     };
+    ASSIGN_OR_RETURN(const v1::ParallelConfig parallel, NewGroup(request.parallel()));
     absl::Status error =
         First(Collective(options_.load_timeout, true, [&](size_t rank, grpc::ClientContext* context) {
           v1::LoadModelRequest own = request;
+          *own.mutable_parallel() = parallel;
           own.mutable_parallel()->set_rank(static_cast<int32_t>(rank));
-          own.mutable_parallel()->set_world_size(static_cast<int32_t>(workers_.size()));
           auto events = workers_[rank].stub->LoadModel(context, own);
           v1::LoadModelEvent event;
           bool done = false;
@@ -238,6 +239,23 @@ class GrpcExecutorImpl : public GrpcExecutor {
   }
 
  private:
+  // What is the same for all ranks of a group.
+  absl::StatusOr<v1::ParallelConfig> NewGroup(v1::ParallelConfig parallel) {
+    parallel.set_world_size(static_cast<int32_t>(workers_.size()));
+    parallel.clear_rank_hosts();
+    for (const Worker& worker : workers_) parallel.add_rank_hosts(worker.endpoint.host);
+    const bool needs_id = workers_.size() > 1 && workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA;
+    if (!needs_id) return parallel;
+    v1::NewGroupResponse response;
+    RETURN_IF_ERROR(
+        First(Collective(options_.lifecycle_timeout, true, [&](size_t rank, grpc::ClientContext* context) {
+          if (rank != 0) return grpc::Status::OK;
+          return workers_[0].stub->NewGroup(context, v1::NewGroupRequest(), &response);
+        })));
+    parallel.set_nccl_unique_id(response.nccl_unique_id());
+    return parallel;
+  }
+
   absl::Status AwaitConnection(const Worker& worker, absl::Time deadline) {
     // In short waits, so that the loss of a process is heard.
     while (!worker.channel->WaitForConnected(

@@ -32,6 +32,7 @@ struct WorkerEndpoint {
   std::string address;  // "unix:/path" or "host:port"
   std::string host;
   int32_t pid = 0;
+  v1::DeviceType device_type = v1::DEVICE_TYPE_CPU;
 };
 
 struct GrpcExecutorOptions {
@@ -59,9 +60,9 @@ class GrpcExecutor : public Executor {
   // Unavailable names the rank that does not answer; what ReportLoss or Abort said ends the wait.
   virtual absl::Status AwaitConnections() = 0;
 
-  // `request` is the same for all ranks; parallel.rank and world_size are filled in. `progress`, called under
-  // a lock from several threads: bytes loaded and to be loaded, over all ranks. After an error the other
-  // ranks are cancelled.
+  // `request` is the same for all ranks; of parallel all but group_name is filled in. `progress`, called
+  // under a lock from several threads: bytes loaded and to be loaded, over all ranks. After an error the
+  // other ranks are cancelled.
   virtual absl::StatusOr<std::vector<LoadedRank>> LoadModel(
       const v1::LoadModelRequest& request, const std::function<void(int64_t, int64_t)>& progress) = 0;
   virtual absl::Status AllocateKvCache(const v1::KvCacheConfig& config) = 0;

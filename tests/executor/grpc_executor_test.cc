@@ -25,12 +25,13 @@ class GrpcExecutorTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  void Connect(int world_size, absl::Duration blame_grace = absl::Milliseconds(50)) {
+  void Connect(int world_size, absl::Duration blame_grace = absl::Milliseconds(50),
+               v1::DeviceType device = v1::DEVICE_TYPE_CPU) {
     std::vector<WorkerEndpoint> endpoints;
     for (int rank = 0; rank < world_size; ++rank) {
       workers_.push_back(
           std::make_unique<FakeWorkerService>(FakeWorkerOptions(), directory_ + "/" + std::to_string(rank)));
-      endpoints.push_back({workers_.back()->address(), "host", 70 + rank});
+      endpoints.push_back({workers_.back()->address(), absl::StrCat("host", rank), 70 + rank, device});
     }
     GrpcExecutorOptions options;
     options.blame_grace = blame_grace;
@@ -105,6 +106,39 @@ TEST_F(GrpcExecutorTest, LifecycleReachesEveryRank) {
   executor_->Shutdown(absl::Seconds(10));
   EXPECT_EQ(workers_[1]->calls(),
             (std::vector<std::string>{"load 1/2", "allocate 33", "sleep 1", "wake 1", "shutdown"}));
+}
+
+TEST_F(GrpcExecutorTest, RanksOnGpusMeetByWhatRankZeroMade) {
+  Connect(3, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+  v1::LoadModelRequest request;
+  request.mutable_parallel()->set_group_name("group");
+  ASSERT_TRUE(executor_->LoadModel(request, [](int64_t, int64_t) {}).ok());
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"new group", "load 0/3"}));
+  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"load 1/3"}));
+  for (int rank = 0; rank < 3; ++rank) {
+    const v1::ParallelConfig parallel = workers_[rank]->parallel();
+    EXPECT_EQ(parallel.rank(), rank);
+    EXPECT_EQ(parallel.group_name(), "group");
+    EXPECT_EQ(parallel.nccl_unique_id(), std::string("\0made by ", 9) + workers_[0]->address());
+    ASSERT_EQ(parallel.rank_hosts_size(), 3);
+    EXPECT_EQ(parallel.rank_hosts(2), "host2");
+  }
+}
+
+TEST_F(GrpcExecutorTest, NobodyElseNeedsAGroupMade) {
+  Connect(2);
+  ASSERT_TRUE(executor_->LoadModel(v1::LoadModelRequest(), [](int64_t, int64_t) {}).ok());
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"load 0/2"}));
+  EXPECT_EQ(workers_[0]->parallel().nccl_unique_id(), "");
+}
+
+TEST_F(GrpcExecutorTest, AGroupThatCannotBeMadeIsAFailedLoad) {
+  Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+  workers_[0]->FailNextCall(absl::UnavailableError("ncclGetUniqueId: no network"));
+  const absl::Status status = executor_->LoadModel(v1::LoadModelRequest(), [](int64_t, int64_t) {}).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(status.message(), "rank 0 (pid 70): ncclGetUniqueId: no network");
+  EXPECT_TRUE(workers_[1]->calls().empty());
 }
 
 TEST_F(GrpcExecutorTest, AFailedLoadNamesTheRankAndTheReason) {

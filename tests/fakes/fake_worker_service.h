@@ -60,8 +60,24 @@ class FakeWorkerService : public v1::WorkerService::Service {
     return calls_;
   }
 
+  // Of the last LoadModel.
+  v1::ParallelConfig parallel() const {
+    absl::MutexLock lock(&mu_);
+    return parallel_;
+  }
+
+  grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest*,
+                        v1::NewGroupResponse* response) override {
+    response->set_nccl_unique_id(std::string("\0made by ", 9) + address_);
+    return Called("new group");
+  }
+
   grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
                          grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
+    {
+      absl::MutexLock lock(&mu_);
+      parallel_ = request->parallel();
+    }
     const grpc::Status status =
         Called(absl::StrCat("load ", request->parallel().rank(), "/", request->parallel().world_size()));
     if (!status.ok()) return status;
@@ -152,6 +168,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
+  v1::ParallelConfig parallel_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
 };
 

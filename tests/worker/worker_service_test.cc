@@ -68,6 +68,17 @@ TEST_F(WorkerServiceTest, LoadStreamsProgressThenDone) {
   EXPECT_EQ(again.error_message(), "LoadModel: the worker is loaded");
 }
 
+// Whole, or empty where this machine has no NCCL; before anything is loaded.
+TEST_F(WorkerServiceTest, NewGroupAnswersNcclsUniqueId) {
+  grpc::ClientContext context;
+  v1::NewGroupResponse response;
+  const grpc::Status status = stub_->NewGroup(&context, v1::NewGroupRequest(), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(response.nccl_unique_id().empty() || response.nccl_unique_id().size() == 128);
+  std::vector<v1::LoadModelEvent> events;
+  EXPECT_TRUE(Load(&events).ok());
+}
+
 TEST_F(WorkerServiceTest, LoadErrorIsTheStatus) {
   control_.open_error = absl::NotFoundError("no such directory: fake");
   std::vector<v1::LoadModelEvent> events;
