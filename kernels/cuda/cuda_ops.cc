@@ -4,13 +4,8 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// Null in the table when no library of the link has it.
-#define SOMNUS_WEAK_OP(name) extern decltype(::somnus::name) name __attribute__((weak));
-SOMNUS_OPS(SOMNUS_WEAK_OP)
-#undef SOMNUS_WEAK_OP
-
 const OpTable& CudaDevice::ops() const {
-  static const OpTable kOps = SOMNUS_OP_TABLE;
+  static constexpr OpTable kOps = SOMNUS_OP_TABLE;
   return kOps;
 }
 

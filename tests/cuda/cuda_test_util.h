@@ -1,6 +1,6 @@
 #pragma once
-// What tests of CUDA ops share. The same test source is built twice: against the emulator (a test of CI), and, as
-// NAME_gpu_test, against the real backend, where it skips when there is no GPU.
+// What tests of CUDA ops share. The same test source is built twice: against the emulator (a test of CI),
+// and, as NAME_gpu_test, against the real backend, where it skips when there is no GPU.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ namespace somnus::cuda_test {
 inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Another schedule for all tests of a run.
-  if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED")) seed += std::strtoull(extra, nullptr, 10);
+  if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED"))
+    seed += std::strtoull(extra, nullptr, 10);
   auto device = CreateEmulatedCudaDevice({.seed = seed});
   EXPECT_TRUE(device.ok()) << device.status();
 #else
@@ -35,9 +36,9 @@ inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1) {
 #define SOMNUS_SKIP_WITHOUT_GPU(device) \
   if ((device) == nullptr) GTEST_SKIP() << ::somnus::Device::CreateCuda(0).status()
 
-// Memory of the device that the host can use too, once the device was synchronized; aligned to 256 bytes and full of NaNs.
-// Emulated: device memory with guard bytes behind it, which are checked at the end (with address sanitizer: exactly
-// as long, nothing behind). Real: managed memory with the same guards.
+// Memory of the device that the host can use too, once the device was synchronized; aligned to 256 bytes and
+// full of NaNs. Emulated: device memory with guard bytes behind it, which are checked at the end (with
+// address sanitizer: exactly as long, nothing behind). Real: managed memory with the same guards.
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t bytes) : bytes_(bytes) {
@@ -57,7 +58,8 @@ class DeviceBuffer {
     cudaDeviceSynchronize();
 #endif
     for (int64_t i = 0; i < kGuard; ++i) {
-      EXPECT_EQ(data_[bytes_ + i], kGuardByte) << "written behind a buffer of " << bytes_ << " bytes, at byte " << i;
+      EXPECT_EQ(data_[bytes_ + i], kGuardByte)
+          << "written behind a buffer of " << bytes_ << " bytes, at byte " << i;
     }
 #ifdef SOMNUS_CUDA_EMULATOR
     FreeEmulatedDevice(data_);
@@ -95,7 +97,8 @@ struct CudaBench {
   }
   // The workspace must not go before what is queued is done.
   ~CudaBench() {
-    if (device != nullptr) EXPECT_TRUE(device->Synchronize().ok());
+    if (device == nullptr) return;
+    EXPECT_TRUE(device->Synchronize().ok());
   }
   std::unique_ptr<Device> device;
   std::unique_ptr<DeviceBuffer> workspace;
