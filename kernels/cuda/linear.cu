@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kPlainThreads, 4) PlainLinearKernel(PlainArgs 
 
 constexpr int kBiasThreads = 256;
 
-// A bias as the library wants it: of y's type. Reads 4 bytes an element, writes 2; a few kilobytes.
+// A bias as the library wants it: aligned, of y's type. Some kilobytes.
 template <typename T>
 __global__ void __launch_bounds__(kBiasThreads) ConvertBiasKernel(const float* bias, T* out, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kBiasThreads + threadIdx.x;
@@ -122,8 +122,10 @@ int64_t RoundUpWorkspace(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-// Bytes in front of the library's workspace for a bias that must be converted first.
-int64_t BiasBytes(DataType y, int64_t n) { return y == DataType::kF32 ? 0 : RoundUpWorkspace(n * SizeOf(y)); }
+bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// Bytes in front of the library's workspace for a bias of y's type.
+int64_t BiasBytes(DataType y, int64_t n) { return RoundUpWorkspace(n * SizeOf(y)); }
 
 // By the library. Its epilogue adds a bias of y's type alone, in f32 before the one rounding: an f32 bias of
 // a bf16 sum is rounded to bf16 first, as the weights were (exact for checkpoints of that type).
@@ -135,23 +137,20 @@ absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight
                 .y = y,
                 .workspace = device.workspace(),
                 .workspace_bytes = device.workspace_bytes()};
-  const int64_t bias_bytes = bias == nullptr ? 0 : BiasBytes(y.dtype, w.n);
-  if (bias_bytes > 0) {
-    if (bias_bytes > call.workspace_bytes) return absl::InternalError("the workspace has no room for a bias");
+  if (bias != nullptr && (y.dtype != DataType::kF32 || !IsAligned16(bias))) {
+    const int64_t bytes = BiasBytes(y.dtype, w.n);
+    if (bytes > call.workspace_bytes) return absl::InternalError("the workspace has no room for a bias");
     const LaunchConfig config{.grid = dim3(CeilBlocks(w.n, kBiasThreads)), .block = dim3(kBiasThreads)};
-    if (y.dtype == DataType::kBF16) {
-      Launch(device, config, ConvertBiasKernel<bf16>, bias, reinterpret_cast<bf16*>(call.workspace), w.n);
-    } else {
-      Launch(device, config, ConvertBiasKernel<f16>, bias, reinterpret_cast<f16*>(call.workspace), w.n);
-    }
+    DispatchAct(y.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      Launch(device, config, ConvertBiasKernel<T>, bias, reinterpret_cast<T*>(call.workspace), w.n);
+    });
     call.bias = call.workspace;
-    call.workspace += bias_bytes;
-    call.workspace_bytes -= bias_bytes;
+    call.workspace += bytes;
+    call.workspace_bytes -= bytes;
   }
   return device.gemm().Run(device, call);
 }
-
-bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 LinearShape ShapeOf(const TensorView& x, const LinearWeight& w) {
   const int64_t width = 16 / SizeOf(w.dtype);
@@ -181,7 +180,7 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
 }
 
 int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {
-  return BiasBytes(DataType::kBF16, std::max(limits.max_n, limits.vocab_size)) +
+  return BiasBytes(DataType::kF32, std::max(limits.max_n, limits.vocab_size)) +
          device.gemm().WorkspaceBytes();
 }
 
