@@ -296,6 +296,7 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
 
 absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequest& request) {
   RETURN_IF_ERROR(RequireState({WorkerState::kAwake}, "Execute"));
+  if (absl::Status status = communicator_->Resume(); !status.ok()) return Fail(status);
   absl::StatusOr<std::unique_ptr<PendingStep>> step = runner_->Launch(request);
   if (!step.ok()) return Fail(step.status());
   return step;
