@@ -1,0 +1,54 @@
+#pragma once
+// The host's virtual memory as the emulated GPU's: real pages at real addresses, known to the emulator as
+// device memory while they are mapped.
+
+#include <memory>
+#include <set>
+
+#include "allocator/host_vmm_driver.h"
+#include "allocator/vmm_driver.h"
+#include "kernels/cuda/emulated_device.h"
+
+namespace somnus {
+
+class EmulatedVmmDriver : public VmmDriver {
+ public:
+  int64_t Granularity() const override { return host_->Granularity(); }
+  int64_t ChunkBytes() const override { return host_->ChunkBytes(); }
+  absl::StatusOr<int64_t> TotalBytes() override { return host_->TotalBytes(); }
+  absl::StatusOr<int64_t> AvailableBytes() override { return host_->AvailableBytes(); }
+  absl::StatusOr<void*> Reserve(int64_t bytes) override { return host_->Reserve(bytes); }
+  absl::Status FreeAddress(void* address, int64_t bytes) override {
+    return host_->FreeAddress(address, bytes);
+  }
+  absl::StatusOr<Handle> Create(int64_t bytes) override { return host_->Create(bytes); }
+  absl::Status Release(Handle handle) override { return host_->Release(handle); }
+  absl::Status Map(void* address, int64_t bytes, Handle handle) override {
+    return host_->Map(address, bytes, handle);
+  }
+  // Access is given to a whole region, which is taken away chunk by chunk, the first one at the same address.
+  absl::Status Unmap(void* address, int64_t bytes) override {
+    if (regions_.erase(address) > 0) ForgetEmulatedDeviceMemory(address);
+    return host_->Unmap(address, bytes);
+  }
+  absl::Status SetAccess(void* address, int64_t bytes) override {
+    AdoptEmulatedDeviceMemory(address, bytes);
+    regions_.insert(address);
+    return host_->SetAccess(address, bytes);
+  }
+  absl::StatusOr<void*> AllocateHost(int64_t bytes) override { return host_->AllocateHost(bytes); }
+  void FreeHost(void* data, int64_t bytes) override { host_->FreeHost(data, bytes); }
+  absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
+    return host_->CopyToHost(host, device, bytes);
+  }
+  absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
+    return host_->CopyFromHost(device, host, bytes);
+  }
+  absl::Status Synchronize() override { return host_->Synchronize(); }
+
+ private:
+  const std::unique_ptr<VmmDriver> host_ = MakeHostVmmDriver();
+  std::set<void*> regions_;
+};
+
+}  // namespace somnus

@@ -1,0 +1,210 @@
+// The runner on an emulated GPU: what transformers computed, graphs or not, steps in flight or not, and what
+// sleep leaves alone.
+#include <algorithm>
+
+#include "gtest/gtest.h"
+#include "tests/fakes/emulated_gpu.h"
+#include "tests/model/golden.h"
+#include "tests/runner/mini_engine.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kModel[] = "tests/data/tiny/llama-uneven";
+
+struct GoldenParam {
+  const char* model;
+  int world_size;
+};
+
+class EmulatedGolden : public testing::TestWithParam<GoldenParam> {};
+
+TEST_P(EmulatedGolden, SameAsTransformersInF32) {
+  const auto result = RunGolden(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
+                                DataType::kF32, EmulatedRanks());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_LT(result->worst, 1e-3);
+  EXPECT_EQ(result->mismatch, "");
+}
+
+std::string GoldenName(const testing::TestParamInfo<GoldenParam>& info) {
+  std::string name = std::string(info.param.model) + "_" + std::to_string(info.param.world_size);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, EmulatedGolden,
+                         testing::Values(GoldenParam{"llama-uneven", 1}, GoldenParam{"llama-uneven", 2},
+                                         GoldenParam{"qwen3", 1}, GoldenParam{"opt", 1}),
+                         GoldenName);
+
+ModelRunnerOptions Options() {
+  ModelRunnerOptions options;
+  options.dtype = DataType::kF32;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = 128;
+  return options;
+}
+
+std::unique_ptr<RankGroup> Load(const ModelRunnerOptions& options, uint64_t seed = 1) {
+  auto group = RankGroup::Load(kModel, 1, options, 64, EmulatedRanks(seed));
+  EXPECT_TRUE(group.ok()) << group.status();
+  return group.ok() ? *std::move(group) : nullptr;
+}
+
+MiniOptions Small() {
+  MiniOptions options;
+  options.num_blocks = 64;
+  options.max_step_tokens = 64;
+  options.max_running = 4;
+  return options;
+}
+
+// Sequences of different lengths, some of them sampled, one with everything that changes logits.
+std::vector<MiniRequest> Mixed() {
+  std::vector<MiniRequest> requests(5);
+  for (int i = 0; i < 5; ++i) {
+    for (int j = 0; j <= 7 * i; ++j) requests[i].prompt.push_back((11 * j + 3 * i) % 50);
+    requests[i].max_tokens = 4 + 3 * i;
+    requests[i].sampling.set_seed(100 + i);
+  }
+  requests[1].sampling.set_temperature(0.8f);
+  requests[1].sampling.set_num_logprobs(3);
+  requests[2].sampling.set_temperature(1);
+  requests[2].sampling.set_top_k(20);
+  requests[2].sampling.set_top_p(0.9f);
+  requests[2].sampling.set_min_p(0.01f);
+  v1::StepSampling& all = requests[3].sampling;
+  all.set_repetition_penalty(1.3f);
+  all.set_frequency_penalty(0.4f);
+  all.set_presence_penalty(0.2f);
+  (*all.mutable_logit_bias())[7] = 2.5f;
+  all.set_min_tokens(3);
+  all.add_suppress_token_ids(5);
+  all.add_bad_words()->add_token_ids(9);
+  v1::BadWord* pair = all.add_bad_words();
+  pair->add_token_ids(7);
+  pair->add_token_ids(11);
+  all.set_num_logprobs(2);
+  for (int id = 0; id < 40; ++id) requests[4].sampling.add_allowed_token_ids(id);
+  requests[4].sampling.set_num_prompt_logprobs(2);
+  return requests;
+}
+
+std::vector<MiniResult> RunMixed(RankGroup& group) {
+  auto results = RunAll(group, Mixed(), Small());
+  EXPECT_TRUE(results.ok()) << results.status();
+  return results.ok() ? *std::move(results) : std::vector<MiniResult>(5);
+}
+
+void ExpectSameTokens(const std::vector<MiniResult>& a, const std::vector<MiniResult>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].tokens, b[i].tokens) << "request " << i;
+}
+
+void ExpectCloseLogprobs(const std::vector<v1::StepLogprobs>& a, const std::vector<v1::StepLogprobs>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].token_ids_size(), b[i].token_ids_size());
+    EXPECT_EQ(a[i].rank(), b[i].rank());
+    for (int j = 0; j < a[i].logprobs_size(); ++j) {
+      EXPECT_EQ(a[i].token_ids(j), b[i].token_ids(j));
+      EXPECT_NEAR(a[i].logprobs(j), b[i].logprobs(j), 1e-4);
+    }
+  }
+}
+
+TEST(EmulatedRunner, SameAsTheCpu) {
+  auto cpu = RankGroup::Load(kModel, 1, Options(), 64);
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  const auto gpu = Load(Options());
+  ASSERT_NE(gpu, nullptr);
+  const std::vector<MiniResult> expected = RunMixed(**cpu), got = RunMixed(*gpu);
+  ExpectSameTokens(expected, got);
+  for (size_t i = 0; i < got.size(); ++i) {
+    ExpectCloseLogprobs(expected[i].logprobs, got[i].logprobs);
+    ExpectCloseLogprobs(expected[i].prompt_logprobs, got[i].prompt_logprobs);
+  }
+}
+
+TEST(EmulatedRunner, SameWithoutGraphs) {
+  ModelRunnerOptions eager = Options();
+  eager.enforce_eager = true;
+  const auto with = Load(Options()), without = Load(eager);
+  ASSERT_TRUE(with != nullptr && without != nullptr);
+  ExpectSameTokens(RunMixed(*with), RunMixed(*without));
+}
+
+TEST(EmulatedRunner, SameInAnyOrderOfThreads) {
+  const auto first = Load(Options());
+  ASSERT_NE(first, nullptr);
+  const std::vector<MiniResult> expected = RunMixed(*first);
+  for (uint64_t seed : {2, 3}) {
+    const auto other = Load(Options(), seed);
+    ASSERT_NE(other, nullptr);
+    ExpectSameTokens(expected, RunMixed(*other));
+  }
+}
+
+// Graphs and addresses outlive the memory under them.
+TEST(EmulatedRunner, SameAfterSleep) {
+  const auto group = Load(Options());
+  ASSERT_NE(group, nullptr);
+  const std::vector<MiniResult> before = RunMixed(*group);
+  const auto freed = group->allocator(0).Sleep({{"weights", RestoreMode::kHostBackup},
+                                                {"kv_cache", RestoreMode::kDiscard},
+                                                {"workspace", RestoreMode::kDiscard}});
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  ASSERT_TRUE(group->allocator(0).WakeUp({}).ok());
+  ASSERT_TRUE(group->runner(0).ResetAfterWake().ok());
+  ExpectSameTokens(before, RunMixed(*group));
+}
+
+// One sequence, step k + 1 launched before the reply of step k is read.
+std::vector<int32_t> RunAhead(ModelRunner& runner, const MiniRequest& request) {
+  std::vector<int32_t> tokens;
+  std::unique_ptr<PendingStep> last;
+  const auto read = [&] {
+    const auto reply = last->Wait();
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    ASSERT_EQ(reply->tokens_size(), 1);
+    tokens.push_back(reply->tokens(0).token_id());
+  };
+  for (int k = 0; k < request.max_tokens; ++k) {
+    v1::StepRequest step;
+    step.set_step_id(k + 1);
+    v1::ScheduledSequence* sequence = step.add_sequences();
+    sequence->set_num_tokens(1);
+    if (k == 0) {
+      v1::NewSequence* fresh = step.add_new_sequences();
+      fresh->mutable_token_ids()->Add(request.prompt.begin(), request.prompt.end());
+      fresh->set_num_prompt_tokens(static_cast<int32_t>(request.prompt.size()));
+      for (int block = 1; block <= 4; ++block) fresh->add_block_ids(block);
+      *fresh->mutable_sampling() = request.sampling;
+      sequence->set_num_tokens(static_cast<int32_t>(request.prompt.size()));
+    }
+    auto launched = runner.Launch(step);
+    EXPECT_TRUE(launched.ok()) << launched.status();
+    if (!launched.ok()) return tokens;
+    if (last != nullptr) read();
+    last = *std::move(launched);
+  }
+  read();
+  v1::StepRequest free;
+  free.add_freed_slots(0);
+  EXPECT_TRUE(runner.Execute(free).ok());
+  return tokens;
+}
+
+TEST(EmulatedRunner, SameWithStepsInFlight) {
+  const auto group = Load(Options());
+  ASSERT_NE(group, nullptr);
+  const std::vector<MiniRequest> requests = Mixed();
+  const std::vector<MiniResult> expected = RunMixed(*group);
+  // But the one whose bad words look at tokens: it would wait for a reply that this thread reads only later.
+  for (size_t i : {0, 1, 2, 4}) EXPECT_EQ(RunAhead(group->runner(0), requests[i]), expected[i].tokens) << i;
+}
+
+}  // namespace
+}  // namespace somnus
