@@ -1,5 +1,5 @@
-// PagedAttention on CUDA: chooses kernels. Decodes and chunks on tensor cores, each in one launch; everything that
-// these do not take, plainly.
+// PagedAttention on CUDA: chooses kernels. Decodes and chunks on tensor cores, each in one launch; everything
+// that these do not take, plainly.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/cuda_ops.h"

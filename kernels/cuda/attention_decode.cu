@@ -1,15 +1,16 @@
-// Paged attention for one token a sequence. Reads K and V of every context once for each 16 heads that share a KV
-// head (2 * head_dim * sizeof(E) bytes a token and KV head), and little else: bound by memory.
+// Paged attention for one token a sequence. Reads K and V of every context once for each 16 heads that share
+// a KV head (2 * head_dim * sizeof(E) bytes a token and KV head), and little else: bound by memory.
 //
-// Split-KV, decided on the device: the tiles of 64 tokens of all (sequence, group of heads)s lie end to end, and each
-// of a fixed number of blocks, as many as fit the chip, takes an even run of them. So one long context fills the chip
-// as well as many short ones, and a captured graph serves any lengths. What of a run is only a part of a context goes
-// to scratch (at most two pieces a block), and a second kernel adds the parts up in the order of the context.
+// Split-KV, decided on the device: the tiles of 64 tokens of all (sequence, group of heads)s lie end to end,
+// and each of a fixed number of blocks, as many as fit the chip, takes an even run of them. So one long
+// context fills the chip as well as many short ones, and a captured graph serves any lengths. What of a run
+// is only a part of a context goes to scratch (at most two pieces a block), and a second kernel adds the
+// parts up in the order of the context.
 //
-// A block is four warps that do not wait for each other: warp w takes sub-tiles w, w + 4, ... of 16 tokens through a
-// ring of its own in shared memory, filled by 16-byte cp.async two or three sub-tiles ahead (100-140 KiB under way per
-// multiprocessor; HBM3's latency needs 40-64), with a softmax of its own; the four meet at the end of a piece. The
-// queries of the heads are the 16 rows of m16n8k16, in registers.
+// A block is four warps that do not wait for each other: warp w takes sub-tiles w, w + 4, ... of 16 tokens
+// through a ring of its own in shared memory, filled by 16-byte cp.async two or three sub-tiles ahead
+// (100-140 KiB under way per multiprocessor; HBM3's latency needs 40-64), with a softmax of its own; the four
+// meet at the end of a piece. The queries of the heads are the 16 rows of m16n8k16, in registers.
 
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/attention_work.h"
@@ -28,11 +29,11 @@ struct alignas(16) DecodeShared {
   // Then HeadTiles, then queries (kQueryBytes), then the rings.
 };
 
-// Left by block b for the second kernel: whether a context's parts begin in block b - 1 and go on in b, in how many
-// blocks altogether (0: nothing to do), and whose they are.
+// Left by block b for the second kernel: whether a context's parts begin in block b - 1 and go on in b, in
+// how many blocks altogether (0: nothing to do), and whose they are.
 struct DecodeRecord {
   int32_t parts;
-  int32_t row;  // of q and out
+  int32_t row;                 // of q and out
   int32_t heads[kDecodeRows];  // -1: none
 };
 static_assert(sizeof(DecodeRecord) <= DecodeScratch::kRecordBytes);
@@ -85,7 +86,8 @@ class SubTiles {
   __device__ char* K(int slot) const { return ring_ + slot * 2 * kTileBytes; }
   __device__ char* V(int slot) const { return K(slot) + kTileBytes; }
 
-  // Queues the load of sub-tile i, if there is one, as one group. Called for i = 0, 1, 2 ... by the whole warp.
+  // Queues the load of sub-tile i, if there is one, as one group. Called for i = 0, 1, 2 ... by the whole
+  // warp.
   __device__ void Load(int i, int slot) {
     if (i < count_) {
       if (i % 32 == 0) FindBlocks(i);
@@ -156,7 +158,8 @@ __device__ void AttendPiece(const AttentionParams& p, const Piece& piece, const 
   const T* rows[2] = {nullptr, nullptr};
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (g + 8 * r < piece.num_rows) rows[r] = queries + heads.heads[piece.head_begin + g + 8 * r] * p.head_dim;
+    if (g + 8 * r < piece.num_rows)
+      rows[r] = queries + heads.heads[piece.head_begin + g + 8 * r] * p.head_dim;
   }
   QueryOperand<kDims> q;
   PrepareQueries<T, E>(p, rows[0], rows[1], shared_queries, kDecodeWarps, WarpId(), q);
@@ -178,7 +181,8 @@ __device__ void AttendPiece(const AttentionParams& p, const Piece& piece, const 
   LeaveSums<E, kDims>(shared, reinterpret_cast<float*>(ring), state, o);
 }
 
-// Adds up the four warps' parts: eight threads a row. `slot` nullptr: the context is whole, its output is written.
+// Adds up the four warps' parts: eight threads a row. `slot` nullptr: the context is whole, its output is
+// written.
 template <typename T, int kDims>
 __device__ void FinishPiece(const AttentionParams& p, const Piece& piece, const HeadTiles& heads,
                             const DecodeShared& shared, const char* rings, int64_t ring_bytes, float* slot) {
@@ -205,7 +209,8 @@ __device__ void FinishPiece(const AttentionParams& p, const Piece& piece, const 
     Vec<float, 4> total{};
 #pragma unroll
     for (int w = 0; w < kDecodeWarps; ++w) {
-      const float* const sums = reinterpret_cast<const float*>(rings + w * ring_bytes) + row * kSumPitch<kDims> + d;
+      const float* const sums =
+          reinterpret_cast<const float*>(rings + w * ring_bytes) + row * kSumPitch<kDims> + d;
       const Vec<float, 4> x = LoadVec<float, 4>(sums);
 #pragma unroll
       for (int i = 0; i < 4; ++i) total[i] = fmaf(weight[w], x[i], total[i]);
@@ -227,7 +232,8 @@ __device__ void ZeroPadding(const AttentionParams& p) {
   for (int seq = static_cast<int>(blockIdx.x); seq < p.num_seqs; seq += static_cast<int>(gridDim.x)) {
     if (p.context_len[seq] > 0) continue;
     T* const out = static_cast<T*>(p.out) + p.query_start[seq] * p.out_stride;
-    for (int i = static_cast<int>(threadIdx.x); i < p.num_heads * p.head_dim; i += kThreads) out[i] = FromFloat<T>(0);
+    for (int i = static_cast<int>(threadIdx.x); i < p.num_heads * p.head_dim; i += kThreads)
+      out[i] = FromFloat<T>(0);
   }
 }
 
@@ -258,6 +264,8 @@ __device__ inline void LeaveRecord(const AttentionParams& p, const Scratch& scra
 template <typename T, typename E, int kDims>
 __global__ void __launch_bounds__(kThreads, kDims > 128 ? 1 : 3)
     DecodeKernel(AttentionParams p, Scratch scratch, int64_t ring_bytes) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   DecodeShared& shared = SharedStorage<DecodeShared>();
   char* const extra = reinterpret_cast<char*>(&shared) + sizeof(DecodeShared);
   const HeadTiles heads(extra, p.num_heads);
@@ -265,7 +273,9 @@ __global__ void __launch_bounds__(kThreads, kDims > 128 ? 1 : 3)
   char* const rings = queries + kQueryBytes<kDims>;
   ZeroPadding<T>(p);
   SortHeads<kThreads>(p.kv_head_of_head, heads, shared.num_head_tiles);
-  const auto tiles_of = [&](int seq) { return (p.context_len[seq] + kDecodeTileTokens - 1) / kDecodeTileTokens; };
+  const auto tiles_of = [&](int seq) {
+    return (p.context_len[seq] + kDecodeTileTokens - 1) / kDecodeTileTokens;
+  };
   TileScan<kThreads, decltype(tiles_of)> scan(shared.scan, p.num_seqs, tiles_of);
   const int num_head_tiles = shared.num_head_tiles;
   const int64_t units = int64_t{scan.total()} * num_head_tiles;
@@ -304,10 +314,12 @@ __global__ void __launch_bounds__(kThreads, kDims > 128 ? 1 : 3)
   }
 }
 
-// Adds up a context's parts in its order: a warp a row. Reads num_blocks records, and parts * (dims + 2) * 4 bytes a
-// row from L2; many small blocks, since most end at once.
+// Adds up a context's parts in its order: a warp a row. Reads num_blocks records, and parts * (dims + 2) * 4
+// bytes a row from L2; many small blocks, since most end at once.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) CombineKernel(AttentionParams p, Scratch scratch) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   const int64_t block = blockIdx.x;
   const DecodeRecord& record = scratch.Record(block);
   const int row = static_cast<int>(blockIdx.y) * kDecodeWarps + WarpId(), lane = LaneId();
@@ -315,7 +327,9 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(AttentionParams p, Scr
   if (parts == 0) return;
   const int head = record.heads[row];
   if (head < 0) return;
-  const auto part = [&](int i) { return i == 0 ? scratch.Slot(block - 1, 1) : scratch.Slot(block - 1 + i, 0); };
+  const auto part = [&](int i) {
+    return i == 0 ? scratch.Slot(block - 1, 1) : scratch.Slot(block - 1 + i, 0);
+  };
   float top = -INFINITY;
   for (int i = lane; i < parts; i += 32) top = fmaxf(top, part(i)[kDecodeRows * dims + row]);
 #pragma unroll
@@ -333,8 +347,9 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(AttentionParams p, Scr
 #pragma unroll
       for (int j = 0; j < 4; ++j) total[j] = fmaf(weight, x[j], total[j]);
     }
-    StoreVec(reinterpret_cast<uint32_t*>(out + d),
-             Vec<uint32_t, 2>{Pack2<T>(total[0] / sum, total[1] / sum), Pack2<T>(total[2] / sum, total[3] / sum)});
+    StoreVec(
+        reinterpret_cast<uint32_t*>(out + d),
+        Vec<uint32_t, 2>{Pack2<T>(total[0] / sum, total[1] / sum), Pack2<T>(total[2] / sum, total[3] / sum)});
   }
 }
 
@@ -355,11 +370,18 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
   DispatchMma(shape, plan.dims, [&](auto act, auto element, auto dims) {
     using T = typename decltype(act)::type;
     using E = typename decltype(element)::type;
-    Launch(device, {dim3(blocks), dim3(kThreads), plan.shared_bytes}, DecodeKernel<T, E, decltype(dims)::value>, p,
-           at, (plan.shared_bytes - header) / kDecodeWarps);
-    if (blocks > 1) {
-      Launch(device, {dim3(blocks, kDecodeRows / kDecodeWarps), dim3(kThreads), 0}, CombineKernel<T>, p, at);
-    }
+    Launch(device,
+           {.grid = dim3(blocks),
+            .block = dim3(kThreads),
+            .shared_bytes = plan.shared_bytes,
+            .overlaps_previous = true},
+           DecodeKernel<T, E, decltype(dims)::value>, p, at, (plan.shared_bytes - header) / kDecodeWarps);
+    if (blocks == 1) return;  // Nothing was cut.
+    Launch(device,
+           {.grid = dim3(blocks, kDecodeRows / kDecodeWarps),
+            .block = dim3(kThreads),
+            .overlaps_previous = true},
+           CombineKernel<T>, p, at);
   });
   return true;
 }

@@ -34,8 +34,8 @@ struct AttentionParams {
   int stages = 0;  // of shared memory
 };
 
-// One token for each of the first num_seqs sequences. `scratch`: plan.scratch.bytes(). False when tensor cores cannot
-// take it on this chip.
+// One token for each of the first num_seqs sequences. `scratch`: plan.scratch.bytes(). False when tensor
+// cores cannot take it on this chip.
 bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      int64_t max_context_len, char* scratch);
 
@@ -43,21 +43,32 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
 bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                       int64_t num_tokens);
 
-// Any types, shapes and alignments, slowly; params.first_seq 0. False when head_dim is too large for shared memory.
+// Any types, shapes and alignments, slowly; params.first_seq 0. False when head_dim is too large for shared
+// memory.
 bool PlainAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                     int64_t num_tokens);
 
 AttentionChip AttentionChipOf(const CudaDevice& device);
 
-// Calls fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, dims>{}) for the tensor-core kernel of a shape.
+// Calls fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, dims>{}) for the tensor-core kernel of a
+// shape.
 template <typename T, typename E, typename Fn>
 void DispatchDims(int dims, const Fn& fn) {
   switch (dims) {
-    case 64: fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 64>{}); break;
-    case 96: fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 96>{}); break;
-    case 128: fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 128>{}); break;
-    case 256: fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 256>{}); break;
-    default: break;
+    case 64:
+      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 64>{});
+      break;
+    case 96:
+      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 96>{});
+      break;
+    case 128:
+      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 128>{});
+      break;
+    case 256:
+      fn(TypeTag<T>{}, TypeTag<E>{}, std::integral_constant<int, 256>{});
+      break;
+    default:
+      break;
   }
 }
 template <typename Fn>

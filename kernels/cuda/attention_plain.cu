@@ -1,8 +1,9 @@
-// Paged attention for what tensor cores do not take: f32, cache blocks of any size, any head_dim and alignment. Plain
-// f32 arithmetic, a block for each query and head, K and V read by each of them: correct first.
+// Paged attention for what tensor cores do not take: f32, cache blocks of any size, any head_dim and
+// alignment. Plain f32 arithmetic, a block for each query and head, K and V read by each of them: correct
+// first.
 //
-// The four warps of a block take every fourth run of 32 tokens. A lane scores one token, then the warp adds the
-// weighted values dim by dim; the warps' sums are added at the end.
+// The four warps of a block take every fourth run of 32 tokens. A lane scores one token, then the warp adds
+// the weighted values dim by dim; the warps' sums are added at the end.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/launch.h"
@@ -26,8 +27,10 @@ __device__ inline int SequenceOf(const AttentionParams& p, int row) {
   int low = 0, high = p.num_seqs - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (p.query_start[middle] <= row) low = middle;
-    else high = middle - 1;
+    if (p.query_start[middle] <= row)
+      low = middle;
+    else
+      high = middle - 1;
   }
   return low;
 }
@@ -82,9 +85,12 @@ __device__ void FoldRun(const AttentionParams& p, const int32_t* table, int kv_h
 
 template <typename T, typename E>
 __global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   PlainShared& shared = SharedStorage<PlainShared>();
   float* const query = reinterpret_cast<float*>(&shared + 1);
-  const int row = static_cast<int>(blockIdx.x) / p.num_heads, head = static_cast<int>(blockIdx.x) % p.num_heads;
+  const int row = static_cast<int>(blockIdx.x) / p.num_heads,
+            head = static_cast<int>(blockIdx.x) % p.num_heads;
   const int warp = WarpId(), lane = LaneId(), thread = static_cast<int>(threadIdx.x);
   const int seq = SequenceOf(p, row);
   const int limit = p.context_len[seq] > 0 ? p.positions[row] + 1 : 0;
@@ -124,11 +130,13 @@ __global__ void __launch_bounds__(kWarps * 32) PlainKernel(AttentionParams p) {
 
 bool PlainAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                     int64_t num_tokens) {
-  const int64_t shared_bytes =
-      static_cast<int64_t>(sizeof(PlainShared)) + (1 + kWarps) * shape.head_dim * static_cast<int64_t>(sizeof(float));
+  const int64_t shared_bytes = static_cast<int64_t>(sizeof(PlainShared)) +
+                               (1 + kWarps) * shape.head_dim * static_cast<int64_t>(sizeof(float));
   if (shared_bytes > device.chip().max_shared_bytes) return false;
-  const LaunchConfig config{dim3(static_cast<unsigned>(num_tokens * shape.num_heads)), dim3(kWarps * 32),
-                            shared_bytes};
+  const LaunchConfig config{.grid = dim3(static_cast<unsigned>(num_tokens * shape.num_heads)),
+                            .block = dim3(kWarps * 32),
+                            .shared_bytes = shared_bytes,
+                            .overlaps_previous = true};
   return DispatchAct(shape.act, [&](auto act) {
     using T = typename decltype(act)::type;
     if (shape.cache == DataType::kF8E4M3) {

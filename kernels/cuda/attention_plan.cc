@@ -41,8 +41,8 @@ DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, in
   plan.dims = CompiledHeadDim(shape.head_dim);
   const int64_t element = SizeOf(shape.cache);
   const int64_t stage = kDecodeWarps * 2 * kSubTileTokens * TilePitch(plan.dims, element);
-  // As many blocks as leave each a ring of three: one to use, two under way. Several blocks hide each other's starts
-  // and ends.
+  // As many blocks as leave each a ring of three: one to use, two under way. Several blocks hide each other's
+  // starts and ends.
   for (int blocks = DecodeBlocksByRegisters(plan.dims); blocks > 0 && plan.stages == 0; --blocks) {
     for (int stages = kMaxStages; stages >= (blocks == 1 ? 2 : 3); --stages) {
       if (BlocksByShared(chip, header_bytes + stages * stage) < blocks) continue;
@@ -53,11 +53,11 @@ DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, in
     }
   }
   if (plan.stages == 0) return plan;
-  plan.in_flight_bytes = plan.blocks_per_sm * (plan.stages - 1) * kDecodeTileTokens * 2 * shape.head_dim * element;
+  plan.in_flight_bytes =
+      plan.blocks_per_sm * (plan.stages - 1) * kDecodeTileTokens * 2 * shape.head_dim * element;
   // Every tile of heads has a head of its own, and there are as many tiles as heads at most.
   const int64_t units = num_decodes * shape.num_heads * CeilDiv(max_context_len, kDecodeTileTokens);
-  plan.num_blocks =
-      std::clamp<int64_t>(units, 1, static_cast<int64_t>(chip.num_sms) * plan.blocks_per_sm);
+  plan.num_blocks = std::clamp<int64_t>(units, 1, static_cast<int64_t>(chip.num_sms) * plan.blocks_per_sm);
   plan.scratch = {plan.dims, plan.num_blocks};
   return plan;
 }

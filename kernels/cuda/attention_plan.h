@@ -1,6 +1,7 @@
 #pragma once
-// How paged attention is cut into thread blocks, and what scratch that takes. Plain numbers of the host: no CUDA here,
-// and nothing that only the device knows (context lengths), so that a captured graph serves any lengths.
+// How paged attention is cut into thread blocks, and what scratch that takes. Plain numbers of the host: no
+// CUDA here, and nothing that only the device knows (context lengths), so that a captured graph serves any
+// lengths.
 
 #include <cstdint>
 
@@ -37,22 +38,24 @@ struct AttentionShape {
   int64_t block_size = 0;
 };
 
-// The head dimension that a kernel was compiled for, 64, 96, 128 or 256: the smallest that holds head_dim. 0: none.
+// The head dimension that a kernel was compiled for, 64, 96, 128 or 256: the smallest that holds head_dim. 0:
+// none.
 int CompiledHeadDim(int64_t head_dim);
 
-// Whether tensor cores can take this shape: 16-bit queries, a cache of the same type or f8e4m3, cache blocks of whole
-// sub-tiles, and rows of whole 16-byte words. What they cannot take goes to the plain kernel.
+// Whether tensor cores can take this shape: 16-bit queries, a cache of the same type or f8e4m3, cache blocks
+// of whole sub-tiles, and rows of whole 16-byte words. What they cannot take goes to the plain kernel.
 bool TakesTensorCores(const AttentionShape& shape);
 
-// Bytes between two tokens of a tile in shared memory: 16 more than the row, so that the 8 rows of an ldmatrix lie in
-// different banks.
+// Bytes between two tokens of a tile in shared memory: 16 more than the row, so that the 8 rows of an
+// ldmatrix lie in different banks.
 constexpr int64_t TilePitch(int64_t dims, int64_t element_bytes) { return dims * element_bytes + 16; }
 
 // Tokens of a K/V tile in prefill.
 constexpr int PrefillTileTokens(int64_t dims) { return dims > 128 ? 32 : 64; }
 
-// Where decode keeps, in scratch, what its blocks leave to be combined: first a record of each block, then two slots
-// a block. A slot is kDecodeRows rows of f32: the sums over V, then each row's maximum and sum of weights.
+// Where decode keeps, in scratch, what its blocks leave to be combined: first a record of each block, then
+// two slots a block. A slot is kDecodeRows rows of f32: the sums over V, then each row's maximum and sum of
+// weights.
 struct DecodeScratch {
   int64_t dims = 0;
   int64_t num_blocks = 0;
@@ -63,23 +66,24 @@ struct DecodeScratch {
   constexpr int64_t bytes() const { return slots_offset() + num_blocks * 2 * slot_bytes(); }
 };
 
-// Decode: blocks that stay, each with an even share of all tiles of all sequences and KV heads, whatever the context
-// lengths are. At most two of a block's pieces are parts of something larger, hence the two slots.
+// Decode: blocks that stay, each with an even share of all tiles of all sequences and KV heads, whatever the
+// context lengths are. At most two of a block's pieces are parts of something larger, hence the two slots.
 struct DecodePlan {
-  int dims = 0;           // compiled
-  int stages = 0;         // of a warp's ring of sub-tiles
+  int dims = 0;    // compiled
+  int stages = 0;  // of a warp's ring of sub-tiles
   int blocks_per_sm = 0;
   int64_t num_blocks = 0;
-  int64_t shared_bytes = 0;      // all of it
-  int64_t in_flight_bytes = 0;   // per multiprocessor: K and V on their way while a sub-tile is used
+  int64_t shared_bytes = 0;     // all of it
+  int64_t in_flight_bytes = 0;  // per multiprocessor: K and V on their way while a sub-tile is used
   DecodeScratch scratch;
 };
-// max_context_len bounds the blocks that can have work. `header_bytes`: what the kernel keeps beside the rings.
+// max_context_len bounds the blocks that can have work. `header_bytes`: what the kernel keeps beside the
+// rings.
 DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, int64_t num_decodes,
                       int64_t max_context_len, int64_t header_bytes);
 
-// Prefill: block (x, y) takes rows [128 x, ...) of the queries times heads of KV head y, the sequences' tiles one
-// after the other.
+// Prefill: block (x, y) takes rows [128 x, ...) of the queries times heads of KV head y, the sequences' tiles
+// one after the other.
 struct PrefillPlan {
   int dims = 0;
   int tile_tokens = 0;

@@ -1,14 +1,16 @@
-// Paged attention for chunks of prompts: FlashAttention-2 over the paged cache, K and V of the chunk already in it.
-// Bound by arithmetic for long chunks: 4 * head_dim operations for each query, head and token that it sees.
+// Paged attention for chunks of prompts: FlashAttention-2 over the paged cache, K and V of the chunk already
+// in it. Bound by arithmetic for long chunks: 4 * head_dim operations for each query, head and token that it
+// sees.
 //
-// A block takes 128 rows, a row being a (query, head) of one sequence and KV head: the heads that share a KV head lie
-// next to each other, so that K and V are read once for all of them and short chunks fill tiles. Eight warps with 16
-// rows each (queries and outputs in registers) share tiles of 64 tokens (32 for head_dim above 128) that come through
-// cp.async one or two tiles ahead, gathered by the block table in runs of 16 tokens. Tiles that no row of a warp sees
-// are skipped, and only those across the diagonal are masked. 128 rows a tile make 128 operations a byte from L2.
+// A block takes 128 rows, a row being a (query, head) of one sequence and KV head: the heads that share a KV
+// head lie next to each other, so that K and V are read once for all of them and short chunks fill tiles.
+// Eight warps with 16 rows each (queries and outputs in registers) share tiles of 64 tokens (32 for head_dim
+// above 128) that come through cp.async one or two tiles ahead, gathered by the block table in runs of 16
+// tokens. Tiles that no row of a warp sees are skipped, and only those across the diagonal are masked. 128
+// rows a tile make 128 operations a byte from L2.
 //
-// The grid depends on the host's numbers alone: blocks find their sequence in query_start. Late queries, which see the
-// most, come first.
+// The grid depends on the host's numbers alone: blocks find their sequence in query_start. Late queries,
+// which see the most, come first.
 
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/attention_work.h"
@@ -29,8 +31,8 @@ struct alignas(16) PrefillShared {
 
 SOMNUS_HD int64_t HeadBytes(int64_t num_heads) { return (num_heads * 4 + 15) / 16 * 16; }
 
-// Tokens whose scores are in registers at once. Heads of 64 leave room for a second block on the multiprocessor, if
-// their scores do too; those of 256 leave no more.
+// Tokens whose scores are in registers at once. Heads of 64 leave room for a second block on the
+// multiprocessor, if their scores do too; those of 256 leave no more.
 template <int kDims>
 constexpr int kFoldTokens = kDims == 96 || kDims == 128 ? 64 : 32;
 
@@ -56,7 +58,8 @@ struct RowTile {
   }
 };
 
-// K/V tiles of a sequence on their way into the stages of shared memory; used by all threads of the block together.
+// K/V tiles of a sequence on their way into the stages of shared memory; used by all threads of the block
+// together.
 template <typename E, int kDims>
 class KvTiles {
  public:
@@ -64,7 +67,8 @@ class KvTiles {
   static constexpr int kRuns = kTokens / kSubTileTokens;
   static constexpr int kTileBytes = kTokens * kTilePitch<E, kDims>;
 
-  __device__ KvTiles(const AttentionParams& p, const RowTile& rows, int end, PrefillShared& shared, char* stages)
+  __device__ KvTiles(const AttentionParams& p, const RowTile& rows, int end, PrefillShared& shared,
+                     char* stages)
       : p_(p),
         kv_head_(rows.kv_head),
         end_(end),
@@ -184,13 +188,16 @@ __device__ void AttendRows(const AttentionParams& p, const RowTile& rows, const 
   T* out[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    out[r] = rows.At(static_cast<T*>(p.out), p.out_stride, heads, p.head_dim, warp_row + LaneId() / 4 + 8 * r);
+    out[r] =
+        rows.At(static_cast<T*>(p.out), p.out_stride, heads, p.head_dim, warp_row + LaneId() / 4 + 8 * r);
   }
   StoreRows<T, E, kDims>(p, out, state, o);
 }
 
 template <typename T, typename E, int kDims>
 __global__ void __launch_bounds__(kThreads, kDims > 64 ? 1 : 2) PrefillKernel(AttentionParams p) {
+  GridDependencyLaunch();
+  GridDependencyWait();
   PrefillShared& shared = SharedStorage<PrefillShared>();
   char* const extra = reinterpret_cast<char*>(&shared) + sizeof(PrefillShared);
   int32_t* const heads = reinterpret_cast<int32_t*>(extra);
@@ -201,7 +208,9 @@ __global__ void __launch_bounds__(kThreads, kDims > 64 ? 1 : 2) PrefillKernel(At
   const int group = rows.group = shared.num_heads;
   if (group == 0) return;
   const int32_t* const starts = p.query_start + p.first_seq;
-  const auto tiles_of = [&](int i) { return ((starts[i + 1] - starts[i]) * group + kPrefillRows - 1) / kPrefillRows; };
+  const auto tiles_of = [&](int i) {
+    return ((starts[i + 1] - starts[i]) * group + kPrefillRows - 1) / kPrefillRows;
+  };
   TileScan<kThreads, decltype(tiles_of)> scan(shared.scan, p.num_seqs, tiles_of);
   for (int i = static_cast<int>(blockIdx.x); i < scan.total(); i += static_cast<int>(gridDim.x)) {
     const int tile = scan.total() - 1 - i;
@@ -223,8 +232,7 @@ bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const Att
   const int64_t query_bytes = CompiledHeadDim(shape.head_dim) == 256 ? kPrefillWarps * kQueryBytes<256> : 0;
   const int64_t header =
       static_cast<int64_t>(sizeof(PrefillShared)) + HeadBytes(shape.num_heads) + query_bytes;
-  const PrefillPlan plan =
-      PlanPrefill(AttentionChipOf(device), shape, params.num_seqs, num_tokens, header);
+  const PrefillPlan plan = PlanPrefill(AttentionChipOf(device), shape, params.num_seqs, num_tokens, header);
   if (plan.stages == 0) return false;
   AttentionParams p = params;
   p.stages = plan.stages;
@@ -232,7 +240,10 @@ bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const Att
   DispatchMma(shape, plan.dims, [&](auto act, auto element, auto dims) {
     using T = typename decltype(act)::type;
     using E = typename decltype(element)::type;
-    Launch(device, {grid, dim3(kThreads), plan.shared_bytes}, PrefillKernel<T, E, decltype(dims)::value>, p);
+    Launch(
+        device,
+        {.grid = grid, .block = dim3(kThreads), .shared_bytes = plan.shared_bytes, .overlaps_previous = true},
+        PrefillKernel<T, E, decltype(dims)::value>, p);
   });
   return true;
 }

@@ -1,10 +1,11 @@
 #pragma once
-// What decode and prefill share: 16 rows of queries of a warp against tiles of K and V in shared memory, on tensor
-// cores (m16n8k16), with the online softmax of FlashAttention-2 (Dao 2023) in powers of two.
+// What decode and prefill share: 16 rows of queries of a warp against tiles of K and V in shared memory, on
+// tensor cores (m16n8k16), with the online softmax of FlashAttention-2 (Dao 2023) in powers of two.
 //
-// T: queries and output, bf16 or f16. E: the cache, T or f8e4m3. With an f8e4m3 cache everything is multiplied as
-// f16, in which e4m3 and softmax weights are exact or nearly so, and a row of queries is first scaled by a power of
-// two to fit. Fragments: g = lane / 4 and t = lane % 4; a lane has rows g and g + 8, "row 0 and 1" below.
+// T: queries and output, bf16 or f16. E: the cache, T or f8e4m3. With an f8e4m3 cache everything is
+// multiplied as f16, in which e4m3 and softmax weights are exact or nearly so, and a row of queries is first
+// scaled by a power of two to fit. Fragments: g = lane / 4 and t = lane % 4; a lane has rows g and g + 8,
+// "row 0 and 1" below.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/ptx.h"
@@ -25,8 +26,8 @@ __device__ inline uint32_t WidenF8(uint32_t bits) { return F8x2To<f16>(static_ca
 
 // ---- Queries
 
-// Queries of this many dims or more wait in shared memory, as fragments: with the sums of the output they would not
-// fit the registers.
+// Queries of this many dims or more wait in shared memory, as fragments: with the sums of the output they
+// would not fit the registers.
 template <int kDims>
 constexpr bool kQueriesShared = kDims > 128;
 template <int kDims>
@@ -39,8 +40,9 @@ struct QueryTile {
   float scale[2];  // of the scores of rows 0 and 1
 };
 
-// Rows 0 and 1 as the A operand; nullptr: zeros. With an f8e4m3 cache a lane's four columns of a step are neighbours,
-// as its four bytes of K are: the order of dims within a step is free as long as both have the same.
+// Rows 0 and 1 as the A operand; nullptr: zeros. With an f8e4m3 cache a lane's four columns of a step are
+// neighbours, as its four bytes of K are: the order of dims within a step is free as long as both have the
+// same.
 template <typename T, typename E, int kDims>
 __device__ inline void LoadQueries(const T* row0, const T* row1, int head_dim, QueryTile<kDims>& q) {
   const int t = LaneId() % 4;
@@ -69,8 +71,8 @@ __device__ inline void LoadQueries(const T* row0, const T* row1, int head_dim, Q
   }
 }
 
-// bf16 queries to f16: each row divided by a power of two that brings its largest below 2, and its scale multiplied
-// by it.
+// bf16 queries to f16: each row divided by a power of two that brings its largest below 2, and its scale
+// multiplied by it.
 template <int kDims>
 __device__ inline void QueriesToF16(QueryTile<kDims>& q) {
   float largest[2] = {0, 0};
@@ -113,12 +115,14 @@ struct QueryOperand {
     Vec<uint32_t, 4> from{};
     if constexpr (kQueriesShared<kDims>) from = shared[32 * step];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = kQueriesShared<kDims> ? from[i] : a[kQueriesShared<kDims> ? 0 : step][i];
+    for (int i = 0; i < 4; ++i)
+      to[i] = kQueriesShared<kDims> ? from[i] : a[kQueriesShared<kDims> ? 0 : step][i];
   }
 };
 
-// The queries of rows 0 and 1. `shared`: kQueryBytes that `sharers` warps with the same rows have in common, of which
-// this is number `own` and writes its part; if there are any bytes, the caller's barrier must follow.
+// The queries of rows 0 and 1. `shared`: kQueryBytes that `sharers` warps with the same rows have in common,
+// of which this is number `own` and writes its part; if there are any bytes, the caller's barrier must
+// follow.
 template <typename T, typename E, int kDims>
 __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, const T* row1, void* shared,
                                       int sharers, int own, QueryOperand<kDims>& operand) {
@@ -144,9 +148,9 @@ __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, c
 
 // ---- Tiles of K and V: rows of kDims elements, kTilePitch apart.
 
-// Queues the copy of a tile's rows [0, kRows) into `tile` by kThreads threads; rows from `valid` on and columns from
-// head_dim on become zeros. row(i): where row i is in the cache; called for valid rows only. `anywhere`: any address
-// in the cache.
+// Queues the copy of a tile's rows [0, kRows) into `tile` by kThreads threads; rows from `valid` on and
+// columns from head_dim on become zeros. row(i): where row i is in the cache; called for valid rows only.
+// `anywhere`: any address in the cache.
 template <typename E, int kDims, int kRows, int kThreads, typename Row>
 __device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim, const void* anywhere,
                                 const Row& row) {
@@ -172,7 +176,8 @@ __device__ inline void ScorePair(const uint32_t (&q)[4], const char* k, int n, i
   if constexpr (kIsF8<E>) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const char* const from = k + (8 * (n + i) + lane / 4) * kTilePitch<E, kDims> + 16 * step + 4 * (lane % 4);
+      const char* const from =
+          k + (8 * (n + i) + lane / 4) * kTilePitch<E, kDims> + 16 * step + 4 * (lane % 4);
       const uint32_t bytes = *reinterpret_cast<const uint32_t*>(from);
       r[2 * i] = WidenF8(bytes);
       r[2 * i + 1] = WidenF8(bytes >> 16);
@@ -202,8 +207,8 @@ __device__ inline void Scores(const QueryOperand<kDims>& q, const char* k, float
   }
 }
 
-// Which dim column n of fragment f of the output is. With an f8e4m3 cache a lane reads four neighbouring bytes of a
-// token, which serve four fragments.
+// Which dim column n of fragment f of the output is. With an f8e4m3 cache a lane reads four neighbouring
+// bytes of a token, which serve four fragments.
 template <typename E>
 __device__ constexpr int OutputDim(int f, int n) {
   return kIsF8<E> ? f / 4 * 32 + 4 * n + f % 4 : 8 * f + n;
@@ -249,15 +254,15 @@ __device__ inline void AddValues(const uint32_t (&weights)[4], const char* v, in
 
 // ---- Softmax
 
-// Of rows 0 and 1: the running maximum (the same in the four lanes of a row), and this lane's part of the sum of
-// weights.
+// Of rows 0 and 1: the running maximum (the same in the four lanes of a row), and this lane's part of the sum
+// of weights.
 struct SoftmaxState {
   float max[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 };
 
-// Folds a tile in: s = the scores, -inf where a row does not see the token; answers the weights in s and makes o, sum
-// relative to the new maximum.
+// Folds a tile in: s = the scores, -inf where a row does not see the token; answers the weights in s and
+// makes o, sum relative to the new maximum.
 template <int kFragments, int kOutputs>
 __device__ inline void FoldScores(float (&s)[kFragments][4], SoftmaxState& state, float (&o)[kOutputs][4]) {
   float decay[2];
@@ -301,8 +306,8 @@ __device__ inline void WeightOperand(const float (&s0)[4], const float (&s1)[4],
   a[3] = Pack2<M>(s1[2], s1[3]);
 }
 
-// Multiplies scores by the rows' scales and hides from a row what is not below its limit. `token`: of the tile's
-// first score.
+// Multiplies scores by the rows' scales and hides from a row what is not below its limit. `token`: of the
+// tile's first score.
 template <bool kMask, int kDims, int kFragments>
 __device__ inline void ScaleAndMask(const QueryOperand<kDims>& q, int token, const int (&limit)[2],
                                     float (&s)[kFragments][4]) {
@@ -317,11 +322,12 @@ __device__ inline void ScaleAndMask(const QueryOperand<kDims>& q, int token, con
   }
 }
 
-// One K/V tile of kTokens tokens: all of the above. `masked`: some row does not see all of it (the same for the
-// warp).
+// One K/V tile of kTokens tokens: all of the above. `masked`: some row does not see all of it (the same for
+// the warp).
 template <typename E, int kDims, int kTokens>
-__device__ inline void AttendTile(const QueryOperand<kDims>& q, const char* k, const char* v, int token, bool masked,
-                                  const int (&limit)[2], SoftmaxState& state, float (&o)[kDims / 8][4]) {
+__device__ inline void AttendTile(const QueryOperand<kDims>& q, const char* k, const char* v, int token,
+                                  bool masked, const int (&limit)[2], SoftmaxState& state,
+                                  float (&o)[kDims / 8][4]) {
   float s[kTokens / 8][4];
   Scores<E, kDims, kTokens>(q, k, s);
   if (masked) {
@@ -357,8 +363,8 @@ __device__ inline void WaitForStage(int stages) {
   }
 }
 
-// Element at which the run of `token` begins: its row of K in KV head `kv_head`; V's is block_size * head_dim further.
-// `block`: the token's cache block.
+// Element at which the run of `token` begins: its row of K in KV head `kv_head`; V's is block_size * head_dim
+// further. `block`: the token's cache block.
 __device__ inline int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, int in_block) {
   const int64_t run = (int64_t{block} * p.num_kv_heads + kv_head) * 2;
   return (run * p.block_size + in_block) * p.head_dim;

@@ -1,6 +1,6 @@
 #pragma once
-// How blocks of the attention kernels find their work on the device: which heads share a KV head, and which sequence
-// a tile belongs to.
+// How blocks of the attention kernels find their work on the device: which heads share a KV head, and which
+// sequence a tile belongs to.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/ptx.h"
@@ -60,8 +60,8 @@ __device__ inline void SortHeads(const int32_t* kv_head_of_head, const HeadTiles
   __syncthreads();
 }
 
-// The heads of one KV head into `heads` (shared, [num_heads]), in ascending order; how many, into `count`. Ends in a
-// barrier.
+// The heads of one KV head into `heads` (shared, [num_heads]), in ascending order; how many, into `count`.
+// Ends in a barrier.
 __device__ inline void FindHeads(const AttentionParams& p, int kv_head, int32_t* heads, int& count) {
   if (threadIdx.x < 32) {
     const int lane = static_cast<int>(threadIdx.x);
@@ -87,8 +87,8 @@ struct ScanShared {
   int before;
 };
 
-// The tiles of all sequences, laid end to end: how many, and whose a given one is. Each thread counts a run of
-// sequences; made, and asked, by all threads of the block together.
+// The tiles of all sequences, laid end to end: how many, and whose a given one is. Each thread counts a run
+// of sequences; made, and asked, by all threads of the block together.
 template <int kThreads, typename Count>
 class TileScan {
  public:

@@ -1,5 +1,5 @@
-// Decode against the CPU's op: every size of head, group and block, contexts at every edge, many parts of one context
-// and many contexts a block, padding, lengths that change between two replays of a graph.
+// Decode against the CPU's op: every size of head, group and block, contexts at every edge, many parts of one
+// context and many contexts a block, padding, lengths that change between two replays of a graph.
 
 #include "tests/cuda/attention_test_util.h"
 
@@ -126,9 +126,8 @@ TEST_P(DecodeTest, GraphServesOtherContextLengths) {
 
 // What tensor cores do not take: other blocks, other widths, rows that are not aligned.
 TEST_P(DecodeTest, PlainKernelTakesTheRest) {
-  for (const HeadShape& shape :
-       {HeadShape{4, 2, 64, 8}, HeadShape{3, 1, 64, 1}, HeadShape{2, 2, 36, 16}, HeadShape{5, 1, 20, 24},
-        HeadShape{1, 1, 320, 16}}) {
+  for (const HeadShape& shape : {HeadShape{4, 2, 64, 8}, HeadShape{3, 1, 64, 1}, HeadShape{2, 2, 36, 16},
+                                 HeadShape{5, 1, 20, 24}, HeadShape{1, 1, 320, 16}}) {
     RunCase(bench_, Case(shape, {1, 33, 0, 150}));
   }
   for (const Layout& layout : {Layout{3, 0}, Layout{0, 1}}) {

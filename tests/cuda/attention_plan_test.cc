@@ -17,7 +17,8 @@ constexpr int64_t kHeader = 2048;
 constexpr DataType kBF16 = DataType::kBF16, kF16 = DataType::kF16, kF32 = DataType::kF32,
                    kF8 = DataType::kF8E4M3;
 
-AttentionShape Shape(int64_t head_dim, DataType cache = kBF16, int64_t num_heads = 32, int64_t num_kv_heads = 8) {
+AttentionShape Shape(int64_t head_dim, DataType cache = kBF16, int64_t num_heads = 32,
+                     int64_t num_kv_heads = 8) {
   return {.act = kBF16,
           .cache = cache,
           .num_heads = num_heads,
@@ -48,7 +49,8 @@ TEST(AttentionPlanTest, TensorCoresTakeWholeWordsAndSubTiles) {
   };
   for (const DataType act : {kBF16, kF16}) {
     for (const int64_t head_dim : {8, 16, 64, 80, 96, 128, 256}) {
-      for (const int64_t block_size : {16, 32, 48, 64, 256}) EXPECT_TRUE(takes(act, act, head_dim, block_size));
+      for (const int64_t block_size : {16, 32, 48, 64, 256})
+        EXPECT_TRUE(takes(act, act, head_dim, block_size));
     }
     for (const int64_t block_size : {1, 5, 8, 24, 40}) EXPECT_FALSE(takes(act, act, 64, block_size));
     for (const int64_t head_dim : {4, 12, 100, 264}) EXPECT_FALSE(takes(act, act, head_dim, 16));

@@ -1,5 +1,5 @@
-// Chunks of prompts against the CPU's op: whole prompts, chunks at odd offsets, short and long, with decodes and
-// padding among them.
+// Chunks of prompts against the CPU's op: whole prompts, chunks at odd offsets, short and long, with decodes
+// and padding among them.
 
 #include "tests/cuda/attention_test_util.h"
 
@@ -102,8 +102,8 @@ TEST_P(PrefillTest, RowsSeeNothingBehindThem) {
 }
 
 TEST_P(PrefillTest, PlainKernelTakesTheRest) {
-  for (const HeadShape& shape : {HeadShape{4, 2, 64, 8}, HeadShape{3, 1, 64, 1}, HeadShape{2, 2, 36, 16},
-                                 HeadShape{5, 1, 20, 24}}) {
+  for (const HeadShape& shape :
+       {HeadShape{4, 2, 64, 8}, HeadShape{3, 1, 64, 1}, HeadShape{2, 2, 36, 16}, HeadShape{5, 1, 20, 24}}) {
     RunCase(bench_, Case(shape, {{50, 1}, {0}, {33, 20}, {70, 5}}, 2));
   }
   for (const Layout& layout : {Layout{3, 0}, Layout{0, 1}}) {
@@ -120,8 +120,8 @@ class PrefillF32Test : public testing::Test {
 };
 
 TEST_F(PrefillF32Test, EqualsCpu) {
-  for (const HeadShape& shape : {HeadShape{9, 3, 64, 16}, HeadShape{1, 1, 16, 1}, HeadShape{4, 1, 128, 8},
-                                 HeadShape{2, 2, 24, 5}}) {
+  for (const HeadShape& shape :
+       {HeadShape{9, 3, 64, 16}, HeadShape{1, 1, 16, 1}, HeadShape{4, 1, 128, 8}, HeadShape{2, 2, 24, 5}}) {
     RunCase(bench_, {.act = DataType::kF32,
                      .cache = DataType::kF32,
                      .num_heads = shape.num_heads,

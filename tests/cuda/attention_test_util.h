@@ -63,6 +63,7 @@ class AttentionRun {
         c_.kv_head_of_head.push_back(static_cast<int32_t>(h * c.num_kv_heads / c.num_heads));
       }
     }
+    kv_map_ = std::make_unique<DeviceArray<int32_t>>(c_.kv_head_of_head);
     PlaceBlocks();
     FillQueries();
     FillCache();
@@ -70,8 +71,8 @@ class AttentionRun {
 
   const AttentionCase& spec() const { return c_; }
 
-  // The number of sequences, tokens, and what bounds them stay; contexts may change, as between two replays of a
-  // graph.
+  // The number of sequences, tokens, and what bounds them stay; contexts may change, as between two replays
+  // of a graph.
   AttentionBatch Batch() {
     AttentionBatch batch;
     batch.num_seqs = static_cast<int64_t>(c_.sequences.size());
@@ -92,8 +93,8 @@ class AttentionRun {
 
   // Queues the op.
   void Queue(Device& device) {
-    if (kv_map_ == nullptr) kv_map_ = std::make_unique<DeviceArray<int32_t>>(c_.kv_head_of_head);
-    PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(), Scale(), Batch(), CacheView(), out_.view());
+    PagedAttention(device, qkv_.view(), c_.num_heads, kv_map_->data(), Scale(), Batch(), CacheView(),
+                   out_.view());
   }
 
   void Check() {
@@ -117,8 +118,8 @@ class AttentionRun {
   bool f8() const { return c_.cache == DataType::kF8E4M3; }
 
   KvCacheView CacheView() {
-    return {cache_->as<void>(), c_.cache,   num_blocks_, c_.block_size, c_.num_kv_heads, c_.head_dim,
-            f8() ? kKScale : 1, f8() ? kVScale : 1};
+    return {cache_->as<void>(), c_.cache,    num_blocks_,        c_.block_size,
+            c_.num_kv_heads,    c_.head_dim, f8() ? kKScale : 1, f8() ? kVScale : 1};
   }
 
   // Shuffled blocks from 1 on, some never used; entries behind a sequence's blocks name no block.
@@ -269,15 +270,15 @@ class AttentionRun {
     batch.max_blocks_per_seq = blocks;
     batch.positions = positions.data() + context - queries;
     kernel_test::Matrix out(DataType::kF32, queries, c_.num_heads * c_.head_dim);
-    PagedAttention(*bench.device, qkv.view(context - queries, queries), c_.num_heads, c_.kv_head_of_head.data(),
-                   Scale(), batch, cache, out.view());
+    PagedAttention(*bench.device, qkv.view(context - queries, queries), c_.num_heads,
+                   c_.kv_head_of_head.data(), Scale(), batch, cache, out.view());
     for (int64_t r = 0; r < queries; ++r) {
       rows.emplace_back(out.row(r), out.row(r) + c_.num_heads * c_.head_dim);
     }
   }
 
-  // |V| <= 1, so rounding the weights to 16 bits moves a mean of V by epsilon at most, and the output is rounded
-  // once more. The rest: f32 sums in another order.
+  // |V| <= 1, so rounding the weights to 16 bits moves a mean of V by epsilon at most, and the output is
+  // rounded once more. The rest: f32 sums in another order.
   double Tolerance(double want) const {
     if (c_.act == DataType::kF32) return 1e-5;
     return kernel_test::Epsilon(c_.act) * (1 + std::fabs(want)) + 1e-5;
