@@ -40,14 +40,23 @@ struct TensorInfo {
       nullptr;  // the map that `data` points into; ReadRows asks it whether it is still whole
 };
 
+enum class LoadFormat {
+  kAuto,   // what the files are
+  kDummy,  // random weights: of a Hugging Face directory only config.json is read
+};
+
 class Checkpoint {
  public:
   // `path`: a directory with config.json, or a .gguf file (of several, the first: NAME-00001-of-00003.gguf).
   // Reads headers only; of the tensors' data only a head that is stored beside an embedding that it should be
   // tied to. GGUF tensors appear under their Hugging Face names. Every tensor that config() calls for is
   // there, in the right shape; others may be there too.
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path,
+                                                          LoadFormat format = LoadFormat::kAuto);
   virtual ~Checkpoint() = default;
+
+  // Its numbers mean nothing: a device may make its own.
+  virtual bool is_dummy() const { return false; }
 
   virtual const ModelConfig& config() const = 0;
   // Data of the tokenizer: merges, vocabulary, added tokens, pre-tokenizer, chat template.

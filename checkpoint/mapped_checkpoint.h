@@ -25,8 +25,9 @@ class MappedCheckpoint : public Checkpoint {
   TensorTable tensors_;
 };
 
-// The two kinds behind Checkpoint::Open.
+// The kinds behind Checkpoint::Open.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& directory);
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path);
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenDummyCheckpoint(const std::string& directory);
 
 }  // namespace somnus

@@ -2,6 +2,7 @@
 // Helpers that both readers share: element types and the index of tensors.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ class TensorTable {
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
 
   const TensorInfo* Find(absl::string_view name) const;
+  // Whether the checkpoint has it, in a type that can be read or not. What may be absent is asked for like
+  // this: a tensor that is there and cannot be read is an error, not absence.
+  bool Has(absl::string_view name) const { return by_name_.contains(name) || unsupported_.contains(name); }
   std::vector<const TensorInfo*> All() const;
   // Ok when the tensor is there with exactly this shape; NotFound, Unimplemented or InvalidArgument
   // otherwise.
@@ -48,6 +52,11 @@ class TensorTable {
   absl::flat_hash_map<std::string, TensorInfo*> by_name_;
   absl::flat_hash_map<std::string, std::string> unsupported_;  // name -> "type in file"
 };
+
+// Calls expect(name, shape) for every tensor that a model of this configuration needs; its first error ends
+// it.
+using ExpectTensor = std::function<absl::Status(const std::string&, const std::vector<int64_t>&)>;
+absl::Status ForEachExpectedTensor(const ModelConfig& config, const ExpectTensor& expect);
 
 // Ok when every tensor that a model of this configuration needs is there, in the right shape.
 absl::Status CheckTensors(const ModelConfig& config, const TensorTable& tensors);

@@ -149,6 +149,12 @@ Setter Ints(std::vector<int32_t> Flags::*field, int32_t min, int32_t max) {
   };
 }
 
+std::string SetLoadFormat(const std::string& value, Flags* flags) {
+  if (value != "auto" && value != "dummy") return "must be auto or dummy";
+  flags->load_dummy = value == "dummy";
+  return "";
+}
+
 std::string SetMemoryUtilization(const std::string& value, Flags* flags) {
   double number;
   if (!absl::SimpleAtod(value, &number) || !(number > 0 && number <= 1))
@@ -273,6 +279,9 @@ const std::vector<FlagSpec>& Specs() {
       {"enforce-eager", "", "no CUDA graphs (false)", Bool(&Flags::enforce_eager)},
       {"graph-sizes", "N,M,...", "batch sizes that get CUDA graphs (1,2,4,8,16,24,... 512)",
        Ints(&Flags::graph_sizes, 1, 4096)},
+      {"load-format", "auto|dummy",
+       "the model's files, or random weights: config.json and the tokenizer are enough (auto)",
+       SetLoadFormat},
       {"dtype", "TYPE", "auto, bfloat16, float16 or float32 (auto)", SetDType},
       {"max-model-len", "N", "tokens of prompt and answer together (the model's own)",
        Int(&Flags::max_model_len, 1, kMaxInt / 2)},

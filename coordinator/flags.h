@@ -33,6 +33,7 @@ struct Flags {
   bool enforce_eager = false;
   std::vector<int32_t> graph_sizes;  // empty: the worker's default
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  bool load_dummy = false;  // random weights
   // Engine.
   int32_t max_model_len = 0;  // 0: the model's own
   int32_t max_num_seqs = 128;

@@ -157,6 +157,7 @@ absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& 
   RETURN_IF_ERROR(Connect(flags));
   v1::LoadModelRequest request;
   request.set_model_path(flags.model);
+  request.set_load_format(flags.load_dummy ? v1::LOAD_FORMAT_DUMMY : v1::LOAD_FORMAT_AUTO);
   request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
   request.mutable_parallel()->set_group_name(absl::StrCat("somnus-", getpid(), "-", RandomHex(6)));
   request.set_max_num_seqs(flags.max_num_seqs);

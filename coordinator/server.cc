@@ -32,6 +32,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
   options.pipeline_depth = flags.overlap;
   options.max_num_waiting = flags.max_num_waiting;
+  options.max_num_waiting_tokens = flags.max_num_waiting_tokens;
   options.step_timeout = absl::Seconds(flags.step_timeout_s);
   options.vocab_size = config.vocab_size;
   return options;
@@ -77,7 +78,8 @@ class ServerImpl : public Server {
 
   absl::Status Start() override {
     const absl::Time start = absl::Now();
-    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model);
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
+        Checkpoint::Open(flags_.model, flags_.load_dummy ? LoadFormat::kDummy : LoadFormat::kAuto);
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();

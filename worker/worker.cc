@@ -52,6 +52,10 @@ absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
   return absl::OkStatus();
 }
 
+LoadFormat FormatOf(const v1::LoadModelRequest& request) {
+  return request.load_format() == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
+}
+
 int ThreadsPerRank(int wanted, int world_size) {
   return wanted > 0 ? wanted : std::max(1, AllowedCpus() / world_size);
 }
@@ -204,7 +208,7 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   load_request_ = request;
   // First what fails for reasons of its own, so that no peer waits for a rank that cannot come.
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
-                   parts_.open_checkpoint(request.model_path()));
+                   parts_.open_checkpoint(request.model_path(), FormatOf(request)));
   RETURN_IF_ERROR(OpenDevice(request));
   RETURN_IF_ERROR(JoinGroup(request.parallel()));
   ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, options, device_.get(), communicator_.get(),
@@ -344,7 +348,7 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoWakeUp(const std::vector<std::strin
 absl::Status Worker::FinishWakeUp(const BytesByTag& mapped) {
   if (mapped.count(kWeightsTag) > 0 && weights_lost_) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
-                     parts_.open_checkpoint(load_request_.model_path()));
+                     parts_.open_checkpoint(load_request_.model_path(), FormatOf(load_request_)));
     RETURN_IF_ERROR(runner_->ReloadWeights(*checkpoint, [](int64_t, int64_t) {}));
     weights_lost_ = false;
   }

@@ -55,7 +55,8 @@ struct WorkerParts {
       open_device;
   std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
       open_memory;
-  std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path)> open_checkpoint;
+  std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
+      open_checkpoint;
   std::function<absl::StatusOr<std::unique_ptr<ModelRunner>>(const Checkpoint&, const ModelRunnerOptions&,
                                                              Device*, Communicator*, SleepableAllocator*,
                                                              const ModelRunner::Progress&)>

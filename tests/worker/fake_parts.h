@@ -95,7 +95,8 @@ class FakeRunner : public ModelRunner {
 
 inline WorkerParts FakeParts(FakeModelControl* control) {
   WorkerParts parts = RealWorkerParts();
-  parts.open_checkpoint = [control](const std::string&) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
+  parts.open_checkpoint = [control](const std::string&,
+                                    LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
     if (!control->open_error.ok()) return control->open_error;
     return std::make_unique<FakeCheckpoint>();
   };

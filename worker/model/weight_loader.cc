@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <mutex>
 #include <thread>
 
@@ -34,9 +35,10 @@ struct WeightPlan::Job {
   int64_t bytes = 0;
 };
 
-std::vector<WeightPlan::Job> WeightPlan::MakeJobs() const {
+std::vector<WeightPlan::Job> WeightPlan::MakeJobs(bool matrices) const {
   std::vector<Job> jobs;
   for (const Matrix& matrix : matrices_) {
+    if (!matrices) break;
     const LinearWeight& weight = *matrix.target;
     const int64_t rows_per_job = std::max(kPanel, kScratchFloats / weight.k / kPanel * kPanel);
     for (int64_t row = 0; row < weight.n; row += rows_per_job) {
@@ -86,9 +88,21 @@ absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& devi
   return absl::OkStatus();
 }
 
-absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, const Device& device, const cpu_set_t& cpus,
+// Numbers that keep the size of what they multiply.
+void WeightPlan::FillMatricesRandomly(Device& device) const {
+  uint64_t seed = 0;
+  for (const Matrix& matrix : matrices_) {
+    const LinearWeight& weight = *matrix.target;
+    const int64_t count = PackedWeightBytes(device, weight.dtype, weight.n, weight.k) / SizeOf(weight.dtype);
+    FillRandom(device, weight.data, weight.dtype, count, ++seed,
+               std::sqrt(3.0f / static_cast<float>(weight.k)));
+  }
+}
+
+absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, Device& device, const cpu_set_t& cpus,
                               const Progress& progress) const {
-  const std::vector<Job> jobs = MakeJobs();
+  if (checkpoint.is_dummy()) FillMatricesRandomly(device);
+  const std::vector<Job> jobs = MakeJobs(!checkpoint.is_dummy());
   int64_t total = 0;
   for (const Job& job : jobs) total += job.bytes;
 

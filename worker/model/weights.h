@@ -76,8 +76,9 @@ class WeightPlan {
 
   // Points weights() into the region at `base`, 64-byte aligned.
   void Bind(void* base);
-  // Reads, converts and packs everything, a thread on each of `cpus`. After Bind.
-  absl::Status Fill(const Checkpoint& checkpoint, const Device& device, const cpu_set_t& cpus,
+  // Reads, converts and packs everything, a thread on each of `cpus`. After Bind. The matrices of a dummy
+  // checkpoint are made by the device.
+  absl::Status Fill(const Checkpoint& checkpoint, Device& device, const cpu_set_t& cpus,
                     const Progress& progress) const;
 
  private:
@@ -94,7 +95,8 @@ class WeightPlan {
   };
   struct Job;
 
-  std::vector<Job> MakeJobs() const;
+  std::vector<Job> MakeJobs(bool matrices) const;
+  void FillMatricesRandomly(Device& device) const;
   absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
                       std::vector<float>* scratch) const;
 
