@@ -24,6 +24,7 @@
 #include "tools/bench/machine_probe.h"
 
 ABSL_FLAG(std::string, model, "", "Hugging Face directory or GGUF file");
+ABSL_FLAG(std::string, load_format, "auto", "auto or dummy: random weights, config.json is enough");
 ABSL_FLAG(int, threads, 2, "threads of the device (and of the peer)");
 ABSL_FLAG(std::string, dtype, "bfloat16", "bfloat16, float16 or float32");
 ABSL_FLAG(std::vector<std::string>, batches, std::vector<std::string>({"1", "4", "6", "8", "16", "32"}),
@@ -181,6 +182,7 @@ absl::Status Main() {
     return absl::InvalidArgumentError("--peer needs --peer_model");
   }
   ASSIGN_OR_RETURN(options.dtype, ParseDtype(absl::GetFlag(FLAGS_dtype)));
+  if (absl::GetFlag(FLAGS_load_format) == "dummy") options.load_format = LoadFormat::kDummy;
   ASSIGN_OR_RETURN(const std::vector<Workload> loads, Workloads());
   options.threads = absl::GetFlag(FLAGS_threads);
   options.max_batch = 1;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
+#include <utility>
 
+#include "allocator/cuda_vmm_driver.h"
+#include "allocator/host_vmm_driver.h"
 #include "proto/status_macros.h"
 
 namespace somnus {
@@ -21,20 +24,17 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
   const auto start = std::chrono::steady_clock::now();
   auto loop = std::make_unique<DecodeLoop>();
   loop->options_ = options;
-  ASSIGN_OR_RETURN(loop->checkpoint_, Checkpoint::Open(options.model));
-  loop->driver_ = MakeHostVmmDriver();
+  ASSIGN_OR_RETURN(loop->checkpoint_, Checkpoint::Open(options.model, options.load_format));
+  RETURN_IF_ERROR(loop->OpenDevice());
   loop->allocator_ = SleepableAllocator::Create(loop->driver_.get());
   loop->communicator_ = MakeSingleCommunicator();
-  CpuDeviceOptions device;
-  device.num_threads = options.threads;
-  device.first_cpu = 0;
-  ASSIGN_OR_RETURN(loop->device_, Device::CreateCpu(device));
   ModelRunnerOptions runner;
   runner.dtype = options.dtype;
   runner.max_num_seqs = options.max_batch;
   runner.max_num_batched_tokens = options.max_step_tokens;
   runner.max_model_len = options.max_len;
   runner.block_size = kBlockSize;
+  runner.enforce_eager = options.enforce_eager;
   ASSIGN_OR_RETURN(loop->runner_,
                    ModelRunner::Load(*loop->checkpoint_, runner, loop->device_.get(),
                                      loop->communicator_.get(), loop->allocator_.get(), nullptr));
@@ -43,6 +43,20 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
   loop->weights_bytes_ = loop->allocator_->ResidentBytes()["weights"];
   loop->load_seconds_ = SecondsSince(start);
   return loop;
+}
+
+absl::Status DecodeLoop::OpenDevice() {
+  if (options_.device == DeviceKind::kCuda) {
+    ASSIGN_OR_RETURN(driver_, MakeCudaVmmDriver(options_.device_index));
+    ASSIGN_OR_RETURN(device_, Device::CreateCuda(options_.device_index));
+    return absl::OkStatus();
+  }
+  driver_ = MakeHostVmmDriver();
+  CpuDeviceOptions device;
+  device.num_threads = options_.threads;
+  device.first_cpu = 0;
+  ASSIGN_OR_RETURN(device_, Device::CreateCpu(device));
+  return absl::OkStatus();
 }
 
 absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
@@ -86,6 +100,23 @@ absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
   return absl::OkStatus();
 }
 
+// As the worker does it: a step is launched before the reply of the one before is read.
+absl::Status DecodeLoop::Decode(int32_t batch, int32_t new_tokens) {
+  v1::StepRequest request;
+  for (int32_t slot = 0; slot < batch; ++slot) {
+    request.add_sequences()->set_slot(slot);
+    request.mutable_sequences(slot)->set_num_tokens(1);
+  }
+  std::unique_ptr<PendingStep> last;
+  for (int32_t step = 0; step < new_tokens; ++step) {
+    request.set_step_id(++step_id_);
+    ASSIGN_OR_RETURN(std::unique_ptr<PendingStep> next, runner_->Launch(request));
+    if (last != nullptr) RETURN_IF_ERROR(last->Wait().status());
+    last = std::move(next);
+  }
+  return last == nullptr ? absl::OkStatus() : last->Wait().status();
+}
+
 absl::StatusOr<LoopSample> DecodeLoop::Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens) {
   if (batch < 1 || batch > options_.max_batch || prompt_tokens < 1 ||
       prompt_tokens + new_tokens > options_.max_len) {
@@ -98,15 +129,7 @@ absl::StatusOr<LoopSample> DecodeLoop::Run(int32_t batch, int32_t prompt_tokens,
   sample.prompt_tokens = static_cast<int64_t>(batch) * prompt_tokens;
 
   start = std::chrono::steady_clock::now();
-  v1::StepRequest request;
-  for (int32_t slot = 0; slot < batch; ++slot) {
-    request.add_sequences()->set_slot(slot);
-    request.mutable_sequences(slot)->set_num_tokens(1);
-  }
-  for (int32_t step = 0; step < new_tokens; ++step) {
-    request.set_step_id(++step_id_);
-    RETURN_IF_ERROR(runner_->Execute(request).status());
-  }
+  RETURN_IF_ERROR(Decode(batch, new_tokens));
   sample.decode_seconds = SecondsSince(start);
   sample.decode_steps = new_tokens;
   sample.new_tokens = static_cast<int64_t>(batch) * new_tokens;

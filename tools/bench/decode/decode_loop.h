@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/host_vmm_driver.h"
 #include "allocator/sleepable_allocator.h"
+#include "allocator/vmm_driver.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
 #include "worker/comm/communicator.h"
@@ -20,6 +20,10 @@ namespace somnus {
 
 struct DecodeLoopOptions {
   std::string model;
+  LoadFormat load_format = LoadFormat::kAuto;
+  DeviceKind device = DeviceKind::kCpu;
+  int device_index = 0;
+  bool enforce_eager = false;
   DataType dtype = DataType::kBF16;
   int threads = 2;
   int32_t max_batch = 32;
@@ -42,11 +46,19 @@ class DecodeLoop {
   absl::StatusOr<LoopSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
 
   int64_t weights_bytes() const { return weights_bytes_; }
+  const ModelConfig& config() const { return checkpoint_->config(); }
+  SleepableAllocator& allocator() { return *allocator_; }
+  VmmDriver& driver() { return *driver_; }
+  Device& compute_device() { return *device_; }
+  // After a level-1 sleep and wake-up through allocator().
+  absl::Status ResetAfterWake() { return runner_->ResetAfterWake(); }
   double load_seconds() const { return load_seconds_; }
   std::string device() const { return device_->Describe(); }
 
  private:
+  absl::Status OpenDevice();
   absl::Status Prefill(int32_t batch, int32_t prompt_tokens);
+  absl::Status Decode(int32_t batch, int32_t new_tokens);
 
   DecodeLoopOptions options_;
   std::unique_ptr<Checkpoint> checkpoint_;
