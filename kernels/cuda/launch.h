@@ -1,5 +1,6 @@
 #pragma once
-// How kernels are started, and how they see their shared memory: the same text under nvcc and in the emulator.
+// How kernels are started, and how they see their shared memory: the same text under nvcc and in the
+// emulator.
 
 #include <cstdint>
 #include <tuple>
@@ -17,16 +18,17 @@ struct LaunchConfig {
   int64_t shared_bytes = 0;  // dynamic; more than 48 KiB is opted in on the first launch
   // All blocks run at the same time (they may wait for each other); refused where the chip cannot hold them.
   bool cooperative = false;
-  // Programmatic dependent launch: may start while the kernel before still runs, from its GridDependencyLaunch on,
-  // and must call GridDependencyWait before it touches what that one writes. Nothing in the emulator.
+  // Programmatic dependent launch: may start while the kernel before still runs, from its
+  // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes.
   bool overlaps_previous = false;
 };
 
 // Queues the kernel on `stream` with pointers to its arguments. Checks nothing.
 cudaError_t LaunchOnStream(const LaunchConfig& config, cudaStream_t stream, const void* kernel, void** args);
 
-// Queues kernel<<<grid, block, shared_bytes, stream>>>(args...); arguments are converted to the kernel's parameters, which
-// are passed by value. Errors go to device.Record. A grid without blocks is no work, and no error.
+// Queues kernel<<<grid, block, shared_bytes, stream>>>(args...); arguments are converted to the kernel's
+// parameters, which are passed by value. Errors go to device.Record. A grid without blocks is no work, and no
+// error.
 template <typename... Params, typename... Args>
 void Launch(CudaDevice& device, cudaStream_t stream, const LaunchConfig& config, void (*kernel)(Params...),
             Args&&... args) {
@@ -41,6 +43,7 @@ void Launch(CudaDevice& device, cudaStream_t stream, const LaunchConfig& config,
                                             .block = config.block,
                                             .shared_bytes = config.shared_bytes,
                                             .cooperative = config.cooperative,
+                                            .overlaps_previous = config.overlaps_previous,
                                             .function = function,
                                             .body = [kernel, params] { std::apply(kernel, params); }},
                                            stream);
@@ -61,8 +64,9 @@ void Launch(CudaDevice& device, const LaunchConfig& config, void (*kernel)(Param
   Launch(device, device.stream(), config, kernel, std::forward<Args>(args)...);
 }
 
-// All shared memory of a kernel is one struct in dynamic shared memory (no static __shared__): the launch gives its size,
-// and the emulator poisons it and watches its bounds. Aligned to 128. What the launch gave beyond sizeof(T) follows it.
+// All shared memory of a kernel is one struct in dynamic shared memory (no static __shared__): the launch
+// gives its size, and the emulator poisons it and watches its bounds. Aligned to 128. What the launch gave
+// beyond sizeof(T) follows it.
 template <typename T>
 __device__ __forceinline__ T& SharedStorage() {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 128);

@@ -152,19 +152,21 @@ void Diverge() {
 }
 
 TEST(BarriersDeathTest, DivergentSyncThreads) {
-  EXPECT_DEATH(RunKernel(1, 64, 0, &Diverge),
-               "kernel TestKernel<<<.*, thread .*divergent __syncthreads: thread \\(.*\\) of the block waits at "
-               ".*emulator_test.cc:[0-9]+, this one at .*emulator_test.cc");
+  EXPECT_DEATH(
+      RunKernel(1, 64, 0, &Diverge),
+      "kernel TestKernel<<<.*, thread .*divergent __syncthreads: thread \\(.*\\) of the block waits at "
+      ".*emulator_test.cc:[0-9]+, this one at .*emulator_test.cc");
 }
 
 TEST(BarriersDeathTest, DeadlockNamesWhoWaitsForWhat) {
-  EXPECT_DEATH(RunKernel(2, 64, 0,
-                         [] {
-                           if (threadIdx.x < 32) NamedBarrierSync(3, 64);
-                           if (threadIdx.x >= 32) __syncthreads();
-                         }),
-               "deadlock, no thread can go on\n.*32 threads wait for NamedBarrierSync at .*emulator_test.cc.*\n"
-               ".*32 threads wait for __syncthreads at");
+  EXPECT_DEATH(
+      RunKernel(2, 64, 0,
+                [] {
+                  if (threadIdx.x < 32) NamedBarrierSync(3, 64);
+                  if (threadIdx.x >= 32) __syncthreads();
+                }),
+      "deadlock, no thread can go on\n.*32 threads wait for NamedBarrierSync at .*emulator_test.cc.*\n"
+      ".*32 threads wait for __syncthreads at");
 }
 
 TEST(BarriersDeathTest, BadNamedBarriers) {
@@ -432,6 +434,52 @@ TEST(Grids, OfTwoStreamsOfOneHostThreadRunAtTheSameTime) {
   for (cudaStream_t stream : streams) ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(turn, 40u);
   for (cudaStream_t stream : streams) ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+// out = in + 1, twice; the second kernel may start early.
+int Overlap(uint64_t seed, bool lets_start, bool waits) {
+  const WithOptions options = WithSeed(seed);
+  std::vector<int> first(256, -100), second(256, -100);
+  cudaStream_t stream;
+  EXPECT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  EXPECT_EQ(Queue(
+                8, 32, 0,
+                [&first, lets_start] {
+                  if (lets_start) GridDependencyLaunch();
+                  __syncthreads();
+                  first[blockIdx.x * 32 + threadIdx.x] = 1;
+                },
+                stream),
+            cudaSuccess);
+  for (int i = 0; i < 2; ++i) {
+    std::vector<int>&from = i == 0 ? first : second, &to = i == 0 ? second : first;
+    EXPECT_EQ(Queue(
+                  8, 32, 0,
+                  [&from, &to, waits] {
+                    GridDependencyLaunch();
+                    if (waits) GridDependencyWait();
+                    __syncthreads();
+                    to[255 - blockIdx.x * 32 - threadIdx.x] = from[blockIdx.x * 32 + threadIdx.x] + 1;
+                  },
+                  stream, false, true),
+              cudaSuccess);
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  int wrong = 0;
+  for (const int x : first) wrong += x != 3;
+  return wrong;
+}
+
+TEST(Grids, DependentLaunchesNeedTheirWait) {
+  int seeds_with_errors = 0, without_trigger = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    EXPECT_EQ(Overlap(seed, true, true), 0) << seed;
+    EXPECT_EQ(Overlap(seed, false, true), 0) << seed;
+    seeds_with_errors += Overlap(seed, true, false) > 0;
+    without_trigger += Overlap(seed, false, false) > 0;
+  }
+  EXPECT_GT(seeds_with_errors, kSeeds / 2);
+  EXPECT_GT(without_trigger, 0);  // between the second and the third, which does trigger
 }
 
 }  // namespace

@@ -52,6 +52,11 @@ void Yield(bool spinning);
 // Notes that memory changed which others may spin on.
 void NoteProgress();
 
+// Programmatic dependent launch: waits until the kernel before has ended; lets the one behind start once
+// every block has said so or ended.
+void AwaitPrevious(const Site& site);
+void LetNextStart();
+
 // cp.async: the bytes at dst are poisoned now and copied when a wait covers their group. `bytes` of `src` are
 // read (0 to 16), the rest of the 16 is zeros.
 void CopyAsync16(void* dst, const void* src, int bytes, const Site& site);

@@ -118,7 +118,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= options.num_devices) return Return(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated H100 (CPU)");
-  std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "emulated %d", device);
+  properties->uuid.bytes[0] = static_cast<char>(1 + device);
   properties->totalGlobalMem = static_cast<size_t>(options.device_bytes);
   properties->sharedMemPerBlock = 48 << 10;
   properties->sharedMemPerBlockOptin = 227 << 10;

@@ -103,6 +103,7 @@ Thread* Block::Pick() {
   if (runnable.empty()) {
     ++idle_rounds;
     MakeRunnable(yielded);
+    if (grid->previous_ended()) MakeRunnable(awaiting_previous);
     if (runnable.empty()) return nullptr;
   }
   // Mostly the newest first, so that warps run apart; sometimes any.
@@ -120,6 +121,7 @@ void Block::Run(int quanta) {
   blockIdx = index;
   for (int i = 0; i < quanta && alive > 0; ++i) {
     Thread* const thread = Pick();
+    if (thread == nullptr && AwaitsPrevious()) return;
     if (thread == nullptr) Deadlock();
     threadIdx = thread->index;
     current_thread = thread;
@@ -128,6 +130,10 @@ void Block::Run(int quanta) {
     current_thread = nullptr;
     if (i > 0 && runnable.empty() && idle_rounds >= kIdleRounds) break;
   }
+}
+
+bool Block::AwaitsPrevious() const {
+  return runnable.empty() && yielded.empty() && !awaiting_previous.empty() && !grid->previous_ended();
 }
 
 void Block::Exit(Thread* thread) {
@@ -167,8 +173,10 @@ void Block::Deadlock() {
 
 // ---- Grid
 
-Grid::Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed)
+Grid::Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed,
+           std::shared_ptr<const bool> previous_ended)
     : launch_(std::move(launch)),
+      previous_ended_(std::move(previous_ended)),
       random_(seed),
       num_blocks_(int64_t{launch_->grid.x} * launch_->grid.y * launch_->grid.z) {
   const dim3& block = launch_->block;
@@ -197,11 +205,12 @@ Grid::Slice Grid::Run() {
   while (resident_.size() < window_ && Admit()) {
   }
   if (resident_.empty()) return Slice::kDone;
-  bool stuck = true;
+  bool stuck = true, awaits_previous = false;
   for (size_t i = 0; i < resident_.size();) {
     Block& block = *resident_[i];
-    block.Run(static_cast<int>(1 + random_.Below(2 * block.threads.size())));
-    stuck = stuck && !block.done() && block.idle_rounds >= kIdleRounds;
+    block.Run(static_cast<int>(1 + random_.Below(block.threads.size())));
+    awaits_previous = awaits_previous || block.AwaitsPrevious();
+    stuck = stuck && !block.done() && (block.idle_rounds >= kIdleRounds || block.AwaitsPrevious());
     if (block.done()) {
       std::swap(resident_[i], resident_.back());
       resident_.pop_back();
@@ -209,12 +218,22 @@ Grid::Slice Grid::Run() {
       ++i;
     }
   }
-  if (resident_.empty() && started_ == num_blocks_) return Slice::kDone;
+  if (resident_.empty() && started_ == num_blocks_) {
+    *ended_ = true;
+    return Slice::kDone;
+  }
   if (stuck) {
-    if (!Admit()) return Slice::kStuck;
+    // More blocks would only wait as well.
+    if (awaits_previous || !Admit()) return Slice::kStuck;
     window_ = std::max(window_, resident_.size());
   }
   return Slice::kRan;
+}
+
+bool Grid::LetsNextStart() const {
+  if (started_ != num_blocks_) return false;
+  return std::all_of(resident_.begin(), resident_.end(),
+                     [](const auto& block) { return block->lets_next_start; });
 }
 
 std::string Grid::Describe() const {

@@ -87,6 +87,8 @@ struct Block {
   void CheckBarrier0();
   void Release(Barrier* barrier);
   bool done() const { return alive == 0; }
+  // Nothing to do before the kernel in front ends.
+  bool AwaitsPrevious() const;
   Thread* lane(int warp, int lane) { return threads[warp * 32 + lane].get(); }
 
   Grid* const grid;
@@ -97,7 +99,9 @@ struct Block {
   std::vector<Warp> warps;
   Barrier barriers[16];
   std::vector<Thread*> runnable;
-  std::vector<Thread*> yielded;  // gave way; run again when no other can
+  std::vector<Thread*> yielded;            // gave way; run again when no other can
+  std::vector<Thread*> awaiting_previous;  // in GridDependencyWait
+  bool lets_next_start = false;
   int alive = 0;
   int idle_rounds = 0;     // times that all threads gave way while spinning, since the last progress
   char* shared = nullptr;  // exactly the launch's bytes, aligned to 128
@@ -111,13 +115,20 @@ class Grid {
  public:
   enum class Slice { kRan, kStuck, kDone };
 
-  Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed);
+  // `previous_ended`: of the kernel in front of it that may still run; nullptr when none does.
+  Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed,
+       std::shared_ptr<const bool> previous_ended = nullptr);
   ~Grid();
 
   // Runs its blocks for a while. kStuck: every thread that can run only spins, and no further block fits on
   // the chip.
   Slice Run();
   const KernelLaunch& launch() const { return *launch_; }
+  // Set when its last thread has ended.
+  std::shared_ptr<const bool> ended() const { return ended_; }
+  bool previous_ended() const { return previous_ended_ == nullptr || *previous_ended_; }
+  // Every block has called GridDependencyLaunch or ended.
+  bool LetsNextStart() const;
   // "kernel NAME<<<(2, 1, 1), (128, 1, 1)>>>"
   std::string Describe() const;
   // Where the threads of a block (nullptr: of all that run) are, for a message: a line each for up to 8 kinds
@@ -128,6 +139,8 @@ class Grid {
   bool Admit();
 
   const std::shared_ptr<const KernelLaunch> launch_;
+  const std::shared_ptr<const bool> previous_ended_;
+  const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
   Random random_;
   const int64_t num_blocks_;
   int64_t started_ = 0;

@@ -321,9 +321,8 @@ inline uint64_t GlobalTimer() {
                                std::chrono::nanoseconds(1));
 }
 
-// Kernels of a stream run one after the other here, so nothing is left to wait for.
-inline void GridDependencyWait() {}
-inline void GridDependencyLaunch() {}
+inline void GridDependencyWait(const Site& site = Site::current()) { emulator::AwaitPrevious(site); }
+inline void GridDependencyLaunch() { emulator::LetNextStart(); }
 
 inline int PopCount(uint32_t x) { return __builtin_popcount(x); }
 inline int CountLeadingZeros(uint32_t x) { return x == 0 ? 32 : __builtin_clz(x); }

@@ -17,6 +17,8 @@
 // first.
 // - Launches that an H100 refuses are refused. Errors of a queued op are fatal here: the emulator aborts
 //   with a message.
+// - A kernel with programmatic dependent launch starts as early as it may, mostly: a missing
+// GridDependencyWait shows.
 // - What has to run at the same time (kernels of several host threads or of several streams that spin on each
 // other)
 //   does: a kernel that only spins lets other streams' work start beside it.
@@ -195,6 +197,7 @@ struct KernelLaunch {
   dim3 block;
   int64_t shared_bytes = 0;
   bool cooperative = false;        // all blocks must fit on the chip at once
+  bool overlaps_previous = false;  // programmatic dependent launch
   const void* function = nullptr;  // names it in messages
   std::function<void()> body;
 };

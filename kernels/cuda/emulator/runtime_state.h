@@ -112,7 +112,10 @@ class Runtime {
 
   // Takes an op that could start now from any stream that no host thread is at. False when there is none.
   bool ClaimReady(std::shared_ptr<Stream>* stream, Op* op);
-  void Finish(Stream* stream);
+  // The next op of a stream whose kernel lets it start, if it is a kernel that may.
+  bool ClaimOverlapping(Stream* stream, Op* op);
+  // `more`: its host thread still runs an op of the stream.
+  void Finish(Stream* stream, bool more);
   // Runs a claimed op, and while it only spins, others; finishes each.
   void Execute(std::shared_ptr<Stream> stream, Op op);
 

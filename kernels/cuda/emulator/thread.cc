@@ -157,6 +157,19 @@ void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Sit
   thread.fiber.Suspend();
 }
 
+// ---- Programmatic dependent launch
+
+void LetNextStart() { Current("GridDependencyLaunch").block->lets_next_start = true; }
+
+void AwaitPrevious(const Site& site) {
+  Thread& thread = Current("GridDependencyWait");
+  if (thread.block->grid->previous_ended()) return;
+  thread.waits_for = "GridDependencyWait";
+  thread.site = site;
+  thread.block->awaiting_previous.push_back(&thread);
+  thread.fiber.Suspend();
+}
+
 // ---- cp.async
 
 void CopyAsync16(void* dst, const void* src, int bytes, const Site& site) {
