@@ -168,6 +168,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(GemvArgs args) 
     }
     waited = true;
   }
+  if (!waited) GridDependencyWait();
   GridDependencyLaunch();
   StoreSums<Out, kTiles, kHalves>(args, sums);
 }
@@ -182,7 +183,6 @@ __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) 
   if (column >= args.n) return;
   const float* w = static_cast<const float*>(args.w) + static_cast<int64_t>(column) * args.k;
   const float* x = static_cast<const float*>(args.x);
-  GridDependencyWait();
   float sums[kRows] = {};
   for (int k = lane * 4; k < args.k; k += kUnroll * 128) {
     Vec<float, 4> w_part[kUnroll];
