@@ -67,8 +67,9 @@ class PeerGroup final : public PeerCollectives {
   }
 
   absl::Status Allocate() {
-    const size_t bytes = sizeof(PeerMemory) + 2 * static_cast<size_t>(view_.buffer_bytes);
-    RETURN_IF_ERROR(CudaStatus(cudaMalloc(&memory_, bytes), "memory for peers"));
+    // Whole pages of the device: what is exported shares none with other allocations.
+    const int64_t bytes = RoundUpTo(sizeof(PeerMemory) + 2 * view_.buffer_bytes, 2 << 20);
+    RETURN_IF_ERROR(CudaStatus(cudaMalloc(&memory_, static_cast<size_t>(bytes)), "memory for peers"));
     RETURN_IF_ERROR(CudaStatus(cudaMemset(memory_, 0, sizeof(PeerMemory)), "clearing memory for peers"));
     RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&stop_, 128, cudaHostAllocMapped | cudaHostAllocPortable),
                                "the word that stops"));

@@ -47,6 +47,9 @@ uint64_t ProcessStartTime(int64_t pid) {
 
 ProcessWatch::ProcessWatch(int64_t pid, uint64_t start_time) : pid_(pid), start_time_(start_time) {
   pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
+  // The pid may have gone to another process before it was opened; afterwards the descriptor stays with its
+  // own.
+  if (pidfd_ >= 0 && !Listed()) gone_ = true;
 }
 
 ProcessWatch::~ProcessWatch() {
@@ -54,11 +57,13 @@ ProcessWatch::~ProcessWatch() {
 }
 
 bool ProcessWatch::Alive() const {
-  if (pidfd_ >= 0) {
-    pollfd poll_fd = {pidfd_, POLLIN, 0};
-    if (poll(&poll_fd, 1, 0) > 0) return false;
-    // The pidfd itself may have been opened after the pid went to another process.
-  }
+  if (gone_) return false;
+  if (pidfd_ < 0) return Listed();
+  pollfd poll_fd = {pidfd_, POLLIN, 0};
+  return poll(&poll_fd, 1, 0) <= 0;
+}
+
+bool ProcessWatch::Listed() const {
   char state;
   uint64_t start_time;
   if (!ReadStat(pid_, &state, &start_time)) return false;

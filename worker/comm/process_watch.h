@@ -18,14 +18,17 @@ class ProcessWatch {
   ProcessWatch(const ProcessWatch&) = delete;
   ProcessWatch& operator=(const ProcessWatch&) = delete;
 
-  // False from the moment the process ends, also while it is a zombie.
+  // False from the moment the process ends, also while it is a zombie. One system call.
   bool Alive() const;
   int64_t pid() const { return pid_; }
 
  private:
+  bool Listed() const;
+
   const int64_t pid_;
   const uint64_t start_time_;
-  int pidfd_ = -1;  // -1: the kernel has none (before 5.3), /proc is read instead
+  bool gone_ = false;  // from the first
+  int pidfd_ = -1;     // -1: the kernel has none (before 5.3), /proc is read instead
 };
 
 }  // namespace somnus
