@@ -25,7 +25,7 @@ MakeRankDevice CpuRanks(int threads_per_rank) {
     options.num_threads = threads_per_rank;
     options.spin = false;
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::CreateCpu(options));
-    return RankDevice{MakeHostVmmDriver(), std::move(device)};
+    return RankDevice{MakeHostVmmDriver(), std::move(device), nullptr};
   };
 }
 
@@ -66,6 +66,8 @@ absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& gr
   r.allocator = SleepableAllocator::Create(r.driver.get());
   if (world_size == 1) {
     r.communicator = MakeSingleCommunicator();
+  } else if (device.join != nullptr) {
+    ASSIGN_OR_RETURN(r.communicator, device.join(group, rank, world_size, r.device.get()));
   } else {
     ShmCommunicatorOptions shm;
     shm.group_name = group;

@@ -26,6 +26,10 @@ v1::StepSampling GreedySampling();
 struct RankDevice {
   std::unique_ptr<VmmDriver> driver;
   std::unique_ptr<Device> device;
+  // How more than one rank meet; null: in shared memory.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::string& group, int rank,
+                                                              int world_size, Device* device)>
+      join;
 };
 using MakeRankDevice = std::function<absl::StatusOr<RankDevice>(int rank)>;
 MakeRankDevice CpuRanks(int threads_per_rank = 1);

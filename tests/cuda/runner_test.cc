@@ -1,13 +1,13 @@
-// The runner on an emulated GPU: what transformers computed, graphs or not, steps in flight or not, and what
+// The whole runner on a GPU: what transformers computed, graphs or not, steps in flight or not, and what
 // sleep leaves alone.
 #include <algorithm>
 
 #include "gtest/gtest.h"
-#include "tests/fakes/emulated_gpu.h"
+#include "tests/cuda/gpu_ranks.h"
 #include "tests/model/golden.h"
 #include "tests/runner/mini_engine.h"
 
-namespace somnus {
+namespace somnus::cuda_test {
 namespace {
 
 constexpr char kModel[] = "tests/data/tiny/llama-uneven";
@@ -17,11 +17,12 @@ struct GoldenParam {
   int world_size;
 };
 
-class EmulatedGolden : public testing::TestWithParam<GoldenParam> {};
+class GpuGolden : public testing::TestWithParam<GoldenParam> {};
 
-TEST_P(EmulatedGolden, SameAsTransformersInF32) {
+TEST_P(GpuGolden, SameAsTransformersInF32) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto result = RunGolden(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
-                                DataType::kF32, EmulatedRanks());
+                                DataType::kF32, GpuRanks());
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_LT(result->worst, 1e-3);
   EXPECT_EQ(result->mismatch, "");
@@ -33,7 +34,7 @@ std::string GoldenName(const testing::TestParamInfo<GoldenParam>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, EmulatedGolden,
+INSTANTIATE_TEST_SUITE_P(Tiny, GpuGolden,
                          testing::Values(GoldenParam{"llama-uneven", 1}, GoldenParam{"llama-uneven", 2},
                                          GoldenParam{"qwen3", 1}, GoldenParam{"opt", 1}),
                          GoldenName);
@@ -48,7 +49,7 @@ ModelRunnerOptions Options() {
 }
 
 std::unique_ptr<RankGroup> Load(const ModelRunnerOptions& options, uint64_t seed = 1) {
-  auto group = RankGroup::Load(kModel, 1, options, 64, EmulatedRanks(seed));
+  auto group = RankGroup::Load(kModel, 1, options, 64, GpuRanks(seed));
   EXPECT_TRUE(group.ok()) << group.status();
   return group.ok() ? *std::move(group) : nullptr;
 }
@@ -115,7 +116,8 @@ void ExpectCloseLogprobs(const std::vector<v1::StepLogprobs>& a, const std::vect
   }
 }
 
-TEST(EmulatedRunner, SameAsTheCpu) {
+TEST(GpuRunner, SameAsTheCpu) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   auto cpu = RankGroup::Load(kModel, 1, Options(), 64);
   ASSERT_TRUE(cpu.ok()) << cpu.status();
   const auto gpu = Load(Options());
@@ -128,7 +130,8 @@ TEST(EmulatedRunner, SameAsTheCpu) {
   }
 }
 
-TEST(EmulatedRunner, SameWithoutGraphs) {
+TEST(GpuRunner, SameWithoutGraphs) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   ModelRunnerOptions eager = Options();
   eager.enforce_eager = true;
   const auto with = Load(Options()), without = Load(eager);
@@ -136,7 +139,8 @@ TEST(EmulatedRunner, SameWithoutGraphs) {
   ExpectSameTokens(RunMixed(*with), RunMixed(*without));
 }
 
-TEST(EmulatedRunner, SameInAnyOrderOfThreads) {
+TEST(GpuRunner, SameInAnyOrderOfThreads) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto first = Load(Options());
   ASSERT_NE(first, nullptr);
   const std::vector<MiniResult> expected = RunMixed(*first);
@@ -148,7 +152,8 @@ TEST(EmulatedRunner, SameInAnyOrderOfThreads) {
 }
 
 // Graphs and addresses outlive the memory under them.
-TEST(EmulatedRunner, SameAfterSleep) {
+TEST(GpuRunner, SameAfterSleep) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto group = Load(Options());
   ASSERT_NE(group, nullptr);
   const std::vector<MiniResult> before = RunMixed(*group);
@@ -197,7 +202,8 @@ std::vector<int32_t> RunAhead(ModelRunner& runner, const MiniRequest& request) {
   return tokens;
 }
 
-TEST(EmulatedRunner, SameWithStepsInFlight) {
+TEST(GpuRunner, SameWithStepsInFlight) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto group = Load(Options());
   ASSERT_NE(group, nullptr);
   const std::vector<MiniRequest> requests = Mixed();
@@ -207,4 +213,4 @@ TEST(EmulatedRunner, SameWithStepsInFlight) {
 }
 
 }  // namespace
-}  // namespace somnus
+}  // namespace somnus::cuda_test
