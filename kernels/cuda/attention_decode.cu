@@ -12,6 +12,7 @@
 // (100-140 KiB under way per multiprocessor; HBM3's latency needs 40-64), with a softmax of its own; the four
 // meet at the end of a piece. The queries of the heads are the 16 rows of m16n8k16, in registers.
 
+#include "kernels/cuda/attention_scratch.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/attention_work.h"
 #include "kernels/cuda/launch.h"
@@ -27,35 +28,6 @@ struct alignas(16) DecodeShared {
   float sum[kDecodeWarps][kDecodeRows];
   int num_head_tiles;
   // Then HeadTiles, then queries (kQueryBytes), then the rings.
-};
-
-// Left by block b for the second kernel: whether a context's parts begin in block b - 1 and go on in b, in
-// how many blocks altogether (0: nothing to do), and whose they are.
-struct DecodeRecord {
-  int32_t parts;
-  int32_t row;                 // of q and out
-  int32_t heads[kDecodeRows];  // -1: none
-};
-static_assert(sizeof(DecodeRecord) <= DecodeScratch::kRecordBytes);
-
-// Slot 0 of a block is of a piece that begins within a context, slot 1 of one that only ends within.
-struct Scratch {
-  char* memory;
-  int dims;
-  int64_t slots_offset, slot_bytes;
-
-  Scratch(char* memory, const DecodeScratch& layout)
-      : memory(memory),
-        dims(static_cast<int>(layout.dims)),
-        slots_offset(layout.slots_offset()),
-        slot_bytes(layout.slot_bytes()) {}
-  __device__ DecodeRecord& Record(int64_t block) const {
-    return *reinterpret_cast<DecodeRecord*>(memory + block * DecodeScratch::kRecordBytes);
-  }
-  // [kDecodeRows][dims] sums, then [kDecodeRows] maxima, then [kDecodeRows] sums of weights.
-  __device__ float* Slot(int64_t block, int slot) const {
-    return reinterpret_cast<float*>(memory + slots_offset + (block * 2 + slot) * slot_bytes);
-  }
 };
 
 // Tiles [tile_begin, tile_end) of a context, for the heads of one tile of heads.
@@ -246,8 +218,9 @@ struct Shares {
 };
 
 // For the first piece of block b, which begins `within` a context that is units [begin, end).
-__device__ inline void LeaveRecord(const AttentionParams& p, const Scratch& scratch, const Shares& shares,
-                                   const Piece& piece, const HeadTiles& heads, int64_t begin, int64_t end) {
+__device__ inline void LeaveRecord(const AttentionParams& p, const PartsScratch& scratch,
+                                   const Shares& shares, const Piece& piece, const HeadTiles& heads,
+                                   int64_t begin, int64_t end) {
   const int64_t block = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
   DecodeRecord& record = scratch.Record(block);
@@ -263,7 +236,7 @@ __device__ inline void LeaveRecord(const AttentionParams& p, const Scratch& scra
 
 template <typename T, typename E, int kDims>
 __global__ void __launch_bounds__(kThreads, kDims > 128 ? 1 : 3)
-    DecodeKernel(AttentionParams p, Scratch scratch, int64_t ring_bytes) {
+    DecodeKernel(AttentionParams p, PartsScratch scratch, int64_t ring_bytes) {
   GridDependencyLaunch();
   GridDependencyWait();
   DecodeShared& shared = SharedStorage<DecodeShared>();
@@ -314,45 +287,6 @@ __global__ void __launch_bounds__(kThreads, kDims > 128 ? 1 : 3)
   }
 }
 
-// Adds up a context's parts in its order: a warp a row. Reads num_blocks records, and parts * (dims + 2) * 4
-// bytes a row from L2; many small blocks, since most end at once.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) CombineKernel(AttentionParams p, Scratch scratch) {
-  GridDependencyLaunch();
-  GridDependencyWait();
-  const int64_t block = blockIdx.x;
-  const DecodeRecord& record = scratch.Record(block);
-  const int row = static_cast<int>(blockIdx.y) * kDecodeWarps + WarpId(), lane = LaneId();
-  const int parts = record.parts, dims = scratch.dims;
-  if (parts == 0) return;
-  const int head = record.heads[row];
-  if (head < 0) return;
-  const auto part = [&](int i) {
-    return i == 0 ? scratch.Slot(block - 1, 1) : scratch.Slot(block - 1 + i, 0);
-  };
-  float top = -INFINITY;
-  for (int i = lane; i < parts; i += 32) top = fmaxf(top, part(i)[kDecodeRows * dims + row]);
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) top = fmaxf(top, ShflXor(top, mask));
-  T* const out = static_cast<T*>(p.out) + record.row * p.out_stride + int64_t{head} * p.head_dim;
-  for (int d = 4 * lane; d < p.head_dim; d += 128) {
-    Vec<float, 4> total{};
-    float sum = 0;
-#pragma unroll 4
-    for (int i = 0; i < parts; ++i) {
-      const float* const slot = part(i);
-      const float weight = Exp2Approx(slot[kDecodeRows * dims + row] - top);
-      sum = fmaf(weight, slot[kDecodeRows * dims + kDecodeRows + row], sum);
-      const Vec<float, 4> x = LoadVec<float, 4>(slot + row * dims + d);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) total[j] = fmaf(weight, x[j], total[j]);
-    }
-    StoreVec(
-        reinterpret_cast<uint32_t*>(out + d),
-        Vec<uint32_t, 2>{Pack2<T>(total[0] / sum, total[1] / sum), Pack2<T>(total[2] / sum, total[3] / sum)});
-  }
-}
-
 }  // namespace
 
 bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
@@ -365,7 +299,7 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
   if (plan.stages == 0) return false;
   AttentionParams p = params;
   p.stages = plan.stages;
-  const Scratch at(scratch, plan.scratch);
+  const PartsScratch at(scratch, plan.scratch);
   const unsigned blocks = static_cast<unsigned>(plan.num_blocks);
   DispatchMma(shape, plan.dims, [&](auto act, auto element, auto dims) {
     using T = typename decltype(act)::type;
@@ -376,13 +310,8 @@ bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const Atte
             .shared_bytes = plan.shared_bytes,
             .overlaps_previous = true},
            DecodeKernel<T, E, decltype(dims)::value>, p, at, (plan.shared_bytes - header) / kDecodeWarps);
-    if (blocks == 1) return;  // Nothing was cut.
-    Launch(device,
-           {.grid = dim3(blocks, kDecodeRows / kDecodeWarps),
-            .block = dim3(kThreads),
-            .overlaps_previous = true},
-           CombineKernel<T>, p, at);
   });
+  if (blocks > 1) CombineParts(device, shape.act, p, at, blocks);  // One block cuts nothing.
   return true;
 }
 

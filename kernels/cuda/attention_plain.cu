@@ -5,9 +5,8 @@
 // The four warps of a block take every fourth run of 32 tokens. A lane scores one token, then the warp adds
 // the weighted values dim by dim; the warps' sums are added at the end.
 
-#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/attention_work.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
@@ -33,17 +32,6 @@ __device__ inline int SequenceOf(const AttentionParams& p, int row) {
       high = middle - 1;
   }
   return low;
-}
-
-__device__ inline float WarpMax(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, ShflXor(x, mask));
-  return x;
-}
-__device__ inline float WarpSum(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x += ShflXor(x, mask);
-  return x;
 }
 
 // Folds tokens [begin, begin + 32) below `limit` into a warp's sums.

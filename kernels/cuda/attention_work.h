@@ -9,6 +9,17 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 SOMNUS_HD uint32_t LanesBelow(int lane) { return (1u << lane) - 1; }
 
+__device__ inline float WarpMax(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, ShflXor(x, mask));
+  return x;
+}
+__device__ inline float WarpSum(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += ShflXor(x, mask);
+  return x;
+}
+
 // ---- Heads
 
 // Heads sorted by KV head, cut into tiles of at most kDecodeRows heads of one KV head. In shared memory.
