@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Runs on a GPU everything that tests run in the emulator, and prints a table: each GPU test, the kernel tests again under
+# compute-sanitizer, and, with a model, its greedy text on the GPU beside the CPU's.
+# Usage: gpu_check.sh [--model DIR_OR_GGUF] [--seconds PER_TEST] [--no-sanitizer]      builds, then runs
+#        gpu_check.sh --bundle DIR         only builds, and puts what a machine without the toolchain needs into DIR:
+#                                          binaries, their libraries (not CUDA's), test data, shapes, this script
+#        DIR/gpu_check.sh --binaries DIR   runs what was bundled (and --model ... as above)
+# The last line is "N passed, N failed"; the exit status is non-zero when one failed or none ran.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+bundle='' binaries='' model='' seconds=300 sanitizer=1
+while (($#)); do
+  case $1 in
+    --bundle) bundle=$2; shift ;; --binaries) binaries=$(cd "$2" && pwd) || exit 2; shift ;; --model) model=$2; shift ;;
+    --seconds) seconds=$2; shift ;; --no-sanitizer) sanitizer=0 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+  esac
+  shift
+done
+
+programs=(//worker:worker //coordinator:coordinator //tools:somnus //tools/bench:gpu_bench //tools/bench:decode_bench
+  //tools/bench:serving_bench)
+
+# Builds, and makes $1 a folder that runs elsewhere.
+make_bundle() {
+  local dir=$1 tests target path
+  # shellcheck source=env.sh
+  source "$here/env.sh"
+  cd "$SOMNUS_ROOT" || exit 1
+  # Manual targets are built only by name.
+  mapfile -t tests < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...)' 2>/dev/null)
+  ((${#tests[@]})) || die "no GPU tests were found"
+  run_bazel build --config=cuda "${tests[@]}" "${programs[@]}" || die "the build failed"
+  mkdir -p "$dir"/{tests,lib} && dir=$(cd "$dir" && pwd)
+  for target in "${tests[@]}" "${programs[@]}"; do
+    path=${target#//} path=${path/://}
+    mkdir -p "$dir/$(dirname "$path")"
+    # What is needed at run time, but the C library and CUDA's own.
+    ldd "bazel-bin/$path" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
+      grep -Ev '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublas[^/]*|libnccl)\.so' |
+      xargs -r cp -Lnt "$dir/lib"
+    install -m 755 "bazel-bin/$path" "$dir/$path"
+  done
+  find "$dir" -type f \( -name '*.so*' -o -perm -u+x \) -exec chmod u+w {} + -exec strip --strip-unneeded {} + 2>/dev/null
+  cp -r tests/data/tiny tests/data/variants --parents -t "$dir"
+  cp -r --parents tools/bench/shapes -t "$dir"
+  cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
+  (cd "$dir" && printf '%s\n' "${tests[@]}" | sed 's,//,,; s,:,/,' >gpu_tests.txt)
+  git rev-parse HEAD >"$dir/commit.txt"
+  du -sh "$dir" >&2
+}
+
+if [[ -n $bundle ]]; then
+  make_bundle "$bundle"
+  exit
+fi
+if [[ -z $binaries ]]; then
+  binaries=$(mktemp -d)
+  trap 'rm -rf "$binaries"' EXIT
+  (make_bundle "$binaries") || exit 1
+fi
+cd "$binaries" || exit 2
+cuda=${CUDA_HOME:-/usr/local/cuda}
+export LD_LIBRARY_PATH=$binaries/lib:$cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} TEST_TMPDIR=${TMPDIR:-/tmp}
+echo "commit $(cat commit.txt)"
+nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader || { echo "error: there is no GPU here" >&2; exit 1; }
+
+passed=0 failed=0
+logs=$(mktemp -d)
+# check NAME COMMAND...: runs it under the time limit, prints a row.
+check() {
+  local name=$1 log start code verdict
+  shift
+  log=$logs/${name//[\/ ]/_}.log
+  start=$(date +%s.%N)
+  timeout -k 10 "$seconds" "$@" >"$log" 2>&1 </dev/null
+  code=$?
+  case $code in 0) verdict=ok passed=$((passed + 1)) ;; 124 | 137) verdict=TIMEOUT failed=$((failed + 1)) ;; *) verdict=FAIL failed=$((failed + 1)) ;; esac
+  # A test that skipped everything has shown nothing.
+  if [[ $verdict == ok ]] && grep -q 'SKIPPED' "$log" && ! grep -q '\[       OK' "$log"; then
+    verdict=SKIPPED passed=$((passed - 1)) failed=$((failed + 1))
+  fi
+  printf '%-8s %8.1f s  %s\n' "$verdict" "$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }')" "$name"
+  [[ $verdict == ok ]] || { grep -E 'Failure|FAILED|error|Error|========= ' "$log" | head -15 | sed 's/^/    /'; }
+}
+
+while read -r test; do check "$test" "./$test"; done <gpu_tests.txt
+
+sanitize=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
+if ((sanitizer)) && [[ -x $sanitize ]]; then
+  # The whole-runner tests are too slow under it; their kernels are these.
+  while read -r test; do
+    for tool in memcheck racecheck synccheck; do
+      check "$tool $test" "$sanitize" --tool "$tool" --error-exitcode 9 "./$test"
+    done
+  done < <(grep -Ev 'runner|peer|communicator|cuda_device' gpu_tests.txt)
+fi
+
+# text DEVICE: greedy answers of the served model, one per line.
+text() {
+  local port=18611 prompt
+  ./tools/somnus serve "$model" --device="$1" --port $port --admin-port $((port + 1)) --grpc-port $((port + 2)) \
+    --dtype bfloat16 --served-model-name check >"$logs/serve.$1.log" 2>&1 &
+  local server=$!
+  for ((i = 0; i < 600; i++)); do
+    curl -sf -o /dev/null "http://127.0.0.1:$port/health" && break
+    kill -0 $server 2>/dev/null || { tail -3 "$logs/serve.$1.log" >&2; return 1; }
+    sleep 0.1
+  done
+  for prompt in 'The capital of France is' 'Once upon a time' 'def fibonacci(n):' 'Water boils at' '1, 1, 2, 3, 5, 8,'; do
+    curl -sf "http://127.0.0.1:$port/v1/completions" -H 'Content-Type: application/json' \
+      -d "{\"model\": \"check\", \"prompt\": \"$prompt\", \"max_tokens\": 64, \"temperature\": 0}" |
+      python3 -c 'import json, sys; print(repr(json.load(sys.stdin)["choices"][0]["text"]))' || break
+  done
+  kill -TERM $server && wait $server
+}
+if [[ -n $model ]]; then
+  text cpu >"$logs/cpu.txt" && text cuda >"$logs/cuda.txt"
+  # Where two logits tie within bf16 the texts may part: a person looks at the difference.
+  check "greedy text, GPU and CPU" diff "$logs/cpu.txt" "$logs/cuda.txt"
+  diff "$logs/cpu.txt" "$logs/cuda.txt" | cut -c1-300
+fi
+echo "logs in $logs"
+echo "$passed passed, $failed failed"
+((failed == 0 && passed > 0))
