@@ -113,8 +113,8 @@ class PeerGroup final : public PeerCollectives {
 
   void Disconnect() override {
     connected_ = false;
-    cudaSetDevice(
-        device_.index());  // mappings are the device's; whoever destroys may be a thread with another
+    // Mappings are the device's; whoever destroys may be a thread with another.
+    cudaSetDevice(device_.index());
     for (int r = 0; r < view_.world_size; ++r) {
       if (std::exchange(opened_[r], false)) cudaIpcCloseMemHandle(view_.memory[r]);
     }
