@@ -57,7 +57,8 @@ class Communicator {
   virtual absl::Status status() const { return absl::OkStatus(); }
 
   // Gives back what memory the group can do without while its ranks sleep; Resume comes before the next
-  // collective. All ranks call them alike, with nothing queued; each is idempotent, and may wait for the others.
+  // collective. All ranks call them alike, with nothing queued; each is idempotent, and may wait for the
+  // others.
   virtual absl::Status Suspend() { return absl::OkStatus(); }
   virtual absl::Status Resume() { return absl::OkStatus(); }
 };
