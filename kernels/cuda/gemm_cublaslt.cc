@@ -157,7 +157,7 @@ absl::StatusOr<CublasLtGemm::Choice> CublasLtGemm::Choose(const GemmKey& key, co
   if (shared == nullptr) {
     absl::StatusOr<std::unique_ptr<Descriptors>> descriptors = Describe(bucket);
     if (!descriptors.ok()) return descriptors.status();
-    absl::StatusOr<std::vector<Choice>> ideas = Ask(bucket, **descriptors, kMaxCandidates);
+    absl::StatusOr<std::vector<Choice>> ideas = Ask(bucket, **descriptors);
     if (!ideas.ok()) return ideas.status();
     shared = choices_.Put(bucket, ideas->empty() ? Choice{} : ideas->front());
   }
@@ -166,14 +166,13 @@ absl::StatusOr<CublasLtGemm::Choice> CublasLtGemm::Choose(const GemmKey& key, co
     const Choice fitting = Check(*shared, exact);
     if (fitting.found) return fitting;
   }
-  absl::StatusOr<std::vector<Choice>> ideas = Ask(key, exact, kMaxCandidates);
+  absl::StatusOr<std::vector<Choice>> ideas = Ask(key, exact);
   if (!ideas.ok()) return ideas.status();
   return ideas->empty() ? Choice{} : ideas->front();
 }
 
 absl::StatusOr<std::vector<CublasLtGemm::Choice>> CublasLtGemm::Ask(const GemmKey& key,
-                                                                    const Descriptors& descriptors,
-                                                                    int most) {
+                                                                    const Descriptors& descriptors) {
   cublasLtMatmulPreference_t preference = nullptr;
   absl::Status status =
       api_.ToStatus(api_.cublasLtMatmulPreferenceCreate_fn(&preference), "cuBLASLt's preferences");
@@ -195,7 +194,7 @@ absl::StatusOr<std::vector<CublasLtGemm::Choice>> CublasLtGemm::Ask(const GemmKe
   if (result == CUBLAS_STATUS_SUCCESS) {
     result = api_.cublasLtMatmulAlgoGetHeuristic_fn(handle_, descriptors.operation, descriptors.w,
                                                     descriptors.x, descriptors.y, descriptors.y, preference,
-                                                    std::min(most, kMaxCandidates), found, &count);
+                                                    kMaxCandidates, found, &count);
   }
   api_.cublasLtMatmulPreferenceDestroy_fn(preference);
   std::vector<Choice> ideas;
@@ -274,32 +273,21 @@ absl::Status CublasLtGemm::TuneOn(cudaStream_t stream, absl::Span<const GemmCall
   if (calls.empty()) return absl::InvalidArgumentError("no product to measure");
   GemmKey key = KeyOf(calls.front());
   for (const GemmCall& call : calls) {
-    if (!(KeyOf(call) == key))
+    if (!(KeyOf(call) == key)) {
       return absl::InvalidArgumentError("products of different shapes are measured together");
+    }
   }
   absl::StatusOr<std::unique_ptr<Descriptors>> descriptors = Describe(key);
   if (!descriptors.ok()) return descriptors.status();
-  absl::StatusOr<std::vector<Choice>> ideas = Ask(key, **descriptors, kMaxCandidates);
+  absl::StatusOr<std::vector<Choice>> ideas = Ask(key, **descriptors);
   if (!ideas.ok()) return ideas.status();
-  const auto run = [&](const Choice& idea) {
-    for (const GemmCall& call : calls) {
-      const absl::Status status = Multiply(stream, call, **descriptors, idea);
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  };
   Choice best;
   double best_ms = std::numeric_limits<double>::infinity();
   for (const Choice& idea : *ideas) {
-    if (!run(idea).ok()) continue;  // Loads the kernel; some that are offered cannot run.
-    double idea_ms = std::numeric_limits<double>::infinity();
-    for (int round = 0; round < kTuneRounds; ++round) {
-      const absl::StatusOr<double> ms = stopwatch_(stream, [&] { return run(idea); });
-      if (!ms.ok()) return ms.status();
-      idea_ms = std::min(idea_ms, *ms);
-    }
-    if (idea_ms < best_ms) {
-      best_ms = idea_ms;
+    const absl::StatusOr<double> ms = Measure(stream, calls, **descriptors, idea);
+    if (!ms.ok()) return ms.status();
+    if (*ms < best_ms) {
+      best_ms = *ms;
       best = idea;
     }
   }
@@ -307,6 +295,25 @@ absl::Status CublasLtGemm::TuneOn(cudaStream_t stream, absl::Span<const GemmCall
   choices_.Put(key, best);
   plans_.Clear();  // Some may hold what was chosen before.
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> CublasLtGemm::Measure(cudaStream_t stream, absl::Span<const GemmCall> calls,
+                                             Descriptors& descriptors, const Choice& choice) {
+  const auto run = [&] {
+    for (const GemmCall& call : calls) {
+      const absl::Status status = Multiply(stream, call, descriptors, choice);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  };
+  double best = std::numeric_limits<double>::infinity();
+  if (!run().ok()) return best;  // Loads the kernel; some that are offered cannot run.
+  for (int round = 0; round < kTuneRounds; ++round) {
+    const absl::StatusOr<double> ms = stopwatch_(stream, run);
+    if (!ms.ok()) return ms.status();
+    best = std::min(best, *ms);
+  }
+  return best;
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -56,13 +56,17 @@ class CublasLtGemm final : public Gemm {
 
   absl::StatusOr<Plan*> FindPlan(const GemmKey& key);
   absl::StatusOr<Choice> Choose(const GemmKey& key, const Descriptors& exact);
-  // The library's first `most` ideas, best first; empty when it has none.
-  absl::StatusOr<std::vector<Choice>> Ask(const GemmKey& key, const Descriptors& descriptors, int most);
+  // The library's first ideas that fit the workspace, best first; empty when it has none.
+  absl::StatusOr<std::vector<Choice>> Ask(const GemmKey& key, const Descriptors& descriptors);
   // The choice for these descriptors, `found` false when it does not fit them.
   Choice Check(const Choice& choice, const Descriptors& descriptors);
   absl::StatusOr<std::unique_ptr<Descriptors>> Describe(const GemmKey& key);
   absl::Status Multiply(cudaStream_t stream, const GemmCall& call, Descriptors& descriptors,
                         const Choice& choice);
+
+  // The least milliseconds that all calls take together; infinity when they cannot run this way.
+  absl::StatusOr<double> Measure(cudaStream_t stream, absl::Span<const GemmCall> calls,
+                                 Descriptors& descriptors, const Choice& choice);
 
   const CublasLtApi& api_;
   const Limits limits_;
