@@ -1,0 +1,63 @@
+// ArgMax against the CPU's: bit by bit, whatever the logits are.
+
+#include "tests/cuda/logits_test_util.h"
+
+namespace somnus {
+namespace {
+
+using namespace cuda_test;
+
+void ExpectEqualsTheCpu(int64_t n, Layout layout, uint64_t seed) {
+  std::vector<std::vector<float>> kinds = KindsOfLogits(n, 1);
+  kinds.push_back(kernel_test::RandomFloats(n, 9));
+  kinds.back()[n / 2] = kInf;
+  kinds.back()[n - 1] = kInf;
+  const int64_t rows = static_cast<int64_t>(kinds.size());
+  CudaBench bench(LogitLimits(rows, n), seed);
+  SOMNUS_SKIP_WITHOUT_GPU(bench.device);
+  LogitPair x(rows, n, layout);
+  for (int64_t r = 0; r < rows; ++r) x.Set(r, kinds[r]);
+  std::vector<ScoredToken> want(rows);
+  ArgMax(*Oracle(), x.host.view(), 1000, want.data());
+  DeviceBuffer best(rows * static_cast<int64_t>(sizeof(ScoredToken)));
+  ArgMax(*bench.device, x.device.view(), 1000, best.as<ScoredToken>());
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+  for (int64_t r = 0; r < rows; ++r) {
+    EXPECT_EQ(best.as<ScoredToken>()[r].id, want[r].id) << "row " << r << " of " << n;
+    EXPECT_EQ(best.as<ScoredToken>()[r].value, want[r].value) << "row " << r << " of " << n;
+  }
+}
+
+TEST(ArgMaxTest, EqualsTheCpu) {
+  for (const int64_t n : {1, 7, 128, 1000, 2047, 2048, 2049, 32000}) {
+    for (const Layout layout : kLayouts) ExpectEqualsTheCpu(n, layout, static_cast<uint64_t>(n));
+  }
+}
+
+TEST(ArgMaxTest, LargeVocabulary) { ExpectEqualsTheCpu(151936, {}, 1); }
+
+TEST(ArgMaxTest, NothingToChooseFrom) {
+  CudaBench bench(LogitLimits(3, 8));
+  SOMNUS_SKIP_WITHOUT_GPU(bench.device);
+  DeviceBuffer best(3 * static_cast<int64_t>(sizeof(ScoredToken)));
+  ArgMax(*bench.device, {.data = nullptr, .rows = 3, .cols = 0, .stride = 0}, 5, best.as<ScoredToken>());
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_EQ(best.as<ScoredToken>()[r].id, -1);
+    EXPECT_EQ(best.as<ScoredToken>()[r].value, -kInf);
+  }
+}
+
+TEST(ArgMaxTest, ATooSmallWorkspaceIsAnError) {
+  CudaBench bench(LogitLimits(1, 100));
+  SOMNUS_SKIP_WITHOUT_GPU(bench.device);
+  DeviceMatrix x(DataType::kF32, 4, 9000);
+  DeviceBuffer best(4 * static_cast<int64_t>(sizeof(ScoredToken)));
+  bench.device->SetWorkspace(bench.workspace->as<void>(), 64);
+  ArgMax(*bench.device, x.view(), 0, best.as<ScoredToken>());
+  EXPECT_EQ(bench.device->Synchronize().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(bench.device->Synchronize().ok());
+}
+
+}  // namespace
+}  // namespace somnus
