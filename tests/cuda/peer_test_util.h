@@ -23,6 +23,12 @@ namespace cuda = ::somnus::SOMNUS_CUDA_NAMESPACE;
 
 inline constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 
+#ifndef SOMNUS_CUDA_EMULATOR
+// A kernel that is loaded at its first launch may wait for the device, which waits for a rank whose thread
+// waits for the loader. Before the first call of CUDA.
+inline const int kLoadAtStart = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+#endif
+
 // What one rank has.
 struct Rank {
   std::unique_ptr<Device> device;
