@@ -28,10 +28,10 @@ struct SiluOp {
   int64_t out_stride;
 
   __device__ Row At(int64_t row) const { return {gate_up + row * stride, out + row * out_stride}; }
-  __device__ Loaded Load(const Row& row, int64_t col) const {
+  __device__ Loaded Load(const Row& row, int col) const {
     return {LoadWide<kWidth>(row.gate_up + col), LoadWide<kWidth>(row.gate_up + n + col)};
   }
-  __device__ void Store(const Row& row, int64_t col, const Loaded& x) const {
+  __device__ void Store(const Row& row, int col, const Loaded& x) const {
     float y[kWidth];
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
@@ -73,8 +73,8 @@ struct ActivateOp {
   int64_t out_stride;
 
   __device__ Row At(int64_t row) const { return {x + row * x_stride, out + row * out_stride}; }
-  __device__ Loaded Load(const Row& row, int64_t col) const { return LoadWide<kWidth>(row.x + col); }
-  __device__ void Store(const Row& row, int64_t col, const Loaded& loaded) const {
+  __device__ Loaded Load(const Row& row, int col) const { return LoadWide<kWidth>(row.x + col); }
+  __device__ void Store(const Row& row, int col, const Loaded& loaded) const {
     float y[kWidth];
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) y[j] = Activated<kActivation>(ToFloat(loaded[j]));

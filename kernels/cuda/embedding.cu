@@ -28,11 +28,11 @@ struct EmbeddingOp {
     const bool own = id >= vocab_begin && id < vocab_end;
     return {own ? table + (id - vocab_begin) * k : nullptr, out + row * out_stride};
   }
-  __device__ Loaded Load(const Row& row, int64_t col) const {
+  __device__ Loaded Load(const Row& row, int col) const {
     if (row.from != nullptr) return LoadWide<kWidth>(row.from + col);
     return Loaded{};
   }
-  __device__ void Store(const Row& row, int64_t col, const Loaded& x) const {
+  __device__ void Store(const Row& row, int col, const Loaded& x) const {
     float values[kWidth];
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) values[j] = row.from == nullptr ? 0.0f : ToFloat(x[j]);
@@ -61,10 +61,10 @@ struct PositionOp {
   __device__ Row At(int64_t row) const {
     return {table + (positions[row] + offset) * table_stride, out + row * out_stride};
   }
-  __device__ Loaded Load(const Row& row, int64_t col) const {
+  __device__ Loaded Load(const Row& row, int col) const {
     return {LoadWide<kWidth>(row.to + col), LoadWide<kWidth>(row.from + col)};
   }
-  __device__ void Store(const Row& row, int64_t col, Loaded x) const {
+  __device__ void Store(const Row& row, int col, Loaded x) const {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x.out[j] += x.add[j];
     StoreVec(row.to + col, x.out);
@@ -88,8 +88,8 @@ struct GatherOp {
   int64_t out_stride;
 
   __device__ Row At(int64_t row) const { return {x + rows[row] * x_stride, out + row * out_stride}; }
-  __device__ Loaded Load(const Row& row, int64_t col) const { return row.from[col]; }
-  __device__ void Store(const Row& row, int64_t col, const Loaded& value) const { row.to[col] = value; }
+  __device__ Loaded Load(const Row& row, int col) const { return row.from[col]; }
+  __device__ void Store(const Row& row, int col, const Loaded& value) const { row.to[col] = value; }
 };
 
 template <typename Word>

@@ -4,6 +4,8 @@
 // one token has nothing else to do), and at 512 threads 2-4 rows to a multiprocessor, 70-100 KB of loads in
 // flight.
 
+#include <type_traits>
+
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/rows.h"
 
@@ -159,24 +161,37 @@ void LaunchNorm(CudaDevice& device, int64_t rows, bool vectors, const NormParams
   }
 }
 
+// The types are those of an act and a sum, or either is f32: a stream that is normalized itself (OPT-350m).
+template <bool kLayerNorm, typename T, typename D>
+void AddNormAs(TypeTag<T>, TypeTag<D>, CudaDevice& device, const TensorView& residual,
+               const TensorView& delta, const float* weight, const float* bias, double eps,
+               const TensorView& out) {
+  if constexpr (std::is_same_v<T, D> || std::is_same_v<T, float> || std::is_same_v<D, float>) {
+    const bool vectors = TakesVectors(kVector, out.cols, {residual, out}) &&
+                         (delta.data == nullptr || TakesVectors(kVector, out.cols, {delta})) &&
+                         IsAlignedTo(weight, 16) && IsAlignedTo(bias, 16);
+    const NormParams<T, D> params{.residual = residual.row<float>(0),
+                                  .residual_stride = residual.stride,
+                                  .delta = delta.row<const D>(0),
+                                  .delta_stride = delta.data == nullptr ? 0 : delta.stride,
+                                  .weight = weight,
+                                  .bias = bias,
+                                  .out = out.row<T>(0),
+                                  .out_stride = out.stride,
+                                  .cols = static_cast<int>(out.cols),
+                                  .eps = static_cast<float>(eps)};
+    LaunchNorm<kLayerNorm>(device, out.rows, vectors, params);
+  }
+}
+
 template <bool kLayerNorm>
 void AddNorm(Device& device, const TensorView& residual, const TensorView& delta, const float* weight,
              const float* bias, double eps, const TensorView& out) {
   if (out.rows == 0 || out.cols == 0) return;
-  const bool vectors = TakesVectors(kVector, out.cols, {residual, out}) &&
-                       (delta.data == nullptr || TakesVectors(kVector, out.cols, {delta})) &&
-                       IsAlignedTo(weight, 16) && IsAlignedTo(bias, 16);
   DispatchAct(out.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const auto launch = [&](auto delta_tag) {
-      using D = typename decltype(delta_tag)::type;
-      LaunchNorm<kLayerNorm>(
-          AsCuda(device), out.rows, vectors,
-          NormParams<T, D>{residual.row<float>(0), residual.stride, delta.row<const D>(0),
-                           delta.data == nullptr ? 0 : delta.stride, weight, bias, out.row<T>(0), out.stride,
-                           static_cast<int>(out.cols), static_cast<float>(eps)});
-    };
-    delta.data == nullptr || delta.dtype == DataType::kF32 ? launch(TypeTag<float>{}) : launch(tag);
+    DispatchAct(delta.data == nullptr ? DataType::kF32 : delta.dtype, [&](auto delta_tag) {
+      AddNormAs<kLayerNorm>(tag, delta_tag, AsCuda(device), residual, delta, weight, bias, eps, out);
+    });
   });
 }
 
@@ -201,10 +216,10 @@ struct AddOp {
   __device__ Row At(int64_t row) const {
     return {residual + row * residual_stride, delta + row * delta_stride};
   }
-  __device__ Loaded Load(const Row& row, int64_t col) const {
+  __device__ Loaded Load(const Row& row, int col) const {
     return {LoadWide<kWidth>(row.residual + col), LoadWide<kWidth>(row.delta + col)};
   }
-  __device__ void Store(const Row& row, int64_t col, Loaded x) const {
+  __device__ void Store(const Row& row, int col, Loaded x) const {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x.residual[j] += ToFloat(x.delta[j]);
     StoreVec(row.residual + col, x.residual);

@@ -67,15 +67,17 @@ __device__ inline void JoinStream() {
 // An elementwise op is a struct of plain numbers with
 //   kWidth                                     elements of a vector
 //   Row At(int64_t row)                        what a row needs, once
-//   Loaded Load(const Row&, int64_t col)       reads a vector
-//   void Store(const Row&, int64_t col, const Loaded&)
-// Bound by memory, so each thread issues kUnroll loads before it uses the first.
+//   Loaded Load(const Row&, int col)           reads a vector
+//   void Store(const Row&, int col, const Loaded&)
+// Bound by memory, so each thread issues kUnroll loads before it uses the first. Columns are int: of 64-bit
+// ones nvcc 13.0 makes one store of the unrolled loop a store per word.
 template <int kUnroll, typename Op>
-__global__ void __launch_bounds__(256) ElementKernel(Op op, int64_t cols, unsigned pieces) {
+__global__ void __launch_bounds__(256) ElementKernel(Op op, int cols, unsigned pieces) {
   JoinStream();
   const auto row = op.At(blockIdx.x / pieces);
-  const int64_t step = int64_t{blockDim.x} * Op::kWidth;
-  const int64_t first = blockIdx.x % pieces * kUnroll * step + threadIdx.x * Op::kWidth;
+  const int step = static_cast<int>(blockDim.x) * Op::kWidth;
+  const int first =
+      static_cast<int>(blockIdx.x % pieces) * kUnroll * step + static_cast<int>(threadIdx.x) * Op::kWidth;
   typename Op::Loaded loaded[kUnroll];
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
@@ -97,8 +99,8 @@ inline LaunchConfig RowsConfig(int64_t blocks, int threads, int64_t shared_bytes
 template <int kUnroll, typename Op>
 void LaunchElements(CudaDevice& device, const Op& op, int64_t rows, int64_t cols) {
   const ElementPlan plan = PlanElements(rows, CeilDiv(cols, Op::kWidth), kUnroll, device.chip().num_sms);
-  Launch(device, RowsConfig(rows * plan.pieces, plan.threads), ElementKernel<kUnroll, Op>, op, cols,
-         static_cast<unsigned>(plan.pieces));
+  Launch(device, RowsConfig(rows * plan.pieces, plan.threads), ElementKernel<kUnroll, Op>, op,
+         static_cast<int>(cols), static_cast<unsigned>(plan.pieces));
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE
