@@ -13,17 +13,25 @@ struct ApiLimits {
   int32_t max_header_bytes = 64 << 10;          // 431 above
   int32_t max_header_fields = 128;              // 431 above
   int32_t max_json_depth = 64;                  // 400 above
-  int32_t max_connections = 2048;               // per listener; accepted and closed above
+  int32_t max_json_values = 1'000'000;          // 400 above
+  int32_t max_connections = 2048;               // per listener; above, the one idle for longest is closed
   int64_t max_buffered_body_bytes = 256 << 20;  // request bodies held by all connections together; 503 above
   int64_t max_stream_backlog_bytes = 4 << 20;   // unsent output of one response; the request is aborted above
   int32_t max_open_calls = 256;                 // of InferenceService.Generate; RESOURCE_EXHAUSTED above
   int32_t max_n = 128;                          // choices per prompt
   int32_t max_prompts = 1024;                   // prompts of one request
   int32_t max_sequences = 1024;                 // prompts times n
+  int64_t max_prompt_logprobs = 4 << 20;        // of all prompts and choices, alternatives counted
+  int32_t max_stop_strings = 4;                 // of one request, as OpenAI and vLLM
+  int32_t max_bad_words = 128;                  // of one request, both spellings counted
   absl::Duration header_timeout = absl::Seconds(10);  // from the first byte to the end of the headers
   absl::Duration body_timeout = absl::Seconds(60);    // from there to the end of the body
   absl::Duration idle_timeout = absl::Seconds(75);    // between two requests of a connection
   absl::Duration write_timeout = absl::Seconds(60);   // without the client taking a byte
+  // After a refusal what the client still sends is read and thrown away, so that it gets to read our answer:
+  absl::Duration linger_timeout = absl::Seconds(10);  // for so long,
+  absl::Duration linger_silence = absl::Seconds(2);   // until it has been silent for so long,
+  int64_t max_linger_bytes = 64 << 20;                // and up to so much
 };
 
 }  // namespace somnus

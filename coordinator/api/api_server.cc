@@ -121,7 +121,7 @@ class HttpServer : public ApiServer {
       }
       if (listener->connections >= state_.options.limits.max_connections) {
         state_.metrics->OnRejected("too_many_connections");
-        continue;
+        if (!CloseLongestWaiting(listener->admin)) continue;
       }
       ++listener->connections;
       asio::co_spawn(io_, Serve(std::move(socket), listener), asio::detached);
@@ -134,6 +134,18 @@ class HttpServer : public ApiServer {
     co_await connection->Run();
     connections_.erase(connection.get());
     --listener->connections;
+  }
+
+  // Room for a newcomer: of the connections whose request is not there yet, the one that has waited longest
+  // goes, so that idle ones cannot keep all others out. False: all are being answered.
+  bool CloseLongestWaiting(bool admin) {
+    HttpConnection* longest = nullptr;
+    for (HttpConnection* connection : connections_) {
+      if (connection->admin() != admin || connection->waiting_since() == absl::InfiniteFuture()) continue;
+      if (longest == nullptr || connection->waiting_since() < longest->waiting_since()) longest = connection;
+    }
+    if (longest != nullptr) longest->Close();
+    return longest != nullptr;
   }
 
   void StopListening() {

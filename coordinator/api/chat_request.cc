@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/api/json_body.h"
@@ -46,19 +47,45 @@ bool CopyBounded(const Json& from, OrderedJson* to) {
 bool JoinParts(const Json& parts, std::string* text) {
   std::vector<std::string> texts;
   for (const Json& part : parts) {
-    if (part.is_string()) {
-      texts.push_back(part.get<std::string>());
-      continue;
-    }
     if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return false;
     const std::string type = part["type"].get<std::string>();
-    const char* key = type == "refusal" ? "refusal" : "text";
-    if (type != "text" && type != "input_text" && type != "output_text" && type != "refusal") return false;
-    if (!part.contains(key) || !part[key].is_string()) return false;
-    texts.push_back(part[key].get<std::string>());
+    // The text of each of these parts is under the part's own name.
+    if (type != "text" && type != "refusal" && type != "thinking") return false;
+    if (!part.contains(type) || !part[type].is_string()) return false;
+    texts.push_back(part[type].get<std::string>());
   }
   *text = absl::StrJoin(texts, "\n");
   return true;
+}
+
+// An argument string of a tool call as the object that templates expect; what is no object becomes an empty
+// one, so that a model's slip does not end its conversation.
+bool ArgumentsToObject(OrderedJson* function) {
+  const auto it = function->find("arguments");
+  OrderedJson object = OrderedJson::object();
+  if (it != function->end() && it->is_object()) return true;
+  if (it != function->end() && it->is_string()) {
+    const absl::StatusOr<Json> parsed = ParseJsonObject(it->get_ref<const std::string&>(), JsonLimits{});
+    if (parsed.ok() && !CopyBounded(*parsed, &object)) return false;
+  }
+  (*function)["arguments"] = std::move(object);
+  return true;
+}
+
+// Why an assistant's calls are refused; empty: they are fine and part of `copy`.
+std::string AddToolCalls(const Json& calls, OrderedJson* copy) {
+  if (!calls.is_array()) return "tool_calls must be a list";
+  if (calls.empty()) return "";
+  OrderedJson list;
+  if (!CopyBounded(calls, &list)) return "tool_calls has too many keys";
+  for (OrderedJson& call : list) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object() ||
+        (call.contains("type") && call["type"] != "function"))
+      return "tool_calls must hold objects of type function";
+    if (!ArgumentsToObject(&call["function"])) return "tool_calls has too many keys";
+  }
+  (*copy)["tool_calls"] = std::move(list);
+  return "";
 }
 
 // Why `message` is refused; empty: it is fine and was appended to `out`.
@@ -81,11 +108,17 @@ std::string AddMessage(const Json& message, OrderedJson* out) {
     }
   }
   copy["content"] = text;
-  for (const char* key : {"name", "tool_call_id", "reasoning_content", "tool_calls"}) {
+  for (const char* key : {"name", "tool_call_id", "reasoning_content", "reasoning"}) {
     const auto it = message.find(key);
     if (it == message.end() || it->is_null()) continue;
-    const bool fits = key == absl::string_view("tool_calls") ? it->is_array() : it->is_string();
-    if (!fits || !CopyBounded(*it, &copy[key])) return absl::StrCat(key, " of a message has the wrong form");
+    if (!it->is_string()) return absl::StrCat(key, " of a message must be a string");
+    copy[key] = it->get<std::string>();
+    // Two names of one thing; templates know either.
+    if (key == absl::string_view("reasoning_content")) copy["reasoning"] = copy[key];
+    if (key == absl::string_view("reasoning")) copy["reasoning_content"] = copy[key];
+  }
+  if (const auto calls = message.find("tool_calls"); calls != message.end() && !calls->is_null()) {
+    if (const std::string problem = AddToolCalls(*calls, &copy); !problem.empty()) return problem;
   }
   out->push_back(std::move(copy));
   return "";
@@ -112,11 +145,35 @@ OrderedJson ReadMessages(FieldReader* fields) {
   return out;
 }
 
+// A template that does not know developers takes what they say from the system; then there is one system
+// message, in front, as many templates want it.
+OrderedJson DevelopersToSystem(OrderedJson messages, const std::string& chat_template) {
+  const auto is = [](const OrderedJson& message, const char* role) { return message["role"] == role; };
+  if (absl::StrContains(chat_template, "\"developer\"") || absl::StrContains(chat_template, "'developer'") ||
+      std::none_of(messages.begin(), messages.end(), [&](const auto& m) { return is(m, "developer"); })) {
+    return messages;
+  }
+  std::vector<std::string> said;
+  OrderedJson rest = OrderedJson::array();
+  for (OrderedJson& message : messages) {
+    if (!is(message, "developer") && !is(message, "system")) {
+      rest.push_back(std::move(message));
+    } else if (std::string text = message["content"].get<std::string>(); !text.empty()) {
+      said.push_back(std::move(text));
+    }
+  }
+  OrderedJson all = OrderedJson::array();
+  all.push_back({{"role", "system"}, {"content", absl::StrJoin(said, "\n\n")}});
+  for (OrderedJson& message : rest) all.push_back(std::move(message));
+  return all;
+}
+
 // Everything after the last message's text goes, so that the model goes on writing it.
 void CutAfterFinalMessage(FieldReader* fields, const OrderedJson& messages, std::string* rendered) {
   const std::string content = messages.back()["content"].get<std::string>();
   const absl::string_view bare = absl::StripAsciiWhitespace(content);
-  const size_t at = bare.empty() ? std::string::npos : rendered->rfind(std::string(bare));
+  if (bare.empty()) return;  // an empty message ends where the template ends it
+  const size_t at = rendered->rfind(std::string(bare));
   if (at == std::string::npos) {
     return fields->Fail("continue_final_message",
                         "the chat template does not write the last message as it is");
@@ -126,6 +183,72 @@ void CutAfterFinalMessage(FieldReader* fields, const OrderedJson& messages, std:
   rendered->resize(at + (keeps_tail ? with_tail.size() : bare.size()));
 }
 
+// Tools are shown to the model; that it calls one cannot be asked for.
+void ReadTools(FieldReader* fields, OrderedJson* context) {
+  const Json* tools = fields->Find("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) return fields->Fail("tools", "tools must be a list");
+  OrderedJson list = OrderedJson::array();
+  for (const Json& tool : *tools) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    if (!tool.is_object() || function == tool.end() || !function->is_object() ||
+        !function->contains("name") || !(*function)["name"].is_string() ||
+        (tool.contains("type") && tool["type"] != "function")) {
+      return fields->Fail("tools",
+                          "every tool must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    }
+    OrderedJson copy = {{"type", "function"}, {"function", OrderedJson::object()}};
+    for (const char* key : {"name", "description", "parameters"}) {
+      const auto it = function->find(key);
+      if (!CopyBounded(it == function->end() ? Json() : *it, &copy["function"][key]))
+        return fields->Fail("tools", "tools have too many keys");
+    }
+    list.push_back(std::move(copy));
+  }
+  (*context)["tools"] = std::move(list);
+}
+
+void ReadDocuments(FieldReader* fields, OrderedJson* context) {
+  const Json* documents = fields->Find("documents");
+  if (documents == nullptr) return;
+  const auto fits = [](const Json& document) {
+    return document.is_object() &&
+           std::all_of(document.begin(), document.end(), [](const Json& value) { return value.is_string(); });
+  };
+  if (!documents->is_array() || !std::all_of(documents->begin(), documents->end(), fits) ||
+      !CopyBounded(*documents, &(*context)["documents"])) {
+    fields->Fail("documents", "documents must be a list of small objects of strings");
+  }
+}
+
+// `tool_choice` "none" goes with or without tools; all others would need the answer to be parsed.
+void CheckToolChoice(FieldReader* fields) {
+  const Json* tools = fields->Find("tools");
+  const Json* choice = fields->Find("tool_choice");
+  if (tools != nullptr && tools->empty()) fields->Fail("tools", "tools must not be empty");
+  if (choice != nullptr && *choice != "none") {
+    fields->Fail("tool_choice", tools == nullptr
+                                    ? "tool_choice needs tools"
+                                    : "only tool_choice \"none\" is supported: no call is parsed");
+  }
+  if (tools != nullptr && !fields->Has("tool_choice")) {
+    fields->Fail("tools", "tools need tool_choice \"none\": calls are not supported");
+  }
+}
+
+// Models that think by choice are told so, unless the request's own variables say otherwise.
+void AddReasoningEffort(FieldReader* fields, OrderedJson* context) {
+  const std::optional<std::string> effort = fields->String("reasoning_effort", 16);
+  constexpr absl::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (effort.has_value() &&
+      std::find(std::begin(kEfforts), std::end(kEfforts), *effort) == std::end(kEfforts))
+    fields->Fail("reasoning_effort",
+                 "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
+  if (!effort.has_value()) return;
+  (*context)["reasoning_effort"] = *effort;
+  if (!context->contains("enable_thinking")) (*context)["enable_thinking"] = *effort != "none";
+}
+
 void AddTemplateKwargs(FieldReader* fields, OrderedJson* context) {
   const Json* kwargs = fields->Find("chat_template_kwargs");
   if (kwargs == nullptr) return;
@@ -133,26 +256,23 @@ void AddTemplateKwargs(FieldReader* fields, OrderedJson* context) {
     return fields->Fail("chat_template_kwargs", "chat_template_kwargs must be a small object");
   }
   for (const auto& [key, value] : kwargs->items()) {
-    if (value.is_structured() || context->contains(key) || key == "chat_template" || key == "tokenize" ||
-        key == "tools") {
-      return fields->Fail("chat_template_kwargs",
-                          "chat_template_kwargs may set plain values of the template's own variables only");
-    }
-    (*context)[key] = OrderedJson(value);
+    if (key == "chat_template" && !value.is_null())
+      return fields->Fail("chat_template_kwargs", "a chat_template in a request is not supported");
+    // What the request or the model has settled already stays so.
+    if (context->contains(key) || key == "chat_template" || key == "tokenize" || key == "tools") continue;
+    if (!CopyBounded(value, &(*context)[key]))
+      return fields->Fail("chat_template_kwargs", "chat_template_kwargs must hold small objects only");
   }
 }
 
 void ReadChatLogprobs(FieldReader* fields, GenerateParams* params) {
-  const Json* given = fields->Find("logprobs");
-  if (given != nullptr && !given->is_boolean())
-    return fields->Fail("logprobs", "logprobs must be true or false");
-  params->logprobs = given != nullptr && given->get<bool>();
-  const std::optional<int64_t> top = fields->Int("top_logprobs", 0, kMaxTopLogprobs);
+  params->logprobs = fields->Bool("logprobs").value_or(false);
+  const std::optional<int64_t> top = fields->StrictInt("top_logprobs", 0, kMaxTopLogprobs);
   if (top.value_or(0) > 0 && !params->logprobs)
     fields->Fail("top_logprobs", "top_logprobs needs logprobs to be true");
   params->num_top_logprobs = static_cast<int32_t>(top.value_or(0));
   params->sampling.num_logprobs = params->logprobs ? params->num_top_logprobs : -1;
-  const std::optional<int64_t> prompt_logprobs = fields->Int("prompt_logprobs", 0, kMaxTopLogprobs);
+  const std::optional<int64_t> prompt_logprobs = fields->StrictInt("prompt_logprobs", 0, kMaxTopLogprobs);
   if (params->stream && prompt_logprobs.value_or(0) > 0) {
     return fields->Fail("prompt_logprobs", "prompt_logprobs cannot be streamed");
   }
@@ -163,43 +283,46 @@ void ReadChatLogprobs(FieldReader* fields, GenerateParams* params) {
 
 }  // namespace
 
-std::string LastAssistantText(FieldReader* fields) {
-  const OrderedJson messages = ReadMessages(fields);
-  if (!fields->ok() || messages.back()["role"] != "assistant") return "";
-  return messages.back()["content"].get<std::string>();
-}
-
-std::string RenderChat(FieldReader* fields, const ServedModel& model) {
+RenderedChat RenderChat(FieldReader* fields, const ServedModel& model) {
   OrderedJson context;
-  context["messages"] = ReadMessages(fields);
+  context["messages"] = DevelopersToSystem(ReadMessages(fields), model.tokenizer->data().chat_template);
+  ReadTools(fields, &context);
+  ReadDocuments(fields, &context);
   const bool go_on = fields->Bool("continue_final_message").value_or(false);
   const std::optional<bool> add_prompt = fields->Bool("add_generation_prompt");
-  if (go_on && add_prompt.value_or(false)) {
+  if (go_on && add_prompt.value_or(true)) {
     fields->Fail("continue_final_message",
-                 "continue_final_message and add_generation_prompt exclude each other");
+                 "continue_final_message goes with add_generation_prompt false: they exclude each other");
   }
-  context["add_generation_prompt"] = add_prompt.value_or(!go_on);
+  context["add_generation_prompt"] = add_prompt.value_or(true);
   const TokenizerData& data = model.tokenizer->data();
   context["bos_token"] = data.bos_token;
   context["eos_token"] = data.eos_token;
   context["unk_token"] = data.unk_token_text;
   context["pad_token"] = data.pad_token;
   AddTemplateKwargs(fields, &context);
+  AddReasoningEffort(fields, &context);
   if (model.chat_template == nullptr)
     fields->Fail("messages", "the model has no chat template: use /v1/completions");
-  if (!fields->ok()) return "";
+  if (!fields->ok()) return {};
   absl::StatusOr<std::string> rendered = model.chat_template->Render(context);
   if (!rendered.ok()) {
     fields->Fail("messages",
                  absl::StrCat("The chat template refused: ", CleanMessage(rendered.status().message())));
-    return "";
+    return {};
   }
   if (go_on) CutAfterFinalMessage(fields, context["messages"], &*rendered);
-  return *std::move(rendered);
+  const OrderedJson& last = context["messages"].back();
+  RenderedChat chat;
+  chat.text = *std::move(rendered);
+  chat.role = add_prompt.value_or(true) ? "assistant" : last["role"].get<std::string>();
+  if (last["role"] == chat.role) chat.echo_text = last["content"].get<std::string>();
+  return chat;
 }
 
 GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits) {
-  absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
+  absl::StatusOr<Json> json =
+      ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
   FieldReader fields(*json);
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
@@ -207,24 +330,32 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   params.chat = true;
   ReadCommonFields(&fields, model, limits, &params);
   ReadChatLogprobs(&fields, &params);
-  const std::optional<int64_t> max_tokens = fields.Int("max_tokens", 1);
-  const std::optional<int64_t> max_completion = fields.Int("max_completion_tokens", 1);
+  // The newer name wins; then the older one only has to be a number.
+  const bool newer = fields.Find("max_completion_tokens") != nullptr;
+  const char* length_field = newer ? "max_completion_tokens" : "max_tokens";
+  if (newer) fields.Int("max_tokens");
+  const std::optional<int64_t> max_tokens = fields.Int(length_field, 1);
   const bool special = fields.Bool("add_special_tokens").value_or(false);
+  params.return_prompt_text = fields.Bool("return_prompt_text").value_or(false);
+  CheckToolChoice(&fields);
   if (!fields.ok()) return fields.error();
 
-  const std::string text = RenderChat(&fields, model);
+  RenderedChat chat = RenderChat(&fields, model);
   if (!fields.ok()) return fields.error();
-  if (!MayFitContext(text, model)) {
+  if (!MayFitContext(chat.text, model)) {
     return BadRequest("messages", absl::StrCat("The messages are longer than the context of ",
                                                model.engine->max_model_len(), " tokens"));
   }
   GenerateParams::Prompt prompt;
-  prompt.ids = model.tokenizer->Encode(text, special);
+  prompt.ids = model.tokenizer->Encode(chat.text, special);
   if (prompt.ids.empty()) return BadRequest("messages", "the messages make an empty prompt");
   params.prompts.push_back(std::move(prompt));
-  FitContext(&fields, model, max_completion.has_value() ? max_completion : max_tokens, &params);
-  if (params.echo) params.prompts[0].echo_text = LastAssistantText(&fields);
+  FitContext(&fields, model, max_tokens, &params, length_field);
+  CheckPromptLogprobs(&fields, limits, params);
   if (!fields.ok()) return fields.error();
+  params.prompts[0].echo_text = params.echo ? std::move(chat.echo_text) : "";
+  params.role = std::move(chat.role);
+  if (params.return_prompt_text) params.prompt_text = std::move(chat.text);
   return params;
 }
 

@@ -70,8 +70,8 @@ void ReadPrompts(FieldReader* fields, const ServedModel& model, const ApiLimits&
 }
 
 void ReadLogprobs(FieldReader* fields, GenerateParams* params) {
-  const std::optional<int64_t> logprobs = fields->Int("logprobs", 0, kMaxLogprobs);
-  const std::optional<int64_t> prompt_logprobs = fields->Int("prompt_logprobs", 0, kMaxLogprobs);
+  const std::optional<int64_t> logprobs = fields->StrictInt("logprobs", 0, kMaxLogprobs);
+  const std::optional<int64_t> prompt_logprobs = fields->StrictInt("prompt_logprobs", 0, kMaxLogprobs);
   params->logprobs = logprobs.has_value();
   params->num_top_logprobs = static_cast<int32_t>(logprobs.value_or(0));
   params->sampling.num_logprobs = static_cast<int32_t>(logprobs.value_or(-1));
@@ -91,7 +91,8 @@ void ReadLogprobs(FieldReader* fields, GenerateParams* params) {
 
 GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel& model,
                                        const ApiLimits& limits) {
-  absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
+  absl::StatusOr<Json> json =
+      ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
   return ParseCompletionFields(*json, model, limits);
 }
@@ -110,6 +111,7 @@ GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model
   }
   if (fields.ok())
     FitContext(&fields, model, std::max<int64_t>(1, asked.value_or(kDefaultMaxTokens)), &params);
+  CheckPromptLogprobs(&fields, limits, params);
   if (!fields.ok()) return fields.error();
   if (params.echo) {
     for (GenerateParams::Prompt& prompt : params.prompts) {
@@ -120,14 +122,21 @@ GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model
 }
 
 BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits) {
-  absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
+  absl::StatusOr<Json> json =
+      ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
   FieldReader fields(*json);
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
-  const bool chat = fields.Find("messages") != nullptr;
+  // With both, messages that are none give way to the prompt.
+  const Json* messages = fields.Find("messages");
+  const bool chat = messages != nullptr &&
+                    (fields.Find("prompt") == nullptr || (messages->is_array() && !messages->empty()));
+  fields.NotNull("add_special_tokens");
   std::optional<std::string> text;
   if (chat) {
-    text = RenderChat(&fields, model);
+    if (fields.Find("chat_template") != nullptr)
+      fields.Fail("chat_template", "chat_template is not supported");
+    text = RenderChat(&fields, model).text;
   } else {
     text = fields.String("prompt", std::numeric_limits<size_t>::max());
     if (!text.has_value()) fields.Fail("prompt", "prompt is missing");
@@ -149,7 +158,8 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
 }
 
 BodyOrError Detokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits) {
-  absl::StatusOr<Json> json = ParseJsonObject(body, JsonLimits{.max_depth = limits.max_json_depth});
+  absl::StatusOr<Json> json =
+      ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
   FieldReader fields(*json);
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace somnus {
 
@@ -23,8 +24,12 @@ std::optional<int64_t> AsInt(const Json& value) {
     if (!(std::fabs(v) <= 9007199254740992.0) || v != std::floor(v)) return std::nullopt;
     return static_cast<int64_t>(v);
   }
+  if (!value.is_string()) return std::nullopt;
+  const absl::string_view text = value.get_ref<const std::string&>();
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('.', 1));
+  const bool whole = parts.second.find_first_not_of('0') == absl::string_view::npos;  // "8.0", as pydantic
   int64_t parsed;
-  if (value.is_string() && absl::SimpleAtoi(value.get_ref<const std::string&>(), &parsed)) return parsed;
+  if (whole && absl::SimpleAtoi(parts.first, &parsed)) return parsed;
   return std::nullopt;
 }
 
@@ -42,6 +47,18 @@ const Json* FieldReader::Find(const char* name) const {
 
 void FieldReader::Fail(absl::string_view param, absl::string_view message) {
   if (!error_.has_value()) error_ = BadRequest(param, message);
+}
+
+void FieldReader::NotNull(const char* name) {
+  const auto it = object_.find(name);
+  if (it != object_.end() && it->is_null()) Fail(name, absl::StrCat(name, " must not be null"));
+}
+
+std::optional<int64_t> FieldReader::StrictInt(const char* name, int64_t min, int64_t max) {
+  const Json* value = Find(name);
+  if (value == nullptr || value->is_number()) return Int(name, min, max);
+  Fail(name, absl::StrCat(name, " must be an integer"));
+  return std::nullopt;
 }
 
 std::optional<int64_t> FieldReader::Int(const char* name, int64_t min, int64_t max) {
@@ -122,7 +139,7 @@ std::optional<std::vector<int32_t>> FieldReader::TokenIds(const char* name, int3
   std::vector<int32_t> ids;
   ids.reserve(value->size());
   for (const Json& item : *value) {
-    const std::optional<int64_t> id = item.is_number() ? AsInt(item) : std::nullopt;
+    const std::optional<int64_t> id = AsInt(item);
     if (!id.has_value() || *id < 0 || *id >= vocab_size) {
       Fail(name, absl::StrCat(name, " must hold token ids in [0, ", vocab_size, ")"));
       return std::nullopt;

@@ -1,6 +1,7 @@
 #pragma once
 // Typed access to a request's fields. The first problem is kept with the field's name; null counts as not
-// given, as in vLLM. Lax where its pydantic is: 8.0 and "8" are integers; but a boolean is not a number.
+// given, where vLLM lets it. Lax where its pydantic is: 8.0 and "8" are integers; but a boolean is not a
+// number.
 
 #include <cstdint>
 #include <limits>
@@ -19,9 +20,15 @@ class FieldReader {
   // `object` must outlive the reader.
   explicit FieldReader(const nlohmann::json& object) : object_(object) {}
 
+  // Given, if only as null.
+  bool Has(const char* name) const { return object_.contains(name); }
   // nullptr: not given, or null.
   const nlohmann::json* Find(const char* name) const;
 
+  // Most fields may be null; this one may not.
+  void NotNull(const char* name);
+  // As Int, but no string may spell the number.
+  std::optional<int64_t> StrictInt(const char* name, int64_t min, int64_t max);
   std::optional<int64_t> Int(const char* name, int64_t min = std::numeric_limits<int64_t>::min(),
                              int64_t max = std::numeric_limits<int64_t>::max());
   std::optional<double> Number(const char* name, double min, double max);

@@ -99,6 +99,7 @@ absl::Status Generation::Submit(std::function<void()> on_ready) {
     request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompt.max_tokens);
     request.sampling.seed += index % params_->n;
     request.cache_salt = params_->cache_salt;
+    request.priority = params_->priority;
     request.arrival = now;
     request.sink = std::make_shared<Sink>(queue_, index);
     requests.push_back(std::move(request));

@@ -27,9 +27,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kSliceBytes = 64 << 10;
-constexpr size_t kLingerBytes = 64 << 20;
-constexpr auto kLingerSilence = std::chrono::seconds(2);
-constexpr auto kLingerTime = std::chrono::seconds(10);
 
 std::chrono::nanoseconds Chrono(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
 
@@ -54,8 +51,8 @@ const char* ParseMessage(const error_code& ec) {
 }
 
 HttpResponse NoRoute(const RouteMatch& match) {
+  if (match.status == 307) return HttpResponse{307, "", "", {{"Location", match.detail}}};
   HttpResponse response = ErrorResponse({match.status, StatusPhrase(match.status), ""});
-  if (match.status == 307) response.headers.emplace_back("Location", match.detail);
   if (match.status == 405) response.headers.emplace_back("Allow", match.detail);
   return response;
 }
@@ -90,6 +87,7 @@ HttpConnection::~HttpConnection() { context_->buffered_body_bytes -= buffered_; 
 
 void HttpConnection::Close() {
   gone_ = true;
+  waiting_since_ = absl::InfiniteFuture();
   error_code ignored;
   stream_.socket().close(ignored);
   StopWatch();
@@ -124,9 +122,11 @@ asio::awaitable<void> HttpConnection::LingeringClose() {
   error_code ec;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
   std::vector<char> waste(kSliceBytes);
-  const auto end = std::chrono::steady_clock::now() + kLingerTime;
-  for (size_t total = 0; !ec && !gone_ && total < kLingerBytes && std::chrono::steady_clock::now() < end;) {
-    stream_.expires_after(kLingerSilence);
+  const ApiLimits& limits = context_->state->options.limits;
+  const size_t most = static_cast<size_t>(limits.max_linger_bytes);
+  const auto end = std::chrono::steady_clock::now() + Chrono(limits.linger_timeout);
+  for (size_t total = 0; !ec && !gone_ && total < most && std::chrono::steady_clock::now() < end;) {
+    stream_.expires_after(Chrono(limits.linger_silence));
     total +=
         co_await stream_.async_read_some(asio::buffer(waste), asio::redirect_error(asio::use_awaitable, ec));
   }
@@ -207,6 +207,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   request->target = std::string(head.target());
   request->content_type = std::string(head[http::field::content_type]);
   request->authorization = std::string(head[http::field::authorization]);
+  request->id = std::string(head["X-Request-Id"]);
   request->keep_alive = parser.keep_alive();
   request->http_1_0 = head.version() == 10;
   if (std::distance(head.begin(), head.end()) > limits.max_header_fields) {
@@ -295,7 +296,9 @@ asio::awaitable<void> HttpConnection::Run() {
   try {
     for (bool usable = true; usable && !gone_ && !context_->stopping;) {
       Request request;
+      waiting_since_ = absl::Now();
       const ReadResult read = co_await ReadRequest(&request);
+      waiting_since_ = absl::InfiniteFuture();
       usable = read == ReadResult::kRequest && co_await Answer(&request);
       context_->buffered_body_bytes -= std::exchange(buffered_, 0);
       if (std::exchange(busy_, false)) --context_->busy_connections;

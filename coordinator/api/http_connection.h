@@ -20,6 +20,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "coordinator/api/generation.h"
 #include "coordinator/api/openai_response.h"
 #include "coordinator/api/routes.h"
@@ -46,10 +48,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Ends the connection at once, whatever it does. On the I/O thread.
   void Close();
   bool busy() const { return busy_; }
+  bool admin() const { return admin_; }
+  // Since when a whole request has been waited for; InfiniteFuture while one is being answered.
+  absl::Time waiting_since() const { return waiting_since_; }
 
  private:
   struct Request {
-    std::string method, target, content_type, authorization;
+    std::string method, target, content_type, authorization, id;
     std::string body;
     bool keep_alive = false;
     bool http_1_0 = false;
@@ -96,6 +101,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool woken_ = false;
   bool gone_ = false;  // the client has left, or Close() was called
   bool busy_ = false;
+  absl::Time waiting_since_ = absl::Now();
   uint64_t watch_ = 0;  // odd while watching
   int64_t buffered_ = 0;
   int last_status_ = 0;

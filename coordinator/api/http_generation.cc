@@ -135,7 +135,12 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
     HttpResponse response = ErrorResponse(*error);
     co_return co_await SendResponse(*request, std::move(response));
   }
-  const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
+  GenerateParams params = std::get<GenerateParams>(std::move(parsed));
+  if (request->id.size() > kMaxRequestIdBytes) {
+    HttpResponse response = ErrorResponse(BadRequest("request_id", "X-Request-Id is longer than 1024 bytes"));
+    co_return co_await SendResponse(*request, std::move(response));
+  }
+  if (!request->id.empty()) params.response_id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", request->id);
   Generation generation(*model, &params, context_->state->metrics);
   const auto waker = std::make_shared<Waker>(context_->io, this);
   if (const absl::Status status = generation.Submit([waker] { Waker::Signal(waker); }); !status.ok()) {

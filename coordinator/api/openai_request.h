@@ -16,6 +16,9 @@
 
 namespace somnus {
 
+// Of a request's id, given in the body or as a header.
+constexpr size_t kMaxRequestIdBytes = 1024;
+
 struct GenerateParams {
   bool chat = false;
   std::string response_id;  // "cmpl-..." or "chatcmpl-..."
@@ -38,6 +41,11 @@ struct GenerateParams {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  int32_t stream_interval = 1;  // tokens per event, but for the first and the last of a choice
+  std::string role;             // chat: who speaks
+  bool return_prompt_text = false;
+  std::string prompt_text;  // chat, when wanted: the rendered messages
+  int32_t priority = 0;     // lower is served first
   std::string cache_salt;
 };
 

@@ -19,7 +19,9 @@ struct ChoiceText {
   std::string chat_logprobs;  // entries of logprobs.content
   std::vector<Logprobs> prompt_logprobs;
   OutputDelta last;  // the update that ended it
+  OutputDelta held;  // stream_interval's tokens and text that no event has told yet
   bool started = false;
+  bool told = false;
 };
 
 class Writer : public ResponseWriter {
@@ -118,11 +120,17 @@ class WholeWriter : public Writer {
     }
     out += "],\"usage\":";
     AppendUsage(usage, &out);
-    out += ",\"system_fingerprint\":null";
+    out += ",\"service_tier\":null,\"system_fingerprint\":null";
     if (params_.chat) {
       WritePromptParts(0, &out);
+      out += ",\"prompt_text\":";
+      if (params_.return_prompt_text) {
+        AppendJsonString(params_.prompt_text, &out);
+      } else {
+        out += "null";
+      }
     }
-    return out + "}";
+    return out + ",\"kv_transfer_params\":null}";
   }
 
  private:
@@ -143,10 +151,15 @@ class WholeWriter : public Writer {
 
   void WriteChoice(int32_t index, std::string* out) {
     ChoiceText& choice = choices_[index];
-    absl::StrAppend(out, "{\"index\":", index, ",",
-                    params_.chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+    absl::StrAppend(out, "{\"index\":", index, ",", params_.chat ? "\"message\":{\"role\":" : "\"text\":");
+    if (params_.chat) {
+      AppendJsonString(params_.role, out);
+      *out += ",\"content\":";
+    }
     AppendJsonString(choice.text, out);
-    if (params_.chat) *out += ",\"refusal\":null}";
+    if (params_.chat)
+      *out +=
+          ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null}";
     *out += ",\"logprobs\":";
     WriteLogprobs(&choice, out);
     absl::StrAppend(out, ",\"finish_reason\":\"", FinishReasonName(choice.last.finish_reason),
@@ -186,7 +199,16 @@ class StreamWriter : public Writer {
     AddLogprobs(delta, &choice);
     const bool says_something = finished || !delta.text.empty() ||
                                 (!delta.token_ids.empty() && (params_.logprobs || params_.return_token_ids));
-    if (says_something) WriteEvent(update.index, delta, usage, &out);
+    if (!says_something && choice.held.token_ids.empty()) return out;
+    if (params_.stream_interval > 1) Hold(&choice, &delta);
+    const bool enough = params_.stream_interval <= 1 ||
+                        static_cast<int64_t>(delta.token_ids.size()) >= params_.stream_interval;
+    if (finished || !choice.told || enough) {
+      WriteEvent(update.index, delta, usage, &out);
+      choice.told = true;
+    } else {
+      choice.held = std::move(delta);
+    }
     return out;
   }
 
@@ -201,6 +223,14 @@ class StreamWriter : public Writer {
   }
 
  private:
+  // Puts what was held back in front of `delta`.
+  static void Hold(ChoiceText* choice, OutputDelta* delta) {
+    OutputDelta& held = choice->held;
+    delta->text.insert(0, held.text);
+    delta->token_ids.insert(delta->token_ids.begin(), held.token_ids.begin(), held.token_ids.end());
+    held = OutputDelta();
+  }
+
   // A choice's first events: chat's role, the echoed prompt.
   void Begin(int32_t index, const UsageCounts& usage, std::string* out) {
     OutputDelta echo;
@@ -210,9 +240,13 @@ class StreamWriter : public Writer {
       if (params_.echo || params_.return_token_ids) WriteEvent(index, echo, usage, out, /*first=*/true);
       return;
     }
-    absl::StrAppend(
-        out, head_, "{\"index\":", index,
-        ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+    absl::StrAppend(out, head_, "{\"index\":", index, ",\"delta\":{\"role\":");
+    AppendJsonString(params_.role, out);
+    *out += ",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]";
+    if (params_.return_prompt_text) {
+      *out += ",\"prompt_text\":";
+      AppendJsonString(params_.prompt_text, out);
+    }
     if (params_.return_token_ids) {
       *out += ",\"prompt_token_ids\":";
       AppendIds(PromptOf(index).ids, out);

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -15,10 +17,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxStops = 64;
-constexpr size_t kMaxStopBytes = 1024;
-constexpr size_t kMaxIdBytes = 256;
-constexpr size_t kMaxBadWords = 512;
+constexpr size_t kMaxStopBytes = 16 << 10;
+constexpr size_t kMaxBadWordEntries = 16 << 10;  // before repeated ones are dropped
+constexpr size_t kMaxWordBytes = 64;
+constexpr double kMaxTemperature = 2.0;
 constexpr double kHuge = 1e6;  // more than this is the same as this, and stays far from float's limits
 constexpr double kGreedyBelow = 1e-5;  // as vLLM
 
@@ -30,18 +32,27 @@ std::mt19937_64& Random() {
   return random;
 }
 
-void RefuseUnsupported(FieldReader* fields) {
-  for (const char* name :
-       {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "suffix",
-        "functions", "function_call", "audio", "repetition_detection", "thinking_token_budget",
-        "kv_transfer_params", "logits_processors", "documents", "chat_template"}) {
+void Refuse(FieldReader* fields, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
     if (fields->Find(name) != nullptr) fields->Fail(name, absl::StrCat(name, " is not supported"));
   }
-  if (const Json* tools = fields->Find("tools")) {
-    fields->Fail("tools", tools->empty() ? "tools must not be empty" : "tools are not supported");
+}
+
+// A field of the other route is an unknown one, and unknown ones are ignored.
+void RefuseUnsupported(FieldReader* fields, bool chat) {
+  Refuse(fields, {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                  "repetition_detection", "kv_transfer_params", "ec_transfer_params", "logits_processors"});
+  if (chat) {
+    Refuse(fields, {"functions", "function_call", "audio", "chat_template"});
+  } else {
+    Refuse(fields, {"suffix", "prompt_embeds"});
   }
-  if (const Json* choice = fields->Find("tool_choice"); choice != nullptr && *choice != "none") {
-    fields->Fail("tool_choice", "tool_choice other than \"none\" needs tools, which are not supported");
+  if (fields->Int("thinking_token_budget", -1).value_or(-1) != -1)
+    fields->Fail("thinking_token_budget", "thinking_token_budget is not supported");
+  for (const char* name : {"mm_processor_kwargs", "media_io_kwargs", "logprob_token_ids"}) {
+    const Json* value = fields->Find(name);
+    if (value != nullptr && !(value->is_structured() && value->empty()))
+      fields->Fail(name, absl::StrCat(name, " is not supported"));
   }
   if (const Json* format = fields->Find("response_format")) {
     if (!format->is_object() || !format->contains("type") || (*format)["type"] != "text") {
@@ -50,9 +61,48 @@ void RefuseUnsupported(FieldReader* fields) {
   }
   if (fields->Bool("use_beam_search").value_or(false))
     fields->Fail("use_beam_search", "beam search is not supported");
-  if (const std::optional<int64_t> priority = fields->Int("priority"); priority.value_or(0) != 0) {
-    fields->Fail("priority", "the scheduling policy is first come, first served: priority must be 0");
+}
+
+// The policy decides whether it matters.
+void ReadPriority(FieldReader* fields, GenerateParams* params) {
+  const int64_t priority = fields->Int("priority").value_or(0);
+  params->priority = static_cast<int32_t>(std::clamp<int64_t>(priority, std::numeric_limits<int32_t>::min(),
+                                                              std::numeric_limits<int32_t>::max()));
+}
+
+// Fields that change nothing here, or not yet, must have their type all the same; and null where vLLM takes
+// it.
+void CheckOtherFields(FieldReader* fields, bool chat) {
+  for (const char* name :
+       {"min_tokens", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "length_penalty",
+        "include_stop_str_in_output", "add_special_tokens", "use_beam_search", "bad_words", "priority",
+        "request_id", "mm_payload", "routed_experts_prompt_start", chat ? "echo" : "n"}) {
+    fields->NotNull(name);
   }
+  if (chat) {
+    for (const char* name : {"add_generation_prompt", "continue_final_message", "include_reasoning"})
+      fields->NotNull(name);
+    for (const char* name : {"include_reasoning", "parallel_tool_calls"}) fields->Bool(name);
+  }
+  for (const char* name : {"return_token_offsets", "watermarking", "spaces_between_special_tokens"})
+    fields->Bool(name);
+  for (const char* name : {"user", "session_id"}) fields->String(name, std::numeric_limits<size_t>::max());
+  fields->Number("length_penalty", std::numeric_limits<double>::lowest(), std::numeric_limits<double>::max());
+  fields->Int("routed_experts_prompt_start", 0);
+  const std::optional<std::string> payload = fields->String("mm_payload", kMaxWordBytes);
+  if (payload.has_value() && *payload != "tensors" && *payload != "none")
+    fields->Fail("mm_payload", "mm_payload must be tensors or none");
+}
+
+// The salt may become part of a name in other caches, hence vLLM's rules for it.
+void ReadCacheSalt(FieldReader* fields, GenerateParams* params) {
+  constexpr size_t kMaxSaltBytes = 128;
+  const std::optional<std::string> salt = fields->String("cache_salt", kMaxSaltBytes);
+  if (!salt.has_value()) return;
+  if (salt->empty() || salt->find_first_of("@/\\\0", 0, 4) != std::string::npos) {
+    return fields->Fail("cache_salt", "cache_salt must not be empty nor hold '@', '/', '\\' or NUL");
+  }
+  params->cache_salt = *salt;
 }
 
 void ReadLogitBias(FieldReader* fields, int32_t vocab_size, SamplingParams* sampling) {
@@ -61,8 +111,8 @@ void ReadLogitBias(FieldReader* fields, int32_t vocab_size, SamplingParams* samp
   if (!bias->is_object())
     return fields->Fail("logit_bias", "logit_bias must be an object of token ids and numbers");
   for (const auto& [key, item] : bias->items()) {
-    const std::optional<int64_t> id = AsInt(Json(key));
-    if (!id.has_value() || *id < 0 || *id >= vocab_size) {
+    int64_t id;
+    if (!absl::SimpleAtoi(key, &id) || id < 0 || id >= vocab_size) {
       return fields->Fail("logit_bias",
                           absl::StrCat("logit_bias must have token ids in [0, ", vocab_size, ") as keys"));
     }
@@ -70,26 +120,38 @@ void ReadLogitBias(FieldReader* fields, int32_t vocab_size, SamplingParams* samp
     if (!value.has_value() || !std::isfinite(*value)) {
       return fields->Fail("logit_bias", "logit_bias must have finite numbers as values");
     }
-    sampling->logit_bias[static_cast<int32_t>(*id)] = static_cast<float>(std::clamp(*value, -100.0, 100.0));
+    sampling->logit_bias[static_cast<int32_t>(id)] = static_cast<float>(std::clamp(*value, -100.0, 100.0));
   }
 }
 
 // A word may start a text or follow a space: both spellings are banned, where the second is a token of its
 // own.
-void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, SamplingParams* sampling) {
-  const auto words = fields->Strings("bad_words", /*lone_string=*/false, kMaxBadWords, kMaxStopBytes);
+void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, const ApiLimits& limits,
+                  SamplingParams* sampling) {
+  const size_t most = static_cast<size_t>(limits.max_bad_words);
+  const auto words = fields->Strings("bad_words", /*lone_string=*/false, kMaxBadWordEntries, kMaxStopBytes);
   if (!words.has_value()) return;
+  std::set<absl::string_view> seen;
   for (const std::string& word : *words) {
+    if (!seen.insert(word).second) continue;
     const absl::string_view bare = absl::StripLeadingAsciiWhitespace(word);
     std::vector<int32_t> plain = tokenizer.Encode(bare, false);
     std::vector<int32_t> spaced = tokenizer.Encode(absl::StrCat(" ", bare), false);
-    if (plain.empty() && spaced.empty())
-      return fields->Fail("bad_words", "bad_words must hold words that make tokens");
-    const bool other =
-        !spaced.empty() && (plain.empty() || (spaced[0] != plain[0] && spaced.size() == plain.size()));
-    if (other) sampling->bad_words.push_back(std::move(spaced));
-    if (!plain.empty()) sampling->bad_words.push_back(std::move(plain));
+    if (plain.empty()) return fields->Fail("bad_words", "bad_words must hold words that make tokens");
+    if (spaced.size() == plain.size() && spaced[0] != plain[0])
+      sampling->bad_words.push_back(std::move(spaced));
+    sampling->bad_words.push_back(std::move(plain));
+    if (sampling->bad_words.size() > most)
+      return fields->Fail("bad_words",
+                          absl::StrCat("bad_words and their spellings after a space are more than ", most));
   }
+}
+
+// More than there are tokens is no limit, however large the number.
+std::optional<int64_t> ReadTopK(FieldReader* fields) {
+  const Json* value = fields->Find("top_k");
+  if (value != nullptr && value->is_number() && value->get<double>() >= 1e18) return 0;
+  return fields->Int("top_k", -1);
 }
 
 void ReadSampling(FieldReader* fields, const ServedModel& model, SamplingParams* s) {
@@ -99,12 +161,12 @@ void ReadSampling(FieldReader* fields, const ServedModel& model, SamplingParams*
     return static_cast<float>(std::min(fields->Number(name, min, max).value_or(fallback), kHuge));
   };
   constexpr double kMax = std::numeric_limits<double>::max();
-  s->temperature = number("temperature", d.temperature.value_or(1.0), 0.0, kMax);
+  s->temperature = number("temperature", d.temperature.value_or(1.0), 0.0, kMaxTemperature);
   if (s->temperature < kGreedyBelow) s->temperature = 0.0f;
   s->top_p = number("top_p", d.top_p.value_or(1.0), 0.0, 1.0);
   if (fields->Find("top_p") != nullptr && !(s->top_p > 0.0f))
     fields->Fail("top_p", "top_p must be in (0, 1]");
-  const int64_t top_k = fields->Int("top_k", -1).value_or(d.top_k.value_or(0));
+  const int64_t top_k = ReadTopK(fields).value_or(d.top_k.value_or(0));
   s->top_k = static_cast<int32_t>(std::clamp<int64_t>(top_k, 0, model.config.vocab_size));
   s->min_p = number("min_p", d.min_p.value_or(0.0), 0.0, 1.0);
   s->presence_penalty = number("presence_penalty", 0.0, -2.0, 2.0);
@@ -116,34 +178,38 @@ void ReadSampling(FieldReader* fields, const ServedModel& model, SamplingParams*
   s->seed = seed.has_value() ? static_cast<uint64_t>(*seed) : RandomSeed();
 }
 
-void ReadStops(FieldReader* fields, const ServedModel& model, GenerateParams* params) {
+void ReadStops(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
+               GenerateParams* params) {
   SamplingParams& s = params->sampling;
   const int32_t vocab = model.config.vocab_size;
-  if (auto stop = fields->Strings("stop", /*lone_string=*/true, kMaxStops, kMaxStopBytes))
+  if (auto stop = fields->Strings("stop", /*lone_string=*/true, static_cast<size_t>(limits.max_stop_strings),
+                                  kMaxStopBytes))
     params->output.stop = *std::move(stop);
-  if (auto ids = fields->TokenIds("stop_token_ids", vocab, kMaxStops * 16))
-    s.stop_token_ids = *std::move(ids);
+  if (auto ids = fields->TokenIds("stop_token_ids", vocab, vocab)) s.stop_token_ids = *std::move(ids);
   if (!fields->Bool("ignore_eos").value_or(false)) s.eos_token_ids = model.config.eos_token_ids;
   if (auto ids = fields->TokenIds("allowed_token_ids", vocab, vocab)) {
     if (ids->empty()) fields->Fail("allowed_token_ids", "allowed_token_ids must not be empty");
     s.allowed_token_ids = *std::move(ids);
   }
   ReadLogitBias(fields, vocab, &s);
-  ReadBadWords(fields, *model.tokenizer, &s);
+  ReadBadWords(fields, *model.tokenizer, limits, &s);
   params->output.include_stop_str_in_output = fields->Bool("include_stop_str_in_output").value_or(false);
   params->output.skip_special_tokens = fields->Bool("skip_special_tokens").value_or(true);
-  fields->Bool("spaces_between_special_tokens");
 }
 
 void ReadStreaming(FieldReader* fields, GenerateParams* params) {
   params->stream = fields->Bool("stream").value_or(false);
+  params->stream_interval = static_cast<int32_t>(
+      std::min<int64_t>(fields->Int("stream_interval", 1).value_or(1), std::numeric_limits<int32_t>::max()));
   const Json* options = fields->Find("stream_options");
   if (options == nullptr) return;
+  if (options->is_object() && options->empty()) return;
   if (!params->stream) return fields->Fail("stream_options", "stream_options needs stream to be true");
   if (!options->is_object()) return fields->Fail("stream_options", "stream_options must be an object");
   FieldReader inner(*options);
   params->include_usage = inner.Bool("include_usage").value_or(false);
-  params->continuous_usage = params->include_usage && inner.Bool("continuous_usage_stats").value_or(false);
+  const bool continuous = inner.Bool("continuous_usage_stats").value_or(false);
+  params->continuous_usage = params->include_usage && continuous;
   if (!inner.ok()) fields->Fail("stream_options", inner.error().message);
 }
 
@@ -159,14 +225,15 @@ uint64_t RandomSeed() { return Random()() >> 1; }
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model) {
   const std::optional<std::string> name = fields->String("model", std::numeric_limits<size_t>::max());
   if (!fields->ok()) return fields->error();
-  if (!name.has_value() || *name == model.name) return std::nullopt;
+  if (!name.has_value() || name->empty() || *name == model.name) return std::nullopt;
   return ApiError{404, absl::StrCat("The model `", CleanMessage(name->substr(0, 100)), "` does not exist."),
                   "model"};
 }
 
 void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                       GenerateParams* params) {
-  RefuseUnsupported(fields);
+  RefuseUnsupported(fields, params->chat);
+  CheckOtherFields(fields, params->chat);
   params->n = static_cast<int32_t>(fields->Int("n", 1, limits.max_n).value_or(1));
   ReadSampling(fields, model, &params->sampling);
   if (fields->ok() && params->n > 1 && params->sampling.temperature == 0.0f) {
@@ -176,18 +243,26 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
       best_of.has_value() && *best_of != params->n) {
     fields->Fail("best_of", "best_of other than n is not supported");
   }
-  ReadStops(fields, model, params);
+  ReadStops(fields, model, limits, params);
+  ReadPriority(fields, params);
   ReadStreaming(fields, params);
   params->echo = fields->Bool("echo").value_or(false);
   params->return_token_ids = fields->Bool("return_token_ids").value_or(false);
   params->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
-  fields->String("user", std::numeric_limits<size_t>::max());
   const char* prefix = params->chat ? "chatcmpl-" : "cmpl-";
-  const std::optional<std::string> id = fields->String("request_id", kMaxIdBytes);
+  const std::optional<std::string> id = fields->String("request_id", kMaxRequestIdBytes);
   params->response_id = id.has_value() ? absl::StrCat(prefix, *id) : NewResponseId(prefix);
-  if (const std::optional<std::string> salt = fields->String("cache_salt", kMaxIdBytes)) {
-    if (salt->empty()) fields->Fail("cache_salt", "cache_salt must not be empty");
-    params->cache_salt = *salt;
+  ReadCacheSalt(fields, params);
+}
+
+void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params) {
+  if (!fields->ok() || params.sampling.num_prompt_logprobs < 0) return;
+  int64_t tokens = 0;
+  for (const GenerateParams::Prompt& prompt : params.prompts)
+    tokens += static_cast<int64_t>(prompt.ids.size());
+  if (tokens * params.n * (params.sampling.num_prompt_logprobs + 1) > limits.max_prompt_logprobs) {
+    fields->Fail("prompt_logprobs", absl::StrCat("the request asks for more than ",
+                                                 limits.max_prompt_logprobs, " prompt log-probabilities"));
   }
 }
 
@@ -199,14 +274,16 @@ bool MayFitContext(absl::string_view text, const ServedModel& model) {
 }
 
 void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int64_t> max_tokens,
-                GenerateParams* params) {
+                GenerateParams* params, const char* field) {
   const int64_t context = model.engine->max_model_len();
   const std::optional<int64_t> truncate = fields->Int("truncate_prompt_tokens", -1, context);
   if (truncate == 0) fields->Fail("truncate_prompt_tokens", "truncate_prompt_tokens must not be 0");
+  const std::optional<std::string> side = fields->String("truncation_side", kMaxWordBytes);
+  if (side.has_value() && *side != "left" && *side != "right")
+    fields->Fail("truncation_side", "truncation_side must be left or right");
   const std::optional<int64_t> min_tokens = fields->Int("min_tokens", 0);
   if (max_tokens.value_or(1) > context) {
-    fields->Fail("max_tokens",
-                 absl::StrCat("max_tokens must be at most the context of ", context, " tokens"));
+    fields->Fail(field, absl::StrCat(field, " must be at most the context of ", context, " tokens"));
   }
   if (max_tokens.has_value() && min_tokens.value_or(0) > *max_tokens) {
     fields->Fail("min_tokens", "min_tokens must be at most max_tokens");
@@ -217,7 +294,11 @@ void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int
       const size_t keep =
           *truncate == -1 ? std::max<int64_t>(1, context - max_tokens.value_or(1)) : *truncate;
       if (prompt.ids.size() > keep) {
-        prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - keep);
+        if (side == "right") {
+          prompt.ids.resize(keep);
+        } else {
+          prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - keep);
+        }
         prompt.echo_text = model.tokenizer->Decode(prompt.ids, false);
       }
     }

@@ -24,19 +24,24 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
                       GenerateParams* params);
 
 // Applies truncate_prompt_tokens, checks each prompt against the context and settles max_tokens and
-// min_tokens. `max_tokens`: as asked for; nullopt: to the end of the context.
+// min_tokens. `max_tokens`: as asked for, by `field`; nullopt: to the end of the context.
 void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int64_t> max_tokens,
-                GenerateParams* params);
+                GenerateParams* params, const char* field = "max_tokens");
+
+// Prompt log-probabilities are as many as the prompts' tokens, times choices and alternatives: all of them
+// wait in memory for the answer.
+void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params);
 
 // False, without tokenizing, when `text` cannot fit the context whatever its tokens are.
 bool MayFitContext(absl::string_view text, const ServedModel& model);
 
-// Renders messages (and continue_final_message etc.) through the chat template; empty with an error in
-// `fields`.
-std::string RenderChat(FieldReader* fields, const ServedModel& model);
-
-// What echo repeats in a chat: the last message's text when the assistant said it.
-std::string LastAssistantText(FieldReader* fields);
+// Messages (and continue_final_message etc.) rendered through the chat template; an error is in `fields`.
+struct RenderedChat {
+  std::string text;
+  std::string role;       // who speaks next: the assistant, or on without a generation prompt
+  std::string echo_text;  // the last message's text when that role said it
+};
+RenderedChat RenderChat(FieldReader* fields, const ServedModel& model);
 
 std::string NewResponseId(absl::string_view prefix);
 uint64_t RandomSeed();

@@ -91,6 +91,22 @@ Json BytesByTag(const std::map<std::string, int64_t>& bytes) {
   return object;
 }
 
+// What OpenAI's clients once looked at: everything that can be done here is allowed.
+Json Permission(int64_t created) {
+  return {{"id", "modelperm-somnus"},
+          {"object", "model_permission"},
+          {"created", created},
+          {"allow_create_engine", false},
+          {"allow_sampling", true},
+          {"allow_logprobs", true},
+          {"allow_search_indices", false},
+          {"allow_view", true},
+          {"allow_fine_tuning", false},
+          {"organization", "*"},
+          {"group", nullptr},
+          {"is_blocking", false}};
+}
+
 HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
   int level = 1;
   if (const auto levels = QueryValues(query, "level"); !levels.empty()) {
@@ -192,7 +208,7 @@ HttpResponse ApiState::Models(absl::string_view name) const {
                      {"root", served->name},
                      {"parent", nullptr},
                      {"max_model_len", served->engine->max_model_len()},
-                     {"permission", Json::array()}};
+                     {"permission", Json::array({Permission(created)})}};
   if (name.empty()) return JsonResponse(Json{{"object", "list"}, {"data", Json::array({card})}});
   if (name == served->name) return JsonResponse(card);
   return ErrorResponse({404, "The model does not exist.", "model"});

@@ -227,14 +227,28 @@ TEST_F(ApiServerTest, ErrorsNameTheField) {
       {R"("logprobs": -1)", "logprobs"},
       {R"("prompt_logprobs": 21)", "prompt_logprobs"},
       {R"("stream": true, "prompt_logprobs": 1)", "prompt_logprobs"},
-      {R"("stream_options": {})", "stream_options"},
+      {R"("stream_options": {"include_usage": true})", "stream_options"},
+      {R"("stream": true, "stream_options": {"continuous_usage_stats": "x"})", "stream_options"},
       {R"("suffix": "x")", "suffix"},
       {R"("best_of": 2)", "best_of"},
       {R"("use_beam_search": true)", "use_beam_search"},
       {R"("response_format": {"type": "json_object"})", "response_format"},
-      {R"("tools": [])", "tools"},
       {R"("structured_outputs": {"regex": "a"})", "structured_outputs"},
       {R"("cache_salt": "")", "cache_salt"},
+      {R"("cache_salt": "a@b")", "cache_salt"},
+      {R"("temperature": 2.0001)", "temperature"},
+      {R"("stop": ["a", "b", "c", "d", "e"])", "stop"},
+      {R"("logprob_token_ids": [1])", "logprob_token_ids"},
+      {R"("truncation_side": "middle")", "truncation_side"},
+      {R"("stream_interval": 0)", "stream_interval"},
+      {R"("priority": 1.5)", "priority"},
+      {R"("n": null)", "n"},
+      {R"("ignore_eos": null)", "ignore_eos"},
+      {R"("session_id": 5)", "session_id"},
+      {R"("length_penalty": "x")", "length_penalty"},
+      {R"("logprobs": "1")", "logprobs"},
+      {R"("bad_words": [" "])", "bad_words"},
+      {R"("thinking_token_budget": 5)", "thinking_token_budget"},
       {R"("user": 5)", "user"},
       {R"("model": 5)", "model"},
       {R"("truncate_prompt_tokens": 0)", "truncate_prompt_tokens"},
@@ -252,12 +266,79 @@ TEST_F(ApiServerTest, ErrorsNameTheField) {
   ExpectHealthy();
 }
 
+TEST_F(ApiServerTest, PrioritiesReachTheEngine) {
+  Serve();
+  EXPECT_EQ(Complete(R"({"prompt": "abc", "priority": -7})").status, 200);
+  EXPECT_EQ(Complete(R"({"prompt": "abc", "priority": 9223372036854775807})").status, 200);
+  EXPECT_EQ(engine_->priorities(), (std::vector<int32_t>{-7, 2147483647}));
+}
+
+TEST_F(ApiServerTest, TheRequestsIdComesFromItsHeaderOrItsBody) {
+  Serve();
+  const auto id = [&](const std::string& body, const std::string& header) {
+    return Json::parse(Send("POST", "/v1/completions", body, header).body)["id"].get<std::string>();
+  };
+  EXPECT_EQ(id(R"({"prompt": "abc", "request_id": "mine"})", ""), "cmpl-mine");
+  EXPECT_EQ(id(R"({"prompt": "abc", "request_id": "mine"})", "X-Request-Id: \"head\r\n"), "cmpl-\"head");
+  EXPECT_EQ(Send("POST", "/v1/completions", R"({"prompt": "abc"})",
+                 absl::StrCat("X-Request-Id: ", std::string(1025, 'a'), "\r\n"))
+                .status,
+            400);
+}
+
+TEST_F(ApiServerTest, TruncationKeepsEitherSide) {
+  Serve();
+  const auto text = [&](const std::string& side) {
+    const std::string body = absl::StrCat(
+        R"({"prompt": "abcdef", "max_tokens": 2, "temperature": 0, "truncate_prompt_tokens": 2)", side, "}");
+    return Json::parse(Complete(body).body)["choices"][0]["text"].get<std::string>();
+  };
+  EXPECT_EQ(text(""), "ef");
+  EXPECT_EQ(text(R"(, "truncation_side": "left")"), "ef");
+  EXPECT_EQ(text(R"(, "truncation_side": "right")"), "ab");
+}
+
+TEST_F(ApiServerTest, StreamIntervalGathersTokens) {
+  Serve();
+  const HttpReply reply = Complete(
+      R"({"prompt": "abc", "max_tokens": 8, "temperature": 0, "stream": true, "stream_interval": 3,
+          "return_token_ids": true, "logprobs": 0})");
+  bool done;
+  std::vector<size_t> sizes;
+  std::string text;
+  for (const Json& event : Events(reply.body, &done)) {
+    const Json& choice = event["choices"][0];
+    text += choice["text"].get<std::string>();
+    if (choice["token_ids"].empty()) continue;  // the prompt's event
+    sizes.push_back(choice["token_ids"].size());
+    EXPECT_EQ(choice["logprobs"]["tokens"].size(), sizes.back());
+  }
+  EXPECT_TRUE(done);
+  EXPECT_EQ(text, "abcabcab");
+  EXPECT_EQ(sizes, (std::vector<size_t>{1, 3, 3, 1}));
+}
+
+TEST_F(ApiServerTest, PromptLogprobsAreBoundedTogether) {
+  ApiServerOptions options;
+  options.limits.max_prompt_logprobs = 20;
+  Serve(options);
+  EXPECT_EQ(Complete(R"({"prompt": ["abcd", "abcd"], "prompt_logprobs": 1})").status, 200);
+  for (const char* fields :
+       {R"("prompt_logprobs": 2)", R"("prompt_logprobs": 1, "n": 2)", R"("echo": true, "logprobs": 2)"}) {
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": ["abcd", "abcd"], )", fields, "}"));
+    EXPECT_EQ(reply.status, 400) << fields;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "prompt_logprobs");
+  }
+}
+
 TEST_F(ApiServerTest, LaxWhereVllmIs) {
   Serve();
   for (const char* field :
-       {R"("max_tokens": 3.0)", R"("max_tokens": "3")", R"("max_tokens": null)", R"("stop": null)",
-        R"("logit_bias": null)", R"("whatever": [1, {"x": NaN}])", R"("temperature": -0.0)", R"("n": null)",
-        R"("tool_choice": "none")", R"("stop_token_ids": [])", R"("top_k": -1)"}) {
+       {R"("max_tokens": 3.0)", R"("max_tokens": "3")", R"("max_tokens": "3.0")", R"("stream_options": {})",
+        R"("max_tokens": null)", R"("stop": null)", R"("logit_bias": null)", R"("whatever": [1, {"x": NaN}])",
+        R"("temperature": -0.0)", R"("top_k": 9223372036854775808)", R"("stop_token_ids": ["5"])",
+        R"("tools": [])", R"("model": "")", R"("chat_template": "x")", R"("tool_choice": "none")",
+        R"("stop_token_ids": [])", R"("top_k": -1)"}) {
     EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", field, "}")).status, 200) << field;
   }
 }

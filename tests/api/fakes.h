@@ -71,6 +71,7 @@ class FakeEngine : public Engine {
     if (open_.size() + requests.size() > max_open_) return absl::ResourceExhaustedError("the queue is full");
     for (EngineRequest& request : requests) {
       seeds_.push_back(request.sampling.seed);
+      priorities_.push_back(request.priority);
       open_.push_back(Open{std::move(request), 0});
     }
     return absl::OkStatus();
@@ -129,6 +130,10 @@ class FakeEngine : public Engine {
   std::vector<uint64_t> seeds() const {
     absl::MutexLock lock(&mutex_);
     return seeds_;
+  }
+  std::vector<int32_t> priorities() const {
+    absl::MutexLock lock(&mutex_);
+    return priorities_;
   }
   // True when no request is open within `timeout`.
   bool WaitIdle(absl::Duration timeout = absl::Seconds(20)) const {
@@ -208,6 +213,7 @@ class FakeEngine : public Engine {
   EngineState state_ = EngineState::kAwake;
   std::vector<Open> open_;
   std::vector<uint64_t> seeds_;
+  std::vector<int32_t> priorities_;
   int fail_after_ = -1;
   absl::Status error_;
   std::atomic<int64_t> tokens_{0};

@@ -130,6 +130,28 @@ TEST_F(ApiServerTest, KeepAlivePipeliningAndContinue) {
   EXPECT_EQ(client.ReadReply().status, 200);
 }
 
+TEST_F(ApiServerTest, WhenConnectionsRunOutTheLongestIdleGoes) {
+  ApiServerOptions options;
+  options.limits.max_connections = 3;
+  Serve(options, absl::Milliseconds(2));
+  HttpClient busy(server_->port());
+  busy.Write(
+      RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4000, "stream": true})"));
+  ASSERT_TRUE(busy.ReadUntil("data: "));
+  HttpClient oldest(server_->port());
+  oldest.Write(RequestText("GET", "/health", ""));
+  ASSERT_EQ(oldest.ReadReply().status, 200);
+  HttpClient newer(server_->port());
+  newer.Write("GET /health HTTP/1.1\r\nHo");
+  HttpClient newest(server_->port());
+  newest.Write(RequestText("GET", "/health", ""));
+  EXPECT_EQ(newest.ReadReply().status, 200);
+  EXPECT_TRUE(oldest.ReadsEof());
+  newer.Write("st: a\r\n\r\n");
+  EXPECT_EQ(newer.ReadReply().status, 200);
+  EXPECT_EQ(engine_->num_open(), 1u);
+}
+
 TEST_F(ApiServerTest, BrokenHttpIsRefused) {
   Serve();
   for (const std::string& text :

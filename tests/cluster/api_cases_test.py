@@ -31,9 +31,11 @@ def _add(case):
     setattr(ApiCases, "test_" + re.sub(r"\W", "_", case["id"]), test)
 
 
-for _case in load(os.path.join(ROOT, "tests", "data", "api_cases.jsonl")):
-    if _case["group"] not in SKIPPED_GROUPS:
-        _add(_case)
+# The second file was recorded here, from the same vLLM: every field with every type and bound.
+for _file in ("api_cases.jsonl", "api_cases_more.jsonl"):
+    for _case in load(os.path.join(ROOT, "tests", "data", _file)):
+        if _case["group"] not in SKIPPED_GROUPS:
+            _add(_case)
 
 if __name__ == "__main__":
     unittest.main()

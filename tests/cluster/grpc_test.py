@@ -95,6 +95,38 @@ class Grpc(unittest.TestCase):
         self.refused(other, grpc.StatusCode.NOT_FOUND)
         self.assertIn("level", self.refused_unary(self.control.Sleep, control_pb.SleepRequest(level=7)))
 
+    def test_every_bad_field_is_named(self):
+        bad = {"max_tokens": -1, "min_tokens": -5, "temperature": float("nan"), "top_p": 0.0, "top_k": -7, "min_p": 1.5,
+               "presence_penalty": 3, "frequency_penalty": -3, "repetition_penalty": 0, "logit_bias": {1 << 30: 1.0},
+               "stop": [""], "stop_token_ids": [-1], "logprobs": 21, "prompt_logprobs": -1, "n": 100_000, "allowed_token_ids": [1 << 30],
+               "bad_words": [pb.TokenIds()]}
+        for field, value in bad.items():
+            with self.subTest(field=field):
+                details = self.refused(self.generate("x", **{field: value}), grpc.StatusCode.INVALID_ARGUMENT)
+                self.assertTrue(details.startswith(field + ":"), details)
+        for request in (pb.GenerateRequest(), pb.GenerateRequest(text=""), pb.GenerateRequest(token_ids=pb.TokenIds(ids=[-1]))):
+            details = self.refused(self.inference.Generate(request, timeout=DEADLINE_S), grpc.StatusCode.INVALID_ARGUMENT)
+            self.assertTrue(details.startswith("prompt:"), details)
+        salted = pb.GenerateRequest(text="x", cache_salt="a@b")
+        self.refused(self.inference.Generate(salted, timeout=DEADLINE_S), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_a_deadline_ends_the_request_and_frees_its_blocks(self):
+        request = pb.GenerateRequest(text="x", sampling=pb.SamplingParams(max_tokens=480, n=16, temperature=1, ignore_eos=True))
+        self.refused(self.inference.Generate(request, timeout=0.2), grpc.StatusCode.DEADLINE_EXCEEDED)
+        self.cluster.wait_idle()
+
+    def test_calls_that_are_dropped_with_their_channel(self):
+        for _ in range(20):
+            channel = grpc.insecure_channel(f"127.0.0.1:{self.cluster.grpc_port}",
+                                            options=[("grpc.use_local_subchannel_pool", 1)])
+            request = pb.GenerateRequest(text="x", sampling=pb.SamplingParams(max_tokens=400, ignore_eos=True))
+            next(rpc.InferenceServiceStub(channel).Generate(request, timeout=DEADLINE_S))
+            channel.close()
+        self.cluster.wait_idle()
+
+    def test_a_message_that_is_too_large(self):
+        self.refused(self.generate("a" * (40 << 20)), grpc.StatusCode.RESOURCE_EXHAUSTED)
+
     def refused_unary(self, method, request):
         with self.assertRaises(grpc.RpcError) as caught:
             method(request, timeout=DEADLINE_S)
