@@ -144,6 +144,7 @@ void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int6
   if (logits.rows == 0) return;
   const SamplingPlan plan = PlanSampling(logits.rows, logits.cols);
   if (!FitsWorkspace(cuda, plan, logits)) return;
+  if (k > kMaxTop) return cuda.Record(absl::InvalidArgumentError("more likely tokens than 64"));
   const RowScratch scratch = MakeRowScratch(cuda.workspace(), plan);
   const LogitRows view = MakeLogitRows(logits);
   const dim3 chunks(static_cast<unsigned>(logits.rows * plan.chunks));
