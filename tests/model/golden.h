@@ -1,0 +1,21 @@
+#pragma once
+// A checkpoint with an expected.json beside it (see tests/data/tiny/README.md), in a folder or as a GGUF file
+// in it: runs its cases, and says how far the results are from what transformers computed.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/tensor.h"
+#include "tests/runner/rank_group.h"
+
+namespace somnus {
+
+struct GoldenResult {
+  double worst = 0;      // largest difference of a prompt token's log-probability; 1e9 for NaN
+  std::string mismatch;  // the first greedy token that is another one where it should not be; empty: none
+};
+
+absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size, DataType dtype,
+                                       const MakeRankDevice& make_device = CpuRanks());
+
+}  // namespace somnus
