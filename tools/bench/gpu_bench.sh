@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What a GPU and Somnus on it do: copy and bus ceilings, each op beside them, decode and prefill of three model shapes with
+# random weights, sleep and wake, and a served workload (256 requests of 100 to 1024 tokens in and out, seed 0).
+# Usage: gpu_bench.sh [--binaries DIR] [--out DIR] [--shapes "qwen3-0.6b qwen3-8b llama3-70b"] [--tokenizer DIR]
+#   --binaries   a bundle of gpu_check.sh; otherwise bazel-bin (bazel build --config=cuda //tools/bench:gpu_bench ...)
+#   --tokenizer  a directory with tokenizer.json whose config.json is served with random weights; without it nothing is served
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+binaries='' out='' shapes='qwen3-0.6b qwen3-8b llama3-70b' tokenizer=''
+while (($#)); do
+  case $1 in
+    --binaries) binaries=$(cd "$2" && pwd) ;; --out) out=$2 ;; --shapes) shapes=$2 ;; --tokenizer) tokenizer=$2 ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+  esac
+  shift 2
+done
+bin=${binaries:-$root/bazel-bin} data=${binaries:-$root}
+out=${out:-$(mktemp -d)}
+mkdir -p "$out"
+[[ -z $binaries ]] || export LD_LIBRARY_PATH=$binaries/lib:${CUDA_HOME:-/usr/local/cuda}/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+nvidia-smi --query-gpu=name,memory.total,driver_version,clocks.sm,clocks.mem --format=csv,noheader | tee "$out/gpu.txt" || exit 1
+
+bench() { "$bin/tools/bench/gpu_bench" "$@" || echo "failed: gpu_bench $*" >&2; }
+bench --parts=kernels --json "$out/kernels.json" | tee "$out/kernels.txt"
+for shape in $shapes; do
+  # Half of a 70B model does not fit one GPU: there the failure is the answer.
+  bench --parts=model,sleep --model "$data/tools/bench/shapes/$shape" --json "$out/$shape.json" | tee "$out/$shape.txt"
+done
+
+if [[ -n $tokenizer ]]; then
+  "$bin/tools/somnus" serve "$tokenizer" --device=cuda --load-format=dummy --served-model-name bench --port 18641 \
+    --admin-port 18642 --grpc-port 18643 --max-num-seqs 256 --max-num-batched-tokens 8192 --max-model-len 4096 \
+    >"$out/serve.log" 2>&1 &
+  server=$!
+  trap 'kill -TERM $server 2>/dev/null; wait $server' EXIT
+  for ((i = 0; i < 3000; i++)); do
+    curl -sf -o /dev/null http://127.0.0.1:18641/health && break
+    kill -0 $server 2>/dev/null || { tail -3 "$out/serve.log" >&2; exit 1; }
+    sleep 0.1
+  done
+  "$bin/tools/bench/serving_bench" --base-url http://127.0.0.1:18641 --concurrency 256 --num-requests 256 \
+    --input-len 100-1024 --output-len 100-1024 --seed 0 --json "$out/serving.json" | tee "$out/serving.txt"
+fi
+echo "results in $out"
