@@ -43,7 +43,13 @@ void MirroredBlock::Upload(int64_t bytes) {
 }
 
 void MirroredBlock::Download(int64_t bytes) {
-  if (host_ == device_) return;
+  if (!device_handle_->asynchronous()) {
+    // The next step writes to the same memory, maybe before others have read what this one left there.
+    if (kept_[turn_] == nullptr) kept_[turn_] = std::make_unique<uint8_t[]>(bytes_);
+    std::memcpy(kept_[turn_].get(), device_, static_cast<size_t>(bytes));
+    host_ = kept_[turn_].get();
+    return;
+  }
   device_handle_->CopyToHost(host_, device_, bytes);
   copied_[turn_]->Record();
 }

@@ -65,7 +65,8 @@ class MirroredBlock {
   uint8_t* device_ = nullptr;
   uint8_t* host_ = nullptr;
   int turn_ = 0;
-  uint8_t* twins_[kStepsInFlight] = {};
+  uint8_t* twins_[kStepsInFlight] = {};              // the device's own memory where nothing is queued
+  std::unique_ptr<uint8_t[]> kept_[kStepsInFlight];  // what was downloaded there
   std::unique_ptr<DeviceEvent> copied_[kStepsInFlight];
 };
 
