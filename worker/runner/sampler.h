@@ -7,6 +7,8 @@
 // Download of the results; TakeResults says how to read them once they are there.
 
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,8 +41,8 @@ class Sampler {
   // The arrays' memory: `inputs` goes to the device, `results` comes back. Both outlive the sampler.
   Sampler(const BatchLimits& limits, int64_t max_rows, MirroredBlock* inputs, MirroredBlock* results);
 
-  // Takes the device's own arrays. `counts` must be cleared slot by slot: QueueCounts does.
-  void Carve(Carver* carver);
+  // Takes the device's own arrays. Counts are cleared slot by slot, when a sequence needs them.
+  void Carve(Carver* carver, const Device& device);
   absl::Status Bind(Device* device, void* prompt_results);
   int64_t prompt_results_bytes() const { return prompt_results_.bytes(); }
 
@@ -92,6 +94,8 @@ class Sampler {
 
   TensorView raw_;      // f32 [max_rows, vocab], on the device
   TokenCounts counts_;  // of every slot, on the device
+  // Where memory is shared: pages that no sequence with penalties has touched cost nothing.
+  std::unique_ptr<void, decltype(&std::free)> host_counts_{nullptr, &std::free};
 
   // The step's rows, host side.
   std::vector<LogitRow> rows_;
