@@ -119,7 +119,7 @@ int64_t ModelRunnerImpl::CarveWorkspace(void* base) {
                                     SumType(*device_, options_.dtype), max_tokens);
   arrays_.Carve(&carver);
   head_.Carve(&carver, config_, shards_, options_.dtype, logit_rows);
-  sampler_.Carve(&carver);
+  sampler_.Carve(&carver, *device_);
   const int64_t rope_size = options_.max_model_len * static_cast<int64_t>(rope_frequencies_.size());
   rope_cos_ = carver.Take<float>(rope_size);
   rope_sin_ = carver.Take<float>(rope_size);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "proto/check.h"
 #include "proto/status_macros.h"
 #include "worker/runner/logit_edits.h"
 
@@ -52,12 +53,19 @@ Sampler::Sampler(const BatchLimits& limits, int64_t max_rows, MirroredBlock* inp
   prompt_top_ = prompt_results_.Take<ScoredToken>(max_rows * kMaxLogprobs);
 }
 
-void Sampler::Carve(Carver* carver) {
+void Sampler::Carve(Carver* carver, const Device& device) {
   raw_ = carver->TakeMatrix(DataType::kF32, max_rows_, limits_.vocab_size);
+  const int64_t slots = limits_.max_num_seqs, words = (limits_.vocab_size + 31) / 32;
   counts_.vocab = limits_.vocab_size;
-  counts_.outputs = carver->Take<int32_t>(static_cast<int64_t>(limits_.max_num_seqs) * limits_.vocab_size);
-  counts_.in_prompt =
-      carver->Take<uint32_t>(static_cast<int64_t>(limits_.max_num_seqs) * ((limits_.vocab_size + 31) / 32));
+  if (device.asynchronous()) {
+    counts_.outputs = carver->Take<int32_t>(slots * limits_.vocab_size);
+    counts_.in_prompt = carver->Take<uint32_t>(slots * words);
+    return;
+  }
+  host_counts_.reset(std::calloc(slots * (limits_.vocab_size + words), sizeof(int32_t)));
+  SOMNUS_CHECK(host_counts_ != nullptr);
+  counts_.outputs = static_cast<int32_t*>(host_counts_.get());
+  counts_.in_prompt = reinterpret_cast<uint32_t*>(counts_.outputs + slots * limits_.vocab_size);
 }
 
 absl::Status Sampler::Bind(Device* device, void* prompt_results) {
