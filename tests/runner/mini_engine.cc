@@ -137,4 +137,34 @@ absl::StatusOr<std::vector<MiniResult>> RunAll(RankGroup& group, const std::vect
   return MiniEngine(group, requests, options).Run();
 }
 
+absl::StatusOr<std::vector<int32_t>> RunAhead(ModelRunner& runner, const MiniRequest& request) {
+  std::vector<int32_t> tokens;
+  std::unique_ptr<PendingStep> last;
+  for (int k = 0; k <= request.max_tokens; ++k) {
+    v1::StepRequest step;
+    step.set_step_id(k + 1);
+    if (k == request.max_tokens) {
+      step.add_freed_slots(0);
+    } else {
+      step.add_sequences()->set_num_tokens(1);
+    }
+    if (k == 0) {
+      v1::NewSequence* fresh = step.add_new_sequences();
+      fresh->mutable_token_ids()->Add(request.prompt.begin(), request.prompt.end());
+      fresh->set_num_prompt_tokens(static_cast<int32_t>(request.prompt.size()));
+      for (int block = 1; block <= 4; ++block) fresh->add_block_ids(block);
+      *fresh->mutable_sampling() = request.sampling;
+      step.mutable_sequences(0)->set_num_tokens(static_cast<int32_t>(request.prompt.size()));
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<PendingStep> next, runner.Launch(step));
+    if (last != nullptr) {
+      ASSIGN_OR_RETURN(const v1::StepReply reply, last->Wait());
+      for (const v1::SampledToken& token : reply.tokens()) tokens.push_back(token.token_id());
+    }
+    last = std::move(next);
+  }
+  RETURN_IF_ERROR(last->Wait().status());
+  return tokens;
+}
+
 }  // namespace somnus

@@ -36,4 +36,8 @@ struct MiniOptions {
 absl::StatusOr<std::vector<MiniResult>> RunAll(RankGroup& group, const std::vector<MiniRequest>& requests,
                                                const MiniOptions& options);
 
+// The tokens of one sequence of at most four blocks, in slot 0, when each step is launched before the reply
+// of the one before is read.
+absl::StatusOr<std::vector<int32_t>> RunAhead(ModelRunner& runner, const MiniRequest& request);
+
 }  // namespace somnus

@@ -1,6 +1,7 @@
 #include "worker/runner/model_runner.h"
 
 #include <map>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -219,6 +220,25 @@ TEST(ModelRunnerTest, LogprobsAreOfTheRawLogits) {
   EXPECT_EQ(changed.token_ids(0), first.token_ids(2));
   EXPECT_EQ(changed.logprobs(0), first.logprobs(2));
   EXPECT_EQ(changed.rank(), 2);
+}
+
+// A reply is read while the next step runs already: it must not change under the reader.
+TEST(ModelRunner, RepliesMayBeReadAStepLater) {
+  const auto group = Load();
+  ASSERT_NE(group, nullptr);
+  MiniRequest request{{5, 17, 3, 40, 8}, 24};
+  const std::vector<int32_t> expected = Generate(*group, request);
+  ASSERT_GT(std::set<int32_t>(expected.begin(), expected.end()).size(), 2u)
+      << "the tokens must differ to tell";
+  const auto ahead = RunAhead(group->runner(0), request);
+  ASSERT_TRUE(ahead.ok()) << ahead.status();
+  EXPECT_EQ(*ahead, expected);
+  request.sampling.set_temperature(1);
+  request.sampling.set_seed(3);
+  request.sampling.set_num_logprobs(2);
+  const auto sampled = RunAhead(group->runner(0), request);
+  ASSERT_TRUE(sampled.ok()) << sampled.status();
+  EXPECT_EQ(*sampled, Generate(*group, request));
 }
 
 }  // namespace
