@@ -223,7 +223,7 @@ TEST(ModelRunnerTest, LogprobsAreOfTheRawLogits) {
 }
 
 // A reply is read while the next step runs already: it must not change under the reader.
-TEST(ModelRunner, RepliesMayBeReadAStepLater) {
+TEST(ModelRunnerTest, RepliesMayBeReadAStepLater) {
   const auto group = Load();
   ASSERT_NE(group, nullptr);
   MiniRequest request{{5, 17, 3, 40, 8}, 24};
