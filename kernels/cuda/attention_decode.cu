@@ -235,7 +235,7 @@ __device__ inline void LeaveRecord(const AttentionParams& p, const PartsScratch&
 }
 
 template <typename T, typename E, int kDims>
-__global__ void __launch_bounds__(kThreads, kDims > 128 ? 1 : 3)
+__global__ void __launch_bounds__(kThreads, DecodeBlocksPerSm(kDims, sizeof(E)))
     DecodeKernel(AttentionParams p, PartsScratch scratch, int64_t ring_bytes) {
   GridDependencyLaunch();
   GridDependencyWait();

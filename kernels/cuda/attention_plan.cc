@@ -10,9 +10,8 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // What the hardware keeps of a multiprocessor's shared memory for each block.
 constexpr int64_t kReservedShared = 1024;
 
-// Blocks of 128 threads that the registers of the decode kernel allow (attention_decode.cu's launch bounds).
+// More blocks of decode on a multiprocessor than any shape gets.
 constexpr int kMaxDecodeBlocksPerSm = 3;
-constexpr int DecodeBlocksByRegisters(int dims) { return dims > 128 ? 1 : kMaxDecodeBlocksPerSm; }
 
 int64_t BlocksByShared(const AttentionChip& chip, int64_t bytes) {
   return bytes > chip.max_shared_bytes ? 0 : chip.shared_bytes_per_sm / (bytes + kReservedShared);
@@ -43,7 +42,7 @@ DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, in
   const int64_t stage = kDecodeWarps * 2 * kSubTileTokens * TilePitch(plan.dims, element);
   // As many blocks as leave each a ring of three: one to use, two under way. Several blocks hide each other's
   // starts and ends.
-  for (int blocks = DecodeBlocksByRegisters(plan.dims); blocks > 0 && plan.stages == 0; --blocks) {
+  for (int blocks = DecodeBlocksPerSm(plan.dims, element); blocks > 0 && plan.stages == 0; --blocks) {
     for (int stages = kMaxStages; stages >= (blocks == 1 ? 2 : 3); --stages) {
       if (BlocksByShared(chip, header_bytes + stages * stage) < blocks) continue;
       plan.stages = stages;

@@ -50,6 +50,12 @@ bool TakesTensorCores(const AttentionShape& shape);
 // ldmatrix lie in different banks.
 constexpr int64_t TilePitch(int64_t dims, int64_t element_bytes) { return dims * element_bytes + 16; }
 
+// Blocks of decode (128 threads) that a multiprocessor's registers are shared by, and Hopper's shared memory
+// has room for, by the compiled head dimension and the cache's element.
+constexpr int DecodeBlocksPerSm(int64_t dims, int64_t element_bytes) {
+  return dims > 128 ? 1 : dims > 64 && element_bytes > 1 ? 2 : 3;
+}
+
 // Tokens of a K/V tile in prefill.
 constexpr int PrefillTileTokens(int64_t dims) { return dims > 128 ? 32 : 64; }
 
