@@ -20,22 +20,46 @@ __device__ inline Stride ThreadStride() {
   return {int64_t{blockIdx.x} * blockDim.x + threadIdx.x, int64_t{gridDim.x} * blockDim.x};
 }
 
-// Every rank reads all of everybody's buffer. The tail of fewer than kWidth elements is block 0's.
-template <typename T, int kWidth>
+// Vectors of this rank's own arrays, which need not be aligned; buffers are. The cut into vectors must not
+// depend on that: block b of every rank has to take the same ones.
+template <bool kAligned, typename T>
+__device__ inline Vec16<T> LoadOwn(const T* from) {
+  if constexpr (kAligned) {
+    return LoadVec<T, kVecSize<T>>(from);
+  } else {
+    Vec16<T> v;
+#pragma unroll
+    for (int j = 0; j < kVecSize<T>; ++j) v[j] = from[j];
+    return v;
+  }
+}
+template <bool kAligned, typename T>
+__device__ inline void StoreOwn(T* to, const Vec16<T>& v) {
+  if constexpr (kAligned) {
+    StoreVec(to, v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kVecSize<T>; ++j) to[j] = v[j];
+  }
+}
+
+// Every rank reads all of everybody's buffer. The tail of less than a vector is block 0's.
+template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kMaxPeerThreads, 1)
     OneShotKernel(const __grid_constant__ PeerView group, T* data, int64_t count) {
+  constexpr int kWidth = kVecSize<T>;
   PeerShared& shared = SharedStorage<PeerShared>();
   const uint64_t call = ThisCall(group);
   const Stride mine = ThreadStride();
   const int64_t vectors = count / kWidth, tail = vectors * kWidth + mine.first;
   T* const own = PeerBuffer<T>(group, group.rank, call);
   for (int64_t i = mine.first; i < vectors; i += mine.step) {
-    StoreVec(own + i * kWidth, LoadWide<kWidth>(data + i * kWidth));
+    StoreVec(own + i * kWidth, LoadOwn<kAligned>(data + i * kWidth));
   }
   if (tail < count) own[tail] = data[tail];
   if (Meet(group, 0, call, shared)) {
     for (int64_t i = mine.first; i < vectors; i += mine.step) {
-      StoreVec(data + i * kWidth, SumOfPeers<T, kWidth>(group, call, i * kWidth));
+      StoreOwn<kAligned>(data + i * kWidth, SumOfPeers<T, kWidth>(group, call, i * kWidth));
     }
     if (tail < count) data[tail] = SumOfPeers<T, 1>(group, call, tail)[0];
   }
@@ -44,9 +68,10 @@ __global__ void __launch_bounds__(kMaxPeerThreads, 1)
 
 // Rank r sums part r, in place in its buffer (no one else reads that part of it before), then all gather the
 // parts. The tail is summed by everyone.
-template <typename T, int kWidth>
+template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kMaxPeerThreads, 1)
     TwoShotKernel(const __grid_constant__ PeerView group, T* data, int64_t count) {
+  constexpr int kWidth = kVecSize<T>;
   PeerShared& shared = SharedStorage<PeerShared>();
   const uint64_t call = ThisCall(group);
   const Stride mine = ThreadStride();
@@ -55,7 +80,7 @@ __global__ void __launch_bounds__(kMaxPeerThreads, 1)
   T* const own = PeerBuffer<T>(group, group.rank, call);
   for (int r = 0; r < group.world_size; ++r) {
     for (int64_t i = part(r) + mine.first; i < part(r + 1); i += mine.step) {
-      StoreVec(own + i * kWidth, LoadWide<kWidth>(data + i * kWidth));
+      StoreVec(own + i * kWidth, LoadOwn<kAligned>(data + i * kWidth));
     }
   }
   if (tail < count) own[tail] = data[tail];
@@ -64,7 +89,7 @@ __global__ void __launch_bounds__(kMaxPeerThreads, 1)
     for (int64_t i = part(group.rank) + mine.first; i < part(group.rank + 1); i += mine.step) {
       const Vec<T, kWidth> sum = SumOfPeers<T, kWidth>(group, call, i * kWidth);
       StoreVec(own + i * kWidth, sum);
-      StoreVec(data + i * kWidth, sum);
+      StoreOwn<kAligned>(data + i * kWidth, sum);
     }
     if (tail < count) data[tail] = SumOfPeers<T, 1>(group, call, tail)[0];
     together = Meet(group, 1, call, shared);
@@ -73,33 +98,40 @@ __global__ void __launch_bounds__(kMaxPeerThreads, 1)
     if (r == group.rank) continue;
     const T* const sums = PeerBuffer<T>(group, r, call);
     for (int64_t i = part(r) + mine.first; i < part(r + 1); i += mine.step) {
-      StoreVec(data + i * kWidth, LoadWide<kWidth>(sums + i * kWidth));
+      StoreOwn<kAligned>(data + i * kWidth, LoadVec<T, kWidth>(sums + i * kWidth));
     }
   }
   Leave(group, call);
 }
 
-// Unit: what divides sizes and addresses. stride: units between ranks in `out`.
+// Unit: what divides this rank's addresses; 1, 4 or 16 of them are a vector. stride: bytes between ranks in
+// `out`.
 template <typename Unit>
 __global__ void __launch_bounds__(kMaxPeerThreads, 1)
-    GatherKernel(const __grid_constant__ PeerView group, const Unit* in, int64_t units, Unit* out,
+    GatherKernel(const __grid_constant__ PeerView group, const char* in, int64_t bytes, char* out,
                  int64_t stride) {
+  constexpr int kBytes = 16, kUnits = kBytes / sizeof(Unit);
   PeerShared& shared = SharedStorage<PeerShared>();
   const uint64_t call = ThisCall(group);
   const Stride mine = ThreadStride();
-  Unit* const own = PeerBuffer<Unit>(group, group.rank, call);
-  for (int64_t i = mine.first; i < units; i += mine.step) own[i] = in[i];
+  const int64_t vectors = bytes / kBytes, tail = vectors * kBytes + mine.first;
+  char* const own = PeerBuffer<char>(group, group.rank, call);
+  for (int64_t i = mine.first; i < vectors; i += mine.step) {
+    const Unit* const from = reinterpret_cast<const Unit*>(in + i * kBytes);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) reinterpret_cast<Unit*>(own + i * kBytes)[j] = from[j];
+  }
+  if (tail < bytes) own[tail] = in[tail];
   if (Meet(group, 0, call, shared)) {
-    for (int64_t i = mine.first; i < units; i += mine.step) {
-      Unit values[kMaxPeers];
+    for (int r = 0; r < group.world_size; ++r) {
+      const char* const theirs = PeerBuffer<char>(group, r, call);
+      char* const to = out + r * stride;
+      for (int64_t i = mine.first; i < vectors; i += mine.step) {
+        const Unit* const from = reinterpret_cast<const Unit*>(theirs + i * kBytes);
 #pragma unroll
-      for (int r = 0; r < kMaxPeers; ++r) {
-        if (r < group.world_size) values[r] = PeerBuffer<Unit>(group, r, call)[i];
+        for (int j = 0; j < kUnits; ++j) reinterpret_cast<Unit*>(to + i * kBytes)[j] = from[j];
       }
-#pragma unroll
-      for (int r = 0; r < kMaxPeers; ++r) {
-        if (r < group.world_size) out[r * stride + i] = values[r];
-      }
+      if (tail < bytes) to[tail] = theirs[tail];
     }
   }
   Leave(group, call);
@@ -175,18 +207,10 @@ LaunchConfig Config(const PeerPlan& plan) {
           static_cast<int64_t>(sizeof(PeerShared))};
 }
 
-template <int kWidth, typename T>
+template <bool kAligned, typename T>
 void LaunchReduce(CudaDevice& device, const PeerView& group, const PeerPlan& plan, T* data, int64_t count) {
-  Launch(device, Config(plan), plan.two_shot ? TwoShotKernel<T, kWidth> : OneShotKernel<T, kWidth>, group,
+  Launch(device, Config(plan), plan.two_shot ? TwoShotKernel<T, kAligned> : OneShotKernel<T, kAligned>, group,
          data, count);
-}
-
-template <typename Unit>
-void LaunchGather(CudaDevice& device, const PeerView& group, const void* in, int64_t bytes, void* out,
-                  int64_t stride) {
-  constexpr int64_t kUnit = sizeof(Unit);
-  Launch(device, Config(PlanPeerGather(bytes * (16 / kUnit))), GatherKernel<Unit>, group,
-         static_cast<const Unit*>(in), bytes / kUnit, static_cast<Unit*>(out), stride / kUnit);
 }
 
 template <typename D, typename T>
@@ -215,9 +239,9 @@ void QueuePeerReduce(CudaDevice& device, const PeerView& group, int64_t one_shot
     using T = typename decltype(tag)::type;
     T* const values = static_cast<T*>(data);
     if (IsAlignedTo(data, 16)) {
-      LaunchReduce<kVecSize<T>>(device, group, plan, values, count);
+      LaunchReduce<true>(device, group, plan, values, count);
     } else {
-      LaunchReduce<1>(device, group, plan, values, count);
+      LaunchReduce<false>(device, group, plan, values, count);
     }
   });
 }
@@ -225,11 +249,13 @@ void QueuePeerReduce(CudaDevice& device, const PeerView& group, int64_t one_shot
 void QueuePeerGather(CudaDevice& device, const PeerView& group, const void* in, int64_t bytes, void* out,
                      int64_t stride) {
   const auto divides = [&](int64_t unit) {
-    return IsAlignedTo(in, unit) && IsAlignedTo(out, unit) && bytes % unit == 0 && stride % unit == 0;
+    return IsAlignedTo(in, unit) && IsAlignedTo(out, unit) && stride % unit == 0;
   };
-  if (divides(16)) return LaunchGather<uint4>(device, group, in, bytes, out, stride);
-  if (divides(4)) return LaunchGather<uint32_t>(device, group, in, bytes, out, stride);
-  LaunchGather<uint8_t>(device, group, in, bytes, out, stride);
+  auto* const kernel = divides(16)  ? GatherKernel<uint4>
+                       : divides(4) ? GatherKernel<uint32_t>
+                                    : GatherKernel<uint8_t>;
+  Launch(device, Config(PlanPeerGather(bytes)), kernel, group, static_cast<const char*>(in), bytes,
+         static_cast<char*>(out), stride);
 }
 
 bool QueuePeerNorm(CudaDevice& device, const PeerView& group, int64_t one_shot_bytes,

@@ -37,6 +37,36 @@ TEST_P(EveryWorldSize, SumsAreBitwiseInRankOrder) {
   }
 }
 
+// How a rank's own arrays lie must not change how it cuts them: the others' lie otherwise.
+TEST_P(EveryWorldSize, RanksNeedNotBeAlignedAlike) {
+  const int world_size = GetParam();
+  for (const int64_t one_shot_bytes : {INT64_MAX, int64_t{0}}) {
+    PeerOptions options;
+    options.one_shot_bytes = one_shot_bytes;
+    Group group(world_size, 29, options);
+    SKIP_WITHOUT_GPU(group);
+    constexpr int64_t kCount = 9001, kBytes = kCount * 2;
+    RankArrays aligned(DataType::kBF16, world_size, kCount), shifted(DataType::kBF16, world_size, kCount, 1);
+    std::vector<std::unique_ptr<DeviceBuffer>> all;
+    for (int r = 0; r < world_size; ++r) all.push_back(std::make_unique<DeviceBuffer>(kBytes * world_size));
+    aligned.FillInputs(1);
+    shifted.FillInputs(1);
+    const auto data = [&](int r) { return r % 2 == 0 ? aligned.data(r) : shifted.data(r); };
+    group.Run([&](int r, Rank& rank) {
+      rank.peers->AllReduceSum(data(r), kCount, DataType::kBF16);
+      rank.peers->AllGather(data(r), kBytes, all[r]->as<void>());
+    });
+    const std::vector<uint32_t> sum = RankOrderSum(DataType::kBF16, 1, world_size, kCount);
+    for (int r = 0; r < world_size; ++r) {
+      EXPECT_TRUE((r % 2 == 0 ? aligned : shifted).Bits(r) == sum) << "rank " << r;
+      for (int from = 0; from < world_size; ++from) {
+        EXPECT_EQ(std::memcmp(all[r]->as<char>() + from * kBytes, data(0), kBytes), 0)
+            << "gather, rank " << r;
+      }
+    }
+  }
+}
+
 TEST_P(EveryWorldSize, GathersAnyBytes) {
   const int world_size = GetParam();
   PeerOptions options;
