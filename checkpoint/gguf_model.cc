@@ -108,9 +108,9 @@ absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, ArchFiel
     return gguf.Unsupported(type_key, type);
   }
   RETURN_IF_ERROR(fields->status());
-  const TensorInfo* factors = tensors.Find(kRopeFactors);
-  if (factors == nullptr) return absl::OkStatus();
+  if (!tensors.Has(kRopeFactors)) return absl::OkStatus();
   RETURN_IF_ERROR(tensors.Expect(kRopeFactors, {config->head_dim / 2}));
+  const TensorInfo* factors = tensors.Find(kRopeFactors);
   rope.freq_factors.resize(config->head_dim / 2);
   DequantizeRange(factors->type, factors->data, 0, config->head_dim / 2, rope.freq_factors.data());
   for (const float factor : rope.freq_factors) {
@@ -237,10 +237,10 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const TensorTab
   RETURN_IF_ERROR(ReadSizes(gguf, tensors, &fields, &config));
   RETURN_IF_ERROR(RefuseOptions(gguf, fields, config));
   RETURN_IF_ERROR(ReadRope(gguf, tensors, &fields, &config));
-  config.tie_word_embeddings = tensors.Find("lm_head.weight") == nullptr;
-  config.attention_qkv_bias = tensors.Find("model.layers.0.self_attn.q_proj.bias") != nullptr;
-  config.attention_out_bias = tensors.Find("model.layers.0.self_attn.o_proj.bias") != nullptr;
-  config.mlp_bias = tensors.Find("model.layers.0.mlp.gate_proj.bias") != nullptr;
+  config.tie_word_embeddings = !tensors.Has("lm_head.weight");
+  config.attention_qkv_bias = tensors.Has("model.layers.0.self_attn.q_proj.bias");
+  config.attention_out_bias = tensors.Has("model.layers.0.self_attn.o_proj.bias");
+  config.mlp_bias = tensors.Has("model.layers.0.mlp.gate_proj.bias");
   config.qk_norm = config.architecture == Architecture::kQwen3;
   config.stored_type = CommonType(tensors);
   config.stored_type_given = true;

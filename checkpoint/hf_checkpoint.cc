@@ -30,7 +30,7 @@ class HfCheckpoint final : public MappedCheckpoint {
 bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_name) {
   const TensorInfo* embedding = tensors.Find(embedding_name);
   const TensorInfo* head = tensors.Find("lm_head.weight");
-  if (embedding == nullptr || head == nullptr) return false;
+  if (embedding == nullptr || head == nullptr) return tensors.Has("lm_head.weight");
   return head->type != embedding->type || head->shape != embedding->shape ||
          std::memcmp(head->data, embedding->data, head->bytes) != 0;
 }

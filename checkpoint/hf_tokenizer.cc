@@ -53,8 +53,9 @@ absl::Status ReadVocabAndMerges(const std::string& directory, TokenizerData* dat
   return absl::OkStatus();
 }
 
-// What tokenizer.json would have said: specials are added tokens, and add_bos_token is the post-processor.
-void CompleteLegacy(TokenizerData* data) {
+// The tokens that configuration files name as special are added tokens, whether or not tokenizer.json says
+// so.
+void AddSpecials(TokenizerData* data) {
   for (const std::string* text :
        {&data->bos_token, &data->eos_token, &data->unk_token_text, &data->pad_token}) {
     const int32_t id = IdOf(*data, *text);
@@ -67,8 +68,6 @@ void CompleteLegacy(TokenizerData* data) {
     token.special = true;
     data->added_tokens.push_back(std::move(token));
   }
-  const int32_t bos = IdOf(*data, data->bos_token);
-  if (data->add_bos_token && bos >= 0) data->post_processor.prefix_ids = {bos};
 }
 
 // A file of one JSON object, parsed by `parse`; a file that is not there changes nothing.
@@ -154,6 +153,14 @@ absl::Status ParseSpecialTokensMap(const std::string& file, absl::string_view te
   return ReadSpecials(&fields, map, /*fill_only=*/true, data);
 }
 
+// Where processors of multimodal models keep the template; the last place to look.
+absl::Status ParseChatTemplateJson(const std::string& file, absl::string_view text, TokenizerData* data) {
+  ASSIGN_OR_RETURN(const json object, ParseJsonObject(file, text));
+  JsonFields fields(file, object);
+  return data->chat_template.empty() ? ReadChatTemplate(&fields, object, &data->chat_template)
+                                     : absl::OkStatus();
+}
+
 absl::Status ParseChatTemplateFile(const std::string& file, absl::string_view text, TokenizerData* data) {
   if (!IsValidUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
   data->chat_template = std::string(text);
@@ -191,7 +198,11 @@ absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory) {
   RETURN_IF_ERROR(ReadOptional(directory + "/tokenizer_config.json", with(ParseTokenizerConfig)));
   RETURN_IF_ERROR(ReadOptional(directory + "/special_tokens_map.json", with(ParseSpecialTokensMap)));
   RETURN_IF_ERROR(ReadOptional(directory + "/chat_template.jinja", with(ParseChatTemplateFile)));
-  if (legacy) CompleteLegacy(&data);
+  RETURN_IF_ERROR(ReadOptional(directory + "/chat_template.json", with(ParseChatTemplateJson)));
+  AddSpecials(&data);
+  const int32_t bos = IdOf(data, data.bos_token);
+  // Without tokenizer.json there is no post-processor but this one.
+  if (legacy && data.add_bos_token && bos >= 0) data.post_processor.prefix_ids = {bos};
   return data;
 }
 

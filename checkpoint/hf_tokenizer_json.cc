@@ -87,6 +87,7 @@ bool ReadModelKey(JsonReader* reader, const std::string& key, size_t max_id, Mod
   if (key == "unk_token") return ReadOptionalString(reader, &data->unk_token);
   if (key == "ignore_merges") return ReadFlag(reader, &data->ignore_merges);
   if (key == "byte_fallback") return ReadFlag(reader, &data->byte_fallback);
+  if (key == "fuse_unk") return ReadFlag(reader, &data->fuse_unk);
   if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
     std::string text;
     if (!ReadOptionalString(reader, &text)) return false;
@@ -137,7 +138,7 @@ absl::Status ReadModel(const std::string& file, JsonReader* reader, size_t max_i
 absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text, TokenizerData* data) {
   JsonReader reader(text);
   std::string key;
-  absl::string_view added, normalizer, pre_tokenizer, post_processor;
+  absl::string_view added, normalizer, pre_tokenizer, post_processor, decoder;
   bool has_model = false;
   reader.BeginObject();
   while (reader.NextKey(&key)) {
@@ -153,6 +154,7 @@ absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text,
     if (key == "normalizer") normalizer = raw;
     if (key == "pre_tokenizer") pre_tokenizer = raw;
     if (key == "post_processor") post_processor = raw;
+    if (key == "decoder") decoder = raw;
   }
   if (reader.ok() && !reader.AtEnd()) reader.Fail("something follows the object");
   if (!reader.ok())
@@ -161,6 +163,7 @@ absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text,
   if (!added.empty()) RETURN_IF_ERROR(ParseAddedTokens(file, added, data));
   if (!normalizer.empty()) RETURN_IF_ERROR(ParseNormalizer(file, normalizer, data));
   if (!pre_tokenizer.empty()) RETURN_IF_ERROR(ParsePreTokenizer(file, pre_tokenizer, data));
+  if (!decoder.empty()) RETURN_IF_ERROR(CheckDecoder(file, decoder));
   return post_processor.empty() ? absl::OkStatus() : ParsePostProcessor(file, post_processor, data);
 }
 

@@ -215,6 +215,17 @@ absl::Status ParsePreTokenizer(const std::string& file, absl::string_view raw, T
   return ForEachStep(file, "pre_tokenizer", pre_tokenizer, "pretokenizers", 0, one);
 }
 
+absl::Status CheckDecoder(const std::string& file, absl::string_view raw) {
+  ASSIGN_OR_RETURN(const json wrapper, ParseValue(file, "decoder", raw));
+  const json& decoder = wrapper.at("decoder");
+  if (decoder.is_null()) return absl::OkStatus();
+  auto one = [](const std::string& type, const json&, JsonFields* fields) {
+    const bool known = type == "ByteLevel" || type == "ByteFallback" || type == "Fuse";
+    return known ? absl::OkStatus() : fields->Unsupported("type", type);
+  };
+  return ForEachStep(file, "decoder", decoder, "decoders", 0, one);
+}
+
 absl::Status ParsePostProcessor(const std::string& file, absl::string_view raw, TokenizerData* data) {
   ASSIGN_OR_RETURN(const json wrapper, ParseValue(file, "post_processor", raw));
   const json& post_processor = wrapper.at("post_processor");

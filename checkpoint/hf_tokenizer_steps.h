@@ -13,6 +13,8 @@ namespace somnus {
 absl::Status ParseAddedTokens(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParseNormalizer(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParsePreTokenizer(const std::string& file, absl::string_view raw, TokenizerData* data);
+// Ok when decoding is what the tokenizer does anyway: bytes of all tokens, one after another.
+absl::Status CheckDecoder(const std::string& file, absl::string_view raw);
 absl::Status ParsePostProcessor(const std::string& file, absl::string_view raw, TokenizerData* data);
 
 // InvalidArgument unless `id` can belong to a token beside the vocabulary read so far: consumers keep tables

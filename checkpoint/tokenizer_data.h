@@ -55,6 +55,7 @@ struct TokenizerData {
   bool ignore_merges = false;  // Llama 3: a pre-token that is in the vocabulary is one token
   bool byte_fallback = false;
   std::string unk_token;
+  bool fuse_unk = false;      // unknown characters in a row are one unk_token
   std::string chat_template;  // Jinja; empty: none. With several named ones, "default"
   // Special tokens that chat templates refer to.
   std::string bos_token, eos_token, unk_token_text, pad_token;

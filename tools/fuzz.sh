@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Fuzzes the checkpoint parsers with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer.
+# Fuzzes the parsers of checkpoints, chat templates and text with libFuzzer, AddressSanitizer and
+# UndefinedBehaviorSanitizer.
 #
-#   tools/fuzz.sh [SECONDS] [TARGET...]     default: 60 seconds each of safetensors gguf config tokenizer
+#   tools/fuzz.sh [SECONDS] [TARGET...]     default: 60 seconds each of
+#     safetensors gguf config tokenizer     files of a checkpoint
+#     chat_template regex encode            a template, a pre-tokenizer's pattern with a text, a prompt
 #
 # Needs clang-14 (apt-get install clang-14 libclang-rt-14-dev). Corpus and findings stay in $FUZZ_DIR (default: a
 # folder in the temporary directory) so that a later run goes on where this one stopped.
@@ -10,23 +13,48 @@ cd "$(dirname "$0")/.."
 
 seconds="${1:-60}"
 shift || true
-targets=("${@:-safetensors gguf config tokenizer}")
+targets=("${@:-safetensors gguf config tokenizer chat_template regex encode}")
 read -r -a targets <<<"${targets[*]}"
 work="${FUZZ_DIR:-${TMPDIR:-/tmp}/somnus-fuzz}"
-mkdir -p "$work/obj"
 
 flags=(-std=c++20 -O1 -g -I. -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
        -fno-omit-frame-pointer)
-libs=(absl_status absl_statusor absl_strings absl_str_format absl_flat_hash_map absl_flat_hash_set absl_cleanup)
+libs=(absl_status absl_statusor absl_strings absl_str_format absl_flat_hash_map absl_flat_hash_set absl_cleanup
+      absl_hash absl_synchronization)
 
-objects=()
-for source in checkpoint/*.cc tests/checkpoint/fuzz/entries.cc; do
-  object="$work/obj/$(basename "$source" .cc).o"
-  objects+=("$object")
-  if [[ ! -e "$object" || -n "$(find checkpoint tests/checkpoint/fuzz -newer "$object" -name '*.[hc]*')" ]]; then
-    clang++-14 "${flags[@]}" -c "$source" -o "$object"
+# compile FOLDER SOURCE...: objects in $work/obj/FOLDER, made again when a header or the source is newer.
+compile() {
+  local folder="$work/obj/$1" source object
+  shift
+  mkdir -p "$folder"
+  for source in "$@"; do
+    object="$folder/$(basename "$source" .cc).o"
+    if [[ ! -e "$object" || "$source" -nt "$object" ||
+          -n "$(find proto checkpoint coordinator/tokenizer tests/checkpoint tests/tokenizer -newer "$object" -name '*.h')" ]]; then
+      clang++-14 "${flags[@]}" -c "$source" -o "$object"
+    fi
+  done
+}
+
+# link TARGET: $work/fuzz_TARGET, from the room that the target belongs to.
+link() {
+  local objects=() room=checkpoint extra=()
+  case "$1" in
+    chat_template | regex | encode) room=tokenizer ;;
+  esac
+  if [[ $room == checkpoint ]]; then
+    compile checkpoint checkpoint/*.cc tests/checkpoint/fuzz/entries.cc
+    source=tests/checkpoint/fuzz/fuzz_$1.cc
+  else
+    compile tokenizer coordinator/tokenizer/*.cc coordinator/tokenizer/jinja/*.cc tests/tokenizer/fuzz_entries.cc
+    source=tests/tokenizer/fuzz_$1.cc
+    extra=(-lpcre2-8 -licuuc)
   fi
-done
+  objects=("$work/obj/$room"/*.o)
+  # shellcheck disable=SC2046
+  clang++-14 "${flags[@]}" -fsanitize=fuzzer "$source" "${objects[@]}" "${extra[@]}" \
+    $(pkg-config --libs "${libs[@]}") -o "$work/fuzz_$1"
+}
 
 seed() {  # seed TARGET: the real files that the target starts from
   local corpus="$work/corpus/$1" model
@@ -40,22 +68,26 @@ seed() {  # seed TARGET: the real files that the target starts from
     tokenizer) for model in tests/data/tiny/*/; do
               { cat "$model/tokenizer.json"; printf '\0'; cat "$model/tokenizer_config.json"; } >"$corpus/$(basename "$model")"
             done ;;
+    *) python3 tests/tokenizer/fuzz_seeds.py "$1" "$corpus" ;;
   esac
 }
 
 for target in "${targets[@]}"; do
-  binary="$work/fuzz_$target"
-  # shellcheck disable=SC2046
-  clang++-14 "${flags[@]}" -fsanitize=fuzzer "tests/checkpoint/fuzz/fuzz_$target.cc" "${objects[@]}" \
-    $(pkg-config --libs "${libs[@]}") -o "$binary"
+  link "$target"
   seed "$target"
   mkdir -p "$work/findings/$target"
   echo "== $target: $seconds s"
-  # 512 MiB and 5 s per input: a parser that needs more for a small file has a fault, too.
+  # 512 MiB and 5 s per input: a parser that needs more for a small file has a fault, too. A pattern is a small file;
+  # a hostile one may use its whole match budget again and again, so its text stays short.
   log="$work/$target.log"
+  longest=262144
+  [[ $target != regex ]] || longest=512
+  dictionary=()
+  [[ ! -e tests/tokenizer/fuzz_$target.dict ]] || dictionary=("-dict=tests/tokenizer/fuzz_$target.dict")
   status=0
-  "$binary" -max_total_time="$seconds" -rss_limit_mb=512 -timeout=5 -max_len=262144 -print_final_stats=1 \
-    -artifact_prefix="$work/findings/$target/" "$work/corpus/$target" >"$log" 2>&1 || status=$?
+  "$work/fuzz_$target" -max_total_time="$seconds" -rss_limit_mb=512 -timeout=5 -max_len="$longest" \
+    -print_final_stats=1 "${dictionary[@]}" -artifact_prefix="$work/findings/$target/" "$work/corpus/$target" \
+    >"$log" 2>&1 || status=$?
   grep -E '^(Done|stat::)|ERROR|SUMMARY|runtime error|^ +#[0-9]+ ' "$log" || true
   if ((status != 0)); then
     echo "$target: a finding; see $log and $work/findings/$target"

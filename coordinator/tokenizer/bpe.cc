@@ -31,6 +31,7 @@ absl::StatusOr<std::unique_ptr<Bpe>> Bpe::Create(const TokenizerData& data, bool
   bpe->byte_pieces_ = byte_pieces;
   bpe->ignore_merges_ = data.ignore_merges;
   bpe->byte_fallback_ = data.byte_fallback;
+  bpe->fuse_unk_ = data.fuse_unk;
   bpe->vocab_.reserve(data.tokens.size());
   for (size_t id = 0; id < data.tokens.size(); ++id) {
     if (!data.tokens[id].empty()) bpe->vocab_.emplace(data.tokens[id], static_cast<int32_t>(id));
@@ -146,7 +147,7 @@ void Bpe::AppendUnknown(absl::string_view character, std::vector<int32_t>* symbo
   for (const char c : character) all = all && fallback_ids_[static_cast<uint8_t>(c)] >= 0;
   if (all) {
     for (const char c : character) symbols->push_back(fallback_ids_[static_cast<uint8_t>(c)]);
-  } else if (unk_id_ >= 0) {
+  } else if (unk_id_ >= 0 && !(fuse_unk_ && !symbols->empty() && symbols->back() == unk_id_)) {
     symbols->push_back(unk_id_);
   }
 }

@@ -24,7 +24,8 @@ class Bpe {
   static absl::StatusOr<std::unique_ptr<Bpe>> Create(const TokenizerData& data, bool byte_pieces);
 
   // Appends the ids of `piece`. Characters that the vocabulary lacks become bytes (byte_fallback), the unk
-  // token, or nothing, as in Hugging Face. O(n log n) in the length of the piece.
+  // token (one for a run of them with fuse_unk), or nothing, as in Hugging Face. O(n log n) in the length of
+  // the piece.
   void Encode(absl::string_view piece, std::vector<int32_t>* ids) const;
 
  private:
@@ -48,7 +49,7 @@ class Bpe {
   void MergeShort(std::vector<int32_t>* symbols) const;
   void MergeLong(std::vector<int32_t>* symbols) const;
 
-  bool byte_pieces_ = false, ignore_merges_ = false, byte_fallback_ = false;
+  bool byte_pieces_ = false, ignore_merges_ = false, byte_fallback_ = false, fuse_unk_ = false;
   int32_t unk_id_ = -1;
   std::array<int32_t, 256> byte_ids_;      // of the alphabet's characters; byte_pieces_ only
   std::array<int32_t, 256> fallback_ids_;  // of <0x00> .. <0xFF>

@@ -316,5 +316,15 @@ TEST(GgufNames, AreTranslated) {
   }
 }
 
+// Not taken for absent: the model would be another one.
+TEST_F(GgufCheckpointTest, OptionalTensorsOfUnknownTypesAreErrors) {
+  for (const char* name : {"output.weight", "rope_freqs.weight", "blk.0.attn_q.bias"}) {
+    GgufWriter w = TinyGguf();
+    w.Tensor(name, {8, 6}, 39, std::string(64, 'x'));
+    EXPECT_THAT(OpenError(w), HasSubstr("UNIMPLEMENTED: m.gguf: tensor ")) << name;
+    EXPECT_THAT(OpenError(w), HasSubstr("has type number 39 of ggml, which is not supported")) << name;
+  }
+}
+
 }  // namespace
 }  // namespace somnus

@@ -51,6 +51,17 @@ TEST(TokenizerJson, Basics) {
   EXPECT_FALSE(data->byte_fallback || data->nfc);
 }
 
+TEST(TokenizerJson, DecodersThatJoinBytes) {
+  for (const char* good : {"null", R"({"type":"ByteLevel"})",
+                           R"({"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]})"}) {
+    EXPECT_EQ(ErrorOf(With("/decoder", good)), "OK") << good;
+  }
+  EXPECT_EQ(ErrorOf(With("/decoder", R"({"type":"WordPiece","prefix":"##"})")),
+            "UNIMPLEMENTED: tokenizer.json: decoder.type: WordPiece is not supported");
+  EXPECT_THAT(ErrorOf(With("/decoder", R"({"type":"Sequence","decoders":7})")),
+              HasSubstr("INVALID_ARGUMENT"));
+}
+
 TEST(TokenizerJson, MergesInBothSpellings) {
   const auto data = Parse(With("/model/merges", R"([["a","b"],["a b","c"],"\u0120 t"])").dump());
   ASSERT_TRUE(data.ok()) << data.status();
@@ -195,8 +206,16 @@ TEST_F(TokenizerDirectory, ConfigBesideTheTokenizer) {
   EXPECT_EQ(data->pad_token, "");
   EXPECT_EQ(data->chat_template, "D");
   EXPECT_TRUE(data->add_bos_token);
-  ASSERT_EQ(data->added_tokens.size(), 2u);
+  // <s>, <x>, and the tokens that the configuration names as special ones.
+  ASSERT_EQ(data->added_tokens.size(), 4u);
   EXPECT_EQ(data->added_tokens[1].content, "<x>");
+  for (const int i : {2, 3}) {
+    EXPECT_EQ(data->added_tokens[i].content, i == 2 ? "b" : "a");
+    EXPECT_EQ(data->added_tokens[i].id, i == 2 ? 1 : 0);
+    EXPECT_TRUE(data->added_tokens[i].special);
+  }
+  Write("chat_template.json", R"({"chat_template":"P"})");
+  EXPECT_EQ(ReadHfTokenizer(directory_)->chat_template, "D");
   Write("chat_template.jinja", "J");
   data = ReadHfTokenizer(directory_);
   ASSERT_TRUE(data.ok()) << data.status();
@@ -236,6 +255,15 @@ TEST_F(TokenizerDirectory, VocabAndMerges) {
   Write("merges.txt", "#version: 0.2\na b\nab\n");
   EXPECT_EQ(ReadHfTokenizer(directory_).status().ToString(),
             "INVALID_ARGUMENT: merges.txt: line 3 is not two tokens with a space between them");
+}
+
+TEST_F(TokenizerDirectory, TheTemplateOfAProcessorIsTheLastToTake) {
+  Write("tokenizer.json", Minimal().dump());
+  Write("chat_template.json", R"({"chat_template":"P"})");
+  EXPECT_EQ(ReadHfTokenizer(directory_)->chat_template, "P");
+  Write("chat_template.json", "{");
+  EXPECT_THAT(ReadHfTokenizer(directory_).status().ToString(),
+              HasSubstr("INVALID_ARGUMENT: chat_template.json: "));
 }
 
 TEST_F(TokenizerDirectory, NoTokenizer) {

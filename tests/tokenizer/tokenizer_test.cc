@@ -191,6 +191,10 @@ TEST(TokenizerTest, UnknownCharacters) {
   EXPECT_EQ(Make(data)->Encode("axb", false), (Ids{2}));  // dropped, and its neighbours meet
   data.unk_token = "<unk>";
   EXPECT_EQ(Make(data)->Encode("axb", false), (Ids{0, 3, 1}));
+  EXPECT_EQ(Make(data)->Encode("axyb", false), (Ids{0, 3, 3, 1}));
+  data.fuse_unk = true;
+  EXPECT_EQ(Make(data)->Encode("axyb z", false), (Ids{0, 3, 1, 3}));
+  data.fuse_unk = false;
   data.byte_fallback = true;
   for (int b = 0; b < 256; ++b) {
     char name[8];
