@@ -34,14 +34,19 @@ constexpr size_t kGuardBytes = 4096;
 constexpr int kMaxGuarded = 16000;
 constexpr uint64_t kCanary = 0x5bad57ac5bad57ac;
 
+struct Stack {
+  void* data = nullptr;        // lowest address, behind the guard page
+  void* tsan_fiber = nullptr;  // thread sanitizer's; slow to make, so kept with the stack
+};
+
 // Stacks that are not in use, for all host threads. They are never unmapped: as many as ran at the same time.
 class StackPool {
  public:
-  void* Take() {
+  Stack Take() {
     {
       std::lock_guard lock(mutex_);
       if (!free_.empty()) {
-        void* stack = free_.back();
+        const Stack stack = free_.back();
         free_.pop_back();
         return stack;
       }
@@ -54,14 +59,18 @@ class StackPool {
       std::abort();
     }
     if (made_ <= kMaxGuarded) mprotect(base, kGuardBytes, PROT_NONE);
-    *reinterpret_cast<uint64_t*>(base + kGuardBytes) = kCanary;
-    return base + kGuardBytes;
+    Stack stack{base + kGuardBytes, nullptr};
+    *static_cast<uint64_t*>(stack.data) = kCanary;
+#if defined(__SANITIZE_THREAD__)
+    stack.tsan_fiber = __tsan_create_fiber(0);
+#endif
+    return stack;
   }
 
-  void Return(void* stack) {
+  void Return(Stack stack) {
 #if defined(__SANITIZE_ADDRESS__)
     // What the last user's frames left poisoned is nothing to the next.
-    ASAN_UNPOISON_MEMORY_REGION(stack, kStackBytes);
+    ASAN_UNPOISON_MEMORY_REGION(stack.data, kStackBytes);
 #endif
     std::lock_guard lock(mutex_);
     free_.push_back(stack);
@@ -69,7 +78,7 @@ class StackPool {
 
  private:
   std::mutex mutex_;
-  std::vector<void*> free_;
+  std::vector<Stack> free_;
   int made_ = 0;
 };
 
@@ -103,18 +112,14 @@ struct Fiber::Main {
 
 Fiber::~Fiber() {
   if (stack_ == nullptr) return;
-#if defined(__SANITIZE_THREAD__)
-  __tsan_destroy_fiber(tsan_fiber_);
-#endif
-  Pool().Return(stack_);
+  Pool().Return({stack_, tsan_fiber_});
 }
 
 void Fiber::Start(Entry entry, void* argument) {
   if (stack_ == nullptr) {
-    stack_ = Pool().Take();
-#if defined(__SANITIZE_THREAD__)
-    tsan_fiber_ = __tsan_create_fiber(0);
-#endif
+    const Stack stack = Pool().Take();
+    stack_ = stack.data;
+    tsan_fiber_ = stack.tsan_fiber;
   }
   entry_ = entry;
   argument_ = argument;

@@ -28,9 +28,10 @@ class Fiber {
  private:
   struct Main;  // the entry of every fiber
 
-  void* stack_ = nullptr;    // lowest address, behind the guard page
-  void* context_ = nullptr;  // of the fiber while it is suspended
-  void* caller_ = nullptr;   // of who resumed it while it runs
+  void* stack_ = nullptr;       // lowest address, behind the guard page
+  void* tsan_fiber_ = nullptr;  // of the stack; thread sanitizer's
+  void* context_ = nullptr;     // of the fiber while it is suspended
+  void* caller_ = nullptr;      // of who resumed it while it runs
   Entry entry_ = nullptr;
   void* argument_ = nullptr;
   bool done_ = false;
@@ -38,7 +39,6 @@ class Fiber {
   void* fake_stack_ = nullptr;
   const void* caller_stack_ = nullptr;
   size_t caller_stack_bytes_ = 0;
-  void* tsan_fiber_ = nullptr;
   void* tsan_caller_ = nullptr;
 };
 
