@@ -211,8 +211,18 @@ class Cases {
     for (int64_t h = 0; h < model_.heads; ++h)
       map.push_back(static_cast<int32_t>(h * model_.kv_heads / model_.heads));
     const int64_t tokens = seqs * queries;
-    const AttentionBatch batch{seqs,          tokens,         starts.data(),    contexts.data(),
-                               tables.data(), blocks_per_seq, positions.data(), slots.data()};
+    AttentionBatch batch;
+    batch.num_seqs = seqs;
+    batch.num_tokens = tokens;
+    batch.num_decodes = queries == 1 ? seqs : 0;
+    batch.max_query_len = queries;
+    batch.max_context_len = context;
+    batch.query_start = starts.data();
+    batch.context_len = contexts.data();
+    batch.block_tables = tables.data();
+    batch.max_blocks_per_seq = blocks_per_seq;
+    batch.positions = positions.data();
+    batch.slot_mapping = slots.data();
     const double pairs = static_cast<double>(seqs) * queries * (context - (queries - 1) / 2.0) * model_.heads;
     const double bytes = queries > 1 ? 0 : static_cast<double>(seqs * blocks_per_seq * block_bytes);
     const TensorView qkv = Wide(tokens, qkv_width_), out = Act(tokens, model_.heads * model_.head_dim);
