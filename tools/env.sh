@@ -23,12 +23,18 @@ disk_cache() {
   return 0
 }
 
-# run_bazel COMMAND ARGS...: Bazel in the repository, with the disk cache where there is one.
+# run_bazel COMMAND ARGS...: Bazel in the repository, with the disk cache where there is one, and with CUDA where nvcc
+# is: the same binaries must do on a machine without a GPU.
 run_bazel() {
   local command=$1 cache flags=()
   shift
   cache=$(disk_cache)
-  case $command in build | test | run) [[ -z $cache ]] || flags+=("--disk_cache=$cache") ;; esac
+  case $command in
+    build | test | run)
+      [[ -z $cache ]] || flags+=("--disk_cache=$cache")
+      [[ ! -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]] || flags+=(--config=cuda)
+      ;;
+  esac
   # shellcheck disable=SC2086  # several options in one variable are meant to split
   (cd "$SOMNUS_ROOT" && bazel --host_jvm_args=-Xmx1g ${SOMNUS_BAZEL_STARTUP:-} "$command" "${flags[@]}" \
     ${SOMNUS_BAZEL_FLAGS:-} "$@" </dev/null)

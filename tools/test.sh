@@ -15,12 +15,8 @@ cases=$results/cases.tsv
 
 tools/setup.sh packages || { printf 'FAIL\tsetup packages\n' >>"$cases"; python3 tests/report.py "$cases"; exit 1; }
 
-# With nvcc the CUDA sources are built in too: the same binaries must do on a machine without a GPU.
-cuda=()
-[[ ! -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]] || cuda=(--config=cuda)
-
-say "bazel test ${cuda[*]} ${*:-//...}"
-run_bazel test "${cuda[@]}" --keep_going --build_event_json_file="$results/events.json" "${@:-//...}" >&2
+say "bazel test ${*:-//...}"
+run_bazel test --keep_going --build_event_json_file="$results/events.json" "${@:-//...}" >&2
 bazel_code=$?
 python3 tests/report.py --bazel "$results/events.json" "$bazel_code" >>"$cases"
 

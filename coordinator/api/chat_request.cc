@@ -258,6 +258,8 @@ void AddTemplateKwargs(FieldReader* fields, OrderedJson* context) {
   for (const auto& [key, value] : kwargs->items()) {
     if (key == "chat_template" && !value.is_null())
       return fields->Fail("chat_template_kwargs", "a chat_template in a request is not supported");
+    if (key == "messages")
+      return fields->Fail("chat_template_kwargs", "chat_template_kwargs must not hold messages");
     // What the request or the model has settled already stays so.
     if (context->contains(key) || key == "chat_template" || key == "tokenize" || key == "tools") continue;
     if (!CopyBounded(value, &(*context)[key]))

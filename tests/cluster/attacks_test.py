@@ -139,7 +139,7 @@ class Fields(Attack):
     def test_t13_every_number_with_every_bad_value(self):
         integers = ("max_tokens", "min_tokens", "n", "top_k", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
         numbers = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-        unbounded = ("repetition_penalty",)  # any finite number above the lower bound
+        unbounded = ("repetition_penalty", "top_k")  # any finite number above the lower bound
         for field in integers + numbers:
             for value in ("-9223372036854775809", "99999999999999999999", "1e400", '"x"', "[]", "{}", "-1e400"):
                 if field in unbounded and value == "99999999999999999999":

@@ -44,12 +44,17 @@ TEST(FlagsTest, Units) {
 }
 
 TEST(FlagsTest, LimitsOfTheFront) {
-  const auto flags =
-      ParseFlags({"m", "--max-body-bytes=1MiB", "--max-connections=9", "--idle-timeout-s=0.5"});
+  const auto flags = ParseFlags({"m", "--max-body-bytes=1MiB", "--max-connections=9", "--idle-timeout-s=0.5",
+                                 "--linger-silence-s=0.25", "--max-linger-bytes=1MiB",
+                                 "--max-num-waiting-tokens=77", "--max-stop-strings=16"});
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->limits.max_body_bytes, 1 << 20);
   EXPECT_EQ(flags->limits.max_connections, 9);
   EXPECT_EQ(flags->limits.idle_timeout, absl::Milliseconds(500));
+  EXPECT_EQ(flags->limits.linger_silence, absl::Milliseconds(250));
+  EXPECT_EQ(flags->limits.max_linger_bytes, 1 << 20);
+  EXPECT_EQ(flags->limits.max_stop_strings, 16);
+  EXPECT_EQ(flags->max_num_waiting_tokens, 77);
 }
 
 TEST(FlagsTest, EveryMistakeNamesItsFlag) {
