@@ -5,7 +5,8 @@
 namespace somnus {
 
 absl::StatusOr<std::unique_ptr<Device>> Device::CreateCuda(int) {
-  return absl::UnavailableError("no CUDA device: this program was built without CUDA (--config=cuda builds with it)");
+  return absl::UnavailableError(
+      "no CUDA device: this program was built without CUDA (--config=cuda builds with it)");
 }
 
 }  // namespace somnus

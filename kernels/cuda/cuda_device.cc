@@ -19,7 +19,8 @@ constexpr int64_t kDefaultSharedBytes = 48 << 10;  // more must be opted into
 absl::Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();
-  const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  const std::string text =
+      absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
   if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(text);
   return absl::InternalError(text);
 }
@@ -52,7 +53,8 @@ absl::Status CheckIndex(int index) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) cudaGetLastError();
   if (error == cudaErrorInsufficientDriver) {
-    return absl::UnavailableError("no CUDA device: the NVIDIA driver is missing or older than this program needs");
+    return absl::UnavailableError(
+        "no CUDA device: the NVIDIA driver is missing or older than this program needs");
   }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     return absl::UnavailableError("no CUDA device: the NVIDIA driver shows none to this process");
@@ -100,11 +102,13 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   if (device->chip_.compute_capability < kOldestComputeCapability) {
     return absl::UnavailableError(absl::StrCat(device->name_, ": compute capability 8.0 or newer is needed"));
   }
-  RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "making a stream"));
+  RETURN_IF_ERROR(
+      ToStatus(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "making a stream"));
   RunProbe(*device);
   if (const absl::Status ran = device->Synchronize(); !ran.ok()) {
-    return absl::UnavailableError(absl::StrCat(device->name_, ": this program's kernels do not run on it (built for ",
-                                               "another chip? --config=cuda_all builds for all): ", ran.message()));
+    return absl::UnavailableError(
+        absl::StrCat(device->name_, ": this program's kernels do not run on it (built for ",
+                     "another chip? --config=cuda_all builds for all): ", ran.message()));
   }
   ASSIGN_OR_RETURN(device->gemm_, Gemm::Create(device->chip_));
   device->uploader_ = std::make_unique<WeightUploader>(index);
@@ -139,8 +143,8 @@ void CudaDevice::Record(absl::Status status) {
 bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
   if (bytes <= kDefaultSharedBytes) return true;
   if (bytes > chip_.max_shared_bytes) {
-    Record(absl::InternalError(absl::StrCat("a kernel needs ", bytes, " bytes of shared memory, the chip has ",
-                                            chip_.max_shared_bytes)));
+    Record(absl::InternalError(absl::StrCat(
+        "a kernel needs ", bytes, " bytes of shared memory, the chip has ", chip_.max_shared_bytes)));
     return false;
   }
   int64_t& opted = opted_shared_bytes_[kernel];
@@ -169,8 +173,8 @@ void CudaDevice::FreePinned(void* data) {
 absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
   // Blocking: who waits for a step sleeps; the runner has the CPU to prepare the next.
   cudaEvent_t event = nullptr;
-  RETURN_IF_ERROR(ToStatus(
-      cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "making an event"));
+  RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
+                           "making an event"));
   return std::make_unique<CudaEvent>(*this, event);
 }
 

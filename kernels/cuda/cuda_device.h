@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/api.h"
@@ -67,8 +66,8 @@ class CudaDevice final : public Device {
   void Record(cudaError_t error, const char* what);
   void Record(absl::Status status);
 
-  // Lets `kernel` have that much dynamic shared memory, by one call of the runtime for a kernel and size. False
-  // when the chip has less; recorded.
+  // Lets `kernel` have that much dynamic shared memory, by one call of the runtime for a kernel and size.
+  // False when the chip has less; recorded.
   bool OptIntoShared(const void* kernel, int64_t bytes);
 
  private:

@@ -13,10 +13,13 @@ const OpTable& CudaDevice::ops() const {
 DataType SumType(const Device&, DataType act) { return act; }
 
 // Rows as they are: [n, k] without padding.
-int64_t PackedWeightBytes(const Device&, DataType dtype, int64_t n, int64_t k) { return n * k * SizeOf(dtype); }
+int64_t PackedWeightBytes(const Device&, DataType dtype, int64_t n, int64_t k) {
+  return n * k * SizeOf(dtype);
+}
 
 // [num_kv_heads][K, V][block_size][head_dim]
-int64_t KvBlockBytes(const Device&, DataType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) {
+int64_t KvBlockBytes(const Device&, DataType dtype, int64_t block_size, int64_t num_kv_heads,
+                     int64_t head_dim) {
   return num_kv_heads * 2 * block_size * head_dim * SizeOf(dtype);
 }
 

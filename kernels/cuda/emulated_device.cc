@@ -14,7 +14,8 @@ absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedC
   emulator.seed = options.seed;
   emulator.eager = options.eager;
   cuda_emulated::emulator::SetOptions(emulator);
-  absl::StatusOr<std::unique_ptr<cuda_emulated::CudaDevice>> device = cuda_emulated::CudaDevice::Create(options.index);
+  absl::StatusOr<std::unique_ptr<cuda_emulated::CudaDevice>> device =
+      cuda_emulated::CudaDevice::Create(options.index);
   if (!device.ok()) return device.status();
   return *std::move(device);
 }
@@ -23,8 +24,8 @@ absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes) {
   void* data = nullptr;
   const cuda_emulated::cudaError_t error = cuda_emulated::cudaMalloc(&data, static_cast<size_t>(bytes));
   if (error == cuda_emulated::cudaSuccess) return data;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("allocating ", bytes, " bytes of the emulated device: ", cuda_emulated::cudaGetErrorString(error)));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "allocating ", bytes, " bytes of the emulated device: ", cuda_emulated::cudaGetErrorString(error)));
 }
 
 void FreeEmulatedDevice(void* data) { cuda_emulated::cudaFree(data); }

@@ -1,6 +1,6 @@
 #pragma once
-// The CUDA backend on a machine without a GPU: the same kernels, run by the emulator (kernels/cuda/emulator). For
-// tests: slow, and faithful. Nothing that is shipped links it.
+// The CUDA backend on a machine without a GPU: the same kernels, run by the emulator (kernels/cuda/emulator).
+// For tests: slow, and faithful. Nothing that is shipped links it.
 
 #include <cstdint>
 #include <memory>
@@ -12,8 +12,9 @@ namespace somnus {
 
 struct EmulatedCudaOptions {
   int index = 0;
-  uint64_t seed = 1;   // of the order in which threads and blocks run; of the whole process
-  bool eager = false;  // run ops when they are queued instead of when they are waited for; of the whole process
+  uint64_t seed = 1;  // of the order in which threads and blocks run; of the whole process
+  bool eager =
+      false;  // run ops when they are queued instead of when they are waited for; of the whole process
 };
 
 // kind() is kCuda. Its memory is host memory: what is handed to it as the device's must come from

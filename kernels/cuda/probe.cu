@@ -1,6 +1,5 @@
-#include "kernels/cuda/probe.h"
-
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/probe.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {

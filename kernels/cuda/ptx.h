@@ -1,7 +1,7 @@
 #pragma once
 // PTX and warp primitives of kernels, the only place that knows them; each has a host twin in
-// kernels/cuda/emulator/ptx.h with the same signature (plus the call's place). Here the device's side and what
-// each does; needs sm_80. "Fragment" layouts are the PTX ISA's, with g = lane / 4 and t = lane % 4.
+// kernels/cuda/emulator/ptx.h with the same signature (plus the call's place). Here the device's side and
+// what each does; needs sm_80. "Fragment" layouts are the PTX ISA's, with g = lane / 4 and t = lane % 4.
 
 #include <cstdint>
 
@@ -23,8 +23,8 @@ enum class Scope { kGpu, kSys };
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// ---- Warps. Blocks are counted x fastest, 32 threads a warp. `mask`: the lanes that take part; all of them must
-// call the same function with the same mask, and the caller must be one of them.
+// ---- Warps. Blocks are counted x fastest, 32 threads a warp. `mask`: the lanes that take part; all of them
+// must call the same function with the same mask, and the caller must be one of them.
 
 SOMNUS_PTX int LinearThreadId() {
   return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
@@ -32,8 +32,8 @@ SOMNUS_PTX int LinearThreadId() {
 SOMNUS_PTX int LaneId() { return LinearThreadId() % 32; }
 SOMNUS_PTX int WarpId() { return LinearThreadId() / 32; }
 
-// T of 4 or 8 bytes. A lane that would read beyond the warp keeps its own value (Down, Up); what is read from a lane
-// outside the mask is undefined.
+// T of 4 or 8 bytes. A lane that would read beyond the warp keeps its own value (Down, Up); what is read from
+// a lane outside the mask is undefined.
 template <typename T>
 SOMNUS_PTX T ShflXor(T value, int lane_mask, uint32_t mask = kFullMask) {
   return __shfl_xor_sync(mask, value, lane_mask);
@@ -51,13 +51,19 @@ SOMNUS_PTX T ShflIdx(T value, int lane, uint32_t mask = kFullMask) {
   return __shfl_sync(mask, value, lane);
 }
 // Bit i: lane i takes part and its predicate holds.
-SOMNUS_PTX uint32_t Ballot(bool predicate, uint32_t mask = kFullMask) { return __ballot_sync(mask, predicate); }
-SOMNUS_PTX bool AnySync(bool predicate, uint32_t mask = kFullMask) { return __any_sync(mask, predicate) != 0; }
-SOMNUS_PTX bool AllSync(bool predicate, uint32_t mask = kFullMask) { return __all_sync(mask, predicate) != 0; }
+SOMNUS_PTX uint32_t Ballot(bool predicate, uint32_t mask = kFullMask) {
+  return __ballot_sync(mask, predicate);
+}
+SOMNUS_PTX bool AnySync(bool predicate, uint32_t mask = kFullMask) {
+  return __any_sync(mask, predicate) != 0;
+}
+SOMNUS_PTX bool AllSync(bool predicate, uint32_t mask = kFullMask) {
+  return __all_sync(mask, predicate) != 0;
+}
 SOMNUS_PTX void SyncWarp(uint32_t mask = kFullMask) { __syncwarp(mask); }
 
-// Barrier `id`, 1 to 15 (0 is __syncthreads): Sync waits until `threads` (a multiple of 32, whole warps) have called
-// Sync or Arrive; Arrive does not wait.
+// Barrier `id`, 1 to 15 (0 is __syncthreads): Sync waits until `threads` (a multiple of 32, whole warps) have
+// called Sync or Arrive; Arrive does not wait.
 SOMNUS_PTX void NamedBarrierSync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -67,11 +73,13 @@ SOMNUS_PTX void NamedBarrierArrive(int id, int threads) {
 
 // ---- Tensor cores
 
-SOMNUS_PTX uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+SOMNUS_PTX uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
-// Matrices of 8 x 8 16-bit elements from shared memory: lane 8 m + r gives the address (aligned to 16) of row r of
-// matrix m; register m receives elements (g, 2 t) and (g, 2 t + 1) of matrix m, low half first; Trans: (2 t, g) and
-// (2 t + 1, g). X2 takes the addresses of lanes 0 to 15 only, but give others a valid one too.
+// Matrices of 8 x 8 16-bit elements from shared memory: lane 8 m + r gives the address (aligned to 16) of row
+// r of matrix m; register m receives elements (g, 2 t) and (g, 2 t + 1) of matrix m, low half first; Trans:
+// (2 t, g) and (2 t + 1, g). X2 takes the addresses of lanes 0 to 15 only, but give others a valid one too.
 SOMNUS_PTX void LdMatrixX4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -98,9 +106,9 @@ SOMNUS_PTX void LdMatrixX2Trans(uint32_t (&r)[2], const void* row) {
 }
 
 // d += a * b, T bf16 or f16, sums in f32; a warp together.
-//   a [16][16] row-major: register r holds row g + 8 (r % 2), columns 2 t + 8 (r / 2) and the next, low half first
-//   b [16][8]:            register r holds rows 2 t + 8 r and the next, column g
-//   d [16][8]:            value i is row g + 8 (i / 2), column 2 t + i % 2
+//   a [16][16] row-major: register r holds row g + 8 (r % 2), columns 2 t + 8 (r / 2) and the next, low half
+//   first b [16][8]:            register r holds rows 2 t + 8 r and the next, column g d [16][8]: value i is
+//   row g + 8 (i / 2), column 2 t + i % 2
 template <typename T>
 SOMNUS_PTX void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -121,9 +129,9 @@ SOMNUS_PTX void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
 
 // ---- Copies and loads. Addresses are aligned to 16 bytes.
 
-// 16 bytes from global to shared memory, past L1; zeros when not valid (src is not read then, but must be a pointer
-// into the same allocation). There when a CpAsyncWait that covers its group has returned, and for other threads only
-// after a barrier that follows it.
+// 16 bytes from global to shared memory, past L1; zeros when not valid (src is not read then, but must be a
+// pointer into the same allocation). There when a CpAsyncWait that covers its group has returned, and for
+// other threads only after a barrier that follows it.
 SOMNUS_PTX void CpAsync16(void* dst, const void* src, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(dst)), "l"(src),
                "r"(valid ? 16 : 0)
@@ -151,8 +159,8 @@ SOMNUS_PTX uint4 LdGlobalStream16(const void* p) {
       : "l"(p));
   return v;
 }
-// The same, but issued where it stands: before a GridDependencyWait that follows it. (Loads of the nc kind are moved
-// behind it.)
+// The same, but issued where it stands: before a GridDependencyWait that follows it. (Loads of the nc kind
+// are moved behind it.)
 SOMNUS_PTX uint4 LdGlobalEarly16(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -167,11 +175,11 @@ SOMNUS_PTX void StGlobalStream16(void* p, uint4 v) {
 
 // ---- Memory order and atomics
 
-#define SOMNUS_PTX_SCOPED(text, scope, ...)                       \
-  if constexpr (kScope == Scope::kGpu) {                          \
-    asm volatile(text ".gpu" scope __VA_ARGS__);                  \
-  } else {                                                        \
-    asm volatile(text ".sys" scope __VA_ARGS__);                  \
+#define SOMNUS_PTX_SCOPED(text, scope, ...)      \
+  if constexpr (kScope == Scope::kGpu) {         \
+    asm volatile(text ".gpu" scope __VA_ARGS__); \
+  } else {                                       \
+    asm volatile(text ".sys" scope __VA_ARGS__); \
   }
 
 // T of 4 or 8 bytes, unsigned or signed.
@@ -229,7 +237,9 @@ SOMNUS_PTX T AtomicAddAcqRel(T* p, std::type_identity_t<T> value) {
   static_assert(sizeof(T) == 4);
   uint32_t old;
   SOMNUS_PTX_SCOPED("atom.add.acq_rel", ".u32 %0, [%1], %2;",
-                    : "=r"(old) : "l"(p), "r"(static_cast<uint32_t>(value)) : "memory")
+                    : "=r"(old)
+                    : "l"(p), "r"(static_cast<uint32_t>(value))
+                    : "memory")
   return static_cast<T>(old);
 }
 #undef SOMNUS_PTX_SCOPED
@@ -272,8 +282,8 @@ SOMNUS_PTX uint32_t MulHi(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 // a * b, rounded: never a part of a fused multiply-add.
 SOMNUS_PTX float MulRn(float a, float b) { return __fmul_rn(a, b); }
 
-// Programmatic dependent launch: Wait until the kernel before has finished (its writes are seen); Launch lets the
-// kernel behind start. Without the launch attribute both do nothing.
+// Programmatic dependent launch: Wait until the kernel before has finished (its writes are seen); Launch lets
+// the kernel behind start. Without the launch attribute both do nothing.
 SOMNUS_PTX void GridDependencyWait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

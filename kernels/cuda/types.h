@@ -1,11 +1,13 @@
 #pragma once
-// Element types of kernels: bf16, f16 and f8e4m3 as storage, f32 for arithmetic, and vectors of them that are moved
-// by one access of up to 16 bytes. Trivial types, so that they may lie in unions, shared memory and registers.
+// Element types of kernels: bf16, f16 and f8e4m3 as storage, f32 for arithmetic, and vectors of them that are
+// moved by one access of up to 16 bytes. Trivial types, so that they may lie in unions, shared memory and
+// registers.
 //
 // Conversions from f32 round to nearest even. NaN becomes the type's canonical NaN (0x7fff, 0x7fff, 0x7f), as
-// cvt.rn does. bf16 and f16 overflow to infinity; f8e4m3 has none and saturates to 448, infinities too (CUDA's
-// __NV_SATFINITE). On the device they are cvt instructions (for f8e4m3 below sm_89: integer arithmetic, the same that
-// the host does), elsewhere integer arithmetic. All 65536 or 256 patterns and all ties are tested.
+// cvt.rn does. bf16 and f16 overflow to infinity; f8e4m3 has none and saturates to 448, infinities too
+// (CUDA's
+// __NV_SATFINITE). On the device they are cvt instructions (for f8e4m3 below sm_89: integer arithmetic, the
+// same that the host does), elsewhere integer arithmetic. All 65536 or 256 patterns and all ties are tested.
 
 #include <cstdint>
 #include <cstring>
@@ -59,8 +61,8 @@ SOMNUS_HD float FloatOfBits(uint32_t bits) {
 
 namespace types_internal {
 
-// f32 rounded to a small float of `kMantissa` mantissa bits and the exponent bias `kBias`, without sign; the largest
-// exponents are the caller's business. `magnitude`: the bits of |x|, finite.
+// f32 rounded to a small float of `kMantissa` mantissa bits and the exponent bias `kBias`, without sign; the
+// largest exponents are the caller's business. `magnitude`: the bits of |x|, finite.
 template <int kMantissa, int kBias>
 SOMNUS_HD uint32_t RoundMagnitude(uint32_t magnitude) {
   constexpr int kDrop = 23 - kMantissa;
@@ -124,7 +126,8 @@ SOMNUS_HD uint8_t F8BitsByHand(float x) {
   const uint32_t magnitude = u & 0x7fffffff;
   const uint32_t sign = u >> 24 & 0x80;
   if (magnitude > 0x7f800000) return 0x7f;
-  if (magnitude >= 0x43e80000) return static_cast<uint8_t>(sign | 0x7e);  // 464 and more: 448 by rounding or saturation
+  if (magnitude >= 0x43e80000)
+    return static_cast<uint8_t>(sign | 0x7e);  // 464 and more: 448 by rounding or saturation
   return static_cast<uint8_t>(sign | RoundMagnitude<3, 7>(magnitude));
 }
 
@@ -272,10 +275,17 @@ struct TypeTag {
 template <typename Fn>
 bool DispatchAct(DataType dtype, Fn&& fn) {
   switch (dtype) {
-    case DataType::kF32: fn(TypeTag<float>{}); return true;
-    case DataType::kBF16: fn(TypeTag<bf16>{}); return true;
-    case DataType::kF16: fn(TypeTag<f16>{}); return true;
-    default: return false;
+    case DataType::kF32:
+      fn(TypeTag<float>{});
+      return true;
+    case DataType::kBF16:
+      fn(TypeTag<bf16>{});
+      return true;
+    case DataType::kF16:
+      fn(TypeTag<f16>{});
+      return true;
+    default:
+      return false;
   }
 }
 

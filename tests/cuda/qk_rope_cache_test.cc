@@ -83,7 +83,7 @@ class Run {
 
  private:
   KvCacheView CacheView() {
-    return {cache_.view().data, options_.f8 ? DataType::kF8E4M3 : options_.type,
+    return {cache_.view().data,  options_.f8 ? DataType::kF8E4M3 : options_.type,
             kNumBlocks,          shape_.block_size,
             shape_.num_kv_heads, shape_.head_dim,
             options_.k_scale,    options_.v_scale};

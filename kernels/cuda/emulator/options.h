@@ -15,7 +15,8 @@ struct Options {
   int num_sms = 132;  // an H100 SXM
   int64_t device_bytes = int64_t{80} << 30;
   // Threads that do nothing but spin for this long, with nothing left that could be started, are a deadlock.
-  // Only spins that give way are seen (LdAcquire, atomics, NanoSleep): a loop over plain loads never ends here.
+  // Only spins that give way are seen (LdAcquire, atomics, NanoSleep): a loop over plain loads never ends
+  // here.
   int64_t spin_limit_ms = 20000;
 };
 
