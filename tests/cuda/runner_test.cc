@@ -17,12 +17,19 @@ struct GoldenParam {
   int world_size;
 };
 
+#ifdef SOMNUS_CUDA_EMULATOR
+constexpr size_t kMaxCases =
+    4;  // of each model, up to 33 tokens of prompt: the emulator takes seconds for one
+#else
+constexpr size_t kMaxCases = 1000;
+#endif
+
 class GpuGolden : public testing::TestWithParam<GoldenParam> {};
 
 TEST_P(GpuGolden, SameAsTransformersInF32) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto result = RunGolden(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
-                                DataType::kF32, GpuRanks());
+                                DataType::kF32, GpuRanks(), kMaxCases);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_LT(result->worst, 1e-3);
   EXPECT_EQ(result->mismatch, "");

@@ -76,10 +76,11 @@ absl::Status Compare(const Case& c, const MiniResult& result, GoldenResult* out)
 }  // namespace
 
 absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size, DataType dtype,
-                                       const MakeRankDevice& make_device) {
+                                       const MakeRankDevice& make_device, size_t max_cases) {
   const std::string model = ModelPath(folder);
   ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model));
-  ASSIGN_OR_RETURN(const std::vector<Case> cases, ReadCases(folder));
+  ASSIGN_OR_RETURN(std::vector<Case> cases, ReadCases(folder));
+  if (cases.size() > max_cases) cases.erase(cases.begin() + max_cases, cases.end());
   std::vector<MiniRequest> requests;
   for (const Case& c : cases) {
     MiniRequest request{c.prompt, static_cast<int32_t>(c.tokens.size())};

@@ -16,6 +16,7 @@ struct GoldenResult {
 };
 
 absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size, DataType dtype,
-                                       const MakeRankDevice& make_device = CpuRanks());
+                                       const MakeRankDevice& make_device = CpuRanks(),
+                                       size_t max_cases = 1000);
 
 }  // namespace somnus
