@@ -17,7 +17,6 @@ namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 class Gemm;
 class WeightUploader;
-class WeightUploader;
 
 // What plans are made from; plain numbers, so that plans can be tested for chips that are not there.
 struct ChipLimits {
