@@ -158,6 +158,23 @@ TEST(GpuRunner, SameInAnyOrderOfThreads) {
   }
 }
 
+// Sizes that no batch can have must not write behind the inputs' arrays.
+TEST(GpuRunner, GraphSizesBeyondTheLargestBatchAreLeftOut) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  ModelRunnerOptions options = Options();
+  options.max_num_batched_tokens = 3;
+  options.graph_sizes = {2, 4, 4096};
+  const auto group = Load(options);
+  ASSERT_NE(group, nullptr);
+  MiniOptions run = Small();
+  run.max_step_tokens = 3;
+  const auto results = RunAll(*group, Mixed(), run);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const auto usual = Load(Options());
+  ASSERT_NE(usual, nullptr);
+  ExpectSameTokens(RunMixed(*usual), *results);
+}
+
 // Graphs and addresses outlive the memory under them.
 TEST(GpuRunner, SameAfterSleep) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());

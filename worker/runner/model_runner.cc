@@ -228,8 +228,11 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
 absl::Status ModelRunnerImpl::CaptureGraphs() {
   const bool queues_all = communicator_->world_size() == 1 || communicator_->stream_ordered();
   if (options_.enforce_eager || !device_->asynchronous() || !queues_all) return absl::OkStatus();
-  const std::vector<int32_t> sizes =
-      options_.graph_sizes.empty() ? DefaultGraphSizes(options_.max_num_seqs) : options_.graph_sizes;
+  // The inputs' arrays have place for no larger batch.
+  const int32_t largest = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+  std::vector<int32_t> sizes =
+      options_.graph_sizes.empty() ? DefaultGraphSizes(largest) : options_.graph_sizes;
+  std::erase_if(sizes, [largest](int32_t size) { return size < 1 || size > largest; });
   const auto prepare = [this](int32_t size) -> absl::Status {
     RETURN_IF_ERROR(inputs_.Turn());
     arrays_.Build(state_, size);

@@ -26,8 +26,8 @@ struct ModelRunnerOptions {
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t block_size = 16;
-  // Decode batches of these sizes run as graphs where the device has them, smaller ones padded to the next.
-  // Empty: DefaultGraphSizes(max_num_seqs).
+  // Decode batches of these sizes, those beyond the largest batch left out, run as graphs where the device
+  // has them, smaller ones padded to the next. Empty: DefaultGraphSizes(max_num_seqs).
   std::vector<int32_t> graph_sizes;
   bool enforce_eager = false;  // no graphs
 };

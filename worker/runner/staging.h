@@ -1,6 +1,6 @@
 #pragma once
-// Moves a step's small data between host and device. Where both share one memory nothing moves: the host's
-// side and the device's are the same bytes.
+// Moves a step's small data between host and device. Where both share one memory the host's
+// side and the device's are the same bytes; only results are set aside, for the next step writes to them.
 
 #include <cstdint>
 #include <memory>
