@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Somnus beside other servers, on the same weights and the same machine, in turns: each round measures every server
-# at every load, one server at a time, and reads the machine's memory speed around each sample.
+# Somnus beside other servers, on the same weights and the same machine, in turns: all servers live at once, each round
+# measures every load on one server after the other, and the machine's memory speed is read around each sample.
 # Usage: serve_compare.sh --model DIR_OR_GGUF [--llama-server BINARY --gguf FILE] [--vllm BINARY --hf DIR]
 #          [--rounds 5] [--out DIR] [--loads "C:IN:OUT ..."] [-- FLAGS OF somnus serve]
 # Prints the median of the rounds' ratios (Somnus over each peer). A pair is dropped, and counted, when the distance
@@ -28,8 +28,9 @@ servers=(somnus)
 [[ -z $llama ]] || servers+=(llama-server)
 [[ -z $vllm ]] || servers+=(vllm)
 
-# start NAME LOG: the server in a process group of its own, so that stopping it stops its children.
+# start NAME PORT LOG: the server in a process group of its own, so that stopping it stops its children.
 start() {
+  local port=$2
   case $1 in
     somnus) exec setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port $((port + 1)) --grpc-port $((port + 2)) \
       --served-model-name bench "${serve_flags[@]}" ;;
@@ -38,35 +39,46 @@ start() {
     vllm) VLLM_CPU_KVCACHE_SPACE=4 VLLM_CPU_OMP_THREADS_BIND=0-$((cpus - 1)) VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 \
       exec setsid "$vllm" serve "$hf" --served-model-name bench --dtype bfloat16 --host 127.0.0.1 --port "$port" \
       --max-model-len 4096 ;;
-  esac </dev/null >"$2" 2>&1 &
-  server=$!
+  esac </dev/null >"$3" 2>&1 &
+  groups+=($!)
   for ((i = 0; i < 3000; i++)); do
     curl -sf -o /dev/null "http://127.0.0.1:$port/health" && return
-    kill -0 "$server" 2>/dev/null || break
+    kill -0 "${groups[-1]}" 2>/dev/null || break
     sleep 0.1
   done
-  echo "error: $1 did not start; see $2" >&2
+  echo "error: $1 did not start; see $3" >&2
   exit 1
 }
 stop() {
-  [[ -z ${server:-} ]] || { kill -TERM -- "-$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; }
-  server=
+  for group in "${groups[@]}"; do kill -TERM -- "-$group" 2>/dev/null || true; done
+  wait "${groups[@]}" 2>/dev/null || true
 }
+groups=()
 trap stop EXIT
 
+# All servers live at once, so that the turns are seconds apart: a core's neighbours change within a minute. What
+# one takes while it waits for its turn is printed.
+for index in "${!servers[@]}"; do
+  start "${servers[index]}" $((port + 10 * index)) "$out/${servers[index]}.log"
+done
+used() { ps -eo pgid=,cputimes= | awk -v group="$1" '$1 == group { sum += $2 } END { print sum + 0 }'; }
+before=() line=
+for group in "${groups[@]}"; do before+=("$(used "$group")"); done
+sleep 10
+for index in "${!servers[@]}"; do line+=" ${servers[index]} $(($(used "${groups[index]}") - before[index])) s,"; done
+echo "== processor time taken by ten seconds of waiting:${line%,}" >&2
 for ((round = 1; round <= rounds; round++)); do
-  for name in "${servers[@]}"; do
-    start "$name" "$out/$name.$round.log"
-    for load in $loads; do
-      IFS=: read -r concurrency input output <<<"$load"
-      requests=$((concurrency * 3 > 6 ? concurrency * 3 : 6))
+  for load in $loads; do
+    IFS=: read -r concurrency input output <<<"$load"
+    requests=$((concurrency * 2 > 6 ? concurrency * 2 : 6))
+    for index in "${!servers[@]}"; do
+      name=${servers[index]}
       echo "== round $round, $name, concurrency $concurrency, $input in, $output out" >&2
-      "$bin/tools/bench/serving_bench" --base-url "http://127.0.0.1:$port" --concurrency "$concurrency" --num-requests "$requests" \
-        --warmup "$concurrency" --input-len "$input" --output-len "$output" --seed "$round" \
+      "$bin/tools/bench/serving_bench" --base-url "http://127.0.0.1:$((port + 10 * index))" --concurrency "$concurrency" \
+        --num-requests "$requests" --warmup "$concurrency" --input-len "$input" --output-len "$output" --seed "$round" \
         --json "$out/$name.$round.$concurrency.$input.$output.json" >"$out/$name.$round.$concurrency.$input.$output.txt" ||
         echo "== some requests failed; see $out" >&2
     done
-    stop
   done
 done
 python3 "$here/serve_ratios.py" "$out"

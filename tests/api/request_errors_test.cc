@@ -1,0 +1,148 @@
+// Requests that are refused, or just not: what the error says, and which field it names.
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_replace.h"
+#include "tests/api/api_server_fixture.h"
+
+namespace somnus {
+namespace {
+
+TEST_F(ApiServerTest, ErrorsNameTheField) {
+  Serve();
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("prompt": "")", "prompt"},
+      {R"("prompt": [])", "prompt"},
+      {R"("prompt": [[]])", "prompt"},
+      {R"("prompt": ["a", 5])", "prompt"},
+      {R"("prompt": [257])", "prompt"},
+      {R"("prompt": [1.5])", "prompt"},
+      {R"("max_tokens": 0)", "max_tokens"},
+      {R"("max_tokens": 4097)", "max_tokens"},
+      {R"("max_tokens": 1e30)", "max_tokens"},
+      {R"("n": 0)", "n"},
+      {R"("n": 129)", "n"},
+      {R"("n": true)", "n"},
+      {R"("n": 1000000000)", "n"},
+      {R"("temperature": -1)", "temperature"},
+      {R"("temperature": NaN)", "temperature"},
+      {R"("temperature": 1e999)", "temperature"},
+      {R"("top_p": 0)", "top_p"},
+      {R"("top_p": Infinity)", "top_p"},
+      {R"("top_k": -2)", "top_k"},
+      {R"("min_p": 1.5)", "min_p"},
+      {R"("presence_penalty": 2.0001)", "presence_penalty"},
+      {R"("frequency_penalty": -2.0001)", "frequency_penalty"},
+      {R"("repetition_penalty": 0)", "repetition_penalty"},
+      {R"("seed": 9223372036854775808)", "seed"},
+      {R"("seed": 0.5)", "seed"},
+      {R"("min_tokens": -1)", "min_tokens"},
+      {R"("min_tokens": 17)", "min_tokens"},
+      {R"("stop": "")", "stop"},
+      {R"("stop": [1])", "stop"},
+      {R"("stop_token_ids": [-1])", "stop_token_ids"},
+      {R"("allowed_token_ids": [])", "allowed_token_ids"},
+      {R"("allowed_token_ids": [2147483648])", "allowed_token_ids"},
+      {R"("logit_bias": {"257": 1})", "logit_bias"},
+      {R"("logit_bias": {"1": NaN})", "logit_bias"},
+      {R"("bad_words": [""])", "bad_words"},
+      {R"("logprobs": 21)", "logprobs"},
+      {R"("logprobs": -1)", "logprobs"},
+      {R"("prompt_logprobs": 21)", "prompt_logprobs"},
+      {R"("stream": true, "prompt_logprobs": 1)", "prompt_logprobs"},
+      {R"("stream_options": {"include_usage": true})", "stream_options"},
+      {R"("stream": true, "stream_options": {"continuous_usage_stats": "x"})", "stream_options"},
+      {R"("suffix": "x")", "suffix"},
+      {R"("best_of": 2)", "best_of"},
+      {R"("use_beam_search": true)", "use_beam_search"},
+      {R"("response_format": {"type": "json_object"})", "response_format"},
+      {R"("structured_outputs": {"regex": "a"})", "structured_outputs"},
+      {R"("cache_salt": "")", "cache_salt"},
+      {R"("cache_salt": "a@b")", "cache_salt"},
+      {R"("temperature": 2.0001)", "temperature"},
+      {R"("stop": ["a", "b", "c", "d", "e"])", "stop"},
+      {R"("logprob_token_ids": [1])", "logprob_token_ids"},
+      {R"("truncation_side": "middle")", "truncation_side"},
+      {R"("stream_interval": 0)", "stream_interval"},
+      {R"("priority": 1.5)", "priority"},
+      {R"("n": null)", "n"},
+      {R"("ignore_eos": null)", "ignore_eos"},
+      {R"("session_id": 5)", "session_id"},
+      {R"("length_penalty": "x")", "length_penalty"},
+      {R"("logprobs": "1")", "logprobs"},
+      {R"("bad_words": [" "])", "bad_words"},
+      {R"("thinking_token_budget": 5)", "thinking_token_budget"},
+      {R"("user": 5)", "user"},
+      {R"("model": 5)", "model"},
+      {R"("truncate_prompt_tokens": 0)", "truncate_prompt_tokens"},
+  };
+  for (const auto& [field, param] : cases) {
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": "abc", )", field, "}"));
+    EXPECT_EQ(reply.status, 400) << field;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], param) << field;
+    EXPECT_EQ(error["type"], "BadRequestError");
+    EXPECT_EQ(error["code"], 400);
+  }
+  EXPECT_EQ(Complete(R"({"prompt": "abc", "model": "nope"})").status, 404);
+  EXPECT_EQ(engine_->num_open(), 0u);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, PromptLogprobsAreBoundedTogether) {
+  ApiServerOptions options;
+  options.limits.max_prompt_logprobs = 20;
+  Serve(options);
+  EXPECT_EQ(Complete(R"({"prompt": ["abcd", "abcd"], "prompt_logprobs": 1})").status, 200);
+  for (const char* fields :
+       {R"("prompt_logprobs": 2)", R"("prompt_logprobs": 1, "n": 2)", R"("echo": true, "logprobs": 2)"}) {
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": ["abcd", "abcd"], )", fields, "}"));
+    EXPECT_EQ(reply.status, 400) << fields;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "prompt_logprobs");
+  }
+}
+
+TEST_F(ApiServerTest, LaxWhereVllmIs) {
+  Serve();
+  for (const char* field :
+       {R"("max_tokens": 3.0)", R"("max_tokens": "3")", R"("max_tokens": "3.0")", R"("stream_options": {})",
+        R"("max_tokens": null)", R"("stop": null)", R"("logit_bias": null)", R"("whatever": [1, {"x": NaN}])",
+        R"("temperature": -0.0)", R"("top_k": 9223372036854775808)", R"("stop_token_ids": ["5"])",
+        R"("tools": [])", R"("model": "")", R"("chat_template": "x")", R"("tool_choice": "none")",
+        R"("stop_token_ids": [])", R"("top_k": -1)"}) {
+    EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", field, "}")).status, 200) << field;
+  }
+}
+
+TEST_F(ApiServerTest, BodiesThatAreNoGoodJson) {
+  Serve();
+  const std::string deep_array(1'000'000, '[');
+  const std::string deep_object = absl::StrReplaceAll(std::string(200'000, '['), {{"[", "{\"a\":"}});
+  std::string many = R"({"prompt": "a", "x": [)";
+  for (int i = 0; i < 1'100'000; ++i) many += "1,";
+  many += "1]}";
+  for (const std::string& body :
+       {std::string("null"), std::string("[]"), std::string("{"), std::string("{} x"),
+        std::string(R"({"prompt": "\ud800"})"), std::string("{\"prompt\": \"\xff\"}"),
+        std::string(R"({/**/"prompt": "a"})"), deep_array, deep_object, many,
+        absl::StrCat(R"({"prompt": "a", "ignored": )", deep_array.substr(0, 100), "}")}) {
+    const HttpReply reply = Complete(body);
+    EXPECT_EQ(reply.status, 400) << body.substr(0, 40);
+  }
+  EXPECT_EQ(Send("POST", "/v1/completions", "").status, 415);
+  HttpClient client(server_->port());
+  client.Write(
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_EQ(client.ReadReply().status, 415);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, ChatWithoutTemplateIsRefused) {
+  Serve();
+  const HttpReply reply =
+      Send("POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages");
+}
+}  // namespace
+}  // namespace somnus
