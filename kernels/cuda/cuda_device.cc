@@ -30,7 +30,11 @@ class CudaEvent final : public DeviceEvent {
   CudaEvent(CudaDevice& device, cudaEvent_t event) : device_(device), event_(event) {}
   ~CudaEvent() override { cudaEventDestroy(event_); }
   void Record() override { device_.Record(cudaEventRecord(event_, device_.stream()), "recording an event"); }
-  absl::Status Wait() override { return ToStatus(cudaEventSynchronize(event_), "waiting for the device"); }
+  // Called from any thread: one that has chosen no device would wake device 0 for it.
+  absl::Status Wait() override {
+    RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_.index()), "choosing the CUDA device"));
+    return ToStatus(cudaEventSynchronize(event_), "waiting for the device");
+  }
 
  private:
   CudaDevice& device_;
