@@ -3,7 +3,7 @@
 # compute-sanitizer, and, with a model, its greedy text on the GPU beside the CPU's.
 # Usage: gpu_check.sh [--model DIR_OR_GGUF] [--seconds PER_TEST] [--no-sanitizer]      builds, then runs
 #        gpu_check.sh --bundle DIR         only builds, and puts what a machine without the toolchain needs into DIR:
-#                                          binaries, their libraries (not CUDA's), test data, shapes, this script
+#                                          binaries, their libraries (not CUDA's), test data, shapes, the GPU's scripts
 #        DIR/gpu_check.sh --binaries DIR   runs what was bundled (and --model ... as above)
 # The last line is "N passed, N failed"; the exit status is non-zero when one failed or none ran.
 set -uo pipefail
@@ -43,7 +43,7 @@ make_bundle() {
   done
   find "$dir" -type f \( -name '*.so*' -o -perm -u+x \) -exec chmod u+w {} + -exec strip --strip-unneeded {} + 2>/dev/null
   cp -r tests/data/tiny tests/data/variants --parents -t "$dir"
-  cp -r --parents tools/bench/shapes -t "$dir"
+  cp -r --parents tools/bench/shapes tools/bench/peers tools/bench/gpu_bench.sh -t "$dir"
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   (cd "$dir" && printf '%s\n' "${tests[@]}" | sed 's,//,,; s,:,/,' >gpu_tests.txt)
   git rev-parse HEAD >"$dir/commit.txt"

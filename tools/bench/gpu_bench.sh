@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a GPU and Somnus on it do: copy and bus ceilings, each op beside them, decode and prefill of three model shapes with
-# random weights, sleep and wake, and a served workload (256 requests of 100 to 1024 tokens in and out, seed 0).
+# random weights, sleep and wake, and nano-vllm's workload, served (256 requests of 100 to 1024 tokens in and out, seed 0).
 # Usage: gpu_bench.sh [--binaries DIR] [--out DIR] [--shapes "qwen3-0.6b qwen3-8b llama3-70b"] [--tokenizer DIR]
 #   --binaries   a bundle of gpu_check.sh; otherwise bazel-bin (bazel build --config=cuda //tools/bench:gpu_bench ...)
 #   --tokenizer  a directory with tokenizer.json whose config.json is served with random weights; without it nothing is served
@@ -38,7 +38,8 @@ if [[ -n $tokenizer ]]; then
     kill -0 $server 2>/dev/null || { tail -3 "$out/serve.log" >&2; exit 1; }
     sleep 0.1
   done
-  "$bin/tools/bench/serving_bench" --base-url http://127.0.0.1:18641 --concurrency 256 --num-requests 256 \
-    --input-len 100-1024 --output-len 100-1024 --seed 0 --json "$out/serving.json" | tee "$out/serving.txt"
+  python3 "$data/tools/bench/peers/workload.py" --out "$out/workload.jsonl" || exit 1
+  "$bin/tools/bench/serving_bench" --base-url http://127.0.0.1:18641 --concurrency 256 --num-requests 256 --ignore-eos \
+    --temperature 0.6 --dataset "$out/workload.jsonl" --in-order --json "$out/serving.json" | tee "$out/serving.txt"
 fi
 echo "results in $out"

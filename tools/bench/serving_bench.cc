@@ -37,6 +37,8 @@ json ToJson(const BenchOptions& options) {
           {"input_len", {options.input.low, options.input.high}},
           {"output_len", {options.output.low, options.output.high}},
           {"dataset", options.dataset},
+          {"in_order", options.in_order},
+          {"temperature", options.temperature},
           {"seed", options.seed},
           {"ignore_eos", options.ignore_eos}};
 }

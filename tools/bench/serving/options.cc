@@ -84,6 +84,9 @@ absl::Status ParseWorkload(const cli::Args& args, BenchOptions* options) {
     return absl::InvalidArgumentError("--vocab-high must be above --vocab-low");
   ASSIGN_OR_RETURN(options->seed, args.GetInt("seed", 0, 0, std::numeric_limits<int64_t>::max()));
   options->dataset = args.Get("dataset");
+  options->in_order = args.Has("in-order");
+  if (options->in_order && options->dataset.empty())
+    return absl::InvalidArgumentError("--in-order needs --dataset");
   ASSIGN_OR_RETURN(options->ignore_eos, args.GetBool("ignore-eos", options->dataset.empty()));
   ASSIGN_OR_RETURN(options->temperature, args.GetDouble("temperature", 0, 0, 1e6));
   const std::string format = args.Get("prompt-format", "auto");
@@ -127,7 +130,9 @@ const cli::Command& BenchCommand() {
            "random prompts as token ids where the server takes them (auto)"},
           {"vocab-low", "ID", "lowest random token id (1000)"},
           {"vocab-high", "ID", "end of random token ids (20000)"},
-          {"dataset", "FILE", "prompts: ShareGPT JSON, or JSONL with prompt and output_len"},
+          {"dataset", "FILE",
+           "prompts: ShareGPT JSON, or JSONL with prompt or prompt_token_ids, and output_len"},
+          {"in-order", "", "the dataset from its first line on, each once; otherwise drawn from it"},
           {"seed", "N", "the same seed gives the same requests (0)"},
           {"ignore-eos", "[=true|false]", "generate all output tokens (true for random prompts)"},
           {"temperature", "T", "(0)"},
@@ -160,6 +165,8 @@ absl::StatusOr<BenchOptions> ParseOptions(const std::vector<std::string>& argv) 
   ASSIGN_OR_RETURN(options.warmup, args.GetInt("warmup", 0, 0, kMaxRequests));
   ASSIGN_OR_RETURN(options.concurrency, args.GetInt("concurrency", 0, 1, 10'000));
   ASSIGN_OR_RETURN(options.request_rate, args.GetDouble("request-rate", 0, 1e-6, 1e6));
+  if (options.in_order && options.warmup > 0)
+    return absl::InvalidArgumentError("--warmup would send what --in-order measures");
   if (args.Has("concurrency") && args.Has("request-rate")) {
     return absl::InvalidArgumentError("--concurrency and --request-rate exclude each other");
   }

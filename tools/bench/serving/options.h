@@ -42,7 +42,8 @@ struct BenchOptions {
   int32_t vocab_low = 1000;  // random token ids are drawn from [vocab_low, vocab_high)
   int32_t vocab_high = 20000;
   PromptFormat prompt_format = PromptFormat::kAuto;
-  std::string dataset;  // file; empty: random prompts
+  std::string dataset;    // file; empty: random prompts
+  bool in_order = false;  // the dataset's requests from its first on, each once; else drawn from it
   uint64_t seed = 0;
   bool ignore_eos = true;
   double temperature = 0;

@@ -160,21 +160,31 @@ absl::Status Workload::LoadDataset() {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line, nullptr, false));
   }
-  for (const json& item : all) {
-    if (!item.is_object()) continue;
-    Sample sample;
-    sample.prompt = StringAt(item, "prompt");
-    if (!sample.prompt.empty()) {
-      sample.output_len = item.contains("output_len") ? IntAt(item, "output_len") : options_.output.high;
-    } else if (!FromConversation(item, &sample.prompt, &sample.output_len)) {
-      continue;
+  for (const json& item : all) AddSample(item);
+  const size_t wanted = options_.in_order ? static_cast<size_t>(options_.num_requests) : 1;
+  if (samples_.size() >= wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--dataset ", options_.dataset, ": ", samples_.size(),
+                                                 " prompts in it where ", wanted, " are wanted"));
+}
+
+void Workload::AddSample(const json& item) {
+  if (!item.is_object()) return;
+  Sample sample;
+  sample.prompt = StringAt(item, "prompt");
+  sample.output_len = item.contains("output_len") ? IntAt(item, "output_len") : options_.output.high;
+  const auto ids = item.find("prompt_token_ids");
+  if (ids != item.end() && !options_.chat) {
+    if (!ids->is_array()) return;
+    for (const json& id : *ids) {
+      if (!id.is_number_integer()) return;
+      sample.prompt_ids.push_back(id.get<int32_t>());
     }
-    if (sample.output_len > 0 && !sample.prompt.empty()) samples_.push_back(std::move(sample));
   }
-  if (samples_.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--dataset ", options_.dataset, ": no prompts in it"));
+  if (sample.prompt.empty() && sample.prompt_ids.empty() &&
+      !FromConversation(item, &sample.prompt, &sample.output_len)) {
+    return;
   }
-  return absl::OkStatus();
+  if (sample.output_len > 0) samples_.push_back(std::move(sample));
 }
 
 absl::StatusOr<std::vector<BenchRequest>> Workload::Make(int32_t count, uint64_t stream) const {
@@ -186,8 +196,9 @@ absl::StatusOr<std::vector<BenchRequest>> Workload::Make(int32_t count, uint64_t
     int32_t output_len = static_cast<int32_t>(random.Int(options_.output.low, options_.output.high));
     const int64_t input_len = random.Int(options_.input.low, options_.input.high);
     if (!samples_.empty()) {
-      const Sample& sample = samples_[random.Int(0, static_cast<int64_t>(samples_.size()) - 1)];
-      prompt = sample.prompt;
+      const int64_t drawn = options_.in_order ? i : random.Int(0, static_cast<int64_t>(samples_.size()) - 1);
+      const Sample& sample = samples_[drawn];
+      prompt = sample.prompt_ids.empty() ? json(sample.prompt) : json(sample.prompt_ids);
       output_len = sample.output_len;
     } else if (use_ids_) {
       prompt = json::array();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/bench/serving/options.h"
 
 namespace somnus::bench {
@@ -27,11 +28,13 @@ class Workload {
  private:
   struct Sample {
     std::string prompt;
+    std::vector<int32_t> prompt_ids;  // instead of it
     int32_t output_len = 0;
   };
 
   explicit Workload(BenchOptions options) : options_(std::move(options)) {}
   absl::Status LoadDataset();
+  void AddSample(const nlohmann::json& item);  // unless there is no prompt in it
   absl::Status ChoosePromptFormat();
 
   BenchOptions options_;
