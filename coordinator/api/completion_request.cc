@@ -136,7 +136,7 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
   if (chat) {
     if (fields.Find("chat_template") != nullptr)
       fields.Fail("chat_template", "chat_template is not supported");
-    text = RenderChat(&fields, model).text;
+    text = RenderChat(body, &fields, model).text;
   } else {
     text = fields.String("prompt", std::numeric_limits<size_t>::max());
     if (!text.has_value()) fields.Fail("prompt", "prompt is missing");

@@ -1,9 +1,13 @@
 #include "coordinator/api/json_body.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <limits>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -148,6 +152,29 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view body, const Jso
   }
   if (!value.is_object()) return absl::InvalidArgumentError("The body must be a JSON object");
   return value;
+}
+
+nlohmann::ordered_json ParseInOrder(absl::string_view body, absl::Span<const absl::string_view> members,
+                                    size_t max_keys) {
+  using Json = nlohmann::ordered_json;
+  // What stops the scan has stopped ParseJsonObject.
+  const JsonLimits no_limits{std::numeric_limits<int32_t>::max(), std::numeric_limits<int64_t>::max()};
+  const absl::StatusOr<std::string> scanned = Scanner(body, no_limits).Run();
+  if (!scanned.ok()) return Json::object();
+  std::vector<size_t> keys;  // of the open objects, by depth
+  const auto keep = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    const auto at = static_cast<size_t>(depth);
+    if (event == Json::parse_event_t::object_start) {
+      keys.resize(std::max(keys.size(), at + 2));
+      keys[at + 1] = 0;
+    }
+    if (event != Json::parse_event_t::key) return true;
+    if (at == 1 && !members.empty() && !absl::c_linear_search(members, parsed.get_ref<std::string&>()))
+      return false;
+    return ++keys[at] <= max_keys;
+  };
+  Json value = Json::parse(*scanned, keep, /*allow_exceptions=*/false);
+  return value.is_object() ? value : Json::object();
 }
 
 void AppendJsonString(absl::string_view text, std::string* out) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace somnus {
 
@@ -21,6 +22,11 @@ struct JsonLimits {
 
 // An object; anything else is InvalidArgument. Messages never quote the body.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view body, const JsonLimits& limits);
+
+// A body that ParseJsonObject took, its objects' keys in the order they came in; only these members of it, or
+// all where none are named. An object keeps its first max_keys keys: ordered_json looks them up one by one.
+nlohmann::ordered_json ParseInOrder(absl::string_view body, absl::Span<const absl::string_view> members,
+                                    size_t max_keys);
 
 // Appends `text` as a JSON string literal. Bytes that are no UTF-8 become U+FFFD.
 void AppendJsonString(absl::string_view text, std::string* out);

@@ -35,13 +35,14 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
 // False, without tokenizing, when `text` cannot fit the context whatever its tokens are.
 bool MayFitContext(absl::string_view text, const ServedModel& model);
 
-// Messages (and continue_final_message etc.) rendered through the chat template; an error is in `fields`.
+// Messages (and continue_final_message etc.) rendered through the chat template; an error is in `fields`,
+// which read `body`.
 struct RenderedChat {
   std::string text;
   std::string role;       // who speaks next: the assistant, or on without a generation prompt
   std::string echo_text;  // the last message's text when that role said it
 };
-RenderedChat RenderChat(FieldReader* fields, const ServedModel& model);
+RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model);
 
 std::string NewResponseId(absl::string_view prefix);
 uint64_t RandomSeed();

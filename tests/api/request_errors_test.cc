@@ -137,12 +137,5 @@ TEST_F(ApiServerTest, BodiesThatAreNoGoodJson) {
   ExpectHealthy();
 }
 
-TEST_F(ApiServerTest, ChatWithoutTemplateIsRefused) {
-  Serve();
-  const HttpReply reply =
-      Send("POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
-  EXPECT_EQ(reply.status, 400);
-  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages");
-}
 }  // namespace
 }  // namespace somnus

@@ -1,0 +1,306 @@
+// Messages, tools and the template's other variables become a prompt.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/api/json_body.h"
+#include "coordinator/api/openai_request.h"
+#include "coordinator/api/request_fields.h"
+#include "coordinator/tokenizer/chat_template.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr size_t kMaxMessages = 16384;
+constexpr size_t kMaxKeys = 64;  // of one object that reaches the template
+
+// The members of a request whose objects templates print, hence in the order they came in.
+constexpr absl::string_view kPrinted[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+
+// What ordered_json can look through, key by key.
+bool HasFewKeys(const Json& value) {
+  return !value.is_structured() || ((!value.is_object() || value.size() <= kMaxKeys) &&
+                                    std::all_of(value.begin(), value.end(), HasFewKeys));
+}
+
+// nullptr: there is none.
+const OrderedJson* Member(const OrderedJson* object, const std::string& key) {
+  if (object == nullptr || !object->is_object()) return nullptr;
+  const auto it = object->find(key);
+  return it == object->end() ? nullptr : &*it;
+}
+
+const OrderedJson* Item(const OrderedJson* array, size_t i) {
+  return array == nullptr || !array->is_array() || i >= array->size() ? nullptr : &(*array)[i];
+}
+
+// `ordered` is `value` with its keys in order, unless there are too many of them: then the answer is false.
+bool CopyInOrder(const Json& value, const OrderedJson* ordered, OrderedJson* to) {
+  if (ordered == nullptr || !HasFewKeys(value)) return false;
+  *to = *ordered;
+  return true;
+}
+
+// Content parts become one text, joined by newlines. False: a part that is no text.
+bool JoinParts(const Json& parts, std::string* text) {
+  std::vector<std::string> texts;
+  for (const Json& part : parts) {
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return false;
+    const std::string type = part["type"].get<std::string>();
+    // The text of each of these parts is under the part's own name.
+    if (type != "text" && type != "refusal" && type != "thinking") return false;
+    if (!part.contains(type) || !part[type].is_string()) return false;
+    texts.push_back(part[type].get<std::string>());
+  }
+  *text = absl::StrJoin(texts, "\n");
+  return true;
+}
+
+// An argument string of a tool call as the object that templates expect; what is no object becomes an empty
+// one, so that a model's slip does not end its conversation.
+bool ArgumentsToObject(OrderedJson* function) {
+  const auto it = function->find("arguments");
+  OrderedJson object = OrderedJson::object();
+  if (it != function->end() && it->is_object()) return true;
+  if (it != function->end() && it->is_string()) {
+    const std::string& text = it->get_ref<const std::string&>();
+    const absl::StatusOr<Json> parsed = ParseJsonObject(text, JsonLimits{});
+    if (parsed.ok() && !HasFewKeys(*parsed)) return false;
+    if (parsed.ok()) object = ParseInOrder(text, {}, kMaxKeys);
+  }
+  (*function)["arguments"] = std::move(object);
+  return true;
+}
+
+// Why an assistant's calls are refused; empty: they are fine and part of `copy`.
+std::string AddToolCalls(const Json& calls, const OrderedJson* ordered, OrderedJson* copy) {
+  if (!calls.is_array()) return "tool_calls must be a list";
+  if (calls.empty()) return "";
+  OrderedJson list;
+  if (!CopyInOrder(calls, ordered, &list)) return "tool_calls has too many keys";
+  for (OrderedJson& call : list) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object() ||
+        (call.contains("type") && call["type"] != "function"))
+      return "tool_calls must hold objects of type function";
+    if (!ArgumentsToObject(&call["function"])) return "tool_calls has too many keys";
+  }
+  (*copy)["tool_calls"] = std::move(list);
+  return "";
+}
+
+// Why `message` is refused; empty: it is fine and was appended to `out`.
+std::string AddMessage(const Json& message, const OrderedJson* ordered, OrderedJson* out) {
+  if (!message.is_object()) return "every message must be an object";
+  if (!message.contains("role") || !message["role"].is_string())
+    return "every message needs a role that is a string";
+  OrderedJson copy;
+  const std::string role = message["role"].get<std::string>();
+  copy["role"] = role;
+  std::string text;
+  if (const auto content = message.find("content"); content != message.end()) {
+    if (content->is_string()) {
+      text = content->get<std::string>();
+    } else if (content->is_array()) {
+      if (!JoinParts(*content, &text))
+        return "content parts must be texts: {\"type\": \"text\", \"text\": ...}";
+    } else if (!content->is_null() || role != "assistant") {
+      return "content must be a string or a list of text parts";
+    }
+  }
+  copy["content"] = text;
+  for (const char* key : {"name", "tool_call_id", "reasoning_content", "reasoning"}) {
+    const auto it = message.find(key);
+    if (it == message.end() || it->is_null()) continue;
+    if (!it->is_string()) return absl::StrCat(key, " of a message must be a string");
+    copy[key] = it->get<std::string>();
+    // Two names of one thing; templates know either.
+    if (key == absl::string_view("reasoning_content")) copy["reasoning"] = copy[key];
+    if (key == absl::string_view("reasoning")) copy["reasoning_content"] = copy[key];
+  }
+  if (const auto calls = message.find("tool_calls"); calls != message.end() && !calls->is_null()) {
+    const std::string problem = AddToolCalls(*calls, Member(ordered, "tool_calls"), &copy);
+    if (!problem.empty()) return problem;
+  }
+  out->push_back(std::move(copy));
+  return "";
+}
+
+OrderedJson ReadMessages(FieldReader* fields, const OrderedJson* ordered) {
+  OrderedJson out = OrderedJson::array();
+  const Json* messages = fields->Find("messages");
+  if (messages == nullptr) {
+    fields->Fail("messages", "messages is missing");
+    return out;
+  }
+  if (!messages->is_array() || messages->empty() || messages->size() > kMaxMessages) {
+    fields->Fail("messages",
+                 absl::StrCat("messages must be a non-empty list of at most ", kMaxMessages, " messages"));
+    return out;
+  }
+  for (size_t i = 0; i < messages->size(); ++i) {
+    if (const std::string problem = AddMessage((*messages)[i], Item(ordered, i), &out); !problem.empty()) {
+      fields->Fail("messages", problem);
+      return out;
+    }
+  }
+  return out;
+}
+
+// A template that does not know developers takes what they say from the system; then there is one system
+// message, in front, as many templates want it.
+OrderedJson DevelopersToSystem(OrderedJson messages, const std::string& chat_template) {
+  const auto is = [](const OrderedJson& message, const char* role) { return message["role"] == role; };
+  if (absl::StrContains(chat_template, "\"developer\"") || absl::StrContains(chat_template, "'developer'") ||
+      std::none_of(messages.begin(), messages.end(), [&](const auto& m) { return is(m, "developer"); })) {
+    return messages;
+  }
+  std::vector<std::string> said;
+  OrderedJson rest = OrderedJson::array();
+  for (OrderedJson& message : messages) {
+    if (!is(message, "developer") && !is(message, "system")) {
+      rest.push_back(std::move(message));
+    } else if (std::string text = message["content"].get<std::string>(); !text.empty()) {
+      said.push_back(std::move(text));
+    }
+  }
+  OrderedJson all = OrderedJson::array();
+  all.push_back({{"role", "system"}, {"content", absl::StrJoin(said, "\n\n")}});
+  for (OrderedJson& message : rest) all.push_back(std::move(message));
+  return all;
+}
+
+// Everything after the last message's text goes, so that the model goes on writing it.
+void CutAfterFinalMessage(FieldReader* fields, const OrderedJson& messages, std::string* rendered) {
+  const std::string content = messages.back()["content"].get<std::string>();
+  const absl::string_view bare = absl::StripAsciiWhitespace(content);
+  if (bare.empty()) return;  // an empty message ends where the template ends it
+  const size_t at = rendered->rfind(std::string(bare));
+  if (at == std::string::npos) {
+    return fields->Fail("continue_final_message",
+                        "the chat template does not write the last message as it is");
+  }
+  const std::string with_tail(absl::StripLeadingAsciiWhitespace(content));
+  const bool keeps_tail = rendered->compare(at, with_tail.size(), with_tail) == 0;
+  rendered->resize(at + (keeps_tail ? with_tail.size() : bare.size()));
+}
+
+// Tools are shown to the model; that it calls one cannot be asked for.
+void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context) {
+  const Json* tools = fields->Find("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) return fields->Fail("tools", "tools must be a list");
+  OrderedJson list = OrderedJson::array();
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const Json& tool = (*tools)[i];
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    if (!tool.is_object() || function == tool.end() || !function->is_object() ||
+        !function->contains("name") || !(*function)["name"].is_string() ||
+        (tool.contains("type") && tool["type"] != "function")) {
+      return fields->Fail("tools",
+                          "every tool must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    }
+    OrderedJson copy = {{"type", "function"}, {"function", OrderedJson::object()}};
+    for (const char* key : {"name", "description", "parameters"}) {
+      const OrderedJson* in_order = Member(Member(Item(ordered, i), "function"), key);
+      const auto it = function->find(key);
+      OrderedJson& value = copy["function"][key];  // null where it is not given
+      if (it != function->end() && !CopyInOrder(*it, in_order, &value))
+        return fields->Fail("tools", "tools have too many keys");
+    }
+    list.push_back(std::move(copy));
+  }
+  (*context)["tools"] = std::move(list);
+}
+
+void ReadDocuments(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context) {
+  const Json* documents = fields->Find("documents");
+  if (documents == nullptr) return;
+  const auto fits = [](const Json& document) {
+    return document.is_object() &&
+           std::all_of(document.begin(), document.end(), [](const Json& value) { return value.is_string(); });
+  };
+  if (!documents->is_array() || !std::all_of(documents->begin(), documents->end(), fits) ||
+      !CopyInOrder(*documents, ordered, &(*context)["documents"])) {
+    fields->Fail("documents", "documents must be a list of small objects of strings");
+  }
+}
+
+// Models that think by choice are told so, unless the request's own variables say otherwise.
+void AddReasoningEffort(FieldReader* fields, OrderedJson* context) {
+  const std::optional<std::string> effort = fields->String("reasoning_effort", 16);
+  constexpr absl::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (effort.has_value() &&
+      std::find(std::begin(kEfforts), std::end(kEfforts), *effort) == std::end(kEfforts))
+    fields->Fail("reasoning_effort",
+                 "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
+  if (!effort.has_value()) return;
+  (*context)["reasoning_effort"] = *effort;
+  if (!context->contains("enable_thinking")) (*context)["enable_thinking"] = *effort != "none";
+}
+
+void AddTemplateKwargs(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context) {
+  const Json* kwargs = fields->Find("chat_template_kwargs");
+  if (kwargs == nullptr) return;
+  if (!kwargs->is_object() || kwargs->size() > kMaxKeys) {
+    return fields->Fail("chat_template_kwargs", "chat_template_kwargs must be a small object");
+  }
+  for (const auto& [key, value] : kwargs->items()) {
+    if (key == "chat_template" && !value.is_null())
+      return fields->Fail("chat_template_kwargs", "a chat_template in a request is not supported");
+    if (key == "messages")
+      return fields->Fail("chat_template_kwargs", "chat_template_kwargs must not hold messages");
+    // What the request or the model has settled already stays so.
+    if (context->contains(key) || key == "chat_template" || key == "tokenize" || key == "tools") continue;
+    if (!CopyInOrder(value, Member(ordered, key), &(*context)[key]))
+      return fields->Fail("chat_template_kwargs", "chat_template_kwargs must hold small objects only");
+  }
+}
+
+}  // namespace
+
+RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model) {
+  const OrderedJson printed = ParseInOrder(body, kPrinted, kMaxKeys);
+  OrderedJson context;
+  context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages")),
+                                           model.tokenizer->data().chat_template);
+  ReadTools(fields, Member(&printed, "tools"), &context);
+  ReadDocuments(fields, Member(&printed, "documents"), &context);
+  const bool go_on = fields->Bool("continue_final_message").value_or(false);
+  const std::optional<bool> add_prompt = fields->Bool("add_generation_prompt");
+  if (go_on && add_prompt.value_or(true)) {
+    fields->Fail("continue_final_message",
+                 "continue_final_message goes with add_generation_prompt false: they exclude each other");
+  }
+  context["add_generation_prompt"] = add_prompt.value_or(true);
+  const TokenizerData& data = model.tokenizer->data();
+  context["bos_token"] = data.bos_token;
+  context["eos_token"] = data.eos_token;
+  context["unk_token"] = data.unk_token_text;
+  context["pad_token"] = data.pad_token;
+  AddTemplateKwargs(fields, Member(&printed, "chat_template_kwargs"), &context);
+  AddReasoningEffort(fields, &context);
+  if (model.chat_template == nullptr)
+    fields->Fail("messages", "the model has no chat template: use /v1/completions");
+  if (!fields->ok()) return {};
+  absl::StatusOr<std::string> rendered = model.chat_template->Render(context);
+  if (!rendered.ok()) {
+    fields->Fail("messages",
+                 absl::StrCat("The chat template refused: ", CleanMessage(rendered.status().message())));
+    return {};
+  }
+  if (go_on) CutAfterFinalMessage(fields, context["messages"], &*rendered);
+  const OrderedJson& last = context["messages"].back();
+  RenderedChat chat;
+  chat.text = *std::move(rendered);
+  chat.role = add_prompt.value_or(true) ? "assistant" : last["role"].get<std::string>();
+  if (last["role"] == chat.role) chat.echo_text = last["content"].get<std::string>();
+  return chat;
+}
+
+}  // namespace somnus

@@ -1,0 +1,109 @@
+// What reaches the chat template, and how.
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/api/json_body.h"
+#include "coordinator/tokenizer/chat_template.h"
+#include "tests/api/api_server_fixture.h"
+
+namespace somnus {
+namespace {
+
+class ChatMessagesTest : public ApiServerTest {
+ protected:
+  void ServeTemplate(const std::string& source) {
+    Start();
+    absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Compile(source);
+    ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+    ServedModel model = FakeModel(engine_);
+    model.chat_template = *std::move(chat_template);
+    server_->SetModel(std::move(model));
+  }
+
+  // The prompt that the messages and these further fields make; the tokens are its bytes.
+  std::string Prompt(const std::string& messages, const std::string& fields = "") {
+    const HttpReply reply =
+        Send("POST", "/tokenize", absl::StrCat(R"({"messages": )", messages, fields, "}"));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    const Json body = Json::parse(reply.body);
+    std::string prompt;
+    for (const Json& token : body.value("tokens", Json::array()))
+      prompt += static_cast<char>(token.get<int>());
+    return prompt;
+  }
+};
+
+TEST_F(ApiServerTest, ChatWithoutTemplateIsRefused) {
+  Serve();
+  const HttpReply reply =
+      Send("POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages");
+}
+
+// A prompt with sorted keys is another prompt than the one the model was trained on, and than other servers
+// make.
+TEST_F(ChatMessagesTest, ObjectsKeepTheirKeysInOrder) {
+  ServeTemplate(
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}"
+      "{% endfor %}{% endfor %}|{{ tools | tojson }}|{{ documents | tojson }}|{{ extra | tojson }}");
+  EXPECT_EQ(Prompt(R"([{"role": "user", "content": "x"},
+                       {"content": "", "role": "assistant", "tool_calls": [
+                         {"type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2]}"}},
+                         {"type": "function", "function": {"name": "g", "arguments": {"y": {}, "b": null}}}]}])",
+                   R"(, "tools": [{"type": "function", "function": {
+                         "parameters": {"type": "object", "properties": {"to": {}, "at": {}}}, "name": "f"}}],
+                       "documents": [{"title": "t", "body": "b"}],
+                       "chat_template_kwargs": {"extra": {"q": 1, "c": 2}})"),
+            R"({"z": 1, "a": [2]}{"y": {}, "b": null}|)"
+            R"([{"type": "function", "function": {"name": "f", "description": null, )"
+            R"("parameters": {"type": "object", "properties": {"to": {}, "at": {}}}}}]|)"
+            R"([{"title": "t", "body": "b"}]|{"q": 1, "c": 2})");
+}
+
+TEST_F(ChatMessagesTest, AKeyGivenTwiceCountsOnceWithItsLastValue) {
+  ServeTemplate("{{ documents | tojson }}");
+  EXPECT_EQ(
+      Prompt(R"([{"role": "user", "content": "x"}])", R"(, "documents": [{"z": "1", "a": "2", "z": "3"}])"),
+      R"([{"z": "3", "a": "2"}])");
+}
+
+TEST_F(ChatMessagesTest, MassesOfKeysAreRefused) {
+  ServeTemplate("x");
+  std::string keys;
+  for (int i = 0; i < 200'000; ++i) absl::StrAppend(&keys, i == 0 ? "" : ",", "\"k", i, "\":\"\"");
+  const std::string user = R"({"role": "user", "content": "x"})";
+  const auto param = [&](const std::string& body) {
+    const HttpReply reply = Send("POST", "/tokenize", body);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    return Json::parse(reply.body)["error"]["param"];
+  };
+  EXPECT_EQ(param(absl::StrCat(R"({"messages": [)", user, R"(], "documents": [{)", keys, "}]}")),
+            "documents");
+  EXPECT_EQ(
+      param(absl::StrCat(R"({"messages": [)", user, R"(], "chat_template_kwargs": {"a": {)", keys, "}}}")),
+      "chat_template_kwargs");
+  EXPECT_EQ(param(absl::StrCat(R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {)", keys,
+                               "}}]}]}")),
+            "messages");
+  // The member behind too many others cannot be found any more: refused, not left out.
+  EXPECT_EQ(param(absl::StrCat(R"({"messages": [{)", keys,
+                               R"(, "role": "assistant", "tool_calls": [{"function": {}}]}]})")),
+            "messages");
+}
+
+TEST(ParseInOrderTest, KeepsTheNamedMembersAndTheFirstKeys) {
+  const std::string body =
+      R"({"b": {"z": NaN, "y": 1, "x": {"w": [1, {"v": 2, "u": 3, "t": 4}]}}, "a": 1, "c": [0]})";
+  EXPECT_EQ(ParseInOrder(body, {}, 64).dump(),
+            R"({"b":{"z":"NaN","y":1,"x":{"w":[1,{"v":2,"u":3,"t":4}]}},"a":1,"c":[0]})");
+  EXPECT_EQ(ParseInOrder(body, {"c", "b"}, 64).dump(),
+            R"({"b":{"z":"NaN","y":1,"x":{"w":[1,{"v":2,"u":3,"t":4}]}},"c":[0]})");
+  EXPECT_EQ(ParseInOrder(body, {"b"}, 2).dump(), R"({"b":{"z":"NaN","y":1}})");
+  EXPECT_EQ(ParseInOrder(R"({"a": {"b": {"c": 1, "d": 2}, "e": {"f": 3, "g": 4}, "h": 5}})", {}, 2).dump(),
+            R"({"a":{"b":{"c":1,"d":2},"e":{"f":3,"g":4}}})");
+}
+
+}  // namespace
+}  // namespace somnus
