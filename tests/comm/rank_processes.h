@@ -1,6 +1,7 @@
 #pragma once
 // Runs a function in forked processes, one per rank, as workers are.
 
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,7 +39,11 @@ class RankProcesses {
     }
   }
 
-  void Kill(int rank) { kill(pids_[rank], SIGKILL); }
+  // Not one that has been waited for: -1 would be everybody.
+  void Kill(int rank) {
+    ASSERT_GT(pids_[rank], 0);
+    kill(pids_[rank], SIGKILL);
+  }
   pid_t pid(int rank) const { return pids_[rank]; }
 
   // The exit code; 128 + signal when it was killed.

@@ -104,7 +104,11 @@ class Process {
     waitpid(pid_, nullptr, 0);
   }
   pid_t pid() const { return pid_; }
-  void Signal(int signal) { kill(pid_, signal); }
+  // Not to one that has been waited for: -1 would be everybody.
+  void Signal(int signal) {
+    ASSERT_GT(pid_, 0) << "the process has ended";
+    kill(pid_, signal);
+  }
   // The exit code, or kStillRunning after `timeout`.
   int Wait(absl::Duration timeout = kPatience) {
     const absl::Time deadline = absl::Now() + timeout;
@@ -218,6 +222,7 @@ TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
   FakeCoordinator coordinator;
   const std::string flag = "--coordinator=" + coordinator.address();
   const pid_t parent = fork();
+  ASSERT_GE(parent, 0);
   if (parent == 0) {
     if (fork() == 0) {
       execl("worker/worker", "worker/worker", flag.c_str(), "--spawn_token=x", static_cast<char*>(nullptr));
