@@ -23,6 +23,7 @@ using StepStream = grpc::ServerReaderWriter<v1::StepReply, v1::StepRequest>;
 
 // Steps read but not answered yet. The coordinator sends one or two ahead.
 constexpr int kMaxQueuedSteps = 16;
+constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(50);
 
 // Steps on their way from the runner thread to the stream: waits for each, in order, and writes its reply.
@@ -48,11 +49,12 @@ class ReplyWriter {
     absl::MutexLock lock(&mu_);
     steps_.push_back(std::move(step));
   }
-  // Until every reply reserved has been pushed and written (or dropped, on a broken stream).
-  void Drain() {
+  // Whether, within `patience`, every reply reserved has been pushed and written (or dropped, on a broken
+  // stream).
+  bool Drain(absl::Duration patience) {
     absl::MutexLock lock(&mu_);
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return under_way_ == 0; };
-    mu_.Await(absl::Condition(&none));
+    return mu_.AwaitWithTimeout(absl::Condition(&none), patience);
   }
 
  private:
@@ -132,7 +134,7 @@ class Service : public v1::WorkerService::Service {
     return ToGrpcStatus(bytes.status());
   }
 
-  grpc::Status Execute(grpc::ServerContext*, StepStream* stream) override {
+  grpc::Status Execute(grpc::ServerContext* context, StepStream* stream) override {
     if (streaming_.exchange(true)) {
       return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "Execute: a step stream is already open");
     }
@@ -145,7 +147,11 @@ class Service : public v1::WorkerService::Service {
                               [&writer](Worker::AwaitReply step) { writer.Push(std::move(step)); });
         request.Clear();
       }
-      writer.Drain();
+      // Cancelled in the middle of a step: the coordinator has lost another rank, or is lost itself. This one
+      // must not wait in a collective for who will not come, until NCCL notices by itself.
+      while (!writer.Drain(kCancelInterval)) {
+        if (context->IsCancelled()) worker_->Abort("the coordinator has given up the group");
+      }
     }
     streaming_ = false;
     return grpc::Status::OK;

@@ -1,6 +1,7 @@
 #pragma once
 // A model for tests of the worker: a byte pattern as weights, tokens that count up, and failures on demand.
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -13,7 +14,8 @@ namespace somnus {
 // What the test sees and steers. Touched by the runner thread and, between calls, by the test.
 struct FakeModelControl {
   absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error;
-  int reloads = 0, resets = 0, steps = 0;
+  int reloads = 0, resets = 0;
+  std::atomic<int> steps{0};
   absl::Notification* hold_step = nullptr;  // the next step waits for it
   uint8_t* weights = nullptr;
   uint8_t* kv_cache = nullptr;

@@ -4,10 +4,12 @@
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/worker/fake_parts.h"
@@ -165,6 +167,41 @@ TEST_F(WorkerServiceTest, CancelledStreamMakesRoomForTheNext) {
     if (answered) break;
     absl::SleepFor(absl::Milliseconds(5));
   }
+}
+
+// Of two ranks this one computes a step that the other never gets: when the coordinator gives up, it must not
+// wait for the other to come.
+TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
+  FakeModelControl controls[2];
+  Worker workers[2] = {{{.num_threads = 1}, FakeParts(&controls[0])},
+                       {{.num_threads = 1}, FakeParts(&controls[1])}};
+  const std::string group = absl::StrCat("service-", getpid(), "-", absl::ToUnixNanos(absl::Now()));
+  std::thread other([&] {
+    EXPECT_TRUE(workers[1].LoadModel(LoadRequest(1, 2, group), [](int64_t, int64_t) {}).ok());
+    EXPECT_TRUE(workers[1].AllocateKvCache(KvConfig()).ok());
+  });
+  const bool awake = workers[0].LoadModel(LoadRequest(0, 2, group), [](int64_t, int64_t) {}).ok() &&
+                     workers[0].AllocateKvCache(KvConfig()).ok();
+  other.join();
+  ASSERT_TRUE(awake);
+  const auto service = MakeWorkerService(&workers[0], [] {});
+  grpc::ServerBuilder builder;
+  builder.RegisterService(service.get());
+  const auto server = builder.BuildAndStart();
+  const auto stub = v1::WorkerService::NewStub(server->InProcessChannel({}));
+  grpc::ClientContext context;
+  const auto stream = stub->Execute(&context);
+  v1::StepRequest request;
+  request.set_step_id(1);
+  ASSERT_TRUE(stream->Write(request));
+  while (controls[0].steps == 0) absl::SleepFor(absl::Milliseconds(1));  // it is at the collective, or nearly
+  EXPECT_EQ(workers[0].GetStatus().state(), "awake");
+  context.TryCancel();
+  stream->Finish();
+  // Its own patience is minutes.
+  EXPECT_TRUE(workers[0].WaitIdle(absl::Seconds(20)));
+  EXPECT_EQ(workers[0].GetStatus().state(), "failed");
+  server->Shutdown();
 }
 
 TEST_F(WorkerServiceTest, SleepWakeAndShutdown) {
