@@ -95,6 +95,7 @@ WorkerParts RealWorkerParts() {
     if (options.device == DeviceKind::kCpu) return MakeHostVmmDriver({.num_threads = num_threads});
     return MakeCudaVmmDriver(options.device_index);
   };
+  parts.join_devices = MakeCudaCommunicator;
   parts.open_checkpoint = Checkpoint::Open;
   parts.load_runner = ModelRunner::Load;
   return parts;
@@ -250,7 +251,7 @@ absl::Status Worker::JoinGroup(const v1::ParallelConfig& parallel) {
     options.world_size = parallel.world_size();
     options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
     options.nccl_unique_id = parallel.nccl_unique_id();
-    ASSIGN_OR_RETURN(communicator, MakeCudaCommunicator(options, device_.get()));
+    ASSIGN_OR_RETURN(communicator, parts_.join_devices(options, device_.get()));
   } else if (parallel.world_size() > 1) {
     ShmCommunicatorOptions options;
     options.group_name = parallel.group_name();

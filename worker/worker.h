@@ -30,6 +30,8 @@
 
 namespace somnus {
 
+struct DeviceGroupOptions;
+
 enum class WorkerState { kCreated, kLoaded, kAwake, kAsleep, kFailed };
 const char* WorkerStateName(WorkerState state);
 
@@ -55,6 +57,9 @@ struct WorkerParts {
       open_device;
   std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
       open_memory;
+  // Meets the other ranks on GPUs; the device outlives the communicator.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
+      join_devices;
   std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
       open_checkpoint;
   std::function<absl::StatusOr<std::unique_ptr<ModelRunner>>(const Checkpoint&, const ModelRunnerOptions&,

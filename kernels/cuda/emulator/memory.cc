@@ -55,7 +55,7 @@ End Inspect(Runtime& runtime, const void* p, size_t bytes) {
   if (it == runtime.memory().end()) return {.host = true, .pageable = true};
   const MemoryKind kind = it->second.kind;
   End end;
-  end.host = kind != MemoryKind::kDevice && kind != MemoryKind::kAdopted;
+  end.host = kind != MemoryKind::kDevice && kind != MemoryKind::kAdopted && kind != MemoryKind::kImported;
   end.device = true;  // Pinned memory is mapped: a device pointer, too.
   end.inside = reinterpret_cast<uintptr_t>(p) + bytes <= it->first + it->second.bytes;
   return end;
@@ -88,9 +88,15 @@ cudaError_t Allocate(void** pointer, size_t bytes, MemoryKind kind) {
   if (counts && static_cast<int64_t>(bytes) > runtime.options.device_bytes - runtime.device_bytes_used) {
     return Return(cudaErrorMemoryAllocation);
   }
-  if (posix_memalign(pointer, 256, bytes) != 0) return Return(cudaErrorMemoryAllocation);
+  Allocation allocation{bytes, kind, emulator::CurrentDevice()};
+  if (kind == MemoryKind::kDevice && bytes % emulator::kIpcPageBytes == 0) {
+    *pointer = emulator::MapShared(bytes, &allocation.fd);
+    if (*pointer == nullptr) return Return(cudaErrorMemoryAllocation);
+  } else if (posix_memalign(pointer, 256, bytes) != 0) {
+    return Return(cudaErrorMemoryAllocation);
+  }
   std::memset(*pointer, 0xff, bytes);  // NaN in every type
-  runtime.memory()[reinterpret_cast<uintptr_t>(*pointer)] = {bytes, kind, emulator::CurrentDevice()};
+  runtime.memory()[reinterpret_cast<uintptr_t>(*pointer)] = allocation;
   if (counts) runtime.device_bytes_used += static_cast<int64_t>(bytes);
   return cudaSuccess;
 }
@@ -103,12 +109,17 @@ cudaError_t Free(void* pointer, bool pinned) {
   runtime.RunAll(lock);
   const auto it = runtime.memory().find(reinterpret_cast<uintptr_t>(pointer));
   const bool known = it != runtime.memory().end() && it->second.kind != MemoryKind::kRegistered &&
-                     it->second.kind != MemoryKind::kAdopted &&
+                     it->second.kind != MemoryKind::kAdopted && it->second.kind != MemoryKind::kImported &&
                      (it->second.kind == MemoryKind::kPinned) == pinned;
   if (!known) return Return(cudaErrorInvalidValue);
   if (!pinned) runtime.device_bytes_used -= static_cast<int64_t>(it->second.bytes);
+  const Allocation allocation = it->second;
   runtime.memory().erase(it);
-  std::free(pointer);
+  if (allocation.fd >= 0) {
+    emulator::UnmapShared(pointer, allocation.bytes, allocation.fd);
+  } else {
+    std::free(pointer);
+  }
   return cudaSuccess;
 }
 
@@ -162,13 +173,6 @@ cudaError_t Set(void* pointer, int value, size_t bytes, cudaStream_t handle) {
   op.run = [=] { std::memset(pointer, value, bytes); };
   return Return(runtime.Enqueue(lock, stream, std::move(op)));
 }
-
-// What an IPC handle holds.
-struct Exported {
-  uint64_t magic;
-  uintptr_t base;
-};
-constexpr uint64_t kMagic = 0x736f6d6e75736970;
 
 }  // namespace
 
@@ -257,37 +261,5 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t
   return Set(pointer, value, bytes, stream);
 }
 cudaError_t cudaMemset(void* pointer, int value, size_t bytes) { return Set(pointer, value, bytes, nullptr); }
-
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
-  Runtime& runtime = Runtime::Get();
-  const Runtime::Lock lock = runtime.Acquire();
-  const auto it = runtime.AllocationOf(pointer);
-  if (handle == nullptr || it == runtime.memory().end() || it->second.kind != MemoryKind::kDevice) {
-    return Return(cudaErrorInvalidValue);
-  }
-  const Exported exported{kMagic, it->first};
-  *handle = {};
-  std::memcpy(handle->reserved, &exported, sizeof exported);
-  return cudaSuccess;
-}
-
-cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned) {
-  Exported exported;
-  std::memcpy(&exported, handle.reserved, sizeof exported);
-  Runtime& runtime = Runtime::Get();
-  const Runtime::Lock lock = runtime.Acquire();
-  if (pointer == nullptr || exported.magic != kMagic || runtime.memory().count(exported.base) == 0) {
-    return Return(cudaErrorInvalidResourceHandle);
-  }
-  *pointer = reinterpret_cast<void*>(exported.base);
-  return cudaSuccess;
-}
-
-cudaError_t cudaIpcCloseMemHandle(void* pointer) {
-  Runtime& runtime = Runtime::Get();
-  const Runtime::Lock lock = runtime.Acquire();
-  const bool known = runtime.memory().count(reinterpret_cast<uintptr_t>(pointer)) != 0;
-  return known ? cudaSuccess : Return(cudaErrorInvalidValue);
-}
 
 }  // namespace somnus::cuda_emulated

@@ -178,7 +178,7 @@ struct cudaIpcMemHandle_t {
   char reserved[64];
 };
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
-// Within this process (a real device opens handles of other processes only).
+// Among processes, for memory of whole pages of 2 MiB (ipc.cc). Within one too, which a real device refuses.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer);
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void* pointer);

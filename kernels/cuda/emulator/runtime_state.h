@@ -68,12 +68,22 @@ struct Event {
   std::vector<int> capture_tail;
 };
 
-enum class MemoryKind { kDevice, kPinned, kManaged, kRegistered, kAdopted };
+enum class MemoryKind { kDevice, kPinned, kManaged, kRegistered, kAdopted, kImported };
 struct Allocation {
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
   int device = 0;
+  int fd = -1;         // of the memory file that it is, which other processes can map; -1: none
+  uint64_t inode = 0;  // imported: of the exporter's file
+  int opened = 0;      // imported: times
 };
+
+// Device memory of whole pages of this size is a file in memory (ipc.cc), as a GPU's is pages of its own:
+// what is smaller shares its page with others, and cannot be shown to other processes here.
+constexpr size_t kIpcPageBytes = size_t{2} << 20;
+// nullptr when there is no memory. A page behind it faults.
+void* MapShared(size_t bytes, int* fd);
+void UnmapShared(void* data, size_t bytes, int fd);
 
 class Runtime {
  public:

@@ -1,0 +1,80 @@
+"""A whole cluster whose GPUs are the emulator's: the CUDA backend behind HTTP, in one process per rank, without a GPU.
+
+Ranks reach each other's device memory across processes. The emulator takes a fraction of a second for a step: few tokens.
+"""
+import os
+import signal
+import unittest
+
+from cluster.harness import BIN, Cluster, alive, expected, tiny, wait_until
+
+WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
+MODEL = "llama-uneven"
+FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=32", "--max-model-len=128", "--kv-cache-memory=1MiB")
+TOKENS = 6
+FAILURE_S = 30
+
+
+def gpu_cluster(model, workers):
+    return Cluster(tiny(model), "--device=cuda", f"--worker-binary={WORKER}", "--graph-sizes=1,2,4", *FLAGS, workers=workers)
+
+
+def cases(model):
+    """Short ones whose tokens no rounding changes."""
+    return [case for case in expected(model) if len(case["prompt"]) <= 33 and not case["ambiguous"]]
+
+
+class EmulatedGpu(unittest.TestCase):
+    def assert_tokens(self, cluster, model):
+        for case in cases(model):
+            with self.subTest(model=model, case=case["name"]):
+                self.assertEqual(cluster.tokens(case["prompt"], max_tokens=TOKENS, ignore_eos=case["ignore_eos"]),
+                                 case["tokens"][:TOKENS])
+
+    def test_one_gpu_answers_as_the_cpu_does(self):
+        model = "qwen3"
+        prompts = [[(7 * i + 3 * j) % 400 for j in range(4 + 9 * i)] for i in range(3)]
+        with Cluster(tiny(model), "--device=cpu", *FLAGS, workers=1) as cluster:
+            wanted = [cluster.tokens(prompt, max_tokens=TOKENS, ignore_eos=True) for prompt in prompts]
+        with gpu_cluster(model, workers=1) as cluster:
+            self.assertEqual([rank["device"] for rank in cluster.status()["ranks"]], ["cuda:0"])
+            self.assertEqual([cluster.tokens(prompt, max_tokens=TOKENS, ignore_eos=True) for prompt in prompts], wanted)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_two_gpus_sleep_in_the_middle_of_a_stream(self):
+        with gpu_cluster(MODEL, workers=2) as cluster:
+            self.assertEqual([rank["device"] for rank in cluster.status()["ranks"]], ["cuda:0", "cuda:1"])
+            self.assert_tokens(cluster, MODEL)
+            case = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
+            wanted = cluster.tokens(case["prompt"], max_tokens=40, ignore_eos=True)
+            for level in (1, 2):
+                stream = cluster.open_stream(case["prompt"], max_tokens=40, return_token_ids=True)
+                events = stream.events()
+                tokens = list(next(events)["choices"][0]["token_ids"])
+                cluster.cli("sleep", "--level", str(level), "--grpc-port", str(cluster.grpc_port))
+                self.assertEqual(sum(int(count) for rank in cluster.status()["ranks"] for count in rank["bytes_by_tag"].values()), 0)
+                cluster.cli("wake-up", "--grpc-port", str(cluster.grpc_port))
+                for event in events:
+                    for choice in event["choices"]:
+                        tokens += choice.get("token_ids") or []
+                self.assertEqual(tokens, wanted, f"level {level}")
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_killed_rank_is_named_and_the_other_leaves(self):
+        with gpu_cluster(MODEL, workers=2) as cluster:
+            victim = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == 1)
+            stream = cluster.open_stream([5, 6, 7], timeout=FAILURE_S, max_tokens=100)
+            events = stream.events()
+            next(events)
+            os.kill(victim, signal.SIGKILL)
+            error = next(event["error"]["message"] for event in events if "error" in event)
+            self.assertRegex(error, rf"rank 1 \(pid {victim}\).*killed by signal 9")
+            wait_until(lambda: cluster.health() == 503, FAILURE_S, "/health 503")
+            workers = cluster.worker_pids()
+            cluster.process.send_signal(signal.SIGTERM)
+            self.assertEqual(cluster.process.wait(FAILURE_S), 1)
+            wait_until(lambda: not [pid for pid in workers if alive(pid)], FAILURE_S, "all workers gone")
+
+
+if __name__ == "__main__":
+    unittest.main()
