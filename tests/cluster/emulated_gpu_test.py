@@ -52,7 +52,9 @@ class EmulatedGpu(unittest.TestCase):
                 events = stream.events()
                 tokens = list(next(events)["choices"][0]["token_ids"])
                 cluster.cli("sleep", "--level", str(level), "--grpc-port", str(cluster.grpc_port))
-                self.assertEqual(sum(int(count) for rank in cluster.status()["ranks"] for count in rank["bytes_by_tag"].values()), 0)
+                status = cluster.status()
+                self.assertEqual(sum(int(count) for rank in status["ranks"] for count in rank["bytes_by_tag"].values()), 0)
+                self.assertEqual(status["num_requests_running"] + status["num_requests_waiting"], 1)
                 cluster.cli("wake-up", "--grpc-port", str(cluster.grpc_port))
                 for event in events:
                     for choice in event["choices"]:

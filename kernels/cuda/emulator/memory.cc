@@ -232,6 +232,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   switch (it->second.kind) {
     case MemoryKind::kDevice:
     case MemoryKind::kAdopted:
+    case MemoryKind::kImported:
       attributes->type = cudaMemoryTypeDevice;
       attributes->hostPointer = nullptr;
       break;
