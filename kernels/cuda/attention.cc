@@ -16,19 +16,21 @@ bool IsAligned(const TensorView& view) {
 // False when tensor cores cannot take it.
 bool TensorCoreAttention(CudaDevice& device, const AttentionShape& shape, const AttentionBatch& batch,
                          AttentionParams params) {
+  const int64_t scratch_bytes =
+      AttentionScratchBytes(AttentionChipOf(device), shape.num_heads, shape.head_dim, batch.max_context_len);
+  if (device.workspace_bytes() < scratch_bytes) {
+    device.Record(absl::InternalError("PagedAttention: the workspace is too small"));
+    return true;
+  }
   if (batch.num_decodes > 0) {
-    const int64_t bytes = AttentionScratchBytes(AttentionChipOf(device), shape.head_dim);
-    if (device.workspace_bytes() < bytes) {
-      device.Record(absl::InternalError("PagedAttention: the workspace is too small"));
-      return true;
-    }
     params.num_seqs = static_cast<int>(batch.num_decodes);
     if (!DecodeAttention(device, shape, params, batch.max_context_len, device.workspace())) return false;
   }
   if (batch.num_seqs == batch.num_decodes) return true;
   params.first_seq = static_cast<int>(batch.num_decodes);
   params.num_seqs = static_cast<int>(batch.num_seqs - batch.num_decodes);
-  return PrefillAttention(device, shape, params, batch.num_tokens - batch.num_decodes);
+  return PrefillAttention(device, shape, params, batch.num_tokens - batch.num_decodes, batch.max_context_len,
+                          device.workspace());
 }
 
 }  // namespace
@@ -41,7 +43,8 @@ AttentionChip AttentionChipOf(const CudaDevice& device) {
 }
 
 int64_t AttentionWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {
-  return AttentionScratchBytes(AttentionChipOf(device), limits.head_dim);
+  return AttentionScratchBytes(AttentionChipOf(device), limits.num_heads, limits.head_dim,
+                               limits.max_model_len);
 }
 
 void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, const int32_t* kv_head_of_head,
@@ -76,7 +79,9 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
   params.positions = batch.positions;
   params.num_seqs = static_cast<int>(batch.num_seqs);
   const bool aligned = IsAligned(qkv) && IsAligned(out) && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
-  if (TakesTensorCores(shape) && aligned && TensorCoreAttention(cuda, shape, batch, params)) return;
+  // Tensor cores look for the largest score before they scale it.
+  const bool fast = TakesTensorCores(shape) && aligned && params.scale_log2 > 0;
+  if (fast && TensorCoreAttention(cuda, shape, batch, params)) return;
   if (PlainAttention(cuda, shape, params, batch.num_tokens)) return;
   cuda.Record(absl::UnimplementedError("PagedAttention: no kernel takes this type or head_dim"));
 }

@@ -133,12 +133,12 @@ __device__ void AttendPiece(const AttentionParams& p, const Piece& piece, const 
     if (g + 8 * r < piece.num_rows)
       rows[r] = queries + heads.heads[piece.head_begin + g + 8 * r] * p.head_dim;
   }
-  QueryOperand<kDims> q;
-  PrepareQueries<T, E>(p, rows[0], rows[1], shared_queries, kDecodeWarps, WarpId(), q);
-  if constexpr (kQueriesShared<kDims>) __syncthreads();
-  SoftmaxState state;
-  float o[kDims / 8][4] = {};
-  const int limit[2] = {piece.context, piece.context};
+  QueryOperand<kDims, 1> q[1];
+  PrepareQueries<T, E>(p, rows[0], rows[1], shared_queries, kDecodeWarps, WarpId(), q[0]);
+  if constexpr (kQueriesShared<kDims, 1>) __syncthreads();
+  SoftmaxState state[1];
+  float o[1][kDims / 8][4] = {};
+  const int limit[1][2] = {{piece.context, piece.context}};
   int slot = 0, free_slot = p.stages - 1;
   for (int i = 0; i < tiles.count(); ++i) {
     WaitForStage(p.stages);
@@ -150,7 +150,7 @@ __device__ void AttendPiece(const AttentionParams& p, const Piece& piece, const 
     free_slot = slot;
     slot = slot + 1 == p.stages ? 0 : slot + 1;
   }
-  LeaveSums<E, kDims>(shared, reinterpret_cast<float*>(ring), state, o);
+  LeaveSums<E, kDims>(shared, reinterpret_cast<float*>(ring), state[0], o[0]);
 }
 
 // Adds up the four warps' parts: eight threads a row. `slot` nullptr: the context is whole, its output is
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, DecodeBlocksPerSm(kDims, sizeof(E)))
   char* const extra = reinterpret_cast<char*>(&shared) + sizeof(DecodeShared);
   const HeadTiles heads(extra, p.num_heads);
   char* const queries = extra + HeadTiles::Bytes(p.num_heads);
-  char* const rings = queries + kQueryBytes<kDims>;
+  char* const rings = queries + kQueryBytes<kDims, 1>;
   ZeroPadding<T>(p);
   SortHeads<kThreads>(p.kv_head_of_head, heads, shared.num_head_tiles);
   const auto tiles_of = [&](int seq) {
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, DecodeBlocksPerSm(kDims, sizeof(E)))
 
 bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      int64_t max_context_len, char* scratch) {
-  const int64_t query_bytes = CompiledHeadDim(shape.head_dim) == 256 ? kQueryBytes<256> : 0;
+  const int64_t query_bytes = CompiledHeadDim(shape.head_dim) == 256 ? kQueryBytes<256, 1> : 0;
   const int64_t header =
       static_cast<int64_t>(sizeof(DecodeShared)) + HeadTiles::Bytes(shape.num_heads) + query_bytes;
   const DecodePlan plan =

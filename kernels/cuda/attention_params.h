@@ -39,9 +39,9 @@ struct AttentionParams {
 bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      int64_t max_context_len, char* scratch);
 
-// Any number of tokens for each sequence. False as above.
+// Any number of tokens for each sequence. `scratch`: plan.scratch.bytes(). False as above.
 bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
-                      int64_t num_tokens);
+                      int64_t num_tokens, int64_t max_context_len, char* scratch);
 
 // Any types, shapes and alignments, slowly; params.first_seq 0. False when head_dim is too large for shared
 // memory.

@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention_plan.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace somnus {
 namespace {
@@ -10,8 +11,17 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // What the hardware keeps of a multiprocessor's shared memory for each block.
 constexpr int64_t kReservedShared = 1024;
 
-// More blocks of decode on a multiprocessor than any shape gets.
+// More blocks on a multiprocessor than any shape gets.
 constexpr int kMaxDecodeBlocksPerSm = 3;
+
+// `blocks`: of a KV head.
+PrefillScratch PrefillScratchOf(int64_t dims, int64_t num_kv_heads, int64_t blocks, int64_t sections) {
+  PrefillScratch scratch{.dims = dims, .num_kv_heads = num_kv_heads, .blocks = blocks};
+  if (sections <= 1) return scratch;
+  scratch.max_parts = 4 * blocks;
+  scratch.levels = 1 + std::bit_width(static_cast<uint64_t>(sections - 1));
+  return scratch;
+}
 
 int64_t BlocksByShared(const AttentionChip& chip, int64_t bytes) {
   return bytes > chip.max_shared_bytes ? 0 : chip.shared_bytes_per_sm / (bytes + kReservedShared);
@@ -62,28 +72,43 @@ DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, in
 }
 
 PrefillPlan PlanPrefill(const AttentionChip& chip, const AttentionShape& shape, int64_t num_seqs,
-                        int64_t num_tokens, int64_t header_bytes) {
+                        int64_t num_tokens, int64_t max_context_len, int64_t header_bytes) {
   PrefillPlan plan;
   plan.dims = CompiledHeadDim(shape.head_dim);
   plan.tile_tokens = PrefillTileTokens(plan.dims);
   const int64_t stage = 2 * plan.tile_tokens * TilePitch(plan.dims, SizeOf(shape.cache));
-  // A third stage lets one barrier a tile do.
-  for (int stages = 3; stages >= 2; --stages) {
-    if (BlocksByShared(chip, header_bytes + stages * stage) < 1) continue;
-    plan.stages = stages;
-    plan.shared_bytes = header_bytes + stages * stage;
-    break;
+  // Rather two blocks, one of which multiplies while the other is at its softmax, than a third stage.
+  for (int blocks = PrefillBlocksPerSm(plan.dims); blocks > 0 && plan.stages == 0; --blocks) {
+    for (int stages = 3; stages >= 2 && plan.stages == 0; --stages) {
+      if (BlocksByShared(chip, header_bytes + stages * stage) < blocks) continue;
+      plan.stages = stages;
+      plan.blocks_per_sm = blocks;
+      plan.shared_bytes = header_bytes + stages * stage;
+    }
   }
-  const int64_t group = CeilDiv(shape.num_heads, std::max<int64_t>(1, shape.num_kv_heads));
+  if (plan.stages == 0) return plan;
+  const int64_t kv_heads = std::max<int64_t>(1, shape.num_kv_heads);
   // The sum over sequences of their tiles, each rounded up.
-  plan.tiles = num_tokens * group / kPrefillRows + num_seqs;
+  plan.tiles = num_tokens * CeilDiv(shape.num_heads, kv_heads) / kPrefillRows + num_seqs;
+  plan.sections = CeilDiv(max_context_len, kSectionTokens);
+  plan.blocks = plan.tiles;
+  if (plan.sections > 1) {
+    plan.blocks =
+        std::clamp<int64_t>(chip.num_sms * plan.blocks_per_sm / kv_heads, 1, plan.tiles * plan.sections);
+  }
+  plan.scratch = PrefillScratchOf(plan.dims, kv_heads, plan.blocks, plan.sections);
   return plan;
 }
 
-int64_t AttentionScratchBytes(const AttentionChip& chip, int64_t head_dim) {
+int64_t AttentionScratchBytes(const AttentionChip& chip, int64_t num_heads, int64_t head_dim,
+                              int64_t max_context_len) {
   const int dims = CompiledHeadDim(head_dim);
   if (dims == 0) return 0;
-  return DecodeScratch{dims, static_cast<int64_t>(chip.num_sms) * kMaxDecodeBlocksPerSm}.bytes();
+  const DecodeScratch decode{dims, static_cast<int64_t>(chip.num_sms) * kMaxDecodeBlocksPerSm};
+  // Scratch grows with the blocks of all KV heads together: as many as the chip holds, or one for each.
+  const int64_t blocks = std::max<int64_t>(chip.num_sms * PrefillBlocksPerSm(dims), num_heads);
+  const PrefillScratch prefill = PrefillScratchOf(dims, 1, blocks, CeilDiv(max_context_len, kSectionTokens));
+  return std::max(decode.bytes(), prefill.bytes());
 }
 
 }  // namespace somnus

@@ -16,9 +16,13 @@ inline constexpr int kDecodeWarps = 4;
 inline constexpr int kSubTileTokens = 16;
 // The grain of decode's split: a sub-tile of each warp.
 inline constexpr int kDecodeTileTokens = kDecodeWarps * kSubTileTokens;
-// Queries times heads of a block in prefill, 16 rows a warp.
-inline constexpr int kPrefillWarps = 8;
-inline constexpr int kPrefillRows = kPrefillWarps * 16;
+// Queries times heads of a block in prefill.
+inline constexpr int kPrefillRows = 128;
+// The only places where prefill cuts a context. A row's sums are those of sections of so many tokens, added
+// up in one tree, whoever computes them: see attention_sections.h.
+inline constexpr int kSectionTokens = 2048;
+// A context is cut into no more spans of sections than these.
+inline constexpr int kMaxSpans = 64;
 inline constexpr int kMaxStages = 4;
 inline constexpr int64_t kMaxMmaHeadDim = 256;
 
@@ -57,7 +61,12 @@ constexpr int DecodeBlocksPerSm(int64_t dims, int64_t element_bytes) {
 }
 
 // Tokens of a K/V tile in prefill.
-constexpr int PrefillTileTokens(int64_t dims) { return dims > 128 ? 32 : 64; }
+constexpr int PrefillTileTokens(int64_t dims) { return dims > 64 ? 32 : 64; }
+// Warps of a block of prefill: each has 32 rows, so that what it reads of K and V in shared memory is used
+// twice, or 16 where the outputs of 32 would not fit the registers.
+constexpr int PrefillWarps(int64_t dims) { return dims > 128 ? 8 : 4; }
+// Blocks of prefill that a multiprocessor's registers are shared by.
+constexpr int PrefillBlocksPerSm(int64_t dims) { return dims > 128 ? 1 : 2; }
 
 // Where decode keeps, in scratch, what its blocks leave to be combined: first a record of each block, then
 // two slots a block. A slot is kDecodeRows rows of f32: the sums over V, then each row's maximum and sum of
@@ -88,19 +97,60 @@ struct DecodePlan {
 DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, int64_t num_decodes,
                       int64_t max_context_len, int64_t header_bytes);
 
-// Prefill: block (x, y) takes rows [128 x, ...) of the queries times heads of KV head y, the sequences' tiles
-// one after the other.
+// Where prefill keeps sums of sections, in scratch. For each KV head: a record of each part, which is what a
+// block leaves of a tile whose context several blocks share, then the parts; then a stack for each block, of
+// nodes of the tree that wait for their right neighbours. All are tiles of sums: kPrefillRows rows of f32,
+// and the rows' maxima and sums of weights, twice for each lane that shares them.
+struct PrefillScratch {
+  int64_t dims = 0;
+  int64_t num_kv_heads = 0;
+  int64_t blocks = 0;     // of a KV head
+  int64_t max_parts = 0;  // of a KV head
+  int64_t levels = 0;     // of a block's stack, the last for the sum of all
+
+  static constexpr int64_t kRecordBytes = 16;
+  constexpr int64_t tile_bytes() const { return (dims / 8 + 1) * (kPrefillRows / 16) * 32 * 16; }
+  constexpr int64_t parts_offset() const {
+    return (num_kv_heads * max_parts * kRecordBytes + 255) / 256 * 256;
+  }
+  constexpr int64_t stacks_offset() const { return parts_offset() + num_kv_heads * max_parts * tile_bytes(); }
+  constexpr int64_t bytes() const { return stacks_offset() + num_kv_heads * blocks * levels * tile_bytes(); }
+};
+
+// Prefill: block (x, y) takes tiles of 128 rows of the queries times heads of KV head y, or spans of the
+// contexts of such tiles.
 struct PrefillPlan {
   int dims = 0;
   int tile_tokens = 0;
   int stages = 0;
-  int64_t tiles = 0;  // enough when heads are spread evenly; blocks take several when they are not
+  int blocks_per_sm = 0;
+  int64_t tiles = 0;     // enough when heads are spread evenly; blocks take several when they are not
+  int64_t sections = 0;  // of the longest context, at most
+  // For each KV head. With contexts of one section a block for each tile; with longer ones no more than the
+  // chip holds at once, each with a stack.
+  int64_t blocks = 0;
   int64_t shared_bytes = 0;
+  PrefillScratch scratch;  // no bytes with contexts of one section
 };
 PrefillPlan PlanPrefill(const AttentionChip& chip, const AttentionShape& shape, int64_t num_seqs,
-                        int64_t num_tokens, int64_t header_bytes);
+                        int64_t num_tokens, int64_t max_context_len, int64_t header_bytes);
 
-// Scratch for any shape with this head_dim and any batch.
-int64_t AttentionScratchBytes(const AttentionChip& chip, int64_t head_dim);
+// Sections of the spans into which prefill cuts contexts: the least power of two that leaves each of `blocks`
+// about two spans, by all tiles' sections, `work`, and each context no more than kMaxSpans. Spans of a tile
+// that has several are more than half full on average, so there are fewer than 4 * blocks of these. Any
+// choice gives the same results.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr int64_t
+    SpanSections(int64_t work, int64_t blocks, int64_t max_sections) {
+  int64_t span = 1;
+  while (span * 2 * blocks < work || span * kMaxSpans < max_sections) span *= 2;
+  return span;
+}
+
+// Scratch for any shape with this head_dim, and any batch: decode's and prefill's, which take turns.
+int64_t AttentionScratchBytes(const AttentionChip& chip, int64_t num_heads, int64_t head_dim,
+                              int64_t max_context_len);
 
 }  // namespace somnus

@@ -4,62 +4,54 @@
 //
 // A block takes 128 rows, a row being a (query, head) of one sequence and KV head: the heads that share a KV
 // head lie next to each other, so that K and V are read once for all of them and short chunks fill tiles.
-// Eight warps with 16 rows each (queries and outputs in registers) share tiles of 64 tokens (32 for head_dim
-// above 128) that come through cp.async one or two tiles ahead, gathered by the block table in runs of 16
-// tokens. Tiles that no row of a warp sees are skipped, and only those across the diagonal are masked. 128
-// rows a tile make 128 operations a byte from L2.
+// Four warps with 32 rows each (outputs in registers, queries too up to head_dim 96) share tiles of 64 tokens
+// (32 from head_dim 96 on) that come through cp.async one or two tiles ahead, gathered by the block table in
+// runs of 16 tokens. What ldmatrix reads serves two products: with 16 rows a warp, shared memory (128 bytes a
+// cycle) would take longer than the products on Hopper, with 32 it takes 3/4 of their time. Outputs of
+// head_dim 256 leave room for 16 rows only, so there eight warps share a tile. Two blocks a multiprocessor
+// (one at 256): one is at its softmax while the other multiplies. Tiles that no row of a warp sees are
+// skipped, only those across the diagonal are masked; a warp's two groups of 16 rows lie 64 apart, so that
+// the diagonal, which the block waits for, is as far for each. 128 rows a tile make 128 operations a byte
+// from L2.
 //
-// The grid depends on the host's numbers alone: blocks find their sequence in query_start. Late queries,
-// which see the most, come first.
+// Short chunks on long contexts have too few tiles of rows to fill the chip, so contexts are cut too, at
+// sections of 2048 tokens that are the same for every row and batch (attention_sections.h): blocks that share
+// a tile leave their sums in scratch (544 bytes a row at head_dim 128), and a second kernel adds them up. A
+// block that does several sections adds up theirs in scratch too: a write and a merge (two reads, a write) of
+// 68 KiB a section, which the products of 128 rows need some 50 thousand cycles for, and L2 4 thousand, while
+// the multiprocessor's other block goes on.
+//
+// The grid depends on the host's numbers alone: blocks find their sequence in query_start, and how long spans
+// of sections are in the context lengths. What takes longest comes first.
 
-#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/attention_sections.h"
 #include "kernels/cuda/attention_work.h"
 #include "kernels/cuda/launch.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kThreads = kPrefillWarps * 32;
+template <int kDims>
+constexpr int kThreads = kPrefillWarps<kDims> * 32;
+template <int kDims>
+constexpr int kTileQueryBytes = kPrefillRows / 16 * kQueryBytes<kDims, kPrefillGroups<kDims>>;
 constexpr int kMaxRuns = 64 / kSubTileTokens;  // of a tile
 
-struct alignas(16) PrefillShared {
-  ScanShared<kThreads> scan;
-  int64_t runs[kMaxStages][kMaxRuns];  // where 16 tokens' K begin in the cache, for the tiles to come
-  int num_heads;
-  // Then the heads, then queries (kQueryBytes a warp), then the stages.
-};
-
-SOMNUS_HD int64_t HeadBytes(int64_t num_heads) { return (num_heads * 4 + 15) / 16 * 16; }
-
-// Tokens whose scores are in registers at once. Heads of 64 leave room for a second block on the
-// multiprocessor, if their scores do too; those of 256 leave no more.
 template <int kDims>
-constexpr int kFoldTokens = kDims == 96 || kDims == 128 ? 64 : 32;
-
-// A block's 128 rows of a sequence.
-struct RowTile {
-  int seq;
-  int kv_head;
-  int group;      // heads that share it
-  int first_row;  // of the sequence's queries times group
-  int num_rows;   // of the sequence
-  int query_begin;
-  int context;
-
-  __device__ int Query(int row) const { return query_begin + row / group; }
-  // A row's query and head in a matrix of all tokens; nullptr behind the last row.
-  template <typename T>
-  __device__ T* At(T* matrix, int64_t stride, const int32_t* heads, int head_dim, int row) const {
-    return row < num_rows ? matrix + Query(row) * stride + heads[row % group] * head_dim : nullptr;
-  }
-  // How many tokens a row sees; 0 for rows behind the last.
-  __device__ int Limit(const AttentionParams& p, int row) const {
-    return row < num_rows && context > 0 ? p.positions[Query(row)] + 1 : 0;
-  }
+struct alignas(16) PrefillShared {
+  ScanShared<kThreads<kDims>> work, spans, wholes;
+  int64_t runs[kMaxStages][kMaxRuns];  // where 16 tokens' K begin in the cache, for the tiles to come
+  RowTile rows;                        // what the block is at; here rather than in every thread's registers
+  int num_heads;
+  // Then the heads, then queries (kTileQueryBytes), then the stages.
 };
 
-// K/V tiles of a sequence on their way into the stages of shared memory; used by all threads of the block
-// together.
+// Tokens whose scores are in registers at once.
+template <int kDims>
+constexpr int kFoldTokens = 32;
+
+// K/V tiles of a span of a sequence on their way into the stages of shared memory; used by all threads of the
+// block together.
 template <typename E, int kDims>
 class KvTiles {
  public:
@@ -67,27 +59,26 @@ class KvTiles {
   static constexpr int kRuns = kTokens / kSubTileTokens;
   static constexpr int kTileBytes = kTokens * kTilePitch<E, kDims>;
 
-  __device__ KvTiles(const AttentionParams& p, const RowTile& rows, int end, PrefillShared& shared,
-                     char* stages)
-      : p_(p),
-        kv_head_(rows.kv_head),
-        end_(end),
-        table_(p.block_tables + rows.seq * p.max_blocks_per_seq),
-        shared_(shared),
-        stages_(stages) {}
+  // Tokens [begin, end) of shared.rows.
+  __device__ KvTiles(const AttentionParams& p, int begin, int end, PrefillShared<kDims>& shared, char* stages)
+      : p_(p), begin_(begin), end_(end), shared_(shared), stages_(stages) {}
 
-  __device__ int count() const { return (end_ + kTokens - 1) / kTokens; }
+  __device__ int count() const { return (end_ - begin_ + kTokens - 1) / kTokens; }
+  __device__ int Token(int i) const { return begin_ + i * kTokens; }
   __device__ char* K(int i) const { return stages_ + i % p_.stages * 2 * kTileBytes; }
   __device__ char* V(int i) const { return K(i) + kTileBytes; }
 
-  // Where tile i's run is. Run r of tiles 0 .. stages - 1 is looked up by thread tile * kRuns + r.
-  __device__ int64_t FindRun(int i, int run) const {
-    const int token = i * kTokens + run * kSubTileTokens;
-    if (token >= end_) return 0;
-    const int index = token / p_.block_size;
-    return KeyOffset(p_, table_[index], kv_head_, token - index * p_.block_size);
+  // The cache block that tile i's run is in. Run r of tiles 0 .. stages - 1 is looked up by thread tile *
+  // kRuns + r.
+  __device__ int FindRun(int i, int run) const {
+    const int token = Token(i) + run * kSubTileTokens;
+    const int32_t* const table = p_.block_tables + shared_.rows.seq * p_.max_blocks_per_seq;
+    return token < end_ ? table[token / p_.block_size] : 0;
   }
-  __device__ void PutRun(int i, int run, int64_t at) { shared_.runs[i % p_.stages][run] = at; }
+  __device__ void PutRun(int i, int run, int block) {
+    const int in_block = (Token(i) + run * kSubTileTokens) % p_.block_size;
+    shared_.runs[i % p_.stages][run] = KeyOffset(p_, block, static_cast<int>(blockIdx.y), in_block);
+  }
 
   // Queues the load of tile i, if there is one, as one group; its runs have been put before a barrier.
   __device__ void Load(int i) {
@@ -95,57 +86,100 @@ class KvTiles {
       const E* const cache = static_cast<const E*>(p_.cache);
       const int64_t to_v = int64_t{p_.block_size} * p_.head_dim;
       const int64_t* const runs = shared_.runs[i % p_.stages];
-      const int head_dim = p_.head_dim, valid = end_ - i * kTokens;
-      const auto k = [&](int row) {
-        return cache + runs[row / kSubTileTokens] + row % kSubTileTokens * head_dim;
+      const int head_dim = p_.head_dim, valid = end_ - Token(i);
+      const auto k = [&](unsigned row) {
+        return cache + runs[row / kSubTileTokens] + static_cast<int>(row % kSubTileTokens) * head_dim;
       };
       const int thread = static_cast<int>(threadIdx.x);
-      CopyTile<E, kDims, kTokens, kThreads>(K(i), thread, valid, head_dim, cache, k);
-      CopyTile<E, kDims, kTokens, kThreads>(V(i), thread, valid, head_dim, cache,
-                                            [&](int row) { return k(row) + to_v; });
+      CopyTile<E, kDims, kTokens, kThreads<kDims>>(K(i), thread, valid, head_dim, cache, k);
+      CopyTile<E, kDims, kTokens, kThreads<kDims>>(V(i), thread, valid, head_dim, cache,
+                                                   [&](unsigned row) { return k(row) + to_v; });
     }
     CpAsyncCommit();
   }
 
  private:
   const AttentionParams& p_;
-  const int kv_head_;
-  const int end_;
-  const int32_t* const table_;
-  PrefillShared& shared_;
+  const int begin_, end_;
+  PrefillShared<kDims>& shared_;
   char* const stages_;
 };
 
+// The first row of a warp's group m.
+template <int kDims>
+__device__ inline int GroupRow(const RowTile& rows, int m) {
+  return rows.first_row + (m * kPrefillWarps<kDims> + WarpId()) * 16;
+}
+
 template <typename T, typename E, int kDims>
-__device__ void StoreRows(const AttentionParams& p, T* const (&out)[2], const SoftmaxState& state,
-                          const float (&o)[kDims / 8][4]) {
-  const int t = LaneId() % 4;
+__device__ inline void StoreRows(const AttentionParams& p, const RowTile& rows, const int32_t* heads,
+                                 const Sums<kDims>& sums) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float sum = RowSum(state.sum[r]);
-    const float scale = sum == 0 ? 0.0f : p.v_scale / sum;  // 0: padding
-    if (out[r] == nullptr) continue;
+  for (int m = 0; m < kPrefillGroups<kDims>; ++m) {
 #pragma unroll
-    for (int f = 0; f < kDims / 8; ++f) {
-      const int col = OutputDim<E>(f, 2 * t);
-      if (col >= p.head_dim) continue;
-      const float lo = o[f][2 * r] * scale, hi = o[f][2 * r + 1] * scale;
-      if constexpr (kIsF8<E>) {
-        out[r][col] = FromFloat<T>(lo);
-        if (col + 4 < p.head_dim) out[r][col + 4] = FromFloat<T>(hi);
-      } else {
-        *reinterpret_cast<uint32_t*>(out[r] + col) = Pack2<T>(lo, hi);
+    for (int r = 0; r < 2; ++r) {
+      const int row = GroupRow<kDims>(rows, m) + LaneId() / 4 + 8 * r;
+      T* const out = rows.RowOf(static_cast<T*>(p.out), p.out_stride, heads, p.head_dim, row);
+      const float scale = OutputScale(p, sums.state[m].sum[r]);
+      if (out == nullptr) continue;
+#pragma unroll
+      for (int f = 0; f < kDims / 8; ++f) {
+        StorePair<T, E>(out, p.head_dim, f, sums.o[m][f][2 * r] * scale, sums.o[m][f][2 * r + 1] * scale);
       }
     }
   }
 }
 
+// The same of sums in scratch.
 template <typename T, typename E, int kDims>
-__device__ void AttendRows(const AttentionParams& p, const RowTile& rows, const int32_t* heads,
-                           PrefillShared& shared, char* shared_queries, char* stages) {
+__device__ inline void StoreRows(const AttentionParams& p, const RowTile& rows, const int32_t* heads,
+                                 SumsPlace place) {
+#pragma unroll 1
+  for (int i = 0; i < 2 * kPrefillGroups<kDims>; ++i) {
+    const int m = i / 2, r = i % 2, row = GroupRow<kDims>(rows, m) + LaneId() / 4 + 8 * r;
+    T* const out = rows.RowOf(static_cast<T*>(p.out), p.out_stride, heads, p.head_dim, row);
+    if (out == nullptr) continue;
+    const float* const values = reinterpret_cast<const float*>(place + m * kThreads<kDims>) + 2 * r;
+    const float* const state = reinterpret_cast<const float*>(place + m * kThreads<kDims>) + r;
+    const float scale = OutputScale(p, state[4 * kTileLanes * (kDims / 8) + 2]);
+#pragma unroll 8
+    for (int f = 0; f < kDims / 8; ++f) {
+      const Vec<float, 2> x = LoadVec<float, 2>(values + 4 * kTileLanes * f);
+      StorePair<T, E>(out, p.head_dim, f, x[0] * scale, x[1] * scale);
+    }
+  }
+}
+
+// The warp's queries, and how many tokens each of its rows sees. `shared`: kTileQueryBytes.
+template <typename T, typename E, int kDims, int kGroups>
+__device__ inline void TakeQueries(const AttentionParams& p, const RowTile& rows, const int32_t* heads,
+                                   char* shared, QueryOperand<kDims, kGroups> (&q)[kGroups],
+                                   int (&limit)[kGroups][2]) {
+#pragma unroll
+  for (int m = 0; m < kGroups; ++m) {
+    const T* from[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = GroupRow<kDims>(rows, m) + LaneId() / 4 + 8 * r;
+      limit[m][r] = rows.Limit(p, row);
+      from[r] = rows.RowOf(static_cast<const T*>(p.q), p.q_stride, heads, p.head_dim, row);
+    }
+    const int group = m * kPrefillWarps<kDims> + WarpId();
+    PrepareQueries<T, E>(p, from[0], from[1], shared + group * kQueryBytes<kDims, kGroups>, 1, 0, q[m]);
+  }
+  SyncWarp();
+}
+
+// The sums of the last section of the span of shared.rows that the warp sees, and how many are on the stack.
+template <typename T, typename E, int kDims>
+__device__ int AttendSpan(const AttentionParams& p, const int32_t* heads, PrefillShared<kDims>& shared,
+                          char* queries, SumsPlace stack, Sums<kDims>& sums) {
   using Tiles = KvTiles<E, kDims>;
+  constexpr int kGroups = kPrefillGroups<kDims>, kFold = kFoldTokens<kDims>;
+  const RowTile& rows = shared.rows;
   const int thread = static_cast<int>(threadIdx.x);
-  Tiles tiles(p, rows, rows.Limit(p, min(rows.first_row + kPrefillRows, rows.num_rows) - 1), shared, stages);
+  const int seen = rows.Limit(p, min(rows.first_row + kPrefillRows, rows.num_rows) - 1);
+  Tiles tiles(p, rows.begin, min(rows.end, seen), shared, queries + kTileQueryBytes<kDims>);
   if (thread < p.stages * Tiles::kRuns) {
     const int tile = thread / Tiles::kRuns, run = thread % Tiles::kRuns;
     tiles.PutRun(tile, run, tiles.FindRun(tile, run));
@@ -153,99 +187,181 @@ __device__ void AttendRows(const AttentionParams& p, const RowTile& rows, const 
   __syncthreads();
   for (int i = 0; i < p.stages - 1; ++i) tiles.Load(i);
 
-  const int warp_row = rows.first_row + WarpId() * 16;
-  const int least = rows.Limit(p, warp_row);
-  const int most = least == 0 ? 0 : rows.Limit(p, min(warp_row + 15, rows.num_rows - 1));
-  const T* queries[2];
-  int limit[2];
+  QueryOperand<kDims, kGroups> q[kGroups];
+  int limit[kGroups][2];
+  TakeQueries<T, E>(p, rows, heads, queries, q, limit);
+  const int least = rows.Limit(p, GroupRow<kDims>(rows, 0));
+  int most = least;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = warp_row + LaneId() / 4 + 8 * r;
-    limit[r] = rows.Limit(p, row);
-    queries[r] = rows.At(static_cast<const T*>(p.q), p.q_stride, heads, p.head_dim, row);
+  for (int m = 0; m < kGroups; ++m) {
+    const int row = GroupRow<kDims>(rows, m);
+    if (row < rows.num_rows) most = min(rows.end, rows.Limit(p, min(row + 15, rows.num_rows - 1)));
   }
-  QueryOperand<kDims> q;
-  PrepareQueries<T, E>(p, queries[0], queries[1], shared_queries + WarpId() * kQueryBytes<kDims>, 1, 0, q);
-  SyncWarp();
-  SoftmaxState state;
-  float o[kDims / 8][4] = {};
+  sums.Clear();
+  int section = 0;
   for (int i = 0; i < tiles.count(); ++i) {
     WaitForStage(p.stages);
     __syncthreads();
-    int64_t run = 0;
+    int run = 0;
     if (thread < Tiles::kRuns) run = tiles.FindRun(i + p.stages, thread);
     tiles.Load(i + p.stages - 1);
-    const int token = i * Tiles::kTokens;
+    const int token = tiles.Token(i);
 #pragma unroll
-    for (int part = 0; part < Tiles::kTokens; part += kFoldTokens<kDims>) {
+    for (int part = 0; part < Tiles::kTokens; part += kFold) {
       if (token + part >= most) break;
-      AttendTile<E, kDims, kFoldTokens<kDims>>(q, tiles.K(i) + part * kTilePitch<E, kDims>,
-                                               tiles.V(i) + part * kTilePitch<E, kDims>, token + part,
-                                               token + part + kFoldTokens<kDims> > least, limit, state, o);
+      const int offset = part * kTilePitch<E, kDims>;
+      AttendTile<E, kDims, kFold, kGroups>(q, tiles.K(i) + offset, tiles.V(i) + offset, token + part,
+                                           token + part + kFold > least, limit, sums.state, sums.o);
     }
     if (thread < Tiles::kRuns) tiles.PutRun(i + p.stages, thread, run);
+    const int next = token + Tiles::kTokens;
+    if (next % kSectionTokens == 0 && next < most) PushSection(stack, section++, sums);
   }
-  T* out[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    out[r] =
-        rows.At(static_cast<T*>(p.out), p.out_stride, heads, p.head_dim, warp_row + LaneId() / 4 + 8 * r);
+  sums.AddLanes();
+  return section;
+}
+
+// shared.rows, to its end.
+template <typename T, typename E, int kDims>
+__device__ void AttendUnit(const AttentionParams& p, const PrefillParts& parts, const int32_t* heads,
+                           PrefillShared<kDims>& shared, char* queries) {
+  Sums<kDims> sums;
+  const SumsPlace stack = parts.Stack(int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
+  const int below = AttendSpan<T, E, kDims>(p, heads, shared, queries, stack, sums);
+  const int part = shared.rows.part;
+  if (below == 0 && part < 0) {
+    StoreRows<T, E, kDims>(p, shared.rows, heads, sums);
+    return;
   }
-  StoreRows<T, E, kDims>(p, out, state, o);
+  const SumsPlace place = part < 0 ? parts.StackTop(stack) : parts.Part(static_cast<int>(blockIdx.y), part);
+  sums.Leave(place);
+  MergeStack<kDims>(stack, below, true, place);
+  if (part < 0) StoreRows<T, E, kDims>(p, shared.rows, heads, place);
+}
+
+// What the sequences' tiles of rows and their contexts are cut into, for the heads of one KV head.
+struct Cuts {
+  const AttentionParams& p;
+  int group;
+  int span = 1 << 30;  // sections
+
+  __device__ int Rows(int i) const {
+    return (p.query_start[p.first_seq + i + 1] - p.query_start[p.first_seq + i]) * group;
+  }
+  __device__ int Tiles(int i) const { return (Rows(i) + kPrefillRows - 1) / kPrefillRows; }
+  __device__ int Sections(int i) const {
+    return (p.context_len[p.first_seq + i] + kSectionTokens - 1) / kSectionTokens;
+  }
+  __device__ int Spans(int i) const { return (Sections(i) + span - 1) / span; }
+};
+
+// Parts [first, max_parts) are not used.
+template <int kDims>
+__device__ inline void ClearRecords(const PrefillParts& parts, int first) {
+  const int stride = static_cast<int>(gridDim.x) * kThreads<kDims>;
+  for (int i = first + static_cast<int>(blockIdx.x * kThreads<kDims> + threadIdx.x); i < parts.max_parts;
+       i += stride) {
+    parts.Record(static_cast<int>(blockIdx.y), i).parts = 0;
+  }
+}
+
+// The units go round the blocks to and fro, so that who had the longest of one round has the shortest of the
+// next.
+__device__ inline int UnitOf(int round) {
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+}
+
+// Writes shared.rows: span `part` of the cut ones, or (part < 0) a whole tile, which is number `at` of those
+// of sequence `seq` (from first_seq on). By one thread.
+template <int kDims>
+__device__ inline void TakeUnit(const AttentionParams& p, const PrefillParts& parts, const Cuts& cuts,
+                                int seq, int at, int part, PrefillShared<kDims>& shared) {
+  RowTile& rows = shared.rows;
+  const int spans = part < 0 ? 1 : cuts.Spans(seq), span = at % spans;
+  rows.seq = p.first_seq + seq;
+  rows.group = cuts.group;
+  rows.first_row = at / spans * kPrefillRows;
+  rows.num_rows = cuts.Rows(seq);
+  rows.query_begin = p.query_start[rows.seq];
+  rows.context = p.context_len[rows.seq];
+  rows.begin = part < 0 ? 0 : span * cuts.span * kSectionTokens;
+  rows.end = part < 0 ? rows.context : rows.begin + cuts.span * kSectionTokens;
+  rows.part = part;
+  if (part < 0) return;
+  parts.Record(static_cast<int>(blockIdx.y), part) = {span == 0 ? spans : 0, rows.seq, rows.first_row};
 }
 
 template <typename T, typename E, int kDims>
-__global__ void __launch_bounds__(kThreads, kDims > 64 ? 1 : 2) PrefillKernel(AttentionParams p) {
+__global__ void __launch_bounds__(kThreads<kDims>, PrefillBlocksPerSm(kDims))
+    PrefillKernel(AttentionParams p, PrefillParts parts) {
   GridDependencyLaunch();
   GridDependencyWait();
-  PrefillShared& shared = SharedStorage<PrefillShared>();
-  char* const extra = reinterpret_cast<char*>(&shared) + sizeof(PrefillShared);
-  int32_t* const heads = reinterpret_cast<int32_t*>(extra);
-  char* const queries = extra + HeadBytes(p.num_heads);
-  RowTile rows{};
-  rows.kv_head = static_cast<int>(blockIdx.y);
-  FindHeads(p, rows.kv_head, heads, shared.num_heads);
-  const int group = rows.group = shared.num_heads;
-  if (group == 0) return;
-  const int32_t* const starts = p.query_start + p.first_seq;
-  const auto tiles_of = [&](int i) {
-    return ((starts[i + 1] - starts[i]) * group + kPrefillRows - 1) / kPrefillRows;
-  };
-  TileScan<kThreads, decltype(tiles_of)> scan(shared.scan, p.num_seqs, tiles_of);
-  for (int i = static_cast<int>(blockIdx.x); i < scan.total(); i += static_cast<int>(gridDim.x)) {
-    const int tile = scan.total() - 1 - i;
+  constexpr int kCount = kThreads<kDims>;
+  PrefillShared<kDims>& shared = SharedStorage<PrefillShared<kDims>>();
+  int32_t* const heads = reinterpret_cast<int32_t*>(&shared + 1);
+  char* const queries = reinterpret_cast<char*>(heads) + HeadBytes(p.num_heads);
+  const int kv_head = static_cast<int>(blockIdx.y);
+  FindHeads(p, kv_head, heads, shared.num_heads);
+  Cuts cuts{.p = p, .group = shared.num_heads};
+  if (cuts.group == 0) {
+    ClearRecords<kDims>(parts, 0);
+    return;
+  }
+  const bool cut = parts.max_sections > 1;
+  const auto sections_of = [&](int i) { return cuts.Tiles(i) * cuts.Sections(i); };
+  if (cut) {
+    const TileScan<kCount, decltype(sections_of)> work(shared.work, p.num_seqs, sections_of);
+    cuts.span = static_cast<int>(SpanSections(work.total(), gridDim.x, parts.max_sections));
+  }
+  const auto spans_of = [&](int i) { return cuts.Spans(i) > 1 ? cuts.Tiles(i) * cuts.Spans(i) : 0; };
+  const auto wholes_of = [&](int i) { return cut && cuts.Spans(i) > 1 ? 0 : cuts.Tiles(i); };
+  TileScan<kCount, decltype(spans_of)> spans(shared.spans, cut ? p.num_seqs : 0, spans_of);
+  TileScan<kCount, decltype(wholes_of)> wholes(shared.wholes, p.num_seqs, wholes_of);
+  ClearRecords<kDims>(parts, spans.total());
+  for (int round = 0;; ++round) {
+    const int unit = UnitOf(round), units = spans.total() + wholes.total();
+    if (round * static_cast<int>(gridDim.x) >= units) break;
+    if (unit >= units) continue;
+    const bool is_span = unit < spans.total();
+    // Late tiles, which see the most, come first.
+    const int index = is_span ? unit : units - 1 - unit;
     int seq, before;
-    scan.Find(tile, seq, before);  // Its barriers also end the use of shared memory by the tile before.
-    rows.seq = p.first_seq + seq;
-    rows.first_row = (tile - before) * kPrefillRows;
-    rows.query_begin = starts[seq];
-    rows.num_rows = (starts[seq + 1] - starts[seq]) * group;
-    rows.context = p.context_len[rows.seq];
-    AttendRows<T, E, kDims>(p, rows, heads, shared, queries, queries + kPrefillWarps * kQueryBytes<kDims>);
+    // Find's barriers also end the use of shared memory by the unit before.
+    is_span ? spans.Find(index, seq, before) : wholes.Find(index, seq, before);
+    if (threadIdx.x == 0) TakeUnit(p, parts, cuts, seq, index - before, is_span ? unit : -1, shared);
+    __syncthreads();
+    AttendUnit<T, E, kDims>(p, parts, heads, shared, queries);
   }
 }
 
 }  // namespace
 
 bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
-                      int64_t num_tokens) {
-  const int64_t query_bytes = CompiledHeadDim(shape.head_dim) == 256 ? kPrefillWarps * kQueryBytes<256> : 0;
-  const int64_t header =
-      static_cast<int64_t>(sizeof(PrefillShared)) + HeadBytes(shape.num_heads) + query_bytes;
-  const PrefillPlan plan = PlanPrefill(AttentionChipOf(device), shape, params.num_seqs, num_tokens, header);
-  if (plan.stages == 0) return false;
-  AttentionParams p = params;
-  p.stages = plan.stages;
-  const dim3 grid(static_cast<unsigned>(plan.tiles), static_cast<unsigned>(shape.num_kv_heads));
-  DispatchMma(shape, plan.dims, [&](auto act, auto element, auto dims) {
+                      int64_t num_tokens, int64_t max_context_len, char* scratch) {
+  bool taken = false;
+  DispatchMma(shape, CompiledHeadDim(shape.head_dim), [&](auto act, auto element, auto dims) {
     using T = typename decltype(act)::type;
     using E = typename decltype(element)::type;
-    Launch(
-        device,
-        {.grid = grid, .block = dim3(kThreads), .shared_bytes = plan.shared_bytes, .overlaps_previous = true},
-        PrefillKernel<T, E, decltype(dims)::value>, p);
+    constexpr int kDims = decltype(dims)::value;
+    const int64_t header = static_cast<int64_t>(sizeof(PrefillShared<kDims>)) + HeadBytes(shape.num_heads) +
+                           kTileQueryBytes<kDims>;
+    const PrefillPlan plan =
+        PlanPrefill(AttentionChipOf(device), shape, params.num_seqs, num_tokens, max_context_len, header);
+    if (plan.stages == 0) return;
+    taken = true;
+    AttentionParams p = params;
+    p.stages = plan.stages;
+    const PrefillParts parts(scratch, plan);
+    Launch(device,
+           {.grid = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(shape.num_kv_heads)),
+            .block = dim3(kThreads<kDims>),
+            .shared_bytes = plan.shared_bytes,
+            .overlaps_previous = true},
+           PrefillKernel<T, E, kDims>, p, parts);
+    if (plan.sections > 1) CombineSections(device, shape, p, parts);
   });
-  return true;
+  return taken;
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -26,12 +26,13 @@ __device__ inline uint32_t WidenF8(uint32_t bits) { return F8x2To<f16>(static_ca
 
 // ---- Queries
 
-// Queries of this many dims or more wait in shared memory, as fragments: with the sums of the output they
-// would not fit the registers.
-template <int kDims>
-constexpr bool kQueriesShared = kDims > 128;
-template <int kDims>
-constexpr int kQueryBytes = kQueriesShared<kDims> ? kDims / 16 * 32 * 16 : 0;
+// Queries of so many values (rows of a warp times dims) wait in shared memory, as fragments: with the sums of
+// the output, as many, they would not fit the registers.
+template <int kDims, int kGroups>
+constexpr bool kQueriesShared = kDims* kGroups >= 256;
+// Of 16 rows.
+template <int kDims, int kGroups>
+constexpr int kQueryBytes = kQueriesShared<kDims, kGroups> ? kDims / 16 * 32 * 16 : 0;
 
 // 16 rows as the A operand, a fragment for each 16 dims.
 template <int kDims>
@@ -89,8 +90,8 @@ __device__ inline void QueriesToF16(QueryTile<kDims>& q) {
   for (int r = 0; r < 2; ++r) {
     largest[r] = fmaxf(largest[r], ShflXor(largest[r], 1));
     largest[r] = fmaxf(largest[r], ShflXor(largest[r], 2));
-    // Between 2^-126 and 2^126, so that the inverse is normal too.
-    const uint32_t exponent = min(max(FloatBits(largest[r]) >> 23, 1u), 253u);
+    // Between 2^-63 and 2^126: what is smaller scores nothing anyway, and the scale stays a normal number.
+    const uint32_t exponent = min(max(FloatBits(largest[r]) >> 23, 64u), 253u);
     inverse[r] = FloatOfBits((254u - exponent) << 23);
     q.scale[r] *= FloatOfBits(exponent << 23);
   }
@@ -104,28 +105,29 @@ __device__ inline void QueriesToF16(QueryTile<kDims>& q) {
   }
 }
 
-// What the products with K read.
-template <int kDims>
+// What the products of 16 rows, of a warp's kGroups times 16, with K read.
+template <int kDims, int kGroups>
 struct QueryOperand {
-  uint32_t a[kQueriesShared<kDims> ? 1 : kDims / 16][4];
+  static constexpr bool kShared = kQueriesShared<kDims, kGroups>;
+
+  uint32_t a[kShared ? 1 : kDims / 16][4];
   const Vec<uint32_t, 4>* shared;  // this lane's; 32 from one fragment to the next
   float scale[2];
 
   __device__ void Get(int step, uint32_t (&to)[4]) const {
     Vec<uint32_t, 4> from{};
-    if constexpr (kQueriesShared<kDims>) from = shared[32 * step];
+    if constexpr (kShared) from = shared[32 * step];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      to[i] = kQueriesShared<kDims> ? from[i] : a[kQueriesShared<kDims> ? 0 : step][i];
+    for (int i = 0; i < 4; ++i) to[i] = kShared ? from[i] : a[kShared ? 0 : step][i];
   }
 };
 
 // The queries of rows 0 and 1. `shared`: kQueryBytes that `sharers` warps with the same rows have in common,
 // of which this is number `own` and writes its part; if there are any bytes, the caller's barrier must
 // follow.
-template <typename T, typename E, int kDims>
+template <typename T, typename E, int kDims, int kGroups>
 __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, const T* row1, void* shared,
-                                      int sharers, int own, QueryOperand<kDims>& operand) {
+                                      int sharers, int own, QueryOperand<kDims, kGroups>& operand) {
   QueryTile<kDims> q;
   q.scale[0] = q.scale[1] = p.scale_log2;
   LoadQueries<T, E>(row0, row1, p.head_dim, q);
@@ -136,7 +138,7 @@ __device__ inline void PrepareQueries(const AttentionParams& p, const T* row0, c
   operand.shared = fragments;
 #pragma unroll
   for (int step = 0; step < kDims / 16; ++step) {
-    if constexpr (kQueriesShared<kDims>) {
+    if constexpr (kQueriesShared<kDims, kGroups>) {
       if (step % sharers != own) continue;
       fragments[32 * step] = {q.a[step][0], q.a[step][1], q.a[step][2], q.a[step][3]};
     } else {
@@ -157,9 +159,14 @@ __device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim,
   constexpr int kChunks = kDims * static_cast<int>(sizeof(E)) / 16;
 #pragma unroll
   for (int i = 0; i < (kRows * kChunks + kThreads - 1) / kThreads; ++i) {
-    const int at = thread + i * kThreads;
+    const unsigned at = static_cast<unsigned>(thread + i * kThreads);
     if (kRows * kChunks % kThreads != 0 && at >= kRows * kChunks) break;
-    const int r = at / kChunks, chunk = at % kChunks;
+    // Where it can, a thread keeps its column, and all addresses are one and constants.
+    constexpr bool kColumn = kThreads % kChunks == 0;
+    const int r = kColumn
+                      ? static_cast<int>(static_cast<unsigned>(thread) / kChunks) + i * (kThreads / kChunks)
+                      : static_cast<int>(at / kChunks);
+    const int chunk = static_cast<int>((kColumn ? static_cast<unsigned>(thread) : at) % kChunks);
     const bool there = r < valid && chunk * 16 < head_dim * static_cast<int>(sizeof(E));
     const char* const from =
         there ? reinterpret_cast<const char*>(row(r)) + chunk * 16 : static_cast<const char*>(anywhere);
@@ -167,12 +174,11 @@ __device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim,
   }
 }
 
-// Adds q * k^T for tokens [8 n, 8 n + 16) of the tile to s[n] and s[n + 1], dims [16 step, 16 step + 16).
+// The B operand of tokens [8 n, 8 n + 16), dims [16 step, 16 step + 16) of a tile of K: two registers for
+// each 8 tokens.
 template <typename E, int kDims>
-__device__ inline void ScorePair(const uint32_t (&q)[4], const char* k, int n, int step, float (&s0)[4],
-                                 float (&s1)[4]) {
+__device__ inline void KeyOperand(const char* k, int n, int step, uint32_t (&r)[4]) {
   const int lane = LaneId();
-  uint32_t r[4];
   if constexpr (kIsF8<E>) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -186,24 +192,32 @@ __device__ inline void ScorePair(const uint32_t (&q)[4], const char* k, int n, i
     const int row = 8 * n + lane / 16 * 8 + lane % 8;
     LdMatrixX4(r, k + row * kTilePitch<E, kDims> + 32 * step + lane / 8 % 2 * 16);
   }
-  Mma16816<MmaType<E>>(s0, q, {r[0], r[1]});
-  Mma16816<MmaType<E>>(s1, q, {r[2], r[3]});
 }
 
 // s = q * k^T, kTokens tokens in fragments of 8.
-template <typename E, int kDims, int kTokens>
-__device__ inline void Scores(const QueryOperand<kDims>& q, const char* k, float (&s)[kTokens / 8][4]) {
+template <typename E, int kDims, int kTokens, int kGroups>
+__device__ inline void Scores(const QueryOperand<kDims, kGroups> (&q)[kGroups], const char* k,
+                              float (&s)[kGroups][kTokens / 8][4]) {
 #pragma unroll
-  for (int n = 0; n < kTokens / 8; ++n) {
+  for (int m = 0; m < kGroups; ++m) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[n][i] = 0;
+    for (int i = 0; i < kTokens / 8 * 4; ++i) s[m][i / 4][i % 4] = 0;
   }
 #pragma unroll
   for (int step = 0; step < kDims / 16; ++step) {
-    uint32_t a[4];
-    q.Get(step, a);
+    uint32_t a[kGroups][4];
 #pragma unroll
-    for (int n = 0; n < kTokens / 8; n += 2) ScorePair<E, kDims>(a, k, n, step, s[n], s[n + 1]);
+    for (int m = 0; m < kGroups; ++m) q[m].Get(step, a[m]);
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; n += 2) {
+      uint32_t r[4];
+      KeyOperand<E, kDims>(k, n, step, r);
+#pragma unroll
+      for (int m = 0; m < kGroups; ++m) {
+        Mma16816<MmaType<E>>(s[m][n], a[m], {r[0], r[1]});
+        Mma16816<MmaType<E>>(s[m][n + 1], a[m], {r[2], r[3]});
+      }
+    }
   }
 }
 
@@ -220,9 +234,9 @@ __device__ inline uint32_t PairBytes(uint32_t a, uint32_t b, int i) {
 }
 
 // o += weights * v for tokens [16 step, 16 step + 16) of the tile.
-template <typename E, int kDims>
-__device__ inline void AddValues(const uint32_t (&weights)[4], const char* v, int step,
-                                 float (&o)[kDims / 8][4]) {
+template <typename E, int kDims, int kGroups>
+__device__ inline void AddValues(const uint32_t (&weights)[kGroups][4], const char* v, int step,
+                                 float (&o)[kGroups][kDims / 8][4]) {
   const int lane = LaneId();
   if constexpr (kIsF8<E>) {
     const char* const from = v + (16 * step + 2 * (lane % 4)) * kTilePitch<E, kDims> + lane / 4 * 4;
@@ -236,8 +250,10 @@ __device__ inline void AddValues(const uint32_t (&weights)[4], const char* v, in
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        Mma16816<f16>(o[4 * block + i], weights,
-                      {WidenF8(PairBytes(token[0], token[1], i)), WidenF8(PairBytes(token[2], token[3], i))});
+        const uint32_t b[2] = {WidenF8(PairBytes(token[0], token[1], i)),
+                               WidenF8(PairBytes(token[2], token[3], i))};
+#pragma unroll
+        for (int m = 0; m < kGroups; ++m) Mma16816<f16>(o[m][4 * block + i], weights[m], b);
       }
     }
   } else {
@@ -246,8 +262,11 @@ __device__ inline void AddValues(const uint32_t (&weights)[4], const char* v, in
     for (int f = 0; f < kDims / 8; f += 2) {
       uint32_t r[4];
       LdMatrixX4Trans(r, from + 16 * f);
-      Mma16816<E>(o[f], weights, {r[0], r[1]});
-      Mma16816<E>(o[f + 1], weights, {r[2], r[3]});
+#pragma unroll
+      for (int m = 0; m < kGroups; ++m) {
+        Mma16816<E>(o[m][f], weights[m], {r[0], r[1]});
+        Mma16816<E>(o[m][f + 1], weights[m], {r[2], r[3]});
+      }
     }
   }
 }
@@ -261,18 +280,21 @@ struct SoftmaxState {
   float sum[2] = {0, 0};
 };
 
-// Folds a tile in: s = the scores, -inf where a row does not see the token; answers the weights in s and
-// makes o, sum relative to the new maximum.
+// Folds a tile in: s = the scores before they are scaled, -inf where a row does not see the token; answers
+// the weights in s and makes o, sum relative to the new maximum. scale > 0, so that the largest score is it
+// before and after; scaling and taking the maximum off are then one operation. Multiplying o would be another
+// for every output: maxima settle early, and most tiles change none.
 template <int kFragments, int kOutputs>
-__device__ inline void FoldScores(float (&s)[kFragments][4], SoftmaxState& state, float (&o)[kOutputs][4]) {
+__device__ inline void FoldScores(float (&s)[kFragments][4], const float (&scale)[2], SoftmaxState& state,
+                                  float (&o)[kOutputs][4]) {
   float decay[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float top = state.max[r];
+    float top = s[0][2 * r];
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
     top = fmaxf(top, ShflXor(top, 1));
-    top = fmaxf(top, ShflXor(top, 2));
+    top = fmaxf(fmaxf(top, ShflXor(top, 2)) * scale[r], state.max[r]);
     // A row that has seen nothing yet.
     const float base = top == -INFINITY ? 0.0f : top;
     decay[r] = Exp2Approx(state.max[r] - base);
@@ -281,14 +303,13 @@ __device__ inline void FoldScores(float (&s)[kFragments][4], SoftmaxState& state
     for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
       for (int i = 2 * r; i < 2 * r + 2; ++i) {
-        s[n][i] = Exp2Approx(s[n][i] - base);
+        s[n][i] = Exp2Approx(fmaf(s[n][i], scale[r], -base));
         sum += s[n][i];
       }
     }
     state.sum[r] = state.sum[r] * decay[r] + sum;
     state.max[r] = top;
   }
-  // Maxima settle early; most tiles change none.
   if (!AnySync(decay[0] != 1 || decay[1] != 1)) return;
 #pragma unroll
   for (int f = 0; f < kOutputs; ++f) {
@@ -306,40 +327,39 @@ __device__ inline void WeightOperand(const float (&s0)[4], const float (&s1)[4],
   a[3] = Pack2<M>(s1[2], s1[3]);
 }
 
-// Multiplies scores by the rows' scales and hides from a row what is not below its limit. `token`: of the
-// tile's first score.
-template <bool kMask, int kDims, int kFragments>
-__device__ inline void ScaleAndMask(const QueryOperand<kDims>& q, int token, const int (&limit)[2],
-                                    float (&s)[kFragments][4]) {
+// Hides from a row what is not below its limit. `token`: of the tile's first score.
+template <int kFragments>
+__device__ inline void MaskScores(int token, const int (&limit)[2], float (&s)[kFragments][4]) {
   const int t = LaneId() % 4;
 #pragma unroll
   for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      s[n][i] *= q.scale[i / 2];
-      if (kMask && token + 8 * n + 2 * t + i % 2 >= limit[i / 2]) s[n][i] = -INFINITY;
+      if (token + 8 * n + 2 * t + i % 2 >= limit[i / 2]) s[n][i] = -INFINITY;
     }
   }
 }
 
-// One K/V tile of kTokens tokens: all of the above. `masked`: some row does not see all of it (the same for
-// the warp).
-template <typename E, int kDims, int kTokens>
-__device__ inline void AttendTile(const QueryOperand<kDims>& q, const char* k, const char* v, int token,
-                                  bool masked, const int (&limit)[2], SoftmaxState& state,
-                                  float (&o)[kDims / 8][4]) {
-  float s[kTokens / 8][4];
+// One K/V tile of kTokens tokens: all of the above, for kGroups times 16 rows. What is read of K and V serves
+// all groups. `masked`: some row does not see all of it (the same for the warp).
+template <typename E, int kDims, int kTokens, int kGroups>
+__device__ inline void AttendTile(const QueryOperand<kDims, kGroups> (&q)[kGroups], const char* k,
+                                  const char* v, int token, bool masked, const int (&limit)[kGroups][2],
+                                  SoftmaxState (&state)[kGroups], float (&o)[kGroups][kDims / 8][4]) {
+  float s[kGroups][kTokens / 8][4];
   Scores<E, kDims, kTokens>(q, k, s);
-  if (masked) {
-    ScaleAndMask<true>(q, token, limit, s);
-  } else {
-    ScaleAndMask<false>(q, token, limit, s);
+#pragma unroll
+  for (int m = 0; m < kGroups; ++m) {
+    if (masked) MaskScores(token, limit[m], s[m]);
+    FoldScores(s[m], q[m].scale, state[m], o[m]);
   }
-  FoldScores(s, state, o);
 #pragma unroll
   for (int step = 0; step < kTokens / 16; ++step) {
-    uint32_t weights[4];
-    WeightOperand<MmaType<E>>(s[2 * step], s[2 * step + 1], weights);
+    uint32_t weights[kGroups][4];
+#pragma unroll
+    for (int m = 0; m < kGroups; ++m) {
+      WeightOperand<MmaType<E>>(s[m][2 * step], s[m][2 * step + 1], weights[m]);
+    }
     AddValues<E, kDims>(weights, v, step, o);
   }
 }

@@ -94,24 +94,23 @@ __device__ inline void FindHeads(const AttentionParams& p, int kv_head, int32_t*
 template <int kThreads>
 struct ScanShared {
   int warp_sums[kThreads / 32];
+  int ends[kThreads];  // tiles up to the last of a thread's sequences
   int seq;
   int before;
 };
 
 // The tiles of all sequences, laid end to end: how many, and whose a given one is. Each thread counts a run
-// of sequences; made, and asked, by all threads of the block together.
+// of sequences; made, and asked, by all threads of the block together. What it knows is in shared memory: in
+// registers it would be carried through the loops of attention.
 template <int kThreads, typename Count>
 class TileScan {
  public:
   // count(i): tiles of sequence i.
   __device__ TileScan(ScanShared<kThreads>& shared, int num_seqs, const Count& count)
-      : shared_(shared), count_(count) {
+      : shared_(shared), num_seqs_(num_seqs), count_(count) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-    const int per_thread = (num_seqs + kThreads - 1) / kThreads;
-    first_ = min(thread * per_thread, num_seqs);
-    const int last = min(first_ + per_thread, num_seqs);
-    for (int i = first_; i < last; ++i) own_ += count(i);
-    int up_to_here = own_;
+    int up_to_here = 0;
+    for (int i = First(thread); i < First(thread + 1); ++i) up_to_here += count(i);
 #pragma unroll
     for (int delta = 1; delta < 32; delta *= 2) {
       const int other = ShflUp(up_to_here, delta);
@@ -119,21 +118,20 @@ class TileScan {
     }
     if (lane == 31) shared.warp_sums[warp] = up_to_here;
     __syncthreads();
-    before_ = up_to_here - own_;
-#pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) {
-      if (w < warp) before_ += shared.warp_sums[w];
-      total_ += shared.warp_sums[w];
-    }
+    for (int w = 0; w < warp; ++w) up_to_here += shared.warp_sums[w];
+    shared.ends[thread] = up_to_here;
+    __syncthreads();
   }
 
-  __device__ int total() const { return total_; }
+  __device__ int total() const { return shared_.ends[kThreads - 1]; }
 
   // The sequence of `tile`, and how many tiles those before it have. tile < total().
   __device__ void Find(int tile, int& seq, int& before) {
     __syncthreads();
-    if (tile >= before_ && tile < before_ + own_) {
-      int i = first_, sum = before_, tiles = count_(i);
+    const int thread = static_cast<int>(threadIdx.x);
+    int sum = thread == 0 ? 0 : shared_.ends[thread - 1];
+    if (tile >= sum && tile < shared_.ends[thread]) {
+      int i = First(thread), tiles = count_(i);
       while (sum + tiles <= tile) {
         sum += tiles;
         tiles = count_(++i);
@@ -147,12 +145,13 @@ class TileScan {
   }
 
  private:
+  __device__ int First(int thread) const {
+    return min(thread * ((num_seqs_ + kThreads - 1) / kThreads), num_seqs_);
+  }
+
   ScanShared<kThreads>& shared_;
+  const int num_seqs_;
   const Count& count_;
-  int first_ = 0;
-  int own_ = 0;
-  int before_ = 0;
-  int total_ = 0;
 };
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -13,6 +13,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedC
   cuda_emulated::emulator::Options emulator = cuda_emulated::emulator::GetOptions();
   emulator.seed = options.seed;
   emulator.eager = options.eager;
+  emulator.num_sms = options.num_sms;
   cuda_emulated::emulator::SetOptions(emulator);
   absl::StatusOr<std::unique_ptr<cuda_emulated::CudaDevice>> device =
       cuda_emulated::CudaDevice::Create(options.index);

@@ -13,6 +13,7 @@ namespace somnus {
 struct EmulatedCudaOptions {
   int index = 0;
   uint64_t seed = 1;  // of the order in which threads and blocks run; of the whole process
+  int num_sms = 132;  // of its chip: what plans cut work for
   bool eager =
       false;  // run ops when they are queued instead of when they are waited for; of the whole process
 };

@@ -105,7 +105,7 @@ TEST(AttentionPlanTest, DecodeStartsNoMoreBlocksThanCanHaveWork) {
 TEST(AttentionPlanTest, ScratchHoldsEveryDecode) {
   for (const AttentionChip& chip : {kH100, kA100, kL4}) {
     for (const int64_t head_dim : {16, 64, 80, 128, 200, 256}) {
-      const int64_t bytes = AttentionScratchBytes(chip, head_dim);
+      const int64_t bytes = AttentionScratchBytes(chip, 32, head_dim, 4096);
       for (const DataType cache : {kBF16, kF8}) {
         for (const int64_t seqs : {1, 7, 512}) {
           const DecodePlan plan = PlanDecode(chip, Shape(head_dim, cache), seqs, 131072, kHeader);
@@ -115,7 +115,7 @@ TEST(AttentionPlanTest, ScratchHoldsEveryDecode) {
       }
     }
   }
-  EXPECT_EQ(AttentionScratchBytes(kH100, 512), 0);  // the plain kernel needs none
+  EXPECT_EQ(AttentionScratchBytes(kH100, 32, 512, 131072), 0);  // the plain kernel needs none
 }
 
 TEST(AttentionPlanTest, PrefillHasATileForEveryRow) {
@@ -130,9 +130,11 @@ TEST(AttentionPlanTest, PrefillHasATileForEveryRow) {
       tiles += (queries * (num_heads / num_kv_heads) + kPrefillRows - 1) / kPrefillRows;
     }
     const PrefillPlan plan =
-        PlanPrefill(kH100, Shape(128, kBF16, num_heads, num_kv_heads), num_seqs, tokens, kHeader);
+        PlanPrefill(kH100, Shape(128, kBF16, num_heads, num_kv_heads), num_seqs, tokens, 700, kHeader);
     EXPECT_GE(plan.tiles, tiles);
     EXPECT_LE(plan.tiles, tiles + num_seqs);
+    EXPECT_EQ(plan.blocks, plan.tiles);  // contexts of one section are not cut
+    EXPECT_EQ(plan.scratch.bytes(), 0);
   }
 }
 
@@ -140,13 +142,83 @@ TEST(AttentionPlanTest, PrefillFitsEveryChip) {
   for (const AttentionChip& chip : {kH100, kA100, kL4}) {
     for (const DataType cache : {kBF16, kF8}) {
       for (const int64_t head_dim : {64, 96, 128}) {
-        const PrefillPlan plan = PlanPrefill(chip, Shape(head_dim, cache), 1, 512, kHeader);
+        const PrefillPlan plan = PlanPrefill(chip, Shape(head_dim, cache), 1, 512, 512, kHeader);
         EXPECT_GE(plan.stages, 2);
         EXPECT_LE(plan.stages, kMaxStages);
         EXPECT_LE(plan.shared_bytes, chip.max_shared_bytes);
         EXPECT_EQ(plan.tile_tokens % kSubTileTokens, 0);
+        EXPECT_EQ(kSectionTokens % plan.tile_tokens, 0);
+        EXPECT_GE(plan.blocks_per_sm, 1);
+        EXPECT_LE(plan.blocks_per_sm * (plan.shared_bytes + 1024), chip.shared_bytes_per_sm);
       }
     }
+  }
+}
+
+// Blocks and scratch of long contexts: every block has a stack, no more blocks than the chip holds, and what
+// is set aside for a model's longest context is enough for any batch.
+TEST(AttentionPlanTest, ScratchHoldsEveryPrefill) {
+  for (const AttentionChip& chip : {kH100, kA100, kL4}) {
+    for (const int64_t head_dim : {64, 80, 128, 256}) {
+      for (const int64_t num_kv_heads : {1, 3, 8, 32, 200}) {
+        const int64_t num_heads = num_kv_heads * 2;
+        const int64_t bytes = AttentionScratchBytes(chip, num_heads, head_dim, 131072);
+        for (const int64_t context : {1, 2048, 2049, 32768, 131072}) {
+          const PrefillPlan plan =
+              PlanPrefill(chip, Shape(head_dim, kF8, num_heads, num_kv_heads), 3, 2048, context, kHeader);
+          ASSERT_GE(plan.stages, 2);
+          EXPECT_LE(plan.scratch.bytes(), bytes);
+          if (plan.sections <= 1) continue;
+          EXPECT_GE(plan.blocks, 1);
+          EXPECT_LE(plan.blocks * num_kv_heads,
+                    std::max<int64_t>(chip.num_sms * plan.blocks_per_sm, num_kv_heads));
+          EXPECT_GE(int64_t{1} << (plan.scratch.levels - 1), plan.sections);
+          EXPECT_EQ(plan.scratch.parts_offset() % 256, 0);
+          EXPECT_EQ(plan.scratch.bytes(),
+                    plan.scratch.stacks_offset() + num_kv_heads * plan.blocks * plan.scratch.levels *
+                                                       kPrefillRows * (plan.dims + 8) * 4);
+        }
+      }
+    }
+  }
+}
+
+// Chunks of 64 on 32 k tokens and of 16 on 100 k make more spans than the chip has multiprocessors; a chunk
+// of 2048 on 32 k tokens has tiles enough, and is not cut.
+TEST(AttentionPlanTest, ShortChunksOnLongContextsFillTheChip) {
+  const auto spans = [](int64_t tokens, int64_t context) {
+    const PrefillPlan plan = PlanPrefill(kH100, Shape(128), 1, tokens, context, kHeader);
+    const int64_t tiles = (tokens * 4 + kPrefillRows - 1) / kPrefillRows;
+    const int64_t span = SpanSections(tiles * plan.sections, plan.blocks, plan.sections);
+    return std::pair(8 * tiles * ((plan.sections + span - 1) / span), 8 * tiles);
+  };
+  EXPECT_GE(spans(64, 32768).first, 132);
+  EXPECT_GE(spans(16, 100000).first, 132);
+  EXPECT_GE(spans(1, 131072).first, 132);
+  const auto [cut, tiles] = spans(2048, 32768);
+  EXPECT_EQ(cut, tiles);
+}
+
+TEST(AttentionPlanTest, SpansOfAnyBatchFitTheirParts) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 500; ++round) {
+    const int64_t blocks = 1 + random() % 264, num_seqs = 1 + random() % 40;
+    std::vector<std::pair<int64_t, int64_t>> seqs;  // tiles, sections
+    int64_t work = 0, longest = 0;
+    for (int64_t i = 0; i < num_seqs; ++i) {
+      seqs.emplace_back(1 + random() % (round % 2 ? 2 : 300), 1 + random() % (round % 3 ? 20 : 500));
+      work += seqs.back().first * seqs.back().second;
+      longest = std::max(longest, seqs.back().second);
+    }
+    const int64_t span = SpanSections(work, blocks, longest);
+    EXPECT_EQ(span & (span - 1), 0);
+    int64_t parts = 0;
+    for (const auto& [tiles, sections] : seqs) {
+      const int64_t spans = (sections + span - 1) / span;
+      EXPECT_LE(spans, kMaxSpans);
+      if (spans > 1) parts += tiles * spans;
+    }
+    EXPECT_LE(parts, 4 * blocks);
   }
 }
 

@@ -105,6 +105,24 @@ class AttentionRun {
     }
   }
 
+  // Makes the first sequence's cached tokens those of another run's, whose first context is as long.
+  void CopyFirstContext(const AttentionRun& from) {
+    const int64_t bytes = c_.head_dim * SizeOf(c_.cache);
+    for (int64_t p = 0; p < c_.sequences[0].context; ++p) {
+      for (int64_t g = 0; g < c_.num_kv_heads; ++g) {
+        for (const bool v : {false, true}) {
+          const auto at = [&](const AttentionRun& run) {
+            return run.cache_->as<char>() +
+                   SizeOf(c_.cache) *
+                       run.CacheIndex(run.blocks_[0][p / c_.block_size], g, v, p % c_.block_size, 0);
+          };
+          std::memcpy(at(*this), at(from), static_cast<size_t>(bytes));
+        }
+      }
+    }
+    kv_[0] = from.kv_[0];
+  }
+
   DeviceMatrix& out() { return out_; }
   DeviceMatrix& qkv() { return qkv_; }
   int32_t* context_len() { return context_len_->data(); }
@@ -310,7 +328,7 @@ class AttentionRun {
 
 // A device with scratch for any of these cases.
 struct AttentionBench : CudaBench {
-  explicit AttentionBench(uint64_t seed = 1)
+  explicit AttentionBench(uint64_t seed = 1, int num_sms = 132)
       : CudaBench({.max_tokens = 64,
                    .max_seqs = 64,
                    .max_k = 64,
@@ -318,9 +336,9 @@ struct AttentionBench : CudaBench {
                    .num_heads = 64,
                    .head_dim = 256,
                    .block_size = 16,
-                   .max_model_len = 4096,
+                   .max_model_len = 16384,
                    .vocab_size = 64},
-                  seed) {}
+                  seed, num_sms) {}
 };
 
 // Runs one case and compares it with the oracle.

@@ -18,13 +18,13 @@
 
 namespace somnus::cuda_test {
 
-// Emulated with this schedule, or the first real one; then the seed means nothing. nullptr without a GPU.
-inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1) {
+// Emulated with this schedule and size, or the first real one; then both mean nothing. nullptr without a GPU.
+inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Another schedule for all tests of a run.
   if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED"))
     seed += std::strtoull(extra, nullptr, 10);
-  auto device = CreateEmulatedCudaDevice({.seed = seed});
+  auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms});
   EXPECT_TRUE(device.ok()) << device.status();
 #else
   auto device = Device::CreateCuda(0);
@@ -90,7 +90,8 @@ class DeviceBuffer {
 
 // A device with a workspace for `limits`, which is full of NaNs at first.
 struct CudaBench {
-  explicit CudaBench(const OpsLimits& limits, uint64_t seed = 1) : device(MakeCudaDevice(seed)) {
+  explicit CudaBench(const OpsLimits& limits, uint64_t seed = 1, int num_sms = 132)
+      : device(MakeCudaDevice(seed, num_sms)) {
     if (device == nullptr) return;
     workspace = std::make_unique<DeviceBuffer>(OpsWorkspaceBytes(*device, limits));
     device->SetWorkspace(workspace->as<void>(), workspace->bytes());

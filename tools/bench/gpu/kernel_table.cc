@@ -178,8 +178,12 @@ class KernelBench {
          {std::pair{1, 1024}, {1, 32768}, {1, 131072}, {8, 4096}, {32, 4096}, {128, 1024}, {256, 512}}) {
       RETURN_IF_ERROR(AttentionCase(num_seqs, context, 1, 50));
     }
-    for (const auto& [num_seqs, context, query] :
-         {std::tuple{1, 2048, 2048}, {1, 16384, 2048}, {4, 512, 512}, {16, 1024, 128}}) {
+    for (const auto& [num_seqs, context, query] : {std::tuple{1, 2048, 2048},
+                                                   {1, 16384, 2048},
+                                                   {1, 32768, 64},
+                                                   {1, 131072, 16},
+                                                   {4, 512, 512},
+                                                   {16, 1024, 128}}) {
       RETURN_IF_ERROR(AttentionCase(num_seqs, context, query, 20));
     }
     return absl::OkStatus();

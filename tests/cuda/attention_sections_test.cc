@@ -1,0 +1,148 @@
+// Prefill over contexts of several sections: against the CPU's op at every edge of a section, and the same
+// bits however the work is cut: by the number of blocks that share a context, by the chunks that a prompt
+// comes in, by what else is in the batch.
+
+#include "kernels/cuda/attention_plan.h"
+#include "tests/cuda/attention_test_util.h"
+
+namespace somnus {
+namespace {
+
+using namespace cuda_test;
+
+constexpr int64_t kSection = kSectionTokens;
+
+class SectionsTest : public testing::TestWithParam<Types> {
+ protected:
+  void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(bench_.device); }
+
+  AttentionCase Case(const HeadShape& shape, const std::vector<SequenceSpec>& sequences,
+                     int64_t num_decodes = 0) const {
+    return {.act = GetParam().act,
+            .cache = GetParam().cache,
+            .num_heads = shape.num_heads,
+            .num_kv_heads = shape.num_kv_heads,
+            .head_dim = shape.head_dim,
+            .block_size = shape.block_size,
+            .sequences = sequences,
+            .num_decodes = num_decodes};
+  }
+
+  AttentionBench bench_;
+};
+INSTANTIATE_TEST_SUITE_P(Types, SectionsTest, testing::ValuesIn(kMmaTypes), TypesName);
+
+std::vector<std::string> Rows(AttentionRun& run, Device& device, int64_t first, int64_t count) {
+  run.Queue(device);
+  EXPECT_TRUE(device.Synchronize().ok());
+  std::vector<std::string> rows;
+  for (int64_t r = first; r < first + count; ++r) rows.push_back(run.out().Bytes(r));
+  return rows;
+}
+
+// The chunk's rows lie before, on and behind the edge.
+TEST_P(SectionsTest, ContextsAtEveryEdge) {
+  RunCase(bench_, Case({2, 1, 64, 16}, {{kSection - 1, 3}, {kSection, 17}, {kSection + 1, 1}, {2060, 30}}));
+  RunCase(bench_, Case({1, 1, 128, 32}, {{2 * kSection, 1}, {2 * kSection + 7, 16}, {0}, {90, 20}}, 0));
+}
+
+TEST_P(SectionsTest, EveryHeadDimAndGroup) {
+  for (const HeadShape& shape : {HeadShape{7, 1, 16, 16}, HeadShape{2, 2, 80, 32}, HeadShape{1, 1, 96, 16},
+                                 HeadShape{4, 2, 128, 64}, HeadShape{1, 1, 256, 16}}) {
+    RunCase(bench_, Case(shape, {{2100, 9}}));
+  }
+}
+
+// Several tiles of rows, of which the first see a section less.
+TEST_P(SectionsTest, TilesOfRows) { RunCase(bench_, Case({8, 1, 16, 16}, {{2064, 32}})); }
+
+TEST_P(SectionsTest, DecodesAndPaddingAmongThem) {
+  RunCase(bench_, Case({6, 2, 64, 16}, {{2500}, {0}, {2100}, {0}, {2049, 5}, {33, 33}, {4100, 3}}, 3));
+}
+
+// Uneven shards: a KV head without a head leaves no parts.
+TEST_P(SectionsTest, HeadsMayBeServedByAnyKvHead) {
+  AttentionCase c = Case({5, 3, 64, 16}, {{2100, 4}, {70, 5}});
+  c.kv_head_of_head = {2, 0, 2, 0, 2};
+  RunCase(bench_, c);
+}
+
+TEST_P(SectionsTest, SpreadScoresAndAnySchedule) {
+  for (uint64_t seed = 2; seed < 5; ++seed) {
+    AttentionBench bench(seed, static_cast<int>(seed));
+    AttentionCase c = Case({2, 1, 64, 16}, {{4200, 7}, {9, 9}});
+    c.q_spread = 12;
+    c.seed = static_cast<uint32_t>(seed);
+    RunCase(bench, c);
+  }
+}
+
+// Small chips give a block a whole context or a span of several sections, large ones each section to another.
+TEST_P(SectionsTest, SameBitsHoweverManyBlocksShareAContext) {
+  AttentionCase c =
+      Case({2, 1, 64, 16}, {{5 * kSection + 100, 3}, {3 * kSection, 2}, {2 * kSection + 1, 67}});
+  c.q_spread = 6;
+  std::vector<std::string> first;
+  for (const int num_sms : {1, 2, 132}) {
+    SCOPED_TRACE(num_sms);
+    AttentionBench bench(1, num_sms);
+    AttentionRun run(c);
+    const std::vector<std::string> rows = Rows(run, *bench.device, 0, 72);
+    if (first.empty()) {
+      first = rows;
+      run.Check();
+    }
+    EXPECT_EQ(rows, first);
+  }
+}
+
+// The last rows of a prompt: in chunks of 40, 9 and 1 tokens, alone and with others in the batch.
+TEST_P(SectionsTest, SameBitsInAnyChunkAndBatch) {
+  constexpr int64_t kContext = 2 * kSection + 20, kQueries = 40;
+  AttentionCase c = Case({3, 1, 64, 16}, {{kContext, kQueries}});
+  c.q_spread = 6;
+  AttentionRun whole(c);
+  const std::vector<std::string> want = Rows(whole, *bench_.device, 0, kQueries);
+  whole.Check();
+  for (const int64_t queries : {9, 1}) {
+    for (const bool others : {false, true}) {
+      SCOPED_TRACE(testing::Message() << queries << " queries, others " << others);
+      c.sequences = {{kContext, queries}};
+      if (others) c.sequences.insert(c.sequences.end(), {{2100, 50}, {300, 7}, {0}});
+      AttentionRun run(c);
+      run.CopyFirstContext(whole);
+      for (int64_t r = 0; r < queries; ++r) {
+        for (int64_t col = 0; col < 3 * 64; ++col) {
+          run.qkv().Set(r, col, static_cast<float>(whole.qkv().Get(kQueries - queries + r, col)));
+        }
+      }
+      EXPECT_EQ(Rows(run, *bench_.device, 0, queries),
+                std::vector<std::string>(want.end() - queries, want.end()));
+    }
+  }
+}
+
+// Rows that are not a number stay it, through every sum, and stay alone.
+TEST_P(SectionsTest, NanStaysInItsRow) {
+  const AttentionCase c = Case({2, 1, 64, 16}, {{2 * kSection + 30, 20}});
+  AttentionRun whole(c), poisoned(c);
+  for (int64_t col = 0; col < 128; ++col) poisoned.qkv().Set(12, col, NAN);
+  const std::vector<std::string> want = Rows(whole, *bench_.device, 0, 20),
+                                 got = Rows(poisoned, *bench_.device, 0, 20);
+  for (int64_t t = 0; t < 20; ++t) {
+    if (t == 12) continue;
+    EXPECT_EQ(got[t], want[t]) << t;
+  }
+  for (int64_t col = 0; col < 128; ++col) EXPECT_TRUE(std::isnan(poisoned.out().Get(12, col)));
+}
+
+// A workspace for shorter contexts is an error, not a write behind it.
+TEST_P(SectionsTest, WorkspaceThatIsTooSmallIsAnError) {
+  bench_.device->SetWorkspace(bench_.workspace->as<void>(), 1 << 20);
+  AttentionRun run(Case({2, 1, 64, 16}, {{2100, 4}}));
+  run.Queue(*bench_.device);
+  EXPECT_EQ(bench_.device->Synchronize().code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace somnus
