@@ -46,6 +46,10 @@ class DummyCheckpoint final : public MappedCheckpoint {
     }
     return absl::OkStatus();
   }
+  absl::Status ReadStoredRows(const TensorInfo& tensor, int64_t, int64_t, int64_t, int64_t,
+                              void*) const override {
+    return absl::UnimplementedError(absl::StrCat("tensor ", tensor.name, ": a dummy stores nothing"));
+  }
 
  private:
   const std::string directory_;

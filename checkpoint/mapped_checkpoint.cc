@@ -1,9 +1,11 @@
 #include "checkpoint/mapped_checkpoint.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/dequantize.h"
+#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {
@@ -16,13 +18,8 @@ int64_t StoredRow(const TensorInfo& tensor, int64_t row) {
   return row - in_head + 2 * (in_head % half) + in_head / half;
 }
 
-}  // namespace
-
-MappedCheckpoint::MappedCheckpoint(ModelConfig config, TensorTable tensors)
-    : config_(std::move(config)), tensors_(std::move(tensors)) {}
-
-absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
-                                        int64_t col_begin, int64_t col_end, float* out) const {
+absl::Status CheckRectangle(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                            int64_t col_end) {
   if (tensor.shape.empty() || tensor.shape.size() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", tensor.name, " has shape ",
                                                    ShapeString(tensor.shape), ", not 1-D or 2-D"));
@@ -34,18 +31,60 @@ absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_be
                                                    row_begin, ", ", row_end, "), columns [", col_begin, ", ",
                                                    col_end, ") are not inside ", ShapeString(tensor.shape)));
   }
-  const int64_t width = col_end - col_begin;
-  if (width == cols && tensor.permuted_head_dim == 0) {
-    DequantizeRange(tensor.type, tensor.data, row_begin * cols, row_end * cols, out);
-  } else {
-    for (int64_t row = row_begin; row < row_end; ++row, out += width) {
-      const int64_t begin = StoredRow(tensor, row) * cols + col_begin;
-      DequantizeRange(tensor.type, tensor.data, begin, begin + width, out);
-    }
+  return absl::OkStatus();
+}
+
+// run(begin, end) for the stored elements that the rectangle is made of, in its order, in runs as long as
+// they come.
+template <typename F>
+void ForEachRun(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                int64_t col_end, const F& run) {
+  const int64_t cols = tensor.shape.size() == 2 ? tensor.shape[1] : 1, width = col_end - col_begin;
+  if (width == cols && tensor.permuted_head_dim == 0) return run(row_begin * cols, row_end * cols);
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t begin = StoredRow(tensor, row) * cols + col_begin;
+    run(begin, begin + width);
   }
+}
+
+// After reading: whether what was read was there.
+absl::Status CheckWhole(const TensorInfo& tensor) {
   const absl::Status whole = tensor.source == nullptr ? absl::OkStatus() : tensor.source->CheckWhole();
   if (whole.ok()) return whole;
   return absl::Status(whole.code(), absl::StrCat(whole.message(), ", and tensor ", tensor.name, " with it"));
+}
+
+}  // namespace
+
+MappedCheckpoint::MappedCheckpoint(ModelConfig config, TensorTable tensors)
+    : config_(std::move(config)), tensors_(std::move(tensors)) {}
+
+absl::Status MappedCheckpoint::ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
+                                        int64_t col_begin, int64_t col_end, float* out) const {
+  RETURN_IF_ERROR(CheckRectangle(tensor, row_begin, row_end, col_begin, col_end));
+  ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
+    DequantizeRange(tensor.type, tensor.data, begin, end, out);
+    out += end - begin;
+  });
+  return CheckWhole(tensor);
+}
+
+absl::Status MappedCheckpoint::ReadStoredRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
+                                              int64_t col_begin, int64_t col_end, void* out) const {
+  RETURN_IF_ERROR(CheckRectangle(tensor, row_begin, row_end, col_begin, col_end));
+  const BlockSize block = BlockSizeOf(tensor.type);
+  if (block.elements != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", tensor.name, " of type ",
+                                                   StorageTypeName(tensor.type),
+                                                   " is stored in blocks, not element by element"));
+  }
+  auto* to = static_cast<uint8_t*>(out);
+  ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
+    const size_t bytes = static_cast<size_t>((end - begin) * block.bytes);
+    if (bytes > 0) std::memcpy(to, tensor.data + begin * block.bytes, bytes);
+    to += bytes;
+  });
+  return CheckWhole(tensor);
 }
 
 }  // namespace somnus

@@ -1,5 +1,6 @@
 #pragma once
-// What the Hugging Face and the GGUF reader share: a configuration, a table of mapped tensors, and ReadRows.
+// What the Hugging Face and the GGUF reader share: a configuration, a table of mapped tensors, and how
+// rows are read.
 
 #include <memory>
 #include <string>
@@ -19,6 +20,8 @@ class MappedCheckpoint : public Checkpoint {
   std::vector<const TensorInfo*> Tensors() const override { return tensors_.All(); }
   absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                         int64_t col_end, float* out) const override;
+  absl::Status ReadStoredRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                              int64_t col_end, void* out) const override;
 
  private:
   ModelConfig config_;

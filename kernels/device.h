@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace somnus {
 
@@ -49,6 +50,29 @@ class DeviceGraph {
   virtual void Launch() = 0;
 };
 
+// A fast way for many bytes onto an asynchronous device: a bounded set of pinned host buffers, filled by any
+// number of threads, each emptied by an asynchronous copy while others are filled. Copies are in no order
+// with the ops. Owns the buffers; made by Device::CreateUploader, the device must outlive it; its end waits
+// for what was sent. Thread safe.
+class DeviceUploader {
+ public:
+  // buffer_bytes() of host memory, aligned to 64: its acquirer's alone until it is sent.
+  struct Buffer {
+    char* data = nullptr;
+  };
+
+  virtual ~DeviceUploader() = default;
+  virtual int64_t buffer_bytes() const = 0;
+  // A buffer whose last copy is done; waits while there is none. After a copy failed: that error, until
+  // Wait() has answered it.
+  virtual absl::StatusOr<Buffer*> Acquire() = 0;
+  // Queues the copy of the buffer's first `bytes` bytes to `device`, and gives the buffer back; 0: only that.
+  // `what` names them in an error, which Acquire and Wait answer.
+  virtual void Send(Buffer* buffer, void* device, int64_t bytes, absl::string_view what) = 0;
+  // Until all that was sent is on the device; the first error since the last call.
+  virtual absl::Status Wait() = 0;
+};
+
 class Device {
  public:
   // InvalidArgument for options out of range, FailedPrecondition for an instruction set that this CPU lacks.
@@ -78,6 +102,9 @@ class Device {
   // Host memory that copies run fastest from and to, and asynchronously; aligned to 64 bytes.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* data) = 0;
+
+  // Unimplemented where both memories are one.
+  virtual absl::StatusOr<std::unique_ptr<DeviceUploader>> CreateUploader() = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
 

@@ -27,7 +27,8 @@ DataType SumType(const Device& device, DataType act);
 
 // ---- Linear
 
-// A weight matrix [n, k] (out_features, in_features), packed for the device; see PackedWeightBytes.
+// A weight matrix [n, k] (out_features, in_features), packed for the device; see PackedWeightBytes. On an
+// asynchronous device that is row by row without padding, so that a DeviceUploader can fill it too.
 struct LinearWeight {
   void* data = nullptr;
   DataType dtype = DataType::kBF16;

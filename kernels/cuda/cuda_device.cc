@@ -174,6 +174,10 @@ void CudaDevice::FreePinned(void* data) {
   if (data != nullptr) Record(cudaFreeHost(data), "freeing pinned host memory");
 }
 
+absl::StatusOr<std::unique_ptr<DeviceUploader>> CudaDevice::CreateUploader() {
+  return std::make_unique<WeightUploader>(index_);
+}
+
 absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
   // Blocking: who waits for a step sleeps; the runner has the CPU to prepare the next.
   cudaEvent_t event = nullptr;

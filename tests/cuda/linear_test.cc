@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "kernels/cuda/weight_uploader.h"
+#include "kernels/float_convert.h"
 #include "tests/cuda/linear_test_util.h"
 
 namespace somnus::cuda_test {
@@ -147,7 +148,7 @@ TEST_P(LinearTest, AWeightLargerThanAPieceOfStaging) {
   PackWeightRows(*device, {buffer.as<void>(), GetParam(), n, k}, 0, n, rows.data());
   ASSERT_TRUE(device->Synchronize().ok());
   std::vector<char> expected(buffer.bytes());
-  SOMNUS_CUDA_NAMESPACE::ConvertFromFloat(rows.data(), n * k, GetParam(), expected.data());
+  ConvertFromFloat(rows.data(), n * k, GetParam(), expected.data());
   EXPECT_EQ(std::memcmp(buffer.as<char>(), expected.data(), expected.size()), 0);
   // Bytes as they are, to where they were not.
   SOMNUS_CUDA_NAMESPACE::WeightUploader uploader(0);
@@ -163,7 +164,7 @@ TEST_P(LinearTest, ConversionAtEveryLength) {
   for (int64_t n = 0; n <= 100; ++n) {
     const int64_t size = SizeOf(GetParam());
     std::vector<char> out(101 * size, 0x11);
-    SOMNUS_CUDA_NAMESPACE::ConvertFromFloat(values.data(), n, GetParam(), out.data());
+    ConvertFromFloat(values.data(), n, GetParam(), out.data());
     kernel_test::Matrix expected(GetParam(), 1, 101);
     for (int64_t i = 0; i < n; ++i) expected.Set(0, i, values[i]);
     ASSERT_EQ(std::memcmp(out.data(), expected.view().data, static_cast<size_t>(n * size)), 0) << n;

@@ -65,6 +65,10 @@ class DamagedCheckpoint : public Checkpoint {
                         int64_t col_end, float* out) const override {
     return good_.ReadRows(tensor, row_begin, row_end, col_begin, col_end, out);
   }
+  absl::Status ReadStoredRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                              int64_t col_end, void* out) const override {
+    return good_.ReadStoredRows(tensor, row_begin, row_end, col_begin, col_end, out);
+  }
 
  private:
   const Checkpoint& good_;

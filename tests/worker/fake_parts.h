@@ -30,6 +30,9 @@ class FakeCheckpoint : public Checkpoint {
   absl::Status ReadRows(const TensorInfo&, int64_t, int64_t, int64_t, int64_t, float*) const override {
     return absl::UnimplementedError("fake");
   }
+  absl::Status ReadStoredRows(const TensorInfo&, int64_t, int64_t, int64_t, int64_t, void*) const override {
+    return absl::UnimplementedError("fake");
+  }
 
  private:
   ModelConfig config_;

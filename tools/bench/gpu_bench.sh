@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a GPU and Somnus on it do: copy and bus ceilings, each op beside them, decode and prefill of three model shapes with
-# random weights, sleep and wake, and nano-vllm's workload, served (256 requests of 100 to 1024 tokens in and out, seed 0).
+# random weights, sleep and wake, loading from a file, and nano-vllm's workload, served (256 requests of 100 to 1024 tokens in
+# and out, seed 0).
 # Usage: gpu_bench.sh [--binaries DIR] [--out DIR] [--shapes "qwen3-0.6b qwen3-8b llama3-70b"] [--tokenizer DIR]
 #   --binaries   a bundle of gpu_check.sh; otherwise bazel-bin (bazel build --config=cuda //tools/bench:gpu_bench ...)
 #   --tokenizer  a directory with tokenizer.json whose config.json is served with random weights; without it nothing is served
@@ -24,7 +25,7 @@ bench() { "$bin/tools/bench/gpu_bench" "$@" || echo "failed: gpu_bench $*" >&2; 
 bench --parts=kernels --json "$out/kernels.json" | tee "$out/kernels.txt"
 for shape in $shapes; do
   # Half of a 70B model does not fit one GPU: there the failure is the answer.
-  bench --parts=model,sleep --model "$data/tools/bench/shapes/$shape" --json "$out/$shape.json" | tee "$out/$shape.txt"
+  bench --parts=model,sleep,load --model "$data/tools/bench/shapes/$shape" --json "$out/$shape.json" | tee "$out/$shape.txt"
 done
 
 if [[ -n $tokenizer ]]; then

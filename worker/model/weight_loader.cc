@@ -1,11 +1,10 @@
-// Fills the weights region: reads rows as f32 and packs them, panel ranges in parallel.
+// Fills the weights region. Where ops run at once: reads rows as f32 and packs them, panel ranges in
+// parallel; asynchronous devices: by weight_upload.h.
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <mutex>
-#include <thread>
+#include <memory>
 
 #include "proto/status_macros.h"
 #include "worker/model/weights.h"
@@ -16,7 +15,6 @@ namespace {
 constexpr int64_t kPanel = 64;  // PackWeightRows may run in parallel on ranges cut at multiples of this
 // f32 scratch of one job: small enough to stay in a core's L2 between reading and packing.
 constexpr int64_t kScratchFloats = 128 * 1024;
-constexpr int kMaxThreads = 16;
 
 }  // namespace
 
@@ -99,37 +97,46 @@ void WeightPlan::FillMatricesRandomly(Device& device) const {
   }
 }
 
+std::vector<UploadPiece> WeightPlan::MakePieces(bool matrices, int64_t max_bytes) const {
+  std::vector<UploadPiece> pieces;
+  const auto stack = [&](const std::vector<WeightSource>& sources, DataType dtype, void* to) {
+    UploadPiece whole{.dtype = dtype, .to = static_cast<uint8_t*>(to)};
+    for (const WeightSource& source : sources) {
+      whole.tensor = source.tensor;
+      whole.rows = source.rows;
+      whole.cols = source.cols;
+      CutIntoPieces(whole, max_bytes, &pieces);
+      whole.to += whole.bytes();
+    }
+  };
+  for (const Matrix& matrix : matrices_) {
+    if (matrices) stack(matrix.sources, matrix.target->dtype, matrix.target->data);
+  }
+  // Ours: Bind pointed them into the region.
+  for (const Vector& vector : vectors_)
+    stack(vector.sources, DataType::kF32, const_cast<float*>(*vector.target));
+  return pieces;
+}
+
 absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, Device& device, const cpu_set_t& cpus,
                               const Progress& progress) const {
   if (checkpoint.is_dummy()) FillMatricesRandomly(device);
+  if (device.asynchronous()) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<DeviceUploader> uploader, device.CreateUploader());
+    return UploadPieces(checkpoint, MakePieces(!checkpoint.is_dummy(), uploader->buffer_bytes()), *uploader,
+                        cpus, progress);
+  }
   const std::vector<Job> jobs = MakeJobs(!checkpoint.is_dummy());
   int64_t total = 0;
   for (const Job& job : jobs) total += job.bytes;
-
-  std::atomic<size_t> next{0};
-  std::atomic<int64_t> loaded{0};
-  std::mutex mutex;
-  absl::Status status;  // the first error
-  auto work = [&] {
-    sched_setaffinity(0, sizeof(cpus), &cpus);  // the caller may be pinned; refused: only slower
-    std::vector<float> scratch;
-    for (size_t i = next++; i < jobs.size(); i = next++) {
-      absl::Status result = RunJob(checkpoint, device, jobs[i], &scratch);
-      if (!result.ok()) {
-        next = jobs.size();
-        std::lock_guard<std::mutex> lock(mutex);
-        if (status.ok()) status = std::move(result);
-        return;
-      }
-      const int64_t done = loaded.fetch_add(jobs[i].bytes) + jobs[i].bytes;
-      if (progress) progress(done, total);
-    }
-  };
-  std::vector<std::thread> threads;
-  const int count = std::min<int>({CPU_COUNT(&cpus), kMaxThreads, static_cast<int>(jobs.size())});
-  for (int i = 0; i < count; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  return status;
+  ProgressMeter meter(progress, total);
+  RETURN_IF_ERROR(RunLoadJobs(jobs.size(), cpus, [&](size_t i, std::vector<float>* scratch) {
+    const absl::Status status = RunJob(checkpoint, device, jobs[i], scratch);
+    if (status.ok()) meter.Add(jobs[i].bytes);
+    return status;
+  }));
+  meter.Finish();
+  return absl::OkStatus();
 }
 
 }  // namespace somnus

@@ -9,7 +9,6 @@
 #include <sched.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,7 +17,9 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "worker/model/load_jobs.h"
 #include "worker/model/shards.h"
+#include "worker/model/weight_upload.h"
 
 namespace somnus {
 
@@ -65,8 +66,7 @@ cpu_set_t UsableCpus();
 // Movable; immutable after Create but for Bind. Its TensorInfos belong to the checkpoint of Create.
 class WeightPlan {
  public:
-  // bytes_loaded, bytes_total; from any thread, often.
-  using Progress = std::function<void(int64_t, int64_t)>;
+  using Progress = LoadProgress;
 
   static absl::StatusOr<WeightPlan> Create(const Checkpoint& checkpoint, const ModelShards& shards,
                                            DataType dtype, const Device& device);
@@ -77,7 +77,9 @@ class WeightPlan {
   // Points weights() into the region at `base`, 64-byte aligned.
   void Bind(void* base);
   // Reads, converts and packs everything, a thread on each of `cpus`. After Bind. The matrices of a dummy
-  // checkpoint are made by the device.
+  // checkpoint are made by the device. Host memory beside the checkpoint's maps: on an asynchronous device as
+  // weight_upload.h says, whose copies are done, or given up, at the return; else 512 KiB, or 64 rows if they
+  // are more, for each thread. An error names the tensor, and the region is then undefined.
   absl::Status Fill(const Checkpoint& checkpoint, Device& device, const cpu_set_t& cpus,
                     const Progress& progress) const;
 
@@ -97,6 +99,7 @@ class WeightPlan {
 
   std::vector<Job> MakeJobs(bool matrices) const;
   void FillMatricesRandomly(Device& device) const;
+  std::vector<UploadPiece> MakePieces(bool matrices, int64_t max_bytes) const;
   absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
                       std::vector<float>* scratch) const;
 

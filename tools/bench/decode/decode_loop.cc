@@ -117,6 +117,14 @@ absl::Status DecodeLoop::Decode(int32_t batch, int32_t new_tokens) {
   return last == nullptr ? absl::OkStatus() : last->Wait().status();
 }
 
+absl::StatusOr<double> DecodeLoop::ReloadSeconds(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(runner_->ReloadWeights(*checkpoint, nullptr));
+  RETURN_IF_ERROR(device_->Synchronize());
+  return SecondsSince(start);
+}
+
 absl::StatusOr<LoopSample> DecodeLoop::Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens) {
   if (batch < 1 || batch > options_.max_batch || prompt_tokens < 1 ||
       prompt_tokens + new_tokens > options_.max_len) {

@@ -52,6 +52,8 @@ class DecodeLoop {
   Device& compute_device() { return *device_; }
   // After a level-1 sleep and wake-up through allocator().
   absl::Status ResetAfterWake() { return runner_->ResetAfterWake(); }
+  // Reads weights of the same shape from `path` again: the time until all are on the device.
+  absl::StatusOr<double> ReloadSeconds(const std::string& path);
   double load_seconds() const { return load_seconds_; }
   std::string device() const { return device_->Describe(); }
 

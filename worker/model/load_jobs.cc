@@ -1,0 +1,52 @@
+#include "worker/model/load_jobs.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace somnus {
+namespace {
+
+constexpr int kMaxThreads = 16;
+
+}  // namespace
+
+void ProgressMeter::Add(int64_t bytes) {
+  loaded_ += bytes;
+  if (!report_ || !reporting_.try_lock()) return;  // who holds it, or comes next, reports these too
+  std::lock_guard<std::mutex> lock(reporting_, std::adopt_lock);
+  const int64_t loaded = loaded_;
+  if (loaded == reported_ || loaded == total_) return;  // the total is Finish's to tell
+  reported_ = loaded;
+  report_(loaded, total_);
+}
+
+void ProgressMeter::Finish() {
+  if (report_) report_(total_, total_);
+}
+
+absl::Status RunLoadJobs(size_t count, const cpu_set_t& cpus,
+                         absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  absl::Status status;  // the first error
+  const auto work = [&] {
+    sched_setaffinity(0, sizeof(cpus), &cpus);  // the caller may be pinned; refused: only slower
+    std::vector<float> scratch;
+    for (size_t i = next++; i < count; i = next++) {
+      absl::Status result = job(i, &scratch);
+      if (result.ok()) continue;
+      next = count;
+      std::lock_guard<std::mutex> lock(mutex);
+      if (status.ok()) status = std::move(result);
+      return;
+    }
+  };
+  std::vector<std::thread> threads;
+  const int num_threads = std::min<int>({CPU_COUNT(&cpus), kMaxThreads, static_cast<int>(count)});
+  for (int i = 0; i < num_threads; ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
+}  // namespace somnus

@@ -1,0 +1,43 @@
+#pragma once
+// The threads that read weights, and what they tell of how far they are.
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace somnus {
+
+// bytes_loaded, bytes_total; from any thread, one at a time, often.
+using LoadProgress = std::function<void(int64_t, int64_t)>;
+
+// Hands on numbers that only grow and end with the total. Thread safe; a callback that is slow delays one
+// thread.
+class ProgressMeter {
+ public:
+  ProgressMeter(const LoadProgress& report, int64_t total) : report_(report), total_(total) {}
+
+  void Add(int64_t bytes);
+  // The total: everything is where it belongs.
+  void Finish();
+
+ private:
+  const LoadProgress& report_;
+  const int64_t total_;
+  std::atomic<int64_t> loaded_{0};
+  std::mutex reporting_;
+  int64_t reported_ = 0;  // under reporting_
+};
+
+// Calls job(i, scratch) for each i of [0, count) in their order, on a thread for each of `cpus`, 16 at most;
+// the scratch is the thread's. After an error no more jobs are begun; answers the first one.
+absl::Status RunLoadJobs(size_t count, const cpu_set_t& cpus,
+                         absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job);
+
+}  // namespace somnus
