@@ -142,6 +142,8 @@ void WeightUploader::FreeSlot(Slot* slot) {
 absl::Status WeightUploader::Wait() {
   absl::MutexLock lock(&mutex_);
   if (!used_) return absl::OkStatus();
+  if (const cudaError_t error = cudaSetDevice(device_index_); error != cudaSuccess)
+    Record(error, "choosing the device for weights");
   // Slots that are being filled belong to uploads that have not returned.
   for (Slot* const slot : free_) {
     const cudaError_t error = cudaEventSynchronize(slot->copied);
