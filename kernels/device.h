@@ -52,8 +52,8 @@ class DeviceGraph {
 
 // A fast way for many bytes onto an asynchronous device: a bounded set of pinned host buffers, filled by any
 // number of threads, each emptied by an asynchronous copy while others are filled. Copies are in no order
-// with the ops. Owns the buffers; made by Device::CreateUploader, the device must outlive it; its end waits
-// for what was sent. Thread safe.
+// with the ops. Buffers are made when they are needed and kept for the next time: to free pinned memory may
+// wait for everything on the device, also for what waits for this thread. Thread safe.
 class DeviceUploader {
  public:
   // buffer_bytes() of host memory, aligned to 64: its acquirer's alone until it is sent.
@@ -103,8 +103,8 @@ class Device {
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* data) = 0;
 
-  // Unimplemented where both memories are one.
-  virtual absl::StatusOr<std::unique_ptr<DeviceUploader>> CreateUploader() = 0;
+  // The device's own; nullptr where both memories are one.
+  virtual DeviceUploader* uploader() = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
 

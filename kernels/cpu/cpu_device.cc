@@ -86,10 +86,6 @@ absl::StatusOr<void*> CpuDevice::AllocatePinned(int64_t bytes) {
 
 void CpuDevice::FreePinned(void* data) { std::free(data); }
 
-absl::StatusOr<std::unique_ptr<DeviceUploader>> CpuDevice::CreateUploader() {
-  return absl::UnimplementedError("a CPU's memory is the host's");
-}
-
 absl::StatusOr<std::unique_ptr<DeviceEvent>> CpuDevice::CreateEvent() {
   return std::make_unique<PastEvent>();
 }

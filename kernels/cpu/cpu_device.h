@@ -32,7 +32,7 @@ class CpuDevice final : public Device {
   bool asynchronous() const override { return false; }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
   void FreePinned(void* data) override;
-  absl::StatusOr<std::unique_ptr<DeviceUploader>> CreateUploader() override;
+  DeviceUploader* uploader() override { return nullptr; }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override;
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;

@@ -174,9 +174,7 @@ void CudaDevice::FreePinned(void* data) {
   if (data != nullptr) Record(cudaFreeHost(data), "freeing pinned host memory");
 }
 
-absl::StatusOr<std::unique_ptr<DeviceUploader>> CudaDevice::CreateUploader() {
-  return std::make_unique<WeightUploader>(index_);
-}
+DeviceUploader* CudaDevice::uploader() { return uploader_.get(); }
 
 absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
   // Blocking: who waits for a step sleeps; the runner has the CPU to prepare the next.

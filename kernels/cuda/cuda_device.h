@@ -44,7 +44,8 @@ class CudaDevice final : public Device {
   bool asynchronous() const override { return true; }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
   void FreePinned(void* data) override;
-  absl::StatusOr<std::unique_ptr<DeviceUploader>> CreateUploader() override;
+  // Thread safe; Synchronize() waits for it too.
+  DeviceUploader* uploader() override;
   absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override;
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
@@ -59,8 +60,8 @@ class CudaDevice final : public Device {
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
   Gemm& gemm() const { return *gemm_; }
-  // Of single rows and vectors (PackWeightRows). Thread safe; Synchronize() waits for it too.
-  WeightUploader& uploader() const { return *uploader_; }
+  // The same, for rows of f32.
+  WeightUploader& weight_uploader() const { return *uploader_; }
 
   // Keeps the first error, with the name of what failed; Synchronize answers it.
   void Record(cudaError_t error, const char* what);

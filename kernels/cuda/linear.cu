@@ -186,11 +186,11 @@ int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) 
 
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows) {
-  AsCuda(device).uploader().UploadRows(weight, row_begin, num_rows, rows);
+  AsCuda(device).weight_uploader().UploadRows(weight, row_begin, num_rows, rows);
 }
 
 void PackVector(const Device& device, float* data, const float* values, int64_t n) {
-  AsCuda(device).uploader().UploadBytes(data, values, n * static_cast<int64_t>(sizeof(float)));
+  AsCuda(device).weight_uploader().UploadBytes(data, values, n * static_cast<int64_t>(sizeof(float)));
 }
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -29,7 +29,7 @@ class WeightUploader final : public DeviceUploader {
   static constexpr int64_t kSlotBytes = int64_t{4} << 20;
   static constexpr int kMaxSlots = 16;  // Pinned memory is at most their product, 64 MiB.
 
-  // Takes no memory until it is used, and then no more than what is being filled or copied at a time.
+  // Takes no memory until it is used, and then no more than is filled or copied at a time; kept to the end.
   explicit WeightUploader(int device_index) : device_index_(device_index) {}
   ~WeightUploader() override;
   WeightUploader(const WeightUploader&) = delete;

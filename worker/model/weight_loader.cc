@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "proto/status_macros.h"
 #include "worker/model/weights.h"
@@ -121,8 +120,7 @@ std::vector<UploadPiece> WeightPlan::MakePieces(bool matrices, int64_t max_bytes
 absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, Device& device, const cpu_set_t& cpus,
                               const Progress& progress) const {
   if (checkpoint.is_dummy()) FillMatricesRandomly(device);
-  if (device.asynchronous()) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<DeviceUploader> uploader, device.CreateUploader());
+  if (DeviceUploader* const uploader = device.uploader(); uploader != nullptr) {
     return UploadPieces(checkpoint, MakePieces(!checkpoint.is_dummy(), uploader->buffer_bytes()), *uploader,
                         cpus, progress);
   }
