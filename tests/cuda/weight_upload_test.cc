@@ -180,7 +180,12 @@ TEST_F(WeightUploadTest, LoadingWaitsForNoOps) {
   std::memset(*seen, 1, 4);
   DeviceBuffer device(4);  // full of ones
   device_->CopyToHost(*seen, device.as<void>(), 4);
-  Load({stored_->Find("Q8_0"), stored_->Find("BF16")}, {{0, 48}, {0, 512}}, DataType::kBF16, 1000);
+  DeviceBuffer target(48 * 512 * 2);
+  std::vector<UploadPiece> pieces;
+  CutIntoPieces({stored_->Find("Q8_0"), {0, 48}, {0, 512}, DataType::kBF16, target.as<uint8_t>()}, 1000,
+                &pieces);
+  ASSERT_TRUE(UploadPieces(*stored_, pieces, *device_->uploader(), UsableCpus(), nullptr).ok());
+  ASSERT_TRUE(device_->uploader()->Wait().ok());
   EXPECT_EQ(*static_cast<char*>(*seen), 1) << "the queued op has run";
   ASSERT_TRUE(device_->Synchronize().ok());
   EXPECT_EQ(*static_cast<unsigned char*>(*seen), 0xff);
