@@ -123,6 +123,25 @@ class AttentionRun {
     kv_[0] = from.kv_[0];
   }
 
+  // Of a cache of 16 bits: moves the values of every other `tokens` tokens far up, those between far down.
+  // With even weights their sums all but cancel, so that the order of summation shows in the output. For runs
+  // that are compared with each other; the oracle does not know.
+  void SwingValues(int64_t tokens) {
+    for (size_t i = 0; i < c_.sequences.size(); ++i) {
+      for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
+        for (int64_t at = 0; at < c_.num_kv_heads * c_.head_dim; ++at) {
+          const int64_t index = CacheIndex(blocks_[i][p / c_.block_size], at / c_.head_dim, true,
+                                           p % c_.block_size, at % c_.head_dim);
+          const float x = kv_[i][(p * c_.num_kv_heads + at / c_.head_dim) * 2 * c_.head_dim + c_.head_dim +
+                                 at % c_.head_dim] +
+                          (p / tokens % 2 == 0 ? 64.0f : -64.0f);
+          cache_->as<uint16_t>()[index] =
+              c_.act == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
+        }
+      }
+    }
+  }
+
   DeviceMatrix& out() { return out_; }
   DeviceMatrix& qkv() { return qkv_; }
   int32_t* context_len() { return context_len_->data(); }
