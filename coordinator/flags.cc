@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "coordinator/kv_cache_dtype.h"
 #include "proto/status_macros.h"
 
 namespace somnus {
@@ -178,6 +179,14 @@ std::string SetDType(const std::string& value, Flags* flags) {
   return "";
 }
 
+std::string SetKvCacheDType(const std::string& value, Flags* flags) {
+  const absl::StatusOr<v1::DType> dtype = ParseKvCacheDType(value);
+  if (!dtype.ok()) return std::string(dtype.status().message());
+  flags->kv_cache_dtype = *dtype;
+  flags->kv_cache_dtype_name = absl::StrReplaceAll(value, {{"-", "_"}});
+  return "";
+}
+
 // "1073741824", "4GiB", "512 MiB", "2GB". 0 for anything else.
 int64_t ParseBytes(const std::string& value) {
   const size_t unit_at = std::min(value.find_first_not_of("0123456789."), value.size());
@@ -290,6 +299,8 @@ const std::vector<FlagSpec>& Specs() {
        Int(&Flags::max_num_batched_tokens, 1, 1 << 20)},
       {"block-size", "N", "tokens of a KV cache block (16)", Int(&Flags::block_size, 1, 1024)},
       {"kv-cache-memory", "BYTES", "KV cache of each worker, like 4GiB (chosen)", SetMemory},
+      {"kv-cache-dtype", "TYPE", "auto (the model's), bfloat16, float16, float32 or fp8 = fp8_e4m3 (auto)",
+       SetKvCacheDType},
       {"enable-prefix-caching", "", "share the KV cache of equal prompt prefixes (true)",
        Bool(&Flags::enable_prefix_caching)},
       {"overlap", "0|1", "schedule the next step before the answer to this one (1)",

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/kv_cache_dtype.h"
 #include "coordinator/progress.h"
 #include "proto/log.h"
 #include "proto/status_macros.h"
@@ -159,6 +160,7 @@ absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& 
   request.set_model_path(flags.model);
   request.set_load_format(flags.load_dummy ? v1::LOAD_FORMAT_DUMMY : v1::LOAD_FORMAT_AUTO);
   request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
+  request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
   request.mutable_parallel()->set_group_name(absl::StrCat("somnus-", getpid(), "-", RandomHex(6)));
   request.set_max_num_seqs(flags.max_num_seqs);
   request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
@@ -186,10 +188,10 @@ absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& 
   v1::KvCacheConfig cache;
   cache.set_block_size(flags.block_size);
   cache.set_num_blocks(plan.num_blocks);
-  cache.set_dtype(request.dtype());
+  cache.set_dtype(request.kv_cache_dtype());
   RETURN_IF_ERROR(executor_->AllocateKvCache(cache));
-  LogInfo("KV cache: {} blocks of {} tokens, {} bytes on rank 0", plan.num_blocks, flags.block_size,
-          plan.num_blocks * ranks[0].kv_block_bytes);
+  LogInfo("KV cache: {} blocks of {} tokens in {}, {} bytes on rank 0", plan.num_blocks, flags.block_size,
+          KvCacheDTypeName(request.kv_cache_dtype()), plan.num_blocks * ranks[0].kv_block_bytes);
   return plan;
 }
 

@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
+#include "coordinator/kv_cache_dtype.h"
 #include "coordinator/launch.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/tokenizer/chat_template.h"
@@ -131,6 +132,7 @@ class ServerImpl : public Server {
     cache.block_size = flags_.block_size;
     cache.num_blocks = plan.num_blocks - 1;
     cache.enable_prefix_caching = flags_.enable_prefix_caching;
+    cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);
     engine_ = std::make_shared<EngineLoop>(MakeEngineOptions(flags_, config, plan), workers_.executor(),
                                            metrics_.get());
@@ -140,6 +142,8 @@ class ServerImpl : public Server {
     model.tokenizer = std::move(parts.tokenizer);
     model.chat_template = std::move(parts.chat_template);
     model.config = config;
+    model.kv_cache_dtype = KvCacheDTypeName(
+        ResolveKvCacheDType(flags_.kv_cache_dtype, ResolveDType(flags_.dtype, config.stored_type)));
     model.generation_defaults = flags_.generation_config;
     front_->SetModel(model);
   }

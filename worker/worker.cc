@@ -44,6 +44,13 @@ absl::StatusOr<DataType> ToDataType(v1::DType dtype) {
   }
 }
 
+absl::StatusOr<DataType> ToCacheDataType(v1::DType dtype) {
+  if (dtype == v1::DTYPE_FLOAT8_E4M3) return DataType::kF8E4M3;
+  absl::StatusOr<DataType> type = ToDataType(dtype);
+  if (!type.ok()) return absl::InvalidArgumentError("kv_cache_dtype: the coordinator must resolve it");
+  return type;
+}
+
 absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
   if (parallel.world_size() < 1 || parallel.rank() < 0 || parallel.rank() >= parallel.world_size()) {
     return absl::InvalidArgumentError(
@@ -200,6 +207,7 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   RETURN_IF_ERROR(CheckParallel(request.parallel()));
   ModelRunnerOptions options;
   ASSIGN_OR_RETURN(options.dtype, ToDataType(request.dtype()));
+  ASSIGN_OR_RETURN(options.kv_cache_dtype, ToCacheDataType(request.kv_cache_dtype()));
   options.max_num_seqs = request.max_num_seqs();
   options.max_num_batched_tokens = request.max_num_batched_tokens();
   options.max_model_len = request.max_model_len();
@@ -291,8 +299,8 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
   if (config.num_blocks() < 2) {
     return absl::InvalidArgumentError(absl::StrCat("num_blocks: ", config.num_blocks(), " is less than 2"));
   }
-  if (config.block_size() != load_request_.block_size() || config.dtype() != load_request_.dtype()) {
-    return absl::InvalidArgumentError("kv_cache: block_size and dtype must be those of LoadModel");
+  if (config.block_size() != load_request_.block_size() || config.dtype() != load_request_.kv_cache_dtype()) {
+    return absl::InvalidArgumentError("kv_cache: block_size and kv_cache_dtype must be those of LoadModel");
   }
   RETURN_IF_ERROR(runner_->AllocateKvCache(config.num_blocks()));
   SetState(WorkerState::kAwake);

@@ -57,6 +57,7 @@ class ControlServiceImpl final : public v1::ControlService::Service {
     response->set_total_blocks(stats.total_blocks);
     response->set_free_blocks(stats.free_blocks);
     response->set_max_model_len(model->engine->max_model_len());
+    response->set_kv_cache_dtype(model->kv_cache_dtype);
     return grpc::Status::OK;
   }
 

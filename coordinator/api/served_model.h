@@ -21,6 +21,7 @@ struct ServedModel {
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a 400
   ModelConfig config;
   int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); set by the servers
+  std::string kv_cache_dtype;   // what the KV cache holds, for status
   bool generation_defaults =
       true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
 };

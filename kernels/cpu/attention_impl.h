@@ -270,7 +270,7 @@ struct Attention {
         const int64_t token = item.query_begin + (row_begin + r) / args.num_heads;
         auto* out = reinterpret_cast<typename Out::Type*>(args.out) + token * args.out_stride +
                     args.heads[(row_begin + r) % args.num_heads] * head_dim;
-        const float scale = 1.0f / sum[r];
+        const float scale = args.v_scale / sum[r];
         for (int64_t d = 0; d < head_dim; d += kW)
           Put<Out>(out + d, Load(acc + r * dims + d) * scale, head_dim - d);
       }
@@ -311,6 +311,8 @@ void AttentionAny(const AttentionArgs& args, const AttentionItem& item, char* sc
       return Attention<TileBF16>{args, item}.Run(scratch);
     case DataType::kF16:
       return Attention<TileF16>{args, item}.Run(scratch);
+    case DataType::kF8E4M3:
+      return Attention<TileF8>{args, item}.Run(scratch);
     default:
       return Attention<TileF32>{args, item}.Run(scratch);
   }

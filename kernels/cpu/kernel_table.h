@@ -76,7 +76,8 @@ struct AttentionArgs {
   DataType out_type;
   const int32_t* heads;  // the query heads that this KV head serves
   int64_t num_heads;
-  float scale;
+  float scale;    // of scores, with that of K
+  float v_scale;  // of the output
   const int32_t* positions;
   KvCacheView cache;
 };
@@ -137,7 +138,7 @@ const KernelTable* Avx512Kernels();
 static inline int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 static inline int64_t ElementBytes(DataType type) {
-  return type == DataType::kF32 || type == DataType::kI32 ? 4 : 2;
+  return type == DataType::kF32 || type == DataType::kI32 ? 4 : type == DataType::kF8E4M3 ? 1 : 2;
 }
 
 // Bytes of one panel.
@@ -159,6 +160,10 @@ static inline int64_t VBytes(DataType type, int64_t block_size, int64_t head_dim
 static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t head_dim) {
   return RoundUp(KBytes(type, block_size, head_dim) + VBytes(type, block_size, head_dim), 64);
 }
+
+// What an f8e4m3 is read as: an f16 with the same bits has another exponent bias, and so a 256th of the
+// value.
+inline constexpr float kF8Unit = 256;
 
 // Attention works on query rows (token, head) in groups of at most this many, and on context pieces of at
 // most kPieceTokens tokens.

@@ -86,6 +86,7 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                     const TensorView& out) {
   CpuDevice& cpu = AsCpu(device);
   const HeadGroups groups = HeadGroups::Make(kv_head_of_head, num_heads, cache.num_kv_heads, cpu.workspace());
+  const bool f8 = cache.dtype == DataType::kF8E4M3;
   const AttentionArgs args{.q = static_cast<const float*>(qkv.data),
                            .q_stride = qkv.stride,
                            .out = static_cast<char*>(out.data),
@@ -93,7 +94,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                            .out_type = out.dtype,
                            .heads = nullptr,
                            .num_heads = 0,
-                           .scale = scale,
+                           .scale = f8 ? scale * cache.k_scale * kF8Unit : scale,
+                           .v_scale = f8 ? cache.v_scale * kF8Unit : 1.0f,
                            .positions = batch.positions,
                            .cache = cache};
   int64_t total = 0;

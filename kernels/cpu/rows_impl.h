@@ -149,13 +149,23 @@ inline void Rotate(float* x, const float* cos, const float* sin, int64_t half) {
   }
 }
 
+// What a cache of E holds of `n` values; `inverse` of the scale counts for f8e4m3 alone.
+template <typename E>
+SOMNUS_INLINE void PutCached(typename E::Type (&part)[kW], const float* x, int64_t n, float inverse) {
+  if constexpr (E::kType == DataType::kF8E4M3) {
+    E::Put(part, Get<F32>(x, n) * inverse);
+  } else {
+    E::Put(part, Get<F32>(x, n));
+  }
+}
+
 template <typename E>
 inline void WriteK(typename E::Type* out, const float* k, int64_t head_dim, int64_t block_size,
-                   int64_t offset) {
+                   int64_t offset, float inverse) {
   constexpr int64_t kPair = E::kType == DataType::kBF16 ? 2 : 1;
   for (int64_t d = 0; d < head_dim; d += kW) {
     typename E::Type part[kW];
-    E::Put(part, Get<F32>(k + d, head_dim - d));
+    PutCached<E>(part, k + d, head_dim - d, inverse);
     const int64_t count = Min(head_dim - d, kW);
     for (int64_t j = 0; j < count; ++j)
       out[((d + j) / kPair * block_size + offset) * kPair + (d + j) % kPair] = part[j];
@@ -164,12 +174,12 @@ inline void WriteK(typename E::Type* out, const float* k, int64_t head_dim, int6
 }
 
 template <typename E>
-inline void WriteV(typename E::Type* out, const float* v, int64_t head_dim, int64_t offset) {
+inline void WriteV(typename E::Type* out, const float* v, int64_t head_dim, int64_t offset, float inverse) {
   constexpr int64_t kPair = E::kType == DataType::kBF16 ? 2 : 1;
   typename E::Type* row = out + offset / kPair * PaddedHeadDim(head_dim) * kPair + offset % kPair;
   for (int64_t d = 0; d < head_dim; d += kW) {
     typename E::Type part[kW];
-    E::Put(part, Get<F32>(v + d, head_dim - d));
+    PutCached<E>(part, v + d, head_dim - d, inverse);
     const int64_t count = Min(head_dim - d, kW);
     for (int64_t j = 0; j < count; ++j) row[(d + j) * kPair] = part[j];
   }
@@ -180,13 +190,14 @@ void WriteCache(const QkArgs& args, int32_t slot, const float* k, const float* v
   using Type = typename E::Type;
   const KvCacheView& cache = args.cache;
   const int64_t d = cache.head_dim;
-  const int64_t head_bytes = KvHeadBytes(E::kType, cache.block_size, d);
+  const int64_t head_bytes = KvHeadBytes(E::kType, cache.block_size, d), offset = slot % cache.block_size;
+  const float k_inverse = 1.0f / cache.k_scale, v_inverse = 1.0f / cache.v_scale;
   char* block = static_cast<char*>(cache.data) + slot / cache.block_size * cache.num_kv_heads * head_bytes;
   for (int64_t h = 0; h < cache.num_kv_heads; ++h) {
     char* head = block + h * head_bytes;
-    WriteK<E>(reinterpret_cast<Type*>(head), k + h * d, d, cache.block_size, slot % cache.block_size);
-    WriteV<E>(reinterpret_cast<Type*>(head + KBytes(E::kType, cache.block_size, d)), v + h * d, d,
-              slot % cache.block_size);
+    WriteK<E>(reinterpret_cast<Type*>(head), k + h * d, d, cache.block_size, offset, k_inverse);
+    WriteV<E>(reinterpret_cast<Type*>(head + KBytes(E::kType, cache.block_size, d)), v + h * d, d, offset,
+              v_inverse);
   }
 }
 
@@ -204,8 +215,8 @@ void QkNormRopeCache(const QkArgs& args, int64_t row_begin, int64_t row_end) {
         Rotate(q + h * d, args.cos + row, args.sin + row, d / 2);
       }
     }
-    WithElement(args.cache.dtype,
-                [&](auto e) { WriteCache<decltype(e)>(args, args.slots[t], k, k + num_kv_heads * d); });
+    const auto write = [&](auto e) { WriteCache<decltype(e)>(args, args.slots[t], k, k + num_kv_heads * d); };
+    args.cache.dtype == DataType::kF8E4M3 ? write(F8{}) : WithElement(args.cache.dtype, write);
   }
 }
 

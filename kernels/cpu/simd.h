@@ -32,6 +32,10 @@ typedef uint32_t VU __attribute__((vector_size(kW * 4), may_alias));
 typedef uint32_t VUu __attribute__((vector_size(kW * 4), may_alias, aligned(4)));
 typedef uint16_t VH __attribute__((vector_size(kW * 2), may_alias));
 typedef uint16_t VHu __attribute__((vector_size(kW * 2), may_alias, aligned(2)));
+typedef uint8_t VB __attribute__((vector_size(kW), may_alias));
+typedef int8_t VBs __attribute__((vector_size(kW), may_alias));
+typedef int16_t VHs __attribute__((vector_size(kW * 2), may_alias));
+typedef uint8_t VBu __attribute__((vector_size(kW), may_alias, aligned(1)));
 
 #define SOMNUS_INLINE inline __attribute__((always_inline))
 
@@ -162,6 +166,29 @@ SOMNUS_INLINE VH ToF16(VF x) {
 #endif
 }
 
+// ---- f8e4m3: a sign, four bits of exponent with bias 7, three of mantissa; no infinities; NaN is 0x7f.
+
+// Of a 256th of the value (kF8Unit): the bits at their places in an f16, whose conversion is exact and as
+// fast for subnormal numbers as for others.
+SOMNUS_INLINE VF FromF8(VB b) {
+  const VH wide = (VH) __builtin_convertvector((VBs)b, VHs) << 7;  // the sign twice, exponent and mantissa
+  const VH magnitude = wide & 0x3f80;
+  // Of the magnitudes only NaN's carries into the next bit, which makes it a NaN of f16.
+  return FromF16((wide & 0xbf80) | ((magnitude + 0x80) & 0x4000));
+}
+
+// To nearest even; beyond 448 saturates, infinities too; NaN becomes 0x7f.
+SOMNUS_INLINE VB ToF8(VF x) {
+  const VU bits = (VU)x;
+  const VF magnitude = MinV(Set(448.0f), (VF)(bits & 0x7fffffffu));
+  const VU u = (VU)magnitude;
+  const VU normal = (u + 0x7ffffu + ((u >> 20) & 1u) - (120u << 23)) >> 20;
+  // Multiples of 2^-9: adding 2^14 leaves the rounded number of them in the low bits.
+  const VU subnormal = (VU)(magnitude + 16384.0f) - 0x46800000u;
+  const VU rounded = (VU)(magnitude < 0.015625f ? (VI)subnormal : (VI)normal) | ((bits >> 24) & 0x80u);
+  return __builtin_convertvector((VU)(x != x ? (VI)SetU(0x7f) : (VI)rounded), VB);
+}
+
 // Element types, for templates over what is stored. PutExact keeps subnormal numbers for sure.
 struct F32 {
   static constexpr DataType kType = DataType::kF32;
@@ -183,6 +210,13 @@ struct F16 {
   static SOMNUS_INLINE VF Get(const uint16_t* p) { return FromF16(*reinterpret_cast<const VHu*>(p)); }
   static SOMNUS_INLINE void Put(uint16_t* p, VF v) { *reinterpret_cast<VHu*>(p) = ToF16(v); }
   static SOMNUS_INLINE void PutExact(uint16_t* p, VF v) { Put(p, v); }
+};
+
+// Of a cache alone: written here, read by TileF8.
+struct F8 {
+  static constexpr DataType kType = DataType::kF8E4M3;
+  using Type = uint8_t;
+  static SOMNUS_INLINE void Put(uint8_t* p, VF v) { *reinterpret_cast<VBu*>(p) = ToF8(v); }
 };
 
 // The first n <= kW values of an element type; parts go through a buffer.

@@ -31,6 +31,13 @@ struct TileF16 : TileF32 {
   static SOMNUS_INLINE B LoadB(const char* p) { return {F16::Get(reinterpret_cast<const uint16_t*>(p))}; }
 };
 
+// Of a cache: sums of values that are a 256th of what they should be (kF8Unit).
+struct TileF8 : TileF32 {
+  using E = F8;
+  static constexpr int kBBytes = kW;
+  static SOMNUS_INLINE B LoadB(const char* p) { return {FromF8(*reinterpret_cast<const VBu*>(p))}; }
+};
+
 #if defined(__AVX512BF16__)
 struct TileBF16 {
   using E = BF16;

@@ -41,12 +41,7 @@ inline std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
   return out;
 }
 
-inline double F8ToDouble(uint8_t bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  if ((bits & 0x7f) == 0x7f) return NAN;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return bits & 0x80 ? -magnitude : magnitude;
-}
+using kernel_test::F8ToDouble;
 
 class AttentionRun {
  public:

@@ -21,13 +21,6 @@ constexpr Shape kShapes[] = {{9, 3, 64, 16},   {4, 2, 16, 16}, {5, 3, 80, 8}, {3
 constexpr int64_t kPositions = 50, kNumBlocks = 6;
 constexpr double kEps = 1e-5;
 
-double ToDouble(uint8_t bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  if ((bits & 0x7f) == 0x7f) return NAN;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return bits & 0x80 ? -magnitude : magnitude;
-}
-
 // Inputs and results of one call.
 struct Options {
   DataType type;
@@ -93,7 +86,7 @@ class Run {
     return (run * shape_.block_size + slot % shape_.block_size) * shape_.head_dim + d;
   }
   double Cached(int64_t index) {
-    return options_.f8 ? ToDouble(cache_.row<uint8_t>(0)[index])
+    return options_.f8 ? kernel_test::F8ToDouble(cache_.row<uint8_t>(0)[index])
                        : cache_.Get(index / cache_.cols(), index % cache_.cols());
   }
 

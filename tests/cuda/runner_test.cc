@@ -1,6 +1,7 @@
 // The whole runner on a GPU: what transformers computed, graphs or not, steps in flight or not, and what
 // sleep leaves alone.
 #include <algorithm>
+#include <cmath>
 
 #include "gtest/gtest.h"
 #include "tests/cuda/gpu_ranks.h"
@@ -135,6 +136,39 @@ TEST(GpuRunner, SameAsTheCpu) {
     ExpectCloseLogprobs(expected[i].logprobs, got[i].logprobs);
     ExpectCloseLogprobs(expected[i].prompt_logprobs, got[i].prompt_logprobs);
   }
+}
+
+// A key or value whose f32 differs in the last bit between the two may lie on the other side of a tie, which
+// moves it by an eighth of itself at most.
+TEST(GpuRunner, Float8CacheIsNearTheCpus) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  ModelRunnerOptions options = Options();
+  options.kv_cache_dtype = DataType::kF8E4M3;
+  auto cpu = RankGroup::Load(kModel, 1, options, 64), exact = RankGroup::Load(kModel, 1, Options(), 64);
+  ASSERT_TRUE(cpu.ok() && exact.ok());
+  const auto gpu = Load(options);
+  ASSERT_NE(gpu, nullptr);
+  EXPECT_EQ(4 * gpu->runner(0).kv_block_bytes(), (*exact)->runner(0).kv_block_bytes());
+  const auto expected = RunAll(**cpu, {Mixed()[4]}, Small()), got = RunAll(*gpu, {Mixed()[4]}, Small()),
+             without = RunAll(**exact, {Mixed()[4]}, Small());
+  ASSERT_TRUE(expected.ok() && got.ok() && without.ok()) << got.status();
+  double moved = 0;
+  ASSERT_EQ((*got)[0].prompt_logprobs.size(), (*expected)[0].prompt_logprobs.size());
+  for (size_t i = 0; i < (*got)[0].prompt_logprobs.size(); ++i) {
+    const double value = (*got)[0].prompt_logprobs[i].logprobs(0);
+    EXPECT_NEAR(value, (*expected)[0].prompt_logprobs[i].logprobs(0), 1e-3) << i;
+    moved = std::max(moved, std::fabs(value - (*without)[0].prompt_logprobs[i].logprobs(0)));
+  }
+  EXPECT_GT(moved, 3e-3);  // it is another cache indeed
+}
+
+TEST(GpuRunner, RefusesACacheThatNoKernelReads) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  ModelRunnerOptions options = Options();
+  options.kv_cache_dtype = DataType::kBF16;
+  const absl::Status status = RankGroup::Load(kModel, 1, options, 64, GpuRanks()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("--kv-cache-dtype"), std::string::npos) << status;
 }
 
 TEST(GpuRunner, SameWithoutGraphs) {

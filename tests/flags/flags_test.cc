@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/kv_cache_dtype.h"
+
 namespace somnus {
 namespace {
 
@@ -43,6 +45,33 @@ TEST(FlagsTest, Units) {
   }
 }
 
+TEST(FlagsTest, KvCacheDTypesAreVllms) {
+  const std::pair<const char*, v1::DType> cases[] = {
+      {"auto", v1::DTYPE_UNSPECIFIED},     {"bfloat16", v1::DTYPE_BFLOAT16},
+      {"float16", v1::DTYPE_FLOAT16},      {"float32", v1::DTYPE_FLOAT32},
+      {"fp8", v1::DTYPE_FLOAT8_E4M3},      {"fp8_e4m3", v1::DTYPE_FLOAT8_E4M3},
+      {"fp8-e4m3", v1::DTYPE_FLOAT8_E4M3},
+  };
+  for (const auto& [text, dtype] : cases) {
+    for (const char* name : {"--kv-cache-dtype", "--kv_cache_dtype"}) {
+      const auto flags = ParseFlags({"m", name, text});
+      ASSERT_TRUE(flags.ok()) << flags.status();
+      EXPECT_EQ(flags->kv_cache_dtype, dtype) << text;
+    }
+  }
+  EXPECT_EQ(ParseFlags({"m"})->kv_cache_dtype, v1::DTYPE_UNSPECIFIED);
+  EXPECT_EQ(ParseFlags({"m"})->kv_cache_dtype_name, "auto");
+  EXPECT_EQ(ParseFlags({"m", "--kv-cache-dtype=fp8-e4m3"})->kv_cache_dtype_name, "fp8_e4m3");
+}
+
+TEST(FlagsTest, KvCacheDTypesResolveAndHaveOneName) {
+  EXPECT_EQ(ResolveKvCacheDType(v1::DTYPE_UNSPECIFIED, v1::DTYPE_FLOAT16), v1::DTYPE_FLOAT16);
+  EXPECT_EQ(ResolveKvCacheDType(v1::DTYPE_FLOAT8_E4M3, v1::DTYPE_FLOAT16), v1::DTYPE_FLOAT8_E4M3);
+  for (const char* name : {"auto", "bfloat16", "float16", "float32", "fp8_e4m3"}) {
+    EXPECT_STREQ(KvCacheDTypeName(*ParseKvCacheDType(name)), name);
+  }
+}
+
 TEST(FlagsTest, LimitsOfTheFront) {
   const auto flags = ParseFlags({"m", "--max-body-bytes=1MiB", "--max-connections=9", "--idle-timeout-s=0.5",
                                  "--linger-silence-s=0.25", "--max-linger-bytes=1MiB",
@@ -71,6 +100,9 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--workers=local:0"}, "--workers"},
       {{"m", "--device=tpu"}, "--device"},
       {{"m", "--dtype=int4"}, "--dtype"},
+      {{"m", "--kv-cache-dtype=fp8_e5m2"}, "--kv-cache-dtype: 'fp8_e5m2'"},
+      {{"m", "--kv-cache-dtype=int8"}, "--kv-cache-dtype"},
+      {{"m", "--kv_cache_dtype="}, "--kv-cache-dtype"},
       {{"m", "--kv-cache-memory=lots"}, "--kv-cache-memory"},
       {{"m", "--max-body-bytes=12"}, "--max-body-bytes"},
       {{"m", "--max-json-depth=0"}, "--max-json-depth"},

@@ -26,6 +26,20 @@ struct Sequence {
   int64_t done = 0;
 };
 
+// What the scales of a cache are in these tests: no powers of two.
+constexpr float kKScale = 0.3f, kVScale = 0.07f;
+
+// The types of a cache; an f8e4m3 one answers f32.
+constexpr DataType kCacheTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF8E4M3};
+DataType OutType(DataType cache) { return cache == DataType::kF8E4M3 ? DataType::kF32 : cache; }
+
+// A value as it comes back from the cache.
+float Cached(DataType type, float x, bool v) {
+  if (type != DataType::kF8E4M3) return Round(type, x);
+  const float scale = v ? kVScale : kKScale;
+  return Round(type, x * (1.0f / scale)) * scale;
+}
+
 // One layer of cache and the steps over it.
 class Runner {
  public:
@@ -39,6 +53,10 @@ class Runner {
     // What nobody wrote is NaN: it must never be seen.
     std::memset(cache_.as<char>(), 0xff, cache_.bytes());
     view_ = {cache_.as<void>(), type, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim};
+    if (type == DataType::kF8E4M3) {
+      view_.k_scale = kKScale;
+      view_.v_scale = kVScale;
+    }
     for (int64_t h = 0; h < shape.num_heads; ++h) {
       kv_head_of_head_.push_back(static_cast<int32_t>(h * shape.num_kv_heads / shape.num_heads));
     }
@@ -90,7 +108,7 @@ class Runner {
                                .slot_mapping = slots.data()};
     QkNormRopeAndCache(*bench_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-6, {}, batch,
                        view_);
-    out_ = std::make_unique<Matrix>(type_, num_tokens, shape_.num_heads * shape_.head_dim, 1);
+    out_ = std::make_unique<Matrix>(OutType(type_), num_tokens, shape_.num_heads * shape_.head_dim, 1);
     PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), Scale(), batch,
                    view_, out_->view());
     std::vector<std::string> rows;
@@ -121,7 +139,7 @@ std::vector<double> Reference(Sequence& s, const Shape& shape, DataType type, in
   for (int64_t p = 0; p <= position; ++p) {
     double score = 0;
     for (int64_t i = 0; i < d; ++i) {
-      score += static_cast<double>(s.qkv.Get(position, h * d + i)) * Round(type, s.qkv.Get(p, k + i));
+      score += static_cast<double>(s.qkv.Get(position, h * d + i)) * Cached(type, s.qkv.Get(p, k + i), false);
     }
     scores.push_back(score * scale);
   }
@@ -129,7 +147,7 @@ std::vector<double> Reference(Sequence& s, const Shape& shape, DataType type, in
   double sum = 0;
   for (double& score : scores) sum += score = std::exp(score - max);
   for (int64_t p = 0; p <= position; ++p) {
-    for (int64_t i = 0; i < d; ++i) out[i] += scores[p] / sum * Round(type, s.qkv.Get(p, v + i));
+    for (int64_t i = 0; i < d; ++i) out[i] += scores[p] / sum * Cached(type, s.qkv.Get(p, v + i), true);
   }
   return out;
 }
@@ -137,13 +155,13 @@ std::vector<double> Reference(Sequence& s, const Shape& shape, DataType type, in
 // bf16 rounds q (error of a score: epsilon * |q||k| * scale, here about 3 epsilon) and weights, then the
 // output.
 double Tolerance(DataType type, double value) {
-  return type == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
+  return OutType(type) == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
 }
 
 TEST_P(AttentionTest, EqualsSoftmaxInDouble) {
   const Shape shapes[] = {{9, 3, 64, 16}, {2, 2, 8, 8},   {4, 1, 24, 32}, {3, 1, 80, 16}, {16, 8, 128, 16},
                           {1, 1, 16, 1},  {5, 2, 48, 24}, {2, 1, 40, 5},  {2, 2, 64, 80}, {71, 1, 32, 64}};
-  for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+  for (const DataType type : kCacheTypes) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(testing::Message()
                    << "type " << static_cast<int>(type) << ", " << shape.num_heads << " heads on "
@@ -189,7 +207,7 @@ TEST_P(AttentionTest, HeadsMayBeServedByAnyKvHead) {
 // any size among other sequences, in any blocks, on any number of threads.
 TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
   const Shape shapes[] = {{9, 3, 64, 16}, {4, 2, 24, 8}, {3, 1, 80, 32}, {6, 6, 16, 5}, {2, 1, 32, 100}};
-  for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+  for (const DataType type : kCacheTypes) {
     for (const Shape& shape : shapes) {
       const std::vector<int64_t> lengths = {1, 17, 130, 64, 211};
       std::vector<std::vector<std::string>> expected(lengths.size());
@@ -238,7 +256,7 @@ TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
 // A poisoned sequence's NaN stays its own, also for those who get its blocks afterwards.
 TEST_P(AttentionTest, NanStaysInItsSequence) {
   const Shape shape{6, 2, 32, 16};
-  for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+  for (const DataType type : kCacheTypes) {
     Runner runner(GetParam(), 2, shape, type, 20);
     Sequence bad(shape, 60, 1), good(shape, 47, 2), again(shape, 47, 2);
     for (int64_t c = 0; c < bad.qkv.cols(); ++c) bad.qkv.Set(20, c, NAN);
@@ -299,14 +317,66 @@ TEST_P(AttentionTest, NormsAndRotatesLikeHuggingFace) {
 
 TEST_P(AttentionTest, CopiedBlocksServeAsTheirSource) {
   const Shape shape{4, 2, 16, 16};
-  Runner runner(GetParam(), 2, shape, DataType::kBF16, 30);
-  Sequence original(shape, 41, 1), fork(shape, 41, 1);
-  runner.Step({&original}, {40});
-  const int32_t destination[] = {25, 26, 27};
-  CopyBlocks(runner.device(), &runner.view(), 1, original.blocks.data(), destination, 3);
-  fork.blocks = {25, 26, 27};
-  fork.done = 40;
-  EXPECT_EQ(runner.Step({&original}, {1}), runner.Step({&fork}, {1}));
+  for (const DataType type : kCacheTypes) {
+    Runner runner(GetParam(), 2, shape, type, 30);
+    Sequence original(shape, 41, 1), fork(shape, 41, 1);
+    runner.Step({&original}, {40});
+    const int32_t destination[] = {25, 26, 27};
+    CopyBlocks(runner.device(), &runner.view(), 1, original.blocks.data(), destination, 3);
+    fork.blocks = {25, 26, 27};
+    fork.done = 40;
+    EXPECT_EQ(runner.Step({&original}, {1}), runner.Step({&fork}, {1}));
+  }
+}
+
+// The only token of a sequence is answered as the cache holds it: every code, every tie between two codes and
+// its neighbours, what saturates, subnormal numbers and NaN, with both signs.
+TEST_P(AttentionTest, Float8HoldsTheNearestValue) {
+  std::vector<float> values = {448, 449, 463.9f, 464, 465, 1e6f, INFINITY, NAN, 1e-30f, 1e-45f, 0};
+  for (int code = 0; code < 0x7f; ++code) {
+    const float value = static_cast<float>(F8ToDouble(static_cast<uint8_t>(code)));
+    const float next = code == 0x7e ? 480 : static_cast<float>(F8ToDouble(static_cast<uint8_t>(code + 1)));
+    const float tie = (value + next) / 2;
+    for (const float x : {value, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f)})
+      values.push_back(x);
+  }
+  const Shape shape{1, 1, static_cast<int64_t>(values.size()), 16};
+  for (const float sign : {1.0f, -1.0f}) {
+    Bench bench(GetParam(), 1, {.num_heads = 1, .head_dim = shape.head_dim, .block_size = 16});
+    Buffer data(2 * KvBlockBytes(*bench.device, DataType::kF8E4M3, 16, 1, shape.head_dim));
+    const KvCacheView cache{data.as<void>(), DataType::kF8E4M3, 2, 16, 1, shape.head_dim, 1, 0.5f};
+    Matrix qkv(DataType::kF32, 1, 3 * shape.head_dim), out(DataType::kF32, 1, shape.head_dim);
+    for (int64_t i = 0; i < shape.head_dim; ++i) qkv.Set(0, 2 * shape.head_dim + i, sign * values[i] / 2);
+    const int32_t starts[] = {0, 1}, context = 1, table = 1, position = 0, slot = 16, kv_head = 0;
+    const AttentionBatch batch{.num_seqs = 1,
+                               .num_tokens = 1,
+                               .query_start = starts,
+                               .context_len = &context,
+                               .block_tables = &table,
+                               .max_blocks_per_seq = 1,
+                               .positions = &position,
+                               .slot_mapping = &slot};
+    QkNormRopeAndCache(*bench.device, qkv.view(), 1, nullptr, nullptr, 1e-5, {}, batch, cache);
+    PagedAttention(*bench.device, qkv.view(), 1, &kv_head, 1, batch, cache, out.view());
+    for (int64_t i = 0; i < shape.head_dim; ++i) {
+      const float want = Round(DataType::kF8E4M3, sign * values[i]) / 2;
+      if (std::isnan(want)) {
+        EXPECT_TRUE(std::isnan(out.Get(0, i))) << values[i];
+      } else {
+        EXPECT_EQ(out.Get(0, i), want) << sign * values[i];
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, Float8TakesHalfOfTheBytes) {
+  const auto device = MakeDevice(GetParam(), 1);
+  for (const Shape& shape : {Shape{9, 3, 64, 16}, Shape{2, 2, 8, 16}, Shape{32, 8, 128, 32}}) {
+    const auto bytes = [&](DataType type) {
+      return KvBlockBytes(*device, type, shape.block_size, shape.num_kv_heads, shape.head_dim);
+    };
+    EXPECT_EQ(2 * bytes(DataType::kF8E4M3), bytes(DataType::kBF16)) << shape.head_dim;
+  }
 }
 
 }  // namespace

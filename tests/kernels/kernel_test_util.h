@@ -101,7 +101,30 @@ inline float F16ToFloat(uint16_t h) {
   double x = e == 0 ? std::ldexp(m, -24) : e == 31 ? (m ? NAN : INFINITY) : std::ldexp(1024 + m, e - 25);
   return static_cast<float>(h & 0x8000 ? -x : x);
 }
+// By the definition: the nearest of all values that an f8e4m3 can have, the one with an even code among
+// equals.
+inline double F8ToDouble(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  if ((bits & 0x7f) == 0x7f) return NAN;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+inline uint8_t F8Of(float x) {
+  static const std::vector<double> values = [] {
+    std::vector<double> all;  // of codes 0 to 0x7e, ascending
+    for (int code = 0; code < 0x7f; ++code) all.push_back(F8ToDouble(static_cast<uint8_t>(code)));
+    return all;
+  }();
+  if (std::isnan(x)) return 0x7f;
+  const double a = std::min(448.0, std::fabs(static_cast<double>(x)));
+  const int above = static_cast<int>(std::lower_bound(values.begin(), values.end(), a) - values.begin());
+  const int below = std::max(0, above - 1);
+  const double nearer = (a - values[below]) - (values[above] - a);
+  const int best = nearer > 0 || (nearer == 0 && above % 2 == 0) ? above : below;
+  return static_cast<uint8_t>((std::signbit(x) ? 0x80 : 0) | best);
+}
 inline float Round(DataType type, float x) {
+  if (type == DataType::kF8E4M3) return static_cast<float>(F8ToDouble(F8Of(x)));
   return type == DataType::kF32 ? x : type == DataType::kBF16 ? RoundBf16(x) : F16ToFloat(F16Of(x));
 }
 // Half of the distance between neighbours, relative.

@@ -63,6 +63,7 @@ struct Setup {
   const char* model;
   DataType dtype;
   int world_size;
+  std::optional<DataType> cache = {};
 };
 
 class InvarianceTest : public testing::TestWithParam<Setup> {
@@ -70,6 +71,7 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
   std::unique_ptr<RankGroup> Load(int threads) {
     ModelRunnerOptions options;
     options.dtype = GetParam().dtype;
+    options.kv_cache_dtype = GetParam().cache;
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 512;
     options.max_model_len = 256;
@@ -168,7 +170,9 @@ INSTANTIATE_TEST_SUITE_P(Models, InvarianceTest,
                          testing::Values(Setup{"llama-uneven", DataType::kF32, 1},
                                          Setup{"llama-uneven", DataType::kBF16, 1},
                                          Setup{"qwen3", DataType::kBF16, 2}, Setup{"opt", DataType::kBF16, 1},
-                                         Setup{"llama-rope3", DataType::kBF16, 3}));
+                                         Setup{"llama-rope3", DataType::kBF16, 3},
+                                         Setup{"llama-uneven", DataType::kBF16, 1, DataType::kF8E4M3},
+                                         Setup{"qwen3", DataType::kF32, 2, DataType::kF8E4M3}));
 
 }  // namespace
 }  // namespace somnus

@@ -120,6 +120,7 @@ inline v1::LoadModelRequest LoadRequest(int rank = 0, int world_size = 1, const 
   v1::LoadModelRequest request;
   request.set_model_path("fake");
   request.set_dtype(v1::DTYPE_FLOAT32);
+  request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
   request.mutable_parallel()->set_rank(rank);
   request.mutable_parallel()->set_world_size(world_size);
   request.mutable_parallel()->set_group_name(group);

@@ -285,6 +285,7 @@ class TwoRanks : public testing::Test {
     v1::LoadModelRequest request;
     request.set_model_path(std::filesystem::absolute("tests/data/tiny/llama-uneven"));
     request.set_dtype(v1::DTYPE_FLOAT32);
+    request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
     request.mutable_parallel()->set_world_size(2);
     request.mutable_parallel()->set_group_name(absl::StrCat("process-test-", absl::ToUnixNanos(absl::Now())));
     request.set_max_num_seqs(4);

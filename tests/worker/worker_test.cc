@@ -104,6 +104,11 @@ TEST_F(WorkerTest, BadRequestsAreRefused) {
   v1::LoadModelRequest request = LoadRequest();
   request.set_dtype(v1::DTYPE_UNSPECIFIED);
   EXPECT_EQ(load(request).message().find("dtype"), 0u);
+  request.set_dtype(v1::DTYPE_FLOAT8_E4M3);  // of a KV cache only
+  EXPECT_EQ(load(request).message().find("dtype"), 0u);
+  request = LoadRequest();
+  request.set_kv_cache_dtype(v1::DTYPE_UNSPECIFIED);
+  EXPECT_EQ(load(request).message().find("kv_cache_dtype"), 0u);
   EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(2, 2, "g"))));
   EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(0, 0))));
   EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(0, 2, "no/good"))));
@@ -111,6 +116,9 @@ TEST_F(WorkerTest, BadRequestsAreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvConfig(1)).status()));
   v1::KvCacheConfig other = KvConfig();
   other.set_block_size(8);
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(other).status()));
+  other = KvConfig();
+  other.set_dtype(v1::DTYPE_FLOAT8_E4M3);
   EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(other).status()));
   ASSERT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(0).status()));

@@ -89,7 +89,8 @@ void PrintStatus(const v1::GetStatusResponse& status) {
   if (!status.error().empty()) absl::PrintF("error     %s\n", status.error());
   absl::PrintF("requests  %d running, %d waiting\n", status.num_requests_running(),
                status.num_requests_waiting());
-  absl::PrintF("blocks    %d free of %d\n", status.free_blocks(), status.total_blocks());
+  absl::PrintF("blocks    %d free of %d, %s\n", status.free_blocks(), status.total_blocks(),
+               status.kv_cache_dtype());
   absl::PrintF("context   %d tokens\n", status.max_model_len());
   absl::PrintF("version   %s, up %s\n\n", status.version(), uptime);
   if (status.ranks().empty()) return;

@@ -78,12 +78,20 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
                                                    config_.max_position_embeddings,
                                                    " positions that the model has"));
   }
+  if (device_->kind() == DeviceKind::kCuda && CacheType() != o.dtype && CacheType() != DataType::kF8E4M3) {
+    return absl::InvalidArgumentError(
+        "--kv-cache-dtype: on a GPU the KV cache holds the model's type (--dtype) or fp8");
+  }
   return absl::OkStatus();
 }
 
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
   RETURN_IF_ERROR(CheckOptions());
   ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
+  if (CacheType() == DataType::kF8E4M3) {
+    ASSIGN_OR_RETURN(kv_scales_, ReadKvScales(checkpoint));
+    if (communicator_->rank() == 0) LogKvScales(kv_scales_);
+  }
   rope_frequencies_ = RopeFrequencies(config_.rope, config_.head_dim);
   for (double frequency : rope_frequencies_) {
     if (!std::isfinite(frequency))
@@ -183,8 +191,7 @@ absl::Status ModelRunnerImpl::FillSmallTables() {
 
 int64_t ModelRunnerImpl::LayerBlockBytes() const {
   if (shards_.kv_heads.empty()) return 0;
-  return KvBlockBytes(*device_, options_.dtype, options_.block_size, shards_.kv_heads.size(),
-                      config_.head_dim);
+  return KvBlockBytes(*device_, CacheType(), options_.block_size, shards_.kv_heads.size(), config_.head_dim);
 }
 
 int64_t ModelRunnerImpl::kv_block_bytes() const {
@@ -214,11 +221,15 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     KvCacheView view;
     view.data = static_cast<uint8_t*>(kv_region_) + layer * num_blocks * LayerBlockBytes();
-    view.dtype = options_.dtype;
+    view.dtype = CacheType();
     view.num_blocks = num_blocks;
     view.block_size = options_.block_size;
     view.num_kv_heads = shards_.kv_heads.size();
     view.head_dim = config_.head_dim;
+    if (!kv_scales_.empty()) {
+      view.k_scale = kv_scales_[layer].k;
+      view.v_scale = kv_scales_[layer].v;
+    }
     context_.kv_cache.push_back(view);
   }
   state_.SetNumBlocks(num_blocks);
@@ -285,6 +296,14 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
       plan.region_bytes() != plan_.region_bytes()) {
     return absl::InvalidArgumentError(
         absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
+  }
+  if (CacheType() == DataType::kF8E4M3) {
+    // The scales are in the graphs, which outlive a sleep.
+    ASSIGN_OR_RETURN(const std::vector<KvScales> scales, ReadKvScales(checkpoint));
+    if (scales != kv_scales_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(other.name, " has other scales of the KV cache than what was loaded"));
+    }
   }
   allocator_->DropBackups(kWeightsTag);  // they would restore what was there before
   plan.Bind(weights_region_);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "worker/model/decoder_model.h"
+#include "worker/model/kv_scales.h"
 #include "worker/model/weights.h"
 #include "worker/runner/batch_state.h"
 #include "worker/runner/graph_runner.h"
@@ -43,6 +44,7 @@ class ModelRunnerImpl : public ModelRunner {
   // Lays out everything in the workspace region; over nullptr to learn its size.
   int64_t CarveWorkspace(void* base);
   int64_t LayerBlockBytes() const;
+  DataType CacheType() const { return options_.kv_cache_dtype.value_or(options_.dtype); }
 
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);
   absl::Status CopyBlocksOf(const v1::StepRequest& request);
@@ -67,6 +69,7 @@ class ModelRunnerImpl : public ModelRunner {
   const cpu_set_t cpus_;  // for loading: those of the thread that made the runner, before it was pinned
 
   WeightPlan plan_;
+  std::vector<KvScales> kv_scales_;  // by layer; empty: all 1
   void* weights_region_ = nullptr;
   void* workspace_region_ = nullptr;
   void* kv_region_ = nullptr;

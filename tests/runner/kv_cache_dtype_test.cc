@@ -1,0 +1,171 @@
+// A KV cache of another type than the model's, through the whole runner on the CPU.
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/model/scaled_checkpoint.h"
+#include "tests/runner/mini_engine.h"
+
+namespace somnus {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kModel[] = "tests/data/tiny/llama-uneven";
+constexpr int32_t kBlocks = 64;
+
+ModelRunnerOptions Options(std::optional<DataType> cache, DataType dtype = DataType::kF32) {
+  ModelRunnerOptions options;
+  options.dtype = dtype;
+  options.kv_cache_dtype = cache;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = 128;
+  return options;
+}
+
+std::unique_ptr<RankGroup> Load(const ModelRunnerOptions& options, int world_size = 1,
+                                const std::string& model = kModel) {
+  auto group = RankGroup::Load(model, world_size, options, kBlocks);
+  EXPECT_TRUE(group.ok()) << group.status();
+  return group.ok() ? *std::move(group) : nullptr;
+}
+
+MiniResult RunPrompt(RankGroup& group, int32_t max_tokens = 8) {
+  MiniRequest request;
+  for (int32_t i = 0; i < 60; ++i) request.prompt.push_back((i * 37 + 11) % 500);
+  request.max_tokens = max_tokens;
+  request.sampling.set_num_prompt_logprobs(0);
+  MiniOptions options;
+  options.num_blocks = kBlocks;
+  options.max_step_tokens = 64;
+  options.max_running = 4;
+  auto result = RunAll(group, {request}, options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? (*result)[0] : MiniResult();
+}
+
+// The mean difference of a prompt token's log-probability.
+double Distance(const MiniResult& a, const MiniResult& b) {
+  double sum = 0;
+  EXPECT_EQ(a.prompt_logprobs.size(), b.prompt_logprobs.size());
+  for (size_t i = 0; i < std::min(a.prompt_logprobs.size(), b.prompt_logprobs.size()); ++i) {
+    sum += std::fabs(double{a.prompt_logprobs[i].logprobs(0)} - b.prompt_logprobs[i].logprobs(0));
+  }
+  return sum / static_cast<double>(a.prompt_logprobs.size());
+}
+
+// Rounding is the only error of a narrower cache, so the distance from the exact answer grows with the step
+// of the type: by 8 from f16 to bf16, by 16 from there to f8e4m3, here within a factor of two and a half.
+TEST(KvCacheDTypeTest, EveryTypeIsAsNearAsItsBits) {
+  for (const char* model : {"tests/data/tiny/llama-uneven", "tests/data/tiny/qwen3", "tests/data/tiny/opt"}) {
+    SCOPED_TRACE(model);
+    const auto exact = Load(Options({}), 1, model);
+    ASSERT_TRUE(exact);
+    const MiniResult want = RunPrompt(*exact);
+    std::vector<double> distances;
+    for (const DataType cache : {DataType::kF16, DataType::kBF16, DataType::kF8E4M3}) {
+      const auto group = Load(Options(cache), 1, model);
+      ASSERT_TRUE(group);
+      distances.push_back(Distance(RunPrompt(*group), want));
+    }
+    EXPECT_GT(distances[0], 0);
+    EXPECT_THAT(distances[1] / distances[0], testing::AllOf(testing::Gt(8 / 2.5), testing::Lt(8 * 2.5)));
+    EXPECT_THAT(distances[2] / distances[1], testing::AllOf(testing::Gt(16 / 2.5), testing::Lt(16 * 2.5)));
+    EXPECT_LT(distances[2], 0.3);
+  }
+}
+
+TEST(KvCacheDTypeTest, AutoIsTheModelsType) {
+  for (const DataType dtype : {DataType::kF32, DataType::kBF16}) {
+    const auto implied = Load(Options({}, dtype)), named = Load(Options(dtype, dtype));
+    ASSERT_TRUE(implied && named);
+    EXPECT_EQ(implied->runner(0).kv_block_bytes(), named->runner(0).kv_block_bytes());
+    EXPECT_EQ(Distance(RunPrompt(*implied), RunPrompt(*named)), 0);
+  }
+}
+
+TEST(KvCacheDTypeTest, Float8TakesHalfOfTheBytesOnEveryRank) {
+  for (const int world_size : {1, 2, 3}) {
+    const auto half = Load(Options(DataType::kF8E4M3, DataType::kBF16), world_size);
+    const auto whole = Load(Options({}, DataType::kBF16), world_size);
+    ASSERT_TRUE(half && whole);
+    for (int rank = 0; rank < world_size; ++rank) {
+      EXPECT_EQ(2 * half->runner(rank).kv_block_bytes(), whole->runner(rank).kv_block_bytes()) << rank;
+    }
+  }
+}
+
+// A model on one rank, of a checkpoint with scales.
+struct ScaledModel {
+  explicit ScaledModel(const Checkpoint& checkpoint, std::optional<DataType> cache = DataType::kF8E4M3) {
+    auto made = CpuRanks()(0);
+    EXPECT_TRUE(made.ok()) << made.status();
+    rank = *std::move(made);
+    allocator = SleepableAllocator::Create(rank.driver.get());
+    communicator = MakeSingleCommunicator();
+    auto loaded = ModelRunner::Load(checkpoint, Options(cache), rank.device.get(), communicator.get(),
+                                    allocator.get(), nullptr);
+    status = loaded.status();
+    if (!status.ok()) return;
+    runner = *std::move(loaded);
+    EXPECT_TRUE(runner->AllocateKvCache(kBlocks).ok());
+  }
+  ~ScaledModel() { runner.reset(); }
+
+  std::vector<int32_t> Tokens() {
+    MiniRequest request;
+    for (int32_t i = 0; i < 40; ++i) request.prompt.push_back((i * 37 + 11) % 500);
+    const auto tokens = RunAhead(*runner, request);
+    EXPECT_TRUE(tokens.ok()) << tokens.status();
+    return tokens.ok() ? *tokens : std::vector<int32_t>();
+  }
+
+  RankDevice rank;
+  std::unique_ptr<SleepableAllocator> allocator;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<ModelRunner> runner;
+  absl::Status status;
+};
+
+std::unique_ptr<ScaledCheckpoint> Scaled(float k, float v) {
+  auto base = Checkpoint::Open(kModel);
+  EXPECT_TRUE(base.ok()) << base.status();
+  auto scaled = std::make_unique<ScaledCheckpoint>(*std::move(base));
+  scaled->AddAll(k, v);
+  return scaled;
+}
+
+// Powers of two move every value to another exponent and no further: the same tokens. Scales that saturate
+// all values or lose them: others.
+TEST(KvCacheDTypeTest, ScalesAreTheCheckpoints) {
+  const auto plain = Scaled(1, 1), moved = Scaled(0.25f, 0.125f), saturated = Scaled(1e-4f, 1e-4f),
+             lost = Scaled(1e5f, 1e5f);
+  ScaledModel one(*plain), two(*moved), low(*saturated), high(*lost);
+  const std::vector<int32_t> expected = one.Tokens();
+  EXPECT_EQ(two.Tokens(), expected);
+  EXPECT_NE(low.Tokens(), expected);
+  EXPECT_NE(high.Tokens(), expected);
+}
+
+TEST(KvCacheDTypeTest, OtherTypesNeedNoScales) {
+  const auto lost = Scaled(-1, 1e5f);
+  EXPECT_EQ(ScaledModel(*lost).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(ScaledModel(*lost, std::nullopt).status.ok());
+}
+
+TEST(KvCacheDTypeTest, ReloadedWeightsMustHaveTheSameScales) {
+  const auto first = Scaled(1, 0.5f), same = Scaled(1, 0.5f), other = Scaled(1, 0.25f);
+  ScaledModel model(*first);
+  ASSERT_TRUE(model.status.ok()) << model.status;
+  const std::vector<int32_t> expected = model.Tokens();
+  const absl::Status refused = model.runner->ReloadWeights(*other, nullptr);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("scales"));
+  ASSERT_TRUE(model.runner->ReloadWeights(*same, nullptr).ok());
+  ASSERT_TRUE(model.runner->ResetAfterWake().ok());
+  EXPECT_EQ(model.Tokens(), expected);
+}
+
+}  // namespace
+}  // namespace somnus
