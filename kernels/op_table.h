@@ -24,6 +24,7 @@
   X(QkNormRopeAndCache)   \
   X(PagedAttention)       \
   X(CopyBlocks)           \
+  X(SwapBlocks)           \
   X(EditBlockTables)      \
   X(GatherBlockTables)    \
   X(ResolveTokens)        \

@@ -2,6 +2,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/op_table.h"
+#include "proto/check.h"
 
 namespace somnus {
 
@@ -81,6 +82,16 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
                 const int32_t* dst, int64_t count) {
   device.ops().CopyBlocks(device, layers, num_layers, src, dst, count);
+}
+
+void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
+                SwapDirection direction, const BlockSwap* swaps, int64_t count) {
+  if (num_layers == 0) return;
+  for (int64_t i = 0; i < count; ++i) {
+    SOMNUS_CHECK(swaps[i].device_block >= 0 && swaps[i].device_block < layers[0].num_blocks);
+    SOMNUS_CHECK(swaps[i].host_block >= 0 && swaps[i].host_block < pool.num_blocks);
+  }
+  device.ops().SwapBlocks(device, layers, num_layers, pool, direction, swaps, count);
 }
 
 void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredToken* best) {

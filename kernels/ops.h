@@ -160,6 +160,23 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
                 const int32_t* dst, int64_t count);
 
+// A pool of blocks in host memory (Device::AllocatePinned): [num_blocks][num_layers][KvBlockBytes], all
+// layers of a block in one run. The bytes are as in the cache.
+struct KvHostPool {
+  void* data = nullptr;
+  int64_t num_blocks = 0;
+};
+struct BlockSwap {
+  int32_t device_block;
+  int32_t host_block;
+};
+enum class SwapDirection { kToHost, kToDevice };
+// Copies whole blocks, all layers, between the cache and a pool in the host's memory, in order with other
+// ops. `layers`: [num_layers] views; `swaps`: host memory, free when the call returns; blocks must be there,
+// and no destination twice. Nothing calls it yet but tests: it is for preemption by swapping.
+void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
+                SwapDirection direction, const BlockSwap* swaps, int64_t count);
+
 // ---- A step's inputs: what the host does not know when it queues a step, and what it need not send twice
 
 // An entry of a slot's block table: tables[slot][index] = block_id.

@@ -133,4 +133,20 @@ void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
   });
 }
 
+void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
+                SwapDirection direction, const BlockSwap* swaps, int64_t count) {
+  const int64_t bytes = cpu::KvBlockBytes(device, layers[0].dtype, layers[0].block_size,
+                                          layers[0].num_kv_heads, layers[0].head_dim);
+  AsCpu(device).ParallelFor(count, num_layers * count * bytes / 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      char* pooled = static_cast<char*>(pool.data) + swaps[i].host_block * num_layers * bytes;
+      for (int64_t layer = 0; layer < num_layers; ++layer, pooled += bytes) {
+        char* const cached = static_cast<char*>(layers[layer].data) + swaps[i].device_block * bytes;
+        const bool to_host = direction == SwapDirection::kToHost;
+        std::memcpy(to_host ? pooled : cached, to_host ? cached : pooled, static_cast<size_t>(bytes));
+      }
+    }
+  });
+}
+
 }  // namespace somnus::cpu
