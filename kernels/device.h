@@ -108,8 +108,9 @@ class Device {
 
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
 
-  // Between them ops are recorded instead of run. Unimplemented where there are no graphs. After an error of
-  // EndCapture nothing is being recorded.
+  // Between them ops are recorded instead of run. Unimplemented where there are no graphs. A graph holds
+  // memory of the device's as long as it lives, all of it by the time that EndCapture returns:
+  // ResourceExhausted where there is none. After an error of EndCapture nothing is being recorded.
   virtual absl::Status BeginCapture() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
 

@@ -16,6 +16,7 @@
 #include "proto/status_macros.h"
 #include "worker/comm/cuda_communicator.h"
 #include "worker/comm/nccl_api.h"
+#include "worker/kv_memory.h"
 
 namespace somnus {
 namespace {
@@ -185,6 +186,7 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
   }
   response.set_last_step_id(last_step_id());
   response.set_rss_bytes(ResidentSetBytes());
+  response.set_graph_bytes(graph_bytes_.load());
   if (allocator != nullptr) {
     for (const auto& [tag, bytes] : allocator->ResidentBytes())
       (*response.mutable_bytes_by_tag())[tag] = bytes;
@@ -223,13 +225,19 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, options, device_.get(), communicator_.get(),
                                                allocator_.get(), progress));
   v1::LoadModelEvent event;
-  ASSIGN_OR_RETURN(const int64_t kv_bytes, MeasureKvBytes());
+  const double utilization = options_.memory_utilization > 0 ? options_.memory_utilization
+                                                             : DefaultMemoryUtilization(options_.device);
+  ASSIGN_OR_RETURN(const KvMemory memory, MeasureKvMemory(options_.device, utilization, runner_.get(),
+                                                          communicator_.get(), driver_.get()));
+  graph_bytes_ = memory.graph_bytes;
   event.set_done(true);
   event.set_weights_bytes(allocator_->ResidentBytes()[kWeightsTag]);
   event.set_bytes_loaded(event.weights_bytes());
   event.set_bytes_total(event.weights_bytes());
   event.set_kv_block_bytes(runner_->kv_block_bytes());
-  event.set_available_kv_bytes(kv_bytes);
+  event.set_available_kv_bytes(memory.available_bytes);
+  event.set_graph_bytes(memory.graph_bytes);
+  event.set_graph_capture_us(static_cast<int64_t>(memory.graph_seconds * 1e6));
   return event;
 }
 
@@ -275,23 +283,6 @@ absl::Status Worker::JoinGroup(const v1::ParallelConfig& parallel) {
   if (abort_reason_.empty()) return absl::OkStatus();
   communicator_->Abort(abort_reason_);
   return absl::AbortedError(abort_reason_);
-}
-
-// What is left once every rank holds all that a step needs. A GPU is one rank's; the ranks of a host share it
-// evenly.
-absl::StatusOr<int64_t> Worker::MeasureKvBytes() {
-  RETURN_IF_ERROR(runner_->Profile());
-  RETURN_IF_ERROR(communicator_->Barrier());
-  const double utilization = options_.memory_utilization > 0 ? options_.memory_utilization
-                                                             : DefaultMemoryUtilization(options_.device);
-  if (options_.device == DeviceKind::kCpu) {
-    const double share = utilization / communicator_->world_size();
-    return static_cast<int64_t>(static_cast<double>(AvailableHostMemory()) * share);
-  }
-  ASSIGN_OR_RETURN(const int64_t total, driver_->TotalBytes());
-  ASSIGN_OR_RETURN(const int64_t available, driver_->AvailableBytes());
-  const int64_t spare = total - static_cast<int64_t>(static_cast<double>(total) * utilization);
-  return std::max<int64_t>(0, available - spare);
 }
 
 absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& config) {

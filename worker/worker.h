@@ -114,7 +114,6 @@ class Worker {
                                             const ModelRunner::Progress& progress);
   absl::Status OpenDevice(const v1::LoadModelRequest& request);
   absl::Status JoinGroup(const v1::ParallelConfig& parallel);
-  absl::StatusOr<int64_t> MeasureKvBytes();
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config);
   absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
   absl::StatusOr<BytesByTag> DoSleep(int level);
@@ -139,6 +138,7 @@ class Worker {
 
   std::atomic<int64_t> last_step_id_{0};
   std::atomic<int> steps_in_progress_{0};
+  std::atomic<int64_t> graph_bytes_{0};
 
   mutable absl::Mutex mu_;
   WorkerState state_ ABSL_GUARDED_BY(mu_) = WorkerState::kCreated;

@@ -197,7 +197,10 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
   cudaGraphExec_t exec = nullptr;
   absl::Status status = !recorded.ok() ? std::move(recorded) : ended;
   if (status.ok()) status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
+  // Now rather than at the first launch: all memory that the graph needs has been taken then.
+  if (status.ok()) status = ToStatus(cudaGraphUpload(exec, stream_), "bringing a graph to the device");
   if (graph != nullptr) cudaGraphDestroy(graph);
+  if (!status.ok() && exec != nullptr) cudaGraphExecDestroy(exec);
   if (!status.ok()) return status;
   return std::make_unique<CudaGraph>(*this, exec);
 }

@@ -31,6 +31,15 @@ absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes) {
 
 void FreeEmulatedDevice(void* data) { cuda_emulated::cudaFree(data); }
 
+EmulatedDeviceMemory GetEmulatedDeviceMemory() {
+  size_t available = 0, total = 0;
+  cuda_emulated::cudaMemGetInfo(&available, &total);
+  return {static_cast<int64_t>(total), static_cast<int64_t>(available)};
+}
+
+bool TakeEmulatedDeviceMemory(int64_t bytes) { return cuda_emulated::emulator::TakeDeviceMemory(bytes); }
+void ReturnEmulatedDeviceMemory(int64_t bytes) { cuda_emulated::emulator::ReturnDeviceMemory(bytes); }
+
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes) {
   cuda_emulated::emulator::AdoptDeviceMemory(data, bytes);
 }

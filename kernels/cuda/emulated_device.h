@@ -27,6 +27,16 @@ absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes);
 // Waits for the device first.
 void FreeEmulatedDevice(void* data);
 
+// The device's memory, in bytes. What an allocator with a driver of its own takes counts, by these; false:
+// there is not so much.
+struct EmulatedDeviceMemory {
+  int64_t total = 0;
+  int64_t available = 0;
+};
+EmulatedDeviceMemory GetEmulatedDeviceMemory();
+bool TakeEmulatedDeviceMemory(int64_t bytes);
+void ReturnEmulatedDeviceMemory(int64_t bytes);
+
 // Lets copies take memory of another allocator (a sleepable one over host memory) for the device's.
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes);
 void ForgetEmulatedDeviceMemory(void* data);

@@ -2,6 +2,7 @@
 // The host's virtual memory as the emulated GPU's: real pages at real addresses, known to the emulator as
 // device memory while they are mapped.
 
+#include <map>
 #include <memory>
 #include <set>
 
@@ -15,14 +16,29 @@ class EmulatedVmmDriver : public VmmDriver {
  public:
   int64_t Granularity() const override { return host_->Granularity(); }
   int64_t ChunkBytes() const override { return host_->ChunkBytes(); }
-  absl::StatusOr<int64_t> TotalBytes() override { return host_->TotalBytes(); }
-  absl::StatusOr<int64_t> AvailableBytes() override { return host_->AvailableBytes(); }
+  absl::StatusOr<int64_t> TotalBytes() override { return GetEmulatedDeviceMemory().total; }
+  absl::StatusOr<int64_t> AvailableBytes() override { return GetEmulatedDeviceMemory().available; }
   absl::StatusOr<void*> Reserve(int64_t bytes) override { return host_->Reserve(bytes); }
   absl::Status FreeAddress(void* address, int64_t bytes) override {
     return host_->FreeAddress(address, bytes);
   }
-  absl::StatusOr<Handle> Create(int64_t bytes) override { return host_->Create(bytes); }
-  absl::Status Release(Handle handle) override { return host_->Release(handle); }
+  absl::StatusOr<Handle> Create(int64_t bytes) override {
+    if (!TakeEmulatedDeviceMemory(bytes)) return absl::ResourceExhaustedError("out of device memory");
+    absl::StatusOr<Handle> handle = host_->Create(bytes);
+    if (handle.ok()) {
+      created_[*handle] = bytes;
+    } else {
+      ReturnEmulatedDeviceMemory(bytes);
+    }
+    return handle;
+  }
+  absl::Status Release(Handle handle) override {
+    const absl::Status status = host_->Release(handle);
+    if (!status.ok()) return status;
+    ReturnEmulatedDeviceMemory(created_[handle]);
+    created_.erase(handle);
+    return status;
+  }
   absl::Status Map(void* address, int64_t bytes, Handle handle) override {
     return host_->Map(address, bytes, handle);
   }
@@ -49,6 +65,7 @@ class EmulatedVmmDriver : public VmmDriver {
  private:
   const std::unique_ptr<VmmDriver> host_ = MakeHostVmmDriver();
   std::set<void*> regions_;
+  std::map<Handle, int64_t> created_;  // bytes
 };
 
 }  // namespace somnus

@@ -79,6 +79,7 @@ absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& gr
   ASSIGN_OR_RETURN(r.runner, ModelRunner::Load(*checkpoint_, options, r.device.get(), r.communicator.get(),
                                                r.allocator.get(), nullptr));
   RETURN_IF_ERROR(r.runner->Profile());
+  RETURN_IF_ERROR(r.runner->ProfileGraphs().status());
   // As the worker does it: ranks of one process share the emulated device, and one that frees memory waits
   // for all that the others have queued.
   RETURN_IF_ERROR(r.communicator->Barrier());

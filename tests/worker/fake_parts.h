@@ -61,6 +61,7 @@ class FakeRunner : public ModelRunner {
 
   int64_t kv_block_bytes() const override { return 1 << 16; }
   absl::Status Profile() override { return absl::OkStatus(); }
+  absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
   absl::Status AllocateKvCache(int32_t num_blocks) override {
     if (!control_->kv_error.ok()) return control_->kv_error;
     kv_cache_ = allocator_->Allocate("kv_cache", num_blocks * kv_block_bytes()).value();

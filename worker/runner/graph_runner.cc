@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "proto/check.h"
 #include "proto/status_macros.h"
 #include "worker/runner/model_runner.h"
@@ -21,24 +22,40 @@ std::vector<int32_t> DefaultGraphSizes(int32_t max_num_seqs) {
   return sizes;
 }
 
-absl::Status GraphRunner::Capture(Device* device, const std::vector<int32_t>& sizes, const Prepare& prepare,
-                                  const Queue& queue) {
+absl::StatusOr<GraphRunner::Graph> GraphRunner::CaptureOne(Device* device, int32_t size, bool warm,
+                                                           const Prepare& prepare, const Queue& queue) {
+  RETURN_IF_ERROR(prepare(size, !warm));
+  if (!warm) {
+    // Code and plans that load lazily cannot do so while a graph is recorded.
+    RETURN_IF_ERROR(queue().status());
+    RETURN_IF_ERROR(device->Synchronize());
+  }
+  RETURN_IF_ERROR(device->BeginCapture());
+  const absl::StatusOr<TensorView> output = queue();
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> graph = device->EndCapture();
+  RETURN_IF_ERROR(output.status());
+  RETURN_IF_ERROR(graph.status());
+  return Graph{size, *std::move(graph), *output};
+}
+
+absl::Status GraphRunner::Capture(Device* device, const std::vector<int32_t>& sizes, bool warm,
+                                  const Prepare& prepare, const Queue& queue) {
   graphs_.clear();
   std::vector<int32_t> order = sizes;
   std::sort(order.begin(), order.end(), std::greater<>());
   order.erase(std::unique(order.begin(), order.end()), order.end());
   std::vector<Graph> graphs;
   for (const int32_t size : order) {
-    // Once for real: code and plans that load lazily cannot do so while a graph is recorded.
-    RETURN_IF_ERROR(prepare(size));
-    RETURN_IF_ERROR(queue().status());
-    RETURN_IF_ERROR(device->Synchronize());
-    RETURN_IF_ERROR(device->BeginCapture());
-    const absl::StatusOr<TensorView> output = queue();
-    absl::StatusOr<std::unique_ptr<DeviceGraph>> graph = device->EndCapture();
-    RETURN_IF_ERROR(output.status());
-    RETURN_IF_ERROR(graph.status());
-    graphs.push_back({size, *std::move(graph), *output});
+    absl::StatusOr<Graph> graph = CaptureOne(device, size, warm, prepare, queue);
+    if (!graph.ok()) {
+      const char* const hint = absl::IsResourceExhausted(graph.status())
+                                   ? "; fewer --graph-sizes or --enforce-eager need less memory"
+                                   : "";
+      return absl::Status(graph.status().code(),
+                          absl::StrCat("the decode graph of ", size, " sequences, after ", graphs.size(),
+                                       " others: ", graph.status().message(), hint));
+    }
+    graphs.push_back(*std::move(graph));
   }
   std::reverse(graphs.begin(), graphs.end());
   graphs_ = std::move(graphs);

@@ -18,16 +18,20 @@ namespace somnus {
 // Used by the runner thread alone.
 class GraphRunner {
  public:
-  // Brings the inputs of a batch of `size` sequences of one token each to the device.
-  using Prepare = std::function<absl::Status(int32_t size)>;
+  // Lays out a batch of `size` sequences of one token each, and, when it `runs`, brings its inputs to the
+  // device.
+  using Prepare = std::function<absl::Status(int32_t size, bool runs)>;
   // Queues the model's ops for what was prepared; answers their output.
   using Queue = std::function<absl::StatusOr<TensorView>()>;
 
   // Records a graph per size, the largest first: the smaller ones then fit what the device keeps for it.
-  // Replaces what was recorded before. After an error there are no graphs.
-  absl::Status Capture(Device* device, const std::vector<int32_t>& sizes, const Prepare& prepare,
+  // `warm`: all sizes have run since the process started; otherwise each runs once before it is recorded.
+  // Replaces what was recorded before. After an error there are no graphs; ResourceExhausted says what would
+  // need less memory.
+  absl::Status Capture(Device* device, const std::vector<int32_t>& sizes, bool warm, const Prepare& prepare,
                        const Queue& queue);
   void Clear() { graphs_.clear(); }
+  int count() const { return static_cast<int>(graphs_.size()); }
 
   // The size of the smallest graph for `num_seqs` sequences; 0: there is none.
   int32_t PaddedSize(int64_t num_seqs) const;
@@ -40,6 +44,9 @@ class GraphRunner {
     std::unique_ptr<DeviceGraph> graph;
     TensorView output;
   };
+  static absl::StatusOr<Graph> CaptureOne(Device* device, int32_t size, bool warm, const Prepare& prepare,
+                                          const Queue& queue);
+
   std::vector<Graph> graphs_;  // ascending
 };
 

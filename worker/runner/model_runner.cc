@@ -1,13 +1,11 @@
-// Loading, memory, profiling and waking; a step is in execute_step.cc.
+// Loading, memory and waking; profiling is in profile.cc, a step in execute_step.cc.
 #include "worker/runner/model_runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "proto/log.h"
 #include "proto/status_macros.h"
 #include "worker/model/rope_table.h"
 #include "worker/runner/model_runner_impl.h"
@@ -201,7 +199,7 @@ int64_t ModelRunnerImpl::kv_block_bytes() const {
 
 absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks) {
   RETURN_IF_ERROR(AllocateBlocks(num_blocks));
-  return CaptureGraphs();
+  return CaptureGraphs().status();
 }
 
 absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
@@ -234,56 +232,6 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
   }
   state_.SetNumBlocks(num_blocks);
   return absl::OkStatus();
-}
-
-absl::Status ModelRunnerImpl::CaptureGraphs() {
-  const bool queues_all = communicator_->world_size() == 1 || communicator_->stream_ordered();
-  if (options_.enforce_eager || !device_->asynchronous() || !queues_all) return absl::OkStatus();
-  // The inputs' arrays have place for no larger batch.
-  const int32_t largest = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
-  std::vector<int32_t> sizes =
-      options_.graph_sizes.empty() ? DefaultGraphSizes(largest) : options_.graph_sizes;
-  std::erase_if(sizes, [largest](int32_t size) { return size < 1 || size > largest; });
-  const auto prepare = [this](int32_t size) -> absl::Status {
-    RETURN_IF_ERROR(inputs_.Turn());
-    arrays_.Build(state_, size);
-    inputs_.Upload(inputs_.bytes());
-    return absl::OkStatus();
-  };
-  const auto queue = [this] { return model_->Forward(arrays_.QueueInputs()); };
-  const auto start = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(graphs_.Capture(device_, sizes, prepare, queue));
-  LogInfo("captured {} decode graphs in {:.2f} s", sizes.size(),
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  return absl::OkStatus();
-}
-
-absl::Status ModelRunnerImpl::Profile() {
-  // On a host everything that a step touches lies in regions that are resident since they were mapped; a
-  // short step only warms the code. A device allocates and loads lazily, so there the largest batch runs.
-  const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
-  const int32_t num_tokens = device_->kind() == DeviceKind::kCpu ? std::min(batch, 8) : batch;
-  const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
-  RETURN_IF_ERROR(AllocateBlocks(1 + num_blocks));
-
-  v1::StepRequest request;
-  v1::NewSequence* sequence = request.add_new_sequences();
-  for (int32_t i = 0; i < num_tokens; ++i) sequence->add_token_ids(0);
-  for (int32_t i = 1; i <= num_blocks; ++i) sequence->add_block_ids(i);
-  sequence->set_num_prompt_tokens(num_tokens);
-  sequence->mutable_sampling()->set_repetition_penalty(1);
-  sequence->mutable_sampling()->set_num_logprobs(-1);
-  sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
-  request.add_sequences()->set_num_tokens(num_tokens);
-  const absl::Status status = Execute(request).status();
-
-  state_.Clear();
-  state_.SetNumBlocks(0);
-  context_.kv_cache.clear();
-  void* scratch = kv_region_;
-  kv_region_ = nullptr;
-  RETURN_IF_ERROR(allocator_->Free(scratch));
-  return status;
 }
 
 absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {

@@ -49,6 +49,11 @@ class PendingStep {
 // One whose reply is known.
 std::unique_ptr<PendingStep> MakeFinishedStep(v1::StepReply reply);
 
+struct GraphReport {
+  int count = 0;  // 0 where there are no graphs: on a CPU, or eager
+  double seconds = 0;
+};
+
 class ModelRunner {
  public:
   // bytes_loaded, bytes_total of this rank's shard; from any thread, often.
@@ -65,9 +70,13 @@ class ModelRunner {
 
   // Bytes of one block over all layers, K and V, this rank's heads.
   virtual int64_t kv_block_bytes() const = 0;
-  // Runs one step at the largest batch on scratch memory, so that everything that a step touches is resident
-  // when the caller measures what is left for the KV cache.
+  // Runs the largest steps on scratch memory, so that everything that a step touches is resident when the
+  // caller measures what is left for the KV cache.
   virtual absl::Status Profile() = 0;
+  // Captures the decode graphs over scratch memory and keeps them, so that what they take is missing, too,
+  // when the caller measures. ResourceExhausted: the device has not even room for them.
+  virtual absl::StatusOr<GraphReport> ProfileGraphs() = 0;
+  // Drops the graphs of ProfileGraphs, and captures them again over the real cache.
   virtual absl::Status AllocateKvCache(int32_t num_blocks) = 0;
 
   // Queues one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none.

@@ -31,6 +31,7 @@ class ModelRunnerImpl : public ModelRunner {
 
   int64_t kv_block_bytes() const override;
   absl::Status Profile() override;
+  absl::StatusOr<GraphReport> ProfileGraphs() override;
   absl::Status AllocateKvCache(int32_t num_blocks) override;
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
@@ -58,7 +59,10 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status SettleOldest();
   absl::Status SettleWhatIsNeeded();
   absl::Status AllocateBlocks(int32_t num_blocks);
-  absl::Status CaptureGraphs();
+  absl::Status FreeScratchBlocks();
+  // Ascending; empty where there are no graphs.
+  std::vector<int32_t> GraphSizes() const;
+  absl::StatusOr<GraphReport> CaptureGraphs();
 
   const ModelConfig config_;
   const ModelRunnerOptions options_;
@@ -90,6 +94,7 @@ class ModelRunnerImpl : public ModelRunner {
   ModelContext context_;
   std::unique_ptr<DecoderModel> model_;
   GraphRunner graphs_;
+  bool graphs_warm_ = false;        // every size has run
   MirroredBlock inputs_, results_;  // what a step brings to the device, and back
   SideStage side_;
   BatchState state_;

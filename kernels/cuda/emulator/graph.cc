@@ -13,6 +13,7 @@ namespace emulator {
 // A copy of a graph. Kernel arguments lie in the ops, by value; what they point at is read at each launch.
 struct GraphExec {
   Graph graph;
+  int64_t device_bytes = 0;
   uint64_t launches = 0;
 };
 
@@ -139,7 +140,11 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (exec == nullptr || graph == nullptr) return Return(cudaErrorInvalidValue);
-  *exec = new emulator::GraphExec{*graph};
+  Runtime& runtime = Runtime::Get();
+  const Runtime::Lock lock = runtime.Acquire();
+  const int64_t bytes = runtime.options.graph_bytes;
+  if (!runtime.TakeBytes(bytes)) return Return(cudaErrorMemoryAllocation);
+  *exec = new emulator::GraphExec{*graph, bytes};
   return cudaSuccess;
 }
 
@@ -164,6 +169,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   if (exec == nullptr) return Return(cudaErrorInvalidValue);
+  const Runtime::Lock lock = Runtime::Get().Acquire();
+  Runtime::Get().device_bytes_used -= exec->device_bytes;
   delete exec;
   return cudaSuccess;
 }

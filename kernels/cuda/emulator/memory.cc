@@ -38,6 +38,16 @@ void ForgetDeviceMemory(void* data) {
   Runtime::Get().memory().erase(reinterpret_cast<uintptr_t>(data));
 }
 
+bool TakeDeviceMemory(int64_t bytes) {
+  const Runtime::Lock lock = Runtime::Get().Acquire();
+  return Runtime::Get().TakeBytes(bytes);
+}
+
+void ReturnDeviceMemory(int64_t bytes) {
+  const Runtime::Lock lock = Runtime::Get().Acquire();
+  Runtime::Get().device_bytes_used -= bytes;
+}
+
 }  // namespace emulator
 
 namespace {
@@ -84,20 +94,20 @@ cudaError_t Allocate(void** pointer, size_t bytes, MemoryKind kind) {
   const Runtime::Lock lock = runtime.Acquire();
   if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
   if (bytes == 0) return cudaSuccess;
-  const bool counts = kind != MemoryKind::kPinned;
-  if (counts && static_cast<int64_t>(bytes) > runtime.options.device_bytes - runtime.device_bytes_used) {
-    return Return(cudaErrorMemoryAllocation);
-  }
+  const int64_t counted = kind == MemoryKind::kPinned ? 0 : static_cast<int64_t>(bytes);
+  if (!runtime.TakeBytes(counted)) return Return(cudaErrorMemoryAllocation);
   Allocation allocation{bytes, kind, emulator::CurrentDevice()};
   if (kind == MemoryKind::kDevice && bytes % emulator::kIpcPageBytes == 0) {
     *pointer = emulator::MapShared(bytes, &allocation.fd);
-    if (*pointer == nullptr) return Return(cudaErrorMemoryAllocation);
   } else if (posix_memalign(pointer, 256, bytes) != 0) {
+    *pointer = nullptr;
+  }
+  if (*pointer == nullptr) {
+    runtime.device_bytes_used -= counted;
     return Return(cudaErrorMemoryAllocation);
   }
   std::memset(*pointer, 0xff, bytes);  // NaN in every type
   runtime.memory()[reinterpret_cast<uintptr_t>(*pointer)] = allocation;
-  if (counts) runtime.device_bytes_used += static_cast<int64_t>(bytes);
   return cudaSuccess;
 }
 

@@ -14,6 +14,7 @@ struct Options {
   int num_devices = 8;
   int num_sms = 132;  // an H100 SXM
   int64_t device_bytes = int64_t{80} << 30;
+  int64_t graph_bytes = 0;  // of them, that a graph takes as long as it can be launched
   // Threads that do nothing but spin for this long, with nothing left that could be started, are a deadlock.
   // Only spins that give way are seen (LdAcquire, atomics, NanoSleep): a loop over plain loads never ends
   // here.
@@ -28,5 +29,9 @@ Options GetOptions();
 // must not overlap with what is known; Forget takes the same address.
 void AdoptDeviceMemory(void* data, int64_t bytes);
 void ForgetDeviceMemory(void* data);
+
+// Such an allocator's physical memory: what it takes the device has no more. False: there is not so much.
+bool TakeDeviceMemory(int64_t bytes);
+void ReturnDeviceMemory(int64_t bytes);
 
 }  // namespace somnus::cuda_emulated::emulator

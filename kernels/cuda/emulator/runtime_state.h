@@ -115,6 +115,13 @@ class Runtime {
   std::map<uintptr_t, Allocation>::iterator AllocationOf(const void* p);
 
   Options options;
+  // False, and nothing is taken, when the device has not so much left.
+  bool TakeBytes(int64_t bytes) {
+    if (bytes > options.device_bytes - device_bytes_used) return false;
+    device_bytes_used += bytes;
+    return true;
+  }
+
   std::map<const void*, int64_t> opted_shared_bytes;  // by kernel
   int64_t device_bytes_used = 0;
 

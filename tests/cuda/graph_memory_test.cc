@@ -1,0 +1,189 @@
+// The memory of decode graphs is the KV cache's no more: a worker on a GPU sizes its cache with them there.
+#include <gtest/gtest.h>
+
+#include "tests/cuda/gpu_ranks.h"
+#include "worker/worker.h"
+#ifdef SOMNUS_CUDA_EMULATOR
+#include "tests/cuda/emulator_util.h"
+#endif
+
+namespace somnus::cuda_test {
+namespace {
+
+constexpr int64_t kMib = 1 << 20;
+
+WorkerParts GpuParts() {
+  WorkerParts parts = RealWorkerParts();
+  parts.open_device = [](const WorkerOptions&,
+                         const CpuDeviceOptions&) -> absl::StatusOr<std::unique_ptr<Device>> {
+    std::unique_ptr<Device> device = MakeCudaDevice();
+    if (device == nullptr) return absl::UnavailableError("no GPU");
+    return device;
+  };
+  parts.open_memory = [](const WorkerOptions&, int) { return MakeGpuMemory(); };
+  return parts;
+}
+
+WorkerOptions Options(double utilization, bool eager = false) {
+  WorkerOptions options;
+  options.device = DeviceKind::kCuda;
+  options.num_threads = 1;
+  options.memory_utilization = utilization;
+  options.enforce_eager = eager;
+  return options;
+}
+
+constexpr int kGraphs = 3;  // of 1, 2 and 4 sequences
+
+absl::StatusOr<v1::LoadModelEvent> Load(Worker& worker) {
+  v1::LoadModelRequest request;
+  request.set_model_path("tests/data/tiny/llama-uneven");
+  request.set_dtype(v1::DTYPE_FLOAT32);
+  request.mutable_parallel()->set_world_size(1);
+  request.set_max_num_seqs(4);
+  request.set_max_num_batched_tokens(32);
+  request.set_max_model_len(64);
+  request.set_block_size(16);
+  return worker.LoadModel(request, [](int64_t, int64_t) {});
+}
+
+absl::StatusOr<int64_t> Allocate(Worker& worker, int64_t num_blocks) {
+  v1::KvCacheConfig config;
+  config.set_block_size(16);
+  config.set_dtype(v1::DTYPE_FLOAT32);
+  config.set_num_blocks(static_cast<int32_t>(num_blocks));
+  return worker.AllocateKvCache(config);
+}
+
+// The error of a step of one token.
+std::string StepError(Worker& worker) {
+  v1::StepRequest request;
+  request.set_step_id(1);
+  v1::NewSequence* sequence = request.add_new_sequences();
+  sequence->add_token_ids(3);
+  sequence->set_num_prompt_tokens(1);
+  sequence->add_block_ids(1);
+  *sequence->mutable_sampling() = GreedySampling();
+  request.add_sequences()->set_num_tokens(1);
+  v1::StepReply reply;
+  absl::Notification done;
+  worker.ExecuteAsync(request, [&](const Worker::AwaitReply& step) {
+    reply = step();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return reply.error_message();
+}
+
+#ifdef SOMNUS_CUDA_EMULATOR
+// A device of that size, on which each graph takes so much.
+cuda_emulated::WithOptions Small(int64_t device_bytes, int64_t graph_bytes) {
+  return cuda_emulated::WithOptions([=](cuda_emulated::emulator::Options& options) {
+    options.device_bytes = device_bytes;
+    options.graph_bytes = graph_bytes;
+  });
+}
+
+#endif
+
+TEST(GraphMemory, TheSizedCacheAndTheGraphsFit) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+#ifdef SOMNUS_CUDA_EMULATOR
+  const auto small = Small(256 * kMib, kMib);
+#endif
+  Worker worker(Options(0.1), GpuParts());
+  const auto event = Load(worker);
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_GT(event->graph_capture_us(), 0);
+  EXPECT_EQ(worker.GetStatus().graph_bytes(), event->graph_bytes());
+  const auto bytes = Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes());
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(StepError(worker), "");
+}
+
+#ifdef SOMNUS_CUDA_EMULATOR
+
+int64_t Available() { return GetEmulatedDeviceMemory().available; }
+
+TEST(GraphMemory, WhatGraphsTakeTheCacheDoesNotGet) {
+  const auto small = Small(64 * kMib, 4 * kMib);
+  int64_t eager_bytes = 0;
+  {
+    Worker eager(Options(0.75, true), GpuParts());
+    const auto event = Load(eager);
+    ASSERT_TRUE(event.ok()) << event.status();
+    EXPECT_EQ(event->graph_bytes(), 0);
+    EXPECT_EQ(event->graph_capture_us(), 0);
+    eager_bytes = event->available_kv_bytes();
+  }
+  Worker worker(Options(0.75), GpuParts());
+  const auto event = Load(worker);
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->graph_bytes(), kGraphs * 4 * kMib);
+  EXPECT_EQ(event->available_kv_bytes(), eager_bytes - kGraphs * 4 * kMib);
+  ASSERT_TRUE(Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes()).ok());
+  EXPECT_GE(Available(), 16 * kMib) << "what --memory-utilization leaves alone";
+  EXPECT_LT(Available(), 16 * kMib + 4 * kMib) << "graphs were counted twice";
+  EXPECT_EQ(StepError(worker), "");
+}
+
+// The graphs of the sizing are gone when those of serving are made.
+TEST(GraphMemory, EvenAllOfTheDeviceIsEnough) {
+  const auto small = Small(48 * kMib, 4 * kMib);
+  Worker worker(Options(1), GpuParts());
+  const auto event = Load(worker);
+  ASSERT_TRUE(event.ok()) << event.status();
+  const auto bytes = Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes());
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LT(Available(), 4 * kMib);
+  EXPECT_EQ(StepError(worker), "");
+}
+
+TEST(GraphMemory, ADeviceWithoutRoomForThemSaysWhatToDo) {
+  const auto small = Small(64 * kMib, 32 * kMib);
+  const int64_t before = Available();
+  {
+    Worker worker(Options(1), GpuParts());
+    const absl::Status status = Load(worker).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    for (const char* part :
+         {"the decode graph of 2 sequences, after 1 others", "--graph-sizes", "--enforce-eager"})
+      EXPECT_NE(status.message().find(part), std::string::npos) << status;
+  }
+  EXPECT_EQ(Available(), before) << "memory was leaked";
+  WorkerOptions one = Options(1);
+  one.graph_sizes = {1};
+  Worker worker(one, GpuParts());
+  const auto event = Load(worker);
+  ASSERT_TRUE(event.ok()) << "as it said: " << event.status();
+  EXPECT_EQ(event->graph_bytes(), 32 * kMib);
+}
+
+TEST(GraphMemory, GraphsThatLeaveNothingForTheCache) {
+  const auto small = Small(64 * kMib, 8 * kMib);
+  Worker worker(Options(0.4), GpuParts());
+  const auto event = Load(worker);
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->graph_bytes(), kGraphs * 8 * kMib);
+  EXPECT_EQ(event->available_kv_bytes(), 0);
+}
+
+// A cache of somebody's own choice.
+TEST(GraphMemory, ACacheThatLeavesNoRoomForThemIsRefusedAndASmallerOneTaken) {
+  const auto small = Small(64 * kMib, 4 * kMib);
+  Worker worker(Options(1), GpuParts());
+  const auto event = Load(worker);
+  ASSERT_TRUE(event.ok()) << event.status();
+  const int64_t too_many = (event->available_kv_bytes() + 6 * kMib) / event->kv_block_bytes();
+  const absl::Status status = Allocate(worker, too_many).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(worker.GetStatus().state(), "loaded");
+  const auto bytes = Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes());
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(StepError(worker), "");
+}
+
+#endif
+
+}  // namespace
+}  // namespace somnus::cuda_test

@@ -1,0 +1,130 @@
+// What runs before the first step: the largest steps on scratch memory, and the decode graphs, so that all
+// memory that serving needs has been taken when the KV cache is given the rest.
+#include <algorithm>
+#include <chrono>
+
+#include "proto/log.h"
+#include "proto/status_macros.h"
+#include "worker/runner/model_runner_impl.h"
+
+namespace somnus {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+v1::NewSequence* AddSequence(int32_t slot, int32_t num_tokens, v1::StepRequest* request) {
+  v1::NewSequence* sequence = request->add_new_sequences();
+  sequence->set_slot(slot);
+  for (int32_t i = 0; i < num_tokens; ++i) sequence->add_token_ids(0);
+  sequence->set_num_prompt_tokens(num_tokens);
+  sequence->mutable_sampling()->set_repetition_penalty(1);
+  sequence->mutable_sampling()->set_num_logprobs(-1);
+  sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+  v1::ScheduledSequence* scheduled = request->add_sequences();
+  scheduled->set_slot(slot);
+  scheduled->set_num_tokens(num_tokens);
+  return sequence;
+}
+
+v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t num_blocks) {
+  v1::StepRequest request;
+  v1::NewSequence* sequence = AddSequence(0, num_tokens, &request);
+  for (int32_t i = 1; i <= num_blocks; ++i) sequence->add_block_ids(i);
+  return request;
+}
+
+// As many sequences as there may be, with everything that sampling knows: whole logits on every rank, and
+// all of sampling's code. They share a block: what they compute is not read. Slot 0 held the prompt.
+v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size) {
+  v1::StepRequest request;
+  request.add_freed_slots(0);
+  for (int32_t slot = 0; slot < num_seqs; ++slot) {
+    v1::StepSampling* sampling = AddSequence(slot, 1, &request)->mutable_sampling();
+    request.mutable_new_sequences(slot)->add_block_ids(1);
+    sampling->set_temperature(1);
+    sampling->set_top_k(std::min(20, vocab_size));
+    sampling->set_top_p(0.9f);
+    sampling->set_min_p(0.01f);
+    sampling->set_repetition_penalty(1.1f);
+    sampling->set_presence_penalty(0.1f);
+    sampling->set_frequency_penalty(0.1f);
+    sampling->set_num_logprobs(std::min(kMaxLogprobs, vocab_size));
+  }
+  v1::StepSampling* first = request.mutable_new_sequences(0)->mutable_sampling();
+  (*first->mutable_logit_bias())[0] = 1;
+  first->add_allowed_token_ids(0);
+  return request;
+}
+
+}  // namespace
+
+absl::Status ModelRunnerImpl::Profile() {
+  // On a host everything that a step touches lies in regions that are resident since they were mapped; a
+  // short step only warms the code. A device allocates and loads lazily, so there the largest batches run.
+  const bool lazy = device_->kind() != DeviceKind::kCpu;
+  const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
+  const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
+  const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
+  RETURN_IF_ERROR(AllocateBlocks(1 + num_blocks));
+  absl::Status status = Execute(LongestPrompt(num_tokens, num_blocks)).status();
+  if (status.ok() && lazy) {
+    const int32_t num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+    status = Execute(WidestBatch(num_seqs, config_.vocab_size)).status();
+  }
+  in_flight_.clear();  // waited for, all of them
+  RETURN_IF_ERROR(FreeScratchBlocks());
+  return status;
+}
+
+absl::Status ModelRunnerImpl::FreeScratchBlocks() {
+  state_.Clear();
+  state_.SetNumBlocks(0);
+  context_.kv_cache.clear();
+  void* scratch = kv_region_;
+  kv_region_ = nullptr;
+  return allocator_->Free(scratch);
+}
+
+std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
+  const bool queues_all = communicator_->world_size() == 1 || communicator_->stream_ordered();
+  if (options_.enforce_eager || !device_->asynchronous() || !queues_all) return {};
+  // The inputs' arrays have place for no larger batch.
+  const int32_t largest = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+  std::vector<int32_t> sizes =
+      options_.graph_sizes.empty() ? DefaultGraphSizes(largest) : options_.graph_sizes;
+  std::erase_if(sizes, [largest](int32_t size) { return size < 1 || size > largest; });
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+absl::StatusOr<GraphReport> ModelRunnerImpl::CaptureGraphs() {
+  const std::vector<int32_t> sizes = GraphSizes();
+  if (sizes.empty()) return GraphReport{};
+  const auto prepare = [this](int32_t size, bool runs) -> absl::Status {
+    if (runs) RETURN_IF_ERROR(inputs_.Turn());
+    arrays_.Build(state_, size);
+    if (runs) inputs_.Upload(inputs_.bytes());
+    return absl::OkStatus();
+  };
+  const auto queue = [this] { return model_->Forward(arrays_.QueueInputs()); };
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(graphs_.Capture(device_, sizes, graphs_warm_, prepare, queue));
+  graphs_warm_ = true;
+  const GraphReport report = {graphs_.count(), SecondsSince(start)};
+  LogInfo("captured {} decode graphs in {:.2f} s", report.count, report.seconds);
+  return report;
+}
+
+// Every graph is captured, and all are there at once: what a graph takes depends on its kernels, and what is
+// left of the driver's last piece, so that a few of them say little about the rest.
+absl::StatusOr<GraphReport> ModelRunnerImpl::ProfileGraphs() {
+  if (GraphSizes().empty()) return GraphReport{};
+  RETURN_IF_ERROR(AllocateBlocks(2));  // graphs keep the addresses, but nobody launches these
+  absl::StatusOr<GraphReport> report = CaptureGraphs();
+  RETURN_IF_ERROR(FreeScratchBlocks());
+  return report;
+}
+
+}  // namespace somnus
