@@ -73,6 +73,14 @@ class DeviceUploader {
   virtual absl::Status Wait() = 0;
 };
 
+// What a thread has asked of devices since it started: the host's part of a step's time.
+struct HostCalls {
+  int64_t waits = 0;  // until the device is somewhere; and pinned memory's coming and going, which may wait
+  int64_t copies_to_device = 0;
+  int64_t copies_to_host = 0;
+  int64_t graph_launches = 0;
+};
+
 class Device {
  public:
   // InvalidArgument for options out of range, FailedPrecondition for an instruction set that this CPU lacks.
@@ -121,6 +129,9 @@ class Device {
 
   // Waits for everything queued; the first error of any op since the last call.
   virtual absl::Status Synchronize() = 0;
+
+  // Of the calling thread, by the methods here and those of events and graphs. All 0 where nothing is queued.
+  virtual HostCalls CallsOfThisThread() const { return {}; }
 };
 
 }  // namespace somnus

@@ -10,6 +10,7 @@
   X(PackWeightRows)       \
   X(PackVector)           \
   X(Linear)               \
+  X(TuneLinear)           \
   X(FillZero)             \
   X(FillRandom)           \
   X(Embedding)            \

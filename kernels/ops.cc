@@ -26,6 +26,11 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
   device.ops().Linear(device, x, w, bias, y);
 }
 
+bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights, int64_t num_weights,
+                const float* bias, const TensorView& y) {
+  return device.ops().TuneLinear(device, x, weights, num_weights, bias, y);
+}
+
 void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin,
                int64_t vocab_end, const TensorView& out) {
   device.ops().Embedding(device, token_ids, table, vocab_begin, vocab_end, out);

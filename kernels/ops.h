@@ -54,6 +54,13 @@ void PackVector(const Device& device, float* data, const float* values, int64_t 
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y);
 
+// Measures the ways that the device has to make y = x * w^T + bias for so many rows, and keeps the fastest
+// for every later Linear of that shape. weights: [num_weights] of one shape, the more the better: a weight
+// that stays in a cache from one run to the next tells little. y is scratch afterwards. Waits for the device;
+// not while a graph is captured. False: there is nothing to choose (a CPU), or the choice was made before.
+bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights, int64_t num_weights,
+                const float* bias, const TensorView& y);
+
 // out = 0, any type: what a rank without columns adds to a sum.
 void FillZero(Device& device, const TensorView& out);
 

@@ -61,8 +61,8 @@ class PeerCollectives {
   // out = the ranks' `bytes` bytes in rank order.
   virtual void AllGather(const void* in, int64_t bytes, void* out) = 0;
   // AllReduceSum(delta), then the op AddRmsNorm(residual, delta, weight, eps, out), in one kernel; delta
-  // (contiguous) keeps this rank's addends. The residual gets the same bits as by the two; `out` may differ
-  // in the order of the squares' sum. False, and nothing is queued, for shapes that are not worth it.
+  // (contiguous) keeps this rank's addends. The same bits as by the two. False, and nothing is queued, for
+  // shapes that are not worth it.
   virtual bool AllReduceAddRmsNorm(const TensorView& residual, const TensorView& delta, const float* weight,
                                    double eps, const TensorView& out) = 0;
 

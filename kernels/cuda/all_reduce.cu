@@ -225,9 +225,14 @@ void LaunchNorm(CudaDevice& device, const PeerView& group, const PeerPlan& plan,
                                   .rows = static_cast<int>(out.rows),
                                   .cols = static_cast<int>(out.cols),
                                   .eps = eps};
-  // Four: f32 moves 16 bytes then, the 16-bit types 8, and both are whole sectors.
-  const bool wide = TakesVectors(4, out.cols, {residual, delta, out}) && IsAlignedTo(weight, 16);
-  Launch(device, Config(plan), wide ? NormKernel<4, D, T> : NormKernel<1, D, T>, group, p);
+  // The op's threads and vectors, so that squares are added in its order: the same bits, fused or not. They
+  // may be other ones on another rank, whose arrays lie otherwise: blocks meet by their rows.
+  const bool vectors = TakesVectors(4, out.cols, {residual, delta, out}) && IsAlignedTo(weight, 16);
+  const NormPlan norm = PlanNorm(out.cols, vectors);
+  static_assert(kNormThreads <= kMaxPeerThreads && kWarpThreads >= kMaxPeers);
+  LaunchConfig config = Config(plan);
+  config.block = dim3(static_cast<unsigned>(norm.threads));
+  Launch(device, config, norm.per_thread > 0 ? NormKernel<4, D, T> : NormKernel<1, D, T>, group, p);
 }
 
 }  // namespace

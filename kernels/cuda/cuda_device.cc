@@ -15,6 +15,8 @@ namespace {
 constexpr int kOldestComputeCapability = 80;
 constexpr int64_t kDefaultSharedBytes = 48 << 10;  // more must be opted into
 
+thread_local HostCalls calls_of_this_thread;
+
 // Clears the runtime's memory of it, so that a later check does not find it again.
 absl::Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -32,6 +34,7 @@ class CudaEvent final : public DeviceEvent {
   void Record() override { device_.Record(cudaEventRecord(event_, device_.stream()), "recording an event"); }
   // Called from any thread: one that has chosen no device would wake device 0 for it.
   absl::Status Wait() override {
+    ++calls_of_this_thread.waits;
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_.index()), "choosing the CUDA device"));
     return ToStatus(cudaEventSynchronize(event_), "waiting for the device");
   }
@@ -45,7 +48,10 @@ class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(CudaDevice& device, cudaGraphExec_t exec) : device_(device), exec_(exec) {}
   ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
-  void Launch() override { device_.Record(cudaGraphLaunch(exec_, device_.stream()), "launching a graph"); }
+  void Launch() override {
+    ++calls_of_this_thread.graph_launches;
+    device_.Record(cudaGraphLaunch(exec_, device_.stream()), "launching a graph");
+  }
 
  private:
   CudaDevice& device_;
@@ -151,16 +157,18 @@ bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
         "a kernel needs ", bytes, " bytes of shared memory, the chip has ", chip_.max_shared_bytes)));
     return false;
   }
-  int64_t& opted = opted_shared_bytes_[kernel];
-  if (bytes <= opted) return true;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (opted_.contains(kernel)) return true;
+  // To all that there is: the attribute is the process's, and another rank in it (tests) may need less of the
+  // same kernel, and would take it back.
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 static_cast<int>(chip_.max_shared_bytes));
   Record(error, "opting into shared memory");
-  if (error == cudaSuccess) opted = bytes;
+  if (error == cudaSuccess) opted_.insert(kernel);
   return error == cudaSuccess;
 }
 
 absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
+  ++calls_of_this_thread.waits;
   void* data = nullptr;
   const cudaError_t error =
       cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
@@ -171,6 +179,7 @@ absl::StatusOr<void*> CudaDevice::AllocatePinned(int64_t bytes) {
 }
 
 void CudaDevice::FreePinned(void* data) {
+  ++calls_of_this_thread.waits;
   if (data != nullptr) Record(cudaFreeHost(data), "freeing pinned host memory");
 }
 
@@ -186,11 +195,15 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
 
 absl::Status CudaDevice::BeginCapture() {
   // Other threads of the process (uploads, communicators) may go on calling what a capture forbids.
-  return ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+  absl::Status status =
+      ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+  capturing_ = status.ok();
+  return status;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
   cudaGraph_t graph = nullptr;
+  capturing_ = false;
   const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "ending a capture");
   // An op that could not be recorded is missing in the graph; its error says more than that of the capture.
   absl::Status recorded = std::exchange(error_, absl::OkStatus());
@@ -206,16 +219,21 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
 }
 
 void CudaDevice::CopyToDevice(void* device, const void* host, int64_t bytes) {
+  ++calls_of_this_thread.copies_to_device;
   Record(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
          "copying to the device");
 }
 
 void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
+  ++calls_of_this_thread.copies_to_host;
   Record(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
          "copying to the host");
 }
 
+HostCalls CudaDevice::CallsOfThisThread() const { return calls_of_this_thread; }
+
 absl::Status CudaDevice::Synchronize() {
+  ++calls_of_this_thread.waits;
   if (uploader_ != nullptr) Record(uploader_->Wait());
   Record(cudaStreamSynchronize(stream_), "waiting for the device");
   return std::exchange(error_, absl::OkStatus());

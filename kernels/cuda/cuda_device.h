@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/api.h"
@@ -52,9 +52,11 @@ class CudaDevice final : public Device {
   void CopyToDevice(void* device, const void* host, int64_t bytes) override;
   void CopyToHost(void* host, const void* device, int64_t bytes) override;
   absl::Status Synchronize() override;
+  HostCalls CallsOfThisThread() const override;
 
   int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
+  bool capturing() const { return capturing_; }
   const ChipLimits& chip() const { return chip_; }
   // Aligned to 256 bytes. Each op uses it from its start; nothing in it outlives the op.
   char* workspace() const { return workspace_; }
@@ -67,7 +69,7 @@ class CudaDevice final : public Device {
   void Record(cudaError_t error, const char* what);
   void Record(absl::Status status);
 
-  // Lets `kernel` have that much dynamic shared memory, by one call of the runtime for a kernel and size.
+  // Lets `kernel` have that much dynamic shared memory, by one call of the runtime for a kernel.
   // False when the chip has less; recorded.
   bool OptIntoShared(const void* kernel, int64_t bytes);
 
@@ -76,13 +78,14 @@ class CudaDevice final : public Device {
 
   int index_ = 0;
   cudaStream_t stream_ = nullptr;
+  bool capturing_ = false;
   ChipLimits chip_;
   std::string name_;
   char* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<WeightUploader> uploader_;
-  absl::flat_hash_map<const void*, int64_t> opted_shared_bytes_;  // by kernel
+  absl::flat_hash_set<const void*> opted_;  // kernels that may have all shared memory
   absl::Status error_;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm_plan.h"
 #include "kernels/ops.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
@@ -22,6 +23,20 @@ struct GemmCall {
   char* workspace = nullptr;   // device memory, 256-byte aligned
   int64_t workspace_bytes = 0;
 };
+
+inline GemmKey KeyOf(const GemmCall& call) {
+  return {.rows = call.x.rows,
+          .n = call.w.n,
+          .k = call.w.k,
+          .x_stride = call.x.stride,
+          .y_stride = call.y.stride,
+          .act = call.w.dtype,
+          .out = call.y.dtype,
+          .bias = call.bias != nullptr,
+          .x_alignment = AlignmentOf(call.x.data),
+          .w_alignment = AlignmentOf(call.w.data),
+          .y_alignment = AlignmentOf(call.y.data)};
+}
 
 class Gemm {
  public:
@@ -38,9 +53,17 @@ class Gemm {
   virtual absl::Status Run(CudaDevice& device, const GemmCall& call) = 0;
 
   // Measures the library's ways for the shape that all `calls` share and keeps the fastest for it and its
-  // neighbours (see BucketRows). Several calls with different weights keep the measurement out of the L2
-  // cache. Writes to every y; waits for the device; not during a capture.
+  // neighbours (see BucketRows), once: what was measured is not measured again. Several calls with different
+  // weights keep the measurement out of the L2 cache. Writes to every y; waits for the device; not during a
+  // capture.
   virtual absl::Status Tune(CudaDevice& device, absl::Span<const GemmCall> calls) = 0;
+
+  // How algorithms were chosen so far, each for a shape and its neighbours.
+  struct Stats {
+    int64_t measured = 0;
+    int64_t unmeasured = 0;  // the library's first idea
+  };
+  virtual Stats stats() const = 0;
 };
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

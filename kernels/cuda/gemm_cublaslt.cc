@@ -13,23 +13,10 @@ namespace {
 // Candidates that are looked at for one with enough workspace, and measured by Tune.
 constexpr int kMaxCandidates = 8;
 constexpr int kTuneRounds = 3;
+constexpr double kHopeless = 1.5;  // times the best: measured once
 
 cudaDataType_t CudaType(DataType type) {
   return type == DataType::kF32 ? CUDA_R_32F : type == DataType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-GemmKey KeyOf(const GemmCall& call) {
-  return {.rows = call.x.rows,
-          .n = call.w.n,
-          .k = call.w.k,
-          .x_stride = call.x.stride,
-          .y_stride = call.y.stride,
-          .act = call.w.dtype,
-          .out = call.y.dtype,
-          .bias = call.bias != nullptr,
-          .x_alignment = AlignmentOf(call.x.data),
-          .w_alignment = AlignmentOf(call.w.data),
-          .y_alignment = AlignmentOf(call.y.data)};
 }
 
 std::string NameOf(const GemmKey& key) {
@@ -159,9 +146,10 @@ absl::StatusOr<CublasLtGemm::Choice> CublasLtGemm::Choose(const GemmKey& key, co
     if (!descriptors.ok()) return descriptors.status();
     absl::StatusOr<std::vector<Choice>> ideas = Ask(bucket, **descriptors);
     if (!ideas.ok()) return ideas.status();
-    shared = choices_.Put(bucket, ideas->empty() ? Choice{} : ideas->front());
+    shared = choices_.Put(bucket, ideas->empty() ? Choice{.rows = bucket.rows} : ideas->front());
+    ++stats_.unmeasured;
   }
-  if (bucket.rows == key.rows) return *shared;
+  if (shared->rows == key.rows) return *shared;
   if (shared->found) {
     const Choice fitting = Check(*shared, exact);
     if (fitting.found) return fitting;
@@ -204,7 +192,7 @@ absl::StatusOr<std::vector<CublasLtGemm::Choice>> CublasLtGemm::Ask(const GemmKe
   for (int i = 0; i < std::min(count, kMaxCandidates); ++i) {
     const auto workspace = static_cast<int64_t>(found[i].workspaceSize);
     if (found[i].state != CUBLAS_STATUS_SUCCESS || workspace > limits_.workspace_bytes) continue;
-    ideas.push_back({.found = true, .algo = found[i].algo, .workspace_bytes = workspace});
+    ideas.push_back({.found = true, .algo = found[i].algo, .workspace_bytes = workspace, .rows = key.rows});
   }
   return ideas;
 }
@@ -216,7 +204,9 @@ CublasLtGemm::Choice CublasLtGemm::Check(const Choice& choice, const Descriptors
                                       descriptors.y, descriptors.y, &choice.algo, &result);
   const auto workspace = static_cast<int64_t>(result.workspaceSize);
   if (status != CUBLAS_STATUS_SUCCESS || workspace > limits_.workspace_bytes) return {};
-  return {.found = true, .algo = choice.algo, .workspace_bytes = workspace};
+  Choice fitting = choice;
+  fitting.workspace_bytes = workspace;
+  return fitting;
 }
 
 absl::StatusOr<std::unique_ptr<CublasLtGemm::Descriptors>> CublasLtGemm::Describe(const GemmKey& key) {
@@ -271,34 +261,39 @@ absl::Status CublasLtGemm::Multiply(cudaStream_t stream, const GemmCall& call, D
 
 absl::Status CublasLtGemm::TuneOn(cudaStream_t stream, absl::Span<const GemmCall> calls) {
   if (calls.empty()) return absl::InvalidArgumentError("no product to measure");
-  GemmKey key = KeyOf(calls.front());
+  const GemmKey key = KeyOf(calls.front());
   for (const GemmCall& call : calls) {
     if (!(KeyOf(call) == key)) {
       return absl::InvalidArgumentError("products of different shapes are measured together");
     }
   }
+  GemmKey bucket = key;
+  bucket.rows = BucketRows(key.rows);
+  if (const Choice* known = choices_.Find(bucket); known != nullptr && known->measured)
+    return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<Descriptors>> descriptors = Describe(key);
   if (!descriptors.ok()) return descriptors.status();
   absl::StatusOr<std::vector<Choice>> ideas = Ask(key, **descriptors);
   if (!ideas.ok()) return ideas.status();
-  Choice best;
+  Choice best{.rows = key.rows};
   double best_ms = std::numeric_limits<double>::infinity();
   for (const Choice& idea : *ideas) {
-    const absl::StatusOr<double> ms = Measure(stream, calls, **descriptors, idea);
+    const absl::StatusOr<double> ms = Measure(stream, calls, **descriptors, idea, best_ms);
     if (!ms.ok()) return ms.status();
     if (*ms < best_ms) {
       best_ms = *ms;
       best = idea;
     }
   }
-  key.rows = BucketRows(key.rows);
-  choices_.Put(key, best);
+  best.measured = true;
+  choices_.Put(bucket, best);
+  ++stats_.measured;
   plans_.Clear();  // Some may hold what was chosen before.
   return absl::OkStatus();
 }
 
 absl::StatusOr<double> CublasLtGemm::Measure(cudaStream_t stream, absl::Span<const GemmCall> calls,
-                                             Descriptors& descriptors, const Choice& choice) {
+                                             Descriptors& descriptors, const Choice& choice, double best_ms) {
   const auto run = [&] {
     for (const GemmCall& call : calls) {
       const absl::Status status = Multiply(stream, call, descriptors, choice);
@@ -312,6 +307,7 @@ absl::StatusOr<double> CublasLtGemm::Measure(cudaStream_t stream, absl::Span<con
     const absl::StatusOr<double> ms = stopwatch_(stream, run);
     if (!ms.ok()) return ms.status();
     best = std::min(best, *ms);
+    if (best > kHopeless * best_ms) break;
   }
   return best;
 }

@@ -37,6 +37,7 @@ class CublasLtGemm final : public Gemm {
   int64_t WorkspaceBytes() const override { return limits_.workspace_bytes; }
   absl::Status Run(CudaDevice& device, const GemmCall& call) override;
   absl::Status Tune(CudaDevice& device, absl::Span<const GemmCall> calls) override;
+  Stats stats() const override { return stats_; }
 
   // The same on any stream.
   absl::Status RunOn(cudaStream_t stream, const GemmCall& call);
@@ -50,6 +51,8 @@ class CublasLtGemm final : public Gemm {
     bool found = false;
     cublasLtMatmulAlgo_t algo{};
     int64_t workspace_bytes = 0;
+    int64_t rows = 0;  // that it was chosen at
+    bool measured = false;
   };
 
   CublasLtGemm(const CublasLtApi& api, const Limits& limits, Stopwatch stopwatch);
@@ -64,9 +67,10 @@ class CublasLtGemm final : public Gemm {
   absl::Status Multiply(cudaStream_t stream, const GemmCall& call, Descriptors& descriptors,
                         const Choice& choice);
 
-  // The least milliseconds that all calls take together; infinity when they cannot run this way.
+  // The least milliseconds that all calls take together; infinity when they cannot run this way. Does not
+  // look closely at what is far from `best_ms`.
   absl::StatusOr<double> Measure(cudaStream_t stream, absl::Span<const GemmCall> calls,
-                                 Descriptors& descriptors, const Choice& choice);
+                                 Descriptors& descriptors, const Choice& choice, double best_ms);
 
   const CublasLtApi& api_;
   const Limits limits_;
@@ -74,6 +78,7 @@ class CublasLtGemm final : public Gemm {
   cublasLtHandle_t handle_ = nullptr;
   LruCache<GemmKey, std::unique_ptr<Plan>> plans_;  // By exact rows.
   LruCache<GemmKey, Choice> choices_;               // By BucketRows(rows).
+  Stats stats_;
 };
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/types.h"
@@ -53,6 +54,7 @@ class EmulatedGemm final : public Gemm {
     if (call.w.k * size % 4 != 0 || (call.x.rows > 1 && call.x.stride * size % 4 != 0)) {
       return absl::UnimplementedError("rows are not aligned to 4 bytes");
     }
+    if (chosen_.insert(BucketOf(call)).second) ++stats_.unmeasured;
     const LaunchConfig config{
         .grid = dim3(static_cast<unsigned>((call.w.n + kColumnsPerBlock - 1) / kColumnsPerBlock)),
         .block = dim3(1)};
@@ -64,7 +66,33 @@ class EmulatedGemm final : public Gemm {
     return absl::OkStatus();
   }
 
-  absl::Status Tune(CudaDevice&, absl::Span<const GemmCall>) override { return absl::OkStatus(); }
+  // There is one way: it runs once, and is remembered as the library remembers its choice.
+  absl::Status Tune(CudaDevice& device, absl::Span<const GemmCall> calls) override {
+    if (calls.empty()) return absl::InvalidArgumentError("no product to measure");
+    for (const GemmCall& call : calls) {
+      if (!(KeyOf(call) == KeyOf(calls.front())))
+        return absl::InvalidArgumentError("products of different shapes are measured together");
+    }
+    if (!measured_.insert(BucketOf(calls.front())).second) return absl::OkStatus();
+    ++stats_.measured;
+    chosen_.insert(BucketOf(calls.front()));
+    for (const GemmCall& call : calls) {
+      if (absl::Status status = Run(device, call); !status.ok()) return status;
+    }
+    return device.Synchronize();
+  }
+
+  Stats stats() const override { return stats_; }
+
+ private:
+  static GemmKey BucketOf(const GemmCall& call) {
+    GemmKey key = KeyOf(call);
+    key.rows = BucketRows(key.rows);
+    return key;
+  }
+
+  absl::flat_hash_set<GemmKey> measured_, chosen_;
+  Stats stats_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/gemm.h"
@@ -129,8 +130,8 @@ int64_t BiasBytes(DataType y, int64_t n) { return RoundUpWorkspace(n * SizeOf(y)
 
 // By the library. Its epilogue adds a bias of y's type alone, in f32 before the one rounding: an f32 bias of
 // a bf16 sum is rounded to bf16 first, as the weights were (exact for checkpoints of that type).
-absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
-                     const TensorView& y) {
+absl::StatusOr<GemmCall> PrepareGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w,
+                                     const float* bias, const TensorView& y) {
   GemmCall call{.x = x,
                 .w = w,
                 .bias = bias,
@@ -149,7 +150,32 @@ absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight
     call.workspace += bytes;
     call.workspace_bytes -= bytes;
   }
-  return device.gemm().Run(device, call);
+  return call;
+}
+
+absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
+                     const TensorView& y) {
+  const absl::StatusOr<GemmCall> call = PrepareGemm(device, x, w, bias, y);
+  return call.ok() ? device.gemm().Run(device, *call) : call.status();
+}
+
+// Enough of the weights that a round of them leaves nothing of the first in the L2 cache, which is read from
+// again only after all have passed through it; and no more, for time's sake.
+constexpr int64_t kMaxTuneWeights = 16;
+absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const TensorView& x,
+                                                     const LinearWeight* weights, int64_t num_weights,
+                                                     const float* bias, const TensorView& y) {
+  std::vector<GemmCall> calls;
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < std::min(num_weights, kMaxTuneWeights); ++i) {
+    if (bytes > 2 * device.chip().l2_bytes) break;
+    absl::StatusOr<GemmCall> call = PrepareGemm(device, x, weights[i], bias, y);
+    if (!call.ok()) return call.status();
+    if (!calls.empty() && !(KeyOf(*call) == KeyOf(calls.front()))) continue;  // its address is aligned less
+    calls.push_back(*call);
+    bytes += weights[i].n * weights[i].k * SizeOf(weights[i].dtype);
+  }
+  return calls;
 }
 
 LinearShape ShapeOf(const TensorView& x, const LinearWeight& w) {
@@ -177,6 +203,21 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
       if (!status.ok()) cuda.Record(status);
     }
   }
+}
+
+bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights, int64_t num_weights,
+                const float* bias, const TensorView& y) {
+  CudaDevice& cuda = AsCuda(device);
+  if (num_weights == 0 || RouteLinear(ShapeOf(x, weights[0])) != LinearRoute::kGemm) return false;
+  if (cuda.capturing()) {
+    cuda.Record(absl::FailedPreconditionError("products cannot be measured while a graph is captured"));
+    return false;
+  }
+  const absl::StatusOr<std::vector<GemmCall>> calls = CallsToMeasure(cuda, x, weights, num_weights, bias, y);
+  const int64_t before = cuda.gemm().stats().measured;
+  const absl::Status status = calls.ok() ? cuda.gemm().Tune(cuda, *calls) : calls.status();
+  if (!status.ok() && !absl::IsUnimplemented(status)) cuda.Record(status);
+  return cuda.gemm().stats().measured > before;
 }
 
 int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {

@@ -212,6 +212,18 @@ void RunNorm(int world_size, const NormCase& c) {
     EXPECT_TRUE(residual.Bits(r) == after) << "residual of rank " << r;
     EXPECT_TRUE(out.Bits(r) == out.Bits(0)) << "out of rank " << r;
   }
+  // Bitwise what the two by themselves make.
+  RankArrays delta2(c.sum, world_size, count), residual2(DataType::kF32, world_size, count);
+  RankArrays out2(c.act, world_size, count);
+  delta2.FillInputs(1);
+  for (int r = 0; r < world_size; ++r) residual2.Fill(r, before);
+  group.Run([&](int r, Rank& rank) {
+    rank.peers->AllReduceSum(delta2.data(r), count, c.sum);
+    AddRmsNorm(*rank.device, view(residual2, DataType::kF32, r), view(delta2, c.sum, r),
+               static_cast<float*>(weight.data(r)), 1e-5, view(out2, c.act, r));
+  });
+  EXPECT_TRUE(residual2.Bits(0) == after);
+  EXPECT_TRUE(out2.Bits(0) == out.Bits(0)) << "fused or not makes a difference";
   // The norm: f32 sums of `cols` squares (relative error far below 1e-5), then one rounding to the type.
   const double tolerance = 1e-5 + kernel_test::Epsilon(c.act);
   const std::vector<uint32_t> got = out.Bits(0);

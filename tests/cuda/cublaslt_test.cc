@@ -275,6 +275,51 @@ TEST_F(CublasLtGemmTest, TuneKeepsTheFastestForTheNeighbours) {
   EXPECT_EQ(lt_.products.back().algorithm, 1u) << "another bucket was not measured";
 }
 
+TEST_F(CublasLtGemmTest, WhatWasMeasuredIsNotMeasuredAgain) {
+  Start();
+  ASSERT_TRUE(gemm_->TuneOn(nullptr, {Call(112)}).ok());
+  const size_t products = lt_.products.size();
+  EXPECT_EQ(lt_.heuristics, 1);
+  ASSERT_TRUE(gemm_->TuneOn(nullptr, {Call(112)}).ok());
+  ASSERT_TRUE(gemm_->TuneOn(nullptr, {Call(100)}).ok()) << "a neighbour";
+  EXPECT_EQ(lt_.products.size(), products);
+  EXPECT_EQ(lt_.heuristics, 1);
+  EXPECT_EQ(gemm_->stats().measured, 1);
+  ASSERT_TRUE(Run(Call(112)).ok());
+  ASSERT_TRUE(Run(Call(97)).ok());
+  EXPECT_EQ(gemm_->stats().unmeasured, 0) << "the choice is there";
+  EXPECT_EQ(lt_.heuristics, 1);
+  ASSERT_TRUE(gemm_->TuneOn(nullptr, {Call(112, 97)}).ok());
+  EXPECT_EQ(gemm_->stats().measured, 2);
+  ASSERT_TRUE(Run(Call(500)).ok());
+  EXPECT_EQ(gemm_->stats().unmeasured, 1);
+}
+
+TEST_F(CublasLtGemmTest, TuneDoesNotLookLongAtWhatIsSlow) {
+  Start();
+  lt_.candidates = {{.algorithm = 1}, {.algorithm = 2}, {.algorithm = 3}};
+  milliseconds_ = {{1, 1.0}, {2, 9.0}, {3, 1.2}};
+  ASSERT_TRUE(gemm_->TuneOn(nullptr, {Call(112)}).ok());
+  std::map<uint64_t, int> runs;
+  for (const auto& product : lt_.products) ++runs[product.algorithm];
+  EXPECT_EQ(runs[2], 2) << "once to load it, once by the clock";
+  EXPECT_GT(runs[1], runs[2]);
+  EXPECT_EQ(runs[3], runs[1]) << "near enough to be measured well";
+}
+
+// The workspace of the rows that were measured may be too small for others.
+TEST_F(CublasLtGemmTest, AChoiceMeasuredAtOneSizeIsCheckedForTheOthers) {
+  Start();
+  ASSERT_TRUE(gemm_->TuneOn(nullptr, {Call(100)}).ok());
+  EXPECT_EQ(lt_.checks, 0);
+  ASSERT_TRUE(Run(Call(100)).ok());
+  EXPECT_EQ(lt_.checks, 0);
+  EXPECT_EQ(lt_.products.back().workspace_bytes, 1000u);
+  ASSERT_TRUE(Run(Call(112)).ok());
+  EXPECT_EQ(lt_.checks, 1);
+  EXPECT_EQ(lt_.products.back().workspace_bytes, 500u);
+}
+
 TEST_F(CublasLtGemmTest, TuneMeasuresOneShape) {
   Start();
   EXPECT_TRUE(absl::IsInvalidArgument(gemm_->TuneOn(nullptr, {})));

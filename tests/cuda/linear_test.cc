@@ -58,6 +58,34 @@ TEST_P(LinearTest, WithoutTermsItIsTheBias) {
   ExpectIntegerProduct({GetParam(), DataType::kF32, 40, 3, 0, false, {}, {}});
 }
 
+// By measurement or not, the product is the same; the kernels of our own are not measured.
+TEST_P(LinearTest, TunedOnce) {
+  CudaBench bench(LinearLimits(40, 64, 72));
+  for (const bool bias : {true, false}) {
+    IntegerProduct product(*bench.device, {GetParam(), GetParam(), 40, 64, 72, bias, {8, 8}, {8, 8}});
+    ASSERT_TRUE(bench.device->Synchronize().ok());
+    EXPECT_TRUE(product.Tune());
+    EXPECT_FALSE(product.Tune());
+    product.Run();
+    ASSERT_TRUE(bench.device->Synchronize().ok());
+    product.Check();
+  }
+  IntegerProduct few(*bench.device, {GetParam(), GetParam(), 4, 64, 72, false, {8, 8}, {8, 8}});
+  EXPECT_FALSE(few.Tune());
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+}
+
+TEST_P(LinearTest, NotTunedWhileAGraphIsCaptured) {
+  CudaBench bench(LinearLimits(40, 64, 72));
+  IntegerProduct product(*bench.device, {GetParam(), GetParam(), 40, 64, 72, false, {8, 8}, {8, 8}});
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+  ASSERT_TRUE(bench.device->BeginCapture().ok());
+  EXPECT_FALSE(product.Tune());
+  EXPECT_TRUE(absl::IsFailedPrecondition(bench.device->EndCapture().status()));
+  EXPECT_TRUE(product.Tune()) << "afterwards it can be";
+  ASSERT_TRUE(bench.device->Synchronize().ok());
+}
+
 // A graph runs it again on what x holds by then.
 TEST_P(LinearTest, InAGraph) {
   const struct {

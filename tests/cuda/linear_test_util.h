@@ -64,6 +64,9 @@ class IntegerProduct {
     SetX();
   }
   void Run() { Linear(device_, x_.view(), w_.weight, shape_.bias ? bias_.data() : nullptr, y_.view()); }
+  bool Tune() {
+    return TuneLinear(device_, x_.view(), &w_.weight, 1, shape_.bias ? bias_.data() : nullptr, y_.view());
+  }
   // After a Synchronize.
   void Check() {
     for (int64_t r = 0; r < shape_.rows; ++r) {

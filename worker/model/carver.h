@@ -1,6 +1,7 @@
 #pragma once
 // Lays arrays out in one region. Run the same code twice: over nullptr to learn the size, over the region for
-// the pointers. Every array starts at a multiple of 64 bytes.
+// the pointers. Every array starts at a multiple of 256 bytes, so that
+// what is known about matrix products at one address holds at all.
 
 #include <cstdint>
 
@@ -15,7 +16,7 @@ class Carver {
   template <typename T>
   T* Take(int64_t count) {
     const uintptr_t address = base_ + static_cast<uintptr_t>(bytes_);
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
     return reinterpret_cast<T*>(address);
   }
 

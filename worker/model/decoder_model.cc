@@ -34,20 +34,45 @@ std::unique_ptr<DecoderModel> DecoderModel::Create(const ModelContext* context) 
                                                              : MakeLlamaModel(context);
 }
 
+int64_t DecoderModel::TuneLinears(int64_t num_tokens, std::chrono::steady_clock::time_point deadline) {
+  struct Product {
+    TensorView x, y;
+    LinearWeight LayerWeights::*weight;
+    const float* LayerWeights::*bias;
+  };
+  const Activations& a = c_.act;
+  const Product products[] = {{a.normed, a.qkv, &LayerWeights::qkv, &LayerWeights::qkv_bias},
+                              {a.heads, a.delta, &LayerWeights::out, &LayerWeights::out_bias},
+                              {a.normed, a.up, &LayerWeights::up, &LayerWeights::up_bias},
+                              {a.mlp, a.delta, &LayerWeights::down, &LayerWeights::down_bias}};
+  const std::vector<LayerWeights>& layers = c_.weights->layers;
+  int64_t choices = 0;
+  std::vector<LinearWeight> weights;
+  for (const Product& product : products) {
+    weights.clear();
+    for (const LayerWeights& layer : layers) weights.push_back(layer.*product.weight);
+    if (weights.empty() || weights[0].n == 0 || weights[0].k == 0) continue;  // this rank has none
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    choices += TuneLinear(*c_.device, FirstRows(product.x, num_tokens), weights.data(),
+                          static_cast<int64_t>(weights.size()), layers[0].*product.bias,
+                          FirstRows(product.y, num_tokens));
+  }
+  return choices;
+}
+
 absl::Status DecoderModel::AllReduce(const TensorView& x) {
   if (c_.communicator->world_size() == 1) return absl::OkStatus();
   if (!c_.communicator->stream_ordered()) RETURN_IF_ERROR(c_.device->Synchronize());
   return c_.communicator->AllReduceSum(x.data, x.rows * x.cols, x.dtype);
 }
 
-absl::Status DecoderModel::RowParallel(const TensorView& x, const LinearWeight& w, const float* bias,
-                                       const TensorView& y) {
+void DecoderModel::RowParallel(const TensorView& x, const LinearWeight& w, const float* bias,
+                               const TensorView& y) {
   if (w.k > 0) {
     Linear(*c_.device, x, w, bias, y);
   } else {
     FillZero(*c_.device, y);  // this rank has no columns
   }
-  return AllReduce(y);
 }
 
 absl::Status DecoderModel::Embed(const StepInput& input, const TensorView& out) {
@@ -56,8 +81,8 @@ absl::Status DecoderModel::Embed(const StepInput& input, const TensorView& out) 
   return AllReduce(out);
 }
 
-absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, const TensorView& normed,
-                                     const TensorView& delta) {
+void DecoderModel::Attention(int64_t layer, const StepInput& input, const TensorView& normed,
+                             const TensorView& delta) {
   const LayerWeights& w = c_.weights->layers[layer];
   const int64_t num_tokens = input.batch.num_tokens, num_heads = c_.shards->heads.size();
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
@@ -70,7 +95,7 @@ absl::Status DecoderModel::Attention(int64_t layer, const StepInput& input, cons
     PagedAttention(*c_.device, qkv, num_heads, c_.kv_head_of_head, scale, input.batch, c_.kv_cache[layer],
                    heads);
   }
-  return RowParallel(heads, w.out, w.out_bias, delta);
+  RowParallel(heads, w.out, w.out_bias, delta);
 }
 
 }  // namespace somnus

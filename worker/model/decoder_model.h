@@ -4,6 +4,7 @@
 //
 // Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -66,22 +67,24 @@ class DecoderModel {
   // the next call. Only collectives can fail.
   virtual absl::StatusOr<TensorView> Forward(const StepInput& input) = 0;
 
+  // Measures the layers' matrix products at that many tokens (TuneLinear), until `deadline`. Answers how many
+  // choices were made. Overwrites activations; no step is under way. Those that every rank computes alike
+  // (an embedding's projection) are left out: ranks must choose alike there.
+  int64_t TuneLinears(int64_t num_tokens, std::chrono::steady_clock::time_point deadline);
+
  protected:
   explicit DecoderModel(const ModelContext* context) : c_(*context) {}
 
   // out (f32 [T, embedding_dim]) = the tokens' embeddings, whole on every rank.
   absl::Status Embed(const StepInput& input, const TensorView& out);
-  // delta (sum [T, hidden]) = attention over `normed` (act [T, hidden]), whole on every rank.
-  absl::Status Attention(int64_t layer, const StepInput& input, const TensorView& normed,
-                         const TensorView& delta);
-  // y (sum [T, hidden]) = x * w^T + bias, summed over the ranks' columns.
-  absl::Status RowParallel(const TensorView& x, const LinearWeight& w, const float* bias,
-                           const TensorView& y);
+  // delta (sum [T, hidden]) = attention over `normed` (act [T, hidden]): this rank's addend.
+  void Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
+  // y (sum [T, hidden]) = x * w^T + bias over this rank's columns: its addend.
+  void RowParallel(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
+  // x = the ranks' addends summed up, on every rank.
+  absl::Status AllReduce(const TensorView& x);
 
   const ModelContext& c_;
-
- private:
-  absl::Status AllReduce(const TensorView& x);
 };
 
 std::unique_ptr<DecoderModel> MakeLlamaModel(const ModelContext* context);

@@ -16,32 +16,42 @@ class LlamaModel : public DecoderModel {
     const TensorView x = FirstRows(c_.act.residual, num_tokens);     // f32 [T, hidden]
     const TensorView delta = FirstRows(c_.act.delta, num_tokens);    // sum [T, hidden]
     const TensorView normed = FirstRows(c_.act.normed, num_tokens);  // act [T, hidden]
-    const double eps = c_.config->norm_eps;
 
     RETURN_IF_ERROR(Embed(input, x));
     TensorView pending = {};  // what the last block adds; nothing before the first
     for (size_t layer = 0; layer < c_.weights->layers.size(); ++layer) {
       const LayerWeights& w = c_.weights->layers[layer];
-      AddRmsNorm(*c_.device, x, pending, w.attention_norm, eps, normed);
-      RETURN_IF_ERROR(Attention(static_cast<int64_t>(layer), input, normed, delta));
-      AddRmsNorm(*c_.device, x, delta, w.mlp_norm, eps, normed);
-      RETURN_IF_ERROR(Mlp(w, input, normed, delta));
+      RETURN_IF_ERROR(AddAndNorm(x, pending, w.attention_norm, normed));
+      Attention(static_cast<int64_t>(layer), input, normed, delta);
+      RETURN_IF_ERROR(AddAndNorm(x, delta, w.mlp_norm, normed));
+      Mlp(w, input, normed, delta);
       pending = delta;
     }
-    AddRmsNorm(*c_.device, x, pending, c_.weights->final_norm, eps, normed);
+    RETURN_IF_ERROR(AddAndNorm(x, pending, c_.weights->final_norm, normed));
     return normed;
   }
 
  private:
-  absl::Status Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed,
-                   const TensorView& delta) {
+  // x += the ranks' addends (unless there are none); out = RMSNorm(x) * weight. One kernel where the ranks
+  // have one for it.
+  absl::Status AddAndNorm(const TensorView& x, const TensorView& addend, const float* weight,
+                          const TensorView& out) {
+    if (addend.data == nullptr) {
+      AddRmsNorm(*c_.device, x, addend, weight, c_.config->norm_eps, out);
+      return absl::OkStatus();
+    }
+    return c_.communicator->AllReduceAddRmsNorm(*c_.device, x, addend, weight, c_.config->norm_eps, out);
+  }
+
+  // delta (sum [T, hidden]): this rank's addend.
+  void Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta) {
     const TensorView gate_up = FirstRows(c_.act.up, input.batch.num_tokens);  // sum [T, 2 M]
     const TensorView hidden = FirstRows(c_.act.mlp, input.batch.num_tokens);  // act [T, M]
     if (w.up.n > 0) {
       Linear(*c_.device, normed, w.up, w.up_bias, gate_up);
       SiluAndMul(*c_.device, gate_up, hidden);
     }
-    return RowParallel(hidden, w.down, w.down_bias, delta);
+    RowParallel(hidden, w.down, w.down_bias, delta);
   }
 };
 

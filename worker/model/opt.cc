@@ -60,7 +60,8 @@ class OptModel : public DecoderModel {
     for (size_t layer = 0; layer < c_.weights->layers.size(); ++layer) {
       const LayerWeights& w = c_.weights->layers[layer];
       AddLayerNorm(*c_.device, x, pending, w.attention_norm, w.attention_norm_bias, eps, normed);
-      RETURN_IF_ERROR(Attention(static_cast<int64_t>(layer), input, normed, delta));
+      Attention(static_cast<int64_t>(layer), input, normed, delta);
+      RETURN_IF_ERROR(AllReduce(delta));
       AddLayerNorm(*c_.device, x, delta, w.mlp_norm, w.mlp_norm_bias, eps, normed);
       RETURN_IF_ERROR(Mlp(w, input, normed, delta));
       pending = delta;
@@ -86,7 +87,8 @@ class OptModel : public DecoderModel {
     Activate(*c_.device, x, UnaryActivation::kIdentity, x_act);
     for (size_t layer = 0; layer < c_.weights->layers.size(); ++layer) {
       const LayerWeights& w = c_.weights->layers[layer];
-      RETURN_IF_ERROR(Attention(static_cast<int64_t>(layer), input, x_act, delta));
+      Attention(static_cast<int64_t>(layer), input, x_act, delta);
+      RETURN_IF_ERROR(AllReduce(delta));
       AddLayerNorm(*c_.device, x, delta, w.attention_norm, w.attention_norm_bias, eps, next);
       std::swap(x, next);
       Activate(*c_.device, x, UnaryActivation::kIdentity, x_act);
@@ -106,7 +108,8 @@ class OptModel : public DecoderModel {
       Linear(*c_.device, normed, w.up, w.up_bias, up);
       Activate(*c_.device, up, OpOf(c_.config->activation), hidden);
     }
-    return RowParallel(hidden, w.down, w.down_bias, delta);
+    RowParallel(hidden, w.down, w.down_bias, delta);
+    return AllReduce(delta);
   }
 
   // act [T, hidden] -> act [T, embedding_dim]

@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kAlignment = 256;  // what a GPU's matrix products like best
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");

@@ -74,7 +74,7 @@ class WeightPlan {
   int64_t region_bytes() const { return region_bytes_; }
   const ModelWeights& weights() const { return *weights_; }
 
-  // Points weights() into the region at `base`, 64-byte aligned.
+  // Points weights() into the region at `base`, 256-byte aligned.
   void Bind(void* base);
   // Reads, converts and packs everything, a thread on each of `cpus`. After Bind. The matrices of a dummy
   // checkpoint are made by the device. Host memory beside the checkpoint's maps: on an asynchronous device as

@@ -38,6 +38,14 @@ TensorView LogitsHead::LocalLogits(const TensorView& hidden, const LogitRows& ro
   return logits;
 }
 
+int64_t LogitsHead::Tune(int64_t num_rows) {
+  if (c_->shards->vocab.empty() || num_rows > max_rows_) return 0;
+  TensorView logits = FirstRows(local_, num_rows);
+  logits.cols = c_->shards->vocab.size();
+  return TuneLinear(*c_->device, FirstRows(gathered_hidden_, num_rows), &c_->weights->head, 1, nullptr,
+                    logits);
+}
+
 absl::Status LogitsHead::AllGather(const void* in, int64_t bytes, void* out) {
   if (!c_->communicator->stream_ordered()) RETURN_IF_ERROR(c_->device->Synchronize());
   return c_->communicator->AllGather(in, bytes, out);

@@ -40,6 +40,9 @@ class LogitsHead {
   // every rank.
   absl::Status ArgMaxTokens(const TensorView& hidden, const LogitRows& rows, int32_t* tokens);
 
+  // Measures the head's matrix product for so many rows (TuneLinear); answers how many choices were made.
+  int64_t Tune(int64_t num_rows);
+
  private:
   // f32 [rows.count, this rank's vocabulary], rows max_vocab_rows apart.
   TensorView LocalLogits(const TensorView& hidden, const LogitRows& rows);

@@ -33,6 +33,9 @@ struct ModelRunnerOptions {
   // has them, smaller ones padded to the next. Empty: DefaultGraphSizes(max_num_seqs).
   std::vector<int32_t> graph_sizes;
   bool enforce_eager = false;  // no graphs
+  // Of Profile, for measuring matrix products at the sizes above and at the largest prompt's. What it does
+  // not come to goes the library's usual way.
+  double max_tune_seconds = 5;
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.

@@ -50,6 +50,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);
   absl::Status CopyBlocksOf(const v1::StepRequest& request);
   absl::Status RunModel(StepOutcome* outcome);
+  absl::Status MarkDone(StepOutcome* outcome);
   // The last layer's output; by a graph when there is one for this batch.
   absl::StatusOr<TensorView> RunForward(int64_t graph_size);
   absl::Status SampleTokens(const TensorView& hidden);
@@ -60,8 +61,11 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status SettleWhatIsNeeded();
   absl::Status AllocateBlocks(int32_t num_blocks);
   absl::Status FreeScratchBlocks();
-  // Ascending; empty where there are no graphs.
+  // Of decode batches that are worth a preparation; ascending.
+  std::vector<int32_t> BatchSizes() const;
+  // Those that have graphs: none on a CPU, or when eager.
   std::vector<int32_t> GraphSizes() const;
+  absl::Status TuneLinears();
   absl::StatusOr<GraphReport> CaptureGraphs();
 
   const ModelConfig config_;

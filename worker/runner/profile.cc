@@ -35,26 +35,24 @@ v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t num_blocks) {
   return request;
 }
 
-// As many sequences as there may be, with everything that sampling knows: whole logits on every rank, and
-// all of sampling's code. They share a block: what they compute is not read. Slot 0 held the prompt.
+// As many sequences as there may be, one of them with everything that sampling knows: whole logits on every
+// rank, and all of sampling's code. They share a block: what they compute is not read. Slot 0 held the
+// prompt.
 v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size) {
   v1::StepRequest request;
   request.add_freed_slots(0);
-  for (int32_t slot = 0; slot < num_seqs; ++slot) {
-    v1::StepSampling* sampling = AddSequence(slot, 1, &request)->mutable_sampling();
-    request.mutable_new_sequences(slot)->add_block_ids(1);
-    sampling->set_temperature(1);
-    sampling->set_top_k(std::min(20, vocab_size));
-    sampling->set_top_p(0.9f);
-    sampling->set_min_p(0.01f);
-    sampling->set_repetition_penalty(1.1f);
-    sampling->set_presence_penalty(0.1f);
-    sampling->set_frequency_penalty(0.1f);
-    sampling->set_num_logprobs(std::min(kMaxLogprobs, vocab_size));
-  }
-  v1::StepSampling* first = request.mutable_new_sequences(0)->mutable_sampling();
-  (*first->mutable_logit_bias())[0] = 1;
-  first->add_allowed_token_ids(0);
+  for (int32_t slot = 0; slot < num_seqs; ++slot) AddSequence(slot, 1, &request)->add_block_ids(1);
+  v1::StepSampling* sampling = request.mutable_new_sequences(0)->mutable_sampling();
+  sampling->set_temperature(1);
+  sampling->set_top_k(std::min(20, vocab_size));
+  sampling->set_top_p(0.9f);
+  sampling->set_min_p(0.01f);
+  sampling->set_repetition_penalty(1.1f);
+  sampling->set_presence_penalty(0.1f);
+  sampling->set_frequency_penalty(0.1f);
+  sampling->set_num_logprobs(std::min(2, vocab_size));
+  (*sampling->mutable_logit_bias())[0] = 1;
+  sampling->add_allowed_token_ids(0);
   return request;
 }
 
@@ -67,6 +65,7 @@ absl::Status ModelRunnerImpl::Profile() {
   const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
   const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
   const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
+  if (lazy) RETURN_IF_ERROR(TuneLinears());  // first: the steps then run as all later ones
   RETURN_IF_ERROR(AllocateBlocks(1 + num_blocks));
   absl::Status status = Execute(LongestPrompt(num_tokens, num_blocks)).status();
   if (status.ok() && lazy) {
@@ -87,9 +86,7 @@ absl::Status ModelRunnerImpl::FreeScratchBlocks() {
   return allocator_->Free(scratch);
 }
 
-std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
-  const bool queues_all = communicator_->world_size() == 1 || communicator_->stream_ordered();
-  if (options_.enforce_eager || !device_->asynchronous() || !queues_all) return {};
+std::vector<int32_t> ModelRunnerImpl::BatchSizes() const {
   // The inputs' arrays have place for no larger batch.
   const int32_t largest = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
   std::vector<int32_t> sizes =
@@ -99,11 +96,35 @@ std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
   return sizes;
 }
 
+std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
+  const bool queues_all = communicator_->world_size() == 1 || communicator_->stream_ordered();
+  if (options_.enforce_eager || !device_->asynchronous() || !queues_all) return {};
+  return BatchSizes();
+}
+
+// Now and never again: as long as the worker lives, a number of rows is computed one way. The largest first,
+// whose choice serves their smaller neighbours, too.
+absl::Status ModelRunnerImpl::TuneLinears() {
+  const auto start = std::chrono::steady_clock::now();
+  const auto deadline = start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                    std::chrono::duration<double>(options_.max_tune_seconds));
+  std::vector<int32_t> sizes = BatchSizes();
+  int64_t choices = model_->TuneLinears(options_.max_num_batched_tokens, deadline);
+  for (auto size = sizes.rbegin(); size != sizes.rend() && std::chrono::steady_clock::now() < deadline;
+       ++size) {
+    choices += head_.Tune(*size);
+    choices += model_->TuneLinears(*size, deadline);
+  }
+  RETURN_IF_ERROR(device_->Synchronize());
+  if (choices > 0) LogInfo("measured {} matrix products in {:.2f} s", choices, SecondsSince(start));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<GraphReport> ModelRunnerImpl::CaptureGraphs() {
   const std::vector<int32_t> sizes = GraphSizes();
   if (sizes.empty()) return GraphReport{};
   const auto prepare = [this](int32_t size, bool runs) -> absl::Status {
-    if (runs) RETURN_IF_ERROR(inputs_.Turn());
+    if (runs) inputs_.Turn();
     arrays_.Build(state_, size);
     if (runs) inputs_.Upload(inputs_.bytes());
     return absl::OkStatus();
@@ -121,6 +142,9 @@ absl::StatusOr<GraphReport> ModelRunnerImpl::CaptureGraphs() {
 // left of the driver's last piece, so that a few of them say little about the rest.
 absl::StatusOr<GraphReport> ModelRunnerImpl::ProfileGraphs() {
   if (GraphSizes().empty()) return GraphReport{};
+  // A rank that still gives memory back may wait for the whole device, and with it for a rank on the same one
+  // that is here already and waits for all in a collective.
+  RETURN_IF_ERROR(communicator_->Barrier());
   RETURN_IF_ERROR(AllocateBlocks(2));  // graphs keep the addresses, but nobody launches these
   absl::StatusOr<GraphReport> report = CaptureGraphs();
   RETURN_IF_ERROR(FreeScratchBlocks());
