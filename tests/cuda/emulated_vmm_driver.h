@@ -2,6 +2,7 @@
 // The host's virtual memory as the emulated GPU's: real pages at real addresses, known to the emulator as
 // device memory while they are mapped.
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -16,8 +17,13 @@ class EmulatedVmmDriver : public VmmDriver {
  public:
   int64_t Granularity() const override { return host_->Granularity(); }
   int64_t ChunkBytes() const override { return host_->ChunkBytes(); }
-  absl::StatusOr<int64_t> TotalBytes() override { return GetEmulatedDeviceMemory().total; }
-  absl::StatusOr<int64_t> AvailableBytes() override { return GetEmulatedDeviceMemory().available; }
+  // No more than the host has.
+  absl::StatusOr<int64_t> TotalBytes() override {
+    return std::min(GetEmulatedDeviceMemory().total, host_->TotalBytes().value_or(0));
+  }
+  absl::StatusOr<int64_t> AvailableBytes() override {
+    return std::min(GetEmulatedDeviceMemory().available, host_->AvailableBytes().value_or(0));
+  }
   absl::StatusOr<void*> Reserve(int64_t bytes) override { return host_->Reserve(bytes); }
   absl::Status FreeAddress(void* address, int64_t bytes) override {
     return host_->FreeAddress(address, bytes);

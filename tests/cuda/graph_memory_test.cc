@@ -1,6 +1,7 @@
 // The memory of decode graphs is the KV cache's no more: a worker on a GPU sizes its cache with them there.
 #include <gtest/gtest.h>
 
+#include "absl/synchronization/notification.h"
 #include "tests/cuda/gpu_ranks.h"
 #include "worker/worker.h"
 #ifdef SOMNUS_CUDA_EMULATOR

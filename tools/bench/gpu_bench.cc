@@ -103,6 +103,13 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> LoadModel(int max_batch) {
   return loop;
 }
 
+void Graphs(const DecodeLoop& loop, nlohmann::json* report) {
+  std::printf("%d graphs in %.2f s, %.1f MiB\n", loop.graphs().count, loop.graphs().seconds,
+              static_cast<double>(loop.graph_bytes()) / (1 << 20));
+  (*report)["graphs"] = {
+      {"count", loop.graphs().count}, {"seconds", loop.graphs().seconds}, {"bytes", loop.graph_bytes()}};
+}
+
 absl::Status Model(const GpuCeilings& ceilings, nlohmann::json* report) {
   std::vector<int> batches;
   for (const std::string& text : absl::GetFlag(FLAGS_batches)) {
@@ -115,18 +122,29 @@ absl::Status Model(const GpuCeilings& ceilings, nlohmann::json* report) {
   ASSIGN_OR_RETURN(const auto loop, LoadModel(*std::max_element(batches.begin(), batches.end())));
   const ModelConfig& c = loop->config();
   const double kv_bytes_per_token = 2.0 * 2 * c.num_layers * c.num_kv_heads * c.head_dim;
-  std::printf("%-24s %12s %12s %16s\n", "", "tokens/s", "ms per step", "of copy bandwidth");
+  Graphs(*loop, report);
+  std::printf("%-24s %12s %12s %16s %36s\n", "", "tokens/s", "ms per step", "of copy bandwidth",
+              "launching waits, copies, graphs/step");
   for (const int batch : batches) {
     RETURN_IF_ERROR(loop->Run(batch, prompt, 8).status());  // warm-up
     ASSIGN_OR_RETURN(const LoopSample sample, loop->Run(batch, prompt, steps));
     const double step = sample.decode_seconds / static_cast<double>(sample.decode_steps);
     const double bytes = StepWeightBytes(*loop) + kv_bytes_per_token * batch * (prompt + steps / 2.0);
     const double share = bytes / step * 1e-9 / ceilings.copy_gbps;
-    std::printf("decode, batch %-10d %12.1f %12.3f %16.2f\n", batch, batch / step, step * 1e3, share);
+    const auto per_step = [&](int64_t calls) {
+      return static_cast<double>(calls) / static_cast<double>(sample.decode_steps);
+    };
+    const HostCalls& calls = sample.launching;
+    const double copies = per_step(calls.copies_to_device + calls.copies_to_host);
+    std::printf("decode, batch %-10d %12.1f %12.3f %16.2f %18.2f %8.2f %8.2f\n", batch, batch / step,
+                step * 1e3, share, per_step(calls.waits), copies, per_step(calls.graph_launches));
     (*report)["decode"].push_back({{"batch", batch},
                                    {"tokens_per_second", batch / step},
                                    {"step_ms", step * 1e3},
-                                   {"of_copy_bandwidth", share}});
+                                   {"of_copy_bandwidth", share},
+                                   {"waits_per_step", per_step(calls.waits)},
+                                   {"copies_per_step", copies},
+                                   {"graphs_per_step", per_step(calls.graph_launches)}});
   }
   return absl::OkStatus();
 }

@@ -20,7 +20,11 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::Launch(const v1::S
 }
 
 absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v1::StepRequest& request) {
-  while (!in_flight_.empty() && in_flight_.front()->read.HasBeenNotified()) RETURN_IF_ERROR(SettleOldest());
+  while (!in_flight_.empty() && (static_cast<int>(in_flight_.size()) >= kStepsInFlight ||
+                                 in_flight_.front()->read.HasBeenNotified())) {
+    RETURN_IF_ERROR(SettleOldest());
+  }
+  side_.Turn();
   auto outcome = std::make_shared<StepOutcome>();
   outcome->launched = std::chrono::steady_clock::now();
   outcome->reply.set_step_id(request.step_id());
@@ -32,6 +36,7 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
   RETURN_IF_ERROR(state_.Add(request));
   RETURN_IF_ERROR(state_.Schedule(request));
   if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(outcome.get()));
+  if (state_.scheduled().empty() && !request.copies().empty()) RETURN_IF_ERROR(MarkDone(outcome.get()));
   in_flight_.push_back(outcome);
   return MakePendingStep(std::move(outcome));
 }
@@ -68,12 +73,11 @@ absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
 }
 
 absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
-  while (static_cast<int>(in_flight_.size()) >= kStepsInFlight) RETURN_IF_ERROR(SettleOldest());
   RETURN_IF_ERROR(SettleWhatIsNeeded());
   device_->BeginStep();
   absl::Cleanup end_step = [this] { device_->EndStep(); };
-  RETURN_IF_ERROR(inputs_.Turn());
-  RETURN_IF_ERROR(results_.Turn());
+  inputs_.Turn();
+  results_.Turn();
 
   const auto& scheduled = state_.scheduled();
   const bool decodes_only = state_.num_scheduled_tokens() == static_cast<int32_t>(scheduled.size());
@@ -88,10 +92,15 @@ absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
   RETURN_IF_ERROR(ComputePromptLogprobs(hidden, outcome->reports_tokens ? &outcome->reply : nullptr));
   RETURN_IF_ERROR(SampleTokens(hidden));
   results_.Download(sampler_.results_bytes());
-  ASSIGN_OR_RETURN(outcome->done, device_->CreateEvent());
-  outcome->done->Record();
+  RETURN_IF_ERROR(MarkDone(outcome));
   outcome->sampled = sampler_.TakeResults();
   AppendSampled(outcome);
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::MarkDone(StepOutcome* outcome) {
+  ASSIGN_OR_RETURN(outcome->done, device_->CreateEvent());
+  outcome->done->Record();
   return absl::OkStatus();
 }
 
@@ -150,12 +159,13 @@ void ModelRunnerImpl::AppendSampled(StepOutcome* outcome) {
 absl::Status ModelRunnerImpl::SettleOldest() {
   const std::shared_ptr<StepOutcome> oldest = in_flight_.front();
   in_flight_.pop_front();
-  RETURN_IF_ERROR(oldest->Wait());
+  oldest->read
+      .WaitForNotification();  // for the thread that makes its reply: this one never waits for the device
+  RETURN_IF_ERROR(oldest->status);
   for (size_t i = 0; i < oldest->unknown.size(); ++i) {
     const StepOutcome::Unknown& place = oldest->unknown[i];
     state_.SetToken(place.slot, place.generation, place.index, oldest->sampled.tokens[i]);
   }
-  oldest->read.WaitForNotification();
   return absl::OkStatus();
 }
 

@@ -23,23 +23,19 @@ absl::Status MirroredBlock::Bind(Device* device, void* data) {
     } else if (twins_[i] == nullptr) {
       ASSIGN_OR_RETURN(void* twin, device->AllocatePinned(bytes_));
       twins_[i] = static_cast<uint8_t*>(twin);
-      ASSIGN_OR_RETURN(copied_[i], device->CreateEvent());
     }
   }
   host_ = twins_[turn_];
   return absl::OkStatus();
 }
 
-absl::Status MirroredBlock::Turn() {
+void MirroredBlock::Turn() {
   turn_ = (turn_ + 1) % kStepsInFlight;
   host_ = twins_[turn_];
-  return copied_[turn_] == nullptr ? absl::OkStatus() : copied_[turn_]->Wait();
 }
 
 void MirroredBlock::Upload(int64_t bytes) {
-  if (host_ == device_) return;
-  device_handle_->CopyToDevice(device_, host_, bytes);
-  copied_[turn_]->Record();
+  if (host_ != device_) device_handle_->CopyToDevice(device_, host_, bytes);
 }
 
 void MirroredBlock::Download(int64_t bytes) {
@@ -51,7 +47,6 @@ void MirroredBlock::Download(int64_t bytes) {
     return;
   }
   device_handle_->CopyToHost(host_, device_, bytes);
-  copied_[turn_]->Record();
 }
 
 SideStage::~SideStage() {
@@ -63,9 +58,14 @@ absl::Status SideStage::Bind(Device* device, void* data) {
   device_ = static_cast<uint8_t*>(data);
   used_ = 0;
   if (!device->asynchronous() || host_ != nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(void* host, device->AllocatePinned(kBytes));
+  ASSIGN_OR_RETURN(void* host, device->AllocatePinned(kStepsInFlight * kBytes));
   host_ = static_cast<uint8_t*>(host);
   return absl::OkStatus();
+}
+
+void SideStage::Turn() {
+  turn_ = (turn_ + 1) % kStepsInFlight;
+  used_ = 0;
 }
 
 absl::StatusOr<const void*> SideStage::StageBytes(const void* values, int64_t bytes) {
@@ -75,9 +75,10 @@ absl::StatusOr<const void*> SideStage::StageBytes(const void* values, int64_t by
     RETURN_IF_ERROR(device_handle_->Synchronize());
     used_ = 0;
   }
-  uint8_t* const to = device_ + used_;
-  std::memcpy(host_ + used_, values, static_cast<size_t>(bytes));
-  device_handle_->CopyToDevice(to, host_ + used_, bytes);
+  const int64_t at = turn_ * kBytes + used_;
+  uint8_t* const to = device_ + at;
+  std::memcpy(host_ + at, values, static_cast<size_t>(bytes));
+  device_handle_->CopyToDevice(to, host_ + at, bytes);
   used_ += (bytes + 63) / 64 * 64;
   return to;
 }

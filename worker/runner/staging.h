@@ -53,8 +53,8 @@ class MirroredBlock {
   // `data`: bytes() of the device's memory. Takes the twins from `device`, which must outlive the block.
   absl::Status Bind(Device* device, void* data);
 
-  // The next twin's turn. Waits until its last copy is over.
-  absl::Status Turn();
+  // The next twin's turn. The device is past the step that had it last: the caller sees to that.
+  void Turn();
   // Queue the copy of the first `bytes`, one way or the other, of the current twin.
   void Upload(int64_t bytes);
   void Download(int64_t bytes);
@@ -67,13 +67,13 @@ class MirroredBlock {
   int turn_ = 0;
   uint8_t* twins_[kStepsInFlight] = {};              // the device's own memory where nothing is queued
   std::unique_ptr<uint8_t[]> kept_[kStepsInFlight];  // what was downloaded there
-  std::unique_ptr<DeviceEvent> copied_[kStepsInFlight];
 };
 
-// For what is rare and of no fixed size: copies go one by one through a small ring.
+// For what is rare and of no fixed size: copies go one by one through a small ring, of which each step in
+// flight has its part.
 class SideStage {
  public:
-  static constexpr int64_t kBytes = 1 << 20;
+  static constexpr int64_t kBytes = 1 << 20;  // of a step
   // No more than this in one call; callers cut.
   static constexpr int64_t kMaxPiece = kBytes / 4;
 
@@ -83,10 +83,16 @@ class SideStage {
   SideStage& operator=(const SideStage&) = delete;
 
   // Bytes of the device's memory for Bind; none where memory is shared.
-  static int64_t DeviceBytes(const Device& device) { return device.asynchronous() ? kBytes : 0; }
+  static int64_t DeviceBytes(const Device& device) {
+    return device.asynchronous() ? kStepsInFlight * kBytes : 0;
+  }
   absl::Status Bind(Device* device, void* data);
 
-  // The device's copy of values[0..n), for ops that are queued before kBytes more have been staged. Where
+  // The next step's part, from its start; as MirroredBlock::Turn.
+  void Turn();
+
+  // The device's copy of values[0..n), for ops of this step that are queued before kBytes more have been
+  // staged. A step that stages more than kBytes waits for the device. Where
   // memory is shared it is `values` itself, which then must live as long. An error is the device's.
   template <typename T>
   absl::StatusOr<const T*> Stage(const T* values, int64_t n) {
@@ -114,7 +120,8 @@ class SideStage {
   Device* device_handle_ = nullptr;
   uint8_t* device_ = nullptr;
   uint8_t* host_ = nullptr;
-  int64_t used_ = 0;
+  int turn_ = 0;
+  int64_t used_ = 0;  // of the turn's part
 };
 
 }  // namespace somnus

@@ -22,15 +22,14 @@ class LaunchedStep : public PendingStep {
   explicit LaunchedStep(std::shared_ptr<StepOutcome> outcome) : outcome_(std::move(outcome)) {}
   ~LaunchedStep() override {
     if (outcome_->read.HasBeenNotified()) return;
-    outcome_->Wait().IgnoreError();  // whoever lets a step go unread does not want to know
-    outcome_->read.Notify();
+    outcome_->SetRead(outcome_->Wait());  // whoever lets a step go unread does not want to know
   }
 
   absl::StatusOr<v1::StepReply> Wait() override {
     const absl::Status status = outcome_->Wait();
     v1::StepReply reply = std::move(outcome_->reply);
     if (status.ok() && outcome_->reports_tokens) outcome_->sampled.FillReply(&reply);
-    outcome_->read.Notify();
+    outcome_->SetRead(status);
     RETURN_IF_ERROR(status);
     reply.set_compute_us(std::chrono::duration_cast<std::chrono::microseconds>(
                              std::chrono::steady_clock::now() - outcome_->launched)
@@ -55,6 +54,11 @@ absl::Status StepOutcome::Wait() const {
     }
   }
   return absl::OkStatus();
+}
+
+void StepOutcome::SetRead(absl::Status result) {
+  status = std::move(result);
+  read.Notify();
 }
 
 std::unique_ptr<PendingStep> MakeFinishedStep(v1::StepReply reply) {

@@ -34,10 +34,13 @@ struct StepOutcome {
   std::unique_ptr<DeviceEvent> done;  // nullptr: nothing was run
   const Communicator* communicator = nullptr;
   std::chrono::steady_clock::time_point launched;
-  absl::Notification read;  // the results' memory may be used again
+  absl::Notification read;  // the device is past the step, and the results' memory may be used again
+  absl::Status status;      // of Wait; known once `read`
 
   // Ok once the device has done the step and every token is one.
   absl::Status Wait() const;
+  // What whoever waited has found out; lets the runner go on.
+  void SetRead(absl::Status result);
 };
 
 std::unique_ptr<PendingStep> MakePendingStep(std::shared_ptr<StepOutcome> outcome);

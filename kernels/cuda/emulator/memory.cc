@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/emulator/grid.h"
+#include "kernels/cuda/emulator/host_calls.h"
 #include "kernels/cuda/emulator/runtime_state.h"
 
 namespace somnus::cuda_emulated {
@@ -36,6 +37,11 @@ void ForgetDeviceMemory(void* data) {
   Runtime::Lock lock = Runtime::Get().Acquire();
   Runtime::Get().RunAll(lock);
   Runtime::Get().memory().erase(reinterpret_cast<uintptr_t>(data));
+}
+
+HostCalls& CallsOfThisThread() {
+  thread_local HostCalls calls;
+  return calls;
 }
 
 bool TakeDeviceMemory(int64_t bytes) {
@@ -90,6 +96,7 @@ bool Fits(cudaMemcpyKind kind, const End& dst, const End& src) {
 cudaError_t Allocate(void** pointer, size_t bytes, MemoryKind kind) {
   if (pointer == nullptr) return Return(cudaErrorInvalidValue);
   *pointer = nullptr;
+  ++emulator::CallsOfThisThread().waits;
   Runtime& runtime = Runtime::Get();
   const Runtime::Lock lock = runtime.Acquire();
   if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
@@ -113,6 +120,7 @@ cudaError_t Allocate(void** pointer, size_t bytes, MemoryKind kind) {
 
 cudaError_t Free(void* pointer, bool pinned) {
   if (pointer == nullptr) return cudaSuccess;
+  ++emulator::CallsOfThisThread().waits;
   Runtime& runtime = Runtime::Get();
   Runtime::Lock lock = runtime.Acquire();
   if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
@@ -156,6 +164,10 @@ cudaError_t Copy(void* dst, size_t dst_pitch, const void* src, size_t src_pitch,
   const End to = Inspect(runtime, dst, dst_pitch * (height - 1) + width);
   const End from = Inspect(runtime, src, src_pitch * (height - 1) + width);
   if (!Fits(kind, to, from) || !to.inside || !from.inside) return Return(cudaErrorInvalidValue);
+  emulator::HostCalls& calls = emulator::CallsOfThisThread();
+  calls.waits += wait || to.pageable || from.pageable;
+  calls.copies_to_device += kind == cudaMemcpyHostToDevice;
+  calls.copies_to_host += kind == cudaMemcpyDeviceToHost;
   Op op;
   if (from.pageable && !wait && stream->capture == nullptr) {
     // Pageable memory is read by the call: through a staging buffer.

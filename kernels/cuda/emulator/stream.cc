@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "kernels/cuda/emulator/grid.h"
+#include "kernels/cuda/emulator/host_calls.h"
 #include "kernels/cuda/emulator/runtime_state.h"
 
 namespace somnus::cuda_emulated {
@@ -105,6 +106,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  ++emulator::CallsOfThisThread().waits;
   Runtime& runtime = Runtime::Get();
   Runtime::Lock lock = runtime.Acquire();
   const std::shared_ptr<Stream> stream = handle == nullptr ? nullptr : runtime.Find(handle);
@@ -115,6 +117,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  ++emulator::CallsOfThisThread().waits;
   Runtime& runtime = Runtime::Get();
   Runtime::Lock lock = runtime.Acquire();
   const std::shared_ptr<Stream> stream = runtime.Find(handle);
@@ -135,6 +138,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  ++emulator::CallsOfThisThread().waits;
   Runtime& runtime = Runtime::Get();
   Runtime::Lock lock = runtime.Acquire();
   if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
@@ -216,6 +220,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++emulator::CallsOfThisThread().waits;
   if (event == nullptr) return Return(cudaErrorInvalidResourceHandle);
   Runtime::Lock lock = Runtime::Get().Acquire();
   if (event->capture_id != 0) return Return(cudaErrorCapturedEvent);

@@ -18,6 +18,13 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+void AddCalls(const HostCalls& before, const HostCalls& after, HostCalls* sum) {
+  sum->waits += after.waits - before.waits;
+  sum->copies_to_device += after.copies_to_device - before.copies_to_device;
+  sum->copies_to_host += after.copies_to_host - before.copies_to_host;
+  sum->graph_launches += after.graph_launches - before.graph_launches;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOptions& options) {
@@ -38,6 +45,14 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
   ASSIGN_OR_RETURN(loop->runner_,
                    ModelRunner::Load(*loop->checkpoint_, runner, loop->device_.get(),
                                      loop->communicator_.get(), loop->allocator_.get(), nullptr));
+  // Products are measured, and graphs made twice, as the worker does it.
+  if (options.device == DeviceKind::kCuda) {
+    RETURN_IF_ERROR(loop->runner_->Profile());
+    ASSIGN_OR_RETURN(const int64_t before, loop->driver_->AvailableBytes());
+    ASSIGN_OR_RETURN(loop->graphs_, loop->runner_->ProfileGraphs());
+    ASSIGN_OR_RETURN(const int64_t after, loop->driver_->AvailableBytes());
+    loop->graph_bytes_ = before - after;
+  }
   loop->blocks_per_seq_ = (options.max_len + kBlockSize - 1) / kBlockSize;
   RETURN_IF_ERROR(loop->runner_->AllocateKvCache(1 + options.max_batch * loop->blocks_per_seq_));
   loop->weights_bytes_ = loop->allocator_->ResidentBytes()["weights"];
@@ -101,7 +116,7 @@ absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
 }
 
 // As the worker does it: a step is launched before the reply of the one before is read.
-absl::Status DecodeLoop::Decode(int32_t batch, int32_t new_tokens) {
+absl::Status DecodeLoop::Decode(int32_t batch, int32_t new_tokens, HostCalls* launching) {
   v1::StepRequest request;
   for (int32_t slot = 0; slot < batch; ++slot) {
     request.add_sequences()->set_slot(slot);
@@ -110,7 +125,9 @@ absl::Status DecodeLoop::Decode(int32_t batch, int32_t new_tokens) {
   std::unique_ptr<PendingStep> last;
   for (int32_t step = 0; step < new_tokens; ++step) {
     request.set_step_id(++step_id_);
+    const HostCalls before = device_->CallsOfThisThread();
     ASSIGN_OR_RETURN(std::unique_ptr<PendingStep> next, runner_->Launch(request));
+    AddCalls(before, device_->CallsOfThisThread(), launching);
     if (last != nullptr) RETURN_IF_ERROR(last->Wait().status());
     last = std::move(next);
   }
@@ -137,7 +154,7 @@ absl::StatusOr<LoopSample> DecodeLoop::Run(int32_t batch, int32_t prompt_tokens,
   sample.prompt_tokens = static_cast<int64_t>(batch) * prompt_tokens;
 
   start = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(Decode(batch, new_tokens));
+  RETURN_IF_ERROR(Decode(batch, new_tokens, &sample.launching));
   sample.decode_seconds = SecondsSince(start);
   sample.decode_steps = new_tokens;
   sample.new_tokens = static_cast<int64_t>(batch) * new_tokens;

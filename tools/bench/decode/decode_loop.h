@@ -37,6 +37,7 @@ struct LoopSample {
   int64_t prompt_tokens = 0;  // over all sequences
   int64_t new_tokens = 0;     // decoded after each sequence's first
   int64_t decode_steps = 0;
+  HostCalls launching;  // what launching the decode steps has asked of the device, waits for replies aside
 };
 
 class DecodeLoop {
@@ -55,12 +56,15 @@ class DecodeLoop {
   // Reads weights of the same shape from `path` again: the time until all are on the device.
   absl::StatusOr<double> ReloadSeconds(const std::string& path);
   double load_seconds() const { return load_seconds_; }
+  // Of the decode graphs; nothing on a CPU.
+  const GraphReport& graphs() const { return graphs_; }
+  int64_t graph_bytes() const { return graph_bytes_; }
   std::string device() const { return device_->Describe(); }
 
  private:
   absl::Status OpenDevice();
   absl::Status Prefill(int32_t batch, int32_t prompt_tokens);
-  absl::Status Decode(int32_t batch, int32_t new_tokens);
+  absl::Status Decode(int32_t batch, int32_t new_tokens, HostCalls* launching);
 
   DecodeLoopOptions options_;
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -72,6 +76,8 @@ class DecodeLoop {
   int32_t blocks_per_seq_ = 0;
   int64_t weights_bytes_ = 0;
   double load_seconds_ = 0;
+  GraphReport graphs_;
+  int64_t graph_bytes_ = 0;
   int32_t last_batch_ = 0;
   int64_t step_id_ = 0;
 };
