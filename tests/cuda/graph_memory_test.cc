@@ -40,6 +40,7 @@ absl::StatusOr<v1::LoadModelEvent> Load(Worker& worker) {
   v1::LoadModelRequest request;
   request.set_model_path("tests/data/tiny/llama-uneven");
   request.set_dtype(v1::DTYPE_FLOAT32);
+  request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
   request.mutable_parallel()->set_world_size(1);
   request.set_max_num_seqs(4);
   request.set_max_num_batched_tokens(32);
