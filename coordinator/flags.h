@@ -39,7 +39,7 @@ struct Flags {
   int32_t max_num_seqs = 128;
   int32_t max_num_batched_tokens = 512;
   int32_t block_size = 16;
-  int64_t kv_cache_memory = 0;  // bytes per worker; 0: chosen
+  int64_t kv_cache_memory = 0;                       // bytes per worker; 0: chosen
   v1::DType kv_cache_dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: the model's
   std::string kv_cache_dtype_name = "auto";          // as it was given
   bool enable_prefix_caching = true;

@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/executor/failure_latch.h"
+#include "coordinator/executor/worker_link.h"
 #include "proto/log.h"
 #include "proto/status.h"
 #include "proto/status_macros.h"
@@ -22,40 +23,14 @@ namespace {
 
 constexpr absl::Duration kMonitorInterval = absl::Milliseconds(200);
 
-using StepStream = grpc::ClientReaderWriter<v1::StepRequest, v1::StepReply>;
 using BytesByTag = std::map<std::string, int64_t>;
-
-struct Worker {
-  WorkerEndpoint endpoint;
-  std::string name;  // "rank 1 (pid 77)"
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<v1::WorkerService::Stub> stub;
-  std::unique_ptr<grpc::ClientContext> step_context;
-  std::unique_ptr<StepStream> steps;
-};
-
-std::shared_ptr<grpc::Channel> Dial(const std::string& address, const GrpcExecutorOptions& options) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(options.max_message_bytes);
-  arguments.SetMaxSendMessageSize(options.max_message_bytes);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
 
 class GrpcExecutorImpl : public GrpcExecutor {
  public:
   GrpcExecutorImpl(std::vector<WorkerEndpoint> endpoints, const GrpcExecutorOptions& options)
       : options_(options) {
     for (size_t rank = 0; rank < endpoints.size(); ++rank) {
-      Worker worker;
-      worker.name = absl::StrCat("rank ", rank, " (pid ", endpoints[rank].pid, ")");
-      worker.channel = Dial(endpoints[rank].address, options);
-      worker.stub = v1::WorkerService::NewStub(worker.channel);
-      worker.endpoint = std::move(endpoints[rank]);
-      workers_.push_back(std::move(worker));
+      workers_.push_back(MakeWorkerLink(rank, std::move(endpoints[rank]), options));
     }
   }
 
@@ -67,7 +42,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
       stop_monitor_ = true;
     }
     if (monitor_.joinable()) monitor_.join();
-    for (Worker& worker : workers_) {
+    for (WorkerLink& worker : workers_) {
       if (worker.steps == nullptr) continue;
       worker.steps->Finish();
       latch_.Unregister(worker.step_context.get());
@@ -76,14 +51,14 @@ class GrpcExecutorImpl : public GrpcExecutor {
 
   absl::Status AwaitConnections() override {
     const absl::Time deadline = absl::Now() + options_.connect_timeout;
-    for (const Worker& worker : workers_) RETURN_IF_ERROR(AwaitConnection(worker, deadline));
+    for (const WorkerLink& worker : workers_) RETURN_IF_ERROR(AwaitConnection(worker, deadline));
     monitor_ = std::thread([this] { Monitor(); });
     return absl::OkStatus();
   }
 
   absl::Status ExecuteAsync(const v1::StepRequest& step) override {
     if (absl::Status status = latch_.status(); !status.ok()) return status;
-    for (Worker& worker : workers_) {
+    for (WorkerLink& worker : workers_) {
       if (worker.steps == nullptr && !OpenSteps(&worker)) return latch_.status();
       if (!worker.steps->Write(step)) return StreamBroke(worker);
     }
@@ -229,7 +204,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
       absl::MutexLock lock(&monitor_mu_);
       stop_monitor_ = true;
     }
-    for (Worker& worker : workers_) {
+    for (WorkerLink& worker : workers_) {
       if (worker.steps != nullptr) worker.steps->WritesDone();
     }
     Collective(timeout, false, [&](size_t rank, grpc::ClientContext* context) {
@@ -243,7 +218,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
   absl::StatusOr<v1::ParallelConfig> NewGroup(v1::ParallelConfig parallel) {
     parallel.set_world_size(static_cast<int32_t>(workers_.size()));
     parallel.clear_rank_hosts();
-    for (const Worker& worker : workers_) parallel.add_rank_hosts(worker.endpoint.host);
+    for (const WorkerLink& worker : workers_) parallel.add_rank_hosts(worker.endpoint.host);
     const bool needs_id = workers_.size() > 1 && workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA;
     if (!needs_id) return parallel;
     v1::NewGroupResponse response;
@@ -256,7 +231,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
     return parallel;
   }
 
-  absl::Status AwaitConnection(const Worker& worker, absl::Time deadline) {
+  absl::Status AwaitConnection(const WorkerLink& worker, absl::Time deadline) {
     // In short waits, so that the loss of a process is heard.
     while (!worker.channel->WaitForConnected(
         absl::ToChronoTime(std::min(deadline, absl::Now() + kMonitorInterval)))) {
@@ -269,7 +244,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
     return latch_.status();
   }
 
-  bool OpenSteps(Worker* worker) {
+  bool OpenSteps(WorkerLink* worker) {
     worker->step_context = std::make_unique<grpc::ClientContext>();
     if (!latch_.Register(worker->step_context.get())) return false;
     worker->steps = worker->stub->Execute(worker->step_context.get());
@@ -279,7 +254,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
   absl::StatusOr<v1::StepReply> ReadReplies(int64_t step_id) {
     v1::StepReply first;
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
-      Worker& worker = workers_[rank];
+      WorkerLink& worker = workers_[rank];
       waiting_for_.store(rank);
       v1::StepReply reply;
       if (!worker.steps->Read(&reply)) return StreamBroke(worker);
@@ -296,7 +271,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
     return first;
   }
 
-  absl::Status StreamBroke(const Worker& worker) {
+  absl::Status StreamBroke(const WorkerLink& worker) {
     return Blame(absl::UnavailableError(absl::StrCat(worker.name, " closed its step stream")));
   }
 
@@ -382,7 +357,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
       monitor_mu_.AwaitWithTimeout(absl::Condition(&stop_monitor_), kMonitorInterval);
       if (stop_monitor_) return;
       absl::Status failure = CheckDeadline();
-      for (const Worker& worker : workers_) {
+      for (const WorkerLink& worker : workers_) {
         if (!failure.ok()) break;
         if (worker.channel->GetState(false) != GRPC_CHANNEL_READY) {
           failure =
@@ -410,7 +385,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
   }
 
   const GrpcExecutorOptions options_;
-  std::vector<Worker> workers_;  // the vector never changes; `steps` is the engine thread's
+  std::vector<WorkerLink> workers_;  // the vector never changes; `steps` is the engine thread's
   FailureLatch latch_;
   std::deque<int64_t> sent_;
   int sleep_level_ = 1;
