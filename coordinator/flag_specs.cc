@@ -348,7 +348,7 @@ const std::vector<FlagSpec>& FlagSpecs() {
        Limit(&ApiLimits::linger_timeout)},
       {"linger-silence-s", "S", "until its client has been silent for so long (2)",
        Limit(&ApiLimits::linger_silence)},
-      {"max-linger-bytes", "BYTES", "and how much of it (32MiB)", LimitBytes(&ApiLimits::max_linger_bytes)},
+      {"max-linger-bytes", "BYTES", "and how much of it (48MiB)", LimitBytes(&ApiLimits::max_linger_bytes)},
       {"log-level", "LEVEL", "debug, info, warning or error (info)", SetLogLevel},
       {"help", "", "this text", Bool(&Flags::help)},
       {"version", "", "the version", Bool(&Flags::version)},

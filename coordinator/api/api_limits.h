@@ -31,7 +31,7 @@ struct ApiLimits {
   // After a refusal what the client still sends is read and thrown away, so that it gets to read our answer:
   absl::Duration linger_timeout = absl::Seconds(10);  // for so long,
   absl::Duration linger_silence = absl::Seconds(2);   // until it has been silent for so long,
-  int64_t max_linger_bytes = 32 << 20;                // and up to so much
+  int64_t max_linger_bytes = 48 << 20;                // and up to so much
 };
 
 }  // namespace somnus

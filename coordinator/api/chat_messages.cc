@@ -1,6 +1,7 @@
 // Messages, tools and the template's other variables become a prompt.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,13 +21,32 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr size_t kMaxMessages = 16384;
 constexpr size_t kMaxKeys = 64;  // of one object that reaches the template
 
-// The members of a request whose objects templates print, hence in the order they came in.
-constexpr absl::string_view kPrinted[] = {"messages", "tools", "documents", "chat_template_kwargs"};
-
 // What ordered_json can look through, key by key.
 bool HasFewKeys(const Json& value) {
   return !value.is_structured() || ((!value.is_object() || value.size() <= kMaxKeys) &&
                                     std::all_of(value.begin(), value.end(), HasFewKeys));
+}
+
+bool HasToolCalls(const Json& message) {
+  if (!message.is_object()) return false;
+  const auto calls = message.find("tool_calls");
+  return calls != message.end() && !calls->is_null();
+}
+
+// The members whose objects templates print, hence with keys in the order they came in. Of what is refused
+// later, or has no such objects, nothing is built.
+OrderedJson ReadPrinted(absl::string_view body, const FieldReader& fields) {
+  std::vector<absl::string_view> members;
+  const Json* messages = fields.Find("messages");
+  if (messages != nullptr && messages->is_array() && messages->size() <= kMaxMessages &&
+      std::any_of(messages->begin(), messages->end(), HasToolCalls)) {
+    members.push_back("messages");
+  }
+  for (const char* name : {"tools", "documents", "chat_template_kwargs"}) {
+    const Json* value = fields.Find(name);
+    if (value != nullptr && HasFewKeys(*value)) members.push_back(name);
+  }
+  return members.empty() ? OrderedJson::object() : ParseInOrder(body, members, kMaxKeys);
 }
 
 // nullptr: there is none.
@@ -265,7 +285,7 @@ void AddTemplateKwargs(FieldReader* fields, const OrderedJson* ordered, OrderedJ
 }  // namespace
 
 RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model) {
-  const OrderedJson printed = ParseInOrder(body, kPrinted, kMaxKeys);
+  const OrderedJson printed = ReadPrinted(body, *fields);
   OrderedJson context;
   context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages")),
                                            model.tokenizer->data().chat_template);
