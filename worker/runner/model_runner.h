@@ -25,7 +25,7 @@ struct ModelRunnerOptions {
   DataType dtype = DataType::kBF16;  // of weights and activations into linears
   // Empty: dtype. On a GPU nothing else but kF8E4M3; on the CPU any type.
   std::optional<DataType> kv_cache_dtype;
-  int32_t max_num_seqs = 64;         // slots
+  int32_t max_num_seqs = 64;  // slots
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t block_size = 16;
