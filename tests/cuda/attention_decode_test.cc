@@ -8,23 +8,13 @@ namespace {
 
 using namespace cuda_test;
 
-class DecodeTest : public testing::TestWithParam<Types> {
+class DecodeTest : public AttentionTypesTest {
  protected:
-  void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(bench_.device); }
-
   AttentionCase Case(const HeadShape& shape, const std::vector<int64_t>& contexts) const {
-    AttentionCase c{.act = GetParam().act,
-                    .cache = GetParam().cache,
-                    .num_heads = shape.num_heads,
-                    .num_kv_heads = shape.num_kv_heads,
-                    .head_dim = shape.head_dim,
-                    .block_size = shape.block_size};
-    for (const int64_t context : contexts) c.sequences.push_back({context});
-    c.num_decodes = static_cast<int64_t>(contexts.size());
-    return c;
+    std::vector<SequenceSpec> sequences;
+    for (const int64_t context : contexts) sequences.push_back({context});
+    return AttentionTypesTest::Case(shape, sequences, static_cast<int64_t>(contexts.size()));
   }
-
-  AttentionBench bench_;
 };
 INSTANTIATE_TEST_SUITE_P(Types, DecodeTest, testing::ValuesIn(kMmaTypes), TypesName);
 

@@ -8,24 +8,7 @@ namespace {
 
 using namespace cuda_test;
 
-class PrefillTest : public testing::TestWithParam<Types> {
- protected:
-  void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(bench_.device); }
-
-  AttentionCase Case(const HeadShape& shape, const std::vector<SequenceSpec>& sequences,
-                     int64_t num_decodes = 0) const {
-    return {.act = GetParam().act,
-            .cache = GetParam().cache,
-            .num_heads = shape.num_heads,
-            .num_kv_heads = shape.num_kv_heads,
-            .head_dim = shape.head_dim,
-            .block_size = shape.block_size,
-            .sequences = sequences,
-            .num_decodes = num_decodes};
-  }
-
-  AttentionBench bench_;
-};
+class PrefillTest : public AttentionTypesTest {};
 INSTANTIATE_TEST_SUITE_P(Types, PrefillTest, testing::ValuesIn(kMmaTypes), TypesName);
 
 TEST_P(PrefillTest, EveryHeadDimAndGroup) {

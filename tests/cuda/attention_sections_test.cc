@@ -12,24 +12,7 @@ using namespace cuda_test;
 
 constexpr int64_t kSection = kSectionTokens;
 
-class SectionsTest : public testing::TestWithParam<Types> {
- protected:
-  void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(bench_.device); }
-
-  AttentionCase Case(const HeadShape& shape, const std::vector<SequenceSpec>& sequences,
-                     int64_t num_decodes = 0) const {
-    return {.act = GetParam().act,
-            .cache = GetParam().cache,
-            .num_heads = shape.num_heads,
-            .num_kv_heads = shape.num_kv_heads,
-            .head_dim = shape.head_dim,
-            .block_size = shape.block_size,
-            .sequences = sequences,
-            .num_decodes = num_decodes};
-  }
-
-  AttentionBench bench_;
-};
+class SectionsTest : public AttentionTypesTest {};
 INSTANTIATE_TEST_SUITE_P(Types, SectionsTest, testing::ValuesIn(kMmaTypes), TypesName);
 
 // With caches whose values can be far apart, so that the order of sums shows (SwingValues).

@@ -381,4 +381,24 @@ inline std::string TypesName(const testing::TestParamInfo<Types>& info) {
   return std::string(NameOf(info.param.act)) + (info.param.cache == DataType::kF8E4M3 ? "_f8" : "");
 }
 
+// Of tests over kMmaTypes.
+class AttentionTypesTest : public testing::TestWithParam<Types> {
+ protected:
+  void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(bench_.device); }
+
+  AttentionCase Case(const HeadShape& shape, const std::vector<SequenceSpec>& sequences,
+                     int64_t num_decodes = 0) const {
+    return {.act = GetParam().act,
+            .cache = GetParam().cache,
+            .num_heads = shape.num_heads,
+            .num_kv_heads = shape.num_kv_heads,
+            .head_dim = shape.head_dim,
+            .block_size = shape.block_size,
+            .sequences = sequences,
+            .num_decodes = num_decodes};
+  }
+
+  AttentionBench bench_;
+};
+
 }  // namespace somnus::cuda_test
