@@ -49,12 +49,7 @@ class Layers {
 TEST(BlocksTest, CopiesWholeBlocksOfAllLayers) {
   const std::unique_ptr<Device> device = MakeCudaDevice();
   SOMNUS_SKIP_WITHOUT_GPU(device);
-  const KvCacheView shapes[] = {
-      {nullptr, DataType::kBF16, 9, 16, 3, 64}, {nullptr, DataType::kF32, 9, 16, 2, 24},
-      {nullptr, DataType::kF16, 9, 5, 1, 7},    {nullptr, DataType::kF8E4M3, 9, 16, 2, 80},
-      {nullptr, DataType::kF8E4M3, 9, 1, 1, 1}, {nullptr, DataType::kBF16, 9, 32, 4, 128},
-  };
-  for (const KvCacheView& shape : shapes) {
+  for (const KvCacheView& shape : kMovedShapes) {
     for (const int64_t num_layers : {1, 3}) {
       for (const int64_t offset : {0, 2}) {
         Layers layers(num_layers, shape, offset);

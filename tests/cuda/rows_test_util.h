@@ -129,4 +129,11 @@ inline double Allowed(DataType type, double value, double f32_error) {
          (type == DataType::kF32 ? 0 : kernel_test::Epsilon(type) * std::fabs(value) + 1e-7);
 }
 
+// Caches of nine blocks that tests move about: every type, with block sizes and heads of all kinds.
+inline constexpr KvCacheView kMovedShapes[] = {
+    {nullptr, DataType::kBF16, 9, 16, 3, 64}, {nullptr, DataType::kF32, 9, 16, 2, 24},
+    {nullptr, DataType::kF16, 9, 5, 1, 7},    {nullptr, DataType::kF8E4M3, 9, 16, 2, 80},
+    {nullptr, DataType::kF8E4M3, 9, 1, 1, 1}, {nullptr, DataType::kBF16, 9, 32, 4, 128},
+};
+
 }  // namespace somnus::cuda_test
