@@ -73,11 +73,17 @@ cc_library(name = "driver", linkopts = ["-L{lib}/stubs", "-lcuda"], deps = [":he
 exports_files(["defs.bzl"])
 """
 
+# Without CUDA: names for targets that are left out of the build by then, but are read.
+_NO_CUDA_BUILD = """
+package(default_visibility = ["//visibility:public"])
+[cc_library(name = name) for name in ["headers", "cudart", "cudart_static", "cublas", "nccl", "driver"]]
+"""
+
 def _cuda_impl(ctx):
     home = ctx.os.environ.get("CUDA_HOME", "/usr/local/cuda")
     nvcc = ctx.path(home + "/bin/nvcc")
     if not nvcc.exists:
-        ctx.file("BUILD.bazel", "")
+        ctx.file("BUILD.bazel", _NO_CUDA_BUILD)
         ctx.file("defs.bzl", "NVCC = None\n")
         return
     ctx.symlink(home + "/include", "include")
