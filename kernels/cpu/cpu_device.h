@@ -37,10 +37,10 @@ class CpuDevice final : public Device {
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
   void CopyToDevice(void* device, const void* host, int64_t bytes) override {
-    std::memcpy(device, host, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(device, host, static_cast<size_t>(bytes));
   }
   void CopyToHost(void* host, const void* device, int64_t bytes) override {
-    std::memcpy(host, device, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(host, device, static_cast<size_t>(bytes));
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }  // Ops are done when they return.
 

@@ -219,12 +219,14 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
 }
 
 void CudaDevice::CopyToDevice(void* device, const void* host, int64_t bytes) {
+  if (bytes == 0) return;
   ++calls_of_this_thread.copies_to_device;
   Record(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
          "copying to the device");
 }
 
 void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
+  if (bytes == 0) return;
   ++calls_of_this_thread.copies_to_host;
   Record(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
          "copying to the host");
