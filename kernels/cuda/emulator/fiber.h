@@ -29,7 +29,7 @@ class Fiber {
   struct Main;  // the entry of every fiber
 
   void* stack_ = nullptr;       // lowest address, behind the guard page
-  void* tsan_fiber_ = nullptr;  // of the stack; thread sanitizer's
+  void* tsan_fiber_ = nullptr;  // thread sanitizer's, shared with others
   void* context_ = nullptr;     // of the fiber while it is suspended
   void* caller_ = nullptr;      // of who resumed it while it runs
   Entry entry_ = nullptr;
