@@ -279,6 +279,12 @@ const std::vector<FlagSpec>& FlagSpecs() {
       {"enforce-eager", "", "no CUDA graphs (false)", Bool(&Flags::enforce_eager)},
       {"graph-sizes", "N,M,...", "batch sizes that get CUDA graphs (1,2,4,8,16,24,... 512)",
        Ints(&Flags::graph_sizes, 1, 4096)},
+      {"max-tune-seconds", "S", "for measuring a GPU's ways of multiplying matrices at the start (5)",
+       Seconds(&Flags::max_tune_seconds, 0)},
+      {"batch-invariant", "",
+       "on GPUs: a request's tokens depend on no other request, bit for bit, at some speed; CPUs need none "
+       "of it (false)",
+       Bool(&Flags::batch_invariant)},
       {"load-format", "auto|dummy",
        "the model's files, or random weights: config.json and the tokenizer are enough (auto)",
        SetLoadFormat},

@@ -32,6 +32,8 @@ struct Flags {
   double memory_utilization = 0;        // 0: the worker's default
   bool enforce_eager = false;
   std::vector<int32_t> graph_sizes;  // empty: the worker's default
+  bool batch_invariant = false;
+  double max_tune_seconds = -1;  // -1: the worker's default
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   bool load_dummy = false;  // random weights
   // Engine.

@@ -57,6 +57,8 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   if (flags.enforce_eager) command.push_back("--enforce_eager");
   if (!flags.graph_sizes.empty())
     command.push_back(absl::StrCat("--graph_sizes=", absl::StrJoin(flags.graph_sizes, ",")));
+  if (flags.max_tune_seconds >= 0)
+    command.push_back(absl::StrCat("--max_tune_seconds=", flags.max_tune_seconds));
   // Pinned only where every thread has a CPU of its own.
   if (threads * flags.num_workers <= cpus) command.push_back(absl::StrCat("--first_cpu=", rank * threads));
   return command;
@@ -166,6 +168,7 @@ absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& 
   request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
   request.set_max_model_len(max_model_len);
   request.set_block_size(flags.block_size);
+  request.set_batch_invariant(flags.batch_invariant);
   LoadProgress progress;
   ASSIGN_OR_RETURN(
       const std::vector<LoadedRank> ranks,

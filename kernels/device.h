@@ -99,6 +99,10 @@ class Device {
   // Scratch for ops; at least OpsWorkspaceBytes(limits) of ops.h. 64-byte aligned. Replaces the former one.
   virtual void SetWorkspace(void* data, int64_t bytes) = 0;
 
+  // From the next op on: a row of a batch is bit for bit what it is in any other batch, chunk or place, for
+  // some loss of speed. A CPU device is never otherwise. Before graphs are captured.
+  virtual void SetBatchInvariant(bool batch_invariant) {}
+
   // Brackets a step: between them the CPU threads stay awake (spinning), outside they block and burn nothing.
   virtual void BeginStep() = 0;
   virtual void EndStep() = 0;
@@ -122,8 +126,8 @@ class Device {
   virtual absl::Status BeginCapture() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
 
-  // Between host memory and the device's, in order with the ops. `host` must stay as it is until
-  // Synchronize(); a copy from pageable memory may block.
+  // Between host memory and the device's, in order with the ops; nothing for 0 bytes. `host` must stay as it
+  // is until Synchronize(); a copy from pageable memory may block.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
 

@@ -216,12 +216,13 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   options.block_size = request.block_size();
   options.enforce_eager = options_.enforce_eager;
   options.graph_sizes = options_.graph_sizes;
+  options.max_tune_seconds = options_.max_tune_seconds;
   load_request_ = request;
   // First what fails for reasons of its own, so that no peer waits for a rank that cannot come.
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                    parts_.open_checkpoint(request.model_path(), FormatOf(request)));
   RETURN_IF_ERROR(OpenDevice(request));
-  RETURN_IF_ERROR(JoinGroup(request.parallel()));
+  RETURN_IF_ERROR(JoinGroup(request));
   ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, options, device_.get(), communicator_.get(),
                                                allocator_.get(), progress));
   v1::LoadModelEvent event;
@@ -248,6 +249,7 @@ absl::Status Worker::OpenDevice(const v1::LoadModelRequest& request) {
   options.first_cpu = options_.first_cpu;
   options.spin = options.num_threads * world_size <= AllowedCpus();
   ASSIGN_OR_RETURN(device_, parts_.open_device(options_, options));
+  device_->SetBatchInvariant(request.batch_invariant());
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(options_, options.num_threads));
   // On a host the copy takes the same memory that the region gave back: kept beyond the sleep it would count
   // twice.
@@ -258,7 +260,8 @@ absl::Status Worker::OpenDevice(const v1::LoadModelRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status Worker::JoinGroup(const v1::ParallelConfig& parallel) {
+absl::Status Worker::JoinGroup(const v1::LoadModelRequest& request) {
+  const v1::ParallelConfig& parallel = request.parallel();
   std::shared_ptr<Communicator> communicator = MakeSingleCommunicator();
   if (parallel.world_size() > 1 && device_->kind() == DeviceKind::kCuda) {
     DeviceGroupOptions options;
@@ -267,6 +270,7 @@ absl::Status Worker::JoinGroup(const v1::ParallelConfig& parallel) {
     options.world_size = parallel.world_size();
     options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
     options.nccl_unique_id = parallel.nccl_unique_id();
+    options.batch_invariant = request.batch_invariant();
     ASSIGN_OR_RETURN(communicator, parts_.join_devices(options, device_.get()));
   } else if (parallel.world_size() > 1) {
     ShmCommunicatorOptions options;

@@ -45,6 +45,7 @@ struct WorkerOptions {
   double memory_utilization = 0;
   bool enforce_eager = false;        // no graphs
   std::vector<int32_t> graph_sizes;  // as in ModelRunnerOptions
+  double max_tune_seconds = 5;       // as there
 };
 
 // 0.5 of a host, which others use too; 0.9 of a GPU.
@@ -113,7 +114,7 @@ class Worker {
   absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
                                             const ModelRunner::Progress& progress);
   absl::Status OpenDevice(const v1::LoadModelRequest& request);
-  absl::Status JoinGroup(const v1::ParallelConfig& parallel);
+  absl::Status JoinGroup(const v1::LoadModelRequest& request);
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config);
   absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
   absl::StatusOr<BytesByTag> DoSleep(int level);

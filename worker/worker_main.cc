@@ -45,6 +45,7 @@ ABSL_FLAG(double, memory_utilization, 0,
 ABSL_FLAG(bool, enforce_eager, false, "no CUDA graphs");
 ABSL_FLAG(std::vector<std::string>, graph_sizes, {},
           "batch sizes that get CUDA graphs; 1,2,4,8,16,24,... by default");
+ABSL_FLAG(double, max_tune_seconds, 5, "for measuring a GPU's ways of multiplying matrices at the start");
 ABSL_FLAG(std::string, spawn_token, "",
           "shows the coordinator that it started this worker itself; better given as SOMNUS_SPAWN_TOKEN. "
           "Such a worker "
@@ -88,6 +89,9 @@ absl::Status CheckFlags() {
   const double utilization = absl::GetFlag(FLAGS_memory_utilization);
   if (!(utilization >= 0 && utilization <= 1)) {
     return absl::InvalidArgumentError("--memory_utilization: 0 (chosen) to 1 is wanted");
+  }
+  if (const double seconds = absl::GetFlag(FLAGS_max_tune_seconds); !(seconds >= 0 && seconds <= 1e7)) {
+    return absl::InvalidArgumentError("--max_tune_seconds: 0 to 1e7 are wanted");
   }
   for (const std::string& size : absl::GetFlag(FLAGS_graph_sizes)) {
     int32_t number;
@@ -189,7 +193,8 @@ absl::StatusOr<int> Run(LeaveSignal* leave, const WorkerParts& parts) {
                            .num_threads = absl::GetFlag(FLAGS_threads),
                            .first_cpu = absl::GetFlag(FLAGS_first_cpu),
                            .memory_utilization = absl::GetFlag(FLAGS_memory_utilization),
-                           .enforce_eager = absl::GetFlag(FLAGS_enforce_eager)};
+                           .enforce_eager = absl::GetFlag(FLAGS_enforce_eager),
+                           .max_tune_seconds = absl::GetFlag(FLAGS_max_tune_seconds)};
   for (const std::string& size : absl::GetFlag(FLAGS_graph_sizes))
     options.graph_sizes.push_back(std::stoi(size));
   Worker worker(options, parts);

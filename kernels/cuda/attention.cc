@@ -22,14 +22,16 @@ bool TensorCoreAttention(CudaDevice& device, const AttentionShape& shape, const 
     device.Record(absl::InternalError("PagedAttention: the workspace is too small"));
     return true;
   }
-  if (batch.num_decodes > 0) {
-    params.num_seqs = static_cast<int>(batch.num_decodes);
+  // Prefill's sums depend on nothing but the row, so that it makes decodes too where all must.
+  const int64_t decodes = device.batch_invariant() ? 0 : batch.num_decodes;
+  if (decodes > 0) {
+    params.num_seqs = static_cast<int>(decodes);
     if (!DecodeAttention(device, shape, params, batch.max_context_len, device.workspace())) return false;
   }
-  if (batch.num_seqs == batch.num_decodes) return true;
-  params.first_seq = static_cast<int>(batch.num_decodes);
-  params.num_seqs = static_cast<int>(batch.num_seqs - batch.num_decodes);
-  return PrefillAttention(device, shape, params, batch.num_tokens - batch.num_decodes, batch.max_context_len,
+  if (batch.num_seqs == decodes) return true;
+  params.first_seq = static_cast<int>(decodes);
+  params.num_seqs = static_cast<int>(batch.num_seqs - decodes);
+  return PrefillAttention(device, shape, params, batch.num_tokens - decodes, batch.max_context_len,
                           device.workspace());
 }
 

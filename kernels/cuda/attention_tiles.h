@@ -372,17 +372,6 @@ __device__ inline float RowSum(float sum) {
 
 // ---- Cache and ring
 
-// Waits until at most `stages - 2` of this thread's newest groups are under way.
-__device__ inline void WaitForStage(int stages) {
-  if (stages == 2) {
-    CpAsyncWait<0>();
-  } else if (stages == 3) {
-    CpAsyncWait<1>();
-  } else {
-    CpAsyncWait<2>();
-  }
-}
-
 // Element at which the run of `token` begins: its row of K in KV head `kv_head`; V's is block_size * head_dim
 // further. `block`: the token's cache block.
 __device__ inline int64_t KeyOffset(const AttentionParams& p, int block, int kv_head, int in_block) {

@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
   const OpTable& ops() const override;
   std::string Describe() const override;
   void SetWorkspace(void* data, int64_t bytes) override;
+  void SetBatchInvariant(bool batch_invariant) override { batch_invariant_ = batch_invariant; }
   void BeginStep() override {}
   void EndStep() override {}
   bool asynchronous() const override { return true; }
@@ -57,6 +58,7 @@ class CudaDevice final : public Device {
   int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
   bool capturing() const { return capturing_; }
+  bool batch_invariant() const { return batch_invariant_; }
   const ChipLimits& chip() const { return chip_; }
   // Aligned to 256 bytes. Each op uses it from its start; nothing in it outlives the op.
   char* workspace() const { return workspace_; }
@@ -79,6 +81,7 @@ class CudaDevice final : public Device {
   int index_ = 0;
   cudaStream_t stream_ = nullptr;
   bool capturing_ = false;
+  bool batch_invariant_ = false;
   ChipLimits chip_;
   std::string name_;
   char* workspace_ = nullptr;

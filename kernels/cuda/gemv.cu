@@ -7,6 +7,8 @@
 // 8 neighbouring elements, and x's elements sit in the same lanes; that is not the order of k in the
 // fragments' layout, but the same order for both operands, and a sum does not care.
 //
+// Each warp makes a section of k (gemv_plan.h), so that another kernel can make the same sums for many rows.
+//
 // Bytes in flight: 8 loads of 16 bytes a thread, 4 KiB a warp, 32 KiB a block; 2 or 3 blocks fit on a
 // multiprocessor. At 3.35 TB/s and about 700 ns the memory wants some 18 KiB in flight per multiprocessor at
 // the least, and two or three times that to be insensitive to gaps. Weights go past the first-level cache
@@ -34,6 +36,7 @@ struct GemvArgs {
   int32_t rows;
   int32_t n;
   int32_t k;
+  int32_t section_lines;
 };
 
 template <int kTiles, int kHalves>
@@ -71,14 +74,15 @@ struct GemvOperands {
     }
   }
 
-  // Line i of the batch is k's line `line + i * kGemvWarps`. kWhole: all of them lie within k.
+  // Lines [line, line + kLines) of k. kWhole: all of them lie within the section, whose end is `k_left`
+  // behind this lane's part of line 0.
   template <bool kWhole>
   __device__ __forceinline__ void LoadWeights(int line, int k_left) {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        const int at = (line + i * kGemvWarps) * kGemvLine + part * 32;
+        const int at = (line + i) * kGemvLine + part * 32;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           w_part[i][part][tile] = kWhole || at < k_left ? LdGlobalEarly16(w[tile] + at) : uint4{0, 0, 0, 0};
@@ -93,7 +97,7 @@ struct GemvOperands {
     for (int i = 0; i < kLines; ++i) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        const int at = (line + i * kGemvWarps) * kGemvLine + part * 32;
+        const int at = (line + i) * kGemvLine + part * 32;
         uint4 a[2] = {};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
@@ -148,16 +152,15 @@ __device__ __forceinline__ void StoreSums(const GemvArgs& args, const float (&su
 template <typename T, typename Out, int kTiles, int kHalves>
 __global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(GemvArgs args) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int kStep = kLinesInFlight<kTiles> * kGemvWarps;
+  constexpr int kLines = kLinesInFlight<kTiles>;
   GemvOperands<T, kTiles, kHalves> operands(args, lane);
-  const int k_left = args.k - lane % 4 * 8;  // this lane's vectors start below it
-  const int lines = (args.k + kGemvLine - 1) / kGemvLine, whole = args.k / kGemvLine;
+  const int section = args.section_lines, end = min(args.k, (warp + 1) * section * kGemvLine);
+  const int k_left = end - lane % 4 * 8;  // this lane's vectors start below it
   float sums[kTiles][4] = {};
   // The kernels before this one do not write weights: their loads may start while those still run.
-  int line = warp;
   bool waited = false;
-  for (; line < lines; line += kStep) {
-    if (line + kStep - kGemvWarps < whole) {
+  for (int line = warp * section; line * kGemvLine < end; line += kLines) {
+    if ((line + kLines) * kGemvLine <= end) {
       operands.template LoadWeights<true>(line, k_left);
       if (!waited) GridDependencyWait();
       operands.template MultiplyAdd<true>(line, k_left, sums);
@@ -182,7 +185,9 @@ __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) 
   const int column = static_cast<int>(blockIdx.x) * kGemvWarps + warp;
   if (column >= args.n) return;
   const float* w = static_cast<const float*>(args.w) + static_cast<int64_t>(column) * args.k;
-  const float* x = static_cast<const float*>(args.x);
+  const int first_row = static_cast<int>(blockIdx.y) * kRows, rows = min(kRows, args.rows - first_row);
+  const float* x = static_cast<const float*>(args.x) + first_row * args.x_stride;
+  float* y = static_cast<float*>(args.y) + first_row * args.y_stride;
   float sums[kRows] = {};
   for (int k = lane * 4; k < args.k; k += kUnroll * 128) {
     Vec<float, 4> w_part[kUnroll];
@@ -193,7 +198,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) 
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const float* x_row = x + min(row, args.rows - 1) * args.x_stride;
+      const float* x_row = x + min(row, rows - 1) * args.x_stride;
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
         const int at = k + i * 128;
@@ -207,9 +212,9 @@ __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) 
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     for (int lanes = 16; lanes > 0; lanes /= 2) sums[row] += ShflXor(sums[row], lanes);
-    if (lane != 0 || row >= args.rows) continue;
+    if (lane != 0 || row >= rows) continue;
     const float bias = args.bias == nullptr ? 0.0f : args.bias[column];
-    static_cast<float*>(args.y)[row * args.y_stride + column] = sums[row] + bias;
+    y[row * args.y_stride + column] = sums[row] + bias;
   }
 }
 
@@ -232,8 +237,9 @@ void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) 
 }
 
 void LaunchGemvF32(CudaDevice& device, const GemvF32Plan& plan, const GemvArgs& args) {
-  const LaunchConfig config{.grid = dim3(static_cast<unsigned>(plan.blocks)),
-                            .block = dim3(static_cast<unsigned>(plan.threads))};
+  const LaunchConfig config{
+      .grid = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.groups)),
+      .block = dim3(static_cast<unsigned>(plan.threads))};
   switch (plan.rows) {
     case 1:
       return Launch(device, config, GemvF32Kernel<1>, args);
@@ -258,7 +264,8 @@ void RunGemv(CudaDevice& device, const TensorView& x, const LinearWeight& w, con
                       y.stride,
                       static_cast<int32_t>(x.rows),
                       static_cast<int32_t>(w.n),
-                      static_cast<int32_t>(w.k)};
+                      static_cast<int32_t>(w.k),
+                      static_cast<int32_t>(LinearSectionLines(w.k))};
   if (w.dtype == DataType::kF32) return LaunchGemvF32(device, PlanGemvF32(x.rows, w.n), args);
   const GemvPlan plan = PlanGemv(device.chip().num_sms, x.rows, w.n, w.k);
   DispatchAct(w.dtype, [&](auto tag) {

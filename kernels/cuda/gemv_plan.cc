@@ -1,5 +1,8 @@
 #include "kernels/cuda/gemv_plan.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace somnus {
 namespace {
 
@@ -12,12 +15,15 @@ constexpr int64_t kCachedXBytes = 128 << 10;
 
 }  // namespace
 
-LinearRoute RouteLinear(const LinearShape& shape) {
+LinearRoute RouteLinear(const LinearShape& shape, bool batch_invariant) {
   if (shape.rows == 0 || shape.n == 0) return LinearRoute::kNothing;
   if (shape.k == 0) return LinearRoute::kPlain;
-  const int64_t gemv_rows = shape.act == DataType::kF32 ? kMaxGemvRowsF32 : kMaxGemvRows;
+  const bool f32 = shape.act == DataType::kF32;
+  const int64_t gemv_rows = f32 ? kMaxGemvRowsF32 : kMaxGemvRows;
   if (shape.rows <= gemv_rows && shape.vectors) return LinearRoute::kGemv;
-  return LinearRoute::kGemm;
+  if (!batch_invariant) return LinearRoute::kGemm;
+  if (!shape.vectors) return LinearRoute::kPlain;
+  return f32 ? LinearRoute::kGemv : LinearRoute::kTiles;
 }
 
 GemvPlan PlanGemv(int num_sms, int64_t rows, int64_t n, int64_t k) {
@@ -35,9 +41,25 @@ GemvPlan PlanGemv(int num_sms, int64_t rows, int64_t n, int64_t k) {
 
 GemvF32Plan PlanGemvF32(int64_t rows, int64_t n) {
   GemvF32Plan plan;
-  while (plan.rows < rows) plan.rows *= 2;
+  while (plan.rows < std::min(rows, kMaxGemvRowsF32)) plan.rows *= 2;
+  plan.groups = Ceil(rows, plan.rows);
   plan.blocks = Ceil(n, kGemvWarps);
   plan.threads = kGemvWarps * 32;
+  return plan;
+}
+
+LinearTilesPlan PlanLinearTiles(int num_sms, int64_t max_shared_bytes, int64_t rows, int64_t n) {
+  LinearTilesPlan plan;
+  for (const auto& [tile_rows, tile_columns] : {std::pair{128, 128}, {64, 64}, {64, 32}}) {
+    plan.tile_rows = tile_rows;
+    plan.tile_columns = tile_columns;
+    plan.row_tiles = Ceil(rows, tile_rows);
+    plan.column_tiles = Ceil(n, tile_columns);
+    if (plan.row_tiles * plan.column_tiles >= num_sms) break;
+  }
+  const int64_t stage = int64_t{plan.tile_rows + plan.tile_columns} * kGemvLine * 2;
+  plan.stages = static_cast<int>(std::clamp<int64_t>(max_shared_bytes / stage, 2, kMaxLinearStages));
+  plan.shared_bytes = plan.stages * stage;
   return plan;
 }
 

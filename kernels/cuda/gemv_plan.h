@@ -7,9 +7,9 @@
 
 namespace somnus {
 
-// kGemv: our kernels for few rows, bound by reading the weights once. kGemm: the library. kPlain: our slow
-// kernel for whatever the others cannot do.
-enum class LinearRoute { kNothing, kGemv, kGemm, kPlain };
+// kGemv: our kernels for few rows, bound by reading the weights once. kGemm: the library. kTiles: our kernel
+// for many rows whose sums are the GEMV's. kPlain: our slow kernel for whatever the others cannot do.
+enum class LinearRoute { kNothing, kGemv, kGemm, kTiles, kPlain };
 
 struct LinearShape {
   int64_t rows = 0;
@@ -25,17 +25,24 @@ inline constexpr int64_t kMaxGemvRows = 16;
 inline constexpr int64_t kMaxGemvRowsF32 = 8;
 
 // By the shape alone, so that a captured graph and an eager step go the same way. Not measured yet: up to 16
-// rows the weights' bytes are the floor and our kernel reads them once, at any n.
-LinearRoute RouteLinear(const LinearShape& shape);
+// rows the weights' bytes are the floor and our kernel reads them once, at any n. `batch_invariant`: only
+// ways that make the same bits of a row, whatever the number of rows.
+LinearRoute RouteLinear(const LinearShape& shape, bool batch_invariant);
 
-// A block of kGemvWarps warps makes 8 * tiles columns of y, for all rows: the warps share out k, and add
-// their sums up in the order of the warps at the end. Nothing is split over blocks: with n of 576 there are
-// 72 blocks that keep 32 KiB in flight each, which is what the memory needs to run at full speed.
+// Elements of k that are taken at a time: 128 bytes of a weight's row, one line of the cache.
+inline constexpr int kGemvLine = 64;
+// A sum over k is that of kGemvWarps sections, in their order, and a section's that of its lines, in theirs:
+// of the warps of a GEMV each makes a section, and a thread of linear_tiles.cu makes all of them, one after
+// the other. The last sections may be shorter, or empty.
 inline constexpr int kGemvWarps = 8;
+constexpr int64_t LinearLines(int64_t k) { return (k + kGemvLine - 1) / kGemvLine; }
+constexpr int64_t LinearSectionLines(int64_t k) { return (LinearLines(k) + kGemvWarps - 1) / kGemvWarps; }
+
+// A block of kGemvWarps warps makes 8 * tiles columns of y, for all rows. Nothing is split over blocks: with
+// n of 576 there are 72 blocks that keep 32 KiB in flight each, which is what the memory needs to run at full
+// speed.
 // Columns of y that one mma makes.
 inline constexpr int kGemvTile = 8;
-// Elements of k that a warp takes at a time: 128 bytes of a weight's row, one line of the cache.
-inline constexpr int kGemvLine = 64;
 
 struct GemvPlan {
   int tiles = 1;   // 1, 2 or 4: of kGemvTile columns
@@ -48,12 +55,28 @@ struct GemvPlan {
 // For bf16 and f16. More tiles read x less often, fewer fill more multiprocessors.
 GemvPlan PlanGemv(int num_sms, int64_t rows, int64_t n, int64_t k);
 
-// For f32: a warp makes one column of y; rows are rounded up to 1, 2, 4 or 8.
+// For f32: a warp makes one column of y, for groups of rows, of 1, 2, 4 or 8, each of which reads the
+// weights.
 struct GemvF32Plan {
-  int rows = 1;
-  int64_t blocks = 0;
+  int rows = 1;  // of a group
+  int64_t groups = 1;
+  int64_t blocks = 0;  // for each group
   int threads = 0;
 };
 GemvF32Plan PlanGemvF32(int64_t rows, int64_t n);
+
+// linear_tiles.cu: a block makes tile_rows by tile_columns of y, from stages of a line of k in shared memory.
+struct LinearTilesPlan {
+  int tile_rows = 0;
+  int tile_columns = 0;
+  int stages = 0;
+  int64_t row_tiles = 0;
+  int64_t column_tiles = 0;
+  int64_t shared_bytes = 0;
+};
+inline constexpr int kMaxLinearStages = 4;
+// The largest tiles of which there are enough for all multiprocessors, the smallest where there are none
+// such.
+LinearTilesPlan PlanLinearTiles(int num_sms, int64_t max_shared_bytes, int64_t rows, int64_t n);
 
 }  // namespace somnus

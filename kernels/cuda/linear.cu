@@ -1,4 +1,4 @@
-// Linear: chooses between the GEMV kernels, the library and a plain kernel; and the weights it reads.
+// Linear: chooses between our kernels and the library; and the weights it reads.
 
 #include <algorithm>
 #include <cstdint>
@@ -178,10 +178,12 @@ absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const T
   return calls;
 }
 
-LinearShape ShapeOf(const TensorView& x, const LinearWeight& w) {
+LinearShape ShapeOf(const CudaDevice& device, const TensorView& x, const LinearWeight& w) {
   const int64_t width = 16 / SizeOf(w.dtype);
-  const bool vectors = IsAligned16(x.data) && IsAligned16(w.data) && w.k % width == 0 &&
-                       (x.rows == 1 || x.stride % width == 0);
+  // One row has no next one; but in a larger batch it would have.
+  const bool any_stride = x.rows == 1 && !device.batch_invariant();
+  const bool vectors =
+      IsAligned16(x.data) && IsAligned16(w.data) && w.k % width == 0 && (any_stride || x.stride % width == 0);
   return {x.rows, w.n, w.k, w.dtype, vectors};
 }
 
@@ -190,11 +192,13 @@ LinearShape ShapeOf(const TensorView& x, const LinearWeight& w) {
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y) {
   CudaDevice& cuda = AsCuda(device);
-  switch (RouteLinear(ShapeOf(x, w))) {
+  switch (RouteLinear(ShapeOf(cuda, x, w), cuda.batch_invariant())) {
     case LinearRoute::kNothing:
       return;
     case LinearRoute::kGemv:
       return RunGemv(cuda, x, w, bias, y);
+    case LinearRoute::kTiles:
+      return RunLinearTiles(cuda, x, w, bias, y);
     case LinearRoute::kPlain:
       return RunPlain(cuda, x, w, bias, y);
     case LinearRoute::kGemm: {
@@ -208,7 +212,8 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
 bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights, int64_t num_weights,
                 const float* bias, const TensorView& y) {
   CudaDevice& cuda = AsCuda(device);
-  if (num_weights == 0 || RouteLinear(ShapeOf(x, weights[0])) != LinearRoute::kGemm) return false;
+  if (num_weights == 0) return false;
+  if (RouteLinear(ShapeOf(cuda, x, weights[0]), cuda.batch_invariant()) != LinearRoute::kGemm) return false;
   if (cuda.capturing()) {
     cuda.Record(absl::FailedPreconditionError("products cannot be measured while a graph is captured"));
     return false;

@@ -299,3 +299,19 @@ SOMNUS_PTX void GridDependencyLaunch() {
 
 #undef SOMNUS_PTX
 #endif  // SOMNUS_CUDA_EMULATOR
+
+namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+// For a ring of two to four stages, each loaded as one group, `stages - 1` ahead: waits until the oldest is
+// there.
+__device__ __forceinline__ void WaitForStage(int stages) {
+  if (stages == 2) {
+    CpAsyncWait<0>();
+  } else if (stages == 3) {
+    CpAsyncWait<1>();
+  } else {
+    CpAsyncWait<2>();
+  }
+}
+
+}  // namespace somnus::SOMNUS_CUDA_NAMESPACE

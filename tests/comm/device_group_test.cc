@@ -114,6 +114,32 @@ TEST_F(DeviceGroupTest, SmallMessagesGoThroughPeerMemoryLargeOnesThroughNccl) {
   EveryRank([](Rank& rank) { EXPECT_TRUE(rank.comm().Barrier().ok()); });
 }
 
+TEST_F(DeviceGroupTest, BatchInvariantSumsAreTheSameWayForEverySize) {
+  for (Rank& rank : ranks_) rank.options.batch_invariant = true;
+  JoinWell();
+  EXPECT_EQ(fake_.calls("ncclCommInitRankConfig"), 0);
+  Communicator& comm = ranks_[1].comm();
+  EXPECT_TRUE(comm.AllReduceSum(data_, kSmall, DataType::kBF16).ok());
+  EXPECT_TRUE(comm.AllReduceSum(data_, kLarge, DataType::kBF16).ok());
+  EXPECT_TRUE(comm.AllGather(data_, kLarge, data_).ok());
+  EXPECT_EQ(ranks_[1].peers->reduces, 2);
+  EXPECT_EQ(ranks_[1].peers->gathers, 1);
+}
+
+TEST_F(DeviceGroupTest, BatchInvarianceNeedsOneHost) {
+  for (Rank& rank : ranks_) {
+    rank.options.batch_invariant = true;
+    rank.options.rank_hosts = {"a", "a", "b"};
+  }
+  Join();
+  for (Rank& rank : ranks_) {
+    const absl::Status status = rank.joined.status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_NE(status.message().find("several hosts"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("batch invariant"), std::string::npos) << status;
+  }
+}
+
 TEST_F(DeviceGroupTest, NormsAreFusedWhereThatIsOffered) {
   JoinWell();
   float residual[4] = {1, 2, 3, 4}, delta[4] = {0, 0, 0, 0}, weight[4] = {1, 1, 1, 1}, out[4] = {};

@@ -100,21 +100,63 @@ TEST(RouteLinear, FewRowsGoToTheGemv) {
   for (const DataType act : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
     const int64_t most = act == DataType::kF32 ? kMaxGemvRowsF32 : kMaxGemvRows;
     LinearShape shape{.rows = 1, .n = 100, .k = 64, .act = act, .vectors = true};
-    EXPECT_EQ(RouteLinear(shape), LinearRoute::kGemv);
+    EXPECT_EQ(RouteLinear(shape, false), LinearRoute::kGemv);
     shape.rows = most;
-    EXPECT_EQ(RouteLinear(shape), LinearRoute::kGemv);
+    EXPECT_EQ(RouteLinear(shape, false), LinearRoute::kGemv);
     shape.rows = most + 1;
-    EXPECT_EQ(RouteLinear(shape), LinearRoute::kGemm);
+    EXPECT_EQ(RouteLinear(shape, false), LinearRoute::kGemm);
     shape.rows = 1;
     shape.vectors = false;
-    EXPECT_EQ(RouteLinear(shape), LinearRoute::kGemm);
+    EXPECT_EQ(RouteLinear(shape, false), LinearRoute::kGemm);
   }
 }
 
+TEST(RouteLinear, BatchInvariantWaysDependOnNoRows) {
+  for (const DataType act : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+    for (const int64_t rows : {1, 8, 9, 16, 17, 4096}) {
+      LinearShape shape{.rows = rows, .n = 100, .k = 64, .act = act, .vectors = true};
+      const bool gemv = act == DataType::kF32 || rows <= kMaxGemvRows;
+      EXPECT_EQ(RouteLinear(shape, true), gemv ? LinearRoute::kGemv : LinearRoute::kTiles) << rows;
+      shape.vectors = false;
+      // The GEMV of few rows needs vectors too.
+      EXPECT_EQ(RouteLinear(shape, true), LinearRoute::kPlain) << rows;
+    }
+  }
+}
+
+TEST(PlanLinearTiles, CoversTheProductAndFitsTheChip) {
+  for (const int64_t max_shared : {99 << 10, 163 << 10, 227 << 10}) {
+    for (const int sms : {1, 108, 132}) {
+      for (const int64_t rows : {17, 64, 65, 512, 8192}) {
+        for (const int64_t n : {1, 576, 4096, 28672}) {
+          const LinearTilesPlan plan = PlanLinearTiles(sms, max_shared, rows, n);
+          ASSERT_GE(plan.row_tiles * plan.tile_rows, rows);
+          ASSERT_LT((plan.row_tiles - 1) * plan.tile_rows, rows);
+          ASSERT_GE(plan.column_tiles * plan.tile_columns, n);
+          ASSERT_LT((plan.column_tiles - 1) * plan.tile_columns, n);
+          ASSERT_GE(plan.stages, 2);
+          ASSERT_LE(plan.stages, kMaxLinearStages);
+          ASSERT_LE(plan.shared_bytes, max_shared);
+          ASSERT_EQ(plan.shared_bytes, int64_t{plan.stages} * (plan.tile_rows + plan.tile_columns) * 128);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(PlanLinearTiles(132, 227 << 10, 2048, 4096).tile_rows, 128) << "512 large tiles";
+  EXPECT_EQ(PlanLinearTiles(132, 227 << 10, 64, 4096).tile_columns, 32) << "too few of the larger ones";
+}
+
+TEST(LinearSections, AreTheSameForEveryKernel) {
+  EXPECT_EQ(LinearSectionLines(8), 1);
+  EXPECT_EQ(LinearSectionLines(8 * 64), 1);
+  EXPECT_EQ(LinearSectionLines(8 * 64 + 8), 2);
+  EXPECT_EQ(LinearSectionLines(4096), 8);
+}
+
 TEST(RouteLinear, NothingToDoAndNothingToMultiply) {
-  EXPECT_EQ(RouteLinear({.rows = 0, .n = 5, .k = 64, .vectors = true}), LinearRoute::kNothing);
-  EXPECT_EQ(RouteLinear({.rows = 5, .n = 0, .k = 64, .vectors = true}), LinearRoute::kNothing);
-  EXPECT_EQ(RouteLinear({.rows = 5, .n = 5, .k = 0, .vectors = true}), LinearRoute::kPlain)
+  EXPECT_EQ(RouteLinear({.rows = 0, .n = 5, .k = 64, .vectors = true}, false), LinearRoute::kNothing);
+  EXPECT_EQ(RouteLinear({.rows = 5, .n = 0, .k = 64, .vectors = true}, false), LinearRoute::kNothing);
+  EXPECT_EQ(RouteLinear({.rows = 5, .n = 5, .k = 0, .vectors = true}, false), LinearRoute::kPlain)
       << "y is the bias";
 }
 

@@ -1,11 +1,10 @@
 // Batch invariance through the whole runner, bitwise: what a request gets does not depend on chunking, on its
 // company, on where its blocks lie, on threads, nor on whether its prefix was already in the cache.
-#include <cstring>
 #include <random>
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/runner/mini_engine.h"
+#include "tests/runner/same_bits.h"
 
 namespace somnus {
 namespace {
@@ -33,30 +32,6 @@ std::vector<MiniRequest> MakeRequests() {
     requests.push_back(request);
   }
   return requests;
-}
-
-uint32_t Bits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-void ExpectSameLogprobs(const std::vector<v1::StepLogprobs>& a, const std::vector<v1::StepLogprobs>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(a[i].token_ids_size(), b[i].token_ids_size());
-    EXPECT_EQ(a[i].rank(), b[i].rank());
-    for (int j = 0; j < a[i].token_ids_size(); ++j) {
-      EXPECT_EQ(a[i].token_ids(j), b[i].token_ids(j));
-      ASSERT_EQ(Bits(a[i].logprobs(j)), Bits(b[i].logprobs(j))) << "position " << i << ", entry " << j;
-    }
-  }
-}
-
-void ExpectSame(const MiniResult& a, const MiniResult& b) {
-  EXPECT_EQ(a.tokens, b.tokens);
-  ExpectSameLogprobs(a.logprobs, b.logprobs);
-  ExpectSameLogprobs(a.prompt_logprobs, b.prompt_logprobs);
 }
 
 struct Setup {

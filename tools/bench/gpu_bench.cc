@@ -40,6 +40,7 @@ ABSL_FLAG(int, prompt_tokens, 512, "prompt of each sequence when decoding");
 ABSL_FLAG(int, new_tokens, 64, "decode steps");
 ABSL_FLAG(int, prefill_tokens, 4096, "prompt of the prefill measurement, in steps of 4096 tokens");
 ABSL_FLAG(bool, enforce_eager, false, "no CUDA graphs");
+ABSL_FLAG(bool, batch_invariant, false, "the same bits in any batch");
 ABSL_FLAG(std::string, load_checkpoint, "",
           "directory of --model's real weights for the load part; else a sparse file of that size in TMPDIR");
 ABSL_FLAG(int, device_index, 0, "which GPU");
@@ -92,6 +93,7 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> LoadModel(int max_batch) {
   options.device = DeviceKind::kCuda;
   options.device_index = absl::GetFlag(FLAGS_device_index);
   options.enforce_eager = absl::GetFlag(FLAGS_enforce_eager);
+  options.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
   options.max_batch = max_batch;
   options.max_step_tokens = 4096;
   options.max_len = std::max(absl::GetFlag(FLAGS_prompt_tokens) + absl::GetFlag(FLAGS_new_tokens) + 16,

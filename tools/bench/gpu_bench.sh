@@ -26,6 +26,9 @@ bench --parts=kernels --json "$out/kernels.json" | tee "$out/kernels.txt"
 for shape in $shapes; do
   # Half of a 70B model does not fit one GPU: there the failure is the answer.
   bench --parts=model,sleep,load --model "$data/tools/bench/shapes/$shape" --json "$out/$shape.json" | tee "$out/$shape.txt"
+  # What the promise of the same bits in any batch costs.
+  bench --parts=model --batch_invariant --model "$data/tools/bench/shapes/$shape" --json "$out/$shape-invariant.json" |
+    tee "$out/$shape-invariant.txt"
 done
 
 if [[ -n $tokenizer ]]; then

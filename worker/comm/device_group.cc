@@ -105,6 +105,7 @@ class Joiner {
     no_nccl_ = api.status();
     if (options_.nccl_unique_id.empty()) no_nccl_ = absl::UnavailableError("rank 0 made no unique id");
     if (shared_device_) no_nccl_ = absl::UnavailableError("ranks share a device");
+    if (options_.batch_invariant) no_nccl_ = absl::UnavailableError("its sums are not batch invariant");
     if (parts_.host != nullptr) RETURN_IF_ERROR(Agree(&no_nccl_));
     if (!no_nccl_.ok()) return absl::OkStatus();
 

@@ -27,6 +27,8 @@ struct DeviceGroupOptions {
   std::string nccl_unique_id;           // empty: there is none
   void* stream = nullptr;               // cudaStream_t that collectives are queued on
   int64_t peer_buffer_bytes = 2 << 20;
+  // Sums in rank order, whatever the size: without NCCL, whose order depends on it, and so on one host alone.
+  bool batch_invariant = false;
   absl::Duration connect_timeout = absl::Seconds(120);
   absl::Duration collective_timeout = absl::Seconds(300);
 };

@@ -64,6 +64,7 @@ absl::Status DecodeLoop::OpenDevice() {
   if (options_.device == DeviceKind::kCuda) {
     ASSIGN_OR_RETURN(driver_, MakeCudaVmmDriver(options_.device_index));
     ASSIGN_OR_RETURN(device_, Device::CreateCuda(options_.device_index));
+    device_->SetBatchInvariant(options_.batch_invariant);
     return absl::OkStatus();
   }
   driver_ = MakeHostVmmDriver();

@@ -24,6 +24,7 @@ struct DecodeLoopOptions {
   DeviceKind device = DeviceKind::kCpu;
   int device_index = 0;
   bool enforce_eager = false;
+  bool batch_invariant = false;
   DataType dtype = DataType::kBF16;
   int threads = 2;
   int32_t max_batch = 32;
