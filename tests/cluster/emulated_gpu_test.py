@@ -2,6 +2,7 @@
 
 Ranks reach each other's device memory across processes. The emulator takes a fraction of a second for a step: few tokens.
 """
+import concurrent.futures
 import os
 import signal
 import unittest
@@ -15,8 +16,9 @@ TOKENS = 6
 FAILURE_S = 30
 
 
-def gpu_cluster(model, workers):
-    return Cluster(tiny(model), "--device=cuda", f"--worker-binary={WORKER}", "--graph-sizes=1,2,4", *FLAGS, workers=workers)
+def gpu_cluster(model, workers, *flags):
+    return Cluster(tiny(model), "--device=cuda", f"--worker-binary={WORKER}", "--graph-sizes=1,2,4", *FLAGS, *flags,
+                   workers=workers)
 
 
 def cases(model):
@@ -60,6 +62,20 @@ class EmulatedGpu(unittest.TestCase):
                     for choice in event["choices"]:
                         tokens += choice.get("token_ids") or []
                 self.assertEqual(tokens, wanted, f"level {level}")
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_batch_invariant_answers_do_not_depend_on_company(self):
+        prompts = [[(7 * i + 3 * j) % 400 for j in range(9 + 8 * i)] for i in range(4)]
+        with gpu_cluster(MODEL, 2, "--batch-invariant") as cluster:
+            def ask(prompt):
+                answer = cluster.complete(prompt, max_tokens=TOKENS, ignore_eos=True, logprobs=3)
+                return answer["choices"][0]["token_ids"], answer["choices"][0]["logprobs"]
+
+            alone = [ask(prompt) for prompt in prompts]
+            with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+                together = list(pool.map(ask, prompts))
+            # Every digit of every log-probability; and the second time prefixes come from the cache.
+            self.assertEqual(together, alone)
             self.assertEqual(cluster.stop(), 0)
 
     def test_killed_rank_is_named_and_the_other_leaves(self):

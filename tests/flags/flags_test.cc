@@ -72,6 +72,16 @@ TEST(FlagsTest, KvCacheDTypesResolveAndHaveOneName) {
   }
 }
 
+TEST(FlagsTest, DevicesOptions) {
+  const auto flags = ParseFlags({"m", "--batch-invariant", "--max_tune_seconds=0"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_TRUE(flags->batch_invariant);
+  EXPECT_EQ(flags->max_tune_seconds, 0);
+  EXPECT_FALSE(ParseFlags({"m"})->batch_invariant);
+  EXPECT_LT(ParseFlags({"m"})->max_tune_seconds, 0) << "the worker's own";
+  EXPECT_FALSE(ParseFlags({"m", "--max-tune-seconds=-1"}).ok());
+}
+
 TEST(FlagsTest, LimitsOfTheFront) {
   const auto flags = ParseFlags({"m", "--max-body-bytes=1MiB", "--max-connections=9", "--idle-timeout-s=0.5",
                                  "--linger-silence-s=0.25", "--max-linger-bytes=1MiB",

@@ -39,6 +39,7 @@ class StackPool {
  public:
   // The lowest address, behind the guard page.
   void* Take() {
+    bool guarded;
     {
       std::lock_guard lock(mutex_);
       if (!free_.empty()) {
@@ -46,7 +47,7 @@ class StackPool {
         free_.pop_back();
         return stack;
       }
-      ++made_;
+      guarded = ++made_ <= kMaxGuarded;
     }
     char* base = static_cast<char*>(mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0));
@@ -54,7 +55,7 @@ class StackPool {
       std::perror("CUDA emulator: no memory for the stack of a thread");
       std::abort();
     }
-    if (made_ <= kMaxGuarded) mprotect(base, kGuardBytes, PROT_NONE);
+    if (guarded) mprotect(base, kGuardBytes, PROT_NONE);
     *reinterpret_cast<uint64_t*>(base + kGuardBytes) = kCanary;
     return base + kGuardBytes;
   }
