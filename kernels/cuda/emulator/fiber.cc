@@ -30,34 +30,34 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 128 << 10;
 #endif
 constexpr size_t kGuardBytes = 4096;
-// A guarded stack is two mappings, of which a process may have 65530; further stacks have the canary alone.
+// A guarded stack is two mappings (thread sanitizer makes some more of each), of which a process may have
+// 65530; further stacks have the canary alone, and come many in a mapping.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kMaxGuarded = 4000;
+#else
 constexpr int kMaxGuarded = 16000;
+#endif
+constexpr int kStacksInOne = 128;
 constexpr uint64_t kCanary = 0x5bad57ac5bad57ac;
+
+char* MapStacks(size_t bytes) {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (base != MAP_FAILED) return static_cast<char*>(base);
+  std::perror("CUDA emulator: no memory for the stack of a thread");
+  std::abort();
+}
 
 // Stacks that are not in use, for all host threads. They are never unmapped: as many as ran at the same time.
 class StackPool {
  public:
   // The lowest address, behind the guard page.
   void* Take() {
-    bool guarded;
-    {
-      std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        void* const stack = free_.back();
-        free_.pop_back();
-        return stack;
-      }
-      guarded = ++made_ <= kMaxGuarded;
-    }
-    char* base = static_cast<char*>(mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
-                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0));
-    if (base == MAP_FAILED) {
-      std::perror("CUDA emulator: no memory for the stack of a thread");
-      std::abort();
-    }
-    if (guarded) mprotect(base, kGuardBytes, PROT_NONE);
-    *reinterpret_cast<uint64_t*>(base + kGuardBytes) = kCanary;
-    return base + kGuardBytes;
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) Add();
+    void* const stack = free_.back();
+    free_.pop_back();
+    return stack;
   }
 
   void Return(void* stack) {
@@ -70,6 +70,20 @@ class StackPool {
   }
 
  private:
+  void Add() {
+    const bool guarded = made_ < kMaxGuarded;
+    const int count = guarded ? 1 : kStacksInOne;
+    const size_t guard = guarded ? kGuardBytes : 0;
+    char* const base = MapStacks(guard + count * kStackBytes);
+    if (guarded) mprotect(base, kGuardBytes, PROT_NONE);
+    for (int i = 0; i < count; ++i) {
+      char* const stack = base + guard + i * kStackBytes;
+      *reinterpret_cast<uint64_t*>(stack) = kCanary;
+      free_.push_back(stack);
+    }
+    made_ += count;
+  }
+
   std::mutex mutex_;
   std::vector<void*> free_;
   int made_ = 0;
