@@ -74,8 +74,8 @@ struct GemvOperands {
     }
   }
 
-  // Lines [line, line + kLines) of k. kWhole: all of them lie within the section, whose end is `k_left`
-  // behind this lane's part of line 0.
+  // Lines [line, line + kLines) of k; this lane's vectors of the section start below k_left. kWhole: all of
+  // the lines lie within the section.
   template <bool kWhole>
   __device__ __forceinline__ void LoadWeights(int line, int k_left) {
 #pragma unroll

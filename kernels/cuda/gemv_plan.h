@@ -1,5 +1,5 @@
 #pragma once
-// Which way a Linear goes and how its GEMV is cut into blocks. Plain numbers: no CUDA here.
+// Which way a Linear goes and how our kernels for it are cut into blocks. Plain numbers: no CUDA here.
 
 #include <cstdint>
 
@@ -41,6 +41,7 @@ constexpr int64_t LinearSectionLines(int64_t k) { return (LinearLines(k) + kGemv
 // A block of kGemvWarps warps makes 8 * tiles columns of y, for all rows. Nothing is split over blocks: with
 // n of 576 there are 72 blocks that keep 32 KiB in flight each, which is what the memory needs to run at full
 // speed.
+
 // Columns of y that one mma makes.
 inline constexpr int kGemvTile = 8;
 
