@@ -16,7 +16,7 @@ packages=(
   libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev libboost-context1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev
   libxxhash-dev libssl-dev prometheus-cpp-dev
   # tests and tools
-  libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv procps clang-format
+  libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv procps curl clang-format
 )
 
 as_root() {
