@@ -1,6 +1,5 @@
 #include "allocator/host_memory.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,13 +88,6 @@ int64_t AvailableHostMemory(const std::string& root) {
   const auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:");
   const int64_t host = kib ? *kib * 1024 : int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   return std::min(host, LeftInCgroups(root));
-}
-
-int AllowedCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return std::max<long>(1, sysconf(_SC_NPROCESSORS_ONLN));
-  return std::max(1, CPU_COUNT(&set));
 }
 
 }  // namespace somnus

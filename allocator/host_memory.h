@@ -11,7 +11,4 @@ namespace somnus {
 // /sys, for tests. Without readable numbers: the total of physical memory.
 int64_t AvailableHostMemory(const std::string& root = "");
 
-// CPUs that this process may run on, at least 1.
-int AllowedCpus();
-
 }  // namespace somnus

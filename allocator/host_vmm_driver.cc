@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "allocator/host_memory.h"
 #include "allocator/parallel.h"
+#include "base/cpus.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
@@ -51,7 +52,7 @@ int PopulateRange(char* data, int64_t bytes) {
 class HostVmmDriver : public VmmDriver {
  public:
   explicit HostVmmDriver(const HostVmmDriverOptions& options)
-      : threads_(options.num_threads > 0 ? options.num_threads : std::min(AllowedCpus(), kMaxThreads)),
+      : threads_(options.num_threads > 0 ? options.num_threads : std::min(NumAllowedCpus(), kMaxThreads)),
         limit_(options.memory_limit_bytes) {}
 
   int64_t Granularity() const override { return kHugePage; }

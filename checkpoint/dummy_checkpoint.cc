@@ -5,10 +5,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/tensor_table.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/json_reader.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -8,9 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
 #include "checkpoint/hf_config.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "checkpoint/gguf_file.h"
 #include "checkpoint/json_reader.h"
 #include "checkpoint/tensor_table.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

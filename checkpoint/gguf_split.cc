@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "checkpoint/gguf_model.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/gguf_model.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/safetensors.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/mapped_file.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

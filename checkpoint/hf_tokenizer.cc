@@ -6,11 +6,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/json_reader.h"
 #include "checkpoint/mapped_file.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

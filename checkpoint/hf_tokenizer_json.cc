@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_reader.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/json_file.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

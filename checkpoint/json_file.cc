@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/json_reader.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

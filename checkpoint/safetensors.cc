@@ -10,8 +10,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/json_reader.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "coordinator/flag_specs.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

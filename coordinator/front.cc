@@ -9,11 +9,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "base/version.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
-#include "proto/status_macros.h"
-#include "proto/version.h"
 
 namespace somnus {
 namespace {

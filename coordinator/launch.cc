@@ -1,6 +1,5 @@
 #include "coordinator/launch.h"
 
-#include <sched.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -11,11 +10,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/cpus.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/version.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/progress.h"
-#include "proto/log.h"
-#include "proto/status_macros.h"
-#include "proto/version.h"
 
 namespace somnus {
 namespace {
@@ -34,15 +34,9 @@ std::string RandomHex(size_t bytes) {
   return absl::BytesToHexString(raw);
 }
 
-int NumCpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
 std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
                                        const std::string& coordinator, int rank) {
-  const int cpus = NumCpus();
+  const int cpus = NumAllowedCpus();
   const int threads =
       flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.num_workers);
   std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),

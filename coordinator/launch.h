@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "checkpoint/model_config.h"
-#include "coordinator/cluster/cluster_server.h"
-#include "coordinator/cluster/kv_plan.h"
+#include "coordinator/block_manager/kv_plan.h"
 #include "coordinator/executor/grpc_executor.h"
 #include "coordinator/executor/worker_process.h"
 #include "coordinator/flags.h"
+#include "coordinator/membership/cluster_server.h"
 #include "proto/control.pb.h"
 
 namespace somnus {

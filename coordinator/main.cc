@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
+#include "base/version.h"
 #include "coordinator/flags.h"
 #include "coordinator/server.h"
 #include "coordinator/signals.h"
-#include "proto/log.h"
-#include "proto/version.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace somnus {
 namespace {

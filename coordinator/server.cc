@@ -7,15 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
+#include "coordinator/jinja/chat_template.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/launch.h"
 #include "coordinator/metrics/metrics.h"
-#include "coordinator/tokenizer/chat_template.h"
 #include "coordinator/tokenizer/tokenizer.h"
-#include "proto/log.h"
 #include "proto/status.h"
 
 namespace somnus {

@@ -1,8 +1,8 @@
 // Forwards each op to the device that it is called with.
 #include "kernels/ops.h"
 
+#include "base/check.h"
 #include "kernels/op_table.h"
-#include "proto/check.h"
 
 namespace somnus {
 

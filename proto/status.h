@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "proto/check.h"
-#include "proto/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares Somnus's chat templates with Python's jinja2, set up as transformers does it.
 
-    bazel build //tests/tokenizer:render_cli
+    bazel build //tests/jinja:render_cli
     tools/compare_chat_templates.py [--binary PATH] [--golden OUT.jsonl [--withhold]] [--no-micro] [DIRECTORY...]
 
 Renders the micro templates of chat_template_cases.py, and the chat template of each DIRECTORY (chat_template.jinja, or
@@ -72,7 +72,7 @@ def read_template(directory):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("directories", nargs="*")
-    parser.add_argument("--binary", default="bazel-bin/tests/tokenizer/render_cli")
+    parser.add_argument("--binary", default="bazel-bin/tests/jinja/render_cli")
     parser.add_argument("--golden")
     parser.add_argument("--no-micro", action="store_true", help="only the directories' templates")
     parser.add_argument("--withhold", action="store_true", help="leave the template's text out of the golden file")

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "proto/cluster.grpc.pb.h"
-#include "proto/log.h"
 #include "proto/status.h"
 
 namespace somnus {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "allocator/host_memory.h"
-#include "proto/log.h"
-#include "proto/status_macros.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/check.h"
-#include "proto/log.h"
+#include "base/check.h"
+#include "base/log.h"
 
 namespace somnus {
 

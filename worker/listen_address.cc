@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -12,16 +12,16 @@
 #include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_memory.h"
 #include "allocator/host_vmm_driver.h"
-#include "proto/log.h"
-#include "proto/status_macros.h"
+#include "base/cpus.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
 #include "worker/comm/cuda_communicator.h"
 #include "worker/comm/nccl_api.h"
 #include "worker/kv_memory.h"
 
 namespace somnus {
 namespace {
-
-constexpr char kWeightsTag[] = "weights";
 
 int64_t ResidentSetBytes() {
   std::FILE* file = std::fopen("/proc/self/statm", "r");
@@ -65,7 +65,7 @@ LoadFormat FormatOf(const v1::LoadModelRequest& request) {
 }
 
 int ThreadsPerRank(int wanted, int world_size) {
-  return wanted > 0 ? wanted : std::max(1, AllowedCpus() / world_size);
+  return wanted > 0 ? wanted : std::max(1, NumAllowedCpus() / world_size);
 }
 
 bool AllResident(const Worker::BytesByTag& resident) {
@@ -247,7 +247,7 @@ absl::Status Worker::OpenDevice(const v1::LoadModelRequest& request) {
   CpuDeviceOptions options;
   options.num_threads = ThreadsPerRank(options_.num_threads, world_size);
   options.first_cpu = options_.first_cpu;
-  options.spin = options.num_threads * world_size <= AllowedCpus();
+  options.spin = options.num_threads * world_size <= NumAllowedCpus();
   ASSIGN_OR_RETURN(device_, parts_.open_device(options_, options));
   device_->SetBatchInvariant(request.batch_invariant());
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(options_, options.num_threads));
@@ -277,8 +277,8 @@ absl::Status Worker::JoinGroup(const v1::LoadModelRequest& request) {
     options.group_name = parallel.group_name();
     options.rank = parallel.rank();
     options.world_size = parallel.world_size();
-    options.spin =
-        parallel.world_size() * ThreadsPerRank(options_.num_threads, parallel.world_size()) <= AllowedCpus();
+    options.spin = parallel.world_size() * ThreadsPerRank(options_.num_threads, parallel.world_size()) <=
+                   NumAllowedCpus();
     ASSIGN_OR_RETURN(communicator, MakeShmCommunicator(options));
   }
   absl::MutexLock lock(&mu_);

@@ -18,9 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "allocator/host_memory.h"
-#include "proto/log.h"
-#include "proto/status_macros.h"
-#include "proto/version.h"
+#include "base/cpus.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/version.h"
 #include "worker/coordinator_link.h"
 #include "worker/flag_names.h"
 #include "worker/leave_signal.h"
@@ -147,7 +148,7 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address, const Chosen
   if (cuda) request.set_device_index(absl::GetFlag(FLAGS_device_index));
   request.set_device_memory_bytes(device.memory_bytes);
   const int threads = absl::GetFlag(FLAGS_threads);
-  request.set_num_threads(threads > 0 ? threads : AllowedCpus());
+  request.set_num_threads(threads > 0 ? threads : NumAllowedCpus());
   if (const int rank = absl::GetFlag(FLAGS_rank); rank >= 0) request.set_preferred_rank(rank);
   request.set_version(kVersion);
   request.set_spawn_token(SpawnToken());

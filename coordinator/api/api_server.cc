@@ -20,9 +20,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "coordinator/api/http_connection.h"
 #include "coordinator/api/routes.h"
-#include "proto/log.h"
 
 namespace somnus {
 

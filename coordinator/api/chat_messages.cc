@@ -10,7 +10,7 @@
 #include "coordinator/api/json_body.h"
 #include "coordinator/api/openai_request.h"
 #include "coordinator/api/request_fields.h"
-#include "coordinator/tokenizer/chat_template.h"
+#include "coordinator/jinja/chat_template.h"
 
 namespace somnus {
 namespace {

@@ -17,8 +17,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/api/openai_request.h"
+#include "coordinator/api/output_processor.h"
 #include "coordinator/api/served_model.h"
-#include "coordinator/engine/output/output_processor.h"
 
 namespace somnus {
 

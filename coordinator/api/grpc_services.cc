@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "base/memory_tags.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/control.grpc.pb.h"
@@ -83,8 +84,8 @@ class ControlServiceImpl final : public v1::ControlService::Service {
     const std::shared_ptr<const ServedModel> model = slot_->Get();
     if (model == nullptr) return Loading();
     for (const std::string& tag : request->tags()) {
-      if (tag != "weights" && tag != "kv_cache" && tag != "workspace") {
-        return {grpc::StatusCode::INVALID_ARGUMENT, "tags: are weights, kv_cache and workspace"};
+      if (!IsMemoryTag(tag)) {
+        return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("tags: are ", kMemoryTagNames)};
       }
     }
     const absl::Time start = absl::Now();

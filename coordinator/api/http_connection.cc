@@ -13,9 +13,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "coordinator/api/http_parts.h"
 #include "coordinator/metrics/metrics.h"
-#include "proto/log.h"
 
 namespace somnus {
 

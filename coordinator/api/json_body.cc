@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 
 namespace somnus {
 namespace {
@@ -89,24 +90,6 @@ class Scanner {
   int64_t values_ = 0;
 };
 
-// Length of the UTF-8 character at text[i], 0 when there is none.
-size_t Utf8Length(absl::string_view text, size_t i) {
-  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[i + k]); };
-  const unsigned char c = byte(0);
-  const size_t n = c < 0x80                ? 1
-                   : c >= 0xC2 && c < 0xE0 ? 2
-                   : c >= 0xE0 && c < 0xF0 ? 3
-                   : c >= 0xF0 && c < 0xF5 ? 4
-                                           : 0;
-  if (n == 0 || i + n > text.size()) return 0;
-  for (size_t k = 1; k < n; ++k) {
-    if ((byte(k) & 0xC0) != 0x80) return 0;
-  }
-  if ((c == 0xE0 && byte(1) < 0xA0) || (c == 0xED && byte(1) > 0x9F)) return 0;
-  if ((c == 0xF0 && byte(1) < 0x90) || (c == 0xF4 && byte(1) > 0x8F)) return 0;
-  return n;
-}
-
 void AppendAscii(unsigned char c, std::string* out) {
   static constexpr char kHex[] = "0123456789abcdef";
   switch (c) {
@@ -179,18 +162,16 @@ nlohmann::ordered_json ParseInOrder(absl::string_view body, absl::Span<const abs
 
 void AppendJsonString(absl::string_view text, std::string* out) {
   *out += '"';
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = Utf8Length(text, i);
-    if (length == 0) {
+  for (size_t pos = 0; pos < text.size();) {
+    const Utf8Step step = DecodeUtf8(text, pos);
+    if (!step.valid) {
       *out += "\xEF\xBF\xBD";
-      ++i;
-    } else if (length == 1) {
-      AppendAscii(static_cast<unsigned char>(text[i]), out);
-      ++i;
+    } else if (step.length == 1) {
+      AppendAscii(static_cast<unsigned char>(text[pos]), out);
     } else {
-      out->append(text.data() + i, length);
-      i += length;
+      out->append(text.data() + pos, step.length);
     }
+    pos += step.length;
   }
   *out += '"';
 }

@@ -10,9 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/api_limits.h"
+#include "coordinator/api/output_processor.h"
 #include "coordinator/api/served_model.h"
-#include "coordinator/engine/output/output_processor.h"
-#include "coordinator/engine/request.h"
+#include "coordinator/request/request.h"
 
 namespace somnus {
 

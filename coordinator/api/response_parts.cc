@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/utf8.h"
 #include "coordinator/api/json_body.h"
 
 namespace somnus {
@@ -17,12 +18,6 @@ constexpr float kLowestLogprob = -9999.0f;
 void AppendNumber(float value, std::string* out) {
   if (!(value >= kLowestLogprob)) value = kLowestLogprob;
   absl::StrAppendFormat(out, "%.9g", value);
-}
-
-bool IsUtf8(const std::string& bytes) {
-  std::string quoted;
-  AppendJsonString(bytes, &quoted);
-  return quoted.find("\xEF\xBF\xBD") == std::string::npos || bytes.find("\xEF\xBF\xBD") != std::string::npos;
 }
 
 int64_t CountCharacters(const std::string& text) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/memory_tags.h"
 
 namespace somnus {
 namespace {
@@ -127,8 +128,8 @@ HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
 HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
   const std::vector<std::string> tags = QueryValues(query, "tags");
   for (const std::string& tag : tags) {
-    if (tag != "weights" && tag != "kv_cache" && tag != "workspace") {
-      return ErrorResponse(BadRequest("tags", "tags are weights, kv_cache and workspace"));
+    if (!IsMemoryTag(tag)) {
+      return ErrorResponse(BadRequest("tags", absl::StrCat("tags are ", kMemoryTagNames)));
     }
   }
   const absl::StatusOr<std::map<std::string, int64_t>> mapped = engine->WakeUp(tags);

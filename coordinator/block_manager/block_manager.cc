@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/check.h"
+#include "base/check.h"
 
 namespace somnus {
 

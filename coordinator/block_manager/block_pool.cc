@@ -3,7 +3,7 @@
 #include <xxhash.h>
 
 #include "absl/strings/str_cat.h"
-#include "proto/check.h"
+#include "base/check.h"
 
 namespace somnus {
 

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/engine/request.h"
+#include "coordinator/request/request.h"
 
 namespace somnus {
 

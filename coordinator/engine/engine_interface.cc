@@ -5,8 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
 #include "coordinator/engine/engine_loop.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 
@@ -146,9 +147,9 @@ absl::StatusOr<std::map<std::string, int64_t>> EngineLoop::Sleep(int level) {
 
 absl::StatusOr<std::map<std::string, int64_t>> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
   for (const std::string& tag : tags) {
-    if (tag == "weights" || tag == "kv_cache" || tag == "workspace") continue;
+    if (IsMemoryTag(tag)) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("tags: unknown tag '", tag, "'; there are weights, kv_cache, workspace"));
+        absl::StrCat("tags: unknown tag '", tag, "'; there are ", kMemoryTagNames));
   }
   absl::StatusOr<BytesByTag> result;
   RETURN_IF_ERROR(RunOnLoop([&] { result = DoWakeUp(tags); }));

@@ -6,8 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/log.h"
-#include "proto/status_macros.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 
@@ -256,7 +257,7 @@ absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoSleep(int level) {
     return freed.status();
   }
   sleep_level_ = level;
-  sleeping_tags_ = {"weights", "kv_cache", "workspace"};
+  sleeping_tags_ = absl::flat_hash_set<std::string>(kMemoryTags.begin(), kMemoryTags.end());
   SwitchState(EngineState::kAwake, EngineState::kAsleep);
   return freed;
 }
@@ -273,7 +274,7 @@ absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoWakeUp(std::vector<std::str
   if (!mapped.ok()) {
     if (absl::Status health = executor_->Health(); !health.ok()) Fail(health);
     // Rolled back, as far as earlier calls had come, too.
-    sleeping_tags_ = {"weights", "kv_cache", "workspace"};
+    sleeping_tags_ = absl::flat_hash_set<std::string>(kMemoryTags.begin(), kMemoryTags.end());
     return mapped.status();
   }
   for (const std::string& tag : tags) sleeping_tags_.erase(tag);

@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 #include "coordinator/executor/failure_latch.h"
 #include "coordinator/executor/worker_link.h"
-#include "proto/log.h"
 #include "proto/status.h"
-#include "proto/status_macros.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace somnus {

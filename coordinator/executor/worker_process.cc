@@ -18,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "proto/check.h"
-#include "proto/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 extern char** environ;
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "coordinator/scheduler/step_messages.h"
-#include "proto/check.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "coordinator/engine/request.h"
+#include "coordinator/request/request.h"
 
 namespace somnus {
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/step_messages.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 

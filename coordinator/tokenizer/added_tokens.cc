@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "coordinator/tokenizer/unicode.h"
 
 namespace somnus {

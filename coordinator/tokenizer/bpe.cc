@@ -8,8 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "coordinator/tokenizer/unicode.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

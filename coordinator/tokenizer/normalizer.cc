@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "coordinator/tokenizer/unicode.h"
-#include "proto/check.h"
+#include "base/check.h"
+#include "base/utf8.h"
 
 namespace somnus {
 namespace {

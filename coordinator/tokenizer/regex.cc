@@ -5,9 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/tokenizer/unicode.h"
-#include "proto/check.h"
-#include "proto/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 
 namespace somnus {
 namespace {

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "coordinator/tokenizer/added_tokens.h"
 #include "coordinator/tokenizer/bpe.h"
 #include "coordinator/tokenizer/normalizer.h"
 #include "coordinator/tokenizer/pre_tokenizer.h"
 #include "coordinator/tokenizer/unicode.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

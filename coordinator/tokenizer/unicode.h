@@ -1,38 +1,12 @@
 #pragma once
-// UTF-8 and the byte alphabet of GPT-2. Pure functions; thread safe.
+// The byte alphabet of GPT-2 and classes of characters. Pure functions; thread safe.
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
 
 namespace somnus {
-
-// One decoded character, or the maximal invalid run that Python (and Unicode, table 3-8) replaces by one
-// U+FFFD.
-struct Utf8Step {
-  char32_t code = 0xFFFD;
-  uint8_t length = 1;  // bytes consumed, at least 1
-  bool valid = false;
-  bool truncated = false;  // invalid only because the text ends here
-};
-Utf8Step DecodeUtf8(absl::string_view text, size_t pos);
-
-void AppendUtf8(char32_t code, std::string* out);
-
-// Bytes of the character at `pos` of valid UTF-8, from its first byte alone.
-inline size_t Utf8Length(unsigned char lead) {
-  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-}
-
-bool IsAscii(absl::string_view text);
-bool IsUtf8(absl::string_view text);
-// bytes.decode("utf-8", errors="replace").
-std::string ReplaceInvalidUtf8(absl::string_view bytes);
-// Appends the decodable part of `*pending` to `out`, invalid bytes as U+FFFD, and keeps only an unfinished
-// character.
-void DrainUtf8(std::string* pending, std::string* out);
 
 // The printable character that stands for `byte` in a byte-level vocabulary, as UTF-8.
 const std::string& ByteToAlphabet(uint8_t byte);

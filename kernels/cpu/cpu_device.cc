@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/cpus.h"
 
 namespace somnus {
 namespace {
@@ -51,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::CreateCpu(const CpuDeviceOptions
   absl::StatusOr<const cpu::KernelTable*> kernels = Kernels(isa);
   if (!kernels.ok()) return kernels.status();
 
-  const std::vector<int> allowed = cpu::AllowedCpus();
+  const std::vector<int> allowed = AllowedCpus();
   const int num_cpus = std::max<int>(1, allowed.size());
   const int num_threads = options.num_threads > 0 ? options.num_threads : num_cpus;
   std::vector<int> pin_cpus;

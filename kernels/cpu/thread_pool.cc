@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "base/cpus.h"
+
 namespace somnus::cpu {
 namespace {
 
@@ -32,30 +34,7 @@ bool SpinUntil(const Done& done) {
   return done();
 }
 
-std::vector<int> AffinityMask() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-// Taken when the process starts: a thread that a pool has pinned sees only its own CPU.
-const std::vector<int>* const kAllowedCpus = new std::vector<int>(AffinityMask());
-
-void PinSelf(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // Refused: runs unpinned, only slower.
-}
-
 }  // namespace
-
-std::vector<int> AllowedCpus() { return *kAllowedCpus; }
 
 ThreadPool::ThreadPool(int num_threads, std::vector<int> pin_cpus, bool spin)
     : num_threads_(num_threads), pin_cpus_(std::move(pin_cpus)), spin_(spin) {
@@ -74,7 +53,7 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::BeginStep() {
   if (!pin_cpus_.empty() && pinned_caller_ != std::this_thread::get_id()) {
     pinned_caller_ = std::this_thread::get_id();
-    PinSelf(pin_cpus_[0]);
+    PinThisThread({pin_cpus_[0]});
   }
   if (num_threads_ == 1) return;
   in_step_.store(true);
@@ -128,7 +107,7 @@ uint32_t ThreadPool::AwaitEpoch(uint32_t seen) {
 }
 
 void ThreadPool::HelperLoop(int thread) {
-  if (!pin_cpus_.empty()) PinSelf(pin_cpus_[thread]);
+  if (!pin_cpus_.empty()) PinThisThread({pin_cpus_[thread]});
   uint32_t epoch = 0;
   while (true) {
     epoch = AwaitEpoch(epoch);

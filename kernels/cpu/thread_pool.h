@@ -8,9 +8,6 @@
 
 namespace somnus::cpu {
 
-// The CPUs this process might run on when it started, ascending.
-std::vector<int> AllowedCpus();
-
 // Used by one thread at a time, the one that calls Run, BeginStep and EndStep.
 class ThreadPool {
  public:

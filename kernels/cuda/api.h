@@ -1,12 +1,12 @@
 #pragma once
 // The one door to CUDA for kernels and their host code. Compiled by nvcc, it is the toolkit's runtime API;
 // compiled with SOMNUS_CUDA_EMULATOR by the host compiler, it is the emulator's twin of it, and the same
-// sources become a device that runs on a machine without a GPU (kernels/cuda/emulator). Each variant lives in
+// sources become a device that runs on a machine without a GPU (kernels/emulator). Each variant lives in
 // a namespace of its own, so that one binary may hold both.
 
 #ifdef SOMNUS_CUDA_EMULATOR
 #define SOMNUS_CUDA_NAMESPACE cuda_emulated
-#include "kernels/cuda/emulator/runtime.h"
+#include "kernels/emulator/runtime.h"
 #else
 #define SOMNUS_CUDA_NAMESPACE cuda_device
 #include <cuda_runtime.h>

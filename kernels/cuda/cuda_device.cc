@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/probe.h"
 #include "kernels/cuda/weight_uploader.h"
-#include "proto/status_macros.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/emulator/options.h"
+#include "kernels/emulator/options.h"
 
 namespace somnus {
 

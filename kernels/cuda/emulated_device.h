@@ -1,5 +1,5 @@
 #pragma once
-// The CUDA backend on a machine without a GPU: the same kernels, run by the emulator (kernels/cuda/emulator).
+// The CUDA backend on a machine without a GPU: the same kernels, run by the emulator (kernels/emulator).
 // For tests: slow, and faithful. Nothing that is shipped links it.
 
 #include <cstdint>

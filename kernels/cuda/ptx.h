@@ -1,6 +1,6 @@
 #pragma once
 // PTX and warp primitives of kernels, the only place that knows them; each has a host twin in
-// kernels/cuda/emulator/ptx.h with the same signature (plus the call's place). Here the device's side and
+// kernels/emulator/ptx.h with the same signature (plus the call's place). Here the device's side and
 // what each does; needs sm_80. "Fragment" layouts are the PTX ISA's, with g = lane / 4 and t = lane % 4.
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class Scope { kGpu, kSys };
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE
 
 #ifdef SOMNUS_CUDA_EMULATOR
-#include "kernels/cuda/emulator/ptx.h"
+#include "kernels/emulator/ptx.h"
 #else
 
 #define SOMNUS_PTX __device__ __forceinline__

@@ -139,10 +139,7 @@ TEST(AvailableHostMemory, TakesTheTightestCgroup) {
   EXPECT_EQ(AvailableHostMemory(root.path()), 4000);
 }
 
-TEST(AvailableHostMemory, RealHost) {
-  EXPECT_GT(AvailableHostMemory(), 1 << 20);
-  EXPECT_GE(AllowedCpus(), 1);
-}
+TEST(AvailableHostMemory, RealHost) { EXPECT_GT(AvailableHostMemory(), 1 << 20); }
 
 }  // namespace
 }  // namespace somnus

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/api/json_body.h"
-#include "coordinator/tokenizer/chat_template.h"
+#include "coordinator/jinja/chat_template.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {

@@ -1,4 +1,4 @@
-#include "coordinator/engine/output/output_processor.h"
+#include "coordinator/api/output_processor.h"
 
 #include <gtest/gtest.h>
 

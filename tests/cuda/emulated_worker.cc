@@ -7,7 +7,7 @@
 #include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/emulated_device.h"
-#include "kernels/cuda/emulator/options.h"
+#include "kernels/emulator/options.h"
 #include "tests/cuda/emulated_vmm_driver.h"
 #include "worker/comm/device_group.h"
 #include "worker/worker_main.h"

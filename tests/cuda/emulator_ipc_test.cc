@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "kernels/cuda/emulator/runtime.h"
+#include "kernels/emulator/runtime.h"
 #include "tests/cuda/emulator_util.h"
 
 namespace somnus::cuda_emulated {

@@ -5,9 +5,9 @@
 #include <functional>
 #include <utility>
 
-#include "kernels/cuda/emulator/options.h"
-#include "kernels/cuda/emulator/runtime.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/emulator/options.h"
+#include "kernels/emulator/runtime.h"
 
 namespace somnus::cuda_emulated {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/cuda_device.h"
-#include "proto/status_macros.h"
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/runner/rank_group.h"
 #include "worker/comm/device_group.h"

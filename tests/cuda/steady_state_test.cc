@@ -8,7 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "tests/cuda/gpu_ranks.h"
 #ifdef SOMNUS_CUDA_EMULATOR
-#include "kernels/cuda/emulator/host_calls.h"
+#include "kernels/emulator/host_calls.h"
 #endif
 
 namespace somnus::cuda_test {

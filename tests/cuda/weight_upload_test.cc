@@ -42,7 +42,7 @@ class WeightUploadTest : public testing::Test {
       CutIntoPieces(whole, max_bytes, &pieces);
       whole.to += whole.bytes();
     }
-    const absl::Status status = UploadPieces(*stored_, pieces, *device_->uploader(), UsableCpus(), nullptr);
+    const absl::Status status = UploadPieces(*stored_, pieces, *device_->uploader(), nullptr);
     EXPECT_TRUE(status.ok()) << status;
     return BytesOf(buffer);
   }
@@ -183,7 +183,7 @@ TEST_F(WeightUploadTest, LoadingWaitsForNoOps) {
   std::vector<UploadPiece> pieces;
   CutIntoPieces({stored_->Find("Q8_0"), {0, 48}, {0, 512}, DataType::kBF16, target.as<uint8_t>()}, 1000,
                 &pieces);
-  ASSERT_TRUE(UploadPieces(*stored_, pieces, *device_->uploader(), UsableCpus(), nullptr).ok());
+  ASSERT_TRUE(UploadPieces(*stored_, pieces, *device_->uploader(), nullptr).ok());
   ASSERT_TRUE(device_->uploader()->Wait().ok());
   EXPECT_EQ(*static_cast<char*>(*seen), 1) << "the queued op has run";
   ASSERT_TRUE(device_->Synchronize().ok());
@@ -203,7 +203,7 @@ std::vector<char> FillRegion(const Checkpoint& checkpoint, Device& device, DataT
   DeviceBuffer region(plan->region_bytes());
   plan->Bind(region.as<void>());
   int64_t loaded = 0, total = -1;
-  const absl::Status status = plan->Fill(checkpoint, device, UsableCpus(), [&](int64_t done, int64_t all) {
+  const absl::Status status = plan->Fill(checkpoint, device, [&](int64_t done, int64_t all) {
     EXPECT_LT(loaded, done);
     loaded = done;
     total = all;

@@ -1,4 +1,4 @@
-#include "coordinator/cluster/cluster_server.h"
+#include "coordinator/membership/cluster_server.h"
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "coordinator/cluster/membership.h"
+#include "coordinator/membership/membership.h"
 
 #include <gtest/gtest.h>
 

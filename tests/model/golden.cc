@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "proto/status_macros.h"
 #include "tests/runner/mini_engine.h"
 #include "tests/runner/rank_group.h"
 

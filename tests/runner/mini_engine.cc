@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {

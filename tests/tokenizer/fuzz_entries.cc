@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/tokenizer/chat_template.h"
+#include "base/check.h"
+#include "base/utf8.h"
+#include "coordinator/jinja/chat_template.h"
 #include "coordinator/tokenizer/regex.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "coordinator/tokenizer/unicode.h"
-#include "proto/check.h"
 
 namespace somnus {
 namespace {

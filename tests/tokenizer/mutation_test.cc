@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/tokenizer/chat_template.h"
+#include "coordinator/jinja/chat_template.h"
 #include "tests/tokenizer/fuzz_entries.h"
 #include "tests/tokenizer/golden_files.h"
 

@@ -11,9 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "coordinator/tokenizer/tokenizer.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

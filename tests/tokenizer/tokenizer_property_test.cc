@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/utf8.h"
 #include "coordinator/tokenizer/tokenizer.h"
-#include "coordinator/tokenizer/unicode.h"
 #include "tests/tokenizer/load_tokenizer.h"
 
 namespace somnus {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "coordinator/tokenizer/unicode.h"
 
 namespace somnus {

@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/version.h"
 #include "proto/cluster.grpc.pb.h"
-#include "proto/version.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace somnus {

@@ -14,6 +14,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "base/cpus.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tools/bench/kernel_bench_cases.h"
 #include "tools/bench/machine_peak.h"
@@ -87,8 +88,7 @@ int Main() {
     std::fprintf(stderr, "kernel_bench: --model is smollm2, qwen3 or all; --repeats at least 1\n");
     return 1;
   }
-  const int threads = std::max(
-      1, options.num_threads > 0 ? options.num_threads : static_cast<int>(cpu::AllowedCpus().size()));
+  const int threads = std::max(1, options.num_threads > 0 ? options.num_threads : NumAllowedCpus());
   for (const BenchModel& model : models) {
     Ceilings ceilings{.machine = ProbeMachine(),
                       .read_gbps = 0,

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
+
 namespace somnus {
 namespace {
 
@@ -26,27 +28,6 @@ constexpr int kPingPongRounds = 5;
 constexpr int kPingPongTrips = 5000;
 
 double Seconds(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
-
-std::vector<int> AllowedCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-// As the process started: later the calling thread may be pinned to one of them.
-const std::vector<int>* const kCpus = new std::vector<int>(AllowedCpus());
-
-void PinTo(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
-}
 
 uint64_t ReadAll(const char* data, size_t bytes) {
   const Vec* v = reinterpret_cast<const Vec*>(data);
@@ -90,7 +71,7 @@ double ReadBandwidth(const Buffer& buffer, const std::vector<int>& cpus, int num
   std::atomic<uint64_t> sink{0};
   std::barrier sync(num_threads);
   const auto work = [&](int t) {
-    PinTo(cpus[t]);
+    PinThisThread({cpus[t]});
     for (int round = 0; round < kReadRounds; ++round) {
       sync.arrive_and_wait();
       const auto start = Clock::now();
@@ -117,7 +98,7 @@ double PingPong(const std::vector<int>& cpus) {
   Line line;
   double best = 1e9;
   std::thread peer([&] {
-    PinTo(cpus[1]);
+    PinThisThread({cpus[1]});
     for (int i = 0; i < kPingPongRounds * kPingPongTrips; ++i) {
       while (line.turn.load(std::memory_order_acquire) != 2 * i + 1) {
       }
@@ -125,7 +106,7 @@ double PingPong(const std::vector<int>& cpus) {
     }
   });
   std::thread self([&] {
-    PinTo(cpus[0]);
+    PinThisThread({cpus[0]});
     for (int round = 0; round < kPingPongRounds; ++round) {
       const auto start = Clock::now();
       for (int i = round * kPingPongTrips; i < (round + 1) * kPingPongTrips; ++i) {
@@ -145,7 +126,7 @@ double PingPong(const std::vector<int>& cpus) {
 
 MachineState ProbeMachine() {
   MachineState state;
-  const std::vector<int>& cpus = *kCpus;
+  const std::vector<int>& cpus = AllowedCpus();
   const Buffer buffer(kBufferBytes);
   if (cpus.empty() || buffer.data() == nullptr) return state;
   state.read_gbps_1t = ReadBandwidth(buffer, cpus, 1);

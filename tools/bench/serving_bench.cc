@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "tools/bench/machine_probe.h"
 #include "tools/bench/serving/load_client.h"
 #include "tools/bench/serving/options.h"

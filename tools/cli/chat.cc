@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/openai.h"
 #include "tools/cli/terminal.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/openai.h"
 #include "tools/cli/terminal.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "tools/cli/terminal.h"
 #include "tools/http/json_fields.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "tools/http/response_reader.h"
 #include "tools/http/sse.h"
 

@@ -1,7 +1,7 @@
 #include "worker/comm/communicator.h"
 
-#include "proto/check.h"
-#include "proto/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 

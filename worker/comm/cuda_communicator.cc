@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/cuda_device.h"
-#include "proto/check.h"
 
 namespace somnus {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/log.h"
-#include "proto/status_macros.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 #include "worker/comm/device_communicator.h"
 #include "worker/comm/nccl_communicator.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "proto/check.h"
+#include "base/check.h"
 
 namespace somnus {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "worker/comm/communicator.h"
 #include "worker/comm/reduce.h"
 #include "worker/comm/shm_rendezvous.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "worker/comm/process_watch.h"
 #include "worker/comm/socket_io.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {

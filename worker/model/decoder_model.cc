@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 

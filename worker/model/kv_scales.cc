@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "proto/log.h"
-#include "proto/status_macros.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -1,7 +1,7 @@
 // Llama and its kin (Llama 2, arXiv 2307.09288; Qwen2 adds biases to q, k, v; Qwen3 normalizes each head's q
 // and k):
 //   x += Attention(RMSNorm(x)); x += W_down(silu(W_gate(RMSNorm(x))) * W_up(RMSNorm(x))).
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "worker/model/decoder_model.h"
 
 namespace somnus {

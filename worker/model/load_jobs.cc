@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/cpus.h"
+
 namespace somnus {
 namespace {
 
@@ -25,13 +27,12 @@ void ProgressMeter::Finish() {
   if (report_) report_(total_, total_);
 }
 
-absl::Status RunLoadJobs(size_t count, const cpu_set_t& cpus,
-                         absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job) {
+absl::Status RunLoadJobs(size_t count, absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job) {
   std::atomic<size_t> next{0};
   std::mutex mutex;
   absl::Status status;  // the first error
   const auto work = [&] {
-    sched_setaffinity(0, sizeof(cpus), &cpus);  // the caller may be pinned; refused: only slower
+    PinThisThread(AllowedCpus());  // the caller may be pinned; refused: only slower
     std::vector<float> scratch;
     for (size_t i = next++; i < count; i = next++) {
       absl::Status result = job(i, &scratch);
@@ -43,7 +44,7 @@ absl::Status RunLoadJobs(size_t count, const cpu_set_t& cpus,
     }
   };
   std::vector<std::thread> threads;
-  const int num_threads = std::min<int>({CPU_COUNT(&cpus), kMaxThreads, static_cast<int>(count)});
+  const int num_threads = std::min<int>({NumAllowedCpus(), kMaxThreads, static_cast<int>(count)});
   for (int i = 0; i < num_threads; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
   return status;

@@ -1,8 +1,6 @@
 #pragma once
 // The threads that read weights, and what they tell of how far they are.
 
-#include <sched.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -35,9 +33,8 @@ class ProgressMeter {
   int64_t reported_ = 0;  // under reporting_
 };
 
-// Calls job(i, scratch) for each i of [0, count) in their order, on a thread for each of `cpus`, 16 at most;
-// the scratch is the thread's. After an error no more jobs are begun; answers the first one.
-absl::Status RunLoadJobs(size_t count, const cpu_set_t& cpus,
-                         absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job);
+// Calls job(i, scratch) for each i of [0, count) in their order, on a thread for each allowed CPU, 16 at
+// most; the scratch is the thread's. After an error no more jobs are begun; answers the first one.
+absl::Status RunLoadJobs(size_t count, absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job);
 
 }  // namespace somnus

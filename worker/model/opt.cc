@@ -2,7 +2,7 @@
 // MLP, biases everywhere, and for OPT-350m an embedding narrower than the model.
 #include <utility>
 
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "worker/model/decoder_model.h"
 
 namespace somnus {

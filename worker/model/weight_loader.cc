@@ -1,11 +1,10 @@
 // Fills the weights region. Where ops run at once: reads rows as f32 and packs them, panel ranges in
 // parallel; asynchronous devices: by weight_upload.h.
-#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "worker/model/weights.h"
 
 namespace somnus {
@@ -16,13 +15,6 @@ constexpr int64_t kPanel = 64;  // PackWeightRows may run in parallel on ranges 
 constexpr int64_t kScratchFloats = 128 * 1024;
 
 }  // namespace
-
-cpu_set_t UsableCpus() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) CPU_SET(0, &cpus);
-  return cpus;
-}
 
 // Rows of one packed matrix, or one whole vector.
 struct WeightPlan::Job {
@@ -117,18 +109,17 @@ std::vector<UploadPiece> WeightPlan::MakePieces(bool matrices, int64_t max_bytes
   return pieces;
 }
 
-absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, Device& device, const cpu_set_t& cpus,
-                              const Progress& progress) const {
+absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, Device& device, const Progress& progress) const {
   if (checkpoint.is_dummy()) FillMatricesRandomly(device);
   if (DeviceUploader* const uploader = device.uploader(); uploader != nullptr) {
     return UploadPieces(checkpoint, MakePieces(!checkpoint.is_dummy(), uploader->buffer_bytes()), *uploader,
-                        cpus, progress);
+                        progress);
   }
   const std::vector<Job> jobs = MakeJobs(!checkpoint.is_dummy());
   int64_t total = 0;
   for (const Job& job : jobs) total += job.bytes;
   ProgressMeter meter(progress, total);
-  RETURN_IF_ERROR(RunLoadJobs(jobs.size(), cpus, [&](size_t i, std::vector<float>* scratch) {
+  RETURN_IF_ERROR(RunLoadJobs(jobs.size(), [&](size_t i, std::vector<float>* scratch) {
     const absl::Status status = RunJob(checkpoint, device, jobs[i], scratch);
     if (status.ok()) meter.Add(jobs[i].bytes);
     return status;

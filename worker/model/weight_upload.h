@@ -6,8 +6,6 @@
 //
 // Memory on the host: the uploader's buffers, and 64 KiB for each reader thread that has to convert.
 
-#include <sched.h>
-
 #include <cstdint>
 #include <vector>
 
@@ -38,6 +36,6 @@ void CutIntoPieces(const UploadPiece& whole, int64_t max_bytes, std::vector<Uplo
 // Reads and sends all pieces, none larger than a buffer. Ok: everything has arrived. An error names the
 // tensor; then nothing is being copied any more, and what the destinations hold is undefined.
 absl::Status UploadPieces(const Checkpoint& checkpoint, std::vector<UploadPiece> pieces,
-                          DeviceUploader& uploader, const cpu_set_t& cpus, const LoadProgress& progress);
+                          DeviceUploader& uploader, const LoadProgress& progress);
 
 }  // namespace somnus

@@ -6,8 +6,6 @@
 // and both shapes. Matrices that read the same input are fused (q, k, v; gate, up) and packed for the device;
 // norms, biases and OPT's position table are f32.
 
-#include <sched.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -60,9 +58,6 @@ struct WeightSource {
   Range cols;
 };
 
-// The CPUs that the calling thread may use; ask before a device pins it to one.
-cpu_set_t UsableCpus();
-
 // Movable; immutable after Create but for Bind. Its TensorInfos belong to the checkpoint of Create.
 class WeightPlan {
  public:
@@ -76,12 +71,11 @@ class WeightPlan {
 
   // Points weights() into the region at `base`, 256-byte aligned.
   void Bind(void* base);
-  // Reads, converts and packs everything, a thread on each of `cpus`. After Bind. The matrices of a dummy
+  // Reads, converts and packs everything, a thread on each allowed CPU. After Bind. The matrices of a dummy
   // checkpoint are made by the device. Host memory beside the checkpoint's maps: on an asynchronous device as
   // weight_upload.h says, whose copies are done, or given up, at the return; else 512 KiB, or 64 rows if they
   // are more, for each thread. An error names the tensor, and the region is then undefined.
-  absl::Status Fill(const Checkpoint& checkpoint, Device& device, const cpu_set_t& cpus,
-                    const Progress& progress) const;
+  absl::Status Fill(const Checkpoint& checkpoint, Device& device, const Progress& progress) const;
 
  private:
   friend class WeightPlanBuilder;

@@ -5,7 +5,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 #include "worker/runner/logit_edits.h"
 #include "worker/runner/model_runner_impl.h"
 

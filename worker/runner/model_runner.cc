@@ -6,16 +6,13 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "proto/status_macros.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
 #include "worker/model/rope_table.h"
 #include "worker/runner/model_runner_impl.h"
 
 namespace somnus {
 namespace {
-
-constexpr char kWeightsTag[] = "weights";
-constexpr char kKvCacheTag[] = "kv_cache";
-constexpr char kWorkspaceTag[] = "workspace";
 
 BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& config) {
   BatchLimits limits;
@@ -47,7 +44,6 @@ ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunner
       communicator_(communicator),
       allocator_(allocator),
       shards_(MakeShards(config_, communicator->rank(), communicator->world_size())),
-      cpus_(UsableCpus()),
       state_(LimitsOf(options, config_)),
       arrays_(state_.limits(), &inputs_),
       sampler_(state_.limits(), LogitsHead::MaxRows(*device, config_.vocab_size, options.max_num_seqs),
@@ -98,7 +94,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   ASSIGN_OR_RETURN(weights_region_,
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
-  RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, cpus_, progress));
+  RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, progress));
   RETURN_IF_ERROR(device_->Synchronize());
   RETURN_IF_ERROR(AllocateWorkspace());
   context_.device = device_;
@@ -255,7 +251,7 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
   }
   allocator_->DropBackups(kWeightsTag);  // they would restore what was there before
   plan.Bind(weights_region_);
-  return plan.Fill(checkpoint, *device_, cpus_, progress);
+  return plan.Fill(checkpoint, *device_, progress);
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {

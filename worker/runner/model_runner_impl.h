@@ -74,7 +74,6 @@ class ModelRunnerImpl : public ModelRunner {
   Communicator* const communicator_;
   SleepableAllocator* const allocator_;
   const ModelShards shards_;
-  const cpu_set_t cpus_;  // for loading: those of the thread that made the runner, before it was pinned
 
   WeightPlan plan_;
   std::vector<KvScales> kv_scales_;  // by layer; empty: all 1

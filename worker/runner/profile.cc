@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "proto/log.h"
-#include "proto/status_macros.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 #include "worker/runner/model_runner_impl.h"
 
 namespace somnus {

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "proto/check.h"
-#include "proto/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 

@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
 #include "checkpoint/gguf_file.h"
 #include "checkpoint/gguf_model.h"
@@ -12,8 +14,6 @@
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_table.h"
-#include "proto/check.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "proto/status_macros.h"
 
 extern char** environ;
 

@@ -7,7 +7,7 @@
 
 #include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_vmm_driver.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/ops.h"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

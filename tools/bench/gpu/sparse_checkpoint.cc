@@ -7,9 +7,9 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "nlohmann/json.hpp"
-#include "proto/status_macros.h"
 
 namespace somnus {
 namespace {

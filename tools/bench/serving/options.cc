@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "proto/status_macros.h"
+#include "base/status_macros.h"
 
 namespace somnus::bench {
 namespace {

@@ -1,0 +1,26 @@
+#pragma once
+// The tags of device memory that sleeps. Coordinator, workers, wire and metrics use these names.
+
+#include <array>
+
+#include "absl/strings/string_view.h"
+
+namespace somnus {
+
+inline constexpr char kWeightsTag[] = "weights";      // restored by a wake-up: copied back or read again
+inline constexpr char kKvCacheTag[] = "kv_cache";     // discarded
+inline constexpr char kWorkspaceTag[] = "workspace";  // activations and batch state; discarded
+
+inline constexpr std::array<absl::string_view, 3> kMemoryTags = {kWeightsTag, kKvCacheTag, kWorkspaceTag};
+
+// For error messages.
+inline constexpr char kMemoryTagNames[] = "weights, kv_cache and workspace";
+
+constexpr bool IsMemoryTag(absl::string_view tag) {
+  for (const absl::string_view known : kMemoryTags) {
+    if (tag == known) return true;
+  }
+  return false;
+}
+
+}  // namespace somnus

@@ -1,0 +1,70 @@
+#pragma once
+// One sequence's token ids become text: incremental detokenizing, stop strings, the end of the sequence.
+//
+// Stop strings act as if the text arrived one character at a time: the one that ends first wins (listed first
+// among equals), wherever token borders lie. Text that may still become a stop string is held back, so that
+// no part of one is ever given out. Ownership: the tokenizer must outlive it. Not thread safe; runs off the
+// engine's loop.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/request/request.h"
+#include "coordinator/tokenizer/tokenizer.h"
+
+namespace somnus {
+
+struct OutputOptions {
+  std::vector<std::string> stop;  // none is empty
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  int32_t min_tokens = 0;  // stop strings that end within so many tokens do not count
+};
+
+// What one engine output adds to a choice.
+struct OutputDelta {
+  std::string text;  // whole UTF-8 characters
+  std::vector<int32_t> token_ids;
+  std::vector<Logprobs> logprobs;  // parallel to token_ids, when asked for
+  std::vector<Logprobs> prompt_logprobs;
+  FinishReason finish_reason = FinishReason::kNone;
+  std::optional<std::string> stop_string;  // the one that ended it
+  std::optional<int32_t> stop_token_id;
+  absl::Status error;
+  int32_t num_cached_tokens = 0;
+  bool engine_still_runs = false;  // ended here by a stop string: the caller aborts the engine's request
+};
+
+class OutputProcessor {
+ public:
+  OutputProcessor(const Tokenizer* tokenizer, OutputOptions options);
+
+  // After a finish_reason nothing more is produced: later outputs give empty deltas.
+  OutputDelta Process(RequestOutput output);
+
+  int32_t num_tokens() const { return num_tokens_; }
+  bool finished() const { return finished_; }
+
+ private:
+  struct Match {
+    size_t begin, end;
+    size_t index;  // in options_.stop
+  };
+  // Moves what can no longer be part of a stop string from pending_ to `delta`; true when a stop string ended
+  // it.
+  bool Advance(std::string text, bool count_stops, OutputDelta* delta);
+  std::optional<Match> FirstMatch(size_t new_from) const;
+  size_t HeldBackFrom() const;
+  void Finish(OutputDelta* delta);
+
+  OutputOptions options_;
+  IncrementalDetokenizer detokenizer_;
+  std::string pending_;  // made but not given out
+  int32_t num_tokens_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace somnus

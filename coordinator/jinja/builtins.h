@@ -1,0 +1,55 @@
+#pragma once
+// Filters, tests, methods and global functions: tables from names to functions with declared parameters.
+
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/jinja/interpreter.h"
+#include "coordinator/jinja/value.h"
+
+namespace somnus::jinja {
+
+// Arguments by the position of their parameter; nullptr where the caller gave none. `raw` has them as given.
+struct Bound {
+  std::vector<const Value*> slots;
+  const Args* raw;
+  const Value* operator[](size_t i) const { return i < slots.size() ? slots[i] : nullptr; }
+  bool Flag(size_t i, bool otherwise) const { return (*this)[i] != nullptr ? slots[i]->Truthy() : otherwise; }
+};
+
+using Function = absl::StatusOr<Value> (*)(Interpreter* in, const Value& self, const Bound& args);
+
+// `parameters`: names, separated by spaces; "!" behind one: required; "*" alone: anything.
+struct Builtin {
+  Function function;
+  const char* parameters;
+};
+using BuiltinTable = absl::flat_hash_map<absl::string_view, Builtin>;
+
+const BuiltinTable& TextFilters();
+const BuiltinTable& NumberFilters();
+const BuiltinTable& SequenceFilters();
+const BuiltinTable& Tests();
+const BuiltinTable& StringMethods();
+const BuiltinTable& ContainerMethods(const Value& self);  // of a list, dict or loop; empty for others
+
+absl::StatusOr<Value> Invoke(Interpreter* in, absl::string_view name, const Builtin& builtin,
+                             const Value& self, const Args& args);
+
+bool IsGlobalFunction(absl::string_view name);
+absl::StatusOr<Value> CallGlobal(Interpreter* in, absl::string_view name, const Args& args);
+bool HasMethod(const Value& object, absl::string_view name);
+absl::StatusOr<Value> CallMethod(Interpreter* in, const Value& self, absl::string_view name,
+                                 const Args& args);
+absl::StatusOr<Value> LoopAttribute(const LoopState& loop, absl::string_view name);
+
+// Lists and dicts cannot be keys.
+absl::Status CheckHashable(const Value& key);
+// An integer argument, or `otherwise` when it is missing (or None).
+absl::StatusOr<int64_t> IntegerArgument(const Value* value, int64_t otherwise);
+absl::StatusOr<std::string> StringArgument(const Value* value, absl::string_view otherwise);
+
+}  // namespace somnus::jinja

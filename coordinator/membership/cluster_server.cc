@@ -1,0 +1,142 @@
+#include "coordinator/membership/cluster_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+class Service : public v1::ClusterService::Service {
+ public:
+  Service(Membership* membership, absl::Duration heartbeat_interval)
+      : membership_(membership), heartbeat_interval_(heartbeat_interval) {}
+
+  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
+                        v1::RegisterResponse* response) override {
+    absl::Status status = membership_->Register(*request, absl::Now());
+    if (!status.ok()) {
+      LogWarning("worker {} was refused: {}", request->worker_id(), std::string(status.message()));
+      return ToGrpcStatus(status);
+    }
+    LogDebug("worker {} at {} has registered", request->worker_id(), request->address());
+    response->set_heartbeat_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(heartbeat_interval_)));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatResponse* response) override {
+    response->set_known(membership_->Heartbeat(*request, absl::Now()));
+    return grpc::Status::OK;
+  }
+
+ private:
+  Membership* const membership_;
+  const absl::Duration heartbeat_interval_;
+};
+
+class ClusterServerImpl : public ClusterServer {
+ public:
+  explicit ClusterServerImpl(const ClusterServerOptions& options)
+      : options_(options),
+        membership_(options.membership),
+        service_(&membership_, options.heartbeat_interval) {}
+
+  ~ClusterServerImpl() override {
+    {
+      absl::MutexLock lock(&mu_);
+      stop_ = true;
+    }
+    if (watcher_.joinable()) watcher_.join();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    server_.reset();
+    std::error_code ignored;
+    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+  }
+
+  absl::Status Listen() {
+    std::string listen = options_.address;
+    if (listen.empty()) {
+      absl::Status status = MakeDirectory();
+      if (!status.ok()) return status;
+      listen = absl::StrCat("unix:", directory_, "/coordinator.sock");
+    }
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetMaxReceiveMessageSize(64 << 10);
+    builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr)
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, " for workers"));
+    address_ =
+        options_.address.empty() ? listen : absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+    watcher_ = std::thread([this] { Watch(); });
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+  absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout) override {
+    return membership_.WaitForGroup(timeout);
+  }
+  void Interrupt(const absl::Status& reason) override { membership_.Interrupt(reason); }
+  void OnSilence(std::function<void(const absl::Status&)> callback) override {
+    absl::MutexLock lock(&mu_);
+    on_silence_ = std::move(callback);
+  }
+
+ private:
+  absl::Status MakeDirectory() {
+    std::string path = "/tmp/somnus-XXXXXX";  // short: a socket's path has 107 bytes at most
+    if (mkdtemp(path.data()) == nullptr) return absl::ErrnoToStatus(errno, "cannot make a directory in /tmp");
+    directory_ = path;
+    return absl::OkStatus();
+  }
+
+  void Watch() {
+    absl::MutexLock lock(&mu_);
+    while (!stop_) {
+      mu_.AwaitWithTimeout(absl::Condition(&stop_), options_.heartbeat_interval);
+      if (stop_ || !on_silence_) continue;
+      absl::Status status = membership_.CheckHeartbeats(absl::Now());
+      if (status.ok()) continue;
+      on_silence_(status);
+      return;
+    }
+  }
+
+  const ClusterServerOptions options_;
+  Membership membership_;
+  Service service_;
+  std::string directory_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+  std::thread watcher_;
+  absl::Mutex mu_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void(const absl::Status&)> on_silence_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClusterServer>> ClusterServer::Start(const ClusterServerOptions& options) {
+  auto server = std::make_unique<ClusterServerImpl>(options);
+  absl::Status status = server->Listen();
+  if (!status.ok()) return status;
+  return server;
+}
+
+}  // namespace somnus

@@ -1,0 +1,40 @@
+#pragma once
+// ClusterService on a listener of its own: where workers register and send heartbeats. Internal: a Unix
+// socket in a private directory for local workers, else a TCP address that only the cluster may reach.
+//
+// Ownership: owns the server, the socket's directory and a thread that watches heartbeats. Thread safe.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/membership/membership.h"
+
+namespace somnus {
+
+struct ClusterServerOptions {
+  std::string address;  // "host:port"; empty: a Unix socket in a new private directory
+  MembershipOptions membership;
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+};
+
+class ClusterServer {
+ public:
+  // Unavailable names an address that cannot be bound.
+  static absl::StatusOr<std::unique_ptr<ClusterServer>> Start(const ClusterServerOptions& options);
+  virtual ~ClusterServer() = default;
+
+  // What workers are to dial: "unix:/path" or "host:port", with the port that was bound.
+  virtual const std::string& address() const = 0;
+  virtual absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout) = 0;
+  virtual void Interrupt(const absl::Status& reason) = 0;
+  // Called once, on the watching thread, when a member of the complete group falls silent. Must not block.
+  // Empty: takes it back, none runs afterwards.
+  virtual void OnSilence(std::function<void(const absl::Status&)> callback) = 0;
+};
+
+}  // namespace somnus

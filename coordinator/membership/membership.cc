@@ -1,0 +1,122 @@
+#include "coordinator/membership/membership.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+// The same time for equal and unequal tokens of one length, so that it cannot be found byte by byte.
+bool SameToken(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  unsigned char difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+constexpr size_t kMaxNameLength = 512;
+
+}  // namespace
+
+absl::Status Membership::Register(const v1::RegisterRequest& request, absl::Time now) {
+  if (request.worker_id().empty() || request.worker_id().size() > kMaxNameLength ||
+      request.host().size() > kMaxNameLength) {
+    return absl::InvalidArgumentError("worker_id: must have 1 to 512 bytes");
+  }
+  if (request.address().empty() || request.address().size() > kMaxNameLength) {
+    return absl::InvalidArgumentError("address: must have 1 to 512 bytes");
+  }
+  if (!SameToken(request.spawn_token(), options_.spawn_token)) {
+    return absl::PermissionDeniedError("spawn_token: this coordinator does not know the worker");
+  }
+  if (request.version() != options_.version) {
+    return absl::FailedPreconditionError(absl::StrCat("version: the coordinator is ", options_.version,
+                                                      ", the worker is ", request.version()));
+  }
+  if (request.has_preferred_rank() &&
+      (request.preferred_rank() < 0 || request.preferred_rank() >= options_.world_size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("preferred_rank: ", request.preferred_rank(), " is not below ", options_.world_size));
+  }
+  absl::MutexLock lock(&mu_);
+  for (Member& member : members_) {
+    if (member.request.worker_id() == request.worker_id()) {
+      member.last_seen = now;
+      return absl::OkStatus();
+    }
+    if (request.has_preferred_rank() && member.request.has_preferred_rank() &&
+        member.request.preferred_rank() == request.preferred_rank()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("preferred_rank: ", request.preferred_rank(), " is taken"));
+    }
+  }
+  if (static_cast<int32_t>(members_.size()) == options_.world_size) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the group of ", options_.world_size, " workers is complete"));
+  }
+  members_.push_back({request, now});
+  return absl::OkStatus();
+}
+
+bool Membership::Heartbeat(const v1::HeartbeatRequest& request, absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  for (Member& member : members_) {
+    if (member.request.worker_id() != request.worker_id()) continue;
+    member.last_seen = now;
+    return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  mu_.AwaitWithTimeout(absl::Condition(this, &Membership::Settled), timeout);
+  RETURN_IF_ERROR(interruption_);
+  if (static_cast<int32_t>(members_.size()) < options_.world_size) {
+    return absl::DeadlineExceededError(absl::StrCat("only ", members_.size(), " of ", options_.world_size,
+                                                    " workers have registered within ",
+                                                    absl::FormatDuration(timeout)));
+  }
+  std::stable_sort(members_.begin(), members_.end(), [](const Member& a, const Member& b) {
+    const auto key = [](const Member& member) {
+      return std::make_tuple(member.request.has_preferred_rank() ? member.request.preferred_rank()
+                                                                 : std::numeric_limits<int32_t>::max(),
+                             member.request.host());
+    };
+    return key(a) < key(b);
+  });
+  handed_out_ = true;
+  std::vector<v1::RegisterRequest> group;
+  for (const Member& member : members_) group.push_back(member.request);
+  return group;
+}
+
+void Membership::Interrupt(const absl::Status& reason) {
+  absl::MutexLock lock(&mu_);
+  if (interruption_.ok()) interruption_ = reason;
+}
+
+absl::Status Membership::CheckHeartbeats(absl::Time now) const {
+  absl::MutexLock lock(&mu_);
+  if (!handed_out_) return absl::OkStatus();
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    const absl::Duration silence = now - members_[rank].last_seen;
+    if (silence <= options_.heartbeat_timeout) continue;
+    return absl::UnavailableError(absl::StrCat(
+        "rank ", rank, " (", members_[rank].request.host(), ", pid ", members_[rank].request.pid(),
+        ") has sent no heartbeat for ", absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1)))));
+  }
+  return absl::OkStatus();
+}
+
+int32_t Membership::num_members() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int32_t>(members_.size());
+}
+
+}  // namespace somnus

@@ -1,0 +1,87 @@
+#pragma once
+// What device code sees of the emulator: the indices of the running thread, barriers and fences, and the
+// meeting of a warp's lanes, from which the twins of PTX (emulator/ptx.h) are made. Callable only inside a
+// kernel.
+//
+// A thread is a fiber. It runs until it meets others (a barrier, a warp's collective) or gives way (a load
+// with acquire semantics, an atomic, nanosleep); which runs next is drawn from the seed. Every way in takes
+// the place of the call, so that a message can name it and so that threads which meet at different places are
+// found out.
+
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+
+#include "kernels/emulator/vector_types.h"
+
+namespace somnus::cuda_emulated {
+
+// Of the running thread.
+inline constinit thread_local uint3 threadIdx{};
+inline constinit thread_local uint3 blockIdx{};
+inline constinit thread_local dim3 blockDim{};
+inline constinit thread_local dim3 gridDim{};
+inline constexpr int warpSize = 32;
+
+namespace emulator {
+
+using Site = std::source_location;
+
+// Thread number in its block, x fastest.
+inline int LinearThread() {
+  return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+
+// The dynamic shared memory of the running block. Death when the launch gave less than `bytes`.
+void* SharedMemoryOf(int64_t bytes);
+
+// Barrier 0: all threads of the block that have not exited; all must come from one place of the source.
+void SyncThreads(const Site& site);
+// Barriers 1 to 15: until `threads` (a multiple of 32) have synced or arrived.
+void NamedBarrier(int id, int threads, bool wait, const Site& site);
+
+// The lanes of `mask` meet; when the last has come, `meet` runs once for all of them with each lane's payload
+// (nullptr outside the mask), then all go on. Death for a lane that is not in its own mask, for a mask with
+// exited or absent lanes, for different `what` under one mask, and for lanes that never come.
+using MeetFn = void (*)(void* const* payloads, uint32_t mask);
+void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Site& site);
+
+// Gives way to other threads: they may run now. `spinning`: the caller may be waiting for another block or
+// grid.
+void Yield(bool spinning);
+// Notes that memory changed which others may spin on.
+void NoteProgress();
+
+// Programmatic dependent launch: waits until the kernel before has ended; lets the one behind start once
+// every block has said so or ended.
+void AwaitPrevious(const Site& site);
+void LetNextStart();
+
+// cp.async: the bytes at dst are poisoned now and copied when a wait covers their group. `bytes` of `src` are
+// read (0 to 16), the rest of the 16 is zeros.
+void CopyAsync16(void* dst, const void* src, int bytes, const Site& site);
+void CommitCopies();
+// Performs all groups but the newest `pending`.
+void WaitCopies(int pending);
+
+// Prints the running kernel, block and thread with the message, and dies.
+[[noreturn]] void Fail(const char* message, const Site& site);
+// Death unless p is aligned to `alignment` (a power of two).
+inline void CheckAligned(const void* p, size_t alignment, const char* what, const Site& site) {
+  if (reinterpret_cast<uintptr_t>(p) % alignment != 0) Fail(what, site);
+}
+
+}  // namespace emulator
+
+inline void __syncthreads(const emulator::Site& site = emulator::Site::current()) {
+  emulator::SyncThreads(site);
+}
+// Fibers of one grid run on one host thread, so a fence only matters between host threads (ranks).
+inline void __threadfence_block() {}
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __nanosleep(unsigned) { emulator::Yield(true); }
+// Steps of the scheduler rather than cycles: only ever grows.
+long long clock64();
+
+}  // namespace somnus::cuda_emulated

@@ -1,0 +1,288 @@
+// Allocations and copies of runtime.h.
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/emulator/grid.h"
+#include "kernels/emulator/host_calls.h"
+#include "kernels/emulator/runtime_state.h"
+
+namespace somnus::cuda_emulated {
+
+using emulator::Allocation;
+using emulator::MemoryKind;
+using emulator::Op;
+using emulator::Return;
+using emulator::Runtime;
+using emulator::Stream;
+
+namespace emulator {
+
+std::map<uintptr_t, Allocation>::iterator Runtime::AllocationOf(const void* p) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(p);
+  auto it = memory_.upper_bound(address);
+  if (it == memory_.begin()) return memory_.end();
+  --it;
+  return address < it->first + it->second.bytes ? it : memory_.end();
+}
+
+void AdoptDeviceMemory(void* data, int64_t bytes) {
+  const Runtime::Lock lock = Runtime::Get().Acquire();
+  Runtime::Get().memory()[reinterpret_cast<uintptr_t>(data)] = {static_cast<size_t>(bytes),
+                                                                MemoryKind::kAdopted, CurrentDevice()};
+}
+
+void ForgetDeviceMemory(void* data) {
+  Runtime::Lock lock = Runtime::Get().Acquire();
+  Runtime::Get().RunAll(lock);
+  Runtime::Get().memory().erase(reinterpret_cast<uintptr_t>(data));
+}
+
+HostCalls& CallsOfThisThread() {
+  thread_local HostCalls calls;
+  return calls;
+}
+
+bool TakeDeviceMemory(int64_t bytes) {
+  const Runtime::Lock lock = Runtime::Get().Acquire();
+  return Runtime::Get().TakeBytes(bytes);
+}
+
+void ReturnDeviceMemory(int64_t bytes) {
+  const Runtime::Lock lock = Runtime::Get().Acquire();
+  Runtime::Get().device_bytes_used -= bytes;
+}
+
+}  // namespace emulator
+
+namespace {
+
+// What a copy may take an end of it for.
+struct End {
+  bool host = false;    // may be the host's
+  bool device = false;  // may be the device's
+  bool pageable = false;
+  bool inside = true;  // the range lies in one allocation
+};
+
+End Inspect(Runtime& runtime, const void* p, size_t bytes) {
+  const auto it = runtime.AllocationOf(p);
+  if (it == runtime.memory().end()) return {.host = true, .pageable = true};
+  const MemoryKind kind = it->second.kind;
+  End end;
+  end.host = kind != MemoryKind::kDevice && kind != MemoryKind::kAdopted && kind != MemoryKind::kImported;
+  end.device = true;  // Pinned memory is mapped: a device pointer, too.
+  end.inside = reinterpret_cast<uintptr_t>(p) + bytes <= it->first + it->second.bytes;
+  return end;
+}
+
+bool Fits(cudaMemcpyKind kind, const End& dst, const End& src) {
+  switch (kind) {
+    case cudaMemcpyHostToHost:
+      return dst.host && src.host;
+    case cudaMemcpyHostToDevice:
+      return dst.device && src.host;
+    case cudaMemcpyDeviceToHost:
+      return dst.host && src.device;
+    case cudaMemcpyDeviceToDevice:
+      return dst.device && src.device;
+    case cudaMemcpyDefault:
+      return true;
+  }
+  return false;
+}
+
+cudaError_t Allocate(void** pointer, size_t bytes, MemoryKind kind) {
+  if (pointer == nullptr) return Return(cudaErrorInvalidValue);
+  *pointer = nullptr;
+  ++emulator::CallsOfThisThread().waits;
+  Runtime& runtime = Runtime::Get();
+  const Runtime::Lock lock = runtime.Acquire();
+  if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
+  if (bytes == 0) return cudaSuccess;
+  const int64_t counted = kind == MemoryKind::kPinned ? 0 : static_cast<int64_t>(bytes);
+  if (!runtime.TakeBytes(counted)) return Return(cudaErrorMemoryAllocation);
+  Allocation allocation{bytes, kind, emulator::CurrentDevice()};
+  if (kind == MemoryKind::kDevice && bytes % emulator::kIpcPageBytes == 0) {
+    *pointer = emulator::MapShared(bytes, &allocation.fd);
+  } else if (posix_memalign(pointer, 256, bytes) != 0) {
+    *pointer = nullptr;
+  }
+  if (*pointer == nullptr) {
+    runtime.device_bytes_used -= counted;
+    return Return(cudaErrorMemoryAllocation);
+  }
+  std::memset(*pointer, 0xff, bytes);  // NaN in every type
+  runtime.memory()[reinterpret_cast<uintptr_t>(*pointer)] = allocation;
+  return cudaSuccess;
+}
+
+cudaError_t Free(void* pointer, bool pinned) {
+  if (pointer == nullptr) return cudaSuccess;
+  ++emulator::CallsOfThisThread().waits;
+  Runtime& runtime = Runtime::Get();
+  Runtime::Lock lock = runtime.Acquire();
+  if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
+  runtime.RunAll(lock);
+  const auto it = runtime.memory().find(reinterpret_cast<uintptr_t>(pointer));
+  const bool known = it != runtime.memory().end() && it->second.kind != MemoryKind::kRegistered &&
+                     it->second.kind != MemoryKind::kAdopted && it->second.kind != MemoryKind::kImported &&
+                     (it->second.kind == MemoryKind::kPinned) == pinned;
+  if (!known) return Return(cudaErrorInvalidValue);
+  if (!pinned) runtime.device_bytes_used -= static_cast<int64_t>(it->second.bytes);
+  const Allocation allocation = it->second;
+  runtime.memory().erase(it);
+  if (allocation.fd >= 0) {
+    emulator::UnmapShared(pointer, allocation.bytes, allocation.fd);
+  } else {
+    std::free(pointer);
+  }
+  return cudaSuccess;
+}
+
+void CopyRows(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width, size_t height) {
+  for (size_t i = 0; i < height; ++i) {
+    std::memmove(static_cast<char*>(dst) + i * dst_pitch, static_cast<const char*>(src) + i * src_pitch,
+                 width);
+  }
+}
+
+// `wait`: until it is done, whatever the memories are.
+cudaError_t Copy(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width, size_t height,
+                 cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
+  Runtime& runtime = Runtime::Get();
+  Runtime::Lock lock = runtime.Acquire();
+  const std::shared_ptr<Stream> stream = runtime.Find(handle);
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (wait) {
+    if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
+  }
+  if (width == 0 || height == 0) return cudaSuccess;
+  if (dst == nullptr || src == nullptr || dst_pitch < width || src_pitch < width)
+    return Return(cudaErrorInvalidValue);
+  const End to = Inspect(runtime, dst, dst_pitch * (height - 1) + width);
+  const End from = Inspect(runtime, src, src_pitch * (height - 1) + width);
+  if (!Fits(kind, to, from) || !to.inside || !from.inside) return Return(cudaErrorInvalidValue);
+  emulator::HostCalls& calls = emulator::CallsOfThisThread();
+  calls.waits += wait || to.pageable || from.pageable;
+  calls.copies_to_device += kind == cudaMemcpyHostToDevice;
+  calls.copies_to_host += kind == cudaMemcpyDeviceToHost;
+  Op op;
+  if (from.pageable && !wait && stream->capture == nullptr) {
+    // Pageable memory is read by the call: through a staging buffer.
+    auto staged = std::make_shared<std::vector<char>>(width * height);
+    CopyRows(staged->data(), width, src, src_pitch, width, height);
+    op.run = [=] { CopyRows(dst, dst_pitch, staged->data(), width, width, height); };
+  } else {
+    op.run = [=] { CopyRows(dst, dst_pitch, src, src_pitch, width, height); };
+  }
+  if (const cudaError_t error = runtime.Enqueue(lock, stream, std::move(op)); error != cudaSuccess)
+    return Return(error);
+  if (wait || (to.pageable && stream->capture == nullptr)) runtime.RunUpTo(lock, runtime.TailOf(stream));
+  return cudaSuccess;
+}
+
+cudaError_t Set(void* pointer, int value, size_t bytes, cudaStream_t handle) {
+  Runtime& runtime = Runtime::Get();
+  Runtime::Lock lock = runtime.Acquire();
+  const std::shared_ptr<Stream> stream = runtime.Find(handle);
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (bytes == 0) return cudaSuccess;
+  const End end = Inspect(runtime, pointer, bytes);
+  if (!end.device || !end.inside) return Return(cudaErrorInvalidValue);
+  Op op;
+  op.run = [=] { std::memset(pointer, value, bytes); };
+  return Return(runtime.Enqueue(lock, stream, std::move(op)));
+}
+
+}  // namespace
+
+cudaError_t cudaMallocBytes(void** pointer, size_t bytes) {
+  return Allocate(pointer, bytes, MemoryKind::kDevice);
+}
+cudaError_t cudaHostAllocBytes(void** pointer, size_t bytes) {
+  return Allocate(pointer, bytes, MemoryKind::kPinned);
+}
+cudaError_t cudaMallocManagedBytes(void** pointer, size_t bytes) {
+  return Allocate(pointer, bytes, MemoryKind::kManaged);
+}
+cudaError_t cudaFree(void* pointer) { return Free(pointer, false); }
+cudaError_t cudaFreeHost(void* pointer) { return Free(pointer, true); }
+
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
+  if (pointer == nullptr || bytes == 0) return Return(cudaErrorInvalidValue);
+  Runtime& runtime = Runtime::Get();
+  const Runtime::Lock lock = runtime.Acquire();
+  if (runtime.AllocationOf(pointer) != runtime.memory().end())
+    return Return(cudaErrorHostMemoryAlreadyRegistered);
+  runtime.memory()[reinterpret_cast<uintptr_t>(pointer)] = {bytes, MemoryKind::kRegistered,
+                                                            emulator::CurrentDevice()};
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void* pointer) {
+  Runtime& runtime = Runtime::Get();
+  Runtime::Lock lock = runtime.Acquire();
+  runtime.RunAll(lock);
+  const auto it = runtime.memory().find(reinterpret_cast<uintptr_t>(pointer));
+  if (it == runtime.memory().end() || it->second.kind != MemoryKind::kRegistered) {
+    return Return(cudaErrorHostMemoryNotRegistered);
+  }
+  runtime.memory().erase(it);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  Runtime& runtime = Runtime::Get();
+  const Runtime::Lock lock = runtime.Acquire();
+  if (device == nullptr || runtime.AllocationOf(host) == runtime.memory().end())
+    return Return(cudaErrorInvalidValue);
+  *device = host;
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  if (attributes == nullptr) return Return(cudaErrorInvalidValue);
+  Runtime& runtime = Runtime::Get();
+  const Runtime::Lock lock = runtime.Acquire();
+  *attributes = {cudaMemoryTypeUnregistered, -1, nullptr, const_cast<void*>(pointer)};
+  const auto it = runtime.AllocationOf(pointer);
+  if (it == runtime.memory().end()) return cudaSuccess;
+  attributes->device = it->second.device;
+  attributes->devicePointer = const_cast<void*>(pointer);
+  switch (it->second.kind) {
+    case MemoryKind::kDevice:
+    case MemoryKind::kAdopted:
+    case MemoryKind::kImported:
+      attributes->type = cudaMemoryTypeDevice;
+      attributes->hostPointer = nullptr;
+      break;
+    case MemoryKind::kManaged:
+      attributes->type = cudaMemoryTypeManaged;
+      break;
+    case MemoryKind::kPinned:
+    case MemoryKind::kRegistered:
+      attributes->type = cudaMemoryTypeHost;
+      break;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  return Copy(dst, bytes, src, bytes, bytes, 1, kind, stream, false);
+}
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
+  return Copy(dst, bytes, src, bytes, bytes, 1, kind, nullptr, true);
+}
+cudaError_t cudaMemcpy2DAsync(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  return Copy(dst, dst_pitch, src, src_pitch, width, height, kind, stream, false);
+}
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
+  return Set(pointer, value, bytes, stream);
+}
+cudaError_t cudaMemset(void* pointer, int value, size_t bytes) { return Set(pointer, value, bytes, nullptr); }
+
+}  // namespace somnus::cuda_emulated

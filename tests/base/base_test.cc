@@ -1,0 +1,65 @@
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <string>
+#include <thread>
+
+#include "base/cpus.h"
+#include "base/memory_tags.h"
+#include "base/utf8.h"
+
+namespace somnus {
+namespace {
+
+TEST(Utf8, InvalidRunsAreReplacedAsUnicodePrescribes) {
+  // Unicode 15, table 3-8: the longest prefix of a well-formed sequence is one replacement.
+  EXPECT_EQ(ReplaceInvalidUtf8("a\xF1\x80\x80\xE1\x80\xC2"
+                               "b\x80"
+                               "c\x80\xBF"
+                               "d"),
+            "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
+            "b\xEF\xBF\xBD"
+            "c\xEF\xBF\xBD\xEF\xBF\xBD"
+            "d");
+  EXPECT_TRUE(IsUtf8("h\xC3\xA9 \xF0\x9F\x98\x80"));
+  EXPECT_FALSE(IsUtf8("\xED\xA0\x80"));  // a surrogate
+  EXPECT_FALSE(IsUtf8("\xC0\xAF"));      // overlong
+}
+
+TEST(Utf8, DrainKeepsAnUnfinishedCharacter) {
+  std::string pending = "x\xF0\x9F", out;
+  DrainUtf8(&pending, &out);
+  EXPECT_EQ(out, "x");
+  EXPECT_EQ(pending, "\xF0\x9F");
+  pending += "\x98\x80";
+  DrainUtf8(&pending, &out);
+  EXPECT_EQ(out, "x\xF0\x9F\x98\x80");
+  EXPECT_EQ(pending, "");
+}
+
+TEST(Cpus, APinnedThreadStillKnowsAllOfThem) {
+  const std::vector<int> all = AllowedCpus();
+  ASSERT_FALSE(all.empty());
+  EXPECT_EQ(NumAllowedCpus(), static_cast<int>(all.size()));
+  std::thread([&] {
+    ASSERT_TRUE(PinThisThread({all.back()}));
+    EXPECT_EQ(sched_getcpu(), all.back());
+    EXPECT_EQ(AllowedCpus(), all);
+    ASSERT_TRUE(PinThisThread(all));
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+    EXPECT_EQ(CPU_COUNT(&set), static_cast<int>(all.size()));
+  }).join();
+}
+
+TEST(MemoryTags, AreTheThreeOfTheDesign) {
+  EXPECT_TRUE(IsMemoryTag("weights"));
+  EXPECT_TRUE(IsMemoryTag("kv_cache"));
+  EXPECT_TRUE(IsMemoryTag("workspace"));
+  EXPECT_FALSE(IsMemoryTag(""));
+  EXPECT_FALSE(IsMemoryTag("Weights"));
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,57 @@
+#include "coordinator/block_manager/kv_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace somnus {
+namespace {
+
+KvPlanRequest Request() {
+  KvPlanRequest request;
+  request.block_size = 16;
+  request.max_num_seqs = 4;
+  request.max_model_len = 160;  // ten blocks
+  return request;
+}
+
+TEST(KvPlanTest, TheTightestRankDecides) {
+  const auto plan = PlanKvCache({{100, 3000}, {200, 4000}}, Request());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->num_blocks, 20);
+  EXPECT_EQ(plan->max_model_len, 160);
+}
+
+TEST(KvPlanTest, NoMoreThanTheSequencesCanUse) {
+  EXPECT_EQ(PlanKvCache({{1, 1 << 30}}, Request())->num_blocks, 41);
+}
+
+TEST(KvPlanTest, AskedForBytesReplaceTheMeasuredOnes) {
+  KvPlanRequest request = Request();
+  request.kv_cache_bytes = 1500;
+  request.soft_limit_bytes = 1200;
+  EXPECT_EQ(PlanKvCache({{100, 9000}}, request)->num_blocks, 15);
+}
+
+TEST(KvPlanTest, TheSoftLimitGivesWayToOneSequence) {
+  KvPlanRequest request = Request();
+  request.soft_limit_bytes = 2000;
+  EXPECT_EQ(PlanKvCache({{100, 9000}}, request)->num_blocks, 20);
+  request.soft_limit_bytes = 300;
+  EXPECT_EQ(PlanKvCache({{100, 9000}}, request)->num_blocks, 11);
+}
+
+TEST(KvPlanTest, ATooLongContextIsReducedOrAnError) {
+  KvPlanRequest request = Request();
+  const auto reduced = PlanKvCache({{100, 600}}, request);
+  ASSERT_TRUE(reduced.ok());
+  EXPECT_EQ(reduced->num_blocks, 6);
+  EXPECT_EQ(reduced->max_model_len, 80);
+  request.max_model_len_is_fixed = true;
+  const absl::Status status = PlanKvCache({{100, 600}}, request).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_NE(status.message().find("--max-model-len"), absl::string_view::npos);
+  EXPECT_TRUE(absl::IsResourceExhausted(PlanKvCache({{100, 150}}, Request()).status())) << "block 0 alone";
+  EXPECT_TRUE(absl::IsInternal(PlanKvCache({{0, 100}}, Request()).status()));
+}
+
+}  // namespace
+}  // namespace somnus
