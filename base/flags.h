@@ -1,0 +1,152 @@
+#pragma once
+// Command lines: one table of flags per program, from which parsing, --help and --version go.
+//
+//   struct Options {
+//     int32_t port = 8000;
+//     absl::Duration grace = absl::Seconds(10);
+//   };
+//   FlagTable Table(Options* o) {
+//     return {.program = "server",
+//             .usage = "server [flags]",
+//             .about = "Serves.",
+//             .groups = {{"Flags",
+//                         {Flag::Int("port", &o->port, 0, 65535, "listen port; 0: any"),
+//                          Flag::Time("grace", &o->grace, absl::ZeroDuration(), absl::Hours(1), "time to
+//                          end")}}}};
+//   }
+//
+// On the command line: --name=value, --name value, --name and --no-name for a switch; '-' and '_' are the
+// same in names; "--" ends the flags; what is no flag is positional. A flag that is given twice has its last
+// value.
+//
+// Ownership: a table borrows the variables that its flags set. A variable's value when its flag is made is
+// the default, which --help prints. A std::optional variable tells "not given" from any value. Thread
+// compatible.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+namespace somnus {
+
+// One row of a table. Names have hyphens and no leading ones. A value that a flag does not take is
+// InvalidArgument that reads on after the value: "is not a whole number from 0 to 65535".
+struct Flag {
+  using Setter = std::function<absl::Status(const std::string& value)>;
+
+  std::string name;
+  std::string placeholder;  // what stands for the value in --help; empty: a switch
+  std::string help;
+  std::string default_text;          // for --help; empty: none is shown
+  std::string bounds;                // for --help, likewise
+  std::vector<std::string> aliases;  // other spellings, which --help does not show
+  Setter set;
+
+  // V is the type below or std::optional of it; bounds are inclusive.
+  // int32_t, int64_t or uint64_t.
+  template <typename V>
+  static Flag Int(std::string name, V* value, int64_t low, int64_t high, std::string help);
+  // double.
+  template <typename V>
+  static Flag Number(std::string name, V* value, double low, double high, std::string help);
+  // std::string, never set to an empty one.
+  template <typename V>
+  static Flag Text(std::string name, V* value, std::string help);
+  // bool.
+  template <typename V>
+  static Flag Switch(std::string name, V* value, std::string help);
+  // absl::Duration, as ParseTime reads it.
+  template <typename V>
+  static Flag Time(std::string name, V* value, absl::Duration low, absl::Duration high, std::string help);
+  // int64_t, as ParseBytes reads it.
+  template <typename V>
+  static Flag Bytes(std::string name, V* value, int64_t low, int64_t high, std::string help);
+  // Whole numbers, separated by commas; 1024 at most.
+  static Flag Ints(std::string name, std::vector<int32_t>* value, int64_t low, int64_t high,
+                   std::string help);
+  // One of some words, each of which stands for a value.
+  template <typename V>
+  static Flag OneOf(std::string name, V* value, std::vector<std::pair<std::string, V>> choices,
+                    std::string help);
+  // Anything else.
+  static Flag Custom(std::string name, std::string placeholder, std::string default_text, Setter set,
+                     std::string help);
+
+  // Changes of a row as it is made: Flag::Text(...).Shows("PATH").Alias("file").
+  Flag Shows(std::string text) &&;
+  Flag Default(std::string text) &&;
+  Flag Alias(std::string other_name) &&;
+};
+
+struct FlagGroup {
+  std::string title;
+  std::vector<Flag> flags;
+};
+
+// --help (-h) and --version need no rows.
+struct FlagTable {
+  std::string program;  // "coordinator"
+  std::string usage;    // "coordinator [--model] PATH [flags]"
+  std::string about;    // what it does, before the flags
+  std::vector<FlagGroup> groups;
+  size_t max_positional = 0;
+};
+
+struct ParsedArgs {
+  bool help = false;  // help or version: parsing stopped there
+  bool version = false;
+  std::vector<std::string> positional;
+};
+
+// `args` without the program's name. InvalidArgument names the flag and what is wrong: "--port: '70000' is
+// not a whole number from 0 to 65535"; for an unknown one also the nearest: "unknown flag --prot: did you
+// mean --port?".
+absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<std::string>& args);
+
+// What --help prints: usage, about, then every row with its default and bounds.
+std::string HelpText(const FlagTable& table);
+
+// "somnus coordinator 0.1.0".
+std::string VersionText(const FlagTable& table);
+
+// For main: parses argv into the table's variables, and prints help, version or what is wrong. An exit code
+// when the program is to end now: 0, or 2 for wrong flags.
+std::optional<int> ParseCommandLine(const FlagTable& table, int argc, const char* const* argv,
+                                    std::vector<std::string>* positional = nullptr);
+
+// Prints "program: message" to stderr and returns 2, for what only several flags together show to be wrong.
+int UsageError(const FlagTable& table, const absl::Status& status);
+
+// The one of `names` that `name` was likely meant to be; empty where none is near.
+std::string NearestName(const std::string& name, const std::vector<std::string>& names);
+
+template <typename V>
+Flag Flag::OneOf(std::string name, V* value, std::vector<std::pair<std::string, V>> choices,
+                 std::string help) {
+  std::vector<std::string> names;
+  std::string default_text;
+  for (const auto& [word, meaning] : choices) {
+    names.push_back(word);
+    if (meaning == *value && default_text.empty()) default_text = word;
+  }
+  const auto set = [value, choices = std::move(choices),
+                    all = absl::StrJoin(names, ", ")](const std::string& text) -> absl::Status {
+    for (const auto& [word, meaning] : choices) {
+      if (word != text) continue;
+      *value = meaning;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError("is not one of " + all);
+  };
+  return Custom(std::move(name), absl::StrJoin(names, "|"), std::move(default_text), set, std::move(help));
+}
+
+}  // namespace somnus
