@@ -134,6 +134,21 @@ bool BlockManager::MakeWritable(int64_t sequence, int64_t position, std::vector<
   return true;
 }
 
+void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_view salt) {
+  BlockTable chain;
+  chain.salt = std::string(salt);
+  const int32_t full = static_cast<int32_t>(static_cast<int64_t>(tokens.size()) / options_.block_size);
+  while (chain.num_committed < full) {
+    const BlockContent content = ContentAt(chain, tokens);
+    KvBlock* block = pool_.Find(content);
+    if (block == nullptr) return;  // what hangs below cannot be reached either
+    chain.last_hash = content.hash;
+    chain.last_content_id = block->content_id;
+    ++chain.num_committed;
+    pool_.Forget(block);
+  }
+}
+
 void BlockManager::ResetPrefixCache() {
   pool_.ForgetAll();
   // Live tables' committed parents are unknown now; their further blocks stay out of the cache.

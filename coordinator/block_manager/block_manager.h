@@ -70,6 +70,9 @@ class BlockManager {
   // done. False when no block is free.
   bool MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies);
 
+  // The blocks known for the leading tokens of `tokens` are forgotten: nobody adopts them any more. Tables
+  // stay.
+  void ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_view salt);
   // Every cached content is forgotten; tables stay.
   void ResetPrefixCache();
 

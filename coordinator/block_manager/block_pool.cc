@@ -37,7 +37,7 @@ void BlockPool::Unlink(KvBlock* block) {
   if (block->content_id != 0) --num_cached_;
 }
 
-void BlockPool::Forget(KvBlock* block) {
+void BlockPool::ClearContent(KvBlock* block) {
   if (block->content_id == 0) return;
   auto it = index_.find(block->hash);
   if (it != index_.end() && it->second == block) index_.erase(it);
@@ -46,11 +46,18 @@ void BlockPool::Forget(KvBlock* block) {
   block->salt.clear();
 }
 
+void BlockPool::Forget(KvBlock* block) {
+  const bool is_listed = block->ref_count == 0;
+  if (is_listed) Unlink(block);
+  ClearContent(block);
+  if (is_listed) Link(block, &list_);
+}
+
 KvBlock* BlockPool::Allocate() {
   SOMNUS_CHECK(num_available_ > 0);
   KvBlock* block = list_.next;
   Unlink(block);
-  Forget(block);
+  ClearContent(block);
   block->ref_count = 1;
   return block;
 }
@@ -82,11 +89,7 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
   // any more through the present chain, so the newer one takes its place.
   auto [it, inserted] = index_.try_emplace(content.hash, block);
   if (!inserted) {
-    KvBlock* old = it->second;
-    const bool old_is_listed = old->ref_count == 0;
-    if (old_is_listed) Unlink(old);
-    Forget(old);
-    if (old_is_listed) Link(old, &list_);
+    Forget(it->second);
     index_[content.hash] = block;
   }
   block->content_id = next_content_id_++;
@@ -97,7 +100,7 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
 }
 
 void BlockPool::ForgetAll() {
-  for (KvBlock& block : blocks_) Forget(&block);
+  for (KvBlock& block : blocks_) ClearContent(&block);
   num_cached_ = 0;
 }
 

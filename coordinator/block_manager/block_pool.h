@@ -68,6 +68,8 @@ class BlockPool {
   KvBlock* Find(const BlockContent& content);
   // Makes a used block's contents known. When another block already has them, that one stays the known one.
   void Remember(KvBlock* block, const BlockContent& content);
+  // Forgets the contents of a block, used or cached: it cannot be adopted any more.
+  void Forget(KvBlock* block);
   // Forgets the contents of all blocks, used ones too.
   void ForgetAll();
 
@@ -84,7 +86,8 @@ class BlockPool {
  private:
   void Link(KvBlock* block, KvBlock* after);
   void Unlink(KvBlock* block);
-  void Forget(KvBlock* block);
+  // Of a block that is not in the free list.
+  void ClearContent(KvBlock* block);
 
   const int32_t block_size_;
   std::vector<KvBlock> blocks_;  // never resized: the list points into it

@@ -162,13 +162,15 @@ void Scheduler::ScheduleWaiting(StepPlan* plan, int64_t* budget, InFlightStep* s
 }
 
 bool Scheduler::Admit(const SequencePtr& sequence, StepPlan* plan) {
+  const bool use_cache = !sequence->owes_prompt_logprobs() && !sequence->avoids_prefix_cache;
   const int32_t computed = blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
-                                            !sequence->owes_prompt_logprobs(), running_.empty());
+                                            use_cache, running_.empty());
   if (computed < 0) return false;
   waiting_.erase(KeyOf(*sequence));
   running_.emplace(KeyOf(*sequence), sequence);
   sequence->state = SequenceState::kRunning;
   sequence->num_computed = computed;
+  sequence->num_adopted = computed;
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   if (!sequence->was_scheduled) NoteScheduled(sequence, plan);
@@ -193,10 +195,16 @@ void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::v
   scheduled->set_num_tokens(static_cast<int32_t>(num_tokens));
   scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
   const int64_t start = sequence->num_computed;
-  const bool samples = start + num_tokens == sequence->num_tokens();
+  ScheduledEntry entry;
+  entry.sequence = sequence;
+  entry.slot = sequence->slot;
+  entry.start = start;
+  entry.num_tokens = num_tokens;
+  entry.samples = start + num_tokens == sequence->num_tokens();
+  entry.adopted = start > 0 && start == sequence->num_adopted;
   sequence->num_computed += num_tokens;
-  if (samples) ++sequence->num_pending;
-  step->entries.push_back({sequence, sequence->slot, start, num_tokens, samples});
+  if (entry.samples) ++sequence->num_pending;
+  step->entries.push_back(std::move(entry));
 }
 
 // By value: the maps hold what the caller may have named.

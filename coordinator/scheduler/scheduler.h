@@ -13,6 +13,11 @@
 // or was aborted; Update drops it. A preempted sequence keeps the tokens of the steps in flight; it is
 // admitted again once they are known.
 //
+// Slot errors. A reply may say that one sequence has no result: it ends with kError, its blocks are freed,
+// and what it may have written leaves the prefix cache. Sequences that could have adopted those blocks are
+// computed again: those admitted with a prefix hit in the steps still in flight, and whoever has bad logits
+// itself on adopted blocks, once and without the prefix cache.
+//
 // Contract: no I/O, no clock, no randomness: the same calls give the same steps. Not thread safe (engine loop
 // only). Replies must be given to Update in the order of the steps.
 
@@ -89,8 +94,10 @@ class Scheduler {
 
   // The next step; empty() when nothing can be computed now: it is not to be sent then.
   StepPlan Schedule();
-  // Applies the reply to the oldest step not yet updated. Outputs are in the order of the step's sequences.
-  // Internal when the reply does not fit the step.
+  // Applies the reply to the oldest step not yet updated: every entry, in the order of the step's sequences,
+  // which is that of the outputs. A sequence with a slot error, or that the reply does not fit, ends with
+  // kError and does not keep the others from theirs. Internal when the reply is not to that step; nothing
+  // has changed then.
   absl::StatusOr<std::vector<SequenceOutput>> Update(const v1::StepReply& reply);
 
   // All running sequences go back to waiting. No step may be in flight.
@@ -113,10 +120,12 @@ class Scheduler {
   using Key = std::pair<int64_t, int64_t>;  // (priority or 0, id): the order of service
   struct ScheduledEntry {
     SequencePtr sequence;
-    int32_t slot;
-    int64_t start;  // first position computed
-    int64_t num_tokens;
-    bool samples;
+    int32_t slot = -1;
+    int64_t start = 0;  // first position computed
+    int64_t num_tokens = 0;
+    bool samples = false;
+    bool adopted = false;  // the first since an admission with a prefix hit
+    bool dropped = false;  // the sequence is computed again: what the step made of it does not count
   };
   struct InFlightStep {
     int64_t step_id;
@@ -133,8 +142,16 @@ class Scheduler {
   void Preempt(SequencePtr sequence);
   void LeaveRunning(Sequence* sequence);
   void Finish(const SequencePtr& sequence);
-  absl::Status ApplyEntry(const ScheduledEntry& entry, const v1::SampledToken* token,
-                          const v1::PromptLogprobs* logprobs, std::vector<SequenceOutput>* outputs);
+  struct ReplyBySlot;
+  void ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
+                  std::vector<SequenceOutput>* outputs);
+  absl::Status ApplyResult(const ScheduledEntry& entry, const ReplyBySlot& reply, RequestOutput* output);
+  // False when the sequence is computed again instead of ended.
+  bool ApplySlotError(const ScheduledEntry& entry, const absl::Status& error);
+  // False for certain when no block can be in both sequences' tables.
+  bool MayShareBlocks(const Sequence& a, const Sequence& b) const;
+  void Recompute(const SequencePtr& sequence);
+  void DropInFlight(const SequencePtr& sequence);
   void AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token, RequestOutput* output);
   FinishReason CheckStop(const Sequence& sequence, RequestOutput* output) const;
   void NoteScheduled(const SequencePtr& sequence, StepPlan* plan);

@@ -23,10 +23,12 @@ struct Sequence {
   int64_t num_computed = 0;     // tokens in the cache once all steps sent are done
   int32_t num_pending = 0;      // tokens that steps in flight will sample: placeholders behind `tokens`
   int32_t slot = -1;            // row of the workers' batch state while running
+  int32_t num_adopted = 0;      // tokens that the prefix cache served at the last admission
   int32_t num_cached = 0;       // prompt tokens that the prefix cache served at first admission
   int32_t num_prompt_logprobs =
       0;  // positions delivered, 0 included; recomputation does not deliver them again
   bool was_scheduled = false;
+  bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
 
   // For the observer; stamped by the engine.
   absl::Time scheduled_time = absl::InfinitePast();

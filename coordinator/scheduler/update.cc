@@ -10,44 +10,132 @@
 
 namespace somnus {
 
+namespace {
+
+absl::Status ToStatus(const v1::SlotError& error) {
+  const auto code = static_cast<absl::StatusCode>(error.code());
+  const absl::Status status(code, error.message());
+  return status.ok() ? absl::InternalError(error.message()) : status;
+}
+
+}  // namespace
+
+struct Scheduler::ReplyBySlot {
+  explicit ReplyBySlot(const v1::StepReply& reply) {
+    for (const v1::SampledToken& token : reply.tokens()) tokens.emplace(token.slot(), &token);
+    for (const v1::PromptLogprobs& entry : reply.prompt_logprobs())
+      prompt_logprobs.emplace(entry.slot(), &entry);
+    for (const v1::SlotError& error : reply.slot_errors()) errors.emplace(error.slot(), &error);
+  }
+
+  template <typename Message>
+  using BySlot = absl::flat_hash_map<int32_t, const Message*>;
+  template <typename Message>
+  static const Message* Find(const BySlot<Message>& messages, int32_t slot) {
+    auto it = messages.find(slot);
+    return it == messages.end() ? nullptr : it->second;
+  }
+
+  BySlot<v1::SampledToken> tokens;
+  BySlot<v1::PromptLogprobs> prompt_logprobs;
+  BySlot<v1::SlotError> errors;
+};
+
 absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepReply& reply) {
   if (in_flight_.empty() || in_flight_.front().step_id != reply.step_id()) {
     return absl::InternalError(absl::StrCat("reply to step ", reply.step_id(), " is not due"));
   }
   const InFlightStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
-  absl::flat_hash_map<int32_t, const v1::SampledToken*> tokens;
-  for (const v1::SampledToken& token : reply.tokens()) tokens.emplace(token.slot(), &token);
-  absl::flat_hash_map<int32_t, const v1::PromptLogprobs*> prompt_logprobs;
-  for (const v1::PromptLogprobs& entry : reply.prompt_logprobs())
-    prompt_logprobs.emplace(entry.slot(), &entry);
-
+  const ReplyBySlot by_slot(reply);
   std::vector<SequenceOutput> outputs;
   outputs.reserve(step.entries.size());
   for (const ScheduledEntry& entry : step.entries) {
-    if (entry.sequence->finished()) continue;  // stopped or aborted since: what it sampled is stale
-    auto token = tokens.find(entry.slot);
-    auto logprobs = prompt_logprobs.find(entry.slot);
-    RETURN_IF_ERROR(ApplyEntry(entry, token == tokens.end() ? nullptr : token->second,
-                               logprobs == prompt_logprobs.end() ? nullptr : logprobs->second, &outputs));
+    if (!entry.dropped) ApplyEntry(entry, by_slot, &outputs);
   }
   return outputs;
 }
 
-absl::Status Scheduler::ApplyEntry(const ScheduledEntry& entry, const v1::SampledToken* token,
-                                   const v1::PromptLogprobs* logprobs, std::vector<SequenceOutput>* outputs) {
-  Sequence* sequence = entry.sequence.get();
+void Scheduler::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
+                           std::vector<SequenceOutput>* outputs) {
   RequestOutput output;
-  output.num_cached_tokens = sequence->num_cached;
-  RETURN_IF_ERROR(DeliverPromptLogprobs(logprobs, entry.start, entry.num_tokens, sequence, &output));
-  if (entry.samples) {
-    if (token == nullptr)
-      return absl::InternalError(absl::StrCat("the reply has no token for slot ", entry.slot));
-    AcceptToken(entry.sequence, *token, &output);
+  output.num_cached_tokens = entry.sequence->num_cached;
+  absl::Status status;
+  if (const v1::SlotError* error = ReplyBySlot::Find(reply.errors, entry.slot)) {
+    status = ToStatus(*error);
+    if (!ApplySlotError(entry, status)) return;
+  } else if (!entry.sequence->finished()) {  // else stopped or aborted since: what it sampled is stale
+    status = ApplyResult(entry, reply, &output);
   }
-  if (entry.samples || !output.prompt_logprobs.empty())
-    outputs->push_back({entry.sequence, std::move(output)});
+  if (status.ok()) {
+    const bool has_output = !output.token_ids.empty() || !output.prompt_logprobs.empty() ||
+                            output.finish_reason != FinishReason::kNone;
+    if (has_output) outputs->push_back({entry.sequence, std::move(output)});
+    return;
+  }
+  DropInFlight(entry.sequence);
+  if (entry.sequence->finished()) return;
+  Finish(entry.sequence);
+  RequestOutput last;
+  last.num_cached_tokens = entry.sequence->num_cached;
+  last.finish_reason = FinishReason::kError;
+  last.error = status;
+  outputs->push_back({entry.sequence, std::move(last)});
+}
+
+absl::Status Scheduler::ApplyResult(const ScheduledEntry& entry, const ReplyBySlot& reply,
+                                    RequestOutput* output) {
+  RETURN_IF_ERROR(DeliverPromptLogprobs(ReplyBySlot::Find(reply.prompt_logprobs, entry.slot), entry.start,
+                                        entry.num_tokens, entry.sequence.get(), output));
+  if (!entry.samples) return absl::OkStatus();
+  const v1::SampledToken* token = ReplyBySlot::Find(reply.tokens, entry.slot);
+  if (token == nullptr)
+    return absl::InternalError(absl::StrCat("the reply has no token for slot ", entry.slot));
+  AcceptToken(entry.sequence, *token, output);
   return absl::OkStatus();
+}
+
+bool Scheduler::ApplySlotError(const ScheduledEntry& entry, const absl::Status& error) {
+  if (absl::IsOutOfRange(error)) return true;  // what it computed is good
+  const SequencePtr& sequence = entry.sequence;
+  blocks_.ForgetPrefix(sequence->tokens, sequence->request.cache_salt);
+  // Until now its blocks could be adopted: by steps that are in flight already.
+  for (const InFlightStep& step : in_flight_) {
+    for (const ScheduledEntry& other : step.entries) {
+      if (other.adopted && !other.sequence->finished() && MayShareBlocks(*other.sequence, *sequence))
+        Recompute(other.sequence);
+    }
+  }
+  const bool may_be_anothers =
+      sequence->num_adopted > 0 && !sequence->avoids_prefix_cache && !absl::IsInvalidArgument(error);
+  if (sequence->finished() || !may_be_anothers) return true;
+  sequence->avoids_prefix_cache = true;
+  if (entry.samples) --sequence->num_pending;
+  Recompute(sequence);
+  return false;
+}
+
+bool Scheduler::MayShareBlocks(const Sequence& a, const Sequence& b) const {
+  const auto size = static_cast<size_t>(options_.blocks.block_size);
+  return a.id != b.id && a.request.cache_salt == b.request.cache_salt && a.tokens.size() >= size &&
+         b.tokens.size() >= size && std::equal(a.tokens.begin(), a.tokens.begin() + size, b.tokens.begin());
+}
+
+// Back to waiting.
+void Scheduler::Recompute(const SequencePtr& sequence) {
+  DropInFlight(sequence);
+  if (sequence->state == SequenceState::kRunning) Preempt(sequence);
+}
+
+// What the steps in flight make of the sequence does not count.
+void Scheduler::DropInFlight(const SequencePtr& sequence) {
+  for (InFlightStep& step : in_flight_) {
+    for (ScheduledEntry& entry : step.entries) {
+      if (entry.sequence != sequence || entry.dropped) continue;
+      entry.dropped = true;
+      if (entry.samples) --sequence->num_pending;
+    }
+  }
 }
 
 void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token,

@@ -25,6 +25,16 @@ float Logprob(uint64_t prefix, int32_t token) {
   return -static_cast<float>(Mix(prefix, static_cast<uint64_t>(token)) % 10000) / 1000.0f;
 }
 
+// Reached by no hash in practice.
+constexpr uint64_t kNan = 0x4E614E4E614E4E61ull;
+
+void AddSlotError(int32_t slot, const absl::Status& status, v1::StepReply* reply) {
+  v1::SlotError* error = reply->add_slot_errors();
+  error->set_slot(slot);
+  error->set_code(status.raw_code());
+  error->set_message(std::string(status.message()));
+}
+
 absl::Status Broken(const std::string& what) {
   return absl::InternalError(absl::StrCat("fake worker: ", what));
 }
@@ -106,10 +116,21 @@ size_t FakeWorker::CacheIndex(const Slot& slot, int64_t position) const {
          static_cast<size_t>(position % options_.block_size);
 }
 
+uint64_t FakeWorker::NextState(uint64_t before, int32_t slot, int32_t token) const {
+  auto nan = nan_steps_.find(last_step_id_);
+  const bool is_nan =
+      before == kNan || token == options_.nan_token || (nan != nan_steps_.end() && nan->second == slot);
+  return is_nan ? kNan : Mix(before, static_cast<uint64_t>(token));
+}
+
 absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply) {
   auto it = slots_.find(scheduled.slot());
   if (it == slots_.end()) return Broken(absl::StrCat("slot ", scheduled.slot(), " is unknown"));
   Slot& slot = it->second;
+  if (slot.sampling.temperature() < 0) {
+    AddSlotError(scheduled.slot(), absl::InvalidArgumentError("temperature is negative"), reply);
+    return absl::OkStatus();
+  }
   slot.blocks.insert(slot.blocks.end(), scheduled.new_block_ids().begin(), scheduled.new_block_ids().end());
   const int64_t start = slot.num_computed;
   const int64_t end = start + scheduled.num_tokens();
@@ -120,7 +141,7 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
   v1::PromptLogprobs* prompt_logprobs = nullptr;
   for (int64_t position = start; position < end; ++position) {
     const uint64_t before = position == 0 ? 0 : cache_[CacheIndex(slot, position - 1)];
-    const uint64_t state = Mix(before, static_cast<uint64_t>(slot.tokens[position]));
+    const uint64_t state = NextState(before, scheduled.slot(), slot.tokens[position]);
     cache_[CacheIndex(slot, position)] = state;
     ++num_computed_tokens_;
     if (slot.sampling.num_prompt_logprobs() < 0 || position + 1 >= slot.num_prompt) continue;
@@ -135,6 +156,11 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
   }
   if (end < static_cast<int64_t>(slot.tokens.size())) return absl::OkStatus();
   const uint64_t state = cache_[CacheIndex(slot, end - 1)];
+  if (state == kNan) {
+    AddSlotError(scheduled.slot(), absl::InternalError("the logits are not finite numbers"), reply);
+    slot.tokens.push_back(0);
+    return absl::OkStatus();
+  }
   v1::SampledToken* sampled = reply->add_tokens();
   sampled->set_slot(scheduled.slot());
   sampled->set_token_id(NextToken(state, options_.vocab_size));

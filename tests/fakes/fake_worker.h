@@ -3,6 +3,10 @@
 // block table from a simulated KV cache. A block reused too early, a wrong prefix hit or a lost token changes
 // every later token, so tests compare exact tokens with ReferenceTokens. Every rule of proto/worker.proto
 // that a step breaks is an error. Not thread safe.
+//
+// Not-a-number: a scripted state that every later state of its prefix inherits, through the cache too; a
+// sequence that would sample from it has a slot error. A sequence with a negative temperature is refused: a
+// slot error in every step, and nothing is written for it.
 
 #include <cstdint>
 #include <map>
@@ -22,6 +26,7 @@ struct FakeWorkerOptions {
   int32_t max_num_seqs = 8;
   int32_t max_num_batched_tokens = 1 << 20;
   int32_t vocab_size = 1000;
+  int32_t nan_token = -1;  // the state after this token is not a number
 };
 
 class FakeWorker {
@@ -32,6 +37,9 @@ class FakeWorker {
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
   // The cache's contents and all slots are gone. An error when a slot was still in use.
   absl::Status Sleep();
+
+  // What step `step_id` computes for `slot` is not a number.
+  void MakeNan(int64_t step_id, int32_t slot) { nan_steps_[step_id] = slot; }
 
   size_t num_slots_in_use() const { return slots_.size(); }
   int64_t num_computed_tokens() const { return num_computed_tokens_; }
@@ -54,11 +62,13 @@ class FakeWorker {
   absl::Status AddSequence(const v1::NewSequence& message);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
+  uint64_t NextState(uint64_t before, int32_t slot, int32_t token) const;
   size_t CacheIndex(const Slot& slot, int64_t position) const;
 
   const FakeWorkerOptions options_;
   std::vector<uint64_t> cache_;  // one hash of the whole prefix per token
   std::map<int32_t, Slot> slots_;
+  std::map<int64_t, int32_t> nan_steps_;
   int64_t last_step_id_ = 0;
   int64_t num_computed_tokens_ = 0;
 };

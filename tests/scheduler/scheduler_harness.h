@@ -41,14 +41,15 @@ struct Answer {
   std::vector<Logprobs> logprobs;
   std::vector<Logprobs> prompt_logprobs;
   FinishReason reason = FinishReason::kNone;
+  absl::Status error;
   std::optional<int32_t> stop_token_id;
   int32_t num_cached = 0;
 };
 
 class Harness {
  public:
-  explicit Harness(const SchedulerOptions& options, size_t depth = 0)
-      : scheduler(options), depth_(depth), worker_(Fake(options)) {}
+  explicit Harness(const SchedulerOptions& options, size_t depth = 0, int32_t nan_token = -1)
+      : scheduler(options), worker(Fake(options, nan_token)), depth_(depth) {}
 
   void Add(EngineRequest request) { scheduler.Add(std::move(request)); }
 
@@ -66,7 +67,7 @@ class Harness {
 
   void Send(const StepPlan& plan) {
     steps.push_back(plan.request);
-    absl::StatusOr<v1::StepReply> reply = worker_.Execute(plan.request);
+    absl::StatusOr<v1::StepReply> reply = worker.Execute(plan.request);
     ASSERT_TRUE(reply.ok()) << reply.status() << "\n" << plan.request.DebugString();
     replies_.push_back(*std::move(reply));
     Check();
@@ -96,12 +97,14 @@ class Harness {
   size_t in_flight() const { return replies_.size(); }
 
   Scheduler scheduler;
+  FakeWorker worker;
   std::map<std::string, Answer> answers;
   std::vector<v1::StepRequest> steps;
 
  private:
-  static FakeWorkerOptions Fake(const SchedulerOptions& options) {
+  static FakeWorkerOptions Fake(const SchedulerOptions& options, int32_t nan_token) {
     FakeWorkerOptions fake;
+    fake.nan_token = nan_token;
     fake.num_blocks = options.blocks.num_blocks;
     fake.block_size = options.blocks.block_size;
     fake.max_num_seqs = options.max_num_seqs;
@@ -117,12 +120,12 @@ class Harness {
     for (Logprobs& logprobs : output.output.prompt_logprobs)
       answer.prompt_logprobs.push_back(std::move(logprobs));
     answer.reason = output.output.finish_reason;
+    answer.error = output.output.error;
     answer.stop_token_id = output.output.stop_token_id;
     answer.num_cached = output.output.num_cached_tokens;
   }
 
   const size_t depth_;
-  FakeWorker worker_;
   std::deque<v1::StepReply> replies_;
 };
 
