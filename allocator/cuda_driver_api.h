@@ -3,7 +3,10 @@
 
 #include <cuda.h>
 
+#include <memory>
+
 #include "absl/status/statusor.h"
+#include "allocator/cuda_vmm_driver.h"
 
 namespace somnus {
 
@@ -42,5 +45,9 @@ struct CudaDriverApi {
   // Loaded once per process and never unloaded. Unavailable names what is missing.
   static absl::StatusOr<const CudaDriverApi*> Load();
 };
+
+// The driver over these entry points, which must outlive it: what tests put their own into.
+absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(const CudaDriverApi& api, int device_index,
+                                                             const CudaVmmDriverOptions& options);
 
 }  // namespace somnus

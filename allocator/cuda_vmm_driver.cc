@@ -10,14 +10,12 @@
 namespace somnus {
 namespace {
 
-// Mapping costs tens of microseconds a chunk whatever its size: at 2 MiB it would take as long as the copy.
-constexpr int64_t kChunkBytes = 64 << 20;
-
 CUdeviceptr Pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
 
 class CudaVmmDriver : public VmmDriver {
  public:
-  explicit CudaVmmDriver(const CudaDriverApi* api) : api_(*api) {}
+  CudaVmmDriver(const CudaDriverApi& api, const CudaVmmDriverOptions& options)
+      : api_(api), chunk_bytes_(options.chunk_bytes) {}
   ~CudaVmmDriver() override {
     if (context_ == nullptr) return;
     if (api_.cuCtxSetCurrent_fn(context_) == CUDA_SUCCESS && stream_ != nullptr)
@@ -50,19 +48,20 @@ class CudaVmmDriver : public VmmDriver {
     if (!status.ok()) return status;
     properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties_.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device_};
-    const bool rdma = Attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
-    properties_.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
     size_t granularity = 0;
     status = Check("cuMemGetAllocationGranularity",
                    api_.cuMemGetAllocationGranularity_fn(&granularity, &properties_,
                                                          CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     granularity_ = static_cast<int64_t>(granularity);
+    if (status.ok() && Attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0) {
+      properties_.allocFlags.gpuDirectRDMACapable = TakesRdma() ? 1 : 0;
+    }
     return status;
   }
 
   int64_t Granularity() const override { return granularity_; }
   int64_t ChunkBytes() const override {
-    return std::max(kChunkBytes / granularity_, int64_t{1}) * granularity_;
+    return std::max(chunk_bytes_ / granularity_, int64_t{1}) * granularity_;
   }
 
   absl::StatusOr<int64_t> TotalBytes() override {
@@ -95,15 +94,10 @@ class CudaVmmDriver : public VmmDriver {
   absl::StatusOr<Handle> Create(int64_t bytes) override {
     if (absl::Status status = Enter(); !status.ok()) return status;
     CUmemGenericAllocationHandle handle = 0;
-    CUmemAllocationProp properties = properties_;
-    CUresult result = api_.cuMemCreate_fn(&handle, bytes, &properties, 0);
-    // Some systems report the ability and refuse it all the same (no peer memory module in the kernel).
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&
-        properties.allocFlags.gpuDirectRDMACapable) {
-      properties.allocFlags.gpuDirectRDMACapable = 0;
-      result = api_.cuMemCreate_fn(&handle, bytes, &properties, 0);
+    if (absl::Status status = Check("cuMemCreate", api_.cuMemCreate_fn(&handle, bytes, &properties_, 0));
+        !status.ok()) {
+      return status;
     }
-    if (absl::Status status = Check("cuMemCreate", result); !status.ok()) return status;
     return handle;
   }
   absl::Status Release(Handle handle) override { return Check("cuMemRelease", api_.cuMemRelease_fn(handle)); }
@@ -151,6 +145,17 @@ class CudaVmmDriver : public VmmDriver {
   }
 
  private:
+  // Some systems report GPUDirect RDMA and refuse it all the same (no peer memory module in the kernel):
+  // found out once, by the smallest piece of memory.
+  bool TakesRdma() {
+    CUmemAllocationProp properties = properties_;
+    properties.allocFlags.gpuDirectRDMACapable = 1;
+    CUmemGenericAllocationHandle handle = 0;
+    if (api_.cuMemCreate_fn(&handle, granularity_, &properties, 0) != CUDA_SUCCESS) return false;
+    api_.cuMemRelease_fn(handle);
+    return true;
+  }
+
   absl::Status MemoryInfo(size_t* free, size_t* total) {
     absl::Status status = Enter();
     if (status.ok()) status = Check("cuMemGetInfo", api_.cuMemGetInfo_fn(free, total));
@@ -175,6 +180,7 @@ class CudaVmmDriver : public VmmDriver {
   }
 
   const CudaDriverApi& api_;
+  const int64_t chunk_bytes_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
@@ -184,10 +190,16 @@ class CudaVmmDriver : public VmmDriver {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index) {
+absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index,
+                                                             const CudaVmmDriverOptions& options) {
   absl::StatusOr<const CudaDriverApi*> api = CudaDriverApi::Load();
   if (!api.ok()) return api.status();
-  auto driver = std::make_unique<CudaVmmDriver>(*api);
+  return MakeCudaVmmDriver(**api, device_index, options);
+}
+
+absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(const CudaDriverApi& api, int device_index,
+                                                             const CudaVmmDriverOptions& options) {
+  auto driver = std::make_unique<CudaVmmDriver>(api, options);
   if (absl::Status status = driver->Init(device_index); !status.ok()) return status;
   return driver;
 }

@@ -2,6 +2,7 @@
 // VmmDriver over a GPU's memory. The CUDA driver library is looked for at run time, so that one binary starts
 // with and without a GPU.
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -9,9 +10,17 @@
 
 namespace somnus {
 
+struct CudaVmmDriverOptions {
+  // Of a region's physical memory, which is created, mapped and released that much at a time; each call costs
+  // some tens of microseconds (an estimate) whatever its size. Rounded down to the device's granularity,
+  // which is the least.
+  int64_t chunk_bytes = int64_t{1} << 30;
+};
+
 // Works in the device's primary context, which the CUDA runtime shares. Thread safe. Copies go over a stream
 // of its own. Unavailable: no driver library, no such device, or a device without virtual memory management.
 // Unimplemented: this build has no CUDA.
-absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index);
+absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index,
+                                                             const CudaVmmDriverOptions& options = {});
 
 }  // namespace somnus

@@ -4,7 +4,7 @@
 
 namespace somnus {
 
-absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index) {
+absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int, const CudaVmmDriverOptions&) {
   return absl::UnimplementedError("this build has no CUDA; build with --config=cuda");
 }
 

@@ -129,13 +129,21 @@ class HostVmmDriver : public VmmDriver {
 
   absl::Status Unmap(void* address, int64_t bytes) override {
     absl::MutexLock lock(&mutex_);
+    const char* const begin = static_cast<char*>(address);
+    std::vector<Memory*> inside;
+    int64_t mapped_bytes = 0;
     for (auto& [handle, memory] : handles_) {
-      if (memory.address != address || !memory.mapped || memory.bytes != bytes) continue;
-      if (mprotect(address, bytes, PROT_NONE) != 0) return ErrnoError("unmapping memory", bytes);
-      memory.mapped = false;
-      return absl::OkStatus();
+      const char* const at = static_cast<char*>(memory.address);
+      if (!memory.mapped || at < begin || at + memory.bytes > begin + bytes) continue;
+      inside.push_back(&memory);
+      mapped_bytes += memory.bytes;
     }
-    return absl::FailedPreconditionError("unmap of a range that is not mapped");
+    if (mapped_bytes != bytes) {
+      return absl::FailedPreconditionError("unmap of a range that mappings do not fill");
+    }
+    if (mprotect(address, bytes, PROT_NONE) != 0) return ErrnoError("unmapping memory", bytes);
+    for (Memory* memory : inside) memory->mapped = false;
+    return absl::OkStatus();
   }
 
   absl::Status SetAccess(void* address, int64_t bytes) override {

@@ -51,27 +51,9 @@ absl::Status Region::Attach() {
 }
 
 absl::Status Region::Detach() {
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    absl::Status status = driver_->Unmap(At(chunks_[i]), chunks_[i].bytes);
-    if (status.ok()) continue;
-    // The chunks before this one go back to their places. Should even that fail, all of them come off, so
-    // that the state stays one of three.
-    absl::Status undone;
-    size_t mapped = 0;
-    while (mapped < i && undone.ok()) {
-      undone = driver_->Map(At(chunks_[mapped]), chunks_[mapped].bytes, chunks_[mapped].handle);
-      if (undone.ok()) ++mapped;
-    }
-    if (undone.ok() && i > 0) undone = driver_->SetAccess(base_, bytes_);
-    if (undone.ok()) return status;
-    for (size_t j = 0; j < chunks_.size(); ++j) {
-      if (j < mapped || j >= i) driver_->Unmap(At(chunks_[j]), chunks_[j].bytes).IgnoreError();
-    }
-    state_ = State::kDetached;
-    return status;
-  }
-  state_ = State::kDetached;
-  return absl::OkStatus();
+  absl::Status status = driver_->Unmap(base_, bytes_);
+  if (status.ok()) state_ = State::kDetached;
+  return status;
 }
 
 absl::Status Region::Release() {
@@ -117,7 +99,8 @@ absl::Status Region::MapChunks() {
   }
   if (status.ok()) status = driver_->SetAccess(base_, bytes_);
   if (status.ok()) return status;
-  while (mapped-- > 0) driver_->Unmap(At(chunks_[mapped]), chunks_[mapped].bytes).IgnoreError();
+  const int64_t mapped_bytes = mapped < chunks_.size() ? chunks_[mapped].offset : bytes_;
+  if (mapped_bytes > 0) driver_->Unmap(base_, mapped_bytes).IgnoreError();
   return status;
 }
 

@@ -70,13 +70,12 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 
   absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) override {
     absl::MutexLock lock(&mutex_);
+    const std::vector<Waker> asleep = Asleep(tags);
     std::vector<Waker> woken;
     absl::Status status;
-    for (auto& [data, entry] : entries_) {
-      if (entry.region->state() == Region::State::kResident) continue;
-      if (!tags.empty() && std::find(tags.begin(), tags.end(), entry.region->tag()) == tags.end()) continue;
-      woken.push_back({&entry, entry.region->state() == Region::State::kDetached});
-      status = Wake(woken.back());
+    for (const Waker& waker : asleep) {
+      woken.push_back(waker);
+      status = Wake(waker);
       if (!status.ok()) break;
     }
     // Waited for in any case: no copy may still run into memory that the rollback takes away.
@@ -121,6 +120,20 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     Entry* entry;
     bool was_detached;  // its memory was never released: contents are in place
   };
+
+  // The sleeping regions with these tags (empty: all), those with a backup first: their copies run while the
+  // rest, a KV cache of most of the device, is mapped.
+  std::vector<Waker> Asleep(const std::vector<std::string>& tags) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<Waker> asleep;
+    for (auto& [data, entry] : entries_) {
+      if (entry.region->state() == Region::State::kResident) continue;
+      if (!tags.empty() && std::find(tags.begin(), tags.end(), entry.region->tag()) == tags.end()) continue;
+      asleep.push_back({&entry, entry.region->state() == Region::State::kDetached});
+    }
+    std::stable_partition(asleep.begin(), asleep.end(),
+                          [](const Waker& waker) { return waker.entry->backup != nullptr; });
+    return asleep;
+  }
 
   absl::Status SaveBackups(std::vector<Sleeper>& sleepers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     absl::Status status;

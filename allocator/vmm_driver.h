@@ -36,6 +36,8 @@ class VmmDriver {
   virtual absl::Status Release(Handle handle) = 0;
 
   virtual absl::Status Map(void* address, int64_t bytes, Handle handle) = 0;
+  // Of a range that one or several whole mappings fill: one call for many chunks. After an error all of it is
+  // still mapped.
   virtual absl::Status Unmap(void* address, int64_t bytes) = 0;
   // Makes a whole mapped range readable and writable. One call for many chunks: it is the expensive one.
   virtual absl::Status SetAccess(void* address, int64_t bytes) = 0;

@@ -49,6 +49,35 @@ TEST(SleepableAllocator, OneSetAccessForManyChunks) {
   EXPECT_EQ(driver.calls(), wanted);
 }
 
+TEST(SleepableAllocator, OneUnmapForManyChunks) {
+  FakeVmmDriver driver;
+  auto allocator = SleepableAllocator::Create(&driver);
+  ASSERT_TRUE(allocator->Allocate("kv_cache", 6 * kUnit).ok());
+  driver.ClearCalls();
+  ASSERT_TRUE(allocator->Sleep({{"kv_cache", RestoreMode::kDiscard}}).ok());
+  const std::vector<std::string> wanted = {"Synchronize", "Unmap", "Release", "Release", "Release"};
+  EXPECT_EQ(driver.calls(), wanted);
+}
+
+// A copy takes long, and needs nobody's help once it is queued: the region without a backup is mapped
+// meanwhile, though its address is the lower one.
+TEST(SleepableAllocator, TheRestIsMappedWhileTheBackupIsCopied) {
+  FakeVmmDriver driver;
+  auto allocator = SleepableAllocator::Create(&driver);
+  void* const kv = allocator->Allocate("kv_cache", 4 * kUnit).value();
+  void* const weights = allocator->Allocate("weights", kUnit).value();
+  ASSERT_LT(kv, weights);
+  driver.Fill(weights, kUnit, 'w');
+  ASSERT_TRUE(
+      allocator->Sleep({{"weights", RestoreMode::kHostBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+  driver.ClearCalls();
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  const std::vector<std::string> wanted = {"Create", "Map", "SetAccess", "CopyFromHost", "Create",
+                                           "Create", "Map", "Map",       "SetAccess",    "Synchronize"};
+  EXPECT_EQ(driver.calls(), wanted);
+  EXPECT_TRUE(driver.Holds(weights, kUnit, 'w'));
+}
+
 TEST(SleepableAllocator, RepeatedCallsDoNothing) {
   FakeVmmDriver driver;
   auto allocator = SleepableAllocator::Create(&driver);

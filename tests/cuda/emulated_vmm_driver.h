@@ -48,7 +48,7 @@ class EmulatedVmmDriver : public VmmDriver {
   absl::Status Map(void* address, int64_t bytes, Handle handle) override {
     return host_->Map(address, bytes, handle);
   }
-  // Access is given to a whole region, which is taken away chunk by chunk, the first one at the same address.
+  // A region gets access as a whole and is unmapped as a whole; only a mapping that failed has no access yet.
   absl::Status Unmap(void* address, int64_t bytes) override {
     if (regions_.erase(address) > 0) ForgetEmulatedDeviceMemory(address);
     return host_->Unmap(address, bytes);

@@ -99,9 +99,12 @@ class FakeVmmDriver : public VmmDriver {
   }
   absl::Status Unmap(void* address, int64_t bytes) override {
     if (Fails("Unmap")) return Broken();
-    const auto it = maps_.find(Number(address));
-    Expect(it != maps_.end(), "Unmap of nothing");
-    if (it != maps_.end()) maps_.erase(it);
+    const int64_t end = Number(address) + bytes;
+    int64_t at = Number(address);
+    for (auto it = maps_.find(at); it != maps_.end() && it->first == at && at < end; it = maps_.erase(it)) {
+      at += static_cast<int64_t>(handles_[it->second].bytes.size());
+    }
+    Expect(at == end, "Unmap of what whole mappings do not fill");
     return absl::OkStatus();
   }
   absl::Status SetAccess(void* address, int64_t bytes) override {
