@@ -22,14 +22,16 @@ namespace somnus {
 
 inline constexpr int kMaxPeers = 8;
 
+// The way between two devices. kNvLink: NVLink, or both ranks share one device.
+enum class PeerLink : int32_t { kNvLink, kPcie };
+
 struct PeerOptions {
   int rank = 0;
   int world_size = 2;
   // Of the memory that peers read; larger messages go in pieces. A multiple of 256. The rank's device holds
   // two of them outside everything that sleeps.
   int64_t buffer_bytes = 2 << 20;
-  // Larger messages go two-shot (see kernels/cuda/all_reduce_plan.h); -1: from where that is known to be
-  // faster.
+  // Larger messages go two-shot (see kernels/cuda/all_reduce_plan.h); -1: as the link between the ranks says.
   int64_t one_shot_bytes = -1;
   absl::Duration timeout = absl::Seconds(300);
 };
@@ -37,8 +39,10 @@ struct PeerOptions {
 // What another rank needs to know of this one. Plain bytes, for any channel between processes of one host.
 struct PeerHandle {
   uint64_t process = 0;  // random: tells whether two ranks live in one
+  uint64_t token = 0;    // random, of this object: what its probe is made of
   uint64_t address = 0;  // there
   int64_t buffer_bytes = 0;
+  int32_t fuses = 1;  // 0: all-reduce + add + RMSNorm in one kernel is turned off
   char device_uuid[16] = {};
   char ipc[64] = {};
 };
@@ -53,6 +57,19 @@ class PeerCollectives {
   // Maps the other ranks' memory; `handles` in rank order, this rank's own among them. Before the first
   // collective, and after every rank's object was made. Unavailable where a device cannot reach another.
   virtual absl::Status Connect(absl::Span<const PeerHandle> handles) = 0;
+  // Whether what was mapped is really the other ranks' memory, shown by data (some systems map it, and then
+  // reads return other bytes). WriteProbe fills this rank's memory, and its place in every peer's, with a
+  // pattern of the rank's token; CheckProbe, once all ranks have written (a barrier), compares all of it.
+  // Unavailable names the rank. Another barrier comes before the first collective.
+  virtual absl::Status WriteProbe() = 0;
+  virtual absl::Status CheckProbe() = 0;
+
+  // The slowest way from this rank's device to a peer's, known once connected.
+  virtual PeerLink link() const = 0;
+  // The slowest of the whole group, alike on all ranks, since thresholds go by it: before the first
+  // collective.
+  virtual void SetGroupLink(PeerLink link) = 0;
+
   // Unmaps the other ranks' memory: every rank must be done with what it queued (a barrier). Idempotent.
   virtual void Disconnect() = 0;
 

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/check.h"
 #include "worker/comm/cuda_communicator.h"
 #include "worker/comm/nccl_api.h"
 #include "worker/kv_memory.h"
@@ -94,6 +95,9 @@ double DefaultMemoryUtilization(DeviceKind device) { return device == DeviceKind
 
 WorkerParts RealWorkerParts() {
   WorkerParts parts;
+  parts.check_device = [](const WorkerOptions& options) {
+    return options.device == DeviceKind::kCpu ? absl::OkStatus() : CheckCudaDevice(options.device_index);
+  };
   parts.open_device = [](const WorkerOptions& options, const CpuDeviceOptions& cpu) {
     return options.device == DeviceKind::kCpu ? Device::CreateCpu(cpu)
                                               : Device::CreateCuda(options.device_index);
@@ -101,7 +105,7 @@ WorkerParts RealWorkerParts() {
   parts.open_memory = [](const WorkerOptions& options,
                          int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
     if (options.device == DeviceKind::kCpu) return MakeHostVmmDriver({.num_threads = num_threads});
-    return MakeCudaVmmDriver(options.device_index);
+    return MakeCudaVmmDriver(options.device_index, {.chunk_bytes = options.device_chunk_bytes});
   };
   parts.join_devices = MakeCudaCommunicator;
   parts.open_checkpoint = Checkpoint::Open;

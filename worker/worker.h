@@ -37,9 +37,10 @@ const char* WorkerStateName(WorkerState state);
 
 struct WorkerOptions {
   DeviceKind device = DeviceKind::kCpu;
-  int device_index = 0;  // of the GPU
-  int num_threads = 0;   // of the CPU device; 0: this process's CPUs, shared evenly by the group
-  int first_cpu = -1;    // as in CpuDeviceOptions
+  int device_index = 0;                           // of the GPU
+  int64_t device_chunk_bytes = int64_t{1} << 30;  // as CudaVmmDriverOptions::chunk_bytes
+  int num_threads = 0;  // of the CPU device; 0: this process's CPUs, shared evenly by the group
+  int first_cpu = -1;   // as in CpuDeviceOptions
   // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after
   // profiling for all ranks' KV cache. 0: DefaultMemoryUtilization.
   double memory_utilization = 0;
@@ -53,6 +54,8 @@ double DefaultMemoryUtilization(DeviceKind device);
 
 // What a worker makes its model from; tests put their own in.
 struct WorkerParts {
+  // Whether the device can be opened, as CheckCudaDevice (kernels/cuda/check.h) says it; starts nothing.
+  std::function<absl::Status(const WorkerOptions&)> check_device;
   // The device, and what gives its memory.
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const WorkerOptions&, const CpuDeviceOptions&)>
       open_device;

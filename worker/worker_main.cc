@@ -17,11 +17,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "allocator/host_memory.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "worker/choose_device.h"
+#include "worker/comm/nccl_api.h"
 #include "worker/coordinator_link.h"
 #include "worker/flag_names.h"
 #include "worker/leave_signal.h"
@@ -39,6 +40,8 @@ ABSL_FLAG(int, threads, 0, "CPU threads; 0: this process's CPUs, shared evenly b
 ABSL_FLAG(int, first_cpu, -1, "pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin");
 ABSL_FLAG(std::string, device, "auto", "auto, cpu or cuda");
 ABSL_FLAG(int, device_index, 0, "which GPU");
+ABSL_FLAG(int, device_chunk_mib, 1024,
+          "MiB that a GPU's memory is created and released by; fewer, larger chunks sleep and wake faster");
 ABSL_FLAG(double, memory_utilization, 0,
           "on a GPU, the share of its memory that the worker may take (0.9); on a host, the share of the "
           "free memory "
@@ -99,6 +102,9 @@ absl::Status CheckFlags() {
     if (!absl::SimpleAtoi(size, &number) || number < 1 || number > 4096)
       return absl::InvalidArgumentError(absl::StrCat("--graph_sizes: '", size, "' is not a batch size"));
   }
+  if (const int mib = absl::GetFlag(FLAGS_device_chunk_mib); mib < 2 || mib > 1 << 20) {
+    return absl::InvalidArgumentError("--device_chunk_mib: 2 to 1048576 are wanted");
+  }
   if (absl::GetFlag(FLAGS_threads) < 0 || absl::GetFlag(FLAGS_threads) > 1024) {
     return absl::InvalidArgumentError("--threads: 0 to 1024 are wanted");
   }
@@ -110,29 +116,16 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
-// Where this worker runs: --device, or the GPU where there is one.
-struct ChosenDevice {
-  DeviceKind kind = DeviceKind::kCpu;
-  int64_t memory_bytes = 0;
-};
-
-absl::StatusOr<int64_t> GpuBytes(const WorkerParts& parts, int index) {
-  const WorkerOptions options = {.device = DeviceKind::kCuda, .device_index = index};
-  ASSIGN_OR_RETURN(const std::unique_ptr<VmmDriver> memory, parts.open_memory(options, /*num_threads=*/1));
-  return memory->TotalBytes();
-}
-
-absl::StatusOr<ChosenDevice> ChooseDevice(const WorkerParts& parts) {
-  const std::string wanted = absl::GetFlag(FLAGS_device);
-  const ChosenDevice cpu = {DeviceKind::kCpu, AvailableHostMemory()};
-  if (wanted == "cpu") return cpu;
-  const int index = absl::GetFlag(FLAGS_device_index);
-  const absl::StatusOr<int64_t> bytes = GpuBytes(parts, index);
-  if (bytes.ok()) return ChosenDevice{DeviceKind::kCuda, *bytes};
-  // Ranks of a group must not differ: a host with GPUs, but not this one, is a mistake.
-  if (wanted == "auto" && (index == 0 || !GpuBytes(parts, 0).ok())) return cpu;
-  return absl::FailedPreconditionError(absl::StrCat("--device=", wanted, ", GPU ", index, ": ",
-                                                    bytes.status().message(), "; --device=cpu needs none"));
+absl::StatusOr<ChosenDevice> ChooseByFlags(const WorkerParts& parts) {
+  ASSIGN_OR_RETURN(ChosenDevice device,
+                   ChooseDevice(parts, absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_device_index)));
+  const std::string reason(device.no_gpu.message());
+  if (absl::IsFailedPrecondition(device.no_gpu)) {
+    LogWarning("{}: --device=auto takes the CPU", reason);
+  } else if (!device.no_gpu.ok()) {
+    LogDebug("{}: --device=auto takes the CPU", reason);
+  }
+  return device;
 }
 
 v1::RegisterRequest MakeRegisterRequest(const std::string& address, const ChosenDevice& device) {
@@ -188,9 +181,10 @@ void ReportLeaving(const LeaveSignal::Reason& reason) {
 
 // Everything between a good command line and the exit code.
 absl::StatusOr<int> Run(LeaveSignal* leave, const WorkerParts& parts) {
-  ASSIGN_OR_RETURN(const ChosenDevice device, ChooseDevice(parts));
+  ASSIGN_OR_RETURN(const ChosenDevice device, ChooseByFlags(parts));
   WorkerOptions options = {.device = device.kind,
                            .device_index = absl::GetFlag(FLAGS_device_index),
+                           .device_chunk_bytes = int64_t{absl::GetFlag(FLAGS_device_chunk_mib)} << 20,
                            .num_threads = absl::GetFlag(FLAGS_threads),
                            .first_cpu = absl::GetFlag(FLAGS_first_cpu),
                            .memory_utilization = absl::GetFlag(FLAGS_memory_utilization),
@@ -247,6 +241,7 @@ absl::StatusOr<int> Run(LeaveSignal* leave, const WorkerParts& parts) {
 }  // namespace
 
 int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
+  SetNcclEnvironment();  // there are no threads yet
   std::vector<std::string> storage;
   std::vector<char*> normal = NormalizeFlagNames(argc, argv, &storage);
   absl::SetProgramUsageMessage("worker --coordinator=host:port [flags]: one rank of a Somnus model.");

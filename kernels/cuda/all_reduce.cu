@@ -1,8 +1,8 @@
 // All-reduce, all-gather, and all-reduce + add + RMSNorm over peer memory. Bound by latency below some 256
-// KiB: a stamp and a poll over NVLink, about 2 us a meeting; then by the links, which see (n - 1) messages
-// one-shot and 2 (n - 1) / n two-shot. Each input is first copied into the rank's exported buffer (read and
-// written once more, from L2): inputs lie in memory that sleeps, which no peer can map. Threads move 16
-// bytes, and have all ranks' loads in flight at once.
+// KiB: a stamp and a poll over NVLink, about 2 us a meeting (an estimate); then by the links, which see (n -
+// 1) messages one-shot and 2 (n - 1) / n two-shot. Each input is first copied into the rank's exported buffer
+// (read and written once more, from L2): inputs lie in memory that sleeps, which no peer can map. Threads
+// move 16 bytes, and have all ranks' loads in flight at once.
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/peer_memory.h"
@@ -164,17 +164,17 @@ __device__ inline void NormRow(const PeerView& group, const PeerNormParams<D, T>
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       x[j] += ToFloat(sum[j]);
-      squares = fmaf(x[j], x[j], squares);
+      squares = AddSquare(squares, x[j]);
     }
     StoreVec(residual + col, x);
   }
-  const float scale = rsqrtf(BlockSum(squares, shared.sums) / p.cols + p.eps);
+  const float scale = NormScale(squares, p.cols, p.eps, shared.sums);
   for (int col = first; col < p.cols; col += step) {
     const Vec<float, kWidth> x = LoadWide<kWidth>(residual + col);
     const Vec<float, kWidth> weight = LoadWide<kWidth>(p.weight + col);
     float y[kWidth];
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) y[j] = x[j] * scale * weight[j];
+    for (int j = 0; j < kWidth; ++j) y[j] = RmsNormed(x[j], scale, weight[j]);
     StoreFloats(out + col, y);
   }
 }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/peer_collectives.h"
+
 namespace somnus {
 
 // Blocks beyond some thirty only contend for the links (vLLM found 36 by search). All of them must run at
@@ -21,7 +23,7 @@ struct PeerPlan {
 };
 
 // Up to how many bytes of a rank one-shot is faster.
-int64_t OneShotBytes(int world_size);
+int64_t OneShotBytes(int world_size, PeerLink link);
 
 // `bytes` of one rank, more than 0; two-shot beyond one_shot_bytes.
 PeerPlan PlanPeerReduce(int64_t bytes, int world_size, int64_t one_shot_bytes);

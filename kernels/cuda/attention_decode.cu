@@ -9,8 +9,9 @@
 //
 // A block is four warps that do not wait for each other: warp w takes sub-tiles w, w + 4, ... of 16 tokens
 // through a ring of its own in shared memory, filled by 16-byte cp.async two or three sub-tiles ahead
-// (100-140 KiB under way per multiprocessor; HBM3's latency needs 40-64), with a softmax of its own; the four
-// meet at the end of a piece. The queries of the heads are the 16 rows of m16n8k16, in registers.
+// (100-140 KiB under way per multiprocessor; HBM3's latency needs 40-64, an estimate), with a softmax of its
+// own; the four meet at the end of a piece. The queries of the heads are the 16 rows of m16n8k16, in
+// registers.
 
 #include "kernels/cuda/attention_scratch.h"
 #include "kernels/cuda/attention_tiles.h"

@@ -18,8 +18,8 @@
 // sections of 2048 tokens that are the same for every row and batch (attention_sections.h): blocks that share
 // a tile leave their sums in scratch (544 bytes a row at head_dim 128), and a second kernel adds them up. A
 // block that does several sections adds up theirs in scratch too: a write and a merge (two reads, a write) of
-// 68 KiB a section, which the products of 128 rows need some 50 thousand cycles for, and L2 4 thousand, while
-// the multiprocessor's other block goes on.
+// 68 KiB a section. By estimate the products of 128 rows take some 50 thousand cycles and L2 takes 4 thousand
+// for that, while the multiprocessor's other block goes on.
 //
 // The grid depends on the host's numbers alone: blocks find their sequence in query_start, and how long spans
 // of sections are in the context lengths. What takes longest comes first.

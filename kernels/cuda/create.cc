@@ -1,10 +1,13 @@
 // The CUDA backend's door.
 #include <utility>
 
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/device.h"
 
 namespace somnus {
+
+absl::Status CheckCudaDevice(int index) { return cuda_device::CudaDevice::Check(index); }
 
 absl::StatusOr<std::unique_ptr<Device>> Device::CreateCuda(int index) {
   absl::StatusOr<std::unique_ptr<cuda_device::CudaDevice>> device = cuda_device::CudaDevice::Create(index);

@@ -2,25 +2,20 @@
 
 #include <dlfcn.h>
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
+#include "base/shared_library.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-absl::StatusOr<CublasLtApi> CublasLtApi::Open(absl::Span<const char* const> libraries) {
-  void* library = nullptr;
-  std::string reasons;
-  for (const char* name : libraries) {
-    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-    const char* reason = dlerror();
-    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", reason == nullptr ? name : reason);
+absl::StatusOr<CublasLtApi> CublasLtApi::Open(const std::vector<std::string>& libraries) {
+  const absl::StatusOr<void*> library = OpenLibrary(libraries);
+  if (absl::IsUnavailable(library.status())) {
+    return absl::UnavailableError(absl::StrCat("there is no cuBLASLt: ", library.status().message()));
   }
-  if (library == nullptr) return absl::UnavailableError(absl::StrCat("there is no cuBLASLt: ", reasons));
+  if (!library.ok()) return library.status();
   CublasLtApi api;
-#define SOMNUS_CUBLASLT_RESOLVE(name)                                               \
-  api.name##_fn = reinterpret_cast<decltype(api.name##_fn)>(dlsym(library, #name)); \
+#define SOMNUS_CUBLASLT_RESOLVE(name)                                                \
+  api.name##_fn = reinterpret_cast<decltype(api.name##_fn)>(dlsym(*library, #name)); \
   if (api.name##_fn == nullptr) return absl::UnavailableError("cuBLASLt has no " #name);
   SOMNUS_CUBLASLT_ENTRY_POINTS(SOMNUS_CUBLASLT_RESOLVE)
 #undef SOMNUS_CUBLASLT_RESOLVE
@@ -28,8 +23,9 @@ absl::StatusOr<CublasLtApi> CublasLtApi::Open(absl::Span<const char* const> libr
 }
 
 absl::StatusOr<const CublasLtApi*> CublasLtApi::Load() {
-  static const auto* const api = new absl::StatusOr<CublasLtApi>(
-      Open({"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13", "libcublasLt.so.12"}));
+  static const auto* const api =
+      new absl::StatusOr<CublasLtApi>(Open({"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                            "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.12"}));
   if (!api->ok()) return api->status();
   return &**api;
 }

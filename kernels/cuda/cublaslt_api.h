@@ -3,10 +3,12 @@
 
 #include <cublasLt.h>
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "kernels/cuda/api.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
@@ -34,12 +36,12 @@ struct CublasLtApi {
   SOMNUS_CUBLASLT_ENTRY_POINTS(SOMNUS_CUBLASLT_MEMBER)
 #undef SOMNUS_CUBLASLT_MEMBER
 
-  // The first of the libraries that can be opened; never closed again. Unavailable says why each could not,
-  // or which entry point is missing.
-  static absl::StatusOr<CublasLtApi> Open(absl::Span<const char* const> libraries);
+  // The first of the libraries that base/shared_library.h can open. Unavailable says why each could not, or
+  // which entry point is missing.
+  static absl::StatusOr<CublasLtApi> Open(const std::vector<std::string>& libraries);
 
-  // Version 13 or else 12, from where the dynamic linker looks or the toolkit's usual folder. Once per
-  // process.
+  // Version 13 or else 12, of SOMNUS_LIBRARY_PATH, or where the dynamic linker looks, or in the toolkit's
+  // usual folder. Once per process.
   static absl::StatusOr<const CublasLtApi*> Load();
 
   // Unimplemented: cuBLASLt has no way for these operands. `what` says what was done.

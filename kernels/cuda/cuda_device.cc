@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/log.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/driver_version.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/probe.h"
 #include "kernels/cuda/weight_uploader.h"
@@ -58,14 +60,18 @@ class CudaGraph final : public DeviceGraph {
   const cudaGraphExec_t exec_;
 };
 
+absl::Status CheckDriver() {
+  int driver = 0, runtime = 0;
+  RETURN_IF_ERROR(ToStatus(cudaRuntimeGetVersion(&runtime), "asking the CUDA runtime for its version"));
+  RETURN_IF_ERROR(ToStatus(cudaDriverGetVersion(&driver), "asking the CUDA driver for its version"));
+  return CheckDriverVersion(driver, runtime, LoadedDriverRelease());
+}
+
 absl::Status CheckIndex(int index) {
+  RETURN_IF_ERROR(CheckDriver());
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) cudaGetLastError();
-  if (error == cudaErrorInsufficientDriver) {
-    return absl::UnavailableError(
-        "no CUDA device: the NVIDIA driver is missing or older than this program needs");
-  }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     return absl::UnavailableError("no CUDA device: the NVIDIA driver shows none to this process");
   }
@@ -96,13 +102,28 @@ absl::StatusOr<ChipLimits> ReadChip(int index) {
   return chip;
 }
 
+// nullptr where there is no library: our own kernels can do all that it does.
+absl::StatusOr<std::unique_ptr<Gemm>> OpenGemm(const ChipLimits& chip, const DebugSwitches& switches) {
+  absl::StatusOr<std::unique_ptr<Gemm>> gemm =
+      switches.cublaslt ? Gemm::Create(chip)
+                        : absl::UnavailableError("SOMNUS_CUDA_DISABLE turns cuBLASLt off");
+  if (!absl::IsUnavailable(gemm.status())) return gemm;
+  LogWarning("{}: Somnus's own kernels make all matrix products, those of many rows more slowly",
+             std::string(gemm.status().message()));
+  return nullptr;
+}
+
 }  // namespace
+
+absl::Status CudaDevice::Check(int index) { return CheckIndex(index); }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   RETURN_IF_ERROR(CheckIndex(index));
+  ASSIGN_OR_RETURN(const DebugSwitches switches, ReadDebugSwitches());
   RETURN_IF_ERROR(ToStatus(cudaSetDevice(index), "choosing the CUDA device"));
   std::unique_ptr<CudaDevice> device(new CudaDevice);
   device->index_ = index;
+  device->switches_ = switches;
   ASSIGN_OR_RETURN(device->chip_, ReadChip(index));
   cudaDeviceProp properties;
   RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, index), "reading the device's properties"));
@@ -120,7 +141,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
         absl::StrCat(device->name_, ": this program's kernels do not run on it (built for ",
                      "another chip? --config=cuda_all builds for all): ", ran.message()));
   }
-  ASSIGN_OR_RETURN(device->gemm_, Gemm::Create(device->chip_));
+  ASSIGN_OR_RETURN(device->gemm_, OpenGemm(device->chip_, switches));
   device->uploader_ = std::make_unique<WeightUploader>(index);
   return device;
 }

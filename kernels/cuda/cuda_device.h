@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/api.h"
+#include "kernels/cuda/debug_switches.h"
 #include "kernels/device.h"
 #include "kernels/op_table.h"
 
@@ -29,7 +30,10 @@ struct ChipLimits {
 
 class CudaDevice final : public Device {
  public:
-  // Unavailable without a driver or a device; InvalidArgument for an index that is not there.
+  // CheckCudaDevice of check.h.
+  static absl::Status Check(int index);
+  // The errors of Check; Unavailable for a chip that this program has no code for; InvalidArgument for a word
+  // in SOMNUS_CUDA_DISABLE that is no switch.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int index);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -59,10 +63,13 @@ class CudaDevice final : public Device {
   cudaStream_t stream() const { return stream_; }
   bool capturing() const { return capturing_; }
   bool batch_invariant() const { return batch_invariant_; }
+  const DebugSwitches& switches() const { return switches_; }
   const ChipLimits& chip() const { return chip_; }
   // Aligned to 256 bytes. Each op uses it from its start; nothing in it outlives the op.
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
+  // False: there is no library for matrix products, and our own kernels make all of them.
+  bool has_gemm() const { return gemm_ != nullptr; }
   Gemm& gemm() const { return *gemm_; }
   // The same, for rows of f32.
   WeightUploader& weight_uploader() const { return *uploader_; }
@@ -82,6 +89,7 @@ class CudaDevice final : public Device {
   cudaStream_t stream_ = nullptr;
   bool capturing_ = false;
   bool batch_invariant_ = false;
+  DebugSwitches switches_;
   ChipLimits chip_;
   std::string name_;
   char* workspace_ = nullptr;

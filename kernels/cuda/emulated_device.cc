@@ -21,6 +21,8 @@ absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedC
   return *std::move(device);
 }
 
+absl::Status CheckEmulatedCudaDevice(int index) { return cuda_emulated::CudaDevice::Check(index); }
+
 absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes) {
   void* data = nullptr;
   const cuda_emulated::cudaError_t error = cuda_emulated::cudaMalloc(&data, static_cast<size_t>(bytes));

@@ -22,6 +22,9 @@ struct EmulatedCudaOptions {
 // AllocateEmulatedDevice, or be made known by AdoptEmulatedDeviceMemory.
 absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedCudaOptions& options);
 
+// CheckCudaDevice (kernels/cuda/check.h) of the emulator.
+absl::Status CheckEmulatedCudaDevice(int index);
+
 // Exactly as many bytes, full of NaNs, aligned to 256. ResourceExhausted beyond 80 GiB.
 absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes);
 // Waits for the device first.

@@ -48,8 +48,8 @@ class Gemm {
   virtual int64_t WorkspaceBytes() const = 0;
 
   // Queues the product on the device's stream. Unimplemented when the library has no way to do it (an odd
-  // alignment, say): then nothing is queued. The first call of a shape takes some 100 us of host time, later
-  // ones a few; calls may be captured in a graph.
+  // alignment, say): then nothing is queued. The first call of a shape takes some 100 us of host time (an
+  // estimate), later ones a few; calls may be captured in a graph.
   virtual absl::Status Run(CudaDevice& device, const GemmCall& call) = 0;
 
   // Measures the library's ways for the shape that all `calls` share and keeps the fastest for it and its

@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/types.h"
+#include "kernels/emulator/options.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
@@ -98,6 +99,8 @@ class EmulatedGemm final : public Gemm {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(const ChipLimits&) {
+  if (!emulator::GetOptions().has_matrix_library)
+    return absl::UnavailableError("the emulator has no library");
   return std::make_unique<EmulatedGemm>();
 }
 

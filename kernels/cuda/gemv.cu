@@ -10,9 +10,9 @@
 // Each warp makes a section of k (gemv_plan.h), so that another kernel can make the same sums for many rows.
 //
 // Bytes in flight: 8 loads of 16 bytes a thread, 4 KiB a warp, 32 KiB a block; 2 or 3 blocks fit on a
-// multiprocessor. At 3.35 TB/s and about 700 ns the memory wants some 18 KiB in flight per multiprocessor at
-// the least, and two or three times that to be insensitive to gaps. Weights go past the first-level cache
-// (no_allocate), so that x stays in it.
+// multiprocessor. At 3.35 TB/s and about 700 ns (both estimates for an H100) the memory wants some 18 KiB in
+// flight per multiprocessor at the least, and two or three times that to be insensitive to gaps. Weights go
+// past the first-level cache (no_allocate), so that x stays in it.
 
 #include <cstdint>
 #include <type_traits>
@@ -25,19 +25,6 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
-
-struct GemvArgs {
-  const void* x;      // [rows, k] act, row stride x_stride elements
-  const void* w;      // [n, k] act
-  const float* bias;  // [n] or nullptr
-  void* y;            // [rows, n] act or f32, row stride y_stride
-  int64_t x_stride;
-  int64_t y_stride;
-  int32_t rows;
-  int32_t n;
-  int32_t k;
-  int32_t section_lines;
-};
 
 template <int kTiles, int kHalves>
 struct GemvShared {
@@ -58,7 +45,7 @@ struct GemvOperands {
   bool has_row[kHalves];
   uint4 w_part[kLines][2][kTiles];
 
-  __device__ __forceinline__ GemvOperands(const GemvArgs& args, int lane) {
+  __device__ __forceinline__ GemvOperands(const LinearArgs& args, int lane) {
     const int group = lane / 4, offset = lane % 4 * 8;
     const int first = static_cast<int>(blockIdx.x) * kTiles * kGemvTile;
 #pragma unroll
@@ -120,7 +107,7 @@ struct GemvOperands {
 
 // Adds the warps' sums up, in their order, and stores the block's columns of y.
 template <typename Out, int kTiles, int kHalves>
-__device__ __forceinline__ void StoreSums(const GemvArgs& args, const float (&sums)[kTiles][4]) {
+__device__ __forceinline__ void StoreSums(const LinearArgs& args, const float (&sums)[kTiles][4]) {
   auto& shared = SharedStorage<GemvShared<kTiles, kHalves>>();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int row = lane / 4, column = lane % 4 * 2;
@@ -150,7 +137,7 @@ __device__ __forceinline__ void StoreSums(const GemvArgs& args, const float (&su
 
 // Block b makes columns [b * 8 * kTiles, ...) of y. k must be a multiple of 8, rows 16-byte aligned.
 template <typename T, typename Out, int kTiles, int kHalves>
-__global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(GemvArgs args) {
+__global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(LinearArgs args) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   constexpr int kLines = kLinesInFlight<kTiles>;
   GemvOperands<T, kTiles, kHalves> operands(args, lane);
@@ -179,7 +166,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 2) GemvKernel(GemvArgs args) 
 // f32: a warp makes one column of y, its lanes share out k and add up in a fixed tree. True f32 (the tensor
 // cores have none); 4 loads of 16 bytes a thread in flight, x from the first-level cache.
 template <int kRows>
-__global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) {
+__global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(LinearArgs args) {
   constexpr int kUnroll = 4;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int column = static_cast<int>(blockIdx.x) * kGemvWarps + warp;
@@ -219,7 +206,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32) GemvF32Kernel(GemvArgs args) 
 }
 
 template <typename T, typename Out, int kTiles, int kHalves>
-void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) {
+void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const LinearArgs& args) {
   static_assert(sizeof(GemvShared<kTiles, kHalves>) == kGemvWarps * kTiles * kHalves * 64 * sizeof(float));
   Launch(device,
          {.grid = dim3(static_cast<unsigned>(plan.blocks)),
@@ -230,13 +217,13 @@ void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) 
 }
 
 template <typename T, typename Out, int kHalves>
-void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const GemvArgs& args) {
+void LaunchGemv(CudaDevice& device, const GemvPlan& plan, const LinearArgs& args) {
   if (plan.tiles == 1) return LaunchGemv<T, Out, 1, kHalves>(device, plan, args);
   if (plan.tiles == 2) return LaunchGemv<T, Out, 2, kHalves>(device, plan, args);
   LaunchGemv<T, Out, 4, kHalves>(device, plan, args);
 }
 
-void LaunchGemvF32(CudaDevice& device, const GemvF32Plan& plan, const GemvArgs& args) {
+void LaunchGemvF32(CudaDevice& device, const GemvF32Plan& plan, const LinearArgs& args) {
   const LaunchConfig config{
       .grid = dim3(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.groups)),
       .block = dim3(static_cast<unsigned>(plan.threads))};
@@ -254,18 +241,23 @@ void LaunchGemvF32(CudaDevice& device, const GemvF32Plan& plan, const GemvArgs& 
 
 }  // namespace
 
+LinearArgs MakeLinearArgs(const TensorView& x, const LinearWeight& w, const float* bias,
+                          const TensorView& y) {
+  return {.x = x.data,
+          .w = w.data,
+          .bias = bias,
+          .y = y.data,
+          .x_stride = x.stride,
+          .y_stride = y.stride,
+          .rows = static_cast<int32_t>(x.rows),
+          .n = static_cast<int32_t>(w.n),
+          .k = static_cast<int32_t>(w.k),
+          .section_lines = static_cast<int32_t>(LinearSectionLines(w.k))};
+}
+
 void RunGemv(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
              const TensorView& y) {
-  const GemvArgs args{x.data,
-                      w.data,
-                      bias,
-                      y.data,
-                      x.stride,
-                      y.stride,
-                      static_cast<int32_t>(x.rows),
-                      static_cast<int32_t>(w.n),
-                      static_cast<int32_t>(w.k),
-                      static_cast<int32_t>(LinearSectionLines(w.k))};
+  const LinearArgs args = MakeLinearArgs(x, w, bias, y);
   if (w.dtype == DataType::kF32) return LaunchGemvF32(device, PlanGemvF32(x.rows, w.n), args);
   const GemvPlan plan = PlanGemv(device.chip().num_sms, x.rows, w.n, w.k);
   DispatchAct(w.dtype, [&](auto tag) {

@@ -1,10 +1,28 @@
 #pragma once
 // Our kernels for Linear: for few rows gemv.cu, for many linear_tiles.cu.
 
+#include <cstdint>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/ops.h"
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
+
+// What both kinds of kernels are given.
+struct LinearArgs {
+  const void* x;      // [rows, k] act, row stride x_stride elements
+  const void* w;      // [n, k] act
+  const float* bias;  // [n] or nullptr
+  void* y;            // [rows, n] act or f32, row stride y_stride
+  int64_t x_stride;
+  int64_t y_stride;
+  int32_t rows;
+  int32_t n;
+  int32_t k;
+  int32_t section_lines;  // LinearSectionLines(k)
+};
+
+LinearArgs MakeLinearArgs(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
 
 // y[rows, n] = x[rows, k] * w[n, k]^T + bias (f32 or nullptr), for what RouteLinear sends to kGemv. A row of
 // y does not depend, bit for bit, on the other rows nor on how many there are.

@@ -15,13 +15,13 @@ constexpr int64_t kCachedXBytes = 128 << 10;
 
 }  // namespace
 
-LinearRoute RouteLinear(const LinearShape& shape, bool batch_invariant) {
+LinearRoute RouteLinear(const LinearShape& shape, bool own_kernels) {
   if (shape.rows == 0 || shape.n == 0) return LinearRoute::kNothing;
   if (shape.k == 0) return LinearRoute::kPlain;
   const bool f32 = shape.act == DataType::kF32;
   const int64_t gemv_rows = f32 ? kMaxGemvRowsF32 : kMaxGemvRows;
   if (shape.rows <= gemv_rows && shape.vectors) return LinearRoute::kGemv;
-  if (!batch_invariant) return LinearRoute::kGemm;
+  if (!own_kernels) return LinearRoute::kGemm;
   if (!shape.vectors) return LinearRoute::kPlain;
   return f32 ? LinearRoute::kGemv : LinearRoute::kTiles;
 }

@@ -25,9 +25,9 @@ inline constexpr int64_t kMaxGemvRows = 16;
 inline constexpr int64_t kMaxGemvRowsF32 = 8;
 
 // By the shape alone, so that a captured graph and an eager step go the same way. Not measured yet: up to 16
-// rows the weights' bytes are the floor and our kernel reads them once, at any n. `batch_invariant`: only
-// ways that make the same bits of a row, whatever the number of rows.
-LinearRoute RouteLinear(const LinearShape& shape, bool batch_invariant);
+// rows the weights' bytes are the floor and our kernel reads them once, at any n. `own_kernels`: none but our
+// kernels, which make the same bits of a row, whatever the number of rows.
+LinearRoute RouteLinear(const LinearShape& shape, bool own_kernels);
 
 // Elements of k that are taken at a time: 128 bytes of a weight's row, one line of the cache.
 inline constexpr int kGemvLine = 64;
@@ -40,7 +40,7 @@ constexpr int64_t LinearSectionLines(int64_t k) { return (LinearLines(k) + kGemv
 
 // A block of kGemvWarps warps makes 8 * tiles columns of y, for all rows. Nothing is split over blocks: with
 // n of 576 there are 72 blocks that keep 32 KiB in flight each, which is what the memory needs to run at full
-// speed.
+// speed (an estimate).
 
 // Columns of y that one mma makes.
 inline constexpr int kGemvTile = 8;

@@ -19,7 +19,8 @@ struct LaunchConfig {
   // All blocks run at the same time (they may wait for each other); refused where the chip cannot hold them.
   bool cooperative = false;
   // Programmatic dependent launch: may start while the kernel before still runs, from its
-  // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes.
+  // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes. Not
+  // where the device's switches turn it off.
   bool overlaps_previous = false;
 };
 
@@ -30,11 +31,12 @@ cudaError_t LaunchOnStream(const LaunchConfig& config, cudaStream_t stream, cons
 // parameters, which are passed by value. Errors go to device.Record. A grid without blocks is no work, and no
 // error.
 template <typename... Params, typename... Args>
-void Launch(CudaDevice& device, cudaStream_t stream, const LaunchConfig& config, void (*kernel)(Params...),
+void Launch(CudaDevice& device, cudaStream_t stream, LaunchConfig config, void (*kernel)(Params...),
             Args&&... args) {
   static_assert((!std::is_reference_v<Params> && ...), "a kernel's parameters are copied");
   static_assert(sizeof...(Params) == sizeof...(Args));
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
+  config.overlaps_previous = config.overlaps_previous && device.switches().programmatic_launch;
   const void* const function = reinterpret_cast<const void*>(kernel);
   if (!device.OptIntoShared(function, config.shared_bytes)) return;
   std::tuple<std::remove_cv_t<Params>...> params(std::forward<Args>(args)...);

@@ -178,10 +178,13 @@ absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const T
   return calls;
 }
 
+// Of every number of rows: what batch invariance asks for, and what is left without the library.
+bool OwnKernelsAlone(const CudaDevice& device) { return device.batch_invariant() || !device.has_gemm(); }
+
 LinearShape ShapeOf(const CudaDevice& device, const TensorView& x, const LinearWeight& w) {
   const int64_t width = 16 / SizeOf(w.dtype);
   // One row has no next one; but in a larger batch it would have.
-  const bool any_stride = x.rows == 1 && !device.batch_invariant();
+  const bool any_stride = x.rows == 1 && !OwnKernelsAlone(device);
   const bool vectors =
       IsAligned16(x.data) && IsAligned16(w.data) && w.k % width == 0 && (any_stride || x.stride % width == 0);
   return {x.rows, w.n, w.k, w.dtype, vectors};
@@ -192,7 +195,7 @@ LinearShape ShapeOf(const CudaDevice& device, const TensorView& x, const LinearW
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y) {
   CudaDevice& cuda = AsCuda(device);
-  switch (RouteLinear(ShapeOf(cuda, x, w), cuda.batch_invariant())) {
+  switch (RouteLinear(ShapeOf(cuda, x, w), OwnKernelsAlone(cuda))) {
     case LinearRoute::kNothing:
       return;
     case LinearRoute::kGemv:
@@ -213,7 +216,7 @@ bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights
                 const float* bias, const TensorView& y) {
   CudaDevice& cuda = AsCuda(device);
   if (num_weights == 0) return false;
-  if (RouteLinear(ShapeOf(cuda, x, weights[0]), cuda.batch_invariant()) != LinearRoute::kGemm) return false;
+  if (RouteLinear(ShapeOf(cuda, x, weights[0]), OwnKernelsAlone(cuda)) != LinearRoute::kGemm) return false;
   if (cuda.capturing()) {
     cuda.Record(absl::FailedPreconditionError("products cannot be measured while a graph is captured"));
     return false;
@@ -226,6 +229,7 @@ bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights
 }
 
 int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {
+  if (!device.has_gemm()) return 0;
   return BiasBytes(DataType::kF32, std::max(limits.max_n, limits.vocab_size)) +
          device.gemm().WorkspaceBytes();
 }

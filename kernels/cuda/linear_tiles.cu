@@ -9,7 +9,7 @@
 // registers for sums.
 //
 // 128 by 128 tiles make 64 operations a byte from L2; Hopper's mma.sync reaches some 60 % of the tensor
-// cores' peak, which only wgmma would lift, of another order again.
+// cores' peak (an estimate), which only wgmma would lift, of another order again.
 
 #include <cstdint>
 #include <type_traits>
@@ -23,19 +23,10 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-struct TilesArgs {
-  const void* x;      // [rows, k] act, row stride x_stride elements
-  const void* w;      // [n, k] act
-  const float* bias;  // [n] or nullptr
-  void* y;            // [rows, n] act or f32, row stride y_stride
-  int64_t x_stride;
-  int64_t y_stride;
+// Of a launch.
+struct TileCounts {
   int32_t rows;
-  int32_t n;
-  int32_t k;
-  int32_t section_lines;
-  int32_t row_tiles;
-  int32_t column_tiles;
+  int32_t columns;
   int32_t stages;
 };
 
@@ -90,12 +81,13 @@ __device__ __forceinline__ void LoadRows(const T* from, int64_t stride, int firs
 template <typename T, int kRows, int kColumns>
 struct TileLoader {
   using Shape = TileShape<kRows, kColumns>;
-  const TilesArgs& args;
+  const LinearArgs& args;
+  int num_stages;
   int first_row, first_column;
   char* stages;
 
   __device__ __forceinline__ char* Stage(int line) const {
-    return stages + line % args.stages * Shape::kStageBytes;
+    return stages + line % num_stages * Shape::kStageBytes;
   }
   // Queues line `line`, if there is one, as one group.
   __device__ __forceinline__ void Load(int line, int lines) const {
@@ -166,7 +158,7 @@ __device__ __forceinline__ void MultiplyLine(const char* x, const char* w, TileS
 
 // The warp's part of y: its first row and column, and how far they go.
 template <typename Out, typename Shape>
-__device__ __forceinline__ void StoreTile(const TilesArgs& args, int first_row, int first_column,
+__device__ __forceinline__ void StoreTile(const LinearArgs& args, int first_row, int first_column,
                                           const TileSums<Shape>& sums) {
 #pragma unroll
   for (int t = 0; t < Shape::kTiles; ++t) {
@@ -191,9 +183,9 @@ __device__ __forceinline__ void StoreTile(const TilesArgs& args, int first_row, 
 }
 
 // The block's tile, in the order of kRasterRows.
-__device__ __forceinline__ void FindTile(const TilesArgs& args, int& row_tile, int& column_tile) {
-  const int per_group = kRasterRows * args.column_tiles, block = static_cast<int>(blockIdx.x);
-  const int first = block / per_group * kRasterRows, rows = min(kRasterRows, args.row_tiles - first);
+__device__ __forceinline__ void FindTile(const TileCounts& tiles, int& row_tile, int& column_tile) {
+  const int per_group = kRasterRows * tiles.columns, block = static_cast<int>(blockIdx.x);
+  const int first = block / per_group * kRasterRows, rows = min(kRasterRows, tiles.rows - first);
   row_tile = first + block % per_group % rows;
   column_tile = block % per_group / rows;
 }
@@ -201,27 +193,27 @@ __device__ __forceinline__ void FindTile(const TilesArgs& args, int& row_tile, i
 template <typename T, typename Out, int kRows, int kColumns>
 __global__ void __launch_bounds__(TileShape<kRows, kColumns>::kThreads,
                                   TileShape<kRows, kColumns>::kBlocksPerSm)
-    LinearTilesKernel(TilesArgs args) {
+    LinearTilesKernel(LinearArgs args, TileCounts tiles) {
   using Shape = TileShape<kRows, kColumns>;
   GridDependencyLaunch();
   GridDependencyWait();
   int row_tile, column_tile;
-  FindTile(args, row_tile, column_tile);
-  const TileLoader<T, kRows, kColumns> loader{args, row_tile * kRows, column_tile * kColumns,
+  FindTile(tiles, row_tile, column_tile);
+  const TileLoader<T, kRows, kColumns> loader{args, tiles.stages, row_tile * kRows, column_tile * kColumns,
                                               SharedStorage<TileStage<Shape>>().bytes};
   const int lines = (args.k + kGemvLine - 1) / kGemvLine;
   const int warp_row = WarpId() / Shape::kColumnWarps * Shape::kWarpRows;
   const int warp_column = WarpId() % Shape::kColumnWarps * Shape::kWarpColumns;
-  for (int i = 0; i < args.stages - 1; ++i) loader.Load(i, lines);
+  for (int i = 0; i < tiles.stages - 1; ++i) loader.Load(i, lines);
   TileSums<Shape> sums, section;
   sums.Clear();
   section.Clear();
   int section_end = args.section_lines;
   for (int line = 0; line < lines; ++line) {
-    WaitForStage(args.stages);
+    WaitForStage(tiles.stages);
     // Also: all warps are done with the stage that is loaded next.
     __syncthreads();
-    loader.Load(line + args.stages - 1, lines);
+    loader.Load(line + tiles.stages - 1, lines);
     const char* const stage = loader.Stage(line);
     MultiplyLine<T, Shape>(stage + warp_row * kLineBytes, stage + (kRows + warp_column) * kLineBytes,
                            section);
@@ -235,14 +227,16 @@ __global__ void __launch_bounds__(TileShape<kRows, kColumns>::kThreads,
 }
 
 template <typename T, typename Out, int kRows, int kColumns>
-void LaunchTiles(CudaDevice& device, const LinearTilesPlan& plan, const TilesArgs& args) {
+void LaunchTiles(CudaDevice& device, const LinearTilesPlan& plan, const LinearArgs& args) {
   using Shape = TileShape<kRows, kColumns>;
-  Launch(device,
-         {.grid = dim3(static_cast<unsigned>(plan.row_tiles * plan.column_tiles)),
-          .block = dim3(Shape::kThreads),
-          .shared_bytes = plan.shared_bytes,
-          .overlaps_previous = true},
-         LinearTilesKernel<T, Out, kRows, kColumns>, args);
+  Launch(
+      device,
+      {.grid = dim3(static_cast<unsigned>(plan.row_tiles * plan.column_tiles)),
+       .block = dim3(Shape::kThreads),
+       .shared_bytes = plan.shared_bytes,
+       .overlaps_previous = true},
+      LinearTilesKernel<T, Out, kRows, kColumns>, args,
+      TileCounts{static_cast<int32_t>(plan.row_tiles), static_cast<int32_t>(plan.column_tiles), plan.stages});
 }
 
 }  // namespace
@@ -251,19 +245,7 @@ void RunLinearTiles(CudaDevice& device, const TensorView& x, const LinearWeight&
                     const TensorView& y) {
   const ChipLimits& chip = device.chip();
   const LinearTilesPlan plan = PlanLinearTiles(chip.num_sms, chip.max_shared_bytes, x.rows, w.n);
-  const TilesArgs args{x.data,
-                       w.data,
-                       bias,
-                       y.data,
-                       x.stride,
-                       y.stride,
-                       static_cast<int32_t>(x.rows),
-                       static_cast<int32_t>(w.n),
-                       static_cast<int32_t>(w.k),
-                       static_cast<int32_t>(LinearSectionLines(w.k)),
-                       static_cast<int32_t>(plan.row_tiles),
-                       static_cast<int32_t>(plan.column_tiles),
-                       plan.stages};
+  const LinearArgs args = MakeLinearArgs(x, w, bias, y);
   DispatchAct(w.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (!std::is_same_v<T, float>) {

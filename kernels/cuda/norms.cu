@@ -42,7 +42,7 @@ __device__ inline void PutNormed(const NormParams<T, D>& p, T* out, int col, con
   float y[kWidth];
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
-    y[j] = kLayerNorm ? fmaf((x[j] - mean) * scale, weight[j], bias[j]) : x[j] * scale * weight[j];
+    y[j] = kLayerNorm ? fmaf((x[j] - mean) * scale, weight[j], bias[j]) : RmsNormed(x[j], scale, weight[j]);
   }
   StoreFloats(out + col, y);
 }
@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams<T, D> p) {
   for (int i = 0; i < kPer; ++i) {
     if (kLayerNorm && static_cast<int>(threadIdx.x) * kVector + i * step >= p.cols) continue;
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) squares = fmaf(x[i][j] - mean, x[i][j] - mean, squares);
+    for (int j = 0; j < kVector; ++j) squares = AddSquare(squares, x[i][j] - mean);
   }
-  const float scale = rsqrtf(BlockSum(squares, shared.squares) / p.cols + p.eps);
+  const float scale = NormScale(squares, p.cols, p.eps, shared.squares);
   T* const out = p.out + blockIdx.x * p.out_stride;
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
@@ -128,16 +128,16 @@ __global__ void __launch_bounds__(kNormThreads) NormLoopKernel(NormParams<T, D> 
     float x = residual[col];
     if (p.delta != nullptr) residual[col] = x += ToFloat(delta[col]);
     sum += x;
-    squares = fmaf(x, x, squares);
+    squares = AddSquare(squares, x);
   }
   if (kLayerNorm) {
     mean = BlockSum(sum, shared.sums) / p.cols;
     squares = 0;
     for (int col = threadIdx.x; col < p.cols; col += blockDim.x) {
-      squares = fmaf(residual[col] - mean, residual[col] - mean, squares);
+      squares = AddSquare(squares, residual[col] - mean);
     }
   }
-  const float scale = rsqrtf(BlockSum(squares, shared.squares) / p.cols + p.eps);
+  const float scale = NormScale(squares, p.cols, p.eps, shared.squares);
   T* const out = p.out + blockIdx.x * p.out_stride;
   for (int col = threadIdx.x; col < p.cols; col += blockDim.x) {
     const float x[1] = {residual[col]};

@@ -24,12 +24,41 @@ absl::Status CudaStatus(cudaError_t error, const char* what) {
                                             : absl::UnavailableError(text);
 }
 
+uint64_t RandomToken() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
 uint64_t ProcessToken() {
-  static const uint64_t token = [] {
-    std::random_device random;
-    return uint64_t{random()} << 32 | random();
-  }();
+  static const uint64_t token = RandomToken();
   return token;
+}
+
+// The device with this id; -1 where this process does not see it.
+int IndexOf(const char (&uuid)[16]) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) continue;
+    if (std::memcmp(&properties.uuid, uuid, sizeof(uuid)) == 0) return index;
+  }
+  cudaGetLastError();
+  return -1;
+}
+
+// Atomics of another device's memory are native over NVLink alone, and a rank of 0 is the fastest way that
+// there is. What cannot be told is taken for the slower way.
+PeerLink LinkBetween(int from, int to) {
+  int native_atomics = 0, performance_rank = 1;
+  if (to < 0 ||
+      cudaDeviceGetP2PAttribute(&native_atomics, cudaDevP2PAttrNativeAtomicSupported, from, to) !=
+          cudaSuccess ||
+      cudaDeviceGetP2PAttribute(&performance_rank, cudaDevP2PAttrPerformanceRank, from, to) != cudaSuccess) {
+    cudaGetLastError();
+    return PeerLink::kPcie;
+  }
+  return native_atomics != 0 && performance_rank == 0 ? PeerLink::kNvLink : PeerLink::kPcie;
 }
 
 absl::Status CheckOptions(const PeerOptions& options) {
@@ -56,7 +85,8 @@ class PeerGroup final : public PeerCollectives {
     view_.buffer_bytes = options.buffer_bytes;
     view_.timeout_ns = static_cast<uint64_t>(absl::ToInt64Nanoseconds(options.timeout));
     timeout_ = options.timeout;
-    one_shot_bytes_ = options.one_shot_bytes >= 0 ? options.one_shot_bytes : OneShotBytes(options.world_size);
+    wanted_one_shot_bytes_ = options.one_shot_bytes;
+    SetGroupLink(PeerLink::kNvLink);
   }
 
   ~PeerGroup() override {
@@ -79,6 +109,8 @@ class PeerGroup final : public PeerCollectives {
     view_.stop = static_cast<uint32_t*>(mapped);
 
     handle_.process = ProcessToken();
+    handle_.token = RandomToken();
+    handle_.fuses = device_.switches().fused_all_reduce ? 1 : 0;
     handle_.address = reinterpret_cast<uint64_t>(memory_);
     handle_.buffer_bytes = view_.buffer_bytes;
     int index = 0;
@@ -106,9 +138,41 @@ class PeerGroup final : public PeerCollectives {
       if (absl::Status status = Map(r, handles[r]); !status.ok()) {
         return absl::Status(status.code(), absl::StrCat("memory of rank ", r, ": ", status.message()));
       }
+      tokens_.of[r] = handles[r].token;
+      const bool same_device =
+          std::memcmp(handles[r].device_uuid, handle_.device_uuid, sizeof(handle_.device_uuid)) == 0;
+      if (!same_device)
+        link_ = std::max(link_, LinkBetween(device_.index(), IndexOf(handles[r].device_uuid)));
     }
     connected_ = true;
     return absl::OkStatus();
+  }
+
+  absl::Status WriteProbe() override {
+    SOMNUS_CHECK(connected_);
+    QueueProbeWrite(device_, view_, tokens_);
+    return device_.Synchronize();
+  }
+
+  absl::Status CheckProbe() override {
+    SOMNUS_CHECK(connected_);
+    QueueProbeCheck(device_, view_, tokens_);
+    uint32_t errors[kMaxPeers] = {};
+    device_.CopyToHost(errors, &memory_->probe_errors, sizeof(errors));
+    RETURN_IF_ERROR(device_.Synchronize());
+    for (int r = 0; r < view_.world_size; ++r) {
+      if (errors[r] == 0) continue;
+      return absl::UnavailableError(absl::StrCat("memory of rank ", r, ": ", errors[r],
+                                                 " words differ from what it wrote (is direct access between "
+                                                 "the devices broken on this system?)"));
+    }
+    return absl::OkStatus();
+  }
+
+  PeerLink link() const override { return link_; }
+  void SetGroupLink(PeerLink link) override {
+    one_shot_bytes_ =
+        wanted_one_shot_bytes_ >= 0 ? wanted_one_shot_bytes_ : OneShotBytes(view_.world_size, link);
   }
 
   void Disconnect() override {
@@ -140,7 +204,7 @@ class PeerGroup final : public PeerCollectives {
   bool AllReduceAddRmsNorm(const TensorView& residual, const TensorView& delta, const float* weight,
                            double eps, const TensorView& out) override {
     SOMNUS_CHECK(connected_ && delta.stride == delta.cols);
-    return delta.rows > 0 &&
+    return device_.switches().fused_all_reduce && delta.rows > 0 &&
            QueuePeerNorm(device_, view_, one_shot_bytes_, residual, delta, weight, eps, out);
   }
 
@@ -167,6 +231,9 @@ class PeerGroup final : public PeerCollectives {
       return absl::InvalidArgumentError(
           absl::StrCat("buffers of ", peer.buffer_bytes, " and ", view_.buffer_bytes, " bytes"));
     }
+    if (peer.fuses != handle_.fuses) {
+      return absl::InvalidArgumentError("SOMNUS_CUDA_DISABLE: fused_all_reduce is not the same on all ranks");
+    }
     if (peer.process == handle_.process) {  // where there is nothing to open
       if (std::memcmp(peer.device_uuid, handle_.device_uuid, sizeof(peer.device_uuid)) != 0) {
         return absl::UnavailableError("ranks of one process must share a device");
@@ -188,7 +255,10 @@ class PeerGroup final : public PeerCollectives {
   PeerView view_ = {};
   PeerHandle handle_;
   absl::Duration timeout_;
+  int64_t wanted_one_shot_bytes_ = -1;  // PeerOptions'
   int64_t one_shot_bytes_ = 0;
+  PeerTokens tokens_ = {};
+  PeerLink link_ = PeerLink::kNvLink;
   PeerMemory* memory_ = nullptr;
   uint32_t* stop_ = nullptr;  // PeerView::stop, as the host sees it
   bool opened_[kMaxPeers] = {};
@@ -200,6 +270,9 @@ class PeerGroup final : public PeerCollectives {
 absl::StatusOr<std::unique_ptr<PeerCollectives>> MakePeerCollectives(CudaDevice& device,
                                                                      const PeerOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
+  if (!device.switches().peer_memory) {
+    return absl::UnavailableError("SOMNUS_CUDA_DISABLE turns peer memory off");
+  }
   auto group = std::make_unique<PeerGroup>(device, options);
   RETURN_IF_ERROR(group->Allocate());
   return group;

@@ -31,6 +31,9 @@ struct PeerMemory {
   // The owner's alone: collectives done, and blocks of the running one that are done.
   alignas(128) uint64_t calls;
   uint32_t blocks_done;
+  // Of a probe (peer_probe.cu): what each peer wrote here, and how many words of each were wrong.
+  uint64_t probes[kMaxPeers];
+  uint32_t probe_errors[kMaxPeers];
 };
 static_assert(sizeof(PeerMemory) % 128 == 0);
 
@@ -127,6 +130,17 @@ __device__ inline Vec<T, kWidth> SumOfPeers(const PeerView& group, uint64_t call
   }
   return out;
 }
+
+// Of all ranks; what a probe's pattern is made of.
+struct PeerTokens {
+  uint64_t of[kMaxPeers];
+};
+
+// ---- Host: what peer_probe.cu queues. Write fills this rank's buffers, and `probes` of every peer; Check
+// counts in this rank's probe_errors.
+
+void QueueProbeWrite(CudaDevice& device, const PeerView& group, const PeerTokens& tokens);
+void QueueProbeCheck(CudaDevice& device, const PeerView& group, const PeerTokens& tokens);
 
 // ---- Host: what all_reduce.cu queues on the device's stream. Sizes are more than 0 and fit the buffer.
 

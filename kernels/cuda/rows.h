@@ -57,6 +57,15 @@ __device__ inline float BlockSum(float value, float (&partials)[32]) {
   return GroupSum(lane < static_cast<int>(blockDim.x / kWarpThreads) ? partials[lane] : 0.0f, kWarpThreads);
 }
 
+// The arithmetic of RMSNorm, of every kernel that makes it: fused with a sum over ranks or not, a row has the
+// same bits. A thread adds the squares of its elements up in their order, the block as BlockSum does.
+__device__ inline float AddSquare(float squares, float x) { return fmaf(x, x, squares); }
+// Of x or, in LayerNorm, of x - mean. `partials` as in BlockSum.
+__device__ inline float NormScale(float squares, int cols, float eps, float (&partials)[32]) {
+  return rsqrtf(BlockSum(squares, partials) / cols + eps);
+}
+__device__ inline float RmsNormed(float x, float scale, float weight) { return x * scale * weight; }
+
 // Called by every thread before it reads or writes what other kernels do: this one was launched early, to
 // hide its start (LaunchConfig::overlaps_previous), and lets the next start as early.
 __device__ inline void JoinStream() {

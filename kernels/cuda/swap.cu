@@ -2,7 +2,8 @@
 // byte crosses it once. By a kernel over the pool's mapped addresses and not by copies of the runtime: a
 // block of one layer is 4 to 64 KB (8 KV heads of 128 dims in bf16: 64 KB; one of eight ranks in f8: 4 KB),
 // which a bus of 55 GB/s carries in 0.1 to 1.2 us, while every cudaMemcpyAsync costs the host and the copy
-// engine two or more; a swap of a sequence is hundreds to thousands of them, and one launch here.
+// engine two or more (estimates, all three); a swap of a sequence is hundreds to thousands of them, and one
+// launch here.
 //
 // A few blocks of threads are enough: 32 of 256 threads with four 16-byte vectors each keep 512 KB in flight,
 // several times what the bus carries in the 1 to 2 us of its latency. The other multiprocessors stay free.

@@ -30,6 +30,7 @@ constexpr ErrorText kErrors[] = {
     SOMNUS_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
     SOMNUS_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     SOMNUS_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    SOMNUS_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
     SOMNUS_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     SOMNUS_ERROR(cudaErrorNotReady, "device not ready"),
     SOMNUS_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
@@ -94,10 +95,43 @@ cudaError_t cudaGetLastError() {
   return error;
 }
 
+cudaError_t cudaDriverGetVersion(int* version) {
+  if (version == nullptr) return Return(cudaErrorInvalidValue);
+  *version = emulator::GetOptions().driver_version;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  if (version == nullptr) return Return(cudaErrorInvalidValue);
+  *version = emulator::kRuntimeVersion;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceCount(int* count) {
   if (count == nullptr) return Return(cudaErrorInvalidValue);
+  if (emulator::GetOptions().driver_version / 1000 < emulator::kRuntimeVersion / 1000) {
+    return Return(cudaErrorInsufficientDriver);
+  }
   *count = emulator::GetOptions().num_devices;
   return *count == 0 ? Return(cudaErrorNoDevice) : cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int from, int to) {
+  const emulator::Options options = emulator::GetOptions();
+  const auto known = [&](int device) { return device >= 0 && device < options.num_devices; };
+  if (value == nullptr || !known(from) || !known(to) || from == to) return Return(cudaErrorInvalidValue);
+  switch (attribute) {
+    case cudaDevP2PAttrPerformanceRank:
+      *value = options.has_nvlink ? 0 : 1;
+      return cudaSuccess;
+    case cudaDevP2PAttrAccessSupported:
+      *value = 1;
+      return cudaSuccess;
+    case cudaDevP2PAttrNativeAtomicSupported:
+      *value = options.has_nvlink ? 1 : 0;
+      return cudaSuccess;
+  }
+  return Return(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaSetDevice(int device) {
@@ -199,13 +233,6 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = static_cast<size_t>(runtime.options.device_bytes - runtime.device_bytes_used);
   return cudaSuccess;
 }
-
-cudaError_t cudaDriverGetVersion(int* version) {
-  if (version == nullptr) return Return(cudaErrorInvalidValue);
-  *version = 13000;
-  return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   const int count = emulator::GetOptions().num_devices;

@@ -26,11 +26,11 @@ namespace {
 constexpr size_t kGuardBytes = 4096;
 
 // With an inaccessible page behind.
-void* MapFile(int fd, size_t bytes) {
+void* MapFile(int fd, size_t bytes, int kind) {
   void* const all =
       mmap(nullptr, bytes + kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (all == MAP_FAILED) return nullptr;
-  if (mmap(all, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED) return all;
+  if (mmap(all, bytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED, fd, 0) != MAP_FAILED) return all;
   munmap(all, bytes + kGuardBytes);
   return nullptr;
 }
@@ -40,7 +40,8 @@ void* MapFile(int fd, size_t bytes) {
 void* MapShared(size_t bytes, int* fd) {
   *fd = memfd_create("emulated device memory", MFD_CLOEXEC);
   if (*fd < 0) return nullptr;
-  void* const data = ftruncate(*fd, static_cast<off_t>(bytes)) == 0 ? MapFile(*fd, bytes) : nullptr;
+  void* const data =
+      ftruncate(*fd, static_cast<off_t>(bytes)) == 0 ? MapFile(*fd, bytes, MAP_SHARED) : nullptr;
   if (data == nullptr) close(*fd);
   return data;
 }
@@ -104,11 +105,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   Runtime& runtime = Runtime::Get();
   const Runtime::Lock lock = runtime.Acquire();
   if (pointer == nullptr || exported.magic != kMagic) return Return(cudaErrorInvalidResourceHandle);
-  if (exported.pid == getpid()) {  // what a real device refuses; ranks that are threads of a test need it
-    if (runtime.memory().count(exported.base) == 0) return Return(cudaErrorInvalidResourceHandle);
-    *pointer = reinterpret_cast<void*>(exported.base);
-    return cudaSuccess;
-  }
+  if (exported.pid == getpid()) return Return(cudaErrorDeviceUninitialized);
   const auto again = std::find_if(runtime.memory().begin(), runtime.memory().end(), [&](const auto& entry) {
     return entry.second.kind == MemoryKind::kImported && entry.second.inode == exported.inode;
   });
@@ -119,7 +116,9 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   }
   const int fd = OpenFile(exported);
   if (fd < 0) return Return(cudaErrorInvalidResourceHandle);
-  *pointer = emulator::MapFile(fd, exported.bytes);
+  *pointer = runtime.options.broken_peer_memory
+                 ? emulator::MapFile(-1, exported.bytes, MAP_PRIVATE | MAP_ANONYMOUS)
+                 : emulator::MapFile(fd, exported.bytes, MAP_SHARED);
   close(fd);
   if (*pointer == nullptr) return Return(cudaErrorMemoryAllocation);
   Allocation imported{exported.bytes, MemoryKind::kImported, emulator::CurrentDevice()};

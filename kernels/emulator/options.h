@@ -11,7 +11,12 @@ struct Options {
   uint64_t seed = 1;
   // Run an op when it is queued instead of when someone waits for it.
   bool eager = false;
+  int driver_version = 13000;  // the newest CUDA that the driver knows; 0: there is no driver
   int num_devices = 8;
+  bool has_matrix_library = true;  // stands for cuBLASLt
+  bool has_nvlink = true;          // between the devices; else PCIe
+  // Memory of another process is mapped, but reads and writes do not reach it: what broken systems do.
+  bool broken_peer_memory = false;
   int num_sms = 132;  // an H100 SXM
   int64_t device_bytes = int64_t{80} << 30;
   int64_t graph_bytes = 0;  // of them, that a graph takes as long as it can be launched

@@ -47,6 +47,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorDeviceUninitialized = 201,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorPeerAccessAlreadyEnabled = 704,
@@ -91,6 +92,11 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
   cudaDevAttrReservedSharedMemoryPerBlock = 111,
 };
+enum cudaDeviceP2PAttr {
+  cudaDevP2PAttrPerformanceRank = 1,
+  cudaDevP2PAttrAccessSupported = 2,
+  cudaDevP2PAttrNativeAtomicSupported = 3,
+};
 struct cudaUUID_t {
   char bytes[16];
 };
@@ -107,6 +113,14 @@ struct cudaDeviceProp {
   int major;
   int minor;
 };
+namespace emulator {
+inline constexpr int kRuntimeVersion = 13000;
+}
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+// Of two different devices.
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int from, int to);
+// cudaErrorInsufficientDriver where the driver's major version is older than the runtime's.
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
@@ -114,8 +128,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
-cudaError_t cudaDriverGetVersion(int* version);
-cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
@@ -178,7 +190,8 @@ struct cudaIpcMemHandle_t {
   char reserved[64];
 };
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
-// Among processes, for memory of whole pages of 2 MiB (ipc.cc). Within one too, which a real device refuses.
+// Among processes, for memory of whole pages of 2 MiB (ipc.cc). cudaErrorDeviceUninitialized in the process
+// that exported it, as on a real device.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer);
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void* pointer);

@@ -169,6 +169,42 @@ TEST_F(DeviceGroupTest, OneRankWithoutPeerAccessMeansNcclForAll) {
   EXPECT_EQ(fake_.calls("ncclAllReduce"), kWorldSize);
 }
 
+TEST_F(DeviceGroupTest, MemoryThatOneRankReadsWronglyMeansNcclForAll) {
+  ranks_[1].peers->probe_error = absl::UnavailableError("memory of rank 2: 7 words differ");
+  JoinWell();
+  for (Rank& rank : ranks_) {
+    EXPECT_TRUE(rank.peers->probe_written);
+    EXPECT_TRUE(rank.peers->gone) << "given back";
+    EXPECT_FALSE(rank.peers->gone_while_connected);
+    EXPECT_TRUE(rank.comm().AllReduceSum(data_, kSmall, DataType::kF32).ok());
+  }
+  EXPECT_EQ(fake_.calls("ncclAllReduce"), kWorldSize);
+}
+
+TEST_F(DeviceGroupTest, WronglyReadMemoryWithoutNcclIsAnError) {
+  ranks_[1].peers->probe_error = absl::UnavailableError("memory of rank 2: 7 words differ");
+  for (Rank& rank : ranks_) rank.options.nccl_unique_id.clear();
+  Join();
+  for (Rank& rank : ranks_) EXPECT_TRUE(absl::IsFailedPrecondition(rank.joined.status()));
+  EXPECT_NE(ranks_[1].joined.status().message().find("7 words differ"), std::string::npos);
+  EXPECT_NE(ranks_[0].joined.status().message().find("rank 1 cannot"), std::string::npos);
+}
+
+// Thresholds decide which way a message goes, so all ranks must have those of the slowest link.
+TEST_F(DeviceGroupTest, SlowestLinkIsTheGroups) {
+  ranks_[2].peers->link = PeerLink::kPcie;
+  JoinWell();
+  const int64_t bytes = PeerReduceLimit(kWorldSize, PeerLink::kPcie);
+  EXPECT_LT(bytes, PeerReduceLimit(kWorldSize, PeerLink::kNvLink));
+  for (Rank& rank : ranks_) {
+    EXPECT_EQ(rank.peers->group_link, PeerLink::kPcie);
+    EXPECT_TRUE(rank.comm().AllReduceSum(data_, bytes / 4, DataType::kF32).ok());
+    EXPECT_TRUE(rank.comm().AllReduceSum(data_, bytes / 4 + 1, DataType::kF32).ok());
+    EXPECT_EQ(rank.peers->reduces, 1);
+  }
+  EXPECT_EQ(fake_.calls("ncclAllReduce"), kWorldSize);
+}
+
 TEST_F(DeviceGroupTest, RanksThatShareADeviceDoWithoutNccl) {
   for (Rank& rank : ranks_) rank.peers->device = 9;
   JoinWell();
@@ -285,7 +321,7 @@ TEST_F(DeviceGroupTest, LeavesInOrder) {
     EXPECT_FALSE(rank.peers->gone_while_connected);
     EXPECT_FALSE(rank.peers->stopped) << "nothing had to be broken off";
   }
-  EXPECT_EQ(fake_.calls("ncclCommDestroy"), kWorldSize);
+  EXPECT_EQ(fake_.calls("ncclCommDestroy"), 2 * kWorldSize) << "and those that the group formed by";
   EXPECT_EQ(fake_.calls("ncclCommAbort"), 0);
 }
 
@@ -340,20 +376,22 @@ TEST(DeviceGroupProcesses, KilledPeerIsKnownSoon) {
 }
 
 TEST(CollectivePlanTest, ChoosesBySizeWhereThereIsAChoice) {
-  for (int world_size = 2; world_size <= kMaxPeers; ++world_size) {
-    const CollectiveWays both = {world_size, true, true};
-    const CollectiveWays peers = {world_size, true, false};
-    const CollectiveWays nccl = {world_size, false, true};
-    const int64_t limit = PeerReduceLimit(world_size);
-    EXPECT_GE(limit, 512 << 10);
-    EXPECT_TRUE(ReducesByPeers(both, limit));
-    EXPECT_FALSE(ReducesByPeers(both, limit + 1));
-    EXPECT_TRUE(ReducesByPeers(peers, int64_t{1} << 40));
-    EXPECT_FALSE(ReducesByPeers(nccl, 1));
-    EXPECT_TRUE(GathersByPeers(both, PeerGatherLimit(world_size)));
-    EXPECT_FALSE(GathersByPeers(both, PeerGatherLimit(world_size) + 1));
-    EXPECT_TRUE(GathersByPeers(peers, int64_t{1} << 40));
-    EXPECT_FALSE(GathersByPeers(nccl, 1));
+  for (const PeerLink link : {PeerLink::kNvLink, PeerLink::kPcie}) {
+    for (int world_size = 2; world_size <= kMaxPeers; ++world_size) {
+      const CollectiveWays both = {world_size, true, true, link};
+      const CollectiveWays peers = {world_size, true, false, link};
+      const CollectiveWays nccl = {world_size, false, true, link};
+      const int64_t limit = PeerReduceLimit(world_size, link), gathers = PeerGatherLimit(world_size, link);
+      EXPECT_GE(limit, link == PeerLink::kNvLink ? 512 << 10 : 64 << 10);
+      EXPECT_TRUE(ReducesByPeers(both, limit));
+      EXPECT_FALSE(ReducesByPeers(both, limit + 1));
+      EXPECT_TRUE(ReducesByPeers(peers, int64_t{1} << 40));
+      EXPECT_FALSE(ReducesByPeers(nccl, 1));
+      EXPECT_TRUE(GathersByPeers(both, gathers));
+      EXPECT_FALSE(GathersByPeers(both, gathers + 1));
+      EXPECT_TRUE(GathersByPeers(peers, int64_t{1} << 40));
+      EXPECT_FALSE(GathersByPeers(nccl, 1));
+    }
   }
 }
 

@@ -29,6 +29,16 @@ struct FakeNcclEntry {
     }
     return g_fake->Called("ncclCommInitRankConfig", *comm);
   }
+  static nccl::Result Split(nccl::Comm comm, int, int key, nccl::Comm* made, nccl::Config* config) {
+    const nccl::Result answer = g_fake->Called("ncclCommSplit", comm);
+    if (answer != nccl::kSuccess && answer != nccl::kInProgress) return answer;
+    absl::MutexLock lock(&g_fake->mu_);
+    *made = reinterpret_cast<nccl::Comm>(g_fake->next_comm_ += 16);
+    g_fake->live_.insert(*made);
+    g_fake->split_config_ = *config;
+    g_fake->split_key_ = key;
+    return answer;
+  }
   static nccl::Result Finalize(nccl::Comm comm) { return g_fake->Called("ncclCommFinalize", comm); }
   static nccl::Result Destroy(nccl::Comm comm) { return End("ncclCommDestroy", comm); }
   static nccl::Result Abort(nccl::Comm comm) { return End("ncclCommAbort", comm); }
@@ -62,6 +72,7 @@ struct FakeNcclEntry {
       g_fake->last_count_ = count;
       g_fake->last_type_ = type;
       g_fake->last_stream_ = stream;
+      g_fake->last_comm_ = comm;
     }
     return g_fake->Called(name, comm);
   }
@@ -81,6 +92,7 @@ FakeNccl::FakeNccl(bool can_suspend) {
   api_.ncclGetVersion = &FakeNcclEntry::GetVersion;
   api_.ncclGetUniqueId = &FakeNcclEntry::GetUniqueId;
   api_.ncclCommInitRankConfig = &FakeNcclEntry::InitRank;
+  api_.ncclCommSplit = &FakeNcclEntry::Split;
   api_.ncclCommFinalize = &FakeNcclEntry::Finalize;
   api_.ncclCommDestroy = &FakeNcclEntry::Destroy;
   api_.ncclCommAbort = &FakeNcclEntry::Abort;
@@ -155,6 +167,18 @@ nccl::Stream FakeNccl::last_stream() const {
 nccl::Config FakeNccl::last_config() const {
   absl::MutexLock lock(&mu_);
   return last_config_;
+}
+nccl::Config FakeNccl::split_config() const {
+  absl::MutexLock lock(&mu_);
+  return split_config_;
+}
+int FakeNccl::split_key() const {
+  absl::MutexLock lock(&mu_);
+  return split_key_;
+}
+bool FakeNccl::last_comm_is_live() const {
+  absl::MutexLock lock(&mu_);
+  return live_.count(last_comm_) == 1;
 }
 std::vector<std::string> FakeNccl::violations() const {
   absl::MutexLock lock(&mu_);

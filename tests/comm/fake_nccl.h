@@ -35,7 +35,12 @@ class FakeNccl {
   size_t last_count() const;
   nccl::ElementType last_type() const;
   nccl::Stream last_stream() const;
-  nccl::Config last_config() const;
+  nccl::Config last_config() const;  // of the last communicator that was begun
+  // Of the last split.
+  nccl::Config split_config() const;
+  int split_key() const;
+  // The communicator of the last collective has not been ended.
+  bool last_comm_is_live() const;
   // What NCCL would not have forgiven.
   std::vector<std::string> violations() const;
 
@@ -54,7 +59,9 @@ class FakeNccl {
   size_t last_count_ = 0;
   nccl::ElementType last_type_ = nccl::kInt8;
   nccl::Stream last_stream_ = nullptr;
-  nccl::Config last_config_;
+  nccl::Config last_config_, split_config_;
+  int split_key_ = -1;
+  nccl::Comm last_comm_ = nullptr;
   uintptr_t next_comm_ = 0x1000;
 };
 

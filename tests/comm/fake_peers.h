@@ -11,7 +11,9 @@ namespace somnus {
 
 struct FakePeersNotes {
   absl::Mutex mu;
-  absl::Status make_error, connect_error;
+  absl::Status make_error, connect_error, probe_error;
+  PeerLink link = PeerLink::kNvLink, group_link = PeerLink::kNvLink;
+  bool probe_written = false;
   char device = 0;  // ranks with the same share it; 0: each its own
   absl::Status status;
   int reduces = 0, gathers = 0, norms = 0;
@@ -50,6 +52,20 @@ class FakePeers : public PeerCollectives {
     }
     notes_->connected = notes_->connect_error.ok();
     return notes_->connect_error;
+  }
+  absl::Status WriteProbe() override {
+    absl::MutexLock lock(&notes_->mu);
+    notes_->probe_written = true;
+    return absl::OkStatus();
+  }
+  absl::Status CheckProbe() override {
+    absl::MutexLock lock(&notes_->mu);
+    return notes_->probe_written ? notes_->probe_error : absl::InternalError("no probe was written");
+  }
+  PeerLink link() const override { return notes_->link; }
+  void SetGroupLink(PeerLink link) override {
+    absl::MutexLock lock(&notes_->mu);
+    notes_->group_link = link;
   }
   void Disconnect() override {
     absl::MutexLock lock(&notes_->mu);

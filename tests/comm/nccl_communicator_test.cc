@@ -60,6 +60,13 @@ TEST_F(NcclCommunicatorTest, BecomesReadyOnceNcclIs) {
   EXPECT_TRUE(comm->AwaitReady().ok());
   EXPECT_EQ(comm->state(), NcclState::kReady);
   EXPECT_GE(fake_.calls("ncclCommGetAsyncError"), 4);
+  // Collectives go through a blocking communicator of the same ranks; the one that formed is gone.
+  EXPECT_EQ(fake_.split_config().blocking, 1);
+  EXPECT_EQ(fake_.split_key(), options_.rank);
+  EXPECT_EQ(fake_.live_comms(), 1);
+  EXPECT_EQ(fake_.calls("ncclCommDestroy"), 1);
+  EXPECT_TRUE(comm->AllReduceSum(data_, 4, DataType::kF32).ok());
+  EXPECT_TRUE(fake_.last_comm_is_live());
   EXPECT_TRUE(absl::IsFailedPrecondition(comm->AwaitReady())) << "once";
 }
 
@@ -76,6 +83,27 @@ TEST_F(NcclCommunicatorTest, InitThatFailsAtOnceOrLaterIsAnError) {
   EXPECT_TRUE(absl::IsUnavailable(later->AwaitReady()));
   EXPECT_EQ(later->state(), NcclState::kFailed);
   EXPECT_EQ(fake_.calls("ncclCommAbort"), 2);
+}
+
+TEST_F(NcclCommunicatorTest, SplitThatFailsOrGoesOnIsAwaited) {
+  fake_.Answer("ncclCommSplit", {nccl::kInternalError});
+  auto failed = Start();
+  EXPECT_TRUE(absl::IsInternal(failed->AwaitReady()));
+  EXPECT_EQ(fake_.live_comms(), 0);
+
+  fake_.Answer("ncclCommSplit", {nccl::kInProgress});
+  fake_.Answer("ncclCommGetAsyncError", {nccl::kSuccess, nccl::kInProgress, nccl::kInProgress});
+  auto comm = Start();
+  EXPECT_TRUE(comm->AwaitReady().ok());
+  EXPECT_EQ(fake_.live_comms(), 1);
+}
+
+TEST_F(NcclCommunicatorTest, FormingCommunicatorThatDoesNotFinishIsAborted) {
+  fake_.Answer("ncclCommFinalize", {nccl::kInternalError});
+  auto comm = Ready();
+  EXPECT_EQ(fake_.calls("ncclCommAbort"), 1);
+  EXPECT_EQ(fake_.live_comms(), 1);
+  EXPECT_TRUE(comm->AllReduceSum(data_, 4, DataType::kF32).ok());
 }
 
 TEST_F(NcclCommunicatorTest, RanksThatNeverComeEndInTheDeadline) {
@@ -132,12 +160,12 @@ TEST_F(NcclCommunicatorTest, CollectivesAreQueuedWithTheirTypes) {
   EXPECT_EQ(comm->state(), NcclState::kReady);
 }
 
-TEST_F(NcclCommunicatorTest, CallThatGoesOnInTheBackgroundIsAwaited) {
+// It used to be polled for, every 20 us.
+TEST_F(NcclCommunicatorTest, CollectivesAskForNoProgress) {
   auto comm = Ready();
-  fake_.Answer("ncclAllReduce", {nccl::kInProgress});
-  fake_.Answer("ncclCommGetAsyncError", {nccl::kInProgress, nccl::kInProgress});
-  EXPECT_TRUE(comm->AllReduceSum(data_, 4, DataType::kF32).ok());
-  EXPECT_TRUE(fake_.calls("ncclCommGetAsyncError") >= 3);
+  const int polls = fake_.calls("ncclCommGetAsyncError");
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(comm->AllReduceSum(data_, 4, DataType::kF32).ok());
+  EXPECT_EQ(fake_.calls("ncclCommGetAsyncError"), polls);
 }
 
 TEST_F(NcclCommunicatorTest, ErrorOfACallIsTheEnd) {
@@ -180,6 +208,20 @@ TEST_F(NcclCommunicatorTest, AbortFreesAThreadThatIsStuckInsideNccl) {
   EXPECT_TRUE(absl::IsAborted(stuck)) << stuck;
 }
 
+// The first collective connects the ranks, and a blocking one waits for them for ever.
+TEST_F(NcclCommunicatorTest, PollEndsACallThatDoesNotReturn) {
+  options_.call_timeout = absl::Milliseconds(50);
+  auto comm = Ready();
+  fake_.Hold("ncclAllReduce");
+  absl::Status stuck;
+  std::thread runner([&] { stuck = comm->AllReduceSum(data_, 4, DataType::kF32); });
+  while (fake_.calls("ncclAllReduce") == 0) absl::SleepFor(absl::Milliseconds(1));
+  while (comm->Poll().ok()) absl::SleepFor(absl::Milliseconds(5));
+  runner.join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(stuck)) << stuck;
+  EXPECT_EQ(comm->state(), NcclState::kFailed);
+}
+
 TEST_F(NcclCommunicatorTest, SuspendsAndResumes) {
   auto comm = Ready();
   EXPECT_TRUE(comm->Resume().ok()) << "ready already";
@@ -204,24 +246,23 @@ TEST_F(NcclCommunicatorTest, SuspendedGroupIsAbortedWhenItGoes) {
   EXPECT_TRUE(comm->Suspend().ok());
   comm.reset();
   EXPECT_EQ(fake_.calls("ncclCommAbort"), 1);
-  EXPECT_EQ(fake_.calls("ncclCommFinalize"), 0);
+  EXPECT_EQ(fake_.calls("ncclCommFinalize"), 1) << "of the one that the group formed by";
 }
 
 TEST_F(NcclCommunicatorTest, LeavesInOrder) {
   Ready().reset();
-  EXPECT_EQ(fake_.calls("ncclCommFinalize"), 1);
-  EXPECT_EQ(fake_.calls("ncclCommDestroy"), 1);
+  EXPECT_EQ(fake_.calls("ncclCommFinalize"), 2) << "and of the one that the group formed by";
+  EXPECT_EQ(fake_.calls("ncclCommDestroy"), 2);
   EXPECT_EQ(fake_.calls("ncclCommAbort"), 0);
 }
 
 TEST_F(NcclCommunicatorTest, LeavesByForceWhenPeersDoNotFinish) {
   auto comm = Ready();
-  fake_.Answer("ncclCommFinalize", {nccl::kInProgress});
-  fake_.SetAsyncError(nccl::kInProgress);
+  fake_.Hold("ncclCommFinalize");
   const absl::Time start = absl::Now();
   comm.reset();
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
-  EXPECT_EQ(fake_.calls("ncclCommDestroy"), 0) << "it could block for ever";
+  EXPECT_EQ(fake_.calls("ncclCommDestroy"), 1) << "it could block for ever";
   EXPECT_EQ(fake_.calls("ncclCommAbort"), 1);
 }
 
@@ -247,8 +288,17 @@ TEST(OldNccl, DoesNotSuspend) {
   EXPECT_TRUE((*comm)->Resume().ok());
 }
 
+// It used to be set when NCCL was first needed, on a thread beside others that read the environment.
+TEST(RealNccl, IsRefusedWhereMainHasNotSetItsEnvironment) {
+  unsetenv("NCCL_GRAPH_REGISTER");
+  const absl::Status status = NcclApi::Load().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(getenv("NCCL_GRAPH_REGISTER"), nullptr) << "only main writes it";
+}
+
 // Whatever this machine has: a table that is whole, or a reason. Graph registration is off either way.
 TEST(RealNccl, LoadsOrSaysWhyNot) {
+  SetNcclEnvironment();
   const absl::StatusOr<const NcclApi*> api = NcclApi::Load();
   EXPECT_STREQ(getenv("NCCL_GRAPH_REGISTER"), "0");
   if (!api.ok()) {

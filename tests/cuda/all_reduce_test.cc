@@ -21,7 +21,7 @@ TEST_P(EveryWorldSize, SumsAreBitwiseInRankOrder) {
     PeerOptions options;
     options.buffer_bytes = 8192;
     options.one_shot_bytes = one_shot_bytes;
-    Group group(world_size, 7 + world_size, options, one_shot_bytes == 0);
+    Group group(world_size, 7 + world_size, options);
     SKIP_WITHOUT_GPU(group);
     int call = 0;
     for (const DataType type : kTypes) {

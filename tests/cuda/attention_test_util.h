@@ -4,42 +4,12 @@
 
 #include <limits>
 #include <numeric>
-#include <optional>
 
+#include "tests/cuda/attention_case.h"
+#include "tests/cuda/attention_oracle.h"
 #include "tests/cuda/rows_test_util.h"
 
 namespace somnus::cuda_test {
-
-struct SequenceSpec {
-  int64_t context;      // 0: padding
-  int64_t queries = 1;  // its last tokens
-};
-
-struct AttentionCase {
-  DataType act = DataType::kBF16;
-  DataType cache = DataType::kBF16;
-  int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64, block_size = 16;
-  std::vector<SequenceSpec> sequences;
-  int64_t num_decodes = 0;
-  std::vector<int32_t> kv_head_of_head;  // empty: spread evenly
-  Layout layout{8, 8};                   // of qkv and out
-  double q_spread = 2;                   // scores' standard deviation is about this
-  uint32_t seed = 1;
-  int64_t max_context_len = 0;  // 0: the longest
-  int64_t num_tokens() const {
-    int64_t sum = 0;
-    for (const SequenceSpec& s : sequences) sum += s.queries;
-    return sum;
-  }
-};
-
-inline std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
-  out << (c.cache == DataType::kF8E4M3 ? "f8 cache, " : "") << NameOf(c.act) << ", " << c.num_heads
-      << " heads on " << c.num_kv_heads << ", dim " << c.head_dim << ", block " << c.block_size
-      << ", contexts";
-  for (const SequenceSpec& s : c.sequences) out << " " << s.context << "/" << s.queries;
-  return out;
-}
 
 using kernel_test::F8ToDouble;
 
@@ -254,59 +224,10 @@ class AttentionRun {
       if (c_.sequences[i].context == 0) {
         rows.emplace_back();
       } else {
-        OracleSequence(i, first, rows);
+        AppendOracle(c_, i, Scale(), kv_[i], qkv_, first, &rows);
       }
     }
     return rows;
-  }
-
-  void OracleSequence(size_t i, int64_t first_row, std::vector<std::vector<double>>& rows) {
-    constexpr int64_t kBlock = 16;
-    const int64_t context = c_.sequences[i].context, queries = c_.sequences[i].queries;
-    kernel_test::Bench bench(CpuIsa::kBest, 1,
-                             {.max_tokens = context,
-                              .num_heads = c_.num_heads,
-                              .head_dim = c_.head_dim,
-                              .block_size = kBlock,
-                              .max_model_len = context});
-    kernel_test::Matrix qkv(DataType::kF32, context, width_);
-    const int64_t token_floats = 2 * c_.num_kv_heads * c_.head_dim;
-    std::vector<int32_t> positions(context), table;
-    for (int64_t p = 0; p < context; ++p) {
-      positions[p] = static_cast<int32_t>(p);
-      for (int64_t g = 0; g < c_.num_kv_heads; ++g) {
-        const float* from = kv_[i].data() + p * token_floats + 2 * g * c_.head_dim;
-        float* k = qkv.row(p) + (c_.num_heads + g) * c_.head_dim;
-        std::copy_n(from, c_.head_dim, k);
-        std::copy_n(from + c_.head_dim, c_.head_dim, k + c_.num_kv_heads * c_.head_dim);
-      }
-      const int64_t query = p - (context - queries);
-      for (int64_t col = 0; query >= 0 && col < c_.num_heads * c_.head_dim; ++col) {
-        qkv.Set(p, col, qkv_.Get(first_row + query, col));
-      }
-    }
-    const int64_t blocks = (context + kBlock - 1) / kBlock;
-    for (int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<int32_t>(b));
-    kernel_test::Buffer memory(
-        blocks * KvBlockBytes(*bench.device, DataType::kF32, kBlock, c_.num_kv_heads, c_.head_dim));
-    const KvCacheView cache{memory.as<void>(), DataType::kF32, blocks, kBlock, c_.num_kv_heads, c_.head_dim};
-    AttentionBatch batch{.num_seqs = 1, .num_tokens = context};
-    batch.positions = batch.slot_mapping = positions.data();
-    QkNormRopeAndCache(*bench.device, qkv.view(), c_.num_heads, nullptr, nullptr, 1e-6, {}, batch, cache);
-    const int32_t starts[] = {0, static_cast<int32_t>(queries)}, contexts[] = {static_cast<int32_t>(context)};
-    batch.num_tokens = batch.max_query_len = queries;
-    batch.max_context_len = context;
-    batch.query_start = starts;
-    batch.context_len = contexts;
-    batch.block_tables = table.data();
-    batch.max_blocks_per_seq = blocks;
-    batch.positions = positions.data() + context - queries;
-    kernel_test::Matrix out(DataType::kF32, queries, c_.num_heads * c_.head_dim);
-    PagedAttention(*bench.device, qkv.view(context - queries, queries), c_.num_heads,
-                   c_.kv_head_of_head.data(), Scale(), batch, cache, out.view());
-    for (int64_t r = 0; r < queries; ++r) {
-      rows.emplace_back(out.row(r), out.row(r) + c_.num_heads * c_.head_dim);
-    }
   }
 
   // |V| <= 1, so rounding the weights to 16 bits moves a mean of V by epsilon at most, and the output is
@@ -362,23 +283,6 @@ inline void RunCase(AttentionBench& bench, const AttentionCase& c) {
   run.Queue(*bench.device);
   ASSERT_TRUE(bench.device->Synchronize().ok());
   run.Check();
-}
-
-// Heads, KV heads, head_dim and block_size.
-struct HeadShape {
-  int64_t num_heads, num_kv_heads, head_dim, block_size;
-};
-
-// Types of queries and cache.
-struct Types {
-  DataType act, cache;
-};
-inline constexpr Types kMmaTypes[] = {{DataType::kBF16, DataType::kBF16},
-                                      {DataType::kF16, DataType::kF16},
-                                      {DataType::kBF16, DataType::kF8E4M3},
-                                      {DataType::kF16, DataType::kF8E4M3}};
-inline std::string TypesName(const testing::TestParamInfo<Types>& info) {
-  return std::string(NameOf(info.param.act)) + (info.param.cache == DataType::kF8E4M3 ? "_f8" : "");
 }
 
 // Of tests over kMmaTypes.

@@ -19,11 +19,6 @@ namespace {
 
 namespace cuda = ::somnus::SOMNUS_CUDA_NAMESPACE;
 
-#ifndef SOMNUS_CUDA_EMULATOR
-// As in peer_test_util.h.
-const int kLoadAtStart = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-#endif
-
 constexpr int kWorldSize = 3;
 constexpr int64_t kCount = 1500;
 constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};

@@ -31,6 +31,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinEmulated(DeviceGroupOptions op
 WorkerParts EmulatedWorkerParts() {
   WorkerParts parts = RealWorkerParts();
   const WorkerParts real = parts;
+  parts.check_device = [real](const WorkerOptions& options) {
+    return options.device == DeviceKind::kCpu ? real.check_device(options)
+                                              : CheckEmulatedCudaDevice(options.device_index);
+  };
   parts.open_device = [real](const WorkerOptions& options, const CpuDeviceOptions& cpu) {
     if (options.device == DeviceKind::kCpu) return real.open_device(options, cpu);
     // Ranks run their threads in different orders.

@@ -17,6 +17,10 @@ class CountingPeers : public PeerCollectives {
       : peers_(std::move(peers)), fuses_(fuses), fused_(fused) {}
   PeerHandle handle() const override { return peers_->handle(); }
   absl::Status Connect(absl::Span<const PeerHandle> handles) override { return peers_->Connect(handles); }
+  absl::Status WriteProbe() override { return peers_->WriteProbe(); }
+  absl::Status CheckProbe() override { return peers_->CheckProbe(); }
+  PeerLink link() const override { return peers_->link(); }
+  void SetGroupLink(PeerLink link) override { peers_->SetGroupLink(link); }
   void Disconnect() override { peers_->Disconnect(); }
   void AllReduceSum(void* data, int64_t count, DataType type) override {
     peers_->AllReduceSum(data, count, type);

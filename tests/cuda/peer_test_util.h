@@ -23,12 +23,6 @@ namespace cuda = ::somnus::SOMNUS_CUDA_NAMESPACE;
 
 inline constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 
-#ifndef SOMNUS_CUDA_EMULATOR
-// A kernel that is loaded at its first launch may wait for the device, which waits for a rank whose thread
-// waits for the loader. Before the first call of CUDA.
-inline const int kLoadAtStart = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-#endif
-
 // What one rank has.
 struct Rank {
   std::unique_ptr<Device> device;
@@ -39,7 +33,7 @@ struct Rank {
 // wait for a rank that has yet to queue its part.
 class Group {
  public:
-  Group(int world_size, uint64_t seed, PeerOptions options = {}, bool by_ipc = false) {
+  Group(int world_size, uint64_t seed, PeerOptions options = {}) {
     options.world_size = world_size;
     std::vector<PeerHandle> handles;
     for (int r = 0; r < world_size; ++r) {
@@ -54,11 +48,7 @@ class Group {
       ranks_.push_back(std::move(rank));
     }
     for (int r = 0; r < world_size; ++r) {
-      std::vector<PeerHandle> seen = handles;
-      if (by_ipc) {
-        for (PeerHandle& handle : seen) handle.process ^= 1;  // as if the others were processes of their own
-      }
-      const absl::Status status = ranks_[r].peers->Connect(seen);
+      const absl::Status status = ranks_[r].peers->Connect(handles);
       EXPECT_TRUE(status.ok()) << status;
     }
   }

@@ -44,6 +44,10 @@ ABSL_FLAG(bool, batch_invariant, false, "the same bits in any batch");
 ABSL_FLAG(std::string, load_checkpoint, "",
           "directory of --model's real weights for the load part; else a sparse file of that size in TMPDIR");
 ABSL_FLAG(int, device_index, 0, "which GPU");
+ABSL_FLAG(
+    double, sleep_kv_share, 0.9,
+    "of what the weights leave of the GPU, that the KV cache takes for the sleep part, as when serving");
+ABSL_FLAG(int, device_chunk_mib, 1024, "as of the worker");
 ABSL_FLAG(std::string, json, "", "also write everything to this file");
 
 namespace somnus {
@@ -86,7 +90,7 @@ double StepWeightBytes(const DecodeLoop& loop) {
   return static_cast<double>(loop.weights_bytes()) - embedding;
 }
 
-absl::StatusOr<std::unique_ptr<DecodeLoop>> LoadModel(int max_batch) {
+absl::StatusOr<std::unique_ptr<DecodeLoop>> LoadModel(int max_batch, double kv_share = 0) {
   DecodeLoopOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.load_format = LoadFormat::kDummy;
@@ -95,13 +99,15 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> LoadModel(int max_batch) {
   options.enforce_eager = absl::GetFlag(FLAGS_enforce_eager);
   options.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
   options.max_batch = max_batch;
+  options.kv_share = kv_share;
+  options.device_chunk_bytes = int64_t{absl::GetFlag(FLAGS_device_chunk_mib)} << 20;
   options.max_step_tokens = 4096;
   options.max_len = std::max(absl::GetFlag(FLAGS_prompt_tokens) + absl::GetFlag(FLAGS_new_tokens) + 16,
                              max_batch == 1 ? absl::GetFlag(FLAGS_prefill_tokens) : 0);
   ASSIGN_OR_RETURN(auto loop, DecodeLoop::Load(options));
-  std::printf("\n%s, %s, weights %.2f GB, ready after %.2f s\n", options.model.c_str(),
+  std::printf("\n%s, %s, weights %.2f GB, KV cache %.2f GB, ready after %.2f s\n", options.model.c_str(),
               loop->device().c_str(), static_cast<double>(loop->weights_bytes()) * 1e-9,
-              loop->load_seconds());
+              static_cast<double>(loop->kv_cache_bytes()) * 1e-9, loop->load_seconds());
   return loop;
 }
 
@@ -203,7 +209,7 @@ absl::Status SleepOnce(DecodeLoop& loop, const char* name, const GpuCeilings& ce
 }
 
 absl::Status Sleep(const GpuCeilings& ceilings, nlohmann::json* report) {
-  ASSIGN_OR_RETURN(const auto loop, LoadModel(8));
+  ASSIGN_OR_RETURN(const auto loop, LoadModel(8, absl::GetFlag(FLAGS_sleep_kv_share)));
   RETURN_IF_ERROR(loop->Run(8, 128, 8).status());
   RETURN_IF_ERROR(SleepOnce(*loop, "first", ceilings, report));
   RETURN_IF_ERROR(loop->Run(8, 128, 8).status());

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/peer_collectives.h"
+
 namespace somnus {
 
 // What a group has; at least one of the two.
@@ -11,22 +13,26 @@ struct CollectiveWays {
   int world_size = 1;
   bool peers = false;  // kernels of our own over peer memory
   bool nccl = false;
+  PeerLink link = PeerLink::kNvLink;  // the slowest between the ranks' devices
 };
 
-// Bytes of one rank up to which our all-reduce is faster than NCCL's: it saves some 10 us of latency and
-// moves the more bytes the more ranks there are. Published crossings on H100s with NVLink; to be measured
-// again where the links are others.
-constexpr int64_t PeerReduceLimit(int world_size) {
+// Bytes of one rank up to which our all-reduce is faster than NCCL's: it saves some 10 us of latency (an
+// estimate) and moves the more bytes the more ranks there are. NVLink: published crossings on H100s. PCIe:
+// estimates; its links are slower and shared, and NCCL sends rings over them.
+constexpr int64_t PeerReduceLimit(int world_size, PeerLink link) {
+  if (link == PeerLink::kPcie) return world_size <= 2 ? 256 << 10 : world_size <= 4 ? 128 << 10 : 64 << 10;
   return world_size <= 2 ? 1 << 20 : world_size <= 4 ? 768 << 10 : 512 << 10;
 }
 // The same for a gather, whose every rank receives world_size times as much.
-constexpr int64_t PeerGatherLimit(int world_size) { return (1 << 20) / world_size; }
+constexpr int64_t PeerGatherLimit(int world_size, PeerLink link) {
+  return (link == PeerLink::kPcie ? 256 << 10 : 1 << 20) / world_size;
+}
 
 constexpr bool ReducesByPeers(const CollectiveWays& ways, int64_t bytes) {
-  return ways.peers && (!ways.nccl || bytes <= PeerReduceLimit(ways.world_size));
+  return ways.peers && (!ways.nccl || bytes <= PeerReduceLimit(ways.world_size, ways.link));
 }
 constexpr bool GathersByPeers(const CollectiveWays& ways, int64_t bytes) {
-  return ways.peers && (!ways.nccl || bytes <= PeerGatherLimit(ways.world_size));
+  return ways.peers && (!ways.nccl || bytes <= PeerGatherLimit(ways.world_size, ways.link));
 }
 
 }  // namespace somnus

@@ -21,7 +21,7 @@ class DeviceCommunicator : public Communicator {
  public:
   explicit DeviceCommunicator(DeviceGroupParts parts)
       : parts_(std::move(parts)),
-        ways_{parts_.world_size, parts_.peers != nullptr, parts_.nccl != nullptr},
+        ways_{parts_.world_size, parts_.peers != nullptr, parts_.nccl != nullptr, parts_.link},
         watchdog_([this] { Watch(); }) {}
 
   ~DeviceCommunicator() override {

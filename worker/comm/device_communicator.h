@@ -19,6 +19,7 @@ struct DeviceGroupParts {
   Device* device = nullptr;                // borrowed
   std::unique_ptr<Communicator> host;      // among ranks of one host; null when there are several
   std::unique_ptr<PeerCollectives> peers;  // connected; null: none. Needs `host`
+  PeerLink link = PeerLink::kNvLink;       // the slowest between the ranks' devices
   std::unique_ptr<NcclCommunicator> nccl;  // ready; null: none
 };
 

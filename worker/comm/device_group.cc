@@ -81,14 +81,30 @@ class Joiner {
     std::vector<PeerHandle> handles(options_.world_size);
     RETURN_IF_ERROR(parts_.host->AllGather(&mine, sizeof(mine), handles.data()));
     shared_device_ = SharedDevice(handles);
-    no_peers_ = (*made)->Connect(handles);
-    RETURN_IF_ERROR(Agree(&no_peers_));
+    RETURN_IF_ERROR(ConnectPeers(**made, handles));
     if (no_peers_.ok()) {
       parts_.peers = *std::move(made);
       return absl::OkStatus();
     }
     (*made)->Disconnect();
     return parts_.host->Barrier();  // before any rank's memory goes
+  }
+
+  // Maps the ranks' memory and, by data, makes sure of it. no_peers_ says whether that went well on all
+  // ranks, who meet after every step.
+  absl::Status ConnectPeers(PeerCollectives& peers, const std::vector<PeerHandle>& handles) {
+    no_peers_ = peers.Connect(handles);
+    RETURN_IF_ERROR(Agree(&no_peers_));
+    if (no_peers_.ok()) no_peers_ = peers.WriteProbe();
+    RETURN_IF_ERROR(Agree(&no_peers_));
+    if (no_peers_.ok()) no_peers_ = peers.CheckProbe();
+    RETURN_IF_ERROR(Agree(&no_peers_));
+    const PeerLink mine = peers.link();
+    std::vector<PeerLink> links(options_.world_size);
+    RETURN_IF_ERROR(parts_.host->AllGather(&mine, sizeof(mine), links.data()));
+    parts_.link = *std::max_element(links.begin(), links.end());
+    peers.SetGroupLink(parts_.link);
+    return absl::OkStatus();
   }
 
   static bool SharedDevice(const std::vector<PeerHandle>& handles) {

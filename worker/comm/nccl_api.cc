@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/shared_library.h"
 
 namespace somnus {
 namespace {
@@ -15,18 +17,19 @@ std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
+// With graph registration NCCL keeps the physical pages that captured buffers had. Ours lie in memory that
+// sleeps and wakes with other pages at the same addresses: replayed collectives would then read the old ones,
+// or hang. NCCL reads the variable once, when its first communicator is made.
+constexpr char kGraphRegister[] = "NCCL_GRAPH_REGISTER";
+
 absl::StatusOr<NcclApi> Resolve() {
-  // With graph registration NCCL keeps the physical pages that captured buffers had. Ours lie in memory that
-  // sleeps and wakes with other pages at the same addresses: replayed collectives would then read the old
-  // ones, or hang. NCCL reads the variable once, when its first communicator is made.
-  setenv("NCCL_GRAPH_REGISTER", "0", 1);
-  void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* reason = dlerror();
-    return absl::UnavailableError(absl::StrCat("there is no NCCL: ", reason == nullptr ? "" : reason));
+  const absl::StatusOr<void*> library = OpenLibrary({"libnccl.so.2"});
+  if (absl::IsUnavailable(library.status())) {
+    return absl::UnavailableError(absl::StrCat("there is no NCCL: ", library.status().message()));
   }
+  if (!library.ok()) return library.status();
   NcclApi api;
-#define SOMNUS_NCCL_RESOLVE(name, ...) api.name = reinterpret_cast<NcclApi::name##_t>(dlsym(library, #name));
+#define SOMNUS_NCCL_RESOLVE(name, ...) api.name = reinterpret_cast<NcclApi::name##_t>(dlsym(*library, #name));
   SOMNUS_NCCL_ENTRY_POINTS(SOMNUS_NCCL_RESOLVE)
   SOMNUS_NCCL_OPTIONAL_ENTRY_POINTS(SOMNUS_NCCL_RESOLVE)
 #undef SOMNUS_NCCL_RESOLVE
@@ -43,7 +46,14 @@ absl::StatusOr<NcclApi> Resolve() {
 
 }  // namespace
 
+void SetNcclEnvironment() { setenv(kGraphRegister, "0", 1); }
+
 absl::StatusOr<const NcclApi*> NcclApi::Load() {
+  const char* const graph_register = getenv(kGraphRegister);
+  if (graph_register == nullptr || absl::string_view(graph_register) != "0") {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NCCL cannot be used: ", kGraphRegister, " is not 0 in the environment"));
+  }
   static const auto* const api = new absl::StatusOr<NcclApi>(Resolve());
   if (!api->ok()) return api->status();
   return &**api;

@@ -57,6 +57,7 @@ using Stream = void*;  // cudaStream_t
   X(ncclGetVersion, nccl::Result (*)(int*))                                                         \
   X(ncclGetUniqueId, nccl::Result (*)(nccl::UniqueId*))                                             \
   X(ncclCommInitRankConfig, nccl::Result (*)(nccl::Comm*, int, nccl::UniqueId, int, nccl::Config*)) \
+  X(ncclCommSplit, nccl::Result (*)(nccl::Comm, int, int, nccl::Comm*, nccl::Config*))              \
   X(ncclCommFinalize, nccl::Result (*)(nccl::Comm))                                                 \
   X(ncclCommDestroy, nccl::Result (*)(nccl::Comm))                                                  \
   X(ncclCommAbort, nccl::Result (*)(nccl::Comm))                                                    \
@@ -81,10 +82,14 @@ struct NcclApi {
 #undef SOMNUS_NCCL_MEMBER
   int version = 0;  // 22809 for 2.28.9
 
-  // Loaded once per process and never unloaded. Unavailable says what is missing. The first call must come
-  // before threads that read the environment: see the .cc.
+  // Loaded once per process and never unloaded. Unavailable says what is missing; FailedPrecondition: main
+  // has not called SetNcclEnvironment.
   static absl::StatusOr<const NcclApi*> Load();
 };
+
+// What NCCL must find in the environment. To be called by main, before there are threads: they may read the
+// environment, which must not change meanwhile.
+void SetNcclEnvironment();
 
 // What rank 0 makes and hands to all ranks: 128 bytes. NCCL listens for them in this process from now on.
 absl::StatusOr<std::string> MakeNcclUniqueId(const NcclApi& api);

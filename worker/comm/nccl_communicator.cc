@@ -1,17 +1,20 @@
 #include "worker/comm/nccl_communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 
 namespace somnus {
 namespace {
 
-constexpr absl::Duration kFirstPoll = absl::Microseconds(20);
+constexpr absl::Duration kFirstPoll = absl::Microseconds(200);
 constexpr absl::Duration kSlowestPoll = absl::Milliseconds(5);
 // How long Quit waits for a thread that is inside NCCL: only one that queues work on a device whose queue is
 // full stays there, and then it is for the hung collective to end.
@@ -28,6 +31,12 @@ absl::StatusOr<nccl::ElementType> ToElementType(DataType type) {
     default:
       return absl::InvalidArgumentError("all-reduce: f32, bf16 or f16 is wanted");
   }
+}
+
+int64_t SteadyNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -70,21 +79,70 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Start(const 
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  // Finalize lets the peers' last collectives drain; Destroy alone could block for a dead one, for ever.
-  if (state() == NcclState::kReady &&
-      Call("ncclCommFinalize", options_.finalize_timeout, [this](nccl::Comm comm) {
-        return api_.ncclCommFinalize(comm);
-      }).ok()) {
-    if (nccl::Comm comm = comm_.exchange(nullptr); comm != nullptr) api_.ncclCommDestroy(comm);
-  }
+  if (state() == NcclState::kReady) Leave();
   Quit();
+}
+
+// Finalizing lets the peers' last collectives drain, and waits for them; for a dead one for ever.
+void NcclCommunicator::Leave() {
+  const nccl::Comm comm = comm_.exchange(nullptr);
+  if (comm == nullptr) return;
+  absl::Notification done;
+  nccl::Result result = nccl::kSuccess;
+  std::thread finalize([&] {
+    result = api_.ncclCommFinalize(comm);
+    done.Notify();
+  });
+  const bool in_time = done.WaitForNotificationWithTimeout(options_.finalize_timeout);
+  if (!in_time) api_.ncclCommAbort(comm);  // the call returns then
+  finalize.join();
+  if (!in_time) return;
+  if (result == nccl::kSuccess) {
+    api_.ncclCommDestroy(comm);
+  } else {
+    api_.ncclCommAbort(comm);
+  }
 }
 
 absl::Status NcclCommunicator::AwaitReady() {
   RETURN_IF_ERROR(Require(NcclState::kInitialising, "AwaitReady"));
   RETURN_IF_ERROR(AwaitProgress("ncclCommInitRankConfig", options_.init_timeout));
+  RETURN_IF_ERROR(BecomeBlocking());
   SetState(NcclState::kReady);
   return status();
+}
+
+// Splits the whole group off into a blocking communicator.
+absl::Status NcclCommunicator::BecomeBlocking() {
+  nccl::Config config;
+  config.blocking = 1;
+  RETURN_IF_ERROR(Call("ncclCommSplit", options_.init_timeout, [&](nccl::Comm comm) {
+    return api_.ncclCommSplit(comm, /*color=*/0, /*key=*/options_.rank, &split_, &config);
+  }));
+  const nccl::Comm forming = comm_.exchange(split_);
+  if (forming == nullptr) {  // quit meanwhile
+    if (nccl::Comm late = comm_.exchange(nullptr); late != nullptr) api_.ncclCommAbort(late);
+    return status();
+  }
+  Retire(forming);
+  return status();
+}
+
+// Ends the communicator that the group formed by; all ranks do, and nothing is queued on it.
+void NcclCommunicator::Retire(nccl::Comm comm) {
+  absl::MutexLock lock(&call_mu_);
+  const absl::Time deadline = absl::Now() + options_.finalize_timeout;
+  nccl::Result result = api_.ncclCommFinalize(comm);
+  while (result == nccl::kSuccess || result == nccl::kInProgress) {
+    result = AsyncError(comm);
+    if (result != nccl::kInProgress || absl::Now() >= deadline) break;
+    absl::SleepFor(kFirstPoll);
+  }
+  if (result == nccl::kSuccess) {
+    api_.ncclCommDestroy(comm);
+  } else {
+    api_.ncclCommAbort(comm);
+  }
 }
 
 absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DataType type) {
@@ -127,16 +185,24 @@ void NcclCommunicator::Abort(const std::string& reason) {
 }
 
 absl::Status NcclCommunicator::Poll() {
+  if (!call_mu_.TryLock()) return CheckCallUnderWay();
   nccl::Result result = nccl::kSuccess;
-  // Somebody inside NCCL finds out by himself.
-  if (call_mu_.TryLock()) {
-    if (nccl::Comm comm = comm_.load(); comm != nullptr) result = AsyncError(comm);
-    call_mu_.Unlock();
-  }
+  if (nccl::Comm comm = comm_.load(); comm != nullptr) result = AsyncError(comm);
+  call_mu_.Unlock();
   if (result != nccl::kSuccess && result != nccl::kInProgress) {
     return End(NcclState::kFailed, ToStatus("NCCL", result));
   }
   return status();
+}
+
+// Somebody is inside NCCL: no other call may be made, but what to do about one that does not return is known.
+absl::Status NcclCommunicator::CheckCallUnderWay() {
+  const int64_t started = call_started_.load();
+  const absl::Duration since = absl::Nanoseconds(SteadyNanoseconds() - started);
+  if (started == 0 || since < options_.call_timeout) return status();
+  return End(NcclState::kFailed,
+             absl::DeadlineExceededError(absl::StrCat("a call of NCCL has not returned within ",
+                                                      absl::FormatDuration(options_.call_timeout))));
 }
 
 NcclState NcclCommunicator::state() const {
@@ -164,7 +230,9 @@ absl::Status NcclCommunicator::Call(const char* name, absl::Duration timeout,
     absl::MutexLock lock(&call_mu_);
     nccl::Comm comm = comm_.load();
     if (comm == nullptr) return status();
+    call_started_ = SteadyNanoseconds();
     result = call(comm);
+    call_started_ = 0;
   }
   if (result == nccl::kSuccess) return status();
   if (result != nccl::kInProgress) return End(NcclState::kFailed, ToStatus(name, result));

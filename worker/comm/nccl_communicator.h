@@ -4,10 +4,12 @@
 //   initialising --(NCCL says so)--> ready <--Suspend/Resume--> suspended
 //   any --error, deadline--> failed        any --Abort--> aborted        (both for good)
 //
-// The communicator is non-blocking: no call into NCCL waits for another rank, so that this side can notice
-// that one is dead. Waits are ours: polls with a deadline, which also ask `health`. What was queued on the
-// stream and cannot complete is ended by ncclCommAbort: its kernels then leave the device, whose Synchronize
-// returns.
+// The group forms by a non-blocking communicator, since that may take long and a rank may never come: waits
+// are ours, polls with a deadline that also ask `health`. Ready means that it was split into a blocking one
+// of the same ranks, which collectives use: they are queued by the call, in graphs too, and nobody polls. The
+// first of a kind connects the ranks; one that does not return in time is found by Poll. What was queued on
+// the stream and cannot complete, and whoever is stuck in a call, is ended by ncclCommAbort: kernels then
+// leave the device, whose Synchronize returns.
 //
 // Thread safety: collectives, Suspend and Resume from one thread; Abort, Poll, state and status from any. The
 // constructor's thread must have the device as its current one.
@@ -34,7 +36,7 @@ struct NcclOptions {
   std::string unique_id;  // of MakeNcclUniqueId, the same on all ranks
   void* stream = nullptr;
   absl::Duration init_timeout = absl::Seconds(120);
-  // Of a call that NCCL goes on with in the background: the first of a kind connects the ranks.
+  // Of one call of NCCL.
   absl::Duration call_timeout = absl::Seconds(60);
   absl::Duration finalize_timeout = absl::Seconds(2);
   // Of the rest of the group, as far as known; asked while waiting. Empty: nothing is known.
@@ -51,7 +53,8 @@ class NcclCommunicator {
   // Finalizes when ready (with finalize_timeout), aborts otherwise. The device is done with what was queued.
   ~NcclCommunicator();
 
-  // Until the group is complete: DeadlineExceeded after init_timeout.
+  // Until the group is complete: DeadlineExceeded after init_timeout. Poll must be called now and then from
+  // now on.
   absl::Status AwaitReady();
 
   // Queued on the stream; the answer says that it is, status() whether it has failed since.
@@ -66,7 +69,8 @@ class NcclCommunicator {
 
   // Ends what is queued and whoever waits, with Aborted(reason). Idempotent; the first cause stays.
   void Abort(const std::string& reason);
-  // Asks NCCL for errors that came up since; an error makes the communicator failed. Never blocks for long.
+  // Asks NCCL for errors that came up since, and whether a call has been under way for longer than
+  // call_timeout; either makes the communicator failed. Never blocks for long.
   absl::Status Poll();
 
   NcclState state() const;
@@ -80,6 +84,10 @@ class NcclCommunicator {
   absl::Status Call(const char* name, absl::Duration timeout,
                     const std::function<nccl::Result(nccl::Comm)>& call);
   absl::Status AwaitProgress(const char* name, absl::Duration timeout);
+  absl::Status BecomeBlocking();
+  void Leave();
+  void Retire(nccl::Comm comm);
+  absl::Status CheckCallUnderWay();
   nccl::Result AsyncError(nccl::Comm comm) const;
   absl::Status ToStatus(const char* name, nccl::Result result) const;
   void SetState(NcclState state);
@@ -91,6 +99,9 @@ class NcclCommunicator {
   // NCCL wants one thread at a time in a communicator.
   mutable absl::Mutex call_mu_;
   std::atomic<nccl::Comm> comm_{nullptr};  // null once quit
+  nccl::Comm split_ = nullptr;             // where NCCL puts the blocking one, perhaps in the background
+  // Of the call that is under way, in nanoseconds of the steady clock; 0: none.
+  std::atomic<int64_t> call_started_{0};
 
   mutable absl::Mutex mu_;
   NcclState state_ ABSL_GUARDED_BY(mu_) = NcclState::kInitialising;

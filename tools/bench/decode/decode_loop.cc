@@ -53,16 +53,28 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
     ASSIGN_OR_RETURN(const int64_t after, loop->driver_->AvailableBytes());
     loop->graph_bytes_ = before - after;
   }
-  loop->blocks_per_seq_ = (options.max_len + kBlockSize - 1) / kBlockSize;
-  RETURN_IF_ERROR(loop->runner_->AllocateKvCache(1 + options.max_batch * loop->blocks_per_seq_));
+  RETURN_IF_ERROR(loop->AllocateKvCache());
   loop->weights_bytes_ = loop->allocator_->ResidentBytes()["weights"];
   loop->load_seconds_ = SecondsSince(start);
   return loop;
 }
 
+absl::Status DecodeLoop::AllocateKvCache() {
+  blocks_per_seq_ = (options_.max_len + kBlockSize - 1) / kBlockSize;
+  int64_t blocks = 1 + int64_t{options_.max_batch} * blocks_per_seq_;
+  if (options_.kv_share > 0) {
+    ASSIGN_OR_RETURN(const int64_t available, driver_->AvailableBytes());
+    const double bytes = static_cast<double>(available) * std::min(options_.kv_share, 1.0);
+    blocks = std::max(blocks, static_cast<int64_t>(bytes) / runner_->kv_block_bytes());
+  }
+  kv_cache_bytes_ = blocks * runner_->kv_block_bytes();
+  return runner_->AllocateKvCache(static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX)));
+}
+
 absl::Status DecodeLoop::OpenDevice() {
   if (options_.device == DeviceKind::kCuda) {
-    ASSIGN_OR_RETURN(driver_, MakeCudaVmmDriver(options_.device_index));
+    ASSIGN_OR_RETURN(driver_,
+                     MakeCudaVmmDriver(options_.device_index, {.chunk_bytes = options_.device_chunk_bytes}));
     ASSIGN_OR_RETURN(device_, Device::CreateCuda(options_.device_index));
     device_->SetBatchInvariant(options_.batch_invariant);
     return absl::OkStatus();

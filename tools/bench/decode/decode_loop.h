@@ -30,6 +30,9 @@ struct DecodeLoopOptions {
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence
   int32_t max_step_tokens = 512;
+  // Of what the device has left, that the KV cache takes; at least what max_batch and max_len need.
+  double kv_share = 0;
+  int64_t device_chunk_bytes = int64_t{1} << 30;  // as CudaVmmDriverOptions::chunk_bytes
 };
 
 struct LoopSample {
@@ -48,6 +51,7 @@ class DecodeLoop {
   absl::StatusOr<LoopSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
 
   int64_t weights_bytes() const { return weights_bytes_; }
+  int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   const ModelConfig& config() const { return checkpoint_->config(); }
   SleepableAllocator& allocator() { return *allocator_; }
   VmmDriver& driver() { return *driver_; }
@@ -64,6 +68,7 @@ class DecodeLoop {
 
  private:
   absl::Status OpenDevice();
+  absl::Status AllocateKvCache();
   absl::Status Prefill(int32_t batch, int32_t prompt_tokens);
   absl::Status Decode(int32_t batch, int32_t new_tokens, HostCalls* launching);
 
@@ -76,6 +81,7 @@ class DecodeLoop {
   std::unique_ptr<ModelRunner> runner_;
   int32_t blocks_per_seq_ = 0;
   int64_t weights_bytes_ = 0;
+  int64_t kv_cache_bytes_ = 0;
   double load_seconds_ = 0;
   GraphReport graphs_;
   int64_t graph_bytes_ = 0;

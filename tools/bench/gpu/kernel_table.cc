@@ -1,12 +1,12 @@
 #include "tools/bench/gpu/kernel_table.h"
 
-#include <chrono>
 #include <functional>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/ops.h"
+#include "tools/bench/gpu/graph_timer.h"
 
 namespace somnus {
 namespace {
@@ -63,16 +63,11 @@ class KernelBench {
     return static_cast<int32_t*>(data);
   }
 
-  // Mean of `repeats` queued one behind the other, after one to warm up.
+  // One of `repeats`, as TimeOp of graph_timer.h tells it.
   absl::Status Time(const std::string& name, double bytes, double flops, int repeats,
                     const std::function<void()>& op) {
-    op();
-    RETURN_IF_ERROR(device_.Synchronize());
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < repeats; ++i) op();
-    RETURN_IF_ERROR(device_.Synchronize());
-    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
-    rows_.push_back({name, time.count() / repeats, bytes, flops});
+    ASSIGN_OR_RETURN(const double us, TimeOp(device_, repeats, op));
+    rows_.push_back({name, us, bytes, flops});
     return absl::OkStatus();
   }
 

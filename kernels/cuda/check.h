@@ -1,0 +1,13 @@
+#pragma once
+// Whether there is a GPU to run on, before anything is started on it.
+
+#include "absl/status/status.h"
+
+namespace somnus {
+
+// Unavailable: this build has no CUDA, or the machine no driver or no GPU; FailedPrecondition: the driver
+// cannot serve this build, with the version found and the one needed; InvalidArgument: there is no GPU of
+// this index.
+absl::Status CheckCudaDevice(int index);
+
+}  // namespace somnus

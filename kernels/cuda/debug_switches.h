@@ -1,0 +1,22 @@
+#pragma once
+// What can be turned off, to find out which part a fault comes from, by the environment variable
+// SOMNUS_CUDA_DISABLE: names separated by commas, the same on all ranks. Plain words: no CUDA here.
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace somnus {
+
+struct DebugSwitches {
+  bool programmatic_launch = true;  // kernels that start while the one before them still runs
+  bool fused_all_reduce = true;     // all-reduce + add + RMSNorm in one kernel
+  bool cublaslt = true;             // matrix products by the vendor's library
+  bool peer_memory = true;          // collectives over memory that ranks map from each other
+};
+
+// InvalidArgument names the word that is no switch, and those that are.
+absl::StatusOr<DebugSwitches> ParseDebugSwitches(absl::string_view disabled);
+// Of this process's environment.
+absl::StatusOr<DebugSwitches> ReadDebugSwitches();
+
+}  // namespace somnus

@@ -1,0 +1,61 @@
+#pragma once
+// What a test of attention computes: sequences, heads, types and layout.
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/rows_test_util.h"
+
+namespace somnus::cuda_test {
+
+struct SequenceSpec {
+  int64_t context;      // 0: padding
+  int64_t queries = 1;  // its last tokens
+};
+
+struct AttentionCase {
+  DataType act = DataType::kBF16;
+  DataType cache = DataType::kBF16;
+  int64_t num_heads = 1, num_kv_heads = 1, head_dim = 64, block_size = 16;
+  std::vector<SequenceSpec> sequences;
+  int64_t num_decodes = 0;
+  std::vector<int32_t> kv_head_of_head;  // empty: spread evenly
+  Layout layout{8, 8};                   // of qkv and out
+  double q_spread = 2;                   // scores' standard deviation is about this
+  uint32_t seed = 1;
+  int64_t max_context_len = 0;  // 0: the longest
+  int64_t num_tokens() const {
+    int64_t sum = 0;
+    for (const SequenceSpec& s : sequences) sum += s.queries;
+    return sum;
+  }
+};
+
+inline std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
+  out << (c.cache == DataType::kF8E4M3 ? "f8 cache, " : "") << NameOf(c.act) << ", " << c.num_heads
+      << " heads on " << c.num_kv_heads << ", dim " << c.head_dim << ", block " << c.block_size
+      << ", contexts";
+  for (const SequenceSpec& s : c.sequences) out << " " << s.context << "/" << s.queries;
+  return out;
+}
+
+// Heads, KV heads, head_dim and block_size.
+struct HeadShape {
+  int64_t num_heads, num_kv_heads, head_dim, block_size;
+};
+
+// Types of queries and cache.
+struct Types {
+  DataType act, cache;
+};
+inline constexpr Types kMmaTypes[] = {{DataType::kBF16, DataType::kBF16},
+                                      {DataType::kF16, DataType::kF16},
+                                      {DataType::kBF16, DataType::kF8E4M3},
+                                      {DataType::kF16, DataType::kF8E4M3}};
+inline std::string TypesName(const testing::TestParamInfo<Types>& info) {
+  return std::string(NameOf(info.param.act)) + (info.param.cache == DataType::kF8E4M3 ? "_f8" : "");
+}
+
+}  // namespace somnus::cuda_test
