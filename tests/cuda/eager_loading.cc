@@ -1,7 +1,7 @@
-// Of every test that runs on a GPU (cuda_test links it): all kernels are loaded when CUDA starts. Else a kernel is
-// loaded at its first launch, which may wait for the device; where ranks are threads of one process the device may
-// be waiting for a rank that has yet to be served, for ever. Served ranks are processes of their own, and load
-// kernels when they need them.
+// Of every test that runs on a GPU (cuda_test links it): all kernels are loaded when CUDA starts. Else a
+// kernel is loaded at its first launch, which may wait for the device; where ranks are threads of one process
+// the device may be waiting for a rank that has yet to be served, for ever. Served ranks are processes of
+// their own, and load kernels when they need them.
 
 #include <stdlib.h>
 

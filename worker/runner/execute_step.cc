@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "worker/runner/logit_edits.h"
 #include "worker/runner/model_runner_impl.h"
+#include "worker/runner/trace_range.h"
 
 namespace somnus {
 
@@ -20,6 +21,7 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::Launch(const v1::S
 }
 
 absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v1::StepRequest& request) {
+  const TraceRange step("step");
   while (!in_flight_.empty() && (static_cast<int>(in_flight_.size()) >= kStepsInFlight ||
                                  in_flight_.front()->read.HasBeenNotified())) {
     RETURN_IF_ERROR(SettleOldest());
@@ -82,11 +84,14 @@ absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
   const auto& scheduled = state_.scheduled();
   const bool decodes_only = state_.num_scheduled_tokens() == static_cast<int32_t>(scheduled.size());
   const int32_t graph_size = decodes_only ? graphs_.PaddedSize(scheduled.size()) : 0;
-  arrays_.Build(state_, graph_size);
-  sampler_.Build(arrays_.sample_rows(), state_, outcome->reports_tokens);
-  inputs_.Upload(inputs_.bytes());
-  RETURN_IF_ERROR(arrays_.Queue(state_, &side_));
-  RETURN_IF_ERROR(sampler_.QueueCounts(state_, &side_));
+  {
+    const TraceRange range("inputs");
+    arrays_.Build(state_, graph_size);
+    sampler_.Build(arrays_.sample_rows(), state_, outcome->reports_tokens);
+    inputs_.Upload(inputs_.bytes());
+    RETURN_IF_ERROR(arrays_.Queue(state_, &side_));
+    RETURN_IF_ERROR(sampler_.QueueCounts(state_, &side_));
+  }
 
   ASSIGN_OR_RETURN(const TensorView hidden, RunForward(graph_size));
   RETURN_IF_ERROR(ComputePromptLogprobs(hidden, outcome->reports_tokens ? &outcome->reply : nullptr));
@@ -105,6 +110,7 @@ absl::Status ModelRunnerImpl::MarkDone(StepOutcome* outcome) {
 }
 
 absl::StatusOr<TensorView> ModelRunnerImpl::RunForward(int64_t graph_size) {
+  const TraceRange range("forward");
   if (graph_size > 0) return graphs_.Launch(static_cast<int32_t>(graph_size));
   return model_->Forward(arrays_.QueueInputs());
 }
@@ -125,6 +131,7 @@ absl::Status ModelRunnerImpl::ComputePromptLogprobs(const TensorView& hidden, v1
 }
 
 absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden) {
+  const TraceRange range("sample");
   const int64_t num_rows = static_cast<int64_t>(arrays_.sample_rows().size());
   if (num_rows == 0) return absl::OkStatus();
   // A decode batch samples every row in order: no copy.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "worker/runner/trace_range.h"
 
 namespace somnus {
 namespace {
@@ -45,6 +46,7 @@ class LaunchedStep : public PendingStep {
 
 absl::Status StepOutcome::Wait() const {
   if (done == nullptr) return absl::OkStatus();
+  const TraceRange range("wait");
   RETURN_IF_ERROR(done->Wait());
   RETURN_IF_ERROR(communicator->status());
   for (size_t i = 0; i < sampled.rows.size(); ++i) {
