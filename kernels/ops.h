@@ -216,20 +216,25 @@ struct ScoredToken {
   int32_t id;
 };
 
+// What a row has instead of a token. A row's logits are good when none is NaN and the largest is finite.
+inline constexpr int32_t kLogitsNotFinite = -1;
+inline constexpr int32_t kNoTokenAllowed = -2;  // every logit is -inf: Sample alone says so
+
 // out[r][c] = x[r][c], f32: a rank's columns into the whole.
 void CopyMatrix(Device& device, const TensorView& x, const TensorView& out);
 
-// tokens[r] = the id of the best of all[rank][r], the smallest id among equals; ranks hold ascending ids.
+// tokens[r] = the id of the best of all[rank][r], as ArgMax left them, the smallest id among equals; ranks
+// hold ascending ids. kLogitsNotFinite when a rank's value is NaN, or the best is not finite.
 void CombineArgMax(Device& device, const ScoredToken* all, int64_t num_ranks, int64_t num_rows,
                    int32_t* tokens);
 
-// best[r] = the largest value of row r (the smallest id among equals), ids starting at id_offset; {-inf, -1}
-// when n is 0. logits: f32 [R, n].
+// best[r] = the largest value of row r (the smallest id among equals), ids starting at id_offset; {NaN, -1}
+// when a value is NaN, {-inf, -1} when none is above -inf or n is 0. logits: f32 [R, n].
 void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredToken* best);
 
 // logprobs[r] = log_softmax(logits[r]) at ids[r]; also its rank (1 + how many are strictly larger), and the
 // `k` likeliest (k <= 64; ties by id), in order. out_top: [R, k] or nullptr when k is 0. logits: f32 [R,
-// vocab].
+// vocab]. Of a row that is not good logprobs[r] is NaN; its ranks and ids are some valid ones.
 void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int64_t k, float* out_logprob,
               int32_t* out_rank, ScoredToken* out_top);
 
@@ -285,8 +290,9 @@ struct SampleRow {
   uint64_t seed;
   int32_t position;  // of the token being sampled
 };
-// tokens[r] = the sample of row r. logits: f32 [R, vocab], used as scratch (penalties were applied by the
-// caller).
+// tokens[r] = the sample of row r, or what row r has instead: kLogitsNotFinite (+inf by the temperature's
+// division counts too) or kNoTokenAllowed. logits: f32 [R, vocab], used as scratch (penalties were applied by
+// the caller).
 void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int32_t* tokens);
 
 // ---- Workspace

@@ -112,10 +112,13 @@ struct KernelTable {
   // scratch: AttentionScratchBytes(head_dim), 64-byte aligned.
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, char* scratch);
 
+  // The largest value and its smallest index; {NaN, -1} when any value is NaN, {-inf, -1} when none is above
+  // -inf.
   ScoredToken (*arg_max)(const float* x, int64_t n);
   // log(sum(exp(x))) and how many values are strictly larger than `than`.
   void (*log_sum_exp)(const float* x, int64_t n, float than, double* lse, int32_t* larger);
-  // x /= temperature with NaN as -inf; returns the largest.
+  // x /= temperature, where a product that is not a number becomes -inf; returns the largest, or NaN when x
+  // held one.
   float (*scale_logits)(float* x, int64_t n, float temperature);
   // out[i] = exp(x[i] - max).
   void (*exp_minus)(const float* x, int64_t n, float max, float* out);

@@ -106,10 +106,16 @@ struct Candidates {
   }
 };
 
+// The token of a row whose largest logit is `best`.
+int32_t TokenOf(const ScoredToken& best) {
+  if (std::isfinite(best.value)) return best.id;
+  return best.value < 0 ? kNoTokenAllowed : kLogitsNotFinite;
+}
+
 int32_t SampleOne(const KernelTable& kernels, float* x, int64_t n, const SampleRow& row, char* scratch) {
-  if (!(row.temperature >= kMinTemperature)) return kernels.arg_max(x, n).id;
+  if (!(row.temperature >= kMinTemperature)) return TokenOf(kernels.arg_max(x, n));
   const float max = kernels.scale_logits(x, n, row.temperature);
-  if (!std::isfinite(max)) return kernels.arg_max(x, n).id;
+  if (!std::isfinite(max)) return TokenOf({max, -1});
   Candidates candidates{.kernels = kernels,
                         .x = x,
                         .n = n,
@@ -122,8 +128,9 @@ int32_t SampleOne(const KernelTable& kernels, float* x, int64_t n, const SampleR
   if (row.min_p > 0) candidates.floor = max + std::min(0.0f, std::log(row.min_p));
   if (row.top_k > 0 && row.top_k < n) candidates.KeepTopK(row.top_k);
   if (row.top_p < 1) candidates.KeepTopP(std::max(0.0f, row.top_p));
-  const int64_t token = kernels.gumbel_arg_max(x, nullptr, n, candidates.floor, row.seed, row.position);
-  return token >= 0 ? static_cast<int32_t>(token) : kernels.arg_max(x, n).id;
+  // The largest is in reach, so there is one.
+  return static_cast<int32_t>(
+      kernels.gumbel_arg_max(x, nullptr, n, candidates.floor, row.seed, row.position));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // A step's inputs, and small copies between ops: a few kilobytes, on the caller's thread.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
@@ -53,9 +54,9 @@ void CombineArgMax(Device& device, const ScoredToken* all, int64_t num_ranks, in
     ScoredToken best = all[r];
     for (int64_t rank = 1; rank < num_ranks; ++rank) {
       const ScoredToken& other = all[rank * num_rows + r];
-      if (other.id >= 0 && (best.id < 0 || other.value > best.value)) best = other;
+      if (std::isnan(other.value) || other.value > best.value) best = other;
     }
-    tokens[r] = best.id;
+    tokens[r] = std::isfinite(best.value) ? best.id : kLogitsNotFinite;
   }
 }
 

@@ -11,25 +11,31 @@ SOMNUS_INLINE VI Lanes() {
 
 constexpr float kLowest = -__builtin_inff();
 
-// The largest value and its smallest index; NaN counts as -inf. Always a valid index.
+SOMNUS_INLINE bool AnyLane(VI mask) {
+  bool any = false;
+  for (int i = 0; i < kW; ++i) any |= mask[i] != 0;
+  return any;
+}
+
 ScoredToken ArgMax(const float* x, int64_t n) {
   VF best = Set(kLowest);
   VI at = VI{} - 1;
   VI index = Lanes();
+  VI nan = {};
   for (int64_t i = 0; i < n; i += kW) {
     const VF v = n - i >= kW ? Load(x + i) : LoadPart(x + i, n - i, kLowest);
+    nan |= v != v;
     const VI better = v > best;
     best = (VF)(better ? (VI)v : (VI)best);
     at = better ? index : at;
     index += kW;
   }
-  ScoredToken result{kLowest, 0};
-  bool found = false;
+  if (AnyLane(nan)) return {__builtin_nanf(""), -1};
+  ScoredToken result{kLowest, -1};
   for (int i = 0; i < kW; ++i) {
     if (at[i] < 0) continue;
-    if (!found || best[i] > result.value || (best[i] == result.value && at[i] < result.id))
+    if (result.id < 0 || best[i] > result.value || (best[i] == result.value && at[i] < result.id))
       result = {best[i], at[i]};
-    found = true;
   }
   return result;
 }
@@ -64,13 +70,16 @@ void LogSumExp(const float* x, int64_t n, float than, double* lse, int32_t* larg
 float ScaleLogits(float* x, int64_t n, float temperature) {
   const float scale = 1.0f / temperature;
   VF best = Set(kLowest);
+  VI nan = {};
   for (int64_t i = 0; i < n; i += kW) {
-    VF v = Get<F32>(x + i, n - i) * scale;
+    VF v = Get<F32>(x + i, n - i);
+    nan |= v != v;
+    v *= scale;
     v = (VF)(v != v ? (VI)Set(kLowest) : (VI)v);
     Put<F32>(x + i, v, n - i);
     best = MaxV(n - i >= kW ? v : LoadPart(x + i, n - i, kLowest), best);
   }
-  return ReduceMax(best);
+  return AnyLane(nan) ? __builtin_nanf("") : ReduceMax(best);
 }
 
 void ExpMinus(const float* x, int64_t n, float max, float* out) {
@@ -116,9 +125,7 @@ int64_t GumbelArgMax(const float* x, const int32_t* ids, int64_t n, float at_lea
   for (int64_t i = 0; i < n; i += kW, index += kW) {
     const VF v = n - i >= kW ? Load(x + i) : LoadPart(x + i, n - i, kLowest);
     VI wanted = v >= at_least;
-    bool any = false;
-    for (int lane = 0; lane < kW; ++lane) any |= wanted[lane] != 0;
-    if (!any) continue;
+    if (!AnyLane(wanted)) continue;
     VU id = (VU)index;
     if (ids != nullptr) __builtin_memcpy(&id, ids + i, static_cast<size_t>(Min(n - i, kW)) * 4);
     const VF key = v + Gumbel(RandomBits(id, SetU(static_cast<uint32_t>(position)), seed));

@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(32) ArgMaxRows(RowScratch scratch, int32_t id_
     key = MaxOf()(key, scratch.best[int64_t{blockIdx.x} * scratch.chunks + c]);
   key = WarpReduce(key, MaxOf());
   if (threadIdx.x != 0) return;
-  best[blockIdx.x] = key == kNoScore ? ScoredToken{kMinusInfinity, id_offset}
-                                     : ScoredToken{ScoreValue(key), ScoreId(key) + id_offset};
+  const float value = key == kNoScore ? kMinusInfinity : ScoreValue(key);
+  const bool has_id = key != kNoScore && key != kNanScore;
+  best[blockIdx.x] = {value, has_id ? ScoreId(key) + id_offset : -1};
 }
 
 __global__ void ArgMaxOfNothing(ScoredToken* best, int32_t rows) {

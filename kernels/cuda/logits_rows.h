@@ -43,9 +43,12 @@ __device__ inline int32_t ScoreId(U64 key) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
 }
 
-// What stands for "none": below every key. NaN and -inf are never the best.
+// What stands for "none": below every key. -inf is never the best.
 inline constexpr U64 kNoScore = 0;
+// What stands for "one of them is NaN": above every key. Its ScoreValue is NaN.
+inline constexpr U64 kNanScore = ~U64{0};
 __device__ inline U64 BestKey(float value, int32_t id) {
+  if (value != value) return kNanScore;
   return value > kMinusInfinity ? ScoreKey(value, id) : kNoScore;
 }
 
@@ -185,7 +188,7 @@ __device__ inline void StoreGroupMax(const RowScratch& scratch, const ChunkOfRow
   }
 }
 
-// This thread's best value of a chunk.
+// This thread's best value of a chunk; kNanScore when one is NaN.
 __device__ inline U64 BestOfThread(int32_t chunk, const float (&x)[kValuesPerThread]) {
   U64 best = kNoScore;
 #pragma unroll

@@ -69,9 +69,15 @@ __global__ void __launch_bounds__(kChunkThreads)
   if (IsGreedy(row)) {
     best = BestOfThread(at.chunk, x);
   } else {
+    bool has_nan = false;
 #pragma unroll
-    for (int j = 0; j < kValuesPerThread; ++j) x[j] = filter.Value(x[j]);
-    if (filter.active) {
+    for (int j = 0; j < kValuesPerThread; ++j) {
+      has_nan |= x[j] != x[j];
+      x[j] = filter.Value(x[j]);
+    }
+    if (has_nan) {
+      best = kNanScore;
+    } else if (filter.active) {
       best = BestOfThread(at.chunk, x);
     } else {
 #pragma unroll
@@ -178,7 +184,9 @@ __global__ void __launch_bounds__(kSelectThreads, 1)
       best = DrawAmong(whole, cut, rows[r], shared);
     }
   }
-  if (threadIdx.x == 0) tokens[r] = best == kNoScore ? 0 : ScoreId(best);
+  if (threadIdx.x != 0) return;
+  const int32_t without = best == kNoScore ? kNoTokenAllowed : kLogitsNotFinite;
+  tokens[r] = best != kNoScore && IsFinite(ScoreValue(best)) ? ScoreId(best) : without;
 }
 
 }  // namespace

@@ -76,9 +76,10 @@ __global__ void __launch_bounds__(kThreads)
   ScoredToken best = all[r];
   for (int64_t rank = 1; rank < num_ranks; ++rank) {
     const ScoredToken other = all[rank * num_rows + r];
-    if (other.id >= 0 && (best.id < 0 || other.value > best.value)) best = other;
+    if (other.value != other.value || other.value > best.value) best = other;
   }
-  tokens[r] = best.id;
+  const bool finite = best.value - best.value == 0.0f;
+  tokens[r] = finite ? best.id : kLogitsNotFinite;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "tests/cuda/gpu_ranks.h"
 #include "tests/model/golden.h"
 #include "tests/runner/mini_engine.h"
+#include "tests/runner/nan_checkpoint.h"
 
 namespace somnus::cuda_test {
 namespace {
@@ -235,6 +236,27 @@ TEST(GpuRunner, SameWithStepsInFlight) {
     const auto tokens = RunAhead(group->runner(0), requests[i]);
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(*tokens, expected[i].tokens) << i;
+  }
+}
+
+TEST(GpuRunner, NanLogitsEndOneSequence) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  constexpr int32_t kNanToken = 77;
+  const auto group = Load(Options());
+  ASSERT_NE(group, nullptr);
+  std::vector<MiniRequest> requests = {
+      {{5, 6, 7}, 6}, {{8, 9, 10, 11}, 6}, {{3, kNanToken, 4}, 6}, {{12}, 6}};
+  const auto expected = RunAll(*group, requests, Small());
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const NanCheckpoint nan(group->checkpoint(), kNanToken);
+  ASSERT_TRUE(group->runner(0).ReloadWeights(nan, nullptr).ok());
+  for (const float temperature : {0.0f, 1.0f}) {
+    requests[2].sampling.set_temperature(temperature);
+    const auto results = RunAll(*group, requests, Small());
+    ASSERT_TRUE(results.ok()) << results.status();
+    for (size_t i : {0, 1, 3}) EXPECT_EQ((*results)[i].tokens, (*expected)[i].tokens) << i;
+    EXPECT_TRUE((*results)[2].tokens.empty());
+    EXPECT_EQ((*results)[2].error.code(), absl::StatusCode::kInternal);
   }
 }
 

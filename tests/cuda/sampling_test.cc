@@ -94,6 +94,29 @@ TEST(SamplingTest, EqualsTheCpuForALargeVocabulary) {
                      {Row(0), Row(1), Row(0.6f, 0.95f, 20), Row(0.7f, 0.8f)}, {}, 5);
 }
 
+TEST(SamplingTest, RowsThatAreNotGoodHaveNoToken) {
+  constexpr int64_t kVocab = 5000, kRows = 6;
+  for (const SampleRow& row :
+       {Row(0), Row(1), Row(3e38f), Row(0.6f, 0.95f, 20), Row(1, 0.9f), Row(1, 1, 0, 0.1f)}) {
+    CudaBench bench(LogitLimits(kRows, kVocab));
+    SOMNUS_SKIP_WITHOUT_GPU(bench.device);
+    DeviceMatrix x(DataType::kF32, kRows, kVocab);
+    x.Randomize(1);
+    x.Set(0, 0, NAN);
+    x.Set(1, 4999, NAN);
+    x.Set(2, 2048, kInf);
+    for (int64_t c = 0; c < kVocab; ++c) {
+      x.Set(3, c, NAN);
+      x.Set(4, c, -kInf);
+      if (c != 2047) x.Set(5, c, -kInf);
+    }
+    const std::vector<int32_t> tokens = SampleOnDevice(&bench, x.view(), std::vector<SampleRow>(kRows, row));
+    EXPECT_EQ(tokens, (std::vector<int32_t>{kLogitsNotFinite, kLogitsNotFinite, kLogitsNotFinite,
+                                            kLogitsNotFinite, kNoTokenAllowed, 2047}))
+        << "temperature " << row.temperature << ", top_p " << row.top_p << ", top_k " << row.top_k;
+  }
+}
+
 // What Sample's definition leaves of the softmax: min-p, top-k with its ties, top-p.
 std::vector<double> Cut(const std::vector<float>& logits, const SampleRow& row) {
   const size_t n = logits.size();

@@ -35,17 +35,73 @@ TEST_P(SamplingTest, ArgMaxIsTheFirstOfTheLargest) {
     x.Set(5, n - 1, kInf);
     std::vector<ScoredToken> best(6);
     ArgMax(*bench.device, x.view(), 1000, best.data());
-    for (int r : {0, 1, 4, 5}) {
-      int64_t want = -1;
-      for (int64_t c = 0; c < n; ++c) {
-        if (!std::isnan(x.Get(r, c)) && (want < 0 || x.Get(r, c) > x.Get(r, want))) want = c;
+    for (int r : {0, 1, 5}) {
+      int64_t want = 0;
+      for (int64_t c = 1; c < n; ++c) {
+        if (x.Get(r, c) > x.Get(r, want)) want = c;
       }
-      EXPECT_EQ(best[r].id, 1000 + std::max<int64_t>(want, 0)) << "row " << r << " of " << n;
-      EXPECT_EQ(best[r].value, want >= 0 ? x.Get(r, want) : -kInf);
+      EXPECT_EQ(best[r].id, 1000 + want) << "row " << r << " of " << n;
+      EXPECT_EQ(best[r].value, x.Get(r, want));
     }
-    EXPECT_EQ(best[2].id, 1000);
-    EXPECT_EQ(best[3].id, 1000);
+    for (int r : {2, 4}) {
+      EXPECT_TRUE(std::isnan(best[r].value)) << "row " << r << " of " << n;
+      EXPECT_EQ(best[r].id, -1);
+    }
+    EXPECT_EQ(best[3].value, -kInf);
+    EXPECT_EQ(best[3].id, -1);
   }
+}
+
+// A NaN in any lane, the first and the last included.
+TEST_P(SamplingTest, OneNanIsSeenWhereverItIs) {
+  for (const int64_t n : {1, 5, 16, 33, 1000}) {
+    Bench bench(GetParam(), 2, Limits(n, n));
+    Matrix x(DataType::kF32, n, n);
+    x.Randomize(4);
+    for (int64_t r = 0; r < n; ++r) x.Set(r, r, NAN);
+    std::vector<ScoredToken> best(n);
+    ArgMax(*bench.device, x.view(), 0, best.data());
+    std::vector<int32_t> tokens(n, 7);
+    std::vector<SampleRow> rows(n, Row(1, 3));
+    for (int64_t r = 0; r < n; r += 2) rows[r].top_k = 3;
+    Sample(*bench.device, x.view(), rows.data(), tokens.data());
+    for (int64_t r = 0; r < n; ++r) {
+      EXPECT_TRUE(std::isnan(best[r].value)) << r << " of " << n;
+      EXPECT_EQ(tokens[r], kLogitsNotFinite) << r << " of " << n;
+    }
+  }
+}
+
+TEST_P(SamplingTest, CombineArgMaxTakesTheBestRankOrNone) {
+  Bench bench(GetParam(), 1, Limits(1, 8));
+  constexpr int64_t kRows = 6;
+  // [3 ranks][6 rows]: plain, ties, a rank without columns, a NaN, +inf, nothing above -inf.
+  const std::vector<ScoredToken> all = {{1, 3}, {2, 4}, {-kInf, -1}, {5, 1},    {1, 0},    {-kInf, -1},
+                                        {4, 9}, {2, 8}, {-9, 11},    {NAN, -1}, {kInf, 9}, {-kInf, -1},
+                                        {2, 7}, {1, 6}, {-kInf, -1}, {9, 12},   {0, 14},   {-kInf, -1}};
+  std::vector<int32_t> tokens(kRows);
+  CombineArgMax(*bench.device, all.data(), 3, kRows, tokens.data());
+  EXPECT_EQ(tokens, (std::vector<int32_t>{9, 4, 11, kLogitsNotFinite, kLogitsNotFinite, kLogitsNotFinite}));
+}
+
+TEST_P(SamplingTest, LogProbsOfRowsThatAreNotGoodAreNan) {
+  constexpr int64_t kVocab = 70, kRows = 4;
+  Bench bench(GetParam(), 1, Limits(kRows, kVocab));
+  Matrix x(DataType::kF32, kRows, kVocab);
+  x.Randomize(5);
+  x.Set(0, 69, NAN);
+  x.Set(1, 3, kInf);
+  for (int64_t c = 0; c < kVocab; ++c) {
+    x.Set(2, c, -kInf);
+    x.Set(3, c, NAN);
+  }
+  const std::vector<int32_t> ids = {1, 3, 5, 7};
+  std::vector<float> logprob(kRows);
+  std::vector<int32_t> rank(kRows);
+  std::vector<ScoredToken> top(kRows * 2);
+  LogProbs(*bench.device, x.view(), ids.data(), 2, logprob.data(), rank.data(), top.data());
+  for (int64_t r = 0; r < kRows; ++r) EXPECT_TRUE(std::isnan(logprob[r])) << "row " << r;
+  for (const ScoredToken& token : top) EXPECT_TRUE(token.id >= 0 && token.id < kVocab) << token.id;
 }
 
 TEST_P(SamplingTest, LogProbsRankAndTop) {
@@ -82,9 +138,9 @@ TEST_P(SamplingTest, LogProbsRankAndTop) {
   EXPECT_EQ(logprob[4], -kInf);
 }
 
-TEST_P(SamplingTest, GreedyRowsAndBrokenLogitsGiveValidTokens) {
+TEST_P(SamplingTest, RowsThatAreNotGoodHaveNoToken) {
   constexpr int64_t kVocab = 1000;
-  for (const float temperature : {0.0f, -1.0f, NAN, 1e-9f, 0.7f, 1e30f}) {
+  for (const float temperature : {0.0f, -1.0f, NAN, 1e-9f, 0.7f, 1e30f, 3e38f}) {
     Bench bench(GetParam(), 2, Limits(5, kVocab));
     Matrix x(DataType::kF32, 5, kVocab);
     x.Randomize(2);
@@ -92,20 +148,23 @@ TEST_P(SamplingTest, GreedyRowsAndBrokenLogitsGiveValidTokens) {
     for (int64_t c = 0; c < kVocab; ++c) {
       x.Set(1, c, NAN);
       x.Set(2, c, -kInf);
-      if (c != 999) x.Set(4, c, c % 2 ? NAN : -kInf);
+      if (c != 999) x.Set(4, c, -kInf);
     }
     x.Set(3, 44, kInf);
     std::vector<SampleRow> rows(5, Row(temperature, 3));
     rows[2].top_k = 5;
     rows[4].top_p = 0.5f;
     rows[4].min_p = 0.1f;
-    std::vector<int32_t> tokens(5, -1);
+    std::vector<int32_t> tokens(5, -7);
     Sample(*bench.device, x.view(), rows.data(), tokens.data());
-    for (int32_t token : tokens) EXPECT_TRUE(token >= 0 && token < kVocab) << token;
+    SCOPED_TRACE(testing::Message() << "temperature " << temperature);
     if (temperature < 1) {
       EXPECT_EQ(tokens[0], 321);
     }
-    EXPECT_EQ(tokens[3], 44);
+    EXPECT_TRUE(tokens[0] >= 0 && tokens[0] < kVocab) << tokens[0];
+    EXPECT_EQ(tokens[1], kLogitsNotFinite);
+    EXPECT_EQ(tokens[2], kNoTokenAllowed);
+    EXPECT_EQ(tokens[3], kLogitsNotFinite);
     EXPECT_EQ(tokens[4], 999);
   }
 }

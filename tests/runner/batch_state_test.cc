@@ -99,56 +99,93 @@ struct Damage {
   std::function<void(v1::StepRequest&)> apply;
 };
 
-TEST(BatchStateTest, RefusesEveryBadNumber) {
-  const auto fresh = [](v1::StepRequest& r) { return r.mutable_new_sequences(0); };
-  const auto sampling = [](v1::StepRequest& r) { return r.mutable_new_sequences(0)->mutable_sampling(); };
+v1::NewSequence* fresh(v1::StepRequest& r) { return r.mutable_new_sequences(0); }
+v1::StepSampling* sampling(v1::StepRequest& r) { return fresh(r)->mutable_sampling(); }
+
+TEST(BatchStateTest, RefusesEveryBadNumberOfAStep) {
   const Damage damages[] = {
-      {"new slot too large", [&](auto& r) { fresh(r)->set_slot(4); }},
-      {"new slot negative", [&](auto& r) { fresh(r)->set_slot(-1); }},
-      {"slot given twice", [&](auto& r) { *r.add_new_sequences() = r.new_sequences(0); }},
-      {"no tokens", [&](auto& r) { fresh(r)->clear_token_ids(); }},
-      {"too many tokens",
-       [&](auto& r) {
-         for (int i = 0; i < 40; ++i) fresh(r)->add_token_ids(1);
-       }},
-      {"token outside", [&](auto& r) { fresh(r)->set_token_ids(3, 100); }},
-      {"token negative", [&](auto& r) { fresh(r)->set_token_ids(3, -1); }},
-      {"no prompt", [&](auto& r) { fresh(r)->set_num_prompt_tokens(0); }},
-      {"prompt longer than tokens", [&](auto& r) { fresh(r)->set_num_prompt_tokens(21); }},
-      {"computed inside a block", [&](auto& r) { fresh(r)->set_num_computed_tokens(3); }},
-      {"all computed", [&](auto& r) { fresh(r)->set_num_computed_tokens(32); }},
-      {"computed negative", [&](auto& r) { fresh(r)->set_num_computed_tokens(-16); }},
-      {"padding block", [&](auto& r) { fresh(r)->set_block_ids(0, 0); }},
-      {"block too large", [&](auto& r) { fresh(r)->set_block_ids(0, 10); }},
+      {"new slot too large", [](auto& r) { fresh(r)->set_slot(4); }},
+      {"new slot negative", [](auto& r) { fresh(r)->set_slot(-1); }},
+      {"slot given twice", [](auto& r) { *r.add_new_sequences() = r.new_sequences(0); }},
+      {"padding block", [](auto& r) { fresh(r)->set_block_ids(0, 0); }},
+      {"block too large", [](auto& r) { fresh(r)->set_block_ids(0, 10); }},
       {"too many blocks",
-       [&](auto& r) {
+       [](auto& r) {
          for (int i = 0; i < 3; ++i) fresh(r)->add_block_ids(5);
        }},
-      {"too few blocks", [&](auto& r) { fresh(r)->mutable_block_ids()->Truncate(1); }},
-      {"new block outside", [&](auto& r) { r.mutable_sequences(0)->add_new_block_ids(77); }},
-      {"scheduled slot outside", [&](auto& r) { r.mutable_sequences(0)->set_slot(1 << 30); }},
-      {"scheduled slot unused", [&](auto& r) { r.mutable_sequences(0)->set_slot(2); }},
-      {"scheduled twice", [&](auto& r) { *r.add_sequences() = r.sequences(0); }},
-      {"zero tokens", [&](auto& r) { r.mutable_sequences(0)->set_num_tokens(0); }},
-      {"more tokens than known", [&](auto& r) { r.mutable_sequences(0)->set_num_tokens(21); }},
-      {"freed slot outside", [&](auto& r) { r.add_freed_slots(9); }},
-      {"freed slot unused", [&](auto& r) { r.add_freed_slots(0); }},
-      {"copy from outside", [&](auto& r) { r.add_copies()->set_src(10), r.mutable_copies(0)->set_dst(1); }},
-      {"copy to padding", [&](auto& r) { r.add_copies()->set_src(1); }},
-      {"temperature", [&](auto& r) { sampling(r)->set_temperature(std::nanf("")); }},
-      {"top_p", [&](auto& r) { sampling(r)->set_temperature(1), sampling(r)->set_top_p(0); }},
-      {"min_p", [&](auto& r) { sampling(r)->set_min_p(2); }},
-      {"repetition_penalty", [&](auto& r) { sampling(r)->set_repetition_penalty(0); }},
-      {"logit_bias", [&](auto& r) { (*sampling(r)->mutable_logit_bias())[100] = 1; }},
-      {"allowed", [&](auto& r) { sampling(r)->add_allowed_token_ids(1000); }},
-      {"bad word", [&](auto& r) { sampling(r)->add_bad_words()->add_token_ids(100); }},
-      {"logprobs", [&](auto& r) { sampling(r)->set_num_logprobs(65); }},
+      {"too few blocks", [](auto& r) { fresh(r)->mutable_block_ids()->Truncate(1); }},
+      {"new block outside", [](auto& r) { r.mutable_sequences(0)->add_new_block_ids(77); }},
+      {"scheduled slot outside", [](auto& r) { r.mutable_sequences(0)->set_slot(1 << 30); }},
+      {"scheduled slot unused", [](auto& r) { r.mutable_sequences(0)->set_slot(2); }},
+      {"scheduled twice", [](auto& r) { *r.add_sequences() = r.sequences(0); }},
+      {"zero tokens", [](auto& r) { r.mutable_sequences(0)->set_num_tokens(0); }},
+      {"more tokens than known", [](auto& r) { r.mutable_sequences(0)->set_num_tokens(21); }},
+      {"freed slot outside", [](auto& r) { r.add_freed_slots(9); }},
+      {"freed slot unused", [](auto& r) { r.add_freed_slots(0); }},
+      {"copy from outside", [](auto& r) { r.add_copies()->set_src(10), r.mutable_copies(0)->set_dst(1); }},
+      {"copy to padding", [](auto& r) { r.add_copies()->set_src(1); }},
   };
   for (const Damage& damage : damages) {
     BatchState state(Limits());
     v1::StepRequest request = Good();
     damage.apply(request);
     EXPECT_EQ(Apply(state, request).code(), absl::StatusCode::kInvalidArgument) << damage.name;
+  }
+}
+
+// The sequence gets an error, another one in the same step is computed, and the slot can be used again.
+TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
+  const Damage damages[] = {
+      {"no tokens", [](auto& r) { fresh(r)->clear_token_ids(); }},
+      {"too many tokens",
+       [](auto& r) {
+         for (int i = 0; i < 40; ++i) fresh(r)->add_token_ids(1);
+       }},
+      {"token outside", [](auto& r) { fresh(r)->set_token_ids(3, 100); }},
+      {"token negative", [](auto& r) { fresh(r)->set_token_ids(3, -1); }},
+      {"no prompt", [](auto& r) { fresh(r)->set_num_prompt_tokens(0); }},
+      {"prompt longer than tokens", [](auto& r) { fresh(r)->set_num_prompt_tokens(21); }},
+      {"computed inside a block", [](auto& r) { fresh(r)->set_num_computed_tokens(3); }},
+      {"all computed", [](auto& r) { fresh(r)->set_num_computed_tokens(32); }},
+      {"computed negative", [](auto& r) { fresh(r)->set_num_computed_tokens(-16); }},
+      {"temperature", [](auto& r) { sampling(r)->set_temperature(std::nanf("")); }},
+      {"top_p", [](auto& r) { sampling(r)->set_temperature(1), sampling(r)->set_top_p(0); }},
+      {"min_p", [](auto& r) { sampling(r)->set_min_p(2); }},
+      {"repetition_penalty", [](auto& r) { sampling(r)->set_repetition_penalty(0); }},
+      {"logit_bias", [](auto& r) { (*sampling(r)->mutable_logit_bias())[100] = 1; }},
+      {"allowed", [](auto& r) { sampling(r)->add_allowed_token_ids(1000); }},
+      {"bad word", [](auto& r) { sampling(r)->add_bad_words()->add_token_ids(100); }},
+      {"logprobs", [](auto& r) { sampling(r)->set_num_logprobs(65); }},
+  };
+  for (const Damage& damage : damages) {
+    SCOPED_TRACE(damage.name);
+    BatchState state(Limits());
+    v1::StepRequest request = Good();
+    damage.apply(request);
+    v1::StepRequest other = Good();
+    other.mutable_new_sequences(0)->set_slot(2);
+    *request.add_new_sequences() = other.new_sequences(0);
+    request.add_sequences()->set_slot(2);
+    request.mutable_sequences(1)->set_num_tokens(12);
+    ASSERT_TRUE(Apply(state, request).ok());
+    EXPECT_EQ(state.refused_slots(), std::vector<int32_t>{1});
+    EXPECT_EQ(state.slot(1).error.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(state.added_slots(), std::vector<int32_t>{2});
+    ASSERT_EQ(state.scheduled().size(), 1u);
+    EXPECT_EQ(state.scheduled()[0].slot, 2);
+    for (const BlockTableEdit& edit : state.block_edits()) EXPECT_EQ(edit.slot, 2);
+
+    v1::StepRequest next = Good();  // the step after it was in flight already
+    next.clear_new_sequences();
+    ASSERT_TRUE(Apply(state, next).ok());
+    EXPECT_EQ(state.refused_slots(), std::vector<int32_t>{1});
+    EXPECT_TRUE(state.scheduled().empty());
+
+    v1::StepRequest again = Good();
+    again.add_freed_slots(1);
+    ASSERT_TRUE(Apply(state, again).ok());
+    EXPECT_TRUE(state.refused_slots().empty());
+    EXPECT_EQ(state.scheduled().size(), 1u);
   }
 }
 

@@ -96,6 +96,14 @@ class MiniEngine {
       MiniResult& result = results_[Find(p.slot())->request];
       result.prompt_logprobs.insert(result.prompt_logprobs.end(), p.positions().begin(), p.positions().end());
     }
+    for (const v1::SlotError& error : reply.slot_errors()) {
+      Running& r = *Find(error.slot());
+      if (!r.ended)
+        results_[r.request].error =
+            absl::Status(static_cast<absl::StatusCode>(error.code()), error.message());
+      r.ended = true;
+      r.computed = -1;
+    }
     for (const v1::SampledToken& token : reply.tokens()) {
       Running& r = *Find(token.slot());
       MiniResult& result = results_[r.request];

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/runner/rank_group.h"
 
@@ -20,6 +21,7 @@ struct MiniResult {
   std::vector<int32_t> tokens;
   std::vector<v1::StepLogprobs> logprobs;         // of tokens, when asked for
   std::vector<v1::StepLogprobs> prompt_logprobs;  // of prompt tokens 1, 2, ...
+  absl::Status error;                             // the slot error that ended it
 };
 
 struct MiniOptions {

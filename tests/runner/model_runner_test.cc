@@ -1,11 +1,13 @@
 #include "worker/runner/model_runner.h"
 
+#include <cmath>
 #include <map>
 #include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/runner/mini_engine.h"
+#include "tests/runner/nan_checkpoint.h"
 
 namespace somnus {
 namespace {
@@ -224,6 +226,118 @@ TEST(ModelRunnerTest, LogprobsAreOfTheRawLogits) {
   EXPECT_EQ(changed.token_ids(0), first.token_ids(2));
   EXPECT_EQ(changed.logprobs(0), first.logprobs(2));
   EXPECT_EQ(changed.rank(), 2);
+}
+
+constexpr int32_t kNanToken = 77;
+
+// Four that share every step; the third holds the token whose embedding is not a number.
+std::vector<MiniRequest> FourRequests() {
+  std::vector<MiniRequest> requests = {
+      {{5, 6, 7}, 6}, {{8, 9, 10, 11}, 6}, {{3, kNanToken, 4}, 6}, {{12}, 6}};
+  requests[1].sampling.set_temperature(0.9f);
+  requests[1].sampling.set_num_logprobs(1);
+  return requests;
+}
+
+TEST(ModelRunnerTest, NanLogitsEndOneSequence) {
+  for (const int world_size : {1, 2}) {
+    std::unique_ptr<RankGroup> group = Load(world_size);
+    ASSERT_TRUE(group);
+    std::vector<MiniRequest> requests = FourRequests();
+    const auto expected = RunAll(*group, requests, Small());
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (int rank = 0; rank < world_size; ++rank) {
+      const NanCheckpoint nan(group->checkpoint(), kNanToken);
+      ASSERT_TRUE(group->runner(rank).ReloadWeights(nan, nullptr).ok());
+    }
+    enum Kind { kGreedy, kSampled, kFiltered, kLogprobs, kPromptLogprobs };
+    for (const Kind kind : {kGreedy, kSampled, kFiltered, kLogprobs, kPromptLogprobs}) {
+      SCOPED_TRACE(testing::Message() << world_size << " ranks, kind " << kind);
+      requests = FourRequests();
+      v1::StepSampling& sampling = requests[2].sampling;
+      if (kind == kSampled || kind == kFiltered) sampling.set_temperature(1);
+      if (kind == kFiltered) sampling.set_top_p(0.9f);
+      if (kind == kLogprobs) sampling.set_num_logprobs(2);
+      if (kind == kPromptLogprobs) sampling.set_num_prompt_logprobs(0);
+      const auto results = RunAll(*group, requests, Small());
+      ASSERT_TRUE(results.ok()) << results.status();
+      for (size_t i : {0, 1, 3}) {
+        EXPECT_EQ((*results)[i].tokens, (*expected)[i].tokens) << i;
+        EXPECT_TRUE((*results)[i].error.ok()) << (*results)[i].error;
+      }
+      EXPECT_TRUE((*results)[2].tokens.empty());
+      EXPECT_EQ((*results)[2].error.code(), absl::StatusCode::kInternal);
+      EXPECT_THAT((*results)[2].error.message(), HasSubstr("not finite"));
+    }
+  }
+}
+
+// A bias hides the only NaN from the choice, but not from the log-probabilities.
+TEST(ModelRunnerTest, LogprobsThatAreNotNumbersEndASequence) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  const NanCheckpoint nan(group->checkpoint(), kNanToken, "lm_head.weight");
+  ASSERT_TRUE(group->runner(0).ReloadWeights(nan, nullptr).ok());
+  MiniRequest request{{10, 20, 30}, 8};
+  (*request.sampling.mutable_logit_bias())[kNanToken] = -INFINITY;
+  MiniRequest with_logprobs = request;
+  with_logprobs.sampling.set_num_logprobs(0);
+  const auto results = RunAll(*group, {request, with_logprobs}, Small());
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ((*results)[0].tokens.size(), 8u);
+  EXPECT_TRUE((*results)[1].tokens.empty());
+  EXPECT_EQ((*results)[1].error.code(), absl::StatusCode::kInternal);
+}
+
+// What a sequence left in the cache is not read by the next one in its blocks.
+TEST(ModelRunnerTest, BlocksWithNanCanBeUsedAgain) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  const MiniRequest request{{1, 2, 3}, 20};
+  const std::vector<int32_t> expected = Generate(*group, request);
+  const NanCheckpoint nan(group->checkpoint(), kNanToken);
+  ASSERT_TRUE(group->runner(0).ReloadWeights(nan, nullptr).ok());
+  MiniRequest bad;
+  bad.prompt.assign(40, kNanToken);
+  MiniOptions one_by_one = Small();
+  one_by_one.max_running = 1;
+  const auto results = RunAll(*group, {bad, request}, one_by_one);
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_FALSE((*results)[0].error.ok());
+  EXPECT_EQ((*results)[1].tokens, expected);
+}
+
+TEST(ModelRunnerTest, ASequenceThatIsNotValidEndsAlone) {
+  std::unique_ptr<RankGroup> group = Load(2);
+  ASSERT_TRUE(group);
+  std::vector<MiniRequest> requests = FourRequests();
+  const auto expected = RunAll(*group, requests, Small());
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  requests[0].sampling.set_temperature(-1);
+  requests[2].prompt[0] = 512;
+  const auto results = RunAll(*group, requests, Small());
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ((*results)[0].error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT((*results)[0].error.message(), HasSubstr("temperature"));
+  EXPECT_EQ((*results)[2].error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT((*results)[2].error.message(), HasSubstr("token id 512"));
+  EXPECT_EQ((*results)[1].tokens, (*expected)[1].tokens);
+  EXPECT_EQ((*results)[3].tokens, (*expected)[3].tokens);
+}
+
+TEST(ModelRunnerTest, WhereEveryTokenIsForbiddenNoneIsChosen) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  MiniRequest request{{10, 20, 30}, 8};
+  request.sampling.add_allowed_token_ids(7);
+  request.sampling.add_bad_words()->add_token_ids(7);
+  for (const float temperature : {0.0f, 1.0f}) {
+    request.sampling.set_temperature(temperature);
+    const auto results = RunAll(*group, {request}, Small());
+    ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_TRUE((*results)[0].tokens.empty());
+    EXPECT_EQ((*results)[0].error.code(), absl::StatusCode::kOutOfRange);
+  }
 }
 
 // A reply is read while the next step runs already: it must not change under the reader.

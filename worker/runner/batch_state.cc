@@ -37,6 +37,7 @@ void BatchState::Clear() {
   scheduled_.clear();
   block_edits_.clear();
   added_slots_.clear();
+  refused_slots_.clear();
   num_scheduled_tokens_ = 0;
 }
 
@@ -75,8 +76,18 @@ absl::Status BatchState::Add(const v1::StepRequest& request) {
 absl::Status BatchState::AddSequence(const v1::NewSequence& sequence) {
   RETURN_IF_ERROR(CheckSlot(sequence.slot()));
   Slot& slot = slots_[sequence.slot()];
-  const int32_t num_tokens = sequence.token_ids_size();
   if (slot.in_use) return Invalid("slot ", sequence.slot(), " is given to a new sequence but in use");
+  slot.in_use = true;
+  ++slot.generation;
+  slot.block_ids.clear();
+  slot.error = ReadSequence(sequence, &slot);
+  if (!slot.error.ok()) return absl::OkStatus();
+  added_slots_.push_back(sequence.slot());
+  return AppendBlocks(sequence.slot(), sequence.block_ids());
+}
+
+absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, Slot* slot) const {
+  const int32_t num_tokens = sequence.token_ids_size();
   if (num_tokens < 1 || num_tokens > limits_.max_model_len) {
     return Invalid("slot ", sequence.slot(), ": ", num_tokens, " tokens, allowed are 1 to ",
                    limits_.max_model_len);
@@ -91,16 +102,11 @@ absl::Status BatchState::AddSequence(const v1::NewSequence& sequence) {
                    num_tokens);
   }
   RETURN_IF_ERROR(CheckTokens(sequence.token_ids(), limits_.vocab_size));
-  RETURN_IF_ERROR(ParseSampling(sequence.sampling(), limits_.vocab_size, &slot.sampling));
-  slot.block_ids.clear();
-  RETURN_IF_ERROR(AppendBlocks(sequence.slot(), sequence.block_ids()));
-  slot.tokens.reserve(limits_.max_model_len + 1);
-  slot.tokens.assign(sequence.token_ids().begin(), sequence.token_ids().end());
-  slot.num_prompt_tokens = sequence.num_prompt_tokens();
-  slot.num_computed = sequence.num_computed_tokens();
-  ++slot.generation;
-  added_slots_.push_back(sequence.slot());
-  slot.in_use = true;
+  RETURN_IF_ERROR(ParseSampling(sequence.sampling(), limits_.vocab_size, &slot->sampling));
+  slot->tokens.reserve(limits_.max_model_len + 1);
+  slot->tokens.assign(sequence.token_ids().begin(), sequence.token_ids().end());
+  slot->num_prompt_tokens = sequence.num_prompt_tokens();
+  slot->num_computed = sequence.num_computed_tokens();
   return absl::OkStatus();
 }
 
@@ -121,6 +127,7 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
 
 absl::Status BatchState::Schedule(const v1::StepRequest& request) {
   scheduled_.clear();
+  refused_slots_.clear();
   num_scheduled_tokens_ = 0;
   std::fill(slot_scheduled_.begin(), slot_scheduled_.end(), false);
   for (const v1::ScheduledSequence& sequence : request.sequences())
@@ -134,6 +141,10 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   if (!slot.in_use) return Invalid("slot ", sequence.slot(), " is scheduled but not in use");
   if (slot_scheduled_[sequence.slot()]) return Invalid("slot ", sequence.slot(), " is scheduled twice");
   slot_scheduled_[sequence.slot()] = true;
+  if (!slot.error.ok()) {
+    refused_slots_.push_back(sequence.slot());
+    return absl::OkStatus();
+  }
 
   const int32_t known = static_cast<int32_t>(slot.tokens.size()), n = sequence.num_tokens();
   if (n < 1 || n > known - slot.num_computed) {

@@ -3,9 +3,11 @@
 // Changed only by step messages and by the tokens that were sampled, so that all ranks hold the same.
 //
 // Every number from the wire is checked here before anything uses it as an index: InvalidArgument names slot
-// and reason. A slot may be scheduled after its sequence has stopped (the coordinator learns it one step
-// later): it is ordinary work whose result nobody reads. A token that was sampled but has not come back from
-// the device yet is kUnknownToken.
+// and reason. What is wrong with a sequence itself (its tokens, its sampling) is an error of its slot: the
+// slot is in use, but nothing is computed for it. Everything else that is wrong is an error of the step. A
+// slot may be scheduled after its sequence has stopped (the coordinator learns it one step later): it is
+// ordinary work whose result nobody reads. A token that was sampled but has not come back from the device yet
+// is kUnknownToken.
 
 #include <cstdint>
 #include <utility>
@@ -65,6 +67,7 @@ struct Slot {
   int32_t num_computed = 0;  // tokens whose K and V are (or will be, after the step) in the cache
   std::vector<int32_t> block_ids;
   SlotSampling sampling;
+  absl::Status error;  // why nothing is computed for the sequence
 
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - num_prompt_tokens; }
 };
@@ -94,6 +97,8 @@ class BatchState {
   // The current step, in the order of its message.
   const std::vector<ScheduledSlot>& scheduled() const { return scheduled_; }
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
+  // Slots that the current step's message schedules though they have an error.
+  const std::vector<int32_t>& refused_slots() const { return refused_slots_; }
   const Slot& slot(int32_t index) const { return slots_[index]; }
 
   // What the current step's message added to block tables, in order.
@@ -110,6 +115,7 @@ class BatchState {
  private:
   absl::Status CheckSlot(int32_t slot) const;
   absl::Status AddSequence(const v1::NewSequence& sequence);
+  absl::Status ReadSequence(const v1::NewSequence& sequence, Slot* slot) const;
   absl::Status ScheduleSequence(const v1::ScheduledSequence& sequence);
   absl::Status AppendBlocks(int32_t slot, const google::protobuf::RepeatedField<int32_t>& block_ids);
 
@@ -119,6 +125,7 @@ class BatchState {
   std::vector<bool> slot_scheduled_;
   std::vector<BlockTableEdit> block_edits_;
   std::vector<int32_t> added_slots_;
+  std::vector<int32_t> refused_slots_;
   int32_t num_scheduled_tokens_ = 0;
 };
 

@@ -37,6 +37,9 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
   RETURN_IF_ERROR(CopyBlocksOf(request));
   RETURN_IF_ERROR(state_.Add(request));
   RETURN_IF_ERROR(state_.Schedule(request));
+  for (const int32_t slot : state_.refused_slots()) {
+    if (outcome->reports_tokens) AddSlotError(slot, state_.slot(slot).error, &outcome->reply);
+  }
   if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(outcome.get()));
   if (state_.scheduled().empty() && !request.copies().empty()) RETURN_IF_ERROR(MarkDone(outcome.get()));
   in_flight_.push_back(outcome);
@@ -155,7 +158,8 @@ void ModelRunnerImpl::AppendSampled(StepOutcome* outcome) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t slot = rows[i].slot;
     if (!device_->asynchronous()) {
-      state_.AppendToken(slot, outcome->sampled.tokens[i]);
+      // Where there is no token the sequence runs on with another one, until the coordinator frees its slot.
+      state_.AppendToken(slot, std::max(0, outcome->sampled.tokens[i]));
     } else {
       outcome->unknown.push_back(
           {slot, state_.slot(slot).generation, state_.AppendToken(slot, kUnknownToken)});
@@ -171,7 +175,7 @@ absl::Status ModelRunnerImpl::SettleOldest() {
   RETURN_IF_ERROR(oldest->status);
   for (size_t i = 0; i < oldest->unknown.size(); ++i) {
     const StepOutcome::Unknown& place = oldest->unknown[i];
-    state_.SetToken(place.slot, place.generation, place.index, oldest->sampled.tokens[i]);
+    state_.SetToken(place.slot, place.generation, place.index, std::max(0, oldest->sampled.tokens[i]));
   }
   return absl::OkStatus();
 }

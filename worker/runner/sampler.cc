@@ -1,6 +1,7 @@
 #include "worker/runner/sampler.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -20,19 +21,44 @@ void FillLogprobs(int32_t token, float logprob, int32_t rank, absl::Span<const S
   }
 }
 
+absl::Status LogitsNotFiniteError() {
+  return absl::InternalError("the model's logits are not finite numbers");
+}
+
+// Of what a row has instead of a token.
+absl::Status NoTokenError(int32_t token) {
+  if (token != kNoTokenAllowed) return LogitsNotFiniteError();
+  return absl::OutOfRangeError(
+      "allowed_token_ids, bad_words, logit_bias and min_tokens leave no token to choose");
+}
+
 }  // namespace
 
+void AddSlotError(int32_t slot, const absl::Status& error, v1::StepReply* reply) {
+  v1::SlotError* message = reply->add_slot_errors();
+  message->set_slot(slot);
+  message->set_code(error.raw_code());
+  message->set_message(std::string(error.message()));
+}
+
 void SampledRows::FillReply(v1::StepReply* reply) const {
-  int64_t raw = 0;
+  int64_t next_raw = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
+    const bool has_logprobs = num_logprobs[i] >= 0;
+    const int64_t raw = has_logprobs ? next_raw++ : 0;
+    // The chosen token's own may be a number where the row's sum is not: then its log-probability says so.
+    const bool good = tokens[i] >= 0 && !(has_logprobs && std::isnan(logprobs[raw]));
+    if (!good) {
+      AddSlotError(rows[i].slot, NoTokenError(tokens[i]), reply);
+      continue;
+    }
     v1::SampledToken* token = reply->add_tokens();
     token->set_slot(rows[i].slot);
     token->set_token_id(tokens[i]);
-    if (num_logprobs[i] < 0) continue;
+    if (!has_logprobs) continue;
     const int64_t alternatives = std::min<int64_t>(num_logprobs[i], top_stride);
-    FillLogprobs(std::max(0, tokens[i]), logprobs[raw], ranks[raw],
+    FillLogprobs(tokens[i], logprobs[raw], ranks[raw],
                  {top + raw * top_stride, static_cast<size_t>(alternatives)}, token->mutable_logprobs());
-    ++raw;
   }
 }
 
@@ -217,6 +243,7 @@ absl::Status Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const 
       entry->set_slot(row.slot);
       entry->set_start(row.position);
     }
+    if (std::isnan(prompt_logprobs_.host()[i])) AddSlotError(row.slot, LogitsNotFiniteError(), reply);
     const int64_t wanted = std::min<int64_t>(state.slot(row.slot).sampling.num_prompt_logprobs, stride);
     FillLogprobs(prompt_ids_[i], prompt_logprobs_.host()[i], prompt_ranks_.host()[i],
                  {prompt_top_.host() + i * stride, static_cast<size_t>(wanted)}, entry->add_positions());

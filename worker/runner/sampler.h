@@ -23,6 +23,9 @@
 
 namespace somnus {
 
+// Ends the sequence in `slot` of the reply's step. The first error of a slot counts.
+void AddSlotError(int32_t slot, const absl::Status& error, v1::StepReply* reply);
+
 // What a step sampled, in one twin of the results block, and who asked for what.
 struct SampledRows {
   std::vector<LogitRow> rows;
@@ -33,6 +36,7 @@ struct SampledRows {
   const int32_t* ranks = nullptr;
   const ScoredToken* top = nullptr;  // top_stride each
 
+  // A token or a slot error for each row.
   void FillReply(v1::StepReply* reply) const;
 };
 
@@ -63,8 +67,8 @@ class Sampler {
   int64_t results_bytes() const;
   SampledRows TakeResults();
 
-  // Log-probabilities of the prompt tokens that follow `rows` (R <= max_rows); adds to reply. Waits for the
-  // device.
+  // Log-probabilities of the prompt tokens that follow `rows` (R <= max_rows); adds to reply, and slot errors
+  // where logits are not finite. Waits for the device.
   absl::Status PromptLogprobs(const TensorView& logits, absl::Span<const LogitRow> rows,
                               const BatchState& state, SideStage* side, v1::StepReply* reply);
 

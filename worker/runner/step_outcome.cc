@@ -50,9 +50,9 @@ absl::Status StepOutcome::Wait() const {
   RETURN_IF_ERROR(done->Wait());
   RETURN_IF_ERROR(communicator->status());
   for (size_t i = 0; i < sampled.rows.size(); ++i) {
-    if (sampled.tokens[i] < 0 || sampled.tokens[i] >= vocab_size) {
-      return absl::InternalError(
-          absl::StrCat("the logits of slot ", sampled.rows[i].slot, " are not numbers"));
+    if (sampled.tokens[i] >= vocab_size) {
+      return absl::InternalError(absl::StrCat("slot ", sampled.rows[i].slot, ": token ", sampled.tokens[i],
+                                              " of a vocabulary of ", vocab_size));
     }
   }
   return absl::OkStatus();

@@ -37,7 +37,7 @@ struct StepOutcome {
   absl::Notification read;  // the device is past the step, and the results' memory may be used again
   absl::Status status;      // of Wait; known once `read`
 
-  // Ok once the device has done the step and every token is one.
+  // Ok once the device has done the step. A row without a token is no error of the step.
   absl::Status Wait() const;
   // What whoever waited has found out; lets the runner go on.
   void SetRead(absl::Status result);
