@@ -303,6 +303,18 @@ const std::vector<FlagSpec>& FlagSpecs() {
       {"overlap", "0|1", "schedule the next step before the answer to this one (1)",
        Int(&Flags::overlap, 0, 1)},
       {"scheduling-policy", "POLICY", "fcfs or priority (fcfs)", SetPolicy},
+      {"max-num-partial-prefills", "N", "prompts at once that one step does not complete (2)",
+       Int(&Flags::max_num_partial_prefills, 1, 4096)},
+      {"max-long-partial-prefills", "N", "long ones among them; shorter ones go ahead of more (1)",
+       Int(&Flags::max_long_partial_prefills, 1, 4096)},
+      {"long-prefill-token-threshold", "N",
+       "a prompt is long with more tokens to compute; it gets no more of a step that others need; 0: half of "
+       "--max-num-batched-tokens (0)",
+       Int(&Flags::long_prefill_token_threshold, 0, kMaxInt / 2)},
+      {"priority-aging-steps", "N",
+       "under --scheduling-policy=priority, waiting for that many steps improves a priority by one; 0: never "
+       "(512)",
+       Int(&Flags::priority_aging_steps, 0, kMaxInt / 2)},
       {"max-num-waiting", "N", "requests that may queue; more are refused (1024)",
        Int(&Flags::max_num_waiting, 1, 1 << 20)},
       {"max-num-waiting-tokens", "N", "prompt tokens of queued requests together (4194304)",

@@ -29,6 +29,11 @@ absl::Status CheckTogether(const Flags& flags) {
                                                    " is less than --max-num-seqs (", flags.max_num_seqs,
                                                    ")"));
   }
+  if (flags.max_long_partial_prefills > flags.max_num_partial_prefills) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-long-partial-prefills: ", flags.max_long_partial_prefills,
+                     " is more than --max-num-partial-prefills (", flags.max_num_partial_prefills, ")"));
+  }
   if (flags.port != 0 &&
       (flags.port == flags.grpc_port || (flags.port == flags.admin_port && flags.host == flags.admin_host))) {
     return absl::InvalidArgumentError(absl::StrCat("--port: ", flags.port, " is given twice"));

@@ -47,6 +47,10 @@ struct Flags {
   bool enable_prefix_caching = true;
   int32_t overlap = 1;
   std::string scheduling_policy = "fcfs";
+  int32_t max_num_partial_prefills = 2;
+  int32_t max_long_partial_prefills = 1;
+  int32_t long_prefill_token_threshold = 0;  // 0: half of max_num_batched_tokens
+  int32_t priority_aging_steps = 512;        // 0: no aging
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;
   bool generation_config = true;

@@ -28,6 +28,10 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.max_model_len = plan.max_model_len;
   options.scheduler.policy =
       flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  options.scheduler.max_num_partial_prefills = flags.max_num_partial_prefills;
+  options.scheduler.max_long_partial_prefills = flags.max_long_partial_prefills;
+  options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;
+  options.scheduler.priority_aging_steps = flags.priority_aging_steps;
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.block_size = flags.block_size;
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;

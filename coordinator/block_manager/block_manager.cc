@@ -31,48 +31,92 @@ BlockManager::BlockTable& BlockManager::TableOf(int64_t sequence) {
 }
 
 // The content of the first block that is not committed yet.
-BlockContent BlockManager::ContentAt(const BlockTable& table, absl::Span<const int32_t> tokens) const {
+BlockContent BlockManager::ContentAt(BlockTable* table, absl::Span<const int32_t> tokens) {
+  const auto index = static_cast<size_t>(table->num_committed);
   BlockContent content;
-  content.parent_content_id = table.last_content_id;
-  content.tokens =
-      tokens.subspan(static_cast<size_t>(table.num_committed) * options_.block_size, options_.block_size);
-  content.salt = table.num_committed == 0 ? absl::string_view(table.salt) : absl::string_view();
-  content.hash = HashBlock(table.last_hash, content.tokens, content.salt);
+  content.parent_content_id = table->last_content_id;
+  content.tokens = tokens.subspan(index * options_.block_size, options_.block_size);
+  content.salt = index == 0 ? absl::string_view(table->salt) : absl::string_view();
+  if (table->hashes.size() == index) {
+    const uint64_t parent_hash = index == 0 ? 0 : table->hashes.back();
+    table->hashes.push_back(HashBlock(parent_hash, content.tokens, content.salt));
+    ++num_blocks_hashed_;
+  }
+  content.hash = table->hashes[index];
   return content;
 }
 
-void BlockManager::AdoptPrefix(BlockTable* table, absl::Span<const int32_t> tokens) {
-  // One token at least must be computed, or there would be no logits to sample from.
-  const int32_t max_blocks =
-      static_cast<int32_t>((static_cast<int64_t>(tokens.size()) - 1) / options_.block_size);
-  while (table->num_committed < max_blocks) {
-    const BlockContent content = ContentAt(*table, tokens);
-    KvBlock* block = pool_.Find(content);
-    if (block == nullptr) return;
-    pool_.Reference(block);
-    table->blocks.push_back(block);
-    table->last_hash = content.hash;
-    table->last_content_id = block->content_id;
-    ++table->num_committed;
+BlockManager::BlockTable BlockManager::BeginTable(int64_t sequence, absl::Span<const int32_t> tokens,
+                                                  absl::string_view salt, bool use_cache) {
+  SOMNUS_CHECK(!tokens.empty() && !tables_.contains(sequence));
+  BlockTable table;
+  table.salt = std::string(salt);
+  if (auto kept = waiting_hashes_.find(sequence); kept != waiting_hashes_.end()) {
+    table.hashes = std::move(kept->second);
+    waiting_hashes_.erase(kept);
   }
+  if (!use_cache || !options_.enable_prefix_caching) return table;
+  // One token at least must be computed, or there would be no logits to sample from.
+  const int64_t max_blocks = (static_cast<int64_t>(tokens.size()) - 1) / options_.block_size;
+  while (table.num_committed < max_blocks) {
+    KvBlock* block = pool_.Find(ContentAt(&table, tokens));
+    if (block == nullptr) break;
+    pool_.Reference(block);
+    table.blocks.push_back(block);
+    table.last_content_id = block->content_id;
+    ++table.num_committed;
+  }
+  return table;
+}
+
+void BlockManager::GiveUpTable(int64_t sequence, BlockTable table) {
+  for (auto it = table.blocks.rbegin(); it != table.blocks.rend(); ++it) pool_.Release(*it);
+  if (!table.hashes.empty()) waiting_hashes_[sequence] = std::move(table.hashes);
+}
+
+int32_t BlockManager::Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const {
+  const int32_t needed = BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
+  const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
+  return needed + reserve - pool_.num_available();
 }
 
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                                bool use_cache, bool ignore_watermark) {
-  SOMNUS_CHECK(!tokens.empty() && !tables_.contains(sequence));
-  BlockTable table;
-  table.salt = std::string(salt);
-  if (use_cache && options_.enable_prefix_caching) AdoptPrefix(&table, tokens);
-  const int32_t adopted = table.num_committed;
-  const int32_t needed = BlocksFor(static_cast<int64_t>(tokens.size())) - adopted;
-  const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
-  if (pool_.num_available() - needed < reserve) {
-    for (auto it = table.blocks.rbegin(); it != table.blocks.rend(); ++it) pool_.Release(*it);
+  BlockTable table = BeginTable(sequence, tokens, salt, use_cache);
+  const int64_t num_tokens = static_cast<int64_t>(tokens.size());
+  if (Missing(table, num_tokens, ignore_watermark) > 0) {
+    GiveUpTable(sequence, std::move(table));
     return -1;
   }
-  for (int32_t i = 0; i < needed; ++i) table.blocks.push_back(pool_.Allocate());
+  const int32_t adopted = table.num_committed;
+  const auto size = static_cast<size_t>(BlocksFor(num_tokens));
+  while (table.blocks.size() < size) table.blocks.push_back(pool_.Allocate());
   tables_.emplace(sequence, std::move(table));
   return adopted * options_.block_size;
+}
+
+int32_t BlockManager::BlocksMissing(int64_t sequence, absl::Span<const int32_t> tokens,
+                                    absl::string_view salt, bool use_cache, bool ignore_watermark) {
+  BlockTable table = BeginTable(sequence, tokens, salt, use_cache);
+  const int32_t missing = Missing(table, static_cast<int64_t>(tokens.size()), ignore_watermark);
+  GiveUpTable(sequence, std::move(table));
+  return missing;
+}
+
+int32_t BlockManager::CountCached(int64_t sequence, absl::Span<const int32_t> tokens,
+                                  absl::string_view salt) {
+  BlockTable table = BeginTable(sequence, tokens, salt, /*use_cache=*/true);
+  const int32_t cached = table.num_committed * options_.block_size;
+  GiveUpTable(sequence, std::move(table));
+  return cached;
+}
+
+void BlockManager::FreedBlocks::Add(const BlockManager& manager, int64_t sequence) {
+  auto table = manager.tables_.find(sequence);
+  SOMNUS_CHECK(table != manager.tables_.end());
+  for (const KvBlock* block : table->second.blocks) {
+    if (block->ref_count == 1 || ++references_[block->id] == block->ref_count) ++count_;
+  }
 }
 
 bool BlockManager::Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks) {
@@ -95,13 +139,12 @@ void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, in
   while (table.num_committed < full) {
     const bool chain_is_broken = table.num_committed > 0 && table.last_content_id == 0;
     if (chain_is_broken) return;
-    const BlockContent content = ContentAt(table, tokens);
+    const BlockContent content = ContentAt(&table, tokens);
     KvBlock* block = table.blocks[table.num_committed];
     pool_.Remember(block, content);
     // When another block is the known one, children hang under that one, so that both sequences' chains meet
     // again.
     KvBlock* known_block = pool_.Find(content);
-    table.last_hash = content.hash;
     table.last_content_id = known_block == nullptr ? 0 : known_block->content_id;
     ++table.num_committed;
   }
@@ -139,10 +182,8 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
   chain.salt = std::string(salt);
   const int32_t full = static_cast<int32_t>(static_cast<int64_t>(tokens.size()) / options_.block_size);
   while (chain.num_committed < full) {
-    const BlockContent content = ContentAt(chain, tokens);
-    KvBlock* block = pool_.Find(content);
+    KvBlock* block = pool_.Find(ContentAt(&chain, tokens));
     if (block == nullptr) return;  // what hangs below cannot be reached either
-    chain.last_hash = content.hash;
     chain.last_content_id = block->content_id;
     ++chain.num_committed;
     pool_.Forget(block);

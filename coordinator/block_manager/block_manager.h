@@ -7,6 +7,10 @@
 // been sent. A shared block is never written: positions at or beyond a sequence's adopted prefix are in
 // blocks of its own, and a fork's last, partly filled block is copied by MakeWritable first.
 //
+// Blocks are known by hashes of the sequence's tokens and salt alone. They are computed once: a table keeps
+// its own, and those of a sequence that is still waiting for blocks are kept until it gets them or is
+// withdrawn.
+//
 // Ownership: owns the pool and all tables; sequences are known by their ids. Not thread safe: used by the
 // engine's loop alone. No call blocks, none throws; calls with an unknown id are broken invariants.
 
@@ -56,6 +60,14 @@ class BlockManager {
   // cache already, is a multiple of the block size. -1 when the blocks do not suffice: nothing is taken then.
   int32_t Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt, bool use_cache,
                    bool ignore_watermark);
+  // How many blocks more would have to be available for such an Allocate to succeed; not more than 0: it
+  // would.
+  int32_t BlocksMissing(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
+                        bool use_cache, bool ignore_watermark);
+  // The tokens that such an Allocate would find in the cache.
+  int32_t CountCached(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt);
+  // `sequence` has no table and will not be allocated any more: what is kept of it is forgotten.
+  void Withdraw(int64_t sequence) { waiting_hashes_.erase(sequence); }
   // Extends the table to hold `num_tokens`; all or nothing. New ids are appended to `new_blocks`.
   bool Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
   // The first `num_computed` of `tokens` are, or will be by the steps already sent, in the cache: remembers
@@ -63,6 +75,17 @@ class BlockManager {
   void Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed);
   // Releases the table, last block first.
   void Free(int64_t sequence);
+  // Counts what Free would make available, one sequence after another: a block that several of them share
+  // counts with the last one.
+  class FreedBlocks {
+   public:
+    void Add(const BlockManager& manager, int64_t sequence);
+    int32_t count() const { return count_; }
+
+   private:
+    absl::flat_hash_map<int32_t, int32_t> references_;  // given back so far, of shared blocks
+    int32_t count_ = 0;
+  };
 
   // `child` shares all blocks of `parent`.
   void Fork(int64_t parent, int64_t child);
@@ -82,6 +105,8 @@ class BlockManager {
   int32_t available_blocks() const { return pool_.num_available(); }
   int32_t used_blocks() const { return pool_.num_used(); }
   int32_t cached_blocks() const { return pool_.num_cached(); }
+  // Since the start: what hashing has cost.
+  int64_t num_blocks_hashed() const { return num_blocks_hashed_; }
 
   // The pool's own check, and: every block's count equals its occurrences in tables.
   absl::Status CheckIntegrity() const;
@@ -90,20 +115,27 @@ class BlockManager {
   struct BlockTable {
     std::vector<KvBlock*> blocks;
     std::string salt;
-    int32_t num_committed = 0;  // leading blocks whose contents the pool was told
-    uint64_t last_hash = 0;     // of block num_committed - 1
+    int32_t num_committed = 0;     // leading blocks whose contents the pool was told
+    std::vector<uint64_t> hashes;  // of the leading full blocks, num_committed at least
     uint64_t last_content_id =
         0;  // of the block known for that content; 0 with num_committed > 0: chain is broken
   };
 
-  BlockContent ContentAt(const BlockTable& table, absl::Span<const int32_t> tokens) const;
-  void AdoptPrefix(BlockTable* table, absl::Span<const int32_t> tokens);
+  BlockContent ContentAt(BlockTable* table, absl::Span<const int32_t> tokens);
+  // Of a sequence without one: the cached prefix is referenced, nothing else is taken.
+  BlockTable BeginTable(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
+                        bool use_cache);
+  // Undoes BeginTable, but keeps the hashes.
+  void GiveUpTable(int64_t sequence, BlockTable table);
+  int32_t Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const;
   BlockTable& TableOf(int64_t sequence);
 
   const BlockManagerOptions options_;
   const int32_t watermark_blocks_;
   BlockPool pool_;
   absl::flat_hash_map<int64_t, BlockTable> tables_;
+  absl::flat_hash_map<int64_t, std::vector<uint64_t>> waiting_hashes_;  // by sequence without a table
+  int64_t num_blocks_hashed_ = 0;
 };
 
 }  // namespace somnus

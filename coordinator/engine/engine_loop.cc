@@ -146,7 +146,13 @@ void EngineLoop::Receive() {
   if (observer_ != nullptr) observer_->OnStep(step.num_tokens, now - std::max(step.sent, last_reply_));
   last_reply_ = now;
   PublishStats();  // before the outputs: whoever has seen a last one finds its blocks free
-  for (SequenceOutput& output : *outputs) Deliver(std::move(output), now);
+  for (SequenceOutput& output : *outputs) {
+    if (output.output.finish_reason == FinishReason::kError) {
+      LogWarning("request {} ended: {}", output.sequence->request.id,
+                 std::string(output.output.error.message()));
+    }
+    Deliver(std::move(output), now);
+  }
 }
 
 void EngineLoop::ReceiveAll() {

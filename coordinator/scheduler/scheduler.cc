@@ -9,7 +9,21 @@
 
 namespace somnus {
 
-Scheduler::Scheduler(const SchedulerOptions& options) : options_(options), blocks_(options.blocks) {
+namespace {
+
+int64_t LongPrefillTokens(const SchedulerOptions& options) {
+  if (options.long_prefill_token_threshold > 0) return options.long_prefill_token_threshold;
+  return std::max(1, options.max_num_batched_tokens / 2);
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      long_prefill_tokens_(LongPrefillTokens(options)),
+      blocks_(options.blocks),
+      waiting_(options.policy == SchedulingPolicy::kPriority ? options.priority_aging_steps : 0) {
+  SOMNUS_CHECK(options.max_num_partial_prefills >= 1 && options.max_long_partial_prefills >= 1);
   for (int32_t slot = options.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
@@ -32,11 +46,6 @@ absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineReque
   return absl::OkStatus();
 }
 
-Scheduler::Key Scheduler::KeyOf(const Sequence& sequence) const {
-  const int64_t priority = options_.policy == SchedulingPolicy::kPriority ? sequence.request.priority : 0;
-  return {priority, sequence.id};
-}
-
 SequencePtr Scheduler::Add(EngineRequest request) {
   SOMNUS_CHECK(!live_.contains(request.id));
   auto sequence = std::make_shared<Sequence>();
@@ -44,7 +53,9 @@ SequencePtr Scheduler::Add(EngineRequest request) {
   sequence->tokens = request.prompt;
   sequence->request = std::move(request);
   if (sequence->request.deadline != absl::InfiniteFuture()) ++num_deadlines_;
-  waiting_.emplace(KeyOf(*sequence), sequence);
+  if (options_.policy == SchedulingPolicy::kPriority)
+    sequence->effective_priority = sequence->request.priority;
+  waiting_.Insert(sequence, next_step_id_);
   live_.emplace(sequence->request.id, sequence);
   return sequence;
 }
@@ -61,7 +72,8 @@ void Scheduler::Finish(const SequencePtr& sequence) {
   if (sequence->state == SequenceState::kRunning) {
     LeaveRunning(sequence.get());
   } else {
-    waiting_.erase(KeyOf(*sequence));
+    waiting_.Erase(sequence.get(), next_step_id_);
+    blocks_.Withdraw(sequence->id);
   }
   if (!sequence->was_scheduled && sequence->request.deadline != absl::InfiniteFuture()) --num_deadlines_;
   sequence->state = SequenceState::kFinished;
@@ -103,116 +115,12 @@ absl::Time Scheduler::NextDeadline() const {
   return next;
 }
 
-// Whether the tokens that steps in flight will sample end the sequence for certain.
-bool Scheduler::WillFinish(const Sequence& sequence) const {
-  if (sequence.num_pending == 0) return false;
-  return sequence.num_outputs() + sequence.num_pending >= sequence.request.sampling.max_tokens ||
-         sequence.num_tokens() >= options_.max_model_len;
-}
-
-StepPlan Scheduler::Schedule() {
-  StepPlan plan;
-  InFlightStep step;
-  int64_t budget = options_.max_num_batched_tokens;
-  const bool preempted = ScheduleRunning(&plan, &budget, &step);
-  if (!preempted) ScheduleWaiting(&plan, &budget, &step);
-  if (plan.empty()) return plan;
-  plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - budget);
-  // Only now: a sequence of this very step must not adopt blocks that the step itself fills.
-  for (const ScheduledEntry& entry : step.entries) {
-    blocks_.Commit(entry.sequence->id, entry.sequence->tokens, entry.sequence->num_computed);
-  }
-  plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
-  freed_slots_.clear();
-  step.step_id = next_step_id_++;
-  plan.request.set_step_id(step.step_id);
-  in_flight_.push_back(std::move(step));
-  return plan;
-}
-
-bool Scheduler::ScheduleRunning(StepPlan* plan, int64_t* budget, InFlightStep* step) {
-  bool preempted = false;
-  for (auto it = running_.begin(); it != running_.end() && *budget > 0; ++it) {
-    const SequencePtr sequence = it->second;
-    const int64_t num_tokens = WillFinish(*sequence) ? 0 : std::min(sequence->num_to_compute(), *budget);
-    if (num_tokens == 0) continue;
-    std::vector<int32_t> new_blocks;
-    while (!blocks_.Grow(sequence->id, sequence->num_computed + num_tokens, &new_blocks)) {
-      const SequencePtr victim = running_.rbegin()->second;
-      Preempt(victim);
-      preempted = true;
-      if (victim == sequence) return true;  // it was the last: nobody is left behind it
-    }
-    *budget -= num_tokens;
-    AddEntry(sequence, num_tokens, std::move(new_blocks), plan, step);
-  }
-  return preempted;
-}
-
-void Scheduler::ScheduleWaiting(StepPlan* plan, int64_t* budget, InFlightStep* step) {
-  while (*budget > 0 && !waiting_.empty() && !free_slots_.empty()) {
-    const SequencePtr sequence = waiting_.begin()->second;
-    // Preempted with a token still in flight: it is sent whole, so all its tokens must be known.
-    if (sequence->num_pending > 0) return;
-    if (!Admit(sequence, plan)) return;
-    const int64_t num_tokens = std::min(sequence->num_to_compute(), *budget);
-    *budget -= num_tokens;
-    AddEntry(sequence, num_tokens, {}, plan, step);
-  }
-}
-
-bool Scheduler::Admit(const SequencePtr& sequence, StepPlan* plan) {
-  const bool use_cache = !sequence->owes_prompt_logprobs() && !sequence->avoids_prefix_cache;
-  const int32_t computed = blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
-                                            use_cache, running_.empty());
-  if (computed < 0) return false;
-  waiting_.erase(KeyOf(*sequence));
-  running_.emplace(KeyOf(*sequence), sequence);
-  sequence->state = SequenceState::kRunning;
-  sequence->num_computed = computed;
-  sequence->num_adopted = computed;
-  sequence->slot = free_slots_.back();
-  free_slots_.pop_back();
-  if (!sequence->was_scheduled) NoteScheduled(sequence, plan);
-  FillNewSequence(*sequence, blocks_.Table(sequence->id), plan->request.add_new_sequences());
-  return true;
-}
-
-void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
-  sequence->was_scheduled = true;
-  sequence->num_cached = static_cast<int32_t>(sequence->num_computed);
-  if (sequence->request.deadline != absl::InfiniteFuture()) --num_deadlines_;
-  stats_.prompt_tokens += sequence->prompt_len();
-  stats_.prefix_cache_queries += sequence->prompt_len();
-  stats_.prefix_cache_hits += sequence->num_computed;
-  plan->first_scheduled.push_back(sequence);
-}
-
-void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
-                         StepPlan* plan, InFlightStep* step) {
-  v1::ScheduledSequence* scheduled = plan->request.add_sequences();
-  scheduled->set_slot(sequence->slot);
-  scheduled->set_num_tokens(static_cast<int32_t>(num_tokens));
-  scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
-  const int64_t start = sequence->num_computed;
-  ScheduledEntry entry;
-  entry.sequence = sequence;
-  entry.slot = sequence->slot;
-  entry.start = start;
-  entry.num_tokens = num_tokens;
-  entry.samples = start + num_tokens == sequence->num_tokens();
-  entry.adopted = start > 0 && start == sequence->num_adopted;
-  sequence->num_computed += num_tokens;
-  if (entry.samples) ++sequence->num_pending;
-  step->entries.push_back(std::move(entry));
-}
-
 // By value: the maps hold what the caller may have named.
 void Scheduler::Preempt(SequencePtr sequence) {
   LeaveRunning(sequence.get());
   sequence->num_computed = 0;
   sequence->state = SequenceState::kWaiting;
-  waiting_.emplace(KeyOf(*sequence), sequence);
+  waiting_.Insert(sequence, next_step_id_);
   ++stats_.num_preemptions;
 }
 

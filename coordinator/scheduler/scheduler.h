@@ -2,10 +2,29 @@
 // Continuous batching: decides which sequences compute how many tokens in the next step, and keeps their
 // blocks.
 //
-// One token budget: decodes and chunks of prompts share a step. Sequences are served in one fixed order,
-// arrival (FCFS) or (priority, arrival); the running ones first, then the waiting ones. When blocks run out,
-// the last running sequence of that order is preempted, whole: its blocks are freed, and it is computed again
-// from its tokens later. Waiting sequences are admitted only in steps that preempted nobody.
+// Order of service. FCFS: by arrival. Priority: by effective priority, smaller first, then by arrival;
+// waiting improves it (waiting_queue.h), so that nobody waits for ever.
+//
+// One step has one token budget, spent in this order:
+//  1. one token for each running sequence that decodes;
+//  2. chunks of the prompts that are running already. A long one, with more than
+//     long_prefill_token_threshold tokens to compute, gets at most that many;
+//  3. waiting sequences, in the order of service, while slots, blocks and budget last. A sequence that has no
+//     room stops admission, so that those behind it do not take what it waits for. There are two bounds for
+//     prompts that one step does not complete: max_long_partial_prefills for long ones, where the next
+//     sequence that is not long goes ahead, and max_num_partial_prefills for all, which stops admission. A
+//     prompt counts with what the prefix cache does not have of it, and only against sequences that are not
+//     less urgent;
+//  4. what is left goes to the prompts of 2 and 3, in the order of service.
+// So a short prompt has its first token soon though a long one came before, and a long one that is alone gets
+// the whole budget.
+//
+// Preemption. When blocks run out, the last running sequence of the order of service is preempted, whole: its
+// blocks are freed, and it is computed again from its tokens later. Waiting sequences are admitted only in
+// steps in which this did not happen. Under the priority policy the first waiting sequence also displaces
+// running ones, the least urgent first, when it has no slot or no blocks: only sequences whose effective
+// priority is worse than its request's own priority, and only when that makes enough room. What a sequence
+// gained by waiting thus protects it, but displaces nobody: two sequences never displace each other in turn.
 //
 // Overlap. Schedule may be called again before the previous steps' replies were given to Update: a sequence's
 // sampled but unknown tokens are placeholders. No sequence is scheduled beyond its max_tokens or
@@ -35,6 +54,7 @@
 #include "absl/time/time.h"
 #include "coordinator/block_manager/block_manager.h"
 #include "coordinator/scheduler/sequence.h"
+#include "coordinator/scheduler/waiting_queue.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -46,6 +66,10 @@ struct SchedulerOptions {
   int32_t max_num_batched_tokens = 512;  // the token budget of one step
   int32_t max_model_len = 2048;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  int32_t max_num_partial_prefills = 2;      // prompts that one step does not complete, at least 1
+  int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
+  int32_t long_prefill_token_threshold = 0;  // longer is long; 0: half of max_num_batched_tokens
+  int32_t priority_aging_steps = 512;        // of waiting for each better priority; 0: no aging
   BlockManagerOptions blocks;
 };
 
@@ -117,7 +141,6 @@ class Scheduler {
   absl::Status CheckIntegrity() const;
 
  private:
-  using Key = std::pair<int64_t, int64_t>;  // (priority or 0, id): the order of service
   struct ScheduledEntry {
     SequencePtr sequence;
     int32_t slot = -1;
@@ -132,13 +155,36 @@ class Scheduler {
     std::vector<ScheduledEntry> entries;
   };
 
-  Key KeyOf(const Sequence& sequence) const;
+  // A prompt's part of a step in the making.
+  struct PrefillEntry {
+    SequencePtr sequence;
+    int entry;     // its place in the step
+    bool is_long;  // before the step
+  };
+  // A step in the making.
+  struct Draft {
+    StepPlan plan;
+    InFlightStep step;
+    int64_t budget = 0;  // tokens left
+    std::vector<PrefillEntry> prefills;
+  };
+
   bool WillFinish(const Sequence& sequence) const;
-  bool ScheduleRunning(StepPlan* plan, int64_t* budget, InFlightStep* step);
-  void ScheduleWaiting(StepPlan* plan, int64_t* budget, InFlightStep* step);
-  bool Admit(const SequencePtr& sequence, StepPlan* plan);
+  bool UsesPrefixCache(const Sequence& sequence) const;
+  // 1 of the budget's order; true when it preempted somebody.
+  bool ScheduleDecodes(Draft* draft);
+  void ScheduleRunningPrefills(Draft* draft);
+  void ScheduleWaiting(Draft* draft);
+  void SpendRest(Draft* draft);
+  // Preempts what is less urgent than the first waiting sequence, when that lacks room otherwise.
+  void DisplaceForFirstWaiting();
+  enum class Admission { kOk, kSkip, kStop };
+  Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
+  bool Admit(const SequencePtr& sequence, Draft* draft);
+  void AddPrefill(const SequencePtr& sequence, Draft* draft);
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
-                StepPlan* plan, InFlightStep* step);
+                Draft* draft);
+  void ExtendEntry(int index, int64_t num_tokens, Draft* draft);
   void Preempt(SequencePtr sequence);
   void LeaveRunning(Sequence* sequence);
   void Finish(const SequencePtr& sequence);
@@ -157,10 +203,11 @@ class Scheduler {
   void NoteScheduled(const SequencePtr& sequence, StepPlan* plan);
 
   const SchedulerOptions options_;
+  const int64_t long_prefill_tokens_;  // the threshold, resolved
   BlockManager blocks_;
   SchedulerStats stats_;
-  std::map<Key, SequencePtr> waiting_;
-  std::map<Key, SequencePtr> running_;
+  WaitingQueue waiting_;
+  std::map<ServiceKey, SequencePtr> running_;
   absl::flat_hash_map<std::string, SequencePtr> live_;  // waiting or running, by request id
   std::vector<int32_t> free_slots_;                     // a stack
   std::vector<int32_t> freed_slots_;                    // that the workers have not been told of

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -18,6 +19,11 @@ struct Sequence {
   EngineRequest request;
   int64_t id = 0;  // in order of arrival
   SequenceState state = SequenceState::kWaiting;
+
+  // Of waiting_queue.h. Always 0 under FCFS.
+  int64_t effective_priority = 0;  // smaller is served sooner
+  int64_t waited_steps = 0;        // since effective_priority last improved; without the wait under way
+  int64_t aging_due = 0;           // the step at which it improves next, while waiting
 
   std::vector<int32_t> tokens;  // the prompt, then the outputs known so far
   int64_t num_computed = 0;     // tokens in the cache once all steps sent are done
@@ -47,5 +53,9 @@ struct Sequence {
 };
 
 using SequencePtr = std::shared_ptr<Sequence>;
+
+// The order of service.
+using ServiceKey = std::pair<int64_t, int64_t>;
+inline ServiceKey KeyOf(const Sequence& sequence) { return {sequence.effective_priority, sequence.id}; }
 
 }  // namespace somnus

@@ -133,6 +133,79 @@ TEST(BlockManagerTest, AfterAResetNothingIsFoundAndNothingFollowsABrokenChain) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
+TEST(BlockManagerTest, AForgottenPrefixIsNotAdopted) {
+  BlockManager manager(Options(20));
+  const std::vector<int32_t> tokens = Tokens(12), other = Tokens(12, 50);
+  manager.Allocate(1, tokens, "", true, false);
+  manager.Allocate(2, other, "", true, false);
+  manager.Commit(1, tokens, 12);
+  manager.Commit(2, other, 12);
+  manager.Free(2);
+  manager.ForgetPrefix(other, "salt");
+  manager.ForgetPrefix(tokens, "");  // in use
+  manager.ForgetPrefix(other, "");   // cached
+  EXPECT_EQ(manager.cached_blocks(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  EXPECT_EQ(manager.Allocate(3, tokens, "", true, false), 0);
+  EXPECT_EQ(manager.Allocate(4, other, "", true, false), 0);
+  // What hangs below a forgotten block is not found either.
+  std::vector<int32_t> longer = tokens;
+  longer.insert(longer.end(), 4, 7);
+  std::vector<int32_t> ids;
+  manager.Grow(1, 16, &ids);
+  manager.Commit(1, longer, 16);
+  manager.Commit(3, tokens, 12);
+  EXPECT_EQ(manager.Allocate(5, longer, "", true, false), 12);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, BlocksMissingIsWhatAllocateLacks) {
+  BlockManager manager(Options(11, 4, 0.2));  // 10 blocks, 2 of them kept back
+  const std::vector<int32_t> cached = Tokens(9), tokens = Tokens(44);
+  manager.Allocate(1, cached, "", true, false);
+  manager.Commit(1, cached, 9);
+  manager.Free(1);
+  manager.Allocate(2, Tokens(8, 100), "", true, false);
+  // 11 blocks, 2 of them cached ones that become used, and 8 of 10 are available.
+  EXPECT_EQ(manager.BlocksMissing(3, tokens, "", true, false), 9 + 2 - 6);
+  EXPECT_EQ(manager.BlocksMissing(3, tokens, "", false, true), 11 - 8);
+  EXPECT_EQ(manager.BlocksMissing(4, Tokens(16, 50), "", true, false), 4 + 2 - 8);
+  EXPECT_EQ(manager.CountCached(3, tokens, ""), 8);
+  EXPECT_EQ(manager.used_blocks(), 2);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(BlockManagerTest, FreedBlocksCountSharedOnesOnce) {
+  BlockManager manager(Options(20));
+  const std::vector<int32_t> tokens = Tokens(10);
+  manager.Allocate(1, tokens, "", true, false);
+  manager.Commit(1, tokens, 10);
+  manager.Allocate(2, tokens, "", true, false);
+  manager.Allocate(3, tokens, "", true, false);
+  BlockManager::FreedBlocks freed;
+  freed.Add(manager, 1);
+  EXPECT_EQ(freed.count(), 1) << "two of three blocks are the others', too";
+  freed.Add(manager, 3);
+  EXPECT_EQ(freed.count(), 2);
+  freed.Add(manager, 2);
+  EXPECT_EQ(freed.count(), 5);
+}
+
+TEST(BlockManagerTest, NoBlockOfASequenceIsHashedTwice) {
+  BlockManager manager(Options(6));  // 5 blocks
+  std::vector<int32_t> tokens = Tokens(14);
+  manager.Allocate(1, tokens, "", true, false);
+  EXPECT_EQ(manager.num_blocks_hashed(), 1) << "up to the first that is not cached";
+  manager.Commit(1, tokens, 14);
+  EXPECT_EQ(manager.num_blocks_hashed(), 3);
+  const std::vector<int32_t> longer = Tokens(24);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(manager.Allocate(2, longer, "", true, false), -1);
+  EXPECT_EQ(manager.num_blocks_hashed(), 3 + 4);
+  manager.Withdraw(2);
+  EXPECT_EQ(manager.Allocate(2, longer, "", true, false), -1);
+  EXPECT_EQ(manager.num_blocks_hashed(), 3 + 4 + 4);
+}
+
 TEST(BlockManagerTest, RandomSequencesKeepTheBooks) {
   for (uint32_t seed = 1; seed <= 15; ++seed) {
     std::mt19937 random(seed);

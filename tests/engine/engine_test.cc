@@ -61,6 +61,31 @@ TEST_P(EngineDepthTest, AbortEndsTheRequestWithinAStepAndFreesItsBlocks) {
   EXPECT_EQ(ticket.sink->outputs_after_end(), 0);
 }
 
+TEST_P(EngineDepthTest, LogitsThatAreNotNumbersEndOneRequest) {
+  constexpr int32_t kNanToken = 999;
+  const EngineOptions options = SmallEngine(GetParam());
+  FakeWorkerOptions worker = SmallWorker(options);
+  worker.nan_token = kNanToken;
+  FakeExecutor executor(worker);
+  EngineLoop engine(options, &executor, nullptr);
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 8; ++i) tickets.push_back(MakeTicket(std::to_string(i), 6, 10, i * 50));
+  tickets[3].request.prompt[4] = kNanToken;
+  for (Ticket& ticket : tickets) ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  for (Ticket& ticket : tickets) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->outputs_after_end(), 0);
+    if (ticket.request.id == "3") continue;
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket)) << ticket.request.id;
+  }
+  EXPECT_EQ(tickets[3].sink->reason(), FinishReason::kError);
+  EXPECT_TRUE(absl::IsInternal(tickets[3].sink->error()));
+  EXPECT_TRUE(tickets[3].sink->tokens().empty());
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+  EXPECT_EQ(engine.Stats().used_blocks, 0);
+  ASSERT_TRUE(engine.Submit(MakeTicket("3", 6, 1).request).ok()) << "the id is free again";
+}
+
 TEST_P(EngineDepthTest, SleepKeepsRequestsAndTheirTokens) {
   const EngineOptions options = SmallEngine(GetParam());
   FakeExecutor executor(SmallWorker(options));

@@ -35,6 +35,20 @@ TEST(FlagsTest, Defaults) {
   EXPECT_TRUE(flags->enable_prefix_caching);
 }
 
+TEST(FlagsTest, SchedulingFlagsAreVllmsAndAgreeWithEachOther) {
+  const auto flags = ParseFlags({"m", "--max-num-partial-prefills=5", "--max_long_partial_prefills=3",
+                                 "--long-prefill-token-threshold=100", "--priority-aging-steps=0"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->max_num_partial_prefills, 5);
+  EXPECT_EQ(flags->max_long_partial_prefills, 3);
+  EXPECT_EQ(flags->long_prefill_token_threshold, 100);
+  EXPECT_EQ(flags->priority_aging_steps, 0);
+  const auto refused = ParseFlags({"m", "--max-long-partial-prefills=3"});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+  EXPECT_NE(refused.status().message().find("--max-long-partial-prefills"), absl::string_view::npos);
+  EXPECT_FALSE(ParseFlags({"m", "--max-num-partial-prefills=0"}).ok());
+}
+
 TEST(FlagsTest, Units) {
   const std::pair<const char*, int64_t> cases[] = {
       {"1000", 1000}, {"1KiB", 1024}, {"1.5 MiB", 1572864}, {"2GB", 2000000000}, {"3g", int64_t{3} << 30}};

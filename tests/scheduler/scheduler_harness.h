@@ -44,6 +44,7 @@ struct Answer {
   absl::Status error;
   std::optional<int32_t> stop_token_id;
   int32_t num_cached = 0;
+  int64_t first_token_step = 0;  // its step id
 };
 
 class Harness {
@@ -74,10 +75,11 @@ class Harness {
   }
 
   void Receive() {
+    const int64_t step_id = replies_.front().step_id();
     absl::StatusOr<std::vector<SequenceOutput>> outputs = scheduler.Update(replies_.front());
     replies_.pop_front();
     ASSERT_TRUE(outputs.ok()) << outputs.status();
-    for (SequenceOutput& output : *outputs) Collect(output);
+    for (SequenceOutput& output : *outputs) Collect(output, step_id);
     Check();
   }
 
@@ -112,9 +114,10 @@ class Harness {
     return fake;
   }
 
-  void Collect(SequenceOutput& output) {
+  void Collect(SequenceOutput& output, int64_t step_id) {
     Answer& answer = answers[output.sequence->request.id];
     ASSERT_EQ(answer.reason, FinishReason::kNone) << "output after the last one";
+    if (answer.tokens.empty() && !output.output.token_ids.empty()) answer.first_token_step = step_id;
     for (int32_t token : output.output.token_ids) answer.tokens.push_back(token);
     for (Logprobs& logprobs : output.output.logprobs) answer.logprobs.push_back(std::move(logprobs));
     for (Logprobs& logprobs : output.output.prompt_logprobs)

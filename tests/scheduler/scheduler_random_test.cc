@@ -32,18 +32,24 @@ EngineRequest RandomRequest(std::mt19937* random, const std::string& id) {
   return request;
 }
 
-Load RunLoad(uint32_t seed, size_t depth) {
+// With `faults`, what some steps compute for some slot is not a number, and some requests are refused.
+Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
   std::mt19937 random(seed);
   SchedulerOptions options = SmallOptions(/*num_blocks=*/19 + static_cast<int32_t>(random() % 30));
   options.max_num_batched_tokens = 8 + static_cast<int32_t>(random() % 40);
   options.policy = random() % 2 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
   options.blocks.enable_prefix_caching = random() % 3 != 0;
   options.blocks.watermark = 0.05;
+  options.max_num_partial_prefills = 1 + static_cast<int32_t>(random() % 3);
+  options.max_long_partial_prefills = 1 + static_cast<int32_t>(random() % 2);
+  options.long_prefill_token_threshold = static_cast<int32_t>(random() % 12);
+  options.priority_aging_steps = static_cast<int32_t>(random() % 10);
   Harness harness(options, depth);
   Load load;
   for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
     if (random() % 5 == 0) {
-      const EngineRequest request = RandomRequest(&random, std::to_string(i));
+      EngineRequest request = RandomRequest(&random, std::to_string(i));
+      if (faults && random() % 10 == 0) request.sampling.temperature = -1;
       if (Scheduler::Check(options, request).ok()) {
         load.requests[request.id] = request;
         harness.Add(request);
@@ -53,6 +59,10 @@ Load RunLoad(uint32_t seed, size_t depth) {
       auto it = load.requests.begin();
       std::advance(it, random() % load.requests.size());
       if (harness.scheduler.Abort(it->first) != nullptr) load.aborted.insert(it->first);
+    }
+    if (faults && random() % 10 == 0) {
+      harness.worker.MakeNan(static_cast<int64_t>(harness.steps.size()) + 1,
+                             static_cast<int32_t>(random() % options.max_num_seqs));
     }
     harness.Step();
   }
@@ -96,6 +106,34 @@ TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
     }
   }
   EXPECT_GT(preemptions, 100) << "the loads are meant to be tight";
+}
+
+TEST(SchedulerRandomTest, SlotErrorsEndTheirOwnRequestsOnly) {
+  int refused = 0, nan = 0, exact = 0;
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    for (size_t depth : {0u, 1u}) {
+      const Load load = RunLoad(seed, depth, /*faults=*/true);
+      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+      for (const auto& [id, request] : load.requests) {
+        if (load.aborted.contains(id)) continue;
+        ASSERT_TRUE(load.answers.contains(id)) << "seed " << seed;
+        const Answer& answer = load.answers.at(id);
+        std::vector<int32_t> expected = Expected(request);
+        if (answer.reason == FinishReason::kError) {
+          ASSERT_LT(answer.tokens.size(), expected.size());
+          expected.resize(answer.tokens.size());
+        }
+        ASSERT_EQ(answer.tokens, expected) << "seed " << seed << " depth " << depth << " request " << id;
+        ASSERT_EQ(request.sampling.temperature < 0, absl::IsInvalidArgument(answer.error));
+        refused += absl::IsInvalidArgument(answer.error);
+        nan += absl::IsInternal(answer.error);
+        exact += answer.error.ok();
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(nan, 100);
+  EXPECT_GT(exact, 1000);
 }
 
 TEST(SchedulerRandomTest, TheSameLoadGivesTheSameSteps) {

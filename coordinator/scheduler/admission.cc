@@ -1,0 +1,105 @@
+// Who of the waiting sequences becomes a running one.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "coordinator/scheduler/scheduler.h"
+#include "coordinator/scheduler/step_messages.h"
+
+namespace somnus {
+namespace {
+
+// Long prompts that one step passes over to find one that is not: bounds the search.
+constexpr int kMaxSkipped = 64;
+
+}  // namespace
+
+bool Scheduler::UsesPrefixCache(const Sequence& sequence) const {
+  return !sequence.owes_prompt_logprobs() && !sequence.avoids_prefix_cache;
+}
+
+void Scheduler::ScheduleWaiting(Draft* draft) {
+  int skipped = 0;
+  for (auto it = waiting_.begin(); it != waiting_.end() && draft->budget > 0 && !free_slots_.empty();) {
+    const SequencePtr sequence = it->second;
+    ++it;  // admission erases
+    // Preempted with a token still in flight: it is sent whole, so all its tokens must be known.
+    if (sequence->num_pending > 0) return;
+    const Admission admission = CheckPartialPrefills(*sequence, *draft);
+    if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
+    if (admission != Admission::kOk || !Admit(sequence, draft)) return;
+    AddPrefill(sequence, draft);
+  }
+}
+
+Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const Draft& draft) {
+  int64_t num_tokens = sequence.num_to_compute();
+  const int64_t whole =
+      std::min(long_prefill_tokens_, draft.budget);  // at most this much is completed at once
+  if (num_tokens <= whole) return Admission::kOk;
+  if (UsesPrefixCache(sequence))
+    num_tokens -= blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
+  if (num_tokens <= whole) return Admission::kOk;
+  int32_t num_partial = 0, num_long = 0;
+  for (const PrefillEntry& prefill : draft.prefills) {
+    const bool is_complete = draft.step.entries[prefill.entry].samples;
+    if (is_complete || prefill.sequence->effective_priority > sequence.effective_priority) continue;
+    ++num_partial;
+    num_long += prefill.is_long ? 1 : 0;
+  }
+  const bool is_long = num_tokens > long_prefill_tokens_;
+  if (is_long && num_long >= options_.max_long_partial_prefills) return Admission::kSkip;
+  return num_partial >= options_.max_num_partial_prefills ? Admission::kStop : Admission::kOk;
+}
+
+bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
+  const int32_t computed = blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
+                                            UsesPrefixCache(*sequence), running_.empty());
+  if (computed < 0) return false;
+  waiting_.Erase(sequence.get(), next_step_id_);
+  running_.emplace(KeyOf(*sequence), sequence);
+  sequence->state = SequenceState::kRunning;
+  sequence->num_computed = computed;
+  sequence->num_adopted = computed;
+  sequence->slot = free_slots_.back();
+  free_slots_.pop_back();
+  if (!sequence->was_scheduled) NoteScheduled(sequence, &draft->plan);
+  FillNewSequence(*sequence, blocks_.Table(sequence->id), draft->plan.request.add_new_sequences());
+  return true;
+}
+
+void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
+  sequence->was_scheduled = true;
+  sequence->num_cached = static_cast<int32_t>(sequence->num_computed);
+  if (sequence->request.deadline != absl::InfiniteFuture()) --num_deadlines_;
+  stats_.prompt_tokens += sequence->prompt_len();
+  stats_.prefix_cache_queries += sequence->prompt_len();
+  stats_.prefix_cache_hits += sequence->num_computed;
+  plan->first_scheduled.push_back(sequence);
+}
+
+void Scheduler::DisplaceForFirstWaiting() {
+  if (waiting_.empty() || running_.empty()) return;
+  const Sequence& first = *waiting_.begin()->second;
+  const auto is_less_urgent = [&](const Sequence& running) {
+    return running.effective_priority > first.request.priority;
+  };
+  if (first.num_pending > 0 || !is_less_urgent(*running_.rbegin()->second)) return;
+  const int32_t missing = blocks_.BlocksMissing(first.id, first.tokens, first.request.cache_salt,
+                                                UsesPrefixCache(first), /*ignore_watermark=*/false);
+  BlockManager::FreedBlocks freed;
+  std::vector<SequencePtr> victims;
+  const auto has_room = [&] {
+    return freed.count() >= missing && (!victims.empty() || !free_slots_.empty());
+  };
+  for (auto it = running_.rbegin(); it != running_.rend() && !has_room(); ++it) {
+    if (!is_less_urgent(*it->second)) return;
+    freed.Add(blocks_, it->second->id);
+    victims.push_back(it->second);
+  }
+  if (!has_room()) return;
+  for (const SequencePtr& victim : victims) Preempt(victim);
+}
+
+}  // namespace somnus

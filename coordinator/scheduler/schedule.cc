@@ -1,0 +1,114 @@
+// The half of the Scheduler that makes steps; who is admitted is in admission.cc.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "coordinator/scheduler/scheduler.h"
+
+namespace somnus {
+
+StepPlan Scheduler::Schedule() {
+  waiting_.Age(next_step_id_);
+  if (options_.policy == SchedulingPolicy::kPriority) DisplaceForFirstWaiting();
+  Draft draft;
+  draft.budget = options_.max_num_batched_tokens;
+  const bool preempted = ScheduleDecodes(&draft);
+  ScheduleRunningPrefills(&draft);
+  if (!preempted) ScheduleWaiting(&draft);
+  SpendRest(&draft);
+  // A prompt that the rest completed makes room for the next one.
+  if (!preempted) ScheduleWaiting(&draft);
+  SpendRest(&draft);
+  if (draft.plan.empty()) return std::move(draft.plan);
+  draft.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - draft.budget);
+  // Only now: a sequence of this very step must not adopt blocks that the step itself fills.
+  for (const ScheduledEntry& entry : draft.step.entries) {
+    blocks_.Commit(entry.sequence->id, entry.sequence->tokens, entry.sequence->num_computed);
+  }
+  draft.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
+  freed_slots_.clear();
+  draft.step.step_id = next_step_id_++;
+  draft.plan.request.set_step_id(draft.step.step_id);
+  in_flight_.push_back(std::move(draft.step));
+  return std::move(draft.plan);
+}
+
+// Whether the tokens that steps in flight will sample end the sequence for certain.
+bool Scheduler::WillFinish(const Sequence& sequence) const {
+  if (sequence.num_pending == 0) return false;
+  return sequence.num_outputs() + sequence.num_pending >= sequence.request.sampling.max_tokens ||
+         sequence.num_tokens() >= options_.max_model_len;
+}
+
+bool Scheduler::ScheduleDecodes(Draft* draft) {
+  bool preempted = false;
+  for (auto it = running_.begin(); it != running_.end() && draft->budget > 0; ++it) {
+    const SequencePtr sequence = it->second;
+    if (sequence->num_to_compute() != 1 || WillFinish(*sequence)) continue;
+    std::vector<int32_t> new_blocks;
+    while (!blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
+      const SequencePtr victim = running_.rbegin()->second;
+      Preempt(victim);
+      preempted = true;
+      if (victim == sequence) return true;  // it was the last: nobody is left behind it
+    }
+    AddEntry(sequence, 1, std::move(new_blocks), draft);
+  }
+  return preempted;
+}
+
+void Scheduler::ScheduleRunningPrefills(Draft* draft) {
+  for (const auto& [key, sequence] : running_) {
+    if (draft->budget == 0) return;
+    if (sequence->num_to_compute() > 1) AddPrefill(sequence, draft);
+  }
+}
+
+// Admission has taken the blocks of all its tokens.
+void Scheduler::AddPrefill(const SequencePtr& sequence, Draft* draft) {
+  const int64_t num_tokens = sequence->num_to_compute();
+  const int64_t chunk = std::min({num_tokens, long_prefill_tokens_, draft->budget});
+  draft->prefills.push_back(
+      {sequence, draft->plan.request.sequences_size(), num_tokens > long_prefill_tokens_});
+  AddEntry(sequence, chunk, {}, draft);
+}
+
+void Scheduler::SpendRest(Draft* draft) {
+  std::sort(draft->prefills.begin(), draft->prefills.end(), [](const PrefillEntry& a, const PrefillEntry& b) {
+    return KeyOf(*a.sequence) < KeyOf(*b.sequence);
+  });
+  for (const PrefillEntry& prefill : draft->prefills) {
+    const bool samples = draft->step.entries[prefill.entry].samples;
+    const int64_t rest = samples ? 0 : std::min(prefill.sequence->num_to_compute(), draft->budget);
+    if (rest > 0) ExtendEntry(prefill.entry, rest, draft);
+  }
+}
+
+void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
+                         Draft* draft) {
+  v1::ScheduledSequence* scheduled = draft->plan.request.add_sequences();
+  scheduled->set_slot(sequence->slot);
+  scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
+  ScheduledEntry entry;
+  entry.sequence = sequence;
+  entry.slot = sequence->slot;
+  entry.start = sequence->num_computed;
+  entry.adopted = entry.start > 0 && entry.start == sequence->num_adopted;
+  draft->step.entries.push_back(std::move(entry));
+  ExtendEntry(draft->plan.request.sequences_size() - 1, num_tokens, draft);
+}
+
+void Scheduler::ExtendEntry(int index, int64_t num_tokens, Draft* draft) {
+  ScheduledEntry& entry = draft->step.entries[index];
+  Sequence& sequence = *entry.sequence;
+  entry.num_tokens += num_tokens;
+  sequence.num_computed += num_tokens;
+  draft->budget -= num_tokens;
+  draft->plan.request.mutable_sequences(index)->set_num_tokens(static_cast<int32_t>(entry.num_tokens));
+  if (sequence.num_to_compute() > 0) return;
+  entry.samples = true;
+  ++sequence.num_pending;
+}
+
+}  // namespace somnus

@@ -1,0 +1,274 @@
+// Who gets how many tokens of a step, who goes ahead of whom, and who is displaced.
+
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace somnus {
+namespace {
+
+std::vector<int32_t> Reference(const EngineRequest& request) {
+  return FakeWorker::ReferenceTokens(request.prompt, request.sampling.max_tokens);
+}
+
+// Budget 16, so that a prompt of more than 8 tokens is long.
+SchedulerOptions Options(int32_t num_blocks = 400) {
+  SchedulerOptions options = SmallOptions(num_blocks);
+  options.max_model_len = 400;
+  return options;
+}
+
+EngineRequest WithPriority(EngineRequest request, int32_t priority) {
+  request.priority = priority;
+  return request;
+}
+
+// Tokens of each entry of step `step_id`.
+std::vector<int32_t> TokensOf(const Harness& harness, int64_t step_id) {
+  std::vector<int32_t> tokens;
+  for (const v1::ScheduledSequence& sequence : harness.steps[step_id - 1].sequences())
+    tokens.push_back(sequence.num_tokens());
+  return tokens;
+}
+
+class FairnessTest : public ::testing::TestWithParam<int> {
+ protected:
+  size_t depth() const { return static_cast<size_t>(GetParam()); }
+  void ExpectExact(Harness& harness, const std::vector<EngineRequest>& requests) {
+    for (const EngineRequest& request : requests)
+      EXPECT_EQ(harness.answers[request.id].tokens, Reference(request)) << request.id;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Overlap, FairnessTest, ::testing::Values(0, 1));
+
+TEST_P(FairnessTest, AShortPromptBehindALongOneHasItsFirstTokenInTheNextStep) {
+  Harness harness(Options(), depth());
+  const EngineRequest lengthy = MakeRequest("long", 160, 2), brief = MakeRequest("short", 6, 3, 500);
+  harness.Add(lengthy);
+  for (int i = 0; i < 3; ++i) harness.Step();
+  harness.Add(brief);
+  harness.RunToEnd();
+  EXPECT_EQ(TokensOf(harness, 3), std::vector<int32_t>{16}) << "alone it has the whole budget";
+  EXPECT_EQ(TokensOf(harness, 4), (std::vector<int32_t>{10, 6})) << "and what the short one leaves";
+  EXPECT_EQ(harness.answers["short"].first_token_step, 4);
+  EXPECT_EQ(harness.answers["long"].first_token_step, 11);
+  ExpectExact(harness, {lengthy, brief});
+}
+
+TEST_P(FairnessTest, DecodesComeBeforeAnEarlierPrompt) {
+  SchedulerOptions options = Options(/*num_blocks=*/13);  // 48 tokens
+  options.max_num_batched_tokens = 4;
+  options.long_prefill_token_threshold = 4;
+  Harness harness(options, depth());
+  // "first" is preempted by nobody; its prompt of 10 steps does not stop the other's answer.
+  harness.Add(MakeRequest("decodes", 3, 8, 100));
+  harness.Step();
+  harness.Add(MakeRequest("prompt", 30, 2));
+  harness.RunToEnd();
+  for (int64_t step = 2; step <= 8; ++step) EXPECT_EQ(TokensOf(harness, step)[0], 1) << step;
+  EXPECT_EQ(TokensOf(harness, 2), (std::vector<int32_t>{1, 3}));
+}
+
+// The second long prompt waits for the first one; the short one behind it does not.
+TEST_P(FairnessTest, LongPromptsAreComputedOneAfterAnother) {
+  for (const int32_t max_long : {1, 2}) {
+    SchedulerOptions options = Options();
+    options.max_long_partial_prefills = max_long;
+    options.max_num_partial_prefills = 2;
+    Harness harness(options, depth());
+    const std::vector<EngineRequest> requests = {
+        MakeRequest("first", 60, 2), MakeRequest("second", 60, 2, 200), MakeRequest("short", 5, 2, 500)};
+    for (const EngineRequest& request : requests) harness.Add(request);
+    harness.RunToEnd();
+    if (max_long == 1) {
+      EXPECT_EQ(TokensOf(harness, 1), (std::vector<int32_t>{11, 5}));
+      EXPECT_EQ(harness.answers["short"].first_token_step, 1);
+      EXPECT_LT(harness.answers["first"].first_token_step, harness.answers["second"].first_token_step);
+    } else {
+      EXPECT_EQ(TokensOf(harness, 1), (std::vector<int32_t>{8, 8}));
+      EXPECT_EQ(harness.answers["first"].first_token_step, harness.answers["second"].first_token_step);
+    }
+    ExpectExact(harness, requests);
+  }
+}
+
+// 16 and 10 tokens of the first one; what the second step has left is not lost.
+TEST_P(FairnessTest, APromptThatIsCompletedMakesRoomForTheNextLongOne) {
+  Harness harness(Options(), depth());
+  harness.Add(MakeRequest("first", 26, 2));
+  harness.Add(MakeRequest("second", 40, 2, 200));
+  harness.RunToEnd();
+  EXPECT_EQ(TokensOf(harness, 1), std::vector<int32_t>{16});
+  EXPECT_EQ(TokensOf(harness, 2), (std::vector<int32_t>{10, 6}));
+}
+
+// Neither is long, and neither is completed in the first step.
+TEST_P(FairnessTest, PartialPromptsAreBounded) {
+  for (const int32_t max_partial : {1, 2}) {
+    SchedulerOptions options = Options();
+    options.max_num_partial_prefills = max_partial;
+    options.long_prefill_token_threshold = 12;
+    Harness harness(options, depth());
+    const std::vector<EngineRequest> requests = {MakeRequest("long", 40, 2), MakeRequest("b", 9, 2, 200),
+                                                 MakeRequest("c", 3, 2, 500)};
+    for (const EngineRequest& request : requests) harness.Add(request);
+    harness.Step();
+    // 12 of the long one; 4 are left, which do not complete b.
+    EXPECT_EQ(TokensOf(harness, 1),
+              max_partial == 1 ? std::vector<int32_t>{16} : (std::vector<int32_t>{12, 4}));
+    harness.RunToEnd();
+    ExpectExact(harness, requests);
+  }
+}
+
+// A long prompt that the cache holds but for a few tokens is not long.
+TEST_P(FairnessTest, APromptCountsWithWhatTheCacheLacks) {
+  Harness harness(Options(), depth());
+  harness.Add(MakeRequest("warm", 60, 1, 200));
+  harness.RunToEnd();
+  harness.Add(MakeRequest("long", 80, 1));
+  harness.Add(MakeRequest("cached", 62, 1, 200));
+  const int64_t next = static_cast<int64_t>(harness.steps.size()) + 1;
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["cached"].num_cached, 60);
+  EXPECT_EQ(harness.answers["cached"].first_token_step, next);
+}
+
+TEST_P(FairnessTest, ABlockedHeadIsHashedOnce) {
+  Harness harness(Options(/*num_blocks=*/21), depth());  // 80 tokens
+  harness.Add(MakeRequest("warm", 24, 1, 200));
+  harness.RunToEnd();
+  harness.Add(MakeRequest("runs", 4, 50));
+  harness.Step();
+  // 24 of its tokens are in the cache; it lacks blocks while "runs" does not end.
+  EngineRequest blocked = MakeRequest("blocked", 78, 1, 200);
+  harness.Add(blocked);
+  harness.Step();
+  const auto hashed_by_others = [&](int64_t num_outputs) { return (4 + num_outputs) / 4; };
+  const int64_t at_first = harness.scheduler.blocks().num_blocks_hashed();
+  for (int i = 0; i < 20; ++i) harness.Step();
+  EXPECT_EQ(harness.scheduler.num_waiting(), 1);
+  const int64_t outputs = static_cast<int64_t>(harness.answers["runs"].tokens.size());
+  EXPECT_LE(harness.scheduler.blocks().num_blocks_hashed() - at_first, hashed_by_others(outputs));
+  harness.RunToEnd();
+  ExpectExact(harness, {blocked});
+}
+
+SchedulerOptions PriorityOptions(int32_t num_blocks = 400) {
+  SchedulerOptions options = Options(num_blocks);
+  options.policy = SchedulingPolicy::kPriority;
+  options.priority_aging_steps = 0;
+  return options;
+}
+
+TEST_P(FairnessTest, AnUrgentRequestDisplacesTheLeastUrgentForItsSlot) {
+  SchedulerOptions options = PriorityOptions();
+  options.max_num_seqs = 2;
+  Harness harness(options, depth());
+  const std::vector<EngineRequest> requests = {WithPriority(MakeRequest("low", 4, 12), 5),
+                                               WithPriority(MakeRequest("lowest", 4, 12, 100), 6),
+                                               WithPriority(MakeRequest("urgent", 4, 3, 200), 0)};
+  harness.Add(requests[0]);
+  harness.Add(requests[1]);
+  for (int i = 0; i < 3; ++i) harness.Step();
+  harness.Add(requests[2]);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["urgent"].first_token_step, 4);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  ASSERT_EQ(harness.steps[3].freed_slots_size(), 1);
+  EXPECT_EQ(harness.steps[3].freed_slots(0), harness.steps[0].sequences(1).slot());
+  ExpectExact(harness, requests);
+}
+
+TEST_P(FairnessTest, NobodyIsDisplacedByAnEqual) {
+  for (const SchedulingPolicy policy : {SchedulingPolicy::kFcfs, SchedulingPolicy::kPriority}) {
+    SchedulerOptions options = PriorityOptions();
+    options.policy = policy;
+    options.max_num_seqs = 1;
+    Harness harness(options, depth());
+    const int32_t other = policy == SchedulingPolicy::kFcfs ? -5 : 5;
+    const std::vector<EngineRequest> requests = {WithPriority(MakeRequest("first", 4, 12), 5),
+                                                 WithPriority(MakeRequest("second", 4, 3, 200), other)};
+    harness.Add(requests[0]);
+    harness.Step();
+    harness.Add(requests[1]);
+    harness.RunToEnd();
+    EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0);
+    EXPECT_GT(harness.answers["second"].first_token_step, 12);
+    ExpectExact(harness, requests);
+  }
+}
+
+// 20 blocks: 5 each of two less urgent ones and 5 of an equal, 5 free.
+TEST_P(FairnessTest, BlocksAreTakenFromTheLeastUrgentAndOnlyWhenTheySuffice) {
+  for (const int32_t prompt_len : {30, 50, 70}) {
+    SCOPED_TRACE(prompt_len);
+    SchedulerOptions options = PriorityOptions(/*num_blocks=*/21);
+    options.max_num_batched_tokens = 64;
+    Harness harness(options, depth());
+    const std::vector<EngineRequest> running = {WithPriority(MakeRequest("equal", 18, 3), 0),
+                                                WithPriority(MakeRequest("low", 18, 3, 100), 5),
+                                                WithPriority(MakeRequest("lowest", 18, 3, 200), 6)};
+    for (const EngineRequest& request : running) harness.Add(request);
+    harness.Step();
+    ASSERT_EQ(harness.scheduler.num_running(), 3);
+    const EngineRequest urgent = WithPriority(MakeRequest("urgent", prompt_len, 1, 500), 0);
+    harness.Add(urgent);
+    harness.Step();
+    // 8, 13 and 18 blocks: of one, of both, of more than both.
+    EXPECT_EQ(harness.scheduler.stats().num_preemptions, prompt_len == 30 ? 1 : prompt_len == 50 ? 2 : 0);
+    harness.RunToEnd();
+    ExpectExact(harness, running);
+    ExpectExact(harness, {urgent});
+  }
+}
+
+// Displaced, the low one waits until it is more urgent than the other: it must not displace it in turn.
+TEST_P(FairnessTest, WhatWaitingGainsDisplacesNobody) {
+  SchedulerOptions options = PriorityOptions();
+  options.max_num_seqs = 1;
+  options.priority_aging_steps = 3;
+  Harness harness(options, depth());
+  const std::vector<EngineRequest> requests = {WithPriority(MakeRequest("low", 4, 12), 1),
+                                               WithPriority(MakeRequest("urgent", 4, 30, 200), 0)};
+  harness.Add(requests[0]);
+  harness.Step();
+  harness.Add(requests[1]);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["urgent"].first_token_step, 2);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  ExpectExact(harness, requests);
+}
+
+// One slot, and an urgent request of three steps whenever the one before has ended.
+TEST_P(FairnessTest, NobodyStarves) {
+  for (const int32_t aging : {0, 4}) {
+    SCOPED_TRACE(aging);
+    SchedulerOptions options = PriorityOptions();
+    options.max_num_seqs = 1;
+    options.priority_aging_steps = aging;
+    Harness harness(options, depth());
+    const EngineRequest low = WithPriority(MakeRequest("low", 4, 10), 2);
+    harness.Add(WithPriority(MakeRequest("0", 4, 3, 100), 0));
+    harness.Add(low);
+    for (int i = 1; i <= 40; ++i) {
+      harness.Add(WithPriority(MakeRequest(std::to_string(i), 4, 3, 100 * (i % 8 + 1)), 0));
+      for (int step = 0; step < 3; ++step) harness.Step();
+    }
+    if (aging == 0) {
+      EXPECT_EQ(harness.answers["low"].first_token_step, 0) << "strict priority";
+    } else {
+      // After two times four steps of waiting it is an equal that came earlier; once it runs it is not
+      // displaced.
+      EXPECT_GT(harness.answers["low"].first_token_step, 8);
+      EXPECT_LE(harness.answers["low"].first_token_step, 8 + 3 + 2);
+      EXPECT_EQ(harness.answers["low"].tokens, Reference(low));
+      EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0);
+    }
+    harness.RunToEnd();
+    EXPECT_EQ(harness.answers["low"].tokens, Reference(low));
+  }
+}
+
+}  // namespace
+}  // namespace somnus
