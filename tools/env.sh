@@ -1,11 +1,14 @@
+# shellcheck shell=bash disable=SC2034
 # Sourced by the scripts of this folder: where things are, and how Bazel is called.
 #   SOMNUS_CACHE       downloads and the Python environment of the tests (default ~/.cache/somnus)
 #   SOMNUS_DISK_CACHE  a Bazel disk cache outside the clone: a folder, or "off" (default $SOMNUS_CACHE/bazel where
 #                      that can be written; it only saves time)
+#   SOMNUS_CUDA        1: build for GPUs too, 0: not (default 1; needs nvcc either way; quickstart.sh: 1 where a GPU is)
 #   SOMNUS_BAZEL_STARTUP, SOMNUS_BAZEL_FLAGS   further Bazel options (before / after the command)
 
 SOMNUS_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 SOMNUS_CACHE=${SOMNUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/somnus}
 SOMNUS_VENV=$SOMNUS_CACHE/venv
 SOMNUS_MODEL=$SOMNUS_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -23,19 +26,26 @@ disk_cache() {
   return 0
 }
 
+has_nvcc() { [[ -x $CUDA_HOME/bin/nvcc ]]; }
+# Whether this machine has an NVIDIA GPU (/dev/dxg: under Windows' Linux).
+has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; }
+
 # run_bazel COMMAND ARGS...: Bazel in the repository, with the disk cache where there is one, and with CUDA where nvcc
-# is: the same binaries must do on a machine without a GPU.
+# is unless SOMNUS_CUDA=0: the same binaries must do on a machine without a GPU. What build and test write is shown only
+# when they fail (build_progress.py).
 run_bazel() {
-  local command=$1 cache flags=()
+  local command=$1 cache flags=() quietly=()
   shift
   cache=$(disk_cache)
   case $command in
     build | test | run)
       [[ -z $cache ]] || flags+=("--disk_cache=$cache")
-      [[ ! -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]] || flags+=(--config=cuda)
+      [[ ${SOMNUS_CUDA:-1} == 0 ]] || ! has_nvcc || flags+=(--config=cuda)
       ;;
   esac
+  case $command in build | test) quietly=("$SOMNUS_ROOT/tools/build_progress.py") ;; esac
+  [[ $command != test ]] || flags+=(--test_summary=terse)
   # shellcheck disable=SC2086  # several options in one variable are meant to split
-  (cd "$SOMNUS_ROOT" && bazel --host_jvm_args=-Xmx1g ${SOMNUS_BAZEL_STARTUP:-} "$command" "${flags[@]}" \
+  (cd "$SOMNUS_ROOT" && "${quietly[@]}" bazel --host_jvm_args=-Xmx1g ${SOMNUS_BAZEL_STARTUP:-} "$command" "${flags[@]}" \
     ${SOMNUS_BAZEL_FLAGS:-} "$@" </dev/null)
 }

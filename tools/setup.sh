@@ -26,6 +26,13 @@ as_root() {
   fi
 }
 
+# quietly COMMAND...: shows what the command writes only when it fails.
+quietly() {
+  local log
+  log=$(mktemp)
+  if "$@" >"$log" 2>&1; then rm -f "$log"; else cat "$log" >&2; rm -f "$log"; return 1; fi
+}
+
 setup_packages() {
   local missing=() state
   for package in "${packages[@]}"; do
@@ -35,8 +42,8 @@ setup_packages() {
   ((${#missing[@]})) || return 0
   command -v apt-get >/dev/null || die "this is not a Debian system; install by hand: ${missing[*]}"
   say "installing ${#missing[@]} Debian packages: ${missing[*]}"
-  as_root apt-get update -qq || die "apt-get update failed: is there a network?"
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+  quietly as_root apt-get update -qq || die "apt-get update failed: is there a network?"
+  quietly as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
     die "apt-get could not install: ${missing[*]}"
 }
 
