@@ -2,10 +2,9 @@
 // Logging of all Somnus processes: one line on stderr per event, "2026-01-31 12:00:00.000 I [coordinator]
 // text". Thread safe. Calls use fmt's format strings: LogInfo("loaded {} tensors", n).
 
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 
@@ -15,21 +14,27 @@ namespace somnus {
 // `level` is debug, info, warning or error. InvalidArgument for any other level.
 absl::Status InitLogging(const std::string& process, const std::string& level);
 
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// What the functions below are made of; the logging library is seen by log.cc alone, because its header takes
+// longer to compile than most files that log.
+void Log(LogLevel level, fmt::string_view format, fmt::format_args args);
+
 template <typename... Args>
-void LogDebug(spdlog::format_string_t<Args...> format, Args&&... args) {
-  spdlog::debug(format, std::forward<Args>(args)...);
+void LogDebug(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kDebug, format, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void LogInfo(spdlog::format_string_t<Args...> format, Args&&... args) {
-  spdlog::info(format, std::forward<Args>(args)...);
+void LogInfo(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kInfo, format, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void LogWarning(spdlog::format_string_t<Args...> format, Args&&... args) {
-  spdlog::warn(format, std::forward<Args>(args)...);
+void LogWarning(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kWarning, format, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void LogError(spdlog::format_string_t<Args...> format, Args&&... args) {
-  spdlog::error(format, std::forward<Args>(args)...);
+void LogError(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kError, format, fmt::make_format_args(args...));
 }
 
 }  // namespace somnus

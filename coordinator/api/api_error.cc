@@ -1,11 +1,11 @@
 #include "coordinator/api/api_error.h"
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/api/json_body.h"
 
 namespace somnus {
 namespace {
@@ -136,15 +136,18 @@ const char* StatusPhrase(int http_status) {
 }
 
 std::string ErrorBody(const ApiError& error) {
-  nlohmann::ordered_json inner;
-  inner["message"] = error.message;
-  inner["type"] = ErrorType(error.status);
-  inner["param"] =
-      error.param.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(error.param);
-  inner["code"] = error.status;
-  nlohmann::ordered_json body;
-  body["error"] = std::move(inner);
-  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::string body = "{\"error\":{\"message\":";
+  AppendJsonString(error.message, &body);
+  body += ",\"type\":";
+  AppendJsonString(ErrorType(error.status), &body);
+  body += ",\"param\":";
+  if (error.param.empty()) {
+    body += "null";
+  } else {
+    AppendJsonString(error.param, &body);
+  }
+  absl::StrAppend(&body, ",\"code\":", error.status, "}}");
+  return body;
 }
 
 }  // namespace somnus

@@ -1,5 +1,6 @@
 // Messages, tools and the template's other variables become a prompt.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // The fields of a chat request; its messages become a prompt in chat_messages.cc.
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,7 @@
 #include "coordinator/api/field_reader.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -39,6 +40,8 @@ std::optional<double> AsNumber(const Json& value) {
   if (value.is_string() && absl::SimpleAtod(value.get_ref<const std::string&>(), &parsed)) return parsed;
   return std::nullopt;
 }
+
+bool FieldReader::Has(const char* name) const { return object_.contains(name); }
 
 const Json* FieldReader::Find(const char* name) const {
   const auto it = object_.find(name);

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ class FieldReader {
   explicit FieldReader(const nlohmann::json& object) : object_(object) {}
 
   // Given, if only as null.
-  bool Has(const char* name) const { return object_.contains(name); }
+  bool Has(const char* name) const;
   // nullptr: not given, or null.
   const nlohmann::json* Find(const char* name) const;
 

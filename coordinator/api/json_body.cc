@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/algorithm/container.h"

@@ -6,7 +6,7 @@
 // strings "NaN", "Infinity", "-Infinity", which no number field accepts, so that the error names the field.
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"

@@ -2,7 +2,7 @@
 // Parts that the request parsers share. Internal to coordinator/api. Problems are left in the FieldReader.
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

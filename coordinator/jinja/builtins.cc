@@ -1,9 +1,11 @@
 #include "coordinator/jinja/builtins.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "coordinator/jinja/text.h"
 
@@ -142,6 +144,18 @@ const BuiltinTable& MethodsOf(const Value& object) {
 
 }  // namespace
 
+BuiltinTable::BuiltinTable(std::initializer_list<Entry> entries) : entries_(entries) {
+  std::sort(entries_.begin(), entries_.end(),
+            [](const Entry& a, const Entry& b) { return a.first < b.first; });
+}
+
+const Builtin* BuiltinTable::Find(absl::string_view name) const {
+  const auto at =
+      std::lower_bound(entries_.begin(), entries_.end(), name,
+                       [](const Entry& entry, absl::string_view wanted) { return entry.first < wanted; });
+  return at != entries_.end() && at->first == name ? &at->second : nullptr;
+}
+
 absl::StatusOr<Value> Invoke(Interpreter* in, absl::string_view name, const Builtin& builtin,
                              const Value& self, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bind(name, builtin.parameters, args));
@@ -153,27 +167,28 @@ absl::StatusOr<Value> Invoke(Interpreter* in, absl::string_view name, const Buil
 
 absl::StatusOr<Value> Interpreter::CallFilter(absl::string_view name, const Value& input, const Args& args) {
   for (const BuiltinTable* table : {&TextFilters(), &NumberFilters(), &SequenceFilters()}) {
-    if (const auto it = table->find(name); it != table->end())
-      return Invoke(this, name, it->second, input, args);
+    if (const Builtin* filter = table->Find(name)) return Invoke(this, name, *filter, input, args);
   }
   return absl::InvalidArgumentError(absl::StrCat("no filter named '", name, "'"));
 }
 
 absl::StatusOr<bool> Interpreter::CallTest(absl::string_view name, const Value& input, const Args& args) {
-  const auto it = Tests().find(name);
-  if (it == Tests().end()) return absl::InvalidArgumentError(absl::StrCat("no test named '", name, "'"));
-  ASSIGN_OR_RETURN(const Value result, Invoke(this, name, it->second, input, args));
+  const Builtin* test = Tests().Find(name);
+  if (test == nullptr) return absl::InvalidArgumentError(absl::StrCat("no test named '", name, "'"));
+  ASSIGN_OR_RETURN(const Value result, Invoke(this, name, *test, input, args));
   return result.Truthy();
 }
 
-bool IsGlobalFunction(absl::string_view name) { return Globals().contains(name); }
+bool IsGlobalFunction(absl::string_view name) { return Globals().Find(name) != nullptr; }
 
 absl::StatusOr<Value> CallGlobal(Interpreter* in, absl::string_view name, const Args& args) {
-  return Invoke(in, name, Globals().at(name), Value(), args);
+  const Builtin* function = Globals().Find(name);
+  SOMNUS_CHECK(function != nullptr);
+  return Invoke(in, name, *function, Value(), args);
 }
 
 bool HasMethod(const Value& object, absl::string_view name) {
-  return IsForbiddenMethod(object, name) || MethodsOf(object).contains(name);
+  return IsForbiddenMethod(object, name) || MethodsOf(object).Find(name) != nullptr;
 }
 
 absl::StatusOr<Value> CallMethod(Interpreter* in, const Value& self, absl::string_view name,
@@ -182,7 +197,9 @@ absl::StatusOr<Value> CallMethod(Interpreter* in, const Value& self, absl::strin
     return absl::InvalidArgumentError(
         absl::StrCat("access to attribute '", name, "' of '", self.TypeName(), "' object is unsafe"));
   }
-  return Invoke(in, name, MethodsOf(self).at(name), self, args);
+  const Builtin* method = MethodsOf(self).Find(name);
+  SOMNUS_CHECK(method != nullptr);
+  return Invoke(in, name, *method, self, args);
 }
 
 absl::StatusOr<Value> LoopAttribute(const LoopState& loop, absl::string_view name) {

@@ -1,10 +1,11 @@
 #pragma once
 // Filters, tests, methods and global functions: tables from names to functions with declared parameters.
 
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/jinja/interpreter.h"
@@ -27,7 +28,18 @@ struct Builtin {
   Function function;
   const char* parameters;
 };
-using BuiltinTable = absl::flat_hash_map<absl::string_view, Builtin>;
+
+// Builtins by name. Immutable.
+class BuiltinTable {
+ public:
+  using Entry = std::pair<absl::string_view, Builtin>;
+  BuiltinTable(std::initializer_list<Entry> entries);
+  // nullptr where there is none.
+  const Builtin* Find(absl::string_view name) const;
+
+ private:
+  std::vector<Entry> entries_;  // ascending by name
+};
 
 const BuiltinTable& TextFilters();
 const BuiltinTable& NumberFilters();

@@ -1,5 +1,6 @@
 #include "coordinator/jinja/chat_template.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

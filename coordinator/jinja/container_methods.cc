@@ -85,7 +85,7 @@ Result Changed(Interpreter* in, const Value& self, const Bound& args) {
 }  // namespace
 
 const BuiltinTable& ContainerMethods(const Value& self) {
-  static const auto* const none = new BuiltinTable;
+  static const auto* const none = new BuiltinTable{};
   static const auto* const dict = new BuiltinTable{{"keys", {Keys, ""}},
                                                    {"values", {Values, ""}},
                                                    {"items", {Items, ""}},

@@ -60,12 +60,12 @@ Result SameAs(Interpreter*, const Value& self, const Bound& args) {
 Result IsFilter(Interpreter*, const Value& self, const Bound&) {
   if (!self.is_string()) return Value::Bool(false);
   const std::string& name = self.str();
-  return Value::Bool(TextFilters().contains(name) || NumberFilters().contains(name) ||
-                     SequenceFilters().contains(name));
+  return Value::Bool(TextFilters().Find(name) != nullptr || NumberFilters().Find(name) != nullptr ||
+                     SequenceFilters().Find(name) != nullptr);
 }
 
 Result IsTest(Interpreter*, const Value& self, const Bound&) {
-  return Value::Bool(self.is_string() && Tests().contains(self.str()));
+  return Value::Bool(self.is_string() && Tests().Find(self.str()) != nullptr);
 }
 
 }  // namespace

@@ -45,6 +45,21 @@ std::string CanonicalKey(const Value& key) {
 
 }  // namespace
 
+Dict::Dict() = default;
+Dict::~Dict() = default;
+Dict::Dict(const Dict&) = default;
+Dict::Dict(Dict&&) noexcept = default;
+Dict& Dict::operator=(const Dict&) = default;
+Dict& Dict::operator=(Dict&&) noexcept = default;
+
+Value::Value() : v_(Undefined{}) {}
+Value::~Value() = default;
+Value::Value(const Value&) = default;
+Value::Value(Value&&) noexcept = default;
+Value& Value::operator=(const Value&) = default;
+Value& Value::operator=(Value&&) noexcept = default;
+Value::Value(Variant v) : v_(std::move(v)) {}
+
 const Value* Dict::Find(const Value& key) const {
   if (index_.empty()) {
     for (const auto& [k, v] : items_) {

@@ -36,6 +36,15 @@ struct List {
 // Insertion-ordered. Keys are compared as Python does (1, 1.0 and True are one key).
 class Dict {
  public:
+  // Here and in Value out of line: every file of this folder copies them, and would compile the hash table
+  // and the variant anew.
+  Dict();
+  ~Dict();
+  Dict(const Dict&);
+  Dict(Dict&&) noexcept;
+  Dict& operator=(const Dict&);
+  Dict& operator=(Dict&&) noexcept;
+
   const Value* Find(const Value& key) const;
   const Value* Find(absl::string_view key) const;
   void Set(const Value& key, Value value);
@@ -78,8 +87,13 @@ class Value {
       std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
                    std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
                    std::shared_ptr<LoopState>, std::shared_ptr<const Callable>>;
-  Value() : v_(Undefined{}) {}
-  explicit Value(Variant v) : v_(std::move(v)) {}
+  Value();
+  ~Value();
+  Value(const Value&);
+  Value(Value&&) noexcept;
+  Value& operator=(const Value&);
+  Value& operator=(Value&&) noexcept;
+  explicit Value(Variant v);
   static Value OfNone() { return Value(Variant(None{})); }
   static Value Bool(bool b) { return Value(Variant(b)); }
   static Value Int(int64_t i) { return Value(Variant(i)); }
