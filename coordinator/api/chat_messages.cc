@@ -21,6 +21,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kMaxMessages = 16384;
 constexpr size_t kMaxKeys = 64;  // of one object that reaches the template
+constexpr absl::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
 
 // What ordered_json can look through, key by key.
 bool HasFewKeys(const Json& value) {
@@ -115,30 +116,45 @@ std::string AddToolCalls(const Json& calls, const OrderedJson* ordered, OrderedJ
   return "";
 }
 
-// Why `message` is refused; empty: it is fine and was appended to `out`.
-std::string AddMessage(const Json& message, const OrderedJson* ordered, OrderedJson* out) {
-  if (!message.is_object()) return "every message must be an object";
-  if (!message.contains("role") || !message["role"].is_string())
-    return "every message needs a role that is a string";
-  OrderedJson copy;
-  const std::string role = message["role"].get<std::string>();
-  copy["role"] = role;
-  std::string text;
-  if (const auto content = message.find("content"); content != message.end()) {
-    if (content->is_string()) {
-      text = content->get<std::string>();
-    } else if (content->is_array()) {
-      if (!JoinParts(*content, &text))
-        return "content parts must be texts: {\"type\": \"text\", \"text\": ...}";
-    } else if (!content->is_null() || role != "assistant") {
-      return "content must be a string or a list of text parts";
-    }
+// What is wrong with a message's role; empty: nothing.
+std::string CheckRole(const Json& message, bool any_role) {
+  if (!message.contains("role") || !message["role"].is_string()) return "role must be a string";
+  const std::string& role = message["role"].get_ref<const std::string&>();
+  if (any_role || std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles)) return "";
+  return absl::StrCat("role must be one of ", absl::StrJoin(kRoles, ", "));
+}
+
+// Reads a message's content into `text`. What is wrong with it; empty: nothing.
+std::string ReadContent(const Json& message, std::string* text) {
+  const auto content = message.find("content");
+  const bool by_assistant = message["role"] == "assistant";
+  if (content == message.end()) {
+    // A call of a tool may be all that the assistant said.
+    return by_assistant && HasToolCalls(message) ? "" : "content is missing";
   }
+  if (content->is_string()) {
+    *text = content->get<std::string>();
+  } else if (content->is_array()) {
+    if (!JoinParts(*content, text)) return "content parts must be texts: {\"type\": \"text\", \"text\": ...}";
+  } else if (!content->is_null() || !by_assistant) {
+    return "content must be a string or a list of text parts";
+  }
+  return "";
+}
+
+// Why `message` is refused; empty: it is fine and was appended to `out`.
+std::string AddMessage(const Json& message, const OrderedJson* ordered, bool any_role, OrderedJson* out) {
+  if (!message.is_object()) return "must be an object";
+  if (const std::string problem = CheckRole(message, any_role); !problem.empty()) return problem;
+  std::string text;
+  if (const std::string problem = ReadContent(message, &text); !problem.empty()) return problem;
+  OrderedJson copy;
+  copy["role"] = message["role"].get<std::string>();
   copy["content"] = text;
   for (const char* key : {"name", "tool_call_id", "reasoning_content", "reasoning"}) {
     const auto it = message.find(key);
     if (it == message.end() || it->is_null()) continue;
-    if (!it->is_string()) return absl::StrCat(key, " of a message must be a string");
+    if (!it->is_string()) return absl::StrCat(key, " must be a string");
     copy[key] = it->get<std::string>();
     // Two names of one thing; templates know either.
     if (key == absl::string_view("reasoning_content")) copy["reasoning"] = copy[key];
@@ -152,7 +168,7 @@ std::string AddMessage(const Json& message, const OrderedJson* ordered, OrderedJ
   return "";
 }
 
-OrderedJson ReadMessages(FieldReader* fields, const OrderedJson* ordered) {
+OrderedJson ReadMessages(FieldReader* fields, const OrderedJson* ordered, bool any_role) {
   OrderedJson out = OrderedJson::array();
   const Json* messages = fields->Find("messages");
   if (messages == nullptr) {
@@ -165,8 +181,9 @@ OrderedJson ReadMessages(FieldReader* fields, const OrderedJson* ordered) {
     return out;
   }
   for (size_t i = 0; i < messages->size(); ++i) {
-    if (const std::string problem = AddMessage((*messages)[i], Item(ordered, i), &out); !problem.empty()) {
-      fields->Fail("messages", problem);
+    const std::string problem = AddMessage((*messages)[i], Item(ordered, i), any_role, &out);
+    if (!problem.empty()) {
+      fields->Fail("messages", absl::StrCat("messages[", i, "] ", problem));
       return out;
     }
   }
@@ -285,10 +302,11 @@ void AddTemplateKwargs(FieldReader* fields, const OrderedJson* ordered, OrderedJ
 
 }  // namespace
 
-RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model) {
+RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model,
+                        bool any_role) {
   const OrderedJson printed = ReadPrinted(body, *fields);
   OrderedJson context;
-  context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages")),
+  context["messages"] = DevelopersToSystem(ReadMessages(fields, Member(&printed, "messages"), any_role),
                                            model.tokenizer->data().chat_template);
   ReadTools(fields, Member(&printed, "tools"), &context);
   ReadDocuments(fields, Member(&printed, "documents"), &context);

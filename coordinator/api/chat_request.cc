@@ -68,7 +68,7 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   CheckToolChoice(&fields);
   if (!fields.ok()) return fields.error();
 
-  RenderedChat chat = RenderChat(body, &fields, model);
+  RenderedChat chat = RenderChat(body, &fields, model, /*any_role=*/false);
   if (!fields.ok()) return fields.error();
   if (!MayFitContext(chat.text, model)) {
     return BadRequest("messages", absl::StrCat("The messages are longer than the context of ",

@@ -137,7 +137,7 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
   if (chat) {
     if (fields.Find("chat_template") != nullptr)
       fields.Fail("chat_template", "chat_template is not supported");
-    text = RenderChat(body, &fields, model).text;
+    text = RenderChat(body, &fields, model, /*any_role=*/true).text;  // as vLLM, here
   } else {
     text = fields.String("prompt", std::numeric_limits<size_t>::max());
     if (!text.has_value()) fields.Fail("prompt", "prompt is missing");

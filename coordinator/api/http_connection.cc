@@ -62,6 +62,14 @@ bool IsJson(absl::string_view content_type) {
   return absl::EqualsIgnoreCase(media, "application/json");
 }
 
+// The answer to a body that does not say that it is JSON. Who says nothing has most likely forgotten the
+// body.
+HttpResponse NoJson(bool has_content_type, bool has_body) {
+  if (has_content_type) return ErrorResponse({415, "Content-Type must be application/json.", ""});
+  return ErrorResponse(BadRequest("", has_body ? "Content-Type is missing; it must be application/json."
+                                               : "The request has no body; it must be a JSON object."));
+}
+
 }  // namespace
 
 std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing) {
@@ -273,7 +281,7 @@ asio::awaitable<bool> HttpConnection::Answer(Request* request) {
     co_return co_await SendResponse(*request, std::move(response));
   }
   if (match.spec->json_body && !IsJson(request->content_type)) {
-    HttpResponse response = ErrorResponse({415, "Content-Type must be application/json.", ""});
+    HttpResponse response = NoJson(!request->content_type.empty(), !request->body.empty());
     co_return co_await SendResponse(*request, std::move(response));
   }
   const absl::Time start = absl::Now();

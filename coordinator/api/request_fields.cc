@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/request_bounds.h"
 
 namespace somnus {
 namespace {
@@ -21,7 +22,6 @@ using Json = nlohmann::json;
 constexpr size_t kMaxStopBytes = 16 << 10;
 constexpr size_t kMaxBadWordEntries = 16 << 10;  // before repeated ones are dropped
 constexpr size_t kMaxWordBytes = 64;
-constexpr double kMaxTemperature = 2.0;
 constexpr double kHuge = 1e6;  // more than this is the same as this, and stays far from float's limits
 constexpr double kGreedyBelow = 1e-5;  // as vLLM
 
@@ -226,7 +226,7 @@ uint64_t RandomSeed() { return Random()() >> 1; }
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model) {
   const std::optional<std::string> name = fields->String("model", std::numeric_limits<size_t>::max());
   if (!fields->ok()) return fields->error();
-  if (!name.has_value() || name->empty() || *name == model.name) return std::nullopt;
+  if (!name.has_value() || *name == model.name) return std::nullopt;
   return ApiError{404, absl::StrCat("The model `", CleanMessage(name->substr(0, 100)), "` does not exist."),
                   "model"};
 }

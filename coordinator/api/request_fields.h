@@ -36,13 +36,13 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
 bool MayFitContext(absl::string_view text, const ServedModel& model);
 
 // Messages (and continue_final_message etc.) rendered through the chat template; an error is in `fields`,
-// which read `body`.
+// which read `body`. `any_role`: roles that OpenAI does not know are the template's affair.
 struct RenderedChat {
   std::string text;
   std::string role;       // who speaks next: the assistant, or on without a generation prompt
   std::string echo_text;  // the last message's text when that role said it
 };
-RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model);
+RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const ServedModel& model, bool any_role);
 
 std::string NewResponseId(absl::string_view prefix);
 uint64_t RandomSeed();

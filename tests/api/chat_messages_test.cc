@@ -42,6 +42,38 @@ TEST_F(ApiServerTest, ChatWithoutTemplateIsRefused) {
   EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages");
 }
 
+TEST_F(ChatMessagesTest, MessagesWithoutContentOrOfUnknownRolesAreRefused) {
+  ServeTemplate("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}");
+  const std::string user = R"({"role": "user", "content": "x"})";
+  const std::pair<const char*, const char*> bad[] = {
+      {R"({"role": "user"})", "messages[1] content is missing"},
+      {R"({"role": "assistant"})", "messages[1] content is missing"},
+      {R"({"role": "tool", "tool_call_id": "c"})", "messages[1] content is missing"},
+      {R"({"role": "wizard", "content": "x"})",
+       "messages[1] role must be one of system, developer, user, assistant, tool, function"},
+      {R"({"role": "", "content": "x"})",
+       "messages[1] role must be one of system, developer, user, assistant, tool, function"},
+      {R"({"content": "x"})", "messages[1] role must be a string"},
+      {R"("x")", "messages[1] must be an object"},
+  };
+  for (const auto& [message, problem] : bad) {
+    const HttpReply reply =
+        Send("POST", "/v1/chat/completions", absl::StrCat(R"({"messages": [)", user, ", ", message, "]}"));
+    EXPECT_EQ(reply.status, 400) << message;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], "messages") << message;
+    EXPECT_EQ(error["message"], problem);
+  }
+  EXPECT_EQ(engine_->num_open(), 0u);
+  // The assistant may have called a tool and said nothing.
+  EXPECT_EQ(Prompt(absl::StrCat("[", user, R"(, {"role": "assistant", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+                {"role": "tool", "content": "4"}, {"role": "assistant", "content": null}])")),
+            "user:x;assistant:;tool:4;assistant:;");
+  // Here vLLM leaves roles to the template.
+  EXPECT_EQ(Prompt(R"([{"role": "wizard", "content": "x"}])"), "wizard:x;");
+}
+
 // A prompt with sorted keys is another prompt than the one the model was trained on, and than other servers
 // make.
 TEST_F(ChatMessagesTest, ObjectsKeepTheirKeysInOrder) {

@@ -84,7 +84,11 @@ TEST_F(ApiServerTest, ErrorsNameTheField) {
     EXPECT_EQ(error["type"], "BadRequestError");
     EXPECT_EQ(error["code"], 400);
   }
-  EXPECT_EQ(Complete(R"({"prompt": "abc", "model": "nope"})").status, 404);
+  for (const char* name : {"nope", ""}) {
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": "abc", "model": ")", name, "\"}"));
+    EXPECT_EQ(reply.status, 404) << name;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "model");
+  }
   EXPECT_EQ(engine_->num_open(), 0u);
   ExpectHealthy();
 }
@@ -108,8 +112,8 @@ TEST_F(ApiServerTest, LaxWhereVllmIs) {
        {R"("max_tokens": 3.0)", R"("max_tokens": "3")", R"("max_tokens": "3.0")", R"("stream_options": {})",
         R"("max_tokens": null)", R"("stop": null)", R"("logit_bias": null)", R"("whatever": [1, {"x": NaN}])",
         R"("temperature": -0.0)", R"("top_k": 9223372036854775808)", R"("stop_token_ids": ["5"])",
-        R"("tools": [])", R"("model": "")", R"("chat_template": "x")", R"("tool_choice": "none")",
-        R"("stop_token_ids": [])", R"("top_k": -1)"}) {
+        R"("tools": [])", R"("chat_template": "x")", R"("tool_choice": "none")", R"("stop_token_ids": [])",
+        R"("top_k": -1)"}) {
     EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", field, "}")).status, 200) << field;
   }
 }
@@ -129,11 +133,28 @@ TEST_F(ApiServerTest, BodiesThatAreNoGoodJson) {
     const HttpReply reply = Complete(body);
     EXPECT_EQ(reply.status, 400) << body.substr(0, 40);
   }
-  EXPECT_EQ(Send("POST", "/v1/completions", "").status, 415);
-  HttpClient client(server_->port());
-  client.Write(
-      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
-  EXPECT_EQ(client.ReadReply().status, 415);
+  ExpectHealthy();
+}
+
+TEST_F(ApiServerTest, WhatDoesNotSayThatItIsJson) {
+  Serve();
+  const std::pair<const char*, int> cases[] = {
+      {"\r\n", 400},                                                         // nothing at all
+      {"Content-Length: 0\r\n\r\n", 400},                                    // an empty body
+      {"Content-Length: 2\r\n\r\n{}", 400},                                  // no type
+      {"Content-Type: application/json\r\nContent-Length: 0\r\n\r\n", 400},  // a type alone
+      {"Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 415},      // another type
+      {"Content-Type: text/plain\r\n\r\n", 415},
+  };
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}) {
+    for (const auto& [rest, status] : cases) {
+      HttpClient client(server_->port());
+      client.Write(absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: a\r\n", rest));
+      const HttpReply reply = client.ReadReply();
+      EXPECT_EQ(reply.status, status) << path << rest;
+      EXPECT_EQ(Json::parse(reply.body)["error"]["code"], status);
+    }
+  }
   ExpectHealthy();
 }
 

@@ -5,9 +5,11 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "tools/cli/terminal.h"
 #include "tools/http/json_fields.h"
@@ -109,10 +111,11 @@ absl::Status AddSampling(const Args& args, json* request) {
     if (!args.Has(flag)) continue;
     ASSIGN_OR_RETURN((*request)[field], args.GetInt(flag, 0, -1, std::numeric_limits<int64_t>::max()));
   }
-  const std::pair<const char*, const char*> numbers[] = {{"temperature", "temperature"}, {"top-p", "top_p"}};
-  for (const auto& [flag, field] : numbers) {
+  const std::tuple<const char*, const char*, double> numbers[] = {
+      {"temperature", "temperature", kMaxTemperature}, {"top-p", "top_p", 1}};
+  for (const auto& [flag, field, max] : numbers) {
     if (!args.Has(flag)) continue;
-    ASSIGN_OR_RETURN((*request)[field], args.GetDouble(flag, 0, 0, 1e6));
+    ASSIGN_OR_RETURN((*request)[field], args.GetDouble(flag, 0, 0, max));
   }
   if (args.Has("stop")) (*request)["stop"] = args.Get("stop");
   if (args.Has("model")) (*request)["model"] = args.Get("model");

@@ -1,0 +1,13 @@
+#pragma once
+// Bounds of what clients may ask for that servers check and command lines tell their users of. Plain data.
+
+namespace somnus {
+
+inline constexpr double kMaxTemperature = 2.0;  // the least is 0, which is greedy
+
+// Level 1 keeps the weights in host memory, level 2 discards them.
+inline constexpr int kMinSleepLevel = 1;
+inline constexpr int kMaxSleepLevel = 2;
+inline constexpr char kSleepLevelNames[] = "1 or 2";  // for error messages
+
+}  // namespace somnus
