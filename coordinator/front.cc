@@ -14,6 +14,8 @@
 #include "coordinator/api/api_server.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
 
 namespace somnus {
 namespace {
@@ -28,18 +30,50 @@ class FrontImpl : public Front {
   explicit FrontImpl(const Flags& flags) : flags_(flags) {}
   ~FrontImpl() override { Shutdown(absl::ZeroDuration()); }
 
+  // gRPC first: the HTTP server tells its clients the port.
   absl::Status Listen(std::shared_ptr<Metrics> metrics,
                       std::function<std::vector<v1::RankStatus>()> rank_status) {
+    RETURN_IF_ERROR(ListenGrpc(metrics, std::move(rank_status)));
     ApiServerOptions http;
     http.host = flags_.host;
     http.port = static_cast<uint16_t>(flags_.port);
     http.admin_host = flags_.admin_host;
     http.admin_port = static_cast<uint16_t>(flags_.admin_port);
+    http.grpc_port = static_cast<uint16_t>(grpc_port_);
     http.api_key = flags_.api_key;
     http.version = kVersion;
     http.limits = flags_.limits;
-    ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), metrics));
+    ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));
+    return absl::OkStatus();
+  }
 
+  void SetModel(const ServedModel& model) override {
+    services_->SetModel(model);
+    http_->SetModel(model);
+    engine_ = model.engine;
+    engine_->OnStateChange([health = grpc_->GetHealthCheckService(), engine = engine_.get()] {
+      SetHealth(health, engine->state() == EngineState::kAwake);
+    });
+  }
+
+  std::string Addresses() const override {
+    return absl::StrCat("http://", HostPort(flags_.host, http_->port()), ", admin http://",
+                        HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
+                        HostPort(flags_.host, grpc_port_));
+  }
+
+  void Shutdown(absl::Duration grace) override {
+    if (engine_ != nullptr) engine_->OnStateChange(nullptr);
+    if (grpc_ != nullptr) {
+      if (grpc_->GetHealthCheckService() != nullptr) grpc_->GetHealthCheckService()->SetServingStatus(false);
+      grpc_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    }
+    if (http_ != nullptr) http_->Shutdown(grace);
+  }
+
+ private:
+  absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics,
+                          std::function<std::vector<v1::RankStatus>()> rank_status) {
     GrpcServicesOptions options;
     options.version = kVersion;
     options.api_key = flags_.api_key;
@@ -60,35 +94,18 @@ class FrontImpl : public Front {
       return absl::UnavailableError(absl::StrCat("--grpc-port: cannot listen on ",
                                                  HostPort(flags_.host, flags_.grpc_port), "; is it in use?"));
     }
-    grpc_->GetHealthCheckService()->SetServingStatus(false);
+    SetHealth(grpc_->GetHealthCheckService(), /*serving=*/false);
+    grpc_->GetHealthCheckService()->SetServingStatus(v1::ControlService::service_full_name(), true);
     return absl::OkStatus();
   }
 
-  void SetModel(const ServedModel& model) override {
-    services_->SetModel(model);
-    http_->SetModel(model);
-    engine_ = model.engine;
-    engine_->OnStateChange([health = grpc_->GetHealthCheckService(), engine = engine_.get()] {
-      health->SetServingStatus(engine->state() == EngineState::kAwake);
-    });
+  // The server as a whole and what generates are healthy when requests are served. ControlService is from the
+  // start to the end: a sleeping engine is woken through it.
+  static void SetHealth(grpc::HealthCheckServiceInterface* health, bool serving) {
+    health->SetServingStatus("", serving);
+    health->SetServingStatus(v1::InferenceService::service_full_name(), serving);
   }
 
-  std::string Addresses() const override {
-    return absl::StrCat("http://", HostPort(flags_.host, http_->port()), ", admin http://",
-                        HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
-                        HostPort(flags_.host, grpc_port_));
-  }
-
-  void Shutdown(absl::Duration grace) override {
-    if (engine_ != nullptr) engine_->OnStateChange(nullptr);
-    if (grpc_ != nullptr) {
-      if (grpc_->GetHealthCheckService() != nullptr) grpc_->GetHealthCheckService()->SetServingStatus(false);
-      grpc_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
-    }
-    if (http_ != nullptr) http_->Shutdown(grace);
-  }
-
- private:
   const Flags flags_;
   std::unique_ptr<ApiServer> http_;
   std::unique_ptr<GrpcServices> services_;  // outlives the server

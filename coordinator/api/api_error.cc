@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "coordinator/api/json_body.h"
 
 namespace somnus {
@@ -133,6 +134,13 @@ const char* StatusPhrase(int http_status) {
     default:
       return "Internal Server Error";
   }
+}
+
+std::string MessageWithParam(const ApiError& error) {
+  if (error.param.empty()) return error.message;
+  absl::string_view problem = error.message;
+  absl::ConsumePrefix(&problem, absl::StrCat(error.param, " "));
+  return absl::StrCat(error.param, ": ", problem);
 }
 
 std::string ErrorBody(const ApiError& error) {

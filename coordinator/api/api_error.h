@@ -23,6 +23,9 @@ ApiError FromStatus(const absl::Status& status);
 const char* ErrorType(int http_status);
 const char* StatusPhrase(int http_status);
 
+// "field: problem", for where there is no place beside the message for `param`. The field's name comes once.
+std::string MessageWithParam(const ApiError& error);
+
 std::string ErrorBody(const ApiError& error);
 
 // `text` with everything that looks like an address or a path replaced by "[...]", at most 500 bytes, valid

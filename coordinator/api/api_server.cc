@@ -76,6 +76,8 @@ class HttpServer : public ApiServer {
       listener->port = listener->acceptor.local_endpoint().port();
       asio::co_spawn(io_, Accept(listener), asio::detached);
     }
+    state_.http_port = inference_.port;
+    state_.admin_port = admin_.port;
     thread_ = std::thread([this] { io_.run(); });
     return absl::OkStatus();
   }

@@ -35,9 +35,9 @@ class GrpcServices {
   // `metrics` is never null.
   static std::unique_ptr<GrpcServices> Create(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics);
   virtual ~GrpcServices() = default;
-  // Adds InferenceService and ControlService to the builder. Health and reflection are the builder's owner's:
-  // call grpc::EnableDefaultHealthCheckService(true) and InitProtoReflectionServerBuilderPlugin() before
-  // building.
+  // Adds InferenceService and ControlService to the builder, and sets its interceptors. Health and reflection
+  // are the builder's owner's: call grpc::EnableDefaultHealthCheckService(true) and
+  // InitProtoReflectionServerBuilderPlugin() before building.
   virtual void RegisterTo(grpc::ServerBuilder* builder) = 0;
   // UNAVAILABLE before. Call once.
   virtual void SetModel(ServedModel model) = 0;

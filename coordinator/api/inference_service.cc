@@ -4,10 +4,12 @@
 #include <utility>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/api/api_key.h"
+#include "absl/synchronization/mutex.h"
 #include "coordinator/api/generation.h"
+#include "coordinator/api/grpc_call.h"
 #include "coordinator/api/request_fields.h"
 #include "coordinator/api/response_parts.h"
 #include "coordinator/metrics/metrics.h"
@@ -77,19 +79,6 @@ GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& m
   return parsed;
 }
 
-grpc::Status ToGrpc(const ApiError& error) {
-  const std::string message =
-      error.param.empty() ? error.message : absl::StrCat(error.param, ": ", error.message);
-  switch (error.status) {
-    case 400:
-      return {grpc::StatusCode::INVALID_ARGUMENT, message};
-    case 404:
-      return {grpc::StatusCode::NOT_FOUND, message};
-    default:
-      return {grpc::StatusCode::INTERNAL, message};
-  }
-}
-
 void FillLogprobs(const Tokenizer& tokenizer, const Logprobs& from, v1::PositionLogprobs* to) {
   for (size_t i = 0; i < from.token_ids.size(); ++i) {
     v1::TokenLogprob* token = to->add_tokens();
@@ -134,27 +123,6 @@ struct Bell {
 
 }  // namespace
 
-void ModelSlot::Set(ServedModel model) {
-  model.max_token_bytes = LongestToken(*model.tokenizer);
-  absl::MutexLock lock(&mutex_);
-  model_ = std::make_shared<const ServedModel>(std::move(model));
-}
-
-std::shared_ptr<const ServedModel> ModelSlot::Get() const {
-  absl::MutexLock lock(&mutex_);
-  return model_;
-}
-
-grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key) {
-  if (api_key.empty()) return grpc::Status::OK;
-  const auto it = context.client_metadata().find("authorization");
-  const absl::string_view given = it == context.client_metadata().end()
-                                      ? absl::string_view()
-                                      : absl::string_view(it->second.data(), it->second.size());
-  if (BearerMatches(given, api_key)) return grpc::Status::OK;
-  return {grpc::StatusCode::UNAUTHENTICATED, "Unauthorized"};
-}
-
 InferenceServiceImpl::InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics,
                                            std::string api_key, const ApiLimits& limits)
     : slot_(slot), metrics_(std::move(metrics)), api_key_(std::move(api_key)), limits_(limits) {}
@@ -178,11 +146,11 @@ grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const 
 grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
                                          grpc::ServerWriter<v1::GenerateResponse>* writer) {
   const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return {grpc::StatusCode::UNAVAILABLE, "the model is loading"};
+  if (model == nullptr) return LoadingStatus();
   GenerateOrError parsed = Resolve(request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     metrics_->OnRejected("bad_request");
-    return ToGrpc(*error);
+    return ToGrpcStatus(*error);
   }
   const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
   Generation generation(*model, &params, metrics_);
@@ -220,7 +188,7 @@ grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, cons
                                               v1::ListModelsResponse* response) {
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return {grpc::StatusCode::UNAVAILABLE, "the model is loading"};
+  if (model == nullptr) return LoadingStatus();
   v1::ModelCard* card = response->add_models();
   card->set_id(model->name);
   card->set_max_model_len(model->engine->max_model_len());

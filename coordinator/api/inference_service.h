@@ -1,34 +1,19 @@
 #pragma once
-// InferenceService over a served model. Sync gRPC: one thread per open call, bounded. Internal to
-// coordinator/api.
+// InferenceService over a served model. Sync gRPC: each open call has a thread, on which its request is parsed and
+// tokenized, its outputs become text, and responses are written; there are ApiLimits::max_open_calls at most. The
+// engine's thread only queues outputs. Thread safe. Internal to coordinator/api.
 
 #include <atomic>
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "coordinator/api/api_limits.h"
-#include "coordinator/api/served_model.h"
+#include "coordinator/api/model_slot.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace somnus {
 
 class Metrics;
-
-// What both services need; shared, thread safe.
-class ModelSlot {
- public:
-  void Set(ServedModel model);
-  std::shared_ptr<const ServedModel> Get() const;  // null while loading
-
- private:
-  mutable absl::Mutex mutex_;
-  std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);
-};
-
-// UNAUTHENTICATED unless the call carries the key.
-grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key);
 
 class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:

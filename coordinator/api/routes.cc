@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -11,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "base/memory_tags.h"
+#include "coordinator/api/lifecycle_calls.h"
 
 namespace somnus {
 namespace {
@@ -28,6 +29,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kHealth, "/health", true, false, true, true, false, false, false},
     {Route::kPing, "/ping", true, true, true, true, false, false, false},
     {Route::kVersion, "/version", true, false, true, true, true, false, false},
+    {Route::kServerInfo, "/server_info", true, false, true, true, true, false, false},
     {Route::kLoad, "/load", true, false, true, true, true, false, false},
     {Route::kMetrics, "/metrics", true, false, true, true, false, false, false},
     {Route::kSleep, "/sleep", false, true, false, true, false, false, true},
@@ -111,33 +113,31 @@ Json Permission(int64_t created) {
 HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
   int level = 1;
   if (const auto levels = QueryValues(query, "level"); !levels.empty()) {
-    if (!absl::SimpleAtoi(levels.back(), &level) || level < 0 || level > 2) {
-      return ErrorResponse(BadRequest("level", "level must be 0, 1 or 2"));
-    }
+    if (!absl::SimpleAtoi(levels.back(), &level)) level = -1;
+    if (const std::optional<ApiError> error = CheckSleepLevel(level)) return ErrorResponse(*error);
   }
   if (const auto modes = QueryValues(query, "mode"); !modes.empty() && modes.back() != "keep") {
     const bool known = modes.back() == "abort" || modes.back() == "wait";
     return ErrorResponse(BadRequest(
         "mode", known ? "only mode keep is supported: requests go on after waking" : "mode must be keep"));
   }
-  const absl::StatusOr<std::map<std::string, int64_t>> freed = engine->Sleep(level);
-  if (!freed.ok()) return ErrorResponse(FromStatus(freed.status()));
-  return JsonResponse(Json{{"status", "sleeping"}, {"level", level}, {"freed_bytes", BytesByTag(*freed)}});
+  const absl::StatusOr<SleepResult> result = SleepEngine(engine, level);
+  if (!result.ok()) return ErrorResponse(FromStatus(result.status()));
+  return JsonResponse(Json{{"status", "sleeping"},
+                           {"level", result->level},
+                           {"already_asleep", result->already_asleep},
+                           {"freed_bytes", BytesByTag(result->freed_bytes)}});
 }
 
 HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
   const std::vector<std::string> tags = QueryValues(query, "tags");
-  for (const std::string& tag : tags) {
-    if (!IsMemoryTag(tag)) {
-      return ErrorResponse(BadRequest("tags", absl::StrCat("tags are ", kMemoryTagNames)));
-    }
-  }
-  const absl::StatusOr<std::map<std::string, int64_t>> mapped = engine->WakeUp(tags);
-  if (!mapped.ok()) return ErrorResponse(FromStatus(mapped.status()));
-  const bool awake = engine->state() == EngineState::kAwake;
-  return JsonResponse(Json{{"status", awake ? "awake" : "sleeping"},
+  if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ErrorResponse(*error);
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(engine, tags);
+  if (!result.ok()) return ErrorResponse(FromStatus(result.status()));
+  return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
                            {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
-                           {"mapped_bytes", BytesByTag(*mapped)}});
+                           {"already_resident", result->already_resident},
+                           {"mapped_bytes", BytesByTag(result->mapped_bytes)}});
 }
 
 }  // namespace
@@ -179,28 +179,17 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
       metrics(std::move(metrics_in)),
       created(absl::ToUnixSeconds(absl::Now())) {}
 
-void ApiState::SetModel(ServedModel model) {
-  model.max_token_bytes = LongestToken(*model.tokenizer);
-  absl::MutexLock lock(&mutex_);
-  model_ = std::make_shared<const ServedModel>(std::move(model));
-}
-
-std::shared_ptr<const ServedModel> ApiState::model() const {
-  absl::MutexLock lock(&mutex_);
-  return model_;
-}
-
 bool ApiState::Authorized(absl::string_view authorization) const {
   return BearerMatches(authorization, options.api_key);
 }
 
 EngineStats ApiState::Stats() const {
-  const auto served = model();
+  const std::shared_ptr<const ServedModel> served = model();
   return served == nullptr ? EngineStats{} : served->engine->Stats();
 }
 
 HttpResponse ApiState::Models(absl::string_view name) const {
-  const auto served = model();
+  const std::shared_ptr<const ServedModel> served = model();
   if (served == nullptr) return ErrorResponse({503, "The model is loading.", ""});
   const Json card = {{"id", served->name},
                      {"object", "model"},
@@ -215,8 +204,18 @@ HttpResponse ApiState::Models(absl::string_view name) const {
   return ErrorResponse({404, "The model does not exist.", "model"});
 }
 
+// By one address a client learns the others.
+HttpResponse ApiState::ServerInfo() const {
+  const std::shared_ptr<const ServedModel> served = model();
+  return JsonResponse(Json{{"version", options.version},
+                           {"model", served == nullptr ? Json(nullptr) : Json(served->name)},
+                           {"http_port", http_port},
+                           {"admin_port", admin_port},
+                           {"grpc_port", options.grpc_port == 0 ? Json(nullptr) : Json(options.grpc_port)}});
+}
+
 HttpResponse ApiState::Answer(const RouteMatch& match) const {
-  const auto served = model();
+  const std::shared_ptr<const ServedModel> served = model();
   const EngineState state = served == nullptr ? EngineState::kLoading : served->engine->state();
   switch (match.spec->route) {
     case Route::kModels:
@@ -228,6 +227,8 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
       return ErrorResponse({503, WhyNotServing(state), ""});
     case Route::kVersion:
       return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
+    case Route::kServerInfo:
+      return ServerInfo();
     case Route::kLoad:
       return JsonResponse(Json{{"server_load", load.load()}});
     case Route::kMetrics:
@@ -240,7 +241,7 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
 }
 
 HttpResponse ApiState::AnswerLifecycle(Route route, absl::string_view query) const {
-  const auto served = model();
+  const std::shared_ptr<const ServedModel> served = model();
   if (served == nullptr) return ErrorResponse({503, "The model is loading.", ""});
   if (route == Route::kSleep) return SleepResponse(served->engine.get(), query);
   if (route == Route::kWakeUp) return WakeUpResponse(served->engine.get(), query);

@@ -8,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/api_key.h"
 #include "coordinator/api/api_server.h"
+#include "coordinator/api/model_slot.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -28,6 +27,7 @@ enum class Route {
   kHealth,
   kPing,
   kVersion,
+  kServerInfo,
   kLoad,
   kMetrics,
   kSleep,
@@ -70,11 +70,13 @@ class ApiState {
 
   const ApiServerOptions options;
   const std::shared_ptr<Metrics> metrics;
-  const int64_t created;         // Unix seconds
+  const int64_t created;  // Unix seconds
+  // Where the listeners ended up, for /server_info. Set before the first connection.
+  uint16_t http_port = 0, admin_port = 0;
   std::atomic<int64_t> load{0};  // generation requests in progress
 
-  void SetModel(ServedModel model);
-  std::shared_ptr<const ServedModel> model() const;  // null while loading
+  void SetModel(ServedModel model) { slot_.Set(std::move(model)); }
+  std::shared_ptr<const ServedModel> model() const { return slot_.Get(); }  // null while loading
 
   // "Bearer <key>", compared in constant time; true when no key is set.
   bool Authorized(absl::string_view authorization) const;
@@ -86,10 +88,10 @@ class ApiState {
 
  private:
   HttpResponse Models(absl::string_view name) const;
+  HttpResponse ServerInfo() const;
   EngineStats Stats() const;
 
-  mutable absl::Mutex mutex_;
-  std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);
+  ModelSlot slot_;
 };
 
 // Values of `name` in a query string, percent-decoded, in order.

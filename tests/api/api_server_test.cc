@@ -62,17 +62,45 @@ TEST_F(ApiServerTest, RoutesAndMethods) {
   EXPECT_EQ(redirect.status, 307);
 }
 
+TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
+  ApiServerOptions options;
+  options.grpc_port = 50051;
+  options.api_key = "secret";
+  Start(options);
+  Json expected = {{"version", "1.2.3"},
+                   {"model", nullptr},
+                   {"http_port", server_->port()},
+                   {"admin_port", server_->admin_port()},
+                   {"grpc_port", 50051}};
+  EXPECT_EQ(Json::parse(Admin("GET", "/server_info").body), expected);
+  server_->SetModel(FakeModel(engine_));
+  expected["model"] = "fake";
+  EXPECT_EQ(Send("GET", "/server_info").status, 401);
+  const HttpReply reply = Send("GET", "/server_info", "", "Authorization: Bearer secret\r\n");
+  EXPECT_EQ(Json::parse(reply.body), expected);
+}
+
 TEST_F(ApiServerTest, SleepAndWake) {
   Serve();
-  EXPECT_EQ(Admin("POST", "/sleep?level=5").status, 400);
+  for (const char* level : {"0", "3", "-1", "x", ""}) {
+    const HttpReply reply = Admin("POST", absl::StrCat("/sleep?level=", level));
+    EXPECT_EQ(reply.status, 400) << level;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "level must be 1 or 2");
+  }
   EXPECT_EQ(Admin("POST", "/sleep?mode=abort").status, 400);
   const Json slept = Json::parse(Admin("POST", "/sleep?level=2").body);
   EXPECT_EQ(slept["status"], "sleeping");
   EXPECT_EQ(slept["level"], 2);
+  EXPECT_EQ(slept["already_asleep"], false);
+  const Json again = Json::parse(Admin("POST", "/sleep?level=1").body);
+  EXPECT_EQ(again["level"], 2);
+  EXPECT_EQ(again["already_asleep"], true);
+  EXPECT_EQ(again["freed_bytes"], Json::object());
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], true);
   EXPECT_EQ(Admin("POST", "/wake_up?tags=nonsense").status, 400);
   EXPECT_EQ(Json::parse(Admin("POST", "/wake_up?tags=weights&tags=kv_cache").body)["tags"].size(), 2u);
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], false);
+  EXPECT_EQ(Json::parse(Admin("POST", "/wake_up").body)["already_resident"], true);
   EXPECT_EQ(Json::parse(Admin("POST", "/reset_prefix_cache").body)["success"], true);
 }
 

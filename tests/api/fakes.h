@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -94,17 +95,24 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     EngineStats stats;
     stats.state = state_;
+    stats.sleep_level = sleep_level_;
     stats.num_running = static_cast<int32_t>(open_.size());
     stats.total_blocks = 100;
     stats.generation_tokens = tokens_;
     return stats;
   }
+  // What was done already is not done again: then no tag is named.
   absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override {
-    set_state(EngineState::kAsleep);
+    absl::MutexLock lock(&mutex_);
+    state_ = EngineState::kAsleep;
+    if (sleep_level_ >= level) return std::map<std::string, int64_t>();
+    sleep_level_ = level;
     return std::map<std::string, int64_t>{{"weights", 7}};
   }
   absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>&) override {
-    set_state(EngineState::kAwake);
+    absl::MutexLock lock(&mutex_);
+    state_ = EngineState::kAwake;
+    if (std::exchange(sleep_level_, 0) == 0) return std::map<std::string, int64_t>();
     return std::map<std::string, int64_t>{{"weights", 7}};
   }
   absl::Status ResetPrefixCache() override { return absl::OkStatus(); }
@@ -211,6 +219,7 @@ class FakeEngine : public Engine {
   const size_t max_open_;
   mutable absl::Mutex mutex_;
   EngineState state_ = EngineState::kAwake;
+  int sleep_level_ = 0;
   std::vector<Open> open_;
   std::vector<uint64_t> seeds_;
   std::vector<int32_t> priorities_;

@@ -146,13 +146,23 @@ class Grpc(unittest.TestCase):
         self.assertGreater(models[0].vocab_size, 0)
 
     def test_health_follows_the_engine(self):
-        def serving():
-            return self.health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S).status
-        self.assertEqual(serving(), health_pb2.HealthCheckResponse.SERVING)
+        def check(service):
+            return self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S).status
+        yes, no = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        services = ("", "somnus.v1.InferenceService", "somnus.v1.ControlService")
+        self.assertEqual([check(service) for service in services], [yes, yes, yes])
         self.control.Sleep(control_pb.SleepRequest(level=1), timeout=DEADLINE_S)
-        self.assertEqual(serving(), health_pb2.HealthCheckResponse.NOT_SERVING)
+        self.assertEqual([check(service) for service in services], [no, no, yes], "what wakes it is there")
         self.control.WakeUp(control_pb.WakeUpRequest(), timeout=DEADLINE_S)
-        self.assertEqual(serving(), health_pb2.HealthCheckResponse.SERVING)
+        self.assertEqual([check(service) for service in services], [yes, yes, yes])
+        with self.assertRaises(grpc.RpcError) as caught:
+            check("somnus.v1.NoSuchService")
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
+
+    def test_http_tells_the_port(self):
+        info = self.cluster.request("GET", "/server_info").json
+        self.assertEqual((info["http_port"], info["admin_port"], info["grpc_port"], info["model"]),
+                         (self.cluster.port, self.cluster.admin_port, self.cluster.grpc_port, self.cluster.name))
 
     def test_reflection_lists_the_services(self):
         stub = reflection_pb2_grpc.ServerReflectionStub(self.channel)

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/request_bounds.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/status.h"
 #include "tools/cli/commands.h"
@@ -153,7 +154,7 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
 
 absl::StatusOr<int> Sleep(const std::vector<std::string>& argv) {
   ASSIGN_OR_RETURN(const Args args, Args::Parse(SleepCommand(), argv));
-  ASSIGN_OR_RETURN(const int64_t level, args.GetInt("level", 1, 1, 2));
+  ASSIGN_OR_RETURN(const int64_t level, args.GetInt("level", 1, kMinSleepLevel, kMaxSleepLevel));
   ASSIGN_OR_RETURN(const auto stub, Connect(args));
   grpc::ClientContext context;
   RETURN_IF_ERROR(PrepareCall(args, &context));
@@ -161,7 +162,11 @@ absl::StatusOr<int> Sleep(const std::vector<std::string>& argv) {
   request.set_level(static_cast<int32_t>(level));
   v1::SleepResponse response;
   RETURN_IF_ERROR(ServerError(stub->Sleep(&context, request, &response)));
-  PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
+  if (response.already_asleep()) {
+    absl::PrintF("already asleep (level %d)\n", response.level());
+  } else {
+    PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
+  }
   return kOk;
 }
 
@@ -175,7 +180,11 @@ absl::StatusOr<int> WakeUp(const std::vector<std::string>& argv) {
     request.add_tags(std::string(tag));
   v1::WakeUpResponse response;
   RETURN_IF_ERROR(ServerError(stub->WakeUp(&context, request, &response)));
-  PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
+  if (response.already_resident()) {
+    absl::PrintF("%s\n", response.awake() ? "already awake" : "already resident; the engine is still asleep");
+  } else {
+    PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
+  }
   return kOk;
 }
 

@@ -1,0 +1,93 @@
+#include "coordinator/api/control_service.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "coordinator/api/grpc_call.h"
+#include "coordinator/api/lifecycle_calls.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+v1::EngineState ToProto(EngineState state) {
+  switch (state) {
+    case EngineState::kLoading:
+      return v1::ENGINE_STATE_LOADING;
+    case EngineState::kAwake:
+      return v1::ENGINE_STATE_AWAKE;
+    case EngineState::kAsleep:
+      return v1::ENGINE_STATE_ASLEEP;
+    case EngineState::kDraining:
+      return v1::ENGINE_STATE_DRAINING;
+    case EngineState::kFailed:
+      return v1::ENGINE_STATE_FAILED;
+  }
+  return v1::ENGINE_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+ControlServiceImpl::ControlServiceImpl(const ModelSlot* slot, GrpcServicesOptions options)
+    : slot_(slot), options_(std::move(options)), start_(absl::Now()) {}
+
+grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
+                                           v1::GetStatusResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  response->set_version(options_.version);
+  response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
+  response->set_state(v1::ENGINE_STATE_LOADING);
+  if (options_.rank_status) {
+    for (v1::RankStatus& rank : options_.rank_status()) *response->add_ranks() = std::move(rank);
+  }
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return grpc::Status::OK;
+  const EngineStats stats = model->engine->Stats();
+  response->set_model(model->name);
+  response->set_state(ToProto(stats.state));
+  response->set_sleep_level(stats.sleep_level);
+  response->set_error(stats.error);
+  response->set_num_requests_running(stats.num_running);
+  response->set_num_requests_waiting(stats.num_waiting);
+  response->set_total_blocks(stats.total_blocks);
+  response->set_free_blocks(stats.free_blocks);
+  response->set_max_model_len(model->engine->max_model_len());
+  response->set_kv_cache_dtype(model->kv_cache_dtype);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::SleepRequest* request,
+                                       v1::SleepResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  if (const std::optional<ApiError> error = CheckSleepLevel(request->level())) return ToGrpcStatus(*error);
+  const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), request->level());
+  if (!result.ok()) return ToGrpcStatus(result.status());
+  response->mutable_freed_bytes_by_tag()->insert(result->freed_bytes.begin(), result->freed_bytes.end());
+  response->set_seconds(absl::ToDoubleSeconds(result->duration));
+  response->set_level(result->level);
+  response->set_already_asleep(result->already_asleep);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
+                                        v1::WakeUpResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
+  if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model->engine.get(), tags);
+  if (!result.ok()) return ToGrpcStatus(result.status());
+  response->mutable_mapped_bytes_by_tag()->insert(result->mapped_bytes.begin(), result->mapped_bytes.end());
+  response->set_seconds(absl::ToDoubleSeconds(result->duration));
+  response->set_awake(result->awake);
+  response->set_already_resident(result->already_resident);
+  return grpc::Status::OK;
+}
+
+}  // namespace somnus

@@ -1,0 +1,30 @@
+#pragma once
+// ControlService over a served model. Sync gRPC: a call blocks its thread until all ranks have answered.
+// Thread safe. Internal to coordinator/api.
+
+#include "absl/time/time.h"
+#include "coordinator/api/grpc_services.h"
+#include "coordinator/api/model_slot.h"
+#include "proto/control.grpc.pb.h"
+
+namespace somnus {
+
+class ControlServiceImpl final : public v1::ControlService::Service {
+ public:
+  // `slot` must outlive the service.
+  ControlServiceImpl(const ModelSlot* slot, GrpcServicesOptions options);
+
+  grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
+                         v1::GetStatusResponse* response) override;
+  grpc::Status Sleep(grpc::ServerContext* context, const v1::SleepRequest* request,
+                     v1::SleepResponse* response) override;
+  grpc::Status WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
+                      v1::WakeUpResponse* response) override;
+
+ private:
+  const ModelSlot* const slot_;
+  const GrpcServicesOptions options_;
+  const absl::Time start_;
+};
+
+}  // namespace somnus

@@ -1,0 +1,32 @@
+#include "coordinator/api/grpc_call.h"
+
+#include "absl/strings/string_view.h"
+#include "coordinator/api/api_key.h"
+
+namespace somnus {
+
+grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key) {
+  if (api_key.empty()) return grpc::Status::OK;
+  const auto it = context.client_metadata().find("authorization");
+  const absl::string_view given = it == context.client_metadata().end()
+                                      ? absl::string_view()
+                                      : absl::string_view(it->second.data(), it->second.size());
+  if (BearerMatches(given, api_key)) return grpc::Status::OK;
+  return {grpc::StatusCode::UNAUTHENTICATED, "Unauthorized"};
+}
+
+grpc::Status ToGrpcStatus(const ApiError& error) {
+  const std::string message = MessageWithParam(error);
+  switch (error.status) {
+    case 400:
+      return {grpc::StatusCode::INVALID_ARGUMENT, message};
+    case 404:
+      return {grpc::StatusCode::NOT_FOUND, message};
+    default:
+      return {grpc::StatusCode::INTERNAL, message};
+  }
+}
+
+grpc::Status LoadingStatus() { return {grpc::StatusCode::UNAVAILABLE, "the model is loading"}; }
+
+}  // namespace somnus

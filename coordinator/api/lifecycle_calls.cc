@@ -1,0 +1,51 @@
+#include "coordinator/api/lifecycle_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/memory_tags.h"
+#include "base/request_bounds.h"
+
+namespace somnus {
+
+std::optional<ApiError> CheckSleepLevel(int64_t level) {
+  if (level >= kMinSleepLevel && level <= kMaxSleepLevel) return std::nullopt;
+  return BadRequest("level", absl::StrCat("level must be ", kSleepLevelNames));
+}
+
+std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags) {
+  if (std::all_of(tags.begin(), tags.end(), [](const std::string& tag) { return IsMemoryTag(tag); })) {
+    return std::nullopt;
+  }
+  return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames));
+}
+
+absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
+  const absl::Time start = absl::Now();
+  absl::StatusOr<std::map<std::string, int64_t>> freed = engine->Sleep(level);
+  if (!freed.ok()) return freed.status();
+  SleepResult result;
+  // A call that put anything to sleep names its tags.
+  result.already_asleep = freed->empty();
+  // Whoever wakes the engine meanwhile does not change what this call did.
+  result.level = std::max(level, engine->Stats().sleep_level);
+  result.freed_bytes = *std::move(freed);
+  result.duration = absl::Now() - start;
+  return result;
+}
+
+absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags) {
+  const absl::Time start = absl::Now();
+  absl::StatusOr<std::map<std::string, int64_t>> mapped = engine->WakeUp(tags);
+  if (!mapped.ok()) return mapped.status();
+  WakeUpResult result;
+  result.awake = engine->state() == EngineState::kAwake;
+  result.already_resident = mapped->empty();
+  result.mapped_bytes = *std::move(mapped);
+  result.duration = absl::Now() - start;
+  return result;
+}
+
+}  // namespace somnus

@@ -1,0 +1,164 @@
+// Both gRPC services over a real channel, above a fake engine.
+
+#include "coordinator/api/grpc_services.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/metrics/metrics.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
+#include "tests/api/gated_tokenizer.h"
+
+namespace somnus {
+namespace {
+
+class GrpcServicesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    services_ = GrpcServices::Create(GrpcServicesOptions(), Metrics::Create("fake", 4096));
+    services_->SetModel(GatedModel(engine_, &gate_));
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    services_->RegisterTo(&builder);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    inference_ = v1::InferenceService::NewStub(channel_);
+    control_ = v1::ControlService::NewStub(channel_);
+  }
+  void TearDown() override {
+    gate_.Open();
+    server_->Shutdown();
+  }
+
+  static v1::GenerateRequest Request(const std::string& prompt, int max_tokens) {
+    v1::GenerateRequest request;
+    request.set_text(prompt);
+    request.mutable_sampling()->set_max_tokens(max_tokens);
+    return request;
+  }
+  // A whole response's text.
+  std::string Text(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    const auto reader = inference_->Generate(&context, request);
+    std::string text;
+    for (v1::GenerateResponse response; reader->Read(&response);) {
+      for (const v1::ChoiceDelta& choice : response.choices()) text += choice.text();
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return text;
+  }
+  grpc::Status Refused(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    return inference_->Generate(&context, request)->Finish();
+  }
+  grpc::Status Sleep(int level, v1::SleepResponse* response) {
+    grpc::ClientContext context;
+    v1::SleepRequest request;
+    request.set_level(level);
+    return control_->Sleep(&context, request, response);
+  }
+
+  Gate gate_;
+  std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
+  std::unique_ptr<GrpcServices> services_;
+  std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::InferenceService::Stub> inference_;
+  std::unique_ptr<v1::ControlService::Stub> control_;
+};
+
+TEST_F(GrpcServicesTest, AStuckCallStopsNeitherTheEngineNorOthers) {
+  gate_.Close();
+  grpc::ClientContext context;
+  const auto stuck = inference_->Generate(&context, Request("!", 100));
+  gate_.AwaitWaiter();
+  EXPECT_EQ(Text(Request("abc", 5)), "abcab");
+  EXPECT_TRUE(engine_->WaitIdle());  // the engine has ended the stuck one, too
+  gate_.Open();
+  std::string text;
+  for (v1::GenerateResponse response; stuck->Read(&response);) text += response.choices(0).text();
+  EXPECT_TRUE(stuck->Finish().ok());
+  EXPECT_EQ(text, std::string(100, '!'));
+}
+
+TEST_F(GrpcServicesTest, AnErrorNamesItsFieldOnce) {
+  v1::GenerateRequest request = Request("abc", 5);
+  request.mutable_sampling()->set_temperature(2.5);
+  EXPECT_EQ(Refused(request).error_message(), "temperature: must be in [0, 2]");
+  request = Request("abc", 0);
+  EXPECT_EQ(Refused(request).error_message(), "max_tokens: must be at least 1");
+  request = Request("", 5);
+  EXPECT_EQ(Refused(request).error_message(), "prompt: must not be empty");
+  request = Request("abc", 5);
+  request.set_model("other");
+  EXPECT_EQ(Refused(request).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Refused(request).error_message(), "model: The model `other` does not exist.");
+}
+
+TEST_F(GrpcServicesTest, SleepLevelsAreOneAndTwo) {
+  v1::SleepResponse response;
+  for (const int level : {-1, 0, 3}) {
+    const grpc::Status status = Sleep(level, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message(), "level: must be 1 or 2");
+  }
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+}
+
+TEST_F(GrpcServicesTest, RepeatedCallsSayThatNothingWasDone) {
+  v1::SleepResponse response;
+  ASSERT_TRUE(Sleep(2, &response).ok());
+  EXPECT_FALSE(response.already_asleep());
+  EXPECT_EQ(response.level(), 2);
+  EXPECT_EQ(response.freed_bytes_by_tag_size(), 1);
+  for (const int level : {2, 1}) {
+    ASSERT_TRUE(Sleep(level, &response).ok());
+    EXPECT_TRUE(response.already_asleep());
+    EXPECT_EQ(response.level(), 2);
+  }
+  for (const bool already : {false, true}) {
+    grpc::ClientContext context;
+    v1::WakeUpResponse woken;
+    ASSERT_TRUE(control_->WakeUp(&context, v1::WakeUpRequest(), &woken).ok());
+    EXPECT_TRUE(woken.awake());
+    EXPECT_EQ(woken.already_resident(), already);
+  }
+}
+
+// A call of `method` with these bytes as its message.
+grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                           const std::string& bytes) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  void* tag = nullptr;
+  call->Finish(&response, &status, &tag);
+  void* got = nullptr;
+  bool ok = false;
+  queue.Next(&got, &ok);
+  return status;
+}
+
+TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
+  for (const std::string method :
+       {"/somnus.v1.ControlService/Sleep", "/somnus.v1.InferenceService/Generate"}) {
+    const grpc::Status status = CallWithBytes(channel_, method, "\xff\xff\xff garbage");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message(), "the request is not a message of " + method);
+  }
+  EXPECT_EQ(Text(Request("abc", 3)), "abc");
+}
+
+}  // namespace
+}  // namespace somnus
