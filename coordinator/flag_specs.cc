@@ -260,6 +260,8 @@ const std::vector<FlagSpec>& FlagSpecs() {
       {"admin-port", "PORT", "operators' HTTP port; 0: any (8001)", Int(&Flags::admin_port, 0, 65535)},
       {"grpc-port", "PORT", "gRPC port; 0: any (50051)", Int(&Flags::grpc_port, 0, 65535)},
       {"api-key", "KEY", "clients must send it as a bearer token", Text(&Flags::api_key)},
+      {"output-threads", "N", "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8 (0)",
+       Int(&Flags::output_threads, 0, 256)},
       {"workers", "local:N", "start N workers here, or remote:N: wait for N started by hand (local:1)",
        SetWorkers},
       {"tensor-parallel-size", "N", "the same as --workers=local:N", SetTensorParallel},

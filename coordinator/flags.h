@@ -20,6 +20,7 @@ struct Flags {
   int32_t admin_port = 8001;
   int32_t grpc_port = 50051;
   std::string api_key;
+  int32_t output_threads = 0;  // 0: chosen by the CPUs
   // Workers.
   bool local_workers = true;
   int32_t num_workers = 1;

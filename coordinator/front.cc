@@ -40,6 +40,7 @@ class FrontImpl : public Front {
     http.admin_host = flags_.admin_host;
     http.admin_port = static_cast<uint16_t>(flags_.admin_port);
     http.grpc_port = static_cast<uint16_t>(grpc_port_);
+    http.output_threads = flags_.output_threads;
     http.api_key = flags_.api_key;
     http.version = kVersion;
     http.limits = flags_.limits;

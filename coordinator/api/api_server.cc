@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "coordinator/api/http_connection.h"
+#include "coordinator/api/output_threads.h"
 #include "coordinator/api/routes.h"
 
 namespace somnus {
@@ -32,7 +33,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr int kPoolThreads = 2;
+constexpr int kRequestThreads = 2;
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 // A connection is a file descriptor; the usual soft limit of 1024 is less than what is promised.
@@ -41,6 +42,10 @@ void RaiseFileLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int NumOutputThreads(const ApiServerOptions& options) {
+  return options.output_threads > 0 ? options.output_threads : DefaultOutputThreads();
 }
 
 absl::Status Listen(const std::string& host, uint16_t port, tcp::acceptor* acceptor) {
@@ -61,7 +66,11 @@ absl::Status Listen(const std::string& host, uint16_t port, tcp::acceptor* accep
 class HttpServer : public ApiServer {
  public:
   HttpServer(ApiServerOptions options, std::shared_ptr<Metrics> metrics)
-      : state_(std::move(options), std::move(metrics)), context_{&state_, &io_, &pool_, &lifecycle_pool_} {}
+      : state_(std::move(options), std::move(metrics)),
+        output_threads_(std::make_shared<OutputThreads>(NumOutputThreads(state_.options))),
+        context_{
+            &state_, &io_, &request_pool_, &lifecycle_pool_,
+            [threads = output_threads_](std::function<void()> task) { threads->Post(std::move(task)); }} {}
   ~HttpServer() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Open() {
@@ -96,8 +105,9 @@ class HttpServer : public ApiServer {
     asio::post(io_, [this] { CloseAll(); });
     work_.reset();
     thread_.join();
-    pool_.join();
+    request_pool_.join();
     lifecycle_pool_.join();
+    output_threads_->Stop();
   }
 
  private:
@@ -164,9 +174,11 @@ class HttpServer : public ApiServer {
 
   // Destroyed in reverse order: what connections use outlives the I/O context that holds their frames.
   ApiState state_;
+  const std::shared_ptr<OutputThreads>
+      output_threads_;  // the engine may speak of aborted requests for longer
   HttpContext context_;
   std::set<HttpConnection*> connections_;
-  asio::thread_pool pool_{kPoolThreads};
+  asio::thread_pool request_pool_{kRequestThreads};
   asio::thread_pool lifecycle_pool_{1};
   asio::io_context io_{1};
   Listener inference_{io_}, admin_{io_};

@@ -82,7 +82,7 @@ Generation::Generation(ServedModel model, const GenerateParams* params, std::sha
 }
 
 Generation::~Generation() {
-  if (submitted_ && open_ > 0) Abort();
+  if (open_ > 0) Abort();
 }
 
 absl::Status Generation::Submit(std::function<void()> on_ready) {
@@ -108,8 +108,7 @@ absl::Status Generation::Submit(std::function<void()> on_ready) {
   }
   const absl::Status status = requests.size() == 1 ? model_.engine->Submit(std::move(requests[0]))
                                                    : model_.engine->SubmitAll(std::move(requests));
-  submitted_ = status.ok();
-  if (!submitted_) open_ = 0;
+  if (!status.ok()) open_ = 0;
   return status;
 }
 
@@ -134,6 +133,7 @@ ChoiceUpdate Generation::Process(int32_t index, RequestOutput output) {
   Choice& choice = choices_[index];
   ChoiceUpdate update{index, choice.processor.Process(std::move(output))};
   const OutputDelta& delta = update.delta;
+  if (!params_->echo_only) completion_tokens_ += static_cast<int64_t>(delta.token_ids.size());
   if (index % params_->n == 0 && !choice.counted_cache) {
     choice.counted_cache = true;
     cached_tokens_ += delta.num_cached_tokens;
@@ -151,13 +151,6 @@ ChoiceUpdate Generation::Process(int32_t index, RequestOutput output) {
     if (metrics_ != nullptr) metrics_->OnSequenceEnd(delta.finish_reason);
   }
   return update;
-}
-
-int64_t Generation::completion_tokens() const {
-  if (params_->echo_only) return 0;
-  int64_t total = 0;
-  for (const Choice& choice : choices_) total += choice.processor.num_tokens();
-  return total;
 }
 
 }  // namespace somnus

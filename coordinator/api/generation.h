@@ -2,11 +2,12 @@
 // One client request on its way through the engine: n choices per prompt become engine requests; their
 // outputs are collected off the engine's loop and become text.
 //
-// Threads: Submit, Take and the accessors belong to one consumer thread; Abort may come from any. `on_ready`
-// is called on the engine's thread (or the submitter's) when there is something to Take after there was
-// nothing; it must be cheap. Errors of Submit are the engine's. A Generation that is dropped before its end
-// aborts what is left. Bounded: when more than `max_pending` outputs wait, all sequences are aborted and
-// overflowed() turns true.
+// Threads: Submit, Take and the accessors are for one thread at a time, the consumer's. Take is where ids
+// become text and stop strings are searched, so it runs neither on an I/O thread nor on the engine's: over
+// HTTP on the output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready`
+// is called on the engine's thread when there is something to Take after there was nothing; it must be cheap.
+// Errors of Submit are the engine's. A Generation that is dropped before its end aborts what is left.
+// Bounded: when more than `max_pending` outputs wait, all sequences are aborted and overflowed() turns true.
 
 #include <atomic>
 #include <functional>
@@ -50,7 +51,7 @@ class Generation {
 
   // Totals so far; final when done().
   int64_t prompt_tokens() const { return prompt_tokens_; }
-  int64_t completion_tokens() const;
+  int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const { return cached_tokens_; }
 
  private:
@@ -71,9 +72,9 @@ class Generation {
   std::shared_ptr<Queue> queue_;
   std::vector<Choice> choices_;
   int32_t open_ = 0;
-  bool submitted_ = false;
   std::atomic<bool> aborted_{false};
   int64_t prompt_tokens_ = 0;
+  int64_t completion_tokens_ = 0;
   int64_t cached_tokens_ = 0;
 };
 

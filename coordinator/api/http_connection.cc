@@ -262,7 +262,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
         return ErrorResponse({500, "internal error", ""});
       }
     };
-    co_return co_await OnPool(context_->pool, work);
+    co_return co_await OnPool(context_->request_pool, work);
   }
   if (route == Route::kSleep || route == Route::kWakeUp || route == Route::kResetPrefixCache) {
     const size_t mark = request->target.find('?');

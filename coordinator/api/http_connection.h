@@ -2,7 +2,9 @@
 // One HTTP/1.1 connection: reads requests within the limits, answers them in order, notices a client that
 // goes away. Internal to coordinator/api; includes Boost, so only the HTTP server's own files may include it.
 //
-// Everything runs on the server's I/O thread, but for what is handed to its pools. Never throws out of Run.
+// Everything runs on the server's I/O thread, but for what is handed to other threads: a request is parsed
+// and submitted on the request pool, and its response is made on the output threads (response_producer.h);
+// here bytes are sent. Never throws out of Run.
 
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off
@@ -19,11 +21,11 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/api/generation.h"
-#include "coordinator/api/openai_response.h"
+#include "coordinator/api/response_producer.h"
 #include "coordinator/api/routes.h"
 
 namespace somnus {
@@ -32,8 +34,9 @@ namespace somnus {
 struct HttpContext {
   ApiState* state;
   boost::asio::io_context* io;
-  boost::asio::thread_pool* pool;            // parsing, tokenizing
+  boost::asio::thread_pool* request_pool;    // parsing, tokenizing
   boost::asio::thread_pool* lifecycle_pool;  // sleep and wake: may block for long
+  PostTask post_output;                      // detokenizing, stop strings, responses' JSON
   std::atomic<int64_t> buffered_body_bytes{0};
   std::atomic<int64_t> busy_connections{0};  // in the middle of a request
   std::atomic<bool> stopping{false};
@@ -74,11 +77,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // Generation. False: the connection is of no more use.
   boost::asio::awaitable<bool> Generate(Request* request, bool chat);
-  boost::asio::awaitable<bool> Follow(const Request& request, const GenerateParams& params,
-                                      const ServedModel& model, Generation* generation);
-  boost::asio::awaitable<bool> EndFailed(const Request& request, bool head_sent, const ApiError& error);
-  boost::asio::awaitable<bool> SendStreamHead(const Request& request);
-  boost::asio::awaitable<bool> SendChunk(const Request& request, std::string data, bool last);
+  // On the request pool.
+  std::variant<std::shared_ptr<ResponseProducer>, ApiError> StartGeneration(
+      Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
+      const std::shared_ptr<Waker>& waker);
+  boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer);
+  // `head`: what goes before the first chunk.
+  boost::asio::awaitable<bool> SendChunk(const Request& request, std::string head, std::string data,
+                                         bool last);
 
   boost::asio::awaitable<bool> Send(std::string data);
   boost::asio::awaitable<bool> SendResponse(const Request& request, HttpResponse response);

@@ -24,9 +24,16 @@ namespace {
 
 constexpr auto kHangupPoll = std::chrono::milliseconds(200);
 
+std::string StreamHead(bool http_1_0, bool keep_alive) {
+  const HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
+  // HTTP/1.0 knows no chunks: the end of the connection ends the body.
+  return http_1_0 ? ResponseHead(response, false, "")
+                  : ResponseHead(response, keep_alive, "Transfer-Encoding: chunked\r\n");
+}
+
 }  // namespace
 
-// Called by the engine's thread; outlives the connection if need be.
+// How output threads wake the connection; outlives it if need be.
 class HttpConnection::Waker {
  public:
   Waker(asio::io_context* io, HttpConnection* connection) : io_(io), connection_(connection) {}
@@ -111,121 +118,96 @@ void HttpConnection::PollHangup(uint64_t watch) {
 
 asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
   const std::shared_ptr<const ServedModel> model = context_->state->model();
-  Metrics* metrics = context_->state->metrics.get();
   if (model == nullptr) {
-    metrics->OnRejected("not_serving");
+    context_->state->metrics->OnRejected("not_serving");
     HttpResponse response = ErrorResponse({503, "The model is loading.", ""});
     co_return co_await SendResponse(*request, std::move(response));
   }
-  const ApiLimits& limits = context_->state->options.limits;
-  auto work = [&]() -> GenerateOrError {
-    try {
-      GenerateOrError parsed = chat ? ParseChatRequest(request->body, *model, limits)
-                                    : ParseCompletionRequest(request->body, *model, limits);
-      std::string().swap(request->body);
-      return parsed;
-    } catch (const std::exception&) {
-      return ApiError{500, "internal error", ""};
-    }
-  };
-  GenerateOrError parsed = co_await OnPool(context_->pool, work);
+  const auto waker = std::make_shared<Waker>(context_->io, this);
+  auto work = [&] { return StartGeneration(request, chat, model, waker); };
+  std::variant<std::shared_ptr<ResponseProducer>, ApiError> started =
+      co_await OnPool(context_->request_pool, work);
   context_->buffered_body_bytes -= std::exchange(buffered_, 0);
-  if (auto* error = std::get_if<ApiError>(&parsed)) {
-    metrics->OnRejected("bad_request");
+  if (const auto* error = std::get_if<ApiError>(&started)) {
+    waker->Detach();
     HttpResponse response = ErrorResponse(*error);
     co_return co_await SendResponse(*request, std::move(response));
   }
-  GenerateParams params = std::get<GenerateParams>(std::move(parsed));
-  if (request->id.size() > kMaxRequestIdBytes) {
-    HttpResponse response = ErrorResponse(BadRequest("request_id", "X-Request-Id is longer than 1024 bytes"));
-    co_return co_await SendResponse(*request, std::move(response));
-  }
-  if (!request->id.empty()) params.response_id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", request->id);
-  Generation generation(*model, &params, context_->state->metrics);
-  const auto waker = std::make_shared<Waker>(context_->io, this);
-  if (const absl::Status status = generation.Submit([waker] { Waker::Signal(waker); }); !status.ok()) {
-    waker->Detach();
-    metrics->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
-    HttpResponse response = ErrorResponse(FromStatus(status));
-    co_return co_await SendResponse(*request, std::move(response));
-  }
+  const auto producer = std::get<std::shared_ptr<ResponseProducer>>(std::move(started));
   ++context_->state->load;
   StartWatch();
-  const bool usable = co_await Follow(*request, params, *model, &generation);
+  const bool usable = co_await Follow(*request, producer.get());
   waker->Detach();
   StopWatch();
   --context_->state->load;
   co_return usable;
 }
 
-asio::awaitable<bool> HttpConnection::Follow(const Request& request, const GenerateParams& params,
-                                             const ServedModel& model, Generation* generation) {
-  const std::unique_ptr<ResponseWriter> writer = MakeResponseWriter(params, model);
-  const auto usage = [&] {
-    return UsageCounts{generation->prompt_tokens(), generation->completion_tokens(),
-                       generation->cached_tokens()};
-  };
-  bool head_sent = false;
-  while (!generation->done()) {
+std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartGeneration(
+    Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
+    const std::shared_ptr<Waker>& waker) {
+  const ApiLimits& limits = context_->state->options.limits;
+  const std::shared_ptr<Metrics>& metrics = context_->state->metrics;
+  try {
+    GenerateOrError parsed = chat ? ParseChatRequest(request->body, *model, limits)
+                                  : ParseCompletionRequest(request->body, *model, limits);
+    std::string().swap(request->body);
+    if (request->id.size() > kMaxRequestIdBytes)
+      parsed = BadRequest("request_id", "X-Request-Id is longer than 1024 bytes");
+    if (auto* error = std::get_if<ApiError>(&parsed)) {
+      metrics->OnRejected("bad_request");
+      return std::move(*error);
+    }
+    GenerateParams params = std::get<GenerateParams>(std::move(parsed));
+    if (!request->id.empty()) params.response_id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", request->id);
+    const auto producer = std::make_shared<ResponseProducer>(
+        model, std::move(params), metrics, context_->post_output, limits.max_stream_backlog_bytes);
+    const absl::Status status = producer->Submit([waker] { Waker::Signal(waker); });
+    if (status.ok()) return producer;
+    metrics->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
+    return FromStatus(status);
+  } catch (const std::exception&) {
+    return ApiError{500, "internal error", ""};
+  }
+}
+
+// Sends what the producer makes until there is no more of it, or no client.
+asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer) {
+  for (bool head_sent = false;;) {
     co_await WaitForWake();
     if (gone_) {
-      generation->Abort();
+      producer->Abort();
       last_status_ = 499;
       co_return false;
     }
-    std::string out;
-    for (ChoiceUpdate& update : generation->Take()) {
-      if (update.delta.finish_reason == FinishReason::kError) {
-        const ApiError error = FromStatus(update.delta.error);
-        generation->Abort();
-        if (!out.empty() && !co_await SendChunk(request, std::move(out), false)) co_return false;
-        co_return co_await EndFailed(request, head_sent, error);
-      }
-      out += writer->OnUpdate(std::move(update), usage());
-      if (!head_sent && !out.empty()) {
-        head_sent = true;
-        if (!co_await SendStreamHead(request)) co_return false;
-      }
+    ResponseProducer::Output output = producer->Take();
+    if (output.error.has_value()) {
+      HttpResponse response = ErrorResponse(*output.error);
+      co_return co_await SendResponse(request, std::move(response));
     }
-    if (generation->overflowed()) {
-      const ApiError error{500, "The client reads too slowly.", ""};
-      co_return co_await EndFailed(request, head_sent, error);
+    if (output.bytes.empty()) continue;
+    if (!producer->params().stream) {
+      HttpResponse response{200, "application/json", std::move(output.bytes), {}};
+      co_return co_await SendResponse(request, std::move(response));
     }
-    if (!out.empty() && !co_await SendChunk(request, std::move(out), false)) {
-      generation->Abort();
+    std::string head = std::exchange(head_sent, true) ? "" : StreamHead(request.http_1_0, request.keep_alive);
+    last_status_ = 200;
+    const bool usable = co_await SendChunk(request, std::move(head), std::move(output.bytes), output.done);
+    if (output.done) co_return usable;
+    if (!usable) {
+      producer->Abort();
       co_return false;
     }
   }
-  if (!params.stream) {
-    HttpResponse response{200, "application/json", writer->Finish(usage()), {}};
-    co_return co_await SendResponse(request, std::move(response));
+}
+
+asio::awaitable<bool> HttpConnection::SendChunk(const Request& request, std::string head, std::string data,
+                                                bool last) {
+  if (request.http_1_0) {
+    data = head + data;
+  } else {
+    data = absl::StrCat(head, absl::Hex(data.size()), "\r\n", data, "\r\n", last ? "0\r\n\r\n" : "");
   }
-  if (!head_sent && !co_await SendStreamHead(request)) co_return false;
-  co_return co_await SendChunk(request, writer->Finish(usage()), true);
-}
-
-asio::awaitable<bool> HttpConnection::EndFailed(const Request& request, bool head_sent,
-                                                const ApiError& error) {
-  if (!head_sent) {
-    HttpResponse response = ErrorResponse(error);
-    co_return co_await SendResponse(request, std::move(response));
-  }
-  co_return co_await SendChunk(request, StreamError(error), true);
-}
-
-asio::awaitable<bool> HttpConnection::SendStreamHead(const Request& request) {
-  last_status_ = 200;
-  HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
-  // HTTP/1.0 knows no chunks: the end of the connection ends the body.
-  std::string head = request.http_1_0
-                         ? ResponseHead(response, false, "")
-                         : ResponseHead(response, request.keep_alive, "Transfer-Encoding: chunked\r\n");
-  co_return co_await Send(std::move(head));
-}
-
-asio::awaitable<bool> HttpConnection::SendChunk(const Request& request, std::string data, bool last) {
-  if (!request.http_1_0)
-    data = absl::StrCat(absl::Hex(data.size()), "\r\n", data, "\r\n", last ? "0\r\n\r\n" : "");
   const bool sent = co_await Send(std::move(data));
   co_return sent && (!last || (request.keep_alive && !request.http_1_0));
 }

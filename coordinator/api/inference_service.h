@@ -1,7 +1,8 @@
 #pragma once
-// InferenceService over a served model. Sync gRPC: each open call has a thread, on which its request is parsed and
-// tokenized, its outputs become text, and responses are written; there are ApiLimits::max_open_calls at most. The
-// engine's thread only queues outputs. Thread safe. Internal to coordinator/api.
+// InferenceService over a served model. Sync gRPC: each open call has a thread, on which its request is
+// parsed and tokenized, its outputs become text, and responses are written; there are
+// ApiLimits::max_open_calls at most. The engine's thread only queues outputs. Thread safe. Internal to
+// coordinator/api.
 
 #include <atomic>
 #include <memory>

@@ -3,8 +3,8 @@
 //
 // Stop strings act as if the text arrived one character at a time: the one that ends first wins (listed first
 // among equals), wherever token borders lie. Text that may still become a stop string is held back, so that
-// no part of one is ever given out. Ownership: the tokenizer must outlive it. Not thread safe; runs off the
-// engine's loop.
+// no part of one is ever given out. Ownership: the tokenizer must outlive it. Not thread safe; never runs
+// on the engine's thread nor on an I/O thread.
 
 #include <cstdint>
 #include <optional>

@@ -1,0 +1,112 @@
+#include "coordinator/api/response_producer.h"
+
+#include <atomic>
+#include <exception>
+#include <utility>
+
+namespace somnus {
+
+// How the engine's thread asks for a task; outlives the producer if the engine still speaks.
+struct ResponseProducer::Schedule {
+  std::weak_ptr<ResponseProducer> producer;
+  PostTask post;
+  // Wake-ups since a task began last. A task is posted, or runs, while this is above 0.
+  std::atomic<int64_t> wakeups{0};
+};
+
+ResponseProducer::ResponseProducer(std::shared_ptr<const ServedModel> model, GenerateParams params,
+                                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes)
+    : model_(std::move(model)),
+      params_(std::move(params)),
+      post_(std::move(post)),
+      max_backlog_bytes_(max_backlog_bytes),
+      generation_(*model_, &params_, std::move(metrics)),
+      writer_(MakeResponseWriter(params_, *model_)) {}
+
+absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
+  on_ready_ = std::move(on_ready);
+  const auto schedule = std::make_shared<Schedule>();
+  schedule->producer = weak_from_this();
+  schedule->post = post_;
+  return generation_.Submit([schedule] {
+    if (schedule->wakeups.fetch_add(1) == 0) Post(schedule);
+  });
+}
+
+// The weak pointer is locked in the task alone: whoever holds the last reference may abort, which the
+// engine's thread must not do.
+void ResponseProducer::Post(const std::shared_ptr<Schedule>& schedule) {
+  schedule->post([schedule] {
+    const int64_t seen = schedule->wakeups.load();
+    if (const std::shared_ptr<ResponseProducer> producer = schedule->producer.lock()) producer->Produce();
+    // To the end of the pool's queue, so that one busy stream does not hold a thread.
+    if (schedule->wakeups.fetch_sub(seen) != seen) Post(schedule);
+  });
+}
+
+UsageCounts ResponseProducer::Usage() const {
+  return UsageCounts{generation_.prompt_tokens(), generation_.completion_tokens(),
+                     generation_.cached_tokens()};
+}
+
+// An error before the first byte is an HTTP status; later it is the stream's last event.
+void ResponseProducer::Fail(const ApiError& error, std::string* bytes) {
+  generation_.Abort();
+  ended_ = true;
+  if (started_ || !bytes->empty()) {
+    *bytes += StreamError(error);
+    return;
+  }
+  absl::MutexLock lock(&mutex_);
+  output_.error = error;
+}
+
+void ResponseProducer::ProduceOutputs(std::string* bytes) {
+  for (ChoiceUpdate& update : generation_.Take()) {
+    if (update.delta.finish_reason == FinishReason::kError)
+      return Fail(FromStatus(update.delta.error), bytes);
+    *bytes += writer_->OnUpdate(std::move(update), Usage());
+  }
+  if (generation_.overflowed()) return Fail({500, "The client reads too slowly.", ""}, bytes);
+  if (!generation_.done()) return;
+  *bytes += writer_->Finish(Usage());
+  ended_ = true;
+}
+
+void ResponseProducer::Produce() {
+  if (ended_) return;
+  std::string bytes;
+  try {
+    bool too_slow;
+    {
+      absl::MutexLock lock(&mutex_);
+      too_slow = static_cast<int64_t>(output_.bytes.size()) > max_backlog_bytes_;
+    }
+    if (too_slow) {
+      Fail({500, "The client reads too slowly.", ""}, &bytes);
+    } else {
+      ProduceOutputs(&bytes);
+    }
+  } catch (const std::exception&) {
+    Fail({500, "internal error", ""}, &bytes);
+  }
+  started_ = started_ || !bytes.empty();
+  if (bytes.empty() && !ended_) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    output_.bytes += bytes;
+    output_.done = ended_;
+    if (std::exchange(told_, true)) return;
+  }
+  on_ready_();
+}
+
+ResponseProducer::Output ResponseProducer::Take() {
+  absl::MutexLock lock(&mutex_);
+  told_ = false;
+  return std::exchange(output_, Output());
+}
+
+void ResponseProducer::Abort() { generation_.Abort(); }
+
+}  // namespace somnus

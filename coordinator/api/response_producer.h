@@ -1,0 +1,84 @@
+#pragma once
+// A generation request's response, made on output threads: token ids become text, stop strings are searched,
+// text becomes JSON or SSE events. The engine's loop only queues outputs; the I/O thread only sends bytes.
+//
+// Threads. Outputs arrive on the engine's thread; it posts at most one task at a time to the output threads,
+// so what a response writes is in order, and outputs that arrive while a task waits are taken by that one
+// task. Submit and Take belong to the consumer (the I/O thread); Abort may come from any thread and does not
+// wait for a task that runs. `on_ready` is called on an output thread when there is something to Take after
+// there was nothing. Bounded: a streamed response of which more than `max_backlog_bytes` wait to be taken is
+// aborted and ends with an error. Ownership: tasks that have not run yet do not keep it alive; one that is
+// dropped before its end aborts what is left.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/api/api_error.h"
+#include "coordinator/api/generation.h"
+#include "coordinator/api/openai_request.h"
+#include "coordinator/api/openai_response.h"
+#include "coordinator/api/served_model.h"
+
+namespace somnus {
+
+// Runs tasks on the output threads. May be called at any time, from any thread, also after these threads have
+// ended: then the task never runs.
+using PostTask = std::function<void(std::function<void()>)>;
+
+class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
+ public:
+  // `metrics` may be null.
+  ResponseProducer(std::shared_ptr<const ServedModel> model, GenerateParams params,
+                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes);
+  ResponseProducer(const ResponseProducer&) = delete;
+  ResponseProducer& operator=(const ResponseProducer&) = delete;
+
+  // Errors are the engine's. Call once, on an object that a shared_ptr owns.
+  absl::Status Submit(std::function<void()> on_ready);
+
+  struct Output {
+    std::string bytes;              // not streamed: the whole body, once it is done
+    bool done = false;              // nothing follows
+    std::optional<ApiError> error;  // instead of any bytes: nothing has been given out before
+  };
+  // What was made since the last call.
+  Output Take();
+  // All sequences end in the engine at once; nothing more is made.
+  void Abort();
+
+  const GenerateParams& params() const { return params_; }
+
+ private:
+  struct Schedule;
+  static void Post(const std::shared_ptr<Schedule>& schedule);
+
+  // The output threads', one at a time.
+  void Produce();
+  void ProduceOutputs(std::string* bytes);
+  void Fail(const ApiError& error, std::string* bytes);
+  UsageCounts Usage() const;
+
+  const std::shared_ptr<const ServedModel> model_;
+  const GenerateParams params_;
+  const PostTask post_;
+  const int64_t max_backlog_bytes_;
+  std::function<void()> on_ready_;
+
+  // The output threads'.
+  Generation generation_;
+  const std::unique_ptr<ResponseWriter> writer_;
+  bool started_ = false;  // some bytes of a stream have been made
+  bool ended_ = false;    // the last bytes, or the error, have been made
+
+  absl::Mutex mutex_;
+  Output output_ ABSL_GUARDED_BY(mutex_);
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // on_ready was called, Take was not yet
+};
+
+}  // namespace somnus

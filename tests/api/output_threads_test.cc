@@ -1,0 +1,228 @@
+// On which threads a response is made, and whom that may hold up: nobody else.
+
+#include "coordinator/api/output_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <thread>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "coordinator/api/response_producer.h"
+#include "tests/api/api_server_fixture.h"
+#include "tests/api/gated_tokenizer.h"
+
+namespace somnus {
+namespace {
+
+class OutputThreadsTest : public ApiServerTest {
+ protected:
+  void TearDown() override {
+    gate_.Open();
+    server_->Shutdown(absl::ZeroDuration());
+  }
+  void ServeGated() {
+    Start();
+    server_->SetModel(GatedModel(engine_, &gate_));
+  }
+  // A response whose first token's text does not come before the gate is opened.
+  void StartStuck(HttpClient* client, bool stream) {
+    gate_.Close();
+    client->Write(RequestText(
+        "POST", "/v1/completions",
+        absl::StrCat(R"({"prompt": "!", "max_tokens": 4000, "stream": )", stream ? "true}" : "false}")));
+    gate_.AwaitWaiter();
+  }
+
+  Gate gate_;
+};
+
+TEST_F(OutputThreadsTest, AStuckResponseStopsNobodyElse) {
+  for (const bool stream : {false, true}) {
+    ServeGated();
+    HttpClient stuck(server_->port());
+    StartStuck(&stuck, stream);
+    EXPECT_EQ(Send("GET", "/health").status, 200);
+    EXPECT_EQ(Admin("GET", "/metrics").status, 200);
+    ExpectHealthy();
+    const HttpReply other = Complete(R"({"prompt": "abc", "max_tokens": 3, "stream": true})");
+    EXPECT_TRUE(absl::StrContains(other.body, "[DONE]")) << other.body;
+    // The engine has gone on with the stuck one, too.
+    EXPECT_TRUE(engine_->WaitIdle());
+    gate_.Open();
+    const HttpReply reply = stuck.ReadReply();
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_TRUE(absl::StrContains(reply.body, "\"finish_reason\":\"length\""));
+  }
+}
+
+TEST_F(OutputThreadsTest, AClientThatLeavesAStuckResponseIsAbortedAtOnce) {
+  Start({}, absl::Milliseconds(20));  // 4000 tokens take longer than the test waits
+  server_->SetModel(GatedModel(engine_, &gate_));
+  for (const bool stream : {false, true}) {
+    HttpClient stuck(server_->port());
+    StartStuck(&stuck, stream);
+    stuck.Close();
+    EXPECT_TRUE(engine_->WaitIdle()) << "the gate is still closed";
+    gate_.Open();
+  }
+  EXPECT_EQ(engine_->num_aborted(), 2);
+  ExpectHealthy();
+}
+
+// Nothing but the bytes that wait for their client ends such a request here: the write timeout is a minute,
+// and there are fewer outputs than may wait.
+TEST_F(OutputThreadsTest, WhatAClientDoesNotReadIsBoundedInBytes) {
+  ApiServerOptions options;
+  options.limits.max_stream_backlog_bytes = 64 << 10;
+  Serve(options, absl::Microseconds(10));
+  HttpClient client(server_->port());
+  // Some 50 MB of events: more than sockets buffer.
+  std::string prompts = "\"abc\"";
+  for (int i = 1; i < 12; ++i) prompts += ",\"abc\"";
+  client.Write(RequestText(
+      "POST", "/v1/completions",
+      absl::StrCat(R"({"prompt": [)", prompts, R"(], "max_tokens": 4000, "stream": true, "logprobs": 20})")));
+  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(60)));
+  EXPECT_GT(engine_->num_aborted(), 0);
+  const HttpReply reply = client.ReadReply();
+  EXPECT_TRUE(absl::StrContains(reply.body, "The client reads too slowly.")) << reply.body.size();
+  EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
+  ExpectHealthy();
+}
+
+// Runs tasks when the test says so.
+class ManualTasks {
+ public:
+  PostTask Poster() {
+    return [this](std::function<void()> task) {
+      absl::MutexLock lock(&mutex_);
+      tasks_.push_back(std::move(task));
+    };
+  }
+  size_t count() {
+    absl::MutexLock lock(&mutex_);
+    return tasks_.size();
+  }
+  void RunOne() {
+    std::function<void()> task;
+    {
+      absl::MutexLock lock(&mutex_);
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> tasks_;
+};
+
+GenerateParams Parse(const std::string& body, const ServedModel& model) {
+  return std::get<GenerateParams>(ParseCompletionRequest(body, model, ApiLimits()));
+}
+
+class ResponseProducerTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<ResponseProducer> Produce(const std::string& body) {
+    auto producer = std::make_shared<ResponseProducer>(model_, Parse(body, *model_), nullptr, tasks_.Poster(),
+                                                       int64_t{4} << 20);
+    EXPECT_TRUE(producer->Submit([this] { ++ready_; }).ok());
+    return producer;
+  }
+
+  std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
+  std::shared_ptr<const ServedModel> model_ = std::make_shared<const ServedModel>(FakeModel(engine_));
+  ManualTasks tasks_;
+  int ready_ = 0;
+};
+
+TEST_F(ResponseProducerTest, OutputsThatPileUpAreOneTask) {
+  const auto producer =
+      Produce(R"({"prompt": "abc", "max_tokens": 100, "stream": true, "n": 2, "temperature": 1})");
+  ASSERT_TRUE(engine_->WaitIdle());
+  ASSERT_EQ(tasks_.count(), 1u);  // 200 outputs wait
+  EXPECT_EQ(producer->Take().bytes, "");
+  tasks_.RunOne();
+  while (tasks_.count() > 0) tasks_.RunOne();
+  EXPECT_EQ(ready_, 1);
+  const ResponseProducer::Output output = producer->Take();
+  EXPECT_TRUE(output.done);
+  EXPECT_FALSE(output.error.has_value());
+  // Every token of both choices, each choice's in order.
+  std::string text[2];
+  for (absl::string_view event : absl::StrSplit(output.bytes, "\n\n", absl::SkipEmpty())) {
+    ASSERT_TRUE(absl::ConsumePrefix(&event, "data: "));
+    if (event == "[DONE]") continue;
+    const Json choice = Json::parse(event)["choices"][0];
+    text[choice["index"].get<int>()] += choice["text"].get<std::string>();
+  }
+  std::string expected;
+  for (int i = 0; i < 100; ++i) expected += "abc"[i % 3];
+  EXPECT_EQ(text[0], expected);
+  EXPECT_EQ(text[1], expected);
+}
+
+TEST_F(ResponseProducerTest, OneTaskAtATimeWhateverComesMeanwhile) {
+  const auto producer = Produce(R"({"prompt": "abc", "max_tokens": 500, "stream": true})");
+  std::string bytes;
+  for (bool done = false; !done;) {
+    ASSERT_LE(tasks_.count(), 1u);
+    if (tasks_.count() == 0) {
+      absl::SleepFor(absl::Microseconds(100));
+      continue;
+    }
+    tasks_.RunOne();
+    ResponseProducer::Output output = producer->Take();
+    bytes += output.bytes;
+    done = output.done;
+  }
+  EXPECT_TRUE(absl::EndsWith(bytes, "data: [DONE]\n\n"));
+}
+
+TEST_F(ResponseProducerTest, DroppedBeforeItsEndItAborts) {
+  std::shared_ptr<ResponseProducer> producer = Produce(R"({"prompt": "abc", "max_tokens": 4000})");
+  while (tasks_.count() == 0) absl::SleepFor(absl::Microseconds(100));
+  producer.reset();
+  EXPECT_TRUE(engine_->WaitIdle());
+  EXPECT_EQ(engine_->num_aborted(), 1);
+  tasks_.RunOne();  // finds nobody
+}
+
+TEST_F(ResponseProducerTest, AnErrorBeforeTheFirstByteIsNoStream) {
+  engine_->FailAfter(0, absl::UnavailableError("gone"));
+  const auto producer = Produce(R"({"prompt": "abc", "max_tokens": 40, "stream": true})");
+  ASSERT_TRUE(engine_->WaitIdle());
+  while (tasks_.count() > 0) tasks_.RunOne();
+  const ResponseProducer::Output output = producer->Take();
+  EXPECT_TRUE(output.done);
+  EXPECT_EQ(output.bytes, "");
+  ASSERT_TRUE(output.error.has_value());
+  EXPECT_EQ(output.error->status, 503);
+}
+
+TEST(OutputThreads, StopDropsWhatWaitsAndWhatComesLater) {
+  Gate gate;
+  gate.Close();
+  int ran = 0;
+  OutputThreads threads(1);
+  threads.Post([&] {
+    gate.Pass();
+    ++ran;
+  });
+  gate.AwaitWaiter();
+  auto held = std::make_shared<int>();
+  threads.Post([&ran, held] { ran += 100; });
+  std::thread stopper([&] { threads.Stop(); });
+  while (held.use_count() > 1) absl::SleepFor(absl::Milliseconds(1));  // Stop has dropped it
+  gate.Open();
+  stopper.join();
+  threads.Post([&] { ran += 100; });
+  EXPECT_EQ(ran, 1);
+}
+
+}  // namespace
+}  // namespace somnus
