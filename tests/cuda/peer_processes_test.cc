@@ -23,6 +23,7 @@ namespace somnus::cuda_test {
 namespace {
 
 namespace cuda = ::somnus::SOMNUS_CUDA_NAMESPACE;
+using namespace cuda;  // the emulator's runtime, where it is not the toolkit's, which is global
 
 constexpr int kNoGpu = 77;
 constexpr absl::Duration kSoon = absl::Seconds(5);
@@ -96,7 +97,7 @@ int RunSums(Rank& rank) {
   int call = 0;
   for (const int64_t count : kCounts) {
     void* data = nullptr;
-    if (cuda::cudaMalloc(&data, static_cast<size_t>(count) * 4) != cuda::cudaSuccess) return 10;
+    if (cudaMalloc(&data, static_cast<size_t>(count) * 4) != cudaSuccess) return 10;
     std::unique_ptr<DeviceGraph> graph;
     for (int round = 0; round < 4; ++round) {
       ++call;
@@ -120,7 +121,7 @@ int RunSums(Rank& rank) {
       if (std::memcmp(values.data(), want.data(), count * 4) != 0) return 17;
     }
     graph.reset();
-    cuda::cudaFree(data);
+    cudaFree(data);
   }
   return rank.comm->Barrier().ok() ? 0 : 18;
 }
@@ -146,7 +147,7 @@ TEST(PeerProcessesTest, KilledPeerLetsTheDeviceGo) {
     Rank rank;
     if (!rank.Join(group, r, 2)) return 1;
     void* data = nullptr;
-    if (cuda::cudaMalloc(&data, 4096) != cuda::cudaSuccess || !rank.host->Barrier().ok()) return 2;
+    if (cudaMalloc(&data, 4096) != cudaSuccess || !rank.host->Barrier().ok()) return 2;
     if (r == 1) {
       absl::SleepFor(absl::Seconds(60));
       return 0;
