@@ -54,14 +54,13 @@ TEST_P(EveryWorldSize, RanksNeedNotBeAlignedAlike) {
     const auto data = [&](int r) { return r % 2 == 0 ? aligned.data(r) : shifted.data(r); };
     group.Run([&](int r, Rank& rank) {
       rank.peers->AllReduceSum(data(r), kCount, DataType::kBF16);
-      rank.peers->AllGather(data(r), kBytes, all[r]->as<void>());
+      rank.peers->AllGather(data(r), kBytes, all[r]->device<void>());
     });
     const std::vector<uint32_t> sum = RankOrderSum(DataType::kBF16, 1, world_size, kCount);
     for (int r = 0; r < world_size; ++r) {
       EXPECT_TRUE((r % 2 == 0 ? aligned : shifted).Bits(r) == sum) << "rank " << r;
       for (int from = 0; from < world_size; ++from) {
-        EXPECT_EQ(std::memcmp(all[r]->as<char>() + from * kBytes, data(0), kBytes), 0)
-            << "gather, rank " << r;
+        EXPECT_TRUE(all[r]->Bytes(from * kBytes, kBytes) == aligned.Bytes(0)) << "gather, rank " << r;
       }
     }
   }
@@ -78,14 +77,16 @@ TEST_P(EveryWorldSize, GathersAnyBytes) {
     for (int r = 0; r < world_size; ++r) {
       in.push_back(std::make_unique<DeviceBuffer>(bytes));
       out.push_back(std::make_unique<DeviceBuffer>(bytes * world_size));
-      for (int64_t i = 0; i < bytes; ++i)
-        in[r]->as<unsigned char>()[i] = static_cast<unsigned char>(i * 7 + r * 31);
+      std::string values(static_cast<size_t>(bytes), '\0');
+      for (int64_t i = 0; i < bytes; ++i) values[i] = static_cast<char>(i * 7 + r * 31);
+      in[r]->Write(0, values.data(), bytes);
     }
-    group.Run(
-        [&](int r, Rank& rank) { rank.peers->AllGather(in[r]->as<void>(), bytes, out[r]->as<void>()); });
+    group.Run([&](int r, Rank& rank) {
+      rank.peers->AllGather(in[r]->device<void>(), bytes, out[r]->device<void>());
+    });
     for (int r = 0; r < world_size; ++r) {
       for (int from = 0; from < world_size; ++from) {
-        EXPECT_EQ(std::memcmp(out[r]->as<char>() + from * bytes, in[from]->as<char>(), bytes), 0)
+        EXPECT_TRUE(out[r]->Bytes(from * bytes, bytes) == in[from]->Bytes())
             << bytes << " bytes of rank " << from << " at rank " << r;
       }
     }
@@ -263,10 +264,10 @@ TEST(AllReduceTest, FusesOnlyWhatIsWorthIt) {
   SKIP_WITHOUT_GPU(group);
   DeviceBuffer memory(64 << 10);
   const auto try_rows = [&](int64_t rows) {
-    const TensorView delta = {memory.as<char>(), DataType::kBF16, rows, 64, 64};
-    const TensorView residual = {memory.as<char>() + 16384, DataType::kF32, rows, 64, 64};
-    const TensorView out = {memory.as<char>() + 49152, DataType::kBF16, rows, 64, 64};
-    return group.rank(0).peers->AllReduceAddRmsNorm(residual, delta, memory.as<float>(), 1e-5, out);
+    const TensorView delta = {memory.device<char>(), DataType::kBF16, rows, 64, 64};
+    const TensorView residual = {memory.device<char>() + 16384, DataType::kF32, rows, 64, 64};
+    const TensorView out = {memory.device<char>() + 49152, DataType::kBF16, rows, 64, 64};
+    return group.rank(0).peers->AllReduceAddRmsNorm(residual, delta, memory.device<float>(), 1e-5, out);
   };
   EXPECT_FALSE(try_rows(0));
   EXPECT_FALSE(try_rows(17));  // 2176 bytes

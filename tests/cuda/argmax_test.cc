@@ -20,10 +20,10 @@ void ExpectEqualsTheCpu(int64_t n, Layout layout, uint64_t seed) {
   std::vector<ScoredToken> want(rows);
   ArgMax(*Oracle(), x.host.view(), 1000, want.data());
   DeviceBuffer best(rows * static_cast<int64_t>(sizeof(ScoredToken)));
-  ArgMax(*bench.device, x.device.view(), 1000, best.as<ScoredToken>());
+  ArgMax(*bench.device, x.device.view(), 1000, best.device<ScoredToken>());
   ASSERT_TRUE(bench.device->Synchronize().ok());
   for (int64_t r = 0; r < rows; ++r) {
-    const ScoredToken got = best.as<ScoredToken>()[r];
+    const ScoredToken got = best.Values<ScoredToken>()[r];
     EXPECT_EQ(got.id, want[r].id) << "row " << r << " of " << n;
     EXPECT_TRUE(got.value == want[r].value || (std::isnan(got.value) && std::isnan(want[r].value)))
         << "row " << r << " of " << n << ": " << got.value << ", not " << want[r].value;
@@ -48,11 +48,11 @@ TEST(ArgMaxTest, ANanInAnyChunkIsSeen) {
   x.Randomize(1);
   for (int64_t r = 0; r < rows; ++r) x.Set(r, at[r], NAN);
   DeviceBuffer best(rows * static_cast<int64_t>(sizeof(ScoredToken)));
-  ArgMax(*bench.device, x.view(), 0, best.as<ScoredToken>());
+  ArgMax(*bench.device, x.view(), 0, best.device<ScoredToken>());
   ASSERT_TRUE(bench.device->Synchronize().ok());
   for (int64_t r = 0; r < rows; ++r) {
-    EXPECT_TRUE(std::isnan(best.as<ScoredToken>()[r].value)) << "row " << r;
-    EXPECT_EQ(best.as<ScoredToken>()[r].id, -1) << "row " << r;
+    EXPECT_TRUE(std::isnan(best.Values<ScoredToken>()[r].value)) << "row " << r;
+    EXPECT_EQ(best.Values<ScoredToken>()[r].id, -1) << "row " << r;
   }
 }
 
@@ -65,22 +65,22 @@ TEST(ArgMaxTest, CombineEqualsTheCpu) {
   SOMNUS_SKIP_WITHOUT_GPU(bench.device);
   DeviceArray<ScoredToken> device_all(all);
   DeviceBuffer tokens(kRows * 4);
-  CombineArgMax(*bench.device, device_all.data(), kRanks, kRows, tokens.as<int32_t>());
+  CombineArgMax(*bench.device, device_all.data(), kRanks, kRows, tokens.device<int32_t>());
   ASSERT_TRUE(bench.device->Synchronize().ok());
   std::vector<int32_t> want(kRows);
   CombineArgMax(*Oracle(), all.data(), kRanks, kRows, want.data());
-  for (int64_t r = 0; r < kRows; ++r) EXPECT_EQ(tokens.as<int32_t>()[r], want[r]) << "row " << r;
+  for (int64_t r = 0; r < kRows; ++r) EXPECT_EQ(tokens.Values<int32_t>()[r], want[r]) << "row " << r;
 }
 
 TEST(ArgMaxTest, NothingToChooseFrom) {
   CudaBench bench(LogitLimits(3, 8));
   SOMNUS_SKIP_WITHOUT_GPU(bench.device);
   DeviceBuffer best(3 * static_cast<int64_t>(sizeof(ScoredToken)));
-  ArgMax(*bench.device, {.data = nullptr, .rows = 3, .cols = 0, .stride = 0}, 5, best.as<ScoredToken>());
+  ArgMax(*bench.device, {.data = nullptr, .rows = 3, .cols = 0, .stride = 0}, 5, best.device<ScoredToken>());
   ASSERT_TRUE(bench.device->Synchronize().ok());
   for (int r = 0; r < 3; ++r) {
-    EXPECT_EQ(best.as<ScoredToken>()[r].id, -1);
-    EXPECT_EQ(best.as<ScoredToken>()[r].value, -kInf);
+    EXPECT_EQ(best.Values<ScoredToken>()[r].id, -1);
+    EXPECT_EQ(best.Values<ScoredToken>()[r].value, -kInf);
   }
 }
 
@@ -89,8 +89,8 @@ TEST(ArgMaxTest, ATooSmallWorkspaceIsAnError) {
   SOMNUS_SKIP_WITHOUT_GPU(bench.device);
   DeviceMatrix x(DataType::kF32, 4, 9000);
   DeviceBuffer best(4 * static_cast<int64_t>(sizeof(ScoredToken)));
-  bench.device->SetWorkspace(bench.workspace->as<void>(), 64);
-  ArgMax(*bench.device, x.view(), 0, best.as<ScoredToken>());
+  bench.device->SetWorkspace(bench.workspace->device<void>(), 64);
+  ArgMax(*bench.device, x.view(), 0, best.device<ScoredToken>());
   EXPECT_EQ(bench.device->Synchronize().code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(bench.device->Synchronize().ok());
 }

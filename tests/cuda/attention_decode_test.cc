@@ -105,7 +105,7 @@ TEST_P(DecodeTest, GraphServesOtherContextLengths) {
     (*graph)->Launch();  // With what was there before, which the next replay replaces.
     ASSERT_TRUE(bench_.device->Synchronize().ok());
     for (size_t i = 0; i < contexts.size(); ++i) {
-      run.context_len()[i] = static_cast<int32_t>(contexts[i]);
+      run.SetContextLength(i, static_cast<int32_t>(contexts[i]));
       run.sequences()[i].context = contexts[i];
     }
     (*graph)->Launch();

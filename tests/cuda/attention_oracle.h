@@ -35,9 +35,9 @@ inline void AppendOracle(const AttentionCase& c, size_t i, float scale, const st
       std::copy_n(from + c.head_dim, c.head_dim, k + c.num_kv_heads * c.head_dim);
     }
     const int64_t query = p - (context - queries);
-    for (int64_t col = 0; query >= 0 && col < c.num_heads * c.head_dim; ++col) {
-      qkv.Set(p, col, qkv_rows.Get(first_row + query, col));
-    }
+    if (query < 0) continue;
+    const std::vector<float> row = qkv_rows.GetRow(first_row + query);
+    for (int64_t col = 0; col < c.num_heads * c.head_dim; ++col) qkv.Set(p, col, row[col]);
   }
   const int64_t blocks = (context + kBlock - 1) / kBlock;
   for (int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<int32_t>(b));

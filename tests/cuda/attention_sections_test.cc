@@ -123,7 +123,7 @@ TEST_P(SectionsTest, NanStaysInItsRow) {
 
 // A workspace for shorter contexts is an error, not a write behind it.
 TEST_P(SectionsTest, WorkspaceThatIsTooSmallIsAnError) {
-  bench_.device->SetWorkspace(bench_.workspace->as<void>(), 1 << 20);
+  bench_.device->SetWorkspace(bench_.workspace->device<void>(), 1 << 20);
   AttentionRun run(Case({2, 1, 64, 16}, {{2100, 4}}));
   run.Queue(*bench_.device);
   EXPECT_EQ(bench_.device->Synchronize().code(), absl::StatusCode::kInternal);

@@ -77,15 +77,15 @@ class AttentionRun {
       for (int64_t g = 0; g < c_.num_kv_heads; ++g) {
         for (const bool v : {false, true}) {
           const auto at = [&](const AttentionRun& run) {
-            return run.cache_->as<char>() +
-                   SizeOf(c_.cache) *
-                       run.CacheIndex(run.blocks_[0][p / c_.block_size], g, v, p % c_.block_size, 0);
+            return SizeOf(c_.cache) *
+                   run.CacheIndex(run.blocks_[0][p / c_.block_size], g, v, p % c_.block_size, 0);
           };
-          std::memcpy(at(*this), at(from), static_cast<size_t>(bytes));
+          std::copy_n(from.contents_.begin() + at(from), bytes, contents_.begin() + at(*this));
         }
       }
     }
     kv_[0] = from.kv_[0];
+    UploadCache();
   }
 
   // Of a cache of 16 bits: moves the values of every other `tokens` tokens far up, those between far down.
@@ -100,16 +100,18 @@ class AttentionRun {
           const float x = kv_[i][(p * c_.num_kv_heads + at / c_.head_dim) * 2 * c_.head_dim + c_.head_dim +
                                  at % c_.head_dim] +
                           (p / tokens % 2 == 0 ? 64.0f : -64.0f);
-          cache_->as<uint16_t>()[index] =
-              c_.act == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
+          Put16(index, x);
         }
       }
     }
+    UploadCache();
   }
 
   DeviceMatrix& out() { return out_; }
   DeviceMatrix& qkv() { return qkv_; }
-  int32_t* context_len() { return context_len_->data(); }
+  void SetContextLength(size_t sequence, int32_t length) {
+    context_len_->Set(static_cast<int64_t>(sequence), length);
+  }
   std::vector<SequenceSpec>& sequences() { return c_.sequences; }
 
  private:
@@ -120,8 +122,8 @@ class AttentionRun {
   bool f8() const { return c_.cache == DataType::kF8E4M3; }
 
   KvCacheView CacheView() {
-    return {cache_->as<void>(), c_.cache,    num_blocks_,        c_.block_size,
-            c_.num_kv_heads,    c_.head_dim, f8() ? kKScale : 1, f8() ? kVScale : 1};
+    return {cache_->device<void>(), c_.cache,    num_blocks_,        c_.block_size,
+            c_.num_kv_heads,        c_.head_dim, f8() ? kKScale : 1, f8() ? kVScale : 1};
   }
 
   // Shuffled blocks from 1 on, some never used; entries behind a sequence's blocks name no block.
@@ -188,13 +190,21 @@ class AttentionRun {
   void FillCache() {
     const int64_t elements = num_blocks_ * 2 * c_.num_kv_heads * c_.block_size * c_.head_dim;
     cache_ = std::make_unique<DeviceBuffer>(elements * SizeOf(c_.cache));
-    std::memset(cache_->as<char>(), 0xff, static_cast<size_t>(cache_->bytes()));  // NaN in every type
+    contents_.assign(static_cast<size_t>(cache_->bytes()), '\xff');  // NaN in every type
     for (size_t i = 0; i < c_.sequences.size(); ++i) {
       kv_.emplace_back();
       for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
         for (int64_t g = 0; g < c_.num_kv_heads; ++g) PutToken(i, p, g);
       }
     }
+    UploadCache();
+  }
+
+  void UploadCache() { cache_->Write(0, contents_.data(), cache_->bytes()); }
+  // Of a cache of 16 bits.
+  void Put16(int64_t index, float x) {
+    const uint16_t bits = c_.act == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
+    std::memcpy(&contents_[index * 2], &bits, 2);
   }
 
   void PutToken(size_t sequence, int64_t position, int64_t kv_head) {
@@ -205,12 +215,11 @@ class AttentionRun {
         kv_[sequence].push_back(x);
         const int64_t at = CacheIndex(block, kv_head, v, position % c_.block_size, d);
         if (f8()) {
-          cache_->as<uint8_t>()[at] = drawn_f8_;
+          contents_[at] = static_cast<char>(drawn_f8_);
         } else if (c_.act == DataType::kF32) {
-          cache_->as<float>()[at] = x;
+          std::memcpy(&contents_[at * 4], &x, 4);
         } else {
-          cache_->as<uint16_t>()[at] =
-              c_.act == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
+          Put16(at, x);
         }
       }
     }
@@ -238,8 +247,9 @@ class AttentionRun {
   }
 
   void CheckRow(int64_t row, bool padding, const std::vector<double>& want) {
+    const std::vector<float> out = out_.GetRow(row);
     for (int64_t col = 0; col < c_.num_heads * c_.head_dim; ++col) {
-      const double got = out_.Get(row, col);
+      const double got = out[col];
       if (padding) {
         ASSERT_EQ(got, 0) << "padding row " << row << ", column " << col;
       } else {
@@ -257,6 +267,7 @@ class AttentionRun {
   std::vector<std::vector<int32_t>> blocks_;  // of each sequence
   std::vector<std::vector<float>> kv_;        // of each sequence: [context][num_kv_heads][K, V][head_dim]
   uint8_t drawn_f8_ = 0;
+  std::string contents_;  // of cache_
   std::unique_ptr<DeviceBuffer> cache_;
   std::unique_ptr<DeviceArray<int32_t>> tables_, query_start_, context_len_, positions_, kv_map_;
 };

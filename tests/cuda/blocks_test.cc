@@ -11,16 +11,16 @@ using namespace cuda_test;
 class Layers {
  public:
   Layers(int64_t num_layers, const KvCacheView& shape, int64_t offset)
-      : block_bytes_(2 * shape.num_kv_heads * shape.block_size * shape.head_dim * SizeOf(shape.dtype)) {
+      : block_bytes_(2 * shape.num_kv_heads * shape.block_size * shape.head_dim * SizeOf(shape.dtype)),
+        offset_(offset) {
     std::mt19937 random(1);
     for (int64_t l = 0; l < num_layers; ++l) {
       buffers_.push_back(std::make_unique<DeviceBuffer>(offset + shape.num_blocks * block_bytes_));
-      char* const data = buffers_.back()->as<char>() + offset;
       want_.push_back(std::string(shape.num_blocks * block_bytes_, '\0'));
       for (char& c : want_.back()) c = static_cast<char>(random());
-      std::copy(want_.back().begin(), want_.back().end(), data);
+      buffers_.back()->Write(offset, want_.back().data(), shape.num_blocks * block_bytes_);
       views_.push_back(shape);
-      views_.back().data = data;
+      views_.back().data = buffers_.back()->device<char>() + offset;
     }
   }
 
@@ -34,13 +34,13 @@ class Layers {
         want_[l].replace(dst[i] * block_bytes_, block_bytes_,
                          want_[l].substr(src[i] * block_bytes_, block_bytes_));
       }
-      const char* const data = static_cast<const char*>(views_[l].data);
-      ASSERT_EQ(std::string(data, want_[l].size()), want_[l]) << "layer " << l;
+      ASSERT_EQ(buffers_[l]->Bytes(offset_, static_cast<int64_t>(want_[l].size())), want_[l])
+          << "layer " << l;
     }
   }
 
  private:
-  int64_t block_bytes_;
+  int64_t block_bytes_, offset_;
   std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
   std::vector<KvCacheView> views_;
   std::vector<std::string> want_;

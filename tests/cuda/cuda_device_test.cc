@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,10 +25,10 @@ class CudaDeviceTest : public testing::Test {
     SOMNUS_SKIP_WITHOUT_GPU(device_);
     residual_ = std::make_unique<DeviceBuffer>(kBytes);
     delta_ = std::make_unique<DeviceBuffer>(kBytes);
-    for (int i = 0; i < kRows * kCols; ++i) {
-      residual_->as<float>()[i] = static_cast<float>(i);
-      delta_->as<float>()[i] = 1;
-    }
+    std::vector<float> residual(kRows * kCols);
+    std::iota(residual.begin(), residual.end(), 0.0f);
+    residual_->Write(0, residual.data(), kBytes);
+    delta_->Write(0, std::vector<float>(kRows * kCols, 1).data(), kBytes);
   }
   void TearDown() override {
     if (device_ == nullptr) return;
@@ -35,11 +36,11 @@ class CudaDeviceTest : public testing::Test {
   }
 
   static TensorView View(DeviceBuffer& buffer) {
-    return {buffer.as<void>(), DataType::kF32, kRows, kCols, kCols};
+    return {buffer.device<void>(), DataType::kF32, kRows, kCols, kCols};
   }
   // residual += 1
   void QueueAdd() { Add(*device_, View(*residual_), View(*delta_)); }
-  float first() { return residual_->as<float>()[0]; }
+  float first() { return residual_->Values<float>()[0]; }
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<DeviceBuffer> residual_, delta_;
@@ -80,10 +81,10 @@ TEST_F(CudaDeviceTest, CopiesAreInOrderWithOps) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(*pinned) % 64, 0u);
   float* const host = static_cast<float*>(*pinned);
   for (int i = 0; i < kRows * kCols; ++i) host[i] = static_cast<float>(100 + i);
-  device_->CopyToDevice(residual_->as<void>(), host, kBytes);
+  device_->CopyToDevice(residual_->device<void>(), host, kBytes);
   QueueAdd();
   std::vector<float> after(kRows * kCols);
-  device_->CopyToHost(after.data(), residual_->as<void>(), kBytes);
+  device_->CopyToHost(after.data(), residual_->device<void>(), kBytes);
   ASSERT_EQ(device_->Synchronize(), absl::OkStatus());
   for (int i = 0; i < kRows * kCols; ++i) EXPECT_EQ(after[i], 101 + i);
   device_->FreePinned(*pinned);

@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "kernels/cuda/api.h"
 #include "kernels/device.h"
@@ -36,31 +39,33 @@ inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 1
 #define SOMNUS_SKIP_WITHOUT_GPU(device) \
   if ((device) == nullptr) GTEST_SKIP() << ::somnus::Device::CreateCuda(0).status()
 
-// Memory of the device that the host can use too, once the device was synchronized; aligned to 256 bytes and
-// full of NaNs. Emulated: device memory with guard bytes behind it, which are checked at the end (with
-// address sanitizer: exactly as long, nothing behind). Real: managed memory with the same guards.
+// Memory of the device, aligned to 256 bytes and full of NaNs, with guard bytes behind it, which are checked
+// at the end (emulated, with address sanitizer: exactly as long, nothing behind). The host reaches it by
+// copies alone. They are done when the call returns, and wait for nothing that was queued on a device: that
+// is the test's.
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t bytes) : bytes_(bytes) {
-    const int64_t all = bytes + kGuard > 0 ? bytes + kGuard : 1;
+    const int64_t all = std::max<int64_t>(bytes + kGuard, 1);
 #ifdef SOMNUS_CUDA_EMULATOR
     auto memory = AllocateEmulatedDevice(all);
     EXPECT_TRUE(memory.ok()) << memory.status();
-    data_ = static_cast<unsigned char*>(memory.value_or(nullptr));
+    data_ = static_cast<char*>(memory.value_or(nullptr));
 #else
-    EXPECT_EQ(cudaMallocManaged(&data_, static_cast<size_t>(all)), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&data_, static_cast<size_t>(all)), cudaSuccess);
 #endif
-    std::memset(data_, 0xff, static_cast<size_t>(bytes));
-    std::memset(data_ + bytes, kGuardByte, static_cast<size_t>(kGuard));
+    std::string contents(static_cast<size_t>(bytes), '\xff');
+    contents.append(static_cast<size_t>(kGuard), kGuardByte);
+    Copy(data_, contents.data(), bytes + kGuard);
   }
   ~DeviceBuffer() {
 #ifndef SOMNUS_CUDA_EMULATOR
     cudaDeviceSynchronize();
 #endif
-    for (int64_t i = 0; i < kGuard; ++i) {
-      EXPECT_EQ(data_[bytes_ + i], kGuardByte)
-          << "written behind a buffer of " << bytes_ << " bytes, at byte " << i;
-    }
+    std::string guard(static_cast<size_t>(kGuard), '\0');
+    Copy(guard.data(), data_ + bytes_, kGuard);
+    EXPECT_EQ(guard, std::string(guard.size(), kGuardByte))
+        << "written behind a buffer of " << bytes_ << " bytes";
 #ifdef SOMNUS_CUDA_EMULATOR
     FreeEmulatedDevice(data_);
 #else
@@ -70,22 +75,45 @@ class DeviceBuffer {
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
+  // For ops. The host does not look behind it.
   template <typename T>
-  T* as() {
-    return reinterpret_cast<T*>(data_);
+  T* device() {
+    return static_cast<T*>(static_cast<void*>(data_));
   }
   int64_t bytes() const { return bytes_; }
 
+  void Write(int64_t offset, const void* from, int64_t bytes) { Copy(data_ + offset, from, bytes); }
+  void Read(int64_t offset, void* to, int64_t bytes) const { Copy(to, data_ + offset, bytes); }
+  std::string Bytes(int64_t offset, int64_t bytes) const {
+    std::string copy(static_cast<size_t>(bytes), '\0');
+    Read(offset, copy.data(), bytes);
+    return copy;
+  }
+  std::string Bytes() const { return Bytes(0, bytes_); }
+  // All of it, as elements.
+  template <typename T>
+  std::vector<T> Values() const {
+    std::vector<T> values(static_cast<size_t>(bytes_) / sizeof(T));
+    Read(0, values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
+    return values;
+  }
+
  private:
+  static void Copy(void* to, const void* from, int64_t bytes) {
+    using namespace SOMNUS_CUDA_NAMESPACE;
+    if (bytes == 0) return;
+    EXPECT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault), cudaSuccess);
+  }
+
 #ifdef __SANITIZE_ADDRESS__
   static constexpr int64_t kGuard = 0;
 #else
   static constexpr int64_t kGuard = 256;
 #endif
-  static constexpr unsigned char kGuardByte = 0x5b;
+  static constexpr char kGuardByte = 0x5b;
 
   int64_t bytes_;
-  unsigned char* data_ = nullptr;
+  char* data_ = nullptr;
 };
 
 // A device with a workspace for `limits`, which is full of NaNs at first.
@@ -94,7 +122,7 @@ struct CudaBench {
       : device(MakeCudaDevice(seed, num_sms)) {
     if (device == nullptr) return;
     workspace = std::make_unique<DeviceBuffer>(OpsWorkspaceBytes(*device, limits));
-    device->SetWorkspace(workspace->as<void>(), workspace->bytes());
+    device->SetWorkspace(workspace->device<void>(), workspace->bytes());
   }
   // The workspace must not go before what is queued is done.
   ~CudaBench() {

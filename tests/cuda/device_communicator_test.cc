@@ -106,11 +106,11 @@ TEST_F(DeviceCommunicatorTest, EqualsTheSharedMemoryCommunicatorBitByBit) {
     EXPECT_TRUE(rank.comm->stream_ordered());
     for (int i = 0; i < 3; ++i) {
       const std::vector<unsigned char> in = Input(kTypes[i], r);
-      std::memcpy(rank.buffers[i]->as<char>(), in.data(), in.size());
-      EXPECT_TRUE(rank.comm->AllReduceSum(rank.buffers[i]->as<void>(), kCount, kTypes[i]).ok());
+      rank.buffers[i]->Write(0, in.data(), static_cast<int64_t>(in.size()));
+      EXPECT_TRUE(rank.comm->AllReduceSum(rank.buffers[i]->device<void>(), kCount, kTypes[i]).ok());
       EXPECT_TRUE(rank.comm
-                      ->AllGather(rank.buffers[i]->as<void>(), static_cast<int64_t>(in.size()),
-                                  rank.buffers[3 + i]->as<void>())
+                      ->AllGather(rank.buffers[i]->device<void>(), static_cast<int64_t>(in.size()),
+                                  rank.buffers[3 + i]->device<void>())
                       .ok());
     }
     EXPECT_TRUE(rank.device->Synchronize().ok());
@@ -118,10 +118,11 @@ TEST_F(DeviceCommunicatorTest, EqualsTheSharedMemoryCommunicatorBitByBit) {
     for (int i = 0; i < 3; ++i) {
       std::vector<unsigned char> want = Input(kTypes[i], r);
       EXPECT_TRUE(rank.host->AllReduceSum(want.data(), kCount, kTypes[i]).ok());
-      EXPECT_EQ(std::memcmp(rank.buffers[i]->as<char>(), want.data(), want.size()), 0) << "type " << i;
+      const std::string bytes(want.begin(), want.end());
+      const int64_t size = static_cast<int64_t>(bytes.size());
+      EXPECT_TRUE(rank.buffers[i]->Bytes(0, size) == bytes) << "type " << i;
       for (int from = 0; from < kWorldSize; ++from) {
-        EXPECT_EQ(std::memcmp(rank.buffers[3 + i]->as<char>() + from * want.size(), want.data(), want.size()),
-                  0);
+        EXPECT_TRUE(rank.buffers[3 + i]->Bytes(from * size, size) == bytes) << "type " << i;
       }
     }
     EXPECT_TRUE(rank.comm->Barrier().ok());
@@ -135,11 +136,11 @@ TEST_F(DeviceCommunicatorTest, AbortLetsTheDeviceGo) {
       rank.comm->Abort("rank 2 gives up");
       return;
     }
-    EXPECT_TRUE(rank.comm->AllReduceSum(rank.buffers[0]->as<void>(), kCount, DataType::kF32).ok());
+    EXPECT_TRUE(rank.comm->AllReduceSum(rank.buffers[0]->device<void>(), kCount, DataType::kF32).ok());
     EXPECT_TRUE(rank.device->Synchronize().ok());
     const absl::Status status = rank.comm->status();
     EXPECT_TRUE(absl::IsAborted(status)) << status;
-    EXPECT_FALSE(rank.comm->AllReduceSum(rank.buffers[0]->as<void>(), kCount, DataType::kF32).ok());
+    EXPECT_FALSE(rank.comm->AllReduceSum(rank.buffers[0]->device<void>(), kCount, DataType::kF32).ok());
   });
 }
 

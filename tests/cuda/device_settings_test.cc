@@ -93,15 +93,16 @@ void CopyKernel(const int* value, int* copy) { *copy = *value; }
 bool SecondSeesFirst(uint64_t seed) {
   const std::unique_ptr<Device> device = MakeCudaDevice(seed);
   DeviceBuffer memory(2 * sizeof(int));
-  int* const values = memory.as<int>();
-  values[0] = values[1] = 0;
+  int* const values = memory.device<int>();
+  const int zeros[2] = {};
+  memory.Write(0, zeros, sizeof(zeros));
   const cuda::LaunchConfig first{.grid = cuda::dim3(1), .block = cuda::dim3(1)};
   cuda::LaunchConfig second = first;
   second.overlaps_previous = true;
   cuda::Launch(cuda::AsCuda(*device), first, WriteKernel, values);
   cuda::Launch(cuda::AsCuda(*device), second, CopyKernel, values, values + 1);
   EXPECT_TRUE(device->Synchronize().ok());
-  return values[1] == 1;
+  return memory.Values<int>()[1] == 1;
 }
 
 TEST_F(DeviceSettingsTest, ProgrammaticLaunchCanBeTurnedOff) {
@@ -139,10 +140,10 @@ TEST_F(DeviceSettingsTest, FusedAllReduceIsTheSameOnAllRanks) {
   EXPECT_NE(status.message().find("fused_all_reduce"), std::string::npos) << status;
   ASSERT_TRUE(alone->Connect(alike).ok());
   DeviceBuffer memory(4096);
-  const TensorView delta = {memory.as<char>(), DataType::kBF16, 1, 64, 64};
-  const TensorView residual = {memory.as<char>() + 1024, DataType::kF32, 1, 64, 64};
-  const TensorView out = {memory.as<char>() + 2048, DataType::kBF16, 1, 64, 64};
-  EXPECT_FALSE(alone->AllReduceAddRmsNorm(residual, delta, memory.as<float>(), 1e-5, out));
+  const TensorView delta = {memory.device<char>(), DataType::kBF16, 1, 64, 64};
+  const TensorView residual = {memory.device<char>() + 1024, DataType::kF32, 1, 64, 64};
+  const TensorView out = {memory.device<char>() + 2048, DataType::kBF16, 1, 64, 64};
+  EXPECT_FALSE(alone->AllReduceAddRmsNorm(residual, delta, memory.device<float>(), 1e-5, out));
 }
 
 }  // namespace

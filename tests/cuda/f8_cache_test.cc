@@ -124,7 +124,7 @@ class Pair {
     batch.positions = positions.data();
     batch.slot_mapping = slots.data();
     const RopeTable rope = rotates_ ? RopeTable{cos.data(), sin.data()} : RopeTable();
-    const KvCacheView cache = View(cuda_memory_.as<void>());
+    const KvCacheView cache = View(cuda_memory_.device<void>());
     QkNormRopeAndCache(*cuda_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-5, rope, batch,
                        cache);
     PagedAttention(*cuda_.device, qkv.view(), shape_.num_heads, kv_head_of_head.data(), Scale(), batch, cache,

@@ -124,9 +124,10 @@ TEST_P(LinearTest, PackingRoundsToNearestEven) {
   DeviceWeight w(*device, GetParam(), 5, k, rows);
   ASSERT_TRUE(device->Synchronize().ok());
   const int64_t size = SizeOf(GetParam());
+  const std::string packed = w.buffer.Bytes();
   for (int64_t i = 0; i < 5 * k; ++i) {
     uint32_t bits = 0;
-    std::memcpy(&bits, w.buffer.as<char>() + i * size, static_cast<size_t>(size));
+    std::memcpy(&bits, packed.data() + i * size, static_cast<size_t>(size));
     const float x = values[i % k];
     uint32_t want = GetParam() == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
     if (GetParam() == DataType::kF32) std::memcpy(&want, &x, 4);
@@ -142,7 +143,7 @@ TEST_P(LinearTest, PackingByManyThreads) {
   constexpr int64_t kN = kThreads * kRowsPerThread;
   auto device = MakeCudaDevice();
   DeviceBuffer buffer(kN * kK * SizeOf(GetParam()));
-  const LinearWeight weight{buffer.as<void>(), GetParam(), kN, kK};
+  const LinearWeight weight{buffer.device<void>(), GetParam(), kN, kK};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -160,8 +161,9 @@ TEST_P(LinearTest, PackingByManyThreads) {
   for (int i = 0; i < 251; ++i) expected.Set(0, i, static_cast<float>(i));
   const char* const want = static_cast<const char*>(expected.view().data);
   const int64_t size = SizeOf(GetParam());
+  const std::string packed = buffer.Bytes();
   for (int64_t i = 0; i < kN * kK; ++i) {
-    ASSERT_EQ(std::memcmp(buffer.as<char>() + i * size, want + i % 251 * size, static_cast<size_t>(size)), 0)
+    ASSERT_EQ(std::memcmp(packed.data() + i * size, want + i % 251 * size, static_cast<size_t>(size)), 0)
         << i;
   }
 }
@@ -173,17 +175,17 @@ TEST_P(LinearTest, AWeightLargerThanAPieceOfStaging) {
   DeviceBuffer buffer(n * k * SizeOf(GetParam()));
   std::vector<float> rows(n * k);
   for (int64_t i = 0; i < n * k; ++i) rows[i] = static_cast<float>(i % 253);
-  PackWeightRows(*device, {buffer.as<void>(), GetParam(), n, k}, 0, n, rows.data());
+  PackWeightRows(*device, {buffer.device<void>(), GetParam(), n, k}, 0, n, rows.data());
   ASSERT_TRUE(device->Synchronize().ok());
-  std::vector<char> expected(buffer.bytes());
+  std::string expected(static_cast<size_t>(buffer.bytes()), '\0');
   ConvertFromFloat(rows.data(), n * k, GetParam(), expected.data());
-  EXPECT_EQ(std::memcmp(buffer.as<char>(), expected.data(), expected.size()), 0);
+  EXPECT_TRUE(buffer.Bytes() == expected);
   // Bytes as they are, to where they were not.
   SOMNUS_CUDA_NAMESPACE::WeightUploader uploader(0);
-  std::memset(buffer.as<char>(), 0, expected.size());
-  uploader.UploadBytes(buffer.as<char>(), expected.data(), buffer.bytes());
+  buffer.Write(0, std::string(expected.size(), '\0').data(), buffer.bytes());
+  uploader.UploadBytes(buffer.device<char>(), expected.data(), buffer.bytes());
   ASSERT_TRUE(uploader.Wait().ok());
-  EXPECT_EQ(std::memcmp(buffer.as<char>(), expected.data(), expected.size()), 0);
+  EXPECT_TRUE(buffer.Bytes() == expected);
   EXPECT_TRUE(uploader.Wait().ok()) << "nothing to wait for";
 }
 

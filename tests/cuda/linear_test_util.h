@@ -25,7 +25,7 @@ inline std::vector<float> RandomIntegers(int64_t count, uint32_t seed, int limit
 // A packed weight in the device's memory.
 struct DeviceWeight {
   DeviceWeight(const Device& device, DataType type, int64_t n, int64_t k, const std::vector<float>& rows)
-      : buffer(PackedWeightBytes(device, type, n, k)), weight{buffer.as<void>(), type, n, k} {
+      : buffer(PackedWeightBytes(device, type, n, k)), weight{buffer.device<void>(), type, n, k} {
     const int64_t cut = n / 3;
     PackWeightRows(device, weight, cut, n - cut, rows.data() + cut * k);
     PackWeightRows(device, weight, 0, cut, rows.data());
@@ -70,11 +70,12 @@ class IntegerProduct {
   // After a Synchronize.
   void Check() {
     for (int64_t r = 0; r < shape_.rows; ++r) {
+      const std::vector<float> got = y_.GetRow(r);
       for (int64_t n = 0; n < shape_.n; ++n) {
         float sum = shape_.bias ? bias_values_[n] : 0;
         for (int64_t i = 0; i < shape_.k; ++i)
           sum += x_values_[r * shape_.k + i] * w_values_[n * shape_.k + i];
-        ASSERT_EQ(y_.Get(r, n), kernel_test::Round(shape_.out, sum)) << "row " << r << ", column " << n;
+        ASSERT_EQ(got[n], kernel_test::Round(shape_.out, sum)) << "row " << r << ", column " << n;
       }
     }
   }
@@ -82,7 +83,8 @@ class IntegerProduct {
  private:
   void SetX() {
     for (int64_t r = 0; r < shape_.rows; ++r) {
-      for (int64_t i = 0; i < shape_.k; ++i) x_.Set(r, i, x_values_[r * shape_.k + i]);
+      const auto row = x_values_.begin() + r * shape_.k;
+      x_.SetRow(r, {row, row + shape_.k});
     }
   }
 

@@ -25,7 +25,7 @@ std::unique_ptr<Device> MakeInvariantDevice(const Product& product, std::unique_
   device->SetBatchInvariant(true);
   const int64_t bytes = OpsWorkspaceBytes(*device, LinearLimits(product.rows, product.n, product.k));
   scratch = std::make_unique<DeviceBuffer>(bytes);
-  device->SetWorkspace(scratch->as<char>(), bytes);
+  device->SetWorkspace(scratch->device<char>(), bytes);
   return device;
 }
 

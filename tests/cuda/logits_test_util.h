@@ -18,10 +18,8 @@ struct LogitPair {
   LogitPair(int64_t rows, int64_t vocab, Layout layout = {})
       : host(DataType::kF32, rows, vocab), device(DataType::kF32, rows, vocab, layout) {}
   void Set(int64_t r, const std::vector<float>& values) {
-    for (int64_t c = 0; c < host.cols(); ++c) {
-      host.Set(r, c, values[c]);
-      device.Set(r, c, values[c]);
-    }
+    for (int64_t c = 0; c < host.cols(); ++c) host.Set(r, c, values[c]);
+    device.SetRow(r, values);
   }
   kernel_test::Matrix host;
   DeviceMatrix device;

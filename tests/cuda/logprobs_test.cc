@@ -41,16 +41,19 @@ void ExpectEqualsTheCpu(int64_t n, int64_t k, Layout layout, uint64_t seed, size
 
   DeviceArray<int32_t> device_ids(ids);
   DeviceBuffer got_logprob(rows * 4), got_rank(rows * 4), got_top(rows * k * 8 + 8);
-  LogProbs(*bench.device, x.device.view(), device_ids.data(), k, got_logprob.as<float>(),
-           got_rank.as<int32_t>(), k > 0 ? got_top.as<ScoredToken>() : nullptr);
+  LogProbs(*bench.device, x.device.view(), device_ids.data(), k, got_logprob.device<float>(),
+           got_rank.device<int32_t>(), k > 0 ? got_top.device<ScoredToken>() : nullptr);
   ASSERT_TRUE(bench.device->Synchronize().ok());
+  const std::vector<float> logprobs = got_logprob.Values<float>();
+  const std::vector<int32_t> ranks = got_rank.Values<int32_t>();
+  const std::vector<ScoredToken> tops = got_top.Values<ScoredToken>();
   for (int64_t r = 0; r < rows; ++r) {
     SCOPED_TRACE(testing::Message() << "row " << r);
-    ExpectNear(got_logprob.as<float>()[r], logprob[r], "the token's");
-    EXPECT_EQ(got_rank.as<int32_t>()[r], rank[r]);
+    ExpectNear(logprobs[r], logprob[r], "the token's");
+    EXPECT_EQ(ranks[r], rank[r]);
     for (int64_t i = 0; i < k; ++i) {
-      ASSERT_EQ(got_top.as<ScoredToken>()[r * k + i].id, top[r * k + i].id) << "place " << i;
-      ExpectNear(got_top.as<ScoredToken>()[r * k + i].value, top[r * k + i].value, "a likely one's");
+      ASSERT_EQ(tops[r * k + i].id, top[r * k + i].id) << "place " << i;
+      ExpectNear(tops[r * k + i].value, top[r * k + i].value, "a likely one's");
     }
   }
 }
@@ -80,14 +83,13 @@ TEST(LogProbsTest, IndependentOfTheBatch) {
     DeviceMatrix x(DataType::kF32, rows, kVocab, {rows == 1 ? 0 : 1, 0});
     x.Randomize(3);
     const std::vector<float> row = kernel_test::RandomFloats(kVocab, 4, 3);
-    std::copy(row.begin(), row.end(), x.row<float>(rows - 1));
+    x.SetRow(rows - 1, row);
     DeviceArray<int32_t> ids(std::vector<int32_t>(rows, 17));
     DeviceBuffer logprob(rows * 4), rank(rows * 4), top(rows * 3 * 8);
-    LogProbs(*bench.device, x.view(), ids.data(), 3, logprob.as<float>(), rank.as<int32_t>(),
-             top.as<ScoredToken>());
+    LogProbs(*bench.device, x.view(), ids.data(), 3, logprob.device<float>(), rank.device<int32_t>(),
+             top.device<ScoredToken>());
     ASSERT_TRUE(bench.device->Synchronize().ok());
-    std::string bytes(logprob.as<char>() + (rows - 1) * 4, 4);
-    bytes.append(top.as<char>() + (rows - 1) * 24, 24);
+    const std::string bytes = logprob.Bytes((rows - 1) * 4, 4) + top.Bytes((rows - 1) * 24, 24);
     if (rows == 1) first = bytes;
     EXPECT_EQ(bytes, first);
   }

@@ -55,10 +55,10 @@ void Compare(DataType type, const Case& c) {
   const TensorView host_d = c.with_delta ? host_delta.view() : TensorView{};
   if (c.layer_norm) {
     AddLayerNorm(*device, residual.view(), d, w.data(), b.data(), kEps, out.view());
-    AddLayerNorm(*cpu, host_residual.view(), host_d, w.data(), b.data(), kEps, want.view());
+    AddLayerNorm(*cpu, host_residual.view(), host_d, w.On(*cpu), b.On(*cpu), kEps, want.view());
   } else {
     AddRmsNorm(*device, residual.view(), d, w.data(), kEps, out.view());
-    AddRmsNorm(*cpu, host_residual.view(), host_d, w.data(), kEps, want.view());
+    AddRmsNorm(*cpu, host_residual.view(), host_d, w.On(*cpu), kEps, want.view());
   }
   ASSERT_TRUE(device->Synchronize().ok());
   for (int64_t r = 0; r < c.rows; ++r) {

@@ -136,16 +136,23 @@ class RankArrays {
       buffers_.push_back(std::make_unique<DeviceBuffer>((count + offset) * SizeOf(type)));
     }
   }
-  void* data(int r) { return buffers_[r]->as<char>() + offset_ * SizeOf(type_); }
+  // For collectives.
+  void* data(int r) { return buffers_[r]->device<char>() + offset_ * SizeOf(type_); }
   void Fill(int r, const std::vector<uint32_t>& bits) {
-    for (int64_t i = 0; i < count_; ++i) Put(type_, data(r), i, bits[i]);
+    std::string bytes(static_cast<size_t>(count_ * SizeOf(type_)), '\0');
+    for (int64_t i = 0; i < count_; ++i) Put(type_, bytes.data(), i, bits[i]);
+    buffers_[r]->Write(offset_ * SizeOf(type_), bytes.data(), count_ * SizeOf(type_));
   }
   void FillInputs(int call) {
     for (int r = 0; r < static_cast<int>(buffers_.size()); ++r) Fill(r, Input(type_, call, r, count_));
   }
-  std::vector<uint32_t> Bits(int r) {
+  std::string Bytes(int r) const {
+    return buffers_[r]->Bytes(offset_ * SizeOf(type_), count_ * SizeOf(type_));
+  }
+  std::vector<uint32_t> Bits(int r) const {
+    const std::string bytes = Bytes(r);
     std::vector<uint32_t> bits(count_);
-    for (int64_t i = 0; i < count_; ++i) bits[i] = Get(type_, data(r), i);
+    for (int64_t i = 0; i < count_; ++i) bits[i] = Get(type_, bytes.data(), i);
     return bits;
   }
   // Every rank holds the sum of what FillInputs(call) gave.

@@ -54,19 +54,21 @@ class Run {
     DeviceArray<float> q_norm(kernel_test::RandomFloats(shape.head_dim, 1)),
         k_norm(kernel_test::RandomFloats(shape.head_dim, 2)), cos_table(cos), sin_table(sin);
     DeviceArray<int32_t> device_positions(positions), device_slots(slots_);
-    const AttentionBatch batch{
-        .num_tokens = tokens_, .positions = device_positions.data(), .slot_mapping = device_slots.data()};
-    const RopeTable rope = options.rope ? RopeTable{cos_table.data(), sin_table.data()} : RopeTable{};
-    const float* q = options.q_norm ? q_norm.data() : nullptr;
-    const float* k = options.k_norm ? k_norm.data() : nullptr;
     const std::unique_ptr<Device> device = MakeCudaDevice(), cpu = Oracle();
-    QkNormRopeAndCache(*device, qkv_.view(), shape.num_heads, q, k, kEps, rope, batch, CacheView());
+    const auto run = [&](Device& on, const TensorView& qkv, const KvCacheView& cache) {
+      const AttentionBatch batch{
+          .num_tokens = tokens_, .positions = device_positions.On(on), .slot_mapping = device_slots.On(on)};
+      const RopeTable rope = options.rope ? RopeTable{cos_table.On(on), sin_table.On(on)} : RopeTable{};
+      QkNormRopeAndCache(on, qkv, shape.num_heads, options.q_norm ? q_norm.On(on) : nullptr,
+                         options.k_norm ? k_norm.On(on) : nullptr, kEps, rope, batch, cache);
+    };
+    run(*device, qkv_.view(), CacheView());
     EXPECT_TRUE(device->Synchronize().ok());
     kernel_test::Buffer oracle_cache(kNumBlocks * KvBlockBytes(*cpu, DataType::kF32, shape.block_size,
                                                                shape.num_kv_heads, shape.head_dim));
-    QkNormRopeAndCache(*cpu, want_.view(), shape.num_heads, q, k, kEps, rope, batch,
-                       {oracle_cache.as<void>(), DataType::kF32, kNumBlocks, shape.block_size,
-                        shape.num_kv_heads, shape.head_dim});
+    run(*cpu, want_.view(),
+        {oracle_cache.as<void>(), DataType::kF32, kNumBlocks, shape.block_size, shape.num_kv_heads,
+         shape.head_dim});
   }
 
   void Check() {
@@ -86,7 +88,7 @@ class Run {
     return (run * shape_.block_size + slot % shape_.block_size) * shape_.head_dim + d;
   }
   double Cached(int64_t index) {
-    return options_.f8 ? kernel_test::F8ToDouble(cache_.row<uint8_t>(0)[index])
+    return options_.f8 ? kernel_test::F8ToDouble(static_cast<uint8_t>(cache_.Contents()[index]))
                        : cache_.Get(index / cache_.cols(), index % cache_.cols());
   }
 
@@ -127,10 +129,10 @@ class Run {
     const int64_t bytes = options_.f8 ? 1 : SizeOf(options_.type);
     std::vector<bool> touched(kNumBlocks * cache_.cols());
     for (int64_t index : written_) touched[index] = true;
-    const unsigned char* const raw = cache_.row<unsigned char>(0);
+    const std::string raw = cache_.Contents();
     for (int64_t i = cache_.cols(); i < kNumBlocks * cache_.cols(); ++i) {
       for (int64_t b = 0; b < bytes && !touched[i]; ++b)
-        ASSERT_EQ(raw[i * bytes + b], DeviceMatrix::kGap) << i;
+        ASSERT_EQ(static_cast<unsigned char>(raw[i * bytes + b]), DeviceMatrix::kGap) << i;
     }
   }
 

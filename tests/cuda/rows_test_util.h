@@ -2,6 +2,7 @@
 // What tests of row ops share: matrices in the device's memory with any padding and any misalignment, and the
 // CPU's ops as the oracle.
 
+#include <bit>
 #include <functional>
 #include <string>
 #include <vector>
@@ -33,62 +34,78 @@ class DeviceMatrix {
         stride_(cols + layout.pad),
         offset_(layout.offset),
         buffer_((layout.offset + rows * stride_) * SizeOf(type)) {
-    std::memset(buffer_.as<char>(), kGap, static_cast<size_t>(buffer_.bytes()));
+    const std::string gap(static_cast<size_t>(buffer_.bytes()), static_cast<char>(kGap));
+    buffer_.Write(0, gap.data(), buffer_.bytes());
   }
   ~DeviceMatrix() {
-    for (int64_t i = 0; i < offset_ * SizeOf(type_); ++i) ExpectGap(i);
+    const std::string all = buffer_.Bytes();
+    const auto expect_gap = [&](int64_t i) {
+      EXPECT_EQ(static_cast<unsigned char>(all[i]), kGap) << "written between the rows, byte " << i;
+    };
+    for (int64_t i = 0; i < offset_ * SizeOf(type_); ++i) expect_gap(i);
     for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t i = cols_ * SizeOf(type_); i < stride_ * SizeOf(type_); ++i) {
-        ExpectGap((offset_ + r * stride_) * SizeOf(type_) + i);
-      }
+      for (int64_t i = cols_ * SizeOf(type_); i < stride_ * SizeOf(type_); ++i) expect_gap(Offset(r, 0) + i);
     }
   }
   DeviceMatrix(const DeviceMatrix&) = delete;
   DeviceMatrix& operator=(const DeviceMatrix&) = delete;
 
+  // For ops.
   TensorView view() { return view(0, rows_); }
   TensorView view(int64_t begin, int64_t rows) {
-    return {buffer_.as<char>() + (offset_ + begin * stride_) * SizeOf(type_), type_, rows, cols_, stride_};
+    return {buffer_.device<char>() + Offset(begin, 0), type_, rows, cols_, stride_};
   }
-  template <typename T>
-  T* row(int64_t r) {
-    return view().row<T>(r);
+  // One element, or a row from its start, rounded to the type.
+  void Set(int64_t r, int64_t c, float x) { Put(r, c, &x, 1); }
+  void SetRow(int64_t r, const std::vector<float>& values) {
+    Put(r, 0, values.data(), static_cast<int64_t>(values.size()));
   }
-  void Set(int64_t r, int64_t c, float x) {
-    if (type_ == DataType::kF32) {
-      row<float>(r)[c] = x;
-    } else {
-      row<uint16_t>(r)[c] = type_ == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
-    }
-  }
-  float Get(int64_t r, int64_t c) {
-    if (type_ == DataType::kF32) return row<float>(r)[c];
-    const uint16_t bits = row<uint16_t>(r)[c];
-    if (type_ == DataType::kF16) return kernel_test::F16ToFloat(bits);
-    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-    float x;
-    std::memcpy(&x, &wide, 4);
-    return x;
-  }
+  float Get(int64_t r, int64_t c) const { return Take(r, c, 1)[0]; }
+  std::vector<float> GetRow(int64_t r) const { return Take(r, 0, cols_); }
   // Random values, rounded to the type; `host` (f32) gets the same.
   void Randomize(uint32_t seed, float scale = 1, kernel_test::Matrix* host = nullptr) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, scale);
+    std::vector<float> values(static_cast<size_t>(cols_));
     for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t c = 0; c < cols_; ++c) {
-        Set(r, c, normal(random));
-        if (host != nullptr) host->Set(r, c, Get(r, c));
-      }
+      for (float& x : values) x = normal(random);
+      SetRow(r, values);
+      if (host == nullptr) continue;
+      const std::vector<float> rounded = GetRow(r);
+      for (int64_t c = 0; c < cols_; ++c) host->Set(r, c, rounded[c]);
     }
   }
-  std::string Bytes(int64_t r) { return {row<char>(0) + r * stride_ * SizeOf(type_), RowBytes()}; }
+  std::string Bytes(int64_t r) const { return buffer_.Bytes(Offset(r, 0), static_cast<int64_t>(RowBytes())); }
+  // All rows with the gaps between them.
+  std::string Contents() const { return buffer_.Bytes(Offset(0, 0), buffer_.bytes() - Offset(0, 0)); }
   size_t RowBytes() const { return static_cast<size_t>(cols_ * SizeOf(type_)); }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
 
  private:
-  void ExpectGap(int64_t byte) {
-    EXPECT_EQ(buffer_.as<unsigned char>()[byte], kGap) << "written between the rows, byte " << byte;
+  int64_t Offset(int64_t r, int64_t c) const { return (offset_ + r * stride_ + c) * SizeOf(type_); }
+  void Put(int64_t r, int64_t c, const float* values, int64_t n) {
+    std::vector<uint16_t> halves;
+    for (int64_t i = 0; i < n && type_ != DataType::kF32; ++i) {
+      halves.push_back(type_ == DataType::kBF16 ? kernel_test::Bf16Of(values[i])
+                                                : kernel_test::F16Of(values[i]));
+    }
+    const void* const from = type_ == DataType::kF32 ? static_cast<const void*>(values) : halves.data();
+    buffer_.Write(Offset(r, c), from, n * SizeOf(type_));
+  }
+  std::vector<float> Take(int64_t r, int64_t c, int64_t n) const {
+    std::vector<float> values(static_cast<size_t>(n));
+    if (type_ == DataType::kF32) {
+      buffer_.Read(Offset(r, c), values.data(), n * 4);
+      return values;
+    }
+    std::vector<uint16_t> halves(values.size());
+    buffer_.Read(Offset(r, c), halves.data(), n * 2);
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = type_ == DataType::kF16 ? kernel_test::F16ToFloat(halves[i])
+                                          : std::bit_cast<float>(static_cast<uint32_t>(halves[i]) << 16);
+    }
+    return values;
   }
 
   DataType type_;
@@ -96,17 +113,25 @@ class DeviceMatrix {
   DeviceBuffer buffer_;
 };
 
-// An array in the device's memory.
+// An array in the device's memory, and what it began with in the host's.
 template <typename T>
 class DeviceArray {
  public:
   explicit DeviceArray(const std::vector<T>& values)
-      : buffer_(std::max<int64_t>(1, values.size()) * sizeof(T)) {
-    std::copy(values.begin(), values.end(), data());
+      : host_(values), buffer_(std::max<int64_t>(1, values.size()) * sizeof(T)) {
+    buffer_.Write(0, values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
   }
-  T* data() { return buffer_.template as<T>(); }
+  // For ops of the device, and for those of `device`, which may be the CPU.
+  T* data() { return buffer_.template device<T>(); }
+  T* On(const Device& device) { return device.kind() == DeviceKind::kCuda ? data() : host_.data(); }
+  void Set(int64_t i, const T& value) {
+    buffer_.Write(i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+  }
+  std::vector<T> Values() const { return buffer_.template Values<T>(); }
+  const std::vector<T>& host() const { return host_; }
 
  private:
+  std::vector<T> host_;
   DeviceBuffer buffer_;
 };
 

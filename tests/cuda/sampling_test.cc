@@ -40,9 +40,9 @@ std::vector<int32_t> SampleOnDevice(CudaBench* bench, const TensorView& logits,
                                     const std::vector<SampleRow>& rows) {
   DeviceArray<SampleRow> device_rows(rows);
   DeviceBuffer tokens(static_cast<int64_t>(rows.size()) * 4);
-  Sample(*bench->device, logits, device_rows.data(), tokens.as<int32_t>());
+  Sample(*bench->device, logits, device_rows.data(), tokens.device<int32_t>());
   EXPECT_TRUE(bench->device->Synchronize().ok());
-  return {tokens.as<int32_t>(), tokens.as<int32_t>() + rows.size()};
+  return tokens.Values<int32_t>();
 }
 
 // All `kinds` of logits under every kind of row in `sampled`, one batch for each kind of logits.
@@ -157,7 +157,7 @@ TEST(SamplingTest, FollowsTheDefinition) {
       DeviceMatrix x(DataType::kF32, kRows, n);
       std::vector<SampleRow> rows(kRows, row);
       for (int r = 0; r < kRows; ++r) {
-        std::copy(logits.begin(), logits.end(), x.row<float>(r));
+        x.SetRow(r, logits);
         rows[r].position = done + r;
       }
       for (int32_t token : SampleOnDevice(&bench, x.view(), rows)) ++counts[token];
@@ -196,7 +196,7 @@ TEST(SamplingTest, TiesAreCutById) {
   DeviceMatrix x(DataType::kF32, kRows, kVocab);
   std::vector<SampleRow> rows(kRows, Row(1, 0.01f));
   for (int64_t r = 0; r < kRows; ++r) {
-    std::fill_n(x.row<float>(r), kVocab, 3.0f);
+    x.SetRow(r, std::vector<float>(kVocab, 3.0f));
     rows[r].position = static_cast<int32_t>(r);
   }
   std::map<int32_t, int> counts;
@@ -216,7 +216,7 @@ TEST(SamplingTest, IndependentOfTheBatch) {
       SOMNUS_SKIP_WITHOUT_GPU(bench.device);
       DeviceMatrix x(DataType::kF32, rows, kVocab, {rows % 2, 0});
       x.Randomize(9);
-      std::copy(logits.begin(), logits.end(), x.row<float>(rows / 2));
+      x.SetRow(rows / 2, logits);
       std::vector<SampleRow> all(rows, Row(1, 0.5f, 10));
       all[rows / 2] = row;
       tokens.push_back(SampleOnDevice(&bench, x.view(), all)[rows / 2]);

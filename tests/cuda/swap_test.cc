@@ -14,7 +14,8 @@ class Swapped {
   Swapped(Device& device, int64_t num_layers, const KvCacheView& shape, int64_t host_blocks, int64_t offset)
       : device_(device),
         bytes_(2 * shape.num_kv_heads * shape.block_size * shape.head_dim * SizeOf(shape.dtype)),
-        pool_bytes_(host_blocks * num_layers * bytes_) {
+        pool_bytes_(host_blocks * num_layers * bytes_),
+        offset_(offset) {
     auto memory = device.AllocatePinned(pool_bytes_ + offset + kGuard);
     EXPECT_TRUE(memory.ok()) << memory.status();
     memory_ = *memory;
@@ -25,8 +26,8 @@ class Swapped {
       buffers_.push_back(std::make_unique<DeviceBuffer>(offset + shape.num_blocks * bytes_));
       want_.push_back(RandomBytes(shape.num_blocks * bytes_));
       views_.push_back(shape);
-      views_.back().data = buffers_.back()->as<char>() + offset;
-      std::copy(want_.back().begin(), want_.back().end(), static_cast<char*>(views_.back().data));
+      views_.back().data = buffers_.back()->device<char>() + offset;
+      buffers_.back()->Write(offset, want_.back().data(), shape.num_blocks * bytes_);
     }
   }
   ~Swapped() { device_.FreePinned(memory_); }
@@ -49,7 +50,8 @@ class Swapped {
     // The guard behind the pool too.
     ASSERT_EQ(std::string(static_cast<char*>(pool_.data), want_pool_.size()), want_pool_);
     for (size_t l = 0; l < views_.size(); ++l) {
-      ASSERT_EQ(std::string(static_cast<char*>(views_[l].data), want_[l].size()), want_[l]) << "layer " << l;
+      ASSERT_EQ(buffers_[l]->Bytes(offset_, static_cast<int64_t>(want_[l].size())), want_[l])
+          << "layer " << l;
     }
   }
 
@@ -63,7 +65,7 @@ class Swapped {
   }
 
   Device& device_;
-  const int64_t bytes_, pool_bytes_;
+  const int64_t bytes_, pool_bytes_, offset_;
   std::mt19937 random_{1};
   void* memory_ = nullptr;
   KvHostPool pool_;
@@ -125,7 +127,7 @@ TEST(SwapTest, APoolThatIsNotPinnedIsAnError) {
   const std::unique_ptr<Device> device = MakeCudaDevice();
   SOMNUS_SKIP_WITHOUT_GPU(device);
   DeviceBuffer cache(4 * 32);
-  const KvCacheView view{cache.as<void>(), DataType::kBF16, 4, 1, 1, 8};
+  const KvCacheView view{cache.device<void>(), DataType::kBF16, 4, 1, 1, 8};
   std::vector<char> pageable(32);
   const BlockSwap swap{1, 0};
   SwapBlocks(*device, &view, 1, {pageable.data(), 1}, SwapDirection::kToHost, &swap, 1);

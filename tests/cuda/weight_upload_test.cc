@@ -18,9 +18,7 @@ using Uploader = SOMNUS_CUDA_NAMESPACE::WeightUploader;
 
 constexpr DataType kDeviceTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 
-std::vector<char> BytesOf(DeviceBuffer& buffer) {
-  return {buffer.as<char>(), buffer.as<char>() + buffer.bytes()};
-}
+std::vector<char> BytesOf(const DeviceBuffer& buffer) { return buffer.Values<char>(); }
 
 struct Rectangle {
   Range rows, cols;
@@ -36,7 +34,7 @@ class WeightUploadTest : public testing::Test {
     const int64_t rows = part.rows.size() * static_cast<int64_t>(tensors.size());
     DeviceBuffer buffer(rows * part.cols.size() * SizeOf(dtype));
     std::vector<UploadPiece> pieces;
-    UploadPiece whole{nullptr, part.rows, part.cols, dtype, buffer.as<uint8_t>()};
+    UploadPiece whole{nullptr, part.rows, part.cols, dtype, buffer.device<uint8_t>()};
     for (const TensorInfo* tensor : tensors) {
       whole.tensor = tensor;
       CutIntoPieces(whole, max_bytes, &pieces);
@@ -52,7 +50,7 @@ class WeightUploadTest : public testing::Test {
     const int64_t n = part.rows.size(), k = part.cols.size();
     const int64_t all_rows = n * static_cast<int64_t>(tensors.size());
     DeviceBuffer buffer(all_rows * k * SizeOf(dtype));
-    const LinearWeight weight{buffer.as<void>(), dtype, all_rows, k};
+    const LinearWeight weight{buffer.device<void>(), dtype, all_rows, k};
     std::vector<float> rows(n * k);
     int64_t row = 0;
     for (const TensorInfo* tensor : tensors) {
@@ -154,10 +152,11 @@ TEST_F(WeightUploadTest, BuffersAreUsedAgain) {
     const auto buffer = uploader.Acquire();
     ASSERT_TRUE(buffer.ok()) << buffer.status();
     std::memset((*buffer)->data, i, kBytes);
-    uploader.Send(*buffer, device.as<char>() + i * kBytes, kBytes, "a piece");
+    uploader.Send(*buffer, device.device<char>() + i * kBytes, kBytes, "a piece");
   }
   ASSERT_TRUE(uploader.Wait().ok());
-  for (int64_t i = 0; i < kPieces * kBytes; ++i) ASSERT_EQ(device.as<char>()[i], i / kBytes);
+  const std::string all = device.Bytes();
+  for (int64_t i = 0; i < kPieces * kBytes; ++i) ASSERT_EQ(all[i], i / kBytes);
 }
 
 TEST_F(WeightUploadTest, AnErrorOfACopyIsAnsweredOnceAndNamed) {
@@ -178,10 +177,10 @@ TEST_F(WeightUploadTest, LoadingWaitsForNoOps) {
   ASSERT_TRUE(seen.ok());
   std::memset(*seen, 1, 4);
   DeviceBuffer device(4);  // full of ones
-  device_->CopyToHost(*seen, device.as<void>(), 4);
+  device_->CopyToHost(*seen, device.device<void>(), 4);
   DeviceBuffer target(48 * 512 * 2);
   std::vector<UploadPiece> pieces;
-  CutIntoPieces({stored_->Find("Q8_0"), {0, 48}, {0, 512}, DataType::kBF16, target.as<uint8_t>()}, 1000,
+  CutIntoPieces({stored_->Find("Q8_0"), {0, 48}, {0, 512}, DataType::kBF16, target.device<uint8_t>()}, 1000,
                 &pieces);
   ASSERT_TRUE(UploadPieces(*stored_, pieces, *device_->uploader(), nullptr).ok());
   ASSERT_TRUE(device_->uploader()->Wait().ok());
@@ -201,7 +200,7 @@ std::vector<char> FillRegion(const Checkpoint& checkpoint, Device& device, DataT
       WeightPlan::Create(checkpoint, MakeShards(checkpoint.config(), rank, world_size), dtype, device);
   EXPECT_TRUE(plan.ok()) << plan.status();
   DeviceBuffer region(plan->region_bytes());
-  plan->Bind(region.as<void>());
+  plan->Bind(region.device<void>());
   int64_t loaded = 0, total = -1;
   const absl::Status status = plan->Fill(checkpoint, device, [&](int64_t done, int64_t all) {
     EXPECT_LT(loaded, done);
