@@ -42,6 +42,8 @@ struct HttpContext {
   std::atomic<bool> stopping{false};
 };
 
+class ConnectionWaker;
+
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(boost::asio::ip::tcp::socket socket, bool admin, HttpContext* context);
@@ -50,6 +52,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> Run();
   // Ends the connection at once, whatever it does. On the I/O thread.
   void Close();
+  // Something has happened that a response waits for. On the I/O thread.
+  void Wake();
   bool busy() const { return busy_; }
   bool admin() const { return admin_; }
   // Since when a whole request has been waited for; InfiniteFuture while one is being answered.
@@ -63,7 +67,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     bool http_1_0 = false;
   };
   enum class ReadResult { kRequest, kClosed, kRefused };
-  class Waker;
 
   boost::asio::awaitable<ReadResult> ReadRequest(Request* request);
   boost::asio::awaitable<bool> WaitForFirstByte();
@@ -80,7 +83,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // On the request pool.
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> StartGeneration(
       Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
-      const std::shared_ptr<Waker>& waker);
+      const std::shared_ptr<ConnectionWaker>& waker);
   boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer);
   // `head`: what goes before the first chunk.
   boost::asio::awaitable<bool> SendChunk(const Request& request, std::string head, std::string data,
@@ -96,7 +99,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnReadable(uint64_t watch);
   void PollHangup(uint64_t watch);
   boost::asio::awaitable<void> WaitForWake();
-  void Wake();
 
   HttpContext* const context_;
   const bool admin_;

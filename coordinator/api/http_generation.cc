@@ -3,14 +3,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <chrono>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "coordinator/api/connection_waker.h"
 #include "coordinator/api/http_connection.h"
 #include "coordinator/api/http_parts.h"
 #include "coordinator/metrics/metrics.h"
@@ -32,34 +30,6 @@ std::string StreamHead(bool http_1_0, bool keep_alive) {
 }
 
 }  // namespace
-
-// How output threads wake the connection; outlives it if need be.
-class HttpConnection::Waker {
- public:
-  Waker(asio::io_context* io, HttpConnection* connection) : io_(io), connection_(connection) {}
-  static void Signal(const std::shared_ptr<Waker>& self) {
-    absl::MutexLock lock(&self->mutex_);
-    if (self->connection_ == nullptr) return;
-    // Detach runs on the I/O thread too, so the pointer cannot vanish between the check and the use.
-    asio::post(*self->io_, [self] {
-      HttpConnection* connection;
-      {
-        absl::MutexLock inner(&self->mutex_);
-        connection = self->connection_;
-      }
-      if (connection != nullptr) connection->Wake();
-    });
-  }
-  void Detach() {
-    absl::MutexLock lock(&mutex_);
-    connection_ = nullptr;
-  }
-
- private:
-  asio::io_context* const io_;
-  absl::Mutex mutex_;
-  HttpConnection* connection_ ABSL_GUARDED_BY(mutex_);
-};
 
 void HttpConnection::Wake() {
   woken_ = true;
@@ -123,7 +93,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
     HttpResponse response = ErrorResponse({503, "The model is loading.", ""});
     co_return co_await SendResponse(*request, std::move(response));
   }
-  const auto waker = std::make_shared<Waker>(context_->io, this);
+  const auto waker = std::make_shared<ConnectionWaker>(context_->io, this);
   auto work = [&] { return StartGeneration(request, chat, model, waker); };
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> started =
       co_await OnPool(context_->request_pool, work);
@@ -145,7 +115,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
 
 std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartGeneration(
     Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
-    const std::shared_ptr<Waker>& waker) {
+    const std::shared_ptr<ConnectionWaker>& waker) {
   const ApiLimits& limits = context_->state->options.limits;
   const std::shared_ptr<Metrics>& metrics = context_->state->metrics;
   try {
@@ -162,7 +132,7 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
     if (!request->id.empty()) params.response_id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", request->id);
     const auto producer = std::make_shared<ResponseProducer>(
         model, std::move(params), metrics, context_->post_output, limits.max_stream_backlog_bytes);
-    const absl::Status status = producer->Submit([waker] { Waker::Signal(waker); });
+    const absl::Status status = producer->Submit([waker] { ConnectionWaker::Signal(waker); });
     if (status.ok()) return producer;
     metrics->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
     return FromStatus(status);

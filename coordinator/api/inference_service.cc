@@ -11,7 +11,7 @@
 #include "coordinator/api/generation.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/request_fields.h"
-#include "coordinator/api/response_parts.h"
+#include "coordinator/api/response_json.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/status.h"
 

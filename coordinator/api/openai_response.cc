@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/api/json_body.h"
-#include "coordinator/api/response_parts.h"
+#include "coordinator/api/response_json.h"
 
 namespace somnus {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/api/response_parts.h"
+#include "coordinator/api/response_json.h"
 
 #include <algorithm>
 #include <cmath>

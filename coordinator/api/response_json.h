@@ -1,6 +1,6 @@
 #pragma once
-// Pieces of a response that streams and whole answers share. Internal to coordinator/api. All append JSON
-// text.
+// The JSON of a response's parts, for streams and whole responses: head, usage, token ids, log-probabilities.
+// Internal to coordinator/api. All functions append to `out`.
 
 #include <cstdint>
 #include <optional>

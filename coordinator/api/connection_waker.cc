@@ -1,0 +1,28 @@
+#include "coordinator/api/connection_waker.h"
+
+#include <boost/asio/post.hpp>
+
+#include "coordinator/api/http_connection.h"
+
+namespace somnus {
+
+void ConnectionWaker::Signal(const std::shared_ptr<ConnectionWaker>& self) {
+  absl::MutexLock lock(&self->mutex_);
+  if (self->connection_ == nullptr) return;
+  // Detach runs on the I/O thread too, so the pointer cannot vanish between the check and the use.
+  boost::asio::post(*self->io_, [self] {
+    HttpConnection* connection;
+    {
+      absl::MutexLock inner(&self->mutex_);
+      connection = self->connection_;
+    }
+    if (connection != nullptr) connection->Wake();
+  });
+}
+
+void ConnectionWaker::Detach() {
+  absl::MutexLock lock(&mutex_);
+  connection_ = nullptr;
+}
+
+}  // namespace somnus
