@@ -44,7 +44,7 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   }
 
   absl::Status Register(const v1::RegisterRequest& request) override {
-    const absl::Time deadline = absl::Now() + options_.register_timeout;
+    const MonotonicTime deadline = options_.now() + options_.register_timeout;
     absl::Duration retry = kFirstRetry;
     worker_id_ = request.worker_id();
     while (true) {
@@ -56,14 +56,14 @@ class CoordinatorLinkImpl : public CoordinatorLink {
         if (options_.heartbeat_interval > absl::ZeroDuration()) interval_ = options_.heartbeat_interval;
         return status;
       }
-      if (Stopped()) return absl::CancelledError("told to leave");
+      if (stop_.stopped()) return absl::CancelledError("told to leave");
       if (!WorthRetrying(status)) return status;
-      if (absl::Now() + retry > deadline) {
+      if (options_.now() + retry > deadline) {
         return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", options_.coordinator,
                                                         " cannot be reached: ", status.message()));
       }
       if (retry == kFirstRetry) LogInfo("waiting for the coordinator at {}", options_.coordinator);
-      Pause(retry);
+      stop_.WaitFor(retry);
       retry = std::min(2 * retry, kLastRetry);
     }
   }
@@ -71,22 +71,22 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) override {
     thread_ = std::thread([this, beat = std::move(beat), on_leave = std::move(on_leave)] {
       const absl::Status reason = BeatUntilGone(beat);
-      if (!Stopped()) on_leave(reason);
+      if (!stop_.stopped()) on_leave(reason);
     });
   }
 
   void Stop() override {
+    stop_.Stop();
     absl::MutexLock lock(&mu_);
-    stopped_ = true;
     if (call_ != nullptr) call_->TryCancel();
   }
 
  private:
   absl::Status BeatUntilGone(const Beat& beat) {
-    absl::Time last_answer = absl::Now();
+    MonotonicTime last_answer = options_.now();
     while (true) {
-      Pause(interval_);
-      if (Stopped()) return absl::OkStatus();
+      stop_.WaitFor(interval_);
+      if (stop_.stopped()) return absl::OkStatus();
       v1::HeartbeatRequest request;
       v1::HeartbeatResponse response;
       request.set_worker_id(worker_id_);
@@ -95,8 +95,8 @@ class CoordinatorLinkImpl : public CoordinatorLink {
           Call([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); });
       if (status.ok() && !response.known()) return absl::OkStatus();
       if (status.ok()) {
-        last_answer = absl::Now();
-      } else if (absl::Now() - last_answer >= options_.orphan_grace) {
+        last_answer = options_.now();
+      } else if (options_.now() - last_answer >= options_.orphan_grace) {
         return absl::UnavailableError(absl::StrCat("no answer from the coordinator at ", options_.coordinator,
                                                    " for ", absl::FormatDuration(options_.orphan_grace), ": ",
                                                    status.message()));
@@ -107,10 +107,11 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   template <typename Rpc>
   absl::Status Call(const Rpc& rpc) {
     grpc::ClientContext context;
+    // gRPC turns this into a time of its own monotonic clock at once.
     context.set_deadline(absl::ToChronoTime(absl::Now() + std::min(kCallTimeout, CallBound())));
     {
       absl::MutexLock lock(&mu_);
-      if (stopped_) return absl::CancelledError("stopped");
+      if (stop_.stopped()) return absl::CancelledError("stopped");
       call_ = &context;
     }
     const absl::Status status = FromGrpcStatus(rpc(&context));
@@ -122,21 +123,12 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   // A silent coordinator (stopped, not dead) must not stretch the grace by a whole call.
   absl::Duration CallBound() const { return std::max(options_.orphan_grace, absl::Milliseconds(100)); }
 
-  void Pause(absl::Duration duration) {
-    absl::MutexLock lock(&mu_);
-    mu_.AwaitWithTimeout(absl::Condition(&stopped_), duration);
-  }
-  bool Stopped() {
-    absl::MutexLock lock(&mu_);
-    return stopped_;
-  }
-
   const CoordinatorLinkOptions options_;
   const std::unique_ptr<v1::ClusterService::Stub> stub_;
   std::string worker_id_;  // set by Register, before the thread starts, as is the next
   absl::Duration interval_;
+  StopSignal stop_;
   absl::Mutex mu_;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::thread thread_;
 };

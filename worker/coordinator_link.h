@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "proto/cluster.pb.h"
 
 namespace somnus {
@@ -20,6 +21,7 @@ struct CoordinatorLinkOptions {
   absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to come up
   absl::Duration orphan_grace = absl::Seconds(30);     // without one answered heartbeat
   absl::Duration heartbeat_interval;                   // zero: what the coordinator says
+  MonotonicClock now = MonotonicNow;                   // of the timeout and the grace
 };
 
 class CoordinatorLink {

@@ -1,0 +1,126 @@
+// How long a worker waits for a coordinator that does not answer, by a clock that only the test moves.
+
+#include "worker/coordinator_link.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "proto/cluster.grpc.pb.h"
+
+namespace somnus {
+namespace {
+
+class Coordinator : public v1::ClusterService::Service {
+ public:
+  explicit Coordinator(const std::string& address) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~Coordinator() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest*,
+                        v1::RegisterResponse* response) override {
+    response->set_heartbeat_interval_ms(10);
+    return grpc::Status::OK;
+  }
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatResponse* response) override {
+    response->set_known(true);
+    absl::MutexLock lock(&mu_);
+    last_beat_ = *request;
+    ++num_beats_;
+    return grpc::Status::OK;
+  }
+  void WaitForBeats(int count) {
+    absl::MutexLock lock(&mu_);
+    const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return num_beats_ >= count; };
+    mu_.Await(absl::Condition(&enough));
+  }
+  v1::HeartbeatRequest last_beat() {
+    absl::MutexLock lock(&mu_);
+    return last_beat_;
+  }
+
+ private:
+  absl::Mutex mu_;
+  v1::HeartbeatRequest last_beat_ ABSL_GUARDED_BY(mu_);
+  int num_beats_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class CoordinatorLinkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = "/tmp/somnus_link_test_XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    options_.coordinator = "unix:" + directory_ + "/socket";
+    options_.now = [this] {
+      absl::MutexLock lock(&mu_);
+      return now_;
+    };
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void Advance(absl::Duration duration) {
+    absl::MutexLock lock(&mu_);
+    now_ += duration;
+  }
+
+  std::string directory_;
+  CoordinatorLinkOptions options_;
+  absl::Mutex mu_;
+  MonotonicTime now_ ABSL_GUARDED_BY(mu_) = absl::Seconds(1);
+};
+
+TEST_F(CoordinatorLinkTest, AnAnswerKeepsTheWorkerHoweverLateItComes) {
+  Coordinator coordinator(options_.coordinator);
+  const auto link = CoordinatorLink::Create(options_);
+  v1::RegisterRequest request;
+  request.set_worker_id("a");
+  ASSERT_TRUE(link->Register(request).ok());
+  absl::Notification left;
+  link->StartHeartbeats([](v1::HeartbeatRequest* beat) { beat->set_last_step_id(7); },
+                        [&](const absl::Status&) { left.Notify(); });
+  coordinator.WaitForBeats(2);
+  Advance(absl::Hours(100));
+  coordinator.WaitForBeats(10);
+  EXPECT_EQ(coordinator.last_beat().worker_id(), "a");
+  EXPECT_EQ(coordinator.last_beat().last_step_id(), 7);
+  EXPECT_FALSE(left.HasBeenNotified());
+}
+
+TEST_F(CoordinatorLinkTest, AWorkerLeavesWhenTheGraceHasPassedOnItsClock) {
+  options_.orphan_grace = absl::Hours(1);
+  auto coordinator = std::make_unique<Coordinator>(options_.coordinator);
+  const auto link = CoordinatorLink::Create(options_);
+  ASSERT_TRUE(link->Register(v1::RegisterRequest()).ok());
+  absl::Notification left;
+  absl::Status reason;
+  link->StartHeartbeats([](v1::HeartbeatRequest*) {},
+                        [&](const absl::Status& status) {
+                          reason = status;
+                          left.Notify();
+                        });
+  coordinator->WaitForBeats(1);
+  coordinator.reset();
+  Advance(absl::Hours(1));
+  left.WaitForNotification();
+  EXPECT_TRUE(absl::IsUnavailable(reason)) << reason;
+  EXPECT_NE(reason.message().find(options_.coordinator), absl::string_view::npos) << reason;
+}
+
+TEST_F(CoordinatorLinkTest, RegistrationIsGivenUpOnItsClock) {
+  options_.register_timeout = absl::ZeroDuration();
+  const auto link = CoordinatorLink::Create(options_);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(link->Register(v1::RegisterRequest())));
+}
+
+}  // namespace
+}  // namespace somnus
