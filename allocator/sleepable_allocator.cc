@@ -32,6 +32,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     if (absl::Status status = (*region)->Populate(); !status.ok()) return status;
     void* data = (*region)->data();
     entries_[data].region = *std::move(region);
+    Publish();
     return data;
   }
 
@@ -39,15 +40,10 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     absl::MutexLock lock(&mutex_);
     const auto it = entries_.find(data);
     if (it == entries_.end()) return absl::NotFoundError("no region at this address");
-    Region& region = *it->second.region;
-    // Each step keeps what it did: after an error Free can be called again.
-    if (region.state() == Region::State::kResident) {
-      if (absl::Status status = region.Detach(); !status.ok()) return status;
-    }
-    if (absl::Status status = region.Release(); !status.ok()) return status;
-    if (absl::Status status = region.FreeAddress(); !status.ok()) return status;
-    entries_.erase(it);
-    return absl::OkStatus();
+    absl::Status status = FreeRegion(it->second.region.get());
+    if (status.ok()) entries_.erase(it);
+    Publish();
+    return status;
   }
 
   absl::StatusOr<std::map<std::string, int64_t>> Sleep(
@@ -76,12 +72,14 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     for (const Waker& waker : asleep) {
       woken.push_back(waker);
       status = Wake(waker);
+      Publish();
       if (!status.ok()) break;
     }
     // Waited for in any case: no copy may still run into memory that the rollback takes away.
     status.Update(driver_->Synchronize());
     if (!status.ok()) {
       for (const Waker& waker : woken) PutBack(waker);
+      Publish();
       return status;
     }
     std::map<std::string, int64_t> mapped;
@@ -101,10 +99,8 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   }
 
   std::map<std::string, int64_t> ResidentBytes() const override {
-    absl::MutexLock lock(&mutex_);
-    std::map<std::string, int64_t> bytes;
-    for (const auto& [data, entry] : entries_) bytes[entry.region->tag()] += entry.region->held_bytes();
-    return bytes;
+    absl::MutexLock lock(&published_mutex_);
+    return published_;
   }
 
  private:
@@ -133,6 +129,23 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     std::stable_partition(asleep.begin(), asleep.end(),
                           [](const Waker& waker) { return waker.entry->backup != nullptr; });
     return asleep;
+  }
+
+  // Each step keeps what it did: after an error it can be called again.
+  static absl::Status FreeRegion(Region* region) {
+    if (region->state() == Region::State::kResident) {
+      if (absl::Status status = region->Detach(); !status.ok()) return status;
+    }
+    if (absl::Status status = region->Release(); !status.ok()) return status;
+    return region->FreeAddress();
+  }
+
+  // What ResidentBytes returns from now on.
+  void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::map<std::string, int64_t> bytes;
+    for (const auto& [data, entry] : entries_) bytes[entry.region->tag()] += entry.region->held_bytes();
+    absl::MutexLock lock(&published_mutex_);
+    published_ = std::move(bytes);
   }
 
   absl::Status SaveBackups(std::vector<Sleeper>& sleepers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -179,6 +192,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
       const int64_t before = entry.region->held_bytes();
       // A chunk that is not released stays accounted for in the region, which tries again.
       entry.region->Release().IgnoreError();
+      Publish();
       if (before > 0) freed[entry.region->tag()] += before - entry.region->held_bytes();
       if (sleeper.backup != nullptr) entry.backup = std::move(sleeper.backup);
       if (sleeper.mode == RestoreMode::kDiscard) entry.backup = nullptr;
@@ -201,8 +215,10 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 
   VmmDriver* const driver_;
   const SleepableAllocatorOptions options_;
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;  // held while memory is mapped, copied and released
   std::map<void*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  mutable absl::Mutex published_mutex_;  // never held for long
+  std::map<std::string, int64_t> published_ ABSL_GUARDED_BY(published_mutex_);
 };
 
 }  // namespace

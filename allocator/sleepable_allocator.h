@@ -59,7 +59,8 @@ class SleepableAllocator {
   // theirs.
   virtual void DropBackups(const std::string& tag) = 0;
 
-  // Physical bytes held, by tag; a tag that holds nothing is there with 0.
+  // Physical bytes held, by tag; a tag that holds nothing is there with 0. Returns at once, also while
+  // another call works: then what is held region by region as that call gets on.
   virtual std::map<std::string, int64_t> ResidentBytes() const = 0;
 };
 

@@ -40,6 +40,26 @@ TEST(SleepableAllocator, SleepsAndWakesByTagAtTheSameAddress) {
   EXPECT_EQ(driver.violations(), std::vector<std::string>{});
 }
 
+TEST(SleepableAllocator, ResidentBytesReturnsWhileAnotherCallWorks) {
+  FakeVmmDriver driver;
+  auto allocator = SleepableAllocator::Create(&driver);
+  ASSERT_TRUE(allocator->Allocate("weights", 4 * kUnit).ok());
+  ASSERT_TRUE(allocator->Allocate("kv_cache", 2 * kUnit).ok());
+  // On the thread that works, within its call: waiting for that call to end would be a deadlock.
+  std::vector<int64_t> sums;
+  driver.OnCall([&] {
+    int64_t sum = 0;
+    for (const auto& [tag, bytes] : allocator->ResidentBytes()) sum += bytes;
+    if (sums.empty() || sums.back() != sum) sums.push_back(sum);
+  });
+  ASSERT_TRUE(
+      allocator->Sleep({{"weights", RestoreMode::kDiscard}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  EXPECT_EQ(sums, (std::vector<int64_t>{6 * kUnit, 2 * kUnit, 0, 4 * kUnit, 6 * kUnit}))
+      << "region by region, first to none and then to all";
+  driver.OnCall(nullptr);
+}
+
 TEST(SleepableAllocator, OneSetAccessForManyChunks) {
   FakeVmmDriver driver;
   auto allocator = SleepableAllocator::Create(&driver);

@@ -3,8 +3,10 @@
 // every call that a real device would punish. Not thread safe.
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +21,8 @@ class FakeVmmDriver : public VmmDriver {
   // The n-th call from now on that can fail (1 is the next) answers Internal, once. 0: none.
   void FailAt(int n) { fail_in_ = n; }
   bool failed() const { return failed_; }
+  // Runs within every call that can fail, before it does anything.
+  void OnCall(std::function<void()> callback) { on_call_ = std::move(callback); }
   // Physical bytes that Create hands out in all.
   void SetCapacity(int64_t bytes) { capacity_ = bytes; }
 
@@ -155,6 +159,7 @@ class FakeVmmDriver : public VmmDriver {
   }
   bool Fails(const std::string& call) {
     calls_.push_back(call);
+    if (on_call_) on_call_();
     if (fail_in_ == 0 || --fail_in_ != 0) return false;
     return failed_ = true;
   }
@@ -174,6 +179,7 @@ class FakeVmmDriver : public VmmDriver {
     return nullptr;
   }
 
+  std::function<void()> on_call_;
   int fail_in_ = 0;
   bool failed_ = false;
   int64_t capacity_ = int64_t{1} << 40;
