@@ -4,12 +4,12 @@
 // Contract. 1. One loop thread owns the scheduler, the block manager and all requests; everything else
 // reaches them through this interface's command queue, so every method is thread safe. 2. Step k+1 is
 // scheduled and sent before step k's answer is handled (pipeline_depth 1), or after (0); the same code, the
-// same tokens. 3. Admission, health, is_sleeping and metrics read state(), nothing else. 4. Every accepted
-// request ends in exactly one output with a finish_reason.
+// same tokens. 3. Admission, health, is_sleeping and metrics read state(), nothing else; what each state
+// means and which changes there are is in residency/engine_state.h. 4. Every accepted request ends in exactly
+// one output with a finish_reason.
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,11 +18,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/request/request.h"
+#include "coordinator/residency/engine_state.h"
+#include "coordinator/residency/residency.h"
 
 namespace somnus {
-
-enum class EngineState { kLoading, kAwake, kAsleep, kDraining, kFailed };
-const char* EngineStateName(EngineState state);
 
 // A consistent picture, taken by the loop between two steps.
 struct EngineStats {
@@ -68,15 +67,21 @@ class Engine {
   virtual void Abort(const std::string& request_id) = 0;
 
   virtual EngineState state() const = 0;
+  // Ok exactly when a request that came now would be served: the engine is awake, and no step has been under
+  // way for longer than the stall threshold. Unavailable says why not, as a sentence for clients. Cheap.
+  virtual absl::Status Health() const = 0;
   // `callback` runs now and after every change of state(), on the thread that made it and one at a time; it
   // reads state() itself and must not block. Empty: takes it back, none runs afterwards.
   virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
 
   // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same
-  // tokens. Answers bytes by tag, summed over ranks. Blocks the caller until all ranks have answered.
-  virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) = 0;
-  virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
+  // tokens. Returns bytes by tag, summed over ranks: of what the call itself released or mapped. Blocks the
+  // caller until all ranks have answered. Sleep releases every tag that is resident, whatever slept before;
+  // WakeUp without tags means all. An error leaves the engine awake when it was awake; asleep, with no tag
+  // resident, when it was asleep; failed when the ranks could not be brought to one of the two.
+  virtual absl::StatusOr<TagBytes> Sleep(int level) = 0;
+  virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) = 0;
   virtual absl::Status ResetPrefixCache() = 0;
 
   // Refuses new requests, finishes or (after `grace`) aborts the open ones, then stops the loop.

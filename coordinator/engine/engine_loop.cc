@@ -1,5 +1,3 @@
-// The loop itself. What callers see of the engine is in engine_interface.cc.
-
 #include "coordinator/engine/engine_loop.h"
 
 #include <algorithm>
@@ -7,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/memory_tags.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -22,7 +19,8 @@ void EngineLoop::Run() {
     absl::MutexLock lock(&mu_);
     stopped_ = true;
   }
-  // Commands that came too late are run all the same: each sees a stopped engine and answers its caller.
+  loop_ended_.Stop();
+  // Commands that came too late are run all the same: each sees a stopped engine and lets its caller go on.
   ProcessMail();
 }
 
@@ -57,12 +55,12 @@ bool EngineLoop::ProcessMail() {
 // True once nothing is open; aborts what is, when the grace is over or the sleeping engine could not finish
 // it anyway.
 bool EngineLoop::DrainIsOver() {
-  absl::Time deadline;
+  MonotonicTime deadline;
   {
     absl::MutexLock lock(&mu_);
     deadline = drain_deadline_;
   }
-  if (options_.now() >= deadline || !sleeping_tags_.empty()) {
+  if (options_.monotonic_now() >= deadline || !residency_.awake()) {
     for (const SequencePtr& sequence : scheduler_.AbortAll())
       End(sequence, FinishReason::kAbort, absl::OkStatus());
   }
@@ -70,7 +68,7 @@ bool EngineLoop::DrainIsOver() {
 }
 
 bool EngineLoop::Step() {
-  if (state() == EngineState::kFailed || !sleeping_tags_.empty()) return false;
+  if (state() == EngineState::kFailed || !residency_.awake()) return false;
   bool sent = false;
   if (scheduler_.has_sequences()) {
     StepPlan plan = scheduler_.Schedule();
@@ -114,9 +112,17 @@ void EngineLoop::Send(StepPlan plan) {
   const absl::Time now = options_.now();
   for (const SequencePtr& sequence : plan.first_scheduled) sequence->scheduled_time = now;
   NoteFirstScheduled(plan.first_scheduled);
-  sent_.push_back({plan.num_tokens, now});
+  sent_.push_back({plan.request.step_id(), plan.num_tokens, options_.monotonic_now()});
+  if (sent_.size() == 1) NoteAwaitedStep();
   absl::Status status = executor_->ExecuteAsync(plan.request);
   if (!status.ok()) Fail(status);
+}
+
+// The oldest step in sent_ is the one that is waited for from now on.
+void EngineLoop::NoteAwaitedStep() {
+  absl::MutexLock lock(&mu_);
+  awaited_step_ = sent_.empty() ? 0 : sent_.front().step_id;
+  awaited_since_ = options_.monotonic_now();
 }
 
 void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
@@ -130,8 +136,9 @@ void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
 
 void EngineLoop::Receive() {
   const SentStep step = sent_.front();
-  sent_.pop_front();
   absl::StatusOr<v1::StepReply> reply = executor_->Wait(options_.step_timeout);
+  sent_.pop_front();
+  NoteAwaitedStep();
   if (!reply.ok()) return Fail(reply.status());
   for (const v1::SampledToken& token : reply->tokens()) {
     if (token.token_id() < 0 || token.token_id() >= options_.vocab_size) {
@@ -143,8 +150,9 @@ void EngineLoop::Receive() {
   if (!outputs.ok()) return Fail(outputs.status());
   const absl::Time now = options_.now();
   ++num_steps_;
-  if (observer_ != nullptr) observer_->OnStep(step.num_tokens, now - std::max(step.sent, last_reply_));
-  last_reply_ = now;
+  const MonotonicTime replied = options_.monotonic_now();
+  if (observer_ != nullptr) observer_->OnStep(step.num_tokens, replied - std::max(step.sent, last_reply_));
+  last_reply_ = replied;
   PublishStats();  // before the outputs: whoever has seen a last one finds its blocks free
   for (SequenceOutput& output : *outputs) {
     if (output.output.finish_reason == FinishReason::kError) {
@@ -194,17 +202,18 @@ void EngineLoop::Forget(const Sequence& sequence) {
 
 void EngineLoop::Fail(const absl::Status& status) {
   if (state() == EngineState::kFailed) return;
-  LogError("engine failed: {}", std::string(status.message()));
+  LogError("the engine has failed: {}", std::string(status.message()));
   std::vector<EngineRequest> submitted;
   {
     absl::MutexLock lock(&mu_);
-    state_ = EngineState::kFailed;
     error_ = std::string(status.message());
+    ChangeState(EngineState::kFailed);
     submitted.swap(submitted_);
   }
   ReportStateChange();
   for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
   sent_.clear();
+  NoteAwaitedStep();
   const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
   for (const SequencePtr& sequence : scheduler_.AbortAll()) End(sequence, FinishReason::kError, error);
 }
@@ -213,7 +222,7 @@ void EngineLoop::PublishStats() {
   EngineStats stats;
   const BlockManager& blocks = scheduler_.blocks();
   const SchedulerStats& counters = scheduler_.stats();
-  stats.sleep_level = sleep_level_;
+  stats.sleep_level = residency_.level();
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting();
   stats.total_blocks = blocks.total_blocks();
@@ -236,57 +245,63 @@ absl::Status EngineLoop::CheckLifecycle() const {
   return absl::OkStatus();
 }
 
-// Unless a failure or a drain has come in between.
-void EngineLoop::SwitchState(EngineState from, EngineState to) {
+// Nothing when a failure or a drain has come in between.
+void EngineLoop::SwitchState(EngineState to) {
   {
     absl::MutexLock lock(&mu_);
-    if (state_ != from) return;
-    state_ = to;
+    if (!ChangeState(to)) return;
   }
   ReportStateChange();
 }
 
-absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoSleep(int level) {
-  RETURN_IF_ERROR(CheckLifecycle());
-  if (!sleeping_tags_.empty() && sleep_level_ >= level) return BytesByTag();
+// No step is under way afterwards, and no sequence has a slot or a block.
+absl::Status EngineLoop::Quiesce() {
   ReceiveAll();
   scheduler_.PreemptAll();
   scheduler_.ResetPrefixCache();
   StepPlan flush = scheduler_.FlushFreedSlots();
   if (flush.request.freed_slots_size() > 0) Send(std::move(flush));
   ReceiveAll();
-  if (state() == EngineState::kFailed)
-    return absl::UnavailableError("the engine failed while it went to sleep");
-  absl::StatusOr<BytesByTag> freed = executor_->Sleep(level);
-  if (!freed.ok()) {
-    if (absl::Status health = executor_->Health(); !health.ok()) Fail(health);
+  if (state() != EngineState::kFailed) return absl::OkStatus();
+  return absl::UnavailableError("the engine failed while it went to sleep");
+}
+
+absl::StatusOr<TagBytes> EngineLoop::DoSleep(int level) {
+  RETURN_IF_ERROR(CheckLifecycle());
+  if (!residency_.SleepChanges(level)) return TagBytes();
+  const bool was_awake = residency_.awake();
+  if (was_awake) {
+    SwitchState(EngineState::kFallingAsleep);
+    RETURN_IF_ERROR(Quiesce());
+  }
+  absl::StatusOr<TagBytes> freed = executor_->Sleep(level, residency_);
+  if (absl::Status health = executor_->Health(); !freed.ok() && !health.ok()) {
+    Fail(health);
     return freed.status();
   }
-  sleep_level_ = level;
-  sleeping_tags_ = absl::flat_hash_set<std::string>(kMemoryTags.begin(), kMemoryTags.end());
-  SwitchState(EngineState::kAwake, EngineState::kAsleep);
+  if (!freed.ok() && was_awake) {
+    SwitchState(EngineState::kAwake);
+    return freed.status();
+  }
+  // After an error, too: then every rank sleeps, and at least as deep as before.
+  residency_.Slept(level);
+  SwitchState(EngineState::kAsleep);
   return freed;
 }
 
-absl::StatusOr<EngineLoop::BytesByTag> EngineLoop::DoWakeUp(std::vector<std::string> tags) {
+absl::StatusOr<TagBytes> EngineLoop::DoWakeUp(const std::vector<std::string>& wanted) {
   RETURN_IF_ERROR(CheckLifecycle());
-  if (tags.empty()) tags.assign(sleeping_tags_.begin(), sleeping_tags_.end());
-  std::sort(tags.begin(), tags.end());
-  tags.erase(std::remove_if(tags.begin(), tags.end(),
-                            [&](const auto& tag) { return !sleeping_tags_.contains(tag); }),
-             tags.end());
-  if (tags.empty()) return BytesByTag();
-  absl::StatusOr<BytesByTag> mapped = executor_->WakeUp(tags);
-  if (!mapped.ok()) {
+  const std::vector<std::string> tags = residency_.ToWake(wanted);
+  if (tags.empty()) return TagBytes();
+  SwitchState(EngineState::kWaking);
+  absl::StatusOr<TagBytes> mapped = executor_->WakeUp(tags, residency_);
+  if (mapped.ok()) {
+    residency_.Woke(tags);
+  } else {
     if (absl::Status health = executor_->Health(); !health.ok()) Fail(health);
-    // Rolled back, as far as earlier calls had come, too.
-    sleeping_tags_ = absl::flat_hash_set<std::string>(kMemoryTags.begin(), kMemoryTags.end());
-    return mapped.status();
+    residency_.Slept(residency_.level());
   }
-  for (const std::string& tag : tags) sleeping_tags_.erase(tag);
-  if (!sleeping_tags_.empty()) return mapped;
-  sleep_level_ = 0;
-  SwitchState(EngineState::kAsleep, EngineState::kAwake);
+  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
   return mapped;
 }
 

@@ -1,17 +1,17 @@
 #pragma once
-// The Engine: a scheduler, an executor and the thread that drives them.
+// The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc is the loop thread's
+// half, engine_loop_calls.cc the callers' half: admission, commands, and the picture of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
 // says; what the loop owns is touched by the loop thread alone, what is under mu_ by everybody. Errors: a
 // step that fails, times out or cannot be sent makes the engine kFailed for good: every open request ends
-// with kError and the reason, and Submit answers Unavailable.
+// with kError and the reason, and Submit returns Unavailable.
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +22,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/executor/executor.h"
 #include "coordinator/scheduler/scheduler.h"
@@ -34,8 +35,11 @@ struct EngineOptions {
   int32_t max_num_waiting = 1024;            // requests accepted but never scheduled yet
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
   absl::Duration step_timeout = absl::Seconds(300);
-  int32_t vocab_size = 0;  // ids in prompts and replies are below
-  std::function<absl::Time()> now = absl::Now;
+  // A step under way for longer makes Health say so; longer ones are still waited for, until step_timeout.
+  absl::Duration step_stall = absl::Seconds(60);
+  int32_t vocab_size = 0;                       // ids in prompts and replies are below
+  std::function<absl::Time()> now = absl::Now;  // of requests: arrivals, their deadlines, metrics
+  MonotonicClock monotonic_now = MonotonicNow;  // of steps and of the end
 };
 
 class EngineLoop : public Engine {
@@ -48,24 +52,26 @@ class EngineLoop : public Engine {
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override;
   EngineState state() const override { return state_.load(); }
+  absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
-  absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override;
-  absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) override;
+  absl::StatusOr<TagBytes> Sleep(int level) override;
+  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) override;
   absl::Status ResetPrefixCache() override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return options_.scheduler.max_model_len; }
   int32_t vocab_size() const override { return options_.vocab_size; }
 
  private:
-  using BytesByTag = std::map<std::string, int64_t>;
-
   // Runs `function` on the loop thread between two steps and waits for it. Unavailable once the loop has
   // stopped.
   absl::Status RunOnLoop(const std::function<void()>& function);
   absl::Status CheckRequests(const std::vector<EngineRequest>& requests) const;
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // True when the state has changed; the caller reports it then, without the lock. A change that
+  // IsAllowedChange forbids is not made: somebody else's change (a failure, a drain) has come in between.
+  bool ChangeState(EngineState to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReportStateChange() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The loop thread's.
@@ -74,6 +80,7 @@ class EngineLoop : public Engine {
   bool Step();         // false: nothing to do
   void WaitForMail();
   void Send(StepPlan plan);
+  void NoteAwaitedStep();
   void Receive();
   void ReceiveAll();
   void Deliver(SequenceOutput output, absl::Time now);
@@ -85,9 +92,10 @@ class EngineLoop : public Engine {
   void CheckIdle();
   void PublishStats();
   absl::Status CheckLifecycle() const;
-  void SwitchState(EngineState from, EngineState to);
-  absl::StatusOr<BytesByTag> DoSleep(int level);
-  absl::StatusOr<BytesByTag> DoWakeUp(std::vector<std::string> tags);
+  void SwitchState(EngineState to) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Quiesce();
+  absl::StatusOr<TagBytes> DoSleep(int level);
+  absl::StatusOr<TagBytes> DoWakeUp(const std::vector<std::string>& tags);
 
   const EngineOptions options_;
   Executor* const executor_;
@@ -96,13 +104,13 @@ class EngineLoop : public Engine {
   // The loop thread's own.
   Scheduler scheduler_;
   struct SentStep {
+    int64_t step_id;
     int32_t num_tokens;
-    absl::Time sent;
+    MonotonicTime sent;
   };
   std::deque<SentStep> sent_;
-  absl::Time last_reply_ = absl::InfinitePast();
-  absl::flat_hash_set<std::string> sleeping_tags_;
-  int sleep_level_ = 0;
+  MonotonicTime last_reply_ = -absl::InfiniteDuration();
+  Residency residency_;
   int64_t num_steps_ = 0;
   bool idle_checked_ = false;
 
@@ -113,9 +121,13 @@ class EngineLoop : public Engine {
   std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);
   std::deque<std::function<void()>> commands_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> executor_failure_ ABSL_GUARDED_BY(mu_);
-  absl::Time drain_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  // The oldest step that was sent and not answered, 0: none; and since when it has been the oldest.
+  int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
+  MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);
+  MonotonicTime drain_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  StopSignal loop_ended_;
   std::string error_ ABSL_GUARDED_BY(mu_);
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
   // Requests accepted but never scheduled yet, and every live id.

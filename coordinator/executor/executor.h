@@ -1,16 +1,16 @@
 #pragma once
 // Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, tests
-// fake it. Used by the engine loop thread alone, except Health, Abort and the failure callback.
+// fake it. Used by the engine loop thread alone, except Health, Progress, Abort and the failure callback.
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/residency/residency.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -26,14 +26,20 @@ class Executor {
   // after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
-  // Collective and all or nothing; bytes by tag, summed over ranks. After an error in Sleep every rank is
-  // awake again; after one in WakeUp every tag of every rank is asleep again. Where even that failed, Health
-  // says so.
-  virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) = 0;
-  virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
+  // Collective and all or nothing; `before` is what the ranks hold now. Bytes by tag, summed over ranks.
+  // After an error either Health says why the group is lost, or every rank has confirmed one state:
+  //   Sleep of an awake group: every tag of every rank is resident again;
+  //   Sleep of a group of which something slept: every tag of every rank sleeps, and some ranks may have
+  //     discarded their weights already;
+  //   WakeUp: every tag of every rank sleeps, also those that earlier calls had woken.
+  virtual absl::StatusOr<TagBytes> Sleep(int level, const Residency& before) = 0;
+  virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency& before) = 0;
 
   // Ok while every rank is believed alive; else who failed and why. Thread safe.
   virtual absl::Status Health() const = 0;
+  // Ok while every rank gets on with its steps, as far as heartbeats tell; else who does not, for now. Thread
+  // safe.
+  virtual absl::Status Progress() const = 0;
   // Called at most once, from any thread, when a rank is lost, whether a call is waiting for it or not; at
   // once when that has already happened. Must not block. An empty function takes the callback back: none runs
   // afterwards.

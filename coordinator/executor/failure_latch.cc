@@ -23,6 +23,13 @@ void FailureLatch::Fail(const absl::Status& status) {
   if (callback_) std::exchange(callback_, nullptr)(status);
 }
 
+absl::Status FailureLatch::Blame(const absl::Status& status, absl::Duration grace) {
+  absl::Status cause = AwaitFailure(grace);
+  if (!cause.ok()) return cause;
+  Fail(status);
+  return this->status();
+}
+
 absl::Status FailureLatch::AwaitFailure(absl::Duration grace) const {
   absl::MutexLock lock(&mu_);
   mu_.AwaitWithTimeout(absl::Condition(&failed_), grace);

@@ -21,6 +21,9 @@ class FailureLatch {
   absl::Status status() const;
   // The first call's status stays: cancels every registered call and runs the callback.
   void Fail(const absl::Status& status);
+  // Fails with `status`, unless another cause becomes known within `grace`: the loss of a process says more
+  // than the connection that it broke. Returns the cause that counts.
+  absl::Status Blame(const absl::Status& status, absl::Duration grace);
   // Waits up to `grace` for a failure to become known.
   absl::Status AwaitFailure(absl::Duration grace) const;
   // Runs at once when the failure has already happened. Empty: takes it back, and waits for a running one.

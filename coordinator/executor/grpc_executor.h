@@ -2,20 +2,18 @@
 // The Executor over gRPC: one long-lived Execute stream per worker, unary lifecycle calls to all ranks at
 // once.
 //
-// The engine's thread writes a step to every stream and later reads the answers itself: a hand-over between
-// threads costs more than the message. A monitor thread watches what a blocking read cannot: the step's
-// deadline, broken connections while idle, and losses that others report (a process that ended, a heartbeat
-// that stayed away).
+// The engine's thread writes a step to every stream and later reads the replies itself (StepStreams): a
+// hand-over between threads costs more than the message. A GroupMonitor watches what a blocking read cannot;
+// a process that ended and a heartbeat that stayed away are reported by others (ReportLoss).
 //
 // Failure is final: the first cause is kept (Health), everything under way is cancelled, everything later
 // answers the same. A worker that died is blamed before those that only noticed: when a call fails, the loss
 // of a process has a moment to become known before the call's own error counts.
 //
-// Thread safety: as executor.h says; ReportLoss, Abort, Health, RankStatuses from any thread.
+// Thread safety: as executor.h says; ReportLoss, ReportStall and RankStatuses from any thread too.
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "coordinator/executor/executor.h"
 
 namespace somnus {
@@ -37,10 +36,12 @@ struct WorkerEndpoint {
 
 struct GrpcExecutorOptions {
   absl::Duration connect_timeout = absl::Seconds(20);
-  absl::Duration load_timeout = absl::Hours(2);
-  absl::Duration lifecycle_timeout = absl::Minutes(5);  // allocate, sleep, wake up
+  absl::Duration load_timeout = absl::Hours(2);         // of whatever reads the checkpoint: load, wake from 2
+  absl::Duration lifecycle_timeout = absl::Minutes(5);  // allocate, sleep, other wake-ups
+  absl::Duration status_timeout = absl::Seconds(10);    // of a rank that is asked what became of a call
   absl::Duration blame_grace = absl::Seconds(1);        // for the loss of a process to become known
   int32_t max_message_bytes = 256 << 20;
+  MonotonicClock now = MonotonicNow;  // of step deadlines
 };
 
 // What one rank answered to LoadModel.
@@ -73,6 +74,8 @@ class GrpcExecutor : public Executor {
 
   // A rank is known to be lost: `reason` names it ("rank 1 (pid 77) was killed by signal 9").
   virtual void ReportLoss(const absl::Status& reason) = 0;
+  // What Progress returns from now on: a rank that hangs in a step for now, or ok.
+  virtual void ReportStall(const absl::Status& stall) = 0;
 };
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// What the executor holds of one rank: its channel, its stub and its step stream.
+// What the executor holds of one rank: where it is, its channel and its stub. Does not change once made.
 
 #include <grpcpp/grpcpp.h>
 
@@ -12,16 +12,11 @@
 
 namespace somnus {
 
-using StepStream = grpc::ClientReaderWriter<v1::StepRequest, v1::StepReply>;
-
-// Members are destroyed in reverse: the stream before what it runs over.
 struct WorkerLink {
   WorkerEndpoint endpoint;
   std::string name;  // "rank 1 (pid 77)"
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::WorkerService::Stub> stub;
-  std::unique_ptr<grpc::ClientContext> step_context;  // null until the stream is opened, as `steps` is
-  std::unique_ptr<StepStream> steps;
 };
 
 // Starts to dial.

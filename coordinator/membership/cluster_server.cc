@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/log.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/status.h"
@@ -19,12 +18,12 @@ namespace {
 
 class Service : public v1::ClusterService::Service {
  public:
-  Service(Membership* membership, absl::Duration heartbeat_interval)
-      : membership_(membership), heartbeat_interval_(heartbeat_interval) {}
+  Service(Membership* membership, const ClusterServerOptions& options)
+      : membership_(membership), heartbeat_interval_(options.heartbeat_interval), now_(options.now) {}
 
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
-    absl::Status status = membership_->Register(*request, absl::Now());
+    absl::Status status = membership_->Register(*request, now_());
     if (!status.ok()) {
       LogWarning("worker {} was refused: {}", request->worker_id(), std::string(status.message()));
       return ToGrpcStatus(status);
@@ -36,27 +35,23 @@ class Service : public v1::ClusterService::Service {
 
   grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
                          v1::HeartbeatResponse* response) override {
-    response->set_known(membership_->Heartbeat(*request, absl::Now()));
+    response->set_known(membership_->Heartbeat(*request, now_()));
     return grpc::Status::OK;
   }
 
  private:
   Membership* const membership_;
   const absl::Duration heartbeat_interval_;
+  const MonotonicClock now_;
 };
 
 class ClusterServerImpl : public ClusterServer {
  public:
   explicit ClusterServerImpl(const ClusterServerOptions& options)
-      : options_(options),
-        membership_(options.membership),
-        service_(&membership_, options.heartbeat_interval) {}
+      : options_(options), membership_(options.membership), service_(&membership_, options) {}
 
   ~ClusterServerImpl() override {
-    {
-      absl::MutexLock lock(&mu_);
-      stop_ = true;
-    }
+    stop_.Stop();
     if (watcher_.joinable()) watcher_.join();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
     server_.reset();
@@ -97,6 +92,10 @@ class ClusterServerImpl : public ClusterServer {
     absl::MutexLock lock(&mu_);
     on_silence_ = std::move(callback);
   }
+  void OnStall(std::function<void(const absl::Status&)> callback) override {
+    absl::MutexLock lock(&mu_);
+    on_stall_ = std::move(callback);
+  }
 
  private:
   absl::Status MakeDirectory() {
@@ -107,14 +106,18 @@ class ClusterServerImpl : public ClusterServer {
   }
 
   void Watch() {
-    absl::MutexLock lock(&mu_);
-    while (!stop_) {
-      mu_.AwaitWithTimeout(absl::Condition(&stop_), options_.heartbeat_interval);
-      if (stop_ || !on_silence_) continue;
-      absl::Status status = membership_.CheckHeartbeats(absl::Now());
-      if (status.ok()) continue;
-      on_silence_(status);
-      return;
+    absl::Status stall;  // as the callback knows it
+    while (!stop_.WaitFor(options_.heartbeat_interval)) {
+      absl::MutexLock lock(&mu_);
+      const MonotonicTime now = options_.now();
+      if (absl::Status progress = membership_.CheckProgress(now); on_stall_ && progress != stall) {
+        stall = progress;
+        on_stall_(progress);
+      }
+      if (absl::Status silence = membership_.CheckHeartbeats(now); on_silence_ && !silence.ok()) {
+        on_silence_(silence);
+        return;
+      }
     }
   }
 
@@ -125,9 +128,10 @@ class ClusterServerImpl : public ClusterServer {
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
   std::thread watcher_;
+  StopSignal stop_;
   absl::Mutex mu_;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::function<void(const absl::Status&)> on_silence_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const absl::Status&)> on_stall_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

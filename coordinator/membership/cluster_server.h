@@ -20,6 +20,7 @@ struct ClusterServerOptions {
   std::string address;  // "host:port"; empty: a Unix socket in a new private directory
   MembershipOptions membership;
   absl::Duration heartbeat_interval = absl::Seconds(1);
+  MonotonicClock now = MonotonicNow;
 };
 
 class ClusterServer {
@@ -35,6 +36,9 @@ class ClusterServer {
   // Called once, on the watching thread, when a member of the complete group falls silent. Must not block.
   // Empty: takes it back, none runs afterwards.
   virtual void OnSilence(std::function<void(const absl::Status&)> callback) = 0;
+  // Called on the watching thread whenever what Membership::CheckProgress returns has changed: a rank hangs
+  // in a step, or (ok) none does any longer. Must not block. Empty: takes it back, none runs afterwards.
+  virtual void OnStall(std::function<void(const absl::Status&)> callback) = 0;
 };
 
 }  // namespace somnus

@@ -23,7 +23,7 @@ constexpr size_t kMaxNameLength = 512;
 
 }  // namespace
 
-absl::Status Membership::Register(const v1::RegisterRequest& request, absl::Time now) {
+absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicTime now) {
   if (request.worker_id().empty() || request.worker_id().size() > kMaxNameLength ||
       request.host().size() > kMaxNameLength) {
     return absl::InvalidArgumentError("worker_id: must have 1 to 512 bytes");
@@ -59,15 +59,24 @@ absl::Status Membership::Register(const v1::RegisterRequest& request, absl::Time
     return absl::FailedPreconditionError(
         absl::StrCat("the group of ", options_.world_size, " workers is complete"));
   }
-  members_.push_back({request, now});
+  Member member;
+  member.request = request;
+  member.last_seen = member.same_since = now;
+  members_.push_back(std::move(member));
   return absl::OkStatus();
 }
 
-bool Membership::Heartbeat(const v1::HeartbeatRequest& request, absl::Time now) {
+bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now) {
   absl::MutexLock lock(&mu_);
   for (Member& member : members_) {
     if (member.request.worker_id() != request.worker_id()) continue;
     member.last_seen = now;
+    if (member.step_in_progress != request.step_in_progress() ||
+        member.last_step_id != request.last_step_id()) {
+      member.step_in_progress = request.step_in_progress();
+      member.last_step_id = request.last_step_id();
+      member.same_since = now;
+    }
     return true;
   }
   return false;
@@ -101,7 +110,7 @@ void Membership::Interrupt(const absl::Status& reason) {
   if (interruption_.ok()) interruption_ = reason;
 }
 
-absl::Status Membership::CheckHeartbeats(absl::Time now) const {
+absl::Status Membership::CheckHeartbeats(MonotonicTime now) const {
   absl::MutexLock lock(&mu_);
   if (!handed_out_) return absl::OkStatus();
   for (size_t rank = 0; rank < members_.size(); ++rank) {
@@ -112,6 +121,21 @@ absl::Status Membership::CheckHeartbeats(absl::Time now) const {
         ") has sent no heartbeat for ", absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1)))));
   }
   return absl::OkStatus();
+}
+
+absl::Status Membership::CheckProgress(MonotonicTime now) const {
+  absl::MutexLock lock(&mu_);
+  if (!handed_out_) return absl::OkStatus();
+  const Member* behind = nullptr;
+  for (const Member& member : members_) {
+    if (!member.step_in_progress || now - member.same_since <= options_.stall_threshold) continue;
+    const auto order = [](const Member& one) { return std::make_pair(one.last_step_id, one.last_seen); };
+    if (behind == nullptr || order(member) < order(*behind)) behind = &member;
+  }
+  if (behind == nullptr) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "rank ", behind - members_.data(), " (pid ", behind->request.pid(), ") has been in step ",
+      behind->last_step_id, " for longer than ", absl::FormatDuration(options_.stall_threshold)));
 }
 
 int32_t Membership::num_members() const {

@@ -1,6 +1,6 @@
 #pragma once
-// Who belongs to the group of workers: registration, ranks, heartbeats. No I/O; the clock is the caller's.
-// Thread safe.
+// Who belongs to the group of workers: registration, ranks, heartbeats and the progress that they report. No
+// I/O; the clock is the caller's, a monotonic one. Thread safe.
 
 #include <cstdint>
 #include <optional>
@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "proto/cluster.pb.h"
 
 namespace somnus {
@@ -21,6 +22,7 @@ struct MembershipOptions {
   std::string version;      // a worker of another version is refused
   std::string spawn_token;  // workers must show it; empty: workers started by hand, which show none
   absl::Duration heartbeat_timeout = absl::Seconds(30);
+  absl::Duration stall_threshold = absl::Seconds(60);  // in one step, after which a rank counts as stalled
 };
 
 class Membership {
@@ -29,9 +31,9 @@ class Membership {
 
   // InvalidArgument, PermissionDenied (token), FailedPrecondition (version, a complete group, a rank taken).
   // The same worker may register again, with the same request.
-  absl::Status Register(const v1::RegisterRequest& request, absl::Time now);
+  absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now);
   // Whether the worker is a member; it is to leave otherwise.
-  bool Heartbeat(const v1::HeartbeatRequest& request, absl::Time now);
+  bool Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now);
 
   // The complete group in order of rank: (preferred_rank, host, arrival). DeadlineExceeded says how many
   // came; Interrupt's status ends the wait.
@@ -39,13 +41,21 @@ class Membership {
   void Interrupt(const absl::Status& reason);
 
   // Unavailable names the first rank that has been silent for too long, in a complete group.
-  absl::Status CheckHeartbeats(absl::Time now) const;
+  absl::Status CheckHeartbeats(MonotonicTime now) const;
+  // Unavailable names the rank that has reported the same unfinished step for longer than stall_threshold;
+  // the one that is furthest behind when there are several, since the others may be waiting for it; of equals
+  // the one that has been silent for longest.
+  absl::Status CheckProgress(MonotonicTime now) const;
   int32_t num_members() const;
 
  private:
   struct Member {
     v1::RegisterRequest request;
-    absl::Time last_seen;
+    MonotonicTime last_seen;
+    // What the last heartbeat said, and since when heartbeats have said the same.
+    bool step_in_progress = false;
+    int64_t last_step_id = 0;
+    MonotonicTime same_since;
   };
   bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return static_cast<int32_t>(members_.size()) == options_.world_size || !interruption_.ok();

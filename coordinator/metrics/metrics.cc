@@ -131,10 +131,15 @@ class PrometheusMetrics : public Metrics {
         .Set(0);
     Gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is full.")
         .Set(stats.total_blocks > 0 ? static_cast<double>(stats.used_blocks) / stats.total_blocks : 0.0);
-    const bool asleep = stats.state == EngineState::kAsleep;
-    SleepState("awake", !asleep);
+    const bool asleep = IsSleeping(stats.state);
+    SleepState("awake", IsReady(stats.state));
     SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
     SleepState("discard_all", asleep && stats.sleep_level == 2);
+    for (const EngineState state : kEngineStates) {
+      Gauge("somnus:engine_state", "1 for the state that the engine is in.",
+            {{"state", EngineStateName(state)}})
+          .Set(stats.state == state ? 1 : 0);
+    }
     Advance("vllm:num_preemptions_total", "Preemptions of running sequences.", stats.num_preemptions);
     Advance("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
     Advance("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);

@@ -88,6 +88,11 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return state_;
   }
+  absl::Status Health() const override {
+    absl::MutexLock lock(&mutex_);
+    if (state_ != EngineState::kAwake) return absl::UnavailableError(WhyNotReady(state_));
+    return stall_;
+  }
   void OnStateChange(std::function<void()> callback) override {
     if (callback) callback();
   }
@@ -102,18 +107,18 @@ class FakeEngine : public Engine {
     return stats;
   }
   // What was done already is not done again: then no tag is named.
-  absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override {
+  absl::StatusOr<TagBytes> Sleep(int level) override {
     absl::MutexLock lock(&mutex_);
     state_ = EngineState::kAsleep;
-    if (sleep_level_ >= level) return std::map<std::string, int64_t>();
+    if (sleep_level_ >= level) return TagBytes();
     sleep_level_ = level;
-    return std::map<std::string, int64_t>{{"weights", 7}};
+    return TagBytes{{"weights", 7}};
   }
-  absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>&) override {
+  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>&) override {
     absl::MutexLock lock(&mutex_);
     state_ = EngineState::kAwake;
-    if (std::exchange(sleep_level_, 0) == 0) return std::map<std::string, int64_t>();
-    return std::map<std::string, int64_t>{{"weights", 7}};
+    if (std::exchange(sleep_level_, 0) == 0) return TagBytes();
+    return TagBytes{{"weights", 7}};
   }
   absl::Status ResetPrefixCache() override { return absl::OkStatus(); }
   void DrainAndStop(absl::Duration) override { set_state(EngineState::kDraining); }
@@ -123,6 +128,11 @@ class FakeEngine : public Engine {
   void set_state(EngineState state) {
     absl::MutexLock lock(&mutex_);
     state_ = state;
+  }
+  // What Health says while the engine is awake.
+  void set_stall(const absl::Status& stall) {
+    absl::MutexLock lock(&mutex_);
+    stall_ = stall;
   }
   // From now on every request fails after so many tokens.
   void FailAfter(int tokens, absl::Status error) {
@@ -219,6 +229,7 @@ class FakeEngine : public Engine {
   const size_t max_open_;
   mutable absl::Mutex mutex_;
   EngineState state_ = EngineState::kAwake;
+  absl::Status stall_;
   int sleep_level_ = 0;
   std::vector<Open> open_;
   std::vector<uint64_t> seeds_;

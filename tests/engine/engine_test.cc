@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "tests/engine/engine_test_util.h"
 
 namespace somnus {
@@ -119,6 +120,98 @@ TEST_P(EngineDepthTest, SleepKeepsRequestsAndTheirTokens) {
             (std::vector<std::string>{"sleep 1", "wake weights", "wake kv_cache workspace"}));
 }
 
+TEST(EngineTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(2).ok());
+  ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
+  const auto freed = engine.Sleep(2);
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(*freed, (TagBytes{{"weights", 200}}));
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().sleep_level, 2);
+  EXPECT_TRUE(engine.Sleep(2)->empty()) << "nothing is left to free";
+  EXPECT_EQ(engine.WakeUp({})->size(), 3u);
+  EXPECT_EQ(executor.lifecycle_calls(), (std::vector<std::string>{"sleep 2", "wake weights", "sleep 2",
+                                                                  "wake kv_cache weights workspace"}));
+}
+
+TEST(EngineTest, TheWayToSleepAndBackIsNotHealthyAndQueuesRequests) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  EXPECT_TRUE(engine.Health().ok());
+  Ticket a = MakeTicket("a", 5, 5), b = MakeTicket("b", 6, 5);
+  executor.HoldLifecycle(true);
+  std::thread sleeping([&] { EXPECT_TRUE(engine.Sleep(1).ok()); });
+  while (engine.state() == EngineState::kAwake) std::this_thread::yield();
+  EXPECT_EQ(engine.state(), EngineState::kFallingAsleep);
+  EXPECT_EQ(engine.Health().message(), "The engine is falling asleep; requests wait until it is woken.");
+  ASSERT_TRUE(engine.Submit(a.request).ok());
+  executor.HoldLifecycle(false);
+  sleeping.join();
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_TRUE(absl::IsUnavailable(engine.Health()));
+  executor.HoldLifecycle(true);
+  std::thread waking([&] { EXPECT_TRUE(engine.WakeUp({}).ok()); });
+  while (engine.state() == EngineState::kAsleep) std::this_thread::yield();
+  EXPECT_EQ(engine.state(), EngineState::kWaking);
+  EXPECT_EQ(engine.Health().message(), "The engine is waking up; requests wait until it is awake.");
+  ASSERT_TRUE(engine.Submit(b.request).ok());
+  executor.HoldLifecycle(false);
+  waking.join();
+  EXPECT_TRUE(engine.Health().ok());
+  for (Ticket* ticket : {&a, &b}) {
+    ASSERT_TRUE(ticket->sink->Wait());
+    EXPECT_EQ(ticket->sink->tokens(), Reference(*ticket));
+  }
+}
+
+TEST(EngineTest, AStepThatHangsIsNotHealthyLongBeforeItsDeadline) {
+  EngineOptions options = SmallEngine();
+  options.step_stall = absl::Seconds(60);
+  options.step_timeout = absl::Hours(1);
+  absl::Mutex mu;
+  MonotonicTime now = absl::Seconds(5);
+  absl::Time wall = absl::Now();
+  options.monotonic_now = [&] {
+    absl::MutexLock lock(&mu);
+    return now;
+  };
+  options.now = [&] {
+    absl::MutexLock lock(&mu);
+    return wall;
+  };
+  FakeExecutor executor(SmallWorker(options));
+  executor.Hold(true);
+  EngineLoop engine(options, &executor, nullptr);
+  Ticket ticket = MakeTicket("a", 5, 5);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  while (executor.num_waits() == 0) std::this_thread::yield();
+  const auto pass = [&](absl::Duration duration) {
+    absl::MutexLock lock(&mu);
+    now += duration;
+  };
+  {
+    absl::MutexLock lock(&mu);
+    wall += absl::Hours(24 * 365);  // somebody sets the clock
+  }
+  pass(absl::Seconds(60));
+  EXPECT_TRUE(engine.Health().ok()) << engine.Health();
+  pass(absl::Seconds(1));
+  EXPECT_EQ(engine.Health().message(), "Step 1 has been under way for longer than 1m.");
+  EXPECT_EQ(engine.state(), EngineState::kAwake) << "it may still end";
+  executor.SetProgress(absl::UnavailableError("rank 1 (pid 7) has been in step 1 for longer than 1m"));
+  EXPECT_EQ(engine.Health().message(), "rank 1 (pid 7) has been in step 1 for longer than 1m");
+  executor.SetProgress(absl::OkStatus());
+  executor.Hold(false);
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  pass(absl::Hours(9));
+  EXPECT_TRUE(engine.Health().ok()) << "nothing is under way";
+}
+
 TEST(EngineTest, SleepAndWakeErrorsLeaveTheStateAsItWas) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
@@ -140,6 +233,43 @@ TEST(EngineTest, SleepAndWakeErrorsLeaveTheStateAsItWas) {
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
 }
 
+TEST(EngineTest, AfterAFailedDeepeningOrWakeUpEverythingSleeps) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
+  EXPECT_TRUE(absl::IsInternal(engine.Sleep(2).status()));
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().sleep_level, 2) << "some rank may have discarded its weights";
+  ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
+  executor.FailNextLifecycleCall(absl::ResourceExhaustedError("rank 1: 5 MiB missing"));
+  EXPECT_TRUE(absl::IsResourceExhausted(engine.WakeUp({"kv_cache"}).status()));
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  EXPECT_EQ(executor.lifecycle_calls().back(), "wake kv_cache weights workspace");
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+}
+
+TEST(EngineTest, ARankLostOnTheWayFailsTheEngineWithTheReason) {
+  const EngineOptions options = SmallEngine();
+  for (const bool asleep : {false, true}) {
+    FakeExecutor executor(SmallWorker(options));
+    EngineLoop engine(options, &executor, nullptr);
+    if (asleep) {
+      ASSERT_TRUE(engine.Sleep(1).ok());
+    }
+    executor.HoldLifecycle(true);
+    std::thread call([&] { EXPECT_FALSE(asleep ? engine.WakeUp({}).ok() : engine.Sleep(1).ok()); });
+    while (executor.lifecycle_calls().size() < (asleep ? 2 : 1)) std::this_thread::yield();
+    executor.Lose(absl::UnavailableError("rank 0 (pid 5) was killed by signal 9"));
+    call.join();
+    EXPECT_EQ(engine.state(), EngineState::kFailed);
+    EXPECT_EQ(engine.Health().message(), "The engine has failed: rank 0 (pid 5) was killed by signal 9");
+    EXPECT_EQ(engine.Stats().error, "rank 0 (pid 5) was killed by signal 9");
+  }
+}
+
 TEST(EngineTest, EveryChangeOfStateIsReported) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
@@ -150,8 +280,9 @@ TEST(EngineTest, EveryChangeOfStateIsReported) {
   ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
   ASSERT_TRUE(engine.WakeUp({}).ok());
   engine.DrainAndStop(absl::ZeroDuration());
-  EXPECT_EQ(seen, (std::vector<EngineState>{EngineState::kAwake, EngineState::kAsleep, EngineState::kAwake,
-                                            EngineState::kDraining}));
+  using S = EngineState;
+  EXPECT_EQ(seen, (std::vector<S>{S::kAwake, S::kFallingAsleep, S::kAsleep, S::kWaking, S::kAsleep,
+                                  S::kWaking, S::kAwake, S::kDraining}));
 }
 
 TEST(EngineTest, AStateCallbackThatWasTakenBackRunsNoMore) {

@@ -4,13 +4,23 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <map>
 #include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "tests/fakes/fake_worker_service.h"
 
 namespace somnus {
 namespace {
+
+// What a group is in after a Sleep.
+Residency Slept(int level) {
+  Residency residency;
+  residency.Slept(level);
+  return residency;
+}
 
 class GrpcExecutorTest : public ::testing::Test {
  protected:
@@ -33,10 +43,9 @@ class GrpcExecutorTest : public ::testing::Test {
           std::make_unique<FakeWorkerService>(FakeWorkerOptions(), directory_ + "/" + std::to_string(rank)));
       endpoints.push_back({workers_.back()->address(), absl::StrCat("host", rank), 70 + rank, device});
     }
-    GrpcExecutorOptions options;
-    options.blame_grace = blame_grace;
+    options_.blame_grace = blame_grace;
     absl::StatusOr<std::unique_ptr<GrpcExecutor>> executor =
-        GrpcExecutor::Create(std::move(endpoints), options);
+        GrpcExecutor::Create(std::move(endpoints), options_);
     ASSERT_TRUE(executor.ok()) << executor.status();
     executor_ = *std::move(executor);
     const absl::Status connected = executor_->AwaitConnections();
@@ -60,7 +69,23 @@ class GrpcExecutorTest : public ::testing::Test {
     return step;
   }
 
+  // What every rank says of itself: "awake", or "asleep" with the tags that are resident all the same.
+  std::vector<std::string> RankStates() {
+    std::vector<std::string> states;
+    for (const auto& status : executor_->RankStatuses(absl::Minutes(1))) {
+      states.push_back(status.ok() ? status->state() : std::string(status.status().message()));
+      if (!status.ok() || status->state() == "awake") continue;
+      const std::map<std::string, int64_t> bytes(status->bytes_by_tag().begin(),
+                                                 status->bytes_by_tag().end());
+      for (const auto& [tag, count] : bytes) {
+        if (count > 0) absl::StrAppend(&states.back(), " ", tag);
+      }
+    }
+    return states;
+  }
+
   std::string directory_;
+  GrpcExecutorOptions options_;
   std::vector<std::unique_ptr<FakeWorkerService>> workers_;
   std::unique_ptr<GrpcExecutor> executor_;
 };
@@ -96,16 +121,16 @@ TEST_F(GrpcExecutorTest, LifecycleReachesEveryRank) {
   v1::KvCacheConfig config;
   config.set_num_blocks(33);
   EXPECT_TRUE(executor_->AllocateKvCache(config).ok());
-  const auto freed = executor_->Sleep(1);
+  const auto freed = executor_->Sleep(1, Residency());
   ASSERT_TRUE(freed.ok());
   EXPECT_EQ(freed->at("weights"), 14) << "the sum over ranks";
-  EXPECT_EQ(executor_->WakeUp({"weights"})->at("weights"), 14);
+  EXPECT_EQ(executor_->WakeUp({}, Slept(1))->at("weights"), 14);
   const auto statuses = executor_->RankStatuses(absl::Seconds(10));
   ASSERT_EQ(statuses.size(), 2u);
   EXPECT_EQ(statuses[1]->state(), "awake");
   executor_->Shutdown(absl::Seconds(10));
   EXPECT_EQ(workers_[1]->calls(),
-            (std::vector<std::string>{"load 1/2", "allocate 33", "sleep 1", "wake 1", "shutdown"}));
+            (std::vector<std::string>{"load 1/2", "allocate 33", "sleep 1", "wake 0", "shutdown"}));
 }
 
 TEST_F(GrpcExecutorTest, RanksOnGpusMeetByWhatRankZeroMade) {
@@ -149,32 +174,166 @@ TEST_F(GrpcExecutorTest, AFailedLoadNamesTheRankAndTheReason) {
   EXPECT_EQ(status.message(), "rank 1 (pid 71): model.norm.weight");
 }
 
-TEST_F(GrpcExecutorTest, SleepAndWakeAreAllOrNothing) {
+const std::vector<std::string> kBothAwake = {"awake", "awake"};
+const std::vector<std::string> kBothAsleep = {"asleep", "asleep"};
+
+TEST_F(GrpcExecutorTest, AFailedSleepWakesEveryRankAgain) {
   Connect(2);
   workers_[1]->FailNextCall(absl::InternalError("cannot"));
-  EXPECT_TRUE(absl::IsInternal(executor_->Sleep(2).status()));
-  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"sleep 2", "wake 0"})) << "woken again";
-  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"sleep 2"}));
-  ASSERT_TRUE(executor_->Sleep(2).ok());
+  const absl::Status status = executor_->Sleep(2, Residency()).status();
+  EXPECT_TRUE(absl::IsInternal(status));
+  EXPECT_EQ(status.message(), "rank 1 (pid 71): cannot");
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"sleep 2", "wake 0"}));
+  EXPECT_EQ(RankStates(), kBothAwake);
+  EXPECT_TRUE(executor_->Health().ok()) << "it can be tried again";
+  EXPECT_TRUE(executor_->Sleep(2, Residency()).ok());
+  EXPECT_EQ(RankStates(), kBothAsleep);
+}
+
+TEST_F(GrpcExecutorTest, AFailedWakeUpPutsEveryRankBackToSleep) {
+  Connect(2);
+  ASSERT_TRUE(executor_->Sleep(2, Residency()).ok());
   workers_[0]->FailNextCall(absl::ResourceExhaustedError("5 MiB missing"));
-  const absl::Status status = executor_->WakeUp({}).status();
+  const absl::Status status = executor_->WakeUp({}, Slept(2)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(status.message(), "rank 0 (pid 70): 5 MiB missing");
-  EXPECT_EQ(workers_[1]->calls().back(), "sleep 2") << "put back to sleep, at the same level";
+  EXPECT_EQ(workers_[1]->calls().back(), "sleep 2") << "at the same level";
+  EXPECT_EQ(RankStates(), kBothAsleep);
   EXPECT_TRUE(executor_->Health().ok()) << "it can be tried again";
-  EXPECT_TRUE(executor_->WakeUp({}).ok());
+  EXPECT_TRUE(executor_->WakeUp({}, Slept(2)).ok());
+  EXPECT_EQ(RankStates(), kBothAwake);
+}
+
+TEST_F(GrpcExecutorTest, AFailedWakeOfTheCacheLeavesNoWeightsOnAnyRank) {
+  Connect(2);
+  ASSERT_TRUE(executor_->Sleep(2, Residency()).ok());
+  Residency residency = Slept(2);
+  ASSERT_TRUE(executor_->WakeUp({"weights"}, residency).ok());
+  residency.Woke({"weights"});
+  EXPECT_EQ(RankStates(), (std::vector<std::string>{"asleep weights", "asleep weights"}));
+  workers_[0]->FailNextCall(absl::ResourceExhaustedError("5 MiB missing"));
+  EXPECT_TRUE(absl::IsResourceExhausted(executor_->WakeUp({"kv_cache"}, residency).status()));
+  EXPECT_EQ(RankStates(), kBothAsleep);
+  EXPECT_TRUE(executor_->Health().ok());
+}
+
+TEST_F(GrpcExecutorTest, ARankThatDidNotAnswerInTimeIsUndoneToo) {
+  options_.lifecycle_timeout = absl::Milliseconds(100);
+  Connect(2);
+  workers_[1]->HoldCalls();
+  // It does what it was asked after all, when the coordinator has long given up the call.
+  std::thread release([&] {
+    while (workers_[1]->calls().size() < 2) std::this_thread::yield();
+    workers_[1]->ReleaseCalls();
+  });
+  const absl::Status status = executor_->Sleep(2, Residency()).status();
+  release.join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_NE(status.message().find("rank 1 (pid 71)"), absl::string_view::npos) << status;
+  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"sleep 2", "wake 0"}));
+  EXPECT_EQ(RankStates(), kBothAwake);
+  EXPECT_TRUE(executor_->Health().ok());
+}
+
+TEST_F(GrpcExecutorTest, ARankThatNeverAnswersIsLost) {
+  options_.lifecycle_timeout = absl::Milliseconds(50);
+  Connect(2);
+  ASSERT_TRUE(executor_->Sleep(1, Residency()).ok());
+  workers_[1]->HoldCalls();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(executor_->WakeUp({}, Slept(1)).status()));
+  const absl::Status health = executor_->Health();
+  EXPECT_NE(health.message().find("not every rank is asleep after a failed call"), absl::string_view::npos)
+      << health;
+  EXPECT_NE(health.message().find("rank 1 (pid 71)"), absl::string_view::npos) << health;
+}
+
+TEST_F(GrpcExecutorTest, AFailedDeepeningWakesNobody) {
+  Connect(2);
+  ASSERT_TRUE(executor_->Sleep(1, Residency()).ok());
+  workers_[1]->ScriptCalls({absl::InternalError("cannot"), absl::InternalError("still cannot")});
+  const absl::Status status = executor_->Sleep(2, Slept(1)).status();
+  EXPECT_EQ(status.message(), "rank 1 (pid 71): cannot");
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"sleep 1", "sleep 2", "sleep 2"}));
+  EXPECT_EQ(RankStates(), kBothAsleep);
+  EXPECT_TRUE(executor_->Health().ok());
+}
+
+TEST_F(GrpcExecutorTest, ADeepeningThatFailsOnceIsTriedAgain) {
+  Connect(2);
+  ASSERT_TRUE(executor_->Sleep(1, Residency()).ok());
+  workers_[1]->FailNextCall(absl::InternalError("cannot"));
+  EXPECT_TRUE(executor_->Sleep(2, Slept(1)).ok());
+  EXPECT_EQ(RankStates(), kBothAsleep);
+}
+
+TEST_F(GrpcExecutorTest, ASleepThatFreesOnlySomeRanksIsFinal) {
+  Connect(2);
+  ASSERT_TRUE(executor_->Sleep(2, Residency()).ok());
+  Residency residency = Slept(2);
+  ASSERT_TRUE(executor_->WakeUp({"weights"}, residency).ok());
+  residency.Woke({"weights"});
+  workers_[1]->ScriptCalls({absl::InternalError("cannot"), absl::InternalError("still cannot")});
+  EXPECT_FALSE(executor_->Sleep(2, residency).ok());
+  EXPECT_NE(executor_->Health().message().find("rank 1 (pid 71): still cannot"), absl::string_view::npos)
+      << executor_->Health();
+}
+
+TEST_F(GrpcExecutorTest, AWakeUpThatReadsTheCheckpointHasTheTimeOfALoad) {
+  options_.lifecycle_timeout = absl::Milliseconds(20);
+  options_.load_timeout = absl::Hours(1);
+  Connect(1);
+  ASSERT_TRUE(executor_->Sleep(2, Residency()).ok());
+  workers_[0]->HoldCalls();
+  std::thread release([&] {
+    absl::SleepFor(absl::Milliseconds(200));  // longer than other calls may take
+    workers_[0]->ReleaseCalls();
+  });
+  EXPECT_TRUE(executor_->WakeUp({"weights"}, Slept(2)).ok());
+  release.join();
 }
 
 TEST_F(GrpcExecutorTest, ARollbackThatFailsIsFinal) {
   Connect(2);
   absl::Notification failed;
   executor_->OnFailure([&](const absl::Status&) { failed.Notify(); });
-  ASSERT_TRUE(executor_->Sleep(1).ok());
+  ASSERT_TRUE(executor_->Sleep(1, Residency()).ok());
   workers_[0]->FailNextCall(absl::ResourceExhaustedError("no memory"));
   workers_[1]->ScriptCalls({absl::OkStatus(), absl::InternalError("stuck")});
-  EXPECT_TRUE(absl::IsResourceExhausted(executor_->WakeUp({}).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(executor_->WakeUp({}, Slept(1)).status()));
   failed.WaitForNotification();
   EXPECT_NE(executor_->Health().message().find("rank 1 (pid 71): stuck"), absl::string_view::npos);
+}
+
+TEST_F(GrpcExecutorTest, AStepDeadlineGoesByTheMonotonicClock) {
+  absl::Mutex mu;
+  MonotonicTime now = absl::Seconds(5);
+  options_.now = [&] {
+    absl::MutexLock lock(&mu);
+    return now;
+  };
+  Connect(1);
+  workers_[0]->Hold(true);
+  ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
+  absl::Notification ended;
+  std::thread clock([&] {
+    do {
+      absl::MutexLock lock(&mu);
+      now += absl::Hours(1);
+    } while (!ended.WaitForNotificationWithTimeout(absl::Milliseconds(1)));
+  });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(executor_->Wait(absl::Hours(100)).status()));
+  ended.Notify();
+  clock.join();
+}
+
+TEST_F(GrpcExecutorTest, AStallIsReportedUntilItEnds) {
+  Connect(1);
+  EXPECT_TRUE(executor_->Progress().ok());
+  executor_->ReportStall(absl::UnavailableError("rank 0 (pid 70) has been in step 3 for longer than 1m"));
+  EXPECT_EQ(executor_->Progress().message(), "rank 0 (pid 70) has been in step 3 for longer than 1m");
+  EXPECT_TRUE(executor_->Health().ok()) << "it may go on";
+  executor_->ReportStall(absl::OkStatus());
+  EXPECT_TRUE(executor_->Progress().ok());
 }
 
 TEST_F(GrpcExecutorTest, AFailedStepNamesTheRankAndIsFinal) {
@@ -187,7 +346,7 @@ TEST_F(GrpcExecutorTest, AFailedStepNamesTheRankAndIsFinal) {
   EXPECT_TRUE(absl::IsInternal(status));
   EXPECT_EQ(status.message(), "rank 1 (pid 71) failed step 2: out of luck");
   EXPECT_EQ(executor_->ExecuteAsync(MakeStep(3)), status);
-  EXPECT_EQ(executor_->Sleep(1).status().message(), status.message());
+  EXPECT_EQ(executor_->Sleep(1, Residency()).status().message(), status.message());
   EXPECT_EQ(executor_->Health(), status);
 }
 

@@ -41,6 +41,16 @@ class FakeExecutor : public Executor {
     }
     if (callback) callback(reason);
   }
+  // While held, Sleep and WakeUp block.
+  void HoldLifecycle(bool held) {
+    absl::MutexLock lock(&mu_);
+    lifecycle_held_ = held;
+  }
+  // What Progress returns.
+  void SetProgress(const absl::Status& progress) {
+    absl::MutexLock lock(&mu_);
+    progress_ = progress;
+  }
   void FailNextLifecycleCall(const absl::Status& error) {
     absl::MutexLock lock(&mu_);
     lifecycle_error_ = error;
@@ -90,27 +100,39 @@ class FakeExecutor : public Executor {
     return reply;
   }
 
-  absl::StatusOr<std::map<std::string, int64_t>> Sleep(int level) override {
+  absl::StatusOr<TagBytes> Sleep(int level, const Residency& before) override {
     absl::MutexLock lock(&mu_);
     lifecycle_calls_.push_back("sleep " + std::to_string(level));
+    AwaitLifecycle();
     if (absl::Status error = std::exchange(lifecycle_error_, absl::OkStatus()); !error.ok()) return error;
     if (!replies_.empty()) return absl::InternalError("sleep with a step in flight");
+    TagBytes freed;
+    for (const auto& [tag, bytes] : kTagBytes) {
+      if (before.asleep().count(tag) == 0) freed[tag] = bytes;
+    }
     if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
-    return std::map<std::string, int64_t>{{"kv_cache", 100}, {"weights", 200}};
+    return freed;
   }
 
-  absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) override {
+  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency&) override {
     absl::MutexLock lock(&mu_);
     std::string call = "wake";
     for (const std::string& tag : tags) call += " " + tag;
     lifecycle_calls_.push_back(call);
+    AwaitLifecycle();
     if (absl::Status error = std::exchange(lifecycle_error_, absl::OkStatus()); !error.ok()) return error;
-    return std::map<std::string, int64_t>{{"kv_cache", 100}};
+    TagBytes mapped;
+    for (const std::string& tag : tags) mapped[tag] = kTagBytes.at(tag);
+    return mapped;
   }
 
   absl::Status Health() const override {
     absl::MutexLock lock(&mu_);
     return health_;
+  }
+  absl::Status Progress() const override {
+    absl::MutexLock lock(&mu_);
+    return progress_;
   }
   void OnFailure(std::function<void(absl::Status)> callback) override {
     absl::MutexLock lock(&mu_);
@@ -119,13 +141,25 @@ class FakeExecutor : public Executor {
   void Abort(const absl::Status& reason) override { Lose(reason); }
 
  private:
+  inline static const TagBytes kTagBytes = {{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}};
+
+  void AwaitLifecycle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return !lifecycle_held_ || !health_.ok();
+    };
+    mu_.Await(absl::Condition(&released));
+    if (!health_.ok()) lifecycle_error_ = health_;
+  }
+
   mutable absl::Mutex mu_;
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
   std::deque<absl::StatusOr<v1::StepReply>> replies_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, absl::Status> step_errors_ ABSL_GUARDED_BY(mu_);
   std::function<void(absl::Status)> callback_ ABSL_GUARDED_BY(mu_);
   absl::Status health_ ABSL_GUARDED_BY(mu_);
+  absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
+  bool lifecycle_held_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::string> lifecycle_calls_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int64_t num_steps_sent_ ABSL_GUARDED_BY(mu_) = 0;

@@ -4,7 +4,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -48,12 +51,21 @@ class FakeWorkerService : public v1::WorkerService::Service {
     absl::MutexLock lock(&mu_);
     failing_step_ = step_id;
   }
-  // What the next lifecycle calls (LoadModel, AllocateKvCache, Sleep, WakeUp) answer, in order; ok
-  // afterwards.
+  // What the next lifecycle calls (LoadModel, AllocateKvCache, Sleep, WakeUp) return, in order; ok
+  // afterwards. A call that returns an error has changed nothing.
   void FailNextCall(const absl::Status& error) { ScriptCalls({error}); }
   void ScriptCalls(std::deque<absl::Status> answers) {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
+  }
+  // Lifecycle calls do their work only after ReleaseCalls, as a rank does whose device is slow.
+  void HoldCalls() {
+    absl::MutexLock lock(&mu_);
+    calls_held_ = true;
+  }
+  void ReleaseCalls() {
+    absl::MutexLock lock(&mu_);
+    calls_held_ = false;
   }
   std::vector<std::string> calls() const {
     absl::MutexLock lock(&mu_);
@@ -122,17 +134,31 @@ class FakeWorkerService : public v1::WorkerService::Service {
 
   grpc::Status Sleep(grpc::ServerContext*, const v1::WorkerSleepRequest* request,
                      v1::WorkerSleepResponse* response) override {
-    (*response->mutable_freed_bytes_by_tag())["weights"] = 7;
-    return Called(absl::StrCat("sleep ", request->level()));
+    return Called(absl::StrCat("sleep ", request->level()), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      for (auto& [tag, resident] : resident_) {
+        if (std::exchange(resident, false)) (*response->mutable_freed_bytes_by_tag())[tag] = kTagBytes;
+      }
+    });
   }
   grpc::Status WakeUp(grpc::ServerContext*, const v1::WorkerWakeUpRequest* request,
                       v1::WorkerWakeUpResponse* response) override {
-    (*response->mutable_mapped_bytes_by_tag())["weights"] = 7;
-    return Called(absl::StrCat("wake ", request->tags_size()));
+    const auto& tags = request->tags();
+    return Called(absl::StrCat("wake ", tags.size()), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      for (auto& [tag, resident] : resident_) {
+        const bool wanted = tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
+        if (wanted && !std::exchange(resident, true))
+          (*response->mutable_mapped_bytes_by_tag())[tag] = kTagBytes;
+      }
+    });
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
                          v1::WorkerStatusResponse* response) override {
-    response->set_state("awake");
+    absl::MutexLock lock(&mu_);
+    const bool awake =
+        std::all_of(resident_.begin(), resident_.end(), [](const auto& tag) { return tag.second; });
+    response->set_state(awake ? "awake" : "asleep");
+    for (const auto& [tag, resident] : resident_)
+      (*response->mutable_bytes_by_tag())[tag] = resident ? kTagBytes : 0;
     return grpc::Status::OK;
   }
   grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest*,
@@ -141,12 +167,25 @@ class FakeWorkerService : public v1::WorkerService::Service {
   }
 
  private:
-  grpc::Status Called(const std::string& call) {
+  static constexpr int64_t kTagBytes = 7;
+
+  // Calls run one after another, in the order in which they came, as on a worker's runner thread.
+  grpc::Status Called(
+      const std::string& call, const std::function<void()>& work = [] {}) {
     absl::MutexLock lock(&mu_);
     calls_.push_back(call);
-    if (answers_.empty()) return grpc::Status::OK;
-    const absl::Status answer = answers_.front();
-    answers_.pop_front();
+    const int64_t turn = num_turns_++;
+    const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return dead_ || (!calls_held_ && turn == turns_done_);
+    };
+    mu_.Await(absl::Condition(&ready));
+    ++turns_done_;
+    absl::Status answer;
+    if (!answers_.empty()) {
+      answer = answers_.front();
+      answers_.pop_front();
+    }
+    if (answer.ok()) work();
     return ToGrpcStatus(answer);
   }
   v1::StepReply Answer(const v1::StepRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -165,6 +204,11 @@ class FakeWorkerService : public v1::WorkerService::Service {
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
+  bool calls_held_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t num_turns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t turns_done_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, bool> resident_ ABSL_GUARDED_BY(mu_) = {
+      {"kv_cache", true}, {"weights", true}, {"workspace", true}};
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);

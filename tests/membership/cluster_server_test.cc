@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/status.h"
@@ -60,6 +61,60 @@ TEST(ClusterServerTest, AWorkerRegistersAndItsSilenceIsReportedOnce) {
     silent.WaitForNotification();
     (*server)->OnSilence(nullptr);
   }
+}
+
+// A clock that only the test moves; wall time is not asked.
+class FakeClock {
+ public:
+  MonotonicTime Now() const {
+    absl::MutexLock lock(&mu_);
+    return now_;
+  }
+  void Advance(absl::Duration duration) {
+    absl::MutexLock lock(&mu_);
+    now_ += duration;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  MonotonicTime now_ ABSL_GUARDED_BY(mu_) = absl::Seconds(1);
+};
+
+TEST(ClusterServerTest, AStallIsReportedWhenItComesAndWhenItGoes) {
+  FakeClock clock;
+  ClusterServerOptions options = Options("");
+  options.membership.heartbeat_timeout = absl::Hours(2);
+  options.membership.stall_threshold = absl::Minutes(1);
+  options.now = [&] { return clock.Now(); };
+  auto server = ClusterServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto stub = v1::ClusterService::NewStub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  const auto beat = [&](int64_t step_id) {
+    grpc::ClientContext context;
+    v1::HeartbeatRequest request;
+    request.set_worker_id("a");
+    request.set_last_step_id(step_id);
+    request.set_step_in_progress(true);
+    v1::HeartbeatResponse response;
+    return stub->Heartbeat(&context, request, &response).ok() && response.known();
+  };
+  grpc::ClientContext context;
+  v1::RegisterResponse response;
+  ASSERT_TRUE(stub->Register(&context, Worker("1"), &response).ok());
+  ASSERT_TRUE((*server)->WaitForGroup(absl::Minutes(1)).ok());
+  absl::Notification stalled, going_on;
+  (*server)->OnStall([&](const absl::Status& status) {
+    if (!status.ok() && !stalled.HasBeenNotified()) stalled.Notify();
+    if (status.ok()) going_on.Notify();
+  });
+  ASSERT_TRUE(beat(3));
+  clock.Advance(absl::Seconds(61));
+  stalled.WaitForNotification();
+  EXPECT_FALSE(going_on.HasBeenNotified());
+  ASSERT_TRUE(beat(4));
+  going_on.WaitForNotification();
+  (*server)->OnStall(nullptr);
 }
 
 TEST(ClusterServerTest, TheSocketAndItsDirectoryArePrivateAndGoWithTheServer) {

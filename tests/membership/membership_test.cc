@@ -28,7 +28,7 @@ v1::RegisterRequest Worker(const std::string& id, const std::string& host, int p
   return request;
 }
 
-const absl::Time kNow = absl::FromUnixSeconds(1000);
+const MonotonicTime kNow = absl::Seconds(1000);
 
 TEST(MembershipTest, RanksFollowPreferenceHostAndArrival) {
   Membership membership(Options(5));
@@ -96,6 +96,61 @@ TEST(MembershipTest, ASilentMemberIsNamed) {
   EXPECT_NE(status.message().find("rank 1 (host2, pid 7)"), absl::string_view::npos) << status;
   heartbeat.set_worker_id("stranger");
   EXPECT_FALSE(membership.Heartbeat(heartbeat, kNow));
+}
+
+// Two ranks, and what each last said of its step.
+class ProgressTest : public ::testing::Test {
+ protected:
+  ProgressTest()
+      : membership_([] {
+          MembershipOptions options = Options(2);
+          options.stall_threshold = absl::Seconds(60);
+          return options;
+        }()) {
+    EXPECT_TRUE(membership_.Register(Worker("a", "host", 0), kNow).ok());
+    EXPECT_TRUE(membership_.Register(Worker("b", "host", 1), kNow).ok());
+    EXPECT_TRUE(membership_.WaitForGroup(absl::ZeroDuration()).ok());
+  }
+  void Beat(const std::string& id, int64_t step_id, bool in_progress, MonotonicTime now) {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.set_worker_id(id);
+    heartbeat.set_last_step_id(step_id);
+    heartbeat.set_step_in_progress(in_progress);
+    EXPECT_TRUE(membership_.Heartbeat(heartbeat, now));
+  }
+  Membership membership_;
+};
+
+TEST_F(ProgressTest, ARankThatStaysInAStepIsNamedUntilItGoesOn) {
+  for (int second = 1; second <= 61; ++second) {
+    Beat("a", second, true, kNow + absl::Seconds(second));
+    Beat("b", 7, true, kNow + absl::Seconds(second));
+    EXPECT_TRUE(membership_.CheckProgress(kNow + absl::Seconds(second)).ok()) << second;
+  }
+  const absl::Status stall = membership_.CheckProgress(kNow + absl::Seconds(62));
+  EXPECT_TRUE(absl::IsUnavailable(stall));
+  EXPECT_EQ(stall.message(), "rank 1 (pid 7) has been in step 7 for longer than 1m");
+  Beat("b", 8, true, kNow + absl::Seconds(62));
+  EXPECT_TRUE(membership_.CheckProgress(kNow + absl::Seconds(62)).ok());
+}
+
+TEST_F(ProgressTest, AnIdleRankIsNotStalled) {
+  Beat("a", 5, false, kNow);
+  Beat("b", 5, false, kNow);
+  EXPECT_TRUE(membership_.CheckProgress(kNow + absl::Hours(9)).ok());
+  Beat("a", 5, true, kNow + absl::Hours(9));
+  EXPECT_TRUE(membership_.CheckProgress(kNow + absl::Hours(9)).ok()) << "the step has only begun";
+}
+
+TEST_F(ProgressTest, TheRankThatTheOthersWaitForIsNamed) {
+  Beat("a", 9, true, kNow);
+  Beat("b", 8, true, kNow);
+  EXPECT_EQ(membership_.CheckProgress(kNow + absl::Minutes(2)).message(),
+            "rank 1 (pid 7) has been in step 8 for longer than 1m");
+  Beat("b", 9, true, kNow);
+  Beat("b", 9, true, kNow + absl::Seconds(30));  // and a has been silent since
+  EXPECT_EQ(membership_.CheckProgress(kNow + absl::Minutes(2)).message(),
+            "rank 0 (pid 7) has been in step 9 for longer than 1m");
 }
 
 }  // namespace

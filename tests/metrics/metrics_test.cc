@@ -48,6 +48,24 @@ TEST(MetricsTest, CountersFollowTheEngineAndNeverFall) {
       Has(metrics->Serialize(stats), "vllm:generation_tokens_total{engine=\"0\",model_name=\"m\"} 9"));
 }
 
+TEST(MetricsTest, OnlyAnAwakeEngineCountsAsAwake) {
+  for (const EngineState state : kEngineStates) {
+    const auto metrics = Metrics::Create("m", 100);
+    EngineStats stats;
+    stats.state = state;
+    const std::string text = metrics->Serialize(stats);
+    const char* awake = state == EngineState::kAwake ? "1" : "0";
+    EXPECT_TRUE(Has(text, absl::StrCat("vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state="
+                                       "\"awake\"} ",
+                                       awake)))
+        << EngineStateName(state);
+    for (const EngineState other : kEngineStates) {
+      EXPECT_TRUE(Has(text, absl::StrCat("somnus:engine_state{engine=\"0\",model_name=\"m\",state=\"",
+                                         EngineStateName(other), "\"} ", other == state ? "1" : "0")));
+    }
+  }
+}
+
 TEST(MetricsTest, SleepStates) {
   const auto metrics = Metrics::Create("m", 100);
   EngineStats stats;

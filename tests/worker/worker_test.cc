@@ -181,6 +181,20 @@ TEST_F(WorkerTest, WakesByTagAndServesOnlyWhenWhole) {
   EXPECT_EQ(control_.resets, 1);
 }
 
+TEST_F(WorkerTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
+  MakeAwake();
+  ASSERT_TRUE(worker_.Sleep(2).ok());
+  ASSERT_TRUE(worker_.WakeUp({"weights"}).ok());
+  EXPECT_EQ(Resident("weights"), kTagBytes);
+  const auto freed = worker_.Sleep(2);
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(*freed, (Worker::BytesByTag{{"weights", kTagBytes}}));
+  for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
+  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(control_.reloads, 2);
+  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
+}
+
 TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
   MakeAwake();
   EXPECT_TRUE(worker_.WakeUp({})->empty());

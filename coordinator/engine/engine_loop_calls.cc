@@ -1,4 +1,4 @@
-// What callers see of the EngineLoop: admission, commands and the picture of its state.
+// The callers' half of EngineLoop: admission, commands and the picture of its state.
 
 #include <algorithm>
 #include <utility>
@@ -10,22 +10,6 @@
 #include "coordinator/engine/engine_loop.h"
 
 namespace somnus {
-
-const char* EngineStateName(EngineState state) {
-  switch (state) {
-    case EngineState::kLoading:
-      return "loading";
-    case EngineState::kAwake:
-      return "awake";
-    case EngineState::kAsleep:
-      return "asleep";
-    case EngineState::kDraining:
-      return "draining";
-    case EngineState::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
 
 EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer)
     : options_(std::move(options)), executor_(executor), observer_(observer), scheduler_(options_.scheduler) {
@@ -65,10 +49,8 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
   const EngineState state = state_;
   if (state == EngineState::kFailed)
     return absl::UnavailableError(absl::StrCat("the engine failed: ", error_));
-  if (draining_ || stopped_ || state == EngineState::kLoading || state == EngineState::kDraining) {
-    return absl::UnavailableError(state == EngineState::kLoading ? "the model is loading"
-                                                                 : "the server is shutting down");
-  }
+  if (draining_ || stopped_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
+  if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
   int64_t tokens = 0;
   absl::flat_hash_set<absl::string_view> ids;
   for (const EngineRequest& request : requests) {
@@ -112,6 +94,23 @@ void EngineLoop::Abort(const std::string& request_id) {
   mail_arrived_.Signal();
 }
 
+absl::Status EngineLoop::Health() const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (state_ == EngineState::kFailed)
+      return absl::UnavailableError(absl::StrCat("The engine has failed: ", error_));
+    if (!IsReady(state_)) return absl::UnavailableError(WhyNotReady(state_));
+    // A rank that is known to hang is the better reason, and may be known a little later.
+    const bool stalls = awaited_step_ != 0 && options_.monotonic_now() - awaited_since_ > options_.step_stall;
+    if (stalls && executor_->Progress().ok()) {
+      return absl::UnavailableError(absl::StrCat("Step ", awaited_step_,
+                                                 " has been under way for longer than ",
+                                                 absl::FormatDuration(options_.step_stall), "."));
+    }
+  }
+  return executor_->Progress();
+}
+
 EngineStats EngineLoop::Stats() const {
   absl::MutexLock lock(&mu_);
   EngineStats stats = stats_;
@@ -137,21 +136,21 @@ absl::Status EngineLoop::RunOnLoop(const std::function<void()>& function) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::map<std::string, int64_t>> EngineLoop::Sleep(int level) {
+absl::StatusOr<TagBytes> EngineLoop::Sleep(int level) {
   if (level != 1 && level != 2)
     return absl::InvalidArgumentError(absl::StrCat("level: must be 1 or 2, not ", level));
-  absl::StatusOr<BytesByTag> result;
+  absl::StatusOr<TagBytes> result;
   RETURN_IF_ERROR(RunOnLoop([&] { result = DoSleep(level); }));
   return result;
 }
 
-absl::StatusOr<std::map<std::string, int64_t>> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
+absl::StatusOr<TagBytes> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
   for (const std::string& tag : tags) {
     if (IsMemoryTag(tag)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("tags: unknown tag '", tag, "'; there are ", kMemoryTagNames));
   }
-  absl::StatusOr<BytesByTag> result;
+  absl::StatusOr<TagBytes> result;
   RETURN_IF_ERROR(RunOnLoop([&] { result = DoWakeUp(tags); }));
   return result;
 }
@@ -166,6 +165,12 @@ void EngineLoop::OnStateChange(std::function<void()> callback) {
   if (on_state_change_) on_state_change_();
 }
 
+bool EngineLoop::ChangeState(EngineState to) {
+  if (state_ == to || !IsAllowedChange(state_, to)) return false;
+  state_ = to;
+  return true;
+}
+
 void EngineLoop::ReportStateChange() {
   absl::MutexLock lock(&on_state_change_mu_);
   if (on_state_change_) on_state_change_();
@@ -176,24 +181,17 @@ void EngineLoop::DrainAndStop(absl::Duration grace) {
   {
     absl::MutexLock lock(&mu_);
     draining_ = true;
-    drain_deadline_ = std::min(drain_deadline_, options_.now() + grace);
-    changed = state_ != EngineState::kFailed && state_ != EngineState::kDraining;
-    if (changed) state_ = EngineState::kDraining;
+    drain_deadline_ = std::min(drain_deadline_, options_.monotonic_now() + grace);
+    changed = ChangeState(EngineState::kDraining);
     mail_arrived_.Signal();
   }
   if (changed) ReportStateChange();
   absl::MutexLock join_lock(&join_mu_);
   if (!thread_.joinable()) return;
-  {
-    // A worker that hangs must not hold up the end: when the loop is still waiting for it, its step is given
-    // up.
-    absl::MutexLock lock(&mu_);
-    mu_.AwaitWithTimeout(absl::Condition(&stopped_), grace + absl::Seconds(2));
-    if (!stopped_) {
-      mu_.Unlock();
-      executor_->Abort(absl::CancelledError("the server is shutting down"));
-      mu_.Lock();
-    }
+  // A worker that hangs must not hold up the end: when the loop is still waiting for it, its step is given
+  // up.
+  if (!loop_ended_.WaitFor(grace + absl::Seconds(2))) {
+    executor_->Abort(absl::CancelledError("the server is shutting down"));
   }
   thread_.join();
   executor_->OnFailure(nullptr);

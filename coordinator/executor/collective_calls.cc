@@ -1,0 +1,62 @@
+#include "coordinator/executor/collective_calls.h"
+
+#include <atomic>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "proto/status.h"
+
+namespace somnus {
+
+std::vector<absl::Status> CollectiveCalls::Run(absl::Duration timeout, const Call& call) const {
+  return RunAll(timeout, /*cancel_others=*/false, call);
+}
+
+std::vector<absl::Status> CollectiveCalls::RunUntilError(absl::Duration timeout, const Call& call) const {
+  return RunAll(timeout, /*cancel_others=*/true, call);
+}
+
+std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool cancel_others,
+                                                  const Call& call) const {
+  std::vector<absl::Status> statuses(workers_.size());
+  std::vector<grpc::ClientContext> contexts(workers_.size());
+  std::atomic<bool> failed{false};
+  const auto run = [&](size_t rank) {
+    grpc::ClientContext& context = contexts[rank];
+    // gRPC turns this into a time of its own monotonic clock at once.
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    if (!latch_.Register(&context)) {
+      statuses[rank] = latch_.status();
+      return;
+    }
+    absl::Status status = FromGrpcStatus(call(workers_[rank], rank, &context));
+    latch_.Unregister(&context);
+    if (status.ok()) return;
+    const bool is_first = !failed.exchange(true);
+    if (cancel_others && is_first) {
+      for (size_t other = 0; other < contexts.size(); ++other) {
+        if (other != rank) contexts[other].TryCancel();
+      }
+    }
+    // Cancelled by the first one's error: not a cause.
+    statuses[rank] = cancel_others && !is_first ? absl::CancelledError("cancelled with its group")
+                                                : Annotate(status, workers_[rank].name);
+  };
+  std::vector<std::thread> threads;
+  for (size_t rank = 1; rank < workers_.size(); ++rank) threads.emplace_back(run, rank);
+  run(0);
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+absl::Status CollectiveCalls::FirstError(const std::vector<absl::Status>& statuses) const {
+  absl::Status error;
+  for (const absl::Status& status : statuses) {
+    if (error.ok() || (absl::IsCancelled(error) && !status.ok())) error = status;
+  }
+  if (!absl::IsUnavailable(error) && !absl::IsCancelled(error)) return error;
+  absl::Status cause = latch_.AwaitFailure(blame_grace_);
+  return cause.ok() ? error : cause;
+}
+
+}  // namespace somnus

@@ -1,0 +1,109 @@
+#include "coordinator/executor/group_sleep.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+template <typename Bytes>
+void AddBytes(const Bytes& bytes, TagBytes* sum) {
+  for (const auto& [tag, count] : bytes) (*sum)[tag] += count;
+}
+
+// What the rank says is that, and nothing else.
+bool IsIn(const v1::WorkerStatusResponse& status, const std::string& state) {
+  if (status.state() != state) return false;
+  if (state != "asleep") return true;
+  return std::all_of(status.bytes_by_tag().begin(), status.bytes_by_tag().end(),
+                     [](const auto& tag) { return tag.second == 0; });
+}
+
+std::string Describe(const v1::WorkerStatusResponse& status) {
+  std::string text = status.state();
+  for (const auto& [tag, bytes] : status.bytes_by_tag()) {
+    if (bytes > 0) absl::StrAppend(&text, ", ", tag, " ", bytes, " bytes");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<absl::Status> GroupSleep::SleepAll(int level, TagBytes* freed) const {
+  v1::WorkerSleepRequest request;
+  request.set_level(level);
+  std::vector<v1::WorkerSleepResponse> responses(num_ranks_);
+  std::vector<absl::Status> statuses = calls_.Run(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return worker.stub->Sleep(context, request, &responses[rank]);
+      });
+  for (const auto& response : responses) AddBytes(response.freed_bytes_by_tag(), freed);
+  return statuses;
+}
+
+std::vector<absl::Status> GroupSleep::WakeAll(const std::vector<std::string>& tags, bool reads_weights,
+                                              TagBytes* mapped) const {
+  v1::WorkerWakeUpRequest request;
+  request.mutable_tags()->Add(tags.begin(), tags.end());
+  std::vector<v1::WorkerWakeUpResponse> responses(num_ranks_);
+  std::vector<absl::Status> statuses =
+      calls_.Run(reads_weights ? options_.load_timeout : options_.lifecycle_timeout,
+                 [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+                   return worker.stub->WakeUp(context, request, &responses[rank]);
+                 });
+  for (const auto& response : responses) AddBytes(response.mapped_bytes_by_tag(), mapped);
+  return statuses;
+}
+
+absl::StatusOr<TagBytes> GroupSleep::Sleep(int level, const Residency& before) {
+  TagBytes freed;
+  const absl::Status error = calls_.FirstError(SleepAll(level, &freed));
+  if (error.ok()) return freed;
+  if (!latch_.status().ok()) return error;
+  if (before.awake()) {
+    TagBytes ignored;
+    Confirm("awake", WakeAll({}, /*reads_weights=*/level == 2, &ignored), error);
+    return error;
+  }
+  // Some tags slept already, so the one state that all ranks can reach is asleep: weights that a rank has
+  // discarded do not come back without a reload. Ranks that are there return at once.
+  const std::vector<absl::Status> again = SleepAll(level, &freed);
+  if (calls_.FirstError(again).ok()) return freed;
+  Confirm("asleep", again, error);
+  return error;
+}
+
+absl::StatusOr<TagBytes> GroupSleep::WakeUp(const std::vector<std::string>& tags, const Residency& before) {
+  TagBytes mapped;
+  const absl::Status error = calls_.FirstError(WakeAll(tags, before.WakeReadsWeights(tags), &mapped));
+  if (error.ok()) return mapped;
+  if (!latch_.status().ok()) return error;
+  TagBytes ignored;
+  Confirm("asleep", SleepAll(before.level(), &ignored), error);
+  return error;
+}
+
+void GroupSleep::Confirm(const std::string& state, const std::vector<absl::Status>& undone,
+                         const absl::Status& error) {
+  std::vector<v1::WorkerStatusResponse> answers(num_ranks_);
+  const std::vector<absl::Status> asked = calls_.Run(
+      options_.status_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return worker.stub->GetStatus(context, v1::WorkerStatusRequest(), &answers[rank]);
+      });
+  for (size_t rank = 0; rank < num_ranks_; ++rank) {
+    // No answer to the undo: whatever the rank says now, it may still be at work.
+    const bool unknown = absl::IsDeadlineExceeded(undone[rank]) || absl::IsUnavailable(undone[rank]) ||
+                         absl::IsCancelled(undone[rank]);
+    if (!unknown && asked[rank].ok() && IsIn(answers[rank], state)) continue;
+    const absl::Status cause = !undone[rank].ok() ? undone[rank] : asked[rank];
+    const std::string what = cause.ok() ? absl::StrCat("rank ", rank, " is ", Describe(answers[rank]))
+                                        : std::string(cause.message());
+    latch_.Fail(absl::InternalError(
+        absl::StrCat("not every rank is ", state, " after a failed call (", error.message(), "): ", what)));
+    return;
+  }
+}
+
+}  // namespace somnus

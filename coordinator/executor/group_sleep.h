@@ -1,0 +1,45 @@
+#pragma once
+// Puts all ranks of a group to sleep and wakes them, all or nothing, as executor.h promises.
+//
+// A rank that has not answered in time may have done what it was asked, or may still do it: it is undone like
+// the others, and since a worker runs its calls in order, the answer to the undo settles what became of the
+// call. Then every rank is asked for its state. A rank that does not answer even that, or is in another state
+// than the rest, makes the latch fail. Used by one thread.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/executor/collective_calls.h"
+#include "coordinator/executor/grpc_executor.h"
+#include "coordinator/residency/residency.h"
+
+namespace somnus {
+
+class GroupSleep {
+ public:
+  // `calls` and `latch` are borrowed.
+  GroupSleep(const CollectiveCalls* calls, FailureLatch* latch, size_t num_ranks,
+             const GrpcExecutorOptions& options)
+      : calls_(*calls), latch_(*latch), num_ranks_(num_ranks), options_(options) {}
+
+  absl::StatusOr<TagBytes> Sleep(int level, const Residency& before);
+  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency& before);
+
+ private:
+  std::vector<absl::Status> SleepAll(int level, TagBytes* freed) const;
+  std::vector<absl::Status> WakeAll(const std::vector<std::string>& tags, bool reads_weights,
+                                    TagBytes* mapped) const;
+  // After `undone`, the statuses of the calls that were to bring every rank to `state` ("awake", "asleep"):
+  // asks every rank, and fails the latch unless all are there. `error`: what had to be undone.
+  void Confirm(const std::string& state, const std::vector<absl::Status>& undone, const absl::Status& error);
+
+  const CollectiveCalls& calls_;
+  FailureLatch& latch_;
+  const size_t num_ranks_;
+  const GrpcExecutorOptions options_;
+};
+
+}  // namespace somnus

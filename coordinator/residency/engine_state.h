@@ -1,0 +1,50 @@
+#pragma once
+// The one state of an engine, and what each state means. Admission, health, is_sleeping and metrics all read
+// it; nothing else says whether a model can serve.
+//
+//   state          new requests   ready  live  is_sleeping  memory
+//   loading        refused        no     yes   no           being loaded
+//   awake          queued, run    yes    yes   no           all resident
+//   falling_asleep queued         no     yes   no           being released on every rank
+//   asleep         queued         no     yes   yes          at least one tag is released on every rank
+//   waking         queued         no     yes   yes          being mapped on every rank
+//   draining       refused        no     yes   no           unchanged
+//   failed         refused        no     no    no           unknown
+//
+// Allowed changes:
+//   loading        -> awake, failed
+//   awake          -> falling_asleep, draining, failed
+//   falling_asleep -> asleep, awake (a failed sleep was undone), draining, failed
+//   asleep         -> waking, draining, failed
+//   waking         -> awake, asleep (some tags still sleep, or a failed wake-up was undone), draining, failed
+//   draining       -> failed
+//   failed         -> nothing: it is final
+//
+// An engine that goes from level 1 to level 2 is asleep all the while. "ready" is necessary for health, not
+// sufficient: an engine that is awake but whose step hangs is not healthy (Engine::Health).
+
+namespace somnus {
+
+enum class EngineState { kLoading, kAwake, kFallingAsleep, kAsleep, kWaking, kDraining, kFailed };
+inline constexpr EngineState kEngineStates[] = {
+    EngineState::kLoading, EngineState::kAwake,    EngineState::kFallingAsleep, EngineState::kAsleep,
+    EngineState::kWaking,  EngineState::kDraining, EngineState::kFailed};
+
+// "loading", "awake", "falling_asleep", ...: the names that the wire, metrics and logs use.
+const char* EngineStateName(EngineState state);
+
+bool IsAllowedChange(EngineState from, EngineState to);
+
+// New requests are accepted, into the bounded queue.
+bool AdmitsRequests(EngineState state);
+bool IsReady(EngineState state);
+// False once nothing will ever be served again.
+bool IsLive(EngineState state);
+// What GET /is_sleeping returns: the sleep has been reached, and the wake-up has not been completed. Whoever
+// waits for the memory may take it when this turns true.
+bool IsSleeping(EngineState state);
+
+// Why a request is not served now, as a sentence for clients; empty when the state is ready.
+const char* WhyNotReady(EngineState state);
+
+}  // namespace somnus

@@ -1,0 +1,56 @@
+#include "coordinator/residency/engine_state.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+namespace somnus {
+namespace {
+
+using S = EngineState;
+
+TEST(EngineStateTest, OnlyTheChangesOfTheTableAreAllowed) {
+  const std::set<std::pair<S, S>> allowed = {
+      {S::kLoading, S::kAwake},       {S::kLoading, S::kFailed},         {S::kAwake, S::kFallingAsleep},
+      {S::kAwake, S::kDraining},      {S::kAwake, S::kFailed},           {S::kFallingAsleep, S::kAsleep},
+      {S::kFallingAsleep, S::kAwake}, {S::kFallingAsleep, S::kDraining}, {S::kFallingAsleep, S::kFailed},
+      {S::kAsleep, S::kWaking},       {S::kAsleep, S::kDraining},        {S::kAsleep, S::kFailed},
+      {S::kWaking, S::kAwake},        {S::kWaking, S::kAsleep},          {S::kWaking, S::kDraining},
+      {S::kWaking, S::kFailed},       {S::kDraining, S::kFailed}};
+  for (const S from : kEngineStates) {
+    for (const S to : kEngineStates) {
+      EXPECT_EQ(IsAllowedChange(from, to), allowed.count({from, to}) > 0)
+          << EngineStateName(from) << " -> " << EngineStateName(to);
+    }
+  }
+}
+
+TEST(EngineStateTest, WhatEachStateMeans) {
+  struct Row {
+    S state;
+    const char* name;
+    bool admits, ready, live, sleeping;
+  };
+  const Row rows[] = {{S::kLoading, "loading", false, false, true, false},
+                      {S::kAwake, "awake", true, true, true, false},
+                      {S::kFallingAsleep, "falling_asleep", true, false, true, false},
+                      {S::kAsleep, "asleep", true, false, true, true},
+                      {S::kWaking, "waking", true, false, true, true},
+                      {S::kDraining, "draining", false, false, true, false},
+                      {S::kFailed, "failed", false, false, false, false}};
+  ASSERT_EQ(std::size(rows), std::size(kEngineStates));
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    EXPECT_EQ(std::string(EngineStateName(row.state)), row.name);
+    EXPECT_EQ(AdmitsRequests(row.state), row.admits);
+    EXPECT_EQ(IsReady(row.state), row.ready);
+    EXPECT_EQ(IsLive(row.state), row.live);
+    EXPECT_EQ(IsSleeping(row.state), row.sleeping);
+    EXPECT_EQ(std::string(WhyNotReady(row.state)).empty(), row.ready);
+  }
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,61 @@
+#include "coordinator/residency/residency.h"
+
+#include <gtest/gtest.h>
+
+namespace somnus {
+namespace {
+
+using Tags = std::vector<std::string>;
+
+TEST(ResidencyTest, SleepsAndWakesTagByTag) {
+  Residency residency;
+  EXPECT_TRUE(residency.awake());
+  EXPECT_EQ(residency.level(), 0);
+  EXPECT_TRUE(residency.ToWake({}).empty());
+  residency.Slept(1);
+  EXPECT_TRUE(residency.fully_asleep());
+  EXPECT_EQ(residency.level(), 1);
+  EXPECT_EQ(residency.ToWake({}), (Tags{"kv_cache", "weights", "workspace"}));
+  EXPECT_EQ(residency.ToWake({"weights", "weights"}), Tags{"weights"});
+  residency.Woke({"weights"});
+  EXPECT_FALSE(residency.awake());
+  EXPECT_FALSE(residency.fully_asleep());
+  EXPECT_EQ(residency.level(), 1);
+  EXPECT_TRUE(residency.ToWake({"weights"}).empty()) << "it is resident already";
+  residency.Woke({"kv_cache", "workspace"});
+  EXPECT_TRUE(residency.awake());
+  EXPECT_EQ(residency.level(), 0);
+}
+
+TEST(ResidencyTest, ASleepChangesWhatIsResidentOrTooShallow) {
+  Residency residency;
+  EXPECT_TRUE(residency.SleepChanges(1));
+  residency.Slept(1);
+  EXPECT_FALSE(residency.SleepChanges(1));
+  EXPECT_TRUE(residency.SleepChanges(2));
+  residency.Slept(2);
+  EXPECT_FALSE(residency.SleepChanges(1));
+  EXPECT_FALSE(residency.SleepChanges(2));
+  residency.Woke({"weights"});
+  EXPECT_TRUE(residency.SleepChanges(2)) << "the weights are resident again";
+  EXPECT_TRUE(residency.SleepChanges(1));
+}
+
+TEST(ResidencyTest, DiscardedWeightsStayDiscardedUntilTheyAreRead) {
+  Residency residency;
+  residency.Slept(2);
+  EXPECT_TRUE(residency.WakeReadsWeights({}));
+  EXPECT_TRUE(residency.WakeReadsWeights({"weights"}));
+  EXPECT_FALSE(residency.WakeReadsWeights({"kv_cache"}));
+  residency.Woke({"kv_cache"});
+  residency.Slept(1);
+  EXPECT_EQ(residency.level(), 2) << "there is nothing to keep in host memory";
+  residency.Woke({"weights"});
+  EXPECT_FALSE(residency.WakeReadsWeights({})) << "they have been read";
+  residency.Slept(1);
+  EXPECT_EQ(residency.level(), 1);
+  EXPECT_FALSE(residency.WakeReadsWeights({}));
+}
+
+}  // namespace
+}  // namespace somnus
