@@ -58,9 +58,11 @@ struct Flags {
   uint64_t seed = 0;
   // Times, in seconds.
   double step_timeout_s = 300;
+  double step_stall_s = 60;
   double heartbeat_timeout_s = 30;
   double register_timeout_s = 60;
   double shutdown_timeout_s = 10;
+  bool stay_after_failure = false;  // a failed engine does not end the process
   std::string log_level = "info";
   ApiLimits limits;
 

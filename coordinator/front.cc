@@ -4,11 +4,13 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "coordinator/api/api_server.h"
@@ -19,6 +21,8 @@
 
 namespace somnus {
 namespace {
+
+constexpr absl::Duration kHealthInterval = absl::Milliseconds(500);
 
 std::string HostPort(const std::string& host, int port) {
   const bool is_v6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
@@ -52,10 +56,14 @@ class FrontImpl : public Front {
     services_->SetModel(model);
     http_->SetModel(model);
     engine_ = model.engine;
-    engine_->OnStateChange([health = grpc_->GetHealthCheckService(), engine = engine_.get()] {
-      SetHealth(health, engine->state() == EngineState::kAwake);
+    health_thread_ = std::thread([this] {
+      do {
+        UpdateHealth();
+      } while (!stop_.WaitFor(kHealthInterval));
     });
   }
+
+  void OnStateChange() override { UpdateHealth(); }
 
   std::string Addresses() const override {
     return absl::StrCat("http://", HostPort(flags_.host, http_->port()), ", admin http://",
@@ -64,7 +72,8 @@ class FrontImpl : public Front {
   }
 
   void Shutdown(absl::Duration grace) override {
-    if (engine_ != nullptr) engine_->OnStateChange(nullptr);
+    stop_.Stop();
+    if (health_thread_.joinable()) health_thread_.join();
     if (grpc_ != nullptr) {
       if (grpc_->GetHealthCheckService() != nullptr) grpc_->GetHealthCheckService()->SetServingStatus(false);
       grpc_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
@@ -100,6 +109,9 @@ class FrontImpl : public Front {
     return absl::OkStatus();
   }
 
+  // A step that hangs changes no state, so somebody has to look.
+  void UpdateHealth() { SetHealth(grpc_->GetHealthCheckService(), engine_->Health().ok()); }
+
   // The server as a whole and what generates are healthy when requests are served. ControlService is from the
   // start to the end: a sleeping engine is woken through it.
   static void SetHealth(grpc::HealthCheckServiceInterface* health, bool serving) {
@@ -113,6 +125,8 @@ class FrontImpl : public Front {
   std::unique_ptr<grpc::Server> grpc_;
   int grpc_port_ = 0;
   std::shared_ptr<Engine> engine_;  // null before SetModel
+  StopSignal stop_;
+  std::thread health_thread_;  // from SetModel to Shutdown
 };
 
 }  // namespace

@@ -26,6 +26,9 @@ class Front {
   virtual ~Front() = default;
 
   virtual void SetModel(const ServedModel& model) = 0;
+  // The engine's state has changed: gRPC health follows at once. Without it, it follows within a second. Must
+  // not run while or after Shutdown does.
+  virtual void OnStateChange() = 0;
   // "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051"
   virtual std::string Addresses() const = 0;
   // Open answers have `grace`, then all connections are closed. Idempotent.

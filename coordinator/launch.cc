@@ -88,6 +88,7 @@ absl::Status WorkerGroup::Start(const Flags& flags) {
   options.membership.version = kVersion;
   options.membership.spawn_token = spawn_token_;
   options.membership.heartbeat_timeout = absl::Seconds(flags.heartbeat_timeout_s);
+  options.membership.stall_threshold = absl::Seconds(flags.step_stall_s);
   ASSIGN_OR_RETURN(std::unique_ptr<ClusterServer> cluster, ClusterServer::Start(options));
   {
     absl::MutexLock lock(&mu_);
@@ -146,6 +147,7 @@ absl::Status WorkerGroup::Connect(const Flags& flags) {
   }
   RETURN_IF_ERROR(executor_->AwaitConnections());
   cluster_->OnSilence([this](const absl::Status& status) { OnLoss(status); });
+  cluster_->OnStall([this](const absl::Status& status) { executor_->ReportStall(status); });
   return absl::OkStatus();
 }
 
@@ -214,7 +216,10 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
 }
 
 void WorkerGroup::Stop() {
-  if (cluster_ != nullptr) cluster_->OnSilence(nullptr);
+  if (cluster_ != nullptr) {
+    cluster_->OnSilence(nullptr);
+    cluster_->OnStall(nullptr);
+  }
   if (executor_ != nullptr) executor_->Shutdown(absl::Seconds(2));
   if (processes_ != nullptr) processes_->Terminate(absl::Seconds(5));
   {

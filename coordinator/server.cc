@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/monotonic.h"
 #include "checkpoint/checkpoint.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
@@ -39,6 +39,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.max_num_waiting = flags.max_num_waiting;
   options.max_num_waiting_tokens = flags.max_num_waiting_tokens;
   options.step_timeout = absl::Seconds(flags.step_timeout_s);
+  options.step_stall = absl::Seconds(flags.step_stall_s);
   options.vocab_size = config.vocab_size;
   return options;
 }
@@ -82,7 +83,7 @@ class ServerImpl : public Server {
   ~ServerImpl() override { Stop(absl::ZeroDuration()); }
 
   absl::Status Start() override {
-    const absl::Time start = absl::Now();
+    const MonotonicTime start = MonotonicNow();
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
         Checkpoint::Open(flags_.model, flags_.load_dummy ? LoadFormat::kDummy : LoadFormat::kAuto);
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
@@ -105,14 +106,17 @@ class ServerImpl : public Server {
     ASSIGN_OR_RETURN(TextParts parts, text.get());
     Serve(*plan, std::move(parts));
     LogInfo("serving {} on {}; ready after {:.2f} s", name_, front_->Addresses(),
-            absl::ToDoubleSeconds(absl::Now() - start));
+            absl::ToDoubleSeconds(MonotonicNow() - start));
     return absl::OkStatus();
   }
 
   absl::Status Run() override {
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&stop_requested_));
+      const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return stop_requested_ || (engine_failed_ && !flags_.stay_after_failure);
+      };
+      mu_.Await(absl::Condition(&ended));
     }
     const std::string error = engine_->Stats().error;
     const absl::Duration grace = absl::Seconds(flags_.shutdown_timeout_s);
@@ -150,20 +154,36 @@ class ServerImpl : public Server {
         ResolveKvCacheDType(flags_.kv_cache_dtype, ResolveDType(flags_.dtype, config.stored_type)));
     model.generation_defaults = flags_.generation_config;
     front_->SetModel(model);
+    engine_->OnStateChange([this] { OnStateChange(); });
+  }
+
+  // On the thread that changed the state.
+  void OnStateChange() {
+    front_->OnStateChange();
+    if (engine_->state() != EngineState::kFailed) return;
+    absl::MutexLock lock(&mu_);
+    engine_failed_ = true;
   }
 
   // Requests first, then connections, then workers.
   void Stop(absl::Duration grace) {
-    if (engine_ != nullptr) engine_->DrainAndStop(grace);
+    if (engine_ != nullptr) {
+      engine_->DrainAndStop(grace);
+      engine_->OnStateChange(nullptr);
+    }
     if (front_ != nullptr) front_->Shutdown(absl::Seconds(1));
     front_.reset();
     workers_.Stop();
   }
 
-  // While serving; called by the front, which ends before the workers do.
+  // While serving; called by the front, which ends before the workers do. Asks the workers without the lock:
+  // a signal must not wait for them.
   std::vector<v1::RankStatus> RankStatuses() {
-    absl::MutexLock lock(&mu_);
-    return starting_ ? std::vector<v1::RankStatus>() : workers_.RankStatuses();
+    {
+      absl::MutexLock lock(&mu_);
+      if (starting_) return {};
+    }
+    return workers_.RankStatuses();
   }
 
   const Flags flags_;
@@ -176,6 +196,7 @@ class ServerImpl : public Server {
   absl::Mutex mu_;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool starting_ ABSL_GUARDED_BY(mu_) = true;
+  bool engine_failed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace

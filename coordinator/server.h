@@ -20,7 +20,8 @@ class Server {
 
   // Returns once requests are served, or with what is wrong: Cancelled after RequestStop.
   virtual absl::Status Start() = 0;
-  // Until RequestStop; then drains, and ends the workers in order. The engine's error when it had failed.
+  // Until RequestStop, or until the engine fails, unless --stay-after-failure; then drains, and ends the
+  // workers in order. Returns the engine's error when it had failed.
   virtual absl::Status Run() = 0;
   // From any thread. `impatient`: open requests are aborted at once.
   virtual void RequestStop(bool impatient) = 0;

@@ -1,10 +1,14 @@
 #include "coordinator/api/control_service.h"
 
+#include <google/protobuf/message.h>
+#include <google/protobuf/unknown_field_set.h>
+
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/lifecycle_calls.h"
@@ -19,14 +23,27 @@ v1::EngineState ToProto(EngineState state) {
       return v1::ENGINE_STATE_LOADING;
     case EngineState::kAwake:
       return v1::ENGINE_STATE_AWAKE;
+    case EngineState::kFallingAsleep:
+      return v1::ENGINE_STATE_FALLING_ASLEEP;
     case EngineState::kAsleep:
       return v1::ENGINE_STATE_ASLEEP;
+    case EngineState::kWaking:
+      return v1::ENGINE_STATE_WAKING;
     case EngineState::kDraining:
       return v1::ENGINE_STATE_DRAINING;
     case EngineState::kFailed:
       return v1::ENGINE_STATE_FAILED;
   }
   return v1::ENGINE_STATE_UNSPECIFIED;
+}
+
+// A client that knows more fields than this server must not believe that they were heeded.
+grpc::Status CheckFields(const google::protobuf::Message& request) {
+  const google::protobuf::UnknownFieldSet& unknown = request.GetReflection()->GetUnknownFields(request);
+  if (unknown.empty()) return grpc::Status::OK;
+  return {grpc::StatusCode::INVALID_ARGUMENT,
+          absl::StrCat("field ", unknown.field(0).number(), " of ", request.GetDescriptor()->name(),
+                       " is not known here")};
 }
 
 }  // namespace
@@ -40,6 +57,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_version(options_.version);
   response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
   response->set_state(v1::ENGINE_STATE_LOADING);
+  response->set_not_ready_reason(WhyNotReady(EngineState::kLoading));
   if (options_.rank_status) {
     for (v1::RankStatus& rank : options_.rank_status()) *response->add_ranks() = std::move(rank);
   }
@@ -50,6 +68,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_state(ToProto(stats.state));
   response->set_sleep_level(stats.sleep_level);
   response->set_error(stats.error);
+  response->set_not_ready_reason(std::string(model->engine->Health().message()));
   response->set_num_requests_running(stats.num_running);
   response->set_num_requests_waiting(stats.num_waiting);
   response->set_total_blocks(stats.total_blocks);
@@ -64,6 +83,7 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
   if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   if (const std::optional<ApiError> error = CheckSleepLevel(request->level())) return ToGrpcStatus(*error);
   const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), request->level());
   if (!result.ok()) return ToGrpcStatus(result.status());
@@ -79,6 +99,7 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
   const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model->engine.get(), tags);

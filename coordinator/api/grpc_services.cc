@@ -1,5 +1,7 @@
 #include "coordinator/api/grpc_services.h"
 
+#include <google/protobuf/message.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/grpcpp.h>
 
 #include <utility>

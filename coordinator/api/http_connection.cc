@@ -267,7 +267,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   if (route == Route::kSleep || route == Route::kWakeUp || route == Route::kResetPrefixCache) {
     const size_t mark = request->target.find('?');
     const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
-    auto work = [&] { return context_->state->AnswerLifecycle(route, query); };
+    auto work = [&] { return context_->state->AnswerLifecycle(*match.spec, query, request->body); };
     co_return co_await OnPool(context_->lifecycle_pool, work);
   }
   co_return context_->state->Answer(match);

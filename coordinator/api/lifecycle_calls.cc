@@ -24,11 +24,12 @@ std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags) {
 
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
   const absl::Time start = absl::Now();
-  absl::StatusOr<std::map<std::string, int64_t>> freed = engine->Sleep(level);
+  const int level_before = engine->Stats().sleep_level;
+  absl::StatusOr<TagBytes> freed = engine->Sleep(level);
   if (!freed.ok()) return freed.status();
   SleepResult result;
-  // A call that put anything to sleep names its tags.
-  result.already_asleep = freed->empty();
+  // A call that put anything to sleep names its tags; one that only went deeper released no device memory.
+  result.already_asleep = freed->empty() && level_before >= level;
   // Whoever wakes the engine meanwhile does not change what this call did.
   result.level = std::max(level, engine->Stats().sleep_level);
   result.freed_bytes = *std::move(freed);
@@ -38,7 +39,7 @@ absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
 
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags) {
   const absl::Time start = absl::Now();
-  absl::StatusOr<std::map<std::string, int64_t>> mapped = engine->WakeUp(tags);
+  absl::StatusOr<TagBytes> mapped = engine->WakeUp(tags);
   if (!mapped.ok()) return mapped.status();
   WakeUpResult result;
   result.awake = engine->state() == EngineState::kAwake;

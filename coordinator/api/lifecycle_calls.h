@@ -3,7 +3,6 @@
 // and WakeUpEngine block until all ranks have answered; their errors are the engine's.
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,14 +17,14 @@ namespace somnus {
 struct SleepResult {
   int level = 0;                // the engine's now; deeper than what was asked for if it was already
   bool already_asleep = false;  // at that level: nothing was done
-  std::map<std::string, int64_t> freed_bytes;  // by tag, summed over ranks
+  TagBytes freed_bytes;         // by tag, summed over ranks
   absl::Duration duration;
 };
 
 struct WakeUpResult {
   bool awake = false;             // every tag is resident
   bool already_resident = false;  // what was asked for: nothing was done
-  std::map<std::string, int64_t> mapped_bytes;
+  TagBytes mapped_bytes;
   absl::Duration duration;
 };
 

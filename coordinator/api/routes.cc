@@ -9,9 +9,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "coordinator/api/json_body.h"
 #include "coordinator/api/lifecycle_calls.h"
 
 namespace somnus {
@@ -27,6 +29,8 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kTokenize, "/tokenize", false, true, true, false, true, true, true},
     {Route::kDetokenize, "/detokenize", false, true, true, false, true, true, true},
     {Route::kHealth, "/health", true, false, true, true, false, false, false},
+    {Route::kReadyz, "/readyz", true, false, true, true, false, false, false},
+    {Route::kLivez, "/livez", true, false, true, true, false, false, false},
     {Route::kPing, "/ping", true, true, true, true, false, false, false},
     {Route::kVersion, "/version", true, false, true, true, true, false, false},
     {Route::kServerInfo, "/server_info", true, false, true, true, true, false, false},
@@ -40,19 +44,6 @@ constexpr RouteSpec kRoutes[] = {
 constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true, false, true, false, true, false,
                                    true};
 constexpr absl::string_view kModelPrefix = "/v1/models/";
-
-const char* WhyNotServing(EngineState state) {
-  switch (state) {
-    case EngineState::kLoading:
-      return "The model is loading.";
-    case EngineState::kAsleep:
-      return "The engine is asleep; requests wait until it is woken.";
-    case EngineState::kDraining:
-      return "The server is shutting down.";
-    default:
-      return "The engine has failed.";
-  }
-}
 
 bool Allowed(const RouteSpec& spec, absl::string_view method) {
   return (method == "GET" && spec.get) || (method == "POST" && spec.post);
@@ -88,7 +79,7 @@ HttpResponse JsonResponse(const Json& body) {
   return {200, "application/json", body.dump(-1, ' ', false, Json::error_handler_t::replace), {}};
 }
 
-Json BytesByTag(const std::map<std::string, int64_t>& bytes) {
+Json ToJson(const TagBytes& bytes) {
   Json object = Json::object();
   for (const auto& [tag, count] : bytes) object[tag] = count;
   return object;
@@ -110,6 +101,41 @@ Json Permission(int64_t created) {
           {"is_blocking", false}};
 }
 
+HttpResponse Loading() { return ErrorResponse({503, WhyNotReady(EngineState::kLoading), ""}); }
+
+// The names in a query string, decoded, in order.
+std::vector<std::string> QueryNames(absl::string_view query) {
+  std::vector<std::string> names;
+  for (const absl::string_view pair : absl::StrSplit(query, '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    names.push_back(PercentDecode(parts.first));
+  }
+  return names;
+}
+
+// What a lifecycle route takes; nullopt when nothing else was given.
+std::optional<ApiError> CheckParameters(const RouteSpec& spec, absl::string_view query,
+                                        absl::string_view body) {
+  std::vector<absl::string_view> known;
+  if (spec.route == Route::kSleep) known = {"level", "mode"};
+  if (spec.route == Route::kWakeUp) known = {"tags"};
+  const std::string takes =
+      known.empty() ? "no parameters" : absl::StrCat(absl::StrJoin(known, " and "), " in the query");
+  for (const std::string& name : QueryNames(query)) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string shown = CleanMessage(name);
+    return BadRequest(shown,
+                      absl::StrCat(shown, " is not a parameter of ", spec.path, ", which takes ", takes));
+  }
+  if (absl::StripAsciiWhitespace(body).empty()) return std::nullopt;
+  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, JsonLimits{.max_values = 1000});
+  if (object.ok() && object->empty()) return std::nullopt;
+  const std::string shown = object.ok() ? CleanMessage(object->begin().key()) : "body";
+  return BadRequest(
+      shown, absl::StrCat(shown, " is not understood: ", spec.path, " reads no body and takes ", takes));
+}
+
 HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
   int level = 1;
   if (const auto levels = QueryValues(query, "level"); !levels.empty()) {
@@ -126,7 +152,7 @@ HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
   return JsonResponse(Json{{"status", "sleeping"},
                            {"level", result->level},
                            {"already_asleep", result->already_asleep},
-                           {"freed_bytes", BytesByTag(result->freed_bytes)}});
+                           {"freed_bytes", ToJson(result->freed_bytes)}});
 }
 
 HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
@@ -137,7 +163,7 @@ HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
   return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
                            {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
                            {"already_resident", result->already_resident},
-                           {"mapped_bytes", BytesByTag(result->mapped_bytes)}});
+                           {"mapped_bytes", ToJson(result->mapped_bytes)}});
 }
 
 }  // namespace
@@ -190,7 +216,7 @@ EngineStats ApiState::Stats() const {
 
 HttpResponse ApiState::Models(absl::string_view name) const {
   const std::shared_ptr<const ServedModel> served = model();
-  if (served == nullptr) return ErrorResponse({503, "The model is loading.", ""});
+  if (served == nullptr) return Loading();
   const Json card = {{"id", served->name},
                      {"object", "model"},
                      {"created", created},
@@ -214,6 +240,20 @@ HttpResponse ApiState::ServerInfo() const {
                            {"grpc_port", options.grpc_port == 0 ? Json(nullptr) : Json(options.grpc_port)}});
 }
 
+HttpResponse ApiState::Health() const {
+  const std::shared_ptr<const ServedModel> served = model();
+  if (served == nullptr) return Loading();
+  const absl::Status health = served->engine->Health();
+  if (health.ok()) return {200, "", "", {}};
+  return ErrorResponse({503, CleanMessage(health.message()), ""});
+}
+
+HttpResponse ApiState::Livez() const {
+  const std::shared_ptr<const ServedModel> served = model();
+  if (served == nullptr || IsLive(served->engine->state())) return {200, "", "", {}};
+  return ErrorResponse({503, CleanMessage(served->engine->Health().message()), ""});
+}
+
 HttpResponse ApiState::Answer(const RouteMatch& match) const {
   const std::shared_ptr<const ServedModel> served = model();
   const EngineState state = served == nullptr ? EngineState::kLoading : served->engine->state();
@@ -222,9 +262,11 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
     case Route::kModel:
       return Models(match.detail);
     case Route::kHealth:
+    case Route::kReadyz:
     case Route::kPing:
-      if (state == EngineState::kAwake) return {200, "", "", {}};
-      return ErrorResponse({503, WhyNotServing(state), ""});
+      return Health();
+    case Route::kLivez:
+      return Livez();
     case Route::kVersion:
       return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
     case Route::kServerInfo:
@@ -234,17 +276,19 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
     case Route::kMetrics:
       return {200, "text/plain; version=0.0.4; charset=utf-8", metrics->Serialize(Stats()), {}};
     case Route::kIsSleeping:
-      return JsonResponse(Json{{"is_sleeping", state == EngineState::kAsleep}});
+      return JsonResponse(Json{{"is_sleeping", IsSleeping(state)}});
     default:
       return ErrorResponse({500, "internal error", ""});
   }
 }
 
-HttpResponse ApiState::AnswerLifecycle(Route route, absl::string_view query) const {
+HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view query,
+                                       absl::string_view body) const {
   const std::shared_ptr<const ServedModel> served = model();
-  if (served == nullptr) return ErrorResponse({503, "The model is loading.", ""});
-  if (route == Route::kSleep) return SleepResponse(served->engine.get(), query);
-  if (route == Route::kWakeUp) return WakeUpResponse(served->engine.get(), query);
+  if (served == nullptr) return Loading();
+  if (const auto error = CheckParameters(spec, query, body)) return ErrorResponse(*error);
+  if (spec.route == Route::kSleep) return SleepResponse(served->engine.get(), query);
+  if (spec.route == Route::kWakeUp) return WakeUpResponse(served->engine.get(), query);
   const absl::Status status = served->engine->ResetPrefixCache();
   if (!status.ok()) return ErrorResponse(FromStatus(status));
   return JsonResponse(Json{{"success", true}});

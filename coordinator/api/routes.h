@@ -25,6 +25,8 @@ enum class Route {
   kTokenize,
   kDetokenize,
   kHealth,
+  kReadyz,
+  kLivez,
   kPing,
   kVersion,
   kServerInfo,
@@ -83,12 +85,17 @@ class ApiState {
 
   // Answers that do not block: everything but completions, chat, (de)tokenize, sleep, wake_up, reset.
   HttpResponse Answer(const RouteMatch& match) const;
-  // /sleep, /wake_up and /reset_prefix_cache; blocks until all ranks have answered.
-  HttpResponse AnswerLifecycle(Route route, absl::string_view query) const;
+  // /sleep, /wake_up and /reset_prefix_cache; blocks until all ranks have answered. A parameter of the query
+  // or a field of the body that the route does not know is a 400: nothing is done in part.
+  HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;
 
  private:
   HttpResponse Models(absl::string_view name) const;
   HttpResponse ServerInfo() const;
+  // 200 when a request that came now would be served, else 503 with the reason.
+  HttpResponse Health() const;
+  // 200 unless nothing will be served any more.
+  HttpResponse Livez() const;
   EngineStats Stats() const;
 
   ModelSlot slot_;

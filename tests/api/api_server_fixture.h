@@ -35,9 +35,9 @@ class ApiServerTest : public ::testing::Test {
     client.Write(RequestText(method, path, body, headers));
     return client.ReadReply();
   }
-  HttpReply Admin(const std::string& method, const std::string& path) {
+  HttpReply Admin(const std::string& method, const std::string& path, const std::string& body = "") {
     HttpClient client(server_->admin_port());
-    client.Write(RequestText(method, path, ""));
+    client.Write(RequestText(method, path, body));
     return client.ReadReply();
   }
   // Posts to /v1/completions.

@@ -43,6 +43,55 @@ TEST_F(ApiServerTest, HealthIs503UntilThereIsAModel) {
   EXPECT_EQ(Complete(R"({"prompt": "a"})").status, 503);
 }
 
+TEST_F(ApiServerTest, ReadyzIsHealthAndLivezFailsOnlyWhenNothingIsServedAnyMore) {
+  Start();
+  EXPECT_EQ(Send("GET", "/readyz").status, 503);
+  EXPECT_EQ(Send("GET", "/livez").status, 200) << "it is loading";
+  server_->SetModel(FakeModel(engine_));
+  for (const EngineState state : kEngineStates) {
+    engine_->set_state(state);
+    const int ready = state == EngineState::kAwake ? 200 : 503;
+    const int live = state == EngineState::kFailed ? 503 : 200;
+    for (const char* path : {"/health", "/readyz", "/ping"})
+      EXPECT_EQ(Send("GET", path).status, ready) << EngineStateName(state);
+    EXPECT_EQ(Send("GET", "/livez").status, live) << EngineStateName(state);
+    EXPECT_EQ(Admin("GET", "/readyz").status, ready);
+    EXPECT_EQ(Admin("GET", "/livez").status, live);
+    EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], IsSleeping(state));
+  }
+}
+
+TEST_F(ApiServerTest, HealthSaysWhichStepHangs) {
+  Serve();
+  engine_->set_stall(absl::UnavailableError("rank 1 (pid 7) has been in step 3 for longer than 1m"));
+  const HttpReply reply = Send("GET", "/health");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"],
+            "rank 1 (pid 7) has been in step 3 for longer than 1m");
+  EXPECT_EQ(Send("GET", "/livez").status, 200) << "the step may still end";
+}
+
+TEST_F(ApiServerTest, LifecycleRoutesRefuseWhatTheyDoNotUnderstand) {
+  Serve();
+  const auto refused = [&](const std::string& target, const std::string& body, const std::string& param) {
+    const HttpReply reply = Admin("POST", target, body);
+    EXPECT_EQ(reply.status, 400) << target << " " << body;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], param) << reply.body;
+  };
+  refused("/sleep?tags=kv_cache", "", "tags");
+  refused("/sleep?level=1&tags=kv_cache", "", "tags");
+  refused("/sleep?Level=1", "", "Level");
+  refused("/sleep", R"({"tags": ["kv_cache"]})", "tags");
+  refused("/sleep", R"({"level": 2})", "level");
+  refused("/sleep", "[1]", "body");
+  refused("/sleep?level=0", "", "level");
+  refused("/wake_up?level=1", "", "level");
+  refused("/wake_up", R"({"tags": ["weights"]})", "tags");
+  refused("/reset_prefix_cache?force=1", "", "force");
+  EXPECT_EQ(engine_->state(), EngineState::kAwake) << "nothing was done in part";
+  EXPECT_EQ(Admin("POST", "/sleep?level=1&mode=keep", " {} ").status, 200);
+}
+
 TEST_F(ApiServerTest, RoutesAndMethods) {
   Serve();
   EXPECT_EQ(Send("GET", "/").status, 404);

@@ -164,6 +164,17 @@ class Grpc(unittest.TestCase):
         self.assertEqual((info["http_port"], info["admin_port"], info["grpc_port"], info["model"]),
                          (self.cluster.port, self.cluster.admin_port, self.cluster.grpc_port, self.cluster.name))
 
+    def test_a_field_that_is_not_known_is_refused(self):
+        # A client of a later version that wants only its KV cache to sleep: level 1, and field 2 with a tag.
+        for call, request in ((self.control.Sleep, control_pb.SleepRequest.FromString(b"\x08\x01\x12\x08kv_cache")),
+                              (self.control.WakeUp, control_pb.WakeUpRequest.FromString(b"\x10\x01"))):
+            with self.assertRaises(grpc.RpcError) as caught:
+                call(request, timeout=DEADLINE_S)
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+            self.assertIn("field 2", caught.exception.details())
+        self.assertEqual(self.control.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S).state,
+                         control_pb.ENGINE_STATE_AWAKE)
+
     def test_reflection_lists_the_services(self):
         stub = reflection_pb2_grpc.ServerReflectionStub(self.channel)
         requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])

@@ -62,21 +62,21 @@ class Ending(unittest.TestCase):
 
 
 class Dying(unittest.TestCase):
-    def test_killed_worker_is_named_and_open_requests_are_told(self):
+    def test_killed_worker_is_named_and_ends_the_coordinator(self):
         for victim in (0, 1):
             with self.subTest(victim=victim), Cluster(tiny(MODEL), *slow_model(), workers=2) as cluster:
                 pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == victim)
-                self.assertIn(pid, cluster.worker_pids())
+                workers = cluster.worker_pids()
+                self.assertIn(pid, workers)
                 streams = [cluster.open_stream(CASE["prompt"], timeout=FAILURE_S, **LONG) for _ in range(4)]
                 for stream in streams:
                     next(stream.events())
                 os.kill(pid, signal.SIGKILL)
                 for stream in streams:
                     self.assertIn(f"rank {victim}", self.failure_of(stream))
-                wait_until(lambda: cluster.health() in (0, 503), FAILURE_S, "/health 503")
-                log = wait_until(lambda: f"rank {victim}" in cluster.log() and cluster.log(), FAILURE_S, "a log line")
-                self.assertRegex(log, rf"rank {victim} \(pid {pid}\).*killed by signal 9")
-                self.assert_ends(cluster)
+                self.assertEqual(cluster.process.wait(60), 1)
+                self.assertRegex(cluster.log(), rf"rank {victim} \(pid {pid}\).*killed by signal 9")
+                wait_until(lambda: not [pid for pid in workers if alive(pid)], FAILURE_S, "all workers gone")
 
     def failure_of(self, stream):
         """The message of the error event that ends the stream."""
@@ -85,24 +85,32 @@ class Dying(unittest.TestCase):
                 return event["error"]["message"]
         self.fail("the stream ended without an error event")
 
-    def assert_ends(self, cluster):
-        """SIGTERM still ends everything, in time; a failed engine is no success."""
-        workers = cluster.worker_pids()
-        if cluster.process.poll() is None:
-            cluster.process.send_signal(signal.SIGTERM)
-        self.assertNotEqual(cluster.process.wait(60), 0)
-        wait_until(lambda: not [pid for pid in workers if alive(pid)], FAILURE_S, "all workers gone")
-
-    def test_requests_after_a_failure_are_refused_at_once(self):
+    def test_a_failure_ends_an_idle_coordinator_too(self):
         with Cluster(tiny(MODEL), workers=2) as cluster:
             os.kill(cluster.worker_pids()[0], signal.SIGKILL)
-            wait_until(lambda: cluster.health() in (0, 503), FAILURE_S, "/health 503")
-            if cluster.process.poll() is None:
-                start = time.monotonic()
-                response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": [37]}, timeout=10)
-                self.assertIn(response.status, (500, 503))
-                self.assertLess(time.monotonic() - start, 5)
-            self.assert_ends(cluster)
+            self.assertEqual(cluster.process.wait(60), 1)
+            self.assertIn("killed by signal 9", cluster.log())
+
+    def test_stay_after_failure(self):
+        with Cluster(tiny(MODEL), "--stay-after-failure", workers=2) as cluster:
+            workers = cluster.worker_pids()
+            self.assertEqual(cluster.request("GET", "/livez").status, 200)
+            os.kill(workers[0], signal.SIGKILL)
+            wait_until(lambda: cluster.health() == 503, FAILURE_S, "/health 503")
+            for path in ("/health", "/readyz", "/livez"):
+                response = cluster.request("GET", path)
+                self.assertEqual(response.status, 503)
+                self.assertIn("killed by signal 9", response.json["error"]["message"])
+            self.assertEqual(cluster.metric("somnus:engine_state"), 1)
+            self.assertEqual(cluster.metric("vllm:engine_sleep_state"), 0)
+            start = time.monotonic()
+            response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": [37]}, timeout=10)
+            self.assertEqual(response.status, 503)
+            self.assertLess(time.monotonic() - start, 5)
+            # SIGTERM still ends everything; a failed engine is no success.
+            cluster.process.send_signal(signal.SIGTERM)
+            self.assertEqual(cluster.process.wait(60), 1)
+            wait_until(lambda: not [pid for pid in workers if alive(pid)], FAILURE_S, "all workers gone")
 
     def test_killed_coordinator_leaves_no_worker(self):
         with Cluster(tiny(MODEL), workers=2) as cluster:
@@ -218,6 +226,26 @@ class Health(unittest.TestCase):
             wait_until(ready, 60, "/health 200")
             self.assertLessEqual(seen, {0, 503, 200})
             cluster.complete([37])
+
+    def test_a_step_that_hangs_is_not_healthy_while_it_hangs(self):
+        with Cluster(tiny(MODEL), *slow_model(), "--step-stall-s=0.5", "--step-timeout-s=600", "--heartbeat-timeout-s=600",
+                     workers=2) as cluster:
+            pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == 1)
+            stream = cluster.open_stream(CASE["prompt"], **LONG)
+            next(stream.events())
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                wait_until(lambda: cluster.health() == 503, 60, "/health 503")
+                message = cluster.request("GET", "/readyz").json["error"]["message"]
+                self.assertRegex(message, r"(Step \d+ has been under way|rank \d \(pid \d+\) has been in step \d+) for longer than")
+                self.assertEqual(cluster.request("GET", "/livez").status, 200)
+                self.assertEqual(cluster.status()["state"], "ENGINE_STATE_AWAKE")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            wait_until(lambda: cluster.health() == 200, 60, "/health 200")
+            reasons = [event["choices"][0]["finish_reason"] for event in stream.events() if event.get("choices")]
+            self.assertEqual([reason for reason in reasons if reason], ["length"])
+            self.assertEqual(cluster.stop(), 0)
 
 
 if __name__ == "__main__":

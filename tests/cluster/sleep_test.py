@@ -87,6 +87,43 @@ class Sleep(unittest.TestCase):
         self.assertEqual(self.cluster.request("POST", "/wake_up", port=admin).status, 200)
         self.assert_tokens()
 
+    def test_sleep_after_a_partial_wake_up_frees_what_is_resident(self):
+        admin = self.cluster.admin_port
+        awake = resident(self.cluster.status())
+        self.assertEqual(self.cluster.request("POST", "/sleep?level=2", port=admin).json["freed_bytes"], awake)
+        woken = self.cluster.request("POST", "/wake_up?tags=weights", port=admin).json
+        self.assertEqual((woken["status"], woken["mapped_bytes"]), ("sleeping", {"weights": awake["weights"]}))
+        again = self.cluster.request("POST", "/sleep?level=2", port=admin).json
+        self.assertEqual((again["level"], again["freed_bytes"]), (2, {"weights": awake["weights"]}))
+        self.assertEqual({tag: count for tag, count in resident(self.cluster.status()).items() if count}, {})
+        self.assertEqual(self.cluster.request("POST", "/wake_up", port=admin).status, 200)
+        self.assert_tokens()
+
+    def test_what_is_not_understood_is_refused_and_nothing_sleeps(self):
+        admin = self.cluster.admin_port
+        for target, body, param in (("/sleep?tags=kv_cache", None, "tags"), ("/sleep?level=1&deep=1", None, "deep"),
+                                    ("/sleep", {"tags": ["kv_cache"]}, "tags"), ("/wake_up?level=1", None, "level")):
+            with self.subTest(target=target):
+                response = self.cluster.request("POST", target, body, port=admin)
+                self.assertEqual((response.status, response.json["error"]["param"]), (400, param))
+        done = self.cluster.cli("sleep", "--tags", "kv_cache", *self.grpc, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--tags", done.stderr)
+        self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")
+        self.assertEqual(self.cluster.health(), 200)
+
+    def test_asleep_is_live_but_not_ready(self):
+        self.cluster.cli("sleep", *self.grpc)
+        for port in (self.cluster.port, self.cluster.admin_port):
+            self.assertEqual(self.cluster.request("GET", "/livez", port=port).status, 200)
+            ready = self.cluster.request("GET", "/readyz", port=port)
+            self.assertEqual((ready.status, ready.json["error"]["message"]),
+                             (503, "The engine is asleep; requests wait until it is woken."))
+        self.assertIn("asleep", self.cluster.status()["not_ready_reason"])
+        self.cluster.cli("wake-up", *self.grpc)
+        self.assertEqual(self.cluster.request("GET", "/readyz").status, 200)
+        self.assertEqual(self.cluster.status()["not_ready_reason"], "")
+
     def test_bad_level_is_refused_and_nothing_sleeps(self):
         done = self.cluster.cli("sleep", "--level", "3", *self.grpc, check=False)
         self.assertEqual(done.returncode, 2)
