@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "allocator/host_memory.h"
 #include "allocator/parallel.h"
 #include "base/cpus.h"
+#include "base/status_macros.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
@@ -53,7 +53,8 @@ class HostVmmDriver : public VmmDriver {
  public:
   explicit HostVmmDriver(const HostVmmDriverOptions& options)
       : threads_(options.num_threads > 0 ? options.num_threads : std::min(NumAllowedCpus(), kMaxThreads)),
-        limit_(options.memory_limit_bytes) {}
+        limit_(options.memory_limit_bytes),
+        account_(options.account != nullptr ? options.account : HostMemoryAccount::Open()) {}
 
   int64_t Granularity() const override { return kHugePage; }
   // Mapping is cheap and access is set per range: chunks would gain nothing.
@@ -64,8 +65,9 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::StatusOr<int64_t> AvailableBytes() override {
+    const int64_t host = account_->Available();
     absl::MutexLock lock(&mutex_);
-    return AvailableLocked();
+    return limit_ > 0 ? std::clamp<int64_t>(limit_ - LiveLocked(), 0, host) : host;
   }
 
   absl::StatusOr<void*> Reserve(int64_t bytes) override {
@@ -85,15 +87,17 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::StatusOr<Handle> Create(int64_t bytes) override {
-    absl::MutexLock lock(&mutex_);
     // Linux overcommits: without this check the lack would show as an OOM kill at populate.
-    const int64_t available = AvailableLocked();
-    if (bytes > available) {
-      return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", available,
-                                                       " available, ", bytes - available, " missing"));
+    ASSIGN_OR_RETURN(HostReservation reservation, account_->Reserve(bytes));
+    absl::MutexLock lock(&mutex_);
+    if (limit_ > 0 && bytes > limit_ - LiveLocked()) {
+      const int64_t left = std::max<int64_t>(0, limit_ - LiveLocked());
+      return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", left,
+                                                       " available, ", bytes - left, " missing"));
     }
     const Handle handle = next_handle_++;
-    handles_[handle] = Memory{.bytes = bytes};
+    handles_[handle].bytes = bytes;
+    handles_[handle].reservation = std::move(reservation);
     return handle;
   }
 
@@ -153,27 +157,32 @@ class HostVmmDriver : public VmmDriver {
     absl::MutexLock lock(&mutex_);
     for (auto& [handle, memory] : handles_) {
       const char* begin = static_cast<char*>(address);
-      if (memory.mapped && memory.address >= begin && memory.address < begin + bytes) memory.populated = true;
+      if (memory.mapped && memory.address >= begin && memory.address < begin + bytes)
+        memory.reservation = HostReservation();
     }
     return status;
   }
 
   absl::StatusOr<void*> AllocateHost(int64_t bytes) override {
-    const int64_t available = AvailableHostMemory();
-    if (bytes > available) {
-      return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes for a backup asked for, ", available,
-                                                       " available, ", bytes - available, " missing"));
-    }
+    ASSIGN_OR_RETURN(HostReservation reservation, account_->Reserve(bytes));
     void* data =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) return ErrnoError("allocating host memory", bytes);
     madvise(data, bytes, MADV_HUGEPAGE);
+    absl::MutexLock lock(&mutex_);
+    backups_[data] = std::move(reservation);
     return data;
   }
-  void FreeHost(void* data, int64_t bytes) override { munmap(data, bytes); }
+  void FreeHost(void* data, int64_t bytes) override {
+    munmap(data, bytes);
+    absl::MutexLock lock(&mutex_);
+    backups_.erase(data);
+  }
 
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
     Copy(host, device, bytes);
+    absl::MutexLock lock(&mutex_);
+    backups_.erase(host);  // its pages are there now
     return absl::OkStatus();
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
@@ -187,17 +196,13 @@ class HostVmmDriver : public VmmDriver {
     int64_t bytes = 0;
     void* address = nullptr;  // where its pages are, once it was mapped
     bool mapped = false;
-    bool populated = false;
+    HostReservation reservation;  // until its pages are there
   };
 
-  int64_t AvailableLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    int64_t live = 0, promised = 0;
-    for (const auto& [handle, memory] : handles_) {
-      live += memory.bytes;
-      if (!memory.populated) promised += memory.bytes;
-    }
-    const int64_t host = AvailableHostMemory() - promised;
-    return std::max<int64_t>(0, limit_ > 0 ? std::min(host, limit_ - live) : host);
+  int64_t LiveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    int64_t live = 0;
+    for (const auto& [handle, memory] : handles_) live += memory.bytes;
+    return live;
   }
 
   absl::Status Populate(void* address, int64_t bytes) {
@@ -219,9 +224,11 @@ class HostVmmDriver : public VmmDriver {
 
   const int threads_;
   const int64_t limit_;
+  const std::shared_ptr<HostMemoryAccount> account_;
   absl::Mutex mutex_;
   std::map<Handle, Memory> handles_ ABSL_GUARDED_BY(mutex_);
   Handle next_handle_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<void*, HostReservation> backups_ ABSL_GUARDED_BY(mutex_);  // of host memory that holds no copy yet
 };
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kMaxListLength = 1024;
 // Bounds from here on are there for arithmetic's sake; --help does not show them.
 constexpr int64_t kNoBound = int64_t{1} << 30;
+constexpr absl::Duration kNoTimeBound = absl::Hours(24 * 30);
 
 template <typename V>
 struct ValueOf {
@@ -40,6 +41,11 @@ std::string Range(const std::string& low, const std::string& high) { return absl
 std::string IntBounds(int64_t low, int64_t high) {
   if (high < kNoBound) return Range(absl::StrCat(low), absl::StrCat(high));
   return low > 0 ? absl::StrCat("at least ", low) : "";
+}
+
+std::string TimeBounds(absl::Duration low, absl::Duration high) {
+  if (high < kNoTimeBound) return Range(FormatTime(low), FormatTime(high));
+  return low > absl::ZeroDuration() ? absl::StrCat("at least ", FormatTime(low)) : "";
 }
 
 absl::StatusOr<int64_t> ParseInt(absl::string_view text, int64_t low, int64_t high) {
@@ -129,7 +135,7 @@ template <typename V>
 Flag Flag::Time(std::string name, V* value, absl::Duration low, absl::Duration high, std::string help) {
   Flag flag = Row(std::move(name), "TIME", std::move(help));
   flag.default_text = DefaultOf(*value, FormatTime);
-  flag.bounds = Range(FormatTime(low), FormatTime(high));
+  flag.bounds = TimeBounds(low, high);
   flag.set = [=](const std::string& text) {
     const absl::StatusOr<absl::Duration> time = ParseTime(text);
     if (!time.ok()) return time.status();

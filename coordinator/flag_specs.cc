@@ -1,385 +1,266 @@
-// Every flag: its name, its help, and how its value becomes a field.
-#include "coordinator/flag_specs.h"
-
+// The table of the coordinator's flags: a new flag is one row here and one member of Flags or ApiLimits.
 #include <limits>
-#include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "coordinator/flags.h"
 #include "coordinator/kv_cache_dtype.h"
 
 namespace somnus {
 namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMaxWorkers = 64;
+constexpr absl::Duration kShortest = absl::Milliseconds(1);
+constexpr absl::Duration kLongest = absl::Hours(24 * 100);
+constexpr int64_t kMinBytes = 1 << 10;
+constexpr int64_t kMaxBytes = int64_t{1} << 30;  // gRPC counts a message's bytes in 32 bits
 
-using Setter = FlagSetter;
-
-Setter Text(std::string Flags::*field) {
-  return [field](const std::string& value, Flags* flags) -> std::string {
-    if (value.empty()) return "must not be empty";
-    flags->*field = value;
-    return "";
-  };
-}
-
-Setter Int(int32_t Flags::*field, int64_t min, int64_t max) {
-  return [=](const std::string& value, Flags* flags) -> std::string {
-    int64_t number;
-    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
-      return absl::StrCat("must be a whole number from ", min, " to ", max);
-    }
-    flags->*field = static_cast<int32_t>(number);
-    return "";
-  };
-}
-
-Setter Int64(int64_t Flags::*field, int64_t min, int64_t max) {
-  return [=](const std::string& value, Flags* flags) -> std::string {
-    int64_t number;
-    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
-      return absl::StrCat("must be a whole number from ", min, " to ", max);
-    }
-    flags->*field = number;
-    return "";
-  };
-}
-
-Setter Seconds(double Flags::*field, double min) {
-  return [=](const std::string& value, Flags* flags) -> std::string {
-    double number;
-    if (!absl::SimpleAtod(value, &number) || !(number >= min) || number > 1e7) {
-      return absl::StrCat("must be a number of seconds from ", min, " to 1e7");
-    }
-    flags->*field = number;
-    return "";
-  };
-}
-
-Setter Limit(int32_t ApiLimits::*field, int32_t min, int32_t max) {
-  return [=](const std::string& value, Flags* flags) -> std::string {
-    int32_t number;
-    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
-      return absl::StrCat("must be a whole number from ", min, " to ", max);
-    }
-    flags->limits.*field = number;
-    return "";
-  };
-}
-
-Setter Limit64(int64_t ApiLimits::*field, int64_t min, int64_t max) {
-  return [=](const std::string& value, Flags* flags) -> std::string {
-    int64_t number;
-    if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
-      return absl::StrCat("must be a whole number from ", min, " to ", max);
-    }
-    flags->limits.*field = number;
-    return "";
-  };
-}
-
-Setter Limit(absl::Duration ApiLimits::*field) {
-  return [=](const std::string& value, Flags* flags) -> std::string {
-    double number;
-    if (!absl::SimpleAtod(value, &number) || !(number >= 0.001) || number > 1e7) {
-      return "must be a number of seconds from 0.001 to 1e7";
-    }
-    flags->limits.*field = absl::Seconds(number);
-    return "";
-  };
-}
-
-Setter Bool(bool Flags::*field) {
-  return [field](const std::string& value, Flags* flags) -> std::string {
-    bool on;
-    if (!absl::SimpleAtob(value, &on)) return "must be true or false";
-    flags->*field = on;
-    return "";
-  };
-}
-
-std::string SetWorkers(const std::string& value, Flags* flags) {
-  const bool local = absl::StartsWith(value, "local:");
+// "local:N", "remote:N", or N, which is local:N.
+absl::Status SetWorkers(const std::string& value, Flags* flags) {
+  const bool remote = absl::StartsWith(value, "remote:");
   int32_t count;
-  if ((!local && !absl::StartsWith(value, "remote:")) ||
-      !absl::SimpleAtoi(value.substr(value.find(':') + 1), &count) || count < 1 || count > 64) {
-    return "must be local:N or remote:N, N from 1 to 64";
+  const absl::string_view number =
+      remote ? absl::StripPrefix(value, "remote:") : absl::StripPrefix(value, "local:");
+  if (!absl::SimpleAtoi(number, &count) || count < 1 || count > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("is not local:N or remote:N, N from 1 to ", kMaxWorkers));
   }
-  flags->local_workers = local;
-  flags->num_workers = count;
-  return "";
+  flags->local_workers = !remote;
+  flags->world_size = count;
+  return absl::OkStatus();
 }
 
-std::string SetDevice(const std::string& value, Flags* flags) {
-  if (value != "auto" && value != "cpu" && value != "cuda") return "must be auto, cpu or cuda";
-  flags->device = value == "cpu"    ? v1::DEVICE_TYPE_CPU
-                  : value == "cuda" ? v1::DEVICE_TYPE_CUDA
-                                    : v1::DEVICE_TYPE_UNSPECIFIED;
-  return "";
-}
-
-// Whole numbers from `min` to `max`, separated by commas.
-Setter Ints(std::vector<int32_t> Flags::*field, int32_t min, int32_t max) {
-  return [=](const std::string& value, Flags* flags) -> std::string {
-    std::vector<int32_t> numbers;
-    for (absl::string_view part : absl::StrSplit(value, ',')) {
-      int32_t number;
-      if (!absl::SimpleAtoi(part, &number) || number < min || number > max || numbers.size() == 1024) {
-        return absl::StrCat("must be whole numbers from ", min, " to ", max, ", separated by commas");
-      }
-      numbers.push_back(number);
-    }
-    flags->*field = std::move(numbers);
-    return "";
-  };
-}
-
-std::string SetLoadFormat(const std::string& value, Flags* flags) {
-  if (value != "auto" && value != "dummy") return "must be auto or dummy";
-  flags->load_dummy = value == "dummy";
-  return "";
-}
-
-std::string SetMemoryUtilization(const std::string& value, Flags* flags) {
-  double number;
-  if (!absl::SimpleAtod(value, &number) || !(number > 0 && number <= 1))
-    return "must be more than 0 and at most 1";
-  flags->memory_utilization = number;
-  return "";
-}
-
-std::string SetDType(const std::string& value, Flags* flags) {
-  if (value == "auto") {
-    flags->dtype = v1::DTYPE_UNSPECIFIED;
-  } else if (value == "bfloat16") {
-    flags->dtype = v1::DTYPE_BFLOAT16;
-  } else if (value == "float32" || value == "float") {
-    flags->dtype = v1::DTYPE_FLOAT32;
-  } else if (value == "float16" || value == "half") {
-    flags->dtype = v1::DTYPE_FLOAT16;
-  } else {
-    return "must be auto, bfloat16, float16 or float32";
-  }
-  return "";
-}
-
-std::string SetKvCacheDType(const std::string& value, Flags* flags) {
+absl::Status SetKvCacheDType(const std::string& value, Flags* flags) {
   const absl::StatusOr<v1::DType> dtype = ParseKvCacheDType(value);
-  if (!dtype.ok()) return std::string(dtype.status().message());
+  if (!dtype.ok()) return dtype.status();
   flags->kv_cache_dtype = *dtype;
   flags->kv_cache_dtype_name = absl::StrReplaceAll(value, {{"-", "_"}});
-  return "";
+  return absl::OkStatus();
 }
 
-// "1073741824", "4GiB", "512 MiB", "2GB". 0 for anything else.
-int64_t ParseBytes(const std::string& value) {
-  const size_t unit_at = std::min(value.find_first_not_of("0123456789."), value.size());
-  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(value.substr(unit_at)));
-  static const std::pair<const char*, double> kUnits[] = {{"", 1},
-                                                          {"b", 1},
-                                                          {"kib", 1024.0},
-                                                          {"mib", 1048576.0},
-                                                          {"gib", 1073741824.0},
-                                                          {"tib", 1099511627776.0},
-                                                          {"kb", 1e3},
-                                                          {"mb", 1e6},
-                                                          {"gb", 1e9},
-                                                          {"tb", 1e12},
-                                                          {"k", 1024.0},
-                                                          {"m", 1048576.0},
-                                                          {"g", 1073741824.0}};
-  double number;
-  if (!absl::SimpleAtod(value.substr(0, unit_at), &number)) return 0;
-  for (const auto& [name, factor] : kUnits) {
-    if (unit == name && number * factor < 9e18) return static_cast<int64_t>(number * factor);
-  }
-  return 0;
+FlagGroup ModelFlags(Flags* f) {
+  return {
+      "Model",
+      {
+          Flag::Text("model", &f->model, "Hugging Face directory or GGUF file; may be given without --model")
+              .Shows("PATH"),
+          Flag::Text("served-model-name", &f->served_model_name, "what clients call the model")
+              .Shows("NAME")
+              .Default("its directory or file name"),
+          Flag::OneOf(
+              "load-format", &f->load_format,
+              {{"auto", v1::LOAD_FORMAT_AUTO}, {"dummy", v1::LOAD_FORMAT_DUMMY}},
+              "the model's files, or random weights, for which config.json and the tokenizer are enough"),
+          Flag::OneOf("dtype", &f->dtype,
+                      {{"auto", v1::DTYPE_UNSPECIFIED},
+                       {"bfloat16", v1::DTYPE_BFLOAT16},
+                       {"float16", v1::DTYPE_FLOAT16},
+                       {"half", v1::DTYPE_FLOAT16},
+                       {"float32", v1::DTYPE_FLOAT32},
+                       {"float", v1::DTYPE_FLOAT32}},
+                      "auto (float32 for a float32 checkpoint, else bfloat16), bfloat16, float16 or float32: "
+                      "type of weights "
+                      "and activations")
+              .Shows("TYPE"),
+          Flag::Int("max-model-len", &f->max_model_len, 1, kMaxInt / 2,
+                    "tokens of prompt and output together")
+              .Default("the model's own"),
+          Flag::OneOf("generation-config", &f->generation_config, {{"auto", true}, {"vllm", false}},
+                      "sampling defaults: the model's, or neutral ones"),
+          Flag::Int("seed", &f->seed, 0, std::numeric_limits<int64_t>::max(),
+                    "accepted for scripts; a request without a seed gets a random one"),
+      }};
 }
 
-std::string SetMemory(const std::string& value, Flags* flags) {
-  flags->kv_cache_memory = ParseBytes(value);
-  return flags->kv_cache_memory > 0 ? "" : "must be bytes, or a number with a unit, like 4GiB";
+FlagGroup ListenerFlags(Flags* f) {
+  return {
+      "Listeners",
+      {
+          Flag::Text("host", &f->host, "listen address of the OpenAI HTTP API and gRPC").Shows("ADDR"),
+          Flag::Int("port", &f->port, 0, 65535, "port of the OpenAI HTTP API; 0: any"),
+          Flag::Text("admin-host", &f->admin_host, "listen address of the operators' HTTP API").Shows("ADDR"),
+          Flag::Int("admin-port", &f->admin_port, 0, 65535, "port of the operators' HTTP API; 0: any"),
+          Flag::Int("grpc-port", &f->grpc_port, 0, 65535, "port of gRPC; 0: any"),
+          Flag::Text("api-key", &f->api_key, "clients must send it as a bearer token").Shows("KEY"),
+          Flag::Int("output-threads", &f->output_threads, 0, 256,
+                    "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8"),
+          Flag::OneOf<std::string>(
+              "log-level", &f->log_level,
+              {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
+              "of the coordinator and of local workers"),
+      }};
 }
 
-Setter LimitBytes(int64_t ApiLimits::*field) {
-  return [field](const std::string& value, Flags* flags) -> std::string {
-    flags->limits.*field = ParseBytes(value);
-    return flags->limits.*field >= 1024 && flags->limits.*field <= kMaxInt
-               ? ""
-               : "must be bytes from 1KiB to below 2GiB, or a number with a unit, like 32MiB";
+FlagGroup WorkerFlags(Flags* f) {
+  const auto set_workers = [f](const std::string& value) { return SetWorkers(value, f); };
+  return {
+      "Workers",
+      {
+          Flag::Custom("workers", "local:N|remote:N", "local:1", set_workers,
+                       "start N workers here, or wait for N that are started by hand")
+              .Alias("tensor-parallel-size"),
+          Flag::Text("worker-binary", &f->worker_binary, "the worker's binary")
+              .Shows("PATH")
+              .Default("../worker/worker beside this one"),
+          Flag::Text("cluster-host", &f->cluster_host, "listen address where remote workers register")
+              .Shows("ADDR"),
+          Flag::Int("cluster-port", &f->cluster_port, 0, 65535, "and the port; 0: any"),
+          Flag::OneOf(
+              "device", &f->device,
+              {{"auto", v1::DEVICE_TYPE_UNSPECIFIED},
+               {"cpu", v1::DEVICE_TYPE_CPU},
+               {"cuda", v1::DEVICE_TYPE_CUDA}},
+              "where the model runs; auto: on GPUs where there are any, with a driver that serves them"),
+          Flag::Ints("device-indices", &f->device_indices, 0, 1023, "the GPU of each local worker")
+              .Default("0,1,..."),
+          Flag::Int("threads-per-worker", &f->threads_per_worker, 0, 1024,
+                    "compute threads of a worker; 0: the CPUs of its host / the workers there"),
+          Flag::Number("memory-utilization", &f->memory_utilization, 0.01, 1,
+                       "share of a GPU's memory for everything, or of a host's free memory for the KV cache")
+              .Default("0.9 of a GPU, 0.5 of a host")
+              .Alias("gpu-memory-utilization"),
+          Flag::Switch("enforce-eager", &f->enforce_eager, "no CUDA graphs"),
+          Flag::Ints("graph-sizes", &f->graph_sizes, 1, 4096, "batch sizes that get CUDA graphs")
+              .Default("1,2,4,8,16,24,...,512"),
+          Flag::Bytes("device-chunk-bytes", &f->device_chunk_bytes, 2 << 20, int64_t{1} << 40,
+                      "size in which a GPU's memory is created and released"),
+          Flag::Time(
+              "max-tune-time", &f->max_tune_time, absl::ZeroDuration(), absl::Hours(1),
+              "for measuring a GPU's ways of multiplying matrices at the start; 0: the library's choice")
+              .Alias("max-tune-seconds"),
+          Flag::Switch(
+              "batch-invariant", &f->batch_invariant,
+              "on GPUs: a request's tokens depend on no other request, bit for bit, at some speed, with "
+              "all ranks on one host; on CPUs it is always so"),
+      }};
+}
+
+FlagGroup CacheFlags(Flags* f) {
+  const auto set_dtype = [f](const std::string& value) { return SetKvCacheDType(value, f); };
+  return {
+      "KV cache and scheduling",
+      {
+          Flag::Int("block-size", &f->block_size, 1, 1024, "tokens of a KV cache block"),
+          Flag::Bytes("kv-cache-memory-bytes", &f->kv_cache_memory_bytes, 1, int64_t{1} << 60,
+                      "KV cache of each worker")
+              .Default("chosen by --memory-utilization")
+              .Alias("kv-cache-memory"),
+          Flag::Custom("kv-cache-dtype", "TYPE", "auto", set_dtype,
+                       "auto (the model's), bfloat16, float16, float32 or fp8 = fp8_e4m3"),
+          Flag::Switch("enable-prefix-caching", &f->enable_prefix_caching,
+                       "share the KV cache of equal prompt prefixes"),
+          Flag::Int("max-num-seqs", &f->max_num_seqs, 1, 4096, "sequences that run at once"),
+          Flag::Int("max-num-batched-tokens", &f->max_num_batched_tokens, 1, 1 << 20, "tokens of one step"),
+          Flag::OneOf<std::string>(
+              "scheduling-policy", &f->scheduling_policy, {{"fcfs", "fcfs"}, {"priority", "priority"}},
+              "first come, first served, or by the requests' priority, lower first, which displaces "
+              "running requests of a worse one when there is no room otherwise"),
+          Flag::Int(
+              "priority-aging-steps", &f->priority_aging_steps, 0, kMaxInt / 2,
+              "under priority: waiting for that many steps improves a request's priority by one; 0: never"),
+          Flag::Int("max-num-partial-prefills", &f->max_num_partial_prefills, 1, 4096,
+                    "prompts at once that one step does not complete"),
+          Flag::Int("max-long-partial-prefills", &f->max_long_partial_prefills, 1, 4096,
+                    "long ones among them; prompts that are not long go ahead of long ones beyond"),
+          Flag::Int(
+              "long-prefill-token-threshold", &f->long_prefill_token_threshold, 0, kMaxInt / 2,
+              "a prompt with more tokens to compute is long: while others need the step it gets no more of "
+              "it; 0: half of --max-num-batched-tokens"),
+          Flag::Switch("async-scheduling", &f->async_scheduling,
+                       "schedule the next step before the reply to this one")
+              .Alias("overlap"),
+          Flag::Int("max-num-waiting", &f->max_num_waiting, 1, 1 << 20,
+                    "requests that may queue; more are refused"),
+          Flag::Int("max-num-waiting-tokens", &f->max_num_waiting_tokens, 1, int64_t{1} << 40,
+                    "prompt tokens of queued requests together"),
+      }};
+}
+
+FlagGroup TimeFlags(Flags* f) {
+  return {
+      "Times and failures",
+      {
+          Flag::Time("step-timeout", &f->step_timeout, kShortest, kLongest,
+                     "a step without a reply for that long is a failure")
+              .Alias("step-timeout-s"),
+          Flag::Time("step-stall", &f->step_stall, kShortest, kLongest,
+                     "while a step is under way for longer, /health says so; it goes on until --step-timeout")
+              .Alias("step-stall-s"),
+          Flag::Time("heartbeat-timeout", &f->heartbeat_timeout, absl::Seconds(1), kLongest,
+                     "a worker that is silent for that long is lost")
+              .Alias("heartbeat-timeout-s"),
+          Flag::Time("register-timeout", &f->register_timeout, kShortest, kLongest,
+                     "how long to wait for local workers")
+              .Alias("register-timeout-s"),
+          Flag::Time("shutdown-timeout", &f->shutdown_timeout, absl::ZeroDuration(), kLongest,
+                     "how long open requests may go on at the end"),
+          Flag::Switch("stay-after-failure", &f->stay_after_failure,
+                       "when the engine has failed: go on and refuse requests, instead of ending with exit "
+                       "code 1"),
+      }};
+}
+
+FlagGroup RequestLimitFlags(ApiLimits* l) {
+  return {"Limits of a request",
+          {
+              Flag::Bytes("max-body-bytes", &l->max_body_bytes, kMinBytes, kMaxBytes, "HTTP or gRPC"),
+              Flag::Int("max-header-bytes", &l->max_header_bytes, 1024, 1 << 24, "of its headers together"),
+              Flag::Int("max-header-fields", &l->max_header_fields, 8, 1 << 16, "headers"),
+              Flag::Int("max-json-depth", &l->max_json_depth, 8, 1000, "of its JSON"),
+              Flag::Int("max-json-values", &l->max_json_values, 1000, 1 << 28, "of its JSON"),
+              Flag::Int("max-n", &l->max_n, 1, 1 << 16, "choices per prompt"),
+              Flag::Int("max-prompts", &l->max_prompts, 1, 1 << 20, "prompts"),
+              Flag::Int("max-sequences", &l->max_sequences, 1, 1 << 20, "prompts times choices"),
+              Flag::Int("max-prompt-logprobs", &l->max_prompt_logprobs, 1, int64_t{1} << 40,
+                        "prompt log-probabilities: its prompts' tokens times choices and alternatives"),
+              Flag::Int("max-stop-strings", &l->max_stop_strings, 1, 1 << 12, "stop strings"),
+              Flag::Int("max-bad-words", &l->max_bad_words, 1, 1 << 12, "bad words, both spellings counted"),
+          }};
+}
+
+FlagGroup ConnectionLimitFlags(ApiLimits* l) {
+  const auto time = [](const char* name, absl::Duration* value, const char* help) {
+    return Flag::Time(name, value, kShortest, kLongest, help).Alias(absl::StrCat(name, "-s"));
   };
-}
-
-std::string SetPolicy(const std::string& value, Flags* flags) {
-  if (value != "fcfs" && value != "priority") return "must be fcfs or priority";
-  flags->scheduling_policy = value;
-  return "";
-}
-
-std::string SetGenerationConfig(const std::string& value, Flags* flags) {
-  if (value != "auto" && value != "vllm")
-    return "must be auto (the model's sampling defaults) or vllm (neutral ones)";
-  flags->generation_config = value == "auto";
-  return "";
-}
-
-std::string SetSeed(const std::string& value, Flags* flags) {
-  return absl::SimpleAtoi(value, &flags->seed) ? "" : "must be a whole number of at most 64 bits";
-}
-
-std::string SetLogLevel(const std::string& value, Flags* flags) {
-  for (const char* level : {"debug", "info", "warning", "error"}) {
-    if (value != level) continue;
-    flags->log_level = value;
-    return "";
-  }
-  return "must be debug, info, warning or error";
-}
-
-std::string SetTensorParallel(const std::string& value, Flags* flags) {
-  return Int(&Flags::num_workers, 1, 64)(value, flags);
+  return {
+      "Limits of connections",
+      {
+          Flag::Int("max-connections", &l->max_connections, 1, 1 << 20,
+                    "on each HTTP port; above, the one that has been idle for longest is closed"),
+          Flag::Int("max-open-calls", &l->max_open_calls, 1, 1 << 16, "gRPC streams at once"),
+          Flag::Bytes("max-buffered-body-bytes", &l->max_buffered_body_bytes, kMinBytes, int64_t{1} << 40,
+                      "of all requests that are being read"),
+          Flag::Bytes("max-stream-backlog-bytes", &l->max_stream_backlog_bytes, kMinBytes, kMaxBytes,
+                      "output that a client has not read; its request ends above"),
+          time("header-timeout", &l->header_timeout, "from a request's first byte to the end of its headers"),
+          time("body-timeout", &l->body_timeout, "from there to the end of its body"),
+          time("idle-timeout", &l->idle_timeout, "between two requests of a connection"),
+          time("write-timeout", &l->write_timeout, "without the client taking a byte"),
+          time("linger-timeout", &l->linger_timeout, "how long the rest of a refused request is still read"),
+          time("linger-silence", &l->linger_silence, "until its client has been silent for that long"),
+          Flag::Bytes("max-linger-bytes", &l->max_linger_bytes, kMinBytes, kMaxBytes, "and how much of it"),
+      }};
 }
 
 }  // namespace
 
-const std::vector<FlagSpec>& FlagSpecs() {
-  static const std::vector<FlagSpec>* specs = new std::vector<FlagSpec>{
-      {"model", "PATH", "Hugging Face directory or GGUF file; may be given without --model",
-       Text(&Flags::model)},
-      {"served-model-name", "NAME", "what clients call the model (its directory or file name)",
-       Text(&Flags::served_model_name)},
-      {"host", "ADDR", "listen address of the OpenAI API and gRPC (127.0.0.1)", Text(&Flags::host)},
-      {"port", "PORT", "OpenAI HTTP port; 0: any (8000)", Int(&Flags::port, 0, 65535)},
-      {"admin-host", "ADDR", "listen address of the operators' HTTP API (127.0.0.1)",
-       Text(&Flags::admin_host)},
-      {"admin-port", "PORT", "operators' HTTP port; 0: any (8001)", Int(&Flags::admin_port, 0, 65535)},
-      {"grpc-port", "PORT", "gRPC port; 0: any (50051)", Int(&Flags::grpc_port, 0, 65535)},
-      {"api-key", "KEY", "clients must send it as a bearer token", Text(&Flags::api_key)},
-      {"output-threads", "N", "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8 (0)",
-       Int(&Flags::output_threads, 0, 256)},
-      {"workers", "local:N", "start N workers here, or remote:N: wait for N started by hand (local:1)",
-       SetWorkers},
-      {"tensor-parallel-size", "N", "the same as --workers=local:N", SetTensorParallel},
-      {"threads-per-worker", "N", "compute threads of a worker; 0: CPUs / workers (0)",
-       Int(&Flags::threads_per_worker, 0, 1024)},
-      {"worker-binary", "PATH", "the worker's binary (../worker/worker beside this one)",
-       Text(&Flags::worker_binary)},
-      {"cluster-host", "ADDR", "where remote workers register (127.0.0.1)", Text(&Flags::cluster_host)},
-      {"cluster-port", "PORT", "and the port (50052)", Int(&Flags::cluster_port, 0, 65535)},
-      {"device", "auto|cpu|cuda", "where the model runs (auto)", SetDevice},
-      {"device-indices", "I,J,...", "the GPU of each local worker (0,1,...)",
-       Ints(&Flags::device_indices, 0, 1023)},
-      {"memory-utilization", "SHARE",
-       "of a GPU's memory, for everything (0.9); of a host's free memory, for the KV cache (0.5)",
-       SetMemoryUtilization},
-      {"gpu-memory-utilization", "SHARE", "the same", SetMemoryUtilization},
-      {"enforce-eager", "", "no CUDA graphs (false)", Bool(&Flags::enforce_eager)},
-      {"graph-sizes", "N,M,...", "batch sizes that get CUDA graphs (1,2,4,8,16,24,... 512)",
-       Ints(&Flags::graph_sizes, 1, 4096)},
-      {"max-tune-seconds", "S", "for measuring a GPU's ways of multiplying matrices at the start (5)",
-       Seconds(&Flags::max_tune_seconds, 0)},
-      {"batch-invariant", "",
-       "on GPUs: a request's tokens depend on no other request, bit for bit, at some speed; CPUs need none "
-       "of it (false)",
-       Bool(&Flags::batch_invariant)},
-      {"load-format", "auto|dummy",
-       "the model's files, or random weights: config.json and the tokenizer are enough (auto)",
-       SetLoadFormat},
-      {"dtype", "TYPE", "auto, bfloat16, float16 or float32 (auto)", SetDType},
-      {"max-model-len", "N", "tokens of prompt and answer together (the model's own)",
-       Int(&Flags::max_model_len, 1, kMaxInt / 2)},
-      {"max-num-seqs", "N", "sequences that run at once (128)", Int(&Flags::max_num_seqs, 1, 4096)},
-      {"max-num-batched-tokens", "N", "tokens of one step (512)",
-       Int(&Flags::max_num_batched_tokens, 1, 1 << 20)},
-      {"block-size", "N", "tokens of a KV cache block (16)", Int(&Flags::block_size, 1, 1024)},
-      {"kv-cache-memory", "BYTES", "KV cache of each worker, like 4GiB (chosen)", SetMemory},
-      {"kv-cache-dtype", "TYPE", "auto (the model's), bfloat16, float16, float32 or fp8 = fp8_e4m3 (auto)",
-       SetKvCacheDType},
-      {"enable-prefix-caching", "", "share the KV cache of equal prompt prefixes (true)",
-       Bool(&Flags::enable_prefix_caching)},
-      {"overlap", "0|1", "schedule the next step before the answer to this one (1)",
-       Int(&Flags::overlap, 0, 1)},
-      {"scheduling-policy", "POLICY", "fcfs or priority (fcfs)", SetPolicy},
-      {"max-num-partial-prefills", "N", "prompts at once that one step does not complete (2)",
-       Int(&Flags::max_num_partial_prefills, 1, 4096)},
-      {"max-long-partial-prefills", "N", "long ones among them; shorter ones go ahead of more (1)",
-       Int(&Flags::max_long_partial_prefills, 1, 4096)},
-      {"long-prefill-token-threshold", "N",
-       "a prompt is long with more tokens to compute; it gets no more of a step that others need; 0: half of "
-       "--max-num-batched-tokens (0)",
-       Int(&Flags::long_prefill_token_threshold, 0, kMaxInt / 2)},
-      {"priority-aging-steps", "N",
-       "under --scheduling-policy=priority, waiting for that many steps improves a priority by one; 0: never "
-       "(512)",
-       Int(&Flags::priority_aging_steps, 0, kMaxInt / 2)},
-      {"max-num-waiting", "N", "requests that may queue; more are refused (1024)",
-       Int(&Flags::max_num_waiting, 1, 1 << 20)},
-      {"max-num-waiting-tokens", "N", "prompt tokens of queued requests together (4194304)",
-       Int64(&Flags::max_num_waiting_tokens, 1, int64_t{1} << 40)},
-      {"generation-config", "auto|vllm", "sampling defaults: the model's or neutral (auto)",
-       SetGenerationConfig},
-      {"seed", "N", "accepted for scripts; a request without a seed gets a random one", SetSeed},
-      {"step-timeout-s", "S", "a step without an answer for so long is a failure (300)",
-       Seconds(&Flags::step_timeout_s, 0.001)},
-      {"step-stall-s", "S",
-       "while a step is under way for longer, /health says so; it goes on until --step-timeout-s (60)",
-       Seconds(&Flags::step_stall_s, 0.001)},
-      {"heartbeat-timeout-s", "S", "a worker silent for so long is lost (30)",
-       Seconds(&Flags::heartbeat_timeout_s, 1)},
-      {"register-timeout-s", "S", "how long to wait for the workers (60)",
-       Seconds(&Flags::register_timeout_s, 0.001)},
-      {"shutdown-timeout", "S", "how long open requests may go on at the end (10)",
-       Seconds(&Flags::shutdown_timeout_s, 0)},
-      {"max-body-bytes", "BYTES", "of one request, HTTP or gRPC (32MiB)",
-       LimitBytes(&ApiLimits::max_body_bytes)},
-      {"max-buffered-body-bytes", "BYTES", "of all requests that are being read (256MiB)",
-       LimitBytes(&ApiLimits::max_buffered_body_bytes)},
-      {"max-stream-backlog-bytes", "BYTES",
-       "output that a client has not read; its request ends above (4MiB)",
-       LimitBytes(&ApiLimits::max_stream_backlog_bytes)},
-      {"max-header-bytes", "N", "of one request (65536)", Limit(&ApiLimits::max_header_bytes, 1024, 1 << 24)},
-      {"max-header-fields", "N", "of one request (128)", Limit(&ApiLimits::max_header_fields, 8, 1 << 16)},
-      {"max-json-depth", "N", "of a request's JSON (64)", Limit(&ApiLimits::max_json_depth, 8, 1000)},
-      {"max-json-values", "N", "of a request's JSON (1000000)",
-       Limit(&ApiLimits::max_json_values, 1000, 1 << 28)},
-      {"max-connections", "N", "on each HTTP port; above, the one idle for longest is closed (2048)",
-       Limit(&ApiLimits::max_connections, 1, 1 << 20)},
-      {"max-open-calls", "N", "gRPC streams at once (256)", Limit(&ApiLimits::max_open_calls, 1, 1 << 16)},
-      {"max-n", "N", "choices per prompt (128)", Limit(&ApiLimits::max_n, 1, 1 << 16)},
-      {"max-prompts", "N", "prompts of one request (1024)", Limit(&ApiLimits::max_prompts, 1, 1 << 20)},
-      {"max-sequences", "N", "prompts times choices of one request (1024)",
-       Limit(&ApiLimits::max_sequences, 1, 1 << 20)},
-      {"max-prompt-logprobs", "N",
-       "prompt log-probabilities of one request: its prompts' tokens times choices and alternatives "
-       "(4194304)",
-       Limit64(&ApiLimits::max_prompt_logprobs, 1, int64_t{1} << 40)},
-      {"max-stop-strings", "N", "stop strings of one request (4)",
-       Limit(&ApiLimits::max_stop_strings, 1, 1 << 12)},
-      {"max-bad-words", "N", "bad words of one request, both spellings counted (128)",
-       Limit(&ApiLimits::max_bad_words, 1, 1 << 12)},
-      {"header-timeout-s", "S", "from a request's first byte to the end of its headers (10)",
-       Limit(&ApiLimits::header_timeout)},
-      {"body-timeout-s", "S", "from there to the end of its body (60)", Limit(&ApiLimits::body_timeout)},
-      {"idle-timeout-s", "S", "between two requests of a connection (75)", Limit(&ApiLimits::idle_timeout)},
-      {"write-timeout-s", "S", "without the client taking a byte (60)", Limit(&ApiLimits::write_timeout)},
-      {"linger-timeout-s", "S", "how long the rest of a refused request is still read (10)",
-       Limit(&ApiLimits::linger_timeout)},
-      {"linger-silence-s", "S", "until its client has been silent for so long (2)",
-       Limit(&ApiLimits::linger_silence)},
-      {"max-linger-bytes", "BYTES", "and how much of it (48MiB)", LimitBytes(&ApiLimits::max_linger_bytes)},
-      {"stay-after-failure", "",
-       "when the engine has failed: go on and refuse requests, instead of ending with exit code 1 (false)",
-       Bool(&Flags::stay_after_failure)},
-      {"log-level", "LEVEL", "debug, info, warning or error (info)", SetLogLevel},
-      {"help", "", "this text", Bool(&Flags::help)},
-      {"version", "", "the version", Bool(&Flags::version)},
-  };
-  return *specs;
+FlagTable CoordinatorFlags(Flags* flags) {
+  FlagTable table;
+  table.program = "coordinator";
+  table.usage = "coordinator [--model] PATH [flags]";
+  table.about = "Serves a language model: HTTP (OpenAI) and gRPC.";
+  table.max_positional = 1;
+  table.groups = {ModelFlags(flags),
+                  ListenerFlags(flags),
+                  WorkerFlags(flags),
+                  CacheFlags(flags),
+                  TimeFlags(flags),
+                  RequestLimitFlags(&flags->limits),
+                  ConnectionLimitFlags(&flags->limits)};
+  return table;
 }
 
 }  // namespace somnus

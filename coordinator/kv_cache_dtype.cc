@@ -7,7 +7,7 @@
 namespace somnus {
 namespace {
 
-// The first name of a type is the one that KvCacheDTypeName answers.
+// The first name of a type is the one that KvCacheDTypeName returns.
 constexpr std::pair<const char*, v1::DType> kNames[] = {
     {"auto", v1::DTYPE_UNSPECIFIED}, {"bfloat16", v1::DTYPE_BFLOAT16},    {"float16", v1::DTYPE_FLOAT16},
     {"float32", v1::DTYPE_FLOAT32},  {"fp8_e4m3", v1::DTYPE_FLOAT8_E4M3}, {"fp8", v1::DTYPE_FLOAT8_E4M3},
@@ -21,7 +21,8 @@ absl::StatusOr<v1::DType> ParseKvCacheDType(const std::string& name) {
     if (plain == known) return dtype;
   }
   return absl::InvalidArgumentError(
-      "must be auto, bfloat16, float16, float32, or fp8, which is fp8_e4m3; there is no other fp8 here");
+      "is not one of auto, bfloat16, float16, float32 and fp8, which is fp8_e4m3; there is no other fp8 "
+      "here");
 }
 
 v1::DType ResolveKvCacheDType(v1::DType requested, v1::DType model) {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_format.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -20,9 +20,9 @@
 namespace somnus {
 namespace {
 
-// On a machine without a device of its own, memory that nobody uses is still taken from others and costs time
-// to map: a cache of this size per worker unless told otherwise.
-constexpr int64_t kCpuKvSoftLimitBytes = 512 << 20;
+const char* DeviceName(v1::DeviceType device) { return device == v1::DEVICE_TYPE_CUDA ? "cuda" : "cpu"; }
+
+std::string FormatMib(int64_t bytes) { return absl::StrFormat("%.1f MiB", bytes / 1048576.0); }
 
 std::string RandomHex(size_t bytes) {
   std::string raw(bytes, '\0');
@@ -34,28 +34,73 @@ std::string RandomHex(size_t bytes) {
   return absl::BytesToHexString(raw);
 }
 
+// What a local worker needs before it is a member; how it runs the model comes with LoadModel.
 std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
                                        const std::string& coordinator, int rank) {
+  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
+                                      absl::StrCat("--rank=", rank),
+                                      absl::StrCat("--log-level=", flags.log_level)};
+  if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {
+    command.push_back(absl::StrCat("--device=", DeviceName(flags.device)));
+  }
+  const bool chosen = rank < static_cast<int>(flags.device_indices.size());
+  command.push_back(absl::StrCat("--device-index=", chosen ? flags.device_indices[rank] : rank));
+  // Pinned only where every thread has a CPU of its own.
   const int cpus = NumAllowedCpus();
   const int threads =
-      flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.num_workers);
-  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
-                                      absl::StrCat("--rank=", rank), absl::StrCat("--threads=", threads),
-                                      absl::StrCat("--log_level=", flags.log_level)};
-  if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED)
-    command.push_back(flags.device == v1::DEVICE_TYPE_CPU ? "--device=cpu" : "--device=cuda");
-  const bool chosen = rank < static_cast<int>(flags.device_indices.size());
-  command.push_back(absl::StrCat("--device_index=", chosen ? flags.device_indices[rank] : rank));
-  if (flags.memory_utilization > 0)
-    command.push_back(absl::StrCat("--memory_utilization=", flags.memory_utilization));
-  if (flags.enforce_eager) command.push_back("--enforce_eager");
-  if (!flags.graph_sizes.empty())
-    command.push_back(absl::StrCat("--graph_sizes=", absl::StrJoin(flags.graph_sizes, ",")));
-  if (flags.max_tune_seconds >= 0)
-    command.push_back(absl::StrCat("--max_tune_seconds=", flags.max_tune_seconds));
-  // Pinned only where every thread has a CPU of its own.
-  if (threads * flags.num_workers <= cpus) command.push_back(absl::StrCat("--first_cpu=", rank * threads));
+      flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.world_size);
+  if (threads * flags.world_size <= cpus) command.push_back(absl::StrCat("--first-cpu=", rank * threads));
   return command;
+}
+
+// The run options of Flags, and the model's own part of the request.
+v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& config, int32_t max_model_len) {
+  v1::LoadModelRequest request;
+  request.set_model_path(flags.model);
+  request.set_load_format(flags.load_format);
+  request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
+  request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
+  request.mutable_parallel()->set_group_name(absl::StrCat("somnus-", getpid(), "-", RandomHex(6)));
+  request.set_max_num_seqs(flags.max_num_seqs);
+  request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
+  request.set_max_model_len(max_model_len);
+  request.set_block_size(flags.block_size);
+  request.set_batch_invariant(flags.batch_invariant);
+  request.set_device(flags.device);
+  request.set_num_threads(flags.threads_per_worker);
+  request.set_memory_utilization(flags.memory_utilization);
+  request.set_enforce_eager(flags.enforce_eager);
+  request.mutable_graph_sizes()->Add(flags.graph_sizes.begin(), flags.graph_sizes.end());
+  request.set_device_chunk_bytes(flags.device_chunk_bytes);
+  request.set_max_tune_time_us(absl::ToInt64Microseconds(flags.max_tune_time));
+  return request;
+}
+
+absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, const std::vector<v1::RegisterRequest>& members,
+                                  const std::vector<LoadedRank>& ranks, int32_t max_model_len) {
+  KvPlanRequest request;
+  request.block_size = flags.block_size;
+  request.max_num_seqs = flags.max_num_seqs;
+  request.max_model_len = max_model_len;
+  request.max_model_len_is_fixed = flags.max_model_len > 0;
+  request.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
+  std::vector<RankMemory> memory;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    memory.push_back({ranks[rank].kv_block_bytes, ranks[rank].available_kv_cache_memory_bytes,
+                      members[rank].device_type() == v1::DEVICE_TYPE_CPU});
+  }
+  ASSIGN_OR_RETURN(const KvPlan plan, PlanKvCache(memory, request));
+  if (plan.max_model_len < max_model_len) {
+    LogWarning("max_model_len is {}, not {}: the KV cache holds no more", plan.max_model_len, max_model_len);
+  }
+  return plan;
+}
+
+void LogRank(int rank, const v1::RegisterRequest& member, const LoadedRank& loaded) {
+  LogInfo("rank {}: {}, pid {}, {}:{} with {}; weights {}, decode graphs {} in {}", rank, member.host(),
+          member.pid(), DeviceName(member.device_type()), member.device_index(),
+          FormatMib(member.device_memory_bytes()), FormatMib(loaded.weights_bytes),
+          FormatMib(loaded.graph_bytes), absl::FormatDuration(loaded.graph_capture_time));
 }
 
 }  // namespace
@@ -84,11 +129,11 @@ absl::Status WorkerGroup::Start(const Flags& flags) {
   }
   ClusterServerOptions options;
   if (!flags.local_workers) options.address = absl::StrCat(flags.cluster_host, ":", flags.cluster_port);
-  options.membership.world_size = flags.num_workers;
+  options.membership.world_size = flags.world_size;
   options.membership.version = kVersion;
   options.membership.spawn_token = spawn_token_;
-  options.membership.heartbeat_timeout = absl::Seconds(flags.heartbeat_timeout_s);
-  options.membership.stall_threshold = absl::Seconds(flags.step_stall_s);
+  options.membership.heartbeat_timeout = flags.heartbeat_timeout;
+  options.membership.stall_threshold = flags.step_stall;
   ASSIGN_OR_RETURN(std::unique_ptr<ClusterServer> cluster, ClusterServer::Start(options));
   {
     absl::MutexLock lock(&mu_);
@@ -96,11 +141,11 @@ absl::Status WorkerGroup::Start(const Flags& flags) {
     cluster_ = std::move(cluster);
   }
   if (!flags.local_workers) {
-    LogInfo("waiting for {} workers: worker --coordinator={}", flags.num_workers, cluster_->address());
+    LogInfo("waiting for {} workers: worker --coordinator={}", flags.world_size, cluster_->address());
     return absl::OkStatus();
   }
   std::vector<std::vector<std::string>> commands;
-  for (int rank = 0; rank < flags.num_workers; ++rank) {
+  for (int rank = 0; rank < flags.world_size; ++rank) {
     commands.push_back(WorkerCommand(flags, binary, cluster_->address(), rank));
   }
   ASSIGN_OR_RETURN(processes_,
@@ -129,9 +174,9 @@ void WorkerGroup::Interrupt(const absl::Status& reason) {
 }
 
 absl::Status WorkerGroup::Connect(const Flags& flags) {
-  const absl::Duration timeout =
-      flags.local_workers ? absl::Seconds(flags.register_timeout_s) : absl::Hours(24 * 365);
+  const absl::Duration timeout = flags.local_workers ? flags.register_timeout : absl::Hours(24 * 365);
   ASSIGN_OR_RETURN(members_, cluster_->WaitForGroup(timeout));
+  RETURN_IF_ERROR(SettleDevices(flags.device));
   std::vector<WorkerEndpoint> endpoints;
   for (const v1::RegisterRequest& member : members_) {
     endpoints.push_back({member.address(), member.host(), member.pid(), member.device_type()});
@@ -151,46 +196,42 @@ absl::Status WorkerGroup::Connect(const Flags& flags) {
   return absl::OkStatus();
 }
 
+// On which device the ranks run: what --device says, else what each found, which must be the same.
+absl::Status WorkerGroup::SettleDevices(v1::DeviceType asked) {
+  for (v1::RegisterRequest& member : members_) {
+    if (asked != v1::DEVICE_TYPE_UNSPECIFIED) member.set_device_type(asked);
+  }
+  for (const v1::RegisterRequest& member : members_) {
+    if (member.device_type() == members_[0].device_type()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--device: the worker on ", member.host(), " (pid ", member.pid(), ") found ",
+                     DeviceName(member.device_type()), ", the one on ", members_[0].host(), " (pid ",
+                     members_[0].pid(), ") ", DeviceName(members_[0].device_type()), "; say which"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& config,
                                          int32_t max_model_len) {
   RETURN_IF_ERROR(Connect(flags));
-  v1::LoadModelRequest request;
-  request.set_model_path(flags.model);
-  request.set_load_format(flags.load_dummy ? v1::LOAD_FORMAT_DUMMY : v1::LOAD_FORMAT_AUTO);
-  request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
-  request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
-  request.mutable_parallel()->set_group_name(absl::StrCat("somnus-", getpid(), "-", RandomHex(6)));
-  request.set_max_num_seqs(flags.max_num_seqs);
-  request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
-  request.set_max_model_len(max_model_len);
-  request.set_block_size(flags.block_size);
-  request.set_batch_invariant(flags.batch_invariant);
+  const v1::LoadModelRequest request = MakeLoadRequest(flags, config, max_model_len);
   LoadProgress progress;
   ASSIGN_OR_RETURN(
       const std::vector<LoadedRank> ranks,
       executor_->LoadModel(request, [&](int64_t done, int64_t total) { progress.Update(done, total); }));
   progress.Finish();
 
-  KvPlanRequest plan_request;
-  plan_request.block_size = flags.block_size;
-  plan_request.max_num_seqs = flags.max_num_seqs;
-  plan_request.max_model_len = max_model_len;
-  plan_request.max_model_len_is_fixed = flags.max_model_len > 0;
-  plan_request.kv_cache_bytes = flags.kv_cache_memory;
-  plan_request.soft_limit_bytes = kCpuKvSoftLimitBytes;
-  std::vector<RankMemory> memory;
-  for (const LoadedRank& rank : ranks) memory.push_back({rank.kv_block_bytes, rank.available_kv_bytes});
-  ASSIGN_OR_RETURN(const KvPlan plan, PlanKvCache(memory, plan_request));
-  if (plan.max_model_len < max_model_len) {
-    LogWarning("max_model_len is {}, not {}: the KV cache holds no more", plan.max_model_len, max_model_len);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    LogRank(static_cast<int>(rank), members_[rank], ranks[rank]);
   }
+  ASSIGN_OR_RETURN(const KvPlan plan, PlanBlocks(flags, members_, ranks, max_model_len));
   v1::KvCacheConfig cache;
   cache.set_block_size(flags.block_size);
   cache.set_num_blocks(plan.num_blocks);
   cache.set_dtype(request.kv_cache_dtype());
   RETURN_IF_ERROR(executor_->AllocateKvCache(cache));
-  LogInfo("KV cache: {} blocks of {} tokens in {}, {} bytes on rank 0", plan.num_blocks, flags.block_size,
-          KvCacheDTypeName(request.kv_cache_dtype()), plan.num_blocks * ranks[0].kv_block_bytes);
+  LogInfo("KV cache: {} blocks of {} tokens in {}, {} on rank 0", plan.num_blocks - 1, flags.block_size,
+          KvCacheDTypeName(request.kv_cache_dtype()), FormatMib(plan.num_blocks * ranks[0].kv_block_bytes));
   return plan;
 }
 
@@ -203,10 +244,12 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
     status.set_rank(static_cast<int32_t>(rank));
     status.set_host(members_[rank].host());
     status.set_pid(members_[rank].pid());
-    const char* kind = members_[rank].device_type() == v1::DEVICE_TYPE_CUDA ? "cuda" : "cpu";
-    status.set_device(absl::StrCat(kind, ":", members_[rank].device_index()));
+    status.set_device(
+        absl::StrCat(DeviceName(members_[rank].device_type()), ":", members_[rank].device_index()));
     if (answers[rank].ok()) {
       *status.mutable_bytes_by_tag() = answers[rank]->bytes_by_tag();
+      status.set_rss_bytes(answers[rank]->rss_bytes());
+      status.set_graph_bytes(answers[rank]->graph_bytes());
     } else {
       status.set_error(std::string(answers[rank].status().message()));
     }

@@ -48,6 +48,7 @@ class WorkerGroup {
   absl::StatusOr<std::string> FindBinary(const Flags& flags) const;
   void OnLoss(const absl::Status& reason);
   absl::Status Connect(const Flags& flags);
+  absl::Status SettleDevices(v1::DeviceType asked);
 
   std::string spawn_token_;
   std::vector<v1::RegisterRequest> members_;  // by rank

@@ -9,30 +9,21 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/version.h"
 #include "coordinator/flags.h"
 #include "coordinator/server.h"
 #include "coordinator/signals.h"
 
-namespace {
-
-int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "coordinator: %s\n", std::string(status.message()).c_str());
-  return code;
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   // gRPC's own log repeats, over several lines, what our errors say in one.
   setenv("GRPC_VERBOSITY", "NONE", 0);
-  const absl::StatusOr<somnus::Flags> flags =
-      somnus::ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
-  if (!flags.ok()) return Fail(flags.status(), 2);
-  if (flags->help) return std::fputs(somnus::FlagsHelp().c_str(), stdout) < 0;
-  if (flags->version) return std::printf("somnus coordinator %s\n", somnus::kVersion) < 0;
-  const absl::Status logging = somnus::InitLogging("coordinator", flags->log_level);
-  if (!logging.ok()) return Fail(logging, 2);
+  somnus::Flags flags;
+  const somnus::FlagTable table = somnus::CoordinatorFlags(&flags);
+  std::vector<std::string> positional;
+  if (const auto code = somnus::ParseCommandLine(table, argc, argv, &positional); code.has_value())
+    return *code;
+  absl::Status status = somnus::FinishFlags(positional, &flags);
+  if (status.ok()) status = somnus::InitLogging("coordinator", flags.log_level);
+  if (!status.ok()) return somnus::UsageError(table, status);
 
   somnus::Server* to_stop = nullptr;
   absl::Mutex mu;
@@ -44,18 +35,19 @@ int main(int argc, char** argv) {
     early_signals = count;
     if (to_stop != nullptr) to_stop->RequestStop(count > 1);
   });
-  const std::unique_ptr<somnus::Server> server = somnus::Server::Create(*flags);
+  const std::unique_ptr<somnus::Server> server = somnus::Server::Create(flags);
   {
     absl::MutexLock lock(&mu);
     to_stop = server.get();
     if (early_signals > 0) server->RequestStop(early_signals > 1);
   }
-  absl::Status status = server->Start();
+  status = server->Start();
   if (status.ok()) status = server->Run();
   {
     absl::MutexLock lock(&mu);
     to_stop = nullptr;
   }
   if (status.ok() || absl::IsCancelled(status)) return 0;
-  return Fail(status, 1);
+  std::fprintf(stderr, "coordinator: %s\n", std::string(status.message()).c_str());
+  return 1;
 }

@@ -35,11 +35,11 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.block_size = flags.block_size;
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
-  options.pipeline_depth = flags.overlap;
+  options.pipeline_depth = flags.async_scheduling ? 1 : 0;
   options.max_num_waiting = flags.max_num_waiting;
   options.max_num_waiting_tokens = flags.max_num_waiting_tokens;
-  options.step_timeout = absl::Seconds(flags.step_timeout_s);
-  options.step_stall = absl::Seconds(flags.step_stall_s);
+  options.step_timeout = flags.step_timeout;
+  options.step_stall = flags.step_stall;
   options.vocab_size = config.vocab_size;
   return options;
 }
@@ -84,8 +84,8 @@ class ServerImpl : public Server {
 
   absl::Status Start() override {
     const MonotonicTime start = MonotonicNow();
-    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
-        Checkpoint::Open(flags_.model, flags_.load_dummy ? LoadFormat::kDummy : LoadFormat::kAuto);
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(
+        flags_.model, flags_.load_format == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto);
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();
@@ -119,7 +119,7 @@ class ServerImpl : public Server {
       mu_.Await(absl::Condition(&ended));
     }
     const std::string error = engine_->Stats().error;
-    const absl::Duration grace = absl::Seconds(flags_.shutdown_timeout_s);
+    const absl::Duration grace = flags_.shutdown_timeout;
     LogInfo("stopping; open requests have {}", absl::FormatDuration(grace));
     Stop(grace);
     if (!error.empty()) return absl::UnavailableError(absl::StrCat("the engine had failed: ", error));

@@ -37,7 +37,7 @@ say "starting one coordinator and two workers on port $port"
 server=$!
 for ((i = 0; i < 600; i++)); do
   kill -0 "$server" 2>/dev/null || { wait "$server" || true; server=; die "the server ended before it was ready"; }
-  "$somnus" status --port "$port" --grpc-port "$grpc_port" --ready >/dev/null 2>&1 && break
+  "$somnus" status --port "$port" --ready >/dev/null 2>&1 && break
   sleep 0.2
 done
 ((i < 600)) || die "the server was not ready within two minutes"
@@ -50,7 +50,7 @@ say "asking: $question"
 cat >&2 <<TEXT
 == serving on http://127.0.0.1:$port until Ctrl-C. In another terminal:
      bazel-bin/tools/somnus chat --port $port
-     bazel-bin/tools/somnus status --grpc-port $grpc_port
+     bazel-bin/tools/somnus status --port $port
      curl http://127.0.0.1:$port/v1/chat/completions -H 'Content-Type: application/json' \\
        -d '{"model": "smollm2", "messages": [{"role": "user", "content": "Hello"}]}'
 TEXT

@@ -13,7 +13,7 @@ packages=(
   bazel-bootstrap bazel-platforms bazel-rules-cc bazel-rules-java bazel-rules-proto bazel-skylib
   protobuf-compiler protobuf-compiler-grpc
   # libraries
-  libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev libboost-context1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev
+  libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev libboost-context1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev libedit-dev
   libxxhash-dev libssl-dev prometheus-cpp-dev
   # tests and tools
   libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv procps curl clang-format

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "allocator/host_memory.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 
@@ -25,14 +24,18 @@ absl::Status MeasureGraphs(ModelRunner* runner, VmmDriver* driver, KvMemory* mem
 
 }  // namespace
 
-absl::StatusOr<KvMemory> MeasureKvMemory(DeviceKind device, double utilization, ModelRunner* runner,
+absl::StatusOr<KvMemory> MeasureKvMemory(const LoadOptions& options, ModelRunner* runner,
                                          Communicator* communicator, VmmDriver* driver) {
   KvMemory memory;
+  const double utilization = options.memory_utilization;
   RETURN_IF_ERROR(runner->Profile());
-  if (device == DeviceKind::kCpu) {
+  if (options.device == DeviceKind::kCpu) {
+    // Nobody takes anything between here and AllocateKvCache: every rank sees the same, and takes its part of
+    // it.
     RETURN_IF_ERROR(communicator->Barrier());
-    const double share = utilization / communicator->world_size();
-    memory.available_bytes = static_cast<int64_t>(static_cast<double>(AvailableHostMemory()) * share);
+    ASSIGN_OR_RETURN(const int64_t available, driver->AvailableBytes());
+    const double share = utilization / options.ranks_on_host;
+    memory.available_bytes = static_cast<int64_t>(static_cast<double>(available) * share);
     return memory;
   }
   RETURN_IF_ERROR(MeasureGraphs(runner, driver, &memory));

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "allocator/vmm_driver.h"
-#include "kernels/device.h"
 #include "worker/comm/communicator.h"
+#include "worker/load_options.h"
 #include "worker/runner/model_runner.h"
 
 namespace somnus {
@@ -18,10 +18,10 @@ struct KvMemory {
 };
 
 // Runs the largest steps and captures the decode graphs, then measures. A GPU is one rank's, who may have
-// `utilization` (0, 1] of all its memory; the ranks of a host share that much of what the host has left
-// evenly. Nothing left is an answer of 0, and a warning that says what took it. Collective: all ranks call
-// it, on the runner's thread.
-absl::StatusOr<KvMemory> MeasureKvMemory(DeviceKind device, double utilization, ModelRunner* runner,
+// memory_utilization of all its memory; the ranks of a host share that much of what the host has left evenly,
+// so that all of them together never ask for more than there is. Nothing left is a result of 0, and a warning
+// that says what took it. Collective: all ranks call it, on the runner's thread.
+absl::StatusOr<KvMemory> MeasureKvMemory(const LoadOptions& options, ModelRunner* runner,
                                          Communicator* communicator, VmmDriver* driver);
 
 }  // namespace somnus

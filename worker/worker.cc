@@ -8,9 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "allocator/cuda_vmm_driver.h"
-#include "allocator/host_memory.h"
 #include "allocator/host_vmm_driver.h"
 #include "base/cpus.h"
 #include "base/log.h"
@@ -33,40 +31,13 @@ int64_t ResidentSetBytes() {
   return fields == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
-absl::StatusOr<DataType> ToDataType(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_FLOAT32:
-      return DataType::kF32;
-    case v1::DTYPE_BFLOAT16:
-      return DataType::kBF16;
-    case v1::DTYPE_FLOAT16:
-      return DataType::kF16;
-    default:
-      return absl::InvalidArgumentError("dtype: the coordinator must resolve it");
-  }
-}
-
-absl::StatusOr<DataType> ToCacheDataType(v1::DType dtype) {
-  if (dtype == v1::DTYPE_FLOAT8_E4M3) return DataType::kF8E4M3;
-  absl::StatusOr<DataType> type = ToDataType(dtype);
-  if (!type.ok()) return absl::InvalidArgumentError("kv_cache_dtype: the coordinator must resolve it");
-  return type;
-}
-
-absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
-  if (parallel.world_size() < 1 || parallel.rank() < 0 || parallel.rank() >= parallel.world_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("parallel: rank ", parallel.rank(), " of ", parallel.world_size()));
-  }
-  return absl::OkStatus();
-}
-
 LoadFormat FormatOf(const v1::LoadModelRequest& request) {
   return request.load_format() == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
 }
 
-int ThreadsPerRank(int wanted, int world_size) {
-  return wanted > 0 ? wanted : std::max(1, NumAllowedCpus() / world_size);
+// Threads that wait for each other may spin only where each has a CPU of its own.
+bool SpinningPays(const LoadOptions& options) {
+  return options.num_threads * options.ranks_on_host <= NumAllowedCpus();
 }
 
 bool AllResident(const Worker::BytesByTag& resident) {
@@ -90,8 +61,6 @@ const char* WorkerStateName(WorkerState state) {
   }
   return "";
 }
-
-double DefaultMemoryUtilization(DeviceKind device) { return device == DeviceKind::kCpu ? 0.5 : 0.9; }
 
 WorkerParts RealWorkerParts() {
   WorkerParts parts;
@@ -158,13 +127,12 @@ void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply
     last_step_id_ = request.step_id();
     // Shared, because functions are copied.
     const auto step = std::make_shared<absl::StatusOr<std::unique_ptr<PendingStep>>>(DoLaunch(request));
-    launched([this, step, id = request.step_id(), start = absl::Now()] {
+    launched([this, step, id = request.step_id()] {
       absl::StatusOr<v1::StepReply> result = step->ok() ? (**step)->Wait() : step->status();
       if (step->ok() && !result.ok()) Fail(result.status()).IgnoreError();
       v1::StepReply reply = result.ok() ? *std::move(result) : v1::StepReply();
       --steps_in_progress_;
       reply.set_step_id(id);
-      if (reply.compute_us() == 0) reply.set_compute_us(absl::ToInt64Microseconds(absl::Now() - start));
       reply.set_error_code(result.status().raw_code());
       reply.set_error_message(std::string(result.status().message()));
       return reply;
@@ -188,7 +156,6 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
     response.set_state(WorkerStateName(state_));
     allocator = allocator_;
   }
-  response.set_last_step_id(last_step_id());
   response.set_rss_bytes(ResidentSetBytes());
   response.set_graph_bytes(graph_bytes_.load());
   if (allocator != nullptr) {
@@ -210,55 +177,46 @@ void Worker::Abort(const std::string& reason) {
 
 absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& request,
                                                   const ModelRunner::Progress& progress) {
-  RETURN_IF_ERROR(CheckParallel(request.parallel()));
-  ModelRunnerOptions options;
-  ASSIGN_OR_RETURN(options.dtype, ToDataType(request.dtype()));
-  ASSIGN_OR_RETURN(options.kv_cache_dtype, ToCacheDataType(request.kv_cache_dtype()));
-  options.max_num_seqs = request.max_num_seqs();
-  options.max_num_batched_tokens = request.max_num_batched_tokens();
-  options.max_model_len = request.max_model_len();
-  options.block_size = request.block_size();
-  options.enforce_eager = options_.enforce_eager;
-  options.graph_sizes = options_.graph_sizes;
-  options.max_tune_seconds = options_.max_tune_seconds;
+  ASSIGN_OR_RETURN(load_options_, MakeLoadOptions(request, options_));
   load_request_ = request;
   // First what fails for reasons of its own, so that no peer waits for a rank that cannot come.
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                    parts_.open_checkpoint(request.model_path(), FormatOf(request)));
-  RETURN_IF_ERROR(OpenDevice(request));
+  RETURN_IF_ERROR(OpenDevice(request.batch_invariant()));
   RETURN_IF_ERROR(JoinGroup(request));
-  ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, options, device_.get(), communicator_.get(),
-                                               allocator_.get(), progress));
+  ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, load_options_.runner, device_.get(),
+                                               communicator_.get(), allocator_.get(), progress));
   v1::LoadModelEvent event;
-  const double utilization = options_.memory_utilization > 0 ? options_.memory_utilization
-                                                             : DefaultMemoryUtilization(options_.device);
-  ASSIGN_OR_RETURN(const KvMemory memory, MeasureKvMemory(options_.device, utilization, runner_.get(),
-                                                          communicator_.get(), driver_.get()));
+  ASSIGN_OR_RETURN(const KvMemory memory,
+                   MeasureKvMemory(load_options_, runner_.get(), communicator_.get(), driver_.get()));
   graph_bytes_ = memory.graph_bytes;
   event.set_done(true);
   event.set_weights_bytes(allocator_->ResidentBytes()[kWeightsTag]);
   event.set_bytes_loaded(event.weights_bytes());
   event.set_bytes_total(event.weights_bytes());
   event.set_kv_block_bytes(runner_->kv_block_bytes());
-  event.set_available_kv_bytes(memory.available_bytes);
+  event.set_available_kv_cache_memory_bytes(memory.available_bytes);
   event.set_graph_bytes(memory.graph_bytes);
   event.set_graph_capture_us(static_cast<int64_t>(memory.graph_seconds * 1e6));
   return event;
 }
 
-absl::Status Worker::OpenDevice(const v1::LoadModelRequest& request) {
-  const int world_size = request.parallel().world_size();
+absl::Status Worker::OpenDevice(bool batch_invariant) {
+  WorkerOptions worker = options_;
+  worker.device = load_options_.device;
+  worker.device_chunk_bytes = load_options_.device_chunk_bytes;
   CpuDeviceOptions options;
-  options.num_threads = ThreadsPerRank(options_.num_threads, world_size);
+  options.num_threads = load_options_.num_threads;
   options.first_cpu = options_.first_cpu;
-  options.spin = options.num_threads * world_size <= NumAllowedCpus();
-  ASSIGN_OR_RETURN(device_, parts_.open_device(options_, options));
-  device_->SetBatchInvariant(request.batch_invariant());
-  ASSIGN_OR_RETURN(driver_, parts_.open_memory(options_, options.num_threads));
+  options.spin = SpinningPays(load_options_);
+  ASSIGN_OR_RETURN(device_, parts_.open_device(worker, options));
+  device_->SetBatchInvariant(batch_invariant);
+  LogInfo("runs on {}", device_->Describe());
+  ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
   // On a host the copy takes the same memory that the region gave back: kept beyond the sleep it would count
   // twice.
   std::shared_ptr<SleepableAllocator> allocator =
-      SleepableAllocator::Create(driver_.get(), {.retain_backups = options_.device != DeviceKind::kCpu});
+      SleepableAllocator::Create(driver_.get(), {.retain_backups = worker.device != DeviceKind::kCpu});
   absl::MutexLock lock(&mu_);
   allocator_ = std::move(allocator);
   return absl::OkStatus();
@@ -281,8 +239,7 @@ absl::Status Worker::JoinGroup(const v1::LoadModelRequest& request) {
     options.group_name = parallel.group_name();
     options.rank = parallel.rank();
     options.world_size = parallel.world_size();
-    options.spin = parallel.world_size() * ThreadsPerRank(options_.num_threads, parallel.world_size()) <=
-                   NumAllowedCpus();
+    options.spin = SpinningPays(load_options_);
     ASSIGN_OR_RETURN(communicator, MakeShmCommunicator(options));
   }
   absl::MutexLock lock(&mu_);

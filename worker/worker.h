@@ -25,6 +25,7 @@
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
+#include "worker/load_options.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner_thread.h"
 
@@ -34,23 +35,6 @@ struct DeviceGroupOptions;
 
 enum class WorkerState { kCreated, kLoaded, kAwake, kAsleep, kFailed };
 const char* WorkerStateName(WorkerState state);
-
-struct WorkerOptions {
-  DeviceKind device = DeviceKind::kCpu;
-  int device_index = 0;                           // of the GPU
-  int64_t device_chunk_bytes = int64_t{1} << 30;  // as CudaVmmDriverOptions::chunk_bytes
-  int num_threads = 0;  // of the CPU device; 0: this process's CPUs, shared evenly by the group
-  int first_cpu = -1;   // as in CpuDeviceOptions
-  // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after
-  // profiling for all ranks' KV cache. 0: DefaultMemoryUtilization.
-  double memory_utilization = 0;
-  bool enforce_eager = false;        // no graphs
-  std::vector<int32_t> graph_sizes;  // as in ModelRunnerOptions
-  double max_tune_seconds = 5;       // as there
-};
-
-// 0.5 of a host, which others use too; 0.9 of a GPU.
-double DefaultMemoryUtilization(DeviceKind device);
 
 // What a worker makes its model from; tests put their own in.
 struct WorkerParts {
@@ -116,7 +100,7 @@ class Worker {
   // All on the runner thread.
   absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
                                             const ModelRunner::Progress& progress);
-  absl::Status OpenDevice(const v1::LoadModelRequest& request);
+  absl::Status OpenDevice(bool batch_invariant);
   absl::Status JoinGroup(const v1::LoadModelRequest& request);
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config);
   absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
@@ -135,6 +119,7 @@ class Worker {
 
   // The runner thread's. Order matters: each uses those before it.
   v1::LoadModelRequest load_request_;
+  LoadOptions load_options_;
   std::unique_ptr<VmmDriver> driver_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ModelRunner> runner_;

@@ -128,10 +128,8 @@ class Service : public v1::WorkerService::Service {
   }
 
   grpc::Status AllocateKvCache(grpc::ServerContext*, const v1::AllocateKvCacheRequest* request,
-                               v1::AllocateKvCacheResponse* response) override {
-    absl::StatusOr<int64_t> bytes = worker_->AllocateKvCache(request->kv_cache());
-    if (bytes.ok()) response->set_bytes(*bytes);
-    return ToGrpcStatus(bytes.status());
+                               v1::AllocateKvCacheResponse*) override {
+    return ToGrpcStatus(worker_->AllocateKvCache(request->kv_cache()).status());
   }
 
   grpc::Status Execute(grpc::ServerContext* context, StepStream* stream) override {

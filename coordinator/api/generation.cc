@@ -17,61 +17,23 @@ std::string NextEngineId() {
 
 }  // namespace
 
-class Generation::Queue {
- public:
-  Queue(size_t max_pending, std::function<void()> on_ready)
-      : max_pending_(max_pending), on_ready_(std::move(on_ready)) {}
-
-  void Push(int32_t index, RequestOutput output) {
-    {
-      absl::MutexLock lock(&mutex_);
-      // A final output is never dropped: it ends the request.
-      if (items_.size() >= max_pending_ && output.finish_reason == FinishReason::kNone) {
-        overflowed_ = true;
-      } else {
-        items_.emplace_back(index, std::move(output));
-      }
-      if (signalled_) return;
-      signalled_ = true;
-    }
-    on_ready_();
-  }
-  std::vector<std::pair<int32_t, RequestOutput>> TakeAll() {
-    absl::MutexLock lock(&mutex_);
-    signalled_ = false;
-    return std::exchange(items_, {});
-  }
-  bool overflowed() const {
-    absl::MutexLock lock(&mutex_);
-    return overflowed_;
-  }
-
- private:
-  const size_t max_pending_;
-  const std::function<void()> on_ready_;
-  mutable absl::Mutex mutex_;
-  std::vector<std::pair<int32_t, RequestOutput>> items_;
-  bool signalled_ = false;
-  bool overflowed_ = false;
-};
-
 class Generation::Sink : public OutputSink {
  public:
-  Sink(std::shared_ptr<Queue> queue, int32_t index) : queue_(std::move(queue)), index_(index) {}
+  Sink(std::shared_ptr<OutputQueue> queue, int32_t index) : queue_(std::move(queue)), index_(index) {}
   void OnOutput(RequestOutput output) override { queue_->Push(index_, std::move(output)); }
 
  private:
-  const std::shared_ptr<Queue> queue_;
+  const std::shared_ptr<OutputQueue> queue_;
   const int32_t index_;
 };
 
 Generation::Generation(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
-                       size_t max_pending)
+                       int64_t max_queued_bytes)
     : model_(std::move(model)),
       params_(params),
       metrics_(std::move(metrics)),
-      max_pending_(max_pending),
-      queue_(std::make_shared<Queue>(0, [] {})) {
+      max_queued_bytes_(max_queued_bytes),
+      queue_(std::make_shared<OutputQueue>(0, [] {})) {
   for (const GenerateParams::Prompt& prompt : params_->prompts) {
     prompt_tokens_ += prompt.ids.size();
     for (int32_t i = 0; i < params_->n; ++i) {
@@ -86,7 +48,7 @@ Generation::~Generation() {
 }
 
 absl::Status Generation::Submit(std::function<void()> on_ready) {
-  queue_ = std::make_shared<Queue>(max_pending_ + choices_.size(), std::move(on_ready));
+  queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
   const absl::Time now = absl::Now();
   std::vector<EngineRequest> requests;
   for (int32_t index = 0; index < num_choices(); ++index) {

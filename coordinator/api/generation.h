@@ -7,7 +7,8 @@
 // HTTP on the output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready`
 // is called on the engine's thread when there is something to Take after there was nothing; it must be cheap.
 // Errors of Submit are the engine's. A Generation that is dropped before its end aborts what is left.
-// Bounded: when more than `max_pending` outputs wait, all sequences are aborted and overflowed() turns true.
+// Bounded: when more than
+// `max_queued_bytes` of outputs wait, all sequences are aborted and overflowed() turns true.
 
 #include <atomic>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "absl/time/time.h"
 #include "coordinator/api/openai_request.h"
 #include "coordinator/api/output_processor.h"
+#include "coordinator/api/output_queue.h"
 #include "coordinator/api/served_model.h"
 
 namespace somnus {
@@ -34,7 +36,7 @@ class Generation {
  public:
   // `params` must outlive the Generation. `metrics` may be null.
   Generation(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
-             size_t max_pending = 65536);
+             int64_t max_queued_bytes = 64 << 20);
   ~Generation();
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
@@ -55,7 +57,6 @@ class Generation {
   int64_t cached_tokens() const { return cached_tokens_; }
 
  private:
-  class Queue;
   class Sink;
   struct Choice {
     std::string engine_id;
@@ -68,8 +69,8 @@ class Generation {
   ServedModel model_;
   const GenerateParams* params_;
   std::shared_ptr<Metrics> metrics_;
-  const size_t max_pending_;
-  std::shared_ptr<Queue> queue_;
+  const int64_t max_queued_bytes_;
+  std::shared_ptr<OutputQueue> queue_;
   std::vector<Choice> choices_;
   int32_t open_ = 0;
   std::atomic<bool> aborted_{false};

@@ -10,22 +10,26 @@
 namespace somnus {
 
 struct RankMemory {
-  int64_t kv_block_bytes = 0;      // this rank's share of one block
-  int64_t available_kv_bytes = 0;  // what profiling left
+  int64_t kv_block_bytes = 0;                   // this rank's share of one block
+  int64_t available_kv_cache_memory_bytes = 0;  // what profiling left
+  bool on_host = false;                         // the cache is in the memory of a host, not of a GPU
 };
+
+// A host's memory is not the engine's own: what nobody uses is taken from others and costs time to map. There
+// a rank's cache gets this much, unless one sequence of max_model_len needs more or the user asked for
+// another size. A GPU is used up.
+inline constexpr int64_t kHostKvSoftLimitBytes = 512 << 20;
 
 struct KvPlanRequest {
   int32_t block_size = 16;
   int32_t max_num_seqs = 64;
   int32_t max_model_len = 2048;
   bool max_model_len_is_fixed = false;  // the user asked for it: an error rather than a shorter context
-  int64_t kv_cache_bytes = 0;           // per rank, --kv-cache-memory; 0: what profiling found
-  int64_t soft_limit_bytes =
-      0;  // per rank, unless one max_model_len needs more or kv_cache_bytes is set; 0: none
+  int64_t kv_cache_memory_bytes = 0;    // of each rank, as the user asked for it; 0: what profiling found
 };
 
 struct KvPlan {
-  int32_t num_blocks = 0;  // including block 0
+  int32_t num_blocks = 0;  // including block 0, which is for padding
   int32_t max_model_len = 0;
 };
 

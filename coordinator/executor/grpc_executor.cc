@@ -40,7 +40,8 @@ class LoadSum {
   void Add(size_t rank, const v1::LoadModelEvent& event) {
     absl::MutexLock lock(&mu_);
     if (event.done()) {
-      loaded_[rank] = {event.weights_bytes(), event.kv_block_bytes(), event.available_kv_bytes()};
+      loaded_[rank] = {event.weights_bytes(), event.kv_block_bytes(), event.available_kv_cache_memory_bytes(),
+                       event.graph_bytes(), absl::Microseconds(event.graph_capture_us())};
       return;
     }
     bytes_[rank] = {event.bytes_loaded(), event.bytes_total()};

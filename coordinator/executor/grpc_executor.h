@@ -48,7 +48,9 @@ struct GrpcExecutorOptions {
 struct LoadedRank {
   int64_t weights_bytes = 0;
   int64_t kv_block_bytes = 0;
-  int64_t available_kv_bytes = 0;
+  int64_t available_kv_cache_memory_bytes = 0;
+  int64_t graph_bytes = 0;  // of the device, held by its decode graphs
+  absl::Duration graph_capture_time;
 };
 
 class GrpcExecutor : public Executor {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "coordinator/api/output_queue.h"
 #include "coordinator/api/response_producer.h"
 #include "tests/api/api_server_fixture.h"
 #include "tests/api/gated_tokenizer.h"
@@ -202,6 +203,33 @@ TEST_F(ResponseProducerTest, AnErrorBeforeTheFirstByteIsNoStream) {
   EXPECT_EQ(output.bytes, "");
   ASSERT_TRUE(output.error.has_value());
   EXPECT_EQ(output.error->status, 503);
+}
+
+TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
+  int ready = 0;
+  OutputQueue queue(10'000, [&] { ++ready; });
+  RequestOutput big;
+  big.token_ids = {1};
+  big.logprobs.resize(1);
+  big.logprobs[0].token_ids.assign(1000, 1);
+  big.logprobs[0].logprobs.assign(1000, -1.0f);
+  queue.Push(0, big);  // 8 kB
+  queue.Push(0, big);
+  EXPECT_FALSE(queue.overflowed());
+  queue.Push(1, big);
+  EXPECT_TRUE(queue.overflowed());
+  RequestOutput last;
+  last.finish_reason = FinishReason::kAbort;
+  queue.Push(1, last);
+  const auto outputs = queue.TakeAll();
+  ASSERT_EQ(outputs.size(), 3u);
+  EXPECT_EQ(outputs[2].first, 1);
+  EXPECT_EQ(outputs[2].second.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(ready, 1);
+  // What was taken makes room.
+  queue.Push(0, big);
+  EXPECT_EQ(ready, 2);
+  EXPECT_EQ(queue.TakeAll().size(), 1u);
 }
 
 TEST(OutputThreads, StopDropsWhatWaitsAndWhatComesLater) {

@@ -26,17 +26,29 @@ TEST(KvPlanTest, NoMoreThanTheSequencesCanUse) {
 
 TEST(KvPlanTest, AskedForBytesReplaceTheMeasuredOnes) {
   KvPlanRequest request = Request();
-  request.kv_cache_bytes = 1500;
-  request.soft_limit_bytes = 1200;
+  request.kv_cache_memory_bytes = 1500;
   EXPECT_EQ(PlanKvCache({{100, 9000}}, request)->num_blocks, 15);
 }
 
-TEST(KvPlanTest, TheSoftLimitGivesWayToOneSequence) {
+TEST(KvPlanTest, AHostsCacheHasASoftLimitAndAGpusHasNone) {
+  constexpr int64_t kBlock = 1 << 20;
   KvPlanRequest request = Request();
-  request.soft_limit_bytes = 2000;
-  EXPECT_EQ(PlanKvCache({{100, 9000}}, request)->num_blocks, 20);
-  request.soft_limit_bytes = 300;
-  EXPECT_EQ(PlanKvCache({{100, 9000}}, request)->num_blocks, 11);
+  request.max_num_seqs = 4096;
+  EXPECT_EQ(PlanKvCache({{kBlock, 4096 * kBlock, true}}, request)->num_blocks, 512);
+  EXPECT_EQ(PlanKvCache({{kBlock, 4096 * kBlock, false}}, request)->num_blocks, 4096);
+  EXPECT_EQ(PlanKvCache({{kBlock, 100 * kBlock, true}}, request)->num_blocks, 100) << "there is no more";
+  // Each rank by its own blocks: the larger ones decide.
+  EXPECT_EQ(
+      PlanKvCache({{kBlock, 4096 * kBlock, true}, {2 * kBlock, 8192 * kBlock, true}}, request)->num_blocks,
+      256);
+}
+
+TEST(KvPlanTest, TheSoftLimitGivesWayToOneSequenceAndToTheUser) {
+  constexpr int64_t kBlock = 100 << 20;  // eleven are more than the limit
+  KvPlanRequest request = Request();
+  EXPECT_EQ(PlanKvCache({{kBlock, 90 * kBlock, true}}, request)->num_blocks, 11);
+  request.kv_cache_memory_bytes = 15 * kBlock;
+  EXPECT_EQ(PlanKvCache({{kBlock, 90 * kBlock, true}}, request)->num_blocks, 15);
 }
 
 TEST(KvPlanTest, ATooLongContextIsReducedOrAnError) {

@@ -11,7 +11,7 @@ from cluster.harness import BIN, Cluster, alive, expected, tiny, wait_until
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
 MODEL = "llama-uneven"
-FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=32", "--max-model-len=128", "--kv-cache-memory=1MiB")
+FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=32", "--max-model-len=128", "--kv-cache-memory-bytes=1MiB")
 TOKENS = 6
 FAILURE_S = 30
 
@@ -53,11 +53,11 @@ class EmulatedGpu(unittest.TestCase):
                 stream = cluster.open_stream(case["prompt"], max_tokens=40, return_token_ids=True)
                 events = stream.events()
                 tokens = list(next(events)["choices"][0]["token_ids"])
-                cluster.cli("sleep", "--level", str(level), "--grpc-port", str(cluster.grpc_port))
+                cluster.cli("sleep", "--level", str(level))
                 status = cluster.status()
                 self.assertEqual(sum(int(count) for rank in status["ranks"] for count in rank["bytes_by_tag"].values()), 0)
                 self.assertEqual(status["num_requests_running"] + status["num_requests_waiting"], 1)
-                cluster.cli("wake-up", "--grpc-port", str(cluster.grpc_port))
+                cluster.cli("wake-up")
                 for event in events:
                     for choice in event["choices"]:
                         tokens += choice.get("token_ids") or []

@@ -195,14 +195,17 @@ class Cluster:
 
     def status(self):
         """ControlService.GetStatus, through the command line."""
-        return json.loads(self.cli("status", "--json", "--grpc-port", str(self.grpc_port)).stdout)
+        return json.loads(self.cli("status", "--json").stdout)
 
     def cli(self, *args, stdin=None, check=True):
         done = subprocess.run([SOMNUS, *args], capture_output=True, text=True, timeout=120,
-                              input=stdin if stdin is not None else "", env={**os.environ, "SOMNUS_API_KEY": self.api_key})
+                              input=stdin if stdin is not None else "", env=self.cli_environment())
         if check and done.returncode != 0:
             raise AssertionError(f"somnus {' '.join(args)}: exit {done.returncode}: {done.stderr}")
         return done
+
+    def cli_environment(self):
+        return {**os.environ, "SOMNUS_API_KEY": self.api_key, "SOMNUS_URL": f"http://127.0.0.1:{self.port}"}
 
     def wait_idle(self, timeout=30):
         """Until no request is left and every block is free again."""

@@ -71,7 +71,7 @@ class Flag(unittest.TestCase):
                 metrics = cluster.request("GET", "/metrics").text
                 self.assertRegex(metrics, rf'(?m)^vllm:cache_config_info\{{[^}}]*cache_dtype="{label}"')
                 self.assertEqual(cluster.status()["kv_cache_dtype"], name)
-                self.assertIn(name, cluster.cli("status", "--grpc-port", str(cluster.grpc_port)).stdout)
+                self.assertIn(name, cluster.cli("status").stdout)
                 self.assertRegex(cluster.log(), rf"KV cache: \d+ blocks of 16 tokens in {name}")
 
 
@@ -81,7 +81,7 @@ class Tiny(unittest.TestCase):
             blocks = {}
             for dtype in ("auto", "fp8"):
                 # Block 0 is there too, and is not counted.
-                with Cluster(tiny(MODEL), "--dtype=bfloat16", "--kv-cache-memory=200KiB", "--max-model-len=64",
+                with Cluster(tiny(MODEL), "--dtype=bfloat16", "--kv-cache-memory-bytes=200KiB", "--max-model-len=64",
                              f"--kv-cache-dtype={dtype}", workers=workers) as cluster:
                     blocks[dtype] = cluster.status()["total_blocks"] + 1
             self.assertIn(blocks["fp8"] - 2 * blocks["auto"], (0, 1), f"{workers} workers: {blocks}")
@@ -105,8 +105,8 @@ class Tiny(unittest.TestCase):
             self.assertGreater(cluster.metric("vllm:prefix_cache_hits_total"), 160)
         self.assertEqual(again, alone)
         # The last cache holds little more than one longest sequence.
-        for flags in (("--max-num-batched-tokens=16", "--max-num-seqs=4"), ("--overlap=0", "--no-enable-prefix-caching"),
-                      ("--kv-cache-memory=40KiB", "--max-model-len=256")):
+        for flags in (("--max-num-batched-tokens=16", "--max-num-seqs=4"), ("--no-async-scheduling", "--no-enable-prefix-caching"),
+                      ("--kv-cache-memory-bytes=40KiB", "--max-model-len=256")):
             with self.subTest(flags=flags), Cluster(tiny(MODEL), FLOAT32, FP8, *flags, workers=1) as cluster:
                 streams = [cluster.open_stream(one["prompt"], return_token_ids=True) for one in cases]
                 got = [[token for event in stream.events() for choice in event["choices"]
@@ -118,8 +118,8 @@ class Tiny(unittest.TestCase):
         with Cluster(tiny(MODEL), FLOAT32, FP8, workers=2) as cluster:
             before = cluster.tokens(one["prompt"], ignore_eos=True)
             for level in ("1", "2"):
-                cluster.cli("sleep", "--level", level, "--grpc-port", str(cluster.grpc_port))
-                cluster.cli("wake-up", "--grpc-port", str(cluster.grpc_port))
+                cluster.cli("sleep", "--level", level)
+                cluster.cli("wake-up")
                 self.assertEqual(cluster.tokens(one["prompt"], ignore_eos=True), before)
             self.assertEqual(cluster.stop(), 0)
 

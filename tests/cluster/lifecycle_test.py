@@ -20,7 +20,7 @@ ORPHAN_S = 45
 
 def slow_model():
     """Flags under which an answer takes long enough to be interrupted: many tokens, one step at a time."""
-    return ("--dtype=float32", "--overlap=0")
+    return ("--dtype=float32", "--no-async-scheduling")
 
 
 class Ending(unittest.TestCase):
@@ -153,7 +153,8 @@ class Refusals(unittest.TestCase):
         for args, name in (((), "MODEL"), ((model, "--no-such-flag"), "--no-such-flag"), ((model, "--port=99999"), "--port"),
                            ((model, "--workers=local:0"), "--workers"), ((model, "--dtype=int3"), "--dtype"),
                            ((model, "--block_size=0"), "--block-size"), ((model, "--max-model-len=100000"), "--max-model-len"),
-                           ((model, "--kv-cache-memory=lots"), "--kv-cache-memory"), ((model, "--overlap"), "--overlap")):
+                           ((model, "--kv-cache-memory-bytes=lots"), "--kv-cache-memory-bytes"),
+                           ((model, "--port"), "--port"), ((model, "--prot=9"), "did you mean --port?")):
             with self.subTest(args=args):
                 stderr = self.refuse(*args, names=[name])
                 self.assertEqual(len(stderr.splitlines()), 1, stderr)
@@ -187,6 +188,36 @@ class Refusals(unittest.TestCase):
                     self.refuse(tiny(MODEL), flag, port, rest[0], str(others[0]), rest[1], str(others[1]), names=[port])
 
 
+class HandStartedWorkers:
+    """Workers for a cluster with --workers=remote:N. Leaving the context kills those that still run."""
+
+    def __enter__(self):
+        self.processes, self._logs = [], []
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for log in self._logs:
+            log.close()
+
+    def start(self, cluster_port, *flags):
+        log = tempfile.NamedTemporaryFile(prefix="somnus_worker_", suffix=".log")
+        process = subprocess.Popen([WORKER, f"--coordinator=127.0.0.1:{cluster_port}", *flags], stdin=subprocess.DEVNULL,
+                                   stdout=log, stderr=log)
+        self._logs.append(log)
+        self.processes.append(process)
+        return process
+
+    def logs(self):
+        texts = []
+        for log in self._logs:
+            with open(log.name, encoding="utf-8", errors="replace") as file:
+                texts.append(file.read())
+        return texts
+
+
 class HandStarted(unittest.TestCase):
     def test_workers_register_over_tcp(self):
         cluster_port, = free_ports(1)
@@ -208,9 +239,30 @@ class HandStarted(unittest.TestCase):
                 worker.kill()
                 worker.wait()
 
+    def test_run_options_reach_them(self):
+        cluster_port, = free_ports(1)
+        with HandStartedWorkers() as workers, \
+                Cluster(tiny(MODEL), "--workers=remote:2", f"--cluster-port={cluster_port}", "--threads-per-worker=3",
+                        workers=0, wait=False) as cluster:
+            for _ in range(2):
+                workers.start(cluster_port)
+            cluster.wait_ready()
+            for log in workers.logs():
+                self.assertIn("runs on cpu, 3 threads", log)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_a_device_that_a_worker_was_not_started_for_is_named(self):
+        cluster_port, = free_ports(1)
+        with HandStartedWorkers() as workers, \
+                Cluster(tiny(MODEL), "--workers=remote:1", f"--cluster-port={cluster_port}", "--device=cuda", workers=0,
+                        wait=False) as cluster:
+            workers.start(cluster_port, "--device=cpu")
+            self.assertEqual(cluster.process.wait(60), 1)
+            self.assertIn("the coordinator's --device is cuda, this worker was started with --device=cpu", cluster.log())
+
     def test_worker_without_a_coordinator_ends(self):
         port, = free_ports(1)
-        done = subprocess.run([WORKER, f"--coordinator=127.0.0.1:{port}", "--register-timeout-s=2"], capture_output=True, text=True, timeout=120,
+        done = subprocess.run([WORKER, f"--coordinator=127.0.0.1:{port}", "--register-timeout=2s"], capture_output=True, text=True, timeout=120,
                               stdin=subprocess.DEVNULL)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn(str(port), done.stderr)
@@ -228,7 +280,7 @@ class Health(unittest.TestCase):
             cluster.complete([37])
 
     def test_a_step_that_hangs_is_not_healthy_while_it_hangs(self):
-        with Cluster(tiny(MODEL), *slow_model(), "--step-stall-s=0.5", "--step-timeout-s=600", "--heartbeat-timeout-s=600",
+        with Cluster(tiny(MODEL), *slow_model(), "--step-stall=500ms", "--step-timeout=10m", "--heartbeat-timeout=10m",
                      workers=2) as cluster:
             pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == 1)
             stream = cluster.open_stream(CASE["prompt"], **LONG)

@@ -18,7 +18,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00
 
 
 class Sockets(Attack):
-    FLAGS = ("--max-connections=256", "--linger-silence-s=0.2")
+    FLAGS = ("--max-connections=256", "--linger-silence=200ms")
 
     def connect(self, port=None):
         return socket.create_connection(("127.0.0.1", port or self.cluster.port), timeout=30)

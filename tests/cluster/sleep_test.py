@@ -25,10 +25,9 @@ class Sleep(unittest.TestCase):
         cls.addClassCleanup(cls.cluster.__exit__)
 
     def setUp(self):
-        self.grpc = ("--grpc-port", str(self.cluster.grpc_port))
 
     def tearDown(self):
-        self.cluster.cli("wake-up", *self.grpc, check=False)
+        self.cluster.cli("wake-up", check=False)
         wait_until(lambda: self.cluster.health() == 200, 30, "awake again")
 
     def assert_tokens(self):
@@ -42,12 +41,12 @@ class Sleep(unittest.TestCase):
                 awake = resident(self.cluster.status())
                 self.assertGreater(awake["weights"], 0)
                 self.assertGreater(awake["kv_cache"], 0)
-                self.assertIn("freed", self.cluster.cli("sleep", "--level", str(level), *self.grpc).stdout)
+                self.assertIn("freed", self.cluster.cli("sleep", "--level", str(level)).stdout)
                 status = self.cluster.status()
                 self.assertEqual((status["state"], status["sleep_level"]), ("ENGINE_STATE_ASLEEP", level))
                 self.assertEqual({tag: count for tag, count in resident(status).items() if count}, {})
                 self.assertEqual(self.cluster.health(), 503)
-                self.assertIn("mapped", self.cluster.cli("wake-up", *self.grpc).stdout)
+                self.assertIn("mapped", self.cluster.cli("wake-up").stdout)
                 self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")
                 self.assertEqual(resident(self.cluster.status()), awake)
                 self.assert_tokens()
@@ -60,8 +59,8 @@ class Sleep(unittest.TestCase):
                 stream = self.cluster.open_stream(prompt, max_tokens=400, return_token_ids=True)
                 events = stream.events()
                 tokens = list(next(events)["choices"][0]["token_ids"])
-                self.cluster.cli("sleep", "--level", str(level), *self.grpc)
-                self.cluster.cli("wake-up", *self.grpc)
+                self.cluster.cli("sleep", "--level", str(level))
+                self.cluster.cli("wake-up")
                 for event in events:
                     for choice in event["choices"]:
                         tokens += choice.get("token_ids") or []
@@ -69,13 +68,13 @@ class Sleep(unittest.TestCase):
 
     def test_request_while_asleep_is_answered_after_wake_up(self):
         case = CASES[0]
-        self.cluster.cli("sleep", *self.grpc)
+        self.cluster.cli("sleep")
         answers = []
         asking = threading.Thread(target=lambda: answers.append(self.cluster.tokens(case["prompt"], ignore_eos=True)))
         asking.start()
         time.sleep(0.5)
         self.assertEqual(answers, [])
-        self.cluster.cli("wake-up", *self.grpc)
+        self.cluster.cli("wake-up")
         asking.join(60)
         self.assertEqual(answers, [case["tokens"]])
 
@@ -125,7 +124,7 @@ class Sleep(unittest.TestCase):
         self.assertEqual(self.cluster.status()["not_ready_reason"], "")
 
     def test_bad_level_is_refused_and_nothing_sleeps(self):
-        done = self.cluster.cli("sleep", "--level", "3", *self.grpc, check=False)
+        done = self.cluster.cli("sleep", "--level", "3", check=False)
         self.assertEqual(done.returncode, 2)
         self.assertEqual(self.cluster.request("POST", "/sleep?level=7", port=self.cluster.admin_port).status, 400)
         self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")

@@ -51,37 +51,35 @@ class CommandLine(unittest.TestCase):
     def setUpClass(cls):
         cls.cluster = Cluster(SMOLLM2, workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
-        cls.port = ("--port", str(cls.cluster.port))
-        cls.grpc = ("--grpc-port", str(cls.cluster.grpc_port))
 
     def test_chat(self):
         question = "What is the capital of France?"
-        by_argument = self.cluster.cli("chat", *self.port, "--temperature", "0", "--max-tokens", "32", question).stdout
+        by_argument = self.cluster.cli("chat", "--temperature", "0", "--max-tokens", "32", question).stdout
         self.assertIn("Paris", by_argument)
-        by_pipe = self.cluster.cli("chat", *self.port, "--temperature=0", "--max_tokens=32", stdin=question + "\n").stdout
+        by_pipe = self.cluster.cli("chat", "--temperature=0", "--max_tokens=32", stdin=question + "\n").stdout
         self.assertEqual(by_pipe, by_argument)
         self.assertNotIn("\033", by_argument)
 
     def test_generate(self):
         case = cases()[0]
-        text = self.cluster.cli("generate", *self.port, "--temperature", "0", "--max-tokens", "8", case["prompt"]).stdout
+        text = self.cluster.cli("generate", "--temperature", "0", "--max-tokens", "8", case["prompt"]).stdout
         self.assertEqual(text, self.cluster.complete(case["prompt"], max_tokens=8)["choices"][0]["text"] + "\n")
 
     def test_status(self):
-        table = self.cluster.cli("status", *self.grpc).stdout
+        table = self.cluster.cli("status").stdout
         self.assertIn(self.cluster.name, table)
         self.assertIn("awake", table)
         self.assertEqual(len(self.cluster.status()["ranks"]), 2)
-        self.assertEqual(self.cluster.cli("status", "--ready", *self.port).stdout, "ready\n")
+        self.assertEqual(self.cluster.cli("status", "--ready").stdout, "ready\n")
 
     def test_exit_codes(self):
         nobody = str(free_ports(1)[0])
         for args, code, words in (
-                (("chat", *self.port, "--model", "no-such-model", "x"), 1, "no-such-model"),
-                (("generate", *self.port, "--stop", "", "x"), 1, "stop"),
+                (("chat", "--model", "no-such-model", "x"), 1, "no-such-model"),
+                (("generate", "--stop", "", "x"), 2, "--stop"),
                 (("frobnicate",), 2, "frobnicate"), (("chat", "--prt", "1", "x"), 2, "--port"),
-                (("sleep", "--level", "x"), 2, "--level"), (("chat", *self.port), 2, "nothing to ask"),
-                (("chat", "--port", nobody, "x"), 3, nobody), (("status", "--grpc-port", nobody), 3, nobody)):
+                (("sleep", "--level", "x"), 2, "--level"), (("chat",), 2, "nothing to ask"),
+                (("chat", "--port", nobody, "x"), 3, nobody), (("status", "--port", nobody), 3, nobody)):
             with self.subTest(args=args):
                 done = self.cluster.cli(*args, check=False)
                 self.assertEqual(done.returncode, code, done.stderr)

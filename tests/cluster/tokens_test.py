@@ -34,10 +34,10 @@ class Tokens(unittest.TestCase):
 
     def test_options_do_not_change_tokens(self):
         # The last cache holds one longest sequence and little more: the six wait for each other or are preempted.
-        for flags in (("--overlap=0", "--max-num-batched-tokens=16", "--max-num-seqs=4"),
-                      ("--overlap=1", "--max-num-batched-tokens=64", "--enable-prefix-caching=false", "--max-num-seqs=3"),
+        for flags in (("--async-scheduling=false", "--max-num-batched-tokens=16", "--max-num-seqs=4"),
+                      ("--async-scheduling", "--max-num-batched-tokens=64", "--enable-prefix-caching=false", "--max-num-seqs=3"),
                       ("--block-size=4", "--max-num-seqs=2", "--threads-per-worker=2"),
-                      ("--kv-cache-memory=300KiB",)):
+                      ("--kv-cache-memory-bytes=300KiB",)):
             with self.subTest(flags=flags):
                 self.check_model("llama-uneven", 2, *flags)
 

@@ -100,7 +100,9 @@ class DeviceBuffer {
 
  private:
   static void Copy(void* to, const void* from, int64_t bytes) {
-    using namespace SOMNUS_CUDA_NAMESPACE;
+#ifdef SOMNUS_CUDA_EMULATOR
+    using namespace cuda_emulated;
+#endif
     if (bytes == 0) return;
     EXPECT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault), cudaSuccess);
   }

@@ -25,18 +25,23 @@ WorkerParts GpuParts() {
   return parts;
 }
 
-WorkerOptions Options(double utilization, bool eager = false) {
+WorkerOptions Options() {
   WorkerOptions options;
   options.device = DeviceKind::kCuda;
   options.num_threads = 1;
-  options.memory_utilization = utilization;
-  options.enforce_eager = eager;
   return options;
 }
 
+// How LoadModel asks it to run.
+struct RunOptions {
+  double memory_utilization = 0;
+  bool enforce_eager = false;
+  std::vector<int32_t> graph_sizes;
+};
+
 constexpr int kGraphs = 3;  // of 1, 2 and 4 sequences
 
-absl::StatusOr<v1::LoadModelEvent> Load(Worker& worker) {
+absl::StatusOr<v1::LoadModelEvent> Load(Worker& worker, const RunOptions& options) {
   v1::LoadModelRequest request;
   request.set_model_path("tests/data/tiny/llama-uneven");
   request.set_dtype(v1::DTYPE_FLOAT32);
@@ -46,6 +51,9 @@ absl::StatusOr<v1::LoadModelEvent> Load(Worker& worker) {
   request.set_max_num_batched_tokens(32);
   request.set_max_model_len(64);
   request.set_block_size(16);
+  request.set_memory_utilization(options.memory_utilization);
+  request.set_enforce_eager(options.enforce_eager);
+  request.mutable_graph_sizes()->Add(options.graph_sizes.begin(), options.graph_sizes.end());
   return worker.LoadModel(request, [](int64_t, int64_t) {});
 }
 
@@ -93,12 +101,12 @@ TEST(GraphMemory, TheSizedCacheAndTheGraphsFit) {
 #ifdef SOMNUS_CUDA_EMULATOR
   const auto small = Small(256 * kMib, kMib);
 #endif
-  Worker worker(Options(0.1), GpuParts());
-  const auto event = Load(worker);
+  Worker worker(Options(), GpuParts());
+  const auto event = Load(worker, {.memory_utilization = 0.1});
   ASSERT_TRUE(event.ok()) << event.status();
   EXPECT_GT(event->graph_capture_us(), 0);
   EXPECT_EQ(worker.GetStatus().graph_bytes(), event->graph_bytes());
-  const auto bytes = Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes());
+  const auto bytes = Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes());
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(StepError(worker), "");
 }
@@ -111,19 +119,19 @@ TEST(GraphMemory, WhatGraphsTakeTheCacheDoesNotGet) {
   const auto small = Small(64 * kMib, 4 * kMib);
   int64_t eager_bytes = 0;
   {
-    Worker eager(Options(0.75, true), GpuParts());
-    const auto event = Load(eager);
+    Worker eager(Options(), GpuParts());
+    const auto event = Load(eager, {.memory_utilization = 0.75, .enforce_eager = true});
     ASSERT_TRUE(event.ok()) << event.status();
     EXPECT_EQ(event->graph_bytes(), 0);
     EXPECT_EQ(event->graph_capture_us(), 0);
-    eager_bytes = event->available_kv_bytes();
+    eager_bytes = event->available_kv_cache_memory_bytes();
   }
-  Worker worker(Options(0.75), GpuParts());
-  const auto event = Load(worker);
+  Worker worker(Options(), GpuParts());
+  const auto event = Load(worker, {.memory_utilization = 0.75});
   ASSERT_TRUE(event.ok()) << event.status();
   EXPECT_EQ(event->graph_bytes(), kGraphs * 4 * kMib);
-  EXPECT_EQ(event->available_kv_bytes(), eager_bytes - kGraphs * 4 * kMib);
-  ASSERT_TRUE(Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes()).ok());
+  EXPECT_EQ(event->available_kv_cache_memory_bytes(), eager_bytes - kGraphs * 4 * kMib);
+  ASSERT_TRUE(Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes()).ok());
   EXPECT_GE(Available(), 16 * kMib) << "what --memory-utilization leaves alone";
   EXPECT_LT(Available(), 16 * kMib + 4 * kMib) << "graphs were counted twice";
   EXPECT_EQ(StepError(worker), "");
@@ -132,10 +140,10 @@ TEST(GraphMemory, WhatGraphsTakeTheCacheDoesNotGet) {
 // The graphs of the sizing are gone when those of serving are made.
 TEST(GraphMemory, EvenAllOfTheDeviceIsEnough) {
   const auto small = Small(48 * kMib, 4 * kMib);
-  Worker worker(Options(1), GpuParts());
-  const auto event = Load(worker);
+  Worker worker(Options(), GpuParts());
+  const auto event = Load(worker, {.memory_utilization = 1});
   ASSERT_TRUE(event.ok()) << event.status();
-  const auto bytes = Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes());
+  const auto bytes = Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes());
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_LT(Available(), 4 * kMib);
   EXPECT_EQ(StepError(worker), "");
@@ -145,42 +153,40 @@ TEST(GraphMemory, ADeviceWithoutRoomForThemSaysWhatToDo) {
   const auto small = Small(64 * kMib, 32 * kMib);
   const int64_t before = Available();
   {
-    Worker worker(Options(1), GpuParts());
-    const absl::Status status = Load(worker).status();
+    Worker worker(Options(), GpuParts());
+    const absl::Status status = Load(worker, {.memory_utilization = 1}).status();
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     for (const char* part :
          {"the decode graph of 2 sequences, after 1 others", "--graph-sizes", "--enforce-eager"})
       EXPECT_NE(status.message().find(part), std::string::npos) << status;
   }
   EXPECT_EQ(Available(), before) << "memory was leaked";
-  WorkerOptions one = Options(1);
-  one.graph_sizes = {1};
-  Worker worker(one, GpuParts());
-  const auto event = Load(worker);
+  Worker worker(Options(), GpuParts());
+  const auto event = Load(worker, {.memory_utilization = 1, .graph_sizes = {1}});
   ASSERT_TRUE(event.ok()) << "as it said: " << event.status();
   EXPECT_EQ(event->graph_bytes(), 32 * kMib);
 }
 
 TEST(GraphMemory, GraphsThatLeaveNothingForTheCache) {
   const auto small = Small(64 * kMib, 8 * kMib);
-  Worker worker(Options(0.4), GpuParts());
-  const auto event = Load(worker);
+  Worker worker(Options(), GpuParts());
+  const auto event = Load(worker, {.memory_utilization = 0.4});
   ASSERT_TRUE(event.ok()) << event.status();
   EXPECT_EQ(event->graph_bytes(), kGraphs * 8 * kMib);
-  EXPECT_EQ(event->available_kv_bytes(), 0);
+  EXPECT_EQ(event->available_kv_cache_memory_bytes(), 0);
 }
 
 // A cache of somebody's own choice.
 TEST(GraphMemory, ACacheThatLeavesNoRoomForThemIsRefusedAndASmallerOneTaken) {
   const auto small = Small(64 * kMib, 4 * kMib);
-  Worker worker(Options(1), GpuParts());
-  const auto event = Load(worker);
+  Worker worker(Options(), GpuParts());
+  const auto event = Load(worker, {.memory_utilization = 1});
   ASSERT_TRUE(event.ok()) << event.status();
-  const int64_t too_many = (event->available_kv_bytes() + 6 * kMib) / event->kv_block_bytes();
+  const int64_t too_many = (event->available_kv_cache_memory_bytes() + 6 * kMib) / event->kv_block_bytes();
   const absl::Status status = Allocate(worker, too_many).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(worker.GetStatus().state(), "loaded");
-  const auto bytes = Allocate(worker, event->available_kv_bytes() / event->kv_block_bytes());
+  const auto bytes = Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes());
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(StepError(worker), "");
 }

@@ -35,7 +35,7 @@ ModelRunnerOptions Options() {
   options.max_num_batched_tokens = 60;
   options.max_model_len = 64;
   options.graph_sizes = {1, 16, 20, 24};
-  options.max_tune_seconds = 1e6;
+  options.max_tune_time = absl::Hours(24);
   return options;
 }
 
@@ -87,7 +87,7 @@ TEST(Tune, WithoutGraphsToo) {
 TEST(Tune, NoTimeNoMeasurement) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   ModelRunnerOptions options = Options();
-  options.max_tune_seconds = 0;
+  options.max_tune_time = absl::ZeroDuration();
   Tuned tuned(options, "llama-uneven");
   ASSERT_NE(tuned.group, nullptr);
   EXPECT_EQ(tuned.stats().measured, 0);

@@ -148,7 +148,6 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     if (prompt_logprobs == nullptr) {
       prompt_logprobs = reply->add_prompt_logprobs();
       prompt_logprobs->set_slot(scheduled.slot());
-      prompt_logprobs->set_start(static_cast<int32_t>(start));
     }
     v1::StepLogprobs* logprobs = prompt_logprobs->add_positions();
     logprobs->add_token_ids(slot.tokens[position + 1]);

@@ -103,7 +103,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     last.set_done(true);
     last.set_weights_bytes(100);
     last.set_kv_block_bytes(10 + request->parallel().rank());
-    last.set_available_kv_bytes(1000);
+    last.set_available_kv_cache_memory_bytes(1000);
     writer->Write(last);
     return grpc::Status::OK;
   }

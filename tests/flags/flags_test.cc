@@ -1,26 +1,33 @@
+// The coordinator's flags: names, defaults, and what several of them together must keep to.
+
 #include "coordinator/flags.h"
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <set>
+#include <sstream>
+
 #include "coordinator/kv_cache_dtype.h"
+#include "worker/worker_flags.h"
 
 namespace somnus {
 namespace {
 
-TEST(FlagsTest, HyphensUnderscoresAndBothWaysOfGivingAValue) {
-  for (const std::vector<std::string>& args :
-       std::vector<std::vector<std::string>>{{"--model", "m", "--max-num-seqs=7", "--kv-cache-memory", "4GiB",
-                                              "--enable-prefix-caching=false", "--workers=local:3"},
-                                             {"m", "--max_num_seqs", "7", "--kv_cache_memory=4294967296",
-                                              "--no-enable-prefix-caching", "--tensor_parallel_size=3"}}) {
+TEST(FlagsTest, OneModelHoweverItIsGiven) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"--model", "m", "--max-num-seqs=7", "--kv-cache-memory-bytes", "4GiB",
+            "--enable-prefix-caching=false", "--workers=local:3"},
+           {"m", "--max_num_seqs", "7", "--kv_cache_memory_bytes=4294967296", "--no-enable-prefix-caching",
+            "--workers=3"}}) {
     const auto flags = ParseFlags(args);
     ASSERT_TRUE(flags.ok()) << flags.status();
     EXPECT_EQ(flags->model, "m");
     EXPECT_EQ(flags->max_num_seqs, 7);
-    EXPECT_EQ(flags->kv_cache_memory, int64_t{4} << 30);
+    EXPECT_EQ(flags->kv_cache_memory_bytes, int64_t{4} << 30);
     EXPECT_FALSE(flags->enable_prefix_caching);
     EXPECT_TRUE(flags->local_workers);
-    EXPECT_EQ(flags->num_workers, 3);
+    EXPECT_EQ(flags->world_size, 3);
   }
 }
 
@@ -31,8 +38,12 @@ TEST(FlagsTest, Defaults) {
   EXPECT_EQ(flags->port, 8000);
   EXPECT_EQ(flags->admin_port, 8001);
   EXPECT_EQ(flags->grpc_port, 50051);
-  EXPECT_EQ(flags->overlap, 1);
+  EXPECT_TRUE(flags->async_scheduling);
   EXPECT_TRUE(flags->enable_prefix_caching);
+  EXPECT_FALSE(flags->batch_invariant);
+  EXPECT_EQ(flags->max_tune_time, absl::Seconds(5));
+  EXPECT_EQ(flags->kv_cache_dtype, v1::DTYPE_UNSPECIFIED);
+  EXPECT_EQ(flags->kv_cache_dtype_name, "auto");
 }
 
 TEST(FlagsTest, SchedulingFlagsAreVllmsAndAgreeWithEachOther) {
@@ -49,14 +60,44 @@ TEST(FlagsTest, SchedulingFlagsAreVllmsAndAgreeWithEachOther) {
   EXPECT_FALSE(ParseFlags({"m", "--max-num-partial-prefills=0"}).ok());
 }
 
-TEST(FlagsTest, Units) {
-  const std::pair<const char*, int64_t> cases[] = {
-      {"1000", 1000}, {"1KiB", 1024}, {"1.5 MiB", 1572864}, {"2GB", 2000000000}, {"3g", int64_t{3} << 30}};
-  for (const auto& [text, bytes] : cases) {
-    const auto flags = ParseFlags({"m", "--kv-cache-memory", text});
-    ASSERT_TRUE(flags.ok()) << text;
-    EXPECT_EQ(flags->kv_cache_memory, bytes) << text;
-  }
+// Spellings that scripts may still have.
+TEST(FlagsTest, OldNames) {
+  const auto flags =
+      ParseFlags({"m", "--tensor-parallel-size=2", "--gpu-memory-utilization=0.8", "--kv-cache-memory=1GiB",
+                  "--overlap=0", "--max-tune-seconds=0", "--step-timeout-s=7", "--heartbeat-timeout-s=8",
+                  "--register-timeout-s=9", "--idle-timeout-s=0.5", "--linger-silence-s=0.25"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->world_size, 2);
+  EXPECT_TRUE(flags->local_workers);
+  EXPECT_EQ(flags->memory_utilization, 0.8);
+  EXPECT_EQ(flags->kv_cache_memory_bytes, 1 << 30);
+  EXPECT_FALSE(flags->async_scheduling);
+  EXPECT_EQ(flags->max_tune_time, absl::ZeroDuration());
+  EXPECT_EQ(flags->step_timeout, absl::Seconds(7));
+  EXPECT_EQ(flags->heartbeat_timeout, absl::Seconds(8));
+  EXPECT_EQ(flags->register_timeout, absl::Seconds(9));
+  EXPECT_EQ(flags->limits.idle_timeout, absl::Milliseconds(500));
+  EXPECT_EQ(flags->limits.linger_silence, absl::Milliseconds(250));
+}
+
+TEST(FlagsTest, HowWorkersRun) {
+  const auto flags =
+      ParseFlags({"m", "--workers=remote:2", "--device=cuda", "--threads-per-worker=3",
+                  "--memory-utilization=0.7", "--enforce-eager", "--graph-sizes=1,8", "--max-tune-time=500ms",
+                  "--batch-invariant", "--device-chunk-bytes=64MiB", "--load-format=dummy", "--dtype=half"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_FALSE(flags->local_workers);
+  EXPECT_EQ(flags->world_size, 2);
+  EXPECT_EQ(flags->device, v1::DEVICE_TYPE_CUDA);
+  EXPECT_EQ(flags->threads_per_worker, 3);
+  EXPECT_EQ(flags->memory_utilization, 0.7);
+  EXPECT_TRUE(flags->enforce_eager);
+  EXPECT_EQ(flags->graph_sizes, (std::vector<int32_t>{1, 8}));
+  EXPECT_EQ(flags->max_tune_time, absl::Milliseconds(500));
+  EXPECT_TRUE(flags->batch_invariant);
+  EXPECT_EQ(flags->device_chunk_bytes, 64 << 20);
+  EXPECT_EQ(flags->load_format, v1::LOAD_FORMAT_DUMMY);
+  EXPECT_EQ(flags->dtype, v1::DTYPE_FLOAT16);
 }
 
 TEST(FlagsTest, KvCacheDTypesAreVllms) {
@@ -67,14 +108,10 @@ TEST(FlagsTest, KvCacheDTypesAreVllms) {
       {"fp8-e4m3", v1::DTYPE_FLOAT8_E4M3},
   };
   for (const auto& [text, dtype] : cases) {
-    for (const char* name : {"--kv-cache-dtype", "--kv_cache_dtype"}) {
-      const auto flags = ParseFlags({"m", name, text});
-      ASSERT_TRUE(flags.ok()) << flags.status();
-      EXPECT_EQ(flags->kv_cache_dtype, dtype) << text;
-    }
+    const auto flags = ParseFlags({"m", "--kv-cache-dtype", text});
+    ASSERT_TRUE(flags.ok()) << flags.status();
+    EXPECT_EQ(flags->kv_cache_dtype, dtype) << text;
   }
-  EXPECT_EQ(ParseFlags({"m"})->kv_cache_dtype, v1::DTYPE_UNSPECIFIED);
-  EXPECT_EQ(ParseFlags({"m"})->kv_cache_dtype_name, "auto");
   EXPECT_EQ(ParseFlags({"m", "--kv-cache-dtype=fp8-e4m3"})->kv_cache_dtype_name, "fp8_e4m3");
 }
 
@@ -86,19 +123,9 @@ TEST(FlagsTest, KvCacheDTypesResolveAndHaveOneName) {
   }
 }
 
-TEST(FlagsTest, DevicesOptions) {
-  const auto flags = ParseFlags({"m", "--batch-invariant", "--max_tune_seconds=0"});
-  ASSERT_TRUE(flags.ok()) << flags.status();
-  EXPECT_TRUE(flags->batch_invariant);
-  EXPECT_EQ(flags->max_tune_seconds, 0);
-  EXPECT_FALSE(ParseFlags({"m"})->batch_invariant);
-  EXPECT_LT(ParseFlags({"m"})->max_tune_seconds, 0) << "the worker's own";
-  EXPECT_FALSE(ParseFlags({"m", "--max-tune-seconds=-1"}).ok());
-}
-
 TEST(FlagsTest, LimitsOfTheFront) {
-  const auto flags = ParseFlags({"m", "--max-body-bytes=1MiB", "--max-connections=9", "--idle-timeout-s=0.5",
-                                 "--linger-silence-s=0.25", "--max-linger-bytes=1MiB",
+  const auto flags = ParseFlags({"m", "--max-body-bytes=1MiB", "--max-connections=9", "--idle-timeout=0.5",
+                                 "--linger-silence=250ms", "--max-linger-bytes=1MiB",
                                  "--max-num-waiting-tokens=77", "--max-stop-strings=16"});
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->limits.max_body_bytes, 1 << 20);
@@ -112,49 +139,67 @@ TEST(FlagsTest, LimitsOfTheFront) {
 
 TEST(FlagsTest, EveryMistakeNamesItsFlag) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{}, "--model"},
-      {{"m", "n"}, "'n'"},
-      {{"m", "--colour=red"}, "--colour"},
-      {{"m", "-x"}, "-x"},
+      {{}, "--model: no model"},
+      {{"m", "n"}, "unexpected argument 'n'"},
+      {{"--model=m", "n"}, "unexpected argument 'n'"},
+      {{"m", "--prot=9"}, "unknown flag --prot: did you mean --port?"},
+      {{"m", "-x"}, "unknown flag -x"},
       {{"m", "--port"}, "--port: has no value"},
-      {{"m", "--port=70000"}, "--port: '70000'"},
-      {{"m", "--port=8x"}, "--port"},
+      {{"m", "--port=70000"}, "--port: '70000' is not a whole number from 0 to 65535"},
       {{"m", "--port=9000", "--grpc-port=9000"}, "--port: 9000 is given twice"},
-      {{"m", "--workers=3"}, "--workers"},
-      {{"m", "--workers=local:0"}, "--workers"},
-      {{"m", "--device=tpu"}, "--device"},
-      {{"m", "--dtype=int4"}, "--dtype"},
-      {{"m", "--kv-cache-dtype=fp8_e5m2"}, "--kv-cache-dtype: 'fp8_e5m2'"},
-      {{"m", "--kv-cache-dtype=int8"}, "--kv-cache-dtype"},
-      {{"m", "--kv_cache_dtype="}, "--kv-cache-dtype"},
-      {{"m", "--kv-cache-memory=lots"}, "--kv-cache-memory"},
-      {{"m", "--max-body-bytes=12"}, "--max-body-bytes"},
-      {{"m", "--max-json-depth=0"}, "--max-json-depth"},
-      {{"m", "--write-timeout-s=nan"}, "--write-timeout-s"},
-      {{"m", "--kv-cache-memory=-1"}, "--kv-cache-memory"},
-      {{"m", "--kv-cache-memory=0"}, "--kv-cache-memory"},
-      {{"m", "--overlap=2"}, "--overlap"},
-      {{"m", "--no-overlap"}, "--no-overlap"},
-      {{"m", "--enable-prefix-caching=maybe"}, "--enable-prefix-caching"},
-      {{"m", "--max-num-seqs=600"}, "--max-num-batched-tokens"},
-      {{"m", "--shutdown-timeout=nan"}, "--shutdown-timeout"},
-      {{"m", "--log-level=loud"}, "--log-level"},
-      {{"--model="}, "--model"},
+      {{"m", "--workers=some"}, "--workers: 'some' is not local:N or remote:N, N from 1 to 64"},
+      {{"m", "--workers=local:0"}, "--workers: 'local:0'"},
+      {{"m", "--workers=remote:65"}, "--workers: 'remote:65'"},
+      {{"m", "--workers=remote:2", "--device-indices=0,1"}, "--device-indices: remote workers"},
+      {{"m", "--device=tpu"}, "--device: 'tpu' is not one of auto, cpu, cuda"},
+      {{"m", "--dtype=int4"}, "--dtype: 'int4'"},
+      {{"m", "--memory-utilization=0"}, "--memory-utilization: '0' is not a number from 0.01 to 1"},
+      {{"m", "--kv-cache-dtype=fp8_e5m2"}, "--kv-cache-dtype: 'fp8_e5m2' is not one of"},
+      {{"m", "--kv-cache-memory-bytes=lots"}, "--kv-cache-memory-bytes: 'lots'"},
+      {{"m", "--kv-cache-memory-bytes=0"}, "--kv-cache-memory-bytes: '0'"},
+      {{"m", "--max-body-bytes=12"}, "--max-body-bytes: '12'"},
+      {{"m", "--max-json-depth=0"}, "--max-json-depth: '0'"},
+      {{"m", "--write-timeout=nan"}, "--write-timeout: 'nan'"},
+      {{"m", "--async-scheduling=2"}, "--async-scheduling: '2' is not true or false"},
+      {{"m", "--max-tune-time=-1"}, "--max-tune-time: '-1'"},
+      {{"m", "--max-num-seqs=600"}, "--max-num-batched-tokens: 512 is less than --max-num-seqs (600)"},
+      {{"m", "--log-level=loud"}, "--log-level: 'loud' is not one of debug, info, warning, error"},
+      {{"--model="}, "--model: '' is empty"},
   };
   for (const auto& [args, expected] : cases) {
     const auto flags = ParseFlags(args);
     ASSERT_FALSE(flags.ok()) << expected;
-    EXPECT_NE(flags.status().message().find(expected), absl::string_view::npos) << flags.status();
+    EXPECT_EQ(flags.status().message().substr(0, std::string(expected).size()), expected);
     EXPECT_EQ(flags.status().message().find('\n'), absl::string_view::npos) << "one line";
   }
 }
 
-TEST(FlagsTest, HelpAndVersionNeedNoModelAndHelpKnowsEveryFlag) {
-  EXPECT_TRUE(ParseFlags({"--help"})->help);
-  EXPECT_TRUE(ParseFlags({"-h"})->help);
-  EXPECT_TRUE(ParseFlags({"--version"})->version);
-  for (const char* name : {"--model", "--kv-cache-memory", "--admin-port", "--threads-per-worker"}) {
-    EXPECT_NE(FlagsHelp().find(name), std::string::npos) << name;
+TEST(FlagsTest, EveryNameIsThereOnce) {
+  Flags flags;
+  WorkerFlags worker_flags;
+  for (const FlagTable& table : {CoordinatorFlags(&flags), WorkerFlagTable(&worker_flags)}) {
+    std::set<std::string> names = {"help", "version"};
+    for (const FlagGroup& group : table.groups) {
+      for (const Flag& flag : group.flags) {
+        EXPECT_TRUE(names.insert(flag.name).second) << flag.name;
+        EXPECT_FALSE(flag.help.empty()) << flag.name;
+        for (const std::string& alias : flag.aliases) EXPECT_TRUE(names.insert(alias).second) << alias;
+      }
+    }
+  }
+}
+
+// docs/operations.md shows what --help prints, word for word.
+TEST(FlagsTest, TheDocumentationIsWhatHelpPrints) {
+  std::ifstream file("docs/operations.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  Flags flags;
+  WorkerFlags worker_flags;
+  for (const FlagTable& table : {CoordinatorFlags(&flags), WorkerFlagTable(&worker_flags)}) {
+    const std::string block = "```text\n" + HelpText(table) + "```\n";
+    EXPECT_NE(text.str().find(block), std::string::npos) << "docs/operations.md must hold this block:\n"
+                                                         << block;
   }
 }
 

@@ -73,5 +73,13 @@ TEST(SseParserTest, AnUnfinishedEventIsNoEvent) {
   EXPECT_TRUE(parser.Feed("data: {\"a\":1}\n").empty());
 }
 
+TEST(ResponseReaderTest, Http2IsRecognizedByItsFirstFrame) {
+  const std::string settings("\0\0\x06\4\0\0\0\0\0\0\4\0\0\x40\0", 15);
+  ResponseReader whole;
+  EXPECT_EQ(whole.Feed(settings).code(), absl::StatusCode::kUnimplemented);
+  ResponseReader other;
+  EXPECT_EQ(other.Feed("SSH-2.0-OpenSSH_9.2\r\n").code(), absl::StatusCode::kDataLoss);
+}
+
 }  // namespace
 }  // namespace somnus

@@ -64,7 +64,9 @@ class FakeRunner : public ModelRunner {
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
   absl::Status AllocateKvCache(int32_t num_blocks) override {
     if (!control_->kv_error.ok()) return control_->kv_error;
-    kv_cache_ = allocator_->Allocate("kv_cache", num_blocks * kv_block_bytes()).value();
+    absl::StatusOr<void*> data = allocator_->Allocate("kv_cache", num_blocks * kv_block_bytes());
+    if (!data.ok()) return data.status();
+    kv_cache_ = *data;
     control_->kv_cache = static_cast<uint8_t*>(kv_cache_);
     return absl::OkStatus();
   }

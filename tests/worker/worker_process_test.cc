@@ -166,7 +166,7 @@ TEST(WorkerProcess, LeavesWhenTheCoordinatorForgetsIt) {
 
 TEST(WorkerProcess, OutlivesAShortAbsenceOfTheCoordinatorButNotALongOne) {
   FakeCoordinator coordinator;
-  Process process({"--coordinator=" + coordinator.address(), "--orphan_grace_s=4"});
+  Process process({"--coordinator=" + coordinator.address(), "--orphan_grace=4s"});
   coordinator.WaitForWorker(0);
   coordinator.Stop();
   EXPECT_EQ(process.Wait(absl::Seconds(1)), kStillRunning);
@@ -196,7 +196,7 @@ TEST(WorkerProcess, RefusalEndsIt) {
 
 TEST(WorkerProcess, SigtermEndsASpawnedWorkerAtOnce) {
   FakeCoordinator coordinator;
-  Process process({"--coordinator=" + coordinator.address(), "--spawn_token=x", "--term_grace_s=1000"});
+  Process process({"--coordinator=" + coordinator.address(), "--spawn_token=x", "--term_grace=1000s"});
   coordinator.WaitForWorker(0);
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
@@ -204,7 +204,7 @@ TEST(WorkerProcess, SigtermEndsASpawnedWorkerAtOnce) {
 
 TEST(WorkerProcess, SigtermLetsTheCoordinatorDrainFirst) {
   FakeCoordinator coordinator;
-  Process process({"--coordinator=" + coordinator.address(), "--term-grace-s=1000"});
+  Process process({"--coordinator=" + coordinator.address(), "--term-grace=1000"});
   const v1::RegisterRequest worker = coordinator.WaitForWorker(0);
   for (int i = 0; i < 4000 && coordinator.beats() == 0; ++i) absl::SleepFor(absl::Milliseconds(5));
   process.Signal(SIGTERM);
@@ -246,11 +246,13 @@ TEST(WorkerProcess, BadCommandLinesEndAtOnce) {
   // With GPUs or without, there is no such one.
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--device=cuda", "--device-index=1000"}).Wait(), 1);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--device=tpu"}).Wait(), 2);
-  EXPECT_EQ(Process({"--coordinator=unix:/x", "--memory-utilization=-0.5"}).Wait(), 2);
-  EXPECT_EQ(Process({"--coordinator=unix:/x", "--graph-sizes=8,0"}).Wait(), 2);
+  EXPECT_EQ(Process({"--coordinator=unix:/x", "--threads=1025"}).Wait(), 2);
+  EXPECT_EQ(Process({"--coordinator=unix:/x", "--device-index=x"}).Wait(), 2);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--log-level=loud"}).Wait(), 2);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "surplus"}).Wait(), 2);
-  EXPECT_NE(Process({"--coordinator=unix:/x", "--no-such-flag=1"}).Wait(), 0);
+  EXPECT_EQ(Process({"--coordinator=unix:/x", "--no-such-flag=1"}).Wait(), 2);
+  EXPECT_EQ(Process({"--help"}).Wait(), 0);
+  EXPECT_EQ(Process({"--version"}).Wait(), 0);
   EXPECT_EQ(Process({"--coordinator=no.port.here"}).Wait(), 1);
 }
 
@@ -301,7 +303,7 @@ class TwoRanks : public testing::Test {
       while (reader->Read(&event)) {
       }
       EXPECT_TRUE(event.done());
-      EXPECT_GT(event.available_kv_bytes(), 0);
+      EXPECT_GT(event.available_kv_cache_memory_bytes(), 0);
       return reader->Finish();
     });
     Both([&](int r) {

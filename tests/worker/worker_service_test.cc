@@ -44,7 +44,6 @@ class WorkerServiceTest : public testing::Test {
     *request.mutable_kv_cache() = KvConfig();
     v1::AllocateKvCacheResponse response;
     ASSERT_TRUE(stub_->AllocateKvCache(&context, request, &response).ok());
-    EXPECT_EQ(response.bytes(), 64 << 16);
   }
 
   FakeModelControl control_;

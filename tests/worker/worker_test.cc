@@ -55,7 +55,7 @@ TEST_F(WorkerTest, LoadsAllocatesAndSteps) {
   EXPECT_TRUE(event->done());
   EXPECT_EQ(event->weights_bytes(), kTagBytes);
   EXPECT_EQ(event->kv_block_bytes(), 1 << 16);
-  EXPECT_GT(event->available_kv_bytes(), 0);
+  EXPECT_GT(event->available_kv_cache_memory_bytes(), 0);
   EXPECT_EQ(State(), "loaded");
   const auto bytes = worker_.AllocateKvCache(KvConfig(64));
   ASSERT_TRUE(bytes.ok());
@@ -65,7 +65,7 @@ TEST_F(WorkerTest, LoadsAllocatesAndSteps) {
   EXPECT_EQ(reply.error_code(), 0) << reply.error_message();
   EXPECT_EQ(reply.step_id(), 5);
   EXPECT_EQ(reply.tokens(0).token_id(), 12);
-  EXPECT_EQ(worker_.GetStatus().last_step_id(), 5);
+  EXPECT_EQ(worker_.last_step_id(), 5);
   EXPECT_GT(worker_.GetStatus().rss_bytes(), 0);
 }
 
@@ -260,7 +260,7 @@ TEST_F(WorkerTest, StatusAnswersWhileAStepRuns) {
     done.Notify();
   });
   while (!worker_.step_in_progress()) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(worker_.GetStatus().last_step_id(), 9);
+  EXPECT_EQ(worker_.last_step_id(), 9);
   EXPECT_FALSE(worker_.WaitIdle(absl::Milliseconds(1)));
   hold.Notify();
   done.WaitForNotification();

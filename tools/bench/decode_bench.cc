@@ -2,7 +2,7 @@
 // moment, and optionally beside llama.cpp's llama-batched-bench in alternating rounds.
 //
 //   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--rounds=3] [--json=FILE]
-//                [--peer=llama-batched-bench --peer_model=GGUF]
+//                [--peer=llama-batched-bench --peer-model=GGUF]
 
 #include <algorithm>
 #include <cstdio>
@@ -11,34 +11,38 @@
 #include <thread>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/flags.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench/decode/batched_peer.h"
 #include "tools/bench/decode/decode_loop.h"
 #include "tools/bench/machine_probe.h"
 
-ABSL_FLAG(std::string, model, "", "Hugging Face directory or GGUF file");
-ABSL_FLAG(std::string, load_format, "auto", "auto or dummy: random weights, config.json is enough");
-ABSL_FLAG(int, threads, 2, "threads of the device (and of the peer)");
-ABSL_FLAG(std::string, dtype, "bfloat16", "bfloat16, float16 or float32");
-ABSL_FLAG(std::vector<std::string>, batches, std::vector<std::string>({"1", "4", "6", "8", "16", "32"}),
-          "decode batch sizes");
-ABSL_FLAG(int, prompt_tokens, 128, "prompt of each sequence when decoding");
-ABSL_FLAG(int, new_tokens, 64, "decode steps");
-ABSL_FLAG(int, prefill_tokens, 512, "prompt of the prefill measurement; 0: skip it");
-ABSL_FLAG(int, rounds, 3, "samples of each size");
-ABSL_FLAG(std::string, json, "", "also write all samples to this file");
-ABSL_FLAG(std::string, peer, "", "path of llama-batched-bench");
-ABSL_FLAG(std::string, peer_model, "", "the same weights as GGUF, for the peer");
-
 namespace somnus {
 namespace {
+
+struct BenchFlags {
+  std::string model;
+  LoadFormat load_format = LoadFormat::kAuto;
+  int32_t threads = 2;
+  std::string dtype = "bfloat16";
+  std::vector<int32_t> batches = {1, 4, 6, 8, 16, 32};
+  int32_t prompt_tokens = 128;
+  int32_t new_tokens = 64;
+  int32_t prefill_tokens = 512;
+  int32_t rounds = 3;
+  std::string json;
+  std::string peer;
+  std::string peer_model;
+};
+
+// The command line; main's to set.
+BenchFlags& Given() {
+  static BenchFlags* flags = new BenchFlags;
+  return *flags;
+}
 
 // Two cores of one chip complex answer each other in well under this, others in well over it.
 constexpr double kNearCoresNs = 200;
@@ -94,7 +98,7 @@ absl::StatusOr<LoopSample> RunOnOwnThread(DecodeLoop& loop, const Workload& load
 }
 
 absl::StatusOr<Sample> Measure(DecodeLoop& loop, const Workload& load) {
-  const int threads = absl::GetFlag(FLAGS_threads);
+  const int threads = Given().threads;
   Sample sample;
   const MachineState before = ProbeMachine();
   ASSIGN_OR_RETURN(const LoopSample ours, RunOnOwnThread(loop, load));
@@ -111,10 +115,9 @@ absl::StatusOr<Sample> Measure(DecodeLoop& loop, const Workload& load) {
     sample.bandwidth_share =
         static_cast<double>(loop.weights_bytes()) / (sample.step_ms * 1e-3) / (bandwidth * 1e9);
   }
-  if (const std::string binary = absl::GetFlag(FLAGS_peer); !binary.empty()) {
-    ASSIGN_OR_RETURN(const PeerSample peer,
-                     RunBatchedPeer(binary, absl::GetFlag(FLAGS_peer_model), threads, load.batch,
-                                    load.prompt_tokens, std::max(1, load.new_tokens)));
+  if (const std::string binary = Given().peer; !binary.empty()) {
+    ASSIGN_OR_RETURN(const PeerSample peer, RunBatchedPeer(binary, Given().peer_model, threads, load.batch,
+                                                           load.prompt_tokens, std::max(1, load.new_tokens)));
     sample.peer = load.new_tokens == 0 ? peer.prefill_tokens_per_second : peer.decode_tokens_per_second;
     const MachineState last = ProbeMachine();
     sample.dropped |= near != (last.ping_pong_ns < kNearCoresNs);
@@ -161,30 +164,22 @@ nlohmann::json Summarize(const Workload& load, const std::vector<Sample>& sample
           {"dropped", dropped}};
 }
 
-absl::StatusOr<std::vector<Workload>> Workloads() {
+std::vector<Workload> Workloads() {
   std::vector<Workload> loads;
-  for (const std::string& text : absl::GetFlag(FLAGS_batches)) {
-    int batch = 0;
-    if (!absl::SimpleAtoi(text, &batch) || batch < 1 || batch > 512) {
-      return absl::InvalidArgumentError(absl::StrCat("--batches: ", text));
-    }
-    loads.push_back({batch, absl::GetFlag(FLAGS_prompt_tokens), absl::GetFlag(FLAGS_new_tokens)});
+  for (const int32_t batch : Given().batches) {
+    loads.push_back({batch, Given().prompt_tokens, Given().new_tokens});
   }
-  if (absl::GetFlag(FLAGS_prefill_tokens) > 0) loads.push_back({1, absl::GetFlag(FLAGS_prefill_tokens), 0});
+  if (Given().prefill_tokens > 0) loads.push_back({1, Given().prefill_tokens, 0});
   return loads;
 }
 
 absl::Status Main() {
   DecodeLoopOptions options;
-  options.model = absl::GetFlag(FLAGS_model);
-  if (options.model.empty()) return absl::InvalidArgumentError("--model is needed");
-  if (!absl::GetFlag(FLAGS_peer).empty() && absl::GetFlag(FLAGS_peer_model).empty()) {
-    return absl::InvalidArgumentError("--peer needs --peer_model");
-  }
-  ASSIGN_OR_RETURN(options.dtype, ParseDtype(absl::GetFlag(FLAGS_dtype)));
-  if (absl::GetFlag(FLAGS_load_format) == "dummy") options.load_format = LoadFormat::kDummy;
-  ASSIGN_OR_RETURN(const std::vector<Workload> loads, Workloads());
-  options.threads = absl::GetFlag(FLAGS_threads);
+  options.model = Given().model;
+  ASSIGN_OR_RETURN(options.dtype, ParseDtype(Given().dtype));
+  options.load_format = Given().load_format;
+  const std::vector<Workload> loads = Workloads();
+  options.threads = Given().threads;
   options.max_batch = 1;
   options.max_len = 1;
   for (const Workload& load : loads) {
@@ -198,7 +193,7 @@ absl::Status Main() {
   RETURN_IF_ERROR(RunOnOwnThread(*loop, {1, loads[0].prompt_tokens, std::min(8, loads[0].new_tokens)})
                       .status());  // warm-up
   std::vector<std::vector<Sample>> samples(loads.size());
-  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+  for (int round = 0; round < Given().rounds; ++round) {
     for (size_t i = 0; i < loads.size(); ++i) {
       ASSIGN_OR_RETURN(const Sample sample, Measure(*loop, loads[i]));
       samples[i].push_back(sample);
@@ -208,7 +203,7 @@ absl::Status Main() {
               "% of bandwidth", "peer tok/s", "ratio", "dropped");
   nlohmann::json report = nlohmann::json::array();
   for (size_t i = 0; i < loads.size(); ++i) report.push_back(Summarize(loads[i], samples[i]));
-  if (const std::string path = absl::GetFlag(FLAGS_json); !path.empty()) {
+  if (const std::string path = Given().json; !path.empty()) {
     std::ofstream file(path);
     file << report.dump(1) << "\n";
     if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
@@ -216,12 +211,46 @@ absl::Status Main() {
   return absl::OkStatus();
 }
 
+FlagTable Flags(BenchFlags* f) {
+  constexpr int64_t kMaxTokens = 1 << 20;
+  FlagTable table;
+  table.program = "decode_bench";
+  table.usage = "decode_bench --model=PATH [flags]";
+  table.about = "Decode and prefill speed of the model runner, in process.";
+  table.groups = {
+      {"Flags",
+       {Flag::Text("model", &f->model, "Hugging Face directory or GGUF file").Shows("PATH"),
+        Flag::OneOf("load-format", &f->load_format,
+                    {{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}},
+                    "the model's files, or random weights, for which config.json is enough"),
+        Flag::Int("threads", &f->threads, 1, 1024, "threads of the device and of the peer"),
+        Flag::OneOf<std::string>("dtype", &f->dtype,
+                                 {{"bfloat16", "bfloat16"}, {"float16", "float16"}, {"float32", "float32"}},
+                                 "type of weights and activations"),
+        Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
+        Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),
+        Flag::Int("new-tokens", &f->new_tokens, 1, kMaxTokens, "decode steps"),
+        Flag::Int("prefill-tokens", &f->prefill_tokens, 0, kMaxTokens,
+                  "prompt of the prefill measurement; 0: skip it"),
+        Flag::Int("rounds", &f->rounds, 1, 1000, "samples of each size"),
+        Flag::Text("json", &f->json, "also write all samples to this file").Shows("FILE"),
+        Flag::Text("peer", &f->peer, "path of llama-batched-bench").Shows("PATH"),
+        Flag::Text("peer-model", &f->peer_model, "the same weights as GGUF, for the peer").Shows("PATH")}}};
+  return table;
+}
+
 }  // namespace
 }  // namespace somnus
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Decode and prefill speed of the model runner, in process.");
-  absl::ParseCommandLine(argc, argv);
+  const somnus::FlagTable table = somnus::Flags(&somnus::Given());
+  if (const auto code = somnus::ParseCommandLine(table, argc, argv); code.has_value()) return *code;
+  if (somnus::Given().model.empty()) {
+    return somnus::UsageError(table, absl::InvalidArgumentError("--model: no model was given; see --help"));
+  }
+  if (!somnus::Given().peer.empty() && somnus::Given().peer_model.empty()) {
+    return somnus::UsageError(table, absl::InvalidArgumentError("--peer: needs --peer-model"));
+  }
   const absl::Status status = somnus::Main();
   if (!status.ok()) std::fprintf(stderr, "decode_bench: %s\n", std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;

@@ -16,12 +16,11 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "allocator/cuda_vmm_driver.h"
+#include "base/flags.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench/decode/decode_loop.h"
@@ -29,29 +28,30 @@
 #include "tools/bench/gpu/kernel_table.h"
 #include "tools/bench/gpu/sparse_checkpoint.h"
 
-ABSL_FLAG(std::vector<std::string>, parts,
-          std::vector<std::string>({"ceilings", "kernels", "model", "sleep", "load"}),
-          "what to measure; ceilings are always");
-ABSL_FLAG(std::string, model, "tools/bench/shapes/qwen3-8b",
-          "directory with a config.json: its shape is measured");
-ABSL_FLAG(std::vector<std::string>, batches, std::vector<std::string>({"1", "8", "32", "128", "256"}),
-          "decode batches");
-ABSL_FLAG(int, prompt_tokens, 512, "prompt of each sequence when decoding");
-ABSL_FLAG(int, new_tokens, 64, "decode steps");
-ABSL_FLAG(int, prefill_tokens, 4096, "prompt of the prefill measurement, in steps of 4096 tokens");
-ABSL_FLAG(bool, enforce_eager, false, "no CUDA graphs");
-ABSL_FLAG(bool, batch_invariant, false, "the same bits in any batch");
-ABSL_FLAG(std::string, load_checkpoint, "",
-          "directory of --model's real weights for the load part; else a sparse file of that size in TMPDIR");
-ABSL_FLAG(int, device_index, 0, "which GPU");
-ABSL_FLAG(
-    double, sleep_kv_share, 0.9,
-    "of what the weights leave of the GPU, that the KV cache takes for the sleep part, as when serving");
-ABSL_FLAG(int, device_chunk_mib, 1024, "as of the worker");
-ABSL_FLAG(std::string, json, "", "also write everything to this file");
-
 namespace somnus {
 namespace {
+
+struct BenchFlags {
+  std::vector<std::string> parts = {"ceilings", "kernels", "model", "sleep", "load"};
+  std::string model = "tools/bench/shapes/qwen3-8b";
+  std::vector<int32_t> batches = {1, 8, 32, 128, 256};
+  int32_t prompt_tokens = 512;
+  int32_t new_tokens = 64;
+  int32_t prefill_tokens = 4096;
+  bool enforce_eager = false;
+  bool batch_invariant = false;
+  std::string load_checkpoint;
+  int32_t device_index = 0;
+  double sleep_kv_share = 0.9;
+  int64_t device_chunk_bytes = int64_t{1} << 30;
+  std::string json;
+};
+
+// The command line; main's to set.
+BenchFlags& Given() {
+  static BenchFlags* flags = new BenchFlags;
+  return *flags;
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -60,13 +60,13 @@ double SecondsSince(Clock::time_point start) {
 }
 
 bool Wanted(const std::string& part) {
-  const std::vector<std::string> parts = absl::GetFlag(FLAGS_parts);
+  const std::vector<std::string> parts = Given().parts;
   return std::find(parts.begin(), parts.end(), part) != parts.end();
 }
 
 absl::Status Kernels(const GpuCeilings& ceilings, nlohmann::json* report) {
-  ASSIGN_OR_RETURN(const auto driver, MakeCudaVmmDriver(absl::GetFlag(FLAGS_device_index)));
-  ASSIGN_OR_RETURN(const auto device, Device::CreateCuda(absl::GetFlag(FLAGS_device_index)));
+  ASSIGN_OR_RETURN(const auto driver, MakeCudaVmmDriver(Given().device_index));
+  ASSIGN_OR_RETURN(const auto device, Device::CreateCuda(Given().device_index));
   const auto allocator = SleepableAllocator::Create(driver.get());
   ASSIGN_OR_RETURN(const std::vector<KernelRow> rows, MeasureKernels(*device, *allocator));
   std::printf("\n%-52s %10s %10s %8s %10s\n", "op", "us", "GB/s", "of copy", "TFLOP/s");
@@ -92,18 +92,18 @@ double StepWeightBytes(const DecodeLoop& loop) {
 
 absl::StatusOr<std::unique_ptr<DecodeLoop>> LoadModel(int max_batch, double kv_share = 0) {
   DecodeLoopOptions options;
-  options.model = absl::GetFlag(FLAGS_model);
+  options.model = Given().model;
   options.load_format = LoadFormat::kDummy;
   options.device = DeviceKind::kCuda;
-  options.device_index = absl::GetFlag(FLAGS_device_index);
-  options.enforce_eager = absl::GetFlag(FLAGS_enforce_eager);
-  options.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
+  options.device_index = Given().device_index;
+  options.enforce_eager = Given().enforce_eager;
+  options.batch_invariant = Given().batch_invariant;
   options.max_batch = max_batch;
   options.kv_share = kv_share;
-  options.device_chunk_bytes = int64_t{absl::GetFlag(FLAGS_device_chunk_mib)} << 20;
+  options.device_chunk_bytes = Given().device_chunk_bytes;
   options.max_step_tokens = 4096;
-  options.max_len = std::max(absl::GetFlag(FLAGS_prompt_tokens) + absl::GetFlag(FLAGS_new_tokens) + 16,
-                             max_batch == 1 ? absl::GetFlag(FLAGS_prefill_tokens) : 0);
+  options.max_len =
+      std::max(Given().prompt_tokens + Given().new_tokens + 16, max_batch == 1 ? Given().prefill_tokens : 0);
   ASSIGN_OR_RETURN(auto loop, DecodeLoop::Load(options));
   std::printf("\n%s, %s, weights %.2f GB, KV cache %.2f GB, ready after %.2f s\n", options.model.c_str(),
               loop->device().c_str(), static_cast<double>(loop->weights_bytes()) * 1e-9,
@@ -119,14 +119,8 @@ void Graphs(const DecodeLoop& loop, nlohmann::json* report) {
 }
 
 absl::Status Model(const GpuCeilings& ceilings, nlohmann::json* report) {
-  std::vector<int> batches;
-  for (const std::string& text : absl::GetFlag(FLAGS_batches)) {
-    int batch;
-    if (!absl::SimpleAtoi(text, &batch) || batch < 1 || batch > 1024)
-      return absl::InvalidArgumentError(absl::StrCat("--batches: ", text));
-    batches.push_back(batch);
-  }
-  const int prompt = absl::GetFlag(FLAGS_prompt_tokens), steps = absl::GetFlag(FLAGS_new_tokens);
+  const std::vector<int32_t>& batches = Given().batches;
+  const int prompt = Given().prompt_tokens, steps = Given().new_tokens;
   ASSIGN_OR_RETURN(const auto loop, LoadModel(*std::max_element(batches.begin(), batches.end())));
   const ModelConfig& c = loop->config();
   const double kv_bytes_per_token = 2.0 * 2 * c.num_layers * c.num_kv_heads * c.head_dim;
@@ -158,7 +152,7 @@ absl::Status Model(const GpuCeilings& ceilings, nlohmann::json* report) {
 }
 
 absl::Status Prefill(nlohmann::json* report) {
-  const int prompt = absl::GetFlag(FLAGS_prefill_tokens);
+  const int prompt = Given().prefill_tokens;
   ASSIGN_OR_RETURN(const auto loop, LoadModel(1));
   RETURN_IF_ERROR(loop->Run(1, prompt, 0).status());
   ASSIGN_OR_RETURN(const LoopSample sample, loop->Run(1, prompt, 0));
@@ -209,7 +203,7 @@ absl::Status SleepOnce(DecodeLoop& loop, const char* name, const GpuCeilings& ce
 }
 
 absl::Status Sleep(const GpuCeilings& ceilings, nlohmann::json* report) {
-  ASSIGN_OR_RETURN(const auto loop, LoadModel(8, absl::GetFlag(FLAGS_sleep_kv_share)));
+  ASSIGN_OR_RETURN(const auto loop, LoadModel(8, Given().sleep_kv_share));
   RETURN_IF_ERROR(loop->Run(8, 128, 8).status());
   RETURN_IF_ERROR(SleepOnce(*loop, "first", ceilings, report));
   RETURN_IF_ERROR(loop->Run(8, 128, 8).status());
@@ -238,7 +232,7 @@ absl::Status LoadTwice(const GpuCeilings& ceilings, const std::string& checkpoin
 }
 
 absl::Status Load(const GpuCeilings& ceilings, nlohmann::json* report) {
-  const std::string given = absl::GetFlag(FLAGS_load_checkpoint);
+  const std::string given = Given().load_checkpoint;
   if (!given.empty()) return LoadTwice(ceilings, given, report);
   std::string directory = std::filesystem::temp_directory_path() / "gpu_bench_XXXXXX";
   if (mkdtemp(directory.data()) == nullptr)
@@ -247,13 +241,13 @@ absl::Status Load(const GpuCeilings& ceilings, nlohmann::json* report) {
     std::error_code ignored;
     std::filesystem::remove_all(directory, ignored);
   };
-  RETURN_IF_ERROR(WriteSparseCheckpoint(absl::GetFlag(FLAGS_model), directory));
+  RETURN_IF_ERROR(WriteSparseCheckpoint(Given().model, directory));
   return LoadTwice(ceilings, directory, report);
 }
 
 absl::Status Main() {
   nlohmann::json report;
-  ASSIGN_OR_RETURN(const GpuCeilings ceilings, MeasureCeilings(absl::GetFlag(FLAGS_device_index)));
+  ASSIGN_OR_RETURN(const GpuCeilings ceilings, MeasureCeilings(Given().device_index));
   std::printf("copy %.0f GB/s (read + write), host to device %.1f GB/s, device to host %.1f GB/s\n",
               ceilings.copy_gbps, ceilings.host_to_device_gbps, ceilings.device_to_host_gbps);
   report["ceilings"] = {{"copy_gbps", ceilings.copy_gbps},
@@ -266,7 +260,7 @@ absl::Status Main() {
   }
   if (Wanted("sleep")) RETURN_IF_ERROR(Sleep(ceilings, &report));
   if (Wanted("load")) RETURN_IF_ERROR(Load(ceilings, &report));
-  if (const std::string path = absl::GetFlag(FLAGS_json); !path.empty()) {
+  if (const std::string path = Given().json; !path.empty()) {
     std::ofstream file(path);
     file << report.dump(1) << "\n";
     if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
@@ -274,12 +268,60 @@ absl::Status Main() {
   return absl::OkStatus();
 }
 
+// Names of parts, separated by commas.
+absl::Status SetParts(const std::string& value, BenchFlags* flags) {
+  const std::vector<std::string> known = BenchFlags().parts;
+  const std::vector<std::string> parts = absl::StrSplit(value, ',');
+  for (const std::string& part : parts) {
+    if (std::find(known.begin(), known.end(), part) != known.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("is not some of ", absl::StrJoin(known, ",")));
+  }
+  flags->parts = parts;
+  return absl::OkStatus();
+}
+
+FlagTable Flags(BenchFlags* f) {
+  constexpr int64_t kMaxTokens = 1 << 20;
+  const auto set_parts = [f](const std::string& value) { return SetParts(value, f); };
+  FlagTable table;
+  table.program = "gpu_bench";
+  table.usage = "gpu_bench [flags]";
+  table.about = "What a GPU and Somnus on it do.";
+  table.groups = {
+      {"Flags",
+       {Flag::Custom("parts", "PART,...", absl::StrJoin(f->parts, ","), set_parts,
+                     "what to measure; ceilings are always"),
+        Flag::Text("model", &f->model, "directory with a config.json: its shape is measured").Shows("PATH"),
+        Flag::Ints("batches", &f->batches, 1, 1024, "decode batches"),
+        Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),
+        Flag::Int("new-tokens", &f->new_tokens, 1, kMaxTokens, "decode steps"),
+        Flag::Int("prefill-tokens", &f->prefill_tokens, 1, kMaxTokens,
+                  "prompt of the prefill measurement, in steps of 4096 tokens"),
+        Flag::Switch("enforce-eager", &f->enforce_eager, "no CUDA graphs"),
+        Flag::Switch("batch-invariant", &f->batch_invariant, "the same bits in any batch"),
+        Flag::Text("load-checkpoint", &f->load_checkpoint,
+                   "directory of --model's real weights for the load part")
+            .Shows("PATH")
+            .Default("a sparse file of that size in TMPDIR"),
+        Flag::Int("device-index", &f->device_index, 0, 1023, "which GPU"),
+        Flag::Number(
+            "sleep-kv-share", &f->sleep_kv_share, 0, 1,
+            "of what the weights leave of the GPU, that the KV cache takes for the sleep part, as when "
+            "serving"),
+        Flag::Bytes("device-chunk-bytes", &f->device_chunk_bytes, 2 << 20, int64_t{1} << 40,
+                    "size in which the GPU's memory is created and released"),
+        Flag::Text("json", &f->json, "also write everything to this file").Shows("FILE")}}};
+  return table;
+}
+
 }  // namespace
 }  // namespace somnus
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("What a GPU and Somnus on it do.");
-  absl::ParseCommandLine(argc, argv);
+  if (const auto code = somnus::ParseCommandLine(somnus::Flags(&somnus::Given()), argc, argv);
+      code.has_value()) {
+    return *code;
+  }
   const absl::Status status = somnus::Main();
   if (!status.ok()) std::fprintf(stderr, "gpu_bench: %s\n", std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;

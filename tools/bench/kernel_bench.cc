@@ -11,23 +11,23 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "base/cpus.h"
+#include "base/flags.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tools/bench/kernel_bench_cases.h"
 #include "tools/bench/machine_peak.h"
 #include "tools/bench/machine_probe.h"
 
-ABSL_FLAG(int, threads, 0, "threads of the device; 0: as many as this process may use");
-ABSL_FLAG(std::string, model, "all", "shapes: smollm2 (135M), qwen3 (0.6B) or all");
-ABSL_FLAG(std::string, filter, "", "only ops whose name contains this");
-ABSL_FLAG(int, repeats, 15, "repeats of each measurement");
-ABSL_FLAG(bool, json, false, "print JSON lines instead of a table");
-
 namespace somnus {
 namespace {
+
+struct BenchFlags {
+  int32_t threads = 0;
+  std::string model = "all";
+  std::string filter;
+  int32_t repeats = 15;
+  bool json = false;
+};
 
 struct Ceilings {
   MachineState machine;
@@ -69,10 +69,10 @@ void PrintResult(const BenchResult& r, const Ceilings& c, bool json) {
   std::printf("\n");
 }
 
-int Main() {
-  const bool json = absl::GetFlag(FLAGS_json);
+int Main(const BenchFlags& flags) {
+  const bool json = flags.json;
   CpuDeviceOptions options;
-  options.num_threads = absl::GetFlag(FLAGS_threads);
+  options.num_threads = flags.threads;
   options.first_cpu = 0;
   auto device = Device::CreateCpu(options);
   if (!device.ok()) {
@@ -81,12 +81,7 @@ int Main() {
   }
   std::vector<BenchModel> models;
   for (const BenchModel& model : BenchModels()) {
-    if (absl::GetFlag(FLAGS_model) == "all" || absl::GetFlag(FLAGS_model) == model.name)
-      models.push_back(model);
-  }
-  if (models.empty() || absl::GetFlag(FLAGS_repeats) < 1) {
-    std::fprintf(stderr, "kernel_bench: --model is smollm2, qwen3 or all; --repeats at least 1\n");
-    return 1;
+    if (flags.model == "all" || flags.model == model.name) models.push_back(model);
   }
   const int threads = std::max(1, options.num_threads > 0 ? options.num_threads : NumAllowedCpus());
   for (const BenchModel& model : models) {
@@ -96,22 +91,39 @@ int Main() {
                       .fma_gflops = PeakFmaGflops(threads)};
     ceilings.read_gbps = threads == 1 ? ceilings.machine.read_gbps_1t : ceilings.machine.read_gbps_2t;
     PrintCeilings(ceilings, (*device)->Describe(), json);
-    RunBenchCases(**device, model, absl::GetFlag(FLAGS_repeats), absl::GetFlag(FLAGS_filter),
-                  [&](const BenchResult& result) {
-                    PrintResult(result, ceilings, json);
-                    std::fflush(stdout);
-                  });
+    RunBenchCases(**device, model, flags.repeats, flags.filter, [&](const BenchResult& result) {
+      PrintResult(result, ceilings, json);
+      std::fflush(stdout);
+    });
     const MachineState after = ProbeMachine();
     if (!json) std::printf("afterwards: %s\n\n", ToString(after).c_str());
   }
   return 0;
 }
 
+FlagTable Flags(BenchFlags* f) {
+  FlagTable table;
+  table.program = "kernel_bench";
+  table.usage = "kernel_bench [flags]";
+  table.about = "Speed of every kernel beside the machine's ceilings.";
+  table.groups = {{"Flags",
+                   {Flag::Int("threads", &f->threads, 0, 1024,
+                              "threads of the device; 0: as many as this process may use"),
+                    Flag::OneOf<std::string>("model", &f->model,
+                                             {{"all", "all"}, {"smollm2", "smollm2"}, {"qwen3", "qwen3"}},
+                                             "whose shapes: smollm2 is the 135M, qwen3 the 0.6B"),
+                    Flag::Text("filter", &f->filter, "only ops whose name contains this"),
+                    Flag::Int("repeats", &f->repeats, 1, 10000, "repeats of each measurement"),
+                    Flag::Switch("json", &f->json, "print JSON lines instead of a table")}}};
+  return table;
+}
+
 }  // namespace
 }  // namespace somnus
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("speed of every kernel beside the machine's ceilings");
-  absl::ParseCommandLine(argc, argv);
-  return somnus::Main();
+  somnus::BenchFlags flags;
+  const somnus::FlagTable table = somnus::Flags(&flags);
+  if (const auto code = somnus::ParseCommandLine(table, argc, argv); code.has_value()) return *code;
+  return somnus::Main(flags);
 }

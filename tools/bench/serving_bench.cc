@@ -82,15 +82,10 @@ absl::StatusOr<bool> Run(BenchOptions options) {
   return report.errors.empty();
 }
 
-int Main(const std::vector<std::string>& args) {
-  for (const std::string& arg : args) {
-    if (arg == "--help" || arg == "-h") {
-      fputs(cli::HelpText(BenchCommand()).c_str(), stdout);
-      return 0;
-    }
-  }
-  const absl::StatusOr<BenchOptions> options = ParseOptions(args);
-  const absl::StatusOr<bool> all_answered = options.ok() ? Run(*options) : options.status();
+int Main(int argc, const char* const* argv) {
+  BenchOptions options;
+  if (const auto code = ParseOptions(argc, argv, &options); code.has_value()) return *code;
+  const absl::StatusOr<bool> all_answered = Run(options);
   if (all_answered.ok()) return *all_answered ? 0 : 1;
   fprintf(stderr, "error: %s\n", std::string(all_answered.status().message()).c_str());
   return absl::IsInvalidArgument(all_answered.status()) ? 2
@@ -101,6 +96,4 @@ int Main(const std::vector<std::string>& args) {
 }  // namespace
 }  // namespace somnus::bench
 
-int main(int argc, char** argv) {
-  return somnus::bench::Main(std::vector<std::string>(argv + 1, argv + argc));
-}
+int main(int argc, char** argv) { return somnus::bench::Main(argc, argv); }

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,7 +13,9 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/line_editor.h"
 #include "tools/cli/openai.h"
+#include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
 
 namespace somnus::cli {
@@ -23,8 +25,8 @@ using nlohmann::json;
 
 class Conversation {
  public:
-  Conversation(const HttpClient& client, json request, std::string system)
-      : client_(client), request_(std::move(request)), system_(std::move(system)) {
+  Conversation(const Server& server, json request, std::string system)
+      : server_(server), request_(std::move(request)), system_(std::move(system)) {
     Reset();
   }
 
@@ -37,13 +39,13 @@ class Conversation {
     Reset();
   }
 
-  // Asks, writes the answer, remembers both. A question that failed is not remembered.
+  // Asks, writes the answer, remembers both. A question without an answer is not remembered.
   absl::StatusOr<Answer> Ask(const std::string& question) {
     messages_.push_back({{"role", "user"}, {"content", question}});
     json request = request_;
     request["messages"] = messages_;
-    absl::StatusOr<Answer> answer = StreamAnswer(client_, "/v1/chat/completions", std::move(request));
-    if (!answer.ok()) {
+    absl::StatusOr<Answer> answer = StreamAnswer(server_, "/v1/chat/completions", std::move(request));
+    if (!answer.ok() || (answer->interrupted && answer->text.empty())) {
       messages_.erase(messages_.size() - 1);
       return answer;
     }
@@ -52,7 +54,7 @@ class Conversation {
   }
 
  private:
-  const HttpClient& client_;
+  const Server& server_;
   const json request_;
   std::string system_;
   json messages_;
@@ -67,88 +69,119 @@ void PrintUsage(const Answer& answer, absl::Duration took) {
   printf("%s\n", Styled(STDOUT_FILENO, Style::kDim, line + "]").c_str());
 }
 
-// Answers false when the conversation is over.
+constexpr char kSlashCommands[] =
+    "/reset  forget the conversation    /system TEXT  set the system message    /exit  or Ctrl-D";
+
+// Returns false when the conversation is over.
 bool HandleSlash(const std::string& line, Conversation* conversation) {
-  if (line == "/exit" || line == "/quit") return false;
-  if (line == "/reset") {
+  const std::string word = line.substr(0, line.find(' '));
+  if (word == "/exit" || word == "/quit") return false;
+  if (word == "/reset") {
     conversation->Reset();
     puts("(a new conversation)");
-  } else if (line.starts_with("/system")) {
-    conversation->SetSystem(std::string(absl::StripAsciiWhitespace(absl::string_view(line).substr(7))));
+  } else if (word == "/system") {
+    conversation->SetSystem(
+        std::string(absl::StripAsciiWhitespace(absl::string_view(line).substr(word.size()))));
     puts("(a new conversation under this system message)");
+  } else if (word == "/help") {
+    puts(kSlashCommands);
   } else {
-    puts("/reset  forget the conversation    /system TEXT  set the system message    /exit  or Ctrl-D");
+    const std::string nearest = NearestName(word, {"/reset", "/system", "/exit", "/quit", "/help"});
+    puts(absl::StrCat("unknown command ", word, nearest.empty() ? "; /help lists them" : ": did you mean ",
+                      nearest, nearest.empty() ? "" : "?")
+             .c_str());
   }
   return true;
+}
+
+// One question and its answer. An error ends the question, not the conversation.
+void AskAndShow(const std::string& question, Conversation* conversation) {
+  const absl::Time start = absl::Now();
+  const absl::StatusOr<Answer> answer = conversation->Ask(question);
+  if (!answer.ok()) {
+    Fail(answer.status());
+    return;
+  }
+  fputs("\n", stdout);
+  PrintUsage(*answer, absl::Now() - start);
 }
 
 int Converse(Conversation* conversation) {
   puts(Styled(STDOUT_FILENO, Style::kDim, "Ctrl-C stops an answer, Ctrl-D ends, /help lists commands.")
            .c_str());
-  int code = kOk;
+  const InterruptScope interrupts;
+  LineEditor editor("> ", HistoryPath());
+  bool interrupted_before = false;
   while (true) {
-    fputs(Styled(STDOUT_FILENO, Style::kGreen, "> ").c_str(), stdout);
-    fflush(stdout);
+    InterruptScope::Clear();
     std::string line;
-    if (!std::getline(std::cin, line)) break;
-    line = std::string(absl::StripAsciiWhitespace(line));
-    if (line.empty()) continue;
-    if (line[0] == '/') {
-      if (!HandleSlash(line, conversation)) break;
+    const LineEditor::Result result = editor.Read(&line);
+    if (result == LineEditor::Result::kEnd ||
+        (result == LineEditor::Result::kInterrupted && interrupted_before))
+      break;
+    interrupted_before = result == LineEditor::Result::kInterrupted;
+    if (interrupted_before) {
+      puts("\n(Ctrl-C again, or Ctrl-D, ends the conversation)");
       continue;
     }
-    const absl::Time start = absl::Now();
-    const absl::StatusOr<Answer> answer = conversation->Ask(line);
-    if (answer.ok()) fputs("\n", stdout);
-    code = answer.ok() ? kOk : Fail(answer.status());
-    if (code == kCannotConnect) return code;
-    if (answer.ok()) PrintUsage(*answer, absl::Now() - start);
+    line = std::string(absl::StripAsciiWhitespace(line));
+    if (line.empty()) continue;
+    if (line[0] != '/') {
+      AskAndShow(line, conversation);
+    } else if (!HandleSlash(line, conversation)) {
+      return kOk;
+    }
   }
   fputs("\n", stdout);
-  return code;
+  return kOk;
 }
 
-absl::StatusOr<int> Chat(const std::vector<std::string>& argv) {
-  ASSIGN_OR_RETURN(const Args args, Args::Parse(ChatCommand(), argv));
-  ASSIGN_OR_RETURN(const HttpClient client, ClientFromFlags(args));
-  json request = json::object();
-  RETURN_IF_ERROR(AddSampling(args, &request));
-  Conversation conversation(client, std::move(request), args.Get("system"));
-  std::string question = absl::StrJoin(args.positional(), " ");
-  if (question.empty()) {
-    if (IsTerminal(STDIN_FILENO)) return Converse(&conversation);
-    ASSIGN_OR_RETURN(question, ReadStdin());
-    question = std::string(absl::StripTrailingAsciiWhitespace(question));
+struct ChatOptions {
+  ServerOptions server;
+  SamplingOptions sampling;
+  std::string system;
+};
+
+FlagTable ChatTable(ChatOptions* o) {
+  FlagGroup request = SamplingFlags(&o->sampling);
+  request.flags.push_back(Flag::Text("system", &o->system, "system message of the conversation"));
+  return {.program = "somnus chat",
+          .usage = "somnus chat [MESSAGE] [flags]",
+          .about =
+              "With a MESSAGE (or one piped in) writes the answer and ends; without, on a terminal, keeps\n"
+              "a conversation going. The answer is written as it comes.\n\n"
+              "  somnus chat\n"
+              "  somnus chat --temperature 0 'What is the capital of France?'\n"
+              "  git diff | somnus chat --system 'Summarize this patch.'",
+          .groups = {ServerFlags(&o->server), std::move(request)},
+          .max_positional = std::numeric_limits<size_t>::max()};
+}
+
+absl::StatusOr<int> Chat(const ChatOptions& options, const std::vector<std::string>& words) {
+  std::string message = absl::StrJoin(words, " ");
+  const bool converse = message.empty() && IsTerminal(STDIN_FILENO);
+  if (message.empty() && !converse) {
+    ASSIGN_OR_RETURN(message, ReadStdin());
+    message = std::string(absl::StripTrailingAsciiWhitespace(message));
+    if (message.empty()) return absl::InvalidArgumentError("nothing to ask: give a message, or pipe one in");
   }
-  if (question.empty()) return absl::InvalidArgumentError("nothing to ask: give a message, or pipe one in");
-  const absl::StatusOr<Answer> answer = conversation.Ask(question);
-  if (!answer.ok()) return Fail(answer.status());
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  json request = json::object();
+  AddSampling(options.sampling, &request);
+  Conversation conversation(server, std::move(request), options.system);
+  if (converse) return Converse(&conversation);
+  ASSIGN_OR_RETURN(const Answer answer, conversation.Ask(message));
   fputs("\n", stdout);
-  return answer->interrupted ? kServerError : kOk;
+  return answer.interrupted ? FailInterrupted() : kOk;
 }
 
 }  // namespace
 
-const Command& ChatCommand() {
-  static const Command* command = [] {
-    auto* c = new Command{
-        "chat", "somnus chat [MESSAGE] [flags]", "talk to the served model",
-        "With a MESSAGE (or one piped in) writes the answer and ends; without, on a terminal, keeps\n"
-        "a conversation going. The answer is written as it comes.\n\n"
-        "  somnus chat\n"
-        "  somnus chat --temperature 0 'What is the capital of France?'\n"
-        "  git diff | somnus chat --system 'Summarize this patch.'",
-        HttpFlags()};
-    for (Flag& flag : SamplingFlags()) c->flags.push_back(std::move(flag));
-    c->flags.push_back({"system", "TEXT", "system message of the conversation"});
-    return c;
-  }();
-  return *command;
-}
-
 int RunChat(const std::vector<std::string>& args) {
-  const absl::StatusOr<int> code = Chat(args);
-  return code.ok() ? *code : Fail(code.status());
+  ChatOptions options;
+  std::vector<std::string> words;
+  if (const auto code = ParseCommand(ChatTable(&options), args, &words)) return *code;
+  return ExitCode(Chat(options, words));
 }
 
 }  // namespace somnus::cli

@@ -1,20 +1,14 @@
 #pragma once
-// The subcommands of `somnus`. Each Run... parses its own arguments and answers the process's exit code
+// The subcommands of `somnus`. Each Run... parses its own arguments and returns the process's exit code
 // (terminal.h).
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "tools/cli/args.h"
+#include "base/flags.h"
 
 namespace somnus::cli {
-
-const Command& ServeCommand();
-const Command& ChatCommand();
-const Command& GenerateCommand();
-const Command& StatusCommand();
-const Command& SleepCommand();
-const Command& WakeUpCommand();
 
 // Does not return when all is well: becomes the coordinator, with the same process id.
 int RunServe(const std::vector<std::string>& args);
@@ -23,5 +17,10 @@ int RunGenerate(const std::vector<std::string>& args);
 int RunStatus(const std::vector<std::string>& args);
 int RunSleep(const std::vector<std::string>& args);
 int RunWakeUp(const std::vector<std::string>& args);
+
+// Parses `args` into the table's variables. An exit code when the command ends here: after --help, --version
+// or a wrong flag, which is said on stderr.
+std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::string>& args,
+                                std::vector<std::string>* positional = nullptr);
 
 }  // namespace somnus::cli

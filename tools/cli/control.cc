@@ -1,13 +1,11 @@
-// status, sleep and wake-up: clients of ControlService.
+// status, sleep and wake-up.
 #include <google/protobuf/util/json_util.h>
-#include <grpcpp/grpcpp.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <map>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -17,54 +15,34 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/request_bounds.h"
-#include "proto/control.grpc.pb.h"
-#include "proto/status.h"
+#include "base/status_macros.h"
 #include "tools/cli/commands.h"
-#include "tools/cli/openai.h"
+#include "tools/cli/control_client.h"
+#include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
 
 namespace somnus::cli {
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{5};
+struct ControlOptions {
+  ServerOptions server;
+  absl::Duration timeout = absl::Minutes(2);
+  int32_t level = 1;
+  std::string tags;
+  bool json = false;
+  bool ready = false;
+};
 
-std::vector<Flag> GrpcFlags() {
-  return {{"host", "ADDRESS", "where the server listens (127.0.0.1)"},
-          {"grpc-port", "PORT", "its gRPC port (50051)"},
-          ApiKeyFlag(),
-          {"timeout", "SECONDS", "give up after so long (120)"}};
-}
-
-// The control service of the flags' server. Unavailable at once where nothing listens.
-absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Args& args) {
-  ASSIGN_OR_RETURN(const int64_t port, args.GetInt("grpc-port", 50051, 1, 65535));
-  const std::string address = absl::StrCat(args.Get("host", "127.0.0.1"), ":", port);
-  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
-  const auto deadline = std::chrono::system_clock::now() + kConnectTimeout;
-  grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
-  while (state != GRPC_CHANNEL_READY && state != GRPC_CHANNEL_TRANSIENT_FAILURE &&
-         channel->WaitForStateChange(state, deadline)) {
-    state = channel->GetState(true);
-  }
-  if (state != GRPC_CHANNEL_READY) return absl::UnavailableError(absl::StrCat("cannot connect to ", address));
-  return v1::ControlService::NewStub(channel);
-}
-
-// The server's refusal as an error of ours: whatever its code, the server was there and the flags were right.
-absl::Status ServerError(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::InternalError(status.error_message().empty() ? FromGrpcStatus(status).ToString()
-                                                            : status.error_message());
-}
-
-// Deadline and key of a call.
-absl::Status PrepareCall(const Args& args, grpc::ClientContext* context) {
-  ASSIGN_OR_RETURN(const int64_t seconds, args.GetInt("timeout", 120, 1, 86400));
-  if (const std::string key = ApiKey(args); !key.empty()) {
-    context->AddMetadata("authorization", absl::StrCat("Bearer ", key));
-  }
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
-  return absl::OkStatus();
+// A command's table: the flags of all of them, and its own.
+FlagTable ControlTable(ControlOptions* o, std::string name, std::string about, std::vector<Flag> own) {
+  FlagGroup server = ServerFlags(&o->server);
+  server.flags.push_back(
+      Flag::Time("timeout", &o->timeout, absl::Seconds(1), absl::Hours(24), "give up after this time"));
+  std::vector<FlagGroup> groups = {{"Flags", std::move(own)}, std::move(server)};
+  return {.program = "somnus " + name,
+          .usage = "somnus " + name + " [flags]",
+          .about = std::move(about),
+          .groups = std::move(groups)};
 }
 
 std::string Bytes(int64_t bytes) {
@@ -83,7 +61,7 @@ std::string StateText(const v1::GetStatusResponse& status) {
   return Styled(STDOUT_FILENO, style, name) + level;
 }
 
-void PrintStatus(const v1::GetStatusResponse& status) {
+void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   const std::string uptime = absl::FormatDuration(absl::Seconds(static_cast<int64_t>(status.uptime_s())));
   absl::PrintF("model     %s\n", status.model());
   absl::PrintF("state     %s\n", StateText(status));
@@ -92,6 +70,7 @@ void PrintStatus(const v1::GetStatusResponse& status) {
                status.num_requests_waiting());
   absl::PrintF("blocks    %d free of %d, %s\n", status.free_blocks(), status.total_blocks(),
                status.kv_cache_dtype());
+  absl::PrintF("address   http://%s, gRPC %s\n", server.http.ToString(), server.grpc.ToString());
   absl::PrintF("context   %d tokens\n", status.max_model_len());
   absl::PrintF("version   %s, up %s\n\n", status.version(), uptime);
   if (status.ranks().empty()) return;
@@ -109,36 +88,33 @@ void PrintStatus(const v1::GetStatusResponse& status) {
   }
 }
 
-// Exit code 0 exactly when GET /health says that requests are served.
-absl::StatusOr<int> Ready(const Args& args) {
-  ASSIGN_OR_RETURN(const HttpClient client, ClientFromFlags(args));
-  ASSIGN_OR_RETURN(const HttpResponse response, client.Get("/health"));
-  puts(response.status == 200 ? "ready" : "not ready");
-  return response.status == 200 ? kOk : kServerError;
+absl::Status PrintJson(const v1::GetStatusResponse& status) {
+  std::string json;
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  if (!google::protobuf::util::MessageToJsonString(status, &json, options).ok()) {
+    return absl::InternalError("the status cannot be printed as JSON");
+  }
+  fputs(json.c_str(), stdout);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<int> Status(const std::vector<std::string>& argv) {
-  ASSIGN_OR_RETURN(const Args args, Args::Parse(StatusCommand(), argv));
-  if (args.Has("ready")) return Ready(args);
-  ASSIGN_OR_RETURN(const auto stub, Connect(args));
-  grpc::ClientContext context;
-  RETURN_IF_ERROR(PrepareCall(args, &context));
-  v1::GetStatusResponse response;
-  RETURN_IF_ERROR(ServerError(stub->GetStatus(&context, v1::GetStatusRequest(), &response)));
-  if (args.Has("json")) {
-    std::string json;
-    google::protobuf::util::JsonPrintOptions options;
-    options.add_whitespace = true;
-    options.always_print_primitive_fields = true;
-    options.preserve_proto_field_names = true;
-    if (!google::protobuf::util::MessageToJsonString(response, &json, options).ok()) {
-      return absl::InternalError("the status cannot be printed as JSON");
-    }
-    fputs(json.c_str(), stdout);
-  } else {
-    PrintStatus(response);
+absl::StatusOr<int> ShowStatus(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  if (options.ready) {
+    ASSIGN_OR_RETURN(const HttpResponse response, server.Client().Get("/health"));
+    puts(response.status == 200 ? "ready" : "not ready");
+    return response.status == 200 ? kOk : kServerError;
   }
-  return response.state() == v1::ENGINE_STATE_FAILED ? kServerError : kOk;
+  ASSIGN_OR_RETURN(const v1::GetStatusResponse status, GetStatus(server, options.timeout));
+  if (options.json) {
+    RETURN_IF_ERROR(PrintJson(status));
+  } else {
+    PrintStatus(server, status);
+  }
+  return status.state() == v1::ENGINE_STATE_FAILED ? kServerError : kOk;
 }
 
 template <typename Map>
@@ -152,86 +128,65 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
   absl::PrintF("%s %s (%s) in %.3f s\n", verb, Bytes(total), absl::StrJoin(parts, ", "), seconds);
 }
 
-absl::StatusOr<int> Sleep(const std::vector<std::string>& argv) {
-  ASSIGN_OR_RETURN(const Args args, Args::Parse(SleepCommand(), argv));
-  ASSIGN_OR_RETURN(const int64_t level, args.GetInt("level", 1, kMinSleepLevel, kMaxSleepLevel));
-  ASSIGN_OR_RETURN(const auto stub, Connect(args));
-  grpc::ClientContext context;
-  RETURN_IF_ERROR(PrepareCall(args, &context));
-  v1::SleepRequest request;
-  request.set_level(static_cast<int32_t>(level));
-  v1::SleepResponse response;
-  RETURN_IF_ERROR(ServerError(stub->Sleep(&context, request, &response)));
+absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  ASSIGN_OR_RETURN(const v1::SleepResponse response, Sleep(server, options.level, options.timeout));
   if (response.already_asleep()) {
-    absl::PrintF("already asleep (level %d)\n", response.level());
+    absl::PrintF("already asleep at level %d\n", response.level());
   } else {
     PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
   }
   return kOk;
 }
 
-absl::StatusOr<int> WakeUp(const std::vector<std::string>& argv) {
-  ASSIGN_OR_RETURN(const Args args, Args::Parse(WakeUpCommand(), argv));
-  ASSIGN_OR_RETURN(const auto stub, Connect(args));
-  grpc::ClientContext context;
-  RETURN_IF_ERROR(PrepareCall(args, &context));
-  v1::WakeUpRequest request;
-  for (const auto tag : absl::StrSplit(args.Get("tags"), ',', absl::SkipEmpty()))
-    request.add_tags(std::string(tag));
-  v1::WakeUpResponse response;
-  RETURN_IF_ERROR(ServerError(stub->WakeUp(&context, request, &response)));
+absl::StatusOr<int> Wake(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  const std::vector<std::string> tags = absl::StrSplit(options.tags, ',', absl::SkipEmpty());
+  ASSIGN_OR_RETURN(const v1::WakeUpResponse response, WakeUp(server, tags, options.timeout));
   if (response.already_resident()) {
-    absl::PrintF("%s\n", response.awake() ? "already awake" : "already resident; the engine is still asleep");
+    puts(response.awake() ? "already awake" : "already resident; the engine is still asleep");
   } else {
     PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
   }
   return kOk;
 }
 
-int ExitCode(const absl::StatusOr<int>& code) { return code.ok() ? *code : Fail(code.status()); }
-
-Command WithFlags(Command command, const std::vector<Flag>& more) {
-  command.flags.insert(command.flags.end(), more.begin(), more.end());
-  return command;
-}
-
 }  // namespace
 
-const Command& StatusCommand() {
-  static const Command* command = new Command(WithFlags(
-      {"status", "somnus status [flags]", "what the server and its workers are doing",
-       "Shows the engine's state, its requests and KV blocks, and what memory each rank holds. Exit code 1\n"
-       "when the engine has failed.\n\n"
-       "  somnus status\n"
-       "  until somnus status --ready; do sleep 1; done",
-       GrpcFlags()},
-      {{"json", "", "the same as JSON (proto/control.proto, GetStatusResponse)"},
-       {"ready", "", "only ask GET /health on --port: exit code 0 when requests are served"},
-       {"port", "PORT", "the HTTP port that --ready asks (8000)"}}));
-  return *command;
+int RunStatus(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table = ControlTable(
+      &o, "status",
+      "Shows the engine's state, its requests and KV blocks, and what memory each rank holds. Exit code 1\n"
+      "when the engine has failed.\n\n"
+      "  somnus status\n"
+      "  until somnus status --ready; do sleep 1; done",
+      {Flag::Switch("json", &o.json, "the same as JSON (proto/control.proto, GetStatusResponse)"),
+       Flag::Switch("ready", &o.ready,
+                    "only whether requests are served: exit code 0 when they are, else 1 or 3")});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(ShowStatus(o));
 }
 
-const Command& SleepCommand() {
-  static const Command* command = new Command(WithFlags(
-      {"sleep", "somnus sleep [--level 1|2] [flags]", "give the device memory back, keep the processes",
-       "Frees device memory on every rank, or on none. Open requests go on after wake-up, with the same\n"
-       "tokens; new ones wait. Level 1 keeps the weights in host memory, level 2 drops them too (wake-up\n"
-       "then reads them from disk).",
-       GrpcFlags()},
-      {{"level", "1|2", "how deep (1)"}}));
-  return *command;
+int RunSleep(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table = ControlTable(
+      &o, "sleep",
+      "Frees device memory on every rank, or on none. Open requests go on after wake-up, with the same\n"
+      "tokens; new ones wait. Level 1 keeps the weights in host memory, level 2 drops them too (wake-up\n"
+      "then reads them from disk).",
+      {Flag::Int("level", &o.level, kMinSleepLevel, kMaxSleepLevel, "how deep")});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(PutToSleep(o));
 }
 
-const Command& WakeUpCommand() {
-  static const Command* command = new Command(WithFlags(
-      {"wake-up", "somnus wake-up [--tags weights,kv_cache] [flags]", "take the memory again and serve",
-       "Maps everything back, at the same addresses, and serves again.", GrpcFlags()},
-      {{"tags", "TAG,...", "wake only these: weights, kv_cache, workspace (all)"}}));
-  return *command;
+int RunWakeUp(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table = ControlTable(
+      &o, "wake-up", "Maps everything back, at the same addresses, and serves again.",
+      {Flag::Text("tags", &o.tags, "wake only these: weights, kv_cache, workspace").Shows("TAG,...")});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(Wake(o));
 }
-
-int RunStatus(const std::vector<std::string>& args) { return ExitCode(Status(args)); }
-int RunSleep(const std::vector<std::string>& args) { return ExitCode(Sleep(args)); }
-int RunWakeUp(const std::vector<std::string>& args) { return ExitCode(WakeUp(args)); }
 
 }  // namespace somnus::cli

@@ -1,14 +1,17 @@
 // somnus: the command line.
 #include <signal.h>
 #include <stdio.h>
-#include <unistd.h>
 
-#include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "base/flags.h"
+#include "base/version.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/terminal.h"
 
@@ -16,70 +19,80 @@ namespace somnus::cli {
 namespace {
 
 struct Entry {
-  const Command& (*command)();
+  const char* name;
+  const char* summary;
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr Entry kEntries[] = {{ServeCommand, RunServe},       {ChatCommand, RunChat},
-                              {GenerateCommand, RunGenerate}, {StatusCommand, RunStatus},
-                              {SleepCommand, RunSleep},       {WakeUpCommand, RunWakeUp}};
+constexpr Entry kEntries[] = {{"serve", "serve a model: one coordinator, N workers", RunServe},
+                              {"chat", "talk to the served model", RunChat},
+                              {"generate", "continue a text", RunGenerate},
+                              {"status", "what the server and its workers are doing", RunStatus},
+                              {"sleep", "give the device memory back, keep the processes", RunSleep},
+                              {"wake-up", "take the memory again and serve", RunWakeUp}};
 
 std::string Help() {
   std::string text =
       "somnus: serves large language models with one coordinator and N workers.\n\nusage: somnus COMMAND "
       "[flags]\n\n";
-  for (const Entry& entry : kEntries) {
-    absl::StrAppendFormat(&text, "  %-10s %s\n", entry.command().name, entry.command().summary);
-  }
-  absl::StrAppend(
-      &text,
-      "\nA first conversation:\n"
-      "  somnus serve SmolLM2-135M-Instruct.Q4_1.gguf --workers=local:2    (in one terminal)\n"
-      "  somnus chat                                                       (in another)\n"
-      "\n`somnus COMMAND --help` explains a command.\n"
-      "Exit codes: 0 done, 1 the server answered with an error, 2 wrong usage, 3 no server there.\n");
+  for (const Entry& entry : kEntries) absl::StrAppendFormat(&text, "  %-10s %s\n", entry.name, entry.summary);
+  absl::StrAppend(&text,
+                  "\nA first conversation:\n"
+                  "  somnus serve SmolLM2-135M-Instruct.Q4_1.gguf --workers=local:2    (in one terminal)\n"
+                  "  somnus chat                                                       (in another)\n"
+                  "\n`somnus COMMAND --help` explains a command; --version prints the version. Every command "
+                  "finds the server by\n"
+                  "--url, else by SOMNUS_URL, else at http://127.0.0.1:8000.\n"
+                  "Exit codes: 0 done, 1 the server answered with an error, 2 wrong usage, 3 no server "
+                  "there, 130 Ctrl-C.\n");
   return text;
 }
 
 int UnknownCommand(const std::string& name) {
   std::vector<std::string> names;
-  for (const Entry& entry : kEntries) names.push_back(entry.command().name);
-  const std::string nearest = Nearest(name, names);
-  return Fail(absl::InvalidArgumentError(absl::StrCat(
-      "unknown command '", name, "'", nearest.empty() ? "" : absl::StrCat(" (did you mean ", nearest, "?)"),
-      "; see somnus --help")));
+  for (const Entry& entry : kEntries) names.push_back(entry.name);
+  const std::string nearest = NearestName(name, names);
+  return Fail(absl::InvalidArgumentError(
+      nearest.empty() ? absl::StrCat("unknown command '", name, "'; see somnus --help")
+                      : absl::StrCat("unknown command '", name, "': did you mean ", nearest, "?")));
 }
 
-int Main(int argc, char** argv) {
+int Main(std::vector<std::string> args) {
   signal(SIGPIPE, SIG_DFL);
-  const std::vector<std::string> args(argv + 1, argv + argc);
   if (args.empty()) {
     fputs(Help().c_str(), stderr);
     return kUsage;
   }
-  const auto is_help = [](const std::string& arg) { return arg == "--help" || arg == "-h" || arg == "help"; };
-  if (is_help(args[0]) && args.size() == 1) {
+  const bool help = args[0] == "--help" || args[0] == "-h" || args[0] == "help";
+  if (args[0] == "--version") {
+    printf("somnus %s\n", kVersion);
+    return kOk;
+  }
+  if (help && args.size() == 1) {
     fputs(Help().c_str(), stdout);
     return kOk;
   }
-  const bool help_first = is_help(args[0]);
-  const std::string name = WithHyphens(args[help_first ? 1 : 0]);
+  // `somnus help chat` is `somnus chat --help`.
+  if (help) args = {args[1], "--help"};
+  const std::string name = absl::StrReplaceAll(args[0], {{"_", "-"}});
   for (const Entry& entry : kEntries) {
-    if (entry.command().name != name) continue;
-    const std::vector<std::string> rest(args.begin() + 1, args.end());
-    const bool help = help_first || std::any_of(rest.begin(), rest.end(), [](const std::string& arg) {
-                        return arg == "--help" || arg == "-h";
-                      });
-    // The coordinator knows its own flags best.
-    if (entry.run == RunServe) return entry.run(help ? std::vector<std::string>{"--help"} : rest);
-    if (!help) return entry.run(rest);
-    fputs(HelpText(entry.command()).c_str(), stdout);
-    return kOk;
+    if (entry.name == name) return entry.run({args.begin() + 1, args.end()});
   }
   return UnknownCommand(name);
 }
 
 }  // namespace
+
+std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::string>& args,
+                                std::vector<std::string>* positional) {
+  absl::StatusOr<ParsedArgs> parsed = ParseArgs(table, args);
+  if (!parsed.ok()) return Fail(parsed.status());
+  if (parsed->help) return fputs(HelpText(table).c_str(), stdout) < 0 ? kServerError : kOk;
+  if (parsed->version) return printf("somnus %s\n", kVersion) < 0 ? kServerError : kOk;
+  if (positional != nullptr) *positional = std::move(parsed->positional);
+  return std::nullopt;
+}
+
 }  // namespace somnus::cli
 
-int main(int argc, char** argv) { return somnus::cli::Main(argc, argv); }
+int main(int argc, char** argv) { return somnus::cli::Main({argv + 1, argv + argc}); }

@@ -1,16 +1,14 @@
 #include "tools/cli/openai.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <tuple>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "tools/cli/control_client.h"
 #include "tools/cli/terminal.h"
 #include "tools/http/json_fields.h"
 
@@ -70,56 +68,32 @@ class AnswerReader {
 
 }  // namespace
 
-Flag ApiKeyFlag() {
-  return {"api-key", "KEY", "bearer token; better in SOMNUS_API_KEY, where `ps` does not show it"};
+FlagGroup SamplingFlags(SamplingOptions* o) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  return {
+      "Request",
+      {Flag::Text("model", &o->model, "which model").Shows("NAME").Default("the served one"),
+       Flag::Int("max-tokens", &o->max_tokens, 1, kMax, "longest answer, in tokens"),
+       Flag::Number("temperature", &o->temperature, 0, kMaxTemperature, "0 is greedy")
+           .Default("the server's: 1, or the model's"),
+       Flag::Number("top-p", &o->top_p, 0, 1, "sample from the likeliest tokens of this total probability"),
+       Flag::Int("top-k", &o->top_k, -1, kMax, "sample from the N likeliest tokens"),
+       Flag::Int("seed", &o->seed, std::numeric_limits<int64_t>::min(), kMax,
+                 "the same seed gives the same answer"),
+       Flag::Text("stop", &o->stop, "end the answer before this text")}};
 }
 
-std::string ApiKey(const Args& args) {
-  const char* key = getenv("SOMNUS_API_KEY");
-  return args.Get("api-key", key == nullptr ? "" : key);
-}
-
-std::vector<Flag> HttpFlags() {
-  return {{"host", "ADDRESS", "where the server listens (127.0.0.1)"},
-          {"port", "PORT", "its HTTP port (8000)"},
-          ApiKeyFlag(),
-          {"model", "NAME", "which model (the served one)"}};
-}
-
-std::vector<Flag> SamplingFlags() {
-  return {{"max-tokens", "N", "longest answer"},
-          {"temperature", "T", "0 is greedy (the server's default: 1, or the model's)"},
-          {"top-p", "P", "sample from the likeliest tokens of total probability P"},
-          {"top-k", "K", "sample from the K likeliest tokens"},
-          {"seed", "N", "the same seed gives the same answer"},
-          {"stop", "TEXT", "end the answer before this text"}};
-}
-
-absl::StatusOr<HttpClient> ClientFromFlags(const Args& args) {
-  HttpClientOptions options;
-  options.host = args.Get("host", options.host);
-  ASSIGN_OR_RETURN(const int64_t port, args.GetInt("port", options.port, 1, 65535));
-  options.port = static_cast<int>(port);
-  options.api_key = ApiKey(args);
-  return HttpClient(options);
-}
-
-absl::Status AddSampling(const Args& args, json* request) {
-  const std::pair<const char*, const char*> ints[] = {
-      {"max-tokens", "max_tokens"}, {"top-k", "top_k"}, {"seed", "seed"}};
-  for (const auto& [flag, field] : ints) {
-    if (!args.Has(flag)) continue;
-    ASSIGN_OR_RETURN((*request)[field], args.GetInt(flag, 0, -1, std::numeric_limits<int64_t>::max()));
-  }
-  const std::tuple<const char*, const char*, double> numbers[] = {
-      {"temperature", "temperature", kMaxTemperature}, {"top-p", "top_p", 1}};
-  for (const auto& [flag, field, max] : numbers) {
-    if (!args.Has(flag)) continue;
-    ASSIGN_OR_RETURN((*request)[field], args.GetDouble(flag, 0, 0, max));
-  }
-  if (args.Has("stop")) (*request)["stop"] = args.Get("stop");
-  if (args.Has("model")) (*request)["model"] = args.Get("model");
-  return absl::OkStatus();
+void AddSampling(const SamplingOptions& options, json* request) {
+  const auto add = [request](const char* field, const auto& value) {
+    if (value.has_value()) (*request)[field] = *value;
+  };
+  add("model", options.model);
+  add("max_tokens", options.max_tokens);
+  add("temperature", options.temperature);
+  add("top_p", options.top_p);
+  add("top_k", options.top_k);
+  add("seed", options.seed);
+  add("stop", options.stop);
 }
 
 std::string ErrorMessage(const HttpResponse& response) {
@@ -132,15 +106,23 @@ std::string ErrorMessage(const HttpResponse& response) {
   return absl::StrCat("the server answered HTTP ", response.status);
 }
 
-absl::StatusOr<Answer> StreamAnswer(const HttpClient& client, const std::string& path, json request) {
+absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& path, json request) {
+  RETURN_IF_ERROR(CheckServing(server));
   request["stream"] = true;
   request["stream_options"] = {{"include_usage", true}};
   AnswerReader reader;
   InterruptScope interrupts;
+  StreamWatch watch;
+  watch.on_event = [&](absl::string_view data) { reader.OnEvent(data); };
+  watch.on_silence = [&] {
+    if (const absl::Status status = CheckServing(server); absl::IsFailedPrecondition(status)) {
+      fputs(absl::StrCat("(", status.message(), ")\n").c_str(), stderr);
+    }
+  };
+  watch.cancel = InterruptScope::flag();
   // Arguments and pipes may hold any bytes; what is not UTF-8 becomes U+FFFD.
   const std::string body = request.dump(-1, ' ', false, json::error_handler_t::replace);
-  const absl::StatusOr<HttpResponse> response = client.PostStream(
-      path, body, [&](absl::string_view data) { reader.OnEvent(data); }, InterruptScope::flag());
+  const absl::StatusOr<HttpResponse> response = server.Client().PostStream(path, body, watch);
   if (absl::IsCancelled(response.status())) {
     reader.answer().interrupted = true;
     return reader.answer();

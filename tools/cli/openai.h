@@ -1,30 +1,27 @@
 #pragma once
 // Requests to the OpenAI HTTP API, and their streamed answers, as `chat` and `generate` need them.
 
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "nlohmann/json_fwd.hpp"
-#include "tools/cli/args.h"
+#include "base/flags.h"
+#include "tools/cli/server.h"
 #include "tools/http/client.h"
 
 namespace somnus::cli {
 
-// Flags of every command that talks HTTP, and of those that generate.
-std::vector<Flag> HttpFlags();
-std::vector<Flag> SamplingFlags();
+// What is not given is left to the server.
+struct SamplingOptions {
+  std::optional<std::string> model, stop;
+  std::optional<int64_t> max_tokens, top_k, seed;
+  std::optional<double> temperature, top_p;
+};
+FlagGroup SamplingFlags(SamplingOptions* options);
 
-// --api-key, and its value: the flag's, else SOMNUS_API_KEY, else empty.
-Flag ApiKeyFlag();
-std::string ApiKey(const Args& args);
-
-// InvalidArgument for a bad --port.
-absl::StatusOr<HttpClient> ClientFromFlags(const Args& args);
-
-// Puts model and sampling flags into `request`; those not given are left to the server.
-absl::Status AddSampling(const Args& args, nlohmann::json* request);
+void AddSampling(const SamplingOptions& options, nlohmann::json* request);
 
 struct Answer {
   std::string text;
@@ -34,10 +31,10 @@ struct Answer {
   bool interrupted = false;  // by Ctrl-C
 };
 
-// Sends `request` (stream and usage are added) and writes the text to stdout as it comes. The error carries
-// the server's own message; InvalidArgument is never answered (that is for flags).
-absl::StatusOr<Answer> StreamAnswer(const HttpClient& client, const std::string& path,
-                                    nlohmann::json request);
+// Sends `request` (stream and usage are added) and writes the text to stdout as it comes. Says on stderr when
+// the server goes to sleep meanwhile. FailedPrecondition, at once, from a server that does not serve now;
+// other errors carry the server's own message. InvalidArgument is never returned (that is for flags).
+absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& path, nlohmann::json request);
 
 // Message of an error answer: the server's words, or the status code.
 std::string ErrorMessage(const HttpResponse& response);

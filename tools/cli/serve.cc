@@ -18,6 +18,16 @@
 namespace somnus::cli {
 namespace {
 
+constexpr char kAbout[] =
+    "usage: somnus serve MODEL [flags]\n\n"
+    "Serves MODEL, a Hugging Face directory or a .gguf file, until Ctrl-C or SIGTERM. GET /health is 200 as\n"
+    "soon as requests are served. Flags have vLLM's names where vLLM has one; hyphens and underscores are "
+    "the same,\n"
+    "and so are `--flag value` and `--flag=value`.\n\n"
+    "  somnus serve SmolLM2-135M-Instruct.Q4_1.gguf --workers=local:2\n"
+    "  somnus serve ./Qwen3-0.6B --dtype bfloat16 --max-num-seqs 64 --port 9000\n\n"
+    "What runs is the coordinator, in place of this process; these are its flags:\n\n";
+
 // The coordinator beside this binary: <bin>/tools/somnus -> <bin>/coordinator/coordinator.
 absl::StatusOr<std::string> CoordinatorPath() {
   char self[PATH_MAX];
@@ -35,30 +45,13 @@ absl::StatusOr<std::string> CoordinatorPath() {
 
 }  // namespace
 
-const Command& ServeCommand() {
-  static const Command* command =
-      new Command{"serve",
-                  "somnus serve MODEL [flags]",
-                  "serve a model: one coordinator, N workers",
-                  "Serves MODEL, a Hugging Face directory or a .gguf file, until Ctrl-C or SIGTERM. GET "
-                  "/health answers 200 as\n"
-                  "soon as requests are served. Flags have vLLM's names where vLLM has one; hyphens and "
-                  "underscores are the same,\n"
-                  "and so are `--flag value` and `--flag=value`.\n\n"
-                  "  somnus serve SmolLM2-135M-Instruct.Q4_1.gguf --workers=local:2\n"
-                  "  somnus serve ./Qwen3-0.6B --dtype bfloat16 --max-num-seqs 64 --port 9000\n\n"
-                  "What runs is the coordinator, in place of this process; these are its flags:",
-                  {}};
-  return *command;
-}
-
 int RunServe(const std::vector<std::string>& args) {
-  const bool help = std::find(args.begin(), args.end(), "--help") != args.end();
-  if (help) {
-    fputs(absl::StrCat(HelpText(ServeCommand()), "\n").c_str(), stdout);
+  if (args.empty()) return Fail(absl::InvalidArgumentError("which model? usage: somnus serve MODEL [flags]"));
+  if (std::find_if(args.begin(), args.end(),
+                   [](const std::string& arg) { return arg == "--help" || arg == "-h"; }) != args.end()) {
+    fputs(kAbout, stdout);
     fflush(stdout);
   }
-  if (args.empty()) return Fail(absl::InvalidArgumentError("which model? usage: somnus serve MODEL [flags]"));
   const absl::StatusOr<std::string> path = CoordinatorPath();
   if (!path.ok()) return Fail(path.status());
   std::vector<char*> argv{const_cast<char*>(path->c_str())};

@@ -1,6 +1,5 @@
 #include "tools/cli/terminal.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,7 +10,6 @@ namespace somnus::cli {
 namespace {
 
 std::atomic<bool> interrupted{false};
-struct sigaction previous_action;
 
 void OnInterrupt(int) { interrupted.store(true); }
 
@@ -66,15 +64,24 @@ int Fail(const absl::Status& status) {
   return absl::IsUnavailable(status) ? kCannotConnect : kServerError;
 }
 
-InterruptScope::InterruptScope() {
-  interrupted.store(false);
-  struct sigaction action {};
-  action.sa_handler = OnInterrupt;
-  sigaction(SIGINT, &action, &previous_action);
+int ExitCode(const absl::StatusOr<int>& code) { return code.ok() ? *code : Fail(code.status()); }
+
+int FailInterrupted() {
+  fputs("interrupted\n", stderr);
+  return kInterrupted;
 }
 
-InterruptScope::~InterruptScope() { sigaction(SIGINT, &previous_action, nullptr); }
+InterruptScope::InterruptScope() {
+  Clear();
+  struct sigaction action {};
+  action.sa_handler = OnInterrupt;  // without SA_RESTART: a read that waits ends
+  sigaction(SIGINT, &action, &previous_);
+}
+
+InterruptScope::~InterruptScope() { sigaction(SIGINT, &previous_, nullptr); }
 
 const std::atomic<bool>* InterruptScope::flag() { return &interrupted; }
+
+void InterruptScope::Clear() { interrupted.store(false); }
 
 }  // namespace somnus::cli

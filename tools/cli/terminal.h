@@ -1,10 +1,13 @@
 #pragma once
 // What a command writes. Colours and progress only where a person looks: a terminal, and no NO_COLOR.
 
+#include <signal.h>
+
 #include <atomic>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace somnus::cli {
@@ -14,6 +17,7 @@ inline constexpr int kOk = 0;
 inline constexpr int kServerError = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kCannotConnect = 3;
+inline constexpr int kInterrupted = 130;  // by Ctrl-C, as shells have it
 
 bool IsTerminal(int fd);
 bool UseColour(int fd);
@@ -26,15 +30,26 @@ std::string Styled(int fd, Style style, absl::string_view text);
 // so that text cannot move the cursor or change the window.
 void WriteModelText(absl::string_view text);
 
-// "error: ..." on stderr; answers the exit code for the status.
+// "error: ..." on stderr; returns the exit code for the status.
 int Fail(const absl::Status& status);
+int ExitCode(const absl::StatusOr<int>& code);
 
-// While it lives, Ctrl-C sets flag() instead of ending the process.
+// Ends what Ctrl-C stopped: "interrupted" on stderr; returns kInterrupted.
+int FailInterrupted();
+
+// While one lives, Ctrl-C sets flag() instead of ending the process. They may nest; the flag is one for all,
+// and the making of a scope clears it.
 class InterruptScope {
  public:
   InterruptScope();
   ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
   static const std::atomic<bool>* flag();
+  static void Clear();
+
+ private:
+  struct sigaction previous_;
 };
 
 }  // namespace somnus::cli

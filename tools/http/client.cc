@@ -38,6 +38,17 @@ absl::Status WaitFor(int fd, short events, absl::Duration timeout, const std::at
   }
 }
 
+// As WaitFor; says once that nothing comes.
+absl::Status WaitForBytes(int fd, absl::Duration timeout, const StreamWatch& watch, bool* told) {
+  if (!*told && watch.on_silence) {
+    const absl::Status status = WaitFor(fd, POLLIN, std::min(watch.silence, timeout), watch.cancel);
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    *told = true;
+    watch.on_silence();
+  }
+  return WaitFor(fd, POLLIN, timeout, watch.cancel);
+}
+
 absl::StatusOr<int> ConnectTo(const addrinfo& address, const HttpClientOptions& options,
                               const std::atomic<bool>* cancel) {
   const int fd =
@@ -104,31 +115,30 @@ std::string HttpClient::Head(absl::string_view method, const std::string& path, 
 }
 
 absl::StatusOr<HttpResponse> HttpClient::Get(const std::string& path) const {
-  return Exchange(Head("GET", path, 0), "", nullptr, nullptr);
+  return Exchange(Head("GET", path, 0), "", {});
 }
 
 absl::StatusOr<HttpResponse> HttpClient::Post(const std::string& path, const std::string& json) const {
-  return Exchange(Head("POST", path, json.size()), json, nullptr, nullptr);
+  return Exchange(Head("POST", path, json.size()), json, {});
 }
 
 absl::StatusOr<HttpResponse> HttpClient::PostStream(const std::string& path, const std::string& json,
-                                                    const std::function<void(absl::string_view)>& on_event,
-                                                    const std::atomic<bool>* cancel) const {
-  return Exchange(Head("POST", path, json.size()), json, on_event, cancel);
+                                                    const StreamWatch& watch) const {
+  return Exchange(Head("POST", path, json.size()), json, watch);
 }
 
 absl::StatusOr<HttpResponse> HttpClient::Exchange(const std::string& head, const std::string& body,
-                                                  const std::function<void(absl::string_view)>& on_event,
-                                                  const std::atomic<bool>* cancel) const {
-  ASSIGN_OR_RETURN(const int fd, Connect(options_, cancel));
+                                                  const StreamWatch& watch) const {
+  ASSIGN_OR_RETURN(const int fd, Connect(options_, watch.cancel));
   absl::Cleanup close_fd = [fd] { close(fd); };
-  RETURN_IF_ERROR(SendAll(fd, head + body, options_.read_timeout, cancel));
+  RETURN_IF_ERROR(SendAll(fd, head + body, options_.read_timeout, watch.cancel));
   ResponseReader reader;
   SseParser sse;
   HttpResponse response;
   char buffer[16384];
+  bool told_of_silence = false;
   while (!reader.done()) {
-    RETURN_IF_ERROR(WaitFor(fd, POLLIN, options_.read_timeout, cancel));
+    RETURN_IF_ERROR(WaitForBytes(fd, options_.read_timeout, watch, &told_of_silence));
     const ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n < 0) return absl::DataLossError(absl::StrCat("the connection broke: ", strerror(errno)));
@@ -136,13 +146,13 @@ absl::StatusOr<HttpResponse> HttpClient::Exchange(const std::string& head, const
     if (!reader.header_done()) continue;
     response.status = reader.status();
     const std::string piece = reader.TakeBody();
-    const bool events = on_event && response.status == 200 &&
+    const bool events = watch.on_event && response.status == 200 &&
                         absl::StartsWith(reader.header("Content-Type"), "text/event-stream");
     if (!events) {
       response.body += piece;
       continue;
     }
-    for (const std::string& event : sse.Feed(piece)) on_event(event);
+    for (const std::string& event : sse.Feed(piece)) watch.on_event(event);
   }
   return response;
 }

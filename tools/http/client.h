@@ -26,26 +26,32 @@ struct HttpClientOptions {
   absl::Duration read_timeout = absl::Minutes(10);  // between two arrivals of bytes
 };
 
+// What a caller hears of a streamed answer while it comes.
+struct StreamWatch {
+  std::function<void(absl::string_view)> on_event;
+  absl::Duration silence = absl::Seconds(2);
+  std::function<void()> on_silence;  // once, when nothing has arrived for so long; may be empty
+  const std::atomic<bool>* cancel = nullptr;
+};
+
 class HttpClient {
  public:
   explicit HttpClient(HttpClientOptions options) : options_(std::move(options)) {}
 
-  // Unavailable: nothing listens there. DeadlineExceeded: no answer in time. DataLoss: the answer is cut or
-  // is not HTTP.
+  // Unavailable: nothing listens there. DeadlineExceeded: no answer in time. Unimplemented: HTTP/2 is spoken
+  // there. DataLoss: the answer is cut or is not HTTP.
   absl::StatusOr<HttpResponse> Get(const std::string& path) const;
   absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& json) const;
 
-  // Gives each event's data to `on_event` while the answer is a 200 event stream; any other answer comes back
-  // as a whole. Cancelled once `*cancel` is true (looked at after each arrival, and each time a signal comes
-  // in).
+  // Gives each event's data to watch.on_event while the answer is a 200 event stream; any other answer comes
+  // back as a whole. Cancelled once *watch.cancel is true (looked at after each arrival, and each time a
+  // signal comes in).
   absl::StatusOr<HttpResponse> PostStream(const std::string& path, const std::string& json,
-                                          const std::function<void(absl::string_view)>& on_event,
-                                          const std::atomic<bool>* cancel) const;
+                                          const StreamWatch& watch) const;
 
  private:
   absl::StatusOr<HttpResponse> Exchange(const std::string& head, const std::string& body,
-                                        const std::function<void(absl::string_view)>& on_event,
-                                        const std::atomic<bool>* cancel) const;
+                                        const StreamWatch& watch) const;
   std::string Head(absl::string_view method, const std::string& path, size_t body_size) const;
 
   const HttpClientOptions options_;

@@ -12,6 +12,12 @@ namespace somnus {
 namespace http = boost::beast::http;
 namespace {
 constexpr uint64_t kMaxBodyBytes = uint64_t{1} << 30;
+
+// HTTP/2 servers, gRPC's among them, begin with a SETTINGS frame: three bytes of length, type 4, flags 0,
+// stream 0.
+bool IsHttp2(absl::string_view bytes) {
+  return bytes.size() >= 9 && bytes[0] == 0 && bytes.substr(3, 6) == absl::string_view("\4\0\0\0\0\0", 6);
+}
 }  // namespace
 
 struct ResponseReader::Impl {
@@ -41,6 +47,7 @@ void ResponseReader::Reset() { impl_->Fresh(); }
 absl::Status ResponseReader::Feed(absl::string_view bytes) {
   std::string& pending = impl_->pending;
   pending.append(bytes.data(), bytes.size());
+  if (!impl_->started && IsHttp2(pending)) return absl::UnimplementedError("the answer is HTTP/2");
   size_t used = 0;
   while (used < pending.size() && !impl_->parser->is_done()) {
     boost::beast::error_code error;

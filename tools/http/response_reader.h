@@ -20,7 +20,8 @@ class ResponseReader {
   // Makes ready for the next response of the connection.
   void Reset();
 
-  // Takes what the socket gave, any number of bytes. DataLoss for what is not HTTP.
+  // Takes what the socket gave, any number of bytes. Unimplemented for HTTP/2, DataLoss for what else is not
+  // HTTP/1.
   absl::Status Feed(absl::string_view bytes);
   // The peer closed: ok where that may end the response, DataLoss where it cuts it short.
   absl::Status FeedEof();

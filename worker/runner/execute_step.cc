@@ -1,7 +1,6 @@
 // One step: batch state, inputs, forward pass, logits, sampling. Everything is queued; step_outcome.h reads
 // what comes of it.
 #include <algorithm>
-#include <chrono>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -28,7 +27,6 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
   }
   side_.Turn();
   auto outcome = std::make_shared<StepOutcome>();
-  outcome->launched = std::chrono::steady_clock::now();
   outcome->reply.set_step_id(request.step_id());
   outcome->reports_tokens = communicator_->rank() == 0;
   outcome->vocab_size = config_.vocab_size;

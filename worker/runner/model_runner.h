@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "allocator/sleepable_allocator.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
@@ -35,7 +36,7 @@ struct ModelRunnerOptions {
   bool enforce_eager = false;  // no graphs
   // Of Profile, for measuring matrix products at the sizes above and at the largest prompt's. What it does
   // not come to goes the library's usual way.
-  double max_tune_seconds = 5;
+  absl::Duration max_tune_time = absl::Seconds(5);
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.

@@ -106,8 +106,7 @@ std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
 // whose choice serves their smaller neighbours, too.
 absl::Status ModelRunnerImpl::TuneLinears() {
   const auto start = std::chrono::steady_clock::now();
-  const auto deadline = start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                    std::chrono::duration<double>(options_.max_tune_seconds));
+  const auto deadline = start + absl::ToChronoNanoseconds(options_.max_tune_time);
   std::vector<int32_t> sizes = BatchSizes();
   int64_t choices = model_->TuneLinears(options_.max_num_batched_tokens, deadline);
   for (auto size = sizes.rbegin(); size != sizes.rend() && std::chrono::steady_clock::now() < deadline;

@@ -241,7 +241,6 @@ absl::Status Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const 
     if (entry == nullptr) {
       entry = reply->add_prompt_logprobs();
       entry->set_slot(row.slot);
-      entry->set_start(row.position);
     }
     if (std::isnan(prompt_logprobs_.host()[i])) AddSlotError(row.slot, LogitsNotFiniteError(), reply);
     const int64_t wanted = std::min<int64_t>(state.slot(row.slot).sampling.num_prompt_logprobs, stride);

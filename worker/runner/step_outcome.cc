@@ -32,9 +32,6 @@ class LaunchedStep : public PendingStep {
     if (status.ok() && outcome_->reports_tokens) outcome_->sampled.FillReply(&reply);
     outcome_->SetRead(status);
     RETURN_IF_ERROR(status);
-    reply.set_compute_us(std::chrono::duration_cast<std::chrono::microseconds>(
-                             std::chrono::steady_clock::now() - outcome_->launched)
-                             .count());
     return reply;
   }
 

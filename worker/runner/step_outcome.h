@@ -2,7 +2,6 @@
 // What a launched step leaves behind for its reply: where its tokens will be, and which sequences they belong
 // to.
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -33,7 +32,6 @@ struct StepOutcome {
   std::vector<Unknown> unknown;       // one per sampled row; none on a device that answers at once
   std::unique_ptr<DeviceEvent> done;  // nullptr: nothing was run
   const Communicator* communicator = nullptr;
-  std::chrono::steady_clock::time_point launched;
   absl::Notification read;  // the device is past the step, and the results' memory may be used again
   absl::Status status;      // of Wait; known once `read`
 

@@ -2,11 +2,11 @@
 // What serving_bench is asked to do.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/cli/args.h"
 
 namespace somnus::bench {
 
@@ -53,9 +53,9 @@ struct BenchOptions {
   bool probe = true;
 };
 
-const cli::Command& BenchCommand();
-
 // InvalidArgument names the flag.
 absl::StatusOr<BenchOptions> ParseOptions(const std::vector<std::string>& args);
+// For main: likewise, and prints help, version or what is wrong. An exit code when the program is to end now.
+std::optional<int> ParseOptions(int argc, const char* const* argv, BenchOptions* options);
 
 }  // namespace somnus::bench

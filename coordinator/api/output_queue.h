@@ -1,0 +1,39 @@
+#pragma once
+// A client request's outputs on their way from the engine's thread to the thread that makes text of them.
+//
+// Thread safe. `on_ready` is called by Push, on the engine's thread, when there is something to take after
+// there was nothing. Bounded in bytes: what comes while more than `max_bytes` wait is dropped, but for the
+// output that ends a sequence, and overflowed() turns true for good.
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/request/request.h"
+
+namespace somnus {
+
+class OutputQueue {
+ public:
+  OutputQueue(int64_t max_bytes, std::function<void()> on_ready)
+      : max_bytes_(max_bytes), on_ready_(std::move(on_ready)) {}
+
+  // `index`: of the choice.
+  void Push(int32_t index, RequestOutput output);
+  std::vector<std::pair<int32_t, RequestOutput>> TakeAll();
+  bool overflowed() const;
+
+ private:
+  const int64_t max_bytes_;
+  const std::function<void()> on_ready_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::pair<int32_t, RequestOutput>> outputs_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool signalled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool overflowed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace somnus

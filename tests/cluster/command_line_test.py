@@ -1,0 +1,53 @@
+"""The command line against a real server: one address for all commands, and what it says of a server that sleeps."""
+import unittest
+
+from cluster.harness import Cluster, tiny
+
+
+class CommandLine(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def test_either_http_port_leads_to_all(self):
+        for port in (self.cluster.port, self.cluster.admin_port):
+            url = f"http://127.0.0.1:{port}"
+            with self.subTest(port=port):
+                table = self.cluster.cli("status", "--url", url).stdout
+                self.assertIn(f"http://127.0.0.1:{self.cluster.port}, gRPC 127.0.0.1:{self.cluster.grpc_port}", table)
+                self.assertEqual(self.cluster.cli("status", "--port", str(port), "--ready").stdout, "ready\n")
+                self.assertNotEqual(self.cluster.cli("chat", "--url", url, "--max-tokens", "4", "Hello").stdout, "")
+
+    def test_the_grpc_port_is_recognized(self):
+        for command in (("status",), ("chat", "Hello"), ("generate", "Hello"), ("sleep",), ("wake-up",)):
+            with self.subTest(command=command):
+                done = self.cluster.cli(*command, "--port", str(self.cluster.grpc_port), check=False)
+                self.assertEqual(done.returncode, 3)
+                self.assertEqual(done.stderr, f"error: 127.0.0.1:{self.cluster.grpc_port} is a gRPC port; the address of the "
+                                              "HTTP port is wanted (--url)\n")
+
+    def test_a_sleeping_server_is_not_waited_for_in_silence(self):
+        self.addCleanup(self.cluster.cli, "wake-up")
+        for level in ("1", "2"):
+            with self.subTest(level=level):
+                self.assertIn("freed", self.cluster.cli("sleep", "--level", level).stdout)
+                self.assertEqual(self.cluster.cli("sleep", "--level", level).stdout, f"already asleep at level {level}\n")
+                for command in ("chat", "generate"):
+                    done = self.cluster.cli(command, "Hello", check=False)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertEqual(done.stderr, f"error: {self.cluster.name} is asleep (level {level}), and a request would "
+                                                  "wait; wake it with: somnus wake-up\n")
+                self.assertIn("mapped", self.cluster.cli("wake-up").stdout)
+                self.assertEqual(self.cluster.cli("wake-up").stdout, "already awake\n")
+
+    def test_a_key_that_is_missing_is_said(self):
+        with Cluster(tiny("qwen3"), "--dtype=float32", "--api-key=secret", workers=1) as cluster:
+            cluster.api_key = ""
+            done = cluster.cli("status", check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("wants another API key", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

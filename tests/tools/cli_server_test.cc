@@ -1,0 +1,35 @@
+#include <gtest/gtest.h>
+
+#include "tools/cli/server.h"
+
+namespace somnus::cli {
+namespace {
+
+TEST(ParseUrlTest, TakesWhatPeopleWrite) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"http://127.0.0.1:8000", "127.0.0.1:8000"},
+      {"http://10.0.0.1:9000/", "10.0.0.1:9000"},
+      {"http://host.example:80/v1", "host.example:80"},
+      {"localhost:1234", "localhost:1234"},
+      {"http://gpu-host", "gpu-host:8000"},
+      {"http://[::1]:9000/v1", "[::1]:9000"},
+      {"[fe80::1]", "[fe80::1]:8000"},
+  };
+  for (const auto& [url, address] : cases) {
+    const absl::StatusOr<Address> parsed = ParseUrl(url);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->ToString(), address) << url;
+  }
+}
+
+TEST(ParseUrlTest, RefusesWhatIsNoAddress) {
+  for (const char* url :
+       {"", "http://", "http://:8000", "http://host:0", "http://host:65536", "http://host:x",
+        "http://host:", "ftp://host", "http://user@host", "http://[::1", "::1", "a b"}) {
+    EXPECT_EQ(ParseUrl(url).status().code(), absl::StatusCode::kInvalidArgument) << url;
+  }
+  EXPECT_EQ(ParseUrl("https://host").status().message(), "'https://host': the server speaks http, not https");
+}
+
+}  // namespace
+}  // namespace somnus::cli

@@ -1,0 +1,263 @@
+"""`somnus chat` and `generate` as a person uses them: on a terminal, with Ctrl-C, against a server that is a fake."""
+import http.server
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from cluster.harness import SOMNUS
+
+HOLD = "hold"  # a question whose answer begins and does not end
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers each question with "<question>!", and remembers the messages."""
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def _answer(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        port = self.server.server_address[1]
+        if self.path == "/server_info":
+            self._answer(200, json.dumps({"http_port": port, "admin_port": 1, "grpc_port": 1}).encode())
+        else:
+            self._answer(self.server.health, b"")
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(asked)
+        question = asked["messages"][-1]["content"] if "messages" in asked else asked["prompt"]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        key = "delta" if "messages" in asked else "text"
+        text = f"{question}!"
+        self._event({key: {"content": text} if key == "delta" else text})
+        if question == HOLD:
+            self.server.held.wait()
+        else:
+            self._event({key: {} if key == "delta" else "", "finish_reason": "stop"})
+            self.wfile.write(b"data: [DONE]\n\n")
+        self.close_connection = True
+
+    def _event(self, choice):
+        self.wfile.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+
+
+class FakeServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked, self.health, self.held = [], 200, threading.Event()
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.held.set()
+        self.shutdown()
+        self.server_close()
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, arguments, environment):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            try:
+                os.execve(SOMNUS, [SOMNUS, *arguments], environment)
+            finally:
+                os._exit(127)
+        self.seen = ""
+        self.code = None
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def read_until(self, words):
+        """What was written since the last call, up to and with `words`; escape sequences are left out."""
+        while words not in self.seen:
+            try:
+                piece = os.read(self.fd, 4096)
+            except OSError:
+                piece = b""
+            if not piece:
+                raise AssertionError(f"{words!r} never came; there was {self.seen!r}")
+            self.seen = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", self.seen + piece.decode())
+        text, _, self.seen = self.seen.partition(words)
+        return text + words
+
+    def wait(self):
+        """The exit code once the command has ended."""
+        try:
+            while os.read(self.fd, 4096):
+                pass
+        except OSError:
+            pass
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def kill(self):
+        if self.code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+
+class CommandLine(unittest.TestCase):
+    def setUp(self):
+        self.server = self._enter(FakeServer())
+        self.state = self._enter(tempfile.TemporaryDirectory())
+        self.environment = {**os.environ, "XDG_STATE_HOME": self.state, "TERM": "xterm", "LC_ALL": "C", "NO_COLOR": "1",
+                            "SOMNUS_URL": f"http://127.0.0.1:{self.server.server_address[1]}"}
+
+    def _enter(self, context):
+        value = context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+        return value
+
+    def chat(self):
+        terminal = Terminal(["chat"], self.environment)
+        self.addCleanup(terminal.kill)
+        terminal.read_until("> ")
+        return terminal
+
+    def ask(self, terminal, question):
+        terminal.type(question + "\r")
+        terminal.read_until(f"{question}!")
+        terminal.read_until("> ")
+
+    def questions(self):
+        """The messages of the latest request, without their roles."""
+        return [message["content"] for message in self.server.asked[-1]["messages"]]
+
+    def run_somnus(self, *arguments, **changes):
+        return subprocess.run([SOMNUS, *arguments], env={**self.environment, **changes}, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=60, check=False)
+
+    def test_ctrl_c_at_the_prompt_clears_the_line_and_keeps_the_conversation(self):
+        terminal = self.chat()
+        self.ask(terminal, "one")
+        terminal.type("not this\x03")
+        terminal.read_until("Ctrl-C again")
+        terminal.read_until("> ")
+        self.ask(terminal, "two")
+        self.assertEqual(self.questions(), ["one", "one!", "two"])
+        terminal.type("\x04")
+        self.assertEqual(terminal.wait(), 0)
+
+    def test_ctrl_c_twice_leaves(self):
+        terminal = self.chat()
+        terminal.type("\x03")
+        terminal.read_until("Ctrl-C again")
+        terminal.read_until("> ")
+        terminal.type("\x03")
+        self.assertEqual(terminal.wait(), 0)
+
+    def test_ctrl_c_stops_an_answer_and_keeps_what_there_is_of_it(self):
+        terminal = self.chat()
+        terminal.type(HOLD + "\r")
+        terminal.read_until(f"{HOLD}!")
+        terminal.type("\x03")
+        terminal.read_until("[interrupted]")
+        terminal.read_until("> ")
+        self.ask(terminal, "two")
+        self.assertEqual(self.questions(), [HOLD, f"{HOLD}!", "two"])
+
+    def test_lines_can_be_edited_and_come_back_from_the_history(self):
+        terminal = self.chat()
+        terminal.type("abd\x02\x02X\x7fc\x05e\r")  # back twice, X, rubbed out, c, to the end, e
+        terminal.read_until("acbde!")
+        terminal.read_until("> ")
+        terminal.type("\x04")
+        self.assertEqual(terminal.wait(), 0)
+        path = os.path.join(self.state, "somnus", "history")
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        again = self.chat()
+        again.type("\x10\r")  # the line before, of the process before
+        again.read_until("acbde!")
+
+    def test_other_letters_than_ascii(self):
+        terminal = self.chat()
+        self.ask(terminal, "grüße 你好")
+        self.assertEqual(self.questions(), ["grüße 你好"])
+
+    def test_an_unknown_command_is_one_line_with_the_nearest(self):
+        terminal = self.chat()
+        terminal.type("/rest\r")
+        self.assertIn("unknown command /rest: did you mean /reset?", terminal.read_until("> "))
+        terminal.type("/systems x\r")
+        self.assertIn("unknown command /systems: did you mean /system?", terminal.read_until("> "))
+        self.assertEqual(self.server.asked, [])
+
+    def test_ctrl_c_ends_a_single_question_with_130(self):
+        for command in ("chat", "generate"):
+            with self.subTest(command=command):
+                with subprocess.Popen([SOMNUS, command, HOLD], env=self.environment, stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                    self.assertEqual(process.stdout.read(len(HOLD) + 1), f"{HOLD}!")
+                    process.send_signal(signal.SIGINT)
+                    _, errors = process.communicate(timeout=60)
+                self.assertEqual((process.returncode, errors), (130, "interrupted\n"))
+
+    def test_a_server_that_does_not_serve_is_not_waited_for(self):
+        self.server.health = 503
+        done = self.run_somnus("chat", "hello")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "error: the server does not serve now (HTTP 503)\n")
+        self.assertEqual(self.server.asked, [])
+
+    def test_silence_is_explained_when_the_server_has_gone_to_sleep(self):
+        with subprocess.Popen([SOMNUS, "generate", HOLD], env=self.environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            self.assertEqual(process.stdout.read(len(HOLD) + 1), f"{HOLD}!")
+            self.server.health = 503
+            self.assertEqual(process.stderr.readline(), "(the server does not serve now (HTTP 503))\n")
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+
+    def test_what_is_no_somnus_server_is_called_so(self):
+        nobody = socket.socket()  # bound, and never listens
+        nobody.bind(("127.0.0.1", 0))
+        self.addCleanup(nobody.close)
+        port = nobody.getsockname()[1]
+        plain = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+        threading.Thread(target=plain.serve_forever, daemon=True).start()
+        self.addCleanup(plain.server_close)
+        self.addCleanup(plain.shutdown)
+        for url, code, words in (
+                (f"http://127.0.0.1:{port}", 3, f"cannot connect to 127.0.0.1:{port}: Connection refused"),
+                (f"http://127.0.0.1:{plain.server_address[1]}", 3, "is not a Somnus server"),
+                ("https://127.0.0.1", 2, "not https"), ("http://127.0.0.1:x", 2, "'http://127.0.0.1:x' is not an address")):
+            with self.subTest(url=url):
+                for command in ("status", "sleep", "wake-up"):
+                    done = self.run_somnus(command, SOMNUS_URL=url)
+                    self.assertEqual(done.returncode, code, done.stderr)
+                    self.assertIn(words, done.stderr)
+                    self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_version(self):
+        for arguments in (("--version",), ("chat", "--version"), ("status", "--version")):
+            self.assertRegex(self.run_somnus(*arguments).stdout, r"^somnus \d+\.\d+\.\d+\n$")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,106 @@
+// What a worker makes of LoadModelRequest's run options and its own command line.
+
+#include "worker/load_options.h"
+
+#include <gtest/gtest.h>
+
+#include "base/cpus.h"
+#include "tests/worker/fake_parts.h"
+
+namespace somnus {
+namespace {
+
+TEST(LoadOptionsTest, EveryRunOptionArrives) {
+  v1::LoadModelRequest request = LoadRequest();
+  request.set_num_threads(3);
+  request.set_device_chunk_bytes(64 << 20);
+  request.set_memory_utilization(0.25);
+  request.set_enforce_eager(true);
+  for (const int32_t size : {1, 8}) request.add_graph_sizes(size);
+  request.set_max_tune_time_us(1500);
+  request.set_kv_cache_dtype(v1::DTYPE_FLOAT8_E4M3);
+  const auto options = MakeLoadOptions(request, {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->num_threads, 3);
+  EXPECT_EQ(options->device_chunk_bytes, 64 << 20);
+  EXPECT_EQ(options->memory_utilization, 0.25);
+  EXPECT_TRUE(options->runner.enforce_eager);
+  EXPECT_EQ(options->runner.graph_sizes, (std::vector<int32_t>{1, 8}));
+  EXPECT_EQ(options->runner.max_tune_time, absl::Microseconds(1500));
+  EXPECT_EQ(options->runner.dtype, DataType::kF32);
+  EXPECT_EQ(options->runner.kv_cache_dtype, DataType::kF8E4M3);
+  EXPECT_EQ(options->runner.max_num_seqs, 4);
+  EXPECT_EQ(options->runner.max_num_batched_tokens, 64);
+  EXPECT_EQ(options->runner.max_model_len, 128);
+  EXPECT_EQ(options->runner.block_size, 16);
+}
+
+TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
+  v1::LoadModelRequest request = LoadRequest(1, 3);
+  auto options = MakeLoadOptions(request, {});
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->ranks_on_host, 3) << "nobody said which hosts there are";
+  EXPECT_EQ(options->num_threads, std::max(1, NumAllowedCpus() / 3));
+  EXPECT_EQ(options->memory_utilization, 0.5);
+  EXPECT_EQ(options->device_chunk_bytes, 1 << 30);
+  EXPECT_FALSE(options->runner.enforce_eager);
+  for (const char* host : {"a", "b", "a"}) request.mutable_parallel()->add_rank_hosts(host);
+  options = MakeLoadOptions(request, {.device = DeviceKind::kCuda});
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->ranks_on_host, 1);
+  EXPECT_EQ(options->num_threads, NumAllowedCpus());
+  EXPECT_EQ(options->memory_utilization, 0.9);
+  request.mutable_parallel()->set_rank(2);
+  EXPECT_EQ(MakeLoadOptions(request, {})->ranks_on_host, 2);
+}
+
+TEST(LoadOptionsTest, ThreadsOfTheWorkersOwnCommandLineComeFirst) {
+  v1::LoadModelRequest request = LoadRequest();
+  request.set_num_threads(3);
+  EXPECT_EQ(MakeLoadOptions(request, {.num_threads = 2})->num_threads, 2);
+}
+
+TEST(LoadOptionsTest, TheDeviceIsTheCoordinatorsUnlessTheWorkerWasToldAnother) {
+  v1::LoadModelRequest request = LoadRequest();
+  EXPECT_EQ(MakeLoadOptions(request, {.device = DeviceKind::kCuda})->device, DeviceKind::kCuda);
+  request.set_device(v1::DEVICE_TYPE_CPU);
+  EXPECT_EQ(MakeLoadOptions(request, {.device = DeviceKind::kCuda})->device, DeviceKind::kCpu);
+  absl::Status status =
+      MakeLoadOptions(request, {.device = DeviceKind::kCuda, .device_is_fixed = true}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_EQ(status.message(),
+            "device: the coordinator's --device is cpu, this worker was started with --device=cuda");
+  request.set_device(v1::DEVICE_TYPE_CUDA);
+  status = MakeLoadOptions(request, {.device = DeviceKind::kCpu}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_EQ(status.message(), "device: the coordinator's --device is cuda, this worker has no GPU");
+  EXPECT_TRUE(MakeLoadOptions(request, {.device = DeviceKind::kCuda, .device_is_fixed = true}).ok());
+}
+
+TEST(LoadOptionsTest, WhatIsOutOfBoundsIsNamed) {
+  const auto message = [](const std::function<void(v1::LoadModelRequest*)>& change) {
+    v1::LoadModelRequest request = LoadRequest();
+    change(&request);
+    const absl::Status status = MakeLoadOptions(request, {}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message([](auto* r) { r->set_num_threads(-1); }), "num_threads: -1 is not from 0 to 1024");
+  EXPECT_EQ(message([](auto* r) { r->set_memory_utilization(1.5); }),
+            "memory_utilization: 1.5 is not from 0 to 1");
+  EXPECT_EQ(message([](auto* r) { r->add_graph_sizes(0); }), "graph_sizes: 0 is not from 1 to 4096");
+  EXPECT_EQ(message([](auto* r) { r->set_device_chunk_bytes(-1); }), "device_chunk_bytes: -1 is negative");
+  EXPECT_EQ(message([](auto* r) { r->set_max_tune_time_us(-1); }), "max_tune_time_us: -1 is negative");
+  EXPECT_EQ(message([](auto* r) { r->mutable_parallel()->set_rank(1); }), "parallel: rank 1 of 1");
+  EXPECT_EQ(message([](auto* r) {
+              for (const char* host : {"a", "b"}) r->mutable_parallel()->add_rank_hosts(host);
+            }),
+            "rank_hosts: 2 hosts of 1 ranks");
+  EXPECT_EQ(message([](auto* r) { r->set_dtype(v1::DTYPE_UNSPECIFIED); }),
+            "dtype: the coordinator must resolve it");
+  EXPECT_EQ(message([](auto* r) { r->set_kv_cache_dtype(v1::DTYPE_UNSPECIFIED); }),
+            "kv_cache_dtype: the coordinator must resolve it");
+}
+
+}  // namespace
+}  // namespace somnus

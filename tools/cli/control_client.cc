@@ -1,0 +1,94 @@
+#include "tools/cli/control_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/status.h"
+
+namespace somnus::cli {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+constexpr absl::Duration kStateTimeout = absl::Seconds(5);
+
+absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Server& server) {
+  const std::string address = server.grpc.ToString();
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  const auto deadline = absl::ToChronoTime(absl::Now() + kConnectTimeout);
+  grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+  while (state != GRPC_CHANNEL_READY && state != GRPC_CHANNEL_TRANSIENT_FAILURE &&
+         channel->WaitForStateChange(state, deadline)) {
+    state = channel->GetState(true);
+  }
+  if (state == GRPC_CHANNEL_READY) return v1::ControlService::NewStub(channel);
+  return absl::UnavailableError(absl::StrCat("cannot connect to ", address, ", which the server at ",
+                                             server.http.ToString(), " names as its gRPC port"));
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, const Request& request,
+                              grpc::Status (v1::ControlService::Stub::*method)(grpc::ClientContext*,
+                                                                               const Request&, Response*)) {
+  ASSIGN_OR_RETURN(const auto stub, Connect(server));
+  grpc::ClientContext context;
+  if (!server.api_key.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", server.api_key));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  Response response;
+  const grpc::Status status = (stub.get()->*method)(&context, request, &response);
+  if (status.ok()) return response;
+  return absl::InternalError(status.error_message().empty() ? FromGrpcStatus(status).ToString()
+                                                            : status.error_message());
+}
+
+std::string WhyNotServing(const v1::GetStatusResponse& status) {
+  switch (status.state()) {
+    case v1::ENGINE_STATE_ASLEEP:
+      return absl::StrCat(status.model(), " is asleep (level ", status.sleep_level(),
+                          "), and a request would wait; wake it with: somnus wake-up");
+    case v1::ENGINE_STATE_LOADING:
+      return "the model is still loading; see: somnus status";
+    case v1::ENGINE_STATE_DRAINING:
+      return "the server is shutting down";
+    default:
+      return absl::StrCat("the engine has failed", status.error().empty() ? "" : ": ", status.error());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Duration timeout) {
+  return Call(server, timeout, v1::GetStatusRequest(), &v1::ControlService::Stub::GetStatus);
+}
+
+absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, int level, absl::Duration timeout) {
+  v1::SleepRequest request;
+  request.set_level(level);
+  return Call(server, timeout, request, &v1::ControlService::Stub::Sleep);
+}
+
+absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,
+                                          absl::Duration timeout) {
+  v1::WakeUpRequest request;
+  for (const std::string& tag : tags) request.add_tags(tag);
+  return Call(server, timeout, request, &v1::ControlService::Stub::WakeUp);
+}
+
+absl::Status CheckServing(const Server& server) {
+  ASSIGN_OR_RETURN(const HttpResponse health, server.Client().Get("/health"));
+  if (health.status == 200) return absl::OkStatus();
+  const absl::StatusOr<v1::GetStatusResponse> status = GetStatus(server, kStateTimeout);
+  // Awake: it woke between the two questions.
+  if (status.ok() && status->state() == v1::ENGINE_STATE_AWAKE) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      status.ok() ? WhyNotServing(*status)
+                  : absl::StrCat("the server does not serve now (HTTP ", health.status, ")"));
+}
+
+}  // namespace somnus::cli

@@ -1,0 +1,25 @@
+#pragma once
+// ControlService of the server that a command talks to.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "tools/cli/server.h"
+
+namespace somnus::cli {
+
+// One call each. Unavailable: the gRPC port that the server names cannot be reached. Internal: the server's
+// refusal, in its own words; it was there, and the flags were right.
+absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Duration timeout);
+absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, int level, absl::Duration timeout);
+absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,
+                                          absl::Duration timeout);
+
+// OK when a request would be served now; else FailedPrecondition that says why not, and what to do.
+absl::Status CheckServing(const Server& server);
+
+}  // namespace somnus::cli

@@ -1,0 +1,145 @@
+#include "tools/cli/line_editor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/utf8.h"
+#include "tools/cli/terminal.h"
+
+namespace somnus::cli {
+namespace {
+
+constexpr int kHistoryLines = 1000;
+// libedit takes what stands between two of these for escape sequences, which take no room on the line.
+constexpr char kEscapeMark = '\1';
+
+// Terminals send UTF-8, also where no locale is set, as in most containers.
+void UseUtf8() {
+  setlocale(LC_CTYPE, "");
+  if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+// The next byte of stdin; 0: end, -1 with errno: an error, EINTR after Ctrl-C. A signal may arrive just
+// before poll, hence slices of time.
+int ReadByte(char* byte) {
+  while (!InterruptScope::flag()->load()) {
+    pollfd entry{STDIN_FILENO, POLLIN, 0};
+    const int n = poll(&entry, 1, 100);
+    if (n > 0) return static_cast<int>(read(STDIN_FILENO, byte, 1));
+    if (n < 0 && errno != EINTR) return -1;
+  }
+  errno = EINTR;
+  return -1;
+}
+
+// libedit's reader of one character.
+int ReadCharacter(EditLine*, wchar_t* character) {
+  std::string bytes(1, '\0');
+  if (const int n = ReadByte(bytes.data()); n != 1) return n;
+  const size_t length = Utf8Length(static_cast<unsigned char>(bytes[0]));
+  while (bytes.size() < length) {
+    char next;
+    if (const int n = ReadByte(&next); n != 1) return n;
+    bytes += next;
+  }
+  *character = static_cast<wchar_t>(DecodeUtf8(bytes, 0).code);
+  return 1;
+}
+
+// Makes the file, and the folders above it, for this user alone.
+bool MakePrivateFile(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (std::filesystem::create_directories(folder, error)) {
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
+  }
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  const bool is_private = fchmod(fd, 0600) == 0;
+  close(fd);
+  return is_private;
+}
+
+}  // namespace
+
+struct LineEditor::Impl {
+  std::string prompt;
+  std::string history_path;
+  EditLine* editor = nullptr;
+  History* history = nullptr;
+
+  static char* Prompt(EditLine* editor) {
+    void* self = nullptr;
+    el_get(editor, EL_CLIENTDATA, &self);
+    return static_cast<Impl*>(self)->prompt.data();
+  }
+
+  void Remember(const std::string& line) {
+    HistEvent event;
+    ::history(history, &event, H_ENTER, line.c_str());
+    if (!history_path.empty()) ::history(history, &event, H_SAVE, history_path.c_str());
+  }
+};
+
+std::string HistoryPath() {
+  const char* state = getenv("XDG_STATE_HOME");
+  if (state != nullptr && *state == '/') return absl::StrCat(state, "/somnus/history");
+  const char* home = getenv("HOME");
+  return home == nullptr || *home == '\0' ? "" : absl::StrCat(home, "/.local/state/somnus/history");
+}
+
+LineEditor::LineEditor(std::string prompt, std::string history_path) : impl_(std::make_unique<Impl>()) {
+  UseUtf8();
+  impl_->prompt =
+      UseColour(STDOUT_FILENO) ? absl::StrCat("\1\033[32m\1", prompt, "\1\033[0m\1") : std::move(prompt);
+  HistEvent event;
+  impl_->history = history_init();
+  history(impl_->history, &event, H_SETSIZE, kHistoryLines);
+  history(impl_->history, &event, H_SETUNIQUE, 1);
+  if (!history_path.empty() && MakePrivateFile(history_path)) {
+    impl_->history_path = std::move(history_path);
+    history(impl_->history, &event, H_LOAD, impl_->history_path.c_str());
+  }
+  impl_->editor = el_init("somnus", stdin, stdout, stderr);
+  el_set(impl_->editor, EL_CLIENTDATA, impl_.get());
+  el_set(impl_->editor, EL_PROMPT_ESC, &Impl::Prompt, kEscapeMark);
+  el_set(impl_->editor, EL_EDITOR, "emacs");
+  el_set(impl_->editor, EL_HIST, history, impl_->history);
+  el_set(impl_->editor, EL_GETCFN, &ReadCharacter);
+  el_set(impl_->editor, EL_BIND, "\\e[3~", "ed-delete-next-char", nullptr);
+  el_set(impl_->editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  el_source(impl_->editor, nullptr);  // the user's ~/.editrc
+}
+
+LineEditor::~LineEditor() {
+  el_end(impl_->editor);
+  history_end(impl_->history);
+}
+
+LineEditor::Result LineEditor::Read(std::string* line) {
+  int count = 0;
+  errno = 0;
+  const char* read = el_gets(impl_->editor, &count);
+  if (InterruptScope::flag()->load()) return Result::kInterrupted;
+  if (read == nullptr || count <= 0) return Result::kEnd;
+  line->assign(read, static_cast<size_t>(count));
+  while (!line->empty() && (line->back() == '\n' || line->back() == '\r')) line->pop_back();
+  if (!line->empty()) impl_->Remember(*line);
+  return Result::kLine;
+}
+
+}  // namespace somnus::cli

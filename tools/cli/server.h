@@ -1,0 +1,45 @@
+#pragma once
+// The server that a command talks to. One address, --url or SOMNUS_URL, is enough: the server says itself
+// (GET /server_info) where its other ports are.
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/flags.h"
+#include "tools/http/client.h"
+
+namespace somnus::cli {
+
+struct ServerOptions {
+  std::optional<std::string> url;      // else SOMNUS_URL, else http://127.0.0.1:8000
+  std::optional<std::string> api_key;  // else SOMNUS_API_KEY, else none
+};
+FlagGroup ServerFlags(ServerOptions* options);
+
+struct Address {
+  std::string host = "127.0.0.1";
+  int port = 8000;
+
+  std::string ToString() const;  // "127.0.0.1:8000", "[::1]:8000"
+};
+
+// "http://host:port", "host:port", "host" or "http://[::1]:8000", with or without a path, which counts for
+// nothing. InvalidArgument for anything else, https too.
+absl::StatusOr<Address> ParseUrl(const std::string& url);
+
+// A server that answered.
+struct Server {
+  Address http;  // the public port
+  Address grpc;
+  std::string api_key;
+
+  HttpClient Client() const;
+};
+
+// Unavailable: nobody listens there, or somebody who is no Somnus server; the message says who.
+// InvalidArgument: the address is none. FailedPrecondition: the server wants a key.
+absl::StatusOr<Server> FindServer(const ServerOptions& options);
+
+}  // namespace somnus::cli

@@ -1,0 +1,129 @@
+#include "worker/load_options.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/cpus.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int32_t kMaxGraphSize = 4096;
+
+absl::StatusOr<DataType> ToDataType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FLOAT32:
+      return DataType::kF32;
+    case v1::DTYPE_BFLOAT16:
+      return DataType::kBF16;
+    case v1::DTYPE_FLOAT16:
+      return DataType::kF16;
+    default:
+      return absl::InvalidArgumentError("dtype: the coordinator must resolve it");
+  }
+}
+
+absl::StatusOr<DataType> ToCacheDataType(v1::DType dtype) {
+  if (dtype == v1::DTYPE_FLOAT8_E4M3) return DataType::kF8E4M3;
+  absl::StatusOr<DataType> type = ToDataType(dtype);
+  if (!type.ok()) return absl::InvalidArgumentError("kv_cache_dtype: the coordinator must resolve it");
+  return type;
+}
+
+absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
+  if (parallel.world_size() < 1 || parallel.rank() < 0 || parallel.rank() >= parallel.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel: rank ", parallel.rank(), " of ", parallel.world_size()));
+  }
+  if (parallel.rank_hosts_size() != 0 && parallel.rank_hosts_size() != parallel.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank_hosts: ", parallel.rank_hosts_size(), " hosts of ",
+                                                   parallel.world_size(), " ranks"));
+  }
+  return absl::OkStatus();
+}
+
+// Where nobody says which hosts there are, all ranks share one.
+int RanksOnHost(const v1::ParallelConfig& parallel) {
+  if (parallel.rank_hosts_size() == 0) return parallel.world_size();
+  return static_cast<int>(std::count(parallel.rank_hosts().begin(), parallel.rank_hosts().end(),
+                                     parallel.rank_hosts(parallel.rank())));
+}
+
+const char* Name(DeviceKind device) { return device == DeviceKind::kCuda ? "cuda" : "cpu"; }
+
+absl::StatusOr<DeviceKind> ResolveDevice(v1::DeviceType asked, const WorkerOptions& worker) {
+  if (asked == v1::DEVICE_TYPE_UNSPECIFIED) return worker.device;
+  const DeviceKind wanted = asked == v1::DEVICE_TYPE_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu;
+  if (wanted == worker.device) return wanted;
+  if (worker.device_is_fixed) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("device: the coordinator's --device is ", Name(wanted),
+                     ", this worker was started with --device=", Name(worker.device)));
+  }
+  if (wanted == DeviceKind::kCuda) {
+    return absl::FailedPreconditionError(
+        "device: the coordinator's --device is cuda, this worker has no GPU");
+  }
+  return wanted;
+}
+
+absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
+  if (request.num_threads() < 0 || request.num_threads() > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_threads: ", request.num_threads(), " is not from 0 to ", kMaxThreads));
+  }
+  const double utilization = request.memory_utilization();
+  if (!(utilization >= 0 && utilization <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory_utilization: ", utilization, " is not from 0 to 1"));
+  }
+  for (const int32_t size : request.graph_sizes()) {
+    if (size >= 1 && size <= kMaxGraphSize) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph_sizes: ", size, " is not from 1 to ", kMaxGraphSize));
+  }
+  if (request.device_chunk_bytes() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_chunk_bytes: ", request.device_chunk_bytes(), " is negative"));
+  }
+  if (request.max_tune_time_us() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tune_time_us: ", request.max_tune_time_us(), " is negative"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double DefaultMemoryUtilization(DeviceKind device) { return device == DeviceKind::kCpu ? 0.5 : 0.9; }
+
+absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
+                                            const WorkerOptions& worker) {
+  RETURN_IF_ERROR(CheckParallel(request.parallel()));
+  RETURN_IF_ERROR(CheckRunOptions(request));
+  LoadOptions options;
+  ASSIGN_OR_RETURN(options.device, ResolveDevice(request.device(), worker));
+  options.device_chunk_bytes =
+      request.device_chunk_bytes() > 0 ? request.device_chunk_bytes() : worker.device_chunk_bytes;
+  options.ranks_on_host = RanksOnHost(request.parallel());
+  options.num_threads = worker.num_threads > 0      ? worker.num_threads
+                        : request.num_threads() > 0 ? request.num_threads()
+                                                    : std::max(1, NumAllowedCpus() / options.ranks_on_host);
+  options.memory_utilization = request.memory_utilization() > 0 ? request.memory_utilization()
+                                                                : DefaultMemoryUtilization(options.device);
+  ModelRunnerOptions& runner = options.runner;
+  ASSIGN_OR_RETURN(runner.dtype, ToDataType(request.dtype()));
+  ASSIGN_OR_RETURN(runner.kv_cache_dtype, ToCacheDataType(request.kv_cache_dtype()));
+  runner.max_num_seqs = request.max_num_seqs();
+  runner.max_num_batched_tokens = request.max_num_batched_tokens();
+  runner.max_model_len = request.max_model_len();
+  runner.block_size = request.block_size();
+  runner.enforce_eager = request.enforce_eager();
+  runner.graph_sizes.assign(request.graph_sizes().begin(), request.graph_sizes().end());
+  runner.max_tune_time = absl::Microseconds(request.max_tune_time_us());
+  return options;
+}
+
+}  // namespace somnus

@@ -1,0 +1,40 @@
+#pragma once
+// How a worker runs a model: what the coordinator's LoadModelRequest asks for, checked, with what the worker
+// was started with. Pure functions.
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "proto/worker.pb.h"
+#include "worker/runner/model_runner.h"
+
+namespace somnus {
+
+// What a worker was started with. The rest comes with LoadModel.
+struct WorkerOptions {
+  DeviceKind device = DeviceKind::kCpu;
+  bool device_is_fixed = false;  // by --device: a request for the other kind is refused
+  int device_index = 0;          // of the GPU
+  int64_t device_chunk_bytes = int64_t{1}
+                               << 30;  // as CudaVmmDriverOptions::chunk_bytes; LoadModel may say another
+  int num_threads = 0;                 // of the CPU device; 0: as LoadModel says
+  int first_cpu = -1;                  // as in CpuDeviceOptions
+};
+
+struct LoadOptions {
+  ModelRunnerOptions runner;
+  DeviceKind device = DeviceKind::kCpu;
+  int64_t device_chunk_bytes = 0;
+  int num_threads = 1;
+  int ranks_on_host = 1;  // this one among them
+  // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after
+  // profiling for the KV cache of all ranks there.
+  double memory_utilization = 0.5;
+};
+
+// 0.5 of a host, which others use too; 0.9 of a GPU.
+double DefaultMemoryUtilization(DeviceKind device);
+
+// InvalidArgument names the field; FailedPrecondition when the worker was started for another device.
+absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request, const WorkerOptions& worker);
+
+}  // namespace somnus

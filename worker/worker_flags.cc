@@ -1,0 +1,76 @@
+#include "worker/worker_flags.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::Duration kLongest = absl::Hours(24 * 100);
+
+FlagGroup AddressFlags(WorkerFlags* f) {
+  return {
+      "Addresses",
+      {
+          Flag::Text("coordinator", &f->coordinator,
+                     "where the coordinator listens for workers: host:port or unix:/path; required")
+              .Shows("ADDR"),
+          Flag::Text("listen", &f->listen, "where this worker listens: host:port or unix:/path")
+              .Shows("ADDR")
+              .Default("a socket beside the coordinator's, or a free port on the address that leads to it"),
+          Flag::Text("host", &f->host, "name or address under which the coordinator reaches this worker")
+              .Shows("ADDR"),
+          Flag::Int("rank", &f->rank, 0, 1023, "preferred rank").Default("any"),
+          Flag::Text("spawn-token", &f->spawn_token,
+                     "shows the coordinator that it started this worker itself; better given as "
+                     "SOMNUS_SPAWN_TOKEN. Such a worker leaves with its parent, and at once on SIGTERM")
+              .Shows("TOKEN"),
+      }};
+}
+
+FlagGroup DeviceFlags(WorkerFlags* f) {
+  return {
+      "Device",
+      {
+          Flag::OneOf<std::string>(
+              "device", &f->device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
+              "where the model runs; auto: as the coordinator says, else on a GPU where there is one"),
+          Flag::Int("device-index", &f->device_index, 0, 1023, "which GPU"),
+          Flag::Int("threads", &f->threads, 0, 1024,
+                    "compute threads; 0: as the coordinator says, else the CPUs / the workers of this host"),
+          Flag::Int("first-cpu", &f->first_cpu, 0, 65535,
+                    "pin thread i to the (first-cpu + i)-th allowed CPU")
+              .Default("threads are not pinned"),
+          Flag::Int("nice", &f->nice, -20, 19, "niceness of the process"),
+      }};
+}
+
+FlagGroup TimeFlags(WorkerFlags* f) {
+  return {
+      "Times and log",
+      {
+          Flag::Time("heartbeat-interval", &f->heartbeat_interval, absl::ZeroDuration(), absl::Minutes(1),
+                     "between heartbeats; 0: what the coordinator asks for"),
+          Flag::Time("register-timeout", &f->register_timeout, absl::ZeroDuration(), kLongest,
+                     "how long to wait for a coordinator that is not there yet"),
+          Flag::Time("orphan-grace", &f->orphan_grace, absl::Milliseconds(1), kLongest,
+                     "leave when the coordinator has not replied for that long"),
+          Flag::Time("term-grace", &f->term_grace, absl::ZeroDuration(), kLongest,
+                     "after SIGTERM, how long to wait for the coordinator to send this worker away: cluster "
+                     "managers signal both at once, and the coordinator still drains"),
+          Flag::OneOf<std::string>(
+              "log-level", &f->log_level,
+              {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
+              "what is logged"),
+      }};
+}
+
+}  // namespace
+
+FlagTable WorkerFlagTable(WorkerFlags* flags) {
+  FlagTable table;
+  table.program = "worker";
+  table.usage = "worker --coordinator=ADDR [flags]";
+  table.about = "One rank of a Somnus model. How it runs the model is the coordinator's to say.";
+  table.groups = {AddressFlags(flags), DeviceFlags(flags), TimeFlags(flags)};
+  return table;
+}
+
+}  // namespace somnus

@@ -1,0 +1,34 @@
+#pragma once
+// The worker's command line: where it listens and registers, on which device, with which threads. How it runs
+// a model comes with LoadModel.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/flags.h"
+
+namespace somnus {
+
+struct WorkerFlags {
+  std::string coordinator;      // "host:port" or "unix:/path"
+  std::string listen;           // likewise; empty: chosen
+  std::string host;             // empty: the address of `listen`
+  std::string spawn_token;      // empty: SOMNUS_SPAWN_TOKEN
+  std::optional<int32_t> rank;  // preferred
+  std::string device = "auto";  // as ChooseDevice takes it
+  int32_t device_index = 0;
+  int32_t threads = 0;  // 0: as the coordinator says
+  std::optional<int32_t> first_cpu;
+  int32_t nice = 0;
+  absl::Duration heartbeat_interval = absl::ZeroDuration();  // zero: what the coordinator asks for
+  absl::Duration register_timeout = absl::Minutes(5);
+  absl::Duration orphan_grace = absl::Seconds(30);
+  absl::Duration term_grace = absl::Seconds(30);
+  std::string log_level = "info";
+};
+
+FlagTable WorkerFlagTable(WorkerFlags* flags);
+
+}  // namespace somnus
