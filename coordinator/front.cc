@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
@@ -109,8 +110,11 @@ class FrontImpl : public Front {
     return absl::OkStatus();
   }
 
-  // A step that hangs changes no state, so somebody has to look.
-  void UpdateHealth() { SetHealth(grpc_->GetHealthCheckService(), engine_->Health().ok()); }
+  // A step that hangs changes no state, so somebody has to look. Under a lock: the last to look is right.
+  void UpdateHealth() {
+    absl::MutexLock lock(&health_mu_);
+    SetHealth(grpc_->GetHealthCheckService(), engine_->Health().ok());
+  }
 
   // The server as a whole and what generates are healthy when requests are served. ControlService is from the
   // start to the end: a sleeping engine is woken through it.
@@ -125,6 +129,7 @@ class FrontImpl : public Front {
   std::unique_ptr<grpc::Server> grpc_;
   int grpc_port_ = 0;
   std::shared_ptr<Engine> engine_;  // null before SetModel
+  absl::Mutex health_mu_;
   StopSignal stop_;
   std::thread health_thread_;  // from SetModel to Shutdown
 };
