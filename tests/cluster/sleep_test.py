@@ -24,8 +24,6 @@ class Sleep(unittest.TestCase):
         cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
-    def setUp(self):
-
     def tearDown(self):
         self.cluster.cli("wake-up", check=False)
         wait_until(lambda: self.cluster.health() == 200, 30, "awake again")
@@ -105,21 +103,21 @@ class Sleep(unittest.TestCase):
             with self.subTest(target=target):
                 response = self.cluster.request("POST", target, body, port=admin)
                 self.assertEqual((response.status, response.json["error"]["param"]), (400, param))
-        done = self.cluster.cli("sleep", "--tags", "kv_cache", *self.grpc, check=False)
+        done = self.cluster.cli("sleep", "--tags", "kv_cache", check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--tags", done.stderr)
         self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")
         self.assertEqual(self.cluster.health(), 200)
 
     def test_asleep_is_live_but_not_ready(self):
-        self.cluster.cli("sleep", *self.grpc)
+        self.cluster.cli("sleep")
         for port in (self.cluster.port, self.cluster.admin_port):
             self.assertEqual(self.cluster.request("GET", "/livez", port=port).status, 200)
             ready = self.cluster.request("GET", "/readyz", port=port)
             self.assertEqual((ready.status, ready.json["error"]["message"]),
                              (503, "The engine is asleep; requests wait until it is woken."))
         self.assertIn("asleep", self.cluster.status()["not_ready_reason"])
-        self.cluster.cli("wake-up", *self.grpc)
+        self.cluster.cli("wake-up")
         self.assertEqual(self.cluster.request("GET", "/readyz").status, 200)
         self.assertEqual(self.cluster.status()["not_ready_reason"], "")
 
