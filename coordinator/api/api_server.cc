@@ -21,9 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "coordinator/api/api_state.h"
 #include "coordinator/api/http_connection.h"
 #include "coordinator/api/output_threads.h"
-#include "coordinator/api/routes.h"
 
 namespace somnus {
 

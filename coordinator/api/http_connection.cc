@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
-#include "coordinator/api/http_parts.h"
+#include "coordinator/api/on_pool.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -71,14 +71,6 @@ HttpResponse NoJson(bool has_content_type, bool has_body) {
 }
 
 }  // namespace
-
-std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing) {
-  std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", StatusPhrase(response.status), "\r\n");
-  if (!response.content_type.empty()) absl::StrAppend(&head, "Content-Type: ", response.content_type, "\r\n");
-  for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
-  absl::StrAppend(&head, framing, keep_alive ? "" : "Connection: close\r\n", "\r\n");
-  return head;
-}
 
 HttpConnection::HttpConnection(asio::ip::tcp::socket socket, bool admin, HttpContext* context)
     : context_(context),

@@ -25,8 +25,8 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/api/api_state.h"
 #include "coordinator/api/response_producer.h"
-#include "coordinator/api/routes.h"
 
 namespace somnus {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_replace.h"
-#include "coordinator/api/routes.h"
+#include "coordinator/api/api_key.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {

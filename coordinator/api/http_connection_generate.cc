@@ -1,5 +1,5 @@
-// HttpConnection's other half: a request that generates is followed from here until its answer has been sent
-// or its client has left.
+// HttpConnection's other half: a request that generates, from its body until its response has been sent or
+// its client has left.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/api/connection_waker.h"
 #include "coordinator/api/http_connection.h"
-#include "coordinator/api/http_parts.h"
+#include "coordinator/api/on_pool.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {

@@ -1,5 +1,5 @@
 #pragma once
-// What the two halves of HttpConnection share. Internal to coordinator/api.
+// Work of a connection's coroutine that would take the I/O thread too long. Internal to coordinator/api.
 
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off
@@ -10,10 +10,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <string>
 #include <type_traits>
-
-#include "coordinator/api/routes.h"
 
 namespace somnus {
 
@@ -23,8 +20,5 @@ boost::asio::awaitable<std::invoke_result_t<Work>> OnPool(boost::asio::thread_po
   auto task = [&work]() -> boost::asio::awaitable<std::invoke_result_t<Work>> { co_return work(); };
   co_return co_await boost::asio::co_spawn(*pool, std::move(task), boost::asio::use_awaitable);
 }
-
-// Status line and headers. `framing`: the header lines that tell where the body ends.
-std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing);
 
 }  // namespace somnus

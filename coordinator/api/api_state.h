@@ -1,0 +1,53 @@
+#pragma once
+// What all HTTP connections share, and the responses of routes that need no generation. No sockets. Thread
+// safe.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/api/api_server.h"
+#include "coordinator/api/http_response.h"
+#include "coordinator/api/model_slot.h"
+#include "coordinator/api/routes.h"
+#include "coordinator/metrics/metrics.h"
+
+namespace somnus {
+
+class ApiState {
+ public:
+  ApiState(ApiServerOptions options, std::shared_ptr<Metrics> metrics);
+
+  const ApiServerOptions options;
+  const std::shared_ptr<Metrics> metrics;
+  const int64_t created;  // Unix seconds
+  // Where the listeners ended up, for /server_info. Set before the first connection.
+  uint16_t http_port = 0, admin_port = 0;
+  std::atomic<int64_t> load{0};  // generation requests in progress
+
+  void SetModel(ServedModel model) { slot_.Set(std::move(model)); }
+  std::shared_ptr<const ServedModel> model() const { return slot_.Get(); }  // null while loading
+
+  // "Bearer <key>", compared in constant time; true when no key is set.
+  bool Authorized(absl::string_view authorization) const;
+
+  // Answers that do not block: everything but completions, chat, (de)tokenize, sleep, wake_up, reset.
+  HttpResponse Answer(const RouteMatch& match) const;
+  // What AnswerLifecycle of lifecycle_routes.h returns; 503 while loading. Blocks as that does.
+  HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;
+
+ private:
+  HttpResponse Models(absl::string_view name) const;
+  HttpResponse ServerInfo() const;
+  // 200 when a request that came now would be served, else 503 with the reason.
+  HttpResponse Health() const;
+  // 200 unless nothing will be served any more.
+  HttpResponse Livez() const;
+  EngineStats Stats() const;
+
+  ModelSlot slot_;
+};
+
+}  // namespace somnus

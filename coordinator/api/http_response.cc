@@ -1,0 +1,22 @@
+#include "coordinator/api/http_response.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+
+HttpResponse ErrorResponse(const ApiError& error) {
+  HttpResponse response{error.status, "application/json", ErrorBody(error), {}};
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing) {
+  std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", StatusPhrase(response.status), "\r\n");
+  if (!response.content_type.empty()) absl::StrAppend(&head, "Content-Type: ", response.content_type, "\r\n");
+  for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  absl::StrAppend(&head, framing, keep_alive ? "" : "Connection: close\r\n", "\r\n");
+  return head;
+}
+
+}  // namespace somnus

@@ -1,0 +1,16 @@
+#pragma once
+// The operators' routes that change the engine: /sleep, /wake_up and /reset_prefix_cache. Thread safe.
+
+#include "absl/strings/string_view.h"
+#include "coordinator/api/http_response.h"
+#include "coordinator/api/routes.h"
+#include "coordinator/engine/engine.h"
+
+namespace somnus {
+
+// Blocks until all ranks have answered. A parameter of the query or a field of the body that the route does
+// not know is a 400: nothing is done in part.
+HttpResponse AnswerLifecycle(const RouteSpec& spec, Engine* engine, absl::string_view query,
+                             absl::string_view body);
+
+}  // namespace somnus
