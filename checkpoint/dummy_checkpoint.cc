@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/family.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
@@ -61,15 +62,14 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenDummyCheckpoint(const std::strin
   ASSIGN_OR_RETURN(ModelConfig config, ReadHfConfig(directory));
   config.name = BaseName(directory);
   TensorTable tensors;
-  RETURN_IF_ERROR(
-      ForEachExpectedTensor(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
-        TensorInfo tensor{};
-        tensor.name = name;
-        tensor.type = config.stored_type;
-        tensor.shape = shape;
-        tensor.file = "config.json";
-        return tensors.Add(std::move(tensor));
-      }));
+  RETURN_IF_ERROR(ForEachTensor(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
+    TensorInfo tensor{};
+    tensor.name = name;
+    tensor.type = config.stored_type;
+    tensor.shape = shape;
+    tensor.file = "config.json";
+    return tensors.Add(std::move(tensor));
+  }));
   return std::unique_ptr<Checkpoint>(
       std::make_unique<DummyCheckpoint>(std::move(config), std::move(tensors), directory));
 }

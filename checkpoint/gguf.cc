@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/gguf_file.h"
 #include "checkpoint/gguf_model.h"
@@ -29,16 +28,6 @@ class GgufCheckpoint final : public MappedCheckpoint {
   GgufFile gguf_;  // its views point into file_
 };
 
-// llama.cpp stores the q and k rows of its llama architecture in the pairing order of its rotary embedding.
-void MarkPermuted(const ModelConfig& config, TensorTable* tensors) {
-  if (config.architecture != Architecture::kLlama) return;
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    for (const char* name : {"q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"}) {
-      tensors->SetPermuted(absl::StrCat("model.layers.", layer, ".self_attn.", name), config.head_dim);
-    }
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string& path) {
@@ -46,13 +35,14 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string
   absl::StatusOr<GgufFile> gguf = GgufFile::Parse(*file);
   RETURN_IF_ERROR(file->CheckWhole());
   RETURN_IF_ERROR(gguf.status());
+  ASSIGN_OR_RETURN(const Family* family, FindGgufFamily(*gguf));
   TensorTable tensors;
-  RETURN_IF_ERROR(AddGgufTensors(*gguf, *file, &tensors));
-  ASSIGN_OR_RETURN(const std::string name, AddGgufSplits(path, *gguf, &tensors));
-  ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(*gguf, tensors));
+  RETURN_IF_ERROR(AddGgufTensors(*family, *gguf, *file, &tensors));
+  ASSIGN_OR_RETURN(const std::string name, AddGgufSplits(*family, path, *gguf, &tensors));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(*family, *gguf, tensors));
   RETURN_IF_ERROR(file->CheckWhole());
   RETURN_IF_ERROR(CheckTensors(config, tensors));
-  MarkPermuted(config, &tensors);
+  MarkPermutedHeads(config, &tensors);
   config.name = name;
   return std::unique_ptr<Checkpoint>(std::make_unique<GgufCheckpoint>(std::move(config), std::move(tensors),
                                                                       *std::move(gguf), std::move(file)));

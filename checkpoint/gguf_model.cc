@@ -17,26 +17,6 @@ namespace {
 
 constexpr char kRopeFactors[] = "rope_freqs.weight";
 
-struct NamePair {
-  const char* gguf;
-  const char* hugging_face;
-};
-
-constexpr NamePair kOuterNames[] = {
-    {"token_embd", "model.embed_tokens"},
-    {"output_norm", "model.norm"},
-    {"output", "lm_head"},
-};
-
-constexpr NamePair kLayerNames[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-};
-
 // Reads integers of one architecture ("llama.block_count"); keeps the first error.
 class ArchFields {
  public:
@@ -124,9 +104,10 @@ absl::Status ReadRope(const GgufFile& gguf, const TensorTable& tensors, ArchFiel
 
 absl::Status ReadSizes(const GgufFile& gguf, const TensorTable& tensors, ArchFields* fields,
                        ModelConfig* config) {
-  const TensorInfo* embedding = tensors.Find("model.embed_tokens.weight");
+  const std::string name = TensorName(*config->family, TensorRole::kEmbedding) + ".weight";
+  const TensorInfo* embedding = tensors.Find(name);
   if (embedding == nullptr || embedding->shape.size() != 2) {
-    RETURN_IF_ERROR(tensors.Expect("model.embed_tokens.weight", {0, 0}));  // says what is wrong
+    RETURN_IF_ERROR(tensors.Expect(name, {0, 0}));  // says what is wrong
     return absl::InternalError("unreachable: an embedding of shape [0, 0]");
   }
   const int64_t rows = embedding->shape[0];
@@ -190,26 +171,37 @@ StorageType CommonType(const TensorTable& tensors) {
 
 }  // namespace
 
-std::string CanonicalGgufName(const std::string& name) {
+absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf) {
+  constexpr char kKey[] = "general.architecture";
+  ASSIGN_OR_RETURN(const std::string arch, gguf.String(kKey, std::nullopt));
+  const Family* family = FindFamily(
+      [&](const Family& f) { return f.gguf_architecture != nullptr && arch == f.gguf_architecture; });
+  if (family == nullptr) return gguf.Unsupported(kKey, arch);
+  return family;
+}
+
+std::string CanonicalGgufName(const Family& family, const std::string& name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string::npos) return name;
   const std::string stem = name.substr(0, dot), suffix = name.substr(dot);
   if (suffix != ".weight" && suffix != ".bias") return name;
-  for (const NamePair& pair : kOuterNames) {
-    if (stem == pair.gguf) return pair.hugging_face + suffix;
+  for (const TensorSpec& spec : family.tensors) {
+    if (spec.gguf != nullptr && stem == spec.gguf) return spec.name + suffix;
   }
   const std::vector<std::string> parts = absl::StrSplit(stem, '.');
   int layer = 0;
   if (parts.size() != 3 || parts[0] != "blk" || !absl::SimpleAtoi(parts[1], &layer)) return name;
-  for (const NamePair& pair : kLayerNames) {
-    if (parts[2] == pair.gguf) return absl::StrCat("model.layers.", layer, ".", pair.hugging_face, suffix);
+  for (const TensorSpec& spec : family.layer_tensors) {
+    if (spec.gguf != nullptr && parts[2] == spec.gguf)
+      return absl::StrCat(family.layer_prefix, layer, ".", spec.name, suffix);
   }
   return name;
 }
 
-absl::Status AddGgufTensors(const GgufFile& gguf, const MappedFile& file, TensorTable* tensors) {
+absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const MappedFile& file,
+                            TensorTable* tensors) {
   for (const GgufTensor& tensor : gguf.tensors()) {
-    const std::string name = CanonicalGgufName(tensor.name);
+    const std::string name = CanonicalGgufName(family, tensor.name);
     if (!tensor.type.has_value()) {
       tensors->AddUnsupported(name, gguf.name(), absl::StrCat("number ", tensor.ggml_type, " of ggml"));
       continue;
@@ -221,27 +213,32 @@ absl::Status AddGgufTensors(const GgufFile& gguf, const MappedFile& file, Tensor
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& gguf, const TensorTable& tensors) {
-  ASSIGN_OR_RETURN(const std::string arch, gguf.String("general.architecture", std::nullopt));
-  ModelConfig config;
-  if (arch == "llama") {
-    config.architecture = Architecture::kLlama;
-  } else if (arch == "qwen2") {
-    config.architecture = Architecture::kQwen2;
-  } else if (arch == "qwen3") {
-    config.architecture = Architecture::kQwen3;
-  } else {
-    return gguf.Unsupported("general.architecture", arch);
+void MarkPermutedHeads(const ModelConfig& config, TensorTable* tensors) {
+  if (!config.family->gguf_permutes_heads) return;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    for (const TensorRole role : {TensorRole::kQuery, TensorRole::kKey}) {
+      const std::string name = TensorName(*config.family, role, layer);
+      tensors->SetPermuted(name + ".weight", config.head_dim);
+      tensors->SetPermuted(name + ".bias", config.head_dim);
+    }
   }
-  ArchFields fields(gguf, arch);
+}
+
+absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile& gguf,
+                                           const TensorTable& tensors) {
+  ModelConfig config;
+  config.family = &family;
+  ArchFields fields(gguf, family.gguf_architecture);
   RETURN_IF_ERROR(ReadSizes(gguf, tensors, &fields, &config));
   RETURN_IF_ERROR(RefuseOptions(gguf, fields, config));
   RETURN_IF_ERROR(ReadRope(gguf, tensors, &fields, &config));
-  config.tie_word_embeddings = !tensors.Has("lm_head.weight");
-  config.attention_qkv_bias = tensors.Has("model.layers.0.self_attn.q_proj.bias");
-  config.attention_out_bias = tensors.Has("model.layers.0.self_attn.o_proj.bias");
-  config.mlp_bias = tensors.Has("model.layers.0.mlp.gate_proj.bias");
-  config.qk_norm = config.architecture == Architecture::kQwen3;
+  const auto has = [&](TensorRole role, const char* suffix) {
+    return tensors.Has(TensorName(family, role) + suffix);
+  };
+  config.tie_word_embeddings = !has(TensorRole::kHead, ".weight");
+  config.attention_qkv_bias = has(TensorRole::kQuery, ".bias");
+  config.attention_out_bias = has(TensorRole::kAttentionOut, ".bias");
+  config.mlp_bias = has(TensorRole::kUp, ".bias");
   config.stored_type = CommonType(tensors);
   config.stored_type_given = true;
   RETURN_IF_ERROR(ReadTokenIds(gguf, &config));

@@ -31,8 +31,9 @@ absl::Status CheckPart(const GgufFile& gguf, int64_t number, int64_t count) {
   return absl::OkStatus();
 }
 
-// Answers how many tensors the part has.
-absl::StatusOr<size_t> AddPart(const std::string& path, int64_t number, int64_t count, TensorTable* tensors) {
+// Returns how many tensors the part has.
+absl::StatusOr<size_t> AddPart(const Family& family, const std::string& path, int64_t number, int64_t count,
+                               TensorTable* tensors) {
   auto file = MappedFile::Open(path);
   if (absl::IsNotFound(file.status())) {
     return absl::InvalidArgumentError(
@@ -43,15 +44,15 @@ absl::StatusOr<size_t> AddPart(const std::string& path, int64_t number, int64_t 
   RETURN_IF_ERROR((*file)->CheckWhole());
   RETURN_IF_ERROR(gguf.status());
   RETURN_IF_ERROR(CheckPart(*gguf, number, count));
-  RETURN_IF_ERROR(AddGgufTensors(*gguf, **file, tensors));
+  RETURN_IF_ERROR(AddGgufTensors(family, *gguf, **file, tensors));
   tensors->Keep(*std::move(file));
   return gguf->tensors().size();
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> AddGgufSplits(const std::string& path, const GgufFile& first,
-                                          TensorTable* tensors) {
+absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::string& path,
+                                          const GgufFile& first, TensorTable* tensors) {
   ASSIGN_OR_RETURN(const int64_t count, first.Int(kCount, 1));
   if (count == 1) return std::string(absl::StripSuffix(first.name(), ".gguf"));
   if (count < 1 || count > kMaxSplits) return first.Bad(kCount, absl::StrCat(count, " is out of range"));
@@ -64,7 +65,7 @@ absl::StatusOr<std::string> AddGgufSplits(const std::string& path, const GgufFil
   auto found = static_cast<int64_t>(first.tensors().size());
   for (int64_t number = 1; number < count; ++number) {
     ASSIGN_OR_RETURN(const size_t more,
-                     AddPart(absl::StrCat(stem, SplitSuffix(number, count)), number, count, tensors));
+                     AddPart(family, absl::StrCat(stem, SplitSuffix(number, count)), number, count, tensors));
     found += static_cast<int64_t>(more);
   }
   ASSIGN_OR_RETURN(const int64_t expected, first.Int(kTensors, found));

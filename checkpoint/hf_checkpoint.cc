@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/family.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
@@ -27,10 +27,11 @@ class HfCheckpoint final : public MappedCheckpoint {
 };
 
 // transformers does not tie what is stored apart and differs, whatever the configuration says.
-bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_name) {
+bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_name,
+                       const std::string& head_name) {
   const TensorInfo* embedding = tensors.Find(embedding_name);
-  const TensorInfo* head = tensors.Find("lm_head.weight");
-  if (embedding == nullptr || head == nullptr) return tensors.Has("lm_head.weight");
+  const TensorInfo* head = tensors.Find(head_name);
+  if (embedding == nullptr || head == nullptr) return tensors.Has(head_name);
   return head->type != embedding->type || head->shape != embedding->shape ||
          std::memcmp(head->data, embedding->data, head->bytes) != 0;
 }
@@ -48,10 +49,11 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& 
   config.name = DirectoryName(directory);
   TensorTable tensors;
   RETURN_IF_ERROR(ReadSafetensorsDirectory(directory, &tensors));
-  const std::string embedding = config.architecture == Architecture::kOpt
-                                    ? "model.decoder.embed_tokens.weight"
-                                    : "model.embed_tokens.weight";
-  if (config.tie_word_embeddings && StoredHeadDiffers(tensors, embedding)) config.tie_word_embeddings = false;
+  const std::string embedding = TensorName(*config.family, TensorRole::kEmbedding) + ".weight";
+  const std::string head = TensorName(*config.family, TensorRole::kHead) + ".weight";
+  if (config.tie_word_embeddings && StoredHeadDiffers(tensors, embedding, head)) {
+    config.tie_word_embeddings = false;
+  }
   RETURN_IF_ERROR(CheckTensors(config, tensors));
   if (!config.stored_type_given) config.stored_type = tensors.Find(embedding)->type;
   return std::unique_ptr<Checkpoint>(

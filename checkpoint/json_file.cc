@@ -27,9 +27,14 @@ absl::StatusOr<json> ParseJsonObject(absl::string_view file, absl::string_view t
 JsonFields::JsonFields(std::string file, const json& object, std::string prefix)
     : file_(std::move(file)), prefix_(std::move(prefix)), object_(object) {}
 
-const json* JsonFields::Get(absl::string_view key) const {
+const json* JsonFields::Find(absl::string_view key) const {
   const auto it = object_.find(std::string(key));
-  return it == object_.end() || it->is_null() ? nullptr : &*it;
+  return it == object_.end() ? nullptr : &*it;
+}
+
+const json* JsonFields::Get(absl::string_view key) const {
+  const json* value = Find(key);
+  return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 bool JsonFields::Has(absl::string_view key) const { return Get(key) != nullptr; }

@@ -24,6 +24,9 @@ class JsonFields {
   JsonFields(std::string file, const nlohmann::json& object, std::string prefix = "");
 
   bool Has(absl::string_view key) const;
+  // The value as it stands, null included; nullptr for a missing key. For what the getters below do not read,
+  // and where null is not "unset".
+  const nlohmann::json* Find(absl::string_view key) const;
   bool Bool(absl::string_view key, bool otherwise);
   std::string String(absl::string_view key, absl::string_view otherwise);
   double Double(absl::string_view key, double otherwise);

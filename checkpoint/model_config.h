@@ -11,9 +11,7 @@ namespace somnus {
 // Element types as they are on disk. Quantized ones (GGUF) are stored in blocks along the last dimension.
 enum class StorageType { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
 
-// Decoder families that worker/model implements. Llama covers SmolLM2, Llama 2/3 and Mistral without sliding
-// window.
-enum class Architecture { kLlama, kQwen2, kQwen3, kOpt };
+struct Family;  // checkpoint/family.h
 
 enum class Activation { kSilu, kRelu, kGeluTanh, kGelu };
 
@@ -38,10 +36,11 @@ struct GenerationDefaults {
   std::optional<int32_t> top_k;
 };
 
-// Plain data; copyable. Every size is validated to be positive and mutually consistent by the reader.
+// Plain data; copyable. Every size is validated to be positive and mutually consistent by the reader. What
+// all models of a family have in common is in the family's record.
 struct ModelConfig {
-  Architecture architecture = Architecture::kLlama;
-  std::string name;  // directory or file stem; the default served name is chosen above
+  const Family* family = nullptr;  // set by every reader
+  std::string name;                // directory or file stem; the default served name is chosen above
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
@@ -57,11 +56,9 @@ struct ModelConfig {
   bool attention_qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;     // Qwen3: RMSNorm of each head's q and k before the rotary embedding
   bool norm_before = true;  // OPT's do_layer_norm_before; false: after the residual (opt-350m)
   bool final_norm = true;
-  int32_t position_offset = 0;  // OPT: learned positions start at row 2
-  int32_t embedding_dim = 0;    // OPT's word_embed_proj_dim; equals hidden_size unless projected
+  int32_t embedding_dim = 0;  // OPT's word_embed_proj_dim; equals hidden_size unless projected
   // What "auto" dtype starts from: the configuration's word, else the type of most weights. May be quantized
   // (GGUF).
   StorageType stored_type = StorageType::kBF16;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "checkpoint/family.h"
 
 namespace somnus {
 
@@ -114,6 +115,12 @@ absl::Status TensorTable::Expect(const std::string& name, const std::vector<int6
                                                    ", the configuration asks for ", ShapeString(shape)));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTensors(const ModelConfig& config, const TensorTable& tensors) {
+  return ForEachTensor(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
+    return tensors.Expect(name, shape);
+  });
 }
 
 }  // namespace somnus

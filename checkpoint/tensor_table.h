@@ -2,7 +2,6 @@
 // Helpers that both readers share: element types and the index of tensors.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,11 +51,6 @@ class TensorTable {
   absl::flat_hash_map<std::string, TensorInfo*> by_name_;
   absl::flat_hash_map<std::string, std::string> unsupported_;  // name -> "type in file"
 };
-
-// Calls expect(name, shape) for every tensor that a model of this configuration needs; its first error ends
-// it.
-using ExpectTensor = std::function<absl::Status(const std::string&, const std::vector<int64_t>&)>;
-absl::Status ForEachExpectedTensor(const ModelConfig& config, const ExpectTensor& expect);
 
 // Ok when every tensor that a model of this configuration needs is there, in the right shape.
 absl::Status CheckTensors(const ModelConfig& config, const TensorTable& tensors);

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/family.h"
 #include "tests/checkpoint/writers.h"
 
 namespace somnus {
@@ -61,9 +62,9 @@ TEST(Checkpoint, TinyQwenAndOpt) {
   const auto qwen2 = Open(kTiny + "qwen2"), qwen3 = Open(kTiny + "qwen3"), opt = Open(kTiny + "opt");
   ASSERT_TRUE(qwen2 != nullptr && qwen3 != nullptr && opt != nullptr);
   EXPECT_TRUE(qwen2->config().attention_qkv_bias && qwen2->config().tie_word_embeddings);
-  EXPECT_TRUE(qwen3->config().qk_norm);
+  EXPECT_TRUE(qwen3->config().family->qk_norm);
   EXPECT_EQ(qwen3->config().head_dim, 32);
-  EXPECT_EQ(opt->config().position_offset, 2);
+  EXPECT_EQ(opt->config().family->position_offset, 2);
   EXPECT_EQ(opt->Find("model.decoder.embed_positions.weight")->shape, (std::vector<int64_t>{258, 64}));
 }
 
@@ -87,15 +88,15 @@ TEST(Checkpoint, GgufEqualsHuggingFace) {
     const auto hf = Open(kTiny + name), gguf = Open("tests/data/gguf/" + name + ".gguf");
     ASSERT_TRUE(hf != nullptr && gguf != nullptr);
     const ModelConfig &a = hf->config(), &b = gguf->config();
-    EXPECT_EQ(a.architecture, b.architecture);
+    EXPECT_EQ(a.family, b.family);
     EXPECT_EQ(std::tie(a.vocab_size, a.hidden_size, a.intermediate_size, a.num_layers, a.num_heads,
                        a.num_kv_heads, a.head_dim),
               std::tie(b.vocab_size, b.hidden_size, b.intermediate_size, b.num_layers, b.num_heads,
                        b.num_kv_heads, b.head_dim));
-    EXPECT_EQ(std::tie(a.max_position_embeddings, a.tie_word_embeddings, a.qk_norm, a.stored_type,
-                       a.bos_token_id, a.eos_token_ids),
-              std::tie(b.max_position_embeddings, b.tie_word_embeddings, b.qk_norm, b.stored_type,
-                       b.bos_token_id, b.eos_token_ids));
+    EXPECT_EQ(std::tie(a.max_position_embeddings, a.tie_word_embeddings, a.stored_type, a.bos_token_id,
+                       a.eos_token_ids),
+              std::tie(b.max_position_embeddings, b.tie_word_embeddings, b.stored_type, b.bos_token_id,
+                       b.eos_token_ids));
     EXPECT_FLOAT_EQ(a.norm_eps, b.norm_eps);
     EXPECT_EQ(a.rope.theta, b.rope.theta);
     for (const TensorInfo* tensor : hf->Tensors()) {

@@ -308,11 +308,13 @@ TEST(GgufFile, UnknownTensorTypesAreErrorsOnlyWhereTheyAreNeeded) {
 }
 
 TEST(GgufNames, AreTranslated) {
-  EXPECT_EQ(CanonicalGgufName("blk.12.attn_q.bias"), "model.layers.12.self_attn.q_proj.bias");
-  EXPECT_EQ(CanonicalGgufName("output.weight"), "lm_head.weight");
+  const Family* llama = FindFamily([](const Family& f) { return std::string(f.model_type) == "llama"; });
+  ASSERT_NE(llama, nullptr);
+  EXPECT_EQ(CanonicalGgufName(*llama, "blk.12.attn_q.bias"), "model.layers.12.self_attn.q_proj.bias");
+  EXPECT_EQ(CanonicalGgufName(*llama, "output.weight"), "lm_head.weight");
   for (const char* name : {"blk.x.attn_q.weight", "blk.1.attn_q.scale", "rope_freqs.weight", "weight", "",
                            ".", "blk..attn_q.weight"}) {
-    EXPECT_EQ(CanonicalGgufName(name), name);
+    EXPECT_EQ(CanonicalGgufName(*llama, name), name);
   }
 }
 

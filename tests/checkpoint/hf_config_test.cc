@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/family.h"
+
 namespace somnus {
 namespace {
 
@@ -43,13 +45,14 @@ json With(json config, const char* key, const json& value) {
 
 TEST(HfConfig, Llama) {
   const ModelConfig model = Good(Llama());
-  EXPECT_EQ(model.architecture, Architecture::kLlama);
+  EXPECT_STREQ(model.family->model_type, "llama");
   EXPECT_EQ(model.head_dim, 16);
   EXPECT_EQ(model.num_kv_heads, 2);
   EXPECT_EQ(model.rope.type, RopeConfig::Type::kDefault);
   EXPECT_EQ(model.rope.theta, 10000.0);
   EXPECT_FALSE(model.tie_word_embeddings);
-  EXPECT_FALSE(model.attention_qkv_bias || model.attention_out_bias || model.mlp_bias || model.qk_norm);
+  EXPECT_FALSE(model.attention_qkv_bias || model.attention_out_bias || model.mlp_bias ||
+               model.family->qk_norm);
   EXPECT_EQ(model.stored_type, StorageType::kBF16);
   EXPECT_THAT(model.eos_token_ids, ElementsAre(2));
   EXPECT_FALSE(model.generation.temperature.has_value());
@@ -72,21 +75,21 @@ TEST(HfConfig, OptionsOfLlama) {
 
 TEST(HfConfig, BiasesOfQwen) {
   ModelConfig model = Good(With(Llama(), "architectures", {"Qwen2ForCausalLM"}));
-  EXPECT_EQ(model.architecture, Architecture::kQwen2);
+  EXPECT_STREQ(model.family->model_type, "qwen2");
   EXPECT_TRUE(model.attention_qkv_bias);
   EXPECT_FALSE(model.attention_out_bias);
   model = Good(With(With(Llama(), "architectures", {"Qwen3ForCausalLM"}), "attention_bias", true));
-  EXPECT_EQ(model.architecture, Architecture::kQwen3);
-  EXPECT_TRUE(model.qk_norm && model.attention_qkv_bias && model.attention_out_bias);
+  EXPECT_STREQ(model.family->model_type, "qwen3");
+  EXPECT_TRUE(model.family->qk_norm && model.attention_qkv_bias && model.attention_out_bias);
   EXPECT_FALSE(model.mlp_bias);
 }
 
 TEST(HfConfig, Opt) {
   const ModelConfig model = Good(Opt());
-  EXPECT_EQ(model.architecture, Architecture::kOpt);
+  EXPECT_STREQ(model.family->model_type, "opt");
   EXPECT_EQ(model.embedding_dim, 32);
   EXPECT_FALSE(model.norm_before || model.final_norm);
-  EXPECT_EQ(model.position_offset, 2);
+  EXPECT_EQ(model.family->position_offset, 2);
   EXPECT_EQ(model.activation, Activation::kRelu);
   EXPECT_EQ(model.rope.type, RopeConfig::Type::kNone);
   EXPECT_TRUE(model.tie_word_embeddings && model.attention_qkv_bias && model.attention_out_bias &&
@@ -174,10 +177,10 @@ TEST(HfConfig, MissingKeysHaveTheFamilysDefaults) {
 
 TEST(HfConfig, TheFamilyByArchitectureOrByModelType) {
   json config = Llama();
-  EXPECT_EQ(Good(With(config, "architectures", {"LlamaModel"})).architecture, Architecture::kLlama);
+  EXPECT_STREQ(Good(With(config, "architectures", {"LlamaModel"})).family->model_type, "llama");
   config.erase("architectures");
   EXPECT_THAT(ErrorOf(config), HasSubstr("INVALID_ARGUMENT: config.json: architectures: missing"));
-  EXPECT_EQ(Good(With(config, "model_type", "qwen2")).architecture, Architecture::kQwen2);
+  EXPECT_STREQ(Good(With(config, "model_type", "qwen2")).family->model_type, "qwen2");
   EXPECT_THAT(ErrorOf(With(config, "model_type", "gpt2")),
               HasSubstr("UNIMPLEMENTED: config.json: model_type: gpt2 is not supported"));
   EXPECT_THAT(ErrorOf(With(config, "model_type", 7)), HasSubstr("model_type: not a string"));

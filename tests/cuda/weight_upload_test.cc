@@ -8,7 +8,7 @@
 #include "kernels/cuda/weight_uploader.h"
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/model/stored_tensors.h"
-#include "worker/model/weights.h"
+#include "worker/model/weight_loader.h"
 
 namespace somnus::cuda_test {
 namespace {
@@ -196,13 +196,12 @@ class PlanUploadTest : public testing::TestWithParam<const char*> {};
 
 std::vector<char> FillRegion(const Checkpoint& checkpoint, Device& device, DataType dtype, int rank,
                              int world_size) {
-  auto plan =
+  WeightPlan plan =
       WeightPlan::Create(checkpoint, MakeShards(checkpoint.config(), rank, world_size), dtype, device);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  DeviceBuffer region(plan->region_bytes());
-  plan->Bind(region.device<void>());
+  DeviceBuffer region(plan.region_bytes());
+  plan.Bind(region.device<void>());
   int64_t loaded = 0, total = -1;
-  const absl::Status status = plan->Fill(checkpoint, device, [&](int64_t done, int64_t all) {
+  const absl::Status status = LoadWeights(plan, checkpoint, device, [&](int64_t done, int64_t all) {
     EXPECT_LT(loaded, done);
     loaded = done;
     total = all;

@@ -45,11 +45,12 @@ absl::Status RankGroup::OnAllRanks(F f) {
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& path, int world_size,
                                                            const ModelRunnerOptions& options,
                                                            int32_t num_blocks,
-                                                           const MakeRankDevice& make_device) {
+                                                           const MakeRankDevice& make_device,
+                                                           LoadFormat format) {
   static std::atomic<int> counter{0};
   const std::string name = absl::StrCat("rank-group-", getpid(), "-", counter++);
   auto group = std::make_unique<RankGroup>();
-  ASSIGN_OR_RETURN(group->checkpoint_, Checkpoint::Open(path));
+  ASSIGN_OR_RETURN(group->checkpoint_, Checkpoint::Open(path, format));
   group->ranks_.resize(world_size);
   RETURN_IF_ERROR(group->OnAllRanks(
       [&](int rank) { return group->LoadRank(rank, world_size, name, options, num_blocks, make_device); }));

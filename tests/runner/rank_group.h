@@ -40,7 +40,8 @@ class RankGroup {
   static absl::StatusOr<std::unique_ptr<RankGroup>> Load(const std::string& path, int world_size,
                                                          const ModelRunnerOptions& options,
                                                          int32_t num_blocks,
-                                                         const MakeRankDevice& make_device = CpuRanks());
+                                                         const MakeRankDevice& make_device = CpuRanks(),
+                                                         LoadFormat format = LoadFormat::kAuto);
 
   // The step on all ranks at once; rank 0's reply, or the lowest rank's error.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);

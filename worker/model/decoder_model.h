@@ -1,6 +1,8 @@
 #pragma once
-// A decoder-only transformer over kernels/ops.h, one rank's part of it. Each family's forward pass is written
-// once and reads like its paper; what they share (embedding, attention, row-parallel matrices) is here.
+// A decoder-only transformer over kernels/ops.h, one rank's part of it. The forward pass is written once for
+// all families and branches on their properties (checkpoint/family.h):
+//   pre-norm:  x += Attention(Norm(x)); x += Mlp(Norm(x)); at the end Norm(x)
+//   post-norm: x = Norm(x + Attention(x)); x = Norm(x + Mlp(x))
 //
 // Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates.
 
@@ -25,12 +27,12 @@ namespace somnus {
 // Scratch between the ops of a layer. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
 struct Activations {
   TensorView residual;      // f32 [Tmax, hidden]: the residual stream
-  TensorView residual2;     // f32 [Tmax, hidden]: for models that normalize the stream itself (OPT-350m)
+  TensorView residual2;     // f32 [Tmax, hidden]: of post-norm models, which normalize the stream itself
   TensorView delta;         // sum [Tmax, hidden]: what a block adds to the stream
   TensorView normed;        // act [Tmax, hidden]
   TensorView qkv;           // sum [Tmax, (H + 2 KV) D]
   TensorView heads;         // act [Tmax, H D]
-  TensorView up;            // sum [Tmax, 2 M]; OPT: [Tmax, M]
+  TensorView up;            // sum [Tmax, 2 M]; not gated: [Tmax, M]
   TensorView mlp;           // act [Tmax, M]
   TensorView embedded;      // f32 [Tmax, embedding_dim], when it is not hidden
   TensorView embedded_act;  // act [Tmax, embedding_dim], likewise
@@ -60,34 +62,42 @@ struct StepInput {
 
 class DecoderModel {
  public:
-  static std::unique_ptr<DecoderModel> Create(const ModelContext* context);
-  virtual ~DecoderModel() = default;
+  explicit DecoderModel(const ModelContext* context) : c_(*context) {}
 
-  // Runs all layers; writes the cache. Answers what the head multiplies: act [T, embedding_dim], valid until
+  // Runs all layers; writes the cache. Returns what the head multiplies: act [T, embedding_dim], valid until
   // the next call. Only collectives can fail.
-  virtual absl::StatusOr<TensorView> Forward(const StepInput& input) = 0;
+  absl::StatusOr<TensorView> Forward(const StepInput& input);
 
-  // Measures the layers' matrix products at that many tokens (TuneLinear), until `deadline`. Answers how many
+  // Measures the layers' matrix products at that many tokens (TuneLinear), until `deadline`. Returns how many
   // choices were made. Overwrites activations; no step is under way. Those that every rank computes alike
   // (an embedding's projection) are left out: ranks must choose alike there.
   int64_t TuneLinears(int64_t num_tokens, std::chrono::steady_clock::time_point deadline);
 
- protected:
-  explicit DecoderModel(const ModelContext* context) : c_(*context) {}
-
+ private:
+  // residual (f32 [T, hidden]) = the tokens' embeddings, projected to the model's width, + learned positions.
+  absl::Status EmbedTokensAndPositions(const StepInput& input);
   // out (f32 [T, embedding_dim]) = the tokens' embeddings, whole on every rank.
   absl::Status Embed(const StepInput& input, const TensorView& out);
+  // act [T, hidden], the last norm's output.
+  absl::StatusOr<TensorView> RunPreNorm(const StepInput& input);
+  absl::StatusOr<TensorView> RunPostNorm(const StepInput& input);
+  // act [T, hidden] -> act [T, embedding_dim]
+  TensorView Project(const TensorView& hidden);
+
   // delta (sum [T, hidden]) = attention over `normed` (act [T, hidden]): this rank's addend.
   void Attention(int64_t layer, const StepInput& input, const TensorView& normed, const TensorView& delta);
+  // Likewise of the MLP.
+  void Mlp(const LayerWeights& w, const StepInput& input, const TensorView& normed, const TensorView& delta);
   // y (sum [T, hidden]) = x * w^T + bias over this rank's columns: its addend.
   void RowParallel(const TensorView& x, const LinearWeight& w, const float* bias, const TensorView& y);
+
+  // x (f32) += the ranks' addends (unless there are none); out (act) = Norm(x).
+  absl::Status AddAndNorm(const TensorView& x, const TensorView& addend, const float* weight,
+                          const float* bias, const TensorView& out);
   // x = the ranks' addends summed up, on every rank.
   absl::Status AllReduce(const TensorView& x);
 
   const ModelContext& c_;
 };
-
-std::unique_ptr<DecoderModel> MakeLlamaModel(const ModelContext* context);
-std::unique_ptr<DecoderModel> MakeOptModel(const ModelContext* context);
 
 }  // namespace somnus

@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "checkpoint/family.h"
 
 namespace somnus {
 namespace {
@@ -65,12 +66,10 @@ absl::StatusOr<KvScales> ReadLayer(const Checkpoint& checkpoint, const std::stri
 
 absl::StatusOr<std::vector<KvScales>> ReadKvScales(const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config();
-  const char* const layers =
-      config.architecture == Architecture::kOpt ? "model.decoder.layers." : "model.layers.";
   std::vector<KvScales> scales;
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     ASSIGN_OR_RETURN(scales.emplace_back(),
-                     ReadLayer(checkpoint, absl::StrCat(layers, layer, ".self_attn.")));
+                     ReadLayer(checkpoint, absl::StrCat(config.family->layer_prefix, layer, ".self_attn.")));
   }
   return scales;
 }

@@ -9,6 +9,8 @@ Range CutEvenly(int64_t total, int rank, int world_size) {
   return {total * rank / world_size, total * (rank + 1) / world_size};
 }
 
+Range Scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
+
 }  // namespace
 
 Range ShardRange(int64_t total, int rank, int world_size) {
@@ -24,7 +26,7 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
   const int64_t group = config.num_heads / config.num_kv_heads;  // query heads per KV head
   if (config.num_kv_heads >= world_size) {
     shards.kv_heads = CutEvenly(config.num_kv_heads, rank, world_size);
-    shards.heads = {shards.kv_heads.begin * group, shards.kv_heads.end * group};
+    shards.heads = Scaled(shards.kv_heads, group);
   } else {
     shards.heads = CutEvenly(config.num_heads, rank, world_size);
     if (!shards.heads.empty()) {
@@ -41,6 +43,25 @@ ModelShards MakeShards(const ModelConfig& config, int rank, int world_size) {
         std::max(shards.max_vocab_rows, ShardRange(config.vocab_size, r, world_size).size());
   }
   return shards;
+}
+
+bool IsDivided(Dim dim) {
+  return dim == Dim::kQueries || dim == Dim::kKeysValues || dim == Dim::kIntermediate || dim == Dim::kVocab;
+}
+
+Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards) {
+  switch (dim) {
+    case Dim::kQueries:
+      return Scaled(shards.heads, config.head_dim);
+    case Dim::kKeysValues:
+      return Scaled(shards.kv_heads, config.head_dim);
+    case Dim::kIntermediate:
+      return shards.mlp;
+    case Dim::kVocab:
+      return shards.vocab;
+    default:
+      return {0, SizeOf(dim, config)};
+  }
 }
 
 }  // namespace somnus

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "checkpoint/family.h"
 #include "checkpoint/model_config.h"
 
 namespace somnus {
@@ -39,5 +40,10 @@ struct ModelShards {
 };
 
 ModelShards MakeShards(const ModelConfig& config, int rank, int world_size);
+
+// Whether ranks divide this side of a tensor among themselves.
+bool IsDivided(Dim dim);
+// This rank's part of it; the whole of what is not divided.
+Range ShardOf(Dim dim, const ModelConfig& config, const ModelShards& shards);
 
 }  // namespace somnus

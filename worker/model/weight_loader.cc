@@ -1,11 +1,11 @@
-// Fills the weights region. Where ops run at once: reads rows as f32 and packs them, panel ranges in
-// parallel; asynchronous devices: by weight_upload.h.
+#include "worker/model/weight_loader.h"
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/status_macros.h"
-#include "worker/model/weights.h"
+#include "worker/model/weight_upload.h"
 
 namespace somnus {
 namespace {
@@ -14,19 +14,17 @@ constexpr int64_t kPanel = 64;  // PackWeightRows may run in parallel on ranges 
 // f32 scratch of one job: small enough to stay in a core's L2 between reading and packing.
 constexpr int64_t kScratchFloats = 128 * 1024;
 
-}  // namespace
-
 // Rows of one packed matrix, or one whole vector.
-struct WeightPlan::Job {
-  const Matrix* matrix = nullptr;
-  const Vector* vector = nullptr;
+struct Job {
+  const WeightPlan::Matrix* matrix = nullptr;
+  const WeightPlan::Vector* vector = nullptr;
   Range rows;
   int64_t bytes = 0;
 };
 
-std::vector<WeightPlan::Job> WeightPlan::MakeJobs(bool matrices) const {
+std::vector<Job> MakeJobs(const WeightPlan& plan, bool matrices) {
   std::vector<Job> jobs;
-  for (const Matrix& matrix : matrices_) {
+  for (const WeightPlan::Matrix& matrix : plan.matrices()) {
     if (!matrices) break;
     const LinearWeight& weight = *matrix.target;
     const int64_t rows_per_job = std::max(kPanel, kScratchFloats / weight.k / kPanel * kPanel);
@@ -35,7 +33,7 @@ std::vector<WeightPlan::Job> WeightPlan::MakeJobs(bool matrices) const {
       jobs.push_back({&matrix, nullptr, rows, rows.size() * weight.k * SizeOf(weight.dtype)});
     }
   }
-  for (const Vector& vector : vectors_) {
+  for (const WeightPlan::Vector& vector : plan.vectors()) {
     Job job{nullptr, &vector, {}, 0};
     for (const WeightSource& source : vector.sources)
       job.bytes += source.rows.size() * source.cols.size() * 4;
@@ -44,23 +42,22 @@ std::vector<WeightPlan::Job> WeightPlan::MakeJobs(bool matrices) const {
   return jobs;
 }
 
-absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
-                                std::vector<float>* scratch) const {
-  if (job.vector != nullptr) {
-    scratch->resize(std::max<size_t>(scratch->size(), job.bytes / sizeof(float)));
-    float* out = scratch->data();
-    for (const WeightSource& source : job.vector->sources) {
-      if (source.rows.empty()) continue;
-      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end,
-                                          source.cols.begin, source.cols.end, out));
-      out += source.rows.size() * source.cols.size();
-    }
-    float* const data = const_cast<float*>(*job.vector->target);  // ours: Bind pointed it into the region
-    PackVector(device, data, scratch->data(), out - scratch->data());
-    return absl::OkStatus();
+absl::Status LoadVector(const Checkpoint& checkpoint, const Device& device, const Job& job, float* scratch) {
+  float* out = scratch;
+  for (const WeightSource& source : job.vector->sources) {
+    if (source.rows.empty()) continue;
+    RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end, source.cols.begin,
+                                        source.cols.end, out));
+    out += source.rows.size() * source.cols.size();
   }
+  // Ours: Bind pointed it into the region.
+  PackVector(device, const_cast<float*>(*job.vector->target), scratch, out - scratch);
+  return absl::OkStatus();
+}
+
+absl::Status LoadMatrixRows(const Checkpoint& checkpoint, const Device& device, const Job& job,
+                            float* scratch) {
   const LinearWeight& weight = *job.matrix->target;
-  scratch->resize(std::max<size_t>(scratch->size(), job.rows.size() * weight.k));
   int64_t source_begin = 0;  // row of the fused matrix where the source starts
   for (const WeightSource& source : job.matrix->sources) {
     const int64_t begin = std::max(job.rows.begin, source_begin);
@@ -68,19 +65,27 @@ absl::Status WeightPlan::RunJob(const Checkpoint& checkpoint, const Device& devi
     if (begin < end) {
       const int64_t shift = source.rows.begin - source_begin;
       RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, begin + shift, end + shift, source.cols.begin,
-                                          source.cols.end,
-                                          scratch->data() + (begin - job.rows.begin) * weight.k));
+                                          source.cols.end, scratch + (begin - job.rows.begin) * weight.k));
     }
     source_begin += source.rows.size();
   }
-  PackWeightRows(device, weight, job.rows.begin, job.rows.size(), scratch->data());
+  PackWeightRows(device, weight, job.rows.begin, job.rows.size(), scratch);
   return absl::OkStatus();
 }
 
+absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
+                    std::vector<float>* scratch) {
+  const int64_t floats = job.vector != nullptr ? job.bytes / static_cast<int64_t>(sizeof(float))
+                                               : job.rows.size() * job.matrix->target->k;
+  scratch->resize(std::max<size_t>(scratch->size(), floats));
+  return job.vector != nullptr ? LoadVector(checkpoint, device, job, scratch->data())
+                               : LoadMatrixRows(checkpoint, device, job, scratch->data());
+}
+
 // Numbers that keep the size of what they multiply.
-void WeightPlan::FillMatricesRandomly(Device& device) const {
+void FillMatricesRandomly(const WeightPlan& plan, Device& device) {
   uint64_t seed = 0;
-  for (const Matrix& matrix : matrices_) {
+  for (const WeightPlan::Matrix& matrix : plan.matrices()) {
     const LinearWeight& weight = *matrix.target;
     const int64_t count = PackedWeightBytes(device, weight.dtype, weight.n, weight.k) / SizeOf(weight.dtype);
     FillRandom(device, weight.data, weight.dtype, count, ++seed,
@@ -88,7 +93,7 @@ void WeightPlan::FillMatricesRandomly(Device& device) const {
   }
 }
 
-std::vector<UploadPiece> WeightPlan::MakePieces(bool matrices, int64_t max_bytes) const {
+std::vector<UploadPiece> MakePieces(const WeightPlan& plan, bool matrices, int64_t max_bytes) {
   std::vector<UploadPiece> pieces;
   const auto stack = [&](const std::vector<WeightSource>& sources, DataType dtype, void* to) {
     UploadPiece whole{.dtype = dtype, .to = static_cast<uint8_t*>(to)};
@@ -100,22 +105,26 @@ std::vector<UploadPiece> WeightPlan::MakePieces(bool matrices, int64_t max_bytes
       whole.to += whole.bytes();
     }
   };
-  for (const Matrix& matrix : matrices_) {
+  for (const WeightPlan::Matrix& matrix : plan.matrices()) {
     if (matrices) stack(matrix.sources, matrix.target->dtype, matrix.target->data);
   }
   // Ours: Bind pointed them into the region.
-  for (const Vector& vector : vectors_)
+  for (const WeightPlan::Vector& vector : plan.vectors())
     stack(vector.sources, DataType::kF32, const_cast<float*>(*vector.target));
   return pieces;
 }
 
-absl::Status WeightPlan::Fill(const Checkpoint& checkpoint, Device& device, const Progress& progress) const {
-  if (checkpoint.is_dummy()) FillMatricesRandomly(device);
+}  // namespace
+
+absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, Device& device,
+                         const LoadProgress& progress) {
+  const bool matrices = !checkpoint.is_dummy();
+  if (!matrices) FillMatricesRandomly(plan, device);
   if (DeviceUploader* const uploader = device.uploader(); uploader != nullptr) {
-    return UploadPieces(checkpoint, MakePieces(!checkpoint.is_dummy(), uploader->buffer_bytes()), *uploader,
+    return UploadPieces(checkpoint, MakePieces(plan, matrices, uploader->buffer_bytes()), *uploader,
                         progress);
   }
-  const std::vector<Job> jobs = MakeJobs(!checkpoint.is_dummy());
+  const std::vector<Job> jobs = MakeJobs(plan, matrices);
   int64_t total = 0;
   for (const Job& job : jobs) total += job.bytes;
   ProgressMeter meter(progress, total);

@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "checkpoint/family.h"
 #include "worker/model/rope_table.h"
+#include "worker/model/weight_loader.h"
 #include "worker/runner/model_runner_impl.h"
 
 namespace somnus {
@@ -67,7 +69,7 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
     return absl::InvalidArgumentError(
         absl::StrCat("rotary embedding needs an even head_dim, not ", config_.head_dim));
   }
-  if (config_.architecture == Architecture::kOpt && o.max_model_len > config_.max_position_embeddings) {
+  if (config_.family->learned_positions && o.max_model_len > config_.max_position_embeddings) {
     return absl::InvalidArgumentError(absl::StrCat("max_model_len ", o.max_model_len, " is more than the ",
                                                    config_.max_position_embeddings,
                                                    " positions that the model has"));
@@ -81,7 +83,7 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
 
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
   RETURN_IF_ERROR(CheckOptions());
-  ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
+  plan_ = WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_);
   if (CacheType() == DataType::kF8E4M3) {
     ASSIGN_OR_RETURN(kv_scales_, ReadKvScales(checkpoint));
     if (communicator_->rank() == 0) LogKvScales(kv_scales_);
@@ -94,7 +96,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   ASSIGN_OR_RETURN(weights_region_,
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
-  RETURN_IF_ERROR(plan_.Fill(checkpoint, *device_, progress));
+  RETURN_IF_ERROR(LoadWeights(plan_, checkpoint, *device_, progress));
   RETURN_IF_ERROR(device_->Synchronize());
   RETURN_IF_ERROR(AllocateWorkspace());
   context_.device = device_;
@@ -102,7 +104,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   context_.config = &config_;
   context_.shards = &shards_;
   context_.weights = &plan_.weights();
-  model_ = DecoderModel::Create(&context_);
+  model_ = std::make_unique<DecoderModel>(&context_);
   head_.Bind(&context_);
   arrays_.Bind(device_);
   return absl::OkStatus();
@@ -231,9 +233,9 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
 }
 
 absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
-  ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
+  WeightPlan plan = WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_);
   const ModelConfig& other = checkpoint.config();
-  if (other.architecture != config_.architecture || other.num_layers != config_.num_layers ||
+  if (other.family != config_.family || other.num_layers != config_.num_layers ||
       other.hidden_size != config_.hidden_size || other.num_heads != config_.num_heads ||
       other.num_kv_heads != config_.num_kv_heads || other.head_dim != config_.head_dim ||
       other.intermediate_size != config_.intermediate_size || other.vocab_size != config_.vocab_size ||
@@ -251,7 +253,7 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
   }
   allocator_->DropBackups(kWeightsTag);  // they would restore what was there before
   plan.Bind(weights_region_);
-  return plan.Fill(checkpoint, *device_, progress);
+  return LoadWeights(plan, checkpoint, *device_, progress);
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {

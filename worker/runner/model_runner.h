@@ -63,8 +63,7 @@ class ModelRunner {
   // bytes_loaded, bytes_total of this rank's shard; from any thread, often.
   using Progress = std::function<void(int64_t, int64_t)>;
 
-  // Checks that the checkpoint has every tensor that the architecture needs, in the right shape; allocates
-  // and fills `weights`; allocates `workspace`. NotFound / InvalidArgument name the tensor.
+  // Allocates and fills `weights`; allocates `workspace`. An error of reading names the tensor.
   static absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const Checkpoint& checkpoint,
                                                            const ModelRunnerOptions& options, Device* device,
                                                            Communicator* communicator,

@@ -9,7 +9,7 @@
 
 #include "worker/model/decoder_model.h"
 #include "worker/model/kv_scales.h"
-#include "worker/model/weights.h"
+#include "worker/model/weight_plan.h"
 #include "worker/runner/batch_state.h"
 #include "worker/runner/graph_runner.h"
 #include "worker/runner/logits_head.h"

@@ -48,11 +48,12 @@ absl::Status FuzzSafetensors(const uint8_t* data, size_t size) {
 absl::Status FuzzGguf(const uint8_t* data, size_t size) {
   const auto file = MappedFile::Borrow("fuzz.gguf", TextOf(data, size));
   ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Parse(*file));
-  TensorTable tensors;
-  RETURN_IF_ERROR(AddGgufTensors(gguf, *file, &tensors));
-  TouchTensors(tensors);
   const auto tokenizer = ReadGgufTokenizer(gguf);
-  ASSIGN_OR_RETURN(const ModelConfig config, ReadGgufConfig(gguf, tensors));
+  ASSIGN_OR_RETURN(const Family* family, FindGgufFamily(gguf));
+  TensorTable tensors;
+  RETURN_IF_ERROR(AddGgufTensors(*family, gguf, *file, &tensors));
+  TouchTensors(tensors);
+  ASSIGN_OR_RETURN(const ModelConfig config, ReadGgufConfig(*family, gguf, tensors));
   RETURN_IF_ERROR(CheckTensors(config, tensors));
   return tokenizer.status();
 }

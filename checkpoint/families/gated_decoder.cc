@@ -1,0 +1,49 @@
+#include "checkpoint/families/gated_decoder.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+absl::Status CheckHeads(const JsonFields& fields, const ModelConfig& model) {
+  if (model.num_heads % model.num_kv_heads != 0) {
+    return fields.Bad(
+        "num_key_value_heads",
+        absl::StrCat(model.num_kv_heads, " does not divide num_attention_heads, ", model.num_heads));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadGatedDecoder(const GatedDecoderKeys& keys, JsonFields* fields, ModelConfig* model) {
+  ReadCommonKeys(keys.token_ids, fields, model);
+  model->intermediate_size = fields->Size("intermediate_size");
+  const bool default_kv_heads = keys.default_kv_heads > 0 && fields->Find("num_key_value_heads") == nullptr;
+  model->num_kv_heads =
+      fields->Size("num_key_value_heads", default_kv_heads ? keys.default_kv_heads : model->num_heads);
+  int32_t head_dim = fields->Find("head_dim") != nullptr ? 0 : keys.default_head_dim;
+  if (head_dim == 0) head_dim = std::max(1, model->hidden_size / model->num_heads);
+  if (!fields->Has("head_dim") && keys.default_head_dim == 0 && model->hidden_size % model->num_heads != 0) {
+    fields->Note(
+        fields->Bad("num_attention_heads", "does not divide hidden_size, and head_dim is not given"));
+  }
+  model->head_dim = fields->Size("head_dim", head_dim);
+  model->max_position_embeddings = fields->Size("max_position_embeddings", keys.default_positions);
+  model->norm_eps = fields->Double("rms_norm_eps", 1e-6);
+  model->tie_word_embeddings = fields->Bool("tie_word_embeddings", false);
+  const bool attention_bias = keys.bias_by_flag && fields->Bool("attention_bias", false);
+  model->attention_qkv_bias = keys.qkv_bias || attention_bias;
+  model->attention_out_bias = attention_bias;
+  model->mlp_bias = keys.mlp_bias_by_flag && fields->Bool("mlp_bias", false);
+  ReadActivation(fields, "hidden_act", "silu", model);
+  RETURN_IF_ERROR(fields->status());
+  RETURN_IF_ERROR(CheckHeads(*fields, *model));
+  RETURN_IF_ERROR(CheckFullAttention(keys.window, fields, *model));
+  return ReadRope(fields, model->max_position_embeddings, &model->rope);
+}
+
+}  // namespace somnus

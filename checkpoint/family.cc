@@ -1,0 +1,104 @@
+#include "checkpoint/family.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+// A function's, so that it is there before the first registration of another file.
+std::vector<const Family*>& Families() {
+  static auto* const families = new std::vector<const Family*>;
+  return *families;
+}
+
+const TensorSpec* FindRole(absl::Span<const TensorSpec> specs, TensorRole role) {
+  for (const TensorSpec& spec : specs) {
+    if (spec.role == role) return &spec;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+FamilyRegistration::FamilyRegistration(const Family* family) {
+  SOMNUS_CHECK(family->gated_mlp == (FindTensor(*family, TensorRole::kGate) != nullptr));
+  SOMNUS_CHECK(family->learned_positions == (FindTensor(*family, TensorRole::kPositions) != nullptr));
+  for (const Family* other : Families()) {
+    SOMNUS_CHECK(std::strcmp(other->model_type, family->model_type) != 0);
+    SOMNUS_CHECK(std::strcmp(other->class_name, family->class_name) != 0);
+  }
+  Families().push_back(family);
+}
+
+const Family* FindFamily(absl::FunctionRef<bool(const Family&)> matches) {
+  for (const Family* family : Families()) {
+    if (matches(*family)) return family;
+  }
+  return nullptr;
+}
+
+int64_t SizeOf(Dim dim, const ModelConfig& c) {
+  switch (dim) {
+    case Dim::kNone:
+      return 1;
+    case Dim::kHidden:
+      return c.hidden_size;
+    case Dim::kHeadDim:
+      return c.head_dim;
+    case Dim::kEmbedding:
+      return c.embedding_dim;
+    case Dim::kPositions:
+      return int64_t{c.max_position_embeddings} + c.family->position_offset;
+    case Dim::kQueries:
+      return int64_t{c.num_heads} * c.head_dim;
+    case Dim::kKeysValues:
+      return int64_t{c.num_kv_heads} * c.head_dim;
+    case Dim::kIntermediate:
+      return c.intermediate_size;
+    case Dim::kVocab:
+      return c.vocab_size;
+  }
+  return 0;
+}
+
+std::vector<int64_t> ShapeOf(const TensorSpec& spec, const ModelConfig& config) {
+  std::vector<int64_t> shape = {SizeOf(spec.rows, config)};
+  if (spec.cols != Dim::kNone) shape.push_back(SizeOf(spec.cols, config));
+  return shape;
+}
+
+const TensorSpec* FindTensor(const Family& family, TensorRole role) {
+  const TensorSpec* spec = FindRole(family.tensors, role);
+  return spec != nullptr ? spec : FindRole(family.layer_tensors, role);
+}
+
+std::string TensorName(const Family& family, TensorRole role, int32_t layer) {
+  if (const TensorSpec* spec = FindRole(family.tensors, role); spec != nullptr) return spec->name;
+  const TensorSpec* spec = FindRole(family.layer_tensors, role);
+  SOMNUS_CHECK(spec != nullptr);
+  return absl::StrCat(family.layer_prefix, layer, ".", spec->name);
+}
+
+absl::Status ForEachTensor(
+    const ModelConfig& config,
+    absl::FunctionRef<absl::Status(const std::string&, const std::vector<int64_t>&)> expect) {
+  const Family& family = *config.family;
+  const auto visit = [&](const TensorSpec& spec, const std::string& prefix) -> absl::Status {
+    if (!spec.present(config)) return absl::OkStatus();
+    RETURN_IF_ERROR(expect(absl::StrCat(prefix, spec.name, ".weight"), ShapeOf(spec, config)));
+    if (!spec.bias(config)) return absl::OkStatus();
+    return expect(absl::StrCat(prefix, spec.name, ".bias"), {SizeOf(spec.rows, config)});
+  };
+  for (const TensorSpec& spec : family.tensors) RETURN_IF_ERROR(visit(spec, ""));
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const std::string prefix = absl::StrCat(family.layer_prefix, layer, ".");
+    for (const TensorSpec& spec : family.layer_tensors) RETURN_IF_ERROR(visit(spec, prefix));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

@@ -1,0 +1,130 @@
+#pragma once
+// What an architecture is: its names, how its configuration is read, which tensors it is made of, and the
+// properties that the forward pass branches on. Readers of checkpoints check, name and permute tensors by
+// this record; workers plan their weights by it. Nothing else tells one architecture from another.
+//
+// To add an architecture whose parts are known: one file in checkpoint/families/ that defines a Family and
+// registers it (FamilyRegistration). Records are constants that live as long as the process; reading them is
+// thread safe.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "checkpoint/model_config.h"
+
+namespace somnus {
+
+class JsonFields;
+
+// One side of a tensor. Ranks divide four of them among themselves (tensor parallelism): a matrix whose rows
+// are divided is column-parallel (so is its bias), one whose columns are divided is row-parallel (its bias is
+// added once), one with neither is replicated.
+enum class Dim {
+  kNone,  // of a vector's columns
+  kHidden,
+  kHeadDim,
+  kEmbedding,     // embedding_dim
+  kPositions,     // max_position_embeddings + position_offset
+  kQueries,       // num_heads * head_dim; divided by query heads
+  kKeysValues,    // num_kv_heads * head_dim; divided by KV heads
+  kIntermediate,  // divided
+  kVocab,         // divided
+};
+
+// What a tensor is to the forward pass (worker/model/decoder_model.h).
+enum class TensorRole {
+  kEmbedding,
+  kPositions,   // learned position embeddings
+  kProjectIn,   // embedding_dim -> hidden_size
+  kProjectOut,  // hidden_size -> embedding_dim
+  kFinalNorm,
+  kHead,
+  // Of a layer.
+  kAttentionNorm,
+  kQuery,
+  kKey,
+  kValue,
+  kQueryNorm,
+  kKeyNorm,
+  kAttentionOut,
+  kMlpNorm,
+  kGate,
+  kUp,
+  kDown,
+};
+
+// Whether a model of this configuration has something.
+using Condition = bool (*)(const ModelConfig&);
+inline bool Always(const ModelConfig&) { return true; }
+inline bool Never(const ModelConfig&) { return false; }
+inline bool HasQkvBias(const ModelConfig& c) { return c.attention_qkv_bias; }
+inline bool HasOutBias(const ModelConfig& c) { return c.attention_out_bias; }
+inline bool HasMlpBias(const ModelConfig& c) { return c.mlp_bias; }
+inline bool HasOwnHead(const ModelConfig& c) { return !c.tie_word_embeddings; }
+
+// A weight and its bias. Rows and columns as Hugging Face stores them: [out_features, in_features].
+struct TensorSpec {
+  TensorRole role;
+  const char* name;            // Hugging Face's, without ".weight" or ".bias" and the layer's prefix
+  const char* gguf = nullptr;  // GGUF's, likewise; nullptr: none
+  Dim rows = Dim::kHidden;
+  Dim cols = Dim::kNone;
+  Condition present = Always;
+  Condition bias = Never;
+};
+
+enum class NormKind { kRmsNorm, kLayerNorm };
+
+struct Family {
+  const char* model_type;  // config.json's
+  // In config.json's "architectures" with "ForCausalLM" behind it, or "Model" for one saved without a head.
+  const char* class_name;
+  const char* gguf_architecture = nullptr;  // general.architecture; nullptr: no GGUF files of this family
+
+  // Fills sizes and options from config.json, with the defaults of the family's configuration class in
+  // `transformers` for keys that are absent. Errors name the key: InvalidArgument (contradictory),
+  // Unimplemented.
+  absl::Status (*read_config)(JsonFields* fields, ModelConfig* config);
+
+  NormKind norm = NormKind::kRmsNorm;
+  bool gated_mlp = true;           // down(silu(gate) * up); false: down(activation(up))
+  bool qk_norm = false;            // RMSNorm of each head's q and k before the rotary embedding
+  bool learned_positions = false;  // no token beyond max_position_embeddings
+  int32_t position_offset = 0;     // the row of position 0 in the table of learned positions
+  // GGUF's q and k rows are stored in the pairing order of llama.cpp's rotary embedding.
+  bool gguf_permutes_heads = false;
+
+  const char* layer_prefix = "model.layers.";  // the layer's number and "." follow
+  absl::Span<const TensorSpec> tensors;        // outside of the layers
+  absl::Span<const TensorSpec> layer_tensors;
+};
+
+// Makes a family known for the life of the process. Only at namespace scope: nothing is locked.
+class FamilyRegistration {
+ public:
+  explicit FamilyRegistration(const Family* family);
+};
+
+// The registered family that `matches`, or nullptr.
+const Family* FindFamily(absl::FunctionRef<bool(const Family&)> matches);
+
+int64_t SizeOf(Dim dim, const ModelConfig& config);
+std::vector<int64_t> ShapeOf(const TensorSpec& spec, const ModelConfig& config);
+
+// The entry of that role, or nullptr where the family has none.
+const TensorSpec* FindTensor(const Family& family, TensorRole role);
+// Hugging Face's name without ".weight" or ".bias", which follow; `layer` matters for a layer's roles alone.
+// The family has an entry of that role.
+std::string TensorName(const Family& family, TensorRole role, int32_t layer = 0);
+
+// Calls expect(name, shape) for every tensor that a model of this configuration needs; its first error ends
+// it.
+absl::Status ForEachTensor(
+    const ModelConfig& config,
+    absl::FunctionRef<absl::Status(const std::string& name, const std::vector<int64_t>& shape)> expect);
+
+}  // namespace somnus

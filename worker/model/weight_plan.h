@@ -1,0 +1,60 @@
+#pragma once
+// Which of a checkpoint's rows and columns a rank holds, and where each lies in the one `weights` region: the
+// family's list of tensors (checkpoint/family.h), cut by the rank's shards.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+#include "worker/model/shards.h"
+#include "worker/model/weights.h"
+
+namespace somnus {
+
+// Where a part of a fused matrix comes from.
+struct WeightSource {
+  const TensorInfo* tensor = nullptr;
+  Range rows;
+  Range cols;
+};
+
+// Movable; immutable after Create but for Bind. Its TensorInfos belong to the checkpoint of Create.
+class WeightPlan {
+ public:
+  struct Matrix {
+    LinearWeight* target = nullptr;  // in weights()
+    int64_t offset = 0;
+    std::vector<WeightSource> sources;  // stacked by rows
+  };
+  struct Vector {
+    const float** target = nullptr;  // in weights()
+    int64_t offset = 0;
+    std::vector<WeightSource> sources;  // one after another
+  };
+
+  // Takes no memory. A tensor is missing or misshapen nowhere: Checkpoint::Open has checked them all.
+  static WeightPlan Create(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype,
+                           const Device& device);
+
+  int64_t region_bytes() const { return region_bytes_; }
+  const ModelWeights& weights() const { return *weights_; }
+  const std::vector<Matrix>& matrices() const { return matrices_; }
+  const std::vector<Vector>& vectors() const { return vectors_; }
+
+  // Points weights() into the region at `base`, 256-byte aligned.
+  void Bind(void* base);
+
+ private:
+  friend class WeightPlanBuilder;
+
+  std::unique_ptr<ModelWeights> weights_;
+  std::vector<Matrix> matrices_;
+  std::vector<Vector> vectors_;
+  bool tied_ = false;
+  int64_t region_bytes_ = 0;
+};
+
+}  // namespace somnus
