@@ -1,0 +1,166 @@
+// Two worker processes serve a real (tiny) model, with a coordinator that the test plays.
+
+#include <thread>
+
+#include "absl/status/status.h"
+#include "tests/worker/worker_processes.h"
+
+namespace somnus {
+namespace {
+
+// Two ranks of a tiny model with uneven heads: both levels of sleep leave the tokens as they were.
+class TwoRanks : public testing::Test {
+ protected:
+  TwoRanks() {
+    const std::string flag = "--coordinator=" + coordinator_.address();
+    for (int r = 0; r < 2; ++r) {
+      processes_.push_back(std::make_unique<Process>(
+          std::vector<std::string>{flag, "--threads=1", absl::StrCat("--rank=", r), "--log_level=warning"}));
+    }
+    stubs_.resize(2);
+    for (int i = 0; i < 2; ++i) {
+      const v1::RegisterRequest worker = coordinator_.WaitForWorker(i);
+      stubs_[worker.preferred_rank()] = Dial(worker);
+    }
+  }
+
+  // The same call to both ranks at once.
+  template <typename Call>
+  void Both(const Call& call) {
+    grpc::Status statuses[2];
+    std::thread other([&] { statuses[1] = call(1); });
+    statuses[0] = call(0);
+    other.join();
+    for (int r = 0; r < 2; ++r)
+      EXPECT_TRUE(statuses[r].ok()) << "rank " << r << ": " << statuses[r].error_message();
+  }
+
+  void Load() {
+    v1::LoadModelRequest request;
+    request.set_model_path(std::filesystem::absolute("tests/data/tiny/llama-uneven"));
+    request.set_dtype(v1::DTYPE_FLOAT32);
+    request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
+    request.mutable_parallel()->set_world_size(2);
+    request.mutable_parallel()->set_group_name(absl::StrCat("process-test-", absl::ToUnixNanos(absl::Now())));
+    request.set_max_num_seqs(4);
+    request.set_max_num_batched_tokens(64);
+    request.set_max_model_len(64);
+    request.set_block_size(16);
+    Both([&](int r) {
+      v1::LoadModelRequest mine = request;
+      mine.mutable_parallel()->set_rank(r);
+      grpc::ClientContext context;
+      auto reader = stubs_[r]->LoadModel(&context, mine);
+      v1::LoadModelEvent event;
+      while (reader->Read(&event)) {
+      }
+      EXPECT_TRUE(event.done());
+      EXPECT_GT(event.available_kv_cache_memory_bytes(), 0);
+      return reader->Finish();
+    });
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::AllocateKvCacheRequest kv;
+      kv.mutable_kv_cache()->set_block_size(16);
+      kv.mutable_kv_cache()->set_num_blocks(8);
+      kv.mutable_kv_cache()->set_dtype(v1::DTYPE_FLOAT32);
+      v1::AllocateKvCacheResponse response;
+      return stubs_[r]->AllocateKvCache(&context, kv, &response);
+    });
+  }
+
+  // A prompt and `steps` greedy tokens.
+  std::vector<int> Generate(int steps) {
+    std::vector<int> tokens;
+    grpc::ClientContext contexts[2];
+    std::unique_ptr<grpc::ClientReaderWriter<v1::StepRequest, v1::StepReply>> streams[2];
+    for (int r = 0; r < 2; ++r) streams[r] = stubs_[r]->Execute(&contexts[r]);
+    for (int i = 0; i < steps; ++i) {
+      v1::StepRequest step;
+      step.set_step_id(++last_step_);
+      if (i == 0) {
+        v1::NewSequence* sequence = step.add_new_sequences();
+        for (const int token : {5, 17, 42, 9}) sequence->add_token_ids(token);
+        sequence->set_num_prompt_tokens(4);
+        for (const int block : {1, 2}) sequence->add_block_ids(block);
+        sequence->mutable_sampling()->set_top_p(1);
+        sequence->mutable_sampling()->set_repetition_penalty(1);
+        sequence->mutable_sampling()->set_num_logprobs(-1);
+        sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+      }
+      step.add_sequences()->set_num_tokens(i == 0 ? 4 : 1);
+      for (auto& stream : streams) EXPECT_TRUE(stream->Write(step));
+      for (int r = 0; r < 2; ++r) {
+        v1::StepReply reply;
+        EXPECT_TRUE(streams[r]->Read(&reply));
+        EXPECT_EQ(reply.error_code(), 0) << reply.error_message();
+        EXPECT_EQ(reply.tokens_size(), r == 0 ? 1 : 0);
+        if (r == 0 && reply.tokens_size() == 1) tokens.push_back(reply.tokens(0).token_id());
+      }
+    }
+    v1::StepRequest free_slot;
+    free_slot.set_step_id(++last_step_);
+    free_slot.add_freed_slots(0);
+    for (auto& stream : streams) {
+      v1::StepReply reply;
+      EXPECT_TRUE(stream->Write(free_slot) && stream->Read(&reply));
+      EXPECT_EQ(reply.error_code(), 0) << reply.error_message();
+      stream->WritesDone();
+      EXPECT_TRUE(stream->Finish().ok());
+    }
+    return tokens;
+  }
+
+  FakeCoordinator coordinator_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
+  int64_t last_step_ = 0;
+};
+
+TEST_F(TwoRanks, SameTokensAfterEitherSleep) {
+  Load();
+  const std::vector<int> tokens = Generate(12);
+  EXPECT_EQ(tokens.size(), 12u);
+  for (const int level : {1, 2, 1}) {
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::WorkerSleepRequest request;
+      request.set_level(level);
+      v1::WorkerSleepResponse response;
+      return stubs_[r]->Sleep(&context, request, &response);
+    });
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::WorkerWakeUpResponse response;
+      return stubs_[r]->WakeUp(&context, {}, &response);
+    });
+    EXPECT_EQ(Generate(12), tokens) << "after level " << level;
+  }
+}
+
+TEST_F(TwoRanks, DeathOfARankFailsTheOthersStepSoon) {
+  Load();
+  processes_[1]->Signal(SIGKILL);
+  EXPECT_EQ(processes_[1]->Wait(), 128 + SIGKILL);
+  grpc::ClientContext context;
+  auto stream = stubs_[0]->Execute(&context);
+  v1::StepRequest step;
+  step.set_step_id(1);
+  v1::NewSequence* sequence = step.add_new_sequences();
+  sequence->add_token_ids(5);
+  sequence->set_num_prompt_tokens(1);
+  sequence->add_block_ids(1);
+  sequence->mutable_sampling()->set_top_p(1);
+  sequence->mutable_sampling()->set_repetition_penalty(1);
+  sequence->mutable_sampling()->set_num_logprobs(-1);
+  sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+  step.add_sequences()->set_num_tokens(1);
+  ASSERT_TRUE(stream->Write(step));
+  v1::StepReply reply;
+  ASSERT_TRUE(stream->Read(&reply));
+  EXPECT_EQ(reply.error_code(), static_cast<int>(absl::StatusCode::kUnavailable));
+  EXPECT_NE(reply.error_message().find("rank 1"), std::string::npos) << reply.error_message();
+}
+
+}  // namespace
+}  // namespace somnus
