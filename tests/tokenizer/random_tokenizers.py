@@ -53,83 +53,113 @@ def added(number, content, **options):
             "special": False, **options}
 
 
-def forms(base, names):
-    """(name, tokenizer.json, tokenizer_config.json or None, error or None)"""
-    first, last = names
-    ids = {token["content"]: token["id"] for token in base["added_tokens"]}
+def changed(base, **parts):
+    """`base` with other parts; those of "model" one by one."""
+    out = copy.deepcopy(base)
+    model = parts.pop("model", {})
+    out.update(parts)
+    out["model"].update(model)
+    return out
 
-    def change(**parts):
-        out = copy.deepcopy(base)
-        model = parts.pop("model", {})
-        out.update(parts)
-        out["model"].update(model)
-        return out
 
-    pairs = [m.split(" ") if isinstance(m, str) else m for m in base["model"]["merges"]]
-    yield "merges-pairs", change(model={"merges": pairs}), None, None
-    yield "merges-strings", change(model={"merges": [" ".join(m) for m in pairs]}), None, None
-    yield "ignore-merges", change(model={"ignore_merges": True}), None, None
-    for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
-        yield f"normalizer-{form}", change(normalizer={"type": form}), None, None
-    yield "normalizer-both", change(normalizer=sequence("normalizers", {"type": "NFC"}, {"type": "Lowercase"})), None, None
-    for form, options in {"Replace": {"pattern": {"String": " "}, "content": "\u2581"}, "Prepend": {"prepend": "x"},
-                          "StripAccents": {}, "Strip": {"strip_left": True, "strip_right": True}}.items():
-        yield f"normalizer-{form}", change(normalizer={"type": form, **options}), None, f"normalizer.type: {form} is not supported"
-    for space in (True, False):
-        yield f"bytes-space-{space}", change(pre_tokenizer=byte_level(add_prefix_space=space)), None, None
-    yield "bytes-whole", change(pre_tokenizer=byte_level(use_regex=False)), None, None
-    bare = byte_level(use_regex=False)
-    yield "llama3", change(pre_tokenizer=sequence("pretokenizers", split(LLAMA3), bare)), None, None
-    for behavior in ("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
-        for invert in (False, True):
-            steps = sequence("pretokenizers", split(r"[\s\d]", behavior, invert), bare)
-            yield f"split-{behavior}-{invert}", change(pre_tokenizer=steps), None, None
-    for kind, options in {"Digits": {"individual_digits": True}, "Punctuation": {"behavior": "MergedWithNext"}, "Whitespace": {},
-                          "WhitespaceSplit": {}}.items():
-        steps = sequence("pretokenizers", {"type": kind, **options}, byte_level())
-        yield f"pre-{kind}", change(pre_tokenizer=steps), None, None
-    yield "pre-runs", change(pre_tokenizer=sequence("pretokenizers", {"type": "Digits", "individual_digits": False}, bare)), None, None
-    yield "pre-literal", change(pre_tokenizer=sequence("pretokenizers", split("ab", "Removed", kind="String"), bare)), None, None
-    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
-    yield "pre-Metaspace", change(pre_tokenizer=metaspace), None, "pre_tokenizer.type: Metaspace is not supported"
-    yield "post-none", change(post_processor=None), None, None
-    yield "post-bos", change(post_processor=template([first], [], ids)), None, None
-    yield "post-both", change(post_processor=template([first, last], [last], ids)), None, None
-    steps = sequence("processors", byte_level(), template([first], [last], ids))
-    yield "post-sequence", change(post_processor=steps), None, None
-    roberta = {"type": "RobertaProcessing", "sep": [last, ids[last]], "cls": [first, ids[first]], "trim_offsets": True,
-               "add_prefix_space": False}
-    yield "post-roberta", change(post_processor=roberta), None, None
-    yield "decoder-WordPiece", change(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}), None, "decoder.type: WordPiece"
-    yield "WordPiece", change(model={"type": "WordPiece"}), None, "a tokenizer of kind WordPiece is not supported"
-    yield "Unigram", change(model={"type": "Unigram"}), None, "a tokenizer of kind Unigram is not supported"
-    yield "suffix", change(model={"end_of_word_suffix": "</w>"}), None, "model.end_of_word_suffix"
-    more = base["added_tokens"] + [
-        added(512, "<|x|>", special=True), added(513, "<a>", normalized=True), added(514, "<A>", lstrip=True, rstrip=True),
-        added(515, "ab", single_word=True), added(516, "\u4e2d", normalized=True, lstrip=True), added(517, "caf\u00e9", normalized=True)]
-    for form in (None, {"type": "NFC"}, {"type": "Lowercase"}):
-        yield f"added-{form and form['type']}", change(added_tokens=more, normalizer=form), None, None
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": first, "eos_token": last}
-    yield "config", change(), config, None
-    objects = {**config, "eos_token": {"__type": "AddedToken", "content": last, "lstrip": False}}
-    yield "config-objects", change(), objects, None
-    yield "config-only-specials", change(added_tokens=[]), config, None
-    decoder = {"512": {"content": "<|x|>", "special": True}, "513": {"content": "<a>", "special": False}}
-    yield "config-added", change(), {**config, "added_tokens_decoder": decoder}, None
-    for bos in (True, False):
-        for eos in (True, False):
-            flags = {**config, "add_bos_token": bos, "add_eos_token": eos}
-            yield f"config-add-{bos}-{eos}", change(), flags, None
-            yield f"config-add-{bos}-{eos}-over", change(post_processor=template([last], [], ids)), flags, None
-    yield "config-add-bos-llama", change(), {**config, "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True}, None
-    yield "config-extra", change(added_tokens=[]), {**config, "additional_special_tokens": [base_token(base, 300)]}, None
+def pairs_of(base):
+    return [m.split(" ") if isinstance(m, str) else m for m in base["model"]["merges"]]
+
+
+def models(base, first):
+    pairs = pairs_of(base)
+    yield "merges-pairs", changed(base, model={"merges": pairs}), None, None
+    yield "merges-strings", changed(base, model={"merges": [" ".join(m) for m in pairs]}), None, None
+    yield "ignore-merges", changed(base, model={"ignore_merges": True}), None, None
+    yield "decoder-WordPiece", changed(base, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}), None, "decoder.type: WordPiece"
+    yield "WordPiece", changed(base, model={"type": "WordPiece"}), None, "a tokenizer of kind WordPiece is not supported"
+    yield "Unigram", changed(base, model={"type": "Unigram"}), None, "a tokenizer of kind Unigram is not supported"
+    yield "suffix", changed(base, model={"end_of_word_suffix": "</w>"}), None, "model.end_of_word_suffix"
     fewer = {t: i for t, i in base["model"]["vocab"].items() if t not in ("z", "Z", "\u0120")}
     kept = [m for m in pairs if m[0] in fewer and m[1] in fewer and m[0] + m[1] in fewer]
     for fuse in (True, False):
         model = {"vocab": fewer, "merges": kept, "unk_token": first, "fuse_unk": fuse}
-        yield f"unknown-{fuse}", change(model=model), None, None
-    yield "no-vocab", change(model={"vocab": None}), None, "tokenizer.json"
-    yield "merge-of-nothing", change(model={"merges": [["a", "nowhere"]]}), None, "is not in the vocabulary"
+        yield f"unknown-{fuse}", changed(base, model=model), None, None
+    yield "no-vocab", changed(base, model={"vocab": None}), None, "tokenizer.json"
+    yield "merge-of-nothing", changed(base, model={"merges": [["a", "nowhere"]]}), None, "is not in the vocabulary"
+
+
+def normalizers(base):
+    for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
+        yield f"normalizer-{form}", changed(base, normalizer={"type": form}), None, None
+    yield "normalizer-both", changed(base, normalizer=sequence("normalizers", {"type": "NFC"}, {"type": "Lowercase"})), None, None
+    for form, options in {"Replace": {"pattern": {"String": " "}, "content": "\u2581"}, "Prepend": {"prepend": "x"},
+                          "StripAccents": {}, "Strip": {"strip_left": True, "strip_right": True}}.items():
+        yield f"normalizer-{form}", changed(base, normalizer={"type": form, **options}), None, f"normalizer.type: {form} is not supported"
+
+
+def pre_tokenizers(base):
+    for space in (True, False):
+        yield f"bytes-space-{space}", changed(base, pre_tokenizer=byte_level(add_prefix_space=space)), None, None
+    yield "bytes-whole", changed(base, pre_tokenizer=byte_level(use_regex=False)), None, None
+    bare = byte_level(use_regex=False)
+    yield "llama3", changed(base, pre_tokenizer=sequence("pretokenizers", split(LLAMA3), bare)), None, None
+    for behavior in ("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+        for invert in (False, True):
+            steps = sequence("pretokenizers", split(r"[\s\d]", behavior, invert), bare)
+            yield f"split-{behavior}-{invert}", changed(base, pre_tokenizer=steps), None, None
+    for kind, options in {"Digits": {"individual_digits": True}, "Punctuation": {"behavior": "MergedWithNext"}, "Whitespace": {},
+                          "WhitespaceSplit": {}}.items():
+        steps = sequence("pretokenizers", {"type": kind, **options}, byte_level())
+        yield f"pre-{kind}", changed(base, pre_tokenizer=steps), None, None
+    yield "pre-runs", changed(base, pre_tokenizer=sequence("pretokenizers", {"type": "Digits", "individual_digits": False}, bare)), None, None
+    yield "pre-literal", changed(base, pre_tokenizer=sequence("pretokenizers", split("ab", "Removed", kind="String"), bare)), None, None
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    yield "pre-Metaspace", changed(base, pre_tokenizer=metaspace), None, "pre_tokenizer.type: Metaspace is not supported"
+
+
+def post_processors(base, first, last):
+    ids = {token["content"]: token["id"] for token in base["added_tokens"]}
+    yield "post-none", changed(base, post_processor=None), None, None
+    yield "post-bos", changed(base, post_processor=template([first], [], ids)), None, None
+    yield "post-both", changed(base, post_processor=template([first, last], [last], ids)), None, None
+    steps = sequence("processors", byte_level(), template([first], [last], ids))
+    yield "post-sequence", changed(base, post_processor=steps), None, None
+    roberta = {"type": "RobertaProcessing", "sep": [last, ids[last]], "cls": [first, ids[first]], "trim_offsets": True,
+               "add_prefix_space": False}
+    yield "post-roberta", changed(base, post_processor=roberta), None, None
+
+
+def added_tokens(base):
+    more = base["added_tokens"] + [
+        added(512, "<|x|>", special=True), added(513, "<a>", normalized=True), added(514, "<A>", lstrip=True, rstrip=True),
+        added(515, "ab", single_word=True), added(516, "\u4e2d", normalized=True, lstrip=True), added(517, "caf\u00e9", normalized=True)]
+    for form in (None, {"type": "NFC"}, {"type": "Lowercase"}):
+        yield f"added-{form and form['type']}", changed(base, added_tokens=more, normalizer=form), None, None
+
+
+def configs(base, first, last):
+    ids = {token["content"]: token["id"] for token in base["added_tokens"]}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": first, "eos_token": last}
+    yield "config", changed(base), config, None
+    objects = {**config, "eos_token": {"__type": "AddedToken", "content": last, "lstrip": False}}
+    yield "config-objects", changed(base), objects, None
+    yield "config-only-specials", changed(base, added_tokens=[]), config, None
+    decoder = {"512": {"content": "<|x|>", "special": True}, "513": {"content": "<a>", "special": False}}
+    yield "config-added", changed(base), {**config, "added_tokens_decoder": decoder}, None
+    for bos in (True, False):
+        for eos in (True, False):
+            flags = {**config, "add_bos_token": bos, "add_eos_token": eos}
+            yield f"config-add-{bos}-{eos}", changed(base), flags, None
+            yield f"config-add-{bos}-{eos}-over", changed(base, post_processor=template([last], [], ids)), flags, None
+    yield "config-add-bos-llama", changed(base), {**config, "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True}, None
+    yield "config-extra", changed(base, added_tokens=[]), {**config, "additional_special_tokens": [base_token(base, 300)]}, None
+
+
+def forms(base, names):
+    """(name, tokenizer.json, tokenizer_config.json or None, error or None)"""
+    first, last = names
+    yield from models(base, first)
+    yield from normalizers(base)
+    yield from pre_tokenizers(base)
+    yield from post_processors(base, first, last)
+    yield from added_tokens(base)
+    yield from configs(base, first, last)
 
 
 def base_token(base, number):
