@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
-#include "checkpoint/tensor_table.h"
+#include "checkpoint/storage_type.h"
 
 namespace somnus {
 namespace {
@@ -172,51 +173,38 @@ void ConvertQ6_K(const uint8_t* src, float* out) {
   }
 }
 
-template <void (*kConvert)(const uint8_t*, float*)>
-void ConvertBlocks(StorageType type, const uint8_t* src, int64_t blocks, float* out) {
-  const BlockSize size = BlockSizeOf(type);
-  for (int64_t b = 0; b < blocks; ++b) kConvert(src + b * size.bytes, out + b * size.elements);
+using ConvertBlock = void (*)(const uint8_t*, float*);
+
+template <StorageType kType, ConvertBlock kConvert>
+void ConvertBlocks(const uint8_t* src, int64_t blocks, float* out) {
+  constexpr BlockSize kSize = BlockSizeOf(kType);
+  for (int64_t b = 0; b < blocks; ++b) kConvert(src + b * kSize.bytes, out + b * kSize.elements);
 }
+
+void CopyF32(const uint8_t* src, int64_t count, float* out) {
+  std::memcpy(out, src, static_cast<size_t>(count) * sizeof(float));
+}
+
+// By StorageType.
+constexpr void (*kConverters[])(const uint8_t*, int64_t, float*) = {
+    CopyF32,
+    ConvertF16,
+    ConvertBf16,
+    ConvertBlocks<StorageType::kQ8_0, ConvertQ8_0>,
+    ConvertBlocks<StorageType::kQ4_0, ConvertQ4_0>,
+    ConvertBlocks<StorageType::kQ4_1, ConvertQ4_1>,
+    ConvertBlocks<StorageType::kQ5_0, ConvertQ5_0>,
+    ConvertBlocks<StorageType::kQ5_1, ConvertQ5_1>,
+    ConvertBlocks<StorageType::kQ4_K, ConvertQ4_K>,
+    ConvertBlocks<StorageType::kQ5_K, ConvertQ5_K>,
+    ConvertBlocks<StorageType::kQ6_K, ConvertQ6_K>,
+};
+static_assert(std::size(kConverters) == std::size(kStorageTypeInfos));
 
 }  // namespace
 
 void DequantizeBlocks(StorageType type, const uint8_t* src, int64_t blocks, float* out) {
-  if (blocks <= 0) return;
-  switch (type) {
-    case StorageType::kF32:
-      std::memcpy(out, src, static_cast<size_t>(blocks) * sizeof(float));
-      return;
-    case StorageType::kF16:
-      ConvertF16(src, blocks, out);
-      return;
-    case StorageType::kBF16:
-      ConvertBf16(src, blocks, out);
-      return;
-    case StorageType::kQ8_0:
-      ConvertBlocks<ConvertQ8_0>(type, src, blocks, out);
-      return;
-    case StorageType::kQ4_0:
-      ConvertBlocks<ConvertQ4_0>(type, src, blocks, out);
-      return;
-    case StorageType::kQ4_1:
-      ConvertBlocks<ConvertQ4_1>(type, src, blocks, out);
-      return;
-    case StorageType::kQ5_0:
-      ConvertBlocks<ConvertQ5_0>(type, src, blocks, out);
-      return;
-    case StorageType::kQ5_1:
-      ConvertBlocks<ConvertQ5_1>(type, src, blocks, out);
-      return;
-    case StorageType::kQ4_K:
-      ConvertBlocks<ConvertQ4_K>(type, src, blocks, out);
-      return;
-    case StorageType::kQ5_K:
-      ConvertBlocks<ConvertQ5_K>(type, src, blocks, out);
-      return;
-    case StorageType::kQ6_K:
-      ConvertBlocks<ConvertQ6_K>(type, src, blocks, out);
-      return;
-  }
+  if (blocks > 0) kConverters[static_cast<int>(type)](src, blocks, out);
 }
 
 void DequantizeRange(StorageType type, const uint8_t* src, int64_t begin, int64_t end, float* out) {

@@ -45,26 +45,34 @@ std::optional<int64_t> DecodeInt(GgufType type, absl::string_view bytes) {
   }
 }
 
-size_t IntBytes(GgufType type) {
+bool IsInteger(GgufType type) {
+  return GgufScalarBytes(type) > 0 && type != GgufType::kBool && type != GgufType::kFloat32 &&
+         type != GgufType::kFloat64;
+}
+
+}  // namespace
+
+size_t GgufScalarBytes(GgufType type) {
   switch (type) {
     case GgufType::kUint8:
     case GgufType::kInt8:
+    case GgufType::kBool:
       return 1;
     case GgufType::kUint16:
     case GgufType::kInt16:
       return 2;
     case GgufType::kUint32:
     case GgufType::kInt32:
+    case GgufType::kFloat32:
       return 4;
     case GgufType::kUint64:
     case GgufType::kInt64:
+    case GgufType::kFloat64:
       return 8;
     default:
       return 0;
   }
 }
-
-}  // namespace
 
 absl::Status GgufFile::Bad(absl::string_view key, absl::string_view reason) const {
   return absl::InvalidArgumentError(absl::StrCat(name_, ": key ", key, ": ", reason));
@@ -142,8 +150,10 @@ absl::StatusOr<std::vector<std::string>> GgufFile::Strings(absl::string_view key
 absl::StatusOr<std::vector<int64_t>> GgufFile::Ints(absl::string_view key) const {
   const GgufValue* value = Find(key);
   if (value == nullptr) return Bad(key, "missing");
-  const size_t bytes = value->type == GgufType::kArray ? IntBytes(value->element_type) : 0;
-  if (bytes == 0) return Bad(key, "not an array of integers");
+  if (value->type != GgufType::kArray || !IsInteger(value->element_type)) {
+    return Bad(key, "not an array of integers");
+  }
+  const size_t bytes = GgufScalarBytes(value->element_type);
   std::vector<int64_t> ints;
   ints.reserve(value->count);
   for (uint64_t i = 0; i < value->count; ++i) {

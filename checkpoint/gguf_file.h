@@ -35,6 +35,9 @@ enum class GgufType : uint32_t {
   kFloat64
 };
 
+// Bytes of a scalar; 0 for strings, arrays and unknown types.
+size_t GgufScalarBytes(GgufType type);
+
 // A metadata value, or where it is in the map. Views live as long as the file's map.
 struct GgufValue {
   GgufType type = GgufType::kUint8;

@@ -159,9 +159,9 @@ absl::Status ReadTokenIds(const GgufFile& gguf, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// The type that holds most elements of the layers.
+// The type that most bytes are stored in.
 StorageType CommonType(const TensorTable& tensors) {
-  constexpr int kTypes = static_cast<int>(StorageType::kQ6_K) + 1;
+  constexpr size_t kTypes = std::size(kStorageTypeInfos);
   int64_t bytes[kTypes] = {};
   for (const TensorInfo* tensor : tensors.All()) {
     bytes[static_cast<int>(tensor->type)] += static_cast<int64_t>(tensor->bytes);

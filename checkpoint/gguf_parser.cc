@@ -21,57 +21,11 @@ constexpr uint32_t kMaxDims = 4;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
-// Numbers of ggml's type enum.
 std::optional<StorageType> StorageTypeOf(uint32_t ggml_type) {
-  switch (ggml_type) {
-    case 0:
-      return StorageType::kF32;
-    case 1:
-      return StorageType::kF16;
-    case 2:
-      return StorageType::kQ4_0;
-    case 3:
-      return StorageType::kQ4_1;
-    case 6:
-      return StorageType::kQ5_0;
-    case 7:
-      return StorageType::kQ5_1;
-    case 8:
-      return StorageType::kQ8_0;
-    case 12:
-      return StorageType::kQ4_K;
-    case 13:
-      return StorageType::kQ5_K;
-    case 14:
-      return StorageType::kQ6_K;
-    case 30:
-      return StorageType::kBF16;
-    default:
-      return std::nullopt;
+  for (const StorageTypeInfo& info : kStorageTypeInfos) {
+    if (info.ggml_type == ggml_type) return info.type;
   }
-}
-
-// Bytes of a scalar; 0 for strings, arrays and unknown types.
-size_t ScalarBytes(GgufType type) {
-  switch (type) {
-    case GgufType::kUint8:
-    case GgufType::kInt8:
-    case GgufType::kBool:
-      return 1;
-    case GgufType::kUint16:
-    case GgufType::kInt16:
-      return 2;
-    case GgufType::kUint32:
-    case GgufType::kInt32:
-    case GgufType::kFloat32:
-      return 4;
-    case GgufType::kUint64:
-    case GgufType::kInt64:
-    case GgufType::kFloat64:
-      return 8;
-    default:
-      return 0;
-  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -144,7 +98,7 @@ class GgufParser {
 
   // Passes over `count` elements; what remains to check is only that they are inside the file.
   absl::Status SkipElements(const std::string& what, GgufType type, uint64_t count, int depth) {
-    const size_t scalar = ScalarBytes(type);
+    const size_t scalar = GgufScalarBytes(type);
     absl::string_view ignored;
     if (scalar > 0) {
       if (count > (text_.size() - pos_) / scalar)
@@ -193,7 +147,7 @@ class GgufParser {
       RETURN_IF_ERROR(ParseArray(what, 1, &value));
     } else if (value.type == GgufType::kString) {
       RETURN_IF_ERROR(ReadString(what, text_.size(), &value.bytes));
-    } else if (const size_t bytes = ScalarBytes(value.type); bytes > 0) {
+    } else if (const size_t bytes = GgufScalarBytes(value.type); bytes > 0) {
       RETURN_IF_ERROR(ReadView(what, bytes, &value.bytes));
     } else {
       return Bad(absl::StrCat(what, ": unknown type ", type));

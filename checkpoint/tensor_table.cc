@@ -9,62 +9,6 @@
 
 namespace somnus {
 
-BlockSize BlockSizeOf(StorageType type) {
-  switch (type) {
-    case StorageType::kF32:
-      return {1, 4};
-    case StorageType::kF16:
-      return {1, 2};
-    case StorageType::kBF16:
-      return {1, 2};
-    case StorageType::kQ8_0:
-      return {32, 34};
-    case StorageType::kQ4_0:
-      return {32, 18};
-    case StorageType::kQ4_1:
-      return {32, 20};
-    case StorageType::kQ5_0:
-      return {32, 22};
-    case StorageType::kQ5_1:
-      return {32, 24};
-    case StorageType::kQ4_K:
-      return {256, 144};
-    case StorageType::kQ5_K:
-      return {256, 176};
-    case StorageType::kQ6_K:
-      return {256, 210};
-  }
-  return {1, 4};
-}
-
-const char* StorageTypeName(StorageType type) {
-  switch (type) {
-    case StorageType::kF32:
-      return "F32";
-    case StorageType::kF16:
-      return "F16";
-    case StorageType::kBF16:
-      return "BF16";
-    case StorageType::kQ8_0:
-      return "Q8_0";
-    case StorageType::kQ4_0:
-      return "Q4_0";
-    case StorageType::kQ4_1:
-      return "Q4_1";
-    case StorageType::kQ5_0:
-      return "Q5_0";
-    case StorageType::kQ5_1:
-      return "Q5_1";
-    case StorageType::kQ4_K:
-      return "Q4_K";
-    case StorageType::kQ5_K:
-      return "Q5_K";
-    case StorageType::kQ6_K:
-      return "Q6_K";
-  }
-  return "?";
-}
-
 std::string ShapeString(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }

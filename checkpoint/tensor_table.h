@@ -1,5 +1,5 @@
 #pragma once
-// Helpers that both readers share: element types and the index of tensors.
+// The index of a checkpoint's tensors.
 
 #include <cstdint>
 #include <memory>
@@ -10,16 +10,9 @@
 #include "absl/status/status.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mapped_file.h"
+#include "checkpoint/storage_type.h"
 
 namespace somnus {
-
-// Elements and bytes of one block of a type; plain types have blocks of one element.
-struct BlockSize {
-  int64_t elements;
-  int64_t bytes;
-};
-BlockSize BlockSizeOf(StorageType type);
-const char* StorageTypeName(StorageType type);
 
 // `shape` as "[2, 3]".
 std::string ShapeString(const std::vector<int64_t>& shape);

@@ -16,11 +16,6 @@
 
 namespace somnus {
 
-constexpr StorageType kStorageTypes[] = {StorageType::kF32,  StorageType::kF16,  StorageType::kBF16,
-                                         StorageType::kQ8_0, StorageType::kQ4_0, StorageType::kQ4_1,
-                                         StorageType::kQ5_0, StorageType::kQ5_1, StorageType::kQ4_K,
-                                         StorageType::kQ5_K, StorageType::kQ6_K};
-
 // Blocks of random bits that are all finite numbers: subnormal and huge ones, and what rounding to a smaller
 // type makes infinite. `elements` fill whole blocks.
 inline std::vector<uint8_t> RandomStored(StorageType type, int64_t elements, uint32_t seed) {
@@ -63,7 +58,7 @@ class StoredTensors : public MappedCheckpoint {
       return table.Add(std::move(tensor)).ok();
     };
     bool added = true;
-    for (const StorageType type : kStorageTypes) added = added && add(StorageTypeName(type), type, 0);
+    for (const StorageTypeInfo& info : kStorageTypeInfos) added = added && add(info.name, info.type, 0);
     for (const StorageType type : {StorageType::kQ8_0, StorageType::kBF16})
       added = added && add(absl::StrCat("permuted ", StorageTypeName(type)), type, 8);
     if (!added) return nullptr;
