@@ -34,21 +34,28 @@ inline float SumSquaredDifferences(const float* x, int64_t n, float mean) {
   return ReduceAdd(square);
 }
 
-void RmsNorm(const NormArgs& args, int64_t row_begin, int64_t row_end) {
-  const int64_t n = args.cols;
-  for (int64_t r = row_begin; r < row_end; ++r) {
-    float* x = args.residual + r * args.residual_stride;
-    float squares;
-    AddAndSum(x, args.delta == nullptr ? nullptr : args.delta + r * args.delta_stride, n, &squares);
-    const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + args.eps);
-    WithElement(args.out_type, [&](auto e) {
-      using E = decltype(e);
-      auto* out = reinterpret_cast<typename E::Type*>(args.out) + r * args.out_stride;
-      for (int64_t i = 0; i < n; i += kW) {
-        Put<E>(out + i, Get<F32>(x + i, n - i) * scale * Get<F32>(args.weight + i, n - i), n - i);
-      }
-    });
+// x += delta (or nothing: nullptr); out = x / rms(x) * weight. `out` may be x. The one RMSNorm of this file:
+// a row's and a head's.
+template <typename E>
+inline void RmsNormRow(float* x, const float* delta, const float* weight, int64_t n, float eps,
+                       typename E::Type* out) {
+  float squares;
+  AddAndSum(x, delta, n, &squares);
+  const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + eps);
+  for (int64_t i = 0; i < n; i += kW) {
+    Put<E>(out + i, Get<F32>(x + i, n - i) * scale * Get<F32>(weight + i, n - i), n - i);
   }
+}
+
+void RmsNorm(const NormArgs& args, int64_t row_begin, int64_t row_end) {
+  WithElement(args.out_type, [&](auto e) {
+    using E = decltype(e);
+    for (int64_t r = row_begin; r < row_end; ++r) {
+      RmsNormRow<E>(args.residual + r * args.residual_stride,
+                    args.delta == nullptr ? nullptr : args.delta + r * args.delta_stride, args.weight,
+                    args.cols, args.eps, reinterpret_cast<typename E::Type*>(args.out) + r * args.out_stride);
+    }
+  });
 }
 
 void LayerNorm(const NormArgs& args, int64_t row_begin, int64_t row_end) {
@@ -129,15 +136,6 @@ void Activate(const ActivationArgs& args, UnaryActivation f, int64_t row_begin, 
 
 // ---- QK-norm, rotary embedding, cache write
 
-inline void NormHead(float* x, const float* weight, int64_t n, float eps) {
-  float squares;
-  AddAndSum(x, nullptr, n, &squares);
-  const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + eps);
-  for (int64_t i = 0; i < n; i += kW) {
-    Put<F32>(x + i, Get<F32>(x + i, n - i) * scale * Get<F32>(weight + i, n - i), n - i);
-  }
-}
-
 // (a, b) -> (a cos - b sin, b cos + a sin), a the head's first half, b its second.
 inline void Rotate(float* x, const float* cos, const float* sin, int64_t half) {
   for (int64_t i = 0; i < half; i += kW) {
@@ -209,7 +207,7 @@ void QkNormRopeCache(const QkArgs& args, int64_t row_begin, int64_t row_end) {
     float* k = q + args.num_heads * d;
     for (int64_t h = 0; h < args.num_heads + num_kv_heads; ++h) {
       const float* norm = h < args.num_heads ? args.q_norm : args.k_norm;
-      if (norm != nullptr) NormHead(q + h * d, norm, d, args.eps);
+      if (norm != nullptr) RmsNormRow<F32>(q + h * d, nullptr, norm, d, args.eps, q + h * d);
       if (args.cos != nullptr) {
         const int64_t row = args.positions[t] * (d / 2);
         Rotate(q + h * d, args.cos + row, args.sin + row, d / 2);
