@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_split.h"
 #include "base/flag_values.h"
 #include "base/version.h"
 
@@ -76,39 +77,10 @@ TEST(FlagsTest, EveryTypeInEveryWayOfWritingIt) {
            {"--port=9", "--max-limit=8", "--seed=3", "--share=0.75", "--name=n", "--verbose", "--no-cache",
             "--grace=500ms", "--memory=2G", "--sizes=4,8", "--colour=red", "--pair=b:2", "--rank=2",
             "--file=f", "--wait=false", "--rate=1.5", "--pause=2m", "--size=7"},
-           {"--port",
-            "9",
-            "--old_limit",
-            "8",
-            "--seed",
-            "3",
-            "--share",
-            "0.75",
-            "--name",
-            "n",
-            "--verbose=true",
-            "--cache=false",
-            "--grace",
-            "0.5",
-            "--memory",
-            "2 GiB",
-            "--sizes",
-            "4,8",
-            "--colour",
-            "red",
-            "--pair",
-            "b:2",
-            "--rank",
-            "2",
-            "--file",
-            "f",
-            "--no-wait",
-            "--rate",
-            "1.5",
-            "--pause",
-            "120",
-            "--size",
-            "7"}}) {
+           absl::StrSplit("--port|9|--old_limit|8|--seed|3|--share|0.75|--name|n|--verbose=true|"
+                          "--cache=false|--grace|0.5|--memory|2 GiB|--sizes|4,8|--colour|red|--pair|b:2|"
+                          "--rank|2|--file|f|--no-wait|--rate|1.5|--pause|120|--size|7",
+                          '|')}) {
     Options o;
     const auto parsed = Parse(&o, args);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
