@@ -1,5 +1,4 @@
-// A GGUF model cut into several files, as llama.cpp's gguf-split does: NAME-00001-of-00003.gguf has the
-// metadata and maybe tensors, the others have tensors; each says which part of how many it is.
+#include "checkpoint/gguf_split.h"
 
 #include <utility>
 
@@ -7,7 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "checkpoint/gguf_model.h"
+#include "checkpoint/gguf_tensors.h"
+#include "checkpoint/mapped_file.h"
 
 namespace somnus {
 namespace {

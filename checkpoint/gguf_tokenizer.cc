@@ -1,13 +1,13 @@
-// tokenizer.ggml.* -> TokenizerData. GGUF stores no pre-tokenizer, only the name of one that llama.cpp knows;
-// the table below says what those names stand for, by the pre-tokenizers in the Hugging Face files of these
-// models.
+#include "checkpoint/gguf_tokenizer.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/gguf_model.h"
+
+// GGUF stores no pre-tokenizer, only the name of one that llama.cpp knows; the table below says what those
+// names stand for, by the pre-tokenizers in the Hugging Face files of these models.
 
 namespace somnus {
 namespace {

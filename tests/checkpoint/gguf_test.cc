@@ -6,7 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_file.h"
-#include "checkpoint/gguf_model.h"
+#include "checkpoint/gguf_tensors.h"
+#include "checkpoint/gguf_tokenizer.h"
 #include "tests/checkpoint/writers.h"
 
 namespace somnus {

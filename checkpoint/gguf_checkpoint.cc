@@ -3,8 +3,11 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "checkpoint/gguf_config.h"
 #include "checkpoint/gguf_file.h"
-#include "checkpoint/gguf_model.h"
+#include "checkpoint/gguf_split.h"
+#include "checkpoint/gguf_tensors.h"
+#include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/mapped_checkpoint.h"
 
 namespace somnus {

@@ -1,0 +1,25 @@
+#pragma once
+// A GGUF file's tensors under the names that Hugging Face gives them.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "checkpoint/family.h"
+#include "checkpoint/gguf_file.h"
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/tensor_table.h"
+
+namespace somnus {
+
+// Fills the table with the file's tensors under Hugging Face's names.
+absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const MappedFile& file,
+                            TensorTable* tensors);
+
+// Marks the q and k projections that are stored in llama.cpp's order (TensorInfo::permuted_head_dim).
+void MarkPermutedHeads(const ModelConfig& config, TensorTable* tensors);
+
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; names that the family does not have stay
+// as they are.
+std::string CanonicalGgufName(const Family& family, const std::string& name);
+
+}  // namespace somnus

@@ -1,0 +1,13 @@
+#pragma once
+// tokenizer.ggml.* of a GGUF file's metadata.
+
+#include "absl/status/statusor.h"
+#include "checkpoint/gguf_file.h"
+#include "checkpoint/tokenizer_data.h"
+
+namespace somnus {
+
+// Unimplemented for a tokenizer model other than byte-level BPE ("gpt2") and for unknown pre-tokenizers.
+absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf);
+
+}  // namespace somnus
