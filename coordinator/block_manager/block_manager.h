@@ -52,7 +52,8 @@ class BlockManager {
 
   int32_t BlocksFor(int64_t num_tokens) const;
   // Whether a new sequence of `num_tokens` tokens can be admitted. With `ignore_watermark` (nothing else
-  // runs) all blocks count. Answers kNever only for what an empty pool could not hold.
+  // runs) all blocks count. Returns kNever only for what an empty pool could not hold. Nothing calls it yet:
+  // it is for admission of whole prompts and of groups.
   AllocStatus CanAllocate(int64_t num_tokens, bool ignore_watermark) const;
 
   // A table for a new sequence: adopts the longest cached prefix of `tokens` (unless !use_cache), and takes
@@ -87,7 +88,8 @@ class BlockManager {
     int32_t count_ = 0;
   };
 
-  // `child` shares all blocks of `parent`.
+  // `child` shares all blocks of `parent`. Nothing calls Fork and MakeWritable yet: they are for parallel
+  // sampling and beam search.
   void Fork(int64_t parent, int64_t child);
   // Before `sequence` writes at `position`: a shared block there is replaced by a new one, with a copy to be
   // done. False when no block is free.

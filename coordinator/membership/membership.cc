@@ -138,9 +138,4 @@ absl::Status Membership::CheckProgress(MonotonicTime now) const {
       behind->last_step_id, " for longer than ", absl::FormatDuration(options_.stall_threshold)));
 }
 
-int32_t Membership::num_members() const {
-  absl::MutexLock lock(&mu_);
-  return static_cast<int32_t>(members_.size());
-}
-
 }  // namespace somnus

@@ -46,7 +46,6 @@ class Membership {
   // the one that is furthest behind when there are several, since the others may be waiting for it; of equals
   // the one that has been silent for longest.
   absl::Status CheckProgress(MonotonicTime now) const;
-  int32_t num_members() const;
 
  private:
   struct Member {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "worker/worker.h"
@@ -36,6 +37,16 @@ class FakeCheckpoint : public Checkpoint {
 
  private:
   ModelConfig config_;
+};
+
+// A step whose reply is known.
+class FinishedStep : public PendingStep {
+ public:
+  explicit FinishedStep(v1::StepReply reply) : reply_(std::move(reply)) {}
+  absl::StatusOr<v1::StepReply> Wait() override { return std::move(reply_); }
+
+ private:
+  v1::StepReply reply_;
 };
 
 class FakeRunner : public ModelRunner {
@@ -81,7 +92,7 @@ class FakeRunner : public ModelRunner {
     v1::StepReply reply;
     reply.add_tokens()->set_token_id(static_cast<int32_t>(request.step_id()) +
                                      static_cast<uint8_t*>(weights_)[kBytes - 1]);
-    return MakeFinishedStep(std::move(reply));
+    return std::make_unique<FinishedStep>(std::move(reply));
   }
   absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
     ++control_->reloads;

@@ -50,9 +50,6 @@ class PendingStep {
   virtual absl::StatusOr<v1::StepReply> Wait() = 0;
 };
 
-// One whose reply is known.
-std::unique_ptr<PendingStep> MakeFinishedStep(v1::StepReply reply);
-
 struct GraphReport {
   int count = 0;  // 0 where there are no graphs: on a CPU, or eager
   double seconds = 0;

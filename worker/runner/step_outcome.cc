@@ -9,15 +9,6 @@
 namespace somnus {
 namespace {
 
-class FinishedStep : public PendingStep {
- public:
-  explicit FinishedStep(v1::StepReply reply) : reply_(std::move(reply)) {}
-  absl::StatusOr<v1::StepReply> Wait() override { return std::move(reply_); }
-
- private:
-  v1::StepReply reply_;
-};
-
 class LaunchedStep : public PendingStep {
  public:
   explicit LaunchedStep(std::shared_ptr<StepOutcome> outcome) : outcome_(std::move(outcome)) {}
@@ -58,10 +49,6 @@ absl::Status StepOutcome::Wait() const {
 void StepOutcome::SetRead(absl::Status result) {
   status = std::move(result);
   read.Notify();
-}
-
-std::unique_ptr<PendingStep> MakeFinishedStep(v1::StepReply reply) {
-  return std::make_unique<FinishedStep>(std::move(reply));
 }
 
 std::unique_ptr<PendingStep> MakePendingStep(std::shared_ptr<StepOutcome> outcome) {
