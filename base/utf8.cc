@@ -75,6 +75,10 @@ bool IsAscii(absl::string_view text) {
 
 bool IsUtf8(absl::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
+    if (text.size() - pos >= 8 && IsAscii(text.substr(pos, 8))) {
+      pos += 8;
+      continue;
+    }
     const Utf8Step step = DecodeUtf8(text, pos);
     if (!step.valid) return false;
     pos += step.length;

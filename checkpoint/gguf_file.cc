@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/json_reader.h"
+#include "base/utf8.h"
 
 namespace somnus {
 namespace {
@@ -124,7 +124,7 @@ absl::StatusOr<std::string> GgufFile::String(absl::string_view key,
     return Bad(key, "missing");
   }
   if (value->type != GgufType::kString) return Bad(key, "not a string");
-  if (!IsValidUtf8(value->bytes)) return Bad(key, "not valid UTF-8");
+  if (!IsUtf8(value->bytes)) return Bad(key, "not valid UTF-8");
   return std::string(value->bytes);
 }
 
@@ -140,7 +140,7 @@ absl::StatusOr<std::vector<std::string>> GgufFile::Strings(absl::string_view key
   for (uint64_t i = 0; i < value->count; ++i) {
     const auto length = Load<uint64_t>(rest);
     const absl::string_view text = rest.substr(sizeof(length), length);
-    if (!IsValidUtf8(text)) return Bad(key, absl::StrCat("element ", i, " is not valid UTF-8"));
+    if (!IsUtf8(text)) return Bad(key, absl::StrCat("element ", i, " is not valid UTF-8"));
     strings.emplace_back(text);
     rest.remove_prefix(sizeof(length) + length);
   }

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "checkpoint/gguf_file.h"
-#include "checkpoint/json_reader.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {
@@ -137,7 +137,7 @@ class GgufParser {
   absl::Status ParseKeyValue() {
     absl::string_view key;
     RETURN_IF_ERROR(ReadString("a metadata key", kMaxNameBytes, &key));
-    if (!IsValidUtf8(key)) return Bad("a metadata key is not valid UTF-8");
+    if (!IsUtf8(key)) return Bad("a metadata key is not valid UTF-8");
     const std::string what = absl::StrCat("key ", key);
     uint32_t type = 0;
     RETURN_IF_ERROR(Read(what, &type));
@@ -161,7 +161,7 @@ class GgufParser {
     GgufTensor tensor;
     absl::string_view name;
     RETURN_IF_ERROR(ReadString("a tensor's name", kMaxNameBytes, &name));
-    if (!IsValidUtf8(name)) return Bad("a tensor's name is not valid UTF-8");
+    if (!IsUtf8(name)) return Bad("a tensor's name is not valid UTF-8");
     tensor.name = std::string(name);
     const std::string what = absl::StrCat("tensor ", name);
     uint32_t dims = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/json_reader.h"
@@ -132,14 +133,7 @@ absl::Status ReadAddedTokensDecoder(JsonFields* fields, TokenizerData* data) {
       return fields->Bad("added_tokens_decoder", absl::StrCat(key, " is not a token id with an object"));
     }
     JsonFields token(fields->file(), value, prefix);
-    AddedToken added{};
-    added.id = id;
-    added.content = token.String("content", "");
-    added.special = token.Bool("special", false);
-    added.lstrip = token.Bool("lstrip", false);
-    added.rstrip = token.Bool("rstrip", false);
-    added.single_word = token.Bool("single_word", false);
-    added.normalized = token.Bool("normalized", !added.special);
+    AddedToken added = ReadAddedToken(id, &token);
     RETURN_IF_ERROR(token.status());
     RETURN_IF_ERROR(CheckAddedTokenId(fields->file(), id, *data));
     if (!added.content.empty() && known.insert(id).second) data->added_tokens.push_back(std::move(added));
@@ -162,7 +156,7 @@ absl::Status ParseChatTemplateJson(const std::string& file, absl::string_view te
 }
 
 absl::Status ParseChatTemplateFile(const std::string& file, absl::string_view text, TokenizerData* data) {
-  if (!IsValidUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
+  if (!IsUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
   data->chat_template = std::string(text);
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_reader.h"
@@ -176,7 +177,7 @@ absl::Status ParseVocabJson(const std::string& file, absl::string_view text, Tok
 }
 
 absl::Status ParseMergesText(const std::string& file, absl::string_view text, TokenizerData* data) {
-  if (!IsValidUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
+  if (!IsUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(file, ": not valid UTF-8"));
   for (int line_number = 1; !text.empty(); ++line_number) {
     const size_t end = std::min(text.find('\n'), text.size());
     absl::string_view line = text.substr(0, end);

@@ -149,6 +149,18 @@ absl::Status CheckAddedTokenId(const std::string& file, int64_t id, const Tokeni
       absl::StrCat(file, ": added_tokens: id ", id, " is far outside the vocabulary"));
 }
 
+AddedToken ReadAddedToken(int32_t id, JsonFields* fields) {
+  AddedToken token{};
+  token.id = id;
+  token.content = fields->String("content", "");
+  token.special = fields->Bool("special", false);
+  token.lstrip = fields->Bool("lstrip", false);
+  token.rstrip = fields->Bool("rstrip", false);
+  token.single_word = fields->Bool("single_word", false);
+  token.normalized = fields->Bool("normalized", !token.special);
+  return token;
+}
+
 absl::Status ParseAddedTokens(const std::string& file, absl::string_view raw, TokenizerData* data) {
   ASSIGN_OR_RETURN(const json wrapper, ParseValue(file, "added_tokens", raw));
   const json& list = wrapper.at("added_tokens");
@@ -160,15 +172,8 @@ absl::Status ParseAddedTokens(const std::string& file, absl::string_view raw, To
           absl::StrCat(file, ": added_tokens: a list of something else than objects"));
     }
     JsonFields fields(file, entry, "added_tokens.");
-    AddedToken token{};
     const int64_t id = fields.Int("id", -1, 0, 1 << 30);
-    token.id = static_cast<int32_t>(id);
-    token.content = fields.String("content", "");
-    token.special = fields.Bool("special", false);
-    token.lstrip = fields.Bool("lstrip", false);
-    token.rstrip = fields.Bool("rstrip", false);
-    token.single_word = fields.Bool("single_word", false);
-    token.normalized = fields.Bool("normalized", !token.special);
+    AddedToken token = ReadAddedToken(static_cast<int32_t>(id), &fields);
     RETURN_IF_ERROR(fields.status());
     RETURN_IF_ERROR(CheckAddedTokenId(file, id, *data));
     if (token.content.empty()) continue;  // matches nothing

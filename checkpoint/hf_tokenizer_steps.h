@@ -6,9 +6,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "checkpoint/json_file.h"
 #include "checkpoint/tokenizer_data.h"
 
 namespace somnus {
+
+// An added token's text and options from its object, of tokenizer.json or tokenizer_config.json; errors stay
+// in `fields`.
+AddedToken ReadAddedToken(int32_t id, JsonFields* fields);
 
 absl::Status ParseAddedTokens(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParseNormalizer(const std::string& file, absl::string_view raw, TokenizerData* data);

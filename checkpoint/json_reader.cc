@@ -4,60 +4,14 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 
 namespace somnus {
 namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-void AppendUtf8(uint32_t code, std::string* out) {
-  if (code < 0x80) {
-    out->push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | (code >> 6)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  } else if (code < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | (code >> 12)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  } else {
-    out->push_back(static_cast<char>(0xF0 | (code >> 18)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 12) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  }
-}
-
-// Length of the well-formed sequence at `p` (n bytes left), or 0.
-size_t Utf8SequenceLength(const unsigned char* p, size_t n) {
-  const unsigned char c = p[0];
-  if (c < 0x80) return 1;
-  const size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
-  if (c < 0xC2 || c > 0xF4 || length > n) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((p[i] & 0xC0) != 0x80) return 0;
-  }
-  if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F)) return 0;
-  if ((c == 0xF0 && p[1] < 0x90) || (c == 0xF4 && p[1] > 0x8F)) return 0;
-  return length;
-}
-
 }  // namespace
-
-bool IsValidUtf8(absl::string_view text) {
-  const auto* p = reinterpret_cast<const unsigned char*>(text.data());
-  for (size_t i = 0; i < text.size();) {
-    uint64_t word;
-    if (text.size() - i >= 8 && (std::memcpy(&word, p + i, 8), (word & 0x8080808080808080ull) == 0)) {
-      i += 8;
-      continue;
-    }
-    const size_t length = Utf8SequenceLength(p + i, text.size() - i);
-    if (length == 0) return false;
-    i += length;
-  }
-  return true;
-}
 
 bool JsonReader::Fail(absl::string_view reason) {
   if (error_.empty()) error_ = absl::StrCat(reason, " at byte ", pos_);
@@ -193,7 +147,7 @@ bool JsonReader::ReadString(std::string* value) {
     }
     if (pos_ >= text_.size()) return Fail("the text ends too early");
     const absl::string_view piece = text_.substr(begin, pos_ - begin);
-    if (!ascii && !IsValidUtf8(piece)) return Fail("a string is not valid UTF-8");
+    if (!ascii && !IsUtf8(piece)) return Fail("a string is not valid UTF-8");
     value->append(piece.data(), piece.size());
     if (text_[pos_++] == '"') return true;
     if (!ReadEscape(value)) return false;

@@ -61,7 +61,4 @@ class JsonReader {
   std::string scratch_;
 };
 
-// Whether `text` is well-formed UTF-8 (no surrogates, no overlong forms, nothing above U+10FFFF).
-bool IsValidUtf8(absl::string_view text);
-
 }  // namespace somnus

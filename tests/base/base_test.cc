@@ -26,6 +26,17 @@ TEST(Utf8, InvalidRunsAreReplacedAsUnicodePrescribes) {
   EXPECT_FALSE(IsUtf8("\xC0\xAF"));      // overlong
 }
 
+TEST(Utf8, ValidatesEveryForm) {
+  for (const char* text : {"plain ascii that is longer than a word", "\xC2\x80", "\xE0\xA0\x80",
+                           "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_TRUE(IsUtf8(text));
+  }
+  for (const char* text : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xBF\xBF", "\xF0\x8F\xBF\xBF",
+                           "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3", "\xE2\x82", "12345678\xFF"}) {
+    EXPECT_FALSE(IsUtf8(text));
+  }
+}
+
 TEST(Utf8, DrainKeepsAnUnfinishedCharacter) {
   std::string pending = "x\xF0\x9F", out;
   DrainUtf8(&pending, &out);

@@ -66,16 +66,5 @@ TEST(JsonReader, SaysWhere) {
   EXPECT_EQ(reader.error(), "expected a value at byte 4");
 }
 
-TEST(JsonReader, ValidatesUtf8) {
-  for (const char* text : {"plain ascii that is longer than a word", "\xC2\x80", "\xE0\xA0\x80",
-                           "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
-    EXPECT_TRUE(IsValidUtf8(text));
-  }
-  for (const char* text : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xBF\xBF", "\xF0\x8F\xBF\xBF",
-                           "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3", "\xE2\x82", "12345678\xFF"}) {
-    EXPECT_FALSE(IsValidUtf8(text));
-  }
-}
-
 }  // namespace
 }  // namespace somnus

@@ -1,13 +1,19 @@
 #pragma once
 // Lays arrays out in one region. Run the same code twice: over nullptr to learn the size, over the region for
-// the pointers. Every array starts at a multiple of 256 bytes, so that
-// what is known about matrix products at one address holds at all.
+// the pointers.
 
 #include <cstdint>
 
 #include "kernels/tensor.h"
 
 namespace somnus {
+
+// Every array and every weight starts at a multiple of this many bytes: what a GPU's matrix products like
+// best, and what is known about one at one address holds at all.
+constexpr int64_t kArrayAlignment = 256;
+constexpr int64_t AlignedBytes(int64_t bytes) {
+  return (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+}
 
 class Carver {
  public:
@@ -16,7 +22,7 @@ class Carver {
   template <typename T>
   T* Take(int64_t count) {
     const uintptr_t address = base_ + static_cast<uintptr_t>(bytes_);
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    bytes_ += AlignedBytes(count * static_cast<int64_t>(sizeof(T)));
     return reinterpret_cast<T*>(address);
   }
 

@@ -6,11 +6,10 @@
 
 #include "base/check.h"
 #include "checkpoint/family.h"
+#include "worker/model/carver.h"
 
 namespace somnus {
 namespace {
-
-constexpr int64_t kAlignment = 256;  // what a GPU's matrix products like best
 
 int64_t CountOf(const std::vector<WeightSource>& sources) {
   int64_t count = 0;
@@ -78,7 +77,7 @@ class WeightPlanBuilder {
 
   int64_t Reserve(int64_t bytes) {
     const int64_t offset = plan_.region_bytes_;
-    plan_.region_bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    plan_.region_bytes_ += AlignedBytes(bytes);
     return offset;
   }
 

@@ -44,7 +44,7 @@ class WeightPlan {
   const std::vector<Matrix>& matrices() const { return matrices_; }
   const std::vector<Vector>& vectors() const { return vectors_; }
 
-  // Points weights() into the region at `base`, 256-byte aligned.
+  // Points weights() into the region at `base`, aligned to kArrayAlignment (carver.h).
   void Bind(void* base);
 
  private:
