@@ -9,6 +9,7 @@
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/model/stored_tensors.h"
 #include "worker/model/weight_loader.h"
+#include "worker/model/weight_upload.h"
 
 namespace somnus::cuda_test {
 namespace {
