@@ -110,7 +110,12 @@ def findings(root):
         lines = len(text.splitlines())
         if lines > MAX_FILE:
             yield path, f"{path}: {lines} lines; a file has up to {MAX_FILE}"
-        for name, first, last in python_functions(text) if path.endswith(".py") else cpp_functions(text):
+        try:
+            functions = list(python_functions(text) if path.endswith(".py") else cpp_functions(text))
+        except SyntaxError as error:
+            yield f"{path}:", f"{path}:{error.lineno}: {error.msg}"
+            continue
+        for name, first, last in functions:
             if last - first + 1 > MAX_FUNCTION:
                 yield f"{path}:{name}", f"{path}:{first}: {name} has {last - first + 1} lines; a function has up to {MAX_FUNCTION}"
 

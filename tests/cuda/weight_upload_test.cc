@@ -1,6 +1,8 @@
 // Weights from checkpoints to the device: whatever is stored, whatever the device holds and whichever part of
 // it, the same bits as rows that went through f32 one by one (PackWeightRows); and the pinned buffers of it.
 
+#include "worker/model/weight_upload.h"
+
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -9,7 +11,6 @@
 #include "tests/cuda/cuda_test_util.h"
 #include "tests/model/stored_tensors.h"
 #include "worker/model/weight_loader.h"
-#include "worker/model/weight_upload.h"
 
 namespace somnus::cuda_test {
 namespace {

@@ -90,6 +90,7 @@ class CheckSizes(unittest.TestCase):
     def test_python_functions(self):
         self.assertEqual(self.keys("tests/x.py", "def f():\n" + "    g()\n" * 59), [])
         self.assertEqual(self.keys("tests/x.py", "def f():\n" + "    g()\n" * 60), ["tests/x.py:f"])
+        self.assertEqual(self.keys("tests/x.py", "def f():\ng()\n"), ["tests/x.py:"])
 
     def test_the_list_of_open_ones_only_shrinks(self):
         os.makedirs(os.path.join(self.copy, "base"))
