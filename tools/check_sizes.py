@@ -23,7 +23,6 @@ DATA = {"tools/chat_template_cases.py"}
 OPEN = {
     "coordinator/executor/grpc_executor.cc",
     "coordinator/flag_specs.cc:FlagSpecs",
-    "tests/cuda/attention_test_util.h",
 }
 
 NOISE = re.compile(
