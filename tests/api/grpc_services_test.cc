@@ -6,6 +6,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
@@ -158,6 +160,29 @@ TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
     EXPECT_EQ(status.error_message(), "the request is not a message of " + method);
   }
   EXPECT_EQ(Text(Request("abc", 3)), "abc");
+}
+
+// A client of a later version that wants only its KV cache to sleep: level 1, and field 2 with a tag.
+TEST_F(GrpcServicesTest, AFieldThatIsNotKnownIsRefused) {
+  grpc::Status status =
+      CallWithBytes(channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x12\x08kv_cache");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "field 2 of SleepRequest is not known here");
+  status = CallWithBytes(channel_, "/somnus.v1.ControlService/WakeUp", "\x10\x01");
+  EXPECT_EQ(status.error_message(), "field 2 of WakeUpRequest is not known here");
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+}
+
+TEST_F(GrpcServicesTest, TheStatusNamesTheStateAndWhyRequestsAreNotServed) {
+  for (const EngineState state : kEngineStates) {
+    engine_->set_state(state);
+    grpc::ClientContext context;
+    v1::GetStatusResponse response;
+    ASSERT_TRUE(control_->GetStatus(&context, v1::GetStatusRequest(), &response).ok());
+    EXPECT_EQ(absl::AsciiStrToLower(v1::EngineState_Name(response.state())),
+              absl::StrCat("engine_state_", EngineStateName(state)));
+    EXPECT_EQ(response.not_ready_reason(), WhyNotReady(state));
+  }
 }
 
 }  // namespace
