@@ -1,0 +1,173 @@
+// Sleep, waking up, and the engine's state on the way.
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+namespace {
+
+TEST(EngineTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(2).ok());
+  ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
+  const auto freed = engine.Sleep(2);
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(*freed, (TagBytes{{"weights", 200}}));
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().sleep_level, 2);
+  EXPECT_TRUE(engine.Sleep(2)->empty()) << "nothing is left to free";
+  EXPECT_EQ(engine.WakeUp({})->size(), 3u);
+  EXPECT_EQ(executor.lifecycle_calls(), (std::vector<std::string>{"sleep 2", "wake weights", "sleep 2",
+                                                                  "wake kv_cache weights workspace"}));
+}
+
+TEST(EngineTest, TheWayToSleepAndBackIsNotHealthyAndQueuesRequests) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  EXPECT_TRUE(engine.Health().ok());
+  Ticket a = MakeTicket("a", 5, 5), b = MakeTicket("b", 6, 5);
+  executor.HoldLifecycle(true);
+  std::thread sleeping([&] { EXPECT_TRUE(engine.Sleep(1).ok()); });
+  while (engine.state() == EngineState::kAwake) std::this_thread::yield();
+  EXPECT_EQ(engine.state(), EngineState::kFallingAsleep);
+  EXPECT_EQ(engine.Health().message(), "The engine is falling asleep; requests wait until it is woken.");
+  ASSERT_TRUE(engine.Submit(a.request).ok());
+  executor.HoldLifecycle(false);
+  sleeping.join();
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_TRUE(absl::IsUnavailable(engine.Health()));
+  executor.HoldLifecycle(true);
+  std::thread waking([&] { EXPECT_TRUE(engine.WakeUp({}).ok()); });
+  while (engine.state() == EngineState::kAsleep) std::this_thread::yield();
+  EXPECT_EQ(engine.state(), EngineState::kWaking);
+  EXPECT_EQ(engine.Health().message(), "The engine is waking up; requests wait until it is awake.");
+  ASSERT_TRUE(engine.Submit(b.request).ok());
+  executor.HoldLifecycle(false);
+  waking.join();
+  EXPECT_TRUE(engine.Health().ok());
+  for (Ticket* ticket : {&a, &b}) {
+    ASSERT_TRUE(ticket->sink->Wait());
+    EXPECT_EQ(ticket->sink->tokens(), Reference(*ticket));
+  }
+}
+
+TEST(EngineTest, SleepAndWakeErrorsLeaveTheStateAsItWas) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(engine.Sleep(3).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(engine.WakeUp({"brain"}).status()));
+  EXPECT_TRUE(engine.WakeUp({}).ok()) << "awake already";
+  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
+  EXPECT_TRUE(absl::IsInternal(engine.Sleep(1).status()));
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+  ASSERT_TRUE(engine.Sleep(2).ok());
+  executor.FailNextLifecycleCall(absl::ResourceExhaustedError("rank 1: 5 MiB missing"));
+  EXPECT_TRUE(absl::IsResourceExhausted(engine.WakeUp({}).status()));
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  Ticket ticket = MakeTicket("a", 5, 5);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+}
+
+TEST(EngineTest, AfterAFailedDeepeningOrWakeUpEverythingSleeps) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
+  EXPECT_TRUE(absl::IsInternal(engine.Sleep(2).status()));
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().sleep_level, 2) << "some rank may have discarded its weights";
+  ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
+  executor.FailNextLifecycleCall(absl::ResourceExhaustedError("rank 1: 5 MiB missing"));
+  EXPECT_TRUE(absl::IsResourceExhausted(engine.WakeUp({"kv_cache"}).status()));
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  EXPECT_EQ(executor.lifecycle_calls().back(), "wake kv_cache weights workspace");
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+}
+
+TEST(EngineTest, ARankLostOnTheWayFailsTheEngineWithTheReason) {
+  const EngineOptions options = SmallEngine();
+  for (const bool asleep : {false, true}) {
+    FakeExecutor executor(SmallWorker(options));
+    EngineLoop engine(options, &executor, nullptr);
+    if (asleep) {
+      ASSERT_TRUE(engine.Sleep(1).ok());
+    }
+    executor.HoldLifecycle(true);
+    std::thread call([&] { EXPECT_FALSE(asleep ? engine.WakeUp({}).ok() : engine.Sleep(1).ok()); });
+    while (executor.lifecycle_calls().size() < (asleep ? 2 : 1)) std::this_thread::yield();
+    executor.Lose(absl::UnavailableError("rank 0 (pid 5) was killed by signal 9"));
+    call.join();
+    EXPECT_EQ(engine.state(), EngineState::kFailed);
+    EXPECT_EQ(engine.Health().message(), "The engine has failed: rank 0 (pid 5) was killed by signal 9");
+    EXPECT_EQ(engine.Stats().error, "rank 0 (pid 5) was killed by signal 9");
+  }
+}
+
+TEST(EngineTest, EveryChangeOfStateIsReported) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  std::vector<EngineState> seen;
+  EngineLoop engine(options, &executor, nullptr);
+  engine.OnStateChange([&] { seen.push_back(engine.state()); });
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  engine.DrainAndStop(absl::ZeroDuration());
+  using S = EngineState;
+  EXPECT_EQ(seen, (std::vector<S>{S::kAwake, S::kFallingAsleep, S::kAsleep, S::kWaking, S::kAsleep,
+                                  S::kWaking, S::kAwake, S::kDraining}));
+}
+
+TEST(EngineTest, AStateCallbackThatWasTakenBackRunsNoMore) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  int calls = 0;
+  engine.OnStateChange([&] { ++calls; });
+  engine.OnStateChange(nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(EngineTest, DrainWhileAsleepAbortsTheQueue) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  Ticket ticket = MakeTicket("a", 5, 50);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  engine.DrainAndStop(absl::Minutes(10));
+  EXPECT_EQ(ticket.sink->reason(), FinishReason::kAbort);
+}
+
+TEST(EngineTest, ADeadlinePassesWhileTheEngineSleeps) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  Ticket ticket = MakeTicket("a", 5, 50);
+  ticket.request.deadline = absl::Now() + absl::Milliseconds(20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->reason(), FinishReason::kError);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ticket.sink->error()));
+}
+
+// Clients on many threads that come, read and vanish, with sleeps in between: every answer is exact or cut
+// short.
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,94 @@
+#pragma once
+// A GrpcExecutor over fake workers.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "coordinator/executor/grpc_executor.h"
+#include "tests/fakes/fake_worker_service.h"
+
+namespace somnus {
+
+// What a group is in after a Sleep.
+inline Residency Slept(int level) {
+  Residency residency;
+  residency.Slept(level);
+  return residency;
+}
+
+class GrpcExecutorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = "/tmp/somnus_executor_test_XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+  }
+  void TearDown() override {
+    executor_.reset();
+    workers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void Connect(int world_size, absl::Duration blame_grace = absl::Milliseconds(50),
+               v1::DeviceType device = v1::DEVICE_TYPE_CPU) {
+    std::vector<WorkerEndpoint> endpoints;
+    for (int rank = 0; rank < world_size; ++rank) {
+      workers_.push_back(
+          std::make_unique<FakeWorkerService>(FakeWorkerOptions(), directory_ + "/" + std::to_string(rank)));
+      endpoints.push_back({workers_.back()->address(), absl::StrCat("host", rank), 70 + rank, device});
+    }
+    options_.blame_grace = blame_grace;
+    absl::StatusOr<std::unique_ptr<GrpcExecutor>> executor =
+        GrpcExecutor::Create(std::move(endpoints), options_);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    executor_ = *std::move(executor);
+    const absl::Status connected = executor_->AwaitConnections();
+    ASSERT_TRUE(connected.ok()) << connected;
+  }
+
+  // Step 1 computes a prompt of three tokens, each later one decodes.
+  v1::StepRequest MakeStep(int64_t step_id) {
+    v1::StepRequest step;
+    step.set_step_id(step_id);
+    if (step_id == 1) {
+      v1::NewSequence* sequence = step.add_new_sequences();
+      for (int32_t token : {1, 2, 3}) sequence->add_token_ids(token);
+      sequence->set_num_prompt_tokens(3);
+      for (int32_t block = 1; block < 10; ++block) sequence->add_block_ids(block);
+      sequence->mutable_sampling()->set_num_logprobs(-1);
+      sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+    }
+    v1::ScheduledSequence* scheduled = step.add_sequences();
+    scheduled->set_num_tokens(step_id == 1 ? 3 : 1);
+    return step;
+  }
+
+  // What every rank says of itself: "awake", or "asleep" with the tags that are resident all the same.
+  std::vector<std::string> RankStates() {
+    std::vector<std::string> states;
+    for (const auto& status : executor_->RankStatuses(absl::Minutes(1))) {
+      states.push_back(status.ok() ? status->state() : std::string(status.status().message()));
+      if (!status.ok() || status->state() == "awake") continue;
+      const std::map<std::string, int64_t> bytes(status->bytes_by_tag().begin(),
+                                                 status->bytes_by_tag().end());
+      for (const auto& [tag, count] : bytes) {
+        if (count > 0) absl::StrAppend(&states.back(), " ", tag);
+      }
+    }
+    return states;
+  }
+
+  std::string directory_;
+  GrpcExecutorOptions options_;
+  std::vector<std::unique_ptr<FakeWorkerService>> workers_;
+  std::unique_ptr<GrpcExecutor> executor_;
+};
+
+}  // namespace somnus
