@@ -93,6 +93,7 @@ class ServerImpl : public Server {
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len);
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, metrics_, [this] { return RankStatuses(); }));
+    LogInfo("loading {} from {} into {} workers", name_, flags_.model, flags_.world_size);
     RETURN_IF_ERROR(workers_.Start(flags_));
     std::future<absl::StatusOr<TextParts>> text =
         std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });

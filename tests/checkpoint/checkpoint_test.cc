@@ -47,6 +47,18 @@ TEST(Checkpoint, TinyLlamaUneven) {
   EXPECT_EQ(checkpoint->Find("model.norm.bias"), nullptr);
 }
 
+TEST(Checkpoint, AHubsNameForAModelIsNoPath) {
+  const auto message = [](const std::string& path) {
+    return std::string(Checkpoint::Open(path).status().message());
+  };
+  for (const char* path : {"meta-llama/Llama-3-8B", "Qwen/Qwen3-0.6B"}) {
+    EXPECT_THAT(message(path), HasSubstr("one of a hub is downloaded first")) << path;
+  }
+  for (const char* path : {"/models/none", "./models/none", "../none", "models/none.gguf", "none", "none/"}) {
+    EXPECT_THAT(message(path), ::testing::EndsWith("cannot open: No such file or directory")) << path;
+  }
+}
+
 TEST(Checkpoint, TinyLlamaRope3) {
   const auto checkpoint = Open(kTiny + "llama-rope3");
   ASSERT_NE(checkpoint, nullptr);

@@ -1,7 +1,7 @@
 """The command line against a real server: one address for all commands, and what it says of a server that sleeps."""
 import unittest
 
-from cluster.harness import Cluster, tiny
+from cluster.harness import Cluster, tiny, wait_until
 
 
 class CommandLine(unittest.TestCase):
@@ -18,6 +18,13 @@ class CommandLine(unittest.TestCase):
                 self.assertIn(f"http://127.0.0.1:{self.cluster.port}, gRPC 127.0.0.1:{self.cluster.grpc_port}", table)
                 self.assertEqual(self.cluster.cli("status", "--port", str(port), "--ready").stdout, "ready\n")
                 self.assertNotEqual(self.cluster.cli("chat", "--url", url, "--max-tokens", "4", "Hello").stdout, "")
+
+    def test_serving_says_what_it_does_before_the_weights_are_there(self):
+        ready = f"serving {self.cluster.name} on http://127.0.0.1:{self.cluster.port}"
+        wait_until(lambda: ready in self.cluster.log(), 10, "the line that says where it serves")
+        lines = self.cluster.log().splitlines()
+        first = next(i for i, line in enumerate(lines) if f"loading {self.cluster.name} from {tiny('qwen3')} into 2 workers" in line)
+        self.assertLess(first, next(i for i, line in enumerate(lines) if "weights loaded" in line))
 
     def test_the_grpc_port_is_recognized(self):
         for command in (("status",), ("chat", "Hello"), ("generate", "Hello"), ("sleep",), ("wake-up",)):

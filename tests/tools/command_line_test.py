@@ -239,7 +239,11 @@ class CommandLine(unittest.TestCase):
         nobody.bind(("127.0.0.1", 0))
         self.addCleanup(nobody.close)
         port = nobody.getsockname()[1]
-        plain = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+        class Plain(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+        plain = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Plain)
         threading.Thread(target=plain.serve_forever, daemon=True).start()
         self.addCleanup(plain.server_close)
         self.addCleanup(plain.shutdown)
