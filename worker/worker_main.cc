@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "proto/limits.h"
 #include "worker/choose_device.h"
 #include "worker/comm/nccl_api.h"
 #include "worker/coordinator_link.h"
@@ -26,7 +27,6 @@
 namespace somnus {
 namespace {
 
-constexpr int kMaxMessageBytes = 64 << 20;
 // The device may be deep in a step or a load when the worker has to go.
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
 
@@ -72,8 +72,8 @@ std::unique_ptr<grpc::Server> StartServer(const ListenAddress& address, grpc::Se
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address.bind(), grpc::InsecureServerCredentials(), port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
   // One coordinator: a step stream, a lifecycle call, a status call.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);

@@ -21,9 +21,14 @@ struct ApiLimits {
   int32_t max_n = 128;                         // choices per prompt
   int32_t max_prompts = 1024;                  // prompts of one request
   int32_t max_sequences = 1024;                // prompts times n
-  int64_t max_prompt_logprobs = 4 << 20;       // of all prompts and choices, alternatives counted
+  int64_t max_prompt_logprobs = 1 << 20;       // of all prompts and choices, alternatives counted
   int32_t max_stop_strings = 4;                // of one request, as OpenAI and vLLM
-  int32_t max_bad_words = 128;                 // of one request, both spellings counted
+  int32_t max_stop_string_bytes = 1024;        // of one of them
+  int32_t max_stop_token_ids = 128;            // of one request, as are the next three
+  int32_t max_logit_bias = 1024;               // entries
+  int32_t max_allowed_token_ids = 1024;
+  int32_t max_bad_words = 128;                        // both spellings counted
+  int32_t max_bad_word_tokens = 64;                   // of one of them
   absl::Duration header_timeout = absl::Seconds(10);  // from the first byte to the end of the headers
   absl::Duration body_timeout = absl::Seconds(60);    // from there to the end of the body
   absl::Duration idle_timeout = absl::Seconds(75);    // between two requests of a connection

@@ -32,7 +32,7 @@ void AddPrompt(FieldReader* fields, const ServedModel& model, const Json& value,
                                                  model.engine->max_model_len(), " tokens"));
     }
     prompt.ids = model.tokenizer->Encode(text, add_special_tokens);
-    prompt.echo_text = text;
+    if (params->echo) prompt.echo_text = text;
   } else if (IsIdList(value)) {
     const int32_t vocab = model.config.vocab_size;
     for (const Json& item : value) {

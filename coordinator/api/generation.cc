@@ -15,6 +15,18 @@ std::string NextEngineId() {
   return absl::StrCat("r", counter.fetch_add(1, std::memory_order_relaxed));
 }
 
+// What `params` and the choices made from it hold that a client can make large.
+int64_t ParamsBytes(const GenerateParams& params) {
+  size_t bytes = params.prompt_text.size() + params.response_id.size();
+  for (const GenerateParams::Prompt& prompt : params.prompts)
+    bytes += prompt.ids.size() * sizeof(int32_t) + prompt.echo_text.size();
+  // Each choice searches for stop strings of its own.
+  size_t stop_bytes = 0;
+  for (const std::string& stop : params.output.stop) stop_bytes += sizeof(std::string) + stop.size();
+  bytes += stop_bytes * (1 + params.prompts.size() * static_cast<size_t>(params.n));
+  return static_cast<int64_t>(bytes);
+}
+
 }  // namespace
 
 class Generation::Sink : public OutputSink {
@@ -50,19 +62,21 @@ Generation::~Generation() {
 absl::Status Generation::Submit(std::function<void()> on_ready) {
   queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
   const absl::Time now = absl::Now();
+  const auto sampling = std::make_shared<const SamplingParams>(params_->sampling);
+  const int64_t held_bytes = ParamsBytes(*params_) / num_choices();
   std::vector<EngineRequest> requests;
   for (int32_t index = 0; index < num_choices(); ++index) {
     const GenerateParams::Prompt& prompt = params_->prompts[index / params_->n];
     EngineRequest request;
     request.id = choices_[index].engine_id;
     request.prompt = prompt.ids;
-    request.sampling = params_->sampling;
-    request.sampling.max_tokens = prompt.max_tokens;
-    request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompt.max_tokens);
-    request.sampling.seed += index % params_->n;
+    request.sampling = sampling;
+    request.max_tokens = prompt.max_tokens;
+    request.seed = params_->seed + index % params_->n;
     request.cache_salt = params_->cache_salt;
     request.priority = params_->priority;
     request.arrival = now;
+    request.held_bytes = held_bytes;
     request.sink = std::make_shared<Sink>(queue_, index);
     requests.push_back(std::move(request));
     if (metrics_ != nullptr && index % params_->n == 0)

@@ -68,7 +68,15 @@ GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& m
   auto* params = std::get_if<GenerateParams>(&parsed);
   if (params == nullptr) return parsed;
   if (!request.request_id().empty()) params->response_id = request.request_id();
+  if (request.sampling().bad_words_size() > limits.max_bad_words) {
+    return BadRequest("bad_words",
+                      absl::StrCat("bad_words must have at most ", limits.max_bad_words, " entries"));
+  }
   for (const v1::TokenIds& word : request.sampling().bad_words()) {
+    if (word.ids_size() > limits.max_bad_word_tokens) {
+      return BadRequest("bad_words", absl::StrCat("bad_words must hold words of at most ",
+                                                  limits.max_bad_word_tokens, " tokens"));
+    }
     for (const int32_t id : word.ids()) {
       if (id < 0 || id >= model.config.vocab_size)
         return BadRequest("bad_words", "bad_words must hold token ids");

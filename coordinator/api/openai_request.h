@@ -29,7 +29,8 @@ struct GenerateParams {
   };
   std::vector<Prompt> prompts;
   int32_t n = 1;
-  SamplingParams sampling;  // the seed of choice i of a prompt is seed + i
+  SamplingParams sampling;
+  uint64_t seed = 0;  // of the first choice of a prompt; choice i has seed + i
   OutputOptions output;
   bool echo = false;
   bool echo_only = false;  // max_tokens 0: the one token that the engine makes is not given out

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxStopBytes = 16 << 10;
+constexpr size_t kMaxBadWordBytes = 16 << 10;
 constexpr size_t kMaxBadWordEntries = 16 << 10;  // before repeated ones are dropped
 constexpr size_t kMaxWordBytes = 64;
 constexpr double kHuge = 1e6;  // more than this is the same as this, and stays far from float's limits
@@ -106,11 +106,16 @@ void ReadCacheSalt(FieldReader* fields, GenerateParams* params) {
   params->cache_salt = *salt;
 }
 
-void ReadLogitBias(FieldReader* fields, int32_t vocab_size, SamplingParams* sampling) {
+void ReadLogitBias(FieldReader* fields, int32_t vocab_size, const ApiLimits& limits,
+                   SamplingParams* sampling) {
   const Json* bias = fields->Find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object())
     return fields->Fail("logit_bias", "logit_bias must be an object of token ids and numbers");
+  if (bias->size() > static_cast<size_t>(limits.max_logit_bias)) {
+    return fields->Fail("logit_bias",
+                        absl::StrCat("logit_bias must have at most ", limits.max_logit_bias, " entries"));
+  }
   for (const auto& [key, item] : bias->items()) {
     int64_t id;
     if (!absl::SimpleAtoi(key, &id) || id < 0 || id >= vocab_size) {
@@ -130,7 +135,8 @@ void ReadLogitBias(FieldReader* fields, int32_t vocab_size, SamplingParams* samp
 void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, const ApiLimits& limits,
                   SamplingParams* sampling) {
   const size_t most = static_cast<size_t>(limits.max_bad_words);
-  const auto words = fields->Strings("bad_words", /*lone_string=*/false, kMaxBadWordEntries, kMaxStopBytes);
+  const auto words =
+      fields->Strings("bad_words", /*lone_string=*/false, kMaxBadWordEntries, kMaxBadWordBytes);
   if (!words.has_value()) return;
   std::set<absl::string_view> seen;
   for (const std::string& word : *words) {
@@ -139,6 +145,10 @@ void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, const ApiLimi
     std::vector<int32_t> plain = tokenizer.Encode(bare, false);
     std::vector<int32_t> spaced = tokenizer.Encode(absl::StrCat(" ", bare), false);
     if (plain.empty()) return fields->Fail("bad_words", "bad_words must hold words that make tokens");
+    if (std::max(plain.size(), spaced.size()) > static_cast<size_t>(limits.max_bad_word_tokens)) {
+      return fields->Fail("bad_words", absl::StrCat("bad_words must hold words of at most ",
+                                                    limits.max_bad_word_tokens, " tokens"));
+    }
     if (spaced.size() == plain.size() && spaced[0] != plain[0])
       sampling->bad_words.push_back(std::move(spaced));
     sampling->bad_words.push_back(std::move(plain));
@@ -155,7 +165,8 @@ std::optional<int64_t> ReadTopK(FieldReader* fields) {
   return fields->Int("top_k", -1);
 }
 
-void ReadSampling(FieldReader* fields, const ServedModel& model, SamplingParams* s) {
+void ReadSampling(FieldReader* fields, const ServedModel& model, GenerateParams* params) {
+  SamplingParams* s = &params->sampling;
   const GenerationDefaults none;
   const GenerationDefaults& d = model.generation_defaults ? model.config.generation : none;
   const auto number = [&](const char* name, double fallback, double min, double max) {
@@ -176,7 +187,7 @@ void ReadSampling(FieldReader* fields, const ServedModel& model, SamplingParams*
   if (!(s->repetition_penalty > 0.0f))
     fields->Fail("repetition_penalty", "repetition_penalty must be greater than 0");
   const std::optional<int64_t> seed = fields->Int("seed");
-  s->seed = seed.has_value() ? static_cast<uint64_t>(*seed) : RandomSeed();
+  params->seed = seed.has_value() ? static_cast<uint64_t>(*seed) : RandomSeed();
 }
 
 void ReadStops(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
@@ -184,15 +195,17 @@ void ReadStops(FieldReader* fields, const ServedModel& model, const ApiLimits& l
   SamplingParams& s = params->sampling;
   const int32_t vocab = model.config.vocab_size;
   if (auto stop = fields->Strings("stop", /*lone_string=*/true, static_cast<size_t>(limits.max_stop_strings),
-                                  kMaxStopBytes))
+                                  static_cast<size_t>(limits.max_stop_string_bytes)))
     params->output.stop = *std::move(stop);
-  if (auto ids = fields->TokenIds("stop_token_ids", vocab, vocab)) s.stop_token_ids = *std::move(ids);
+  if (auto ids = fields->TokenIds("stop_token_ids", vocab, static_cast<size_t>(limits.max_stop_token_ids)))
+    s.stop_token_ids = *std::move(ids);
   if (!fields->Bool("ignore_eos").value_or(false)) s.eos_token_ids = model.config.eos_token_ids;
-  if (auto ids = fields->TokenIds("allowed_token_ids", vocab, vocab)) {
+  if (auto ids =
+          fields->TokenIds("allowed_token_ids", vocab, static_cast<size_t>(limits.max_allowed_token_ids))) {
     if (ids->empty()) fields->Fail("allowed_token_ids", "allowed_token_ids must not be empty");
     s.allowed_token_ids = *std::move(ids);
   }
-  ReadLogitBias(fields, vocab, &s);
+  ReadLogitBias(fields, vocab, limits, &s);
   ReadBadWords(fields, *model.tokenizer, limits, &s);
   params->output.include_stop_str_in_output = fields->Bool("include_stop_str_in_output").value_or(false);
   params->output.skip_special_tokens = fields->Bool("skip_special_tokens").value_or(true);
@@ -236,7 +249,7 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
   RefuseUnsupported(fields, params->chat);
   CheckOtherFields(fields, params->chat);
   params->n = static_cast<int32_t>(fields->Int("n", 1, limits.max_n).value_or(1));
-  ReadSampling(fields, model, &params->sampling);
+  ReadSampling(fields, model, params);
   if (fields->ok() && params->n > 1 && params->sampling.temperature == 0.0f) {
     fields->Fail("n", "n must be 1 with temperature 0: all choices would be the same");
   }
@@ -300,7 +313,7 @@ void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int
         } else {
           prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - keep);
         }
-        prompt.echo_text = model.tokenizer->Decode(prompt.ids, false);
+        if (params->echo) prompt.echo_text = model.tokenizer->Decode(prompt.ids, false);
       }
     }
     if (static_cast<int64_t>(prompt.ids.size()) >= context) {

@@ -19,7 +19,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Sends a step to every rank and returns; steps are executed in order.
+  // Sends a step to every rank and returns; steps are executed in order. InvalidArgument, and nothing is
+  // sent, when its message is larger than workers take.
   virtual absl::Status ExecuteAsync(const v1::StepRequest& step) = 0;
   // The answer to the oldest step not yet waited for: rank 0's, once every rank has answered. The first error
   // is the step's error, with the rank in it ("rank 1 (pid 77) died: killed by signal 9"). DeadlineExceeded

@@ -23,10 +23,10 @@ namespace {
 
 constexpr absl::Duration kConnectPoll = absl::Milliseconds(200);
 
-std::vector<WorkerLink> MakeLinks(std::vector<WorkerEndpoint> endpoints, const GrpcExecutorOptions& options) {
+std::vector<WorkerLink> MakeLinks(std::vector<WorkerEndpoint> endpoints) {
   std::vector<WorkerLink> links;
   for (size_t rank = 0; rank < endpoints.size(); ++rank) {
-    links.push_back(MakeWorkerLink(rank, std::move(endpoints[rank]), options));
+    links.push_back(MakeWorkerLink(rank, std::move(endpoints[rank])));
   }
   return links;
 }
@@ -83,7 +83,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
  public:
   GrpcExecutorImpl(std::vector<WorkerEndpoint> endpoints, const GrpcExecutorOptions& options)
       : options_(options),
-        workers_(MakeLinks(std::move(endpoints), options)),
+        workers_(MakeLinks(std::move(endpoints))),
         calls_(&workers_, &latch_, options.blame_grace),
         sleep_(&calls_, &latch_, workers_.size(), options),
         streams_(&workers_, &latch_, options.blame_grace),

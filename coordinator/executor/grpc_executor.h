@@ -40,8 +40,7 @@ struct GrpcExecutorOptions {
   absl::Duration lifecycle_timeout = absl::Minutes(5);  // allocate, sleep, other wake-ups
   absl::Duration status_timeout = absl::Seconds(10);    // of a rank that is asked what became of a call
   absl::Duration blame_grace = absl::Seconds(1);        // for the loss of a process to become known
-  int32_t max_message_bytes = 256 << 20;
-  MonotonicClock now = MonotonicNow;  // of step deadlines
+  MonotonicClock now = MonotonicNow;                    // of step deadlines
 };
 
 // What one rank answered to LoadModel.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/limits.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -16,6 +17,10 @@ StepStreams::~StepStreams() {
 }
 
 absl::Status StepStreams::Send(const v1::StepRequest& step) {
+  if (const size_t bytes = step.ByteSizeLong(); bytes > static_cast<size_t>(kMaxWorkerMessageBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step.step_id(), " takes ", bytes,
+                                                   " bytes, more than ", kMaxWorkerMessageBytes));
+  }
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     if (streams_[rank].stream == nullptr && !Open(rank)) return latch_.status();
     if (!streams_[rank].stream->Write(step)) return Broke(rank);

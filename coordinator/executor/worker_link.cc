@@ -3,14 +3,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/limits.h"
 
 namespace somnus {
 namespace {
 
-std::shared_ptr<grpc::Channel> Dial(const std::string& address, const GrpcExecutorOptions& options) {
+std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(options.max_message_bytes);
-  arguments.SetMaxSendMessageSize(options.max_message_bytes);
+  arguments.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
@@ -20,10 +21,10 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address, const GrpcExecut
 
 }  // namespace
 
-WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint, const GrpcExecutorOptions& options) {
+WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint) {
   WorkerLink worker;
   worker.name = absl::StrCat("rank ", rank, " (pid ", endpoint.pid, ")");
-  worker.channel = Dial(endpoint.address, options);
+  worker.channel = Dial(endpoint.address);
   worker.stub = v1::WorkerService::NewStub(worker.channel);
   worker.endpoint = std::move(endpoint);
   return worker;

@@ -20,6 +20,6 @@ struct WorkerLink {
 };
 
 // Starts to dial.
-WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint, const GrpcExecutorOptions& options);
+WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint);
 
 }  // namespace somnus

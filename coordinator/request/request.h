@@ -14,9 +14,10 @@
 
 namespace somnus {
 
-// Fully resolved and validated by the API layer; names as in proto/inference.proto.
+// Fully resolved and validated by the API layer; names as in proto/inference.proto. One record, which nobody
+// changes, serves every choice and every prompt of a client's request; what differs among them is in
+// EngineRequest.
 struct SamplingParams {
-  int32_t max_tokens = 16;
   int32_t min_tokens = 0;
   float temperature = 1.0f;  // 0: greedy
   float top_p = 1.0f;
@@ -26,7 +27,6 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;
   float repetition_penalty = 1.0f;
   std::map<int32_t, float> logit_bias;
-  uint64_t seed = 0;                    // drawn by the API layer when the client gave none
   std::vector<int32_t> stop_token_ids;  // end the sequence, stop_reason is the id
   std::vector<int32_t> eos_token_ids;   // end the sequence, stop_reason is null; empty under ignore_eos
   // Suppressed until min_tokens outputs exist: EOS (also under ignore_eos it is empty) and stop ids.
@@ -68,12 +68,16 @@ class OutputSink {
 struct EngineRequest {
   std::string id;               // unique among live requests
   std::vector<int32_t> prompt;  // at least one token, ids below the vocabulary size
-  SamplingParams sampling;
+  std::shared_ptr<const SamplingParams> sampling = std::make_shared<SamplingParams>();  // never null
+  int32_t max_tokens = 16;
+  uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();  // dropped if still waiting then
   std::shared_ptr<OutputSink> sink;
+  int64_t held_bytes = 0;    // what its sender keeps for it until it ends, beside the request itself
+  int64_t queued_bytes = 0;  // what it counts for in the queue; the engine sets it
 };
 
 }  // namespace somnus

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "coordinator/scheduler/scheduler.h"
-#include "coordinator/scheduler/step_messages.h"
 
 namespace somnus {
 namespace {
@@ -28,7 +27,7 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     if (sequence->num_pending > 0) return;
     const Admission admission = CheckPartialPrefills(*sequence, *draft);
     if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
-    if (admission != Admission::kOk || !Admit(sequence, draft)) return;
+    if (admission != Admission::kOk || !HasBytes(*sequence, *draft) || !Admit(sequence, draft)) return;
     AddPrefill(sequence, draft);
   }
 }
@@ -53,6 +52,14 @@ Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, c
   return num_partial >= options_.max_num_partial_prefills ? Admission::kStop : Admission::kOk;
 }
 
+// Whether the step's messages have room for it. Of new sequences the first has, however large (Check).
+bool Scheduler::HasBytes(const Sequence& sequence, const Draft& draft) const {
+  const bool is_first = draft.plan.request.new_sequences_size() == 0;
+  if (!is_first && draft.writer.Cost(sequence, options_.blocks.block_size) > draft.request_bytes)
+    return false;
+  return Chunk(sequence, 1, draft) > 0;
+}
+
 bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
   const int32_t computed = blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
                                             UsesPrefixCache(*sequence), running_.empty());
@@ -65,7 +72,8 @@ bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   if (!sequence->was_scheduled) NoteScheduled(sequence, &draft->plan);
-  FillNewSequence(*sequence, blocks_.Table(sequence->id), draft->plan.request.add_new_sequences());
+  draft->request_bytes -= draft->writer.Cost(*sequence, options_.blocks.block_size);
+  draft->writer.Add(*sequence, blocks_.Table(sequence->id));
   return true;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "coordinator/scheduler/scheduler.h"
+#include "coordinator/scheduler/step_size.h"
 
 namespace somnus {
 
@@ -13,6 +14,7 @@ StepPlan Scheduler::Schedule() {
   if (options_.policy == SchedulingPolicy::kPriority) DisplaceForFirstWaiting();
   Draft draft;
   draft.budget = options_.max_num_batched_tokens;
+  draft.request_bytes = draft.reply_bytes = options_.step_bytes;
   const bool preempted = ScheduleDecodes(&draft);
   ScheduleRunningPrefills(&draft);
   if (!preempted) ScheduleWaiting(&draft);
@@ -37,7 +39,7 @@ StepPlan Scheduler::Schedule() {
 // Whether the tokens that steps in flight will sample end the sequence for certain.
 bool Scheduler::WillFinish(const Sequence& sequence) const {
   if (sequence.num_pending == 0) return false;
-  return sequence.num_outputs() + sequence.num_pending >= sequence.request.sampling.max_tokens ||
+  return sequence.num_outputs() + sequence.num_pending >= sequence.request.max_tokens ||
          sequence.num_tokens() >= options_.max_model_len;
 }
 
@@ -65,10 +67,19 @@ void Scheduler::ScheduleRunningPrefills(Draft* draft) {
   }
 }
 
+// Of `num_tokens` more of its tokens, those that the step has room for.
+int64_t Scheduler::Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const {
+  const int64_t chunk = std::min(num_tokens, draft.budget);
+  if (!sequence.owes_prompt_logprobs()) return chunk;
+  return std::min(chunk,
+                  draft.reply_bytes / PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs));
+}
+
 // Admission has taken the blocks of all its tokens.
 void Scheduler::AddPrefill(const SequencePtr& sequence, Draft* draft) {
   const int64_t num_tokens = sequence->num_to_compute();
-  const int64_t chunk = std::min({num_tokens, long_prefill_tokens_, draft->budget});
+  const int64_t chunk = Chunk(*sequence, std::min(num_tokens, long_prefill_tokens_), *draft);
+  if (chunk == 0) return;
   draft->prefills.push_back(
       {sequence, draft->plan.request.sequences_size(), num_tokens > long_prefill_tokens_});
   AddEntry(sequence, chunk, {}, draft);
@@ -80,7 +91,7 @@ void Scheduler::SpendRest(Draft* draft) {
   });
   for (const PrefillEntry& prefill : draft->prefills) {
     const bool samples = draft->step.entries[prefill.entry].samples;
-    const int64_t rest = samples ? 0 : std::min(prefill.sequence->num_to_compute(), draft->budget);
+    const int64_t rest = samples ? 0 : Chunk(*prefill.sequence, prefill.sequence->num_to_compute(), *draft);
     if (rest > 0) ExtendEntry(prefill.entry, rest, draft);
   }
 }
@@ -105,6 +116,8 @@ void Scheduler::ExtendEntry(int index, int64_t num_tokens, Draft* draft) {
   entry.num_tokens += num_tokens;
   sequence.num_computed += num_tokens;
   draft->budget -= num_tokens;
+  if (sequence.owes_prompt_logprobs())
+    draft->reply_bytes -= num_tokens * PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs);
   draft->plan.request.mutable_sequences(index)->set_num_tokens(static_cast<int32_t>(entry.num_tokens));
   if (sequence.num_to_compute() > 0) return;
   entry.samples = true;

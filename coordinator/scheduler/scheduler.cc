@@ -5,15 +5,29 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "coordinator/scheduler/step_messages.h"
+#include "coordinator/scheduler/step_size.h"
 
 namespace somnus {
-
 namespace {
 
 int64_t LongPrefillTokens(const SchedulerOptions& options) {
   if (options.long_prefill_token_threshold > 0) return options.long_prefill_token_threshold;
   return std::max(1, options.max_num_batched_tokens / 2);
+}
+
+// What a sequence that grows to `num_tokens` adds to a step's messages.
+absl::Status CheckMessageSize(const SchedulerOptions& options, const SamplingParams& sampling,
+                              int64_t num_tokens) {
+  if (std::max(sampling.num_logprobs, sampling.num_prompt_logprobs) > kMaxStepLogprobs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("logprobs: at most ", kMaxStepLogprobs, " alternatives can be had"));
+  }
+  const int64_t tokens = NewSequenceBytes(num_tokens, options.blocks.block_size);
+  const int64_t parameters = StepSamplingBytes(sampling);
+  if (tokens + parameters <= options.max_sequence_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      tokens > parameters ? "prompt" : LargestSamplingField(sampling), ": the request takes up to ",
+      tokens + parameters, " bytes of a step, of which one sequence has ", options.max_sequence_bytes));
 }
 
 }  // namespace
@@ -29,7 +43,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
 
 absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineRequest& request) {
   const int64_t prompt_len = static_cast<int64_t>(request.prompt.size());
-  const int64_t max_tokens = std::max(0, request.sampling.max_tokens);
+  const int64_t max_tokens = std::max(0, request.max_tokens);
   if (prompt_len == 0) return absl::InvalidArgumentError("prompt: must have at least one token");
   if (prompt_len + std::min<int64_t>(max_tokens, 1) > options.max_model_len) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -43,7 +57,7 @@ absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineReque
                                                    max_tokens, " can never fit in the KV cache of ", capacity,
                                                    " tokens"));
   }
-  return absl::OkStatus();
+  return CheckMessageSize(options, *request.sampling, longest);
 }
 
 SequencePtr Scheduler::Add(EngineRequest request) {

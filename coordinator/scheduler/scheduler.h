@@ -16,6 +16,8 @@
 //     prompt counts with what the prefix cache does not have of it, and only against sequences that are not
 //     less urgent;
 //  4. what is left goes to the prompts of 2 and 3, in the order of service.
+// Beside it, new sequences and prompt log-probabilities have a budget in bytes each (step_bytes), so that the
+// step's messages stay far below what its stream takes: admission stops, and chunks end, where it is spent.
 // So a short prompt has its first token soon though a long one came before, and a long one that is alone gets
 // the whole budget.
 //
@@ -54,7 +56,9 @@
 #include "absl/time/time.h"
 #include "coordinator/block_manager/block_manager.h"
 #include "coordinator/scheduler/sequence.h"
+#include "coordinator/scheduler/step_messages.h"
 #include "coordinator/scheduler/waiting_queue.h"
+#include "proto/limits.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -65,6 +69,8 @@ struct SchedulerOptions {
   int32_t max_num_seqs = 64;             // slots
   int32_t max_num_batched_tokens = 512;  // the token budget of one step
   int32_t max_model_len = 2048;
+  int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; what needs more is refused
+  int64_t step_bytes = kStepBytes;                 // of new sequences, and of prompt log-probabilities
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   int32_t max_num_partial_prefills = 2;      // prompts that one step does not complete, at least 1
   int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
@@ -100,8 +106,8 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
 
-  // InvalidArgument for a request that can never be served: an empty prompt, one beyond max_model_len, or
-  // more blocks than there are. Depends on the options alone.
+  // InvalidArgument for a request that can never be served: an empty prompt, one beyond max_model_len, more
+  // blocks than there are, or more bytes than a step carries. Depends on the options alone.
   static absl::Status Check(const SchedulerOptions& options, const EngineRequest& request);
 
   // Queues a request that passed Check; its id must not be live.
@@ -165,7 +171,10 @@ class Scheduler {
   struct Draft {
     StepPlan plan;
     InFlightStep step;
-    int64_t budget = 0;  // tokens left
+    int64_t budget = 0;         // tokens left
+    int64_t request_bytes = 0;  // left for new sequences
+    int64_t reply_bytes = 0;    // left for prompt log-probabilities
+    NewSequenceWriter writer{&plan.request};
     std::vector<PrefillEntry> prefills;
   };
 
@@ -180,7 +189,9 @@ class Scheduler {
   void DisplaceForFirstWaiting();
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
+  bool HasBytes(const Sequence& sequence, const Draft& draft) const;
   bool Admit(const SequencePtr& sequence, Draft* draft);
+  int64_t Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const;
   void AddPrefill(const SequencePtr& sequence, Draft* draft);
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
                 Draft* draft);

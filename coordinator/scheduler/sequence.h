@@ -48,7 +48,7 @@ struct Sequence {
   bool finished() const { return state == SequenceState::kFinished; }
   // Prompt log-probabilities are still owed: the whole prompt must be computed, no prefix hit.
   bool owes_prompt_logprobs() const {
-    return request.sampling.num_prompt_logprobs >= 0 && num_prompt_logprobs < prompt_len();
+    return request.sampling->num_prompt_logprobs >= 0 && num_prompt_logprobs < prompt_len();
   }
 };
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/scheduler/step_size.h"
 
 namespace somnus {
 namespace {
 
-void FillSampling(const Sequence& sequence, v1::StepSampling* message) {
-  const SamplingParams& params = sequence.request.sampling;
+void FillSampling(const SamplingParams& params, bool owes_prompt_logprobs, v1::StepSampling* message) {
   message->set_temperature(params.temperature);
   message->set_top_p(params.top_p);
   message->set_top_k(params.top_k);
@@ -17,14 +17,13 @@ void FillSampling(const Sequence& sequence, v1::StepSampling* message) {
   message->set_frequency_penalty(params.frequency_penalty);
   message->set_repetition_penalty(params.repetition_penalty);
   for (const auto& [token, bias] : params.logit_bias) (*message->mutable_logit_bias())[token] = bias;
-  message->set_seed(params.seed);
   message->set_min_tokens(params.min_tokens);
   if (params.min_tokens > 0) {
     message->mutable_suppress_token_ids()->Add(params.eos_token_ids.begin(), params.eos_token_ids.end());
     message->mutable_suppress_token_ids()->Add(params.stop_token_ids.begin(), params.stop_token_ids.end());
   }
   message->set_num_logprobs(params.num_logprobs);
-  message->set_num_prompt_logprobs(sequence.owes_prompt_logprobs() ? params.num_prompt_logprobs : -1);
+  message->set_num_prompt_logprobs(owes_prompt_logprobs ? params.num_prompt_logprobs : -1);
   message->mutable_allowed_token_ids()->Add(params.allowed_token_ids.begin(), params.allowed_token_ids.end());
   for (const std::vector<int32_t>& word : params.bad_words) {
     message->add_bad_words()->mutable_token_ids()->Add(word.begin(), word.end());
@@ -33,14 +32,28 @@ void FillSampling(const Sequence& sequence, v1::StepSampling* message) {
 
 }  // namespace
 
-void FillNewSequence(const Sequence& sequence, const std::vector<int32_t>& block_ids,
-                     v1::NewSequence* message) {
+NewSequenceWriter::Key NewSequenceWriter::KeyOf(const Sequence& sequence) {
+  return {sequence.request.sampling.get(), sequence.owes_prompt_logprobs()};
+}
+
+int64_t NewSequenceWriter::Cost(const Sequence& sequence, int32_t block_size) const {
+  const int64_t own = NewSequenceBytes(static_cast<int64_t>(sequence.tokens.size()), block_size);
+  if (sampling_index_.contains(KeyOf(sequence))) return own;
+  return own + StepSamplingBytes(*sequence.request.sampling);
+}
+
+void NewSequenceWriter::Add(const Sequence& sequence, const std::vector<int32_t>& block_ids) {
+  const Key key = KeyOf(sequence);
+  const auto [it, is_new] = sampling_index_.emplace(key, request_->samplings_size());
+  if (is_new) FillSampling(*key.first, key.second, request_->add_samplings());
+  v1::NewSequence* message = request_->add_new_sequences();
   message->set_slot(sequence.slot);
   message->mutable_token_ids()->Add(sequence.tokens.begin(), sequence.tokens.end());
   message->set_num_prompt_tokens(static_cast<int32_t>(sequence.prompt_len()));
   message->set_num_computed_tokens(static_cast<int32_t>(sequence.num_computed));
   message->mutable_block_ids()->Add(block_ids.begin(), block_ids.end());
-  FillSampling(sequence, message->mutable_sampling());
+  message->set_sampling_index(it->second);
+  message->set_seed(sequence.request.seed);
 }
 
 Logprobs FromMessage(const v1::StepLogprobs& message) {

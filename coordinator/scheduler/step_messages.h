@@ -1,18 +1,36 @@
 #pragma once
-// Between the scheduler's types and the step messages of proto/worker.proto. Stateless.
+// Between the scheduler's types and the step messages of proto/worker.proto.
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "coordinator/scheduler/sequence.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
 
-// `sequence` whole, as the workers see it for the first time or again after a preemption.
-void FillNewSequence(const Sequence& sequence, const std::vector<int32_t>& block_ids,
-                     v1::NewSequence* message);
+// Adds sequences to the new_sequences of one StepRequest, and what they sample by to its samplings: once,
+// however many of them share it.
+class NewSequenceWriter {
+ public:
+  explicit NewSequenceWriter(v1::StepRequest* request) : request_(request) {}
+
+  // `sequence` whole, as the workers see it for the first time or again after a preemption.
+  void Add(const Sequence& sequence, const std::vector<int32_t>& block_ids);
+  // What Add would add to the message, at most, in bytes.
+  int64_t Cost(const Sequence& sequence, int32_t block_size) const;
+
+ private:
+  // A record, and whether prompt log-probabilities are still owed by it.
+  using Key = std::pair<const SamplingParams*, bool>;
+  static Key KeyOf(const Sequence& sequence);
+
+  v1::StepRequest* const request_;
+  absl::flat_hash_map<Key, int32_t> sampling_index_;
+};
 
 Logprobs FromMessage(const v1::StepLogprobs& message);
 

@@ -141,7 +141,7 @@ void Scheduler::DropInFlight(const SequencePtr& sequence) {
 void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token,
                             RequestOutput* output) {
   --sequence->num_pending;
-  if (sequence->request.sampling.max_tokens <= 0) {  // only the prompt was wanted
+  if (sequence->request.max_tokens <= 0) {  // only the prompt was wanted
     output->finish_reason = FinishReason::kLength;
     Finish(sequence);
     return;
@@ -149,7 +149,8 @@ void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken&
   sequence->tokens.push_back(token.token_id());
   ++stats_.generation_tokens;
   output->token_ids.push_back(token.token_id());
-  if (sequence->request.sampling.num_logprobs >= 0) output->logprobs.push_back(FromMessage(token.logprobs()));
+  if (sequence->request.sampling->num_logprobs >= 0)
+    output->logprobs.push_back(FromMessage(token.logprobs()));
   if (sequence->state == SequenceState::kRunning) {
     blocks_.Commit(sequence->id, sequence->tokens, sequence->num_computed);
   }
@@ -158,7 +159,7 @@ void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken&
 }
 
 FinishReason Scheduler::CheckStop(const Sequence& sequence, RequestOutput* output) const {
-  const SamplingParams& params = sequence.request.sampling;
+  const SamplingParams& params = *sequence.request.sampling;
   const int32_t token = sequence.tokens.back();
   const auto contains = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
@@ -171,7 +172,7 @@ FinishReason Scheduler::CheckStop(const Sequence& sequence, RequestOutput* outpu
     }
   }
   const bool full = static_cast<int64_t>(sequence.tokens.size()) >= options_.max_model_len;
-  if (full || sequence.num_outputs() >= params.max_tokens) return FinishReason::kLength;
+  if (full || sequence.num_outputs() >= sequence.request.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;
 }
 

@@ -71,7 +71,8 @@ class FakeEngine : public Engine {
     if (state_ != EngineState::kAwake) return absl::UnavailableError("not serving");
     if (open_.size() + requests.size() > max_open_) return absl::ResourceExhaustedError("the queue is full");
     for (EngineRequest& request : requests) {
-      seeds_.push_back(request.sampling.seed);
+      seeds_.push_back(request.seed);
+      samplings_.insert(request.sampling);
       priorities_.push_back(request.priority);
       open_.push_back(Open{std::move(request), 0});
     }
@@ -149,6 +150,11 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return seeds_;
   }
+  // Distinct records of sampling parameters so far.
+  size_t num_samplings() const {
+    absl::MutexLock lock(&mutex_);
+    return samplings_.size();
+  }
   std::vector<int32_t> priorities() const {
     absl::MutexLock lock(&mutex_);
     return priorities_;
@@ -176,7 +182,7 @@ class FakeEngine : public Engine {
   }
   // One token for `open`; true when it has ended.
   bool Step(Open* open) {
-    const SamplingParams& sampling = open->request.sampling;
+    const SamplingParams& sampling = *open->request.sampling;
     RequestOutput output;
     if (open->aborted) {
       ++aborted_;
@@ -205,7 +211,7 @@ class FakeEngine : public Engine {
       } else if (open->made >= sampling.min_tokens && in(sampling.stop_token_ids)) {
         output.finish_reason = FinishReason::kStop;
         output.stop_token_id = id;
-      } else if (open->made >= sampling.max_tokens) {
+      } else if (open->made >= open->request.max_tokens) {
         output.finish_reason = FinishReason::kLength;
       }
     }
@@ -233,6 +239,7 @@ class FakeEngine : public Engine {
   int sleep_level_ = 0;
   std::vector<Open> open_;
   std::vector<uint64_t> seeds_;
+  std::set<std::shared_ptr<const SamplingParams>> samplings_;
   std::vector<int32_t> priorities_;
   int fail_after_ = -1;
   absl::Status error_;

@@ -108,6 +108,30 @@ TEST_F(ApiServerTest, PromptLogprobsAreBoundedTogether) {
   }
 }
 
+TEST_F(ApiServerTest, ListsAreBounded) {
+  ApiServerOptions options;
+  options.limits.max_logit_bias = 3;
+  options.limits.max_allowed_token_ids = 2;
+  options.limits.max_stop_token_ids = 1;
+  options.limits.max_stop_string_bytes = 5;
+  options.limits.max_bad_word_tokens = 4;
+  Serve(options);
+  const std::pair<const char*, const char*> most[] = {
+      {R"("logit_bias": {"1": 1, "2": 1, "3": 1})", R"("logit_bias": {"1": 1, "2": 1, "3": 1, "4": 1})"},
+      {R"("allowed_token_ids": [1, 1])", R"("allowed_token_ids": [1, 1, 1])"},
+      {R"("stop_token_ids": [1])", R"("stop_token_ids": [1, 2])"},
+      {R"("stop": ["zzzzz"])", R"("stop": ["zzzzzz"])"},
+      {R"("bad_words": ["zzz"])", R"("bad_words": ["zzzzz"])"},
+  };
+  for (const auto& [fits, too_many] : most) {
+    EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", fits, "}")).status, 200) << fits;
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": "abc", )", too_many, "}"));
+    EXPECT_EQ(reply.status, 400) << too_many;
+    const std::string param = Json::parse(reply.body)["error"]["param"];
+    EXPECT_EQ(absl::StrCat("\"", param, "\""), std::string(fits, std::string(fits).find(':')));
+  }
+}
+
 TEST_F(ApiServerTest, LaxWhereVllmIs) {
   Serve();
   for (const char* field :

@@ -53,7 +53,7 @@ std::vector<MiniRequest> Requests() {
     request.sampling.set_num_prompt_logprobs(2);
     if (length % 2 == 0) {
       request.sampling.set_temperature(0.8f);
-      request.sampling.set_seed(length);
+      request.seed = length;
     }
     requests.push_back(request);
   }

@@ -73,7 +73,7 @@ std::string StepError(Worker& worker) {
   sequence->add_token_ids(3);
   sequence->set_num_prompt_tokens(1);
   sequence->add_block_ids(1);
-  *sequence->mutable_sampling() = GreedySampling();
+  *request.add_samplings() = GreedySampling();
   request.add_sequences()->set_num_tokens(1);
   v1::StepReply reply;
   absl::Notification done;

@@ -77,7 +77,7 @@ std::vector<MiniRequest> Mixed() {
   for (int i = 0; i < 5; ++i) {
     for (int j = 0; j <= 7 * i; ++j) requests[i].prompt.push_back((11 * j + 3 * i) % 50);
     requests[i].max_tokens = 4 + 3 * i;
-    requests[i].sampling.set_seed(100 + i);
+    requests[i].seed = 100 + i;
   }
   requests[1].sampling.set_temperature(0.8f);
   requests[1].sampling.set_num_logprobs(3);

@@ -88,13 +88,14 @@ Cost CostSoFar(const Device& device) {
 
 v1::StepRequest FirstStep(const v1::StepSampling& sampling) {
   v1::StepRequest request;
+  *request.add_samplings() = sampling;
   for (int slot = 0; slot < kSeqs; ++slot) {
     v1::NewSequence* sequence = request.add_new_sequences();
     sequence->set_slot(slot);
     for (int i = 0; i <= 3 * slot; ++i) sequence->add_token_ids(5 + i);
     sequence->set_num_prompt_tokens(sequence->token_ids_size());
     sequence->add_block_ids(1 + slot);
-    *sequence->mutable_sampling() = sampling;
+    sequence->set_seed(7);
     v1::ScheduledSequence* scheduled = request.add_sequences();
     scheduled->set_slot(slot);
     scheduled->set_num_tokens(sequence->token_ids_size());
@@ -190,7 +191,6 @@ v1::StepSampling Sampled() {
   sampling.set_top_k(20);
   sampling.set_top_p(0.9f);
   sampling.set_min_p(0.01f);
-  sampling.set_seed(7);
   sampling.set_repetition_penalty(1.1f);
   sampling.set_frequency_penalty(0.2f);
   sampling.set_num_logprobs(2);

@@ -41,13 +41,13 @@ ModelRunnerOptions Options() {
 
 void DecodeTogether(RankGroup& group, int32_t num_seqs) {
   v1::StepRequest request;
+  *request.add_samplings() = GreedySampling();
   for (int32_t slot = 0; slot < num_seqs; ++slot) {
     v1::NewSequence* sequence = request.add_new_sequences();
     sequence->set_slot(slot);
     sequence->add_token_ids(slot + 3);
     sequence->set_num_prompt_tokens(1);
     sequence->add_block_ids(1 + slot);
-    *sequence->mutable_sampling() = GreedySampling();
     request.add_sequences()->set_slot(slot);
     request.mutable_sequences(slot)->set_num_tokens(1);
   }

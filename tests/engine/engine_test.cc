@@ -21,7 +21,7 @@ TEST_P(EngineDepthTest, AnswersAreExactAndStepsOverlapAsAsked) {
   int64_t output_tokens = 0;
   for (Ticket& ticket : tickets) {
     ASSERT_TRUE(engine.Submit(ticket.request).ok());
-    output_tokens += ticket.request.sampling.max_tokens;
+    output_tokens += ticket.request.max_tokens;
   }
   for (Ticket& ticket : tickets) {
     ASSERT_TRUE(ticket.sink->Wait());

@@ -76,14 +76,14 @@ inline Ticket MakeTicket(const std::string& id, int32_t prompt_len, int32_t max_
   ticket.request.id = id;
   ticket.request.prompt.resize(static_cast<size_t>(prompt_len));
   std::iota(ticket.request.prompt.begin(), ticket.request.prompt.end(), first);
-  ticket.request.sampling.max_tokens = max_tokens;
+  ticket.request.max_tokens = max_tokens;
   ticket.request.arrival = absl::Now();
   ticket.request.sink = ticket.sink;
   return ticket;
 }
 
 inline std::vector<int32_t> Reference(const Ticket& ticket) {
-  return FakeWorker::ReferenceTokens(ticket.request.prompt, ticket.request.sampling.max_tokens);
+  return FakeWorker::ReferenceTokens(ticket.request.prompt, ticket.request.max_tokens);
 }
 
 inline EngineOptions SmallEngine(int depth = 1) {

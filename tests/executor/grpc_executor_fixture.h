@@ -62,8 +62,9 @@ class GrpcExecutorTest : public ::testing::Test {
       for (int32_t token : {1, 2, 3}) sequence->add_token_ids(token);
       sequence->set_num_prompt_tokens(3);
       for (int32_t block = 1; block < 10; ++block) sequence->add_block_ids(block);
-      sequence->mutable_sampling()->set_num_logprobs(-1);
-      sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+      v1::StepSampling* sampling = step.add_samplings();
+      sampling->set_num_logprobs(-1);
+      sampling->set_num_prompt_logprobs(-1);
     }
     v1::ScheduledSequence* scheduled = step.add_sequences();
     scheduled->set_num_tokens(step_id == 1 ? 3 : 1);

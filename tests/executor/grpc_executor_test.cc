@@ -24,6 +24,21 @@ TEST_F(GrpcExecutorTest, StepsArePipelinedAndAnsweredInOrder) {
   EXPECT_TRUE(executor_->Health().ok());
 }
 
+TEST_F(GrpcExecutorTest, AStepThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
+  Connect(2);
+  v1::StepRequest step = MakeStep(1);
+  google::protobuf::RepeatedField<int32_t>* tokens = step.mutable_new_sequences(0)->mutable_token_ids();
+  constexpr int kBytesOfMinusOne = 10;
+  const int largest = (kMaxWorkerMessageBytes - 200) / kBytesOfMinusOne;
+  tokens->Resize(largest + 100, -1);
+  EXPECT_TRUE(absl::IsInvalidArgument(executor_->ExecuteAsync(step)));
+  EXPECT_TRUE(executor_->Health().ok());
+  tokens->Truncate(largest);
+  ASSERT_TRUE(executor_->ExecuteAsync(step).ok());
+  const absl::StatusOr<v1::StepReply> reply = executor_->Wait(absl::Minutes(1));
+  ASSERT_TRUE(reply.ok()) << reply.status() << ": the largest message reaches every worker";
+}
+
 TEST_F(GrpcExecutorTest, LifecycleReachesEveryRank) {
   Connect(2);
   std::vector<std::pair<int64_t, int64_t>> progress;

@@ -65,7 +65,8 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   for (int32_t slot : request.freed_slots()) {
     if (slots_.erase(slot) == 0) return Broken(absl::StrCat("freed slot ", slot, " was not in use"));
   }
-  for (const v1::NewSequence& sequence : request.new_sequences()) RETURN_IF_ERROR(AddSequence(sequence));
+  for (const v1::NewSequence& sequence : request.new_sequences())
+    RETURN_IF_ERROR(AddSequence(sequence, request));
   v1::StepReply reply;
   reply.set_step_id(request.step_id());
   int64_t tokens = 0;
@@ -85,7 +86,7 @@ absl::Status FakeWorker::Sleep() {
   return absl::OkStatus();
 }
 
-absl::Status FakeWorker::AddSequence(const v1::NewSequence& message) {
+absl::Status FakeWorker::AddSequence(const v1::NewSequence& message, const v1::StepRequest& request) {
   if (message.slot() < 0 || message.slot() >= options_.max_num_seqs) return Broken("slot out of range");
   if (slots_.contains(message.slot())) return Broken(absl::StrCat("slot ", message.slot(), " is in use"));
   Slot slot;
@@ -93,7 +94,9 @@ absl::Status FakeWorker::AddSequence(const v1::NewSequence& message) {
   slot.num_prompt = message.num_prompt_tokens();
   slot.num_computed = message.num_computed_tokens();
   slot.blocks.assign(message.block_ids().begin(), message.block_ids().end());
-  slot.sampling = message.sampling();
+  if (message.sampling_index() < 0 || message.sampling_index() >= request.samplings_size())
+    return Broken("sampling_index out of range");
+  slot.sampling = request.samplings(message.sampling_index());
   if (slot.num_computed % options_.block_size != 0 ||
       slot.num_computed >= static_cast<int64_t>(slot.tokens.size())) {
     return Broken(absl::StrCat("num_computed_tokens ", slot.num_computed, " of ", slot.tokens.size()));

@@ -59,7 +59,7 @@ class FakeWorker {
     v1::StepSampling sampling;
   };
 
-  absl::Status AddSequence(const v1::NewSequence& message);
+  absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
   uint64_t NextState(uint64_t before, int32_t slot, int32_t token) const;

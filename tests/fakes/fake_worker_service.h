@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/limits.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/fakes/fake_worker.h"
@@ -30,6 +31,8 @@ class FakeWorkerService : public v1::WorkerService::Service {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
+    builder.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
+    builder.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
     server_ = builder.BuildAndStart();
   }
   ~FakeWorkerService() override { Die(); }

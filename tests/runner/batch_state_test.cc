@@ -26,7 +26,7 @@ v1::StepRequest Good() {
   fresh->set_num_prompt_tokens(20);
   fresh->add_block_ids(3);
   fresh->add_block_ids(4);
-  *fresh->mutable_sampling() = Greedy();
+  *request.add_samplings() = Greedy();
   v1::ScheduledSequence* sequence = request.add_sequences();
   sequence->set_slot(1);
   sequence->set_num_tokens(20);
@@ -85,7 +85,7 @@ TEST(BatchStateTest, ResumedSequenceCountsItsOutputs) {
   BatchState state(Limits());
   v1::StepRequest request = Good();
   request.mutable_new_sequences(0)->set_num_prompt_tokens(18);
-  request.mutable_new_sequences(0)->mutable_sampling()->set_frequency_penalty(1);
+  request.mutable_samplings(0)->set_frequency_penalty(1);
   request.mutable_new_sequences(0)->set_num_computed_tokens(16);
   request.mutable_sequences(0)->set_num_tokens(4);
   ASSERT_TRUE(Apply(state, request).ok());
@@ -100,7 +100,7 @@ struct Damage {
 };
 
 v1::NewSequence* fresh(v1::StepRequest& r) { return r.mutable_new_sequences(0); }
-v1::StepSampling* sampling(v1::StepRequest& r) { return fresh(r)->mutable_sampling(); }
+v1::StepSampling* sampling(v1::StepRequest& r) { return r.mutable_samplings(0); }
 
 TEST(BatchStateTest, RefusesEveryBadNumberOfAStep) {
   const Damage damages[] = {
@@ -156,6 +156,8 @@ TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
       {"allowed", [](auto& r) { sampling(r)->add_allowed_token_ids(1000); }},
       {"bad word", [](auto& r) { sampling(r)->add_bad_words()->add_token_ids(100); }},
       {"logprobs", [](auto& r) { sampling(r)->set_num_logprobs(65); }},
+      {"sampling outside", [](auto& r) { fresh(r)->set_sampling_index(2); }},
+      {"sampling negative", [](auto& r) { fresh(r)->set_sampling_index(-1); }},
   };
   for (const Damage& damage : damages) {
     SCOPED_TRACE(damage.name);
@@ -164,7 +166,9 @@ TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
     damage.apply(request);
     v1::StepRequest other = Good();
     other.mutable_new_sequences(0)->set_slot(2);
+    other.mutable_new_sequences(0)->set_sampling_index(1);
     *request.add_new_sequences() = other.new_sequences(0);
+    *request.add_samplings() = Greedy();
     request.add_sequences()->set_slot(2);
     request.mutable_sequences(1)->set_num_tokens(12);
     ASSERT_TRUE(Apply(state, request).ok());
@@ -192,10 +196,9 @@ TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
 TEST(BatchStateTest, ForgetsStopTokensThatTheVocabularyLacks) {
   BatchState state(Limits());
   v1::StepRequest request = Good();
-  for (int32_t id : {-2, 5, 1000})
-    request.mutable_new_sequences(0)->mutable_sampling()->add_suppress_token_ids(id);
+  for (int32_t id : {-2, 5, 1000}) request.mutable_samplings(0)->add_suppress_token_ids(id);
   ASSERT_TRUE(Apply(state, request).ok());
-  EXPECT_EQ(state.slot(1).sampling.suppress_token_ids, std::vector<int32_t>{5});
+  EXPECT_EQ(state.slot(1).sampling->suppress_token_ids, std::vector<int32_t>{5});
 }
 
 TEST(BatchStateTest, RefusesMoreThanTheTokenBudget) {
@@ -211,15 +214,38 @@ TEST(BatchStateTest, RefusesMoreThanTheTokenBudget) {
 TEST(BatchStateTest, FreedSlotStartsClean) {
   BatchState state(Limits());
   v1::StepRequest request = Good();
-  request.mutable_new_sequences(0)->mutable_sampling()->set_presence_penalty(1);
+  request.mutable_samplings(0)->set_presence_penalty(1);
   ASSERT_TRUE(Apply(state, request).ok());
   v1::StepRequest again = Good();
   again.add_freed_slots(1);
-  again.mutable_new_sequences(0)->mutable_sampling()->set_presence_penalty(2);
+  again.mutable_samplings(0)->set_presence_penalty(2);
   again.mutable_new_sequences(0)->set_token_ids(0, 99);
   ASSERT_TRUE(Apply(state, again).ok());
   EXPECT_EQ(state.slot(1).tokens[0], 99);
   EXPECT_EQ(state.slot(1).block_ids.size(), 2u);
+}
+
+TEST(BatchStateTest, SequencesOfOneRecordShareItUntilTheLastIsFreed) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  request.mutable_sequences(0)->set_num_tokens(10);
+  *request.add_new_sequences() = request.new_sequences(0);
+  *request.add_sequences() = request.sequences(0);
+  request.mutable_new_sequences(1)->set_slot(2);
+  request.mutable_new_sequences(1)->set_seed(9);
+  request.mutable_sequences(1)->set_slot(2);
+  ASSERT_TRUE(Apply(state, request).ok());
+  EXPECT_EQ(state.slot(1).sampling, state.slot(2).sampling);
+  EXPECT_EQ(state.slot(1).seed, 0u);
+  EXPECT_EQ(state.slot(2).seed, 9u);
+  const std::weak_ptr<const SlotSampling> shared = state.slot(1).sampling;
+  v1::StepRequest free_one, free_other;
+  free_one.add_freed_slots(1);
+  free_other.add_freed_slots(2);
+  ASSERT_TRUE(Apply(state, free_one).ok());
+  EXPECT_FALSE(shared.expired());
+  ASSERT_TRUE(Apply(state, free_other).ok());
+  EXPECT_TRUE(shared.expired());
 }
 
 TEST(BatchStateTest, BlockEditsAreThoseOfTheStep) {

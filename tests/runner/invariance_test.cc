@@ -25,7 +25,7 @@ std::vector<MiniRequest> MakeRequests() {
       request.sampling.set_temperature(0.8f);
       request.sampling.set_top_p(0.9f);
       request.sampling.set_top_k(50);
-      request.sampling.set_seed(length);
+      request.seed = length;
       request.sampling.set_repetition_penalty(1.1f);
       request.sampling.set_presence_penalty(0.3f);
     }
@@ -110,8 +110,8 @@ v1::StepRequest Prompt(int32_t slot, const std::vector<int32_t>& prompt, int32_t
   fresh->set_num_prompt_tokens(static_cast<int32_t>(prompt.size()));
   fresh->set_num_computed_tokens(computed);
   fresh->mutable_block_ids()->Add(blocks.begin(), blocks.end());
-  *fresh->mutable_sampling() = GreedySampling();
-  fresh->mutable_sampling()->set_num_logprobs(20);
+  *request.add_samplings() = GreedySampling();
+  request.mutable_samplings(0)->set_num_logprobs(20);
   request.add_sequences()->set_slot(slot);
   request.mutable_sequences(0)->set_num_tokens(static_cast<int32_t>(prompt.size()) - computed);
   return request;

@@ -88,7 +88,9 @@ class MiniEngine {
     fresh->mutable_token_ids()->Add(of.prompt.begin(), of.prompt.end());
     fresh->set_num_prompt_tokens(static_cast<int32_t>(of.prompt.size()));
     fresh->mutable_block_ids()->Add(added.begin(), added.end());
-    *fresh->mutable_sampling() = of.sampling;
+    fresh->set_sampling_index(request->samplings_size());
+    fresh->set_seed(of.seed);
+    *request->add_samplings() = of.sampling;
   }
 
   void Handle(const v1::StepReply& reply) {
@@ -161,7 +163,8 @@ absl::StatusOr<std::vector<int32_t>> RunAhead(ModelRunner& runner, const MiniReq
       fresh->mutable_token_ids()->Add(request.prompt.begin(), request.prompt.end());
       fresh->set_num_prompt_tokens(static_cast<int32_t>(request.prompt.size()));
       for (int block = 1; block <= 4; ++block) fresh->add_block_ids(block);
-      *fresh->mutable_sampling() = request.sampling;
+      fresh->set_seed(request.seed);
+      *step.add_samplings() = request.sampling;
       step.mutable_sequences(0)->set_num_tokens(static_cast<int32_t>(request.prompt.size()));
     }
     ASSIGN_OR_RETURN(std::unique_ptr<PendingStep> next, runner.Launch(step));

@@ -15,6 +15,7 @@ struct MiniRequest {
   std::vector<int32_t> prompt;
   int32_t max_tokens = 16;
   v1::StepSampling sampling = GreedySampling();
+  uint64_t seed = 0;
 };
 
 struct MiniResult {

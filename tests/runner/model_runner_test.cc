@@ -180,12 +180,12 @@ TEST(ModelRunnerTest, SamplesTheSameOnAnyNumberOfRanks) {
   MiniRequest request{{10, 20, 30}, 24};
   request.sampling.set_temperature(1.0f);
   request.sampling.set_top_p(0.95f);
-  request.sampling.set_seed(1234);
+  request.seed = 1234;
   std::unique_ptr<RankGroup> one = Load(1), three = Load(3);
   ASSERT_TRUE(one && three);
   const std::vector<int32_t> tokens = Generate(*one, request);
   EXPECT_EQ(Generate(*three, request), tokens);
-  request.sampling.set_seed(1235);
+  request.seed = 1235;
   EXPECT_NE(Generate(*one, request), tokens);
 }
 
@@ -352,7 +352,7 @@ TEST(ModelRunnerTest, RepliesMayBeReadAStepLater) {
   ASSERT_TRUE(ahead.ok()) << ahead.status();
   EXPECT_EQ(*ahead, expected);
   request.sampling.set_temperature(1);
-  request.sampling.set_seed(3);
+  request.seed = 3;
   request.sampling.set_num_logprobs(2);
   const auto sampled = RunAhead(group->runner(0), request);
   ASSERT_TRUE(sampled.ok()) << sampled.status();

@@ -13,7 +13,15 @@ Slot MakeSlot(std::vector<int32_t> tokens, int32_t num_prompt) {
   Slot slot;
   slot.tokens = std::move(tokens);
   slot.num_prompt_tokens = num_prompt;
+  slot.sampling = std::make_shared<SlotSampling>();
   return slot;
+}
+
+// The parameters of `slot`, to be changed.
+SlotSampling* OwnSampling(Slot* slot) {
+  auto own = std::make_shared<SlotSampling>(*slot->sampling);
+  slot->sampling = own;
+  return own.get();
 }
 
 // Everything that comes before temperature, as the sampler queues it for one row.
@@ -21,7 +29,7 @@ std::vector<float> Adjusted(const Slot& slot, std::vector<float> logits) {
   const std::unique_ptr<Device> device = *Device::CreateCpu({.num_threads = 1});
   const int32_t vocab = static_cast<int32_t>(logits.size()), row = 0;
   const TensorView view = {logits.data(), DataType::kF32, 1, vocab, vocab};
-  if (!slot.sampling.allowed_token_ids.empty()) {
+  if (!slot.sampling->allowed_token_ids.empty()) {
     std::vector<uint32_t> mask;
     AppendAllowedMask(slot, vocab, &mask);
     KeepAllowed(*device, view, &row, mask.data(), 1);
@@ -49,9 +57,9 @@ TEST(AdjustLogitsTest, NothingAskedNothingChanged) {
 
 TEST(AdjustLogitsTest, PenaltiesAsVllmDefinesThem) {
   Slot slot = MakeSlot({0, 1, 2, 2}, 1);  // prompt {0}, outputs {1, 2, 2}
-  slot.sampling.repetition_penalty = 2;
-  slot.sampling.frequency_penalty = 0.5f;
-  slot.sampling.presence_penalty = 0.25f;
+  OwnSampling(&slot)->repetition_penalty = 2;
+  OwnSampling(&slot)->frequency_penalty = 0.5f;
+  OwnSampling(&slot)->presence_penalty = 0.25f;
   EXPECT_FALSE(IsPlainGreedy(slot));
   const std::vector<float> got = Adjusted(slot, {4, -3, 6, 5});
   EXPECT_FLOAT_EQ(got[0], 2);                     // prompt: repetition only
@@ -62,7 +70,7 @@ TEST(AdjustLogitsTest, PenaltiesAsVllmDefinesThem) {
 
 TEST(AdjustLogitsTest, AllowedTokensOnly) {
   Slot slot = MakeSlot({0}, 1);
-  slot.sampling.allowed_token_ids = {2, 1, 2};
+  OwnSampling(&slot)->allowed_token_ids = {2, 1, 2};
   const std::vector<float> got = Adjusted(slot, {9, 1, 2, 9});
   EXPECT_TRUE(std::isinf(got[0]) && std::isinf(got[3]));
   EXPECT_EQ(got[1], 1);
@@ -71,7 +79,7 @@ TEST(AdjustLogitsTest, AllowedTokensOnly) {
 
 TEST(AdjustLogitsTest, BadWordsLookAtOutputsOnly) {
   Slot slot = MakeSlot({1, 2, 3}, 2);  // outputs {3}
-  slot.sampling.bad_words = {{0}, {3, 1}, {2, 3, 2}};
+  OwnSampling(&slot)->bad_words = {{0}, {3, 1}, {2, 3, 2}};
   const std::vector<float> got = Adjusted(slot, {1, 1, 1, 1});
   EXPECT_TRUE(std::isinf(got[0]));  // a single token, always
   EXPECT_TRUE(std::isinf(got[1]));  // after 3
@@ -81,10 +89,10 @@ TEST(AdjustLogitsTest, BadWordsLookAtOutputsOnly) {
 
 TEST(AdjustLogitsTest, EditsOfOneTokenAreMerged) {
   Slot slot = MakeSlot({1}, 1);
-  slot.sampling.min_tokens = 3;
-  slot.sampling.suppress_token_ids = {2, 0, 2};
-  slot.sampling.bad_words = {{2}};
-  slot.sampling.logit_bias = {{2, 5.0f}, {3, 1.0f}};
+  OwnSampling(&slot)->min_tokens = 3;
+  OwnSampling(&slot)->suppress_token_ids = {2, 0, 2};
+  OwnSampling(&slot)->bad_words = {{2}};
+  OwnSampling(&slot)->logit_bias = {{2, 5.0f}, {3, 1.0f}};
   std::vector<LogitEdit> edits;
   AppendEdits(slot, 7, &edits);
   ASSERT_EQ(edits.size(), 3u);
@@ -98,17 +106,17 @@ TEST(AdjustLogitsTest, EditsOfOneTokenAreMerged) {
 
 TEST(AdjustLogitsTest, OnlyLongBadWordsLookAtTokens) {
   Slot slot = MakeSlot({1}, 1);
-  slot.sampling.bad_words = {{2}};
+  OwnSampling(&slot)->bad_words = {{2}};
   EXPECT_FALSE(LooksAtTokens(slot));
-  slot.sampling.bad_words = {{2}, {1, 2}};
+  OwnSampling(&slot)->bad_words = {{2}, {1, 2}};
   EXPECT_TRUE(LooksAtTokens(slot));
 }
 
 TEST(AdjustLogitsTest, MinTokensHoldsBackTheStopTokens) {
   Slot slot = MakeSlot({1, 2}, 1);
-  slot.sampling.min_tokens = 2;
-  slot.sampling.suppress_token_ids = {0};
-  slot.sampling.logit_bias = {{0, 100.0f}, {1, -1.0f}};
+  OwnSampling(&slot)->min_tokens = 2;
+  OwnSampling(&slot)->suppress_token_ids = {0};
+  OwnSampling(&slot)->logit_bias = {{0, 100.0f}, {1, -1.0f}};
   std::vector<float> got = Adjusted(slot, {1, 1, 1});
   EXPECT_EQ(got[0], -INFINITY);
   EXPECT_EQ(got[1], 0);
@@ -119,8 +127,8 @@ TEST(AdjustLogitsTest, MinTokensHoldsBackTheStopTokens) {
 
 TEST(AdjustLogitsTest, GreedyAgainOnceMinTokensArePast) {
   Slot slot = MakeSlot({1, 2}, 1);
-  slot.sampling.min_tokens = 2;
-  slot.sampling.suppress_token_ids = {0};
+  OwnSampling(&slot)->min_tokens = 2;
+  OwnSampling(&slot)->suppress_token_ids = {0};
   EXPECT_FALSE(IsPlainGreedy(slot));
   slot.tokens.push_back(2);
   EXPECT_TRUE(IsPlainGreedy(slot));

@@ -8,7 +8,7 @@ namespace somnus {
 namespace {
 
 std::vector<int32_t> Reference(const EngineRequest& request) {
-  return FakeWorker::ReferenceTokens(request.prompt, request.sampling.max_tokens);
+  return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
 }
 
 // Budget 16, so that a prompt of more than 8 tokens is long.

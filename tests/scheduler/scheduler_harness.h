@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -31,9 +32,15 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
   request.id = id;
   request.prompt.resize(static_cast<size_t>(prompt_len));
   std::iota(request.prompt.begin(), request.prompt.end(), first);
-  request.sampling.max_tokens = max_tokens;
-  request.sampling.temperature = 0;
+  request.max_tokens = max_tokens;
   return request;
+}
+
+// The parameters of `request`, to be changed; no other request has them any longer.
+inline SamplingParams* OwnSampling(EngineRequest* request) {
+  auto own = std::make_shared<SamplingParams>(*request->sampling);
+  request->sampling = own;
+  return own.get();
 }
 
 struct Answer {

@@ -26,9 +26,9 @@ EngineRequest RandomRequest(std::mt19937* random, const std::string& id) {
   request.priority = static_cast<int32_t>((*random)() % 3);
   if ((*random)() % 4 == 0) {
     const std::vector<int32_t> reference = FakeWorker::ReferenceTokens(request.prompt, 10);
-    request.sampling.eos_token_ids = {reference[(*random)() % 10]};
+    OwnSampling(&request)->eos_token_ids = {reference[(*random)() % 10]};
   }
-  if ((*random)() % 6 == 0) request.sampling.num_prompt_logprobs = 0;
+  if ((*random)() % 6 == 0) OwnSampling(&request)->num_prompt_logprobs = 0;
   return request;
 }
 
@@ -44,12 +44,13 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
   options.max_long_partial_prefills = 1 + static_cast<int32_t>(random() % 2);
   options.long_prefill_token_threshold = static_cast<int32_t>(random() % 12);
   options.priority_aging_steps = static_cast<int32_t>(random() % 10);
+  if (random() % 2 == 0) options.step_bytes = 300 + static_cast<int32_t>(random() % 1000);
   Harness harness(options, depth);
   Load load;
   for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
     if (random() % 5 == 0) {
       EngineRequest request = RandomRequest(&random, std::to_string(i));
-      if (faults && random() % 10 == 0) request.sampling.temperature = -1;
+      if (faults && random() % 10 == 0) OwnSampling(&request)->temperature = -1;
       if (Scheduler::Check(options, request).ok()) {
         load.requests[request.id] = request;
         harness.Add(request);
@@ -76,11 +77,10 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
 }
 
 std::vector<int32_t> Expected(const EngineRequest& request) {
-  const int32_t count =
-      std::min(request.sampling.max_tokens, 100 - static_cast<int32_t>(request.prompt.size()));
+  const int32_t count = std::min(request.max_tokens, 100 - static_cast<int32_t>(request.prompt.size()));
   std::vector<int32_t> tokens = FakeWorker::ReferenceTokens(request.prompt, count);
-  if (request.sampling.eos_token_ids.empty()) return tokens;
-  auto stop = std::find(tokens.begin(), tokens.end(), request.sampling.eos_token_ids[0]);
+  if (request.sampling->eos_token_ids.empty()) return tokens;
+  auto stop = std::find(tokens.begin(), tokens.end(), request.sampling->eos_token_ids[0]);
   if (stop != tokens.end()) tokens.erase(stop + 1, tokens.end());
   return tokens;
 }
@@ -99,7 +99,7 @@ TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
         ASSERT_EQ(answer.tokens, Expected(request))
             << "seed " << seed << " depth " << depth << " request " << id;
         ASSERT_NE(answer.reason, FinishReason::kNone);
-        if (request.sampling.num_prompt_logprobs >= 0) {
+        if (request.sampling->num_prompt_logprobs >= 0) {
           ASSERT_EQ(answer.prompt_logprobs.size(), request.prompt.size());
         }
       }
@@ -124,7 +124,7 @@ TEST(SchedulerRandomTest, SlotErrorsEndTheirOwnRequestsOnly) {
           expected.resize(answer.tokens.size());
         }
         ASSERT_EQ(answer.tokens, expected) << "seed " << seed << " depth " << depth << " request " << id;
-        ASSERT_EQ(request.sampling.temperature < 0, absl::IsInvalidArgument(answer.error));
+        ASSERT_EQ(request.sampling->temperature < 0, absl::IsInvalidArgument(answer.error));
         refused += absl::IsInvalidArgument(answer.error);
         nan += absl::IsInternal(answer.error);
         exact += answer.error.ok();

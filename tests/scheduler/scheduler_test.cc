@@ -113,12 +113,13 @@ TEST_P(DepthTest, StopsDropTheStaleToken) {
   Harness harness(SmallOptions(), depth());
   const std::vector<int32_t> reference = Reference(MakeRequest("", 5, 0), 10);
   EngineRequest eos = MakeRequest("eos", 5, 10);
-  eos.sampling.eos_token_ids = {reference[3]};
+  OwnSampling(&eos)->eos_token_ids = {reference[3]};
   EngineRequest stop = MakeRequest("stop", 5, 10);
-  stop.sampling.stop_token_ids = {reference[2]};
+  OwnSampling(&stop)->stop_token_ids = {reference[2]};
   EngineRequest late = MakeRequest("late", 5, 10);  // the stop counts from the fifth output on only
-  late.sampling.stop_token_ids = {reference[2], reference[4]};
-  late.sampling.min_tokens = 5;
+  SamplingParams* from_the_fifth = OwnSampling(&late);
+  from_the_fifth->stop_token_ids = {reference[2], reference[4]};
+  from_the_fifth->min_tokens = 5;
   harness.Add(eos);
   harness.Add(stop);
   harness.Add(late);
@@ -149,7 +150,7 @@ TEST_P(DepthTest, AnswersEndAtMaxModelLen) {
 TEST_P(DepthTest, MaxTokensZeroComputesThePromptOnly) {
   Harness harness(SmallOptions(), depth());
   EngineRequest request = MakeRequest("a", 20, 0);
-  request.sampling.num_prompt_logprobs = 0;
+  OwnSampling(&request)->num_prompt_logprobs = 0;
   harness.Add(request);
   harness.RunToEnd();
   EXPECT_TRUE(harness.answers["a"].tokens.empty());
@@ -163,8 +164,9 @@ TEST_P(DepthTest, PromptLogprobsComeOnceWholeAndWithoutPrefixHits) {
   harness.RunToEnd();
   harness.Add(MakeRequest("older", 4, 40, 300));  // presses the next one out again and again
   EngineRequest request = MakeRequest("a", 30, 20);
-  request.sampling.num_prompt_logprobs = 0;
-  request.sampling.num_logprobs = 0;
+  SamplingParams* own = OwnSampling(&request);
+  own->num_prompt_logprobs = 0;
+  own->num_logprobs = 0;
   harness.Add(request);
   harness.RunToEnd();
   EXPECT_GT(harness.scheduler.stats().num_preemptions, 0);
@@ -293,21 +295,22 @@ TEST(SchedulerTest, RepliesThatDoNotFitAreErrors) {
 TEST(SchedulerTest, SamplingTravelsWhole) {
   Scheduler scheduler(SmallOptions());
   EngineRequest request = MakeRequest("a", 4, 4);
-  request.sampling.temperature = 0.5f;
-  request.sampling.top_k = 7;
-  request.sampling.seed = 1ull << 63;
-  request.sampling.logit_bias = {{3, -2.0f}};
-  request.sampling.min_tokens = 2;
-  request.sampling.eos_token_ids = {1};
-  request.sampling.stop_token_ids = {2};
-  request.sampling.bad_words = {{4, 5}};
-  request.sampling.allowed_token_ids = {8};
+  request.seed = 1ull << 63;
+  SamplingParams* own = OwnSampling(&request);
+  own->temperature = 0.5f;
+  own->top_k = 7;
+  own->logit_bias = {{3, -2.0f}};
+  own->min_tokens = 2;
+  own->eos_token_ids = {1};
+  own->stop_token_ids = {2};
+  own->bad_words = {{4, 5}};
+  own->allowed_token_ids = {8};
   scheduler.Add(request);
   const StepPlan plan = scheduler.Schedule();
-  const v1::StepSampling& sampling = plan.request.new_sequences(0).sampling();
+  const v1::StepSampling& sampling = plan.request.samplings(0);
   EXPECT_EQ(sampling.temperature(), 0.5f);
   EXPECT_EQ(sampling.top_k(), 7);
-  EXPECT_EQ(sampling.seed(), 1ull << 63);
+  EXPECT_EQ(plan.request.new_sequences(0).seed(), 1ull << 63);
   EXPECT_EQ(sampling.logit_bias().at(3), -2.0f);
   EXPECT_EQ(sampling.suppress_token_ids_size(), 2);
   EXPECT_EQ(sampling.bad_words(0).token_ids_size(), 2);

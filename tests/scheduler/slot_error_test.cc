@@ -135,7 +135,7 @@ TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
 TEST_P(SlotErrorTest, BlocksThatARefusedSequenceNeverWroteAreNotAdopted) {
   Harness harness(SmallOptions(), depth());
   EngineRequest refused = MakeRequest("refused", 12, 6);
-  refused.sampling.temperature = -1;
+  OwnSampling(&refused)->temperature = -1;
   const EngineRequest same = MakeRequest("same", 12, 6), other = MakeRequest("other", 12, 6, 300);
   harness.Add(refused);
   harness.Step();

@@ -83,10 +83,11 @@ class TwoRanks : public testing::Test {
         for (const int token : {5, 17, 42, 9}) sequence->add_token_ids(token);
         sequence->set_num_prompt_tokens(4);
         for (const int block : {1, 2}) sequence->add_block_ids(block);
-        sequence->mutable_sampling()->set_top_p(1);
-        sequence->mutable_sampling()->set_repetition_penalty(1);
-        sequence->mutable_sampling()->set_num_logprobs(-1);
-        sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+        v1::StepSampling* sampling = step.add_samplings();
+        sampling->set_top_p(1);
+        sampling->set_repetition_penalty(1);
+        sampling->set_num_logprobs(-1);
+        sampling->set_num_prompt_logprobs(-1);
       }
       step.add_sequences()->set_num_tokens(i == 0 ? 4 : 1);
       for (auto& stream : streams) EXPECT_TRUE(stream->Write(step));
@@ -150,10 +151,11 @@ TEST_F(TwoRanks, DeathOfARankFailsTheOthersStepSoon) {
   sequence->add_token_ids(5);
   sequence->set_num_prompt_tokens(1);
   sequence->add_block_ids(1);
-  sequence->mutable_sampling()->set_top_p(1);
-  sequence->mutable_sampling()->set_repetition_penalty(1);
-  sequence->mutable_sampling()->set_num_logprobs(-1);
-  sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
+  v1::StepSampling* sampling = step.add_samplings();
+  sampling->set_top_p(1);
+  sampling->set_repetition_penalty(1);
+  sampling->set_num_logprobs(-1);
+  sampling->set_num_prompt_logprobs(-1);
   step.add_sequences()->set_num_tokens(1);
   ASSERT_TRUE(stream->Write(step));
   v1::StepReply reply;

@@ -54,6 +54,7 @@ absl::Status BatchState::Free(const v1::StepRequest& request) {
     RETURN_IF_ERROR(CheckSlot(slot));
     if (!slots_[slot].in_use) return Invalid("slot ", slot, " is freed but not in use");
     slots_[slot].in_use = false;  // the vectors keep their memory for the next sequence
+    slots_[slot].sampling.reset();
   }
   return absl::OkStatus();
 }
@@ -69,24 +70,29 @@ absl::Status BatchState::CheckCopies(const v1::StepRequest& request) const {
 }
 
 absl::Status BatchState::Add(const v1::StepRequest& request) {
-  for (const v1::NewSequence& sequence : request.new_sequences()) RETURN_IF_ERROR(AddSequence(sequence));
+  StepSamplings samplings;
+  for (const v1::StepSampling& sampling : request.samplings())
+    samplings.push_back(ParseSampling(sampling, limits_.vocab_size));
+  for (const v1::NewSequence& sequence : request.new_sequences())
+    RETURN_IF_ERROR(AddSequence(sequence, samplings));
   return absl::OkStatus();
 }
 
-absl::Status BatchState::AddSequence(const v1::NewSequence& sequence) {
+absl::Status BatchState::AddSequence(const v1::NewSequence& sequence, const StepSamplings& samplings) {
   RETURN_IF_ERROR(CheckSlot(sequence.slot()));
   Slot& slot = slots_[sequence.slot()];
   if (slot.in_use) return Invalid("slot ", sequence.slot(), " is given to a new sequence but in use");
   slot.in_use = true;
   ++slot.generation;
   slot.block_ids.clear();
-  slot.error = ReadSequence(sequence, &slot);
+  slot.error = ReadSequence(sequence, samplings, &slot);
   if (!slot.error.ok()) return absl::OkStatus();
   added_slots_.push_back(sequence.slot());
   return AppendBlocks(sequence.slot(), sequence.block_ids());
 }
 
-absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, Slot* slot) const {
+absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const StepSamplings& samplings,
+                                      Slot* slot) const {
   const int32_t num_tokens = sequence.token_ids_size();
   if (num_tokens < 1 || num_tokens > limits_.max_model_len) {
     return Invalid("slot ", sequence.slot(), ": ", num_tokens, " tokens, allowed are 1 to ",
@@ -102,11 +108,15 @@ absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, Slot* slo
                    num_tokens);
   }
   RETURN_IF_ERROR(CheckTokens(sequence.token_ids(), limits_.vocab_size));
-  RETURN_IF_ERROR(ParseSampling(sequence.sampling(), limits_.vocab_size, &slot->sampling));
+  const int32_t index = sequence.sampling_index(), num_samplings = static_cast<int32_t>(samplings.size());
+  if (index < 0 || index >= num_samplings)
+    return Invalid("slot ", sequence.slot(), ": sampling ", index, " of ", num_samplings);
+  ASSIGN_OR_RETURN(slot->sampling, samplings[index]);
   slot->tokens.reserve(limits_.max_model_len + 1);
   slot->tokens.assign(sequence.token_ids().begin(), sequence.token_ids().end());
   slot->num_prompt_tokens = sequence.num_prompt_tokens();
   slot->num_computed = sequence.num_computed_tokens();
+  slot->seed = sequence.seed();
   return absl::OkStatus();
 }
 
@@ -176,18 +186,19 @@ void BatchState::SetToken(int32_t slot, int64_t generation, int32_t index, int32
   if (slots_[slot].generation == generation) slots_[slot].tokens[index] = token;
 }
 
-absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, SlotSampling* out) {
-  *out = SlotSampling();
+absl::StatusOr<std::shared_ptr<const SlotSampling>> ParseSampling(const v1::StepSampling& proto,
+                                                                  int32_t vocab_size) {
   // Written so that NaN is refused too.
   if (!(proto.temperature() >= 0)) return Invalid("temperature ", proto.temperature());
   if (proto.temperature() > 0 && !(proto.top_p() > 0 && proto.top_p() <= 1))
     return Invalid("top_p ", proto.top_p());
   if (!(proto.min_p() >= 0 && proto.min_p() <= 1)) return Invalid("min_p ", proto.min_p());
   if (!(proto.repetition_penalty() > 0)) return Invalid("repetition_penalty ", proto.repetition_penalty());
-  if (proto.num_logprobs() > kMaxLogprobs || proto.num_prompt_logprobs() > kMaxLogprobs) {
-    return Invalid("more than ", kMaxLogprobs, " logprobs");
+  if (proto.num_logprobs() > kMaxStepLogprobs || proto.num_prompt_logprobs() > kMaxStepLogprobs) {
+    return Invalid("more than ", kMaxStepLogprobs, " logprobs");
   }
   RETURN_IF_ERROR(CheckTokens(proto.allowed_token_ids(), vocab_size));
+  auto out = std::make_shared<SlotSampling>();
   out->temperature = proto.temperature();
   out->top_p = proto.top_p();
   out->top_k = std::max(0, proto.top_k());
@@ -195,7 +206,6 @@ absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, Sl
   out->presence_penalty = proto.presence_penalty();
   out->frequency_penalty = proto.frequency_penalty();
   out->repetition_penalty = proto.repetition_penalty();
-  out->seed = proto.seed();
   out->min_tokens = proto.min_tokens();
   out->num_logprobs = std::max(-1, proto.num_logprobs());
   out->num_prompt_logprobs = std::max(-1, proto.num_prompt_logprobs());
@@ -213,7 +223,7 @@ absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, Sl
     if (word.token_ids_size() > 0)
       out->bad_words.emplace_back(word.token_ids().begin(), word.token_ids().end());
   }
-  return absl::OkStatus();
+  return out;
 }
 
 }  // namespace somnus

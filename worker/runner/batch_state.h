@@ -10,11 +10,14 @@
 // is kUnknownToken.
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/ops.h"
+#include "proto/limits.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -31,10 +34,7 @@ struct BatchLimits {
   int32_t max_blocks_per_seq() const { return (max_model_len + block_size - 1) / block_size + 1; }
 };
 
-// The most alternatives that LogProbs reports.
-inline constexpr int32_t kMaxLogprobs = 64;
-
-// StepSampling, checked.
+// StepSampling, checked. Never changed once a slot has it: slots whose sequences share a record share this.
 struct SlotSampling {
   float temperature = 0;
   float top_p = 1;
@@ -43,7 +43,6 @@ struct SlotSampling {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   float repetition_penalty = 1;
-  uint64_t seed = 0;
   int32_t min_tokens = 0;
   int32_t num_logprobs = -1;
   int32_t num_prompt_logprobs = -1;
@@ -66,7 +65,8 @@ struct Slot {
   int32_t num_prompt_tokens = 0;
   int32_t num_computed = 0;  // tokens whose K and V are (or will be, after the step) in the cache
   std::vector<int32_t> block_ids;
-  SlotSampling sampling;
+  std::shared_ptr<const SlotSampling> sampling;  // null while the slot is not in use, or has an error
+  uint64_t seed = 0;
   absl::Status error;  // why nothing is computed for the sequence
 
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - num_prompt_tokens; }
@@ -113,9 +113,13 @@ class BatchState {
   void Clear();
 
  private:
+  // Of one message; an error is that of every sequence which names the record.
+  using StepSamplings = std::vector<absl::StatusOr<std::shared_ptr<const SlotSampling>>>;
+
   absl::Status CheckSlot(int32_t slot) const;
-  absl::Status AddSequence(const v1::NewSequence& sequence);
-  absl::Status ReadSequence(const v1::NewSequence& sequence, Slot* slot) const;
+  absl::Status AddSequence(const v1::NewSequence& sequence, const StepSamplings& samplings);
+  absl::Status ReadSequence(const v1::NewSequence& sequence, const StepSamplings& samplings,
+                            Slot* slot) const;
   absl::Status ScheduleSequence(const v1::ScheduledSequence& sequence);
   absl::Status AppendBlocks(int32_t slot, const google::protobuf::RepeatedField<int32_t>& block_ids);
 
@@ -130,6 +134,7 @@ class BatchState {
 };
 
 // InvalidArgument when a field is out of range or names a token outside the vocabulary.
-absl::Status ParseSampling(const v1::StepSampling& proto, int32_t vocab_size, SlotSampling* out);
+absl::StatusOr<std::shared_ptr<const SlotSampling>> ParseSampling(const v1::StepSampling& proto,
+                                                                  int32_t vocab_size);
 
 }  // namespace somnus

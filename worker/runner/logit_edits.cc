@@ -9,7 +9,7 @@ namespace {
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 bool SuppressesStop(const Slot& slot) {
-  return slot.num_outputs() < slot.sampling.min_tokens && !slot.sampling.suppress_token_ids.empty();
+  return slot.num_outputs() < slot.sampling->min_tokens && !slot.sampling->suppress_token_ids.empty();
 }
 
 // A bad word's last token cannot follow its other tokens, as far as those were generated.
@@ -38,19 +38,19 @@ void MergeEdits(std::vector<LogitEdit>* edits, size_t first) {
 }  // namespace
 
 bool IsPlainGreedy(const Slot& slot) {
-  const SlotSampling& s = slot.sampling;
+  const SlotSampling& s = *slot.sampling;
   return s.temperature == 0 && s.num_logprobs < 0 && !s.has_penalties() && s.logit_bias.empty() &&
          s.allowed_token_ids.empty() && s.bad_words.empty() && !SuppressesStop(slot);
 }
 
 bool LooksAtTokens(const Slot& slot) {
-  return std::any_of(slot.sampling.bad_words.begin(), slot.sampling.bad_words.end(),
+  return std::any_of(slot.sampling->bad_words.begin(), slot.sampling->bad_words.end(),
                      [](const std::vector<int32_t>& word) { return word.size() > 1; });
 }
 
 void AppendEdits(const Slot& slot, int32_t row, std::vector<LogitEdit>* edits) {
   const size_t first = edits->size();
-  const SlotSampling& s = slot.sampling;
+  const SlotSampling& s = *slot.sampling;
   for (const std::vector<int32_t>& word : s.bad_words) {
     if (EndsBadWord(slot, word)) edits->push_back({row, word.back(), kNever});
   }
@@ -64,11 +64,11 @@ void AppendEdits(const Slot& slot, int32_t row, std::vector<LogitEdit>* edits) {
 void AppendAllowedMask(const Slot& slot, int32_t vocab_size, std::vector<uint32_t>* masks) {
   const size_t first = masks->size();
   masks->resize(first + (vocab_size + 31) / 32, 0u);
-  for (int32_t id : slot.sampling.allowed_token_ids) (*masks)[first + id / 32] |= 1u << (id % 32);
+  for (int32_t id : slot.sampling->allowed_token_ids) (*masks)[first + id / 32] |= 1u << (id % 32);
 }
 
 PenaltyRow PenaltyOf(const Slot& slot, int32_t index) {
-  const SlotSampling& s = slot.sampling;
+  const SlotSampling& s = *slot.sampling;
   return {s.has_penalties() ? index : -1, s.repetition_penalty, s.frequency_penalty, s.presence_penalty};
 }
 

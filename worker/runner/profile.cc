@@ -14,14 +14,20 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+v1::StepSampling* AddSampling(v1::StepRequest* request) {
+  v1::StepSampling* sampling = request->add_samplings();
+  sampling->set_repetition_penalty(1);
+  sampling->set_num_logprobs(-1);
+  sampling->set_num_prompt_logprobs(-1);
+  return sampling;
+}
+
+// With the first of the request's samplings.
 v1::NewSequence* AddSequence(int32_t slot, int32_t num_tokens, v1::StepRequest* request) {
   v1::NewSequence* sequence = request->add_new_sequences();
   sequence->set_slot(slot);
   for (int32_t i = 0; i < num_tokens; ++i) sequence->add_token_ids(0);
   sequence->set_num_prompt_tokens(num_tokens);
-  sequence->mutable_sampling()->set_repetition_penalty(1);
-  sequence->mutable_sampling()->set_num_logprobs(-1);
-  sequence->mutable_sampling()->set_num_prompt_logprobs(-1);
   v1::ScheduledSequence* scheduled = request->add_sequences();
   scheduled->set_slot(slot);
   scheduled->set_num_tokens(num_tokens);
@@ -30,6 +36,7 @@ v1::NewSequence* AddSequence(int32_t slot, int32_t num_tokens, v1::StepRequest* 
 
 v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t num_blocks) {
   v1::StepRequest request;
+  AddSampling(&request);
   v1::NewSequence* sequence = AddSequence(0, num_tokens, &request);
   for (int32_t i = 1; i <= num_blocks; ++i) sequence->add_block_ids(i);
   return request;
@@ -42,7 +49,9 @@ v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size) {
   v1::StepRequest request;
   request.add_freed_slots(0);
   for (int32_t slot = 0; slot < num_seqs; ++slot) AddSequence(slot, 1, &request)->add_block_ids(1);
-  v1::StepSampling* sampling = request.mutable_new_sequences(0)->mutable_sampling();
+  AddSampling(&request);
+  v1::StepSampling* sampling = AddSampling(&request);
+  request.mutable_new_sequences(0)->set_sampling_index(1);
   sampling->set_temperature(1);
   sampling->set_top_k(std::min(20, vocab_size));
   sampling->set_top_p(0.9f);

@@ -73,10 +73,10 @@ Sampler::Sampler(const BatchLimits& limits, int64_t max_rows, MirroredBlock* inp
   tokens_ = results->Take<int32_t>(num_seqs);
   logprobs_ = results->Take<float>(num_seqs);
   ranks_ = results->Take<int32_t>(num_seqs);
-  top_ = results->Take<ScoredToken>(num_seqs * kMaxLogprobs);
+  top_ = results->Take<ScoredToken>(num_seqs * kMaxStepLogprobs);
   prompt_logprobs_ = prompt_results_.Take<float>(max_rows);
   prompt_ranks_ = prompt_results_.Take<int32_t>(max_rows);
-  prompt_top_ = prompt_results_.Take<ScoredToken>(max_rows * kMaxLogprobs);
+  prompt_top_ = prompt_results_.Take<ScoredToken>(max_rows * kMaxStepLogprobs);
 }
 
 void Sampler::Carve(Carver* carver, const Device& device) {
@@ -107,10 +107,10 @@ void Sampler::Build(absl::Span<const LogitRow> rows, const BatchState& state, bo
   any_penalties_ = false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Slot& slot = state.slot(rows[i].slot);
-    const SlotSampling& s = slot.sampling;
+    const SlotSampling& s = *slot.sampling;
     plain_greedy_ &= IsPlainGreedy(slot);
     any_penalties_ |= s.has_penalties();
-    sample_rows_.host()[i] = {s.temperature, s.top_p, s.top_k, s.min_p, s.seed, rows[i].position + 1};
+    sample_rows_.host()[i] = {s.temperature, s.top_p, s.top_k, s.min_p, slot.seed, rows[i].position + 1};
     penalties_.host()[i] = PenaltyOf(slot, rows[i].slot);
     count_slots_.host()[i] = penalties_.host()[i].slot;
     num_logprobs_.push_back(logprobs ? s.num_logprobs : -1);
@@ -125,7 +125,7 @@ void Sampler::Build(absl::Span<const LogitRow> rows, const BatchState& state, bo
 absl::Status Sampler::QueueCounts(const BatchState& state, SideStage* side) {
   for (const int32_t index : state.added_slots()) {
     const Slot& slot = state.slot(index);
-    if (!slot.sampling.has_penalties()) continue;
+    if (!slot.sampling->has_penalties()) continue;
     ASSIGN_OR_RETURN(const int32_t* cleared, side->Stage(&index, 1));
     ClearTokenCounts(*device_, counts_, cleared, 1);
     RETURN_IF_ERROR(side->ForEachPiece(
@@ -148,7 +148,7 @@ absl::Status Sampler::QueueMasks(const TensorView& logits, int64_t first, const 
   masked_rows_.clear();
   for (int64_t i = 0; i < logits.rows; ++i) {
     const Slot& slot = state.slot(rows_[first + i].slot);
-    if (slot.sampling.allowed_token_ids.empty()) continue;
+    if (slot.sampling->allowed_token_ids.empty()) continue;
     masked_rows_.push_back(static_cast<int32_t>(i));
     AppendAllowedMask(slot, limits_.vocab_size, &masks_);
   }
@@ -224,7 +224,7 @@ absl::Status Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const 
   for (const LogitRow& row : rows) {
     const Slot& slot = state.slot(row.slot);
     prompt_ids_.push_back(slot.tokens[row.position + 1]);
-    stride = std::max<int64_t>(stride, std::min<int64_t>(slot.sampling.num_prompt_logprobs, logits.cols));
+    stride = std::max<int64_t>(stride, std::min<int64_t>(slot.sampling->num_prompt_logprobs, logits.cols));
   }
   ASSIGN_OR_RETURN(const int32_t* ids, side->Stage(prompt_ids_.data(), static_cast<int64_t>(rows.size())));
   LogProbs(*device_, logits, ids, stride, prompt_logprobs_.device(), prompt_ranks_.device(),
@@ -243,7 +243,7 @@ absl::Status Sampler::PromptLogprobs(const TensorView& logits, absl::Span<const 
       entry->set_slot(row.slot);
     }
     if (std::isnan(prompt_logprobs_.host()[i])) AddSlotError(row.slot, LogitsNotFiniteError(), reply);
-    const int64_t wanted = std::min<int64_t>(state.slot(row.slot).sampling.num_prompt_logprobs, stride);
+    const int64_t wanted = std::min<int64_t>(state.slot(row.slot).sampling->num_prompt_logprobs, stride);
     FillLogprobs(prompt_ids_[i], prompt_logprobs_.host()[i], prompt_ranks_.host()[i],
                  {prompt_top_.host() + i * stride, static_cast<size_t>(wanted)}, entry->add_positions());
   }

@@ -89,7 +89,7 @@ class Sampler {
   MirroredBlock::Array<int32_t> tokens_;   // results, [S]
   MirroredBlock::Array<float> logprobs_;   // [S]
   MirroredBlock::Array<int32_t> ranks_;    // [S]
-  MirroredBlock::Array<ScoredToken> top_;  // [S, kMaxLogprobs]
+  MirroredBlock::Array<ScoredToken> top_;  // [S, kMaxStepLogprobs]
 
   MirroredBlock prompt_results_;  // as logprobs, ranks and top, [max_rows]
   MirroredBlock::Array<float> prompt_logprobs_;

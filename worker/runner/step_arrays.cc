@@ -70,7 +70,7 @@ void StepArrays::AddSequence(const Slot& slot, const ScheduledSlot& scheduled) {
 }
 
 void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled) {
-  const bool wants_prompt_logprobs = slot.sampling.num_prompt_logprobs >= 0;
+  const bool wants_prompt_logprobs = slot.sampling->num_prompt_logprobs >= 0;
   const int32_t first_row = static_cast<int32_t>(input_.batch.num_tokens), block_size = limits_.block_size;
   for (int32_t i = 0; i < scheduled.num_tokens; ++i) {
     const int32_t row = first_row + i, position = scheduled.start + i;

@@ -100,12 +100,12 @@ absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
     for (int32_t i = 0; i < prompt_tokens; ++i)
       sequence->add_token_ids(static_cast<int32_t>(random() % vocab));
     for (int32_t i = 0; i < blocks_per_seq_; ++i) sequence->add_block_ids(1 + slot * blocks_per_seq_ + i);
-    v1::StepSampling* sampling = sequence->mutable_sampling();
-    sampling->set_top_p(1);
-    sampling->set_repetition_penalty(1);
-    sampling->set_num_logprobs(-1);
-    sampling->set_num_prompt_logprobs(-1);
   }
+  v1::StepSampling* sampling = request.add_samplings();
+  sampling->set_top_p(1);
+  sampling->set_repetition_penalty(1);
+  sampling->set_num_logprobs(-1);
+  sampling->set_num_prompt_logprobs(-1);
   int32_t slot = 0, done = 0;  // of the prompts, sequence by sequence
   while (slot < batch) {
     int32_t budget = options_.max_step_tokens;
