@@ -176,6 +176,8 @@ FlagGroup CacheFlags(Flags* f) {
                     "requests that may queue; more are refused"),
           Flag::Int("max-num-waiting-tokens", &f->max_num_waiting_tokens, 1, int64_t{1} << 40,
                     "prompt tokens of queued requests together"),
+          Flag::Bytes("max-waiting-bytes", &f->max_waiting_bytes, kMinBytes, int64_t{1} << 40,
+                      "memory that queued requests hold together"),
       }};
 }
 
@@ -217,7 +219,13 @@ FlagGroup RequestLimitFlags(ApiLimits* l) {
               Flag::Int("max-prompt-logprobs", &l->max_prompt_logprobs, 1, int64_t{1} << 40,
                         "prompt log-probabilities: its prompts' tokens times choices and alternatives"),
               Flag::Int("max-stop-strings", &l->max_stop_strings, 1, 1 << 12, "stop strings"),
+              Flag::Int("max-stop-string-bytes", &l->max_stop_string_bytes, 1, 1 << 16,
+                        "bytes of one stop string"),
+              Flag::Int("max-stop-token-ids", &l->max_stop_token_ids, 1, 1 << 20, "stop_token_ids"),
+              Flag::Int("max-logit-bias", &l->max_logit_bias, 1, 1 << 20, "entries of logit_bias"),
+              Flag::Int("max-allowed-token-ids", &l->max_allowed_token_ids, 1, 1 << 20, "allowed_token_ids"),
               Flag::Int("max-bad-words", &l->max_bad_words, 1, 1 << 12, "bad words, both spellings counted"),
+              Flag::Int("max-bad-word-tokens", &l->max_bad_word_tokens, 1, 1 << 12, "tokens of one bad word"),
           }};
 }
 

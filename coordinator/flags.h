@@ -62,6 +62,7 @@ struct Flags {
   int32_t priority_aging_steps = 512;        // 0: no aging
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;
+  int64_t max_waiting_bytes = 256 << 20;
   // Times.
   absl::Duration step_timeout = absl::Minutes(5);
   absl::Duration step_stall = absl::Minutes(1);

@@ -38,6 +38,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.pipeline_depth = flags.async_scheduling ? 1 : 0;
   options.max_num_waiting = flags.max_num_waiting;
   options.max_num_waiting_tokens = flags.max_num_waiting_tokens;
+  options.max_waiting_bytes = flags.max_waiting_bytes;
   options.step_timeout = flags.step_timeout;
   options.step_stall = flags.step_stall;
   options.vocab_size = config.vocab_size;

@@ -131,6 +131,7 @@ void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
   for (const SequencePtr& sequence : sequences) {
     --num_queued_;
     num_queued_tokens_ -= sequence->prompt_len();
+    queued_bytes_ -= sequence->request.queued_bytes;
   }
 }
 
@@ -198,6 +199,7 @@ void EngineLoop::Forget(const Sequence& sequence) {
   if (sequence.was_scheduled) return;
   --num_queued_;
   num_queued_tokens_ -= sequence.prompt_len();
+  queued_bytes_ -= sequence.request.queued_bytes;
 }
 
 void EngineLoop::Fail(const absl::Status& status) {

@@ -34,6 +34,7 @@ struct EngineOptions {
   int32_t pipeline_depth = 1;                // steps sent beyond the one whose reply is awaited: 0 or 1
   int32_t max_num_waiting = 1024;            // requests accepted but never scheduled yet
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
+  int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; longer ones are still waited for, until step_timeout.
   absl::Duration step_stall = absl::Seconds(60);
@@ -133,6 +134,7 @@ class EngineLoop : public Engine {
   // Requests accepted but never scheduled yet, and every live id.
   int64_t num_queued_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_queued_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mu_);
 
   absl::Mutex on_state_change_mu_;

@@ -8,6 +8,7 @@
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/engine_loop.h"
+#include "coordinator/request/request_bytes.h"
 
 namespace somnus {
 
@@ -51,10 +52,11 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
     return absl::UnavailableError(absl::StrCat("the engine failed: ", error_));
   if (draining_ || stopped_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
   if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
-  int64_t tokens = 0;
+  int64_t tokens = 0, bytes = 0;
   absl::flat_hash_set<absl::string_view> ids;
   for (const EngineRequest& request : requests) {
     tokens += static_cast<int64_t>(request.prompt.size());
+    bytes += request.queued_bytes;
     if (live_ids_.contains(request.id) || !ids.insert(request.id).second) {
       return absl::InvalidArgumentError(absl::StrCat("request_id: ", request.id, " is in use"));
     }
@@ -68,17 +70,28 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
                                                      options_.max_num_waiting_tokens,
                                                      " prompt tokens are waiting"));
   }
+  if (bytes > options_.max_waiting_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt: the request takes ", bytes,
+                                                   " bytes, more than may wait (", options_.max_waiting_bytes,
+                                                   ")"));
+  }
+  if (queued_bytes_ + bytes > options_.max_waiting_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued_bytes_, " of ",
+                                                     options_.max_waiting_bytes, " bytes are waiting"));
+  }
   return absl::OkStatus();
 }
 
 absl::Status EngineLoop::SubmitAll(std::vector<EngineRequest> requests) {
   RETURN_IF_ERROR(CheckRequests(requests));
+  SetQueuedBytes(&requests);
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckRoom(requests));
   for (EngineRequest& request : requests) {
     live_ids_.insert(request.id);
     ++num_queued_;
     num_queued_tokens_ += static_cast<int64_t>(request.prompt.size());
+    queued_bytes_ += request.queued_bytes;
     submitted_.push_back(std::move(request));
   }
   mail_arrived_.Signal();

@@ -1,0 +1,38 @@
+#include "coordinator/request/request_bytes.h"
+
+#include "absl/container/flat_hash_map.h"
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kMapNodeBytes = 48;
+constexpr int64_t kVectorBytes = 40;  // with the header of its memory
+// A sequence's objects on the way through the API, the engine and the scheduler.
+constexpr int64_t kRequestBytes = 2048;
+// The prompt, and the sequence's tokens that begin with it.
+constexpr int64_t kCopiesOfPrompt = 2;
+
+int64_t IdBytes(size_t count) { return static_cast<int64_t>(count * sizeof(int32_t)); }
+
+}  // namespace
+
+int64_t SamplingParamsBytes(const SamplingParams& s) {
+  int64_t bytes = static_cast<int64_t>(sizeof(SamplingParams)) +
+                  kMapNodeBytes * static_cast<int64_t>(s.logit_bias.size()) +
+                  IdBytes(s.stop_token_ids.size() + s.eos_token_ids.size() + s.allowed_token_ids.size());
+  for (const std::vector<int32_t>& word : s.bad_words) bytes += kVectorBytes + IdBytes(word.size());
+  return bytes;
+}
+
+void SetQueuedBytes(std::vector<EngineRequest>* requests) {
+  absl::flat_hash_map<const SamplingParams*, int64_t> shares;  // first how many share it, then what one pays
+  for (const EngineRequest& request : *requests) ++shares[request.sampling.get()];
+  for (auto& [sampling, share] : shares) share = (SamplingParamsBytes(*sampling) + share - 1) / share;
+  for (EngineRequest& request : *requests) {
+    request.queued_bytes = kRequestBytes + kCopiesOfPrompt * IdBytes(request.prompt.size()) +
+                           static_cast<int64_t>(request.id.size() + request.cache_salt.size()) +
+                           request.held_bytes + shares[request.sampling.get()];
+  }
+}
+
+}  // namespace somnus

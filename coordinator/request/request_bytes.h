@@ -1,0 +1,17 @@
+#pragma once
+// How much memory requests hold while they wait: estimates that count what a client can make large.
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/request/request.h"
+
+namespace somnus {
+
+int64_t SamplingParamsBytes(const SamplingParams& sampling);
+
+// Sets queued_bytes of requests that are submitted together: each one's own bytes, and an equal part of the
+// record of sampling parameters that it shares with others of them.
+void SetQueuedBytes(std::vector<EngineRequest>* requests);
+
+}  // namespace somnus
