@@ -2,10 +2,10 @@
 // Between the scheduler's types and the step messages of proto/worker.proto.
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "coordinator/scheduler/sequence.h"
 #include "proto/worker.pb.h"
@@ -29,7 +29,7 @@ class NewSequenceWriter {
   static Key KeyOf(const Sequence& sequence);
 
   v1::StepRequest* const request_;
-  absl::flat_hash_map<Key, int32_t> sampling_index_;
+  std::map<Key, int32_t> sampling_index_;
 };
 
 Logprobs FromMessage(const v1::StepLogprobs& message);
