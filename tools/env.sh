@@ -30,6 +30,13 @@ has_nvcc() { [[ -x $CUDA_HOME/bin/nvcc ]]; }
 # Whether this machine has an NVIDIA GPU (/dev/dxg: under Windows' Linux).
 has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; }
 
+# Compilers that may run at once: one for each CPU, and a GiB of free memory for each.
+build_jobs() {
+  local cpus gib
+  cpus=$(nproc) gib=$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
+  echo $((gib < 1 ? 1 : gib < cpus ? gib : cpus))
+}
+
 # run_bazel COMMAND ARGS...: Bazel in the repository, with the disk cache where there is one, and with CUDA where nvcc
 # is unless SOMNUS_CUDA=0: the same binaries must do on a machine without a GPU. What build and test write is shown only
 # when they fail (build_progress.py).
@@ -39,12 +46,13 @@ run_bazel() {
   cache=$(disk_cache)
   case $command in
     build | test | run)
+      flags+=("--jobs=$(build_jobs)")
       [[ -z $cache ]] || flags+=("--disk_cache=$cache")
       [[ ${SOMNUS_CUDA:-1} == 0 ]] || ! has_nvcc || flags+=(--config=cuda)
       ;;
   esac
   case $command in build | test) quietly=("$SOMNUS_ROOT/tools/build_progress.py") ;; esac
-  [[ $command != test ]] || flags+=(--test_summary=terse)
+  [[ $command != test ]] || flags+=(--test_summary=terse --local_test_jobs=2)
   # shellcheck disable=SC2086  # several options in one variable are meant to split
   (cd "$SOMNUS_ROOT" && "${quietly[@]}" bazel --host_jvm_args=-Xmx1g ${SOMNUS_BAZEL_STARTUP:-} "$command" "${flags[@]}" \
     ${SOMNUS_BAZEL_FLAGS:-} "$@" </dev/null)
