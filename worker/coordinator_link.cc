@@ -62,7 +62,8 @@ class CoordinatorLinkImpl : public CoordinatorLink {
         return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", options_.coordinator,
                                                         " cannot be reached: ", status.message()));
       }
-      if (retry == kFirstRetry) LogInfo("waiting for the coordinator at {}", options_.coordinator);
+      if (retry == kFirstRetry)
+        LogInfo("waiting for the coordinator at {}: {}", options_.coordinator, std::string(status.message()));
       stop_.WaitFor(retry);
       retry = std::min(2 * retry, kLastRetry);
     }

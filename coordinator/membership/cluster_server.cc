@@ -110,6 +110,10 @@ class ClusterServerImpl : public ClusterServer {
     while (!stop_.WaitFor(options_.heartbeat_interval)) {
       absl::MutexLock lock(&mu_);
       const MonotonicTime now = options_.now();
+      for (const std::string& worker : membership_.DropSilent(now)) {
+        LogWarning("{} has been silent for {}: its place is free again", worker,
+                   absl::FormatDuration(options_.membership.heartbeat_timeout));
+      }
       if (absl::Status progress = membership_.CheckProgress(now); on_stall_ && progress != stall) {
         stall = progress;
         on_stall_(progress);

@@ -20,6 +20,12 @@ bool SameToken(const std::string& a, const std::string& b) {
 }
 
 constexpr size_t kMaxNameLength = 512;
+// A member that was heard within it counts as alive: several heartbeats.
+constexpr absl::Duration kFresh = absl::Seconds(5);
+
+std::string NameOf(const v1::RegisterRequest& worker) {
+  return absl::StrCat("the worker on ", worker.host(), " (pid ", worker.pid(), ")");
+}
 
 }  // namespace
 
@@ -47,23 +53,53 @@ absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicT
   for (Member& member : members_) {
     if (member.request.worker_id() == request.worker_id()) {
       member.last_seen = now;
+      UpdateComplete(now);
       return absl::OkStatus();
     }
-    if (request.has_preferred_rank() && member.request.has_preferred_rank() &&
-        member.request.preferred_rank() == request.preferred_rank()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("preferred_rank: ", request.preferred_rank(), " is taken"));
-    }
   }
-  if (static_cast<int32_t>(members_.size()) == options_.world_size) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the group of ", options_.world_size, " workers is complete"));
-  }
+  RETURN_IF_ERROR(FindPlace(request));
   Member member;
   member.request = request;
   member.last_seen = member.same_since = now;
   members_.push_back(std::move(member));
+  UpdateComplete(now);
   return absl::OkStatus();
+}
+
+absl::Status Membership::FindPlace(const v1::RegisterRequest& request) const {
+  if (complete_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the group of ", options_.world_size, " workers is complete"));
+  }
+  for (const Member& member : members_) {
+    if (request.has_preferred_rank() && member.request.has_preferred_rank() &&
+        member.request.preferred_rank() == request.preferred_rank()) {
+      return absl::UnavailableError(absl::StrCat("preferred_rank: ", request.preferred_rank(),
+                                                 " is taken by ", NameOf(member.request), " for now"));
+    }
+  }
+  if (static_cast<int32_t>(members_.size()) < options_.world_size) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "all ", options_.world_size, " places are taken for now; not all of their workers are heard"));
+}
+
+void Membership::UpdateComplete(MonotonicTime now) {
+  const absl::Duration fresh = std::min(kFresh, options_.heartbeat_timeout);
+  if (complete_ || static_cast<int32_t>(members_.size()) < options_.world_size) return;
+  complete_ = std::all_of(members_.begin(), members_.end(),
+                          [&](const Member& member) { return now - member.last_seen <= fresh; });
+}
+
+std::vector<std::string> Membership::DropSilent(MonotonicTime now) {
+  absl::MutexLock lock(&mu_);
+  std::vector<std::string> dropped;
+  if (complete_) return dropped;
+  std::erase_if(members_, [&](const Member& member) {
+    const bool silent = now - member.last_seen > options_.heartbeat_timeout;
+    if (silent) dropped.push_back(NameOf(member.request));
+    return silent;
+  });
+  return dropped;
 }
 
 bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now) {
@@ -77,6 +113,7 @@ bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime no
       member.last_step_id = request.last_step_id();
       member.same_since = now;
     }
+    UpdateComplete(now);
     return true;
   }
   return false;
@@ -86,7 +123,7 @@ absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::
   absl::MutexLock lock(&mu_);
   mu_.AwaitWithTimeout(absl::Condition(this, &Membership::Settled), timeout);
   RETURN_IF_ERROR(interruption_);
-  if (static_cast<int32_t>(members_.size()) < options_.world_size) {
+  if (!complete_) {
     return absl::DeadlineExceededError(absl::StrCat("only ", members_.size(), " of ", options_.world_size,
                                                     " workers have registered within ",
                                                     absl::FormatDuration(timeout)));

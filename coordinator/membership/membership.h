@@ -29,17 +29,22 @@ class Membership {
  public:
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
 
-  // InvalidArgument, PermissionDenied (token), FailedPrecondition (version, a complete group, a rank taken).
-  // The same worker may register again, with the same request.
+  // InvalidArgument, PermissionDenied (token), FailedPrecondition (version, a complete group), Unavailable
+  // (its place is taken in a group that is still forming: whoever has it may turn out to be dead, so the
+  // worker may try again). The same worker may register again, with the same request.
   absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now);
   // Whether the worker is a member; it is to leave otherwise.
   bool Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now);
 
-  // The complete group in order of rank: (preferred_rank, host, arrival). DeadlineExceeded says how many
-  // came; Interrupt's status ends the wait.
+  // The complete group in order of rank: (preferred_rank, host, arrival). A group is complete once it has all
+  // its members and each was heard within the last seconds. DeadlineExceeded says how many came; Interrupt's
+  // status ends the wait.
   absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout);
   void Interrupt(const absl::Status& reason);
 
+  // Forgets members of a group that is still forming which have been silent for heartbeat_timeout: others may
+  // take their places. Returns who they are, for the log. To be called regularly.
+  std::vector<std::string> DropSilent(MonotonicTime now);
   // Unavailable names the first rank that has been silent for too long, in a complete group.
   absl::Status CheckHeartbeats(MonotonicTime now) const;
   // Unavailable names the rank that has reported the same unfinished step for longer than stall_threshold;
@@ -56,13 +61,15 @@ class Membership {
     int64_t last_step_id = 0;
     MonotonicTime same_since;
   };
-  bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return static_cast<int32_t>(members_.size()) == options_.world_size || !interruption_.ok();
-  }
+  bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return complete_ || !interruption_.ok(); }
+  // Whether `request` finds a place; else why not.
+  absl::Status FindPlace(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UpdateComplete(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const MembershipOptions options_;
   mutable absl::Mutex mu_;
   std::vector<Member> members_ ABSL_GUARDED_BY(mu_);  // by arrival; by rank once the group was handed out
+  bool complete_ ABSL_GUARDED_BY(mu_) = false;        // once true, nobody joins or is dropped
   bool handed_out_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
 };

@@ -251,6 +251,22 @@ class HandStarted(unittest.TestCase):
                 self.assertIn("runs on cpu, 3 threads", log)
             self.assertEqual(cluster.stop(), 0)
 
+    def test_a_worker_that_dies_before_the_group_is_complete_is_replaced(self):
+        cluster_port, = free_ports(1)
+        with HandStartedWorkers() as workers, \
+                Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cluster_port}",
+                        "--heartbeat-timeout=2s", "--log-level=debug", workers=0, wait=False) as cluster:
+            victim = workers.start(cluster_port, "--rank=0")
+            wait_until(lambda: "has registered" in cluster.log(), 60, "the first worker registers")
+            victim.kill()
+            victim.wait()
+            # Its place is taken until it has been silent for long enough: the replacement tries again.
+            replacements = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
+            cluster.wait_ready()
+            self.assertEqual([rank["pid"] for rank in cluster.status()["ranks"]], [worker.pid for worker in replacements])
+            self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+            self.assertEqual(cluster.stop(), 0)
+
     def test_a_device_that_a_worker_was_not_started_for_is_named(self):
         cluster_port, = free_ports(1)
         with HandStartedWorkers() as workers, \

@@ -57,8 +57,9 @@ TEST(MembershipTest, RefusalsSayWhy) {
   EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("", "host"), kNow)));
   ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok()) << "nobody took a place";
   ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok()) << "the same one again";
-  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Worker("b", "host", 1), kNow)))
-      << "rank 1 is taken";
+  const absl::Status taken = membership.Register(Worker("b", "host", 1), kNow);
+  EXPECT_TRUE(absl::IsUnavailable(taken)) << "it may try again";
+  EXPECT_EQ(taken.message(), "preferred_rank: 1 is taken by the worker on host (pid 7) for now");
   ASSERT_TRUE(membership.Register(Worker("b", "host"), kNow).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Worker("c", "host"), kNow))) << "complete";
 }
@@ -77,6 +78,39 @@ TEST(MembershipTest, WaitingEndsWithTheGroupTheTimeoutOrAnInterruption) {
   std::thread interrupter([&] { interrupted.Interrupt(absl::UnavailableError("rank 1 died")); });
   EXPECT_EQ(interrupted.WaitForGroup(absl::Minutes(1)).status().message(), "rank 1 died");
   interrupter.join();
+}
+
+v1::HeartbeatRequest Beat(const std::string& id) {
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_worker_id(id);
+  return heartbeat;
+}
+
+TEST(MembershipTest, WhoDiesBeforeTheGroupIsCompleteGivesItsPlaceBack) {
+  Membership membership(Options(2));
+  ASSERT_TRUE(membership.Register(Worker("dead", "host", 0), kNow).ok());
+  EXPECT_TRUE(membership.DropSilent(kNow + absl::Seconds(10)).empty());
+  EXPECT_EQ(membership.DropSilent(kNow + absl::Seconds(11)),
+            std::vector<std::string>{"the worker on host (pid 7)"});
+  EXPECT_FALSE(membership.Heartbeat(Beat("dead"), kNow + absl::Seconds(11))) << "it is to leave";
+  ASSERT_TRUE(membership.Register(Worker("a", "host", 0), kNow + absl::Seconds(12)).ok());
+  ASSERT_TRUE(membership.Register(Worker("b", "host", 1), kNow + absl::Seconds(12)).ok());
+  EXPECT_TRUE(membership.DropSilent(kNow + absl::Hours(1)).empty()) << "from here on CheckHeartbeats watches";
+  const auto group = membership.WaitForGroup(absl::ZeroDuration());
+  ASSERT_TRUE(group.ok());
+  EXPECT_EQ((*group)[0].worker_id(), "a");
+}
+
+TEST(MembershipTest, AGroupIsNotCompleteWithAMemberThatNobodyHears) {
+  Membership membership(Options(2));
+  ASSERT_TRUE(membership.Register(Worker("a", "host1"), kNow).ok());
+  ASSERT_TRUE(membership.Register(Worker("b", "host2"), kNow + absl::Seconds(6)).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(membership.WaitForGroup(absl::ZeroDuration()).status()))
+      << "a has not been heard for six seconds";
+  EXPECT_TRUE(absl::IsUnavailable(membership.Register(Worker("c", "host3"), kNow + absl::Seconds(6))));
+  ASSERT_TRUE(membership.Heartbeat(Beat("a"), kNow + absl::Seconds(7))) << "it was only slow";
+  EXPECT_TRUE(membership.WaitForGroup(absl::ZeroDuration()).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Worker("c", "host3"), kNow + absl::Seconds(8))));
 }
 
 TEST(MembershipTest, ASilentMemberIsNamed) {
