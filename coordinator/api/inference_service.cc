@@ -8,7 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/api/generation.h"
+#include "coordinator/api/client_request.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/request_fields.h"
 #include "coordinator/api/response_json.h"
@@ -161,18 +161,18 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
     return ToGrpcStatus(*error);
   }
   const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
-  Generation generation(*model, &params, metrics_, limits_.max_stream_backlog_bytes);
+  ClientRequest client_request(*model, &params, metrics_, limits_.max_stream_backlog_bytes);
   const auto bell = std::make_shared<Bell>();
-  if (absl::Status status = generation.Submit([bell] { bell->Ring(); }); !status.ok()) {
+  if (absl::Status status = client_request.Submit([bell] { bell->Ring(); }); !status.ok()) {
     metrics_->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
     return ToGrpcStatus(absl::Status(status.code(), CleanMessage(status.message())));
   }
-  while (!generation.done()) {
+  while (!client_request.done()) {
     bell->Wait();
-    if (context->IsCancelled()) return grpc::Status::CANCELLED;  // the Generation's end aborts
+    if (context->IsCancelled()) return grpc::Status::CANCELLED;  // the ClientRequest's end aborts
     v1::GenerateResponse response;
     response.set_request_id(params.response_id);
-    for (const ChoiceUpdate& update : generation.Take()) {
+    for (const ChoiceUpdate& update : client_request.Take()) {
       if (update.delta.finish_reason == FinishReason::kError) {
         const absl::Status& error = update.delta.error;
         return ToGrpcStatus(absl::Status(error.ok() ? absl::StatusCode::kInternal : error.code(),
@@ -180,12 +180,14 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
       }
       FillResponse(*model->tokenizer, update, &response);
     }
-    if (generation.overflowed()) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
+    if (client_request.overflowed())
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
     if (response.choices().empty()) continue;
-    if (generation.done()) {
-      response.mutable_usage()->set_prompt_tokens(static_cast<int32_t>(generation.prompt_tokens()));
-      response.mutable_usage()->set_completion_tokens(static_cast<int32_t>(generation.completion_tokens()));
-      response.mutable_usage()->set_cached_tokens(static_cast<int32_t>(generation.cached_tokens()));
+    if (client_request.done()) {
+      response.mutable_usage()->set_prompt_tokens(static_cast<int32_t>(client_request.prompt_tokens()));
+      response.mutable_usage()->set_completion_tokens(
+          static_cast<int32_t>(client_request.completion_tokens()));
+      response.mutable_usage()->set_cached_tokens(static_cast<int32_t>(client_request.cached_tokens()));
     }
     if (!writer->Write(response)) return grpc::Status::CANCELLED;
   }

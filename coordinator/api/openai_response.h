@@ -1,13 +1,13 @@
 #pragma once
-// What clients read: the JSON of a whole response, or its SSE events. Fed with the updates of one Generation,
-// in order. Not thread safe; no I/O.
+// What clients read: the JSON of a whole response, or its SSE events. Fed with the updates of one
+// ClientRequest, in order. Not thread safe; no I/O.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "coordinator/api/generation.h"
+#include "coordinator/api/client_request.h"
 #include "coordinator/api/openai_request.h"
 
 namespace somnus {

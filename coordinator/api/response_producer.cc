@@ -20,7 +20,7 @@ ResponseProducer::ResponseProducer(std::shared_ptr<const ServedModel> model, Gen
       params_(std::move(params)),
       post_(std::move(post)),
       max_backlog_bytes_(max_backlog_bytes),
-      generation_(*model_, &params_, std::move(metrics)),
+      request_(*model_, &params_, std::move(metrics)),
       writer_(MakeResponseWriter(params_, *model_)) {}
 
 absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
@@ -28,7 +28,7 @@ absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
   const auto schedule = std::make_shared<Schedule>();
   schedule->producer = weak_from_this();
   schedule->post = post_;
-  return generation_.Submit([schedule] {
+  return request_.Submit([schedule] {
     if (schedule->wakeups.fetch_add(1) == 0) Post(schedule);
   });
 }
@@ -45,13 +45,12 @@ void ResponseProducer::Post(const std::shared_ptr<Schedule>& schedule) {
 }
 
 UsageCounts ResponseProducer::Usage() const {
-  return UsageCounts{generation_.prompt_tokens(), generation_.completion_tokens(),
-                     generation_.cached_tokens()};
+  return UsageCounts{request_.prompt_tokens(), request_.completion_tokens(), request_.cached_tokens()};
 }
 
 // An error before the first byte is an HTTP status; later it is the stream's last event.
 void ResponseProducer::Fail(const ApiError& error, std::string* bytes) {
-  generation_.Abort();
+  request_.Abort();
   ended_ = true;
   if (started_ || !bytes->empty()) {
     *bytes += StreamError(error);
@@ -62,13 +61,13 @@ void ResponseProducer::Fail(const ApiError& error, std::string* bytes) {
 }
 
 void ResponseProducer::ProduceOutputs(std::string* bytes) {
-  for (ChoiceUpdate& update : generation_.Take()) {
+  for (ChoiceUpdate& update : request_.Take()) {
     if (update.delta.finish_reason == FinishReason::kError)
       return Fail(FromStatus(update.delta.error), bytes);
     *bytes += writer_->OnUpdate(std::move(update), Usage());
   }
-  if (generation_.overflowed()) return Fail({500, "The client reads too slowly.", ""}, bytes);
-  if (!generation_.done()) return;
+  if (request_.overflowed()) return Fail({500, "The client reads too slowly.", ""}, bytes);
+  if (!request_.done()) return;
   *bytes += writer_->Finish(Usage());
   ended_ = true;
 }
@@ -107,6 +106,6 @@ ResponseProducer::Output ResponseProducer::Take() {
   return std::exchange(output_, Output());
 }
 
-void ResponseProducer::Abort() { generation_.Abort(); }
+void ResponseProducer::Abort() { request_.Abort(); }
 
 }  // namespace somnus

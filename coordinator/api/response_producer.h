@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/api/api_error.h"
-#include "coordinator/api/generation.h"
+#include "coordinator/api/client_request.h"
 #include "coordinator/api/openai_request.h"
 #include "coordinator/api/openai_response.h"
 #include "coordinator/api/served_model.h"
@@ -71,7 +71,7 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   std::function<void()> on_ready_;
 
   // The output threads'.
-  Generation generation_;
+  ClientRequest request_;
   const std::unique_ptr<ResponseWriter> writer_;
   bool started_ = false;  // some bytes of a stream have been made
   bool ended_ = false;    // the last bytes, or the error, have been made

@@ -6,7 +6,7 @@
 // become text and stop strings are searched, so it runs neither on an I/O thread nor on the engine's: over
 // HTTP on the output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready`
 // is called on the engine's thread when there is something to Take after there was nothing; it must be cheap.
-// Errors of Submit are the engine's. A Generation that is dropped before its end aborts what is left.
+// Errors of Submit are the engine's. A ClientRequest that is dropped before its end aborts what is left.
 // Bounded: when more than
 // `max_queued_bytes` of outputs wait, all sequences are aborted and overflowed() turns true.
 
@@ -32,14 +32,14 @@ struct ChoiceUpdate {
   OutputDelta delta;
 };
 
-class Generation {
+class ClientRequest {
  public:
   // `params` must outlive the Generation. `metrics` may be null.
-  Generation(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
-             int64_t max_queued_bytes = 64 << 20);
-  ~Generation();
-  Generation(const Generation&) = delete;
-  Generation& operator=(const Generation&) = delete;
+  ClientRequest(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
+                int64_t max_queued_bytes = 64 << 20);
+  ~ClientRequest();
+  ClientRequest(const ClientRequest&) = delete;
+  ClientRequest& operator=(const ClientRequest&) = delete;
 
   // All choices or none. Call once.
   absl::Status Submit(std::function<void()> on_ready);

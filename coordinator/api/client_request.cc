@@ -1,4 +1,4 @@
-#include "coordinator/api/generation.h"
+#include "coordinator/api/client_request.h"
 
 #include <algorithm>
 #include <utility>
@@ -29,7 +29,7 @@ int64_t ParamsBytes(const GenerateParams& params) {
 
 }  // namespace
 
-class Generation::Sink : public OutputSink {
+class ClientRequest::Sink : public OutputSink {
  public:
   Sink(std::shared_ptr<OutputQueue> queue, int32_t index) : queue_(std::move(queue)), index_(index) {}
   void OnOutput(RequestOutput output) override { queue_->Push(index_, std::move(output)); }
@@ -39,8 +39,8 @@ class Generation::Sink : public OutputSink {
   const int32_t index_;
 };
 
-Generation::Generation(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
-                       int64_t max_queued_bytes)
+ClientRequest::ClientRequest(ServedModel model, const GenerateParams* params,
+                             std::shared_ptr<Metrics> metrics, int64_t max_queued_bytes)
     : model_(std::move(model)),
       params_(params),
       metrics_(std::move(metrics)),
@@ -55,11 +55,11 @@ Generation::Generation(ServedModel model, const GenerateParams* params, std::sha
   open_ = num_choices();
 }
 
-Generation::~Generation() {
+ClientRequest::~ClientRequest() {
   if (open_ > 0) Abort();
 }
 
-absl::Status Generation::Submit(std::function<void()> on_ready) {
+absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
   queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
   const absl::Time now = absl::Now();
   const auto sampling = std::make_shared<const SamplingParams>(params_->sampling);
@@ -88,14 +88,14 @@ absl::Status Generation::Submit(std::function<void()> on_ready) {
   return status;
 }
 
-void Generation::Abort() {
+void ClientRequest::Abort() {
   if (aborted_.exchange(true)) return;
   for (const Choice& choice : choices_) model_.engine->Abort(choice.engine_id);
 }
 
-bool Generation::overflowed() const { return queue_->overflowed(); }
+bool ClientRequest::overflowed() const { return queue_->overflowed(); }
 
-std::vector<ChoiceUpdate> Generation::Take() {
+std::vector<ChoiceUpdate> ClientRequest::Take() {
   std::vector<ChoiceUpdate> updates;
   for (auto& [index, output] : queue_->TakeAll()) {
     if (choices_[index].processor.finished()) continue;  // what the engine made before it saw the abort
@@ -105,7 +105,7 @@ std::vector<ChoiceUpdate> Generation::Take() {
   return updates;
 }
 
-ChoiceUpdate Generation::Process(int32_t index, RequestOutput output) {
+ChoiceUpdate ClientRequest::Process(int32_t index, RequestOutput output) {
   Choice& choice = choices_[index];
   ChoiceUpdate update{index, choice.processor.Process(std::move(output))};
   const OutputDelta& delta = update.delta;
