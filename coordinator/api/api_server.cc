@@ -68,9 +68,13 @@ class HttpServer : public ApiServer {
   HttpServer(ApiServerOptions options, std::shared_ptr<Metrics> metrics)
       : state_(std::move(options), std::move(metrics)),
         output_threads_(std::make_shared<OutputThreads>(NumOutputThreads(state_.options))),
-        context_{
-            &state_, &io_, &request_pool_, &lifecycle_pool_,
-            [threads = output_threads_](std::function<void()> task) { threads->Post(std::move(task)); }} {}
+        context_{&state_,
+                 &io_,
+                 &request_pool_,
+                 &lifecycle_pool_,
+                 [threads = output_threads_](std::function<void()> task) { threads->Post(std::move(task)); },
+                 std::make_shared<ResponseBudget>(state_.options.limits.max_response_bytes,
+                                                  state_.options.limits.max_buffered_response_bytes)} {}
   ~HttpServer() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Open() {

@@ -37,6 +37,7 @@ struct HttpContext {
   boost::asio::thread_pool* request_pool;    // parsing, tokenizing
   boost::asio::thread_pool* lifecycle_pool;  // sleep and wake: may block for long
   PostTask post_output;                      // detokenizing, stop strings, responses' JSON
+  std::shared_ptr<ResponseBudget> response_budget;
   std::atomic<int64_t> buffered_body_bytes{0};
   std::atomic<int64_t> busy_connections{0};  // in the middle of a request
   std::atomic<bool> stopping{false};

@@ -1,6 +1,7 @@
 #include "coordinator/api/inference_service.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -53,9 +54,30 @@ Json SamplingFields(const v1::SamplingParams& s) {
   return json;
 }
 
+// Counts come first: as JSON a list takes many times what it took in the message.
+std::optional<ApiError> CheckCounts(const v1::GenerateRequest& request, const ServedModel& model,
+                                    const ApiLimits& limits) {
+  const v1::SamplingParams& s = request.sampling();
+  const struct {
+    const char* field;
+    int64_t count, most;
+  } lists[] = {{"prompt", request.token_ids().ids_size(), model.engine->max_model_len()},
+               {"logit_bias", static_cast<int64_t>(s.logit_bias_size()), limits.max_logit_bias},
+               {"stop", s.stop_size(), limits.max_stop_strings},
+               {"stop_token_ids", s.stop_token_ids_size(), limits.max_stop_token_ids},
+               {"allowed_token_ids", s.allowed_token_ids_size(), limits.max_allowed_token_ids},
+               {"bad_words", s.bad_words_size(), limits.max_bad_words}};
+  for (const auto& list : lists) {
+    if (list.count > list.most)
+      return BadRequest(list.field, absl::StrCat(list.field, " must have at most ", list.most, " entries"));
+  }
+  return std::nullopt;
+}
+
 // The HTTP API has the same fields under the same names, so it has the same rules.
 GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& model,
                         const ApiLimits& limits) {
+  if (std::optional<ApiError> error = CheckCounts(request, model, limits)) return *std::move(error);
   Json json = SamplingFields(request.sampling());
   if (request.prompt_case() == v1::GenerateRequest::kText) json["prompt"] = request.text();
   if (request.prompt_case() == v1::GenerateRequest::kTokenIds)
@@ -68,10 +90,6 @@ GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& m
   auto* params = std::get_if<GenerateParams>(&parsed);
   if (params == nullptr) return parsed;
   if (!request.request_id().empty()) params->response_id = request.request_id();
-  if (request.sampling().bad_words_size() > limits.max_bad_words) {
-    return BadRequest("bad_words",
-                      absl::StrCat("bad_words must have at most ", limits.max_bad_words, " entries"));
-  }
   for (const v1::TokenIds& word : request.sampling().bad_words()) {
     if (word.ids_size() > limits.max_bad_word_tokens) {
       return BadRequest("bad_words", absl::StrCat("bad_words must hold words of at most ",

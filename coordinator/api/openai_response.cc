@@ -10,6 +10,22 @@
 namespace somnus {
 namespace {
 
+// Of JSON: a log-probability with its token, as text or as bytes; a token id.
+constexpr int64_t kLogprobJsonBytes = 80;
+constexpr int64_t kTokenIdJsonBytes = 8;
+
+int64_t LogprobsJsonBytes(const std::vector<Logprobs>& positions) {
+  int64_t count = 0;
+  for (const Logprobs& position : positions) count += static_cast<int64_t>(position.token_ids.size());
+  return kLogprobJsonBytes * count;
+}
+
+int64_t JsonBytes(const OutputDelta& delta) {
+  return static_cast<int64_t>(delta.text.size()) +
+         kTokenIdJsonBytes * static_cast<int64_t>(delta.token_ids.size()) +
+         LogprobsJsonBytes(delta.logprobs) + LogprobsJsonBytes(delta.prompt_logprobs);
+}
+
 // What both kinds of answer keep per choice.
 struct ChoiceText {
   ChoiceText(const GenerateParams& params, const Tokenizer& tokenizer) : logprobs(params, tokenizer) {}
@@ -20,6 +36,7 @@ struct ChoiceText {
   std::vector<Logprobs> prompt_logprobs;
   OutputDelta last;  // the update that ended it
   OutputDelta held;  // stream_interval's tokens and text that no event has told yet
+  int64_t held_bytes = 0;
   bool started = false;
   bool told = false;
 };
@@ -93,12 +110,14 @@ class WholeWriter : public Writer {
   std::string OnUpdate(ChoiceUpdate update, const UsageCounts&) override {
     OutputDelta& delta = update.delta;
     ChoiceText& choice = choices_[update.index];
+    held_bytes_ += JsonBytes(delta);
     for (Logprobs& position : delta.prompt_logprobs) choice.prompt_logprobs.push_back(std::move(position));
     const bool finished = delta.finish_reason != FinishReason::kNone;
     if (params_.echo_only) DropOutput(&delta);
     if (!choice.started && (finished || !delta.token_ids.empty())) {
       choice.started = true;
       if (params_.echo) choice.text = PromptOf(update.index).echo_text;
+      held_bytes_ += static_cast<int64_t>(choice.text.size());
       AddPromptLogprobs(update.index);
     }
     choice.text += delta.text;
@@ -196,19 +215,19 @@ class StreamWriter : public Writer {
       choice.started = true;
       Begin(update.index, usage, &out);
     }
+    const int64_t bytes = JsonBytes(delta);
     AddLogprobs(delta, &choice);
     const bool says_something = finished || !delta.text.empty() ||
                                 (!delta.token_ids.empty() && (params_.logprobs || params_.return_token_ids));
     if (!says_something && choice.held.token_ids.empty()) return out;
-    if (params_.stream_interval > 1) Hold(&choice, &delta);
-    const bool enough = params_.stream_interval <= 1 ||
-                        static_cast<int64_t>(delta.token_ids.size()) >= params_.stream_interval;
-    if (finished || !choice.told || enough) {
-      WriteEvent(update.index, delta, usage, &out);
-      choice.told = true;
-    } else {
-      choice.held = std::move(delta);
+    if (params_.stream_interval > 1) {
+      Hold(delta, bytes, &choice);
+      const bool enough = static_cast<int64_t>(choice.held.token_ids.size()) >= params_.stream_interval;
+      if (!finished && choice.told && !enough) return out;
+      Release(&choice, &delta);
     }
+    WriteEvent(update.index, delta, usage, &out);
+    choice.told = true;
     return out;
   }
 
@@ -223,12 +242,19 @@ class StreamWriter : public Writer {
   }
 
  private:
-  // Puts what was held back in front of `delta`.
-  static void Hold(ChoiceText* choice, OutputDelta* delta) {
+  // `bytes`: of `delta`, before its log-probabilities became the choice's.
+  void Hold(const OutputDelta& delta, int64_t bytes, ChoiceText* choice) {
     OutputDelta& held = choice->held;
-    delta->text.insert(0, held.text);
-    delta->token_ids.insert(delta->token_ids.begin(), held.token_ids.begin(), held.token_ids.end());
-    held = OutputDelta();
+    held.text += delta.text;
+    held.token_ids.insert(held.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    choice->held_bytes += bytes;
+    held_bytes_ += bytes;
+  }
+  // `delta` gets all text and tokens that were held back.
+  void Release(ChoiceText* choice, OutputDelta* delta) {
+    delta->text = std::exchange(choice->held.text, "");
+    delta->token_ids = std::exchange(choice->held.token_ids, {});
+    held_bytes_ -= std::exchange(choice->held_bytes, 0);
   }
 
   // A choice's first events: chat's role, the echoed prompt.

@@ -25,6 +25,11 @@ class ResponseWriter {
   virtual std::string OnUpdate(ChoiceUpdate update, const UsageCounts& usage) = 0;
   // After every choice has finished: the JSON body, or the stream's last events with [DONE].
   virtual std::string Finish(const UsageCounts& usage) = 0;
+  // About how many bytes of JSON wait in here for Finish, or for a stream's next event.
+  int64_t held_bytes() const { return held_bytes_; }
+
+ protected:
+  int64_t held_bytes_ = 0;
 };
 
 // `params` and `model` must outlive the writer.

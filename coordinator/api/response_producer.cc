@@ -15,13 +15,16 @@ struct ResponseProducer::Schedule {
 };
 
 ResponseProducer::ResponseProducer(std::shared_ptr<const ServedModel> model, GenerateParams params,
-                                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes)
+                                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes,
+                                   std::shared_ptr<ResponseBudget> budget)
     : model_(std::move(model)),
       params_(std::move(params)),
       post_(std::move(post)),
       max_backlog_bytes_(max_backlog_bytes),
       request_(*model_, &params_, std::move(metrics)),
-      writer_(MakeResponseWriter(params_, *model_)) {}
+      writer_(MakeResponseWriter(params_, *model_)),
+      budget_(std::move(budget)),
+      held_(budget_.get()) {}
 
 absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
   on_ready_ = std::move(on_ready);
@@ -67,6 +70,7 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
     *bytes += writer_->OnUpdate(std::move(update), Usage());
   }
   if (request_.overflowed()) return Fail({500, "The client reads too slowly.", ""}, bytes);
+  if (const std::optional<ApiError> error = held_.Hold(writer_->held_bytes())) return Fail(*error, bytes);
   if (!request_.done()) return;
   *bytes += writer_->Finish(Usage());
   ended_ = true;

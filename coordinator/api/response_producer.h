@@ -7,8 +7,8 @@
 // task. Submit and Take belong to the consumer (the I/O thread); Abort may come from any thread and does not
 // wait for a task that runs. `on_ready` is called on an output thread when there is something to Take after
 // there was nothing. Bounded: a streamed response of which more than `max_backlog_bytes` wait to be taken is
-// aborted and ends with an error. Ownership: tasks that have not run yet do not keep it alive; one that is
-// dropped before its end aborts what is left.
+// aborted and ends with an error, and so does one that holds more than `budget` has left. Ownership: tasks
+// that have not run yet do not keep it alive; one that is dropped before its end aborts what is left.
 
 #include <cstdint>
 #include <functional>
@@ -23,6 +23,7 @@
 #include "coordinator/api/client_request.h"
 #include "coordinator/api/openai_request.h"
 #include "coordinator/api/openai_response.h"
+#include "coordinator/api/response_budget.h"
 #include "coordinator/api/served_model.h"
 
 namespace somnus {
@@ -35,7 +36,8 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
  public:
   // `metrics` may be null.
   ResponseProducer(std::shared_ptr<const ServedModel> model, GenerateParams params,
-                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes);
+                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes,
+                   std::shared_ptr<ResponseBudget> budget);
   ResponseProducer(const ResponseProducer&) = delete;
   ResponseProducer& operator=(const ResponseProducer&) = delete;
 
@@ -75,6 +77,8 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   const std::unique_ptr<ResponseWriter> writer_;
   bool started_ = false;  // some bytes of a stream have been made
   bool ended_ = false;    // the last bytes, or the error, have been made
+  const std::shared_ptr<ResponseBudget> budget_;
+  ResponseBudget::Part held_;  // until it has been sent: whoever sends it keeps the producer
 
   absl::Mutex mutex_;
   Output output_ ABSL_GUARDED_BY(mutex_);

@@ -32,6 +32,11 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
     text = fields.String("prompt", std::numeric_limits<size_t>::max());
     if (!text.has_value()) fields.Fail("prompt", "prompt is missing");
   }
+  // A byte may be a token: its id, its text and what separates them.
+  constexpr int64_t kTokenJsonBytes = 16;
+  const int64_t most = limits.max_response_bytes / kTokenJsonBytes;
+  if (text.has_value() && static_cast<int64_t>(text->size()) > most)
+    fields.Fail(chat ? "messages" : "prompt", absl::StrCat("the text is longer than ", most, " bytes"));
   const bool special = fields.Bool("add_special_tokens").value_or(!chat);
   const bool strings = fields.Bool("return_token_strs").value_or(false);
   if (!fields.ok()) return fields.error();
@@ -57,6 +62,14 @@ BodyOrError Detokenize(absl::string_view body, const ServedModel& model, const A
   const auto ids = fields.TokenIds("tokens", model.config.vocab_size, std::numeric_limits<size_t>::max());
   if (!ids.has_value()) fields.Fail("tokens", "tokens is missing");
   if (!fields.ok()) return fields.error();
+  constexpr int64_t kEscapedByteBytes = 6;
+  int64_t bytes = 0;
+  for (const int32_t id : *ids)
+    bytes += kEscapedByteBytes * static_cast<int64_t>(model.tokenizer->TokenBytes(id).size());
+  if (bytes > limits.max_response_bytes) {
+    return BadRequest("tokens",
+                      absl::StrCat("the text would take more than ", limits.max_response_bytes, " bytes"));
+  }
   std::string answer = "{\"prompt\":";
   AppendJsonString(model.tokenizer->Decode(*ids, /*skip_special_tokens=*/false), &answer);
   return answer + "}";

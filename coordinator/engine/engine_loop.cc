@@ -239,6 +239,7 @@ void EngineLoop::PublishStats() {
   stats.num_steps = num_steps_;
   absl::MutexLock lock(&mu_);
   stats_ = std::move(stats);
+  num_preempted_ = scheduler_.num_preempted();
 }
 
 absl::Status EngineLoop::CheckLifecycle() const {

@@ -32,7 +32,7 @@ namespace somnus {
 struct EngineOptions {
   SchedulerOptions scheduler;
   int32_t pipeline_depth = 1;                // steps sent beyond the one whose reply is awaited: 0 or 1
-  int32_t max_num_waiting = 1024;            // requests accepted but never scheduled yet
+  int32_t max_num_waiting = 1024;            // requests accepted and not running, preempted ones with them
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
   int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
   absl::Duration step_timeout = absl::Seconds(300);
@@ -133,6 +133,7 @@ class EngineLoop : public Engine {
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
   // Requests accepted but never scheduled yet, and every live id.
   int64_t num_queued_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // and those that wait again
   int64_t num_queued_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mu_);

@@ -61,8 +61,10 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
       return absl::InvalidArgumentError(absl::StrCat("request_id: ", request.id, " is in use"));
     }
   }
-  if (num_queued_ + static_cast<int64_t>(requests.size()) > options_.max_num_waiting) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_queued_, " of ",
+  // Preempted ones count, or a flood of urgent requests would make the waiting ones any number.
+  const int64_t num_waiting = num_queued_ + num_preempted_;
+  if (num_waiting + static_cast<int64_t>(requests.size()) > options_.max_num_waiting) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_waiting, " of ",
                                                      options_.max_num_waiting, " requests are waiting"));
   }
   if (num_queued_tokens_ + tokens > options_.max_num_waiting_tokens) {

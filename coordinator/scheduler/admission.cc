@@ -71,6 +71,7 @@ bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
   sequence->num_adopted = computed;
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
+  num_preempted_ -= sequence->was_scheduled ? 1 : 0;
   if (!sequence->was_scheduled) NoteScheduled(sequence, &draft->plan);
   draft->request_bytes -= draft->writer.Cost(*sequence, options_.blocks.block_size);
   draft->writer.Add(*sequence, blocks_.Table(sequence->id));

@@ -87,6 +87,7 @@ void Scheduler::Finish(const SequencePtr& sequence) {
     LeaveRunning(sequence.get());
   } else {
     waiting_.Erase(sequence.get(), next_step_id_);
+    num_preempted_ -= sequence->was_scheduled ? 1 : 0;
     blocks_.Withdraw(sequence->id);
   }
   if (!sequence->was_scheduled && sequence->request.deadline != absl::InfiniteFuture()) --num_deadlines_;
@@ -136,6 +137,7 @@ void Scheduler::Preempt(SequencePtr sequence) {
   sequence->state = SequenceState::kWaiting;
   waiting_.Insert(sequence, next_step_id_);
   ++stats_.num_preemptions;
+  ++num_preempted_;
 }
 
 void Scheduler::PreemptAll() {
@@ -157,6 +159,9 @@ absl::Status Scheduler::CheckIntegrity() const {
   RETURN_IF_ERROR(blocks_.CheckIntegrity());
   if (live_.size() != running_.size() + waiting_.size())
     return absl::InternalError("sequences do not add up");
+  const auto was_scheduled = [](const auto& waiting) { return waiting.second->was_scheduled; };
+  if (std::count_if(waiting_.begin(), waiting_.end(), was_scheduled) != num_preempted_)
+    return absl::InternalError("preempted sequences do not add up");
   if (free_slots_.size() + running_.size() != static_cast<size_t>(options_.max_num_seqs)) {
     return absl::InternalError("slots do not add up");
   }

@@ -138,6 +138,8 @@ class Scheduler {
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  // Of the waiting ones, those that have run before.
+  int32_t num_preempted() const { return num_preempted_; }
   int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
   bool has_sequences() const { return !live_.empty(); }
   const SchedulerStats& stats() const { return stats_; }
@@ -225,6 +227,7 @@ class Scheduler {
   std::deque<InFlightStep> in_flight_;
   int64_t next_sequence_id_ = 1;
   int64_t next_step_id_ = 1;
+  int32_t num_preempted_ = 0;
   int64_t num_deadlines_ = 0;  // live sequences, never scheduled, with a finite deadline
 };
 

@@ -6,6 +6,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/metrics/metrics.h"
@@ -73,6 +75,36 @@ class GrpcServicesTest : public ::testing::Test {
   std::unique_ptr<v1::InferenceService::Stub> inference_;
   std::unique_ptr<v1::ControlService::Stub> control_;
 };
+
+TEST_F(GrpcServicesTest, ListsAreBounded) {
+  const std::pair<const char*, std::function<void(v1::GenerateRequest*)>> cases[] = {
+      {"prompt", [](auto* r) { r->mutable_token_ids()->mutable_ids()->Resize(1'000'000, 65); }},
+      {"logit_bias",
+       [](auto* r) {
+         for (int32_t i = 0; i < 1025; ++i) (*r->mutable_sampling()->mutable_logit_bias())[i] = 1;
+       }},
+      {"stop_token_ids", [](auto* r) { r->mutable_sampling()->mutable_stop_token_ids()->Resize(129, 65); }},
+      {"allowed_token_ids",
+       [](auto* r) { r->mutable_sampling()->mutable_allowed_token_ids()->Resize(1025, 65); }},
+      {"stop",
+       [](auto* r) {
+         for (int i = 0; i < 5; ++i) r->mutable_sampling()->add_stop("z");
+       }},
+      {"bad_words",
+       [](auto* r) {
+         for (int i = 0; i < 129; ++i) r->mutable_sampling()->add_bad_words()->add_ids(65);
+       }},
+      {"bad_words", [](auto* r) { r->mutable_sampling()->add_bad_words()->mutable_ids()->Resize(65, 65); }},
+  };
+  for (const auto& [field, grow] : cases) {
+    v1::GenerateRequest request = Request("abc", 5);
+    grow(&request);
+    const grpc::Status status = Refused(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << field;
+    EXPECT_EQ(status.error_message().substr(0, status.error_message().find(':')), field);
+  }
+  EXPECT_EQ(Text(Request("abc", 5)), "abcab");
+}
 
 TEST_F(GrpcServicesTest, AStuckCallStopsNeitherTheEngineNorOthers) {
   gate_.Close();

@@ -130,16 +130,59 @@ class ResponseProducerTest : public ::testing::Test {
  protected:
   std::shared_ptr<ResponseProducer> Produce(const std::string& body) {
     auto producer = std::make_shared<ResponseProducer>(model_, Parse(body, *model_), nullptr, tasks_.Poster(),
-                                                       int64_t{4} << 20);
+                                                       int64_t{4} << 20, budget_);
     EXPECT_TRUE(producer->Submit([this] { ++ready_; }).ok());
     return producer;
   }
 
   std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
   std::shared_ptr<const ServedModel> model_ = std::make_shared<const ServedModel>(FakeModel(engine_));
+  std::shared_ptr<ResponseBudget> budget_ = std::make_shared<ResponseBudget>(100'000, 150'000);
   ManualTasks tasks_;
   int ready_ = 0;
 };
+
+TEST_F(ResponseProducerTest, ResponsesThatWaitHaveABudget) {
+  const auto run = [&](const char* fields) {
+    const auto producer =
+        Produce(absl::StrCat(R"({"prompt": "abc", "max_tokens": 400, "temperature": 1, )", fields, "}"));
+    ResponseProducer::Output all;
+    while (!all.done) {
+      while (tasks_.count() == 0) absl::SleepFor(absl::Microseconds(100));
+      tasks_.RunOne();
+      ResponseProducer::Output output = producer->Take();
+      all.bytes += output.bytes;
+      all.done = output.done;
+      all.error = output.error;
+    }
+    return all;
+  };
+  EXPECT_FALSE(run(R"("logprobs": 1)").error.has_value()) << "400 tokens of two log-probabilities each";
+  const ResponseProducer::Output whole = run(R"("logprobs": 3)");
+  ASSERT_TRUE(whole.error.has_value());
+  EXPECT_EQ(whole.error->status, 400);
+  const ResponseProducer::Output stream = run(R"("logprobs": 3, "stream": true)");
+  EXPECT_FALSE(stream.error.has_value());
+  EXPECT_FALSE(absl::StrContains(stream.bytes, "error")) << "what has been made is no longer held";
+  const ResponseProducer::Output held = run(R"("logprobs": 3, "stream": true, "stream_interval": 1000)");
+  EXPECT_TRUE(held.error.has_value() || absl::StrContains(held.bytes, "\"error\""));
+  EXPECT_EQ(budget_->buffered_bytes(), 0);
+}
+
+TEST(ResponseBudget, OfOneResponseAndOfAll) {
+  ResponseBudget budget(1'000'000, 1'500'000);
+  {
+    ResponseBudget::Part first(&budget), second(&budget), small(&budget);
+    EXPECT_FALSE(first.Hold(1'000'000).has_value());
+    EXPECT_FALSE(second.Hold(500'000).has_value());
+    EXPECT_FALSE(small.Hold(10'000).has_value()) << "whatever the others hold";
+    EXPECT_EQ(second.Hold(500'001)->status, 503);
+    EXPECT_FALSE(first.Hold(900'000).has_value());
+    EXPECT_FALSE(second.Hold(550'000).has_value());
+    EXPECT_EQ(first.Hold(1'000'001)->status, 400);
+  }
+  EXPECT_EQ(budget.buffered_bytes(), 0);
+}
 
 TEST_F(ResponseProducerTest, OutputsThatPileUpAreOneTask) {
   const auto producer =

@@ -36,7 +36,7 @@ class PeakRss:
 
 
 class Worst(unittest.TestCase):
-    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 256
+    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 512  # the largest response is there up to three times
 
     @classmethod
     def setUpClass(cls):
@@ -78,7 +78,7 @@ class Worst(unittest.TestCase):
             self.assertEqual(response.status, 200, response.text[:300])
         return [response.json for response in responses]
 
-    def refused(self, body, param, status=400, **more):
+    def refused(self, body, param, status=400, **more):  # param None: the error names no field
         response = self.fire(body, **more)[0]
         self.assertEqual(response.status, status, response.text[:300])
         if param:
@@ -86,8 +86,9 @@ class Worst(unittest.TestCase):
 
 
 def lists(ids, bad_words=()):
-    """Every list that sampling parameters know, of these ids; stop ids are told to the workers because of min_tokens."""
-    fields = {"logit_bias": {str(i): 1 for i in ids}, "allowed_token_ids": list(ids), "stop_token_ids": list(ids), "min_tokens": 1}
+    """Every list that sampling parameters know, of these ids. Because of min_tokens the workers hear of the stop ids, too;
+    half of the ids are none, so that there is a first token."""
+    fields = {"logit_bias": {str(i): 1 for i in ids}, "allowed_token_ids": list(ids), "stop_token_ids": list(ids)[1::2], "min_tokens": 1}
     return {**fields, "bad_words": list(bad_words)} if bad_words else fields
 
 
@@ -110,6 +111,7 @@ class Defaults(Worst):
     def test_lists_at_their_bounds_for_every_choice(self):
         words = ["".join(chr(97 + (i // 26 ** k) % 26) for k in range(3)) for i in range(64)]
         body = {"prompt": "x", "n": 128, "temperature": 1, **lists(list(range(3, 131)), words)}
+        body["stop_token_ids"] = list(range(3, 131))
         body["allowed_token_ids"] = list(range(512)) * 2
         body["logit_bias"] = {str(i): 1 for i in range(512)}
         self.served(*[body] * 4)
@@ -169,6 +171,26 @@ class Defaults(Worst):
         for sock in unread:
             sock.close()
         self.check_alive()
+
+
+class Responses(Worst):
+    FLAGS = ("--max-response-bytes=256KiB",)
+    BODY = {"prompt": "x", "n": 128, "temperature": 1, "logprobs": 20, "max_tokens": 64, "ignore_eos": True}
+
+    def test_a_response_that_would_take_more_than_its_bound(self):
+        self.refused(self.BODY, None)
+        self.refused({"prompt": "a " * 10_000}, None, path="/tokenize")
+        self.refused({"tokens": [5] * 100_000}, "tokens", path="/detokenize")
+
+    def test_a_stream_is_sent_as_it_is_made(self):
+        response, = self.fire({**self.BODY, "stream": True})
+        self.assertEqual(response.status, 200)
+        self.assertTrue(response.text.endswith("data: [DONE]\n\n"))
+        self.assertNotIn('"error"', response.text)
+
+    def test_a_stream_that_holds_all_of_it_back(self):
+        response, = self.fire({**self.BODY, "stream": True, "stream_interval": 1000})
+        self.assertIn('"error"', response.text)
 
 
 class Queue(Worst):

@@ -207,6 +207,30 @@ TEST(EngineTest, TheQueueIsBoundedInTokensToo) {
   EXPECT_TRUE(absl::IsResourceExhausted(engine.Submit(b.request)));
 }
 
+TEST(EngineTest, PreemptedRequestsTakePlaceInTheQueue) {
+  EngineOptions options = SmallEngine();
+  options.max_num_waiting = 3;
+  options.scheduler.max_model_len = 400'000;  // so that what runs has not ended when it is preempted
+  options.scheduler.blocks.num_blocks = 250'000;
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  std::vector<Ticket> running;
+  for (int i = 0; i < 2; ++i) {
+    running.push_back(MakeTicket(std::to_string(i), 5, 300'000, 10 * i));
+    ASSERT_TRUE(engine.Submit(running.back().request).ok());
+    ASSERT_TRUE(running.back().sink->WaitForTokens(1));
+  }
+  ASSERT_TRUE(engine.Sleep(1).ok());  // preempts both
+  Ticket third = MakeTicket("third", 5, 2), fourth = MakeTicket("fourth", 5, 2);
+  ASSERT_TRUE(engine.Submit(third.request).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(engine.Submit(fourth.request)));
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  ASSERT_TRUE(third.sink->Wait());
+  EXPECT_TRUE(engine.Submit(fourth.request).ok()) << "they run again";
+  for (const Ticket& ticket : running) engine.Abort(ticket.request.id);
+  for (const Ticket& ticket : running) ASSERT_TRUE(ticket.sink->Wait());
+}
+
 TEST(EngineTest, RefusesWhatCanNeverBeServed) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
