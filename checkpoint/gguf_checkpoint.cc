@@ -38,10 +38,11 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string
   absl::StatusOr<GgufFile> gguf = GgufFile::Parse(*file);
   RETURN_IF_ERROR(file->CheckWhole());
   RETURN_IF_ERROR(gguf.status());
+  ASSIGN_OR_RETURN(const int64_t num_parts, CountGgufParts(*gguf));
   ASSIGN_OR_RETURN(const Family* family, FindGgufFamily(*gguf));
   TensorTable tensors;
   RETURN_IF_ERROR(AddGgufTensors(*family, *gguf, *file, &tensors));
-  ASSIGN_OR_RETURN(const std::string name, AddGgufSplits(*family, path, *gguf, &tensors));
+  ASSIGN_OR_RETURN(const std::string name, AddGgufSplits(*family, path, *gguf, num_parts, &tensors));
   ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(*family, *gguf, tensors));
   RETURN_IF_ERROR(file->CheckWhole());
   RETURN_IF_ERROR(CheckTensors(config, tensors));

@@ -51,12 +51,16 @@ absl::StatusOr<size_t> AddPart(const Family& family, const std::string& path, in
 
 }  // namespace
 
-absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::string& path,
-                                          const GgufFile& first, TensorTable* tensors) {
+absl::StatusOr<int64_t> CountGgufParts(const GgufFile& first) {
   ASSIGN_OR_RETURN(const int64_t count, first.Int(kCount, 1));
-  if (count == 1) return std::string(absl::StripSuffix(first.name(), ".gguf"));
   if (count < 1 || count > kMaxSplits) return first.Bad(kCount, absl::StrCat(count, " is out of range"));
-  RETURN_IF_ERROR(CheckPart(first, 0, count));
+  if (count > 1) RETURN_IF_ERROR(CheckPart(first, 0, count));
+  return count;
+}
+
+absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::string& path,
+                                          const GgufFile& first, int64_t count, TensorTable* tensors) {
+  if (count == 1) return std::string(absl::StripSuffix(first.name(), ".gguf"));
   absl::string_view stem = path, name = first.name();
   const std::string suffix = SplitSuffix(0, count);
   if (!absl::ConsumeSuffix(&stem, suffix) || !absl::ConsumeSuffix(&name, suffix)) {
