@@ -115,7 +115,9 @@ TEST_F(GrpcServicesTest, AStuckCallStopsNeitherTheEngineNorOthers) {
   EXPECT_TRUE(engine_->WaitIdle());  // the engine has ended the stuck one, too
   gate_.Open();
   std::string text;
-  for (v1::GenerateResponse response; stuck->Read(&response);) text += response.choices(0).text();
+  for (v1::GenerateResponse response; stuck->Read(&response);) {
+    for (const v1::ChoiceDelta& choice : response.choices()) text += choice.text();
+  }
   EXPECT_TRUE(stuck->Finish().ok());
   EXPECT_EQ(text, std::string(100, '!'));
 }
