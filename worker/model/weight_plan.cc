@@ -4,7 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "checkpoint/family.h"
 #include "worker/model/carver.h"
 
@@ -15,6 +18,25 @@ int64_t CountOf(const std::vector<WeightSource>& sources) {
   int64_t count = 0;
   for (const WeightSource& source : sources) count += source.rows.size() * source.cols.size();
   return count;
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::Status CheckTensors(const Checkpoint& checkpoint) {
+  const ModelConfig& config = checkpoint.config();
+  return ForEachTensor(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorInfo* tensor = checkpoint.Find(name);
+    if (tensor == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("tensor ", name, " of shape ", ShapeText(shape), " is missing in ", config.name));
+    }
+    if (tensor->shape == shape) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " has shape ", ShapeText(tensor->shape),
+                                                   " in ", tensor->file, ", but the config asks for ",
+                                                   ShapeText(shape)));
+  });
 }
 
 }  // namespace
@@ -115,8 +137,9 @@ class WeightPlanBuilder {
   WeightPlan plan_;
 };
 
-WeightPlan WeightPlan::Create(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype,
-                              const Device& device) {
+absl::StatusOr<WeightPlan> WeightPlan::Create(const Checkpoint& checkpoint, const ModelShards& shards,
+                                              DataType dtype, const Device& device) {
+  RETURN_IF_ERROR(CheckTensors(checkpoint));
   return WeightPlanBuilder(checkpoint, shards, dtype, device).Build();
 }
 

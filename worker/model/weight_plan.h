@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
@@ -35,9 +36,10 @@ class WeightPlan {
     std::vector<WeightSource> sources;  // one after another
   };
 
-  // Takes no memory. A tensor is missing or misshapen nowhere: Checkpoint::Open has checked them all.
-  static WeightPlan Create(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype,
-                           const Device& device);
+  // Takes no memory. NotFound and InvalidArgument name a tensor that is missing or has another shape than the
+  // configuration says.
+  static absl::StatusOr<WeightPlan> Create(const Checkpoint& checkpoint, const ModelShards& shards,
+                                           DataType dtype, const Device& device);
 
   int64_t region_bytes() const { return region_bytes_; }
   const ModelWeights& weights() const { return *weights_; }

@@ -83,7 +83,7 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
 
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
   RETURN_IF_ERROR(CheckOptions());
-  plan_ = WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_);
+  ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
   if (CacheType() == DataType::kF8E4M3) {
     ASSIGN_OR_RETURN(kv_scales_, ReadKvScales(checkpoint));
     if (communicator_->rank() == 0) LogKvScales(kv_scales_);
@@ -233,7 +233,7 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
 }
 
 absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
-  WeightPlan plan = WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_);
+  ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
   const ModelConfig& other = checkpoint.config();
   if (other.family != config_.family || other.num_layers != config_.num_layers ||
       other.hidden_size != config_.hidden_size || other.num_heads != config_.num_heads ||
