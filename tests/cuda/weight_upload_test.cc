@@ -42,7 +42,8 @@ class WeightUploadTest : public testing::Test {
       CutIntoPieces(whole, max_bytes, &pieces);
       whole.to += whole.bytes();
     }
-    const absl::Status status = UploadPieces(*stored_, pieces, *device_->uploader(), nullptr);
+    const absl::Status status =
+        UploadPieces(*stored_, pieces, *device_->uploader(), NumLoadThreads(), nullptr);
     EXPECT_TRUE(status.ok()) << status;
     return BytesOf(buffer);
   }
@@ -184,7 +185,7 @@ TEST_F(WeightUploadTest, LoadingWaitsForNoOps) {
   std::vector<UploadPiece> pieces;
   CutIntoPieces({stored_->Find("Q8_0"), {0, 48}, {0, 512}, DataType::kBF16, target.device<uint8_t>()}, 1000,
                 &pieces);
-  ASSERT_TRUE(UploadPieces(*stored_, pieces, *device_->uploader(), nullptr).ok());
+  ASSERT_TRUE(UploadPieces(*stored_, pieces, *device_->uploader(), NumLoadThreads(), nullptr).ok());
   ASSERT_TRUE(device_->uploader()->Wait().ok());
   EXPECT_EQ(*static_cast<char*>(*seen), 1) << "the queued op has run";
   ASSERT_TRUE(device_->Synchronize().ok());

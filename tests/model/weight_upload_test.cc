@@ -83,13 +83,6 @@ class LateUploader : public DeviceUploader {
   absl::Status error_;
 };
 
-cpu_set_t Threads(int n) {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  for (int i = 0; i < n; ++i) CPU_SET(i, &cpus);
-  return cpus;
-}
-
 // All tensors, one after another, as bf16.
 struct Everything {
   explicit Everything(const Checkpoint& checkpoint, int64_t max_bytes) {
@@ -177,11 +170,11 @@ TEST(WeightUpload, BuffersAreUsedAgainOnlyWhenTheirCopyIsDone) {
     for (const int threads : {1, 4}) {
       Everything all(*checkpoint, 1000);
       LateUploader uploader(buffers, 1000);
-      ASSERT_TRUE(UploadPieces(*checkpoint, all.pieces, uploader, Threads(threads), nullptr).ok());
+      ASSERT_TRUE(UploadPieces(*checkpoint, all.pieces, uploader, threads, nullptr).ok());
       EXPECT_EQ(uploader.copied, all.bytes());
       Everything by_f32(f32, 1 << 20);
       LateUploader large(1, 1 << 20);
-      ASSERT_TRUE(UploadPieces(f32, by_f32.pieces, large, Threads(1), nullptr).ok());
+      ASSERT_TRUE(UploadPieces(f32, by_f32.pieces, large, 1, nullptr).ok());
       EXPECT_EQ(all.ByName(), by_f32.ByName());
     }
   }
@@ -200,7 +193,7 @@ TEST(WeightUpload, ProgressGrowsToTheTotal) {
     seen.push_back(loaded);
     --inside;
   };
-  ASSERT_TRUE(UploadPieces(*checkpoint, all.pieces, uploader, Threads(4), progress).ok());
+  ASSERT_TRUE(UploadPieces(*checkpoint, all.pieces, uploader, 4, progress).ok());
   ASSERT_GT(seen.size(), 2u);
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
   EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());
@@ -212,7 +205,7 @@ TEST(WeightUpload, NothingToLoadIsDone) {
   LateUploader uploader(1, 64);
   int calls = 0;
   const auto progress = [&](int64_t loaded, int64_t total) { calls += loaded == 0 && total == 0 ? 1 : 100; };
-  EXPECT_TRUE(UploadPieces(*checkpoint, {}, uploader, Threads(2), progress).ok());
+  EXPECT_TRUE(UploadPieces(*checkpoint, {}, uploader, 2, progress).ok());
   EXPECT_EQ(calls, 1);
 }
 
@@ -223,15 +216,14 @@ TEST(WeightUpload, AReadErrorNamesTheTensorAndEndsIt) {
     Everything all(failing, 4096);
     LateUploader uploader(3, 4096);
     int64_t most = 0;
-    const absl::Status status = UploadPieces(failing, all.pieces, uploader, Threads(threads),
-                                             [&](int64_t loaded, int64_t) { most = loaded; });
+    const absl::Status status =
+        UploadPieces(failing, all.pieces, uploader, threads, [&](int64_t loaded, int64_t) { most = loaded; });
     EXPECT_EQ(status.ToString(), "DATA_LOSS: reading tensor Q5_1: the disk is gone");
     EXPECT_LT(most, all.bytes());
     EXPECT_LT(uploader.copied, all.bytes());
     // The next load starts afresh.
     EXPECT_TRUE(
-        UploadPieces(*checkpoint, Everything(*checkpoint, 4096).pieces, uploader, Threads(threads), nullptr)
-            .ok());
+        UploadPieces(*checkpoint, Everything(*checkpoint, 4096).pieces, uploader, threads, nullptr).ok());
   }
 }
 
@@ -244,7 +236,7 @@ TEST(WeightUpload, ACopyErrorNamesTheTensorAndEndsIt) {
       uploader.fail_at =
           std::min(fail_at, static_cast<int>(all.pieces.size()));  // the last one's comes with Wait
       int64_t most = 0;
-      const absl::Status status = UploadPieces(*checkpoint, all.pieces, uploader, Threads(threads),
+      const absl::Status status = UploadPieces(*checkpoint, all.pieces, uploader, threads,
                                                [&](int64_t loaded, int64_t) { most = loaded; });
       EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
       EXPECT_THAT(status.message(), HasSubstr("copying tensor "));
@@ -264,9 +256,9 @@ TEST(WeightUpload, AFileThatIsCutIsAnError) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   Everything all(**checkpoint, 4096);
   LateUploader uploader(4, 4096);
-  ASSERT_TRUE(UploadPieces(**checkpoint, all.pieces, uploader, Threads(4), nullptr).ok());
+  ASSERT_TRUE(UploadPieces(**checkpoint, all.pieces, uploader, 4, nullptr).ok());
   std::filesystem::resize_file(directory + "/model.safetensors", 4096);
-  const absl::Status status = UploadPieces(**checkpoint, all.pieces, uploader, Threads(4), nullptr);
+  const absl::Status status = UploadPieces(**checkpoint, all.pieces, uploader, 4, nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("model.safetensors: the file was cut to 4096"));
   EXPECT_THAT(status.message(), HasSubstr(", and tensor "));

@@ -27,7 +27,10 @@ void ProgressMeter::Finish() {
   if (report_) report_(total_, total_);
 }
 
-absl::Status RunLoadJobs(size_t count, absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job) {
+int NumLoadThreads() { return std::min(NumAllowedCpus(), kMaxThreads); }
+
+absl::Status RunLoadJobs(size_t count, int num_threads,
+                         absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job) {
   std::atomic<size_t> next{0};
   std::mutex mutex;
   absl::Status status;  // the first error
@@ -44,8 +47,8 @@ absl::Status RunLoadJobs(size_t count, absl::FunctionRef<absl::Status(size_t, st
     }
   };
   std::vector<std::thread> threads;
-  const int num_threads = std::min<int>({NumAllowedCpus(), kMaxThreads, static_cast<int>(count)});
-  for (int i = 0; i < num_threads; ++i) threads.emplace_back(work);
+  const int num_workers = std::min(num_threads, static_cast<int>(count));
+  for (int i = 0; i < num_workers; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
   return status;
 }

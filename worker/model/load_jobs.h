@@ -33,8 +33,12 @@ class ProgressMeter {
   int64_t reported_ = 0;  // under reporting_
 };
 
-// Calls job(i, scratch) for each i of [0, count) in their order, on a thread for each allowed CPU, 16 at
-// most; the scratch is the thread's. After an error no more jobs are begun; answers the first one.
-absl::Status RunLoadJobs(size_t count, absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job);
+// How many threads load weights: one for each allowed CPU, 16 at most.
+int NumLoadThreads();
+
+// Calls job(i, scratch) for each i of [0, count) in their order, on `num_threads` threads; the scratch is the
+// thread's. After an error no more jobs are begun; returns the first one.
+absl::Status RunLoadJobs(size_t count, int num_threads,
+                         absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job);
 
 }  // namespace somnus

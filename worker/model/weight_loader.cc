@@ -122,13 +122,13 @@ absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, D
   if (!matrices) FillMatricesRandomly(plan, device);
   if (DeviceUploader* const uploader = device.uploader(); uploader != nullptr) {
     return UploadPieces(checkpoint, MakePieces(plan, matrices, uploader->buffer_bytes()), *uploader,
-                        progress);
+                        NumLoadThreads(), progress);
   }
   const std::vector<Job> jobs = MakeJobs(plan, matrices);
   int64_t total = 0;
   for (const Job& job : jobs) total += job.bytes;
   ProgressMeter meter(progress, total);
-  RETURN_IF_ERROR(RunLoadJobs(jobs.size(), [&](size_t i, std::vector<float>* scratch) {
+  RETURN_IF_ERROR(RunLoadJobs(jobs.size(), NumLoadThreads(), [&](size_t i, std::vector<float>* scratch) {
     const absl::Status status = RunJob(checkpoint, device, jobs[i], scratch);
     if (status.ok()) meter.Add(jobs[i].bytes);
     return status;

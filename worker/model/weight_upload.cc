@@ -77,7 +77,7 @@ void CutIntoPieces(const UploadPiece& whole, int64_t max_bytes, std::vector<Uplo
 }
 
 absl::Status UploadPieces(const Checkpoint& checkpoint, std::vector<UploadPiece> pieces,
-                          DeviceUploader& uploader, const LoadProgress& progress) {
+                          DeviceUploader& uploader, int num_threads, const LoadProgress& progress) {
   // As they lie in the files, which disks like; the maps of different files may lie anywhere.
   std::stable_sort(pieces.begin(), pieces.end(), [](const UploadPiece& a, const UploadPiece& b) {
     return std::less<>()(a.tensor->data, b.tensor->data);
@@ -86,7 +86,7 @@ absl::Status UploadPieces(const Checkpoint& checkpoint, std::vector<UploadPiece>
   for (const UploadPiece& piece : pieces) total += piece.bytes();
   ProgressMeter meter(progress, total);
   const absl::Status read =
-      RunLoadJobs(pieces.size(), [&](size_t i, std::vector<float>* scratch) -> absl::Status {
+      RunLoadJobs(pieces.size(), num_threads, [&](size_t i, std::vector<float>* scratch) -> absl::Status {
         const UploadPiece& piece = pieces[i];
         ASSIGN_OR_RETURN(DeviceUploader::Buffer* const buffer, uploader.Acquire());
         const absl::Status status = ReadPiece(checkpoint, piece, scratch, buffer->data);

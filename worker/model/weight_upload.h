@@ -33,9 +33,10 @@ struct UploadPiece {
 // Appends `whole` to `pieces`, cut into pieces of at most `max_bytes`.
 void CutIntoPieces(const UploadPiece& whole, int64_t max_bytes, std::vector<UploadPiece>* pieces);
 
-// Reads and sends all pieces, none larger than a buffer. Ok: everything has arrived. An error names the
-// tensor; then nothing is being copied any more, and what the destinations hold is undefined.
+// Reads and sends all pieces, none larger than a buffer, on `num_threads` threads. Ok: everything has
+// arrived. An error names the tensor; then nothing is being copied any more, and what the destinations hold
+// is undefined.
 absl::Status UploadPieces(const Checkpoint& checkpoint, std::vector<UploadPiece> pieces,
-                          DeviceUploader& uploader, const LoadProgress& progress);
+                          DeviceUploader& uploader, int num_threads, const LoadProgress& progress);
 
 }  // namespace somnus
