@@ -133,6 +133,7 @@ absl::Status WorkerGroup::Start(const Flags& flags) {
   options.membership.version = kVersion;
   options.membership.spawn_token = spawn_token_;
   options.membership.heartbeat_timeout = flags.heartbeat_timeout;
+  options.membership.confirm_members = !flags.local_workers;
   options.membership.stall_threshold = flags.step_stall;
   ASSIGN_OR_RETURN(std::unique_ptr<ClusterServer> cluster, ClusterServer::Start(options));
   {

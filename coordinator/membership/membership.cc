@@ -62,6 +62,7 @@ absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicT
   member.request = request;
   member.last_seen = member.same_since = now;
   members_.push_back(std::move(member));
+  full_since_ = now;
   UpdateComplete(now);
   return absl::OkStatus();
 }
@@ -86,8 +87,10 @@ absl::Status Membership::FindPlace(const v1::RegisterRequest& request) const {
 void Membership::UpdateComplete(MonotonicTime now) {
   const absl::Duration fresh = std::min(kFresh, options_.heartbeat_timeout);
   if (complete_ || static_cast<int32_t>(members_.size()) < options_.world_size) return;
-  complete_ = std::all_of(members_.begin(), members_.end(),
-                          [&](const Member& member) { return now - member.last_seen <= fresh; });
+  complete_ = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
+    if (options_.confirm_members && member.last_seen < full_since_) return false;
+    return now - member.last_seen <= fresh;
+  });
 }
 
 std::vector<std::string> Membership::DropSilent(MonotonicTime now) {

@@ -22,6 +22,9 @@ struct MembershipOptions {
   std::string version;      // a worker of another version is refused
   std::string spawn_token;  // workers must show it; empty: workers started by hand, which show none
   absl::Duration heartbeat_timeout = absl::Seconds(30);
+  // A group is complete only once every member has been heard after the last one came. For workers whose
+  // death no process table tells: one that has just died looks alive otherwise.
+  bool confirm_members = false;
   absl::Duration stall_threshold = absl::Seconds(60);  // in one step, after which a rank counts as stalled
 };
 
@@ -69,6 +72,7 @@ class Membership {
   const MembershipOptions options_;
   mutable absl::Mutex mu_;
   std::vector<Member> members_ ABSL_GUARDED_BY(mu_);  // by arrival; by rank once the group was handed out
+  MonotonicTime full_since_ ABSL_GUARDED_BY(mu_);     // when the last member came
   bool complete_ ABSL_GUARDED_BY(mu_) = false;        // once true, nobody joins or is dropped
   bool handed_out_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);

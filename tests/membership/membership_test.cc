@@ -30,6 +30,24 @@ v1::RegisterRequest Worker(const std::string& id, const std::string& host, int p
 
 const MonotonicTime kNow = absl::Seconds(1000);
 
+TEST(MembershipTest, AMemberThatDiedBeforeTheLastCameIsNotConfirmed) {
+  MembershipOptions options = Options(2);
+  options.confirm_members = true;
+  Membership membership(options);
+  const auto complete = [&] { return membership.WaitForGroup(absl::ZeroDuration()).ok(); };
+  ASSERT_TRUE(membership.Register(Worker("a", "host1", 0), kNow).ok());
+  ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Milliseconds(1)).ok());
+  EXPECT_FALSE(complete());  // a may have died in between
+  EXPECT_FALSE(membership.DropSilent(kNow + absl::Seconds(11)).empty());
+  ASSERT_TRUE(membership.Register(Worker("c", "host1", 0), kNow + absl::Seconds(11)).ok());
+  ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Seconds(12)).ok());
+  EXPECT_FALSE(complete());
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_worker_id("c");
+  EXPECT_TRUE(membership.Heartbeat(heartbeat, kNow + absl::Seconds(13)));
+  EXPECT_TRUE(complete());
+}
+
 TEST(MembershipTest, RanksFollowPreferenceHostAndArrival) {
   Membership membership(Options(5));
   for (const auto& worker : {Worker("e", "host2"), Worker("d", "host1"), Worker("c", "host1"),
