@@ -4,7 +4,9 @@ import json
 import os
 import pty
 import re
+import select
 import signal
+import time
 import socket
 import stat
 import subprocess
@@ -95,7 +97,7 @@ class Terminal:
         """What was written since the last call, up to and with `words`; escape sequences are left out."""
         while words not in self.seen:
             try:
-                piece = os.read(self.fd, 4096)
+                piece = os.read(self.fd, 4096) if self.readable(60) else b""
             except OSError:
                 piece = b""
             if not piece:
@@ -104,11 +106,21 @@ class Terminal:
         text, _, self.seen = self.seen.partition(words)
         return text + words
 
-    def wait(self):
-        """The exit code once the command has ended."""
+    def readable(self, seconds):
+        return bool(select.select([self.fd], [], [], seconds)[0])
+
+    def wait(self, again=""):
+        """The exit code once the command has ended. `again` is typed every half second until then: a key that is typed
+        while the prompt is being set up is lost."""
+        deadline = time.monotonic() + 60
         try:
-            while os.read(self.fd, 4096):
-                pass
+            while time.monotonic() < deadline:
+                if not self.readable(0.5):
+                    self.type(again)
+                elif not os.read(self.fd, 4096):
+                    break
+            else:
+                os.kill(self.pid, signal.SIGKILL)
         except OSError:
             pass
         _, status = os.waitpid(self.pid, 0)
@@ -162,7 +174,7 @@ class CommandLine(unittest.TestCase):
         self.ask(terminal, "two")
         self.assertEqual(self.questions(), ["one", "one!", "two"])
         terminal.type("\x04")
-        self.assertEqual(terminal.wait(), 0)
+        self.assertEqual(terminal.wait(again="\x04"), 0)
 
     def test_ctrl_c_twice_leaves(self):
         terminal = self.chat()
@@ -170,7 +182,7 @@ class CommandLine(unittest.TestCase):
         terminal.read_until("Ctrl-C again")
         terminal.read_until("> ")
         terminal.type("\x03")
-        self.assertEqual(terminal.wait(), 0)
+        self.assertEqual(terminal.wait(again="\x03"), 0)
 
     def test_ctrl_c_stops_an_answer_and_keeps_what_there_is_of_it(self):
         terminal = self.chat()
@@ -188,7 +200,7 @@ class CommandLine(unittest.TestCase):
         terminal.read_until("acbde!")
         terminal.read_until("> ")
         terminal.type("\x04")
-        self.assertEqual(terminal.wait(), 0)
+        self.assertEqual(terminal.wait(again="\x04"), 0)
         path = os.path.join(self.state, "somnus", "history")
         self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
         again = self.chat()
