@@ -1,5 +1,6 @@
 #pragma once
-// CHECK is for broken invariants only: it says where and ends the process. Bad input is an absl::Status.
+// SOMNUS_CHECK is for broken invariants only: it prints where the invariant broke and ends the process. Bad
+// input is an absl::Status instead.
 
 #include <cstdio>
 #include <cstdlib>

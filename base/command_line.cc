@@ -1,4 +1,4 @@
-// From a table of flags to a parsed command line, --help and --version.
+// Parses command lines by a table of flags, and writes --help and --version.
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -64,7 +64,7 @@ absl::Status Set(const Flag& flag, const std::string& value) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag.name, ": '", value, "' ", status.message()));
 }
 
-// One flag at args[*at], and its value where that is the next argument.
+// Parses the flag at args[*at]; moves *at to its value where that is the next argument.
 absl::Status ParseFlag(const FlagTable& table, const std::vector<std::string>& args, size_t* at) {
   const std::string& arg = args[*at];
   const size_t equals = std::min(arg.find('='), arg.size());
@@ -88,7 +88,7 @@ absl::Status ParseFlag(const FlagTable& table, const std::vector<std::string>& a
   return UnknownFlag(table, given);
 }
 
-// Words of `text` in lines of kHelpWidth, each but the first indented to kHelpColumn.
+// Returns `text` in lines of kHelpWidth columns; all but the first are indented to kHelpColumn.
 std::string Wrapped(const std::string& text) {
   std::string out;
   size_t column = kHelpColumn;
@@ -118,7 +118,7 @@ std::string HelpRow(const Flag& flag) {
   return absl::StrCat(absl::StrFormat("%-*s", static_cast<int>(kHelpColumn), left), Wrapped(help), "\n");
 }
 
-// Edits (insert, delete, replace) between two short names.
+// The number of edits (insert, delete, replace) that make `a` into `b`.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -201,7 +201,7 @@ std::string NearestName(const std::string& name, const std::vector<std::string>&
   std::string best;
   size_t best_distance = limit + 1;
   for (const std::string& candidate : names) {
-    // The start of a name is as good as one wrong letter.
+    // A name that was not typed to its end counts as one wrong letter.
     const bool starts = name.size() >= 3 && absl::StartsWith(candidate, name);
     const size_t distance = starts ? 1 : EditDistance(name, candidate);
     if (distance < best_distance && distance < candidate.size()) {

@@ -21,7 +21,7 @@ const std::vector<int>& Snapshot() {
   return *cpus;
 }
 
-// Read before main, and so before anybody pins a thread.
+// This reads the mask before main, and so before any thread is pinned.
 [[maybe_unused]] const std::vector<int>& at_start = Snapshot();
 
 }  // namespace

@@ -7,14 +7,14 @@
 
 namespace somnus {
 
-// The process's affinity mask when it started, ascending; CPU 0 alone where it cannot be read. Taken at start
-// because a thread that is pinned later sees only its own CPU.
+// The CPUs of the process's affinity mask when it started, ascending; CPU 0 alone where the mask cannot be
+// read. It is read at the start because a thread that is pinned later sees only its own CPU.
 const std::vector<int>& AllowedCpus();
-// At least 1.
+// AllowedCpus().size(): at least 1.
 int NumAllowedCpus();
 
-// Restricts the calling thread to `cpus`. False where the kernel refuses; the thread then runs where it ran
-// before.
+// Restricts the calling thread to `cpus`. Returns false where the kernel refuses; the thread then runs where
+// it ran before.
 bool PinThisThread(absl::Span<const int> cpus);
 
 }  // namespace somnus

@@ -31,7 +31,7 @@ absl::StatusOr<absl::Duration> ParseTime(absl::string_view text) {
   absl::Duration time;
   double seconds;
   if (absl::SimpleAtod(text, &seconds)) {
-    time = absl::Seconds(seconds);  // infinite for what is not a number
+    time = absl::Seconds(seconds);  // infinite for NaN
   } else if (!absl::ParseDuration(text, &time)) {
     return absl::InvalidArgumentError("is not a time like 10s, 500ms or 2m");
   }

@@ -1,5 +1,5 @@
 #pragma once
-// How the values of flags are spelled: one way for times, one for sizes. Pure functions.
+// Parsing and printing of flag values: one spelling for times, one for sizes. Pure functions.
 
 #include <cstdint>
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace somnus {
 
-// "10s", "500ms", "2m", "1h30m"; a plain number is seconds ("0.5"). InvalidArgument for anything else and for
-// what is negative or infinite.
+// Reads "10s", "500ms", "2m", "1h30m"; a plain number is seconds ("0.5"). InvalidArgument for anything else,
+// and for times that are negative or infinite.
 absl::StatusOr<absl::Duration> ParseTime(absl::string_view text);
-// "10s", "1m15s": what ParseTime reads.
+// Returns what ParseTime reads: "10s", "1m15s".
 std::string FormatTime(absl::Duration time);
 
-// "512MiB", "1.5 GiB", "2G" (1024^3), "2GB" (1000^3); a plain number is bytes. Letter case is ignored.
-// InvalidArgument for anything else, and for 2^63 bytes and more.
+// Reads "512MiB", "1.5 GiB", "2G" (2 * 1024^3), "2GB" (2 * 1000^3); a plain number is bytes. Letter case is
+// ignored. InvalidArgument for anything else, and for 2^63 bytes or more.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
-// "32MiB": the largest binary unit that divides `bytes`.
+// Returns "32MiB": `bytes` in the largest binary unit that divides it.
 std::string FormatBytes(int64_t bytes);
 
 }  // namespace somnus

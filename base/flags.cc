@@ -13,7 +13,7 @@ namespace somnus {
 namespace {
 
 constexpr size_t kMaxListLength = 1024;
-// Bounds from here on are there for arithmetic's sake; --help does not show them.
+// Larger bounds only keep arithmetic from overflowing; --help does not show them.
 constexpr int64_t kNoBound = int64_t{1} << 30;
 constexpr absl::Duration kNoTimeBound = absl::Hours(24 * 30);
 

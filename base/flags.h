@@ -1,5 +1,5 @@
 #pragma once
-// Command lines: one table of flags per program, from which parsing, --help and --version go.
+// Command lines: each program has one table of flags, which parsing, --help and --version read.
 //
 //   struct Options {
 //     int32_t port = 8000;
@@ -15,9 +15,9 @@
 //                          end")}}}};
 //   }
 //
-// On the command line: --name=value, --name value, --name and --no-name for a switch; '-' and '_' are the
-// same in names; "--" ends the flags; what is no flag is positional. A flag that is given twice has its last
-// value.
+// A command line may say --name=value or --name value, and --name or --no-name for a switch. '-' and '_' are
+// the same in names. "--" ends the flags. What is no flag is positional. A flag that is given twice has its
+// last value.
 //
 // Ownership: a table borrows the variables that its flags set. A variable's value when its flag is made is
 // the default, which --help prints. A std::optional variable tells "not given" from any value. Thread
@@ -37,8 +37,9 @@
 
 namespace somnus {
 
-// One row of a table. Names have hyphens and no leading ones. A value that a flag does not take is
-// InvalidArgument that reads on after the value: "is not a whole number from 0 to 65535".
+// One row of a table. Names have hyphens between words and none in front. A setter returns InvalidArgument
+// for a value that the flag does not take; its message continues a sentence that starts with the value: "is
+// not a whole number from 0 to 65535".
 struct Flag {
   using Setter = std::function<absl::Status(const std::string& value)>;
 
@@ -80,7 +81,7 @@ struct Flag {
   static Flag Custom(std::string name, std::string placeholder, std::string default_text, Setter set,
                      std::string help);
 
-  // Changes of a row as it is made: Flag::Text(...).Shows("PATH").Alias("file").
+  // These change a row while it is made: Flag::Text(...).Shows("PATH").Alias("file").
   Flag Shows(std::string text) &&;
   Flag Default(std::string text) &&;
   Flag Alias(std::string other_name) &&;
@@ -91,7 +92,7 @@ struct FlagGroup {
   std::vector<Flag> flags;
 };
 
-// --help (-h) and --version need no rows.
+// Every table has --help (-h) and --version without rows for them.
 struct FlagTable {
   std::string program;  // "coordinator"
   std::string usage;    // "coordinator [--model] PATH [flags]"
@@ -106,26 +107,26 @@ struct ParsedArgs {
   std::vector<std::string> positional;
 };
 
-// `args` without the program's name. InvalidArgument names the flag and what is wrong: "--port: '70000' is
-// not a whole number from 0 to 65535"; for an unknown one also the nearest: "unknown flag --prot: did you
-// mean --port?".
+// Parses `args`, which do not include the program's name. InvalidArgument names the flag and says what is
+// wrong: "--port: '70000' is not a whole number from 0 to 65535"; for an unknown flag it names the nearest
+// one: "unknown flag --prot: did you mean --port?". Flags before the wrong one have been set.
 absl::StatusOr<ParsedArgs> ParseArgs(const FlagTable& table, const std::vector<std::string>& args);
 
-// What --help prints: usage, about, then every row with its default and bounds.
+// Returns what --help prints: usage, about, then every row with its default and bounds.
 std::string HelpText(const FlagTable& table);
 
-// "somnus coordinator 0.1.0".
+// Returns "somnus coordinator 0.1.0".
 std::string VersionText(const FlagTable& table);
 
-// For main: parses argv into the table's variables, and prints help, version or what is wrong. An exit code
-// when the program is to end now: 0, or 2 for wrong flags.
+// For main: parses argv into the table's variables, and prints help, the version or what is wrong. Returns an
+// exit code when the program must end now: 0, 1 when stdout cannot be written, or 2 for wrong flags.
 std::optional<int> ParseCommandLine(const FlagTable& table, int argc, const char* const* argv,
                                     std::vector<std::string>* positional = nullptr);
 
-// Prints "program: message" to stderr and returns 2, for what only several flags together show to be wrong.
+// Prints "program: message" to stderr and returns 2: for flags that are wrong only in combination.
 int UsageError(const FlagTable& table, const absl::Status& status);
 
-// The one of `names` that `name` was likely meant to be; empty where none is near.
+// Returns the one of `names` that `name` was likely meant to be; empty where none is near.
 std::string NearestName(const std::string& name, const std::vector<std::string>& names);
 
 template <typename V>

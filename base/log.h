@@ -10,13 +10,13 @@
 
 namespace somnus {
 
-// Call once at the start of main. `process` names the process in each line ("coordinator", "worker 1");
+// To be called once, at the start of main. `process` ("coordinator", "worker 1") is part of each line;
 // `level` is debug, info, warning or error. InvalidArgument for any other level.
 absl::Status InitLogging(const std::string& process, const std::string& level);
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// What the functions below are made of; the logging library is seen by log.cc alone, because its header takes
+// The functions below call this one. Only log.cc includes the logging library, because its header takes
 // longer to compile than most files that log.
 void Log(LogLevel level, fmt::string_view format, fmt::format_args args);
 

@@ -7,9 +7,9 @@
 
 namespace somnus {
 
-inline constexpr char kWeightsTag[] = "weights";      // restored by a wake-up: copied back or read again
-inline constexpr char kKvCacheTag[] = "kv_cache";     // discarded
-inline constexpr char kWorkspaceTag[] = "workspace";  // activations and batch state; discarded
+inline constexpr char kWeightsTag[] = "weights";      // a wake-up copies them back or reads them again
+inline constexpr char kKvCacheTag[] = "kv_cache";     // a sleep discards it
+inline constexpr char kWorkspaceTag[] = "workspace";  // activations and batch state; a sleep discards them
 
 inline constexpr std::array<absl::string_view, 3> kMemoryTags = {kWeightsTag, kKvCacheTag, kWorkspaceTag};
 

@@ -22,7 +22,7 @@ bool StopSignal::stopped() const {
 
 bool StopSignal::WaitFor(absl::Duration duration) const {
   std::unique_lock<std::mutex> lock(mu_);
-  // A year stands for ever: the end of the wait must be a time that the clock can hold.
+  // A year stands for infinity: the end of the wait must be a time that the clock can represent.
   const absl::Duration bounded = std::clamp(duration, absl::ZeroDuration(), absl::Hours(24 * 365));
   changed_.wait_for(lock, absl::ToChronoNanoseconds(bounded), [this] { return stopped_; });
   return stopped_;

@@ -1,9 +1,9 @@
 #pragma once
-// Time for deadlines, from a clock that nobody sets.
+// Time for deadlines, from a clock that never jumps.
 //
-// Wall time (absl::Now) may jump by hours when somebody corrects it. Whatever decides that a peer is lost
-// measures by MonotonicNow instead, and waits by StopSignal: the timeouts of absl::Mutex end by wall time in
-// the Abseil that Debian 12 has.
+// Wall time (absl::Now) may jump by hours when somebody corrects it. Code that decides that a peer is lost
+// measures by MonotonicNow instead, and waits by StopSignal: in Debian 12's Abseil the timeouts of
+// absl::Mutex end by wall time.
 
 #include <condition_variable>
 #include <functional>
@@ -13,9 +13,9 @@
 
 namespace somnus {
 
-// Since an arbitrary moment in the past. Only differences mean anything.
+// Time since an arbitrary moment in the past. Only differences mean anything.
 using MonotonicTime = absl::Duration;
-// Where a clock is injected, for tests.
+// For classes whose clock tests replace.
 using MonotonicClock = std::function<MonotonicTime()>;
 
 MonotonicTime MonotonicNow();
@@ -26,7 +26,7 @@ class StopSignal {
   // Ends every wait, now and later.
   void Stop();
   bool stopped() const;
-  // Returns true as soon as Stop has been called, false after `duration`, which may be infinite.
+  // Returns true as soon as Stop has been called, or false after `duration`, which may be infinite.
   bool WaitFor(absl::Duration duration) const;
 
  private:

@@ -1,9 +1,9 @@
 #pragma once
-// Bounds of what clients may ask for that servers check and command lines tell their users of. Plain data.
+// Bounds of request parameters that servers check and command lines show to their users. Plain data.
 
 namespace somnus {
 
-inline constexpr double kMaxTemperature = 2.0;  // the least is 0, which is greedy
+inline constexpr double kMaxTemperature = 2.0;  // the minimum is 0, which is greedy
 
 // Level 1 keeps the weights in host memory, level 2 discards them.
 inline constexpr int kMinSleepLevel = 1;

@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder itself, then its nvidia/*/lib in the order of their names. What cannot be read is not there.
+// Returns the folder itself, then its nvidia/*/lib in the order of their names. A folder that cannot be read
+// counts as empty.
 std::vector<fs::path> FoldersIn(const fs::path& folder) {
   std::vector<fs::path> folders;
   std::error_code error;

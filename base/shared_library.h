@@ -9,20 +9,19 @@
 
 namespace somnus {
 
-// Further folders to search, of the environment variable SOMNUS_LIBRARY_PATH: absolute paths separated by
-// colons. In each, and in the folders nvidia/*/lib of each, where pip puts the libraries of CUDA: so
+// The environment variable that names further folders to search: absolute paths separated by colons. Each
+// folder is searched, and so are its folders nvidia/*/lib, where pip puts the libraries of CUDA:
 // "/venv/lib/python3.12/site-packages" is enough for those.
 inline constexpr char kLibraryPathVariable[] = "SOMNUS_LIBRARY_PATH";
 
-// The files that exist of these names in the folders of `path`, in the order of the folders and then of the
-// names; last the names as they are, which the dynamic linker searches for (or opens, where they are paths).
-// InvalidArgument names a folder that is
-// not absolute.
+// Returns the files of these names that exist in the folders of `path`, in the order of the folders and then
+// of the names; after them the names as they are, which the dynamic linker searches for (or opens, where they
+// are paths). InvalidArgument names a folder that is not absolute.
 absl::StatusOr<std::vector<std::string>> FindLibraries(const std::vector<std::string>& names,
                                                        absl::string_view path);
 
-// dlopen of the first that can be opened, as SOMNUS_LIBRARY_PATH says; never closed again. Unavailable says
-// why each could not.
+// Opens (dlopen) the first file of FindLibraries(names, $SOMNUS_LIBRARY_PATH) that can be opened; it is never
+// closed. Unavailable says why each could not be opened.
 absl::StatusOr<void*> OpenLibrary(const std::vector<std::string>& names);
 
 }  // namespace somnus

@@ -1,6 +1,5 @@
 #pragma once
-// Early return on absl::Status. Needs no gRPC, so that checkpoint can use it without linking the control
-// plane.
+// Early return on absl::Status.
 
 #include <utility>
 
@@ -16,7 +15,7 @@
 #define SOMNUS_CONCAT_INNER(a, b) a##b
 #define SOMNUS_CONCAT(a, b) SOMNUS_CONCAT_INNER(a, b)
 
-// ASSIGN_OR_RETURN(auto x, F()): declares or assigns x, or returns F's error.
+// ASSIGN_OR_RETURN(auto x, F()) declares or assigns x, or returns F's error from the enclosing function.
 #define ASSIGN_OR_RETURN(lhs, expr) ASSIGN_OR_RETURN_IMPL(SOMNUS_CONCAT(somnus_or_, __LINE__), lhs, expr)
 #define ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                          \

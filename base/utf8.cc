@@ -7,7 +7,8 @@ namespace {
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
-// The range that the second byte must lie in (Unicode, table 3-7): excludes overlong forms and surrogates.
+// Whether `second` is in the range that `lead` allows (Unicode, table 3-7), which excludes overlong forms and
+// surrogates.
 bool SecondByteOk(unsigned char lead, unsigned char second) {
   switch (lead) {
     case 0xE0:

@@ -17,21 +17,22 @@ struct Utf8Step {
   bool valid = false;
   bool truncated = false;  // invalid only because the text ends here
 };
+// Decodes the character at `pos`, which must be less than text.size().
 Utf8Step DecodeUtf8(absl::string_view text, size_t pos);
 
 void AppendUtf8(char32_t code, std::string* out);
 
-// Bytes of the character at `pos` of valid UTF-8, from its first byte alone.
+// The number of bytes of a character of valid UTF-8 that starts with `lead`.
 inline size_t Utf8Length(unsigned char lead) {
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
 bool IsAscii(absl::string_view text);
 bool IsUtf8(absl::string_view text);
-// bytes.decode("utf-8", errors="replace").
+// The same as Python's bytes.decode("utf-8", errors="replace").
 std::string ReplaceInvalidUtf8(absl::string_view bytes);
-// Appends the decodable part of `*pending` to `out`, invalid bytes as U+FFFD, and keeps only an unfinished
-// character.
+// Appends the characters of `*pending` to `out`, invalid bytes as U+FFFD, and leaves in `*pending` only a
+// character that is not complete yet.
 void DrainUtf8(std::string* pending, std::string* out);
 
 }  // namespace somnus
