@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Builds from nothing and prints where the time goes: build_profile.py [--cuda] [--slowest N] [BAZEL TARGETS]
 
-Without targets: what the quickstart builds. Nothing that was built before is used or touched: the build has an output
-folder of its own, which is removed, and no disk cache. Seconds of a folder or a file are those of its actions, side by side
-as many as there are jobs, so they say something on a quiet machine only; the CPU seconds do so on any.
+Without targets it builds what the quickstart builds. Nothing that was built before is used or touched: the build has an
+output folder of its own, which is removed, and no disk cache. The seconds of a folder or a file are the elapsed times of
+its actions, of which as many run at once as there are jobs: they are meaningful on a quiet machine only. The CPU seconds
+are meaningful on any machine.
 """
 import argparse
 import collections

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Fails on a dependency against the arrows of the house (docs/architecture.md, "Rooms").
+"""Fails on a dependency that the rooms do not allow (docs/architecture.md, "Rooms").
 
 Reads every #include of our own headers and every label in the BUILD.bazel files (visibility lists aside) and
-compares the room it stands in with the room it names. Usage: tools/check_layers.py [REPOSITORY]
+compares the room of the file with the room that it names. Usage: tools/check_layers.py [REPOSITORY]
 """
 import ast
 import os
 import re
 import sys
 
-# Room (longest prefix wins) -> what it may know besides itself and base, which is everybody's. A name with a dot is one
-# file, any other a folder.
+# Room (the longest prefix counts) -> what it may depend on besides itself and base, which all rooms may use. A name
+# with a dot is one file, any other is a folder.
 ARROWS = {
     "base": [],
     "proto": [],
@@ -19,12 +19,12 @@ ARROWS = {
     "checkpoint": ["proto"],
     "worker": ["proto", "checkpoint", "kernels", "allocator"],
     "coordinator": ["proto", "checkpoint"],
-    # A request is values alone.
+    # A request consists of values alone.
     "coordinator/request": [],
-    # Policies know no I/O and no device: only requests, blocks and steps.
+    # Policies do no I/O and see no device: they see only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],
     "coordinator/block_manager": [],
-    # A language: knows nothing of models.
+    # A language of its own, independent of models.
     "coordinator/jinja": [],
     "tools": ["proto"],
     # Benchmarks run kernels and the model in process, beside the served ones.
@@ -51,13 +51,13 @@ def allowed(folder, target):
     if room is None or target.split("/")[0] not in ROOMS:
         return True
     top = room.split("/")[0]
-    # Bazel's own rules are for everyone; headers of one's own row are, too.
+    # All rooms may use our Bazel rules, and a room may use its own headers.
     if target.startswith("tools/bazel/") or room_of(target if "." not in target else os.path.dirname(target)) == room:
         return True
     for known in ["base", *ARROWS[room]]:
         if target == known or ("." not in os.path.basename(known) and (target + "/").startswith(known + "/")):
             return True
-    # A room's parts know each other, but for those that have a row of their own.
+    # The parts of a room may depend on each other, except those that have a row of their own.
     return room == top and target.split("/")[0] == top
 
 

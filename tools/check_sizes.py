@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fails on a file above 400 lines and on a function above 60.
 
-Reads C++ and CUDA sources and Python of every room. A function's lines run from its signature to its last brace. The
-reader knows no grammar: a function is a block behind parentheses at the level of a namespace or a class, as clang-format
-lays it out. DATA lists files that hold data as code; OPEN lists what is above a limit and is to be cut: an entry that is
+Reads the C++, CUDA and Python sources of every room. A function's lines run from its signature to its last brace. The
+check does not parse the grammar: a function is a block after parentheses at the level of a namespace or a class, as
+clang-format lays it out. DATA lists files that hold data as code; OPEN lists what is above a limit and is to be cut: an entry that is
 no longer above one is an error, too, so the list only shrinks. Usage: tools/check_sizes.py [REPOSITORY]
 """
 import ast
@@ -44,7 +44,7 @@ def without_parentheses(text):
 
 
 def is_function(header):
-    """Whether a block behind this text is a function's body."""
+    """Whether a block after this text is a function's body."""
     flat = without_parentheses(re.sub(r"operator\s*(\(\)|[^\s(]+)", "operator", header))
     return "(" in header and "=" not in flat and not OUTER.search(re.sub(r"<[^<>]*>", "", flat))
 
@@ -57,7 +57,7 @@ def cpp_functions(text):
         if char == "\n":
             line += 1
         if char == "{":
-            # Braces that initialize stand directly behind a name, inside a signature.
+            # Braces that initialize come directly after a name, inside a signature.
             kind = "init" if at > 0 and not code[at - 1].isspace() else "block"
             if kind == "block" and not inside and is_function(header):
                 kind = "function"

@@ -5,8 +5,8 @@
     tools/compare_chat_templates.py [--binary PATH] [--golden OUT.jsonl [--withhold]] [--no-micro] [DIRECTORY...]
 
 Renders the micro templates of chat_template_cases.py, and the chat template of each DIRECTORY (chat_template.jinja, or
-tokenizer_config.json; or a .jinja file) over all conversations. The texts must be equal; where jinja2 fails, ours must fail. --golden
-writes what jinja2 said for the tests. Needs `pip install jinja2`.
+tokenizer_config.json; or a .jinja file) over all conversations. The texts must be equal; where jinja2 fails, ours must
+fail. --golden writes jinja2's results as golden files of the tests. Needs `pip install jinja2`.
 """
 
 import argparse

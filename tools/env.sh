@@ -16,8 +16,8 @@ SOMNUS_MODEL=$SOMNUS_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf
 say() { printf '== %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# The disk cache's folder for this machine's toolchain, or nothing. Bazel does not hash system headers, so their
-# package versions are part of the folder's name: an upgraded library never meets objects built against the old one.
+# Prints the disk cache's folder for this machine's toolchain, or nothing. Bazel does not hash system headers, so
+# their versions are part of the folder's name: an upgraded library never meets objects built against the old one.
 disk_cache() {
   local dir=${SOMNUS_DISK_CACHE:-$SOMNUS_CACHE/bazel} key
   [[ $dir != off ]] || return 0
@@ -30,16 +30,16 @@ has_nvcc() { [[ -x $CUDA_HOME/bin/nvcc ]]; }
 # Whether this machine has an NVIDIA GPU (/dev/dxg: under Windows' Linux).
 has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; }
 
-# Compilers that may run at once: one for each CPU, and a GiB of free memory for each.
+# How many compilers may run at once: one per CPU, but no more than there are GiB of free memory.
 build_jobs() {
   local cpus gib
   cpus=$(nproc) gib=$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
   echo $((gib < 1 ? 1 : gib < cpus ? gib : cpus))
 }
 
-# run_bazel COMMAND ARGS...: Bazel in the repository, with the disk cache where there is one, and with CUDA where nvcc
-# is unless SOMNUS_CUDA=0: the same binaries must do on a machine without a GPU. What build and test write is shown only
-# when they fail (build_progress.py).
+# run_bazel COMMAND ARGS...: runs Bazel in the repository, with the disk cache where there is one, and with CUDA where
+# nvcc is installed unless SOMNUS_CUDA=0 (the binaries run on a machine without a GPU too). What build and test write
+# is shown only when they fail (build_progress.py).
 run_bazel() {
   local command=$1 cache flags=() quietly=()
   shift

@@ -77,8 +77,8 @@ for target in "${targets[@]}"; do
   seed "$target"
   mkdir -p "$work/findings/$target"
   echo "== $target: $seconds s"
-  # 512 MiB and 5 s per input: a parser that needs more for a small file has a fault, too. A pattern is a small file;
-  # a hostile one may use its whole match budget again and again, so its text stays short.
+  # Each input may take 512 MiB and 5 s: a parser that needs more for a small file has a fault, too. A hostile pattern
+  # is small, but may use its whole match budget again and again, so its text stays short.
   log="$work/$target.log"
   longest=262144
   [[ $target != regex ]] || longest=512

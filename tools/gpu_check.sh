@@ -30,7 +30,7 @@ make_bundle() {
   # Manual targets are built only by name.
   mapfile -t tests < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...)' 2>/dev/null)
   ((${#tests[@]})) || die "no GPU tests were found"
-  # compute-sanitizer runs one kernel at a time: those of ranks, which wait for each other, would wait for ever.
+  # compute-sanitizer runs one kernel at a time: kernels of several ranks, which wait for each other, would hang.
   mapfile -t sanitized < <(run_bazel query 'attr(tags, "\bgpu\b", //tests/...) except attr(tags, "\branks\b", //tests/...)' \
     2>/dev/null)
   run_bazel build --config=cuda "${tests[@]}" "${programs[@]}" || die "the build failed"
@@ -38,7 +38,7 @@ make_bundle() {
   for target in "${tests[@]}" "${programs[@]}"; do
     path=${target#//} path=${path/://}
     mkdir -p "$dir/$(dirname "$path")"
-    # What is needed at run time, but the C library and CUDA's own.
+    # The libraries that are needed at run time, except the C library and CUDA's own.
     ldd "bazel-bin/$path" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
       grep -Ev '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublas[^/]*|libnccl)\.so' |
       xargs -r cp -Lnt "$dir/lib"
@@ -99,7 +99,7 @@ if ((sanitizer)) && [[ -x $sanitize ]]; then
   done <sanitized_tests.txt
 fi
 
-# text DEVICE: greedy answers of the served model, one per line.
+# text DEVICE: prints the served model's greedy texts, one per line.
 text() {
   local port=18611 prompt
   ./tools/somnus serve "$model" --device="$1" --port $port --admin-port $((port + 1)) --grpc-port $((port + 2)) \
@@ -119,7 +119,7 @@ text() {
 }
 if [[ -n $model ]]; then
   text cpu >"$logs/cpu.txt" && text cuda >"$logs/cuda.txt"
-  # Where two logits tie within bf16 the texts may part: a person looks at the difference.
+  # Where two logits tie within bf16 the texts may differ: a person looks at the difference.
   check "greedy text, GPU and CPU" diff "$logs/cpu.txt" "$logs/cuda.txt"
   diff "$logs/cpu.txt" "$logs/cuda.txt" | cut -c1-300
 fi

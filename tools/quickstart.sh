@@ -15,7 +15,7 @@ case ${1:-} in
 esac
 
 "$SOMNUS_ROOT/tools/setup.sh" packages model
-# CUDA's kernels are a third of the build and of no use where no GPU is.
+# CUDA's kernels are a third of the build, and of no use on a machine without a GPU.
 if [[ -z ${SOMNUS_CUDA:-} ]]; then has_gpu && SOMNUS_CUDA=1 || SOMNUS_CUDA=0; fi
 [[ $SOMNUS_CUDA == 0 ]] || has_nvcc || say "a GPU but no $CUDA_HOME/bin/nvcc: the build is for the CPU alone"
 say "building (about five minutes the first time on two cores)"
@@ -27,7 +27,7 @@ stop() {
   trap - EXIT INT TERM
   [[ -z $server ]] || { kill -TERM "$server" 2>/dev/null; wait "$server" || true; }
 }
-# A server in the background ignores the terminal's Ctrl-C as all background jobs of a script do: this script stops it.
+# A server in the background ignores the terminal's Ctrl-C, as a script's background jobs do: this script stops it.
 trap 'stop' EXIT
 trap 'stop; exit 0' INT TERM
 

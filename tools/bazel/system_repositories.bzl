@@ -73,7 +73,7 @@ cc_library(name = "driver", linkopts = ["-L{lib}/stubs", "-lcuda"], deps = [":he
 exports_files(["defs.bzl"])
 """
 
-# Without CUDA: names for targets that are left out of the build by then, but are read.
+# Without CUDA: empty libraries under the same names, for targets that Bazel reads but does not build.
 _NO_CUDA_BUILD = """
 package(default_visibility = ["//visibility:public"])
 [cc_library(name = name) for name in ["headers", "cudart", "cudart_static", "cublas", "nccl", "driver"]]

@@ -39,7 +39,8 @@ class Conversation {
     Reset();
   }
 
-  // Asks, writes the answer, remembers both. A question without an answer is not remembered.
+  // Sends the question, writes the answer as it arrives, and keeps both in the conversation. A question
+  // without an answer is not kept.
   absl::StatusOr<Answer> Ask(const std::string& question) {
     messages_.push_back({{"role", "user"}, {"content", question}});
     json request = request_;
@@ -94,7 +95,7 @@ bool HandleSlash(const std::string& line, Conversation* conversation) {
   return true;
 }
 
-// One question and its answer. An error ends the question, not the conversation.
+// Asks one question and shows its answer. An error ends the question, not the conversation.
 void AskAndShow(const std::string& question, Conversation* conversation) {
   const absl::Time start = absl::Now();
   const absl::StatusOr<Answer> answer = conversation->Ask(question);

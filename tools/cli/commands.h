@@ -10,7 +10,7 @@
 
 namespace somnus::cli {
 
-// Does not return when all is well: becomes the coordinator, with the same process id.
+// Does not return on success: the process becomes the coordinator and keeps its id.
 int RunServe(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
 int RunGenerate(const std::vector<std::string>& args);
@@ -18,8 +18,8 @@ int RunStatus(const std::vector<std::string>& args);
 int RunSleep(const std::vector<std::string>& args);
 int RunWakeUp(const std::vector<std::string>& args);
 
-// Parses `args` into the table's variables. An exit code when the command ends here: after --help, --version
-// or a wrong flag, which is said on stderr.
+// Parses `args` into the table's variables. Returns an exit code when the command ends here: after --help,
+// --version, or a wrong flag, which is reported on stderr.
 std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::string>& args,
                                 std::vector<std::string>* positional = nullptr);
 

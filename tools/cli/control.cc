@@ -1,4 +1,4 @@
-// status, sleep and wake-up.
+// The commands status, sleep and wake-up.
 #include <google/protobuf/util/json_util.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ struct ControlOptions {
   bool ready = false;
 };
 
-// A command's table: the flags of all of them, and its own.
+// The flags of one command: its own, and those that these commands share.
 FlagTable ControlTable(ControlOptions* o, std::string name, std::string about, std::vector<Flag> own) {
   FlagGroup server = ServerFlags(&o->server);
   server.flags.push_back(

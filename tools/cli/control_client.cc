@@ -84,7 +84,7 @@ absl::Status CheckServing(const Server& server) {
   ASSIGN_OR_RETURN(const HttpResponse health, server.Client().Get("/health"));
   if (health.status == 200) return absl::OkStatus();
   const absl::StatusOr<v1::GetStatusResponse> status = GetStatus(server, kStateTimeout);
-  // Awake: it woke between the two questions.
+  // The engine woke up between the two requests.
   if (status.ok() && status->state() == v1::ENGINE_STATE_AWAKE) return absl::OkStatus();
   return absl::FailedPreconditionError(
       status.ok() ? WhyNotServing(*status)

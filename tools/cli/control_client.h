@@ -1,5 +1,5 @@
 #pragma once
-// ControlService of the server that a command talks to.
+// Calls of ControlService, of the server that a command talks to.
 
 #include <string>
 #include <vector>
@@ -12,14 +12,14 @@
 
 namespace somnus::cli {
 
-// One call each. Unavailable: the gRPC port that the server names cannot be reached. Internal: the server's
-// refusal, in its own words; it was there, and the flags were right.
+// Each makes one call. Unavailable: the gRPC port that the server names cannot be reached. Internal: the
+// server has refused, and the message is its own.
 absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Duration timeout);
 absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, int level, absl::Duration timeout);
 absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,
                                           absl::Duration timeout);
 
-// OK when a request would be served now; else FailedPrecondition that says why not, and what to do.
+// OK when a request would be served now; else FailedPrecondition, which says why not and what to do.
 absl::Status CheckServing(const Server& server);
 
 }  // namespace somnus::cli

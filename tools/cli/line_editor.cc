@@ -24,7 +24,7 @@ namespace somnus::cli {
 namespace {
 
 constexpr int kHistoryLines = 1000;
-// libedit takes what stands between two of these for escape sequences, which take no room on the line.
+// libedit treats what is between two of these as an escape sequence, which has no width on the line.
 constexpr char kEscapeMark = '\1';
 
 // Terminals send UTF-8, also where no locale is set, as in most containers.
@@ -33,8 +33,8 @@ void UseUtf8() {
   if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-// The next byte of stdin; 0: end, -1 with errno: an error, EINTR after Ctrl-C. A signal may arrive just
-// before poll, hence slices of time.
+// Reads the next byte of stdin. Returns 1; 0 at the end of input; -1 with errno, which is EINTR after Ctrl-C.
+// poll waits in slices of time, because a signal may arrive just before it.
 int ReadByte(char* byte) {
   while (!InterruptScope::flag()->load()) {
     pollfd entry{STDIN_FILENO, POLLIN, 0};
@@ -46,7 +46,7 @@ int ReadByte(char* byte) {
   return -1;
 }
 
-// libedit's reader of one character.
+// Reads one character for libedit (EL_GETCFN).
 int ReadCharacter(EditLine*, wchar_t* character) {
   std::string bytes(1, '\0');
   if (const int n = ReadByte(bytes.data()); n != 1) return n;
@@ -60,7 +60,8 @@ int ReadCharacter(EditLine*, wchar_t* character) {
   return 1;
 }
 
-// Makes the file, and the folders above it, for this user alone.
+// Makes the file, and folders above it that are missing. Only this user may read the file and open its
+// folder.
 bool MakePrivateFile(const std::string& path) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

@@ -1,27 +1,28 @@
 #pragma once
-// Lines from a terminal, with editing and a history that outlives the process. Not thread safe; one at a
-// time.
+// Reads lines from a terminal, with editing and a history that outlives the process. Not thread safe; only
+// one editor may exist at a time.
 
 #include <memory>
 #include <string>
 
 namespace somnus::cli {
 
-// Where the history is: $XDG_STATE_HOME/somnus/history, else ~/.local/state/somnus/history; empty without a
-// home.
+// The path of the history file: $XDG_STATE_HOME/somnus/history, else ~/.local/state/somnus/history; empty
+// where HOME is not set either.
 std::string HistoryPath();
 
 class LineEditor {
  public:
   enum class Result { kLine, kInterrupted, kEnd };
 
-  // Reads from stdin and writes to stdout, both terminals. The history is kept in `history_path`, which only
-  // its owner may read; empty or not writable: only as long as this lives.
+  // Reads from stdin and writes to stdout, both of which must be terminals. The history is kept in
+  // `history_path`, which only its owner may read. Where that is empty or cannot be written, the history is
+  // lost with the editor.
   LineEditor(std::string prompt, std::string history_path);
   ~LineEditor();
 
-  // kInterrupted: Ctrl-C, noticed through InterruptScope, which must live; what was typed is gone. kEnd:
-  // Ctrl-D on an empty line, or the terminal has gone.
+  // kInterrupted: Ctrl-C, noticed through an InterruptScope, which must exist; what was typed is gone. kEnd:
+  // Ctrl-D on an empty line, or the terminal is gone.
   Result Read(std::string* line);
 
  private:

@@ -13,7 +13,7 @@
 
 namespace somnus::cli {
 
-// What is not given is left to the server.
+// A value that is not given is left to the server.
 struct SamplingOptions {
   std::optional<std::string> model, stop;
   std::optional<int64_t> max_tokens, top_k, seed;
@@ -31,12 +31,13 @@ struct Answer {
   bool interrupted = false;  // by Ctrl-C
 };
 
-// Sends `request` (stream and usage are added) and writes the text to stdout as it comes. Says on stderr when
-// the server goes to sleep meanwhile. FailedPrecondition, at once, from a server that does not serve now;
-// other errors carry the server's own message. InvalidArgument is never returned (that is for flags).
+// Sends `request` (stream and usage are added) and writes the text to stdout as it arrives. Reports on stderr
+// when the server goes to sleep meanwhile. Returns FailedPrecondition, at once, when the server does not
+// serve now; other errors carry the server's own message. Never returns InvalidArgument, which stands for
+// wrong flags.
 absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& path, nlohmann::json request);
 
-// Message of an error answer: the server's words, or the status code.
+// The message of an error response: the server's words, or the status code.
 std::string ErrorMessage(const HttpResponse& response);
 
 // All of standard input. InvalidArgument above 64 MiB.

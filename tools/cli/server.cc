@@ -34,7 +34,7 @@ HttpClient ClientOf(const Address& address, const std::string& api_key) {
   return HttpClient(options);
 }
 
-// What stands behind an address that gave no answer in HTTP/1.
+// The error for an address that did not respond in HTTP/1: says what is probably there.
 absl::Status NotThere(const Address& address, const absl::Status& status) {
   const std::string where = address.ToString();
   if (absl::IsUnimplemented(status)) {
@@ -60,7 +60,7 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& api_k
     return absl::UnavailableError(absl::StrCat(
         address.ToString(), " is not a Somnus server: GET /server_info is HTTP ", response.status));
   }
-  // The port of the address stays, whatever the server calls it itself: there may be a forwarder between.
+  // The given port stays, even where the server names another one: the port may be forwarded.
   const bool admin = address.port == admin_port && address.port != http_port;
   return Server{
       {address.host, admin ? http_port : address.port}, {address.host, IntAt(info, "grpc_port")}, api_key};
@@ -99,7 +99,7 @@ absl::StatusOr<Address> ParseUrl(const std::string& url) {
   absl::ConsumePrefix(&rest, "http://");
   rest = rest.substr(0, rest.find('/'));
   Address address;
-  // The colon before the port is the last one, and stands behind an IPv6 address's bracket.
+  // The colon before the port is the last one, and comes after an IPv6 address's bracket.
   const size_t bracket = rest.rfind(']');
   const size_t colon = rest.rfind(':');
   if (colon != rest.npos && (bracket == rest.npos || colon > bracket)) {

@@ -1,6 +1,6 @@
 #pragma once
-// The server that a command talks to. One address, --url or SOMNUS_URL, is enough: the server says itself
-// (GET /server_info) where its other ports are.
+// The server that a command talks to. One address, --url or SOMNUS_URL, is enough: the server itself tells
+// its other ports (GET /server_info).
 
 #include <optional>
 #include <string>
@@ -25,11 +25,11 @@ struct Address {
   std::string ToString() const;  // "127.0.0.1:8000", "[::1]:8000"
 };
 
-// "http://host:port", "host:port", "host" or "http://[::1]:8000", with or without a path, which counts for
-// nothing. InvalidArgument for anything else, https too.
+// Takes "http://host:port", "host:port", "host" or "http://[::1]:8000". A path is ignored. InvalidArgument
+// for anything else, https too.
 absl::StatusOr<Address> ParseUrl(const std::string& url);
 
-// A server that answered.
+// A server that has responded.
 struct Server {
   Address http;  // the public port
   Address grpc;
@@ -38,8 +38,9 @@ struct Server {
   HttpClient Client() const;
 };
 
-// Unavailable: nobody listens there, or somebody who is no Somnus server; the message says who.
-// InvalidArgument: the address is none. FailedPrecondition: the server wants a key.
+// Asks the server for its ports. Unavailable: nothing listens there, or what listens is not a Somnus server;
+// the message says which. InvalidArgument: the address is malformed. FailedPrecondition: the server requires
+// another API key.
 absl::StatusOr<Server> FindServer(const ServerOptions& options);
 
 }  // namespace somnus::cli

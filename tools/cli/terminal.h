@@ -1,5 +1,6 @@
 #pragma once
-// What a command writes. Colours and progress only where a person looks: a terminal, and no NO_COLOR.
+// What all commands share: exit codes, output, and Ctrl-C. Colours are used on a terminal only, and not where
+// NO_COLOR is set.
 
 #include <signal.h>
 
@@ -22,23 +23,23 @@ inline constexpr int kInterrupted = 130;  // by Ctrl-C, as shells have it
 bool IsTerminal(int fd);
 bool UseColour(int fd);
 
-// `text` in bold / dim / ... where `fd` shows colours, else as it is.
+// Returns `text` in this style where `fd` shows colours, else as it is.
 enum class Style { kBold, kDim, kGreen, kRed, kYellow };
 std::string Styled(int fd, Style style, absl::string_view text);
 
-// Model output to stdout, at once. On a terminal control characters other than newline and tab are left out,
-// so that text cannot move the cursor or change the window.
+// Writes model output to stdout, at once. On a terminal control characters other than newline and tab are
+// left out, so that text cannot move the cursor or change the window.
 void WriteModelText(absl::string_view text);
 
-// "error: ..." on stderr; returns the exit code for the status.
+// Writes "error: ..." to stderr; returns the exit code for the status.
 int Fail(const absl::Status& status);
 int ExitCode(const absl::StatusOr<int>& code);
 
-// Ends what Ctrl-C stopped: "interrupted" on stderr; returns kInterrupted.
+// To end what Ctrl-C has stopped: writes "interrupted" to stderr and returns kInterrupted.
 int FailInterrupted();
 
-// While one lives, Ctrl-C sets flag() instead of ending the process. They may nest; the flag is one for all,
-// and the making of a scope clears it.
+// While one exists, Ctrl-C sets flag() instead of ending the process. Scopes may nest; they share the flag,
+// and making a scope clears it.
 class InterruptScope {
  public:
   InterruptScope();

@@ -29,7 +29,7 @@ absl::Status WaitFor(int fd, short events, absl::Duration timeout, const std::at
   while (true) {
     if (IsCancelled(cancel)) return absl::CancelledError("interrupted");
     pollfd entry{fd, events, 0};
-    // Slices, so that a signal that arrives just before poll is noticed too.
+    // poll waits in slices of time, so that a signal that arrives just before it is noticed too.
     const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
     const int n = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 200)));
     if (n > 0) return absl::OkStatus();
@@ -38,7 +38,7 @@ absl::Status WaitFor(int fd, short events, absl::Duration timeout, const std::at
   }
 }
 
-// As WaitFor; says once that nothing comes.
+// As WaitFor; calls watch.on_silence once, when nothing has arrived for watch.silence.
 absl::Status WaitForBytes(int fd, absl::Duration timeout, const StreamWatch& watch, bool* told) {
   if (!*told && watch.on_silence) {
     const absl::Status status = WaitFor(fd, POLLIN, std::min(watch.silence, timeout), watch.cancel);

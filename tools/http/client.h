@@ -1,6 +1,6 @@
 #pragma once
-// A small blocking HTTP/1.1 client for the command line: one request per connection. Thread safe (no state
-// but options).
+// A small blocking HTTP/1.1 client for the tools: one request per connection. Thread safe: its only state is
+// its options.
 
 #include <atomic>
 #include <functional>
@@ -26,11 +26,11 @@ struct HttpClientOptions {
   absl::Duration read_timeout = absl::Minutes(10);  // between two arrivals of bytes
 };
 
-// What a caller hears of a streamed answer while it comes.
+// What a caller is told of a streamed response while it arrives.
 struct StreamWatch {
   std::function<void(absl::string_view)> on_event;
   absl::Duration silence = absl::Seconds(2);
-  std::function<void()> on_silence;  // once, when nothing has arrived for so long; may be empty
+  std::function<void()> on_silence;  // called once, when nothing has arrived for `silence`; may be empty
   const std::atomic<bool>* cancel = nullptr;
 };
 
@@ -38,14 +38,14 @@ class HttpClient {
  public:
   explicit HttpClient(HttpClientOptions options) : options_(std::move(options)) {}
 
-  // Unavailable: nothing listens there. DeadlineExceeded: no answer in time. Unimplemented: HTTP/2 is spoken
-  // there. DataLoss: the answer is cut or is not HTTP.
+  // Unavailable: nothing listens there. DeadlineExceeded: no answer in time. Unimplemented: the server speaks
+  // HTTP/2. DataLoss: the answer is cut short or is not HTTP.
   absl::StatusOr<HttpResponse> Get(const std::string& path) const;
   absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& json) const;
 
-  // Gives each event's data to watch.on_event while the answer is a 200 event stream; any other answer comes
-  // back as a whole. Cancelled once *watch.cancel is true (looked at after each arrival, and each time a
-  // signal comes in).
+  // Gives each event's data to watch.on_event while the answer is a 200 event stream; any other answer is
+  // returned as a whole. Cancelled once *watch.cancel is true, which is checked after each arrival and each
+  // signal, and several times a second.
   absl::StatusOr<HttpResponse> PostStream(const std::string& path, const std::string& json,
                                           const StreamWatch& watch) const;
 

@@ -33,7 +33,7 @@ struct ResponseReader::Impl {
   }
 
   std::unique_ptr<Parser> parser;
-  std::string pending;  // bytes that the parser wants to see again with more behind them
+  std::string pending;  // bytes that the parser needs again, with more after them
   bool started = false;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Parses HTTP/1.1 responses from bytes as they arrive, on no socket of its own. One reader per connection;
+// Parses HTTP/1.1 responses from bytes as they arrive; the socket is the caller's. One reader per connection;
 // not thread safe.
 
 #include <memory>
@@ -17,13 +17,14 @@ class ResponseReader {
   ResponseReader(ResponseReader&&) noexcept;
   ResponseReader& operator=(ResponseReader&&) noexcept;
 
-  // Makes ready for the next response of the connection.
+  // Prepares for the next response of the connection.
   void Reset();
 
-  // Takes what the socket gave, any number of bytes. Unimplemented for HTTP/2, DataLoss for what else is not
-  // HTTP/1.
+  // Takes the bytes that the socket gave, any number of them. Unimplemented for HTTP/2, DataLoss for anything
+  // else that is not HTTP/1.
   absl::Status Feed(absl::string_view bytes);
-  // The peer closed: ok where that may end the response, DataLoss where it cuts it short.
+  // To be called when the peer has closed: OK where that may end the response, DataLoss where it cuts the
+  // response short.
   absl::Status FeedEof();
 
   bool header_done() const;
