@@ -1,4 +1,4 @@
-"""Replays one recorded exchange (tests/data/api_cases.jsonl) against a server, and says what does not fit.
+"""Replays one recorded exchange (tests/data/api_cases.jsonl) against a server, and reports every mismatch.
 
 A case holds a request and an expectation: status, kind, error fields, shapes ("path:type|type") and invariants
 ({path, op, value}). Paths: dots; [i] picks; [] is every element; {} every value of an object. The words of messages are
@@ -149,7 +149,7 @@ ALL = {
 
 
 class Replay:
-    """`send(method, path, body, headers, admin)` answers an object with status, headers, body (bytes) and text."""
+    """`send(method, path, body, headers, admin)` returns an object with status, headers, body (bytes) and text."""
 
     def __init__(self, send, model, vocabulary, is_smollm2):
         self.send, self.model, self.vocabulary, self.is_smollm2 = send, model, vocabulary, is_smollm2
@@ -163,7 +163,7 @@ class Replay:
         return self.send(request["method"], request["path"], body, request.get("headers", {}), request.get("listener") == "admin")
 
     def run(self, case):
-        """Everything that does not fit, as text; empty when the case passes."""
+        """Every mismatch, as text; empty when the case passes."""
         raw_body = case.get("body") if isinstance(case.get("body"), str) else None
         case = substitute(case, self.model, self.vocabulary)
         if raw_body is not None:

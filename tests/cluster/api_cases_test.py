@@ -7,7 +7,7 @@ from cluster.api_cases import Replay, load
 from cluster.harness import ROOT, SMOLLM2, Cluster
 
 VOCABULARY = 49152
-# Pausing, tags and modes of sleep have an interface of their own, which is not there yet.
+# Pausing, tags and modes of sleep are not built yet.
 SKIPPED_GROUPS = {"dev"}
 
 
@@ -31,7 +31,7 @@ def _add(case):
     setattr(ApiCases, "test_" + re.sub(r"\W", "_", case["id"]), test)
 
 
-# The second file was recorded here, from the same vLLM: every field with every type and bound.
+# The second file was recorded for Somnus, from the same vLLM: every field with every type and bound.
 for _file in ("api_cases.jsonl", "api_cases_more.jsonl"):
     for _case in load(os.path.join(ROOT, "tests", "data", _file)):
         if _case["group"] not in SKIPPED_GROUPS:

@@ -67,7 +67,7 @@ class Attack(unittest.TestCase):
         return response
 
     def raw(self, data, timeout=15, half_close=False):
-        """Sends bytes as they are; answers what came back until the server closed or `timeout` passed."""
+        """Sends bytes as they are; returns what came back until the server closed or `timeout` passed."""
         with socket.create_connection(("127.0.0.1", self.cluster.port), timeout=timeout) as sock:
             try:
                 sock.sendall(data)

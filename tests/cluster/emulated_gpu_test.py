@@ -22,7 +22,7 @@ def gpu_cluster(model, workers, *flags):
 
 
 def cases(model):
-    """Short ones whose tokens no rounding changes."""
+    """The short cases whose tokens do not depend on rounding."""
     return [case for case in expected(model) if len(case["prompt"]) <= 33 and not case["ambiguous"]]
 
 
@@ -74,7 +74,7 @@ class EmulatedGpu(unittest.TestCase):
             alone = [ask(prompt) for prompt in prompts]
             with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
                 together = list(pool.map(ask, prompts))
-            # Every digit of every log-probability; and the second time prefixes come from the cache.
+            # Every digit of every log-probability is the same. The second time prefixes come from the cache.
             self.assertEqual(together, alone)
             self.assertEqual(cluster.stop(), 0)
 

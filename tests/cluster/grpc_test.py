@@ -1,4 +1,4 @@
-"""The gRPC face, through stubs that are generated from proto/ as a client author would do it."""
+"""The gRPC services, through stubs that are generated from proto/ as a client author would do it."""
 import os
 import subprocess
 import sys

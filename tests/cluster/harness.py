@@ -32,7 +32,7 @@ def expected(name):
 
 
 def free_ports(count):
-    """Distinct ports that were free a moment ago."""
+    """Distinct ports that were free a moment ago; another process may take one before its user binds it."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -150,7 +150,7 @@ class Cluster:
         self.worker_pids()
 
     def stop(self, timeout=STOP_TIMEOUT_S):
-        """SIGTERM; answers the exit code once coordinator and workers have ended."""
+        """Sends SIGTERM; returns the exit code once coordinator and workers have ended."""
         workers = self.worker_pids()
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout)
@@ -238,7 +238,7 @@ class Stream:
                 yield json.loads(line[6:])
 
     def drop(self):
-        """Goes away with a reset, as a killed client does."""
+        """Closes the connection with a reset, as the end of a killed client does."""
         sock = self.connection.sock or self.answer.fp.raw._sock
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.close()

@@ -12,7 +12,7 @@ from cluster.harness import SOMNUS, WORKER, Cluster, alive, expected, free_ports
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 LONG = {"max_tokens": 450, "ignore_eos": True}
-# A worker that was killed must be noticed, and everyone told, within this time.
+# Within this time the end of a worker is noticed and every open stream has got its error.
 FAILURE_S = 15
 # Workers leave this long after their coordinator was killed.
 ORPHAN_S = 45
@@ -121,7 +121,7 @@ class Dying(unittest.TestCase):
             wait_until(lambda: not [pid for pid in workers if alive(pid)], ORPHAN_S, "the workers leave")
 
     def test_worker_killed_while_loading(self):
-        # A tiny model loads within milliseconds: where it won the race, again.
+        # A tiny model loads within milliseconds: where it was ready before the kill, the test tries again.
         for _ in range(20):
             with Cluster(tiny(MODEL), workers=2, wait=False) as cluster:
                 while not (workers := cluster.worker_pids()):
@@ -260,7 +260,7 @@ class HandStarted(unittest.TestCase):
             wait_until(lambda: "has registered" in cluster.log(), 60, "the first worker registers")
             victim.kill()
             victim.wait()
-            # Its place is taken until it has been silent for long enough: the replacement tries again.
+            # The dead worker's place is taken until it has been silent for long enough: the replacement tries again.
             replacements = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
             cluster.wait_ready()
             self.assertEqual([rank["pid"] for rank in cluster.status()["ranks"]], [worker.pid for worker in replacements])

@@ -71,7 +71,7 @@ class Soak:
                 return
 
     def run(self, seconds, report=lambda line: None, interval=30):
-        """Runs for `seconds`; answers (rss, files) samples per process, taken while loaded."""
+        """Runs for `seconds`; returns (rss, files) samples per process, taken while loaded."""
         pids = [self.cluster.process.pid, *self.cluster.worker_pids()]
         threads = [threading.Thread(target=self.client, args=(number,)) for number in range(self.streams)]
         for thread in threads:
@@ -108,7 +108,7 @@ def main():
             cluster.wait_idle()
         except AssertionError as error:
             problems.append(str(error))
-        # After the first third everything is warm: what grows by more than a tenth from there on leaks.
+        # After the first third everything is warm: a process that grows by more than a tenth after that leaks.
         warm = samples[len(samples) // 3]
         for pid, (rss, _) in samples[-1].items():
             if rss > warm[pid][0] * 1.1 + 8:

@@ -36,7 +36,7 @@ class PeakRss:
 
 
 class Worst(unittest.TestCase):
-    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 512  # the largest response is there up to three times
+    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 512  # there are up to three copies of the largest response
 
     @classmethod
     def setUpClass(cls):
@@ -46,7 +46,7 @@ class Worst(unittest.TestCase):
         cls.tokens = cls.cluster.tokens(NEIGHBOUR, **GREEDY)
 
     def fire(self, *bodies, path="/v1/completions"):
-        """Sends all bodies at once beside a neighbour's stream; answers the responses."""
+        """Sends all bodies at once beside a neighbour's stream; returns the responses."""
         responses = [None] * len(bodies)
 
         def send(index):
@@ -86,14 +86,14 @@ class Worst(unittest.TestCase):
 
 
 def lists(ids, bad_words=()):
-    """Every list that sampling parameters know, of these ids. Because of min_tokens the workers hear of the stop ids, too;
-    half of the ids are none, so that there is a first token."""
+    """Every list among the sampling parameters, with these ids. With min_tokens the stop ids are sent to the workers, too;
+    half of the ids are no stop ids, so that there is a first token."""
     fields = {"logit_bias": {str(i): 1 for i in ids}, "allowed_token_ids": list(ids), "stop_token_ids": list(ids)[1::2], "min_tokens": 1}
     return {**fields, "bad_words": list(bad_words)} if bad_words else fields
 
 
 class EveryToken(Worst):
-    """A vocabulary of 49,152 and bounds raised above it: what a request asks for is sent once, not once a choice."""
+    """A vocabulary of 49,152, and bounds as high: the lists of a request are sent once, not once for each choice."""
     MODEL, VOCABULARY = SMOLLM2, 49152
     FLAGS = ("--max-logit-bias=49152", "--max-allowed-token-ids=49152", "--max-stop-token-ids=49152")
 

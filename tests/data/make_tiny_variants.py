@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, OPTConfig, Qwen2Config, Qwen3Config
 
-VOCAB = 130  # no multiple of anything that kernels like
+VOCAB = 130  # no multiple of any block size of the kernels
 COMMON = dict(vocab_size=VOCAB, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=None)
 
 VARIANTS = {
@@ -24,7 +24,7 @@ VARIANTS = {
         config=LlamaConfig(hidden_size=32, intermediate_size=50, num_attention_heads=4, num_key_value_heads=1, head_dim=16,
                            attention_bias=True, mlp_bias=True, tie_word_embeddings=False, max_position_embeddings=128,
                            rms_norm_eps=1e-5, **COMMON), dtype=torch.float32, shards=3),
-    # Seven heads divide by nothing; rope "linear"; tied.
+    # Seven heads, which no group of 2 to 6 ranks divides evenly; rope "linear"; tied embeddings.
     "llama-seven": dict(
         config=LlamaConfig(hidden_size=42, intermediate_size=53, num_attention_heads=7, num_key_value_heads=7, head_dim=6,
                            rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}, tie_word_embeddings=True,

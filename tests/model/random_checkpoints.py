@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes random small checkpoints in many disguises, each with what transformers computes from it.
+"""Writes random small checkpoints in many forms, each with what transformers computes from it.
 
     random_checkpoints.py OUT [COUNT] [SEED]
     bazel-bin/tests/model/golden_cli OUT/*
@@ -130,7 +130,7 @@ def write_tensors(folder, tensors, rng):
 
 
 def disguise(config, model, dtype, rng):
-    """config.json as some version of transformers, or some hand, would have written it."""
+    """config.json as some version of transformers, or a person, would have written it."""
     out = {k: v for k, v in config.to_dict().items() if k not in ("transformers_version", "dtype", "id2label", "label2id")}
     if rng.random() < 0.5:
         out = {k: v for k, v in out.items() if v is not None or k in ("eos_token_id", "sliding_window")}

@@ -57,7 +57,7 @@ def config_of(kind, rng):
 def quantize(values, name, seed):
     """(stored bytes, the values that they stand for)"""
     kind = gguf.GGMLQuantizationType[name]
-    if name in SCALES:  # the package only decodes these: random blocks with scales of a fit size
+    if name in SCALES:  # the package only decodes these: random blocks with scales of a suitable size
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         rng = np.random.default_rng(seed)
         blocks = rng.integers(0, 256, size=(values.size // elements, size), dtype=np.uint8)

@@ -1,6 +1,6 @@
 // Tells ThreadSanitizer what Abseil's locks order. Debian's libabsl is not instrumented, so TSan sees neither
 // its locks nor what they protect. These definitions come before the library's in the dynamic linker's order
-// (linked into every binary of --config=tsan), call the real ones, and report acquire and release.
+// (they are linked into every binary of --config=tsan), call the real ones, and report acquire and release.
 //
 // Conditions are evaluated under the lock, but inside the library and possibly on the unlocking thread, after
 // the release was reported: reads are ignored there.

@@ -1,4 +1,4 @@
-"""`somnus chat` and `generate` as a person uses them: on a terminal, with Ctrl-C, against a server that is a fake."""
+"""`somnus chat` and `generate` as a person uses them: on a terminal, with Ctrl-C, against a fake server."""
 import http.server
 import json
 import os

@@ -1,6 +1,6 @@
 """A server that answers /v1/completions with as many one-character tokens as are asked for, and remembers what was asked.
 
-Usage: fake_openai.py --port N [anything else]: so it may stand for a server's binary. Ends on SIGTERM.
+Usage: fake_openai.py --port N [ANYTHING]...    (so that it can replace a server's binary)    Ends on SIGTERM.
 """
 import http.server
 import json

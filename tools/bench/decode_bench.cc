@@ -1,5 +1,5 @@
-// How fast the runner decodes and prefills, in process, beside what the machine's memory can do at that
-// moment, and optionally beside llama.cpp's llama-batched-bench in alternating rounds.
+// Measures how fast the runner decodes and prefills, in process, compared with what the machine's memory can
+// do at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
 //
 //   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--rounds=3] [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
@@ -38,27 +38,28 @@ struct BenchFlags {
   std::string peer_model;
 };
 
-// The command line; main's to set.
+// The command line, which main sets.
 BenchFlags& Given() {
   static BenchFlags* flags = new BenchFlags;
   return *flags;
 }
 
-// Two cores of one chip complex answer each other in well under this, others in well over it.
+// A round trip between two cores of one chip complex takes well under this, between others well over it
+// (measured: about 90 and 450 ns).
 constexpr double kNearCoresNs = 200;
 
 struct Workload {
   int32_t batch;
   int32_t prompt_tokens;
-  int32_t new_tokens;  // 0: prefill is what counts
+  int32_t new_tokens;  // 0: only prefill is measured
 };
 
 struct Sample {
   double ours = 0;  // tokens per second, of prefill or decode
   double peer = 0;  // 0: no peer
   double step_ms = 0;
-  double bandwidth_share = 0;  // of the read bandwidth that the probe before and after found; decode only
-  bool dropped = false;        // the cores' distance changed meanwhile
+  double bandwidth_share = 0;  // of the read bandwidth, the mean of the probes before and after; decode only
+  bool dropped = false;        // the distance of the two cores changed meanwhile
 };
 
 double Median(std::vector<double> values) {

@@ -1,5 +1,5 @@
-// The GPU's ceilings, then each op beside them, then whole models with random weights: decode, prefill, sleep
-// and wake; and weights from a file.
+// Measures the GPU's ceilings, then each op beside them, then whole models with random weights (decode,
+// prefill, sleep and wake-up), then loading weights from a file.
 //
 //   gpu_bench --parts=ceilings,kernels,model,sleep,load --model=tools/bench/shapes/qwen3-8b
 //   [--batches=1,8,32,128,256]
@@ -47,7 +47,7 @@ struct BenchFlags {
   std::string json;
 };
 
-// The command line; main's to set.
+// The command line, which main sets.
 BenchFlags& Given() {
   static BenchFlags* flags = new BenchFlags;
   return *flags;
@@ -83,7 +83,7 @@ absl::Status Kernels(const GpuCeilings& ceilings, nlohmann::json* report) {
   return absl::OkStatus();
 }
 
-// Bytes of weights that a decode step reads: all but an embedding that is not the head too.
+// Bytes of weights that a decode step reads: all but an embedding that is not also the head.
 double StepWeightBytes(const DecodeLoop& loop) {
   const ModelConfig& c = loop.config();
   const double embedding = c.tie_word_embeddings ? 0.0 : 2.0 * c.vocab_size * c.embedding_dim;
@@ -211,8 +211,8 @@ absl::Status Sleep(const GpuCeilings& ceilings, nlohmann::json* report) {
   return loop->Run(8, 128, 8).status();
 }
 
-// As a wake-up from level 2 does it. The second time the page cache has the file (if the host has the
-// memory).
+// Reads the weights as a wake-up from level 2 does. The second time the page cache has the file, if the host
+// has the memory for it.
 absl::Status LoadTwice(const GpuCeilings& ceilings, const std::string& checkpoint, nlohmann::json* report) {
   ASSIGN_OR_RETURN(const auto loop, LoadModel(1));
   const double bytes = static_cast<double>(loop->weights_bytes());

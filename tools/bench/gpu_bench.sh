@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a GPU and Somnus on it do: copy and bus ceilings, each op beside them, decode and prefill of three model shapes with
+# Measures a GPU and Somnus on it: copy and bus ceilings, each op beside them, decode and prefill of three model shapes with
 # random weights, sleep and wake, loading from a file, and nano-vllm's workload, served (256 requests of 100 to 1024 tokens in
 # and out, seed 0).
 # Usage: gpu_bench.sh [--binaries DIR] [--out DIR] [--shapes "qwen3-0.6b qwen3-8b llama3-70b"] [--tokenizer DIR]
@@ -24,9 +24,9 @@ nvidia-smi --query-gpu=name,memory.total,driver_version,clocks.sm,clocks.mem --f
 bench() { "$bin/tools/bench/gpu_bench" "$@" || echo "failed: gpu_bench $*" >&2; }
 bench --parts=kernels --json "$out/kernels.json" | tee "$out/kernels.txt"
 for shape in $shapes; do
-  # Half of a 70B model does not fit one GPU: there the failure is the answer.
+  # A 70B model does not fit every GPU: then the failure is the result.
   bench --parts=model,sleep,load --model "$data/tools/bench/shapes/$shape" --json "$out/$shape.json" | tee "$out/$shape.txt"
-  # What the promise of the same bits in any batch costs.
+  # What the promise of the same bits in any batch costs in speed.
   bench --parts=model --batch_invariant --model "$data/tools/bench/shapes/$shape" --json "$out/$shape-invariant.json" |
     tee "$out/$shape-invariant.txt"
 done

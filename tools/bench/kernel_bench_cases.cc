@@ -122,7 +122,7 @@ class Cases {
     return bytes;
   }
 
-  // Small normal bf16 numbers of either sign.
+  // Fills with small normal bf16 numbers of either sign.
   static void Fill(uint16_t* data, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t hash = static_cast<uint32_t>(i) * 2654435761u;

@@ -22,7 +22,7 @@ struct BenchResult {
   std::string model, op;
   double best_seconds = 0;
   double median_seconds = 0;
-  double bytes = 0;  // that must be read at least; 0 where memory does not bind
+  double bytes = 0;  // that must be read at least; 0 where memory is not the limit
   double flops = 0;
   bool uses_bf16 = true;
 };

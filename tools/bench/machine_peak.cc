@@ -44,7 +44,7 @@ void FmaLoop() {
 #endif
 }
 
-// Best of a few rounds, the slowest thread of each.
+// The best of a few rounds; a round is as slow as its slowest thread.
 double Gflops(void (*loop)(), double flops_per_loop, int num_threads) {
   std::barrier sync(num_threads);
   std::vector<double> seconds(static_cast<size_t>(num_threads) * kRounds);

@@ -64,7 +64,7 @@ class Buffer {
   size_t bytes_;
 };
 
-// Best of a few rounds: other tenants only ever make it slower.
+// The best of a few rounds: other users of the machine can only make one slower.
 double ReadBandwidth(const Buffer& buffer, const std::vector<int>& cpus, int num_threads) {
   const size_t part = kBufferBytes / num_threads;
   std::vector<double> seconds(static_cast<size_t>(num_threads) * kReadRounds);

@@ -7,8 +7,8 @@
 namespace somnus {
 
 struct MachineState {
-  double read_gbps_1t =
-      0;  // one thread, sequential reads over a buffer far larger than the caches, huge pages; GB/s
+  // Sequential reads of one thread over a buffer of huge pages that is larger than most caches.
+  double read_gbps_1t = 0;
   double read_gbps_2t = 0;  // two threads on two CPUs; equal to read_gbps_1t where there is one CPU
   double ping_pong_ns = 0;  // round trip of one cache line between two cores; 0 where there is one CPU
 };

@@ -1,4 +1,4 @@
-// serving_bench: load on an OpenAI-compatible server, and what its clients see.
+// serving_bench: puts load on an OpenAI-compatible server and measures what its clients see.
 #include <stdio.h>
 
 #include <fstream>
@@ -56,7 +56,7 @@ absl::Status WriteJson(const std::string& path, const json& result) {
               : absl::InvalidArgumentError(absl::StrCat("--json ", path, ": cannot be written"));
 }
 
-// Answers whether every request was answered.
+// Returns whether every request got a whole answer.
 absl::StatusOr<bool> Run(BenchOptions options) {
   ASSIGN_OR_RETURN(const Workload workload, Workload::Create(&options));
   ASSIGN_OR_RETURN(const std::vector<BenchRequest> warmup, workload.Make(options.warmup, /*stream=*/1));

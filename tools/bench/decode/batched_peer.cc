@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kMaxOutput = 1 << 20;
 
-// stdout of the program; its stderr goes nowhere.
+// Runs the program and returns its stdout, up to kMaxOutput bytes and a little more. Its stderr is discarded.
 absl::StatusOr<std::string> RunAndRead(const std::vector<std::string>& args) {
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC) != 0)

@@ -13,7 +13,8 @@ struct PeerSample {
   double decode_tokens_per_second = 0;
 };
 
-// `binary` is executed directly, never through a shell.
+// Runs one batch. `binary` is executed directly, never through a shell. Blocks until it has ended. NotFound
+// when it cannot be started, Internal when it fails or prints no result.
 absl::StatusOr<PeerSample> RunBatchedPeer(const std::string& binary, const std::string& model, int threads,
                                           int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
 

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
   ASSIGN_OR_RETURN(loop->runner_,
                    ModelRunner::Load(*loop->checkpoint_, runner, loop->device_.get(),
                                      loop->communicator_.get(), loop->allocator_.get(), nullptr));
-  // Products are measured, and graphs made twice, as the worker does it.
+  // As the worker does: matrix products are measured, and graphs are captured here and again over the KV
+  // cache.
   if (options.device == DeviceKind::kCuda) {
     RETURN_IF_ERROR(loop->runner_->Profile());
     ASSIGN_OR_RETURN(const int64_t before, loop->driver_->AvailableBytes());
@@ -128,7 +129,7 @@ absl::Status DecodeLoop::Prefill(int32_t batch, int32_t prompt_tokens) {
   return absl::OkStatus();
 }
 
-// As the worker does it: a step is launched before the reply of the one before is read.
+// As the worker does: a step is launched before the reply to the one before is read.
 absl::Status DecodeLoop::Decode(int32_t batch, int32_t new_tokens, HostCalls* launching) {
   v1::StepRequest request;
   for (int32_t slot = 0; slot < batch; ++slot) {

@@ -1,7 +1,7 @@
 #pragma once
 // One rank of a model in this process, driven by step messages without RPC or coordinator: what the runner
 // can do at best. The load is that of llama-batched-bench: `batch` prompts of `prompt_tokens`, then
-// `new_tokens` decode steps.
+// `new_tokens` decode steps. Not thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,8 @@ struct DecodeLoopOptions {
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence
   int32_t max_step_tokens = 512;
-  // Of what the device has left, that the KV cache takes; at least what max_batch and max_len need.
+  // The share of the device's remaining memory that the KV cache takes; never less than max_batch sequences
+  // of max_len tokens need.
   double kv_share = 0;
   int64_t device_chunk_bytes = int64_t{1} << 30;  // as CudaVmmDriverOptions::chunk_bytes
 };
@@ -41,13 +42,14 @@ struct LoopSample {
   int64_t prompt_tokens = 0;  // over all sequences
   int64_t new_tokens = 0;     // decoded after each sequence's first
   int64_t decode_steps = 0;
-  HostCalls launching;  // what launching the decode steps has asked of the device, waits for replies aside
+  HostCalls launching;  // calls to the device made to launch the decode steps, without the waits for replies
 };
 
 class DecodeLoop {
  public:
   static absl::StatusOr<std::unique_ptr<DecodeLoop>> Load(const DecodeLoopOptions& options);
 
+  // InvalidArgument for a batch or lengths above those of the options.
   absl::StatusOr<LoopSample> Run(int32_t batch, int32_t prompt_tokens, int32_t new_tokens);
 
   int64_t weights_bytes() const { return weights_bytes_; }
@@ -56,12 +58,12 @@ class DecodeLoop {
   SleepableAllocator& allocator() { return *allocator_; }
   VmmDriver& driver() { return *driver_; }
   Device& compute_device() { return *device_; }
-  // After a level-1 sleep and wake-up through allocator().
+  // To be called after a level-1 sleep and wake-up through allocator().
   absl::Status ResetAfterWake() { return runner_->ResetAfterWake(); }
-  // Reads weights of the same shape from `path` again: the time until all are on the device.
+  // Reads weights of the same shape from `path` again. Returns the seconds until all are on the device.
   absl::StatusOr<double> ReloadSeconds(const std::string& path);
   double load_seconds() const { return load_seconds_; }
-  // Of the decode graphs; nothing on a CPU.
+  // The decode graphs, and the device memory that they hold; none on a CPU.
   const GraphReport& graphs() const { return graphs_; }
   int64_t graph_bytes() const { return graph_bytes_; }
   std::string device() const { return device_->Describe(); }

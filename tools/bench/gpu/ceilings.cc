@@ -20,7 +20,7 @@ absl::Status Check(cudaError_t error, const char* what) {
   return absl::InternalError(absl::StrCat(what, ": ", cudaGetErrorString(error)));
 }
 
-// Median of several copies, in GB/s of `counted` bytes.
+// Returns the median rate of several copies, in GB/s of `counted` bytes.
 absl::StatusOr<double> CopyRate(void* to, const void* from, double counted) {
   cudaEvent_t begin, end;
   RETURN_IF_ERROR(Check(cudaEventCreate(&begin), "cudaEventCreate"));

@@ -1,6 +1,5 @@
 #pragma once
-// What the GPU's memory, its bus and its tensor cores do at best, by the vendor's own copies and matrix
-// products.
+// What the GPU's memory and its bus do at best, measured with the CUDA runtime's own copies.
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
@@ -13,7 +12,7 @@ struct GpuCeilings {
   double device_to_host_gbps = 0;
 };
 
-// Needs 2 GiB of the device's memory and 1 GiB of pinned memory.
+// Takes 2 GiB of the device's memory and 1 GiB of pinned memory.
 absl::StatusOr<GpuCeilings> MeasureCeilings(int device_index);
 
 }  // namespace somnus

@@ -63,7 +63,7 @@ class KernelBench {
     return static_cast<int32_t*>(data);
   }
 
-  // One of `repeats`, as TimeOp of graph_timer.h tells it.
+  // Adds a row with the time of one of `repeats` calls of `op` (graph_timer.h).
   absl::Status Time(const std::string& name, double bytes, double flops, int repeats,
                     const std::function<void()>& op) {
     ASSIGN_OR_RETURN(const double us, TimeOp(device_, repeats, op));

@@ -1,5 +1,5 @@
 #pragma once
-// One op at a time on the GPU, beside what bounds it.
+// Times one op at a time on the GPU, for a table beside the ceilings.
 
 #include <string>
 #include <vector>
@@ -14,11 +14,11 @@ namespace somnus {
 struct KernelRow {
   std::string name;
   double us = 0;
-  double bytes = 0;  // moved at least
+  double bytes = 0;  // that must be moved at least
   double flops = 0;
 };
 
-// Shapes of Qwen3-8B in bf16. Memory comes from the allocator and goes back to it.
+// Measures the ops at the shapes of Qwen3-8B in bf16. Memory comes from the allocator and goes back to it.
 absl::StatusOr<std::vector<KernelRow>> MeasureKernels(Device& device, SleepableAllocator& allocator);
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// A checkpoint of any size that takes no space: to measure loading where there are no weights.
+// Writes a checkpoint of any size that takes no space, to measure loading where there are no weights.
 
 #include <string>
 
@@ -7,8 +7,9 @@
 
 namespace somnus {
 
-// Into `directory`, which is there: the config.json of `model`, and model.safetensors with every tensor that
-// it calls for, a header and a hole behind it that reads as zeros. The file system must know sparse files.
+// Writes into `directory`, which must exist: the config.json of `model`, and a model.safetensors with every
+// tensor that it calls for, a header and a hole after it that reads as zeros. The file system must support
+// sparse files. Unavailable when a file cannot be written.
 absl::Status WriteSparseCheckpoint(const std::string& model, const std::string& directory);
 
 }  // namespace somnus

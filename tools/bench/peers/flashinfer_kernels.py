@@ -2,9 +2,10 @@
 """flashinfer's paged attention at the shapes of gpu_bench's attention cases, in gpu_bench's columns.
 
 Usage: flashinfer_kernels.py [--cases KERNELS.json] [--json FILE]
---cases: what `gpu_bench --parts=kernels --json` wrote; its "paged attention, N x CONTEXT tokens, Q new" rows are measured, by
-default the ones listed below. bfloat16, 32 heads over 8 KV heads of 128, pages of 16 tokens. Decode is measured with and without
-tensor cores and the better one counts. Needs torch, flashinfer and a GPU; says so and ends with exit code 77 where one is missing.
+--cases: what `gpu_bench --parts=kernels --json` wrote. The cases of its rows "paged attention, N x CONTEXT tokens, Q
+new" are measured, or those of CASES without a file: bfloat16, 32 heads over 8 KV heads of 128, pages of 16 tokens.
+Decode is measured with and without tensor cores, and the better one counts. Needs torch, flashinfer and a GPU; where
+one is missing it says so and ends with exit code 77.
 """
 import argparse
 import importlib.util
@@ -51,7 +52,7 @@ def row_of(case, us, copy_gbps):
 
 
 def mean_us(torch, repeats, run):
-    """Of runs queued one behind the other, after one to warm up."""
+    """Microseconds of a run, the mean of several that are queued one after the other, after one to warm up."""
     run()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -62,14 +63,14 @@ def mean_us(torch, repeats, run):
 
 
 def copy_gbps(torch):
-    """Device to device, bytes read plus bytes written."""
+    """GB/s of copies on the device: bytes read plus bytes written."""
     source = torch.ones(COPY_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return 2e-3 * COPY_BYTES / statistics.median(mean_us(torch, 1, lambda: target.copy_(source)) for _ in range(COPY_SAMPLES))
 
 
 def plans_of(torch, flashinfer, workspace, case, tables):
-    """Wrappers that may run this case, one at a time: they share the workspace."""
+    """Wrappers that can run this case, to be used one at a time: they share the workspace."""
     sequences, _, query = case
     indptr, indices, last = tables
     shape = (HEADS, KV_HEADS, HEAD_DIM, PAGE)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Somnus beside its peers on a GPU, in turns: nano-vllm's workload (workload.py) through each of them, attention kernels beside
-# flashinfer's. Each round runs Somnus, then every peer, one at a time: each wants the GPU's whole memory.
+# flashinfer's. Each round runs Somnus, then every peer, one at a time: each takes the GPU's whole memory.
 # Usage: gpu_compare.sh --model DIR [--peers "transformers nano-vllm vllm vllm-server flashinfer"] [--rounds 3] [--out DIR]
 #          [--server NAME=COMMAND]... [--python [PEER=]PATH]... [--binaries DIR] [--dummy] [--dry-run]
 #          [--workload "FLAGS OF workload.py"] [-- FLAGS OF somnus serve]
 #   --server    one more OpenAI-compatible server; {port} and {model} in COMMAND are filled in
-#   --python    which Python has a peer, or all of them (python3); PEER may also be a server's that is started by it
+#   --python    the Python that has PEER, or every peer (default: python3)
 #   --binaries  a bundle of gpu_check.sh; otherwise bazel-bin (//coordinator //worker //tools:somnus //tools/bench/...)
 #   --dummy     random weights for DIR's config.json; DIR needs its tokenizer too
 #   --dry-run   prints the commands
@@ -55,7 +55,7 @@ out=${out:-$(mktemp -d)}
 ((dry)) || mkdir -p "$out" || exit 1
 
 python_of() { printf '%s' "${pythons[$1]:-${pythons[all]:-python3}}"; }
-# run LOG COMMAND...: or only says it.
+# run LOG COMMAND...: runs it with its output in LOG; with --dry-run only prints it.
 run() {
   local log=$1
   shift

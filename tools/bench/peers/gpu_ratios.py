@@ -32,7 +32,7 @@ def spread(values):
 
 
 def ratios(ours, theirs):
-    """Of the rounds that both have."""
+    """Ratios of the rounds that both have, as a spread."""
     return spread([ours[number] / theirs[number] for number in sorted(ours) if theirs.get(number)])
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A peer that runs in this Python, on workload.py's requests: all at once, sampled at temperature 0.6, no end before the last token.
+"""Runs a peer in this Python on workload.py's requests: all at once, sampled at temperature 0.6, never ended early.
 
 Usage: offline_peer.py {transformers,nano-vllm,vllm} --model DIR [--json FILE] [--device cuda|cpu] [--dtype bfloat16|float32]
          [--dummy] [--num-requests N] [--input-len LOW-HIGH] [--output-len LOW-HIGH] [--highest-id ID] [--seed N]
-Needs the peer installed for the Python that runs it, and a GPU (transformers runs with --device cpu too): otherwise it says
-so in one line and ends with exit code 77. --dummy: random weights for DIR's config.json, for shapes without a checkpoint.
+Needs the peer installed for the Python that runs it, and a GPU (transformers runs with --device cpu too): otherwise it
+says so in one line and ends with exit code 77. --dummy: random weights for DIR's config.json, for shapes without a
+checkpoint.
 """
 import argparse
 import importlib.metadata
@@ -17,7 +18,7 @@ import time
 import workload
 
 SKIPPED = 77
-MAX_MODEL_LEN = 4096  # as bench.py
+MAX_MODEL_LEN = 4096  # as nano-vllm's bench.py
 WARMUP = {"count": 8, "input_len": (16, 64), "output_len": (8, 32)}
 
 
@@ -45,7 +46,7 @@ class Transformers:
         self.manager.start()
 
     def _cache(self, device, requests):
-        """By itself its cache takes nearly all memory, which on a CPU is everybody's: there, what the requests need."""
+        """By default its cache takes nearly all memory. On a CPU, which others share, it gets what the requests need."""
         if device != "cpu":
             return {}
         from transformers import ContinuousBatchingConfig

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Somnus beside other servers, on the same weights and the same machine, in turns: all servers live at once, each round
+# Somnus beside other servers, on the same weights and the same machine, in turns: all servers run at once, each round
 # measures every load on one server after the other, and the machine's memory speed is read around each sample.
 # Usage: serve_compare.sh --model DIR_OR_GGUF [--llama-server BINARY --gguf FILE] [--vllm BINARY --hf DIR]
 #          [--rounds 5] [--out DIR] [--loads "C:IN:OUT ..."] [-- FLAGS OF somnus serve]
@@ -56,8 +56,8 @@ stop() {
 groups=()
 trap stop EXIT
 
-# All servers live at once, so that the turns are seconds apart: a core's neighbours change within a minute. What
-# one takes while it waits for its turn is printed.
+# All servers run at once, so that the turns are seconds apart: a core's neighbours change within a minute. The
+# processor time that each takes while it waits for its turn is printed.
 for index in "${!servers[@]}"; do
   start "${servers[index]}" $((port + 10 * index)) "$out/${servers[index]}.log"
 done

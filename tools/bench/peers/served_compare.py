@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What serving costs over the in-process loop, and two workers over one, in turns on the same machine.
+"""Measures what serving costs over the in-process loop, and two workers over one, in turns on the same machine.
 
 Usage: served_compare.py --model DIR_OR_GGUF [--rounds 7] [--concurrency 1,8]
-Each round measures, per concurrency: decode_bench (in process, two threads), one worker with two threads, and two workers
-with one thread each, both through HTTP with 64 tokens in and 128 out. Compared are milliseconds per step: decode_bench's mean
-and the clients' median gap between tokens (ITL). Samples whose two cores moved meanwhile are dropped and counted.
+Each round measures, per concurrency: decode_bench (in process, two threads), one worker with two threads, and two
+workers with one thread each, both through HTTP with 64 tokens in and 128 out. It compares milliseconds per step:
+decode_bench's mean and the clients' median gap between tokens (ITL). Samples during which the distance of the two cores
+changed are dropped.
 """
 import argparse
 import contextlib

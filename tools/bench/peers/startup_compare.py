@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""From exec to the first token: Somnus beside llama-server, in turns, page cache warm.
+"""Measures the time from exec to the first token: Somnus beside llama-server, in turns, with a warm page cache.
 
 Usage: startup_compare.py --model DIR_OR_GGUF [--llama-server BINARY --gguf FILE] [--rounds 9] [-- FLAGS OF somnus serve]
-A start ends with the answer to a one-token completion that is asked every few milliseconds until the server gives it.
+A start ends with the answer to a one-token completion, which is asked for every few milliseconds until it comes.
 The first round is not counted. Prints medians and ranges in seconds.
 """
 import argparse

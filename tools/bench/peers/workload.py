@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The requests of nano-vllm's bench.py: 256 of 100 to 1024 random tokens in and out, seed 0 (142,827 and 133,966 in all).
+"""Makes the requests of nano-vllm's bench.py: 256 of 100 to 1024 random tokens in and out, seed 0.
+
+That is 142,827 prompt tokens and 133,966 output tokens in all.
 
 Usage: workload.py --out FILE [--num-requests N] [--input-len LOW-HIGH] [--output-len LOW-HIGH] [--highest-id ID] [--seed N]
 Writes one JSON object a line, {"prompt_token_ids": [...], "output_len": N}: what `serving_bench --dataset FILE --in-order`

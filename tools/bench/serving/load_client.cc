@@ -31,7 +31,7 @@ using nlohmann::json;
 
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Whether a chunk brings output, and what it says of usage and errors.
+// Reads the chunks of one answer: when text arrives, usage, errors.
 class AnswerTimer {
  public:
   AnswerTimer(RequestRecord* record, Clock::time_point start) : record_(record), start_(start) {}

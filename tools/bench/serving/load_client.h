@@ -1,6 +1,6 @@
 #pragma once
-// Sends requests and times what comes back. One thread, non-blocking sockets: it shares the machine with the
-// server.
+// Sends requests and times what comes back. It uses one thread and non-blocking sockets, since it shares the
+// machine with the server.
 
 #include <vector>
 
@@ -10,8 +10,9 @@
 
 namespace somnus::bench {
 
-// Runs all requests, closed or open loop as options say; one record each, in the same order. Blocks until the
-// last has ended. One connection per request, opened within the time that is measured.
+// Runs all requests, as a closed or an open loop by the options, and returns one record for each, in the same
+// order. Blocks until the last has ended. Each request opens its own connection within the time that is
+// measured.
 std::vector<RequestRecord> RunLoad(const BenchOptions& options, const std::vector<BenchRequest>& requests);
 
 }  // namespace somnus::bench

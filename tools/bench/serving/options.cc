@@ -73,7 +73,7 @@ absl::Status SetBaseUrl(const std::string& url, BenchOptions* options) {
   return absl::OkStatus();
 }
 
-// What only some options are made of.
+// Flags from which Finish makes options.
 struct Given {
   std::optional<bool> ignore_eos;
   std::optional<int32_t> concurrency;

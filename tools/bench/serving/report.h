@@ -1,5 +1,5 @@
 #pragma once
-// From what each request saw to the numbers of a run.
+// Makes the numbers of a run from what each request saw.
 
 #include <cstdint>
 #include <map>
@@ -33,7 +33,7 @@ Distribution Summarize(std::vector<double> values);
 struct Report {
   int64_t completed = 0;
   std::map<std::string, int64_t> errors;
-  double duration_s = 0;  // first request sent to last answer ended
+  double duration_s = 0;  // from the first request's start to the last one's end
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
   double requests_per_s = 0;

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Common words, most of them one token in any byte-level BPE when a space stands before them.
+// Common words, most of which are one token of any byte-level BPE when a space precedes them.
 constexpr const char* kWords[] = {
     "time",     "people",  "water",  "house", "world", "school",  "state",  "family",  "student", "group",
     "country",  "problem", "hand",   "part",  "place", "case",    "week",   "company", "system",  "program",
@@ -26,7 +26,7 @@ constexpr const char* kWords[] = {
     "story",    "fact",    "month",  "lot",   "right", "study",   "book",   "eye",     "job",     "word",
     "business", "issue",   "side",   "kind",  "head",  "service", "friend", "father"};
 
-// Own arithmetic on the generator's bits: std distributions differ between libraries.
+// Does its own arithmetic on the generator's bits: std distributions differ between libraries.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -76,7 +76,7 @@ HttpClient Client(const BenchOptions& options) {
   return HttpClient(http);
 }
 
-// usage.prompt_tokens of a one-token request; an error where the server refuses the prompt.
+// Returns usage.prompt_tokens of a one-token request; an error where the server refuses the prompt.
 absl::StatusOr<int32_t> CountPromptTokens(const BenchOptions& options, json prompt) {
   json body = RequestBody(options, std::move(prompt), 1);
   body.erase("stream");

@@ -17,12 +17,13 @@ struct BenchRequest {
   double gap_s = 0;  // open loop: after the request before
 };
 
-// Asks the server what it must know (model name, whether it takes token ids, how long text is in tokens), and
-// reads the dataset. `count` requests; `stream` tells runs of the same seed apart (warm-up, measured).
+// Makes requests. Create asks the server for what it needs (the model's name, whether it takes token ids, how
+// many tokens a text has) and reads the dataset.
 class Workload {
  public:
   // Fills options->model where it is empty.
   static absl::StatusOr<Workload> Create(BenchOptions* options);
+  // Makes `count` requests; `stream` tells runs of the same seed apart (warm-up, measured).
   absl::StatusOr<std::vector<BenchRequest>> Make(int32_t count, uint64_t stream) const;
 
  private:
