@@ -19,7 +19,7 @@ constexpr absl::Duration kLongest = absl::Hours(24 * 100);
 constexpr int64_t kMinBytes = 1 << 10;
 constexpr int64_t kMaxBytes = int64_t{1} << 30;  // gRPC counts a message's bytes in 32 bits
 
-// "local:N", "remote:N", or N, which is local:N.
+// Parses "local:N", "remote:N" or N, which means local:N.
 absl::Status SetWorkers(const std::string& value, Flags* flags) {
   const bool remote = absl::StartsWith(value, "remote:");
   int32_t count;

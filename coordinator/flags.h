@@ -1,5 +1,5 @@
 #pragma once
-// The coordinator's command line. Names are vLLM's where vLLM has one.
+// The coordinator's command line. A flag that vLLM has, too, is named as vLLM names it.
 
 #include <cstdint>
 #include <string>
@@ -28,14 +28,14 @@ struct Flags {
   int32_t admin_port = 8001;
   int32_t grpc_port = 50051;
   std::string api_key;
-  int32_t output_threads = 0;  // 0: chosen by the CPUs
+  int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   // Workers.
   bool local_workers = true;
   int32_t world_size = 1;
   std::string worker_binary;               // empty: beside this binary
   std::string cluster_host = "127.0.0.1";  // where remote workers register
   int32_t cluster_port = 50052;
-  // How workers run; all but the last goes to them with LoadModel.
+  // How workers run. LoadModel carries all of these to them, except device_indices.
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
   int32_t threads_per_worker = 0;  // 0: the CPUs of a host divided by its workers
   double memory_utilization = 0;   // 0: the device's default
@@ -47,7 +47,7 @@ struct Flags {
   std::vector<int32_t> device_indices;  // the GPU of each local rank; empty: rank i's is GPU i
   // KV cache.
   int32_t block_size = 16;
-  int64_t kv_cache_memory_bytes = 0;                 // per worker; 0: chosen
+  int64_t kv_cache_memory_bytes = 0;                 // per worker; 0: chosen by memory_utilization
   v1::DType kv_cache_dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: the model's
   std::string kv_cache_dtype_name = "auto";          // as it was given
   bool enable_prefix_caching = true;
@@ -74,14 +74,14 @@ struct Flags {
   ApiLimits limits;
 };
 
-// The table of all flags over `flags`, which it borrows (flag_specs.cc).
+// Returns the table of all flags (flag_specs.cc). Parsing writes into `flags`, which is borrowed.
 FlagTable CoordinatorFlags(Flags* flags);
 
-// After the table was parsed: takes the model from the positional argument, and checks what single flags
-// cannot see. InvalidArgument names the flag.
+// To be called after the table was parsed: takes the model from the positional argument, and checks flags
+// against each other. InvalidArgument names the flag.
 absl::Status FinishFlags(const std::vector<std::string>& positional, Flags* flags);
 
-// All of it, over `args` without the program's name.
+// Parses and finishes `args`, which do not include the program's name. InvalidArgument names the flag.
 absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args);
 
 }  // namespace somnus

@@ -35,7 +35,7 @@ class FrontImpl : public Front {
   explicit FrontImpl(const Flags& flags) : flags_(flags) {}
   ~FrontImpl() override { Shutdown(absl::ZeroDuration()); }
 
-  // gRPC first: the HTTP server tells its clients the port.
+  // gRPC listens first, because the HTTP server tells its clients gRPC's port.
   absl::Status Listen(std::shared_ptr<Metrics> metrics,
                       std::function<std::vector<v1::RankStatus>()> rank_status) {
     RETURN_IF_ERROR(ListenGrpc(metrics, std::move(rank_status)));
@@ -94,7 +94,8 @@ class FrontImpl : public Front {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    // A second server on the same port must be an error, not a share of the clients.
+    // A second server on the same port must be an error: with SO_REUSEPORT it would take a share of the
+    // clients.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.SetMaxReceiveMessageSize(static_cast<int>(flags_.limits.max_body_bytes));
     builder.AddListeningPort(HostPort(flags_.host, flags_.grpc_port), grpc::InsecureServerCredentials(),
@@ -110,14 +111,15 @@ class FrontImpl : public Front {
     return absl::OkStatus();
   }
 
-  // A step that hangs changes no state, so somebody has to look. Under a lock: the last to look is right.
+  // Called at intervals, too, because a step that hangs changes no state. The lock makes the latest look the
+  // one that is published.
   void UpdateHealth() {
     absl::MutexLock lock(&health_mu_);
     SetHealth(grpc_->GetHealthCheckService(), engine_->Health().ok());
   }
 
-  // The server as a whole and what generates are healthy when requests are served. ControlService is from the
-  // start to the end: a sleeping engine is woken through it.
+  // The server as a whole and InferenceService are healthy while requests are served. ControlService always
+  // is, since a sleeping engine is woken through it.
   static void SetHealth(grpc::HealthCheckServiceInterface* health, bool serving) {
     health->SetServingStatus("", serving);
     health->SetServingStatus(v1::InferenceService::service_full_name(), serving);
@@ -125,13 +127,13 @@ class FrontImpl : public Front {
 
   const Flags flags_;
   std::unique_ptr<ApiServer> http_;
-  std::unique_ptr<GrpcServices> services_;  // outlives the server
+  std::unique_ptr<GrpcServices> services_;  // outlives grpc_
   std::unique_ptr<grpc::Server> grpc_;
   int grpc_port_ = 0;
   std::shared_ptr<Engine> engine_;  // null before SetModel
   absl::Mutex health_mu_;
   StopSignal stop_;
-  std::thread health_thread_;  // from SetModel to Shutdown
+  std::thread health_thread_;  // runs from SetModel to Shutdown
 };
 
 }  // namespace

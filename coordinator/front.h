@@ -1,6 +1,6 @@
 #pragma once
-// All listeners for clients and operators: HTTP, admin HTTP, gRPC. Bound early; until SetModel they answer
-// that the model is loading. Thread safe.
+// All listeners for clients and operators: HTTP, admin HTTP and gRPC. They are bound early, and until
+// SetModel they reply that the model is loading. Thread safe.
 
 #include <functional>
 #include <memory>
@@ -19,19 +19,21 @@ class Metrics;
 
 class Front {
  public:
-  // Unavailable names the address that cannot be bound. `rank_status` is called on a gRPC thread.
+  // Binds all ports. Unavailable names the address that cannot be bound. `rank_status` is called on a gRPC
+  // thread.
   static absl::StatusOr<std::unique_ptr<Front>> Start(
       const Flags& flags, std::shared_ptr<Metrics> metrics,
       std::function<std::vector<v1::RankStatus>()> rank_status);
   virtual ~Front() = default;
 
+  // From now on requests are served by `model`. Call it once.
   virtual void SetModel(const ServedModel& model) = 0;
-  // The engine's state has changed: gRPC health follows at once. Without it, it follows within a second. Must
-  // not run while or after Shutdown does.
+  // To be called when the engine's state has changed, so that gRPC health follows at once; otherwise it
+  // follows within a second. Must not be called during or after Shutdown.
   virtual void OnStateChange() = 0;
-  // "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051"
+  // Returns "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051"
   virtual std::string Addresses() const = 0;
-  // Open answers have `grace`, then all connections are closed. Idempotent.
+  // Open responses get `grace` to finish, then all connections are closed. Idempotent.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 

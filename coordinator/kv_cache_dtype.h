@@ -1,5 +1,5 @@
 #pragma once
-// --kv-cache-dtype: vLLM's names of what a KV cache holds. Pure functions.
+// The values of --kv-cache-dtype: vLLM's names for the type of a KV cache's elements. Pure functions.
 
 #include <string>
 
@@ -8,14 +8,14 @@
 
 namespace somnus {
 
-// "auto" is DTYPE_UNSPECIFIED, "fp8" the same as "fp8_e4m3"; hyphens and underscores are the same.
-// InvalidArgument lists the names.
+// "auto" is DTYPE_UNSPECIFIED, and "fp8" means "fp8_e4m3"; a hyphen counts as an underscore. InvalidArgument
+// lists the names.
 absl::StatusOr<v1::DType> ParseKvCacheDType(const std::string& name);
 
-// What a cache of that flag holds under a model of this type.
+// Returns `requested`, or the type of the model where nothing was requested.
 v1::DType ResolveKvCacheDType(v1::DType requested, v1::DType model);
 
-// "bfloat16", "fp8_e4m3", ...
+// Returns "bfloat16", "fp8_e4m3", ...; "auto" for types that the flag does not name.
 const char* KvCacheDTypeName(v1::DType dtype);
 
 }  // namespace somnus

@@ -34,7 +34,8 @@ std::string RandomHex(size_t bytes) {
   return absl::BytesToHexString(raw);
 }
 
-// What a local worker needs before it is a member; how it runs the model comes with LoadModel.
+// A local worker's command line says what it needs to become a member; how it runs the model comes with
+// LoadModel.
 std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
                                        const std::string& coordinator, int rank) {
   std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
@@ -45,7 +46,7 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   }
   const bool chosen = rank < static_cast<int>(flags.device_indices.size());
   command.push_back(absl::StrCat("--device-index=", chosen ? flags.device_indices[rank] : rank));
-  // Pinned only where every thread has a CPU of its own.
+  // Threads are pinned only where each has a CPU of its own.
   const int cpus = NumAllowedCpus();
   const int threads =
       flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.world_size);
@@ -53,7 +54,7 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   return command;
 }
 
-// The run options of Flags, and the model's own part of the request.
+// Fills in the run options of Flags and what depends on the model.
 v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& config, int32_t max_model_len) {
   v1::LoadModelRequest request;
   request.set_model_path(flags.model);
@@ -183,7 +184,7 @@ absl::Status WorkerGroup::Connect(const Flags& flags) {
     endpoints.push_back({member.address(), member.host(), member.pid(), member.device_type()});
   }
   GrpcExecutorOptions options;
-  // Of a remote worker nobody knows more than that its connection broke.
+  // No exit status of a remote worker will follow its broken connection, so there is little to wait for.
   if (!flags.local_workers) options.blame_grace = absl::Milliseconds(50);
   ASSIGN_OR_RETURN(executor_, GrpcExecutor::Create(std::move(endpoints), options));
   {
@@ -197,7 +198,8 @@ absl::Status WorkerGroup::Connect(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// On which device the ranks run: what --device says, else what each found, which must be the same.
+// The ranks run on the device that --device names, else on the one that each of them found, which must be the
+// same.
 absl::Status WorkerGroup::SettleDevices(v1::DeviceType asked) {
   for (v1::RegisterRequest& member : members_) {
     if (asked != v1::DEVICE_TYPE_UNSPECIFIED) member.set_device_type(asked);

@@ -1,8 +1,9 @@
 #pragma once
-// From flags to a group of workers that hold the model and its KV cache.
+// Launches the group of workers that the flags describe, until they hold the model and its KV cache.
 //
 // Ownership: a WorkerGroup owns the workers' processes, the listener they register at and the executor; its
-// destructor ends the workers in order. Interrupt is thread safe, the rest is for one thread.
+// destructor ends the workers in order. Interrupt and RankStatuses are thread safe; everything else is for
+// one thread.
 
 #include <functional>
 #include <memory>
@@ -22,7 +23,8 @@
 
 namespace somnus {
 
-// "auto" becomes what the checkpoint stores, bfloat16 for every 16-bit and quantized type.
+// The type of weights and activations: `requested`, or for "auto" (DTYPE_UNSPECIFIED) float32 where the
+// checkpoint stores float32, and bfloat16 for every 16-bit and quantized type.
 v1::DType ResolveDType(v1::DType requested, StorageType stored);
 
 class WorkerGroup {
@@ -31,17 +33,20 @@ class WorkerGroup {
   ~WorkerGroup() { Stop(); }
   WorkerGroup(const WorkerGroup&) = delete;
 
-  // Opens the listener and starts local workers, without waiting for them.
+  // Opens the listener and starts local workers, without waiting for them. The error names the flag or the
+  // address at fault.
   absl::Status Start(const Flags& flags);
-  // Waits for the group, dials back, loads the model and allocates the cache.
+  // Waits for the group, dials back, loads the model and allocates the KV cache. The error names the rank
+  // that failed.
   absl::StatusOr<KvPlan> Load(const Flags& flags, const ModelConfig& config, int32_t max_model_len);
-  // Ends whatever Start or Load are waiting for with `reason`.
+  // Makes whatever Start or Load waits for end with `reason`.
   void Interrupt(const absl::Status& reason);
-  // Workers end: asked, then told, then killed. Idempotent.
+  // Ends the workers: by the Shutdown call, and local ones by SIGTERM and at last by SIGKILL. Idempotent.
   void Stop();
 
   GrpcExecutor* executor() { return executor_.get(); }
-  // After a successful Load, until Stop: what every rank says of itself now. Thread safe.
+  // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does
+  // not reply within 2 seconds has `error` set. Thread safe.
   std::vector<v1::RankStatus> RankStatuses();
 
  private:
@@ -58,7 +63,7 @@ class WorkerGroup {
 
   absl::Mutex mu_;
   absl::Status loss_ ABSL_GUARDED_BY(mu_);                      // the first reason to give up
-  GrpcExecutor* told_executor_ ABSL_GUARDED_BY(mu_) = nullptr;  // whom OnLoss tells; null until it exists
+  GrpcExecutor* told_executor_ ABSL_GUARDED_BY(mu_) = nullptr;  // where OnLoss reports; null until it exists
 };
 
 }  // namespace somnus

@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
   somnus::Server* to_stop = nullptr;
   absl::Mutex mu;
   int early_signals = 0;
-  // Constructed before any other thread exists; the third signal does not wait for anything.
+  // It is constructed before any other thread exists, so that all inherit its signal mask. The third signal
+  // ends the process at once.
   somnus::SignalWatcher signals([&](int count) {
     if (count >= 3) _exit(1);
     absl::MutexLock lock(&mu);

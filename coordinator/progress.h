@@ -1,6 +1,6 @@
 #pragma once
-// Progress of weight loading on stderr: a bar on a terminal, a log line every few seconds otherwise.
-// Update may be called often; from one thread at a time.
+// Progress of weight loading on stderr: a bar on a terminal, a log line every few seconds otherwise. Update
+// may be called often, by one thread at a time.
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@ class LoadProgress {
   LoadProgress();
   ~LoadProgress();
   void Update(int64_t bytes_done, int64_t bytes_total);
-  // The last word; nothing is shown afterwards.
+  // Logs the total and the time; nothing is shown afterwards.
   void Finish();
 
  private:

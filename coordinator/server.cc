@@ -131,7 +131,7 @@ class ServerImpl : public Server {
   void RequestStop(bool impatient) override {
     absl::MutexLock lock(&mu_);
     stop_requested_ = true;
-    // Once requests are served these are drained first, by Run.
+    // Once requests are served, Run drains them before it ends the workers.
     if (starting_ || impatient) workers_.Interrupt(absl::CancelledError("stopped"));
   }
 
@@ -159,7 +159,7 @@ class ServerImpl : public Server {
     engine_->OnStateChange([this] { OnStateChange(); });
   }
 
-  // On the thread that changed the state.
+  // Runs on the thread that changed the state.
   void OnStateChange() {
     front_->OnStateChange();
     if (engine_->state() != EngineState::kFailed) return;
@@ -167,7 +167,7 @@ class ServerImpl : public Server {
     engine_failed_ = true;
   }
 
-  // Requests first, then connections, then workers.
+  // Ends requests first, then connections, then workers.
   void Stop(absl::Duration grace) {
     if (engine_ != nullptr) {
       engine_->DrainAndStop(grace);
@@ -178,8 +178,8 @@ class ServerImpl : public Server {
     workers_.Stop();
   }
 
-  // While serving; called by the front, which ends before the workers do. Asks the workers without the lock:
-  // a signal must not wait for them.
+  // The front calls this, and it ends before the workers do. The workers are asked without the lock: a signal
+  // must not wait for them.
   std::vector<v1::RankStatus> RankStatuses() {
     {
       absl::MutexLock lock(&mu_);

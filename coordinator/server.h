@@ -1,9 +1,9 @@
 #pragma once
 // One served model in one coordinator process: what main starts, waits for and stops.
 //
-// Order of start: read the checkpoint's headers, bind all ports, start the workers; while these load the
-// weights the tokenizer is read. Everything that can be wrong with flags, files and ports is found before a
-// worker exists. Thread safety: RequestStop is thread safe, the rest is main's.
+// Start reads the checkpoint's headers, binds all ports and starts the workers; while they load the weights
+// it reads the tokenizer. So whatever is wrong with flags, the checkpoint's headers and ports is found before
+// a worker exists. Thread safety: RequestStop is thread safe; everything else is for main's thread.
 
 #include <memory>
 
@@ -18,12 +18,12 @@ class Server {
   static std::unique_ptr<Server> Create(const Flags& flags);
   virtual ~Server() = default;
 
-  // Returns once requests are served, or with what is wrong: Cancelled after RequestStop.
+  // Returns when requests are served, or with the error that prevents it; Cancelled after RequestStop.
   virtual absl::Status Start() = 0;
-  // Until RequestStop, or until the engine fails, unless --stay-after-failure; then drains, and ends the
-  // workers in order. Returns the engine's error when it had failed.
+  // Serves until RequestStop, or until the engine fails (unless --stay-after-failure is set); then drains,
+  // and ends the workers in order. Unavailable, with the engine's error, when the engine had failed.
   virtual absl::Status Run() = 0;
-  // From any thread. `impatient`: open requests are aborted at once.
+  // Thread safe. `impatient`: open requests end at once.
   virtual void RequestStop(bool impatient) = 0;
 };
 

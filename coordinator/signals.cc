@@ -9,7 +9,7 @@ namespace somnus {
 SignalWatcher::SignalWatcher(std::function<void(int)> on_signal) {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGTERM, SIGINT, SIGUSR2}) sigaddset(&set, signal);  // USR2: the destructor's
+  for (int signal : {SIGTERM, SIGINT, SIGUSR2}) sigaddset(&set, signal);  // USR2: sent by the destructor
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   thread_ = std::thread([set, on_signal = std::move(on_signal)] {

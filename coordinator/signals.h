@@ -1,5 +1,5 @@
 #pragma once
-// SIGTERM and SIGINT as calls on a thread of their own.
+// Turns SIGTERM and SIGINT into calls on a thread of its own.
 
 #include <pthread.h>
 
@@ -10,8 +10,9 @@ namespace somnus {
 
 class SignalWatcher {
  public:
-  // Blocks both signals in the calling thread: construct first of all, so that every later thread inherits
-  // that. `on_signal` gets 1 for the first signal, 2 for the second, ...
+  // Blocks both signals, and SIGUSR2 for its own use, in the calling thread: construct it before any other
+  // thread, so that all inherit that. Ignores SIGPIPE. `on_signal` gets 1 for the first signal, 2 for the
+  // second, ...
   explicit SignalWatcher(std::function<void(int)> on_signal);
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;

@@ -30,7 +30,6 @@ BlockManager::BlockTable& BlockManager::TableOf(int64_t sequence) {
   return it->second;
 }
 
-// The content of the first block that is not committed yet.
 BlockContent BlockManager::ContentAt(BlockTable* table, absl::Span<const int32_t> tokens) {
   const auto index = static_cast<size_t>(table->num_committed);
   BlockContent content;
@@ -56,7 +55,7 @@ BlockManager::BlockTable BlockManager::BeginTable(int64_t sequence, absl::Span<c
     waiting_hashes_.erase(kept);
   }
   if (!use_cache || !options_.enable_prefix_caching) return table;
-  // One token at least must be computed, or there would be no logits to sample from.
+  // At least one token must be computed, or there would be no logits to sample from.
   const int64_t max_blocks = (static_cast<int64_t>(tokens.size()) - 1) / options_.block_size;
   while (table.num_committed < max_blocks) {
     KvBlock* block = pool_.Find(ContentAt(&table, tokens));
@@ -142,8 +141,8 @@ void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, in
     const BlockContent content = ContentAt(&table, tokens);
     KvBlock* block = table.blocks[table.num_committed];
     pool_.Remember(block, content);
-    // When another block is the known one, children hang under that one, so that both sequences' chains meet
-    // again.
+    // Where the pool knows another block for this content, that one becomes the parent of what follows, so
+    // that both sequences' chains meet again.
     KvBlock* known_block = pool_.Find(content);
     table.last_content_id = known_block == nullptr ? 0 : known_block->content_id;
     ++table.num_committed;
@@ -183,7 +182,7 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
   const int32_t full = static_cast<int32_t>(static_cast<int64_t>(tokens.size()) / options_.block_size);
   while (chain.num_committed < full) {
     KvBlock* block = pool_.Find(ContentAt(&chain, tokens));
-    if (block == nullptr) return;  // what hangs below cannot be reached either
+    if (block == nullptr) return;  // blocks further down the chain cannot be found either
     chain.last_content_id = block->content_id;
     ++chain.num_committed;
     pool_.Forget(block);
@@ -192,7 +191,7 @@ void BlockManager::ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_v
 
 void BlockManager::ResetPrefixCache() {
   pool_.ForgetAll();
-  // Live tables' committed parents are unknown now; their further blocks stay out of the cache.
+  // The last committed blocks of live tables are forgotten, so what follows them stays out of the cache.
   for (auto& [id, table] : tables_) {
     if (table.num_committed > 0) table.last_content_id = 0;
   }

@@ -7,12 +7,12 @@
 // been sent. A shared block is never written: positions at or beyond a sequence's adopted prefix are in
 // blocks of its own, and a fork's last, partly filled block is copied by MakeWritable first.
 //
-// Blocks are known by hashes of the sequence's tokens and salt alone. They are computed once: a table keeps
-// its own, and those of a sequence that is still waiting for blocks are kept until it gets them or is
+// The hashes of blocks depend on the sequence's tokens and salt alone, so they are computed once: a table
+// keeps its own, and those of a sequence that is still waiting for blocks are kept until it gets them or is
 // withdrawn.
 //
-// Ownership: owns the pool and all tables; sequences are known by their ids. Not thread safe: used by the
-// engine's loop alone. No call blocks, none throws; calls with an unknown id are broken invariants.
+// Ownership: owns the pool and all tables; sequences are named by their ids. Not thread safe: the engine's
+// loop alone uses it. No call blocks; a call with an unknown id is a broken invariant.
 
 #include <cstdint>
 #include <string>
@@ -36,8 +36,8 @@ struct BlockManagerOptions {
   int32_t num_blocks = 0;  // including block 0
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
-  double watermark =
-      0.01;  // share of the blocks that admission leaves free, so that running sequences can grow
+  // The share of the blocks that admission leaves free, so that running sequences can grow.
+  double watermark = 0.01;
 };
 
 // A block whose contents must be copied before the step writes.
@@ -50,55 +50,57 @@ class BlockManager {
  public:
   explicit BlockManager(const BlockManagerOptions& options);
 
+  // How many blocks hold `num_tokens` tokens.
   int32_t BlocksFor(int64_t num_tokens) const;
-  // Whether a new sequence of `num_tokens` tokens can be admitted. With `ignore_watermark` (nothing else
-  // runs) all blocks count. Returns kNever only for what an empty pool could not hold. Nothing calls it yet:
-  // it is for admission of whole prompts and of groups.
+  // Whether a new sequence of `num_tokens` tokens can be admitted. With `ignore_watermark`, for when nothing
+  // else runs, all blocks count. Returns kNever only for what an empty pool could not hold. Nothing calls it
+  // yet: it is for admission of whole prompts and of groups.
   AllocStatus CanAllocate(int64_t num_tokens, bool ignore_watermark) const;
 
-  // A table for a new sequence: adopts the longest cached prefix of `tokens` (unless !use_cache), and takes
-  // blocks for all of them. At least the last token is left to compute; the answer, tokens that are in the
-  // cache already, is a multiple of the block size. -1 when the blocks do not suffice: nothing is taken then.
+  // Makes the table of a new sequence: adopts the longest cached prefix of `tokens` if `use_cache`, and takes
+  // blocks for the rest of them. Returns how many tokens are in the cache already: a multiple of the block
+  // size that leaves at least the last token to compute. Returns -1, and takes nothing, when there are too
+  // few blocks.
   int32_t Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt, bool use_cache,
                    bool ignore_watermark);
-  // How many blocks more would have to be available for such an Allocate to succeed; not more than 0: it
-  // would.
+  // Returns how many more blocks such an Allocate would need; it would succeed when that is 0 or less.
   int32_t BlocksMissing(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                         bool use_cache, bool ignore_watermark);
-  // The tokens that such an Allocate would find in the cache.
+  // Returns how many tokens such an Allocate, with `use_cache`, would find in the cache.
   int32_t CountCached(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt);
-  // `sequence` has no table and will not be allocated any more: what is kept of it is forgotten.
+  // Forgets what is kept of `sequence`, which has no table and will get none any more.
   void Withdraw(int64_t sequence) { waiting_hashes_.erase(sequence); }
-  // Extends the table to hold `num_tokens`; all or nothing. New ids are appended to `new_blocks`.
+  // Extends the table to hold `num_tokens` tokens and appends the new blocks' ids to `new_blocks`. False, and
+  // nothing is taken, when there are too few blocks.
   bool Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
-  // The first `num_computed` of `tokens` are, or will be by the steps already sent, in the cache: remembers
-  // the full blocks among them.
+  // Remembers the full blocks among the first `num_computed` of `tokens`: those are in the cache, or will be
+  // once the steps scheduled so far are done.
   void Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed);
   // Releases the table, last block first.
   void Free(int64_t sequence);
-  // Counts what Free would make available, one sequence after another: a block that several of them share
-  // counts with the last one.
+  // Counts the blocks that Free would make free, of one sequence after another: a block that several of them
+  // share counts with the last of them.
   class FreedBlocks {
    public:
     void Add(const BlockManager& manager, int64_t sequence);
     int32_t count() const { return count_; }
 
    private:
-    absl::flat_hash_map<int32_t, int32_t> references_;  // given back so far, of shared blocks
+    absl::flat_hash_map<int32_t, int32_t> references_;  // of shared blocks by id: how many were counted
     int32_t count_ = 0;
   };
 
   // `child` shares all blocks of `parent`. Nothing calls Fork and MakeWritable yet: they are for parallel
   // sampling and beam search.
   void Fork(int64_t parent, int64_t child);
-  // Before `sequence` writes at `position`: a shared block there is replaced by a new one, with a copy to be
-  // done. False when no block is free.
+  // To be called before `sequence` writes at `position`: replaces a shared block there by a new one, and
+  // appends the copy that the step has to do. False when no block is free.
   bool MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies);
 
-  // The blocks known for the leading tokens of `tokens` are forgotten: nobody adopts them any more. Tables
-  // stay.
+  // Forgets the contents of the blocks known for the leading tokens of `tokens`: no sequence adopts them any
+  // more. Tables stay.
   void ForgetPrefix(absl::Span<const int32_t> tokens, absl::string_view salt);
-  // Every cached content is forgotten; tables stay.
+  // Forgets all cached contents; tables stay.
   void ResetPrefixCache();
 
   std::vector<int32_t> Table(int64_t sequence) const;
@@ -107,10 +109,11 @@ class BlockManager {
   int32_t available_blocks() const { return pool_.num_available(); }
   int32_t used_blocks() const { return pool_.num_used(); }
   int32_t cached_blocks() const { return pool_.num_cached(); }
-  // Since the start: what hashing has cost.
+  // How many blocks were hashed since the start: what the prefix cache costs.
   int64_t num_blocks_hashed() const { return num_blocks_hashed_; }
 
-  // The pool's own check, and: every block's count equals its occurrences in tables.
+  // Internal when the pool's own check fails, or when a block's reference count is not the number of its
+  // occurrences in tables.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -119,12 +122,13 @@ class BlockManager {
     std::string salt;
     int32_t num_committed = 0;     // leading blocks whose contents the pool was told
     std::vector<uint64_t> hashes;  // of the leading full blocks, num_committed at least
-    uint64_t last_content_id =
-        0;  // of the block known for that content; 0 with num_committed > 0: chain is broken
+    // Of the block known for the last committed content; 0 though num_committed > 0: the chain is broken.
+    uint64_t last_content_id = 0;
   };
 
+  // The content of the first block of `tokens` that is not committed yet.
   BlockContent ContentAt(BlockTable* table, absl::Span<const int32_t> tokens);
-  // Of a sequence without one: the cached prefix is referenced, nothing else is taken.
+  // Begins the table of a sequence that has none: references the cached prefix, and takes nothing else.
   BlockTable BeginTable(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                         bool use_cache);
   // Undoes BeginTable, but keeps the hashes.

@@ -85,8 +85,8 @@ KvBlock* BlockPool::Find(const BlockContent& content) {
 void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
   SOMNUS_CHECK(block->ref_count > 0 && static_cast<int32_t>(content.tokens.size()) == block_size_);
   if (block->content_id != 0 || Find(content) != nullptr) return;
-  // Another block under the same hash has a parent that was evicted since (or collides): nobody can reach it
-  // any more through the present chain, so the newer one takes its place.
+  // Another block has the same hash by a collision, or because its parent was evicted since, so that no chain
+  // leads to it any more. The newer block takes its place.
   auto [it, inserted] = index_.try_emplace(content.hash, block);
   if (!inserted) {
     Forget(it->second);

@@ -1,15 +1,15 @@
 #pragma once
-// The device's KV cache blocks as the coordinator sees them: ids, reference counts, who is free and what is
-// cached.
+// The device's KV cache blocks as the coordinator sees them: ids, reference counts, which are free and which
+// are cached.
 //
 // Every block is in exactly one of three states: used (referenced by block tables), cached (unreferenced, but
 // its contents are known and can be adopted again) or free (neither). Cached and free blocks are in one
-// doubly linked list, whose head is taken next: unknown blocks go to the head, cached ones to the tail, so
-// that the cache is evicted in least recently used order and only when nothing else is left.
+// doubly linked list, whose head is taken next: free blocks go to the head, cached ones to the tail, so that
+// the cache is evicted in least recently used order and only when no free block is left.
 //
 // A cached block is found by a hash of its whole prefix, but a hit is decided by comparison: the same tokens,
 // the same parent (by the parent's content id, which is never used twice) and, at the root, the same salt. No
-// hash collision, made or found, can give a sequence the keys and values of other tokens.
+// hash collision, by chance or by intent, can give a sequence the keys and values of other tokens.
 //
 // Block 0 is reserved for padding and never given out. Not thread safe: owned by the engine's loop.
 
@@ -38,7 +38,7 @@ struct KvBlock {
   std::string salt;                // of a first block
 };
 
-// What a cached block must be equal to.
+// What identifies the contents of a block: a cached block is adopted when all of it is equal.
 struct BlockContent {
   uint64_t parent_content_id = 0;
   uint64_t hash = 0;
@@ -46,7 +46,8 @@ struct BlockContent {
   absl::string_view salt;  // of a first block; empty for the others
 };
 
-// The hash of a block whose parent's hash is `parent_hash` (0 for the first), of whose `salt` it is the root.
+// Returns the hash of a sequence's block from its parent's hash, its tokens and its salt. The first block has
+// the parent hash 0; only the first has a salt.
 uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl::string_view salt);
 
 class BlockPool {
@@ -56,17 +57,17 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // Takes the head of the free list, forgetting what it cached; one reference. The pool must not be
+  // Takes the head of the free list and forgets what it cached; it has one reference. The pool must not be
   // exhausted.
   KvBlock* Allocate();
-  // One more reference; takes a cached block out of the free list.
+  // Adds a reference; a cached block leaves the free list.
   void Reference(KvBlock* block);
-  // One reference less; the last one puts the block into the free list.
+  // Drops a reference; with the last one the block goes into the free list.
   void Release(KvBlock* block);
 
-  // The cached or used block with this content, or null.
+  // Returns the cached or used block with this content, or null.
   KvBlock* Find(const BlockContent& content);
-  // Makes a used block's contents known. When another block already has them, that one stays the known one.
+  // Makes a used block's contents known. When another block is known for them already, that one stays.
   void Remember(KvBlock* block, const BlockContent& content);
   // Forgets the contents of a block, used or cached: it cannot be adopted any more.
   void Forget(KvBlock* block);
@@ -79,14 +80,14 @@ class BlockPool {
   int32_t num_used() const { return num_blocks() - num_available_; }
   const KvBlock* block(int32_t id) const { return &blocks_[id]; }
 
-  // Walks everything. Internal names what does not add up: free + used + cached = total, links, counts and
-  // the index.
+  // Walks over all blocks. Internal names what does not add up: free + used + cached = total, links, counts,
+  // or the index.
   absl::Status CheckIntegrity() const;
 
  private:
   void Link(KvBlock* block, KvBlock* after);
   void Unlink(KvBlock* block);
-  // Of a block that is not in the free list.
+  // The block must not be in the free list.
   void ClearContent(KvBlock* block);
 
   const int32_t block_size_;

@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// What a rank's cache may take.
+// How many bytes a rank's cache may take.
 int64_t RankBytes(const RankMemory& rank, const KvPlanRequest& request, int64_t blocks_per_sequence) {
   if (request.kv_cache_memory_bytes > 0) return request.kv_cache_memory_bytes;
   const int64_t available = std::max<int64_t>(0, rank.available_kv_cache_memory_bytes);

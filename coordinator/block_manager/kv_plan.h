@@ -15,9 +15,9 @@ struct RankMemory {
   bool on_host = false;                         // the cache is in the memory of a host, not of a GPU
 };
 
-// A host's memory is not the engine's own: what nobody uses is taken from others and costs time to map. There
-// a rank's cache gets this much, unless one sequence of max_model_len needs more or the user asked for
-// another size. A GPU is used up.
+// A host's memory is shared with other processes, and mapping it takes time. On a host a rank's cache
+// therefore gets at most this much, unless one sequence of max_model_len needs more or the user asked for
+// another size. A GPU's memory is used in full.
 inline constexpr int64_t kHostKvSoftLimitBytes = 512 << 20;
 
 struct KvPlanRequest {
@@ -33,9 +33,9 @@ struct KvPlan {
   int32_t max_model_len = 0;
 };
 
-// The minimum over ranks, at most what max_num_seqs sequences of max_model_len can use. At least one sequence
-// of max_model_len fits: a max_model_len that nobody asked for is reduced, else ResourceExhausted says what
-// is missing.
+// num_blocks is the minimum over the ranks, and at most what max_num_seqs sequences of max_model_len can use.
+// At least one sequence of max_model_len fits: where it does not, a max_model_len that the user did not ask
+// for is reduced; else ResourceExhausted says what is missing.
 absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const KvPlanRequest& request);
 
 }  // namespace somnus

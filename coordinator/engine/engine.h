@@ -3,10 +3,10 @@
 //
 // Contract. 1. One loop thread owns the scheduler, the block manager and all requests; everything else
 // reaches them through this interface's command queue, so every method is thread safe. 2. Step k+1 is
-// scheduled and sent before step k's answer is handled (pipeline_depth 1), or after (0); the same code, the
-// same tokens. 3. Admission, health, is_sleeping and metrics read state(), nothing else; what each state
-// means and which changes there are is in residency/engine_state.h. 4. Every accepted request ends in exactly
-// one output with a finish_reason.
+// scheduled and sent before step k's reply is handled (pipeline_depth 1), or after (0); both give the same
+// tokens. 3. Admission, health, is_sleeping and metrics read state(), and nothing else says whether the
+// engine serves; residency/engine_state.h says what each state means and which changes are allowed. 4. Every
+// accepted request ends in exactly one output with a finish_reason.
 
 #include <cstdint>
 #include <functional>
@@ -23,11 +23,11 @@
 
 namespace somnus {
 
-// A consistent picture, taken by the loop between two steps.
+// A consistent snapshot, which the loop takes between two steps.
 struct EngineStats {
   EngineState state = EngineState::kLoading;
   int sleep_level = 0;
-  std::string error;  // why kFailed
+  std::string error;  // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   int32_t total_blocks = 0;  // without the padding block
@@ -43,7 +43,7 @@ struct EngineStats {
   int64_t num_steps = 0;
 };
 
-// The loop's events for metrics; called on the loop thread, must not block.
+// Receives the loop's events, for metrics. It is called on the loop thread and must not block.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
@@ -56,12 +56,12 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Ok: the sink will get a final output. ResourceExhausted: the queue is full; InvalidArgument: can never
-  // fit (prompt beyond max_model_len or the whole cache); Unavailable: loading, draining or failed. While
-  // asleep requests are queued (bounded as ever). Decided atomically at the call; cheap enough for an I/O
-  // thread.
+  // Ok: the sink will get a final output. ResourceExhausted: the queue is full. InvalidArgument: the request
+  // can never be served (beyond max_model_len or the whole cache), or its id is in use. Unavailable: the
+  // engine is loading, draining or failed. While it is asleep, requests are queued within the same bounds.
+  // The call decides atomically, and is cheap enough for an I/O thread.
   virtual absl::Status Submit(EngineRequest request) = 0;
-  // Several requests, all or none (n choices, a list of prompts).
+  // Submits several requests, all or none (n choices, a list of prompts).
   virtual absl::Status SubmitAll(std::vector<EngineRequest> requests) = 0;
   // The request ends with kAbort and its blocks are free within one step. Unknown ids are ignored.
   virtual void Abort(const std::string& request_id) = 0;
@@ -71,13 +71,13 @@ class Engine {
   // way for longer than the stall threshold. Unavailable says why not, as a sentence for clients. Cheap.
   virtual absl::Status Health() const = 0;
   // `callback` runs now and after every change of state(), on the thread that made it and one at a time; it
-  // reads state() itself and must not block. Empty: takes it back, none runs afterwards.
+  // reads state() itself and must not block. An empty one removes it: none runs afterwards.
   virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
 
   // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same
-  // tokens. Returns bytes by tag, summed over ranks: of what the call itself released or mapped. Blocks the
-  // caller until all ranks have answered. Sleep releases every tag that is resident, whatever slept before;
+  // tokens. Returns the bytes that the call itself released or mapped, by tag, summed over ranks. Blocks the
+  // caller until all ranks have replied. Sleep releases every tag that is resident, whatever slept before;
   // WakeUp without tags means all. An error leaves the engine awake when it was awake; asleep, with no tag
   // resident, when it was asleep; failed when the ranks could not be brought to one of the two.
   virtual absl::StatusOr<TagBytes> Sleep(int level) = 0;

@@ -20,7 +20,8 @@ void EngineLoop::Run() {
     stopped_ = true;
   }
   loop_ended_.Stop();
-  // Commands that came too late are run all the same: each sees a stopped engine and lets its caller go on.
+  // Commands that came too late are run all the same: each sees a draining or failed engine and lets its
+  // caller go on.
   ProcessMail();
 }
 
@@ -52,8 +53,8 @@ bool EngineLoop::ProcessMail() {
   return !draining || !DrainIsOver();
 }
 
-// True once nothing is open; aborts what is, when the grace is over or the sleeping engine could not finish
-// it anyway.
+// True once no request is open. Aborts those that are when the grace is over, or when the engine sleeps and
+// could not finish them.
 bool EngineLoop::DrainIsOver() {
   MonotonicTime deadline;
   {
@@ -154,7 +155,7 @@ void EngineLoop::Receive() {
   const MonotonicTime replied = options_.monotonic_now();
   if (observer_ != nullptr) observer_->OnStep(step.num_tokens, replied - std::max(step.sent, last_reply_));
   last_reply_ = replied;
-  PublishStats();  // before the outputs: whoever has seen a last one finds its blocks free
+  PublishStats();  // before the outputs: a client that has its last one finds the blocks free
   for (SequenceOutput& output : *outputs) {
     if (output.output.finish_reason == FinishReason::kError) {
       LogWarning("request {} ended: {}", output.sequence->request.id,
@@ -175,7 +176,7 @@ void EngineLoop::Deliver(SequenceOutput output, absl::Time now) {
   }
   const FinishReason reason = output.output.finish_reason;
   if (reason != FinishReason::kNone) Forget(sequence);
-  // The observer first: whoever reads metrics after the last output finds the request counted.
+  // The observer is called first, so that metrics read after the last output count the request.
   if (reason != FinishReason::kNone && observer_ != nullptr) {
     observer_->OnRequestFinished(sequence.request, reason, static_cast<int32_t>(sequence.num_outputs()),
                                  sequence.scheduled_time, sequence.first_token_time, now);
@@ -192,7 +193,7 @@ void EngineLoop::End(const SequencePtr& sequence, FinishReason reason, const abs
   Deliver(std::move(output), options_.now());
 }
 
-// The id may be used again, and what it held of the queue's room is free.
+// Makes the id free for use again, and what the request held of the queue's bounds.
 void EngineLoop::Forget(const Sequence& sequence) {
   absl::MutexLock lock(&mu_);
   live_ids_.erase(sequence.request.id);
@@ -248,7 +249,7 @@ absl::Status EngineLoop::CheckLifecycle() const {
   return absl::OkStatus();
 }
 
-// Nothing when a failure or a drain has come in between.
+// Does nothing when a failure or a drain has come in between.
 void EngineLoop::SwitchState(EngineState to) {
   {
     absl::MutexLock lock(&mu_);

@@ -1,10 +1,10 @@
 #pragma once
 // The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc is the loop thread's
-// half, engine_loop_calls.cc the callers' half: admission, commands, and the picture of the state.
+// half, engine_loop_calls.cc the callers' half: admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
-// says; what the loop owns is touched by the loop thread alone, what is under mu_ by everybody. Errors: a
+// says; what the loop owns is touched by the loop thread alone, what mu_ guards by every thread. Errors: a
 // step that fails, times out or cannot be sent makes the engine kFailed for good: every open request ends
 // with kError and the reason, and Submit returns Unavailable.
 
@@ -36,11 +36,11 @@ struct EngineOptions {
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
   int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
   absl::Duration step_timeout = absl::Seconds(300);
-  // A step under way for longer makes Health say so; longer ones are still waited for, until step_timeout.
+  // A step under way for longer makes Health say so; it is still waited for, until step_timeout.
   absl::Duration step_stall = absl::Seconds(60);
-  int32_t vocab_size = 0;                       // ids in prompts and replies are below
-  std::function<absl::Time()> now = absl::Now;  // of requests: arrivals, their deadlines, metrics
-  MonotonicClock monotonic_now = MonotonicNow;  // of steps and of the end
+  int32_t vocab_size = 0;                       // ids in prompts and replies are below it
+  std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
+  MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
 };
 
 class EngineLoop : public Engine {
@@ -70,12 +70,12 @@ class EngineLoop : public Engine {
   absl::Status CheckRequests(const std::vector<EngineRequest>& requests) const;
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // True when the state has changed; the caller reports it then, without the lock. A change that
-  // IsAllowedChange forbids is not made: somebody else's change (a failure, a drain) has come in between.
+  // Returns whether the state has changed; the caller then reports it, without the lock. A change that
+  // IsAllowedChange forbids is not made: another one (a failure, a drain) has come in between.
   bool ChangeState(EngineState to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReportStateChange() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The loop thread's.
+  // The loop thread alone calls these.
   void Run();
   bool ProcessMail();  // false: stop
   bool Step();         // false: nothing to do
@@ -102,7 +102,7 @@ class EngineLoop : public Engine {
   Executor* const executor_;
   EngineObserver* const observer_;
 
-  // The loop thread's own.
+  // The loop thread alone uses these.
   Scheduler scheduler_;
   struct SentStep {
     int64_t step_id;
@@ -122,7 +122,7 @@ class EngineLoop : public Engine {
   std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);
   std::deque<std::function<void()>> commands_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> executor_failure_ ABSL_GUARDED_BY(mu_);
-  // The oldest step that was sent and not answered, 0: none; and since when it has been the oldest.
+  // The oldest step without a reply (0: none), and since when it has been the oldest.
   int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);
   MonotonicTime drain_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
@@ -131,9 +131,9 @@ class EngineLoop : public Engine {
   StopSignal loop_ended_;
   std::string error_ ABSL_GUARDED_BY(mu_);
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
-  // Requests accepted but never scheduled yet, and every live id.
+  // Requests accepted but not scheduled yet, what they hold, and every live id.
   int64_t num_queued_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // and those that wait again
+  int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // those that wait again
   int64_t num_queued_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// The callers' half of EngineLoop: admission, commands and the picture of its state.
+// The callers' half of EngineLoop: admission, commands and the snapshot of its state.
 
 #include <algorithm>
 #include <utility>
@@ -61,7 +61,7 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
       return absl::InvalidArgumentError(absl::StrCat("request_id: ", request.id, " is in use"));
     }
   }
-  // Preempted ones count, or a flood of urgent requests would make the waiting ones any number.
+  // Preempted requests count, too; otherwise a flood of urgent requests could make any number of them wait.
   const int64_t num_waiting = num_queued_ + num_preempted_;
   if (num_waiting + static_cast<int64_t>(requests.size()) > options_.max_num_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_waiting, " of ",
@@ -102,7 +102,7 @@ absl::Status EngineLoop::SubmitAll(std::vector<EngineRequest> requests) {
 
 void EngineLoop::Abort(const std::string& request_id) {
   absl::MutexLock lock(&mu_);
-  // Only live ids, so that the list is no longer than the open requests times their clients' calls.
+  // Only live ids, and each once, so that the list is no longer than the open requests.
   if (!live_ids_.contains(request_id)) return;
   if (std::find(aborted_.begin(), aborted_.end(), request_id) != aborted_.end()) return;
   aborted_.push_back(request_id);
@@ -115,7 +115,7 @@ absl::Status EngineLoop::Health() const {
     if (state_ == EngineState::kFailed)
       return absl::UnavailableError(absl::StrCat("The engine has failed: ", error_));
     if (!IsReady(state_)) return absl::UnavailableError(WhyNotReady(state_));
-    // A rank that is known to hang is the better reason, and may be known a little later.
+    // A rank that is known to hang is a better reason than the step; heartbeats may report it a little later.
     const bool stalls = awaited_step_ != 0 && options_.monotonic_now() - awaited_since_ > options_.step_stall;
     if (stalls && executor_->Progress().ok()) {
       return absl::UnavailableError(absl::StrCat("Step ", awaited_step_,
@@ -203,8 +203,7 @@ void EngineLoop::DrainAndStop(absl::Duration grace) {
   if (changed) ReportStateChange();
   absl::MutexLock join_lock(&join_mu_);
   if (!thread_.joinable()) return;
-  // A worker that hangs must not hold up the end: when the loop is still waiting for it, its step is given
-  // up.
+  // A worker that hangs must not delay the end: if the loop is still waiting for it, the step is given up.
   if (!loop_ended_.WaitFor(grace + absl::Seconds(2))) {
     executor_->Abort(absl::CancelledError("the server is shutting down"));
   }

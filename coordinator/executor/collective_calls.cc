@@ -38,7 +38,7 @@ std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool c
         if (other != rank) contexts[other].TryCancel();
       }
     }
-    // Cancelled by the first one's error: not a cause.
+    // The first rank's error cancelled this call, whose own status is therefore no cause.
     statuses[rank] = cancel_others && !is_first ? absl::CancelledError("cancelled with its group")
                                                 : Annotate(status, workers_[rank].name);
   };

@@ -1,5 +1,6 @@
 #pragma once
-// Unary calls to all ranks of a group at once. Thread safe: it only reads the links, and the latch is.
+// Unary calls to all ranks of a group at once. Thread safe: it only reads the links, and the latch is thread
+// safe.
 
 #include <grpcpp/grpcpp.h>
 
@@ -22,13 +23,14 @@ class CollectiveCalls {
       : workers_(*workers), latch_(*latch), blame_grace_(blame_grace) {}
 
   // Runs `call` for every rank at once and returns when all have returned: one status per rank, an error with
-  // the rank's name. DeadlineExceeded after `timeout`: then nobody knows whether the rank did it.
+  // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may still do
+  // so.
   std::vector<absl::Status> Run(absl::Duration timeout, const Call& call) const;
-  // As Run, but the first error cancels the other ranks' calls.
+  // Does what Run does, but the first error cancels the other ranks' calls.
   std::vector<absl::Status> RunUntilError(absl::Duration timeout, const Call& call) const;
 
-  // The error of a collective: the loss of a rank where a connection broke, else the first rank's that is a
-  // cause. Ok when all are.
+  // The error of a collective: the loss of a rank where a connection broke, else the first rank's error that
+  // is not a mere cancellation. Ok when all statuses are.
   absl::Status FirstError(const std::vector<absl::Status>& statuses) const;
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
-// Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, tests
-// fake it. Used by the engine loop thread alone, except Health, Progress, Abort and the failure callback.
+// Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, and
+// tests fake it. Used by the engine loop thread alone, except Health, Progress, Abort and the failure
+// callback.
 
 #include <cstdint>
 #include <functional>
@@ -20,11 +21,11 @@ class Executor {
   virtual ~Executor() = default;
 
   // Sends a step to every rank and returns; steps are executed in order. InvalidArgument, and nothing is
-  // sent, when its message is larger than workers take.
+  // sent, when its message is larger than workers accept.
   virtual absl::Status ExecuteAsync(const v1::StepRequest& step) = 0;
-  // The answer to the oldest step not yet waited for: rank 0's, once every rank has answered. The first error
-  // is the step's error, with the rank in it ("rank 1 (pid 77) died: killed by signal 9"). DeadlineExceeded
-  // after `timeout`.
+  // Waits for the oldest step not yet waited for. Returns rank 0's reply once every rank has replied. The
+  // first error is the step's error, with the rank in it ("rank 1 (pid 77) was killed by signal 9 (Killed)").
+  // DeadlineExceeded after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
   // Collective and all or nothing; `before` is what the ranks hold now. Bytes by tag, summed over ranks.
@@ -36,14 +37,14 @@ class Executor {
   virtual absl::StatusOr<TagBytes> Sleep(int level, const Residency& before) = 0;
   virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency& before) = 0;
 
-  // Ok while every rank is believed alive; else who failed and why. Thread safe.
+  // Ok while every rank is believed alive; else says which rank failed and why. Thread safe.
   virtual absl::Status Health() const = 0;
-  // Ok while every rank gets on with its steps, as far as heartbeats tell; else who does not, for now. Thread
-  // safe.
+  // Ok while every rank gets on with its steps, as far as heartbeats tell; else names a rank that does not,
+  // though it may recover. Thread safe.
   virtual absl::Status Progress() const = 0;
-  // Called at most once, from any thread, when a rank is lost, whether a call is waiting for it or not; at
-  // once when that has already happened. Must not block. An empty function takes the callback back: none runs
-  // afterwards.
+  // `callback` is called at most once, on any thread, when a rank is lost, whether a call is waiting for it
+  // or not; at once when that has already happened. It must not block. An empty function removes the
+  // callback: none runs afterwards.
   virtual void OnFailure(std::function<void(absl::Status)> callback) = 0;
   // Ends the call that is waiting, and every later one, with `reason`. Thread safe.
   virtual void Abort(const absl::Status& reason) = 0;

@@ -19,18 +19,20 @@ class FailureLatch {
  public:
   // Ok until Fail was called.
   absl::Status status() const;
-  // The first call's status stays: cancels every registered call and runs the callback.
+  // The first call's status is kept; that call cancels every registered RPC and runs the callback. Later
+  // calls do nothing.
   void Fail(const absl::Status& status);
   // Fails with `status`, unless another cause becomes known within `grace`: the loss of a process says more
   // than the connection that it broke. Returns the cause that counts.
   absl::Status Blame(const absl::Status& status, absl::Duration grace);
-  // Waits up to `grace` for a failure to become known.
+  // Waits up to `grace` for a failure to become known; returns it, or ok.
   absl::Status AwaitFailure(absl::Duration grace) const;
-  // Runs at once when the failure has already happened. Empty: takes it back, and waits for a running one.
+  // `callback` runs once, at once when the failure has already happened. An empty one removes the callback,
+  // and waits for one that is running.
   void SetCallback(std::function<void(absl::Status)> callback);
 
-  // A call is cancelled by Fail while it is registered; false (and not registered) when it already has
-  // failed.
+  // Fail cancels an RPC while it is registered. False, and the RPC is not registered, when the latch has
+  // failed already.
   bool Register(grpc::ClientContext* context);
   void Unregister(grpc::ClientContext* context);
 

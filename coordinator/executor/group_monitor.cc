@@ -44,7 +44,7 @@ void GroupMonitor::Run() {
   while (!stop_.WaitFor(kInterval)) {
     if (absl::Status late = CheckDeadline(); !late.ok()) return latch_.Fail(late);
     if (absl::Status broken = CheckConnections(); !broken.ok()) {
-      // Leaves a local process' exit status the time to become known.
+      // This leaves the exit status of a local process time to become known.
       (void)latch_.Blame(broken, blame_grace_);
       return;
     }

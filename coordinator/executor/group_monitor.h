@@ -28,7 +28,8 @@ class GroupMonitor {
 
   // Call once, when every rank is connected.
   void Start();
-  // From now on a broken connection is what was asked for. Does not wait for the thread.
+  // To be called before the workers are asked to end: from now on a broken connection is no failure. Does not
+  // wait for the thread.
   void Stop() { stop_.Stop(); }
 
   // The reply to `step_id` is due within `timeout` from now.

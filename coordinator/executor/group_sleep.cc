@@ -13,7 +13,7 @@ void AddBytes(const Bytes& bytes, TagBytes* sum) {
   for (const auto& [tag, count] : bytes) (*sum)[tag] += count;
 }
 
-// What the rank says is that, and nothing else.
+// Whether the rank is in `state` entirely: asleep means that no tag has resident bytes.
 bool IsIn(const v1::WorkerStatusResponse& status, const std::string& state) {
   if (status.state() != state) return false;
   if (state != "asleep") return true;
@@ -68,7 +68,7 @@ absl::StatusOr<TagBytes> GroupSleep::Sleep(int level, const Residency& before) {
     return error;
   }
   // Some tags slept already, so the one state that all ranks can reach is asleep: weights that a rank has
-  // discarded do not come back without a reload. Ranks that are there return at once.
+  // discarded do not come back without a reload. Ranks that are asleep already return at once.
   const std::vector<absl::Status> again = SleepAll(level, &freed);
   if (calls_.FirstError(again).ok()) return freed;
   Confirm("asleep", again, error);
@@ -93,7 +93,7 @@ void GroupSleep::Confirm(const std::string& state, const std::vector<absl::Statu
         return worker.stub->GetStatus(context, v1::WorkerStatusRequest(), &answers[rank]);
       });
   for (size_t rank = 0; rank < num_ranks_; ++rank) {
-    // No answer to the undo: whatever the rank says now, it may still be at work.
+    // Without a reply to the undo the rank may still be at work, whatever it says now.
     const bool unknown = absl::IsDeadlineExceeded(undone[rank]) || absl::IsUnavailable(undone[rank]) ||
                          absl::IsCancelled(undone[rank]);
     if (!unknown && asked[rank].ok() && IsIn(answers[rank], state)) continue;

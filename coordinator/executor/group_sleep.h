@@ -1,10 +1,10 @@
 #pragma once
 // Puts all ranks of a group to sleep and wakes them, all or nothing, as executor.h promises.
 //
-// A rank that has not answered in time may have done what it was asked, or may still do it: it is undone like
-// the others, and since a worker runs its calls in order, the answer to the undo settles what became of the
-// call. Then every rank is asked for its state. A rank that does not answer even that, or is in another state
-// than the rest, makes the latch fail. Used by one thread.
+// A rank that has not replied in time may have executed the call, or may still do so. The call is undone on
+// it as on the others, and since a worker runs its calls in order, the reply to the undo settles what became
+// of the call. Then every rank is asked for its state. A rank that does not reply even to that, or is in
+// another state than the rest, makes the latch fail. For use by one thread.
 
 #include <cstddef>
 #include <string>

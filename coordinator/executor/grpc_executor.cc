@@ -31,7 +31,7 @@ std::vector<WorkerLink> MakeLinks(std::vector<WorkerEndpoint> endpoints) {
   return links;
 }
 
-// Adds up what the ranks say of their loading.
+// Adds up the ranks' progress of loading, and collects their results.
 class LoadSum {
  public:
   LoadSum(size_t num_ranks, const std::function<void(int64_t, int64_t)>& progress)
@@ -49,7 +49,7 @@ class LoadSum {
     for (const auto& [done, total] : bytes_) sum = {sum.first + done, sum.second + total};
     progress_(sum.first, sum.second);
   }
-  // Once no rank loads any longer.
+  // To be called once no rank loads any longer.
   std::vector<LoadedRank> Take() {
     absl::MutexLock lock(&mu_);
     return std::move(loaded_);
@@ -190,7 +190,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
   }
 
  private:
-  // What is the same for all ranks of a group.
+  // Fills in what is the same for all ranks of a group.
   absl::StatusOr<v1::ParallelConfig> NewGroup(v1::ParallelConfig parallel) {
     parallel.set_world_size(static_cast<int32_t>(workers_.size()));
     parallel.clear_rank_hosts();
@@ -208,7 +208,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
   }
 
   absl::Status AwaitConnection(const WorkerLink& worker, MonotonicTime deadline) {
-    // In short waits, so that the loss of a process is heard.
+    // The waits are short, so that the loss of a process ends them.
     while (!worker.channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kConnectPoll))) {
       RETURN_IF_ERROR(latch_.status());
       if (MonotonicNow() < deadline) continue;

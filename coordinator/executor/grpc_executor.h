@@ -3,12 +3,12 @@
 // once.
 //
 // The engine's thread writes a step to every stream and later reads the replies itself (StepStreams): a
-// hand-over between threads costs more than the message. A GroupMonitor watches what a blocking read cannot;
-// a process that ended and a heartbeat that stayed away are reported by others (ReportLoss).
+// hand-over between threads costs more than the message. A GroupMonitor watches what a blocking read cannot
+// see; a process that ended and a heartbeat that stayed away are reported by others (ReportLoss).
 //
-// Failure is final: the first cause is kept (Health), everything under way is cancelled, everything later
-// answers the same. A worker that died is blamed before those that only noticed: when a call fails, the loss
-// of a process has a moment to become known before the call's own error counts.
+// Failure is final: the first cause is kept (Health), everything under way is cancelled, and every later call
+// returns it. A worker that died is blamed before those that only noticed: when a call fails, the loss of a
+// process has a moment to become known before the call's own error counts.
 //
 // Thread safety: as executor.h says; ReportLoss, ReportStall and RankStatuses from any thread too.
 
@@ -38,12 +38,12 @@ struct GrpcExecutorOptions {
   absl::Duration connect_timeout = absl::Seconds(20);
   absl::Duration load_timeout = absl::Hours(2);         // of whatever reads the checkpoint: load, wake from 2
   absl::Duration lifecycle_timeout = absl::Minutes(5);  // allocate, sleep, other wake-ups
-  absl::Duration status_timeout = absl::Seconds(10);    // of a rank that is asked what became of a call
+  absl::Duration status_timeout = absl::Seconds(10);    // GetStatus of a rank, to learn what became of a call
   absl::Duration blame_grace = absl::Seconds(1);        // for the loss of a process to become known
   MonotonicClock now = MonotonicNow;                    // of step deadlines
 };
 
-// What one rank answered to LoadModel.
+// What one rank reported at the end of LoadModel.
 struct LoadedRank {
   int64_t weights_bytes = 0;
   int64_t kv_block_bytes = 0;
@@ -59,18 +59,19 @@ class GrpcExecutor : public Executor {
   static absl::StatusOr<std::unique_ptr<GrpcExecutor>> Create(std::vector<WorkerEndpoint> workers,
                                                               const GrpcExecutorOptions& options);
 
-  // Unavailable names the rank that does not answer; what ReportLoss or Abort said ends the wait.
+  // Unavailable names the rank that cannot be reached; ReportLoss and Abort end the wait with their reason.
   virtual absl::Status AwaitConnections() = 0;
 
-  // `request` is the same for all ranks; of parallel all but group_name is filled in. `progress`, called
-  // under a lock from several threads: bytes loaded and to be loaded, over all ranks. After an error the
-  // other ranks are cancelled.
+  // `request` is the same for all ranks; the call fills in all of `parallel` but group_name. `progress` gets
+  // the bytes loaded and the bytes to be loaded, summed over ranks; several threads call it, one at a time.
+  // An error cancels the other ranks' loading.
   virtual absl::StatusOr<std::vector<LoadedRank>> LoadModel(
       const v1::LoadModelRequest& request, const std::function<void(int64_t, int64_t)>& progress) = 0;
   virtual absl::Status AllocateKvCache(const v1::KvCacheConfig& config) = 0;
-  // One entry per rank; an error where a rank does not answer within `timeout`.
+  // Returns one entry per rank: an error where a rank does not reply within `timeout`.
   virtual std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout) = 0;
-  // Asks every worker to end; no answer is waited for beyond `timeout`. Nothing may be called afterwards.
+  // Asks every worker to end, and waits for replies no longer than `timeout`. Nothing may be called
+  // afterwards.
   virtual void Shutdown(absl::Duration timeout) = 0;
 
   // A rank is known to be lost: `reason` names it ("rank 1 (pid 77) was killed by signal 9").

@@ -27,8 +27,8 @@ class StepStreams {
   ~StepStreams();
   StepStreams(const StepStreams&) = delete;
 
-  // Writes `step` to every rank. InvalidArgument, and nothing is written, when workers would not take it:
-  // they would end their streams.
+  // Writes `step` to every rank. InvalidArgument, and nothing is written, when it is larger than workers
+  // accept: they would end their streams.
   absl::Status Send(const v1::StepRequest& step);
   // Reads every rank's reply to step `step_id`; returns rank 0's. Any error fails the latch.
   absl::StatusOr<v1::StepReply> Receive(int64_t step_id);

@@ -51,7 +51,8 @@ absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
     posix_spawnattr_destroy(&attributes);
   });
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // Nothing of the coordinator's (listening sockets above all) outlives it in a worker.
+  // No descriptor of the coordinator's, a listening socket above all, stays open in a worker that outlives
+  // it.
   posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
   sigset_t none, all;
   sigemptyset(&none);
@@ -179,7 +180,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
 
   const ExitCallback on_exit_;
   const int wake_fd_;
-  std::vector<Child> children_;  // reaped: the watcher's while it runs, Terminate's afterwards
+  std::vector<Child> children_;  // `reaped` belongs to the watcher while it runs, then to Terminate
   std::thread watcher_;
   absl::Mutex terminate_mu_;
   absl::Mutex mu_;

@@ -20,7 +20,7 @@
 
 namespace somnus {
 
-// "killed by signal 9 (Killed)" or "exited with code 3", of a waitpid status.
+// Describes a status of waitpid: "was killed by signal 9 (Killed)" or "exited with code 3".
 std::string DescribeExit(int wait_status);
 
 class WorkerProcesses {
@@ -30,16 +30,16 @@ class WorkerProcesses {
   using ExitCallback = std::function<void(int rank, const absl::Status&)>;
 
   // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank, with `environment`
-  // ("NAME=value", where secrets belong: the command line is everybody's to read) added to this process' own.
-  // NotFound or PermissionDenied names the binary; what had been started is ended then.
+  // ("NAME=value", where secrets belong: every user can read a command line) added to this process' own.
+  // NotFound or PermissionDenied names the binary; the processes that had been started are ended then.
   static absl::StatusOr<std::unique_ptr<WorkerProcesses>> Spawn(
       const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
       ExitCallback on_exit);
   virtual ~WorkerProcesses() = default;
 
   virtual pid_t pid(int rank) const = 0;
-  // SIGTERM to all that live, then after `grace` SIGKILL. All have ended and are reaped when it returns.
-  // Idempotent.
+  // Sends SIGTERM to all that still run, and SIGKILL after `grace`. All have ended and are reaped when it
+  // returns. Idempotent.
   virtual void Terminate(absl::Duration grace) = 0;
 };
 

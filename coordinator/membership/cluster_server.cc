@@ -106,7 +106,7 @@ class ClusterServerImpl : public ClusterServer {
   }
 
   void Watch() {
-    absl::Status stall;  // as the callback knows it
+    absl::Status stall;  // the last one that the callback got
     while (!stop_.WaitFor(options_.heartbeat_interval)) {
       absl::MutexLock lock(&mu_);
       const MonotonicTime now = options_.now();

@@ -1,5 +1,5 @@
 #pragma once
-// ClusterService on a listener of its own: where workers register and send heartbeats. Internal: a Unix
+// ClusterService on a listener of its own, where workers register and send heartbeats. It is internal: a Unix
 // socket in a private directory for local workers, else a TCP address that only the cluster may reach.
 //
 // Ownership: owns the server, the socket's directory and a thread that watches heartbeats. Thread safe.
@@ -29,15 +29,17 @@ class ClusterServer {
   static absl::StatusOr<std::unique_ptr<ClusterServer>> Start(const ClusterServerOptions& options);
   virtual ~ClusterServer() = default;
 
-  // What workers are to dial: "unix:/path" or "host:port", with the port that was bound.
+  // The address that workers dial: "unix:/path" or "host:port", with the port that was bound.
   virtual const std::string& address() const = 0;
+  // WaitForGroup and Interrupt are Membership's.
   virtual absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout) = 0;
   virtual void Interrupt(const absl::Status& reason) = 0;
-  // Called once, on the watching thread, when a member of the complete group falls silent. Must not block.
-  // Empty: takes it back, none runs afterwards.
+  // `callback` is called once, on the watching thread, when a member of the complete group falls silent. It
+  // must not block. An empty one removes it: none runs afterwards.
   virtual void OnSilence(std::function<void(const absl::Status&)> callback) = 0;
-  // Called on the watching thread whenever what Membership::CheckProgress returns has changed: a rank hangs
-  // in a step, or (ok) none does any longer. Must not block. Empty: takes it back, none runs afterwards.
+  // `callback` is called on the watching thread whenever what Membership::CheckProgress returns has changed:
+  // a rank hangs in a step, or (ok) none does any longer. It must not block. An empty one removes it: none
+  // runs afterwards.
   virtual void OnStall(std::function<void(const absl::Status&)> callback) = 0;
 };
 

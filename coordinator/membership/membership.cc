@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// The same time for equal and unequal tokens of one length, so that it cannot be found byte by byte.
+// Takes the same time for all tokens of one length, so that a token cannot be guessed byte by byte.
 bool SameToken(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return false;
   unsigned char difference = 0;
@@ -20,7 +20,7 @@ bool SameToken(const std::string& a, const std::string& b) {
 }
 
 constexpr size_t kMaxNameLength = 512;
-// A member that was heard within it counts as alive: several heartbeats.
+// A member that was heard within this time counts as alive; it is that of several heartbeats.
 constexpr absl::Duration kFresh = absl::Seconds(5);
 
 std::string NameOf(const v1::RegisterRequest& worker) {

@@ -1,6 +1,6 @@
 #pragma once
-// Who belongs to the group of workers: registration, ranks, heartbeats and the progress that they report. No
-// I/O; the clock is the caller's, a monotonic one. Thread safe.
+// Who belongs to the group of workers: registration, ranks, heartbeats and the progress that they report. It
+// does no I/O; callers pass the time of a monotonic clock. Thread safe.
 
 #include <cstdint>
 #include <optional>
@@ -22,8 +22,8 @@ struct MembershipOptions {
   std::string version;      // a worker of another version is refused
   std::string spawn_token;  // workers must show it; empty: workers started by hand, which show none
   absl::Duration heartbeat_timeout = absl::Seconds(30);
-  // A group is complete only once every member has been heard after the last one came. For workers whose
-  // death no process table tells: one that has just died looks alive otherwise.
+  // A group is complete only once every member was heard after the last one came. This is for remote workers,
+  // whose death no process table shows: one that has just died looks alive otherwise.
   bool confirm_members = false;
   absl::Duration stall_threshold = absl::Seconds(60);  // in one step, after which a rank counts as stalled
 };
@@ -36,19 +36,20 @@ class Membership {
   // (its place is taken in a group that is still forming: whoever has it may turn out to be dead, so the
   // worker may try again). The same worker may register again, with the same request.
   absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now);
-  // Whether the worker is a member; it is to leave otherwise.
+  // Returns whether the worker is a member; one that is not should exit.
   bool Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now);
 
-  // The complete group in order of rank: (preferred_rank, host, arrival). A group is complete once it has all
-  // its members and each was heard within the last seconds. DeadlineExceeded says how many came; Interrupt's
-  // status ends the wait.
+  // Returns the complete group in the order of ranks: by preferred_rank, then host, then arrival. A group is
+  // complete once it has all its members and each was heard within the last seconds. DeadlineExceeded says
+  // how many came; Interrupt ends the wait with its status.
   absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout);
   void Interrupt(const absl::Status& reason);
 
   // Forgets members of a group that is still forming which have been silent for heartbeat_timeout: others may
-  // take their places. Returns who they are, for the log. To be called regularly.
+  // take their places. Returns their names, for the log. To be called regularly.
   std::vector<std::string> DropSilent(MonotonicTime now);
-  // Unavailable names the first rank that has been silent for too long, in a complete group.
+  // Unavailable names the first rank of the complete group that has been silent for longer than
+  // heartbeat_timeout.
   absl::Status CheckHeartbeats(MonotonicTime now) const;
   // Unavailable names the rank that has reported the same unfinished step for longer than stall_threshold;
   // the one that is furthest behind when there are several, since the others may be waiting for it; of equals
@@ -65,7 +66,7 @@ class Membership {
     MonotonicTime same_since;
   };
   bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return complete_ || !interruption_.ok(); }
-  // Whether `request` finds a place; else why not.
+  // Ok when there is a place for `request`; else says why not.
   absl::Status FindPlace(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateComplete(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

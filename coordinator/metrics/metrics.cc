@@ -24,7 +24,7 @@ const Buckets kItlBuckets = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
 const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kIterationBuckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-// vLLM's buckets start where a small model on a CPU has already ended.
+// A small model is faster than vLLM's first buckets tell apart.
 const Buckets kFineBuckets = {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05,
                               .1,    .2,    .5,    1,    2,    5,    10,  30};
 const Buckets kHttpBuckets = {.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600};
@@ -73,7 +73,7 @@ class PrometheusMetrics : public Metrics {
     e2e_.Observe(Seconds(request.arrival, finished));
     prompt_tokens_.Observe(request.prompt.size());
     generation_tokens_.Observe(num_output_tokens);
-    // An abort while waiting was never scheduled.
+    // A request that was aborted while it waited was never scheduled.
     if (scheduled < request.arrival || scheduled > finished) return;
     queue_time_.Observe(Seconds(request.arrival, scheduled));
     inference_time_.Observe(Seconds(scheduled, finished));
@@ -187,7 +187,7 @@ class PrometheusMetrics : public Metrics {
         .Set(on ? 1 : 0);
   }
 
-  // One Add per name and label set makes one metric: prometheus-cpp answers the same object each time.
+  // One Add per name and label set makes one metric: prometheus-cpp returns the same object each time.
   prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
   const Labels labels_;
   const Buckets token_buckets_;

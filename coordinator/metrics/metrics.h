@@ -1,5 +1,5 @@
 #pragma once
-// Prometheus metrics under vLLM's names (labels model_name, engine), plus own finer somnus:* histograms.
+// Prometheus metrics under vLLM's names (labels model_name, engine), plus metrics of our own under somnus:*.
 //
 // Ownership: owns its registry. Thread safety: all methods are thread safe and never block for long; the
 // EngineObserver methods are made for the engine's loop thread.
@@ -28,17 +28,18 @@ class Metrics : public EngineObserver {
 
   virtual void SetCacheConfig(const CacheConfigInfo& info) = 0;
 
-  // The API layer's events. `choices`: n; `max_tokens`: as resolved.
+  // The API layer reports these events. `choices` is n, `max_tokens` the resolved one.
   virtual void OnRequestParams(int32_t choices, int32_t max_tokens) = 0;
   // Seconds between two deliveries of one sequence.
   virtual void OnInterTokenLatency(double seconds) = 0;
-  // One sequence's end as its client sees it: a stop string is "stop", though the engine saw an abort.
+  // One sequence has ended, as its client sees it: a stop string counts as kStop, though the engine saw an
+  // abort.
   virtual void OnSequenceEnd(FinishReason reason) = 0;
   virtual void OnRejected(const std::string& reason) = 0;  // "queue_full", "not_serving", "bad_request", ...
   virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                              double seconds) = 0;
 
-  // Text format 0.0.4. Gauges and counters that the engine keeps are taken from `stats`.
+  // Returns all metrics in Prometheus' text format 0.0.4. What the engine itself keeps is taken from `stats`.
   virtual std::string Serialize(const EngineStats& stats) = 0;
 };
 

@@ -1,6 +1,5 @@
 #pragma once
-// What the engine is asked for and what it answers: token ids in, token ids out. Text is output_processor's
-// business.
+// The engine's requests and outputs: token ids in, token ids out. api/output_processor.h turns ids into text.
 
 #include <cstdint>
 #include <map>
@@ -27,11 +26,11 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;
   float repetition_penalty = 1.0f;
   std::map<int32_t, float> logit_bias;
-  std::vector<int32_t> stop_token_ids;  // end the sequence, stop_reason is the id
-  std::vector<int32_t> eos_token_ids;   // end the sequence, stop_reason is null; empty under ignore_eos
-  // Suppressed until min_tokens outputs exist: EOS (also under ignore_eos it is empty) and stop ids.
-  int32_t num_logprobs = -1;         // -1: none; 0: the chosen token only
-  int32_t num_prompt_logprobs = -1;  // -1: none; such a request takes no prefix hit
+  // These ids end the sequence. Until min_tokens outputs exist they are suppressed.
+  std::vector<int32_t> stop_token_ids;  // stop_reason is the id
+  std::vector<int32_t> eos_token_ids;   // stop_reason is null; empty under ignore_eos
+  int32_t num_logprobs = -1;            // -1: none; 0: the chosen token only
+  int32_t num_prompt_logprobs = -1;     // -1: none; a request that has them adopts no cached prefix
   std::vector<int32_t> allowed_token_ids;
   std::vector<std::vector<int32_t>> bad_words;
 };
@@ -76,8 +75,8 @@ struct EngineRequest {
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();  // dropped if still waiting then
   std::shared_ptr<OutputSink> sink;
-  int64_t held_bytes = 0;    // what its sender keeps for it until it ends, beside the request itself
-  int64_t queued_bytes = 0;  // what it counts for in the queue; the engine sets it
+  int64_t held_bytes = 0;    // of memory that its sender keeps for it until it ends, beside the request
+  int64_t queued_bytes = 0;  // what it counts for in the queue (request_bytes.h); the engine sets it
 };
 
 }  // namespace somnus

@@ -25,7 +25,8 @@ int64_t SamplingParamsBytes(const SamplingParams& s) {
 }
 
 void SetQueuedBytes(std::vector<EngineRequest>* requests) {
-  absl::flat_hash_map<const SamplingParams*, int64_t> shares;  // first how many share it, then what one pays
+  // By record: first how many requests share it, then each one's part of its bytes.
+  absl::flat_hash_map<const SamplingParams*, int64_t> shares;
   for (const EngineRequest& request : *requests) ++shares[request.sampling.get()];
   for (auto& [sampling, share] : shares) share = (SamplingParamsBytes(*sampling) + share - 1) / share;
   for (EngineRequest& request : *requests) {

@@ -1,5 +1,5 @@
 #pragma once
-// How much memory requests hold while they wait: estimates that count what a client can make large.
+// How much memory requests hold while they wait: estimates in bytes that count what a client can make large.
 
 #include <cstdint>
 #include <vector>

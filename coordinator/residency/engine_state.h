@@ -40,7 +40,7 @@ bool AdmitsRequests(EngineState state);
 bool IsReady(EngineState state);
 // False once nothing will ever be served again.
 bool IsLive(EngineState state);
-// What GET /is_sleeping returns: the sleep has been reached, and the wake-up has not been completed. Whoever
+// What GET /is_sleeping returns: the sleep has been reached, and the wake-up has not been completed. Who
 // waits for the memory may take it when this turns true.
 bool IsSleeping(EngineState state);
 

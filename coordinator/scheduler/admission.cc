@@ -1,4 +1,4 @@
-// Who of the waiting sequences becomes a running one.
+// The part of the Scheduler that decides which waiting sequences start to run.
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// Long prompts that one step passes over to find one that is not: bounds the search.
+// How many long prompts one step passes over to find one that is not long. It bounds the search.
 constexpr int kMaxSkipped = 64;
 
 }  // namespace
@@ -22,8 +22,9 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
   int skipped = 0;
   for (auto it = waiting_.begin(); it != waiting_.end() && draft->budget > 0 && !free_slots_.empty();) {
     const SequencePtr sequence = it->second;
-    ++it;  // admission erases
-    // Preempted with a token still in flight: it is sent whole, so all its tokens must be known.
+    ++it;  // before admission erases the element
+    // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
+    // first.
     if (sequence->num_pending > 0) return;
     const Admission admission = CheckPartialPrefills(*sequence, *draft);
     if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
@@ -34,8 +35,8 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
 
 Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const Draft& draft) {
   int64_t num_tokens = sequence.num_to_compute();
-  const int64_t whole =
-      std::min(long_prefill_tokens_, draft.budget);  // at most this much is completed at once
+  // A prompt with no more tokens than this is completed at once.
+  const int64_t whole = std::min(long_prefill_tokens_, draft.budget);
   if (num_tokens <= whole) return Admission::kOk;
   if (UsesPrefixCache(sequence))
     num_tokens -= blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
@@ -52,7 +53,8 @@ Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, c
   return num_partial >= options_.max_num_partial_prefills ? Admission::kStop : Admission::kOk;
 }
 
-// Whether the step's messages have room for it. Of new sequences the first has, however large (Check).
+// Whether the step's messages have room for the sequence. They always have for the first new one, whose size
+// Check bounds.
 bool Scheduler::HasBytes(const Sequence& sequence, const Draft& draft) const {
   const bool is_first = draft.plan.request.new_sequences_size() == 0;
   if (!is_first && draft.writer.Cost(sequence, options_.blocks.block_size) > draft.request_bytes)

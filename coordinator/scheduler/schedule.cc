@@ -1,4 +1,4 @@
-// The half of the Scheduler that makes steps; who is admitted is in admission.cc.
+// The half of the Scheduler that makes steps; admission is in admission.cc.
 
 #include <algorithm>
 #include <utility>
@@ -24,7 +24,7 @@ StepPlan Scheduler::Schedule() {
   SpendRest(&draft);
   if (draft.plan.empty()) return std::move(draft.plan);
   draft.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - draft.budget);
-  // Only now: a sequence of this very step must not adopt blocks that the step itself fills.
+  // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
   for (const ScheduledEntry& entry : draft.step.entries) {
     blocks_.Commit(entry.sequence->id, entry.sequence->tokens, entry.sequence->num_computed);
   }
@@ -53,7 +53,7 @@ bool Scheduler::ScheduleDecodes(Draft* draft) {
       const SequencePtr victim = running_.rbegin()->second;
       Preempt(victim);
       preempted = true;
-      if (victim == sequence) return true;  // it was the last: nobody is left behind it
+      if (victim == sequence) return true;  // it was the last in order: none is left to schedule
     }
     AddEntry(sequence, 1, std::move(new_blocks), draft);
   }
@@ -67,7 +67,7 @@ void Scheduler::ScheduleRunningPrefills(Draft* draft) {
   }
 }
 
-// Of `num_tokens` more of its tokens, those that the step has room for.
+// Returns how many of `num_tokens` further tokens of the sequence the step has room for.
 int64_t Scheduler::Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const {
   const int64_t chunk = std::min(num_tokens, draft.budget);
   if (!sequence.owes_prompt_logprobs()) return chunk;
@@ -75,7 +75,7 @@ int64_t Scheduler::Chunk(const Sequence& sequence, int64_t num_tokens, const Dra
                   draft.reply_bytes / PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs));
 }
 
-// Admission has taken the blocks of all its tokens.
+// Takes no blocks: admission has taken them for all of the prompt.
 void Scheduler::AddPrefill(const SequencePtr& sequence, Draft* draft) {
   const int64_t num_tokens = sequence->num_to_compute();
   const int64_t chunk = Chunk(*sequence, std::min(num_tokens, long_prefill_tokens_), *draft);

@@ -15,7 +15,7 @@ int64_t LongPrefillTokens(const SchedulerOptions& options) {
   return std::max(1, options.max_num_batched_tokens / 2);
 }
 
-// What a sequence that grows to `num_tokens` adds to a step's messages.
+// Checks how much a sequence that grows to `num_tokens` tokens adds to a step's messages.
 absl::Status CheckMessageSize(const SchedulerOptions& options, const SamplingParams& sampling,
                               int64_t num_tokens) {
   if (std::max(sampling.num_logprobs, sampling.num_prompt_logprobs) > kMaxStepLogprobs) {
@@ -130,7 +130,7 @@ absl::Time Scheduler::NextDeadline() const {
   return next;
 }
 
-// By value: the maps hold what the caller may have named.
+// The pointer is passed by value: the caller's may be an element of a map from which it is erased here.
 void Scheduler::Preempt(SequencePtr sequence) {
   LeaveRunning(sequence.get());
   sequence->num_computed = 0;

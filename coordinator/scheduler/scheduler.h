@@ -12,9 +12,9 @@
 //  3. waiting sequences, in the order of service, while slots, blocks and budget last. A sequence that has no
 //     room stops admission, so that those behind it do not take what it waits for. There are two bounds for
 //     prompts that one step does not complete: max_long_partial_prefills for long ones, where the next
-//     sequence that is not long goes ahead, and max_num_partial_prefills for all, which stops admission. A
-//     prompt counts with what the prefix cache does not have of it, and only against sequences that are not
-//     less urgent;
+//     sequence that is not long goes ahead, and max_num_partial_prefills for all of them, which stops
+//     admission. A prompt counts with what the prefix cache does not have of it, and only against sequences
+//     that are not less urgent;
 //  4. what is left goes to the prompts of 2 and 3, in the order of service.
 // Beside it, new sequences and prompt log-probabilities have a budget in bytes each (step_bytes), so that the
 // step's messages stay far below what its stream takes: admission stops, and chunks end, where it is spent.
@@ -36,8 +36,8 @@
 //
 // Slot errors. A reply may say that one sequence has no result: it ends with kError, its blocks are freed,
 // and what it may have written leaves the prefix cache. Sequences that could have adopted those blocks are
-// computed again: those admitted with a prefix hit in the steps still in flight, and whoever has bad logits
-// itself on adopted blocks, once and without the prefix cache.
+// computed again: those admitted with a prefix hit in the steps still in flight, and, once and without the
+// prefix cache, a sequence that has bad logits itself on adopted blocks.
 //
 // Contract: no I/O, no clock, no randomness: the same calls give the same steps. Not thread safe (engine loop
 // only). Replies must be given to Update in the order of the steps.
@@ -75,7 +75,7 @@ struct SchedulerOptions {
   int32_t max_num_partial_prefills = 2;      // prompts that one step does not complete, at least 1
   int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
   int32_t long_prefill_token_threshold = 0;  // longer is long; 0: half of max_num_batched_tokens
-  int32_t priority_aging_steps = 512;        // of waiting for each better priority; 0: no aging
+  int32_t priority_aging_steps = 512;        // waited for each better priority; 0: no aging
   BlockManagerOptions blocks;
 };
 
@@ -87,7 +87,7 @@ struct SchedulerStats {
   int64_t prefix_cache_hits = 0;     // tokens
 };
 
-// What one step is.
+// One step, and what the engine needs to know of it.
 struct StepPlan {
   v1::StepRequest request;
   int32_t num_tokens = 0;
@@ -96,7 +96,7 @@ struct StepPlan {
   bool empty() const { return request.sequences_size() == 0; }
 };
 
-// What happened to one sequence; its state is kFinished when output.finish_reason is set.
+// What a reply did for one sequence, whose state is kFinished when output.finish_reason is set.
 struct SequenceOutput {
   SequencePtr sequence;
   RequestOutput output;
@@ -122,30 +122,30 @@ class Scheduler {
   // The earliest deadline of a sequence never scheduled.
   absl::Time NextDeadline() const;
 
-  // The next step; empty() when nothing can be computed now: it is not to be sent then.
+  // Makes the next step. When it is empty(), nothing can be computed now, and it must not be sent.
   StepPlan Schedule();
   // Applies the reply to the oldest step not yet updated: every entry, in the order of the step's sequences,
   // which is that of the outputs. A sequence with a slot error, or that the reply does not fit, ends with
-  // kError and does not keep the others from theirs. Internal when the reply is not to that step; nothing
-  // has changed then.
+  // kError; the others still get their results. Internal when the reply is not to that step; nothing has
+  // changed then.
   absl::StatusOr<std::vector<SequenceOutput>> Update(const v1::StepReply& reply);
 
   // All running sequences go back to waiting. No step may be in flight.
   void PreemptAll();
-  // A step that only frees slots; nothing to send when it has none.
+  // Makes a step that only frees slots; it must not be sent when it has none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  // Of the waiting ones, those that have run before.
+  // How many of the waiting ones have run before.
   int32_t num_preempted() const { return num_preempted_; }
   int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
   bool has_sequences() const { return !live_.empty(); }
   const SchedulerStats& stats() const { return stats_; }
   const BlockManager& blocks() const { return blocks_; }
 
-  // Blocks add up, tables belong to running sequences, slots are used once.
+  // Internal unless blocks add up, tables belong to running sequences, and every slot is used once.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -155,8 +155,8 @@ class Scheduler {
     int64_t start = 0;  // first position computed
     int64_t num_tokens = 0;
     bool samples = false;
-    bool adopted = false;  // the first since an admission with a prefix hit
-    bool dropped = false;  // the sequence is computed again: what the step made of it does not count
+    bool adopted = false;  // the first entry after an admission with a prefix hit
+    bool dropped = false;  // its sequence is computed again, so its results do not count
   };
   struct InFlightStep {
     int64_t step_id;
@@ -182,12 +182,12 @@ class Scheduler {
 
   bool WillFinish(const Sequence& sequence) const;
   bool UsesPrefixCache(const Sequence& sequence) const;
-  // 1 of the budget's order; true when it preempted somebody.
+  // Spends the budget on decodes, the first in its order. Returns whether it preempted a sequence.
   bool ScheduleDecodes(Draft* draft);
   void ScheduleRunningPrefills(Draft* draft);
   void ScheduleWaiting(Draft* draft);
   void SpendRest(Draft* draft);
-  // Preempts what is less urgent than the first waiting sequence, when that lacks room otherwise.
+  // Preempts less urgent sequences for the first waiting one, when that has no room otherwise.
   void DisplaceForFirstWaiting();
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
@@ -207,7 +207,7 @@ class Scheduler {
   absl::Status ApplyResult(const ScheduledEntry& entry, const ReplyBySlot& reply, RequestOutput* output);
   // False when the sequence is computed again instead of ended.
   bool ApplySlotError(const ScheduledEntry& entry, const absl::Status& error);
-  // False for certain when no block can be in both sequences' tables.
+  // False only when no block can be in both sequences' tables.
   bool MayShareBlocks(const Sequence& a, const Sequence& b) const;
   void Recompute(const SequencePtr& sequence);
   void DropInFlight(const SequencePtr& sequence);
@@ -223,7 +223,7 @@ class Scheduler {
   std::map<ServiceKey, SequencePtr> running_;
   absl::flat_hash_map<std::string, SequencePtr> live_;  // waiting or running, by request id
   std::vector<int32_t> free_slots_;                     // a stack
-  std::vector<int32_t> freed_slots_;                    // that the workers have not been told of
+  std::vector<int32_t> freed_slots_;                    // of which the next step tells the workers
   std::deque<InFlightStep> in_flight_;
   int64_t next_sequence_id_ = 1;
   int64_t next_step_id_ = 1;

@@ -20,7 +20,7 @@ struct Sequence {
   int64_t id = 0;  // in order of arrival
   SequenceState state = SequenceState::kWaiting;
 
-  // Of waiting_queue.h. Always 0 under FCFS.
+  // WaitingQueue sets these; under FCFS they stay 0.
   int64_t effective_priority = 0;  // smaller is served sooner
   int64_t waited_steps = 0;        // since effective_priority last improved; without the wait under way
   int64_t aging_due = 0;           // the step at which it improves next, while waiting
@@ -31,8 +31,9 @@ struct Sequence {
   int32_t slot = -1;            // row of the workers' batch state while running
   int32_t num_adopted = 0;      // tokens that the prefix cache served at the last admission
   int32_t num_cached = 0;       // prompt tokens that the prefix cache served at first admission
-  int32_t num_prompt_logprobs =
-      0;  // positions delivered, 0 included; recomputation does not deliver them again
+  // Positions whose prompt log-probabilities were delivered, position 0 included: recomputation does not
+  // deliver them again.
+  int32_t num_prompt_logprobs = 0;
   bool was_scheduled = false;
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
 

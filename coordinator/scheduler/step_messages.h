@@ -1,5 +1,5 @@
 #pragma once
-// Between the scheduler's types and the step messages of proto/worker.proto.
+// Conversions between the scheduler's types and the step messages of proto/worker.proto.
 
 #include <cstdint>
 #include <map>
@@ -12,19 +12,19 @@
 
 namespace somnus {
 
-// Adds sequences to the new_sequences of one StepRequest, and what they sample by to its samplings: once,
-// however many of them share it.
+// Adds sequences to the new_sequences of one StepRequest, and their sampling parameters to its samplings:
+// once, however many sequences share them.
 class NewSequenceWriter {
  public:
   explicit NewSequenceWriter(v1::StepRequest* request) : request_(request) {}
 
-  // `sequence` whole, as the workers see it for the first time or again after a preemption.
+  // Adds `sequence` whole: workers see it for the first time, or again after a preemption.
   void Add(const Sequence& sequence, const std::vector<int32_t>& block_ids);
-  // What Add would add to the message, at most, in bytes.
+  // Returns how many bytes Add would add to the message at most.
   int64_t Cost(const Sequence& sequence, int32_t block_size) const;
 
  private:
-  // A record, and whether prompt log-probabilities are still owed by it.
+  // A record of parameters, and whether prompt log-probabilities are still owed.
   using Key = std::pair<const SamplingParams*, bool>;
   static Key KeyOf(const Sequence& sequence);
 

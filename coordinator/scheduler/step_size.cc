@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kIdBytes = 5;           // a varint of an int32 that is not negative
 constexpr int64_t kAnyIntBytes = 10;      // of any int32
-constexpr int64_t kListBytes = 6;         // tag and length of a packed field or a message
+constexpr int64_t kListBytes = 6;         // the tag and length of a packed field or a message
 constexpr int64_t kLogitBiasBytes = 13;   // an entry of the map: its tag and length, two tags, id and float
 constexpr int64_t kSamplingBytes = 128;   // the fields that are numbers, and the message's own tag and length
 constexpr int64_t kSequenceBytes = 128;   // the same of NewSequence and ScheduledSequence

@@ -8,15 +8,15 @@
 
 namespace somnus {
 
-// A StepSampling.
+// The size of a StepSampling.
 int64_t StepSamplingBytes(const SamplingParams& sampling);
-// The name of the field that makes up most of it.
+// Returns the name of the field that takes most of a StepSampling.
 const char* LargestSamplingField(const SamplingParams& sampling);
 
-// A NewSequence of `num_tokens` tokens, and its ScheduledSequence, without its sampling parameters.
+// The size of a NewSequence of `num_tokens` tokens and its ScheduledSequence, without sampling parameters.
 int64_t NewSequenceBytes(int64_t num_tokens, int32_t block_size);
 
-// One position of a PromptLogprobs with `num_prompt_logprobs` alternatives.
+// The size of one position of a PromptLogprobs with `num_prompt_logprobs` alternatives.
 int64_t PromptLogprobBytes(int32_t num_prompt_logprobs);
 
 }  // namespace somnus

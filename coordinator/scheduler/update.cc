@@ -1,4 +1,5 @@
-// The half of the Scheduler that takes replies: which token belongs to whom, and who has ended.
+// The half of the Scheduler that applies replies: which token belongs to which sequence, and which sequences
+// end.
 
 #include <algorithm>
 #include <utility>
@@ -64,7 +65,7 @@ void Scheduler::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply
   if (const v1::SlotError* error = ReplyBySlot::Find(reply.errors, entry.slot)) {
     status = ToStatus(*error);
     if (!ApplySlotError(entry, status)) return;
-  } else if (!entry.sequence->finished()) {  // else stopped or aborted since: what it sampled is stale
+  } else if (!entry.sequence->finished()) {  // else it has ended since, and its token is stale
     status = ApplyResult(entry, reply, &output);
   }
   if (status.ok()) {
@@ -99,7 +100,7 @@ bool Scheduler::ApplySlotError(const ScheduledEntry& entry, const absl::Status& 
   if (absl::IsOutOfRange(error)) return true;  // what it computed is good
   const SequencePtr& sequence = entry.sequence;
   blocks_.ForgetPrefix(sequence->tokens, sequence->request.cache_salt);
-  // Until now its blocks could be adopted: by steps that are in flight already.
+  // Until now its blocks could be adopted, so sequences of the steps in flight may have done so.
   for (const InFlightStep& step : in_flight_) {
     for (const ScheduledEntry& other : step.entries) {
       if (other.adopted && !other.sequence->finished() && MayShareBlocks(*other.sequence, *sequence))
@@ -121,13 +122,13 @@ bool Scheduler::MayShareBlocks(const Sequence& a, const Sequence& b) const {
          b.tokens.size() >= size && std::equal(a.tokens.begin(), a.tokens.begin() + size, b.tokens.begin());
 }
 
-// Back to waiting.
+// Drops the results in flight and puts the sequence back to waiting.
 void Scheduler::Recompute(const SequencePtr& sequence) {
   DropInFlight(sequence);
   if (sequence->state == SequenceState::kRunning) Preempt(sequence);
 }
 
-// What the steps in flight make of the sequence does not count.
+// The results of the steps in flight will not count for the sequence.
 void Scheduler::DropInFlight(const SequencePtr& sequence) {
   for (InFlightStep& step : in_flight_) {
     for (ScheduledEntry& entry : step.entries) {
@@ -141,7 +142,7 @@ void Scheduler::DropInFlight(const SequencePtr& sequence) {
 void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token,
                             RequestOutput* output) {
   --sequence->num_pending;
-  if (sequence->request.max_tokens <= 0) {  // only the prompt was wanted
+  if (sequence->request.max_tokens <= 0) {  // the request was for the prompt alone
     output->finish_reason = FinishReason::kLength;
     Finish(sequence);
     return;

@@ -4,7 +4,7 @@
 //
 // Aging. A sequence's effective priority is its request's, less one for every `aging_steps` steps that it has
 // spent waiting, all its waits together. It does not change while the sequence runs. Time is counted in steps
-// that the scheduler has made, so that the same calls give the same order.
+// of the scheduler, so that the same calls give the same order.
 //
 // Owned by the Scheduler; not thread safe.
 
@@ -23,7 +23,7 @@ class WaitingQueue {
   // aging_steps 0: priorities stay as they are.
   explicit WaitingQueue(int64_t aging_steps) : aging_steps_(aging_steps) {}
 
-  // `step`: how many steps were made so far; never less than at the call before.
+  // `step` is the number of the step that is made next; it never decreases from call to call.
   void Insert(const SequencePtr& sequence, int64_t step);
   void Erase(Sequence* sequence, int64_t step);
   // Improves the priorities that are due.
