@@ -17,7 +17,7 @@ bool IsWordEnd(char c) {
   return absl::ascii_isspace(c) || c == '\'' || c == '"' || c == ',' || c == ';' || c == ')';
 }
 
-// "/a/b" or "0x12ab34" at the start of `rest`: its length, else 0.
+// Returns the length of a path or an address ("/a/b", "0x12ab34") at the start of `rest`; 0: there is none.
 size_t SecretLength(absl::string_view rest, bool at_word_start) {
   size_t n = 0;
   if (at_word_start && rest[0] == '/' && rest.size() > 1 && !IsWordEnd(rest[1])) {
@@ -45,7 +45,7 @@ std::string CleanMessage(absl::string_view text) {
     at_word_start = IsWordEnd(text[i]) || text[i] == '(' || text[i] == ':' || text[i] == '=';
     clean += text[i++];
   }
-  // Cutting may have split a character.
+  // The cut may have split a character.
   while (!clean.empty() && clean.size() >= kMaxMessageBytes && (clean.back() & 0x80) != 0) clean.pop_back();
   return clean;
 }

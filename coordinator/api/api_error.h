@@ -15,21 +15,20 @@ struct ApiError {
 };
 
 ApiError BadRequest(absl::string_view param, absl::string_view message);
-// What an engine's or a tokenizer's status means to a client. Messages of internal errors are cleaned of
-// addresses and paths.
+// Maps an engine's or a tokenizer's status to an HTTP status; the message goes through CleanMessage.
 ApiError FromStatus(const absl::Status& status);
 
 // vLLM's names: "BadRequestError", "NotFoundError", ...
 const char* ErrorType(int http_status);
 const char* StatusPhrase(int http_status);
 
-// "field: problem", for where there is no place beside the message for `param`. The field's name comes once.
+// Returns "field: problem", for protocols that have no place for `param` beside the message. The field's name
+// comes once.
 std::string MessageWithParam(const ApiError& error);
 
 std::string ErrorBody(const ApiError& error);
 
-// `text` with everything that looks like an address or a path replaced by "[...]", at most 500 bytes, valid
-// UTF-8.
+// Returns `text`, cut to 500 bytes, with everything that looks like an address or a path replaced by "[...]".
 std::string CleanMessage(absl::string_view text);
 
 }  // namespace somnus

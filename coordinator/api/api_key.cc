@@ -9,7 +9,7 @@ namespace somnus {
 
 bool EqualInConstantTime(absl::string_view a, absl::string_view b) {
   volatile unsigned char difference = a.size() == b.size() ? 0 : 1;
-  // The length of `a`, the client's, decides the time; what it is compared with does not.
+  // Only the length of `a`, which the client chose, decides how long this takes.
   for (size_t i = 0; i < a.size(); ++i) {
     const unsigned char other = b.empty() ? 0 : static_cast<unsigned char>(b[i % b.size()]);
     difference = difference | (static_cast<unsigned char>(a[i]) ^ other);

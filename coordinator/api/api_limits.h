@@ -7,7 +7,7 @@
 
 namespace somnus {
 
-// What one client, or all of them together, may cost. Sizes in bytes.
+// Bounds of what one client, or all of them together, may use. Sizes are in bytes.
 struct ApiLimits {
   int64_t max_body_bytes = 32 << 20;            // 413 above
   int32_t max_header_bytes = 64 << 10;          // 431 above
@@ -16,29 +16,30 @@ struct ApiLimits {
   int32_t max_json_values = 1'000'000;          // 400 above
   int32_t max_connections = 2048;               // per listener; above, the one idle for longest is closed
   int64_t max_buffered_body_bytes = 256 << 20;  // request bodies held by all connections together; 503 above
-  int64_t max_stream_backlog_bytes = 4 << 20;  // of a stream, made but not sent; the request is aborted above
-  int64_t max_response_bytes = 128 << 20;      // of one that waits for its end; 400 above
-  int64_t max_buffered_response_bytes = 512 << 20;  // of all that do; 503 above
+  int64_t max_stream_backlog_bytes = 4 << 20;   // of one stream, made but not sent; above, it is aborted
+  int64_t max_response_bytes = 128 << 20;       // of one response that is sent whole; 400 above
+  int64_t max_buffered_response_bytes = 512 << 20;  // of all such responses together; 503 above
   int32_t max_open_calls = 256;                     // of InferenceService.Generate; RESOURCE_EXHAUSTED above
   int32_t max_n = 128;                              // choices per prompt
   int32_t max_prompts = 1024;                       // prompts of one request
   int32_t max_sequences = 1024;                     // prompts times n
   int64_t max_prompt_logprobs = 1 << 20;            // of all prompts and choices, alternatives counted
-  int32_t max_stop_strings = 4;                     // of one request, as OpenAI and vLLM
+  int32_t max_stop_strings = 4;                     // of one request, as in OpenAI and vLLM
   int32_t max_stop_string_bytes = 1024;             // of one of them
   int32_t max_stop_token_ids = 128;                 // of one request, as are the next three
   int32_t max_logit_bias = 1024;                    // entries
   int32_t max_allowed_token_ids = 1024;
-  int32_t max_bad_words = 128;                        // both spellings counted
+  int32_t max_bad_words = 128;                        // both spellings of a word are counted
   int32_t max_bad_word_tokens = 64;                   // of one of them
   absl::Duration header_timeout = absl::Seconds(10);  // from the first byte to the end of the headers
-  absl::Duration body_timeout = absl::Seconds(60);    // from there to the end of the body
+  absl::Duration body_timeout = absl::Seconds(60);    // from the end of the headers to the end of the body
   absl::Duration idle_timeout = absl::Seconds(75);    // between two requests of a connection
   absl::Duration write_timeout = absl::Seconds(60);   // without the client taking a byte
-  // After a refusal what the client still sends is read and thrown away, so that it gets to read our answer:
-  absl::Duration linger_timeout = absl::Seconds(10);  // for so long,
-  absl::Duration linger_silence = absl::Seconds(2);   // until it has been silent for so long,
-  int64_t max_linger_bytes = 48 << 20;                // and up to so much
+  // After a refusal the server reads and drops what the client still sends, so that the client can read the
+  // response; a close with unread input would reset the connection. It stops
+  absl::Duration linger_timeout = absl::Seconds(10);  // after this time,
+  absl::Duration linger_silence = absl::Seconds(2);   // when the client has sent nothing for this time,
+  int64_t max_linger_bytes = 48 << 20;                // or after this many bytes
 };
 
 }  // namespace somnus

@@ -36,7 +36,7 @@ namespace {
 constexpr int kRequestThreads = 2;
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
-// A connection is a file descriptor; the usual soft limit of 1024 is less than what is promised.
+// Each connection takes a file descriptor, and the usual soft limit of 1024 is below max_connections.
 void RaiseFileLimit() {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
@@ -129,7 +129,7 @@ class HttpServer : public ApiServer {
       tcp::socket socket =
           co_await listener->acceptor.async_accept(asio::redirect_error(asio::use_awaitable, ec));
       if (ec == asio::error::operation_aborted || !listener->acceptor.is_open()) co_return;
-      if (ec) {  // out of descriptors, most likely: let some connections end
+      if (ec) {  // most likely there are no descriptors left: some connections must end first
         asio::steady_timer timer(io_);
         timer.expires_after(kAcceptRetry);
         co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ec));
@@ -152,8 +152,8 @@ class HttpServer : public ApiServer {
     --listener->connections;
   }
 
-  // Room for a newcomer: of the connections whose request is not there yet, the one that has waited longest
-  // goes, so that idle ones cannot keep all others out. False: all are being answered.
+  // Makes room for a new connection: closes the one that has waited longest for a whole request, so that idle
+  // connections cannot keep new ones out. Returns false when all connections have a request in progress.
   bool CloseLongestWaiting(bool admin) {
     HttpConnection* longest = nullptr;
     for (HttpConnection* connection : connections_) {
@@ -176,10 +176,11 @@ class HttpServer : public ApiServer {
     for (HttpConnection* connection : connections_) connection->Close();
   }
 
-  // Destroyed in reverse order: what connections use outlives the I/O context that holds their frames.
+  // The order matters for destruction, which is in reverse: what connections use must outlive io_, which
+  // holds their coroutine frames.
   ApiState state_;
   const std::shared_ptr<OutputThreads>
-      output_threads_;  // the engine may speak of aborted requests for longer
+      output_threads_;  // shared: the engine may push outputs of aborted requests after the server's end
   HttpContext context_;
   std::set<HttpConnection*> connections_;
   asio::thread_pool request_pool_{kRequestThreads};

@@ -4,11 +4,11 @@
 // Ownership: the server owns its sockets and its threads; it shares the model and the metrics. One I/O thread
 // reads and writes sockets and nothing else that takes time; two threads parse requests and tokenize; the
 // output threads turn tokens into text, search stop strings and write JSON; one thread waits for sleep and
-// wake-up. Thread safety: all methods are thread safe. Errors: Start answers InvalidArgument for a bad
-// address and Unavailable for a port that cannot be bound (named in the message); afterwards problems of one
-// connection stay there.
+// wake-up. Thread safety: all methods are thread safe. Errors: Start returns InvalidArgument for a bad
+// address and Unavailable for a port that cannot be bound (the message names it); afterwards a problem of one
+// connection ends that connection alone.
 //
-// Use: Start() early, so that /health answers 503 while the model loads; SetModel() once it can serve. At the
+// Use: Start() early, so that /health returns 503 while the model loads; SetModel() once it can serve. At the
 // end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct ApiServerOptions {
   uint16_t admin_port = 8001;
   uint16_t grpc_port = 0;      // of the gRPC server of this process, for /server_info; 0: there is none
   int32_t output_threads = 0;  // 0: DefaultOutputThreads()
-  std::string api_key;         // non-empty: inference routes want "Authorization: Bearer <api_key>"
+  std::string api_key;         // non-empty: inference routes require "Authorization: Bearer <api_key>"
   std::string version;
   ApiLimits limits;
 };

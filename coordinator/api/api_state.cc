@@ -15,7 +15,7 @@ HttpResponse JsonResponse(const Json& body) {
   return {200, "application/json", body.dump(-1, ' ', false, Json::error_handler_t::replace), {}};
 }
 
-// What OpenAI's clients once looked at: everything that can be done here is allowed.
+// Older OpenAI clients read this object. It allows everything that this server can do.
 Json Permission(int64_t created) {
   return {{"id", "modelperm-somnus"},
           {"object", "model_permission"},
@@ -65,7 +65,7 @@ HttpResponse ApiState::Models(absl::string_view name) const {
   return ErrorResponse({404, "The model does not exist.", "model"});
 }
 
-// By one address a client learns the others.
+// A client that has one address learns the others from it.
 HttpResponse ApiState::ServerInfo() const {
   const std::shared_ptr<const ServedModel> served = model();
   return JsonResponse(Json{{"version", options.version},

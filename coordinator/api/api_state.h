@@ -23,27 +23,28 @@ class ApiState {
   const ApiServerOptions options;
   const std::shared_ptr<Metrics> metrics;
   const int64_t created;  // Unix seconds
-  // Where the listeners ended up, for /server_info. Set before the first connection.
+  // The ports that the listeners got, for /server_info. Set before the first connection.
   uint16_t http_port = 0, admin_port = 0;
   std::atomic<int64_t> load{0};  // generation requests in progress
 
   void SetModel(ServedModel model) { slot_.Set(std::move(model)); }
   std::shared_ptr<const ServedModel> model() const { return slot_.Get(); }  // null while loading
 
-  // "Bearer <key>", compared in constant time; true when no key is set.
+  // BearerMatches of api_key.h, with the server's key.
   bool Authorized(absl::string_view authorization) const;
 
-  // Answers that do not block: everything but completions, chat, (de)tokenize, sleep, wake_up, reset.
+  // The response of a route that does not block: all but completions, chat, (de)tokenize, sleep, wake_up and
+  // reset_prefix_cache.
   HttpResponse Answer(const RouteMatch& match) const;
-  // What AnswerLifecycle of lifecycle_routes.h returns; 503 while loading. Blocks as that does.
+  // Calls AnswerLifecycle of lifecycle_routes.h, which blocks; 503 while the model loads.
   HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;
 
  private:
   HttpResponse Models(absl::string_view name) const;
   HttpResponse ServerInfo() const;
-  // 200 when a request that came now would be served, else 503 with the reason.
+  // 200 when a request that arrived now would be served, else 503 with the reason.
   HttpResponse Health() const;
-  // 200 unless nothing will be served any more.
+  // 503 when no request will ever be served again, else 200.
   HttpResponse Livez() const;
   EngineStats Stats() const;
 

@@ -1,4 +1,4 @@
-// Messages, tools and the template's other variables become a prompt.
+// Renders messages, tools and the chat template's other variables to a prompt.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -23,7 +23,7 @@ constexpr size_t kMaxMessages = 16384;
 constexpr size_t kMaxKeys = 64;  // of one object that reaches the template
 constexpr absl::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
 
-// What ordered_json can look through, key by key.
+// Whether every object in `value` is small enough for ordered_json, which searches its keys one by one.
 bool HasFewKeys(const Json& value) {
   return !value.is_structured() || ((!value.is_object() || value.size() <= kMaxKeys) &&
                                     std::all_of(value.begin(), value.end(), HasFewKeys));
@@ -35,8 +35,8 @@ bool HasToolCalls(const Json& message) {
   return calls != message.end() && !calls->is_null();
 }
 
-// The members whose objects templates print, hence with keys in the order they came in. Of what is refused
-// later, or has no such objects, nothing is built.
+// Parses again, with keys in the order of the body, the members whose objects templates print. Members that
+// are refused later, or that have no such objects, are left out.
 OrderedJson ReadPrinted(absl::string_view body, const FieldReader& fields) {
   std::vector<absl::string_view> members;
   const Json* messages = fields.Find("messages");
@@ -51,7 +51,7 @@ OrderedJson ReadPrinted(absl::string_view body, const FieldReader& fields) {
   return members.empty() ? OrderedJson::object() : ParseInOrder(body, members, kMaxKeys);
 }
 
-// nullptr: there is none.
+// Returns nullptr when there is none.
 const OrderedJson* Member(const OrderedJson* object, const std::string& key) {
   if (object == nullptr || !object->is_object()) return nullptr;
   const auto it = object->find(key);
@@ -62,14 +62,15 @@ const OrderedJson* Item(const OrderedJson* array, size_t i) {
   return array == nullptr || !array->is_array() || i >= array->size() ? nullptr : &(*array)[i];
 }
 
-// `ordered` is `value` with its keys in order, unless there are too many of them: then the answer is false.
+// Copies `ordered`, which is `value` with its keys in order. Returns false when it has too many keys, or when
+// there is no `ordered`.
 bool CopyInOrder(const Json& value, const OrderedJson* ordered, OrderedJson* to) {
   if (ordered == nullptr || !HasFewKeys(value)) return false;
   *to = *ordered;
   return true;
 }
 
-// Content parts become one text, joined by newlines. False: a part that is no text.
+// Joins content parts to one text, with newlines between them. Returns false for a part that is no text.
 bool JoinParts(const Json& parts, std::string* text) {
   std::vector<std::string> texts;
   for (const Json& part : parts) {
@@ -84,8 +85,9 @@ bool JoinParts(const Json& parts, std::string* text) {
   return true;
 }
 
-// An argument string of a tool call as the object that templates expect; what is no object becomes an empty
-// one, so that a model's slip does not end its conversation.
+// Replaces the argument string of a tool call by the object that it spells, which templates expect. A string
+// that spells no object becomes an empty object, so that a model's mistake does not end its conversation.
+// Returns false when the object has too many keys.
 bool ArgumentsToObject(OrderedJson* function) {
   const auto it = function->find("arguments");
   OrderedJson object = OrderedJson::object();
@@ -100,7 +102,7 @@ bool ArgumentsToObject(OrderedJson* function) {
   return true;
 }
 
-// Why an assistant's calls are refused; empty: they are fine and part of `copy`.
+// Returns why an assistant's calls are refused; empty: they are valid and were added to `copy`.
 std::string AddToolCalls(const Json& calls, const OrderedJson* ordered, OrderedJson* copy) {
   if (!calls.is_array()) return "tool_calls must be a list";
   if (calls.empty()) return "";
@@ -116,7 +118,7 @@ std::string AddToolCalls(const Json& calls, const OrderedJson* ordered, OrderedJ
   return "";
 }
 
-// What is wrong with a message's role; empty: nothing.
+// Returns what is wrong with a message's role; empty: nothing.
 std::string CheckRole(const Json& message, bool any_role) {
   if (!message.contains("role") || !message["role"].is_string()) return "role must be a string";
   const std::string& role = message["role"].get_ref<const std::string&>();
@@ -124,12 +126,12 @@ std::string CheckRole(const Json& message, bool any_role) {
   return absl::StrCat("role must be one of ", absl::StrJoin(kRoles, ", "));
 }
 
-// Reads a message's content into `text`. What is wrong with it; empty: nothing.
+// Reads a message's content into `text`. Returns what is wrong with it; empty: nothing.
 std::string ReadContent(const Json& message, std::string* text) {
   const auto content = message.find("content");
   const bool by_assistant = message["role"] == "assistant";
   if (content == message.end()) {
-    // A call of a tool may be all that the assistant said.
+    // An assistant's message may consist of tool calls alone.
     return by_assistant && HasToolCalls(message) ? "" : "content is missing";
   }
   if (content->is_string()) {
@@ -142,7 +144,7 @@ std::string ReadContent(const Json& message, std::string* text) {
   return "";
 }
 
-// Why `message` is refused; empty: it is fine and was appended to `out`.
+// Returns why `message` is refused; empty: it is valid and was appended to `out`.
 std::string AddMessage(const Json& message, const OrderedJson* ordered, bool any_role, OrderedJson* out) {
   if (!message.is_object()) return "must be an object";
   if (const std::string problem = CheckRole(message, any_role); !problem.empty()) return problem;
@@ -156,7 +158,7 @@ std::string AddMessage(const Json& message, const OrderedJson* ordered, bool any
     if (it == message.end() || it->is_null()) continue;
     if (!it->is_string()) return absl::StrCat(key, " must be a string");
     copy[key] = it->get<std::string>();
-    // Two names of one thing; templates know either.
+    // These are two names of one thing; some templates use one, some the other.
     if (key == absl::string_view("reasoning_content")) copy["reasoning"] = copy[key];
     if (key == absl::string_view("reasoning")) copy["reasoning_content"] = copy[key];
   }
@@ -190,8 +192,8 @@ OrderedJson ReadMessages(FieldReader* fields, const OrderedJson* ordered, bool a
   return out;
 }
 
-// A template that does not know developers takes what they say from the system; then there is one system
-// message, in front, as many templates want it.
+// For templates that do not handle the role "developer": joins system and developer messages to one system
+// message in front, because many templates accept no other place for it.
 OrderedJson DevelopersToSystem(OrderedJson messages, const std::string& chat_template) {
   const auto is = [](const OrderedJson& message, const char* role) { return message["role"] == role; };
   if (absl::StrContains(chat_template, "\"developer\"") || absl::StrContains(chat_template, "'developer'") ||
@@ -213,11 +215,11 @@ OrderedJson DevelopersToSystem(OrderedJson messages, const std::string& chat_tem
   return all;
 }
 
-// Everything after the last message's text goes, so that the model goes on writing it.
+// Cuts the prompt after the last message's text, so that the model continues that text.
 void CutAfterFinalMessage(FieldReader* fields, const OrderedJson& messages, std::string* rendered) {
   const std::string content = messages.back()["content"].get<std::string>();
   const absl::string_view bare = absl::StripAsciiWhitespace(content);
-  if (bare.empty()) return;  // an empty message ends where the template ends it
+  if (bare.empty()) return;  // nothing to search for: an empty message ends where the template ends it
   const size_t at = rendered->rfind(std::string(bare));
   if (at == std::string::npos) {
     return fields->Fail("continue_final_message",
@@ -228,7 +230,7 @@ void CutAfterFinalMessage(FieldReader* fields, const OrderedJson& messages, std:
   rendered->resize(at + (keeps_tail ? with_tail.size() : bare.size()));
 }
 
-// Tools are shown to the model; that it calls one cannot be asked for.
+// The template shows tools to the model; a call of one cannot be requested.
 void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context) {
   const Json* tools = fields->Find("tools");
   if (tools == nullptr) return;
@@ -269,7 +271,8 @@ void ReadDocuments(FieldReader* fields, const OrderedJson* ordered, OrderedJson*
   }
 }
 
-// Models that think by choice are told so, unless the request's own variables say otherwise.
+// Sets the template's variables for reasoning. `enable_thinking`, by which some models think or do not,
+// follows the effort unless chat_template_kwargs has set it.
 void AddReasoningEffort(FieldReader* fields, OrderedJson* context) {
   const std::optional<std::string> effort = fields->String("reasoning_effort", 16);
   constexpr absl::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
@@ -293,7 +296,7 @@ void AddTemplateKwargs(FieldReader* fields, const OrderedJson* ordered, OrderedJ
       return fields->Fail("chat_template_kwargs", "a chat_template in a request is not supported");
     if (key == "messages")
       return fields->Fail("chat_template_kwargs", "chat_template_kwargs must not hold messages");
-    // What the request or the model has settled already stays so.
+    // Variables that the request's own fields or the model have set are not replaced.
     if (context->contains(key) || key == "chat_template" || key == "tokenize" || key == "tools") continue;
     if (!CopyInOrder(value, Member(ordered, key), &(*context)[key]))
       return fields->Fail("chat_template_kwargs", "chat_template_kwargs must hold small objects only");

@@ -1,4 +1,4 @@
-// The fields of a chat request; its messages become a prompt in chat_messages.cc.
+// Reads the fields of a chat request; chat_messages.cc renders its messages to a prompt.
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 
 constexpr int32_t kMaxTopLogprobs = 20;
 
-// `tool_choice` "none" goes with or without tools; all others would need the answer to be parsed.
+// Only `tool_choice` "none" is supported, with or without tools: any other would need the model's output to
+// be parsed.
 void CheckToolChoice(FieldReader* fields) {
   const Json* tools = fields->Find("tools");
   const Json* choice = fields->Find("tool_choice");
@@ -58,7 +59,7 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   params.chat = true;
   ReadCommonFields(&fields, model, limits, &params);
   ReadChatLogprobs(&fields, &params);
-  // The newer name wins; then the older one only has to be a number.
+  // max_completion_tokens, the newer name, wins; then max_tokens only has to be a number.
   const bool newer = fields.Find("max_completion_tokens") != nullptr;
   const char* length_field = newer ? "max_completion_tokens" : "max_tokens";
   if (newer) fields.Int("max_tokens");

@@ -15,12 +15,12 @@ std::string NextEngineId() {
   return absl::StrCat("r", counter.fetch_add(1, std::memory_order_relaxed));
 }
 
-// What `params` and the choices made from it hold that a client can make large.
+// The bytes that a client can make large in `params` and in the choices that are made from it.
 int64_t ParamsBytes(const GenerateParams& params) {
   size_t bytes = params.prompt_text.size() + params.response_id.size();
   for (const GenerateParams::Prompt& prompt : params.prompts)
     bytes += prompt.ids.size() * sizeof(int32_t) + prompt.echo_text.size();
-  // Each choice searches for stop strings of its own.
+  // Each choice has a copy of the stop strings.
   size_t stop_bytes = 0;
   for (const std::string& stop : params.output.stop) stop_bytes += sizeof(std::string) + stop.size();
   bytes += stop_bytes * (1 + params.prompts.size() * static_cast<size_t>(params.n));
@@ -98,7 +98,7 @@ bool ClientRequest::overflowed() const { return queue_->overflowed(); }
 std::vector<ChoiceUpdate> ClientRequest::Take() {
   std::vector<ChoiceUpdate> updates;
   for (auto& [index, output] : queue_->TakeAll()) {
-    if (choices_[index].processor.finished()) continue;  // what the engine made before it saw the abort
+    if (choices_[index].processor.finished()) continue;  // made before the engine saw the abort
     updates.push_back(Process(index, std::move(output)));
   }
   if (queue_->overflowed()) Abort();

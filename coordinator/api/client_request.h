@@ -1,14 +1,13 @@
 #pragma once
-// One client request on its way through the engine: n choices per prompt become engine requests; their
-// outputs are collected off the engine's loop and become text.
+// One client request on its way through the engine: each of the n choices of each prompt becomes an engine
+// request; their outputs are collected, and become text off the engine's loop.
 //
-// Threads: Submit, Take and the accessors are for one thread at a time, the consumer's. Take is where ids
-// become text and stop strings are searched, so it runs neither on an I/O thread nor on the engine's: over
-// HTTP on the output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready`
-// is called on the engine's thread when there is something to Take after there was nothing; it must be cheap.
-// Errors of Submit are the engine's. A ClientRequest that is dropped before its end aborts what is left.
-// Bounded: when more than
-// `max_queued_bytes` of outputs wait, all sequences are aborted and overflowed() turns true.
+// Threads: Submit, Take and the accessors are for one thread at a time, the consumer's. Take turns ids into
+// text and searches stop strings, so it runs neither on an I/O thread nor on the engine's: over HTTP it runs
+// on the output threads, over gRPC on the call's own thread. Abort may come from any thread. `on_ready` is
+// called on the engine's thread when there is something to Take after there was nothing; it must be cheap.
+// Errors of Submit are the engine's. A ClientRequest that is destroyed before its end aborts what is left.
+// When more than `max_queued_bytes` of outputs wait, all sequences are aborted and overflowed() turns true.
 
 #include <atomic>
 #include <functional>
@@ -34,16 +33,16 @@ struct ChoiceUpdate {
 
 class ClientRequest {
  public:
-  // `params` must outlive the Generation. `metrics` may be null.
+  // `params` must outlive the ClientRequest. `metrics` may be null.
   ClientRequest(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
                 int64_t max_queued_bytes = 64 << 20);
   ~ClientRequest();
   ClientRequest(const ClientRequest&) = delete;
   ClientRequest& operator=(const ClientRequest&) = delete;
 
-  // All choices or none. Call once.
+  // Submits all choices or none. To be called once.
   absl::Status Submit(std::function<void()> on_ready);
-  // What has come since the last call, as text, in order per choice.
+  // Returns what the engine has made since the last call, as text, in order per choice.
   std::vector<ChoiceUpdate> Take();
   void Abort();
 

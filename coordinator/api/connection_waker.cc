@@ -9,7 +9,8 @@ namespace somnus {
 void ConnectionWaker::Signal(const std::shared_ptr<ConnectionWaker>& self) {
   absl::MutexLock lock(&self->mutex_);
   if (self->connection_ == nullptr) return;
-  // Detach runs on the I/O thread too, so the pointer cannot vanish between the check and the use.
+  // The task runs on the I/O thread, as Detach does, so the connection cannot go between the check and the
+  // use.
   boost::asio::post(*self->io_, [self] {
     HttpConnection* connection;
     {

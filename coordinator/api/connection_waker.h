@@ -1,6 +1,7 @@
 #pragma once
-// How output threads wake a connection; outlives it if need be. Signal may come from any thread; Detach, on
-// the I/O thread, is the last that the connection hears. Internal to coordinator/api.
+// Wakes a connection from other threads. Output threads share it, and may keep it longer than the connection
+// lives. Signal may come from any thread and wakes the connection on the I/O thread; after Detach, which is
+// for the I/O thread, it does nothing. Internal to coordinator/api.
 
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off

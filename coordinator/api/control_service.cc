@@ -37,7 +37,7 @@ v1::EngineState ToProto(EngineState state) {
   return v1::ENGINE_STATE_UNSPECIFIED;
 }
 
-// A client that knows more fields than this server must not believe that they were heeded.
+// A client that sends fields of a later version must not believe that this server acted on them.
 grpc::Status CheckFields(const google::protobuf::Message& request) {
   const google::protobuf::UnknownFieldSet& unknown = request.GetReflection()->GetUnknownFields(request);
   if (unknown.empty()) return grpc::Status::OK;

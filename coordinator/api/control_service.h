@@ -1,5 +1,5 @@
 #pragma once
-// ControlService over a served model. Sync gRPC: a call blocks its thread until all ranks have answered.
+// ControlService over a served model. Sync gRPC: a call blocks its thread until all ranks have replied.
 // Thread safe. Internal to coordinator/api.
 
 #include "absl/time/time.h"

@@ -21,7 +21,7 @@ std::optional<int64_t> AsInt(const Json& value) {
   if (value.is_number_integer()) return value.get<int64_t>();
   if (value.is_number_float()) {
     const double v = value.get<double>();
-    // 2^53: beyond it a double no longer says which integer was meant.
+    // Above 2^53 several integers are the same double.
     if (!(std::fabs(v) <= 9007199254740992.0) || v != std::floor(v)) return std::nullopt;
     return static_cast<int64_t>(v);
   }

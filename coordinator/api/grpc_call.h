@@ -1,5 +1,6 @@
 #pragma once
-// What the gRPC services share: the key, and errors as grpc::Status. Internal to coordinator/api.
+// Functions that the gRPC services share: the check of the key, and errors as grpc::Status. Internal to
+// coordinator/api.
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
@@ -13,10 +14,10 @@ namespace somnus {
 // UNAUTHENTICATED unless the call carries the key.
 grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key);
 
-// A field's error as INVALID_ARGUMENT or NOT_FOUND, "field: problem".
+// Returns a 400 as INVALID_ARGUMENT, a 404 as NOT_FOUND, others as INTERNAL; the message is "field: problem".
 grpc::Status ToGrpcStatus(const ApiError& error);
 
-// UNAVAILABLE: there is no model yet.
+// UNAVAILABLE: the model is loading.
 grpc::Status LoadingStatus();
 
 }  // namespace somnus

@@ -1,7 +1,7 @@
 #pragma once
-// InferenceService and ControlService. Ownership: owns the two services; they must outlive the grpc::Server
-// they are registered with. Thread safety: all methods are thread safe, RegisterTo before the server is
-// built.
+// InferenceService and ControlService. Ownership: it owns the two services, and must outlive the grpc::Server
+// that they are registered with. Thread safety: all methods are thread safe; RegisterTo is for the time
+// before the server is built.
 
 #include <functional>
 #include <memory>
@@ -24,7 +24,7 @@ class RankStatus;
 
 struct GrpcServicesOptions {
   std::string version;
-  std::string api_key;  // non-empty: every call wants the metadata "authorization: Bearer <api_key>"
+  std::string api_key;  // non-empty: every call must have the metadata "authorization: Bearer <api_key>"
   // For ControlService.GetStatus; may be empty. Called on a gRPC thread.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ApiLimits limits;
@@ -39,7 +39,7 @@ class GrpcServices {
   // are the builder's owner's: call grpc::EnableDefaultHealthCheckService(true) and
   // InitProtoReflectionServerBuilderPlugin() before building.
   virtual void RegisterTo(grpc::ServerBuilder* builder) = 0;
-  // UNAVAILABLE before. Call once.
+  // Before it, calls return UNAVAILABLE. To be called once.
   virtual void SetModel(ServedModel model) = 0;
 };
 

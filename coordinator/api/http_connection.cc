@@ -62,8 +62,8 @@ bool IsJson(absl::string_view content_type) {
   return absl::EqualsIgnoreCase(media, "application/json");
 }
 
-// The answer to a body that does not say that it is JSON. Who says nothing has most likely forgotten the
-// body.
+// The response to a request that does not say that its body is JSON. A client that sends no content type has
+// most likely forgotten the body.
 HttpResponse NoJson(bool has_content_type, bool has_body) {
   if (has_content_type) return ErrorResponse({415, "Content-Type must be application/json.", ""});
   return ErrorResponse(BadRequest("", has_body ? "Content-Type is missing; it must be application/json."
@@ -117,7 +117,8 @@ asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpR
   co_return sent&& request.keep_alive;
 }
 
-// Lets the client read our answer before the reset that unread input would cause.
+// Reads and drops the client's input, so that the client can read the response: a close with unread input
+// resets the connection.
 asio::awaitable<void> HttpConnection::LingeringClose() {
   error_code ec;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
@@ -225,7 +226,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
     co_return ReadResult::kRefused;
   }
   if (match.spec == nullptr && !parser.is_done()) {
-    // No reason to wait for a body that nobody wants.
+    // There is no reason to wait for the body.
     HttpResponse response = NoRoute(match);
     co_await RefuseWith(*request, std::move(response));
     co_return ReadResult::kRefused;
@@ -265,7 +266,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   co_return context_->state->Answer(match);
 }
 
-// False: the connection ends here.
+// Returns false when the connection must end.
 asio::awaitable<bool> HttpConnection::Answer(Request* request) {
   const RouteMatch match = MatchRoute(admin_, request->method, request->target);
   if (match.status != 200) {

@@ -1,10 +1,11 @@
 #pragma once
-// One HTTP/1.1 connection: reads requests within the limits, answers them in order, notices a client that
-// goes away. Internal to coordinator/api; includes Boost, so only the HTTP server's own files may include it.
+// One HTTP/1.1 connection: reads requests within the limits, responds to them in order, notices when the
+// client leaves. Internal to coordinator/api; includes Boost, so only the HTTP server's own files may include
+// it.
 //
-// Everything runs on the server's I/O thread, but for what is handed to other threads: a request is parsed
-// and submitted on the request pool, and its response is made on the output threads (response_producer.h);
-// here bytes are sent. Never throws out of Run.
+// Everything runs on the server's I/O thread, except that a request is parsed and submitted on the request
+// pool, and that its response is made on the output threads (response_producer.h); the I/O thread sends the
+// bytes. Run never throws.
 
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off
@@ -35,11 +36,11 @@ struct HttpContext {
   ApiState* state;
   boost::asio::io_context* io;
   boost::asio::thread_pool* request_pool;    // parsing, tokenizing
-  boost::asio::thread_pool* lifecycle_pool;  // sleep and wake: may block for long
+  boost::asio::thread_pool* lifecycle_pool;  // sleep and wake-up, which may block for minutes
   PostTask post_output;                      // detokenizing, stop strings, responses' JSON
   std::shared_ptr<ResponseBudget> response_budget;
   std::atomic<int64_t> buffered_body_bytes{0};
-  std::atomic<int64_t> busy_connections{0};  // in the middle of a request
+  std::atomic<int64_t> busy_connections{0};  // those with a request in progress
   std::atomic<bool> stopping{false};
 };
 
@@ -51,13 +52,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ~HttpConnection();
 
   boost::asio::awaitable<void> Run();
-  // Ends the connection at once, whatever it does. On the I/O thread.
+  // Ends the connection at once, whatever it is doing. To be called on the I/O thread.
   void Close();
-  // Something has happened that a response waits for. On the I/O thread.
+  // Makes Run look again at what it waits for. To be called on the I/O thread.
   void Wake();
   bool busy() const { return busy_; }
   bool admin() const { return admin_; }
-  // Since when a whole request has been waited for; InfiniteFuture while one is being answered.
+  // When the wait for a whole request began; InfiniteFuture while a request is in progress.
   absl::Time waiting_since() const { return waiting_since_; }
 
  private:
@@ -73,20 +74,20 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> WaitForFirstByte();
   template <typename Parser>
   boost::asio::awaitable<bool> ReadBody(Parser* parser, Request* request);
-  // An error, then the end of the connection.
+  // Sends an error response, after which the connection ends.
   boost::asio::awaitable<void> Refuse(const Request& request, int status, const char* message);
   boost::asio::awaitable<void> RefuseWith(const Request& request, HttpResponse response);
   boost::asio::awaitable<bool> Answer(Request* request);
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
 
-  // Generation. False: the connection is of no more use.
+  // Serves a generating request. Returns false when the connection must end.
   boost::asio::awaitable<bool> Generate(Request* request, bool chat);
-  // On the request pool.
+  // Parses and submits a request. Runs on the request pool.
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> StartGeneration(
       Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
       const std::shared_ptr<ConnectionWaker>& waker);
   boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer);
-  // `head`: what goes before the first chunk.
+  // Sends `head` (status line and headers, or nothing) and `data` as one chunk; `last` ends the body.
   boost::asio::awaitable<bool> SendChunk(const Request& request, std::string head, std::string data,
                                          bool last);
 
@@ -94,7 +95,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> SendResponse(const Request& request, HttpResponse response);
   boost::asio::awaitable<void> LingeringClose();
 
-  // Watches for the client's end of the connection while a request is worked on.
+  // Watch whether the client closes the connection while its request is in progress. `watch` is watch_'s
+  // value when the watch began: callbacks of a watch that has ended do nothing.
   void StartWatch();
   void StopWatch();
   void OnReadable(uint64_t watch);

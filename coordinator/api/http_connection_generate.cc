@@ -1,5 +1,5 @@
-// HttpConnection's other half: a request that generates, from its body until its response has been sent or
-// its client has left.
+// HttpConnection's part for generating requests: from the body until the response has been sent or the client
+// has left.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -24,7 +24,7 @@ constexpr auto kHangupPoll = std::chrono::milliseconds(200);
 
 std::string StreamHead(bool http_1_0, bool keep_alive) {
   const HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
-  // HTTP/1.0 knows no chunks: the end of the connection ends the body.
+  // HTTP/1.0 has no chunks: the end of the connection ends the body.
   return http_1_0 ? ResponseHead(response, false, "")
                   : ResponseHead(response, keep_alive, "Transfer-Encoding: chunked\r\n");
 }
@@ -65,7 +65,8 @@ void HttpConnection::OnReadable(uint64_t watch) {
   char byte;
   const ssize_t got = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got > 0)
-    return PollHangup(watch);  // a pipelined request: readable from now on, so look at the state instead
+    return PollHangup(
+        watch);  // a pipelined request: the socket stays readable, so its state is polled instead
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
     ++watch_;
     return StartWatch();
@@ -142,7 +143,7 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
   }
 }
 
-// Sends what the producer makes until there is no more of it, or no client.
+// Sends what the producer makes until its end, or until the client has left.
 asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer) {
   for (bool head_sent = false;;) {
     co_await WaitForWake();

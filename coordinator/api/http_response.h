@@ -18,7 +18,7 @@ struct HttpResponse {
 
 HttpResponse ErrorResponse(const ApiError& error);
 
-// Status line and headers. `framing`: the header lines that tell where the body ends.
+// Returns status line and headers. `framing`: the header lines that tell where the body ends.
 std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing);
 
 }  // namespace somnus

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// How often a call that waits for tokens looks whether its client is still there.
+// How often a call that waits for tokens checks whether its client has left.
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(20);
 
 template <typename Ids>
@@ -54,7 +54,8 @@ Json SamplingFields(const v1::SamplingParams& s) {
   return json;
 }
 
-// Counts come first: as JSON a list takes many times what it took in the message.
+// Counts are checked before the conversion to JSON, in which a list takes many times its bytes in the
+// message.
 std::optional<ApiError> CheckCounts(const v1::GenerateRequest& request, const ServedModel& model,
                                     const ApiLimits& limits) {
   const v1::SamplingParams& s = request.sampling();
@@ -74,7 +75,7 @@ std::optional<ApiError> CheckCounts(const v1::GenerateRequest& request, const Se
   return std::nullopt;
 }
 
-// The HTTP API has the same fields under the same names, so it has the same rules.
+// The HTTP API has the same fields under the same names, so its parser applies the same rules.
 GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& model,
                         const ApiLimits& limits) {
   if (std::optional<ApiError> error = CheckCounts(request, model, limits)) return *std::move(error);
@@ -132,7 +133,7 @@ void FillResponse(const Tokenizer& tokenizer, const ChoiceUpdate& update, v1::Ge
   if (delta.stop_token_id.has_value()) choice->set_stop_reason(absl::StrCat(*delta.stop_token_id));
 }
 
-// Wakes the call's thread; outlives the call if the engine still speaks.
+// Wakes the call's thread. The engine shares it, and may ring it after the call has ended.
 struct Bell {
   absl::Mutex mutex;
   bool rung ABSL_GUARDED_BY(mutex) = false;
@@ -187,7 +188,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
   }
   while (!client_request.done()) {
     bell->Wait();
-    if (context->IsCancelled()) return grpc::Status::CANCELLED;  // the ClientRequest's end aborts
+    if (context->IsCancelled()) return grpc::Status::CANCELLED;  // ~ClientRequest aborts the request
     v1::GenerateResponse response;
     response.set_request_id(params.response_id);
     for (const ChoiceUpdate& update : client_request.Take()) {

@@ -1,8 +1,7 @@
 #pragma once
-// InferenceService over a served model. Sync gRPC: each open call has a thread, on which its request is
-// parsed and tokenized, its outputs become text, and responses are written; there are
-// ApiLimits::max_open_calls at most. The engine's thread only queues outputs. Thread safe. Internal to
-// coordinator/api.
+// InferenceService over a served model. Sync gRPC: each open call has a thread, which parses and tokenizes
+// the request, turns its outputs into text and writes the responses; at most ApiLimits::max_open_calls are
+// open. The engine's thread only queues outputs. Thread safe. Internal to coordinator/api.
 
 #include <atomic>
 #include <memory>

@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::string_view kNotFinite[] = {"-Infinity", "Infinity", "NaN"};
 
-// Walks over the tokens once, without recursion, and copies them to `out` with non-finite numbers quoted.
+// Reads the tokens once, without recursion, and copies them to out_ with non-finite numbers quoted.
 class Scanner {
  public:
   Scanner(absl::string_view body, const JsonLimits& limits) : body_(body), limits_(limits) {
@@ -141,7 +141,7 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view body, const Jso
 nlohmann::ordered_json ParseInOrder(absl::string_view body, absl::Span<const absl::string_view> members,
                                     size_t max_keys) {
   using Json = nlohmann::ordered_json;
-  // What stops the scan has stopped ParseJsonObject.
+  // ParseJsonObject has checked the limits.
   const JsonLimits no_limits{std::numeric_limits<int32_t>::max(), std::numeric_limits<int64_t>::max()};
   const absl::StatusOr<std::string> scanned = Scanner(body, no_limits).Run();
   if (!scanned.ok()) return Json::object();

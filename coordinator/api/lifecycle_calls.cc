@@ -28,9 +28,10 @@ absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
   absl::StatusOr<TagBytes> freed = engine->Sleep(level);
   if (!freed.ok()) return freed.status();
   SleepResult result;
-  // A call that put anything to sleep names its tags; one that only went deeper released no device memory.
+  // A call that put anything to sleep has tags in `freed`; one that only went deeper released no device
+  // memory.
   result.already_asleep = freed->empty() && level_before >= level;
-  // Whoever wakes the engine meanwhile does not change what this call did.
+  // A wake-up that came right after this call does not change what the call did, hence the maximum.
   result.level = std::max(level, engine->Stats().sleep_level);
   result.freed_bytes = *std::move(freed);
   result.duration = absl::Now() - start;

@@ -1,6 +1,6 @@
 #pragma once
-// Sleep and wake-up as operators ask for them: the rules that HTTP and gRPC share. Thread safe. SleepEngine
-// and WakeUpEngine block until all ranks have answered; their errors are the engine's.
+// Sleep and wake-up for operators: the rules that HTTP and gRPC share. Thread safe. SleepEngine and
+// WakeUpEngine block until all ranks have replied; their errors are the engine's.
 
 #include <cstdint>
 #include <optional>
@@ -15,25 +15,25 @@
 namespace somnus {
 
 struct SleepResult {
-  int level = 0;                // the engine's now; deeper than what was asked for if it was already
-  bool already_asleep = false;  // at that level: nothing was done
+  int level = 0;  // the engine's level after the call, which may be deeper than the requested one
+  bool already_asleep = false;  // it was asleep at that level or a deeper one: nothing was done
   TagBytes freed_bytes;         // by tag, summed over ranks
   absl::Duration duration;
 };
 
 struct WakeUpResult {
   bool awake = false;             // every tag is resident
-  bool already_resident = false;  // what was asked for: nothing was done
-  TagBytes mapped_bytes;
+  bool already_resident = false;  // the requested tags were resident: nothing was done
+  TagBytes mapped_bytes;          // by tag, summed over ranks
   absl::Duration duration;
 };
 
-// What is wrong with a level, or with tags; nullopt: nothing.
+// Returns what is wrong with a level, or with tags; nullopt: nothing.
 std::optional<ApiError> CheckSleepLevel(int64_t level);
 std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
 
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level);
-// No tags: all of them.
+// Empty `tags`: all of them.
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags);
 
 }  // namespace somnus

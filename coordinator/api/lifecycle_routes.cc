@@ -29,7 +29,7 @@ Json ToJson(const TagBytes& bytes) {
   return object;
 }
 
-// What a lifecycle route takes; nullopt when nothing else was given.
+// Returns an error for a parameter or a body that the route does not take; nullopt: there is none.
 std::optional<ApiError> CheckParameters(const RouteSpec& spec, absl::string_view query,
                                         absl::string_view body) {
   std::vector<absl::string_view> known;

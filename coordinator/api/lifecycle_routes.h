@@ -8,8 +8,8 @@
 
 namespace somnus {
 
-// Blocks until all ranks have answered. A parameter of the query or a field of the body that the route does
-// not know is a 400: nothing is done in part.
+// Blocks until all ranks have replied. A parameter of the query or a field of the body that the route does
+// not take is a 400, and nothing is done.
 HttpResponse AnswerLifecycle(const RouteSpec& spec, Engine* engine, absl::string_view query,
                              absl::string_view body);
 

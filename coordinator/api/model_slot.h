@@ -1,5 +1,5 @@
 #pragma once
-// Where a server finds the model: empty while it loads, then the same for good. Thread safe.
+// Holds the model that a server serves: nothing while it loads, then the same model for good. Thread safe.
 
 #include <memory>
 
@@ -11,7 +11,7 @@ namespace somnus {
 
 class ModelSlot {
  public:
-  // Call once. Fills in max_token_bytes.
+  // To be called once. Sets model.max_token_bytes.
   void Set(ServedModel model);
   std::shared_ptr<const ServedModel> Get() const;  // null while loading
 

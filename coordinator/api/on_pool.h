@@ -1,5 +1,6 @@
 #pragma once
-// Work of a connection's coroutine that would take the I/O thread too long. Internal to coordinator/api.
+// Moves work of a connection's coroutine that would take too long off the I/O thread. Internal to
+// coordinator/api.
 
 // Boost 1.74's awaitable.hpp uses std::exchange without including it.
 // clang-format off
@@ -14,7 +15,7 @@
 
 namespace somnus {
 
-// Runs `work` on `pool`, answers on the I/O thread.
+// Runs `work` on `pool`; the coroutine resumes with its result on the I/O thread.
 template <typename Work>
 boost::asio::awaitable<std::invoke_result_t<Work>> OnPool(boost::asio::thread_pool* pool, Work work) {
   auto task = [&work]() -> boost::asio::awaitable<std::invoke_result_t<Work>> { co_return work(); };

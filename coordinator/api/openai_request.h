@@ -1,6 +1,7 @@
 #pragma once
-// JSON bodies of /v1/completions, /v1/chat/completions, /tokenize and /detokenize: validated and resolved, or
-// an error that names the field. Tokenizes, so not for an I/O thread. Thread safe.
+// Parses the JSON bodies of /v1/completions, /v1/chat/completions, /tokenize and /detokenize: the result is
+// validated and complete, or an error that names the field. Tokenizing takes time, so this is not for an I/O
+// thread. Thread safe.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +17,7 @@
 
 namespace somnus {
 
-// Of a request's id, given in the body or as a header.
+// The longest id of a request, given in the body or as a header.
 constexpr size_t kMaxRequestIdBytes = 1024;
 
 struct GenerateParams {
@@ -24,7 +25,7 @@ struct GenerateParams {
   std::string response_id;  // "cmpl-..." or "chatcmpl-..."
   struct Prompt {
     std::vector<int32_t> ids;
-    std::string echo_text;  // what echo writes before the output
+    std::string echo_text;  // with echo: the text before the output
     int32_t max_tokens = 0;
   };
   std::vector<Prompt> prompts;
@@ -33,19 +34,19 @@ struct GenerateParams {
   uint64_t seed = 0;  // of the first choice of a prompt; choice i has seed + i
   OutputOptions output;
   bool echo = false;
-  bool echo_only = false;  // max_tokens 0: the one token that the engine makes is not given out
-  bool logprobs = false;   // the response has some; how many alternatives:
-  int32_t num_top_logprobs = 0;
-  bool prompt_logprobs = false;  // choices[].prompt_logprobs wanted
+  bool echo_only = false;        // max_tokens 0: the response leaves out the one token that the engine makes
+  bool logprobs = false;         // the response has log-probabilities of its tokens
+  int32_t num_top_logprobs = 0;  // alternatives per token
+  bool prompt_logprobs = false;  // the response has prompt_logprobs
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // logprobs name tokens "token_id:17"
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
-  int32_t stream_interval = 1;  // tokens per event, but for the first and the last of a choice
-  std::string role;             // chat: who speaks
+  int32_t stream_interval = 1;  // tokens per event, except for the first and the last event of a choice
+  std::string role;             // chat: the role of the response's message
   bool return_prompt_text = false;
-  std::string prompt_text;  // chat, when wanted: the rendered messages
+  std::string prompt_text;  // chat, with return_prompt_text: the rendered messages
   int32_t priority = 0;     // lower is served first
   std::string cache_salt;
 };
@@ -56,7 +57,7 @@ GenerateOrError ParseCompletionRequest(absl::string_view body, const ServedModel
                                        const ApiLimits& limits);
 GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
 
-// Answers the response's body.
+// Both return the response's body.
 using BodyOrError = std::variant<std::string, ApiError>;
 BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
 BodyOrError Detokenize(absl::string_view body, const ServedModel& model, const ApiLimits& limits);

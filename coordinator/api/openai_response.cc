@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-// Of JSON: a log-probability with its token, as text or as bytes; a token id.
+// Estimates of JSON bytes: of a log-probability with its token, as text or as bytes; of a token id.
 constexpr int64_t kLogprobJsonBytes = 80;
 constexpr int64_t kTokenIdJsonBytes = 8;
 
@@ -26,7 +26,7 @@ int64_t JsonBytes(const OutputDelta& delta) {
          LogprobsJsonBytes(delta.logprobs) + LogprobsJsonBytes(delta.prompt_logprobs);
 }
 
-// What both kinds of answer keep per choice.
+// What both kinds of response keep per choice.
 struct ChoiceText {
   ChoiceText(const GenerateParams& params, const Tokenizer& tokenizer) : logprobs(params, tokenizer) {}
   std::string text;
@@ -35,7 +35,7 @@ struct ChoiceText {
   std::string chat_logprobs;  // entries of logprobs.content
   std::vector<Logprobs> prompt_logprobs;
   OutputDelta last;  // the update that ended it
-  OutputDelta held;  // stream_interval's tokens and text that no event has told yet
+  OutputDelta held;  // stream_interval: tokens and text that are in no event yet
   int64_t held_bytes = 0;
   bool started = false;
   bool told = false;
@@ -53,7 +53,7 @@ class Writer : public ResponseWriter {
  protected:
   const GenerateParams::Prompt& PromptOf(int32_t index) const { return params_.prompts[index / params_.n]; }
 
-  // Writes the prompt into a choice that echoes it, before its first token.
+  // Adds the prompt's log-probabilities to those of a choice that echoes the prompt, before its first token.
   void AddPromptLogprobs(int32_t index) {
     ChoiceText& choice = choices_[index];
     if (params_.chat || !params_.echo || !params_.logprobs) return;
@@ -77,7 +77,7 @@ class Writer : public ResponseWriter {
       AppendChatLogprob(params_, *model_.tokenizer, logprobs, &choice->chat_logprobs);
     }
   }
-  // The object of what came since the last call, or null.
+  // Writes the object of what was added since the last call, or null.
   void WriteLogprobs(ChoiceText* choice, std::string* out) {
     if (!params_.logprobs) {
       *out += "null";
@@ -242,7 +242,7 @@ class StreamWriter : public Writer {
   }
 
  private:
-  // `bytes`: of `delta`, before its log-probabilities became the choice's.
+  // `bytes`: the size of `delta` before its log-probabilities were moved to the choice.
   void Hold(const OutputDelta& delta, int64_t bytes, ChoiceText* choice) {
     OutputDelta& held = choice->held;
     held.text += delta.text;
@@ -250,14 +250,14 @@ class StreamWriter : public Writer {
     choice->held_bytes += bytes;
     held_bytes_ += bytes;
   }
-  // `delta` gets all text and tokens that were held back.
+  // Moves all text and tokens that were held back to `delta`.
   void Release(ChoiceText* choice, OutputDelta* delta) {
     delta->text = std::exchange(choice->held.text, "");
     delta->token_ids = std::exchange(choice->held.token_ids, {});
     held_bytes_ -= std::exchange(choice->held_bytes, 0);
   }
 
-  // A choice's first events: chat's role, the echoed prompt.
+  // Writes a choice's first events: chat's role, the echoed prompt.
   void Begin(int32_t index, const UsageCounts& usage, std::string* out) {
     OutputDelta echo;
     if (params_.echo) echo.text = PromptOf(index).echo_text;

@@ -1,5 +1,5 @@
 #pragma once
-// What clients read: the JSON of a whole response, or its SSE events. Fed with the updates of one
+// Writes what clients read: the JSON of a whole response, or its SSE events. It gets the updates of one
 // ClientRequest, in order. Not thread safe; no I/O.
 
 #include <cstdint>
@@ -21,11 +21,13 @@ struct UsageCounts {
 class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
-  // Streaming: the bytes to send now ("data: {...}\n\n" events, maybe none). Not streaming: always empty.
+  // Streaming: returns the bytes to send now ("data: {...}\n\n" events, maybe none). Not streaming: always
+  // empty.
   virtual std::string OnUpdate(ChoiceUpdate update, const UsageCounts& usage) = 0;
-  // After every choice has finished: the JSON body, or the stream's last events with [DONE].
+  // To be called after every choice has finished. Returns the JSON body, or the stream's last events with
+  // [DONE].
   virtual std::string Finish(const UsageCounts& usage) = 0;
-  // About how many bytes of JSON wait in here for Finish, or for a stream's next event.
+  // About how many bytes of JSON this object holds for Finish, or for a stream's next event.
   int64_t held_bytes() const { return held_bytes_; }
 
  protected:
@@ -35,7 +37,7 @@ class ResponseWriter {
 // `params` and `model` must outlive the writer.
 std::unique_ptr<ResponseWriter> MakeResponseWriter(const GenerateParams& params, const ServedModel& model);
 
-// "data: {"error": ...}\n\ndata: [DONE]\n\n": the end of a stream that failed.
+// Returns the end of a stream that failed: "data: {"error": ...}\n\ndata: [DONE]\n\n".
 std::string StreamError(const ApiError& error);
 
 }  // namespace somnus

@@ -10,7 +10,7 @@ namespace somnus {
 OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, OutputOptions options)
     : options_(std::move(options)), detokenizer_(tokenizer, options_.skip_special_tokens) {}
 
-// Of all stop strings that end in pending_ after byte `new_from`, the one that ends first.
+// Returns the stop string that ends first, of all that end in pending_ after byte `new_from`.
 std::optional<OutputProcessor::Match> OutputProcessor::FirstMatch(size_t new_from) const {
   std::optional<Match> best;
   for (size_t i = 0; i < options_.stop.size(); ++i) {
@@ -23,7 +23,7 @@ std::optional<OutputProcessor::Match> OutputProcessor::FirstMatch(size_t new_fro
   return best;
 }
 
-// The first byte of pending_ from which on it is the beginning of a stop string.
+// Returns the first position from which the rest of pending_ is the beginning of a stop string.
 size_t OutputProcessor::HeldBackFrom() const {
   size_t from = pending_.size();
   for (const std::string& stop : options_.stop) {
@@ -82,7 +82,7 @@ OutputDelta OutputProcessor::Process(RequestOutput output) {
     ++num_tokens_;
     delta.token_ids.push_back(id);
     if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
-    // The token that ends a sequence is counted but not written, as a stop string is not.
+    // The token that ends a sequence is counted, but its text is left out, like that of a stop string.
     const bool hidden =
         ended_by_token && i + 1 == output.token_ids.size() && !options_.include_stop_str_in_output;
     if (hidden) continue;

@@ -1,10 +1,10 @@
 #pragma once
-// One sequence's token ids become text: incremental detokenizing, stop strings, the end of the sequence.
+// Turns one sequence's token ids into text: incremental detokenizing, stop strings, the end of the sequence.
 //
 // Stop strings act as if the text arrived one character at a time: the one that ends first wins (listed first
-// among equals), wherever token borders lie. Text that may still become a stop string is held back, so that
-// no part of one is ever given out. Ownership: the tokenizer must outlive it. Not thread safe; never runs
-// on the engine's thread nor on an I/O thread.
+// among equals), wherever tokens end. Text that may still become a stop string is held back, so that no part
+// of one is ever returned. Ownership: the tokenizer must outlive the processor. Not thread safe; it runs
+// neither on the engine's thread nor on an I/O thread.
 
 #include <cstdint>
 #include <optional>
@@ -21,28 +21,28 @@ struct OutputOptions {
   std::vector<std::string> stop;  // none is empty
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  int32_t min_tokens = 0;  // stop strings that end within so many tokens do not count
+  int32_t min_tokens = 0;  // stop strings that end within this many tokens do not count
 };
 
 // What one engine output adds to a choice.
 struct OutputDelta {
   std::string text;  // whole UTF-8 characters
   std::vector<int32_t> token_ids;
-  std::vector<Logprobs> logprobs;  // parallel to token_ids, when asked for
+  std::vector<Logprobs> logprobs;  // parallel to token_ids, when requested
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<std::string> stop_string;  // the one that ended it
+  std::optional<std::string> stop_string;  // the one that ended the sequence
   std::optional<int32_t> stop_token_id;
   absl::Status error;
   int32_t num_cached_tokens = 0;
-  bool engine_still_runs = false;  // ended here by a stop string: the caller aborts the engine's request
+  bool engine_still_runs = false;  // a stop string ended it here: the caller must abort the engine's request
 };
 
 class OutputProcessor {
  public:
   OutputProcessor(const Tokenizer* tokenizer, OutputOptions options);
 
-  // After a finish_reason nothing more is produced: later outputs give empty deltas.
+  // After a delta with a finish_reason, later outputs give empty deltas.
   OutputDelta Process(RequestOutput output);
 
   int32_t num_tokens() const { return num_tokens_; }
@@ -53,8 +53,8 @@ class OutputProcessor {
     size_t begin, end;
     size_t index;  // in options_.stop
   };
-  // Moves what can no longer be part of a stop string from pending_ to `delta`; true when a stop string ended
-  // it.
+  // Appends `text` to pending_, and moves what can no longer be part of a stop string from there to `delta`.
+  // Returns true when a stop string ended the sequence.
   bool Advance(std::string text, bool count_stops, OutputDelta* delta);
   std::optional<Match> FirstMatch(size_t new_from) const;
   size_t HeldBackFrom() const;
@@ -62,7 +62,7 @@ class OutputProcessor {
 
   OutputOptions options_;
   IncrementalDetokenizer detokenizer_;
-  std::string pending_;  // made but not given out
+  std::string pending_;  // held back
   int32_t num_tokens_ = 0;
   bool finished_ = false;
 };

@@ -1,9 +1,9 @@
 #pragma once
-// A client request's outputs on their way from the engine's thread to the thread that makes text of them.
+// A client request's outputs on their way from the engine's thread to the thread that turns them into text.
 //
-// Thread safe. `on_ready` is called by Push, on the engine's thread, when there is something to take after
-// there was nothing. Bounded in bytes: what comes while more than `max_bytes` wait is dropped, but for the
-// output that ends a sequence, and overflowed() turns true for good.
+// Thread safe. Push calls `on_ready`, on the engine's thread, when there is something to take after there was
+// nothing. Bounded in bytes: an output that is pushed while more than `max_bytes` wait is dropped, unless it
+// ends a sequence, and overflowed() turns true for good.
 
 #include <cstdint>
 #include <functional>

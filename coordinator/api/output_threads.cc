@@ -28,7 +28,7 @@ void OutputThreads::Stop() {
     dropped.swap(tasks_);
     posted_.SignalAll();
   }
-  dropped.clear();  // without the lock: a task may own what posts others
+  dropped.clear();  // without the lock: a task's destructor may post another
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }

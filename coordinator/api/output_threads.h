@@ -1,9 +1,9 @@
 #pragma once
-// The threads on which token ids become text and JSON. Their number is fixed, so that responses take no more
-// CPUs than that from the engine; tasks wait in one queue, first in first out.
+// The threads that turn token ids into text and JSON. Their number is fixed, so that responses take at most
+// that many CPUs from the engine; tasks wait in one queue, first in first out.
 //
-// Thread safety: all methods are thread safe; Stop is called from none of these threads. The queue is as long
-// as there are open responses at most, since each posts one task at a time. Tasks must not throw.
+// Thread safety: all methods are thread safe; Stop must not be called from one of these threads. The queue
+// has at most one task per open response, since each posts one task at a time. Tasks must not throw.
 
 #include <deque>
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace somnus {
 
-// Half of the CPUs, 2 to 8: one slow response must never hold up all others.
+// Half of the CPUs, from 2 to 8: at least two, so that one slow response does not hold up all others.
 int DefaultOutputThreads();
 
 class OutputThreads {
@@ -25,9 +25,9 @@ class OutputThreads {
   OutputThreads(const OutputThreads&) = delete;
   OutputThreads& operator=(const OutputThreads&) = delete;
 
-  // After Stop the task is dropped.
+  // Queues a task; drops it after Stop.
   void Post(std::function<void()> task);
-  // Waits for the tasks that run, drops those that wait. Idempotent.
+  // Waits for the tasks that run, and drops those that wait. Idempotent.
   void Stop();
 
  private:

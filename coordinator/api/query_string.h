@@ -1,5 +1,5 @@
 #pragma once
-// The query of a request's target. Thread safe.
+// The query part of a request's target. Pure functions.
 
 #include <string>
 #include <vector>
@@ -10,10 +10,10 @@ namespace somnus {
 
 std::string PercentDecode(absl::string_view text);
 
-// Values of `name` in a query string, decoded, in order.
+// Returns the values of `name` in a query string, decoded, in order.
 std::vector<std::string> QueryValues(absl::string_view query, absl::string_view name);
 
-// The names in a query string, decoded, in order.
+// Returns the names in a query string, decoded, in order.
 std::vector<std::string> QueryNames(absl::string_view query);
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// A call whose bytes are no message of its method is refused by gRPC itself, with INTERNAL and no text. This
-// interceptor makes it INVALID_ARGUMENT with a text that names the method. Internal to coordinator/api.
+// gRPC itself refuses a call whose bytes are no message of its method, with INTERNAL and no text. This
+// interceptor makes that INVALID_ARGUMENT with a text that names the method. Internal to coordinator/api.
 
 #include <grpcpp/support/server_interceptor.h>
 

@@ -22,8 +22,8 @@ using Json = nlohmann::json;
 constexpr size_t kMaxBadWordBytes = 16 << 10;
 constexpr size_t kMaxBadWordEntries = 16 << 10;  // before repeated ones are dropped
 constexpr size_t kMaxWordBytes = 64;
-constexpr double kHuge = 1e6;  // more than this is the same as this, and stays far from float's limits
-constexpr double kGreedyBelow = 1e-5;  // as vLLM
+constexpr double kHuge = 1e6;          // larger numbers are cut to this, which is far from float's limits
+constexpr double kGreedyBelow = 1e-5;  // as in vLLM
 
 std::mt19937_64& Random() {
   thread_local std::mt19937_64 random{[] {
@@ -39,7 +39,8 @@ void Refuse(FieldReader* fields, std::initializer_list<const char*> names) {
   }
 }
 
-// A field of the other route is an unknown one, and unknown ones are ignored.
+// Refuses fields that this server does not support. A field of the other route is unknown here, and unknown
+// fields are ignored.
 void RefuseUnsupported(FieldReader* fields, bool chat) {
   Refuse(fields, {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
                   "repetition_detection", "kv_transfer_params", "ec_transfer_params", "logits_processors"});
@@ -64,15 +65,14 @@ void RefuseUnsupported(FieldReader* fields, bool chat) {
     fields->Fail("use_beam_search", "beam search is not supported");
 }
 
-// The policy decides whether it matters.
+// Only the scheduling policy `priority` uses it.
 void ReadPriority(FieldReader* fields, GenerateParams* params) {
   const int64_t priority = fields->Int("priority").value_or(0);
   params->priority = static_cast<int32_t>(std::clamp<int64_t>(priority, std::numeric_limits<int32_t>::min(),
                                                               std::numeric_limits<int32_t>::max()));
 }
 
-// Fields that change nothing here, or not yet, must have their type all the same; and null where vLLM takes
-// it.
+// Fields that change nothing here must have the right type all the same, and null only where vLLM accepts it.
 void CheckOtherFields(FieldReader* fields, bool chat) {
   for (const char* name :
        {"min_tokens", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "length_penalty",
@@ -95,7 +95,7 @@ void CheckOtherFields(FieldReader* fields, bool chat) {
     fields->Fail("mm_payload", "mm_payload must be tensors or none");
 }
 
-// The salt may become part of a name in other caches, hence vLLM's rules for it.
+// These are vLLM's rules: the salt may become part of a name in external caches.
 void ReadCacheSalt(FieldReader* fields, GenerateParams* params) {
   constexpr size_t kMaxSaltBytes = 128;
   const std::optional<std::string> salt = fields->String("cache_salt", kMaxSaltBytes);
@@ -130,8 +130,8 @@ void ReadLogitBias(FieldReader* fields, int32_t vocab_size, const ApiLimits& lim
   }
 }
 
-// A word may start a text or follow a space: both spellings are banned, where the second is a token of its
-// own.
+// A word may start a text or follow a space. Both spellings are banned where the space changes the first
+// token and not the number of tokens, as in vLLM.
 void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, const ApiLimits& limits,
                   SamplingParams* sampling) {
   const size_t most = static_cast<size_t>(limits.max_bad_words);
@@ -158,7 +158,7 @@ void ReadBadWords(FieldReader* fields, const Tokenizer& tokenizer, const ApiLimi
   }
 }
 
-// More than there are tokens is no limit, however large the number.
+// A top_k above the vocabulary's size is no limit; so is one that no integer can hold.
 std::optional<int64_t> ReadTopK(FieldReader* fields) {
   const Json* value = fields->Find("top_k");
   if (value != nullptr && value->is_number() && value->get<double>() >= 1e18) return 0;
@@ -233,7 +233,7 @@ std::string NewResponseId(absl::string_view prefix) {
   return absl::StrCat(prefix, absl::StrFormat("%016x%016x", Random()(), Random()()));
 }
 
-// 63 bits, so that seed + i cannot wrap.
+// It has 63 bits, so that seed + i cannot wrap.
 uint64_t RandomSeed() { return Random()() >> 1; }
 
 std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model) {
@@ -281,7 +281,7 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
 }
 
 bool MayFitContext(absl::string_view text, const ServedModel& model) {
-  // NFC can make three code points one; added tokens and runs of spaces are long tokens already counted.
+  // NFC can make one code point of three; max_token_bytes includes added tokens and tokens of many spaces.
   constexpr int64_t kNormalizationShrinks = 4;
   return static_cast<int64_t>(text.size()) <= kNormalizationShrinks * model.max_token_bytes *
                                                   (static_cast<int64_t>(model.engine->max_model_len()) + 1);

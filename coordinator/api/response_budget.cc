@@ -5,7 +5,7 @@
 namespace somnus {
 namespace {
 
-// Never refused for the sake of all: connections bound how many of these there are.
+// Responses up to this size are not refused for the total's sake: the number of connections bounds them.
 constexpr int64_t kSmallResponseBytes = 64 << 10;
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
-// How much memory responses take that are made and not sent: whole ones wait for their last token, streams of
-// a large stream_interval for their next event. One bound for a response, one for all together.
+// Bounds the memory of responses that are made but not sent: whole ones wait for their last token, streams
+// with a large stream_interval for their next event. There is one bound for a response, and one for all
+// together.
 //
 // Thread safe; a Part is for one thread at a time, and must not outlive its budget.
 
@@ -19,7 +20,7 @@ class ResponseBudget {
   ResponseBudget(const ResponseBudget&) = delete;
   ResponseBudget& operator=(const ResponseBudget&) = delete;
 
-  // One response's part, given back when it is destroyed.
+  // What one response holds; it is given back when the Part is destroyed.
   class Part {
    public:
     explicit Part(ResponseBudget* budget) : budget_(budget) {}
@@ -27,7 +28,8 @@ class ResponseBudget {
     Part(const Part&) = delete;
     Part& operator=(const Part&) = delete;
 
-    // The response now holds `bytes`. An error when that is too much: 400 for itself, 503 for all together.
+    // Notes that the response now holds `bytes` in all. Returns an error when that is too much: a 400 for
+    // this response alone, a 503 for all together.
     std::optional<ApiError> Hold(int64_t bytes);
 
    private:

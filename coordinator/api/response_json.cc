@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// JSON has no infinities; a probability of zero is written as vLLM does.
+// JSON has no infinities: the logarithm of a probability of zero is written as this number, as in vLLM.
 constexpr float kLowestLogprob = -9999.0f;
 
 void AppendNumber(float value, std::string* out) {
@@ -25,7 +25,8 @@ int64_t CountCharacters(const std::string& text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-// The alternatives, likeliest first. The chosen token may or may not be repeated among them.
+// Returns at most `count` alternatives, likeliest first, each token once; the chosen token is a candidate,
+// too.
 std::vector<std::pair<int32_t, float>> Alternatives(const Logprobs& logprobs, size_t count) {
   std::vector<std::pair<int32_t, float>> top;
   for (size_t i = 0; i < logprobs.token_ids.size(); ++i) {
@@ -105,8 +106,8 @@ void AppendStopReason(const OutputDelta& delta, std::string* out) {
   }
 }
 
-// Tokens that are no whole characters are spelled "bytes:\xe4\xbd", as OpenAI does: names must tell tokens
-// apart.
+// Tokens that are not whole characters are spelled "bytes:\xe4\xbd", as OpenAI does, so that different tokens
+// have different names.
 std::string CompletionLogprobs::Name(int32_t id) const {
   if (params_.tokens_as_ids) return absl::StrCat("token_id:", id);
   const std::string& bytes = tokenizer_.TokenBytes(id);

@@ -1,6 +1,6 @@
 #pragma once
-// The JSON of a response's parts, for streams and whole responses: head, usage, token ids, log-probabilities.
-// Internal to coordinator/api. All functions append to `out`.
+// Writes the JSON of a response's parts, for streams and whole responses: head, usage, token ids,
+// log-probabilities. All functions append to `out`. Internal to coordinator/api.
 
 #include <cstdint>
 #include <optional>
@@ -14,23 +14,24 @@ namespace somnus {
 
 const char* FinishReasonName(FinishReason reason);
 
-// `"id":...,"object":...,"created":...,"model":...`
+// Appends `"id":...,"object":...,"created":...,"model":...`.
 void AppendHead(const GenerateParams& params, const std::string& model, const char* object, int64_t created,
                 std::string* out);
 void AppendUsage(const UsageCounts& usage, std::string* out);
 void AppendIds(const std::vector<int32_t>& ids, std::string* out);
-// A stop string, a token's id or null.
+// Appends a stop string, a token's id or null.
 void AppendStopReason(const OutputDelta& delta, std::string* out);
 
-// Completions' parallel arrays, growing. text_offset counts characters from the start of the choice's text.
+// The log-probabilities of one completion's choice as growing parallel arrays. text_offset counts characters
+// from the start of the choice's text.
 class CompletionLogprobs {
  public:
   CompletionLogprobs(const GenerateParams& params, const Tokenizer& tokenizer)
       : params_(params), tokenizer_(tokenizer) {}
-  // A token without log-probabilities (the first of a prompt).
+  // Adds a token without log-probabilities (the first of a prompt).
   void AddBare(int32_t id);
   void Add(const Logprobs& logprobs);
-  // Writes the object of what came since the last call, and forgets it; offsets go on.
+  // Writes the object of what was added since the last call, and drops it; offsets continue.
   void Write(std::string* out);
 
  private:
@@ -43,10 +44,10 @@ class CompletionLogprobs {
   int64_t offset_ = 0;
 };
 
-// One entry of chat's logprobs.content.
+// Appends one entry of chat's logprobs.content.
 void AppendChatLogprob(const GenerateParams& params, const Tokenizer& tokenizer, const Logprobs& logprobs,
                        std::string* out);
-// vLLM's prompt_logprobs: [null, {"17": {"logprob", "rank", "decoded_token"}, ...}, ...].
+// Appends vLLM's prompt_logprobs: [null, {"17": {"logprob", "rank", "decoded_token"}, ...}, ...].
 void AppendPromptLogprobs(const Tokenizer& tokenizer, const std::vector<Logprobs>& positions,
                           std::string* out);
 

@@ -6,7 +6,7 @@
 
 namespace somnus {
 
-// How the engine's thread asks for a task; outlives the producer if the engine still speaks.
+// Lets the engine's thread post a task. The engine shares it, and may use it after the producer's end.
 struct ResponseProducer::Schedule {
   std::weak_ptr<ResponseProducer> producer;
   PostTask post;
@@ -36,13 +36,13 @@ absl::Status ResponseProducer::Submit(std::function<void()> on_ready) {
   });
 }
 
-// The weak pointer is locked in the task alone: whoever holds the last reference may abort, which the
-// engine's thread must not do.
+// Only the task locks the weak pointer, never the engine's thread: the last reference's owner runs the
+// destructor, which may abort the request, and the engine's thread must not do that.
 void ResponseProducer::Post(const std::shared_ptr<Schedule>& schedule) {
   schedule->post([schedule] {
     const int64_t seen = schedule->wakeups.load();
     if (const std::shared_ptr<ResponseProducer> producer = schedule->producer.lock()) producer->Produce();
-    // To the end of the pool's queue, so that one busy stream does not hold a thread.
+    // The task goes to the end of the queue, so that one busy stream does not occupy a thread.
     if (schedule->wakeups.fetch_sub(seen) != seen) Post(schedule);
   });
 }
@@ -51,7 +51,7 @@ UsageCounts ResponseProducer::Usage() const {
   return UsageCounts{request_.prompt_tokens(), request_.completion_tokens(), request_.cached_tokens()};
 }
 
-// An error before the first byte is an HTTP status; later it is the stream's last event.
+// An error before the first byte becomes an HTTP status; a later one becomes the stream's last event.
 void ResponseProducer::Fail(const ApiError& error, std::string* bytes) {
   request_.Abort();
   ended_ = true;

@@ -1,14 +1,16 @@
 #pragma once
-// A generation request's response, made on output threads: token ids become text, stop strings are searched,
+// Makes a generating request's response on output threads: token ids become text, stop strings are searched,
 // text becomes JSON or SSE events. The engine's loop only queues outputs; the I/O thread only sends bytes.
 //
-// Threads. Outputs arrive on the engine's thread; it posts at most one task at a time to the output threads,
-// so what a response writes is in order, and outputs that arrive while a task waits are taken by that one
-// task. Submit and Take belong to the consumer (the I/O thread); Abort may come from any thread and does not
-// wait for a task that runs. `on_ready` is called on an output thread when there is something to Take after
-// there was nothing. Bounded: a streamed response of which more than `max_backlog_bytes` wait to be taken is
-// aborted and ends with an error, and so does one that holds more than `budget` has left. Ownership: tasks
-// that have not run yet do not keep it alive; one that is dropped before its end aborts what is left.
+// Threads. Outputs arrive on the engine's thread, which posts at most one task at a time to the output
+// threads: so the response is written in order, and one task takes all outputs that arrived while it waited.
+// Submit and Take are for the consumer (Submit on the request pool, then Take on the I/O thread); Abort may
+// come from any thread and does not wait for a task that runs. `on_ready` is called on an output thread when
+// there is something to Take after there was nothing.
+//
+// Bounded: a stream of which more than `max_backlog_bytes` wait to be taken is aborted and ends with an
+// error, and so does a response that holds more than `budget` has left. Ownership: tasks that have not run
+// yet do not keep the producer alive; one that is destroyed before its end aborts what is left.
 
 #include <cstdint>
 #include <functional>
@@ -28,8 +30,8 @@
 
 namespace somnus {
 
-// Runs tasks on the output threads. May be called at any time, from any thread, also after these threads have
-// ended: then the task never runs.
+// Queues a task for the output threads. May be called at any time, from any thread; after these threads have
+// ended the task never runs.
 using PostTask = std::function<void(std::function<void()>)>;
 
 class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
@@ -41,17 +43,17 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   ResponseProducer(const ResponseProducer&) = delete;
   ResponseProducer& operator=(const ResponseProducer&) = delete;
 
-  // Errors are the engine's. Call once, on an object that a shared_ptr owns.
+  // Errors are the engine's. To be called once, on an object that a shared_ptr owns.
   absl::Status Submit(std::function<void()> on_ready);
 
   struct Output {
     std::string bytes;              // not streamed: the whole body, once it is done
     bool done = false;              // nothing follows
-    std::optional<ApiError> error;  // instead of any bytes: nothing has been given out before
+    std::optional<ApiError> error;  // instead of all bytes: none were returned before
   };
-  // What was made since the last call.
+  // Returns what was made since the last call.
   Output Take();
-  // All sequences end in the engine at once; nothing more is made.
+  // Aborts all sequences in the engine.
   void Abort();
 
   const GenerateParams& params() const { return params_; }
@@ -60,7 +62,7 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   struct Schedule;
   static void Post(const std::shared_ptr<Schedule>& schedule);
 
-  // The output threads', one at a time.
+  // These run on the output threads, one at a time.
   void Produce();
   void ProduceOutputs(std::string* bytes);
   void Fail(const ApiError& error, std::string* bytes);
@@ -72,17 +74,17 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   const int64_t max_backlog_bytes_;
   std::function<void()> on_ready_;
 
-  // The output threads'.
+  // Used by the output threads alone, but for Submit and Abort.
   ClientRequest request_;
   const std::unique_ptr<ResponseWriter> writer_;
   bool started_ = false;  // some bytes of a stream have been made
   bool ended_ = false;    // the last bytes, or the error, have been made
   const std::shared_ptr<ResponseBudget> budget_;
-  ResponseBudget::Part held_;  // until it has been sent: whoever sends it keeps the producer
+  ResponseBudget::Part held_;  // given back after the response has been sent: its sender keeps the producer
 
   absl::Mutex mutex_;
   Output output_ ABSL_GUARDED_BY(mutex_);
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // on_ready was called, Take was not yet
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // on_ready has been called since the last Take
 };
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// Which routes there are on which listener. Thread safe.
+// The routes of both listeners. Pure functions.
 
 #include <string>
 

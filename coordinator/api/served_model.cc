@@ -7,7 +7,8 @@ namespace somnus {
 int32_t LongestToken(const Tokenizer& tokenizer) {
   constexpr int32_t kUnbounded = 1 << 20;
   const TokenizerData& data = tokenizer.data();
-  // Tokens that swallow white space around them, or splits that drop text, have no longest text.
+  // With tokens that swallow white space around them, or splits that drop text, any length of text can be one
+  // token.
   for (const AddedToken& token : data.added_tokens) {
     if (token.lstrip || token.rstrip) return kUnbounded;
   }

@@ -1,6 +1,5 @@
 #pragma once
-// The model that the APIs serve, as they need it. Plain data, copied by value; the pointees are shared and
-// thread safe.
+// What the APIs need of the model that they serve. Plain data; the pointees are shared and thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -20,13 +19,13 @@ struct ServedModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a 400
   ModelConfig config;
-  int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); set by the servers
-  std::string kv_cache_dtype;   // what the KV cache holds, for status
+  int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); ModelSlot sets it
+  std::string kv_cache_dtype;   // for GetStatus
   bool generation_defaults =
       true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
 };
 
-// Bytes of text that one token can stand for, at most: what bounds a prompt before it is tokenized.
+// Returns the most bytes of text that one token can stand for; it bounds a prompt before it is tokenized.
 int32_t LongestToken(const Tokenizer& tokenizer);
 
 }  // namespace somnus

@@ -18,7 +18,7 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
   if (!json.ok()) return BadRequest("", json.status().message());
   FieldReader fields(*json);
   if (std::optional<ApiError> error = CheckModel(&fields, model)) return *std::move(error);
-  // With both, messages that are none give way to the prompt.
+  // When both are given, `prompt` wins unless `messages` is a list with messages.
   const Json* messages = fields.Find("messages");
   const bool chat = messages != nullptr &&
                     (fields.Find("prompt") == nullptr || (messages->is_array() && !messages->empty()));
@@ -27,12 +27,12 @@ BodyOrError Tokenize(absl::string_view body, const ServedModel& model, const Api
   if (chat) {
     if (fields.Find("chat_template") != nullptr)
       fields.Fail("chat_template", "chat_template is not supported");
-    text = RenderChat(body, &fields, model, /*any_role=*/true).text;  // as vLLM, here
+    text = RenderChat(body, &fields, model, /*any_role=*/true).text;  // vLLM takes any role here
   } else {
     text = fields.String("prompt", std::numeric_limits<size_t>::max());
     if (!text.has_value()) fields.Fail("prompt", "prompt is missing");
   }
-  // A byte may be a token: its id, its text and what separates them.
+  // In the worst case each byte is a token; this is about what its id, its text and separators take.
   constexpr int64_t kTokenJsonBytes = 16;
   const int64_t most = limits.max_response_bytes / kTokenJsonBytes;
   if (text.has_value() && static_cast<int64_t>(text->size()) > most)
