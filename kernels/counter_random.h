@@ -20,7 +20,7 @@ template <typename U, typename MultiplyHigh>
 SOMNUS_RANDOM U CounterBits(U low, U high, uint64_t seed, const MultiplyHigh& multiply_high) {
   U c0 = low, c1 = high, c2 = {}, c3 = {};
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-#ifdef __CUDA_ARCH__  // the host's compiler knows no such pragma
+#ifdef __CUDA_ARCH__  // the host's compiler has no such pragma
 #pragma unroll
 #endif
   for (int round = 0; round < 10; ++round) {

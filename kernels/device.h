@@ -1,9 +1,9 @@
 #pragma once
-// Where ops run. CPU: a pool of pinned threads, every op done when its call returns. CUDA: a stream, ops are
-// queued.
+// Where ops run. The CPU device is a pool of pinned threads, and an op is done when its call returns. A CUDA
+// device is a stream on which ops are queued.
 //
 // A Device is owned by the worker and used by one thread at a time (the runner). It owns threads or streams,
-// but no memory: scratch that ops need is lent to it by SetWorkspace and stays the lender's.
+// but no memory: SetWorkspace lends it the scratch that ops need, which its caller keeps owning.
 
 #include <cstdint>
 #include <memory>
@@ -27,8 +27,8 @@ struct CpuDeviceOptions {
   int num_threads = 0;  // 0: as many as the process may use
   int first_cpu = -1;   // pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin
   bool spin = true;  // threads spin briefly between ops of a step; off when there are more threads than CPUs
-  // kBest: what the environment's SOMNUS_CPU_ISA says (portable, avx2, avx512_bf16), else the best that the
-  // CPU has.
+  // kBest: the one that the environment variable SOMNUS_CPU_ISA names (portable, avx2, avx512_bf16), or else
+  // the best that the CPU has.
   CpuIsa isa = CpuIsa::kBest;
 };
 
@@ -36,46 +36,49 @@ struct CpuDeviceOptions {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Behind everything queued so far; again and again.
+  // Moves the point behind everything that is queued so far. May be called any number of times.
   virtual void Record() = 0;
-  // Until the device has passed the last Record. From any thread, while the device's own goes on queueing.
+  // Waits until the device has passed the point of the last Record. May be called from any thread while the
+  // device's own goes on queueing.
   virtual absl::Status Wait() = 0;
 };
 
-// Ops that were queued once and can be queued again by one call: the same pointers, whatever is there by
-// then.
+// Ops that were recorded once and are queued again by one call: with the same pointers, on what these point
+// at by then.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
   virtual void Launch() = 0;
 };
 
-// A fast way for many bytes onto an asynchronous device: a bounded set of pinned host buffers, filled by any
-// number of threads, each emptied by an asynchronous copy while others are filled. Copies are in no order
-// with the ops. Buffers are made when they are needed and kept for the next time: to free pinned memory may
-// wait for everything on the device, also for what waits for this thread. Thread safe.
+// Copies many bytes to an asynchronous device: a bounded set of pinned host buffers, filled by any number of
+// threads, each emptied by an asynchronous copy while others are filled. Copies are in no order with the ops.
+// Buffers are allocated when they are needed and then kept: freeing pinned memory may wait for everything on
+// the device, and so for work that waits for this thread. Thread safe.
 class DeviceUploader {
  public:
-  // buffer_bytes() of host memory, aligned to 64: its acquirer's alone until it is sent.
+  // buffer_bytes() of host memory, aligned to 64 bytes. Belongs to the thread that acquired it until it is
+  // sent.
   struct Buffer {
     char* data = nullptr;
   };
 
   virtual ~DeviceUploader() = default;
   virtual int64_t buffer_bytes() const = 0;
-  // A buffer whose last copy is done; waits while there is none. After a copy failed: that error, until
-  // Wait() has answered it.
+  // Returns a buffer whose last copy is done; waits while there is none. After a failed copy it returns that
+  // error, until Wait() has returned it.
   virtual absl::StatusOr<Buffer*> Acquire() = 0;
-  // Queues the copy of the buffer's first `bytes` bytes to `device`, and gives the buffer back; 0: only that.
-  // `what` names them in an error, which Acquire and Wait answer.
+  // Queues the copy of the buffer's first `bytes` bytes to `device`, and gives the buffer back; with 0 bytes
+  // it only gives it back. `what` names the bytes in an error, which Acquire and Wait return.
   virtual void Send(Buffer* buffer, void* device, int64_t bytes, absl::string_view what) = 0;
-  // Until all that was sent is on the device; the first error since the last call.
+  // Waits until everything that was sent is on the device. Returns the first error since the last call.
   virtual absl::Status Wait() = 0;
 };
 
-// What a thread has asked of devices since it started: the host's part of a step's time.
+// Calls of a thread to devices since it started: the host's part of a step's time.
 struct HostCalls {
-  int64_t waits = 0;  // until the device is somewhere; and pinned memory's coming and going, which may wait
+  // Waits for the device, and allocations and frees of pinned memory, which may wait for it.
+  int64_t waits = 0;
   int64_t copies_to_device = 0;
   int64_t copies_to_host = 0;
   int64_t graph_launches = 0;
@@ -86,7 +89,8 @@ class Device {
   // InvalidArgument for options out of range, FailedPrecondition for an instruction set that this CPU lacks.
   static absl::StatusOr<std::unique_ptr<Device>> CreateCpu(const CpuDeviceOptions& options);
   // Unavailable, with the reason, without CUDA in this build, without a driver, a GPU or code for its chip;
-  // InvalidArgument for an index that is not there.
+  // FailedPrecondition for a driver that is too old; InvalidArgument for an index that does not exist, and
+  // for a word in SOMNUS_CUDA_DISABLE that is no switch.
   static absl::StatusOr<std::unique_ptr<Device>> CreateCuda(int index);
   virtual ~Device() = default;
 
@@ -96,14 +100,17 @@ class Device {
   // For people: "cpu, 2 threads, avx512_bf16".
   virtual std::string Describe() const = 0;
 
-  // Scratch for ops; at least OpsWorkspaceBytes(limits) of ops.h. 64-byte aligned. Replaces the former one.
+  // Lends scratch for ops: at least OpsWorkspaceBytes(limits) of ops.h, aligned to 64 bytes (256 on CUDA).
+  // Replaces the former one.
   virtual void SetWorkspace(void* data, int64_t bytes) = 0;
 
-  // From the next op on: a row of a batch is bit for bit what it is in any other batch, chunk or place, for
-  // some loss of speed. A CPU device is never otherwise. Before graphs are captured.
+  // When true, from the next op on a row of a batch is bit for bit what it is in any other batch, chunk or
+  // place, for some loss of speed. A CPU device always works this way. To be called before graphs are
+  // captured.
   virtual void SetBatchInvariant(bool batch_invariant) {}
 
-  // Brackets a step: between them the CPU threads stay awake (spinning), outside they block and burn nothing.
+  // Brackets a step: between them the CPU threads stay awake (spinning), outside they block and use no CPU
+  // time.
   virtual void BeginStep() = 0;
   virtual void EndStep() = 0;
 
@@ -111,30 +118,32 @@ class Device {
   // and the host's. False: every op is done when its call returns, and both memories are one.
   virtual bool asynchronous() const = 0;
 
-  // Host memory that copies run fastest from and to, and asynchronously; aligned to 64 bytes.
+  // Allocates host memory, aligned to 64 bytes, from and to which copies are fastest and asynchronous.
+  // ResourceExhausted without memory.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* data) = 0;
 
-  // The device's own; nullptr where both memories are one.
+  // Owned by the device; nullptr where both memories are one.
   virtual DeviceUploader* uploader() = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
 
-  // Between them ops are recorded instead of run. Unimplemented where there are no graphs. A graph holds
-  // memory of the device's as long as it lives, all of it by the time that EndCapture returns:
-  // ResourceExhausted where there is none. After an error of EndCapture nothing is being recorded.
+  // Between the two calls ops are recorded instead of run. Unimplemented where there are no graphs. A graph
+  // holds device memory until it is destroyed, all of it by the time that EndCapture returns:
+  // ResourceExhausted where there is none. After an error of EndCapture nothing is being recorded any more.
   virtual absl::Status BeginCapture() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
 
-  // Between host memory and the device's, in order with the ops; nothing for 0 bytes. `host` must stay as it
-  // is until Synchronize(); a copy from pageable memory may block.
+  // Queue a copy between host memory and the device's, in order with the ops; 0 bytes are no copy. `host`
+  // must stay valid and unchanged until Synchronize(); a copy from pageable memory may block.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
 
-  // Waits for everything queued; the first error of any op since the last call.
+  // Waits for everything queued. Returns the first error of any op since the last call.
   virtual absl::Status Synchronize() = 0;
 
-  // Of the calling thread, by the methods here and those of events and graphs. All 0 where nothing is queued.
+  // The calls of the calling thread to the methods here and those of events and graphs. All 0 where nothing
+  // is queued.
   virtual HostCalls CallsOfThisThread() const { return {}; }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 // The ops of one device as plain functions: what ops.h forwards to. Each backend declares all of them in its
-// own namespace, with the signatures of ops.h, and answers the table from Device::ops().
+// own namespace, with the signatures of ops.h, and Device::ops() returns the table of them.
 
 #include "kernels/ops.h"
 

@@ -3,11 +3,12 @@
 // models include; one implementation per device (kernels/cpu, kernels/cuda), chosen by Device::kind().
 //
 // Conventions. T: tokens of a step. Shapes are in comments, [rows, cols], row-major. "act" is the activation
-// type that feeds a Linear: the weight type (bf16, f16 or f32). "sum" is what a Linear of the model's blocks
-// answers, SumType(act): f32 on CPU, act on CUDA (half the traffic, tensor cores round once). The residual
-// stream, norm weights, biases and logits are f32 everywhere. Every pointer is to the device's memory unless
-// it says host. Nothing here allocates: scratch comes from Device::SetWorkspace. Shapes are checked by the
-// caller; a wrong one is a broken invariant, not an error. Errors of a device come from Device::Synchronize.
+// type that feeds a Linear: the weight type (bf16, f16 or f32). "sum" is the type that a Linear of the
+// model's blocks writes, SumType(act): f32 on the CPU, act on CUDA (half the traffic; tensor cores round
+// once). The residual stream, norm weights, biases and logits are f32 everywhere. Every pointer is to the
+// device's memory unless it says host. Nothing here allocates: scratch comes from Device::SetWorkspace.
+// Shapes are checked by the caller; a wrong one is a broken invariant, not an error. Device::Synchronize
+// returns the errors of a device.
 //
 // Batch invariance (CPU, bitwise): row t of every output depends only on row t of the inputs (for attention,
 // on the sequence's own cache) and never on T, on the other rows, on the number of threads, on how a prompt
@@ -22,7 +23,7 @@ namespace somnus {
 
 // ---- Types
 
-// The type of a block's sums on this device.
+// The type "sum" of this device.
 DataType SumType(const Device& device, DataType act);
 
 // ---- Linear
@@ -36,43 +37,45 @@ struct LinearWeight {
   int64_t k = 0;
 };
 
-// Bytes of a packed [n, k] matrix, padding included; data must be 64-byte aligned.
+// Returns the bytes of a packed [n, k] matrix, padding included. Its memory must be aligned to 64 bytes.
 int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64_t k);
 
 // Packs rows [row_begin, row_begin + num_rows) of `weight` from dense f32 `rows` [num_rows, k], rounding to
-// the weight's dtype (to nearest even). Rows may come in any order and cut; ranges that do not overlap may be
-// packed from several threads at once when their bounds are multiples of 64. Padding rows need no call.
-// `rows` is host memory and may be reused when the call returns; the weight is whole after Synchronize().
+// the weight's dtype (to nearest even). Rows may come in any order and in pieces of any size; ranges that do
+// not overlap may be packed from several threads at once when their bounds are multiples of 64. Padding rows
+// need no call. `rows` is host memory and may be reused when the call returns; the weight is whole after
+// Synchronize().
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows);
 
-// data[0..n) = values, host memory: norms, biases and tables. From several threads at once, as
-// PackWeightRows.
+// data[0..n) = values, which are host memory: norms, biases and tables. May be called from several threads at
+// once, as PackWeightRows.
 void PackVector(const Device& device, float* data, const float* values, int64_t n);
 
 // y[T, n] = x[T, k] * w^T + bias.  x: act; y: sum or f32; bias: f32 [n] or nullptr.
 void Linear(Device& device, const TensorView& x, const LinearWeight& w, const float* bias,
             const TensorView& y);
 
-// Measures the ways that the device has to make y = x * w^T + bias for so many rows, and keeps the fastest
-// for every later Linear of that shape. weights: [num_weights] of one shape, the more the better: a weight
-// that stays in a cache from one run to the next tells little. y is scratch afterwards. Waits for the device;
-// not while a graph is captured. False: there is nothing to choose (a CPU), or the choice was made before.
+// Measures the ways that the device has to make y = x * w^T + bias for x.rows rows, and keeps the fastest for
+// every later Linear of that shape. weights: [num_weights] of one shape, the more the better: a weight that
+// stays in a cache from one run to the next tells little. y holds no result afterwards. Waits for the device;
+// must not be called while a graph is captured. Returns false when there is nothing to choose (a CPU) or the
+// choice was made before.
 bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights, int64_t num_weights,
                 const float* bias, const TensorView& y);
 
-// out = 0, any type: what a rank without columns adds to a sum.
+// out = 0, of any type. A rank without columns adds that to a sum.
 void FillZero(Device& device, const TensorView& out);
 
-// data[i] = a number from [-scale, scale], uniform, by (seed, i) alone: the same on every device. f32, bf16
-// or f16, aligned to 16 bytes. Stands for weights where there is no checkpoint.
+// data[i] = a uniform random number from [-scale, scale], which depends on (seed, i) alone: the same on every
+// device. data: f32, bf16 or f16, aligned to 16 bytes. Replaces weights where there is no checkpoint.
 void FillRandom(Device& device, void* data, DataType dtype, int64_t count, uint64_t seed, float scale);
 
 // ---- Embedding, norms, activations
 
-// out[t] (f32 [T, hidden]) = table[token_ids[t] - vocab_begin], zero where the id is outside [vocab_begin,
-// vocab_end): the other ranks' rows are added by an all-reduce. table: packed like a Linear weight, so that
-// tied heads share it.
+// out[t] (f32 [T, hidden]) = table[token_ids[t] - vocab_begin], or zeros where the id is outside
+// [vocab_begin, vocab_end): an all-reduce adds the other ranks' rows. table: packed like a Linear weight, so
+// that tied heads share it.
 void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& table, int64_t vocab_begin,
                int64_t vocab_end, const TensorView& out);
 
@@ -104,10 +107,10 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 
 // ---- Attention
 
-// One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. The layout within
-// a block is the device's own; bytes of a block (K and V, one layer) by KvBlockBytes. Block 0 is padding:
-// what is written there is never read. dtype: act's, or kF8E4M3, which stores value / scale, saturated; on
-// the CPU any type.
+// One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has
+// its own layout within a block; KvBlockBytes returns the bytes of a block (K and V of one layer). Block 0 is
+// padding: what is written there is never read. dtype: act's, or kF8E4M3, which stores value / scale,
+// saturated; on the CPU any type.
 struct KvCacheView {
   void* data = nullptr;  // [num_blocks][KvBlockBytes]
   DataType dtype = DataType::kBF16;
@@ -121,9 +124,10 @@ struct KvCacheView {
 int64_t KvBlockBytes(const Device& device, DataType dtype, int64_t block_size, int64_t num_kv_heads,
                      int64_t head_dim);
 
-// The sequences of a step, prefill chunks and decodes mixed. The numbers are the host's: they choose kernels
-// and grids, and bound what the arrays say. A sequence may be padding (CUDA graphs run a fixed number): its
-// context_len is 0, it has one row with position 0 and slot 0, and its output row is zeros.
+// The sequences of a step, prefill chunks and decodes mixed. The numbers are known to the host: they choose
+// kernels and grids, and bound what the arrays hold. On CUDA a sequence may be padding (a graph runs a fixed
+// number of them): its context_len is 0, it has one row with position 0 and slot 0, and its output row is
+// zeros.
 struct AttentionBatch {
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;  // T
@@ -131,10 +135,10 @@ struct AttentionBatch {
   int64_t num_decodes = 0;
   int64_t max_query_len = 0;    // no sequence has more rows
   int64_t max_context_len = 0;  // no context_len is larger
-  const int32_t* query_start =
-      nullptr;  // [num_seqs + 1]: rows of sequence i are [query_start[i], query_start[i+1])
-  const int32_t* context_len =
-      nullptr;  // [num_seqs]: tokens in the cache after this step (the last query's position + 1)
+  // [num_seqs + 1]: the rows of sequence i are [query_start[i], query_start[i + 1]).
+  const int32_t* query_start = nullptr;
+  // [num_seqs]: tokens in the cache after this step (the last query's position + 1).
+  const int32_t* context_len = nullptr;
   const int32_t* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq]
   int64_t max_blocks_per_seq = 0;
   const int32_t* positions = nullptr;     // [T]
@@ -167,8 +171,8 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,
                 const int32_t* dst, int64_t count);
 
-// A pool of blocks in host memory (Device::AllocatePinned): [num_blocks][num_layers][KvBlockBytes], all
-// layers of a block in one run. The bytes are as in the cache.
+// A pool of blocks in host memory (Device::AllocatePinned): [num_blocks][num_layers][KvBlockBytes], so that
+// all layers of a block are contiguous. The bytes are those of the cache.
 struct KvHostPool {
   void* data = nullptr;
   int64_t num_blocks = 0;
@@ -179,8 +183,9 @@ struct BlockSwap {
 };
 enum class SwapDirection { kToHost, kToDevice };
 // Copies whole blocks, all layers, between the cache and a pool in the host's memory, in order with other
-// ops. `layers`: [num_layers] views; `swaps`: host memory, free when the call returns; blocks must be there,
-// and no destination twice. Nothing calls it yet but tests: it is for preemption by swapping.
+// ops. `layers`: [num_layers] views; `swaps`: host memory, which may be reused when the call returns. A block
+// that does not exist is a broken invariant; no destination may come twice. Only tests call it so far: it is
+// meant for preemption by swapping.
 void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
                 SwapDirection direction, const BlockSwap* swaps, int64_t count);
 
@@ -196,14 +201,14 @@ struct BlockTableEdit {
 void EditBlockTables(Device& device, const BlockTableEdit* edits, int64_t n, int32_t* tables,
                      int64_t max_blocks_per_seq);
 
-// out[i] = tables[slots[i]], as many entries as context_len[i] tokens fill. Rows with context_len 0 are left
-// alone.
+// out[i] = tables[slots[i]], as many entries as context_len[i] tokens fill. Rows with context_len 0 are not
+// written.
 void GatherBlockTables(Device& device, const int32_t* tables, const int32_t* slots,
                        const int32_t* context_len, int64_t n, int64_t max_blocks_per_seq, int64_t block_size,
                        int32_t* out);
 
-// A negative id names a token that is still on the device: -1 - i means values[i]. ids[0..n) are replaced, a
-// value that is no token by 0.
+// A negative id names a token that is still on the device: -1 - i means values[i]. Such ids among ids[0..n)
+// are replaced by the value, or by 0 where the value is no token (negative).
 void ResolveTokens(Device& device, int32_t* ids, int64_t n, const int32_t* values);
 
 // values[slots[i]] = tokens[i]; a negative slot is skipped. No slot twice.
@@ -216,14 +221,15 @@ struct ScoredToken {
   int32_t id;
 };
 
-// What a row has instead of a token. A row's logits are good when none is NaN and the largest is finite.
+// What ops write for a row that has no token. A row's logits are good when none is NaN and the largest is
+// finite.
 inline constexpr int32_t kLogitsNotFinite = -1;
-inline constexpr int32_t kNoTokenAllowed = -2;  // every logit is -inf: Sample alone says so
+inline constexpr int32_t kNoTokenAllowed = -2;  // every logit is -inf; only Sample writes it
 
-// out[r][c] = x[r][c], f32: a rank's columns into the whole.
+// out[r][c] = x[r][c], f32. Puts a rank's columns into the whole matrix.
 void CopyMatrix(Device& device, const TensorView& x, const TensorView& out);
 
-// tokens[r] = the id of the best of all[rank][r], as ArgMax left them, the smallest id among equals; ranks
+// tokens[r] = the id of the best of all[rank][r], which ArgMax wrote, the smallest id among equals; ranks
 // hold ascending ids. kLogitsNotFinite when a rank's value is NaN, or the best is not finite.
 void CombineArgMax(Device& device, const ScoredToken* all, int64_t num_ranks, int64_t num_rows,
                    int32_t* tokens);
@@ -232,16 +238,18 @@ void CombineArgMax(Device& device, const ScoredToken* all, int64_t num_ranks, in
 // when a value is NaN, {-inf, -1} when none is above -inf or n is 0. logits: f32 [R, n].
 void ArgMax(Device& device, const TensorView& logits, int64_t id_offset, ScoredToken* best);
 
-// logprobs[r] = log_softmax(logits[r]) at ids[r]; also its rank (1 + how many are strictly larger), and the
-// `k` likeliest (k <= 64; ties by id), in order. out_top: [R, k] or nullptr when k is 0. logits: f32 [R,
-// vocab]. Of a row that is not good logprobs[r] is NaN; its ranks and ids are some valid ones.
+// out_logprob[r] = log_softmax(logits[r]) at ids[r], which must be in [0, vocab); out_rank[r] = 1 + the
+// number of logits that are strictly larger; out_top[r] = the `k` likeliest tokens (k <= 64; ties by id), in
+// order. out_top: [R, k] or nullptr when k is 0. logits: f32 [R, vocab]. Where a row's logits are not good,
+// out_logprob[r] is NaN, and rank and ids are some valid ones.
 void LogProbs(Device& device, const TensorView& logits, const int32_t* ids, int64_t k, float* out_logprob,
               int32_t* out_rank, ScoredToken* out_top);
 
 // What changes logits before temperature, in vLLM's order: allowed ids, then edits (bad words, min_tokens,
 // logit bias), then penalties.
 
-// rows[i]'s logits become -inf but where bit `id` of masks[i] ([n, (vocab + 31) / 32] words) is set.
+// Sets the logits of row rows[i] to -inf, except those whose bit `id` is set in masks[i]. masks: [n, (vocab +
+// 31) / 32] words.
 void KeepAllowed(Device& device, const TensorView& logits, const int32_t* rows, const uint32_t* masks,
                  int64_t n);
 
@@ -253,14 +261,14 @@ struct LogitEdit {
 };
 void EditLogits(Device& device, const TensorView& logits, const LogitEdit* edits, int64_t n);
 
-// How often tokens occurred, per slot. On the device, since a step may be launched before the host knows the
-// tokens of the one before.
+// How often tokens occurred, per slot. Kept on the device, since a step may be launched before the host knows
+// the tokens of the one before.
 struct TokenCounts {
   int32_t* outputs = nullptr;     // [num_slots, vocab]: times generated
   uint32_t* in_prompt = nullptr;  // [num_slots, (vocab + 31) / 32]: a bit per id
   int64_t vocab = 0;
 };
-// Forgets everything of slots[0..n); a negative slot is skipped.
+// Sets all counts of slots[0..n) to 0; a negative slot is skipped.
 void ClearTokenCounts(Device& device, const TokenCounts& counts, const int32_t* slots, int64_t n);
 // Marks ids[0..n) as prompt tokens of `slot`; ids may repeat.
 void MarkPromptTokens(Device& device, const TokenCounts& counts, int32_t slot, const int32_t* ids, int64_t n);
@@ -274,8 +282,9 @@ struct PenaltyRow {
   float frequency;
   float presence;
 };
-// Row r by rows[r]: a token of prompt or output is divided (positive logit) or multiplied (negative) by
-// repetition; then minus frequency * times generated, minus presence if generated.
+// Changes row r as rows[r] says: the logit of a token of prompt or output is divided (if positive) or
+// multiplied (if negative) by `repetition`; then frequency * times generated is subtracted, and `presence` if
+// it was generated.
 void ApplyPenalties(Device& device, const TensorView& logits, const PenaltyRow* rows,
                     const TokenCounts& counts);
 
@@ -290,9 +299,8 @@ struct SampleRow {
   uint64_t seed;
   int32_t position;  // of the token being sampled
 };
-// tokens[r] = the sample of row r, or what row r has instead: kLogitsNotFinite (+inf by the temperature's
-// division counts too) or kNoTokenAllowed. logits: f32 [R, vocab], used as scratch (penalties were applied by
-// the caller).
+// tokens[r] = the sample of row r, or kLogitsNotFinite (also when the division by the temperature gives
+// +inf), or kNoTokenAllowed. logits: f32 [R, vocab], used as scratch (penalties were applied by the caller).
 void Sample(Device& device, const TensorView& logits, const SampleRow* rows, int32_t* tokens);
 
 // ---- Workspace

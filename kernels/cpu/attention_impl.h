@@ -103,7 +103,8 @@ struct Attention {
     return chunk;
   }
 
-  // Few rows wait for memory, and blocks lie anywhere: asks for this chunk's values and the next one's keys.
+  // With few rows the loop is bound by memory, and blocks lie anywhere: prefetches this chunk's values and
+  // the next one's keys.
   void Ask(const Chunk& chunk, const Chunk& next) const {
     const int64_t k_bytes = KBytes(E::kType, block_size, head_dim);
     for (int p = 0; p < chunk.num_pieces; ++p) {
@@ -237,8 +238,8 @@ struct Attention {
     if (d < dims) AccumulateTile<kRows, 1>(chunk, row, d, spans);
   }
 
-  // First what all rows of the tile see, together; then, where the causal limit cuts a piece, each row's own
-  // rest.
+  // First adds what all rows of the tile see, together; then, where the causal limit cuts a piece, each row's
+  // own rest.
   template <int kRows>
   void Accumulate(const Chunk& chunk, int64_t row) {
     const int64_t least = limits[row];

@@ -69,7 +69,7 @@ namespace somnus::cpu {
 
 namespace {
 
-// Everything queued is done already.
+// A CPU's ops are done when they return, so there is nothing to wait for.
 class PastEvent final : public DeviceEvent {
  public:
   void Record() override {}

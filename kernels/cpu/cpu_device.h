@@ -1,5 +1,5 @@
 #pragma once
-// The CPU device: a thread pool, the kernels of one instruction set, and the lender's scratch.
+// The CPU device: a thread pool, the kernels of one instruction set, and scratch that is lent to it.
 
 #include <cstdint>
 #include <cstring>
@@ -49,8 +49,9 @@ class CpuDevice final : public Device {
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
-  // fn(begin, end) over parts of [0, total). One call on the caller's thread when `cost`, in rough cycles, is
-  // too small to be worth waking the others. Parts do not influence results.
+  // Calls fn(begin, end) on several threads for parts that make up [0, total); once, on the caller's thread,
+  // when `cost`, in rough cycles, is too small to be worth waking the others. How [0, total) is cut must not
+  // influence results.
   template <typename Fn>
   void ParallelFor(int64_t total, int64_t cost, const Fn& fn) {
     if (cost < kMinParallelCost || num_threads() == 1 || total == 1) {
@@ -63,7 +64,7 @@ class CpuDevice final : public Device {
     });
   }
 
-  // fn(thread) on every thread; only on thread 0 when `cost` is small. fn must be told how many take part.
+  // Calls fn(thread, num_threads) on every thread; only fn(0, 1), on the caller's, when `cost` is small.
   template <typename Fn>
   void OnThreads(int64_t cost, const Fn& fn) {
     if (cost < kMinParallelCost || num_threads() == 1) {

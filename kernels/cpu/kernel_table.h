@@ -1,7 +1,7 @@
 #pragma once
 // What one instruction set's translation unit offers: plain functions over ranges of rows, without threads or
-// checks. Everything here is plain data, and every inline function has internal linkage: code compiled for a
-// newer instruction set must never be what the linker keeps for all.
+// checks. Everything here is plain data, and every inline function has internal linkage: the linker must
+// never keep a copy that was compiled for a newer instruction set for all units.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr int64_t kSlackBytes = 64;
 
 // y[r] = x[r] * w^T + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end).
 // Weights: [n / 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up.
-// x: bf16 when the table says linear_native_bf16 and the weight is bf16, else f32.
+// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16, else f32.
 struct LinearArgs {
   const char* x;
   int64_t x_stride;  // bytes
@@ -90,7 +90,7 @@ struct AttentionItem {
 
 struct KernelTable {
   const char* name;
-  bool native_bf16;  // Linear reads bf16 activations as they are
+  bool native_bf16;  // with bf16 weights, Linear reads activations as bf16
 
   // By DataType of the weight: kF32, kBF16, kF16.
   void (*linear[3])(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
@@ -164,8 +164,8 @@ static inline int64_t KvHeadBytes(DataType type, int64_t block_size, int64_t hea
   return RoundUp(KBytes(type, block_size, head_dim) + VBytes(type, block_size, head_dim), 64);
 }
 
-// What an f8e4m3 is read as: an f16 with the same bits has another exponent bias, and so a 256th of the
-// value.
+// An f8e4m3 is read by putting its bits at their places in an f16, which has another exponent bias: what is
+// read is a 256th of the value.
 inline constexpr float kF8Unit = 256;
 
 // Attention works on query rows (token, head) in groups of at most this many, and on context pieces of at

@@ -3,8 +3,8 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// How far ahead of its use a weight is asked for (measured): far enough for memory's latency, near enough to
-// be still cached. Crosses into the next panel, which follows in memory.
+// How many bytes ahead of its use a weight is prefetched, chosen by measurement: far enough to cover memory's
+// latency, near enough to be still cached. Crosses into the next panel, which follows in memory.
 constexpr int64_t AheadBytes(int64_t rows) { return rows <= 8 ? 6144 : 12288; }
 
 // Columns [column, column + kVectors * kW) of rows [row, row + kRows).

@@ -23,7 +23,8 @@ bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
 constexpr int64_t kBadStride = 2048;
 constexpr int64_t kRowsAtBadStride = 8;
 
-// x as the kernel wants it: as it is, or in the workspace as f32 or only with another stride.
+// Sets args->x to x as the kernel takes it: x itself, or a copy in the workspace, as f32 or with another
+// stride.
 void PrepareX(CpuDevice& device, const TensorView& x, LinearArgs* args) {
   const char* const from = static_cast<const char*>(x.data);
   const int64_t stride = x.stride * ElementBytes(x.dtype);
@@ -85,8 +86,8 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
       std::max(cpu.kernels().max_tile_rows, kRowBlockBytes / std::max<int64_t>(1, w.k * 2));
   const int64_t blocks = (x.rows + block_rows - 1) / block_rows;
   const int64_t panels = NumPanels(w.n);
-  // Items are ordered by block, then panel; a thread takes a contiguous range, thus one stream of weights per
-  // block.
+  // Items are ordered by block, then panel; a thread takes a contiguous range, and so reads one stream of
+  // weights per block.
   cpu.ParallelFor(blocks * panels, x.rows * w.n * w.k / 32, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end;) {
       const int64_t block = item / panels;

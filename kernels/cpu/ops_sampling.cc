@@ -13,8 +13,8 @@ namespace somnus::cpu {
 namespace {
 
 constexpr int64_t kBuckets = kHistogramBuckets;
-constexpr float kBucketsPerUnit =
-    64;  // 2048 buckets reach 32 below the maximum: e^-32 is below any f32 sum's last bit
+// 2048 buckets reach 32 below the maximum: e^-32 is below the last bit of any f32 sum.
+constexpr float kBucketsPerUnit = 64;
 constexpr float kMinTemperature = 1e-5f;  // below: greedy
 
 bool Likelier(const ScoredToken& a, const ScoredToken& b) {

@@ -34,8 +34,8 @@ inline float SumSquaredDifferences(const float* x, int64_t n, float mean) {
   return ReduceAdd(square);
 }
 
-// x += delta (or nothing: nullptr); out = x / rms(x) * weight. `out` may be x. The one RMSNorm of this file:
-// a row's and a head's.
+// x += delta (or nothing: nullptr); out = x / rms(x) * weight. `out` may be x. Both RMSNorms, of a row and of
+// a head, are made by this function.
 template <typename E>
 inline void RmsNormRow(float* x, const float* delta, const float* weight, int64_t n, float eps,
                        typename E::Type* out) {
@@ -147,7 +147,7 @@ inline void Rotate(float* x, const float* cos, const float* sin, int64_t half) {
   }
 }
 
-// What a cache of E holds of `n` values; `inverse` of the scale counts for f8e4m3 alone.
+// Converts `n` values to what a cache of E holds; `inverse`, 1 / scale, is used for f8e4m3 alone.
 template <typename E>
 SOMNUS_INLINE void PutCached(typename E::Type (&part)[kW], const float* x, int64_t n, float inverse) {
   if constexpr (E::kType == DataType::kF8E4M3) {

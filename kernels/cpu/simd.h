@@ -168,8 +168,8 @@ SOMNUS_INLINE VH ToF16(VF x) {
 
 // ---- f8e4m3: a sign, four bits of exponent with bias 7, three of mantissa; no infinities; NaN is 0x7f.
 
-// Of a 256th of the value (kF8Unit): the bits at their places in an f16, whose conversion is exact and as
-// fast for subnormal numbers as for others.
+// Returns a 256th of the value (kF8Unit): puts the bits at their places in an f16, whose conversion is exact
+// and as fast for subnormal numbers as for others.
 SOMNUS_INLINE VF FromF8(VB b) {
   const VH wide = (VH) __builtin_convertvector((VBs)b, VHs) << 7;  // the sign twice, exponent and mantissa
   const VH magnitude = wide & 0x3f80;
@@ -189,7 +189,8 @@ SOMNUS_INLINE VB ToF8(VF x) {
   return __builtin_convertvector((VU)(x != x ? (VI)SetU(0x7f) : (VI)rounded), VB);
 }
 
-// Element types, for templates over what is stored. PutExact keeps subnormal numbers for sure.
+// Element types, for templates over what is stored. PutExact keeps subnormal numbers on every instruction
+// set.
 struct F32 {
   static constexpr DataType kType = DataType::kF32;
   using Type = float;
@@ -212,7 +213,7 @@ struct F16 {
   static SOMNUS_INLINE void PutExact(uint16_t* p, VF v) { Put(p, v); }
 };
 
-// Of a cache alone: written here, read by TileF8.
+// For caches alone: written here, read by TileF8.
 struct F8 {
   static constexpr DataType kType = DataType::kF8E4M3;
   using Type = uint8_t;

@@ -10,7 +10,8 @@
 namespace somnus::cpu {
 namespace {
 
-// About 30 us of pauses: longer than the gap between two ops. Then other threads of this core get their turn.
+// About 30 us of pauses (an estimate; processors differ): longer than the gap between two ops. Then
+// sched_yield lets other threads of this CPU run.
 constexpr int kPauses = 1000;
 constexpr int kYields = 200;
 
@@ -20,7 +21,7 @@ void Pause() {
 #endif
 }
 
-// Waits for `done` by pauses, then by yields; false when the patience is used up.
+// Waits for `done` by pauses, then by yields; returns false when both are used up.
 template <typename Done>
 bool SpinUntil(const Done& done) {
   for (int i = 0; i < kPauses; ++i) {
@@ -72,8 +73,8 @@ void ThreadPool::RunErased(Task task, const void* context) {
   task_ = task;
   context_ = context;
   pending_.store(static_cast<uint32_t>(num_threads_ - 1), std::memory_order_relaxed);
-  epoch_.fetch_add(
-      1);  // Sequentially consistent with sleepers_: a helper either sees this or is seen asleep.
+  // Sequentially consistent with sleepers_: a helper either sees this or is seen asleep.
+  epoch_.fetch_add(1);
   WakeSleepers();
   task(context, 0);
   Join();
@@ -90,7 +91,7 @@ void ThreadPool::Join() {
 void ThreadPool::Block(uint32_t seen) {
   sleepers_.fetch_add(1);
   const uint32_t wake = wake_.load();
-  // A Run or the end that came before the fetch_add did not see this sleeper.
+  // A Run or a destructor that came before the fetch_add did not see this sleeper.
   if (epoch_.load() == seen) wake_.wait(wake);
   sleepers_.fetch_sub(1);
 }
@@ -101,7 +102,7 @@ uint32_t ThreadPool::AwaitEpoch(uint32_t seen) {
     if (spin_ && in_step_.load(std::memory_order_relaxed)) {
       if (SpinUntil([&] { return moved() || !in_step_.load(std::memory_order_relaxed); })) continue;
     }
-    Block(seen);  // Outside a step, or the step waits for something long: burn nothing.
+    Block(seen);  // Outside a step, or while the step waits long for something.
   }
   return seen + 1;  // Runs do not overlap, so the epoch moves by one at a time.
 }

@@ -7,7 +7,7 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// How packed elements and activations meet. One step takes kStepK values of k.
+// How packed elements and activations are multiplied. One step takes kStepK values of k.
 struct TileF32 {
   using E = F32;
   using ActElement = F32;
@@ -31,7 +31,7 @@ struct TileF16 : TileF32 {
   static SOMNUS_INLINE B LoadB(const char* p) { return {F16::Get(reinterpret_cast<const uint16_t*>(p))}; }
 };
 
-// Of a cache: sums of values that are a 256th of what they should be (kF8Unit).
+// For caches alone. Sums are a 256th of what they should be (kF8Unit).
 struct TileF8 : TileF32 {
   using E = F8;
   static constexpr int kBBytes = kW;
@@ -100,7 +100,7 @@ constexpr int kTileVectors = 2;
 
 // acc[r][v] += sum over steps of a[r] * b[v]. Row r of a starts at a + r * a_stride; step s of column vector
 // v at b_begin[v] + s * b_stride. Three rows share one pointer, so that 14 rows fit the address registers.
-// kAhead: each step also asks for the bytes `ahead` further into the L2 cache.
+// kAhead: each step also prefetches the bytes that lie `ahead` further into the L2 cache.
 template <typename P, int kRows, int kVectors, bool kAhead = false>
 SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_begin)[kVectors],
                         int64_t b_stride, int64_t steps, VF (&acc)[kRows][kVectors], int64_t ahead = 0) {
@@ -133,7 +133,8 @@ SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_b
   }
 }
 
-// One last step of which only the first value of each pair counts: the second may belong to nobody.
+// One last step of which only the first value of each pair counts: the second lies beyond the end and may be
+// anything.
 template <typename P, int kRows, int kVectors>
 SOMNUS_INLINE void TileHalfStep(const char* a, int64_t a_stride, const char* const (&b)[kVectors],
                                 VF (&acc)[kRows][kVectors]) {
