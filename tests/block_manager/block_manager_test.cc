@@ -148,7 +148,7 @@ TEST(BlockManagerTest, AForgottenPrefixIsNotAdopted) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   EXPECT_EQ(manager.Allocate(3, tokens, "", true, false), 0);
   EXPECT_EQ(manager.Allocate(4, other, "", true, false), 0);
-  // What hangs below a forgotten block is not found either.
+  // The blocks that follow a forgotten one are not found either.
   std::vector<int32_t> longer = tokens;
   longer.insert(longer.end(), 4, 7);
   std::vector<int32_t> ids;
@@ -166,7 +166,7 @@ TEST(BlockManagerTest, BlocksMissingIsWhatAllocateLacks) {
   manager.Commit(1, cached, 9);
   manager.Free(1);
   manager.Allocate(2, Tokens(8, 100), "", true, false);
-  // 11 blocks, 2 of them cached ones that become used, and 8 of 10 are available.
+  // The tokens take 11 blocks, 2 of which are cached and become used; 8 of the 10 blocks are free or cached.
   EXPECT_EQ(manager.BlocksMissing(3, tokens, "", true, false), 9 + 2 - 6);
   EXPECT_EQ(manager.BlocksMissing(3, tokens, "", false, true), 11 - 8);
   EXPECT_EQ(manager.BlocksMissing(4, Tokens(16, 50), "", true, false), 4 + 2 - 8);
@@ -218,7 +218,7 @@ TEST(BlockManagerTest, RandomSequencesKeepTheBooks) {
       auto it = live.begin();
       if (!live.empty()) std::advance(it, random() % live.size());
       if (operation <= 1) {
-        // Few different prompts, so that prefixes meet.
+        // There are few different prompts, so that sequences share prefixes.
         const std::vector<int32_t> tokens =
             Tokens(1 + static_cast<int32_t>(random() % 30), static_cast<int32_t>(random() % 2));
         const int32_t computed =

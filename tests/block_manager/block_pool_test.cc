@@ -34,7 +34,7 @@ TEST(BlockPoolTest, UnknownBlocksAreReusedBeforeCachedOnesAndThoseInLruOrder) {
   pool.Release(blocks[2]);
   pool.Release(blocks[3]);
   EXPECT_EQ(pool.num_cached(), 2);
-  EXPECT_EQ(pool.Allocate(), blocks[3]);  // last freed, unknown
+  EXPECT_EQ(pool.Allocate(), blocks[3]);  // freed last, and without known contents
   EXPECT_EQ(pool.Allocate(), blocks[2]);
   EXPECT_EQ(pool.Allocate(), blocks[1]);
   EXPECT_EQ(pool.Find(Content(b)), nullptr);
@@ -100,7 +100,7 @@ TEST(BlockPoolTest, RandomOperationsAgreeWithAModel) {
       if (operation == 0 && pool.num_available() > 0) {
         KvBlock* block = pool.Allocate();
         ASSERT_EQ(references(block), 0);
-        if (token_of.contains(block)) {  // evicted: only when nothing unknown was free, and the oldest
+        if (token_of.contains(block)) {  // evicted: the oldest, and only when no free block was left
           ASSERT_EQ(block, lru.front());
           ASSERT_EQ(pool.num_available(), static_cast<int32_t>(lru.size()) - 1);
           lru.pop_front();

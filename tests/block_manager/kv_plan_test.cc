@@ -37,7 +37,7 @@ TEST(KvPlanTest, AHostsCacheHasASoftLimitAndAGpusHasNone) {
   EXPECT_EQ(PlanKvCache({{kBlock, 4096 * kBlock, true}}, request)->num_blocks, 512);
   EXPECT_EQ(PlanKvCache({{kBlock, 4096 * kBlock, false}}, request)->num_blocks, 4096);
   EXPECT_EQ(PlanKvCache({{kBlock, 100 * kBlock, true}}, request)->num_blocks, 100) << "there is no more";
-  // Each rank by its own blocks: the larger ones decide.
+  // Ranks with larger blocks have fewer of them, and the smallest number counts.
   EXPECT_EQ(
       PlanKvCache({{kBlock, 4096 * kBlock, true}, {2 * kBlock, 8192 * kBlock, true}}, request)->num_blocks,
       256);

@@ -166,8 +166,5 @@ TEST(EngineTest, ADeadlinePassesWhileTheEngineSleeps) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(ticket.sink->error()));
 }
 
-// Clients on many threads that come, read and vanish, with sleeps in between: every answer is exact or cut
-// short.
-
 }  // namespace
 }  // namespace somnus

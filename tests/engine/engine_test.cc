@@ -147,7 +147,7 @@ TEST(EngineTest, AStepThatHangsIsNotHealthyLongBeforeItsDeadline) {
   };
   {
     absl::MutexLock lock(&mu);
-    wall += absl::Hours(24 * 365);  // somebody sets the clock
+    wall += absl::Hours(24 * 365);  // the wall clock is set
   }
   pass(absl::Seconds(60));
   EXPECT_TRUE(engine.Health().ok()) << engine.Health();
@@ -169,7 +169,7 @@ TEST(EngineTest, AdmissionIsAllOrNothingAndBounded) {
   options.max_num_waiting = 4;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());  // so that everything waits
+  ASSERT_TRUE(engine.Sleep(1).ok());  // so that all requests wait
   std::vector<Ticket> tickets;
   for (int i = 0; i < 5; ++i) tickets.push_back(MakeTicket(std::to_string(i), 5, 3, i));
   const auto batch = [&](int from, int to) {
@@ -210,7 +210,8 @@ TEST(EngineTest, TheQueueIsBoundedInTokensToo) {
 TEST(EngineTest, PreemptedRequestsTakePlaceInTheQueue) {
   EngineOptions options = SmallEngine();
   options.max_num_waiting = 3;
-  options.scheduler.max_model_len = 400'000;  // so that what runs has not ended when it is preempted
+  options.scheduler.max_model_len =
+      400'000;  // so that the running ones have not ended when they are preempted
   options.scheduler.blocks.num_blocks = 250'000;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
@@ -268,7 +269,7 @@ TEST(EngineTest, AWorkerLostWhileIdleIsNoticed) {
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
   executor.Lose(absl::UnavailableError("rank 0 (pid 5) was killed by signal 9"));
-  ASSERT_TRUE(engine.ResetPrefixCache().ok());  // goes through the loop, after the news
+  ASSERT_TRUE(engine.ResetPrefixCache().ok());  // the loop handles the loss before this command
   EXPECT_EQ(engine.state(), EngineState::kFailed);
 }
 
@@ -315,6 +316,7 @@ TEST(EngineTest, DrainAbortsWhatOutlivesTheGraceAndAHangingStep) {
   EXPECT_TRUE(ticket.sink->done());
 }
 
+// Clients on many threads come, read and leave, with sleeps in between: every output is exact or cut short.
 TEST(EngineTest, ManyClientsAtOnce) {
   EngineOptions options = SmallEngine();
   options.scheduler.blocks.num_blocks = 52;

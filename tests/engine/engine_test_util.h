@@ -26,11 +26,12 @@ class CollectingSink : public OutputSink {
     done_ = true;
   }
 
-  // False when the last output has not come within a minute.
+  // Waits for the last output. False when it has not come within a minute.
   bool Wait() {
     absl::MutexLock lock(&mu_);
     return mu_.AwaitWithTimeout(absl::Condition(&done_), absl::Minutes(1));
   }
+  // Waits for that many tokens, or the last output. False when they have not come within a minute.
   bool WaitForTokens(size_t count) {
     absl::MutexLock lock(&mu_);
     const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tokens_.size() >= count || done_; };

@@ -16,7 +16,7 @@
 
 namespace somnus {
 
-// What a group is in after a Sleep.
+// The residency of a group after a Sleep at `level`.
 inline Residency Slept(int level) {
   Residency residency;
   residency.Slept(level);
@@ -53,7 +53,7 @@ class GrpcExecutorTest : public ::testing::Test {
     ASSERT_TRUE(connected.ok()) << connected;
   }
 
-  // Step 1 computes a prompt of three tokens, each later one decodes.
+  // Step 1 computes a prompt of three tokens; each later step decodes.
   v1::StepRequest MakeStep(int64_t step_id) {
     v1::StepRequest step;
     step.set_step_id(step_id);
@@ -71,7 +71,8 @@ class GrpcExecutorTest : public ::testing::Test {
     return step;
   }
 
-  // What every rank says of itself: "awake", or "asleep" with the tags that are resident all the same.
+  // Returns the state that each rank reports: "awake", or "asleep" followed by the tags that are still
+  // resident.
   std::vector<std::string> RankStates() {
     std::vector<std::string> states;
     for (const auto& status : executor_->RankStatuses(absl::Minutes(1))) {

@@ -54,7 +54,7 @@ TEST_F(GrpcExecutorTest, ARankThatDidNotAnswerInTimeIsUndoneToo) {
   options_.lifecycle_timeout = absl::Milliseconds(100);
   Connect(2);
   workers_[1]->HoldCalls();
-  // It does what it was asked after all, when the coordinator has long given up the call.
+  // The rank executes the call after all, long after the coordinator has given it up.
   std::thread release([&] {
     while (workers_[1]->calls().size() < 2) std::this_thread::yield();
     workers_[1]->ReleaseCalls();

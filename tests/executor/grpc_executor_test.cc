@@ -1,4 +1,4 @@
-// Steps, loading, and ranks that are lost. Sleep is in grpc_executor_sleep_test.cc.
+// Steps, loading, and ranks that are lost. grpc_executor_sleep_test.cc tests sleep.
 
 #include <thread>
 

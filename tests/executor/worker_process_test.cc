@@ -72,7 +72,7 @@ TEST(WorkerProcessesTest, TheDestructorLeavesNobodyBehindAndReportsNothing) {
 
 TEST(WorkerProcessesTest, WhoIgnoresSigtermIsKilled) {
   Exits exits;
-  // The shell says when its trap is set, by ending the other child's wait for the file.
+  // The shell writes into the pipe once its trap is set.
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const std::string fifo = absl::StrCat("/proc/", getpid(), "/fd/", ready[1]);

@@ -1,6 +1,6 @@
 #pragma once
-// An Executor over one FakeWorker, with a script: steps can be held back, fail, or a rank can be lost at any
-// time. Thread safe as the Executor is; the scripting methods from the test's thread.
+// An Executor over one FakeWorker, with a script: steps can be held back or fail, and a rank can be lost at
+// any time. All methods are thread safe.
 
 #include <deque>
 #include <functional>
@@ -25,12 +25,12 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     held_ = held;
   }
-  // That step's reply is `error`.
+  // The reply to that step will be `error`.
   void FailStep(int64_t step_id, const absl::Status& error) {
     absl::MutexLock lock(&mu_);
     step_errors_[step_id] = error;
   }
-  // A rank is lost: everything answers `reason`, the callback runs.
+  // A rank is lost: every call returns `reason`, and the callback runs.
   void Lose(const absl::Status& reason) {
     std::function<void(absl::Status)> callback;
     {
@@ -46,7 +46,7 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     lifecycle_held_ = held;
   }
-  // What Progress returns.
+  // Sets what Progress returns.
   void SetProgress(const absl::Status& progress) {
     absl::MutexLock lock(&mu_);
     progress_ = progress;
@@ -79,7 +79,7 @@ class FakeExecutor : public Executor {
   absl::Status ExecuteAsync(const v1::StepRequest& step) override {
     absl::MutexLock lock(&mu_);
     if (!health_.ok()) return health_;
-    // Executed at once: in order, as workers do, and before any later step.
+    // The step is executed at once: in order, as workers do, and before any later step.
     replies_.push_back(worker_.Execute(step));
     if (auto it = step_errors_.find(step.step_id()); it != step_errors_.end()) replies_.back() = it->second;
     ++num_steps_sent_;

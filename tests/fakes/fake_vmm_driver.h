@@ -1,6 +1,6 @@
 #pragma once
-// A VmmDriver over plain memory that fails on command, keeps count of everything it handed out, and notices
-// every call that a real device would punish. Not thread safe.
+// A VmmDriver over plain memory that fails on command, keeps count of everything it handed out, and records
+// every call that would be an error on a real device (violations). Not thread safe.
 
 #include <cstring>
 #include <functional>
@@ -18,12 +18,12 @@ class FakeVmmDriver : public VmmDriver {
  public:
   static constexpr int64_t kUnit = 64;
 
-  // The n-th call from now on that can fail (1 is the next) answers Internal, once. 0: none.
+  // The n-th call from now on that can fail (1 is the next) returns Internal, once. 0: none does.
   void FailAt(int n) { fail_in_ = n; }
   bool failed() const { return failed_; }
-  // Runs within every call that can fail, before it does anything.
+  // `callback` runs within every call that can fail, before the call does anything.
   void OnCall(std::function<void()> callback) { on_call_ = std::move(callback); }
-  // Physical bytes that Create hands out in all.
+  // How many physical bytes Create hands out in all.
   void SetCapacity(int64_t bytes) { capacity_ = bytes; }
 
   int64_t live_bytes() const {
@@ -41,7 +41,7 @@ class FakeVmmDriver : public VmmDriver {
   const std::vector<std::string>& calls() const { return calls_; }
   void ClearCalls() { calls_.clear(); }
 
-  // What code on the device would do.
+  // Fill and Holds access memory as code on the device would.
   void Fill(void* address, int64_t bytes, char value) {
     for (int64_t i = 0; i < bytes; ++i) {
       if (char* byte = At(Number(address) + i, true)) *byte = value;
@@ -81,7 +81,7 @@ class FakeVmmDriver : public VmmDriver {
   absl::StatusOr<Handle> Create(int64_t bytes) override {
     if (Fails("Create")) return Broken();
     if (bytes > capacity_ - live_bytes()) return absl::ResourceExhaustedError("out of device memory");
-    // New memory has somebody's old bytes in it.
+    // New memory is not zero: it holds what was there before.
     handles_[next_handle_].bytes.assign(bytes, static_cast<char>(0x5a));
     return next_handle_++;
   }
@@ -163,8 +163,8 @@ class FakeVmmDriver : public VmmDriver {
     if (fail_in_ == 0 || --fail_in_ != 0) return false;
     return failed_ = true;
   }
-  // The byte under an address; nullptr where nothing is mapped. `access`: it is a violation then, or when not
-  // opened.
+  // Returns the byte at an address, nullptr where nothing is mapped. With `access` that is a violation, and
+  // so is memory that SetAccess has not opened.
   char* At(int64_t address, bool access) {
     auto it = maps_.upper_bound(address);
     if (it != maps_.begin() && handles_.count((--it)->second) == 1) {

@@ -25,7 +25,7 @@ float Logprob(uint64_t prefix, int32_t token) {
   return -static_cast<float>(Mix(prefix, static_cast<uint64_t>(token)) % 10000) / 1000.0f;
 }
 
-// Reached by no hash in practice.
+// The state that stands for not-a-number; in practice no hash has this value.
 constexpr uint64_t kNan = 0x4E614E4E614E4E61ull;
 
 void AddSlotError(int32_t slot, const absl::Status& status, v1::StepReply* reply) {

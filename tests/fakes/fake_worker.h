@@ -4,9 +4,9 @@
 // every later token, so tests compare exact tokens with ReferenceTokens. Every rule of proto/worker.proto
 // that a step breaks is an error. Not thread safe.
 //
-// Not-a-number: a scripted state that every later state of its prefix inherits, through the cache too; a
-// sequence that would sample from it has a slot error. A sequence with a negative temperature is refused: a
-// slot error in every step, and nothing is written for it.
+// Not-a-number is a scripted state that every later state of its prefix inherits, also through the cache; a
+// sequence that would sample from it has a slot error. A sequence with a negative temperature is refused: it
+// has a slot error in every step, and nothing is written for it.
 
 #include <cstdint>
 #include <map>
@@ -35,19 +35,20 @@ class FakeWorker {
       : options_(options), cache_(static_cast<size_t>(options.num_blocks) * options.block_size, 0) {}
 
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
-  // The cache's contents and all slots are gone. An error when a slot was still in use.
+  // Forgets the cache's contents. An error when a slot is still in use.
   absl::Status Sleep();
 
-  // What step `step_id` computes for `slot` is not a number.
+  // Step `step_id` will compute not-a-numbers for `slot`.
   void MakeNan(int64_t step_id, int32_t slot) { nan_steps_[step_id] = slot; }
 
   size_t num_slots_in_use() const { return slots_.size(); }
   int64_t num_computed_tokens() const { return num_computed_tokens_; }
 
-  // What a correct engine answers to `prompt`, greedy, without any stop.
+  // Returns the `count` tokens that a correct engine generates after `tokens`: greedily, and without any
+  // stop.
   static std::vector<int32_t> ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
                                               int32_t vocab_size = 1000);
-  // The log-probability that the fake gives to token `position` of `tokens`.
+  // Returns the log-probability that the fake gives to token `position` of `tokens`.
   static float ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t position);
 
  private:

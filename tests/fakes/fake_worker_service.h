@@ -1,6 +1,6 @@
 #pragma once
-// WorkerService over a FakeWorker, in this process, on a Unix socket of its own: what GrpcExecutor talks to
-// in tests. The scripting methods are thread safe.
+// WorkerService over a FakeWorker, in this process, on a Unix socket of its own, for tests of GrpcExecutor.
+// The scripting methods are thread safe.
 
 #include <grpcpp/grpcpp.h>
 
@@ -25,7 +25,7 @@ namespace somnus {
 
 class FakeWorkerService : public v1::WorkerService::Service {
  public:
-  // `path`: of the socket, at most 100 bytes.
+  // `path` is the socket's, of at most 100 bytes.
   FakeWorkerService(const FakeWorkerOptions& options, const std::string& path)
       : address_("unix:" + path), worker_(options) {
     grpc::ServerBuilder builder;
@@ -38,7 +38,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
   ~FakeWorkerService() override { Die(); }
 
   const std::string& address() const { return address_; }
-  // Cuts every connection, as the end of a process does; nothing is answered any more.
+  // Cuts every connection, as the end of a process does; no call gets a reply any more.
   void Die() {
     {
       absl::MutexLock lock(&mu_);
@@ -75,7 +75,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     return calls_;
   }
 
-  // Of the last LoadModel.
+  // What the last LoadModel carried.
   v1::ParallelConfig parallel() const {
     absl::MutexLock lock(&mu_);
     return parallel_;
@@ -172,7 +172,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
  private:
   static constexpr int64_t kTagBytes = 7;
 
-  // Calls run one after another, in the order in which they came, as on a worker's runner thread.
+  // Runs calls one after another, in the order in which they came, as a worker's runner thread does.
   grpc::Status Called(
       const std::string& call, const std::function<void()>& work = [] {}) {
     absl::MutexLock lock(&mu_);

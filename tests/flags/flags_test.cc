@@ -1,4 +1,4 @@
-// The coordinator's flags: names, defaults, and what several of them together must keep to.
+// The coordinator's flags: names, defaults, and rules over several flags.
 
 #include "coordinator/flags.h"
 
@@ -60,7 +60,7 @@ TEST(FlagsTest, SchedulingFlagsAreVllmsAndAgreeWithEachOther) {
   EXPECT_FALSE(ParseFlags({"m", "--max-num-partial-prefills=0"}).ok());
 }
 
-// Spellings that scripts may still have.
+// Older spellings, which scripts may still use.
 TEST(FlagsTest, OldNames) {
   const auto flags =
       ParseFlags({"m", "--tensor-parallel-size=2", "--gpu-memory-utilization=0.8", "--kv-cache-memory=1GiB",

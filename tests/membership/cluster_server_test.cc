@@ -63,7 +63,7 @@ TEST(ClusterServerTest, AWorkerRegistersAndItsSilenceIsReportedOnce) {
   }
 }
 
-// A clock that only the test moves; wall time is not asked.
+// A clock that only the test moves.
 class FakeClock {
  public:
   MonotonicTime Now() const {

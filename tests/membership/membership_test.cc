@@ -37,7 +37,7 @@ TEST(MembershipTest, AMemberThatDiedBeforeTheLastCameIsNotConfirmed) {
   const auto complete = [&] { return membership.WaitForGroup(absl::ZeroDuration()).ok(); };
   ASSERT_TRUE(membership.Register(Worker("a", "host1", 0), kNow).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Milliseconds(1)).ok());
-  EXPECT_FALSE(complete());  // a may have died in between
+  EXPECT_FALSE(complete());  // a may have died since its last heartbeat
   EXPECT_FALSE(membership.DropSilent(kNow + absl::Seconds(11)).empty());
   ASSERT_TRUE(membership.Register(Worker("c", "host1", 0), kNow + absl::Seconds(11)).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Seconds(12)).ok());
@@ -149,7 +149,7 @@ TEST(MembershipTest, ASilentMemberIsNamed) {
   EXPECT_FALSE(membership.Heartbeat(heartbeat, kNow));
 }
 
-// Two ranks, and what each last said of its step.
+// Two ranks, and the step that each last reported.
 class ProgressTest : public ::testing::Test {
  protected:
   ProgressTest()
@@ -199,7 +199,7 @@ TEST_F(ProgressTest, TheRankThatTheOthersWaitForIsNamed) {
   EXPECT_EQ(membership_.CheckProgress(kNow + absl::Minutes(2)).message(),
             "rank 1 (pid 7) has been in step 8 for longer than 1m");
   Beat("b", 9, true, kNow);
-  Beat("b", 9, true, kNow + absl::Seconds(30));  // and a has been silent since
+  Beat("b", 9, true, kNow + absl::Seconds(30));  // a has been silent since
   EXPECT_EQ(membership_.CheckProgress(kNow + absl::Minutes(2)).message(),
             "rank 0 (pid 7) has been in step 9 for longer than 1m");
 }

@@ -1,4 +1,4 @@
-// Who gets how many tokens of a step, who goes ahead of whom, and who is displaced.
+// Which sequences get how many tokens of a step, which go ahead, and which are displaced.
 
 #include <gtest/gtest.h>
 
@@ -92,7 +92,7 @@ TEST_P(FairnessTest, LongPromptsAreComputedOneAfterAnother) {
   }
 }
 
-// 16 and 10 tokens of the first one; what the second step has left is not lost.
+// The first prompt takes 16 and 10 tokens; the second one gets what the second step has left.
 TEST_P(FairnessTest, APromptThatIsCompletedMakesRoomForTheNextLongOne) {
   Harness harness(Options(), depth());
   harness.Add(MakeRequest("first", 26, 2));
@@ -102,7 +102,7 @@ TEST_P(FairnessTest, APromptThatIsCompletedMakesRoomForTheNextLongOne) {
   EXPECT_EQ(TokensOf(harness, 2), (std::vector<int32_t>{10, 6}));
 }
 
-// Neither is long, and neither is completed in the first step.
+// Only the first is long, and the first step completes neither of the first two.
 TEST_P(FairnessTest, PartialPromptsAreBounded) {
   for (const int32_t max_partial : {1, 2}) {
     SchedulerOptions options = Options();
@@ -113,7 +113,7 @@ TEST_P(FairnessTest, PartialPromptsAreBounded) {
                                                  MakeRequest("c", 3, 2, 500)};
     for (const EngineRequest& request : requests) harness.Add(request);
     harness.Step();
-    // 12 of the long one; 4 are left, which do not complete b.
+    // The long one gets 12 tokens; 4 are left, which do not complete b.
     EXPECT_EQ(TokensOf(harness, 1),
               max_partial == 1 ? std::vector<int32_t>{16} : (std::vector<int32_t>{12, 4}));
     harness.RunToEnd();
@@ -121,7 +121,7 @@ TEST_P(FairnessTest, PartialPromptsAreBounded) {
   }
 }
 
-// A long prompt that the cache holds but for a few tokens is not long.
+// A prompt counts as long by the tokens that the cache lacks.
 TEST_P(FairnessTest, APromptCountsWithWhatTheCacheLacks) {
   Harness harness(Options(), depth());
   harness.Add(MakeRequest("warm", 60, 1, 200));
@@ -140,7 +140,7 @@ TEST_P(FairnessTest, ABlockedHeadIsHashedOnce) {
   harness.RunToEnd();
   harness.Add(MakeRequest("runs", 4, 50));
   harness.Step();
-  // 24 of its tokens are in the cache; it lacks blocks while "runs" does not end.
+  // 24 of its tokens are in the cache; there are too few blocks for it until "runs" ends.
   EngineRequest blocked = MakeRequest("blocked", 78, 1, 200);
   harness.Add(blocked);
   harness.Step();
@@ -199,7 +199,7 @@ TEST_P(FairnessTest, NobodyIsDisplacedByAnEqual) {
   }
 }
 
-// 20 blocks: 5 each of two less urgent ones and 5 of an equal, 5 free.
+// There are 20 blocks: two less urgent sequences and an equally urgent one have 5 each, and 5 are free.
 TEST_P(FairnessTest, BlocksAreTakenFromTheLeastUrgentAndOnlyWhenTheySuffice) {
   for (const int32_t prompt_len : {30, 50, 70}) {
     SCOPED_TRACE(prompt_len);
@@ -215,7 +215,7 @@ TEST_P(FairnessTest, BlocksAreTakenFromTheLeastUrgentAndOnlyWhenTheySuffice) {
     const EngineRequest urgent = WithPriority(MakeRequest("urgent", prompt_len, 1, 500), 0);
     harness.Add(urgent);
     harness.Step();
-    // 8, 13 and 18 blocks: of one, of both, of more than both.
+    // 8, 13 and 18 blocks: preempting one suffices, both suffice, or both do not suffice.
     EXPECT_EQ(harness.scheduler.stats().num_preemptions, prompt_len == 30 ? 1 : prompt_len == 50 ? 2 : 0);
     harness.RunToEnd();
     ExpectExact(harness, running);
@@ -223,7 +223,8 @@ TEST_P(FairnessTest, BlocksAreTakenFromTheLeastUrgentAndOnlyWhenTheySuffice) {
   }
 }
 
-// Displaced, the low one waits until it is more urgent than the other: it must not displace it in turn.
+// The low one is displaced and waits until it is more urgent than the other; it must not displace that in
+// turn.
 TEST_P(FairnessTest, WhatWaitingGainsDisplacesNobody) {
   SchedulerOptions options = PriorityOptions();
   options.max_num_seqs = 1;
@@ -240,7 +241,7 @@ TEST_P(FairnessTest, WhatWaitingGainsDisplacesNobody) {
   ExpectExact(harness, requests);
 }
 
-// One slot, and an urgent request of three steps whenever the one before has ended.
+// There is one slot, and an urgent request of three steps comes whenever the one before has ended.
 TEST_P(FairnessTest, NobodyStarves) {
   for (const int32_t aging : {0, 4}) {
     SCOPED_TRACE(aging);
@@ -258,8 +259,8 @@ TEST_P(FairnessTest, NobodyStarves) {
     if (aging == 0) {
       EXPECT_EQ(harness.answers["low"].first_token_step, 0) << "strict priority";
     } else {
-      // After two times four steps of waiting it is an equal that came earlier; once it runs it is not
-      // displaced.
+      // After twice four steps of waiting it is as urgent as the others and came earlier; once it runs it is
+      // not displaced.
       EXPECT_GT(harness.answers["low"].first_token_step, 8);
       EXPECT_LE(harness.answers["low"].first_token_step, 8 + 3 + 2);
       EXPECT_EQ(harness.answers["low"].tokens, Reference(low));

@@ -1,5 +1,5 @@
 #pragma once
-// A Scheduler and a FakeWorker with a pipeline between them, and the answers collected by request.
+// A Scheduler and a FakeWorker with a pipeline between them; the outputs are collected by request.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
   return request;
 }
 
-// The parameters of `request`, to be changed; no other request has them any longer.
+// Gives `request` a record of parameters of its own and returns it, for changes.
 inline SamplingParams* OwnSampling(EngineRequest* request) {
   auto own = std::make_shared<SamplingParams>(*request->sampling);
   request->sampling = own;
@@ -51,7 +51,7 @@ struct Answer {
   absl::Status error;
   std::optional<int32_t> stop_token_id;
   int32_t num_cached = 0;
-  int64_t first_token_step = 0;  // its step id
+  int64_t first_token_step = 0;  // the step id
 };
 
 class Harness {

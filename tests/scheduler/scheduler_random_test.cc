@@ -1,4 +1,4 @@
-// Random loads: whatever arrives, stops or is aborted, every answer is exactly the reference's, at both
+// Random loads: whatever arrives, stops or is aborted, every output is exactly the reference's at both
 // depths, and the same load gives the same steps.
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ EngineRequest RandomRequest(std::mt19937* random, const std::string& id) {
   return request;
 }
 
-// With `faults`, what some steps compute for some slot is not a number, and some requests are refused.
+// With `faults`, some steps compute not-a-numbers for a slot, and workers refuse some requests.
 Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
   std::mt19937 random(seed);
   SchedulerOptions options = SmallOptions(/*num_blocks=*/19 + static_cast<int32_t>(random() % 30));

@@ -57,7 +57,7 @@ TEST_P(DepthTest, ManyMoreSequencesThanSlots) {
 }
 
 TEST_P(DepthTest, PreemptionByRecomputeTakesTheLatestAndKeepsTheTokens) {
-  Harness harness(SmallOptions(/*num_blocks=*/13), depth());  // 48 tokens for 3 * 28
+  Harness harness(SmallOptions(/*num_blocks=*/13), depth());  // 48 tokens of cache for three sequences of 28
   for (int i = 0; i < 3; ++i) harness.Add(MakeRequest(std::to_string(i), 8, 20, i * 100));
   harness.RunToEnd();
   EXPECT_GT(harness.scheduler.stats().num_preemptions, 0);
@@ -81,7 +81,7 @@ TEST_P(DepthTest, PrefixHitsSkipWorkAndChangeNothing) {
   EXPECT_EQ(harness.answers["a"].num_cached, 0);
   EXPECT_EQ(harness.answers["b"].num_cached, 8) << "a full hit computes its last block again";
   EXPECT_EQ(harness.answers["b"].tokens, harness.answers["a"].tokens);
-  EngineRequest longer = MakeRequest("c", 12, 5);  // a's prompt and answer, as a chat's next turn
+  EngineRequest longer = MakeRequest("c", 12, 5);  // a's prompt and output, as in a chat's next turn
   for (int32_t token : harness.answers["a"].tokens) longer.prompt.push_back(token);
   harness.Add(longer);
   EngineRequest salted = MakeRequest("d", 12, 5);
@@ -162,7 +162,7 @@ TEST_P(DepthTest, PromptLogprobsComeOnceWholeAndWithoutPrefixHits) {
   Harness harness(SmallOptions(/*num_blocks=*/16), depth());
   harness.Add(MakeRequest("warm", 30, 1));
   harness.RunToEnd();
-  harness.Add(MakeRequest("older", 4, 40, 300));  // presses the next one out again and again
+  harness.Add(MakeRequest("older", 4, 40, 300));  // displaces the next one again and again
   EngineRequest request = MakeRequest("a", 30, 20);
   SamplingParams* own = OwnSampling(&request);
   own->num_prompt_logprobs = 0;

@@ -1,4 +1,4 @@
-// Replies in which something is wrong with one sequence: it ends, and nobody else notices.
+// Replies in which something is wrong with one sequence: it ends, and the others get their outputs.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class SlotErrorTest : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Overlap, SlotErrorTest, ::testing::Values(0, 1));
 
-// The second of three has no token; the first ends by this very reply.
+// The reply has no token for the second of three; the first ends by the same reply.
 TEST(SchedulerUpdateTest, AnEntryThatTheReplyDoesNotFitKeepsNobodyFromTheirOutput) {
   Scheduler scheduler(SmallOptions());
   scheduler.Add(MakeRequest("ends", 4, 1));
@@ -83,8 +83,8 @@ TEST_P(SlotErrorTest, WhatWasWrittenLeavesThePrefixCache) {
   EXPECT_EQ(harness.answers["again"].tokens, Reference(request, 8));
 }
 
-// Prompts of three steps: the blocks of step 1 are not numbers, which is known after step 3. The one that
-// adopted them is computed again, alone.
+// The prompts take three steps. The blocks of step 1 hold not-a-numbers, which the reply to step 3 reports.
+// The sequence that adopted them is computed again, without the prefix cache.
 TEST_P(SlotErrorTest, WhoAdoptedBadBlocksIsComputedAgain) {
   Harness harness(SmallOptions(), depth());
   EngineRequest adopts = MakeRequest("adopts", 10, 6);
@@ -100,8 +100,8 @@ TEST_P(SlotErrorTest, WhoAdoptedBadBlocksIsComputedAgain) {
   EXPECT_EQ(harness.answers["adopts"].tokens, Reference(adopts, 6));
 }
 
-// The same with bad blocks from whoever comes first to sample on them: the adopter, while the one that wrote
-// them was aborted.
+// The same, but the sequence that wrote the blocks was aborted, so the one that adopted them is the first to
+// sample from them.
 TEST_P(SlotErrorTest, BadBlocksOfAnAbortedSequenceHarmNobody) {
   Harness harness(SmallOptions(), depth());
   const EngineRequest adopts = MakeRequest("adopts", 10, 6);
@@ -115,7 +115,7 @@ TEST_P(SlotErrorTest, BadBlocksOfAnAbortedSequenceHarmNobody) {
   EXPECT_EQ(harness.answers["adopts"].tokens, Reference(adopts, 6));
 }
 
-// Computed again alone, and still bad: now it ends.
+// The sequence is computed again without the prefix cache and is still bad: now it ends.
 TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   Harness harness(SmallOptions(), depth(), kNanToken);
   harness.Add(MakeRequest("good", 8, 1));
@@ -130,8 +130,8 @@ TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
 }
 
-// A refused sequence writes nothing, though its blocks were in the prefix cache as soon as its step was sent:
-// who adopted them in the meantime must not keep them.
+// A refused sequence writes nothing, but its blocks were in the prefix cache as soon as its step was sent: a
+// sequence that adopted them in the meantime must not keep them.
 TEST_P(SlotErrorTest, BlocksThatARefusedSequenceNeverWroteAreNotAdopted) {
   Harness harness(SmallOptions(), depth());
   EngineRequest refused = MakeRequest("refused", 12, 6);
@@ -149,7 +149,7 @@ TEST_P(SlotErrorTest, BlocksThatARefusedSequenceNeverWroteAreNotAdopted) {
   EXPECT_EQ(harness.scheduler.stats().num_preemptions, depth() == 1 ? 1 : 0);
 }
 
-// Preempted with its bad step still in flight.
+// The sequence is preempted while its bad step is still in flight.
 TEST(SchedulerUpdateTest, ASlotErrorOfAWaitingSequenceEndsIt) {
   Scheduler scheduler(SmallOptions(/*num_blocks=*/6));
   scheduler.Add(MakeRequest("older", 8, 12));

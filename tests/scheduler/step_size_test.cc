@@ -1,4 +1,4 @@
-// What requests cost in bytes: the bounds hold, steps stay below theirs, and no answer depends on where a
+// The sizes of requests in bytes: the bounds hold, steps stay below theirs, and no output depends on where a
 // step was cut.
 
 #include "coordinator/scheduler/step_size.h"
@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-// Every list as long as `size`.
+// Parameters in which every list has `size` entries.
 std::shared_ptr<const SamplingParams> Lists(int32_t size) {
   auto sampling = std::make_shared<SamplingParams>();
   sampling->min_tokens = 1;
@@ -94,7 +94,7 @@ TEST(StepSizeTest, AStepTakesNoMoreNewSequencesThanItsBytes) {
   for (Harness* harness : {&whole, &cut}) {
     for (const EngineRequest& request : Choices(5, large)) harness->Add(request);
     EngineRequest own = MakeRequest("own", 6, 4, 50);
-    own.sampling = Lists(101);  // more than a whole step has, but alone it is taken
+    own.sampling = Lists(101);  // more than the bound of a step: it is admitted alone
     harness->Add(own);
     harness->RunToEnd();
   }

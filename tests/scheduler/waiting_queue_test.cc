@@ -50,7 +50,7 @@ TEST(WaitingQueueTest, AWaitGoesOnWhereTheLastOneEnded) {
   const SequencePtr sequence = Waiting(1, 0);
   queue.Insert(sequence, 1);
   queue.Age(8);
-  queue.Erase(sequence.get(), 8);  // seven steps
+  queue.Erase(sequence.get(), 8);  // after seven steps
   EXPECT_TRUE(queue.empty());
   queue.Age(100);
   EXPECT_EQ(sequence->effective_priority, 0);
