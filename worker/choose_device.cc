@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// The runtime first: it may want a newer driver than the memory does.
+// The runtime is checked first: it may need a newer driver than the memory calls do.
 absl::StatusOr<int64_t> GpuBytes(const WorkerParts& parts, int index) {
   const WorkerOptions options = {.device = DeviceKind::kCuda, .device_index = index};
   RETURN_IF_ERROR(parts.check_device(options));

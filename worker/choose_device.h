@@ -1,5 +1,5 @@
 #pragma once
-// Where a worker runs: what --device asks for, and what the machine has.
+// Which device a worker runs on: chosen from --device and from what the machine has.
 
 #include <cstdint>
 #include <string>
@@ -12,9 +12,9 @@ namespace somnus {
 
 struct ChosenDevice {
   DeviceKind kind = DeviceKind::kCpu;
-  int64_t memory_bytes = 0;
-  // Under "auto", why it is not the GPU. FailedPrecondition: there is a driver, but not one that serves this
-  // program; somebody should know. Ok: nothing was asked for in vain.
+  int64_t memory_bytes = 0;  // of a GPU all that it has, of the CPU what its host has available
+  // Under "auto", why the device is not the GPU. FailedPrecondition: there is a driver, but this program
+  // cannot use it, which deserves a warning. Ok: it is the GPU, or "cpu" was asked for.
   absl::Status no_gpu;
 };
 

@@ -121,7 +121,7 @@ class CoordinatorLinkImpl : public CoordinatorLink {
     return status;
   }
 
-  // A silent coordinator (stopped, not dead) must not stretch the grace by a whole call.
+  // A coordinator that hangs must not extend the grace by a whole call.
   absl::Duration CallBound() const { return std::max(options_.orphan_grace, absl::Milliseconds(100)); }
 
   const CoordinatorLinkOptions options_;

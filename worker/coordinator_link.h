@@ -1,9 +1,10 @@
 #pragma once
-// The worker's tie to its coordinator: registration, heartbeats, and noticing that the coordinator is gone.
+// The worker's connection to its coordinator: registration, heartbeats, and noticing that the coordinator is
+// gone.
 //
 // Owns a channel and, from Register on, a heartbeat thread. `on_leave` is called at most once, from that
-// thread, with the reason why the worker has to go: an OK status when the coordinator does not want it any
-// longer, Unavailable when it cannot be reached. Must not block. Thread safe.
+// thread, with the reason why the worker has to leave: OK when the coordinator no longer lists this worker,
+// Unavailable when it cannot be reached. `on_leave` must not block. Thread safe.
 
 #include <functional>
 #include <memory>
@@ -21,7 +22,7 @@ struct CoordinatorLinkOptions {
   absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to come up
   absl::Duration orphan_grace = absl::Seconds(30);     // without one answered heartbeat
   absl::Duration heartbeat_interval;                   // zero: what the coordinator says
-  MonotonicClock now = MonotonicNow;                   // of the timeout and the grace
+  MonotonicClock now = MonotonicNow;                   // measures the timeout and the grace
 };
 
 class CoordinatorLink {
@@ -32,10 +33,10 @@ class CoordinatorLink {
   virtual ~CoordinatorLink() = default;
   static std::unique_ptr<CoordinatorLink> Create(const CoordinatorLinkOptions& options);
 
-  // Blocks until the coordinator has answered; tries again while it cannot be reached. DeadlineExceeded after
+  // Blocks until the coordinator has replied; tries again while it cannot be reached. DeadlineExceeded after
   // register_timeout, Cancelled after Stop, else the coordinator's refusal.
   virtual absl::Status Register(const v1::RegisterRequest& request) = 0;
-  // After Register.
+  // To be called once, after Register.
   virtual void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) = 0;
   virtual void Stop() = 0;
 };

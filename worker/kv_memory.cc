@@ -10,13 +10,13 @@ namespace {
 
 double Mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// The graphs, and what the device has less since they are there.
+// Captures the graphs and measures how much of the device's memory they take.
 absl::Status MeasureGraphs(ModelRunner* runner, VmmDriver* driver, KvMemory* memory) {
   ASSIGN_OR_RETURN(const int64_t before, driver->AvailableBytes());
   ASSIGN_OR_RETURN(const GraphReport graphs, runner->ProfileGraphs());
   if (graphs.count == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int64_t after, driver->AvailableBytes());
-  memory->graph_bytes = std::max<int64_t>(0, before - after);  // others may have given some back meanwhile
+  memory->graph_bytes = std::max<int64_t>(0, before - after);  // other processes may have freed some
   memory->graph_seconds = graphs.seconds;
   LogInfo("{} decode graphs take {:.1f} MiB of the device's memory", graphs.count, Mib(memory->graph_bytes));
   return absl::OkStatus();
@@ -30,8 +30,8 @@ absl::StatusOr<KvMemory> MeasureKvMemory(const LoadOptions& options, ModelRunner
   const double utilization = options.memory_utilization;
   RETURN_IF_ERROR(runner->Profile());
   if (options.device == DeviceKind::kCpu) {
-    // Nobody takes anything between here and AllocateKvCache: every rank sees the same, and takes its part of
-    // it.
+    // No rank allocates between this barrier and AllocateKvCache: all ranks measure the same, and each takes
+    // its share.
     RETURN_IF_ERROR(communicator->Barrier());
     ASSIGN_OR_RETURN(const int64_t available, driver->AvailableBytes());
     const double share = utilization / options.ranks_on_host;
@@ -43,7 +43,7 @@ absl::StatusOr<KvMemory> MeasureKvMemory(const LoadOptions& options, ModelRunner
   ASSIGN_OR_RETURN(const int64_t total, driver->TotalBytes());
   ASSIGN_OR_RETURN(const int64_t available, driver->AvailableBytes());
   const int64_t spare = total - static_cast<int64_t>(static_cast<double>(total) * utilization);
-  // A region is whole pages.
+  // A region consists of whole pages.
   const int64_t page = driver->Granularity();
   memory.available_bytes = std::max<int64_t>(0, available - spare) / page * page;
   if (memory.available_bytes < 2 * runner->kv_block_bytes()) {

@@ -1,5 +1,6 @@
 #pragma once
-// How much memory a rank has for its KV cache: what is left once everything else that serving needs is there.
+// How much memory a rank has for its KV cache: what is left once everything else that serving needs is
+// resident.
 
 #include <cstdint>
 
@@ -17,10 +18,10 @@ struct KvMemory {
   double graph_seconds = 0;     // that capturing them took
 };
 
-// Runs the largest steps and captures the decode graphs, then measures. A GPU is one rank's, who may have
-// memory_utilization of all its memory; the ranks of a host share that much of what the host has left evenly,
-// so that all of them together never ask for more than there is. Nothing left is a result of 0, and a warning
-// that says what took it. Collective: all ranks call it, on the runner's thread.
+// Runs the largest steps and captures the decode graphs, then measures. A GPU belongs to one rank, which may
+// use memory_utilization of all its memory. The ranks of a host share memory_utilization of what the host has
+// left evenly, so that together they never take more than there is. When nothing is left the result is 0, and
+// a warning says what took it. Collective: all ranks call it, each on its runner thread.
 absl::StatusOr<KvMemory> MeasureKvMemory(const LoadOptions& options, ModelRunner* runner,
                                          Communicator* communicator, VmmDriver* driver);
 

@@ -31,12 +31,12 @@ LeaveSignal::LeaveSignal(pid_t parent) {
   SOMNUS_CHECK(pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) == 0);
   if (parent <= 0) return;
   parent_fd_ = static_cast<int>(syscall(SYS_pidfd_open, parent, 0));
-  // Its death between our start and the call above: we have another parent by now.
+  // If it ended between our start and the call above, we have another parent by now.
   if (getppid() != parent) Leave(1, "the coordinator that started this worker is gone");
 }
 
 LeaveSignal::~LeaveSignal() {
-  while (TakeReason() != nullptr) {  // those that came second
+  while (TakeReason() != nullptr) {  // later reasons, which nobody took
   }
   if (parent_fd_ >= 0) close(parent_fd_);
   close(signal_fd_);
@@ -48,7 +48,7 @@ void LeaveSignal::Leave(int exit_code, const std::string& reason) {
   auto message = std::make_unique<Reason>(Reason{exit_code, reason});
   const Reason* address = message.get();
   if (write(pipe_[1], &address, sizeof(address)) == sizeof(address))
-    message.release();  // else the pipe is full of reasons
+    message.release();  // otherwise the pipe is full of reasons
 }
 
 // The next one in the pipe, or null.
@@ -62,7 +62,7 @@ LeaveSignal::Reason LeaveSignal::Wait() {
   while (true) {
     const absl::Duration left = term_deadline_ - absl::Now();
     if (left <= absl::ZeroDuration()) return {0, "SIGTERM, and the coordinator did not say otherwise"};
-    // Bounded first: an infinite duration has no millisecond after it.
+    // Bounded first, because nothing can be added to an infinite duration in milliseconds.
     const int64_t ms = absl::ToInt64Milliseconds(std::min(left, absl::Hours(1))) + 1;
     if (std::optional<Reason> reason = HandleEvents(static_cast<int>(ms))) return *reason;
   }

@@ -23,11 +23,11 @@ class LeaveSignal {
   LeaveSignal(const LeaveSignal&) = delete;
   LeaveSignal& operator=(const LeaveSignal&) = delete;
 
-  // From any thread; the first one counts.
+  // May be called from any thread; the first call counts.
   void Leave(int exit_code, const std::string& reason);
 
-  // From now on a first SIGTERM or SIGINT only starts a time of `grace`, for somebody else's reason to come;
-  // a second one ends it. Until then, and with zero, the first one counts.
+  // From now on a first SIGTERM or SIGINT only starts a time of `grace`, in which another reason may come; a
+  // second signal ends it. Before this call, and with a grace of zero, the first signal is the reason.
   void WaitAfterTerm(absl::Duration grace) { term_grace_ms_ = absl::ToInt64Milliseconds(grace); }
 
   struct Reason {

@@ -7,8 +7,8 @@
 
 namespace somnus {
 
-// What to bind, and what must be removed afterwards. Removes the socket (and a directory of its own) when
-// destroyed.
+// Holds what to bind and what must be removed afterwards: the destructor removes the socket, and its
+// directory where that was made for it.
 class ListenAddress {
  public:
   // `coordinator`: "unix:/path" or "host:port". `listen`: the user's choice in the same forms, or "".

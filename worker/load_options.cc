@@ -44,7 +44,7 @@ absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
   return absl::OkStatus();
 }
 
-// Where nobody says which hosts there are, all ranks share one.
+// Without a list of hosts all ranks are taken to share one.
 int RanksOnHost(const v1::ParallelConfig& parallel) {
   if (parallel.rank_hosts_size() == 0) return parallel.world_size();
   return static_cast<int>(std::count(parallel.rank_hosts().begin(), parallel.rank_hosts().end(),

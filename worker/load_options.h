@@ -1,6 +1,6 @@
 #pragma once
-// How a worker runs a model: what the coordinator's LoadModelRequest asks for, checked, with what the worker
-// was started with. Pure functions.
+// How a worker runs a model: the options of the coordinator's LoadModelRequest, checked, and combined with
+// those that the worker was started with. Pure functions.
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
@@ -14,10 +14,10 @@ struct WorkerOptions {
   DeviceKind device = DeviceKind::kCpu;
   bool device_is_fixed = false;  // by --device: a request for the other kind is refused
   int device_index = 0;          // of the GPU
-  int64_t device_chunk_bytes = int64_t{1}
-                               << 30;  // as CudaVmmDriverOptions::chunk_bytes; LoadModel may say another
-  int num_threads = 0;                 // of the CPU device; 0: as LoadModel says
-  int first_cpu = -1;                  // as in CpuDeviceOptions
+  // As CudaVmmDriverOptions::chunk_bytes; LoadModel may set another.
+  int64_t device_chunk_bytes = int64_t{1} << 30;
+  int num_threads = 0;  // of the CPU device; 0: as LoadModel says
+  int first_cpu = -1;   // as in CpuDeviceOptions
 };
 
 struct LoadOptions {

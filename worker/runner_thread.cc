@@ -47,7 +47,7 @@ void RunnerThread::Loop() {
     busy_ = true;
     mu_.Unlock();
     task();
-    task = nullptr;  // what it holds goes outside the lock
+    task = nullptr;  // what it holds is destroyed without the lock
     mu_.Lock();
     busy_ = false;
   }

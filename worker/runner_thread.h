@@ -1,5 +1,5 @@
 #pragma once
-// The one thread that owns the device: every touch of model, device and communicator runs on it, in order.
+// The one thread that owns the device: every use of model, device and communicator runs on it, in order.
 
 #include <functional>
 #include <queue>
@@ -11,11 +11,12 @@
 
 namespace somnus {
 
-// Post and Run from any thread but its own. The queue is bounded by its users: one task per RPC under way.
+// Post and Run may be called from any thread but its own. The queue has no bound of its own; there is one
+// task for each lifecycle call under way and for each step that worker_service.cc lets in.
 class RunnerThread {
  public:
   RunnerThread();
-  // Lets the queue run empty first.
+  // Runs what is still queued first.
   ~RunnerThread();
 
   void Post(std::function<void()> task);

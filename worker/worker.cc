@@ -90,7 +90,7 @@ Worker::~Worker() {
   thread_.Run([this] { runner_.reset(); });  // before the device and the memory that it borrows
 }
 
-// Runs `work` on the runner thread and answers what it answers.
+// Runs `work` on the runner thread and returns its result.
 template <typename Result>
 Result Worker::OnRunner(const std::function<Result()>& work) {
   std::optional<Result> result;
@@ -98,7 +98,7 @@ Result Worker::OnRunner(const std::function<Result()>& work) {
   return *std::move(result);
 }
 
-// Needs no device, so not the runner thread either: it may be called before the worker has one.
+// Needs no device, and therefore not the runner thread: the coordinator calls it before LoadModel.
 absl::StatusOr<std::string> Worker::NewGroup() {
   absl::StatusOr<const NcclApi*> nccl = NcclApi::Load();
   if (nccl.ok()) return MakeNcclUniqueId(**nccl);
@@ -179,7 +179,7 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
                                                   const ModelRunner::Progress& progress) {
   ASSIGN_OR_RETURN(load_options_, MakeLoadOptions(request, options_));
   load_request_ = request;
-  // First what fails for reasons of its own, so that no peer waits for a rank that cannot come.
+  // What can fail on this rank alone comes first, so that no peer waits for a rank that cannot come.
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                    parts_.open_checkpoint(request.model_path(), FormatOf(request)));
   RETURN_IF_ERROR(OpenDevice(request.batch_invariant()));
@@ -213,8 +213,8 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
   device_->SetBatchInvariant(batch_invariant);
   LogInfo("runs on {}", device_->Describe());
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
-  // On a host the copy takes the same memory that the region gave back: kept beyond the sleep it would count
-  // twice.
+  // On a host the backup takes the same memory that the region released: kept after the wake-up it would
+  // count twice.
   std::shared_ptr<SleepableAllocator> allocator =
       SleepableAllocator::Create(driver_.get(), {.retain_backups = worker.device != DeviceKind::kCpu});
   absl::MutexLock lock(&mu_);
@@ -244,7 +244,7 @@ absl::Status Worker::JoinGroup(const v1::LoadModelRequest& request) {
   }
   absl::MutexLock lock(&mu_);
   communicator_ = std::move(communicator);
-  // Told to while the group was forming, when there was nothing to abort yet.
+  // Abort was called while the group was forming, when there was nothing to abort yet.
   if (abort_reason_.empty()) return absl::OkStatus();
   communicator_->Abort(abort_reason_);
   return absl::AbortedError(abort_reason_);
@@ -276,13 +276,13 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
   if (level != 1 && level != 2) {
     return absl::InvalidArgumentError(absl::StrCat("level: ", level, " is not 1 or 2"));
   }
-  RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that goes
+  RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
   std::map<std::string, RestoreMode> modes;
   for (const auto& [tag, bytes] : allocator_->ResidentBytes()) modes[tag] = RestoreMode::kDiscard;
-  // Weights that are resident but empty (a reload that is still to come) are not worth a copy.
+  // Weights that are resident but empty (their reload is still to come) are not worth a copy.
   if (level == 1 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kHostBackup;
-  // Before what can fail on one rank alone: all ranks suspend together, and resume together at their next
-  // step.
+  // Suspend comes before what can fail on one rank alone: all ranks suspend together, and resume together at
+  // their next step.
   if (absl::Status status = communicator_->Suspend(); !status.ok()) return Fail(status);
   ASSIGN_OR_RETURN(BytesByTag freed, allocator_->Sleep(modes));
   if (level == 2) weights_lost_ = true;
@@ -309,7 +309,7 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoWakeUp(const std::vector<std::strin
   return mapped;
 }
 
-// What a region's bytes alone do not bring back.
+// Restores what mapping alone does not: discarded weights, and the runner's state once every tag is resident.
 absl::Status Worker::FinishWakeUp(const BytesByTag& mapped) {
   if (mapped.count(kWeightsTag) > 0 && weights_lost_) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,

@@ -5,8 +5,8 @@
 //
 // Owns the device, the memory, the communicator and the model, and the one thread that uses them. Thread
 // safety: all methods are thread safe and run one after another on that thread, in the order of the calls;
-// GetStatus, Abort and last_step_id answer at once, whatever runs. Errors: FailedPrecondition names the
-// state; a Failed worker answers its first error.
+// GetStatus, Abort and last_step_id return at once, whatever runs. Errors: FailedPrecondition names the
+// state; a Failed worker returns its first error.
 
 #include <atomic>
 #include <cstdint>
@@ -36,16 +36,16 @@ struct DeviceGroupOptions;
 enum class WorkerState { kCreated, kLoaded, kAwake, kAsleep, kFailed };
 const char* WorkerStateName(WorkerState state);
 
-// What a worker makes its model from; tests put their own in.
+// The parts that a worker makes its model from. Tests pass their own.
 struct WorkerParts {
-  // Whether the device can be opened, as CheckCudaDevice (kernels/cuda/check.h) says it; starts nothing.
+  // Ok when the device can be opened; otherwise as CheckCudaDevice (kernels/cuda/check.h). Starts nothing.
   std::function<absl::Status(const WorkerOptions&)> check_device;
-  // The device, and what gives its memory.
+  // Open the device, and the driver of its memory.
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const WorkerOptions&, const CpuDeviceOptions&)>
       open_device;
   std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
       open_memory;
-  // Meets the other ranks on GPUs; the device outlives the communicator.
+  // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
       join_devices;
   std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
@@ -55,40 +55,41 @@ struct WorkerParts {
                                                              const ModelRunner::Progress&)>
       load_runner;
 };
-// The real ones.
+// The parts of the worker binary.
 WorkerParts RealWorkerParts();
 
 class Worker {
  public:
   Worker(const WorkerOptions& options, WorkerParts parts);
-  // Aborts the group, so that nothing hangs, and waits for what runs.
+  // Aborts the group, so that nothing hangs, and waits for the calls that still run.
   ~Worker();
 
   using BytesByTag = std::map<std::string, int64_t>;
 
-  // What ranks on GPUs meet by: NCCL's unique id, made here and handed to all ranks' LoadModel. Empty where
-  // there is no NCCL.
+  // Makes NCCL's unique id, which the coordinator hands to every rank's LoadModel and by which ranks on GPUs
+  // form their group. Empty where there is no NCCL.
   absl::StatusOr<std::string> NewGroup();
-  // Answers the last event of the stream; `progress` as ModelRunner::Progress. Blocks until the whole group
-  // has come.
+  // Returns the last event of the stream; `progress` as ModelRunner::Progress. Blocks until the whole group
+  // has joined.
   absl::StatusOr<v1::LoadModelEvent> LoadModel(const v1::LoadModelRequest& request,
                                                const ModelRunner::Progress& progress);
-  // Bytes of this rank's KV cache. ResourceExhausted leaves the worker Loaded: a smaller one can be tried.
+  // Returns the bytes of this rank's KV cache. ResourceExhausted leaves the worker Loaded: a smaller one can
+  // be tried.
   absl::StatusOr<int64_t> AllocateKvCache(const v1::KvCacheConfig& config);
   // Waits for a step and makes its reply; an error is in the reply. To be called once, from any thread.
   using AwaitReply = std::function<v1::StepReply()>;
-  // Calls `launched` on the runner thread when the device has got the step: the next one can be on its way
-  // before this one's reply is waited for, which must be done in order.
+  // Calls `launched` on the runner thread once the step is queued on the device. The next step may be
+  // launched before this one's reply is awaited; replies must be awaited in order.
   void ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched);
-  // Level 1 keeps the weights in host memory, level 2 keeps nothing. Bytes freed by tag. An error changes
-  // nothing.
+  // Level 1 keeps the weights in host memory, level 2 keeps nothing. Returns the bytes freed by tag. After an
+  // error nothing has changed, unless the worker has failed.
   absl::StatusOr<BytesByTag> Sleep(int level);
-  // Bytes mapped by tag; empty `tags`: all. Awake once every tag is resident. After an error what it had
-  // mapped sleeps again.
+  // Maps the regions of `tags` (empty: all) and returns the bytes mapped by tag. The worker is awake once
+  // every tag is resident. After an error the regions that this call had mapped sleep again.
   absl::StatusOr<BytesByTag> WakeUp(const std::vector<std::string>& tags);
 
   v1::WorkerStatusResponse GetStatus() const;
-  // Wakes the whole group out of its collectives; the step under way fails.
+  // Ends the collectives of the whole group with an error; the step under way fails.
   void Abort(const std::string& reason);
   // False when the device was still busy after `timeout`.
   bool WaitIdle(absl::Duration timeout) { return thread_.WaitIdle(timeout); }
@@ -97,7 +98,7 @@ class Worker {
   bool step_in_progress() const { return steps_in_progress_.load() > 0; }
 
  private:
-  // All on the runner thread.
+  // These run on the runner thread.
   absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
                                             const ModelRunner::Progress& progress);
   absl::Status OpenDevice(bool batch_invariant);
@@ -117,13 +118,13 @@ class Worker {
   const WorkerOptions options_;
   const WorkerParts parts_;
 
-  // The runner thread's. Order matters: each uses those before it.
+  // Used by the runner thread alone. The order matters: each member uses those before it.
   v1::LoadModelRequest load_request_;
   LoadOptions load_options_;
   std::unique_ptr<VmmDriver> driver_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ModelRunner> runner_;
-  bool weights_lost_ = false;  // discarded by a level-2 sleep, not read again yet
+  bool weights_lost_ = false;  // a level-2 sleep discarded them, and they were not read again yet
 
   std::atomic<int64_t> last_step_id_{0};
   std::atomic<int> steps_in_progress_{0};
@@ -133,12 +134,12 @@ class Worker {
   WorkerState state_ ABSL_GUARDED_BY(mu_) = WorkerState::kCreated;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   std::string abort_reason_ ABSL_GUARDED_BY(mu_);
-  // Set on the runner thread under mu_, and read there without it; shared so that status and abort reach
-  // them.
+  // Set on the runner thread under mu_, and read there without it; shared so that GetStatus and Abort can use
+  // them on other threads.
   std::shared_ptr<SleepableAllocator> allocator_;
   std::shared_ptr<Communicator> communicator_;
 
-  RunnerThread thread_;  // last: gone before what it uses
+  RunnerThread thread_;  // last: destroyed before what it uses
 };
 
 }  // namespace somnus

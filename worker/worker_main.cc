@@ -27,10 +27,11 @@
 namespace somnus {
 namespace {
 
-// The device may be deep in a step or a load when the worker has to go.
+// How long a leaving worker waits for its device, which may be in the middle of a step or a load.
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
 
-// By the coordinator itself, which ends it by SIGTERM; others get that signal from a cluster manager.
+// True for a worker that the coordinator itself started, and ends by SIGTERM. Others get that signal from a
+// cluster manager.
 bool WasSpawned(const WorkerFlags& flags) { return !flags.spawn_token.empty(); }
 
 std::string HostName() {
@@ -74,7 +75,7 @@ std::unique_ptr<grpc::Server> StartServer(const ListenAddress& address, grpc::Se
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
   builder.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
-  // One coordinator: a step stream, a lifecycle call, a status call.
+  // There is one coordinator, with one step stream, one lifecycle call and one status call at a time.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
@@ -143,7 +144,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, const Work
   worker.Abort(absl::StrCat("rank leaves: ", reason.text));
   const bool idle = worker.WaitIdle(kExitPatience);
   server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(idle ? 200 : 0)));
-  // A device that does not come back cannot be waited for; the system takes everything it held.
+  // There is no use in waiting for a device that hangs; the system frees everything that the process held.
   if (!idle) {
     LogWarning("the device is still busy: leaving without it");
     { const ListenAddress removed = std::move(address); }

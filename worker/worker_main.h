@@ -6,8 +6,8 @@
 
 namespace somnus {
 
-// All of main: command line, logging, exit code. `parts` also say whether there is a GPU; tests bring their
-// own.
+// The whole of main: command line, logging, exit code. `parts` also say whether there is a GPU; tests pass
+// their own.
 int WorkerMain(int argc, char** argv, const WorkerParts& parts);
 
 }  // namespace somnus

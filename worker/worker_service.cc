@@ -21,12 +21,12 @@ namespace {
 
 using StepStream = grpc::ServerReaderWriter<v1::StepReply, v1::StepRequest>;
 
-// Steps read but not answered yet. The coordinator sends one or two ahead.
+// Steps that were read and have no reply yet. The coordinator sends one or two ahead.
 constexpr int kMaxQueuedSteps = 16;
 constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(50);
 
-// Steps on their way from the runner thread to the stream: waits for each, in order, and writes its reply.
+// Takes launched steps from the runner thread, waits for each in order, and writes its reply to the stream.
 class ReplyWriter {
  public:
   explicit ReplyWriter(StepStream* stream) : stream_(stream), thread_([this] { Loop(); }) {}
@@ -49,7 +49,7 @@ class ReplyWriter {
     absl::MutexLock lock(&mu_);
     steps_.push_back(std::move(step));
   }
-  // Whether, within `patience`, every reply reserved has been pushed and written (or dropped, on a broken
+  // True when, within `patience`, every reserved reply has been pushed and written (or dropped, on a broken
   // stream).
   bool Drain(absl::Duration patience) {
     absl::MutexLock lock(&mu_);
@@ -83,7 +83,7 @@ class ReplyWriter {
   std::thread thread_;
 };
 
-// Progress events, not more often than anybody reads them.
+// Writes progress events, at most one in kProgressInterval.
 class ProgressWriter {
  public:
   explicit ProgressWriter(grpc::ServerWriter<v1::LoadModelEvent>* writer) : writer_(writer) {}
@@ -145,8 +145,8 @@ class Service : public v1::WorkerService::Service {
                               [&writer](Worker::AwaitReply step) { writer.Push(std::move(step)); });
         request.Clear();
       }
-      // Cancelled in the middle of a step: the coordinator has lost another rank, or is lost itself. This one
-      // must not wait in a collective for who will not come, until NCCL notices by itself.
+      // Cancelled in the middle of a step: the coordinator has lost another rank, or is lost itself. This
+      // rank must not wait in a collective, until NCCL notices by itself, for a rank that will not come.
       while (!writer.Drain(kCancelInterval)) {
         if (context->IsCancelled()) worker_->Abort("the coordinator has given up the group");
       }

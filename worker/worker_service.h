@@ -1,9 +1,9 @@
 #pragma once
-// WorkerService over gRPC: carries calls to the Worker and answers back, nothing else.
+// WorkerService over gRPC: passes calls to the Worker and its results back, nothing else.
 //
 // Steps: the RPC's own thread reads them, the Worker's runner thread executes them, a third writes the
-// replies, so that neither reading nor writing delays the device. Between them is at most kMaxQueuedSteps.
-// Borrows the Worker.
+// replies, so that neither reading nor writing delays the device. At most kMaxQueuedSteps steps are between
+// reading and writing. Borrows the Worker.
 
 #include <grpcpp/impl/service_type.h>
 

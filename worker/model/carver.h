@@ -8,8 +8,8 @@
 
 namespace somnus {
 
-// Every array and every weight starts at a multiple of this many bytes: what a GPU's matrix products like
-// best, and what is known about one at one address holds at all.
+// Every array and every weight starts at a multiple of this many bytes. A GPU's matrix products are fastest
+// there, and a choice that was measured at one address holds at all of them.
 constexpr int64_t kArrayAlignment = 256;
 constexpr int64_t AlignedBytes(int64_t bytes) {
   return (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;

@@ -73,14 +73,14 @@ absl::StatusOr<TensorView> DecoderModel::RunPreNorm(const StepInput& input) {
   return normed;
 }
 
-// The stream itself is normalized, so it moves between two buffers. LayerNorm alone: no known model has
-// RMSNorm here.
+// The stream itself is normalized, so it moves between two buffers. There is only LayerNorm here: no known
+// post-norm model has RMSNorm.
 absl::StatusOr<TensorView> DecoderModel::RunPostNorm(const StepInput& input) {
   const int64_t num_tokens = input.batch.num_tokens;
-  TensorView x = FirstRows(c_.act.residual, num_tokens);
-  TensorView next = FirstRows(c_.act.residual2, num_tokens);
-  const TensorView delta = FirstRows(c_.act.delta, num_tokens);
-  const TensorView x_act = FirstRows(c_.act.normed, num_tokens);
+  TensorView x = FirstRows(c_.act.residual, num_tokens);          // f32 [T, hidden]
+  TensorView next = FirstRows(c_.act.residual2, num_tokens);      // f32 [T, hidden]
+  const TensorView delta = FirstRows(c_.act.delta, num_tokens);   // sum [T, hidden]
+  const TensorView x_act = FirstRows(c_.act.normed, num_tokens);  // act [T, hidden]
   const auto add_and_norm = [&](const float* weight, const float* bias) -> absl::Status {
     RETURN_IF_ERROR(AllReduce(delta));
     AddLayerNorm(*c_.device, x, delta, weight, bias, c_.config->norm_eps, next);
@@ -111,7 +111,7 @@ absl::Status DecoderModel::AddAndNorm(const TensorView& x, const TensorView& add
     AddRmsNorm(*c_.device, x, addend, weight, eps, out);
     return absl::OkStatus();
   }
-  // One kernel where the ranks have one for it.
+  // This is one kernel where the communicator has a fused one.
   return c_.communicator->AllReduceAddRmsNorm(*c_.device, x, addend, weight, eps, out);
 }
 
@@ -187,7 +187,7 @@ void DecoderModel::Attention(int64_t layer, const StepInput& input, const Tensor
   const int64_t num_tokens = input.batch.num_tokens, num_heads = c_.shards->heads.size();
   const TensorView heads = FirstRows(c_.act.heads, num_tokens);  // act [T, H D]
   if (num_heads > 0) {
-    const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);  // f32 [T, (H + 2 KV) D]
+    const TensorView qkv = FirstRows(c_.act.qkv, num_tokens);  // sum [T, (H + 2 KV) D]
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.config->head_dim));
     Linear(*c_.device, normed, w.qkv, w.qkv_bias, qkv);
     QkNormRopeAndCache(*c_.device, qkv, num_heads, w.q_norm, w.k_norm, c_.config->norm_eps, c_.rope,

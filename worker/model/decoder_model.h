@@ -4,7 +4,7 @@
 //   pre-norm:  x += Attention(Norm(x)); x += Mlp(Norm(x)); at the end Norm(x)
 //   post-norm: x = Norm(x + Attention(x)); x = Norm(x + Mlp(x))
 //
-// Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates.
+// Ownership: everything is borrowed. Used by the runner thread alone. Nothing here allocates device memory.
 
 #include <chrono>
 #include <cstdint>
@@ -24,7 +24,8 @@
 
 namespace somnus {
 
-// Scratch between the ops of a layer. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
+// Scratch between the ops of a layer. Types: `act` goes into linears, `sum` (SumType, kernels/ops.h) comes
+// out of them. Tmax: the most tokens of a step; H, KV, D, M as in LayerWeights.
 struct Activations {
   TensorView residual;      // f32 [Tmax, hidden]: the residual stream
   TensorView residual2;     // f32 [Tmax, hidden]: of post-norm models, which normalize the stream itself
@@ -69,8 +70,9 @@ class DecoderModel {
   absl::StatusOr<TensorView> Forward(const StepInput& input);
 
   // Measures the layers' matrix products at that many tokens (TuneLinear), until `deadline`. Returns how many
-  // choices were made. Overwrites activations; no step is under way. Those that every rank computes alike
-  // (an embedding's projection) are left out: ranks must choose alike there.
+  // choices were made. Overwrites activations; no step may be under way. Products that every rank computes
+  // alike (an embedding's projection) are left out, because ranks that measure apart might choose
+  // differently.
   int64_t TuneLinears(int64_t num_tokens, std::chrono::steady_clock::time_point deadline);
 
  private:

@@ -17,11 +17,11 @@ namespace {
 // Beyond these a reciprocal or a product with a stored value might leave float's range.
 constexpr float kSmallest = 1e-20f, kLargest = 1e20f;
 
-// Under a layer's self_attn; % is k or v. Those of vLLM itself, of compressed-tensors, of ModelOpt, and of
-// fused projections.
+// Names under a layer's self_attn, where % is k or v: those that vLLM, compressed-tensors and ModelOpt write,
+// and those of fused projections.
 constexpr const char* kNames[] = {"%_scale",          "attn.%_scale", "%_proj.%_scale", "%_proj.output_scale",
                                   "qkv_proj.%_scale", "%_cache.scale"};
-// One number for both.
+// The name of one number for both.
 constexpr const char* kCommonName = "kv_scale";
 
 absl::StatusOr<float> ReadScale(const Checkpoint& checkpoint, const TensorInfo& tensor) {
@@ -33,7 +33,7 @@ absl::StatusOr<float> ReadScale(const Checkpoint& checkpoint, const TensorInfo& 
     return bad("is one number, not of shape [", absl::StrJoin(tensor.shape, ", "), "]");
   }
   TensorInfo one = tensor;
-  one.shape = {1};  // a number without dimensions is read like one of one
+  one.shape = {1};  // a tensor without dimensions is read as one of shape [1]
   float scale = 0;
   RETURN_IF_ERROR(checkpoint.ReadRows(one, 0, 1, 0, 1, &scale));
   if (!(scale >= kSmallest && scale <= kLargest)) return bad("must be a positive number, not ", scale);
@@ -59,7 +59,7 @@ absl::StatusOr<KvScales> ReadLayer(const Checkpoint& checkpoint, const std::stri
   ASSIGN_OR_RETURN(const std::optional<float> v, FindScale(checkpoint, attention, "v"));
   if (!k && !v) return KvScales();
   if (!k) return absl::InvalidArgumentError(absl::StrCat(attention, "v_scale is there without k_scale"));
-  return KvScales{*k, v.value_or(*k), true};  // as vLLM does
+  return KvScales{*k, v.value_or(*k), true};  // v takes k's, as in vLLM
 }
 
 }  // namespace

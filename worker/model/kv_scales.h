@@ -1,6 +1,6 @@
 #pragma once
-// The scales of an fp8 KV cache: what is stored is value / scale. One number each for the keys and the values
-// of a layer, as vLLM reads them from a checkpoint. Pure functions.
+// The scales of an fp8 KV cache, which stores value / scale. There is one number each for the keys and the
+// values of a layer, read from a checkpoint as vLLM reads them. Pure functions, but for the log.
 
 #include <vector>
 
@@ -21,7 +21,7 @@ struct KvScales {
 // not one positive number.
 absl::StatusOr<std::vector<KvScales>> ReadKvScales(const Checkpoint& checkpoint);
 
-// One line on where the scales are from.
+// Logs one line on where the scales are from.
 void LogKvScales(const std::vector<KvScales>& scales);
 
 }  // namespace somnus

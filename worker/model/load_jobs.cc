@@ -15,10 +15,10 @@ constexpr int kMaxThreads = 16;
 
 void ProgressMeter::Add(int64_t bytes) {
   loaded_ += bytes;
-  if (!report_ || !reporting_.try_lock()) return;  // who holds it, or comes next, reports these too
+  if (!report_ || !reporting_.try_lock()) return;  // the thread that holds it or comes next reports these
   std::lock_guard<std::mutex> lock(reporting_, std::adopt_lock);
   const int64_t loaded = loaded_;
-  if (loaded == reported_ || loaded == total_) return;  // the total is Finish's to tell
+  if (loaded == reported_ || loaded == total_) return;  // only Finish reports the total
   reported_ = loaded;
   report_(loaded, total_);
 }
@@ -35,7 +35,7 @@ absl::Status RunLoadJobs(size_t count, int num_threads,
   std::mutex mutex;
   absl::Status status;  // the first error
   const auto work = [&] {
-    PinThisThread(AllowedCpus());  // the caller may be pinned; refused: only slower
+    PinThisThread(AllowedCpus());  // the caller may be pinned to one; a failure only costs speed
     std::vector<float> scratch;
     for (size_t i = next++; i < count; i = next++) {
       absl::Status result = job(i, &scratch);

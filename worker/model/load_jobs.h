@@ -1,5 +1,5 @@
 #pragma once
-// The threads that read weights, and what they tell of how far they are.
+// The threads that read weights, and the progress that they report.
 
 #include <atomic>
 #include <cstdint>
@@ -12,17 +12,16 @@
 
 namespace somnus {
 
-// bytes_loaded, bytes_total; from any thread, one at a time, often.
+// Gets bytes_loaded and bytes_total. Called often, from any thread, but by one thread at a time.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 
-// Hands on numbers that only grow and end with the total. Thread safe; a callback that is slow delays one
-// thread.
+// Reports numbers that only grow and end with the total. Thread safe; a slow callback delays one thread.
 class ProgressMeter {
  public:
   ProgressMeter(const LoadProgress& report, int64_t total) : report_(report), total_(total) {}
 
   void Add(int64_t bytes);
-  // The total: everything is where it belongs.
+  // Reports the total: everything has arrived.
   void Finish();
 
  private:
@@ -36,8 +35,8 @@ class ProgressMeter {
 // How many threads load weights: one for each allowed CPU, 16 at most.
 int NumLoadThreads();
 
-// Calls job(i, scratch) for each i of [0, count) in their order, on `num_threads` threads; the scratch is the
-// thread's. After an error no more jobs are begun; returns the first one.
+// Calls job(i, scratch) for each i of [0, count) in their order, on `num_threads` threads, each with a
+// scratch of its own. After an error no more jobs are begun; returns the first error.
 absl::Status RunLoadJobs(size_t count, int num_threads,
                          absl::FunctionRef<absl::Status(size_t, std::vector<float>*)> job);
 

@@ -32,8 +32,8 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t head_dim) {
 }
 
 void FillRopeTable(const std::vector<double>& frequencies, int64_t num_positions, float* cos, float* sin) {
-  // Turning by one position costs four multiplications where sincos costs a hundred, which counts at 128 k
-  // positions; starting afresh every kStride positions keeps the error below 1e-13.
+  // Turning by one position costs four multiplications, far less than a sine and a cosine, which counts at
+  // 128 k positions; starting afresh every kStride positions keeps the error below 1e-13.
   constexpr int64_t kStride = 64;
   const int64_t width = static_cast<int64_t>(frequencies.size());
   std::vector<double> c(width), s(width), step_c(width), step_s(width);

@@ -19,8 +19,9 @@ struct Range {
   bool empty() const { return begin == end; }
 };
 
-// Rank `rank`'s part of `total` items. Bounds are multiples of 64 (the kernels' panel width) where there are
-// enough items that this costs no balance.
+// Returns rank `rank`'s part of `total` items. Where there are enough items for it the bounds are multiples
+// of 64 (at least 256 items for each rank) or 16 (at least 64), which kernels compute faster; the ranks'
+// shares then differ by that much.
 Range ShardRange(int64_t total, int rank, int world_size);
 
 // Plain data. Attention is cut between KV heads while there are enough of them, and each takes its query

@@ -50,7 +50,7 @@ absl::Status LoadVector(const Checkpoint& checkpoint, const Device& device, cons
                                         source.cols.end, out));
     out += source.rows.size() * source.cols.size();
   }
-  // Ours: Bind pointed it into the region.
+  // The memory is ours to write: Bind pointed the target into the region.
   PackVector(device, const_cast<float*>(*job.vector->target), scratch, out - scratch);
   return absl::OkStatus();
 }
@@ -82,7 +82,7 @@ absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Jo
                                : LoadMatrixRows(checkpoint, device, job, scratch->data());
 }
 
-// Numbers that keep the size of what they multiply.
+// The range of the numbers keeps the magnitude of what they multiply.
 void FillMatricesRandomly(const WeightPlan& plan, Device& device) {
   uint64_t seed = 0;
   for (const WeightPlan::Matrix& matrix : plan.matrices()) {
@@ -108,7 +108,7 @@ std::vector<UploadPiece> MakePieces(const WeightPlan& plan, bool matrices, int64
   for (const WeightPlan::Matrix& matrix : plan.matrices()) {
     if (matrices) stack(matrix.sources, matrix.target->dtype, matrix.target->data);
   }
-  // Ours: Bind pointed them into the region.
+  // The memory is ours to write: Bind pointed the targets into the region.
   for (const WeightPlan::Vector& vector : plan.vectors())
     stack(vector.sources, DataType::kF32, const_cast<float*>(*vector.target));
   return pieces;

@@ -1,6 +1,6 @@
 #pragma once
-// Fills a rank's weights region from a checkpoint. Where ops run at once: reads rows as f32 and packs them,
-// panel ranges in parallel; on asynchronous devices by weight_upload.h.
+// Fills a rank's weights region from a checkpoint. For a synchronous device (a CPU) rows are read as f32 and
+// packed, ranges of rows in parallel; for an asynchronous one see weight_upload.h.
 
 #include "absl/status/status.h"
 #include "checkpoint/checkpoint.h"
@@ -10,11 +10,11 @@
 
 namespace somnus {
 
-// Reads, converts and packs everything, a thread on each allowed CPU. `plan` is bound, and was created from a
-// checkpoint of the same model. The matrices of a dummy checkpoint are made by the device. Host memory beside
-// the checkpoint's maps: on an asynchronous device as weight_upload.h says, whose copies are done, or given
-// up, at the return; else 512 KiB, or 64 rows if they are more, for each thread. An error names the tensor,
-// and the region is then undefined.
+// Reads, converts and packs everything, on NumLoadThreads threads. `plan` is bound, and was created from a
+// checkpoint of the same model. The device itself makes the matrices of a dummy checkpoint. Host memory
+// beside the checkpoint's maps: 512 KiB, or 64 rows if they are more, for each thread; for an asynchronous
+// device as weight_upload.h says, whose copies have ended at the return. An error names the tensor, and the
+// region's contents are then undefined.
 absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, Device& device,
                          const LoadProgress& progress);
 

@@ -86,7 +86,7 @@ class WeightPlanBuilder {
     for (const TensorRole role : roles) {
       const TensorSpec* spec = FindTensor(family, role);
       if (spec == nullptr || !spec->present(config_) || (biases && !spec->bias(config_))) continue;
-      // Ranks add up what a row-parallel matrix gives: its bias is one rank's.
+      // Ranks sum the products of a row-parallel matrix, so only one of them adds its bias.
       if (biases && IsDivided(spec->cols) && !shards_.last_rank()) continue;
       const std::string name = TensorName(family, role, layer) + (biases ? ".bias" : ".weight");
       const TensorInfo* tensor = checkpoint_.Find(name);

@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// Stays in a core's caches between reading and rounding.
+// That many stay in a core's caches between reading and rounding.
 constexpr int64_t kScratchFloats = 16 * 1024;
 
 bool IsStoredAs(StorageType stored, DataType dtype) {
@@ -78,7 +78,8 @@ void CutIntoPieces(const UploadPiece& whole, int64_t max_bytes, std::vector<Uplo
 
 absl::Status UploadPieces(const Checkpoint& checkpoint, std::vector<UploadPiece> pieces,
                           DeviceUploader& uploader, int num_threads, const LoadProgress& progress) {
-  // As they lie in the files, which disks like; the maps of different files may lie anywhere.
+  // In the order of the files, because disks read fastest in sequence. The maps of different files may be at
+  // any addresses.
   std::stable_sort(pieces.begin(), pieces.end(), [](const UploadPiece& a, const UploadPiece& b) {
     return std::less<>()(a.tensor->data, b.tensor->data);
   });

@@ -1,8 +1,8 @@
 #pragma once
 // Weights onto an asynchronous device: each reader thread takes a pinned buffer of the device's uploader,
-// reads a piece of this rank's slices from the checkpoint into it, as the device shall hold it, and sends it.
-// So pieces are read, converted and copied at the same time. What is stored in the device's type is copied
-// byte for byte; the rest goes through f32, a little at a time, and is rounded once.
+// reads a piece of this rank's slices from the checkpoint into it, in the type that the device is to hold,
+// and sends it. So pieces are read, converted and copied at the same time. What is stored in the device's
+// type is copied byte for byte; the rest goes through f32, a little at a time, and is rounded once.
 //
 // Memory on the host: the uploader's buffers, and 64 KiB for each reader thread that has to convert.
 
@@ -18,8 +18,8 @@
 
 namespace somnus {
 
-// A rectangle of a stored tensor, and where on the device it lies: dense, row by row, as `dtype` (f32, bf16
-// or f16).
+// A rectangle of a stored tensor, and its place on the device: dense, row by row, as `dtype` (f32, bf16 or
+// f16).
 struct UploadPiece {
   const TensorInfo* tensor = nullptr;
   Range rows;
@@ -34,8 +34,8 @@ struct UploadPiece {
 void CutIntoPieces(const UploadPiece& whole, int64_t max_bytes, std::vector<UploadPiece>* pieces);
 
 // Reads and sends all pieces, none larger than a buffer, on `num_threads` threads. Ok: everything has
-// arrived. An error names the tensor; then nothing is being copied any more, and what the destinations hold
-// is undefined.
+// arrived. An error names the tensor; then no copy is under way any more, and the destinations' contents are
+// undefined.
 absl::Status UploadPieces(const Checkpoint& checkpoint, std::vector<UploadPiece> pieces,
                           DeviceUploader& uploader, int num_threads, const LoadProgress& progress);
 

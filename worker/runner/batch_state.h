@@ -1,13 +1,12 @@
 #pragma once
 // What a rank remembers of the running sequences between steps, one slot each: tokens, block table, sampling.
-// Changed only by step messages and by the tokens that were sampled, so that all ranks hold the same.
+// Only step messages and sampled tokens change it, so that all ranks hold the same.
 //
 // Every number from the wire is checked here before anything uses it as an index: InvalidArgument names slot
-// and reason. What is wrong with a sequence itself (its tokens, its sampling) is an error of its slot: the
-// slot is in use, but nothing is computed for it. Everything else that is wrong is an error of the step. A
-// slot may be scheduled after its sequence has stopped (the coordinator learns it one step later): it is
-// ordinary work whose result nobody reads. A token that was sampled but has not come back from the device yet
-// is kUnknownToken.
+// and reason. A fault in a sequence itself (its tokens, its sampling) is an error of its slot: the slot is in
+// use, but nothing is computed for it. Any other fault is an error of the step. A slot may be scheduled after
+// its sequence has stopped (the coordinator learns that one step later): its work is done as usual and nobody
+// reads the result. A token that was sampled but has not come back from the device yet is kUnknownToken.
 
 #include <cstdint>
 #include <memory>
@@ -34,7 +33,7 @@ struct BatchLimits {
   int32_t max_blocks_per_seq() const { return (max_model_len + block_size - 1) / block_size + 1; }
 };
 
-// StepSampling, checked. Never changed once a slot has it: slots whose sequences share a record share this.
+// StepSampling, checked. Immutable: slots whose sequences share a record share it.
 struct SlotSampling {
   float temperature = 0;
   float top_p = 1;
@@ -106,14 +105,14 @@ class BatchState {
   // Slots that got a new sequence by the current step's message.
   const std::vector<int32_t>& added_slots() const { return added_slots_; }
 
-  // The token that a slot sampled, or kUnknownToken: the input of its next decode. Answers its index.
+  // Adds the token that a slot sampled, or kUnknownToken: the input of its next decode. Returns its index.
   int32_t AppendToken(int32_t slot, int32_t token);
-  // The token that was unknown. Nothing happens when the slot has got another sequence since.
+  // Sets a token that was unknown. Does nothing when the slot has another sequence by now.
   void SetToken(int32_t slot, int64_t generation, int32_t index, int32_t token);
   void Clear();
 
  private:
-  // Of one message; an error is that of every sequence which names the record.
+  // The records of one message. A record's error is that of every sequence that names it.
   using StepSamplings = std::vector<absl::StatusOr<std::shared_ptr<const SlotSampling>>>;
 
   absl::Status CheckSlot(int32_t slot) const;

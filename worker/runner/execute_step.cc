@@ -1,5 +1,5 @@
 // One step: batch state, inputs, forward pass, logits, sampling. Everything is queued; step_outcome.h reads
-// what comes of it.
+// the results.
 #include <algorithm>
 
 #include "absl/cleanup/cleanup.h"
@@ -156,7 +156,7 @@ void ModelRunnerImpl::AppendSampled(StepOutcome* outcome) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t slot = rows[i].slot;
     if (!device_->asynchronous()) {
-      // Where there is no token the sequence runs on with another one, until the coordinator frees its slot.
+      // A sequence that got no token runs on with token 0, until the coordinator frees its slot.
       state_.AppendToken(slot, std::max(0, outcome->sampled.tokens[i]));
     } else {
       outcome->unknown.push_back(

@@ -12,14 +12,15 @@ bool SuppressesStop(const Slot& slot) {
   return slot.num_outputs() < slot.sampling->min_tokens && !slot.sampling->suppress_token_ids.empty();
 }
 
-// A bad word's last token cannot follow its other tokens, as far as those were generated.
+// True when the sequence's last outputs are all of a bad word but its last token, which must not follow.
 bool EndsBadWord(const Slot& slot, const std::vector<int32_t>& word) {
   const size_t prefix = word.size() - 1;
   return prefix <= static_cast<size_t>(slot.num_outputs()) &&
          std::equal(word.begin(), word.end() - 1, slot.tokens.end() - prefix);
 }
 
-// One edit per id: their order does not matter, since one that forbids outweighs all others.
+// Merges the edits of each id into one, from `first` on. Their order does not matter: one that forbids
+// outweighs all others.
 void MergeEdits(std::vector<LogitEdit>* edits, size_t first) {
   const auto begin = edits->begin() + first;
   std::stable_sort(begin, edits->end(), [](const LogitEdit& a, const LogitEdit& b) { return a.id < b.id; });

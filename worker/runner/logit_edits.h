@@ -1,7 +1,7 @@
 #pragma once
-// What a sequence's sampling parameters do to its logits before temperature, as the ops of kernels/ops.h take
-// it, in vLLM's order: allowed tokens, then bad words, min_tokens and logit bias; penalties count on the
-// device.
+// What a sequence's sampling parameters do to its logits before temperature, in the form that the ops of
+// kernels/ops.h take, and in vLLM's order: allowed tokens, then bad words, min_tokens and logit bias;
+// penalties count on the device.
 
 #include <cstdint>
 #include <vector>

@@ -22,8 +22,8 @@ struct LogitRows {
 
 class LogitsHead {
  public:
-  // The most rows of one call for that vocabulary: bounds the logits' memory to about 64 MB a copy, and on a
-  // device with much memory to 512 MB.
+  // The most rows of one call for that vocabulary: bounds one copy of the logits to about 64 MiB on a host
+  // and 512 MiB on a GPU.
   static int64_t MaxRows(const Device& device, int64_t vocab_size, int64_t max_num_seqs);
 
   void Carve(Carver* carver, const ModelConfig& config, const ModelShards& shards, DataType act,
@@ -40,7 +40,7 @@ class LogitsHead {
   // every rank.
   absl::Status ArgMaxTokens(const TensorView& hidden, const LogitRows& rows, int32_t* tokens);
 
-  // Measures the head's matrix product for so many rows (TuneLinear); answers how many choices were made.
+  // Measures the head's matrix product for that many rows (TuneLinear); returns how many choices were made.
   int64_t Tune(int64_t num_rows);
 
  private:

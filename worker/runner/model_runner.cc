@@ -52,10 +52,10 @@ ModelRunnerImpl::ModelRunnerImpl(const Checkpoint& checkpoint, const ModelRunner
                &inputs_, &results_) {}
 
 ModelRunnerImpl::~ModelRunnerImpl() {
-  device_->Synchronize().IgnoreError();  // nothing may run on memory that goes
+  device_->Synchronize().IgnoreError();  // nothing may run on memory that is released
   device_->SetWorkspace(nullptr, 0);
   for (void* region : {kv_region_, workspace_region_, weights_region_}) {
-    if (region != nullptr) allocator_->Free(region).IgnoreError();  // nothing can be done about it here
+    if (region != nullptr) allocator_->Free(region).IgnoreError();  // a destructor can do nothing about it
   }
 }
 
@@ -244,14 +244,14 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
         absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
   }
   if (CacheType() == DataType::kF8E4M3) {
-    // The scales are in the graphs, which outlive a sleep.
+    // The graphs, which outlive a sleep, contain the scales.
     ASSIGN_OR_RETURN(const std::vector<KvScales> scales, ReadKvScales(checkpoint));
     if (scales != kv_scales_) {
       return absl::InvalidArgumentError(
           absl::StrCat(other.name, " has other scales of the KV cache than what was loaded"));
     }
   }
-  allocator_->DropBackups(kWeightsTag);  // they would restore what was there before
+  allocator_->DropBackups(kWeightsTag);  // they would restore the old weights
   plan.Bind(weights_region_);
   return LoadWeights(plan, checkpoint, *device_, progress);
 }

@@ -24,29 +24,31 @@ namespace somnus {
 
 struct ModelRunnerOptions {
   DataType dtype = DataType::kBF16;  // of weights and activations into linears
-  // Empty: dtype. On a GPU nothing else but kF8E4M3; on the CPU any type.
+  // Empty: dtype. A GPU takes dtype or kF8E4M3, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
   int32_t max_num_seqs = 64;  // slots
   int32_t max_num_batched_tokens = 512;
   int32_t max_model_len = 2048;
   int32_t block_size = 16;
-  // Decode batches of these sizes, those beyond the largest batch left out, run as graphs where the device
-  // has them, smaller ones padded to the next. Empty: DefaultGraphSizes(max_num_seqs).
+  // Decode batches of these sizes run as graphs where the device has graphs; a batch between two sizes is
+  // padded to the larger one. Sizes beyond the largest batch are left out. Empty:
+  // DefaultGraphSizes(max_num_seqs).
   std::vector<int32_t> graph_sizes;
   bool enforce_eager = false;  // no graphs
-  // Of Profile, for measuring matrix products at the sizes above and at the largest prompt's. What it does
-  // not come to goes the library's usual way.
+  // How long Profile may measure matrix products, at the sizes above and at the largest prompt's. A size that
+  // was not measured in time is computed in the library's usual way.
   absl::Duration max_tune_time = absl::Seconds(5);
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
 std::vector<int32_t> DefaultGraphSizes(int32_t max_num_seqs);
 
-// A step that was queued. It must be waited for before kStepsInFlight more are launched.
+// A step that was queued. When kStepsInFlight steps are queued, Launch blocks until another thread has waited
+// for the oldest.
 class PendingStep {
  public:
   virtual ~PendingStep() = default;
-  // The reply, when the device has done the step. Once; from any thread.
+  // Returns the reply once the device has done the step. To be called once, from any thread.
   virtual absl::StatusOr<v1::StepReply> Wait() = 0;
 };
 
@@ -57,7 +59,7 @@ struct GraphReport {
 
 class ModelRunner {
  public:
-  // bytes_loaded, bytes_total of this rank's shard; from any thread, often.
+  // Gets bytes_loaded and bytes_total of this rank's shard; called often, from any thread.
   using Progress = std::function<void(int64_t, int64_t)>;
 
   // Allocates and fills `weights`; allocates `workspace`. An error of reading names the tensor.
@@ -73,22 +75,24 @@ class ModelRunner {
   // Runs the largest steps on scratch memory, so that everything that a step touches is resident when the
   // caller measures what is left for the KV cache.
   virtual absl::Status Profile() = 0;
-  // Captures the decode graphs over scratch memory and keeps them, so that what they take is missing, too,
-  // when the caller measures. ResourceExhausted: the device has not even room for them.
+  // Captures the decode graphs over scratch memory and keeps them, so that the caller's measurement counts
+  // what they take. ResourceExhausted: the device has no room for them.
   virtual absl::StatusOr<GraphReport> ProfileGraphs() = 0;
-  // Drops the graphs of ProfileGraphs, and captures them again over the real cache.
+  // Allocates the cache, drops the graphs of ProfileGraphs, and captures them again over it. num_blocks
+  // counts block 0, and is at least 2. ResourceExhausted: a smaller number can be tried.
   virtual absl::Status AllocateKvCache(int32_t num_blocks) = 0;
 
-  // Queues one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none.
-  // An error leaves the runner failed: every later call answers the same error. The next step may be launched
+  // Queues one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none. An
+  // error leaves the runner failed: every later call returns the same error. The next step may be launched
   // before this one is waited for: the tokens that it needs are on the device.
   virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
   // Launch and Wait.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 
-  // After a level-2 sleep the weights region is mapped but empty: reads them again from the checkpoint.
+  // After a level-2 sleep the weights region is mapped but empty: reads the weights again from the
+  // checkpoint. InvalidArgument: it is not of the model that was loaded.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
-  // After any sleep: small tables in workspace are computed again, batch state is empty.
+  // To be called after any sleep: computes the small tables in workspace again and empties the batch state.
   virtual absl::Status ResetAfterWake() = 0;
 };
 

@@ -56,12 +56,12 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status SampleTokens(const TensorView& hidden);
   absl::Status ComputePromptLogprobs(const TensorView& hidden, v1::StepReply* reply);
   void AppendSampled(StepOutcome* outcome);
-  // Takes the tokens of the oldest launched step into the batch state.
+  // Waits for the oldest launched step and takes its tokens into the batch state.
   absl::Status SettleOldest();
   absl::Status SettleWhatIsNeeded();
   absl::Status AllocateBlocks(int32_t num_blocks);
   absl::Status FreeScratchBlocks();
-  // Of decode batches that are worth a preparation; ascending.
+  // The sizes of decode batches to prepare for; ascending.
   std::vector<int32_t> BatchSizes() const;
   // Those that have graphs: none on a CPU, or when eager.
   std::vector<int32_t> GraphSizes() const;
@@ -87,18 +87,18 @@ class ModelRunnerImpl : public ModelRunner {
   float* rope_cos_ = nullptr;           // [max_model_len, head_dim / 2]
   float* rope_sin_ = nullptr;           // likewise
   int32_t* kv_head_of_head_ = nullptr;  // [H]
-  void* inputs_memory_ = nullptr;       // of the blocks below
+  void* inputs_memory_ = nullptr;       // of inputs_, below, as the three that follow
   void* results_memory_ = nullptr;
   void* prompt_results_memory_ = nullptr;
   void* side_memory_ = nullptr;
 
   std::vector<double> rope_frequencies_;
-  std::vector<float> rope_host_;  // both tables, kept for waking up a device with its own memory
+  std::vector<float> rope_host_;  // both tables; refills a device's own memory after a wake-up
   ModelContext context_;
   std::unique_ptr<DecoderModel> model_;
   GraphRunner graphs_;
   bool graphs_warm_ = false;        // every size has run
-  MirroredBlock inputs_, results_;  // what a step brings to the device, and back
+  MirroredBlock inputs_, results_;  // what a step copies to the device, and back
   SideStage side_;
   BatchState state_;
   StepArrays arrays_;

@@ -22,7 +22,7 @@ v1::StepSampling* AddSampling(v1::StepRequest* request) {
   return sampling;
 }
 
-// With the first of the request's samplings.
+// Adds a sequence with the first of the request's samplings.
 v1::NewSequence* AddSequence(int32_t slot, int32_t num_tokens, v1::StepRequest* request) {
   v1::NewSequence* sequence = request->add_new_sequences();
   sequence->set_slot(slot);
@@ -42,9 +42,9 @@ v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t num_blocks) {
   return request;
 }
 
-// As many sequences as there may be, one of them with everything that sampling knows: whole logits on every
-// rank, and all of sampling's code. They share a block: what they compute is not read. Slot 0 held the
-// prompt.
+// A step of as many sequences as there may be, one of them with every sampling parameter: every rank then
+// gathers whole logits and runs all of sampling's code. The sequences share a block, since nobody reads what
+// they compute. Slot 0 held the prompt.
 v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size) {
   v1::StepRequest request;
   request.add_freed_slots(0);
@@ -68,20 +68,20 @@ v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size) {
 }  // namespace
 
 absl::Status ModelRunnerImpl::Profile() {
-  // On a host everything that a step touches lies in regions that are resident since they were mapped; a
-  // short step only warms the code. A device allocates and loads lazily, so there the largest batches run.
+  // On a host everything that a step touches is in regions that are resident since they were mapped; a short
+  // step only warms the code. A device allocates and loads lazily, so there the largest batches run.
   const bool lazy = device_->kind() != DeviceKind::kCpu;
   const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
   const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
   const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
-  if (lazy) RETURN_IF_ERROR(TuneLinears());  // first: the steps then run as all later ones
+  if (lazy) RETURN_IF_ERROR(TuneLinears());  // first, so that the steps below run as all later ones
   RETURN_IF_ERROR(AllocateBlocks(1 + num_blocks));
   absl::Status status = Execute(LongestPrompt(num_tokens, num_blocks)).status();
   if (status.ok() && lazy) {
     const int32_t num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
     status = Execute(WidestBatch(num_seqs, config_.vocab_size)).status();
   }
-  in_flight_.clear();  // waited for, all of them
+  in_flight_.clear();  // Execute has waited for all of them
   RETURN_IF_ERROR(FreeScratchBlocks());
   return status;
 }
@@ -96,7 +96,7 @@ absl::Status ModelRunnerImpl::FreeScratchBlocks() {
 }
 
 std::vector<int32_t> ModelRunnerImpl::BatchSizes() const {
-  // The inputs' arrays have place for no larger batch.
+  // The inputs' arrays have room for no larger batch.
   const int32_t largest = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
   std::vector<int32_t> sizes =
       options_.graph_sizes.empty() ? DefaultGraphSizes(largest) : options_.graph_sizes;
@@ -111,8 +111,8 @@ std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
   return BatchSizes();
 }
 
-// Now and never again: as long as the worker lives, a number of rows is computed one way. The largest first,
-// whose choice serves their smaller neighbours, too.
+// Runs once, because a number of rows must be computed in one way as long as the worker lives. The largest
+// sizes come first: their choices matter most when the time is up.
 absl::Status ModelRunnerImpl::TuneLinears() {
   const auto start = std::chrono::steady_clock::now();
   const auto deadline = start + absl::ToChronoNanoseconds(options_.max_tune_time);
@@ -146,14 +146,14 @@ absl::StatusOr<GraphReport> ModelRunnerImpl::CaptureGraphs() {
   return report;
 }
 
-// Every graph is captured, and all are there at once: what a graph takes depends on its kernels, and what is
-// left of the driver's last piece, so that a few of them say little about the rest.
+// Captures every graph, and keeps all of them at once: how much a graph takes depends on its kernels and on
+// what is left of the driver's last allocation, so a few of them would say little about the rest.
 absl::StatusOr<GraphReport> ModelRunnerImpl::ProfileGraphs() {
   if (GraphSizes().empty()) return GraphReport{};
-  // A rank that still gives memory back may wait for the whole device, and with it for a rank on the same one
-  // that is here already and waits for all in a collective.
+  // A call that frees memory may wait for the whole device. Without the barrier, a rank that still frees
+  // could wait for a rank on the same device that is ahead and waits for it in a collective.
   RETURN_IF_ERROR(communicator_->Barrier());
-  RETURN_IF_ERROR(AllocateBlocks(2));  // graphs keep the addresses, but nobody launches these
+  RETURN_IF_ERROR(AllocateBlocks(2));  // graphs keep the addresses, but these are never launched
   absl::StatusOr<GraphReport> report = CaptureGraphs();
   RETURN_IF_ERROR(FreeScratchBlocks());
   return report;

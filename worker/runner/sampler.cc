@@ -25,7 +25,7 @@ absl::Status LogitsNotFiniteError() {
   return absl::InternalError("the model's logits are not finite numbers");
 }
 
-// Of what a row has instead of a token.
+// The error of a row that has no token.
 absl::Status NoTokenError(int32_t token) {
   if (token != kNoTokenAllowed) return LogitsNotFiniteError();
   return absl::OutOfRangeError(
@@ -46,7 +46,7 @@ void SampledRows::FillReply(v1::StepReply* reply) const {
   for (size_t i = 0; i < rows.size(); ++i) {
     const bool has_logprobs = num_logprobs[i] >= 0;
     const int64_t raw = has_logprobs ? next_raw++ : 0;
-    // The chosen token's own may be a number where the row's sum is not: then its log-probability says so.
+    // The chosen token's own logit may be finite where the row's sum is not: then its log-probability is NaN.
     const bool good = tokens[i] >= 0 && !(has_logprobs && std::isnan(logprobs[raw]));
     if (!good) {
       AddSlotError(rows[i].slot, NoTokenError(tokens[i]), reply);

@@ -23,10 +23,10 @@
 
 namespace somnus {
 
-// Ends the sequence in `slot` of the reply's step. The first error of a slot counts.
+// Adds an error that ends the sequence in `slot`. The first error of a slot counts.
 void AddSlotError(int32_t slot, const absl::Status& error, v1::StepReply* reply);
 
-// What a step sampled, in one twin of the results block, and who asked for what.
+// What a step sampled, in one host buffer of the results block, and which logprobs each row asked for.
 struct SampledRows {
   std::vector<LogitRow> rows;
   std::vector<int32_t> num_logprobs;  // per row; -1: none
@@ -36,7 +36,7 @@ struct SampledRows {
   const int32_t* ranks = nullptr;
   const ScoredToken* top = nullptr;  // top_stride each
 
-  // A token or a slot error for each row.
+  // Adds a token or a slot error for each row.
   void FillReply(v1::StepReply* reply) const;
 };
 
@@ -50,9 +50,10 @@ class Sampler {
   absl::Status Bind(Device* device, void* prompt_results);
   int64_t prompt_results_bytes() const { return prompt_results_.bytes(); }
 
-  // Notes what each of `rows` wants. Log-probabilities only where `logprobs`: one rank reports them.
+  // Records the sampling parameters of `rows`. Log-probabilities are computed only with `logprobs`, on the
+  // rank that reports them.
   void Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs);
-  // Every row's token is simply the likeliest one: then only tokens() is to be filled.
+  // True when every row's token is simply the likeliest one: then the caller fills tokens() itself.
   bool plain_greedy() const { return plain_greedy_; }
   // [rows], on the device.
   int32_t* tokens() const { return tokens_.device(); }
@@ -61,7 +62,7 @@ class Sampler {
   absl::Status QueueCounts(const BatchState& state, SideStage* side);
   // tokens()[first, first + logits.rows) = samples. logits: f32 [R, vocab], destroyed; R <= max_rows.
   absl::Status QueueSample(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
-  // Remembers the sampled tokens for the next step. slots: [rows], on the device.
+  // Stores the sampled tokens for the next step. slots: [rows], on the device.
   void QueueFinish(const int32_t* slots, int32_t* last_tokens);
 
   int64_t results_bytes() const;
@@ -98,7 +99,7 @@ class Sampler {
 
   TensorView raw_;      // f32 [max_rows, vocab], on the device
   TokenCounts counts_;  // of every slot, on the device
-  // Where memory is shared: pages that no sequence with penalties has touched cost nothing.
+  // Of counts_, where memory is shared: pages that no sequence with penalties has touched cost nothing.
   std::unique_ptr<void, decltype(&std::free)> host_counts_{nullptr, &std::free};
 
   // The step's rows, host side.

@@ -1,6 +1,6 @@
 #pragma once
-// Moves a step's small data between host and device. Where both share one memory the host's
-// side and the device's are the same bytes; only results are set aside, for the next step writes to them.
+// Moves a step's small data between host and device. Where both share one memory, the host's side and the
+// device's are the same bytes; only results are copied, because the next step overwrites them.
 
 #include <cstdint>
 #include <memory>
@@ -10,20 +10,19 @@
 
 namespace somnus {
 
-// Steps whose data may be in the host's hands at once: one that the device works on, one that is being
-// prepared.
+// Steps whose host buffers may be in use at once: one that the device works on, one that is being prepared.
 inline constexpr int kStepsInFlight = 2;
 
-// A block of device memory with kStepsInFlight twins in pinned host memory, used in turn and laid out alike,
-// so that one copy moves everything of a step. Used by the runner thread; a twin may be read by others until
-// its turn comes again.
+// A block of device memory with kStepsInFlight host buffers, which are pinned, laid out like it and used in
+// turn, so that one copy moves everything of a step. Used by the runner thread; other threads may read a host
+// buffer until its turn comes again.
 class MirroredBlock {
  public:
   // An array of the block, on both sides. Take all arrays first, then Bind.
   template <typename T>
   class Array {
    public:
-    T* host() const { return reinterpret_cast<T*>(block_->host_ + offset_); }  // the current twin
+    T* host() const { return reinterpret_cast<T*>(block_->host_ + offset_); }  // in the current host buffer
     T* device() const { return reinterpret_cast<T*>(block_->device_ + offset_); }
     int64_t end() const { return offset_ + bytes_; }  // what to copy for this array and all before it
 
@@ -50,12 +49,14 @@ class MirroredBlock {
   }
   int64_t bytes() const { return bytes_; }
 
-  // `data`: bytes() of the device's memory. Takes the twins from `device`, which must outlive the block.
+  // `data`: bytes() of the device's memory. Allocates the host buffers on `device`, which must outlive the
+  // block.
   absl::Status Bind(Device* device, void* data);
 
-  // The next twin's turn. The device is past the step that had it last: the caller sees to that.
+  // Goes on to the next host buffer. The caller makes sure that the device is past the step that used it
+  // last.
   void Turn();
-  // Queue the copy of the first `bytes`, one way or the other, of the current twin.
+  // Queue the copy of the first `bytes` from the current host buffer to the device, or back.
   void Upload(int64_t bytes);
   void Download(int64_t bytes);
 
@@ -65,16 +66,16 @@ class MirroredBlock {
   uint8_t* device_ = nullptr;
   uint8_t* host_ = nullptr;
   int turn_ = 0;
-  uint8_t* twins_[kStepsInFlight] = {};              // the device's own memory where nothing is queued
-  std::unique_ptr<uint8_t[]> kept_[kStepsInFlight];  // what was downloaded there
+  uint8_t* twins_[kStepsInFlight] = {};              // the device's own memory where it is shared
+  std::unique_ptr<uint8_t[]> kept_[kStepsInFlight];  // copies of results, where memory is shared
 };
 
-// For what is rare and of no fixed size: copies go one by one through a small ring, of which each step in
-// flight has its part.
+// For data that is rare and of no fixed size: copies go one by one through a small ring, of which each step
+// in flight has its part.
 class SideStage {
  public:
   static constexpr int64_t kBytes = 1 << 20;  // of a step
-  // No more than this in one call; callers cut.
+  // The most bytes of one call; callers cut what is longer.
   static constexpr int64_t kMaxPiece = kBytes / 4;
 
   SideStage() = default;
@@ -88,12 +89,12 @@ class SideStage {
   }
   absl::Status Bind(Device* device, void* data);
 
-  // The next step's part, from its start; as MirroredBlock::Turn.
+  // Goes on to the next step's part, from its start; as MirroredBlock::Turn.
   void Turn();
 
   // The device's copy of values[0..n), for ops of this step that are queued before kBytes more have been
-  // staged. A step that stages more than kBytes waits for the device. Where
-  // memory is shared it is `values` itself, which then must live as long. An error is the device's.
+  // staged. A step that stages more than kBytes waits for the device. Where memory is shared this is `values`
+  // itself, which must then live as long. An error is the device's.
   template <typename T>
   absl::StatusOr<const T*> Stage(const T* values, int64_t n) {
     absl::StatusOr<const void*> staged = StageBytes(values, n * static_cast<int64_t>(sizeof(T)));
@@ -101,7 +102,7 @@ class SideStage {
     return static_cast<const T*>(*staged);
   }
 
-  // fn(first, device pointer, count) over pieces of values[0..n).
+  // Calls fn(first, device pointer, count) for pieces of values[0..n).
   template <typename T, typename Fn>
   absl::Status ForEachPiece(const T* values, int64_t n, const Fn& fn) {
     const int64_t most = kMaxPiece / static_cast<int64_t>(sizeof(T));

@@ -8,7 +8,7 @@ namespace somnus {
 namespace {
 
 // Entries of block tables that travel with the other inputs: a decode step adds one per sequence now and
-// then, a chunk of prompt its own blocks. More, as when a long cached prefix comes, go by the side.
+// then, a chunk of prompt its own blocks. More of them, as for a long cached prefix, go through SideStage.
 int64_t EditsWithInputs(const BatchLimits& limits) {
   return limits.max_num_seqs + limits.max_num_batched_tokens / std::max(1, limits.block_size) + 1;
 }

@@ -31,12 +31,13 @@ class StepArrays {
   void Carve(Carver* carver);
   void Bind(Device* device) { device_ = device; }
 
-  // Fills the current twin for state.scheduled(): sequences of one token first, then, up to `num_padded`
-  // sequences, padding (ops.h, AttentionBatch). 0: none.
+  // Fills the current host buffer for state.scheduled(): sequences of one token first, then, up to
+  // `num_padded` sequences, padding (ops.h, AttentionBatch). 0: none.
   void Build(const BatchState& state, int64_t num_padded);
-  // Queues what brings the device's arrays up to date; after the inputs' Upload. Answers the model's input.
+  // Queues the updates of the device's block tables; to be called after the inputs' Upload.
   absl::Status Queue(const BatchState& state, SideStage* side);
-  // The ops that a graph records with the model: they read the inputs and nothing else.
+  // Queues the ops that a graph records with the model, which read the inputs and nothing else. Returns the
+  // model's input, valid until the next Build.
   const StepInput& QueueInputs();
 
   // Rows that sample a token, and rows that decide a prompt token whose logprob was asked for; of the last

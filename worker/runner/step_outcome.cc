@@ -14,7 +14,7 @@ class LaunchedStep : public PendingStep {
   explicit LaunchedStep(std::shared_ptr<StepOutcome> outcome) : outcome_(std::move(outcome)) {}
   ~LaunchedStep() override {
     if (outcome_->read.HasBeenNotified()) return;
-    outcome_->SetRead(outcome_->Wait());  // whoever lets a step go unread does not want to know
+    outcome_->SetRead(outcome_->Wait());  // its error is the runner's to report
   }
 
   absl::StatusOr<v1::StepReply> Wait() override {

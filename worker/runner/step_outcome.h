@@ -29,7 +29,7 @@ struct StepOutcome {
   SampledRows sampled;
   bool reports_tokens = false;  // rank 0
   int32_t vocab_size = 0;
-  std::vector<Unknown> unknown;       // one per sampled row; none on a device that answers at once
+  std::vector<Unknown> unknown;       // one per sampled row; none on a synchronous device
   std::unique_ptr<DeviceEvent> done;  // nullptr: nothing was run
   const Communicator* communicator = nullptr;
   absl::Notification read;  // the device is past the step, and the results' memory may be used again
@@ -37,7 +37,7 @@ struct StepOutcome {
 
   // Ok once the device has done the step. A row without a token is no error of the step.
   absl::Status Wait() const;
-  // What whoever waited has found out; lets the runner go on.
+  // Records the result of Wait, and lets the runner go on.
   void SetRead(absl::Status result);
 };
 

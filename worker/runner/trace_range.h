@@ -1,6 +1,6 @@
 #pragma once
 // Named ranges of a host thread, which Nsight Systems shows beside the device's kernels (NVTX, which is
-// headers alone; without a tool a range costs a look at a pointer). Nothing in builds without CUDA.
+// headers alone; without a tool a range costs the read of a pointer). Nothing in builds without CUDA.
 
 #ifdef SOMNUS_NVTX
 #include <nvtx3/nvToolsExt.h>
@@ -8,7 +8,7 @@
 
 namespace somnus {
 
-// From its making to its end, on one thread; ranges nest.
+// The range lasts from construction to destruction, on one thread; ranges nest.
 class TraceRange {
  public:
 #ifdef SOMNUS_NVTX
