@@ -46,7 +46,7 @@ struct CudaDriverApi {
   static absl::StatusOr<const CudaDriverApi*> Load();
 };
 
-// The driver over these entry points, which must outlive it: what tests put their own into.
+// Makes the driver over these entry points, which must outlive it. Tests pass their own.
 absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(const CudaDriverApi& api, int device_index,
                                                              const CudaVmmDriverOptions& options);
 

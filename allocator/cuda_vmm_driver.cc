@@ -146,7 +146,7 @@ class CudaVmmDriver : public VmmDriver {
 
  private:
   // Some systems report GPUDirect RDMA and refuse it all the same (no peer memory module in the kernel):
-  // found out once, by the smallest piece of memory.
+  // tried once, with the smallest piece of memory.
   bool TakesRdma() {
     CUmemAllocationProp properties = properties_;
     properties.allocFlags.gpuDirectRDMACapable = 1;

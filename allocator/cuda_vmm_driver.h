@@ -11,9 +11,9 @@
 namespace somnus {
 
 struct CudaVmmDriverOptions {
-  // Of a region's physical memory, which is created, mapped and released that much at a time; each call costs
-  // some tens of microseconds (an estimate) whatever its size. Rounded down to the device's granularity,
-  // which is the least.
+  // A region's physical memory is created, mapped and released in pieces of this size; each call costs some
+  // tens of microseconds (an estimate) whatever the size. Rounded down to a multiple of the device's
+  // granularity, which is the least.
   int64_t chunk_bytes = int64_t{1} << 30;
 };
 

@@ -17,8 +17,8 @@
 namespace somnus {
 namespace {
 
-// The file: byte 0 is locked by who changes the table, byte 1 + i by who holds slot i; slot i's bytes are a
-// number at kTable + 8 * i.
+// The file: a process locks byte 0 while it uses the table, and byte 1 + i as long as it holds slot i. The
+// int64 at kTable + 8 * i is the number of bytes that slot i reserves.
 constexpr int kSlots = 512;
 constexpr off_t kTable = 4096;
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
@@ -32,7 +32,7 @@ struct flock Range(short type, off_t byte) {
   return range;
 }
 
-// -1 where there is no such file, or it is somebody else's.
+// Returns -1 where the file cannot be opened, or belongs to another user.
 int OpenFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   struct stat info;
@@ -91,7 +91,7 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
   }
 
  private:
-  // Between processes; between threads mu_ is.
+  // Excludes other processes; mu_ excludes other threads.
   class TableLock {
    public:
     explicit TableLock(int fd) : fd_(fd) {

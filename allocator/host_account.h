@@ -2,10 +2,11 @@
 // One account of a host's free memory for all processes of a user: two ranks that both find enough of it free
 // must not both take it, and be killed together.
 //
-// A process reserves bytes before it makes them resident and lets the reservation go once they are; meanwhile
-// others count them as taken. Reservations are in a file in memory that all processes open, each held by a
-// lock of the kernel on its byte, so that those of a process that ended count no longer. Nobody keeps a
-// reservation while waiting for another one. Where the file cannot be had, the account is the process's own.
+// A process reserves bytes before it makes them resident and releases the reservation once they are;
+// meanwhile other processes count them as taken. Reservations are in a file in memory that all processes
+// open. A kernel lock on a byte of its own holds each, so that those of a process that ended count no longer.
+// Nobody keeps a reservation while waiting for another one. Where the file cannot be had, the account is the
+// process's own.
 //
 // Thread safe.
 
@@ -27,7 +28,7 @@ struct HostMemoryAccountOptions {
   absl::Duration patience = absl::Minutes(2);
 };
 
-// Some reserved bytes; they go back when it is destroyed. Movable.
+// Reserved bytes; the destructor releases them. Movable.
 class HostReservation {
  public:
   HostReservation() = default;
@@ -45,8 +46,9 @@ class HostMemoryAccount {
   static std::shared_ptr<HostMemoryAccount> Open(const HostMemoryAccountOptions& options = {});
   virtual ~HostMemoryAccount() = default;
 
-  // ResourceExhausted says how much is missing. Decided while nobody else's reservation stands in the way: a
-  // process that is making memory resident is waited for, because its bytes may be counted twice.
+  // ResourceExhausted says how much is missing. Refuses only while no other process holds a reservation, or
+  // after `patience`: bytes that another process is making resident may be counted twice, so it is waited
+  // for.
   virtual absl::StatusOr<HostReservation> Reserve(int64_t bytes) = 0;
   // Free bytes that nobody has reserved, now. At least 0.
   virtual int64_t Available() = 0;

@@ -25,14 +25,14 @@ namespace somnus {
 namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
-constexpr int kMaxThreads = 4;  // two already reach the speed of memory on common machines
+constexpr int kMaxThreads = 4;  // two already reach the speed of memory on the machines that we measured
 
 absl::Status ErrnoError(absl::string_view what, int64_t bytes) {
   const std::string text = absl::StrCat(what, " of ", bytes, " bytes: ", strerror(errno));
   return errno == ENOMEM ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
 }
 
-// 0, or the errno of the failure. Kernels before 5.14 do not know POPULATE_WRITE: there each page is touched.
+// 0, or the errno of the failure. Kernels before 5.14 lack POPULATE_WRITE: there each page is touched.
 int PopulateRange(char* data, int64_t bytes) {
   if (bytes == 0) return 0;
   int result;
@@ -87,7 +87,7 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::StatusOr<Handle> Create(int64_t bytes) override {
-    // Linux overcommits: without this check the lack would show as an OOM kill at populate.
+    // Linux overcommits: without this check a shortage would show as an OOM kill at populate.
     ASSIGN_OR_RETURN(HostReservation reservation, account_->Reserve(bytes));
     absl::MutexLock lock(&mutex_);
     if (limit_ > 0 && bytes > limit_ - LiveLocked()) {
@@ -152,7 +152,7 @@ class HostVmmDriver : public VmmDriver {
 
   absl::Status SetAccess(void* address, int64_t bytes) override {
     if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return ErrnoError("opening memory", bytes);
-    madvise(address, bytes, MADV_HUGEPAGE);  // a wish: without huge pages it is only slower
+    madvise(address, bytes, MADV_HUGEPAGE);  // a hint: without huge pages it is only slower
     absl::Status status = Populate(address, bytes);
     absl::MutexLock lock(&mutex_);
     for (auto& [handle, memory] : handles_) {
@@ -182,7 +182,7 @@ class HostVmmDriver : public VmmDriver {
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
     Copy(host, device, bytes);
     absl::MutexLock lock(&mutex_);
-    backups_.erase(host);  // its pages are there now
+    backups_.erase(host);  // its pages are resident now
     return absl::OkStatus();
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
@@ -194,9 +194,9 @@ class HostVmmDriver : public VmmDriver {
  private:
   struct Memory {
     int64_t bytes = 0;
-    void* address = nullptr;  // where its pages are, once it was mapped
+    void* address = nullptr;  // of its pages, once it was mapped
     bool mapped = false;
-    HostReservation reservation;  // until its pages are there
+    HostReservation reservation;  // until its pages are resident
   };
 
   int64_t LiveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

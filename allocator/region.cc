@@ -104,7 +104,7 @@ absl::Status Region::MapChunks() {
   return status;
 }
 
-// The whole region's need against what there is, now that its own chunks are back.
+// Compares the whole region's need with what is available now that its own chunks are released.
 absl::Status Region::WithShortage(const absl::Status& status) const {
   absl::StatusOr<int64_t> available = driver_->AvailableBytes();
   if (!available.ok() || *available >= bytes_) {

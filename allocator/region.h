@@ -24,7 +24,7 @@ class Region {
 
   // Reserves addresses for `bytes`, rounded up to the driver's granularity.
   static absl::StatusOr<std::unique_ptr<Region>> Reserve(VmmDriver* driver, std::string tag, int64_t bytes);
-  // Gives back whatever is left, as far as the driver lets it.
+  // Releases whatever is left, as far as the driver lets it.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -40,7 +40,7 @@ class Region {
   absl::Status Detach();    // kResident -> kDetached
   absl::Status Attach();    // kDetached -> kResident, the same memory
   // kDetached -> kEmpty. A chunk that the driver fails to release stays in held_bytes and is tried again by
-  // every later call and by the destructor; the state is kEmpty all the same. Answers the first such error.
+  // every later call and by the destructor; the state is kEmpty all the same. Returns the first such error.
   absl::Status Release();
   // kEmpty only; afterwards the region is only good for destruction.
   absl::Status FreeAddress();

@@ -75,7 +75,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
       Publish();
       if (!status.ok()) break;
     }
-    // Waited for in any case: no copy may still run into memory that the rollback takes away.
+    // Waited for in any case: no copy may still run into memory that the rollback unmaps.
     status.Update(driver_->Synchronize());
     if (!status.ok()) {
       for (const Waker& waker : woken) PutBack(waker);
@@ -110,7 +110,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   struct Sleeper {
     Entry* entry;
     RestoreMode mode;
-    std::unique_ptr<HostBackup> backup;  // made by this Sleep, the entry's from Commit on
+    std::unique_ptr<HostBackup> backup;  // made by this Sleep; Commit moves it to the entry
   };
   struct Waker {
     Entry* entry;
@@ -140,7 +140,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     return region->FreeAddress();
   }
 
-  // What ResidentBytes returns from now on.
+  // Updates what ResidentBytes returns.
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::map<std::string, int64_t> bytes;
     for (const auto& [data, entry] : entries_) bytes[entry.region->tag()] += entry.region->held_bytes();

@@ -1,10 +1,10 @@
 #pragma once
-// The verbs of virtual memory management, as CUDA has them (cuMem*), over any kind of memory: reserve
+// The operations of virtual memory management, as CUDA has them (cuMem*), over any kind of memory: reserve
 // addresses, create physical memory, map it there, give access, unmap, release.
 //
-// Memory that was mapped keeps its contents while its handle lives, also after Unmap, and can be mapped again
-// at the same address; Release ends it. Thread safety: calls for different addresses and handles may come
-// from different threads. Errors: ResourceExhausted where memory is missing, Unavailable without a device,
+// Memory that was mapped keeps its contents, also after Unmap, and can be mapped again at the same address,
+// until Release ends its handle. Thread safety: calls for different addresses and handles may come from
+// different threads. Errors: ResourceExhausted where memory is missing, Unavailable without a device,
 // Internal for anything else.
 
 #include <cstdint>
@@ -36,17 +36,17 @@ class VmmDriver {
   virtual absl::Status Release(Handle handle) = 0;
 
   virtual absl::Status Map(void* address, int64_t bytes, Handle handle) = 0;
-  // Of a range that one or several whole mappings fill: one call for many chunks. After an error all of it is
-  // still mapped.
+  // Unmaps a range that one or several whole mappings fill: one call for many chunks. After an error all of
+  // it is still mapped.
   virtual absl::Status Unmap(void* address, int64_t bytes) = 0;
   // Makes a whole mapped range readable and writable. One call for many chunks: it is the expensive one.
   virtual absl::Status SetAccess(void* address, int64_t bytes) = 0;
 
-  // Host memory that copies run fastest to and from (pinned where that means something).
+  // Host memory that copies run fastest to and from: pinned, where the device can use that.
   virtual absl::StatusOr<void*> AllocateHost(int64_t bytes) = 0;
   virtual void FreeHost(void* data, int64_t bytes) = 0;
 
-  // May return before the bytes have moved; Synchronize waits for all, and answers the first error.
+  // May return before the bytes have moved; Synchronize waits for all, and returns the first error.
   virtual absl::Status CopyToHost(void* host, const void* device, int64_t bytes) = 0;
   virtual absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;

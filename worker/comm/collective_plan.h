@@ -1,6 +1,6 @@
 #pragma once
-// Which way a collective of a device group goes. Plain numbers; every rank must choose alike, so nothing of a
-// rank's own goes in.
+// Which way a collective of a device group goes. Pure functions of what all ranks have in common, because
+// every rank must choose the same way.
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace somnus {
 
-// What a group has; at least one of the two.
+// What a group has: at least one of peers and nccl.
 struct CollectiveWays {
   int world_size = 1;
   bool peers = false;  // kernels of our own over peer memory
@@ -17,8 +17,9 @@ struct CollectiveWays {
 };
 
 // Bytes of one rank up to which our all-reduce is faster than NCCL's: it saves some 10 us of latency (an
-// estimate) and moves the more bytes the more ranks there are. NVLink: published crossings on H100s. PCIe:
-// estimates; its links are slower and shared, and NCCL sends rings over them.
+// estimate), and moves the more bytes the more ranks there are. The numbers for NVLink are where published
+// measurements on H100s cross. Those for PCIe are estimates: its links are slower and shared, and NCCL's
+// rings use them better.
 constexpr int64_t PeerReduceLimit(int world_size, PeerLink link) {
   if (link == PeerLink::kPcie) return world_size <= 2 ? 256 << 10 : world_size <= 4 ? 128 << 10 : 64 << 10;
   return world_size <= 2 ? 1 << 20 : world_size <= 4 ? 768 << 10 : 512 << 10;

@@ -1,7 +1,7 @@
 #pragma once
 // Collectives among the ranks of one model. Deterministic: every rank gets the same bits, and the same bits
-// each time. A sum is taken in f32 in rank order, wherever it is ours to take: NCCL, which large messages on
-// CUDA go through, has an order of its own for each size.
+// each time. Our own code sums in f32, in rank order. NCCL, which large messages on CUDA go through, has an
+// order of its own for each size.
 //
 // One Communicator per rank, used by the runner thread alone; Abort and status may be called from any thread.
 // Calls must be made in the same order by all ranks. A collective whose peer died, was aborted or stayed away
@@ -28,7 +28,7 @@ class Communicator {
 
   // True: AllReduceSum and AllGather are queued on the device's stream, behind the ops before them and ahead
   // of those after, and can be captured in its graphs. Their pointers are to device memory, the host waits
-  // for nothing, and an answer says only that the call is queued: after the device was waited for, status()
+  // for nothing, and an OK says only that the call is queued: once the device has been waited for, status()
   // says whether what it computed is good. False: pointers are to memory that the host can use and the device
   // is done with, and the results are there when the call returns.
   virtual bool stream_ordered() const { return false; }
@@ -37,7 +37,7 @@ class Communicator {
   // nearest even.
   virtual absl::Status AllReduceSum(void* data, int64_t count, DataType type) = 0;
 
-  // out = the ranks' `bytes` bytes in rank order: world_size * bytes.
+  // out = the ranks' `bytes` bytes in rank order: world_size * bytes in all.
   virtual absl::Status AllGather(const void* in, int64_t bytes, void* out) = 0;
 
   // AllReduceSum(delta), then AddRmsNorm(residual, delta, weight, eps, out); in one pass where the device has
@@ -49,16 +49,16 @@ class Communicator {
   // Returns once every rank has called it; what the device has queued is done by then.
   virtual absl::Status Barrier() = 0;
 
-  // Wakes every rank of the group out of its collective with Aborted(reason). Thread safe, idempotent.
+  // Ends the collective of every rank of the group with Aborted(reason). Thread safe, idempotent.
   virtual void Abort(const std::string& reason) = 0;
 
   // Ok while the group is whole: no rank is known to be dead, gone or aborted, and nothing has failed. Thread
   // safe.
   virtual absl::Status status() const { return absl::OkStatus(); }
 
-  // Gives back what memory the group can do without while its ranks sleep; Resume comes before the next
-  // collective. All ranks call them alike, with nothing queued; each is idempotent, and may wait for the
-  // others.
+  // Suspend releases the memory that the group can do without while its ranks sleep; Resume comes before the
+  // next collective. All ranks call both, with nothing queued; each is idempotent, and may wait for the other
+  // ranks.
   virtual absl::Status Suspend() { return absl::OkStatus(); }
   virtual absl::Status Resume() { return absl::OkStatus(); }
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The communicator of a rank on a CUDA device. Built without CUDA (cuda_communicator_absent.cc) it answers
+// The communicator of a rank on a CUDA device. Built without CUDA (cuda_communicator_absent.cc) it returns
 // Unimplemented.
 
 #include <memory>

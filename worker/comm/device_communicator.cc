@@ -31,7 +31,7 @@ class DeviceCommunicator : public Communicator {
     }
     parts_.device->Synchronize().IgnoreError();
     if (parts_.peers != nullptr) {
-      // No rank may take its memory away while another's kernels use it, or has it mapped.
+      // No rank may free its memory while another rank's kernels use it or another rank has it mapped.
       bool together = status().ok() && parts_.host->Barrier().ok();
       parts_.peers->Disconnect();
       if (together) parts_.host->Barrier().IgnoreError();
@@ -103,7 +103,7 @@ class DeviceCommunicator : public Communicator {
       absl::MutexLock lock(&mu_);
       if (!error_.ok()) return error_;
     }
-    // What the device has found by itself, before the watchdog.
+    // The device may have found an error before the watchdog has.
     if (parts_.peers != nullptr) RETURN_IF_ERROR(parts_.peers->status());
     return parts_.nccl == nullptr ? absl::OkStatus() : parts_.nccl->status();
   }
@@ -114,7 +114,7 @@ class DeviceCommunicator : public Communicator {
   absl::Status Resume() override { return parts_.nccl == nullptr ? status() : Noted(parts_.nccl->Resume()); }
 
  private:
-  // An error of one part is the end of all.
+  // An error of one part fails the whole group.
   absl::Status Noted(absl::Status status) {
     if (!status.ok() && !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status)) Fail(status);
     return status;
@@ -128,13 +128,13 @@ class DeviceCommunicator : public Communicator {
     }
     const std::string reason(cause.message());
     if (parts_.peers != nullptr) parts_.peers->Stop();
-    // The others hear of it from here before their own waits tell them less.
+    // The other ranks get the cause from here, before their own timeouts say less.
     if (parts_.host != nullptr) parts_.host->Abort(reason);
     if (parts_.nccl != nullptr) parts_.nccl->Abort(reason);
   }
 
   absl::Status Look() {
-    // A dead rank first: it explains what the others see.
+    // A dead rank comes first: it explains the errors of the other parts.
     if (parts_.host != nullptr) RETURN_IF_ERROR(parts_.host->status());
     if (parts_.peers != nullptr) RETURN_IF_ERROR(parts_.peers->status());
     return parts_.nccl == nullptr ? absl::OkStatus() : parts_.nccl->Poll();
@@ -157,8 +157,8 @@ class DeviceCommunicator : public Communicator {
 
   DeviceGroupParts parts_;
   const CollectiveWays ways_;
-  void* barrier_word_ =
-      nullptr;  // pinned memory, which a device reaches too; made by the first that needs it
+  // Pinned memory, which a device reaches too; the first Barrier that needs it allocates it.
+  void* barrier_word_ = nullptr;
 
   mutable absl::Mutex mu_;
   absl::Status error_ ABSL_GUARDED_BY(mu_);

@@ -1,8 +1,8 @@
 #pragma once
 // The Communicator of ranks on GPUs: small messages go through peer memory, large ones through NCCL, as
-// collective_plan.h says. Stream ordered. A watchdog thread asks all parts a few times a second whether the
-// group is whole; when it is not, it ends what the devices have queued, so that a wait for the device
-// returns, and status() tells why.
+// collective_plan.h says. Stream ordered. A watchdog thread checks every 50 ms whether the group is whole.
+// When it is not, the thread ends what the device has queued, so that a wait for the device returns, and
+// status() says why.
 
 #include <memory>
 

@@ -31,7 +31,7 @@ class Joiner {
       host.connect_timeout = options_.connect_timeout;
       host.collective_timeout = options_.collective_timeout;
       host.buffer_bytes = 4096;
-      host.spin = false;  // for setting up and barriers alone
+      host.spin = false;  // only for setting up and barriers
       ASSIGN_OR_RETURN(parts_.host, MakeShmCommunicator(host));
       RETURN_IF_ERROR(JoinPeers(make_peers));
     } else {
@@ -53,8 +53,8 @@ class Joiner {
     return std::all_of(hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts[0]; });
   }
 
-  // `verdict` becomes ok where every rank's is; else it is this rank's own, or says that another has one. An
-  // error of the exchange is the answer.
+  // Exchanges verdicts. `verdict` stays ok when every rank's is; otherwise it is this rank's own error, or
+  // names another rank that has one. Returns an error of the exchange itself.
   absl::Status Agree(absl::Status* verdict) {
     const char ok = verdict->ok() ? 1 : 0;
     std::vector<char> all(options_.world_size);
@@ -87,11 +87,11 @@ class Joiner {
       return absl::OkStatus();
     }
     (*made)->Disconnect();
-    return parts_.host->Barrier();  // before any rank's memory goes
+    return parts_.host->Barrier();  // before any rank frees its memory
   }
 
-  // Maps the ranks' memory and, by data, makes sure of it. no_peers_ says whether that went well on all
-  // ranks, who meet after every step.
+  // Maps the ranks' memory, and checks it with data that every rank writes and every other rank reads.
+  // no_peers_ says whether that worked on all ranks, which exchange verdicts after every step.
   absl::Status ConnectPeers(PeerCollectives& peers, const std::vector<PeerHandle>& handles) {
     no_peers_ = peers.Connect(handles);
     RETURN_IF_ERROR(Agree(&no_peers_));

@@ -1,5 +1,5 @@
 #pragma once
-// How ranks on GPUs come together: which ways of communicating all of them have, agreed upon by all.
+// How ranks on GPUs form a group: they agree on the ways of communicating that all of them have.
 //
 // Ranks of one host meet in shared memory first; there they exchange the handles of their peer memory, and
 // what each of them can do. NCCL's group forms from the unique id that rank 0 made and the control plane
@@ -27,7 +27,8 @@ struct DeviceGroupOptions {
   std::string nccl_unique_id;           // empty: there is none
   void* stream = nullptr;               // cudaStream_t that collectives are queued on
   int64_t peer_buffer_bytes = 2 << 20;
-  // Sums in rank order, whatever the size: without NCCL, whose order depends on it, and so on one host alone.
+  // Sums are taken in rank order, whatever the size. NCCL, whose order depends on the size, is then left out,
+  // and all ranks must be on one host.
   bool batch_invariant = false;
   absl::Duration connect_timeout = absl::Seconds(120);
   absl::Duration collective_timeout = absl::Seconds(300);
@@ -36,7 +37,8 @@ struct DeviceGroupOptions {
 using MakePeers = std::function<absl::StatusOr<std::unique_ptr<PeerCollectives>>(const PeerOptions&)>;
 
 // Blocks until all ranks are there. `nccl`: the loaded library, or why there is none; it and the device must
-// outlive the communicator. FailedPrecondition says why no way is left; the errors of MakeShmCommunicator.
+// outlive the communicator. FailedPrecondition says why no way is left; other errors are those of
+// MakeShmCommunicator.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinDeviceGroup(const DeviceGroupOptions& options,
                                                               Device* device, const MakePeers& make_peers,
                                                               absl::StatusOr<const NcclApi*> nccl);

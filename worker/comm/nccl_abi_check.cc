@@ -1,4 +1,4 @@
-// Where the toolkit brings nccl.h: that worker/comm/nccl_api.h says the same.
+// Checks, where the toolkit brings nccl.h, that worker/comm/nccl_api.h declares the same.
 
 #include <nccl.h>
 
@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// Types are equal but for the names of what they are made of: same size, same count of arguments.
+// The two differ in the names of their types, so the number of arguments and all sizes are compared.
 template <typename Own, typename Theirs>
 struct SameCall : std::false_type {};
 template <typename R, typename... A, typename S, typename... B>
@@ -42,7 +42,7 @@ static_assert(static_cast<int>(nccl::kInt8) == ncclInt8 && static_cast<int>(nccl
               static_cast<int>(nccl::kBfloat16) == ncclBfloat16 && static_cast<int>(nccl::kSum) == ncclSum);
 static_assert(sizeof(nccl::UniqueId) == sizeof(ncclUniqueId));
 
-// The header's struct begins with ours.
+// The header's struct must begin with ours.
 static_assert(sizeof(nccl::Config) <= sizeof(ncclConfig_t));
 static_assert(offsetof(nccl::Config, magic) == offsetof(ncclConfig_t, magic) &&
               offsetof(nccl::Config, version) == offsetof(ncclConfig_t, version) &&

@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-// Non-blocking communicators whose collectives may be polled, and the Config that we pass.
+// The first version with non-blocking communicators that can be polled, and with the Config that we pass.
 constexpr int kOldestVersion = 21800;
 
 std::string VersionText(int version) {

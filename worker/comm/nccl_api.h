@@ -29,7 +29,7 @@ enum ReduceOp : int { kSum = 0 };
 constexpr int kSuspendMemory = 1;
 constexpr int kUndefined = -2147483647 - 1;
 constexpr unsigned kConfigMagic = 0xcafebeef;
-// Of the Config below. Newer libraries take older ones, and fill in the rest.
+// Of the Config below. Newer libraries accept older versions, and fill in the rest.
 constexpr int kConfigVersion = 21800;
 
 struct UniqueId {
@@ -91,7 +91,7 @@ struct NcclApi {
 // environment, which must not change meanwhile.
 void SetNcclEnvironment();
 
-// What rank 0 makes and hands to all ranks: 128 bytes. NCCL listens for them in this process from now on.
+// Makes the 128 bytes that rank 0 hands to all ranks. NCCL listens for the ranks in this process from now on.
 absl::StatusOr<std::string> MakeNcclUniqueId(const NcclApi& api);
 
 }  // namespace somnus

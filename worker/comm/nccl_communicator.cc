@@ -16,8 +16,8 @@ namespace {
 
 constexpr absl::Duration kFirstPoll = absl::Microseconds(200);
 constexpr absl::Duration kSlowestPoll = absl::Milliseconds(5);
-// How long Quit waits for a thread that is inside NCCL: only one that queues work on a device whose queue is
-// full stays there, and then it is for the hung collective to end.
+// How long Quit waits for a thread that is inside NCCL. Only a thread that queues work on a device with a
+// full queue stays there for long, and then only the abort of the hung collective ends that.
 constexpr absl::Duration kQuitPatience = absl::Milliseconds(300);
 
 absl::StatusOr<nccl::ElementType> ToElementType(DataType type) {
@@ -83,7 +83,8 @@ NcclCommunicator::~NcclCommunicator() {
   Quit();
 }
 
-// Finalizing lets the peers' last collectives drain, and waits for them; for a dead one for ever.
+// Finalizing lets the peers' last collectives drain, and waits for them; for a dead peer it would wait for
+// ever.
 void NcclCommunicator::Leave() {
   const nccl::Comm comm = comm_.exchange(nullptr);
   if (comm == nullptr) return;
@@ -120,7 +121,7 @@ absl::Status NcclCommunicator::BecomeBlocking() {
     return api_.ncclCommSplit(comm, /*color=*/0, /*key=*/options_.rank, &split_, &config);
   }));
   const nccl::Comm forming = comm_.exchange(split_);
-  if (forming == nullptr) {  // quit meanwhile
+  if (forming == nullptr) {  // it was ended meanwhile
     if (nccl::Comm late = comm_.exchange(nullptr); late != nullptr) api_.ncclCommAbort(late);
     return status();
   }
@@ -128,7 +129,7 @@ absl::Status NcclCommunicator::BecomeBlocking() {
   return status();
 }
 
-// Ends the communicator that the group formed by; all ranks do, and nothing is queued on it.
+// Ends the communicator that the group formed by. All ranks do, and nothing is queued on it.
 void NcclCommunicator::Retire(nccl::Comm comm) {
   absl::MutexLock lock(&call_mu_);
   const absl::Time deadline = absl::Now() + options_.finalize_timeout;
@@ -195,7 +196,8 @@ absl::Status NcclCommunicator::Poll() {
   return status();
 }
 
-// Somebody is inside NCCL: no other call may be made, but what to do about one that does not return is known.
+// Another thread is inside NCCL, so no other call may be made; but a call that does not return in time is an
+// error.
 absl::Status NcclCommunicator::CheckCallUnderWay() {
   const int64_t started = call_started_.load();
   const absl::Duration since = absl::Nanoseconds(SteadyNanoseconds() - started);
@@ -222,7 +224,7 @@ absl::Status NcclCommunicator::Require(NcclState state, const char* call) const 
       absl::StrCat(call, ": the NCCL communicator is ", NcclStateName(state_)));
 }
 
-// Runs one call of NCCL, and waits for what it leaves to the background.
+// Runs one call of NCCL, and waits for the part that it leaves to the background.
 absl::Status NcclCommunicator::Call(const char* name, absl::Duration timeout,
                                     const std::function<nccl::Result(nccl::Comm)>& call) {
   nccl::Result result;
@@ -284,7 +286,7 @@ void NcclCommunicator::SetState(NcclState state) {
   if (error_.ok()) state_ = state;
 }
 
-// The first cause stays, and is the answer.
+// The first cause stays, and is returned.
 absl::Status NcclCommunicator::End(NcclState state, const absl::Status& cause) {
   {
     absl::MutexLock lock(&mu_);
@@ -301,8 +303,8 @@ void NcclCommunicator::Quit() {
   const absl::Time deadline = absl::Now() + kQuitPatience;
   bool locked;
   while (!(locked = call_mu_.TryLock()) && absl::Now() < deadline) absl::SleepFor(kFirstPoll);
-  // Without the lock, too: whoever holds it waits for the device, which waits for a rank that does not come,
-  // and nothing but this ends that.
+  // Done without the lock, too: the thread that holds it waits for the device, which waits for a rank that
+  // does not come, and nothing but this ends that.
   if (nccl::Comm comm = comm_.exchange(nullptr); comm != nullptr) api_.ncclCommAbort(comm);
   if (locked) call_mu_.Unlock();
 }

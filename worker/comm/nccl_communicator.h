@@ -1,15 +1,15 @@
 #pragma once
-// One rank of an NCCL communicator, and what may become of it:
+// One rank of an NCCL communicator, and its states:
 //
 //   initialising --(NCCL says so)--> ready <--Suspend/Resume--> suspended
 //   any --error, deadline--> failed        any --Abort--> aborted        (both for good)
 //
-// The group forms by a non-blocking communicator, since that may take long and a rank may never come: waits
-// are ours, polls with a deadline that also ask `health`. Ready means that it was split into a blocking one
-// of the same ranks, which collectives use: they are queued by the call, in graphs too, and nobody polls. The
-// first of a kind connects the ranks; one that does not return in time is found by Poll. What was queued on
-// the stream and cannot complete, and whoever is stuck in a call, is ended by ncclCommAbort: kernels then
-// leave the device, whose Synchronize returns.
+// The group forms by a non-blocking communicator, since that may take long and a rank may never come: we wait
+// by polling, with a deadline, and check `health` meanwhile. Ready means that it was split into a blocking
+// one of the same ranks, which collectives use: the call itself queues them, in graphs too, and nothing is
+// polled. The first collective of a kind connects the ranks; Poll finds a call that does not return in time.
+// ncclCommAbort ends calls that are stuck, and work on the stream that cannot complete: kernels then leave
+// the device, whose Synchronize returns.
 //
 // Thread safety: collectives, Suspend and Resume from one thread; Abort, Poll, state and status from any. The
 // constructor's thread must have the device as its current one.
@@ -39,7 +39,7 @@ struct NcclOptions {
   // Of one call of NCCL.
   absl::Duration call_timeout = absl::Seconds(60);
   absl::Duration finalize_timeout = absl::Seconds(2);
-  // Of the rest of the group, as far as known; asked while waiting. Empty: nothing is known.
+  // The status of the rest of the group, as far as it is known; called while waiting. Empty: it is not known.
   std::function<absl::Status()> health;
 };
 
@@ -57,19 +57,19 @@ class NcclCommunicator {
   // now on.
   absl::Status AwaitReady();
 
-  // Queued on the stream; the answer says that it is, status() whether it has failed since.
-  // FailedPrecondition names the state when it is not ready.
+  // Queued on the stream. An OK says only that; status() says whether it has failed since. FailedPrecondition
+  // names the state when it is not ready.
   absl::Status AllReduceSum(void* data, int64_t count, DataType type);
   absl::Status AllGather(const void* in, int64_t bytes, void* out);
 
-  // Releases what device memory NCCL can do without, where the loaded one can (2.29.7), else nothing changes.
-  // With nothing queued, on all ranks alike. Idempotent both.
+  // Suspend releases the device memory that NCCL can do without, where the loaded library has that call (from
+  // 2.29.7); otherwise nothing changes. All ranks call both, with nothing queued. Both are idempotent.
   absl::Status Suspend();
   absl::Status Resume();
 
-  // Ends what is queued and whoever waits, with Aborted(reason). Idempotent; the first cause stays.
+  // Ends queued work and every wait with Aborted(reason). Idempotent; the first cause stays.
   void Abort(const std::string& reason);
-  // Asks NCCL for errors that came up since, and whether a call has been under way for longer than
+  // Checks whether NCCL has found an error, and whether a call has been under way for longer than
   // call_timeout; either makes the communicator failed. Never blocks for long.
   absl::Status Poll();
 
@@ -96,11 +96,11 @@ class NcclCommunicator {
 
   const NcclApi& api_;
   const NcclOptions options_;
-  // NCCL wants one thread at a time in a communicator.
+  // NCCL allows one thread at a time in a communicator.
   mutable absl::Mutex call_mu_;
-  std::atomic<nccl::Comm> comm_{nullptr};  // null once quit
-  nccl::Comm split_ = nullptr;             // where NCCL puts the blocking one, perhaps in the background
-  // Of the call that is under way, in nanoseconds of the steady clock; 0: none.
+  std::atomic<nccl::Comm> comm_{nullptr};  // null once ended
+  nccl::Comm split_ = nullptr;             // where NCCL stores the blocking one, perhaps in the background
+  // The start of the call that is under way, in nanoseconds of the steady clock; 0: none.
   std::atomic<int64_t> call_started_{0};
 
   mutable absl::Mutex mu_;

@@ -1,6 +1,5 @@
 #pragma once
-// Tells whether another process of this host is still alive, for good: a pid that is used again does not fool
-// it.
+// Says whether another process of this host is still alive. It is not misled when the pid is used again.
 
 #include <cstdint>
 
@@ -12,7 +11,7 @@ uint64_t ProcessStartTime(int64_t pid);
 // Watches one process. Not copyable; Alive may be called from any thread.
 class ProcessWatch {
  public:
-  // `start_time` as ProcessStartTime said when the process was known to live.
+  // `start_time` as ProcessStartTime returned it when the process was known to be alive.
   ProcessWatch(int64_t pid, uint64_t start_time);
   ~ProcessWatch();
   ProcessWatch(const ProcessWatch&) = delete;
@@ -27,7 +26,7 @@ class ProcessWatch {
 
   const int64_t pid_;
   const uint64_t start_time_;
-  bool gone_ = false;  // from the first
+  bool gone_ = false;  // the process was gone at construction
   int pidfd_ = -1;     // -1: the kernel has none (before 5.3), /proc is read instead
 };
 

@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// Stays in the first-level cache while the ranks' parts are added to it.
+// A block of that many floats stays in the first-level cache while the ranks' parts are added to it.
 constexpr int64_t kBlock = 1024;
 
 struct Bf16 {

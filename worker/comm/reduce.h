@@ -1,5 +1,5 @@
 #pragma once
-// Sums in rank order.
+// The sum of the ranks' arrays, in rank order.
 
 #include <cstdint>
 

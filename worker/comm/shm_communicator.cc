@@ -1,5 +1,5 @@
-// The shared-memory Communicator: what a collective moves, and when. Waiting is ShmWaiter's, meeting
-// MeetInSharedMemory's.
+// The shared-memory Communicator: what a collective moves, and when. ShmWaiter waits for the other ranks,
+// MeetInSharedMemory finds them.
 
 #include <algorithm>
 #include <cstring>
@@ -16,8 +16,8 @@
 namespace somnus {
 namespace {
 
-// From here on each rank sums its part and the parts are gathered: one round more, but each rank reads
-// 1/world_size.
+// Of more bytes than these each rank sums its part, and the parts are gathered: one round more, but each rank
+// reads 1/world_size.
 constexpr int64_t kOneShotBytes = 64 << 10;
 
 enum class Call : uint64_t { kReduce = 1, kReduceParts, kGatherParts, kGather, kBarrier };

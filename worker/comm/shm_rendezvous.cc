@@ -21,7 +21,7 @@
 namespace somnus {
 namespace {
 
-// What a rank says when it comes.
+// A rank's first message to rank 0.
 struct Hello {
   uint64_t magic;
   int32_t rank, world_size;
@@ -42,7 +42,7 @@ absl::StatusOr<UniqueFd> CreateSegment(int64_t bytes) {
   UniqueFd fd(memfd_create("somnus-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) return ErrnoError("creating the group's shared memory");
   if (ftruncate(fd.get(), bytes) != 0) return ErrnoError("sizing the group's shared memory");
-  // Nobody can shrink it under another rank, which would be a SIGBUS there.
+  // Once sealed it cannot be shrunk, which would be a SIGBUS in another rank.
   fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   return fd;
 }
@@ -80,7 +80,8 @@ class Host {
   }
 
  private:
-  // False for a visitor that does not speak our language: it is dropped, and the group goes on waiting.
+  // Returns false for a process that sends no valid Hello: its connection is closed, and the group goes on
+  // waiting.
   absl::StatusOr<bool> Admit(UniqueFd connection, int segment, ShmHeader* header) {
     Hello hello;
     const absl::Time soon = std::min(deadline_, absl::Now() + absl::Seconds(2));
@@ -99,7 +100,7 @@ class Host {
     return true;
   }
 
-  // Everybody says that the memory is mapped, then everybody is told that all are there.
+  // Every rank reports that it has mapped the memory; then every rank is told that all have.
   absl::StatusOr<std::unique_ptr<ShmMapping>> Complete(std::unique_ptr<ShmMapping> mapping) {
     char byte = 0;
     for (int r = 1; r < options_.world_size; ++r) {

@@ -1,7 +1,7 @@
 #pragma once
 // How the ranks of a group on one host find their shared memory. Rank 0 creates it without a name (memfd) and
-// hands it to the others over a Unix socket in the abstract namespace: nothing of it lives in any file
-// system, so nothing is left behind however the ranks end. Only processes of the same user are let in.
+// hands it to the others over a Unix socket in the abstract namespace: it is in no file system, so nothing is
+// left behind however the ranks end. Only processes of the same user may join.
 
 #include <memory>
 

@@ -14,8 +14,8 @@ namespace somnus {
 constexpr int kMaxShmRanks = 64;
 constexpr uint64_t kShmMagic = 0x314d4853'534e4d53;  // changes with the layout
 
-// One per rank, written by that rank alone (waiters excepted). Own cache lines: neighbours do not disturb
-// each other.
+// One per rank, written by that rank alone (waiters excepted). Each has cache lines of its own, so that ranks
+// do not slow each other down.
 struct alignas(128) ShmRank {
   std::atomic<uint32_t> stamp;  // last round this rank has filled; the futex that others sleep on
   std::atomic<uint32_t> left;   // 1 once the rank has closed its communicator

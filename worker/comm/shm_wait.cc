@@ -15,11 +15,11 @@
 namespace somnus {
 namespace {
 
-// How long a sleeper goes without looking for dead peers.
+// How long a sleeping rank goes without checking for dead peers.
 constexpr long kCheckNanoseconds = 100'000'000;
 constexpr int kSpinsPerClock = 32;
 
-// Rounds are compared as a circle, so that they may wrap.
+// The difference is signed, so that rounds may wrap.
 bool Reached(uint32_t stamp, uint32_t round) { return static_cast<int32_t>(stamp - round) >= 0; }
 
 void Pause() {
@@ -118,14 +118,14 @@ absl::Status ShmWaiter::Sleep(int rank, uint32_t round) {
   }
 }
 
-// Anything that can keep `round` from ever being complete.
+// Returns an error for anything that keeps `round` from ever being complete.
 absl::Status ShmWaiter::CheckGroup(uint32_t round) const {
   if (header_->aborted.load(std::memory_order_acquire) != 0) return AbortStatus();
   for (int r = 0; r < header_->world_size; ++r) {
     const ShmRank& peer = header_->ranks[r];
     if (r == rank_ || Reached(peer.stamp.load(std::memory_order_acquire), round)) continue;
     const absl::Status status = CheckPeer(r);
-    // Its last stamp comes before it dies or leaves, so look at that again.
+    // It may have stamped before it died or left, so its stamp is read again.
     if (!status.ok() && !Reached(peer.stamp.load(std::memory_order_seq_cst), round)) return status;
   }
   return absl::OkStatus();

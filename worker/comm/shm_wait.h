@@ -1,6 +1,6 @@
 #pragma once
-// Stamping rounds and waiting for the others' stamps: spin for a moment, then sleep on a futex, and look now
-// and then whether the others still live.
+// Stamps rounds and waits for the other ranks' stamps: spins for a moment, then sleeps on a futex, and checks
+// now and then whether the other ranks are still alive.
 
 #include <cstdint>
 #include <memory>
@@ -20,12 +20,12 @@ class ShmWaiter {
   ShmWaiter(ShmHeader* header, int rank, absl::Duration spin_time, absl::Duration timeout);
   ~ShmWaiter();
 
-  // Says that this rank's buffer of `round` is filled, for a call described by `call`.
+  // Stamps `round`: this rank's buffer is filled, for the collective that `call` describes.
   void Publish(uint32_t round, uint64_t call);
-  // Until every rank has stamped `round`. Unavailable: a rank died or left; Aborted; DeadlineExceeded;
+  // Waits until every rank has stamped `round`. Unavailable: a rank died or left; Aborted; DeadlineExceeded;
   // Internal: a rank is in another call.
   absl::Status AwaitAll(uint32_t round, uint64_t call);
-  // Ends the waiting of every rank, now and in future.
+  // Ends every rank's waits, now and later.
   void Abort(const std::string& reason);
   // Aborted, or Unavailable once a rank has died or left; whether any round waits for it or not.
   absl::Status Health() const;

@@ -34,9 +34,9 @@ class UniqueFd {
 
 // The name is "somnus-<uid>-<name>"; it is gone when the listener is closed.
 absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog);
-// The next connection of a process that runs as this user; others are turned away.
+// Returns the next connection of a process that runs as this user; others are closed.
 absl::StatusOr<UniqueFd> AcceptSameUser(int listener, absl::Time deadline);
-// Tries until someone of this user listens.
+// Tries until a process of this user listens.
 absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, absl::Time deadline);
 int64_t PeerPid(int connection);
 
@@ -47,7 +47,7 @@ struct ReceivedFd {
   UniqueFd fd;
   int64_t tag;
 };
-// A file descriptor with a number beside it.
+// A file descriptor, and a number sent with it.
 absl::Status SendFd(int connection, int fd, int64_t tag);
 absl::StatusOr<ReceivedFd> ReceiveFd(int connection, absl::Time deadline);
 

@@ -112,7 +112,7 @@ std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
 }
 
 // Runs once, because a number of rows must be computed in one way as long as the worker lives. The largest
-// sizes come first: their choices matter most when the time is up.
+// sizes come first, because a choice also serves sizes that are a little smaller.
 absl::Status ModelRunnerImpl::TuneLinears() {
   const auto start = std::chrono::steady_clock::now();
   const auto deadline = start + absl::ToChronoNanoseconds(options_.max_tune_time);
