@@ -13,6 +13,7 @@
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
+#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/check.h"
 #include "worker/comm/cuda_communicator.h"
@@ -273,8 +274,8 @@ absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequ
 
 absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
   RETURN_IF_ERROR(RequireState({WorkerState::kAwake, WorkerState::kAsleep}, "Sleep"));
-  if (level != 1 && level != 2) {
-    return absl::InvalidArgumentError(absl::StrCat("level: ", level, " is not 1 or 2"));
+  if (level < kMinSleepLevel || level > kMaxSleepLevel) {
+    return absl::InvalidArgumentError(absl::StrCat("level: must be ", kSleepLevelNames, ", not ", level));
   }
   RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
   std::map<std::string, RestoreMode> modes;

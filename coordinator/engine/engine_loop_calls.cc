@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/memory_tags.h"
+#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/request/request_bytes.h"
@@ -152,8 +153,9 @@ absl::Status EngineLoop::RunOnLoop(const std::function<void()>& function) {
 }
 
 absl::StatusOr<TagBytes> EngineLoop::Sleep(int level) {
-  if (level != 1 && level != 2)
-    return absl::InvalidArgumentError(absl::StrCat("level: must be 1 or 2, not ", level));
+  if (level < kMinSleepLevel || level > kMaxSleepLevel) {
+    return absl::InvalidArgumentError(absl::StrCat("level: must be ", kSleepLevelNames, ", not ", level));
+  }
   absl::StatusOr<TagBytes> result;
   RETURN_IF_ERROR(RunOnLoop([&] { result = DoSleep(level); }));
   return result;
