@@ -40,7 +40,7 @@ struct CallArgs {
   std::vector<std::pair<std::string, ExprPtr>> named;
 };
 
-// One step behind a primary expression: .name, [index], [a:b:c], (args), |filter(args), is [not] test(args).
+// One operation on the value before it: .name, [index], [a:b:c], (args), |filter(args), is [not] test(args).
 struct Postfix {
   enum class Kind { kAttribute, kItem, kSlice, kCall, kFilter, kTest };
   Kind kind;
@@ -76,7 +76,7 @@ struct Expr {
 struct Stmt;
 using Block = std::vector<std::unique_ptr<Stmt>>;
 
-// What for and set assign to: one name, several (unpacking), or an attribute of a namespace.
+// What `for` and `set` assign to: one name, several (unpacking), or an attribute of a namespace.
 struct Target {
   std::vector<Target> parts;  // unpacking; otherwise empty
   std::string name, attribute;
@@ -84,7 +84,7 @@ struct Target {
 
 struct MacroNode {
   std::string name;
-  std::vector<std::pair<std::string, ExprPtr>> parameters;  // with default, or null
+  std::vector<std::pair<std::string, ExprPtr>> parameters;  // name and default; null: there is none
   Block body;
 };
 

@@ -12,7 +12,7 @@
 namespace somnus::jinja {
 namespace {
 
-constexpr int64_t kMaxRange = 100'000;  // Jinja's sandbox has the same
+constexpr int64_t kMaxRange = 100'000;  // as in Jinja's sandbox
 
 struct Parameter {
   absl::string_view name;
@@ -92,7 +92,7 @@ absl::StatusOr<Value> Range(Interpreter* in, const Value&, const Bound& args) {
   return Value::MakeList(std::move(items));
 }
 
-// dict(a=1) and namespace(a=1), both also of a dict.
+// Arguments of dict() and namespace(): names with values, a dict, or both.
 absl::StatusOr<Dict> DictFromArgs(const Args& args) {
   Dict dict;
   for (const Value& value : args.positional) {
@@ -126,7 +126,7 @@ const BuiltinTable& Globals() {
   return *table;
 }
 
-// The sandbox hides what changes its object.
+// Jinja's sandbox hides methods that change their object.
 bool IsForbiddenMethod(const Value& object, absl::string_view name) {
   static constexpr absl::string_view kList[] = {"append", "clear",  "extend",  "insert",
                                                 "pop",    "remove", "reverse", "sort"};

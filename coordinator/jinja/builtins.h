@@ -13,7 +13,8 @@
 
 namespace somnus::jinja {
 
-// Arguments by the position of their parameter; nullptr where the caller gave none. `raw` has them as given.
+// Arguments in the order of the declared parameters; nullptr for one that the caller did not give. `raw` has
+// the arguments as the caller gave them.
 struct Bound {
   std::vector<const Value*> slots;
   const Args* raw;
@@ -23,7 +24,8 @@ struct Bound {
 
 using Function = absl::StatusOr<Value> (*)(Interpreter* in, const Value& self, const Bound& args);
 
-// `parameters`: names, separated by spaces; "!" behind one: required; "*" alone: anything.
+// `parameters`: names, separated by spaces. A "!" after a name makes it required; "*" alone takes any
+// arguments.
 struct Builtin {
   Function function;
   const char* parameters;
@@ -34,7 +36,7 @@ class BuiltinTable {
  public:
   using Entry = std::pair<absl::string_view, Builtin>;
   BuiltinTable(std::initializer_list<Entry> entries);
-  // nullptr where there is none.
+  // Returns nullptr when there is none.
   const Builtin* Find(absl::string_view name) const;
 
  private:
@@ -58,9 +60,9 @@ absl::StatusOr<Value> CallMethod(Interpreter* in, const Value& self, absl::strin
                                  const Args& args);
 absl::StatusOr<Value> LoopAttribute(const LoopState& loop, absl::string_view name);
 
-// Lists and dicts cannot be keys.
+// InvalidArgument for lists and dicts, which cannot be keys.
 absl::Status CheckHashable(const Value& key);
-// An integer argument, or `otherwise` when it is missing (or None).
+// Returns an integer argument, or `otherwise` when it is missing or None.
 absl::StatusOr<int64_t> IntegerArgument(const Value* value, int64_t otherwise);
 absl::StatusOr<std::string> StringArgument(const Value* value, absl::string_view otherwise);
 

@@ -24,14 +24,15 @@ struct ChatTemplateLimits {
 
 class ChatTemplate {
  public:
-  // InvalidArgument with line and reason for a syntax error.
+  // Parses a template. InvalidArgument gives line and reason of a syntax error.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Compile(const std::string& source,
                                                                const ChatTemplateLimits& limits = {});
   virtual ~ChatTemplate() = default;
 
-  // `context`: an object; its keys are the template's variables (messages, tools, add_generation_prompt,
-  // bos_token, ...). Key order of objects is kept. InvalidArgument: the template raised, used something
-  // undefined, or has a type error; ResourceExhausted: a limit.
+  // Returns the text of one render. `context` is an object; its keys are the template's variables (messages,
+  // tools, add_generation_prompt, bos_token, ...), and the order of keys matters. InvalidArgument: the
+  // template raised an exception, used an undefined value, or has a type error. ResourceExhausted: it went
+  // over a limit.
   virtual absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const = 0;
 };
 

@@ -68,7 +68,7 @@ absl::StatusOr<Value> Interpreter::EvaluateChain(const Expr& expr) {
   if (first >= Operator::kEq) return EvaluateComparison(expr);
   ASSIGN_OR_RETURN(Value left, Evaluate(*expr.children[0]));
   if (first == Operator::kConcat) {
-    // One buffer for the whole chain: a ~ b ~ c ... stays linear.
+    // One buffer for the whole chain keeps a ~ b ~ c ... linear.
     ASSIGN_OR_RETURN(std::string text, Text(left));
     for (size_t i = 1; i < expr.children.size(); ++i) {
       ASSIGN_OR_RETURN(const Value next, Evaluate(*expr.children[i]));

@@ -50,7 +50,7 @@ absl::StatusOr<ExprPtr> ExpressionParser::ParseExpression() {
       return conditional;
     }
     value = std::move(conditional);
-    // "a if b if c" nests to the left, one level each.
+    // In "a if b if c" each `if` nests what precedes it, one level deeper.
     RETURN_IF_ERROR(s_.IsName("if") ? s_.Unexpected("else") : absl::OkStatus());
   }
   return value;

@@ -9,10 +9,10 @@
 
 namespace somnus::jinja {
 
-inline constexpr int64_t kMaxTextBytes = 64 << 20;  // of one conversion
+inline constexpr int64_t kMaxTextBytes = 64 << 20;  // of the result of one conversion
 inline constexpr int64_t kMaxFieldWidth = 4096;
 
-// ResourceExhausted above kMaxTextBytes.
+// Python's str() and repr(). ResourceExhausted above kMaxTextBytes, as in the functions below.
 absl::StatusOr<std::string> ToStr(const Value& value);
 absl::StatusOr<std::string> ToRepr(const Value& value);
 
@@ -23,13 +23,14 @@ struct JsonOptions {
   std::string indent;  // of one level, when indented
   std::string item_separator = ", ", key_separator = ": ";
 };
-// InvalidArgument for what JSON cannot say (undefined values, functions).
+// Python's json.dumps. InvalidArgument for values that JSON does not have (undefined values, functions).
 absl::StatusOr<std::string> ToJson(const Value& value, const JsonOptions& options);
 
-// "format" % argument; a dict serves %(name)s, a tuple several fields.
+// Python's format % argument: the fields' values are an argument that is a tuple, the values of a dict for
+// %(name)s, else the one argument.
 absl::StatusOr<std::string> PercentFormat(const std::string& format, const Value& argument);
 
-// One value by the format specification of str.format ("", ">10", ".2f", ...).
+// Formats one value by a format specification of str.format ("", ">10", ".2f", ...).
 absl::StatusOr<std::string> FormatField(const Value& value, const std::string& spec);
 
 }  // namespace somnus::jinja

@@ -1,6 +1,6 @@
 #pragma once
-// Runs a parsed template once. Every operation is charged against one budget of steps (bytes and elements
-// that it reads or makes count too), so that neither time nor memory can run away. One render per object; not
+// Runs a parsed template once. Every operation is charged against one budget of steps, with the bytes and
+// elements that it reads or makes, so that both time and memory are bounded. One render per object; not
 // thread safe.
 
 #include <functional>
@@ -40,7 +40,8 @@ class Interpreter {
   // `context` is a dict.
   absl::StatusOr<std::string> Render(const Block& block, const Value& context);
 
-  // For filters, tests, methods and functions:
+  // The rest is for filters, tests, methods and functions.
+  // Charges `work` steps; ResourceExhausted when the budget is used up.
   absl::Status Charge(int64_t work);
   absl::Status ChargeBytes(int64_t bytes) { return Charge(bytes / 64); }
   absl::StatusOr<Value> CallFilter(absl::string_view name, const Value& input, const Args& args);
@@ -48,7 +49,7 @@ class Interpreter {
   absl::StatusOr<Value> Call(const Value& callee, const Args& args);
   absl::StatusOr<Value> GetAttribute(const Value& object, absl::string_view name);
   absl::StatusOr<Value> GetItem(const Value& object, const Value& key);
-  // What a for statement goes over; charged per element.
+  // Returns the elements that a `for` statement visits; charged per element.
   absl::StatusOr<std::shared_ptr<const List>> Iterate(const Value& value);
   absl::StatusOr<Value> Binary(Operator op, const Value& left, const Value& right);
   absl::StatusOr<bool> Contains(const Value& container, const Value& item);
@@ -72,7 +73,7 @@ class Interpreter {
   absl::Status RunCall(const Stmt& stmt);
   absl::StatusOr<std::shared_ptr<const List>> FilterItems(const Stmt& stmt,
                                                           std::shared_ptr<const List> items);
-  // The output of a block in a scope of its own.
+  // Returns the output of a block that runs in `scope`.
   absl::StatusOr<std::string> Capture(const Block& block, std::shared_ptr<Scope> scope);
   absl::Status Output(absl::string_view text);
   absl::Status Assign(const Target& target, const Value& value);
@@ -96,17 +97,17 @@ class Interpreter {
   int64_t steps_ = 0;
   int depth_ = 0;
   int error_line_ = 0;
-  bool raised_ = false;  // by raise_exception: the message is the template's own
+  bool raised_ = false;  // the error came from raise_exception: its message is the template's own
   std::string* out_ = nullptr;
   std::shared_ptr<Scope> scope_;
-  // Objects that can be parts of cycles or of chains too long for recursive destruction: taken apart at the
-  // end.
+  // Objects that can be parts of cycles, or of chains too long for recursive destruction. The destructor
+  // takes them apart.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Scope>> captured_scopes_;
   std::vector<std::shared_ptr<LoopState>> escaped_loops_;
 };
 
-// Python's own wording; for a value that is undefined it names what was looked up.
+// Errors in Python's words; for an undefined value the message names what was looked up.
 absl::Status TypeError(absl::string_view what, const Value& value);
 absl::Status UndefinedError(const Value& value);
 

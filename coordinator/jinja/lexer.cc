@@ -85,7 +85,7 @@ class Lexer {
     return std::string::npos;
   }
 
-  // Where the text before a tag ends, after "-" or lstrip_blocks has taken its white space.
+  // Returns where the text before a tag ends, without the white space that "-" or lstrip_blocks removes.
   size_t DataEnd(size_t tag, char kind, char sign) const {
     const absl::string_view text = absl::string_view(s_).substr(pos_, tag - pos_);
     if (sign == '-') return pos_ + Strip(text, std::nullopt, false, true).size();
@@ -100,7 +100,8 @@ class Lexer {
     Advance(s_.size() - Strip(absl::string_view(s_).substr(pos_), std::nullopt, true, false).size());
   }
 
-  // At the end delimiter of a tag, maybe signed: consumes it and the white space that goes with it.
+  // At a tag's end delimiter, which may have a sign: consumes it and the white space that is trimmed after
+  // it.
   bool TakeEnd(absl::string_view delimiter, bool trim) {
     const char sign = s_[pos_];
     const bool is_signed = sign == '-' || (sign == '+' && trim);
@@ -115,7 +116,7 @@ class Lexer {
   }
 
   absl::Status Comment() {
-    // The closing sign belongs to the end: search "#}" and look one back.
+    // A sign before "#}" belongs to the end delimiter: search "#}", then look at the character before it.
     const size_t end = s_.find("#}", pos_);
     if (end == std::string::npos) return Error("unfinished comment");
     Advance(end > pos_ && (s_[end - 1] == '-' || s_[end - 1] == '+') ? end - 1 : end);
@@ -196,7 +197,7 @@ class Lexer {
     return Error(absl::StrCat("unexpected character '", std::string(1, c), "'"));
   }
 
-  // Digits with single underscores between them.
+  // Returns the end of digits with single underscores between them.
   size_t DigitsEnd(size_t at) const {
     while (at < s_.size() && (absl::ascii_isdigit(s_[at]) ||
                               (s_[at] == '_' && at + 1 < s_.size() && absl::ascii_isdigit(s_[at + 1])))) {
@@ -214,7 +215,7 @@ class Lexer {
       end = pos_ + 2;
       while (end < s_.size() && (absl::ascii_isxdigit(s_[end]) || s_[end] == '_')) ++end;
     } else {
-      // ".1" after a dot is an index, as in a.0.1
+      // After a dot a number is an index without a fraction, as in a.0.1.
       const bool after_dot = pos_ > 0 && s_[pos_ - 1] == '.';
       if (!after_dot && end + 1 < s_.size() && s_[end] == '.' && absl::ascii_isdigit(s_[end + 1])) {
         is_float = true;
@@ -254,7 +255,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Python's "unicode-escape"; an unknown escape stays as it is.
+  // Reads an escape as Python's "unicode-escape" does; an unknown escape stays as it is.
   absl::Status EscapeSequence(size_t* at, std::string* value) {
     static constexpr absl::string_view kLetters = "abfnrtv\\'\"", kMeanings = "\a\b\f\n\r\t\v\\'\"";
     const char c = s_[*at + 1];

@@ -24,7 +24,7 @@ struct Token {
     kEnd
   };
   Kind kind;
-  std::string text;  // of a string: its value
+  std::string text;  // of a string: its value without quotes and escapes
   int line;
 };
 

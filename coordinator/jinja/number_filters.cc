@@ -43,7 +43,7 @@ Result Abs(Interpreter* in, const Value& self, const Bound&) {
   return self.integer() < 0 ? in->Binary(Operator::kSub, Value::Int(0), self) : Value::Int(self.integer());
 }
 
-// round(x, n) of Python: correctly rounded from the exact decimal expansion, ties to even.
+// Python's round(x, n): rounds the exact decimal expansion, ties to even.
 double RoundHalfEven(double number, int precision) {
   if (precision > 300) return number;
   if (precision >= 0) return std::strtod(absl::StrFormat("%.*f", precision, number).c_str(), nullptr);
@@ -58,7 +58,7 @@ Result Round(Interpreter*, const Value& self, const Bound& args) {
   if (precision < -300 || precision > 300) return absl::InvalidArgumentError("the precision is out of range");
   const double number = self.number();
   if (method == "common") {
-    // Python rounds an int to an int
+    // Python rounds an int to an int.
     if (self.is_integral() && precision >= 0) return Value::Int(self.integer());
     const double rounded = RoundHalfEven(number, static_cast<int>(precision));
     return self.is_integral() ? Truncated(rounded, self) : Value::Float(rounded);

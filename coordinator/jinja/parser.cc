@@ -75,7 +75,7 @@ class StatementParser {
     return stmt;
   }
 
-  // Statements up to a tag whose name is one of `ends`; the cursor is then on that name.
+  // Parses statements up to a tag whose name is one of `ends`; the cursor is then on that name.
   absl::StatusOr<Block> ParseBlock(std::initializer_list<absl::string_view> ends) {
     const TokenStream::Level level(&s_);
     RETURN_IF_ERROR(level.status());
@@ -103,7 +103,7 @@ class StatementParser {
     return block;
   }
 
-  // A body and its end tag, the cursor being before the "%}" of the opening tag.
+  // Parses a body and its end tag; the cursor is before the "%}" of the opening tag.
   absl::StatusOr<Block> ParseBody(absl::string_view end) {
     RETURN_IF_ERROR(s_.ExpectBlockEnd());
     ASSIGN_OR_RETURN(Block body, ParseBlock({end}));
@@ -189,7 +189,7 @@ class StatementParser {
     return stmt;
   }
 
-  // "|a|b" over a placeholder constant that the interpreter replaces by the block's text.
+  // Parses "|a|b" with an empty constant as input; the interpreter puts the block's text in its place.
   absl::StatusOr<ExprPtr> ParseFilterChain() {
     auto base = std::make_unique<Expr>();
     base->kind = Expr::Kind::kConst;
@@ -215,7 +215,7 @@ class StatementParser {
 
   absl::Status ParseMacroBody(MacroNode* macro, absl::string_view end) {
     const int loops = loops_;
-    loops_ = 0;  // break does not reach out of a macro
+    loops_ = 0;  // `break` in a macro cannot end a loop around the macro
     absl::StatusOr<Block> body = ParseBody(end);
     loops_ = loops;
     ASSIGN_OR_RETURN(macro->body, std::move(body));

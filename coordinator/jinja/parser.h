@@ -28,7 +28,7 @@ class TokenStream {
   absl::Status ExpectBlockEnd();
   absl::Status Unexpected(absl::string_view expected) const;
 
-  // Counts one level of nesting while it lives.
+  // Counts one level of nesting from its construction to its destruction.
   class Level {
    public:
     explicit Level(TokenStream* stream) : stream_(stream) { ++stream_->depth_; }
@@ -52,13 +52,14 @@ class ExpressionParser {
  public:
   explicit ExpressionParser(TokenStream* stream) : s_(*stream) {}
 
-  // An expression, or a tuple of them without parentheses. conditional: "a if b else c" is allowed at the
-  // top.
+  // Parses an expression, or a tuple of expressions without parentheses. `conditional`: "a if b else c" is
+  // allowed at the top level.
   absl::StatusOr<ExprPtr> ParseTuple(bool conditional = true);
   absl::StatusOr<ExprPtr> ParseExpression();
   absl::StatusOr<Target> ParseTarget(bool allow_attribute);
-  absl::Status ParseCallArgs(CallArgs* args);  // behind "("
-  // "|upper|trim" behind `base`.
+  // Parses arguments after "(".
+  absl::Status ParseCallArgs(CallArgs* args);
+  // Parses "|upper|trim" after `base`.
   absl::StatusOr<ExprPtr> ParseFilters(ExprPtr base);
 
  private:
@@ -99,7 +100,7 @@ class ExpressionParser {
   TokenStream& s_;
 };
 
-// The whole template. InvalidArgument "line N: reason".
+// Parses a whole template. InvalidArgument "line N: reason".
 absl::StatusOr<Block> ParseTemplate(const std::string& source, int max_depth);
 
 }  // namespace somnus::jinja

@@ -14,7 +14,7 @@ namespace somnus::jinja {
 namespace {
 
 struct Field {
-  char align = 0;  // '<', '>', '^', '='; 0: by type
+  char align = 0;  // '<', '>', '^', '='; 0: the default of the value's type
   std::string fill = " ";
   bool plus = false, space = false, alternate = false, comma = false;
   int64_t width = 0;
@@ -140,7 +140,7 @@ std::string Text(std::string text, const Field& field, char default_align) {
   return Pad("", text, field, default_align);
 }
 
-// One "%..." field, `s` being behind the percent sign and the mapping key.
+// Parses one "%..." field; `s` starts after the percent sign and the mapping key.
 absl::StatusOr<Field> ParsePercentField(absl::string_view* s) {
   Field field;
   bool zero = false;

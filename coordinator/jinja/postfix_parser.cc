@@ -44,7 +44,7 @@ absl::StatusOr<ExprPtr> ExpressionParser::ParseFilters(ExprPtr base) {
       RETURN_IF_ERROR(ParseFilter(&AddPostfix(&base, Postfix::Kind::kFilter, Make(Expr::Kind::kPostfix))));
     } else if (s_.SkipName("is")) {
       RETURN_IF_ERROR(ParseTest(&AddPostfix(&base, Postfix::Kind::kTest, Make(Expr::Kind::kPostfix))));
-    } else if (s_.SkipOperator("(")) {  // a call of what a filter returned
+    } else if (s_.SkipOperator("(")) {  // a call of the value that a filter returned
       RETURN_IF_ERROR(
           ParseCallArgs(&AddPostfix(&base, Postfix::Kind::kCall, Make(Expr::Kind::kPostfix)).args));
     } else {

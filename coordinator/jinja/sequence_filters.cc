@@ -19,7 +19,7 @@ absl::StatusOr<Items> ItemsOf(Interpreter* in, const Value& value) {
   return list->items;
 }
 
-// "a.b.0" by items; nullptr: the value itself.
+// Looks up a path such as "a.b.0", one item after the other; a null `path` returns the value itself.
 Result Attribute(Interpreter* in, Value value, const Value* path) {
   if (path == nullptr || path->is_none()) return value;
   if (path->is_integral()) return in->GetItem(value, *path);
@@ -33,7 +33,7 @@ Result Attribute(Interpreter* in, Value value, const Value* path) {
   return value;
 }
 
-// What sort, unique, min and max compare: strings without case unless told otherwise.
+// Returns what sort, unique, min and max compare: strings are compared without case by default.
 absl::StatusOr<std::vector<Value>> SortKeys(Interpreter* in, const Items& items, const Value* attribute,
                                             bool case_sensitive) {
   std::vector<Value> keys;
@@ -46,7 +46,8 @@ absl::StatusOr<std::vector<Value>> SortKeys(Interpreter* in, const Items& items,
   return keys;
 }
 
-// Positions in ascending order of key, stable. The first incomparable pair is the error.
+// Returns positions in ascending order of key; equal keys keep their order. InvalidArgument names the first
+// pair that cannot be compared.
 absl::StatusOr<std::vector<size_t>> SortedOrder(Interpreter* in, const std::vector<Value>& keys,
                                                 bool reverse) {
   std::vector<size_t> order(keys.size());
@@ -244,7 +245,8 @@ Result Map(Interpreter* in, const Value& self, const Bound& args) {
   return Value::MakeList(std::move(items));
 }
 
-// select and reject; with kByAttribute the first argument is the attribute that the test looks at.
+// The filters select and reject, and with kByAttribute selectattr and rejectattr, whose first argument is the
+// attribute to test.
 template <bool kKeep, bool kByAttribute>
 Result Choose(Interpreter* in, const Value& self, const Bound& args) {
   if (!self.Truthy()) return Value::MakeList({});  // None too, as in Jinja
@@ -273,7 +275,7 @@ Result Choose(Interpreter* in, const Value& self, const Bound& args) {
 
 Result AttributeFilter(Interpreter* in, const Value& self, const Bound& args) {
   ASSIGN_OR_RETURN(const std::string name, StringArgument(args[0], ""));
-  if (self.is_dict()) return Value(Value::Variant(Undefined{name}));  // never an item
+  if (self.is_dict()) return Value(Value::Variant(Undefined{name}));  // an item is not an attribute
   return in->GetAttribute(self, name);
 }
 

@@ -51,8 +51,8 @@ Result StripMethod(Interpreter*, const Value& self, const Bound& args) {
   return Str(Strip(self.str(), chars, kLeft, kRight));
 }
 
-// The part of self that the start and end arguments of find, count and startswith leave; its first
-// character's index goes to `*start`, -1 when start lies behind the end of the string.
+// Returns the part of `self` between the start and end arguments of find, count and startswith. `*start` is
+// the index of its first character, or -1 when the start argument is beyond the end of the string.
 absl::StatusOr<absl::string_view> Window(const Value& self, const Bound& args, int64_t* start) {
   const absl::string_view text = self.str();
   *start = 0;
@@ -141,7 +141,7 @@ Result Partition(Interpreter* in, const Value& self, const Bound& args) {
   return StringList(in, {text.substr(0, at), separator, text.substr(at + separator.size())}, true);
 }
 
-// ljust, rjust, center, by the share of the padding that goes left: 0, 2 or 1 halves.
+// ljust, rjust and center put 0, 2 or 1 halves of the padding on the left.
 template <int kLeftHalves>
 Result Justify(Interpreter* in, const Value& self, const Bound& args) {
   ASSIGN_OR_RETURN(const int64_t width, IntegerArgument(args[0], 0));
@@ -151,7 +151,7 @@ Result Justify(Interpreter* in, const Value& self, const Bound& args) {
   const int64_t missing = width - CharCount(self.str());
   if (missing <= 0) return self;
   RETURN_IF_ERROR(in->ChargeBytes(missing > (INT64_MAX >> 8) ? INT64_MAX : 4 * missing));
-  // CPython's rounding of an odd margin
+  // CPython rounds an odd margin this way.
   const int64_t left = kLeftHalves == 1 ? missing / 2 + (missing & width & 1) : kLeftHalves * missing / 2;
   std::string out;
   for (int64_t i = 0; i < left; ++i) out += fill;
@@ -202,7 +202,7 @@ Result All(Interpreter*, const Value& self, const Bound&) {
   return Value::Bool(kOfEmpty || !text.empty());
 }
 
-// isupper, islower: no cased character of the other kind, and at least one of this.
+// isupper and islower: at least one character of this case, and none of the other.
 template <bool kUpper>
 Result IsCase(Interpreter*, const Value& self, const Bound&) {
   bool any = false;

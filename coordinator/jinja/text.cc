@@ -162,7 +162,8 @@ std::string CaseFold(absl::string_view s) {
 
 namespace {
 
-// The first character in title case. A digraph such as U+01C6 has a title case of its own; "ß" becomes "Ss".
+// Appends one character in title case. A digraph such as U+01C6 has a title case of its own; "ß" becomes
+// "Ss".
 void AppendTitleCase(absl::string_view character, std::string* out) {
   const auto code = static_cast<UChar32>(DecodeUtf8(character, 0).code);
   const UChar32 title = u_totitle(code);

@@ -14,13 +14,14 @@ namespace somnus::jinja {
 
 bool IsPySpace(char32_t code);  // str.isspace
 int64_t CharCount(absl::string_view s);
-// Byte offset of character `index` (clamped to the end).
+// Returns the byte offset of character `index`, clamped to the end.
 size_t CharOffset(absl::string_view s, int64_t index);
 std::vector<absl::string_view> Characters(absl::string_view s);
 
-// Without `chars`, white space.
+// Removes `chars`, or white space where there are none, from the chosen ends.
 absl::string_view Strip(absl::string_view s, std::optional<absl::string_view> chars, bool left, bool right);
-// Without `separator`, runs of white space. max_split < 0: no limit. `separator` is not empty.
+// Splits at `separator`, which is not empty, or at runs of white space where there is none. At most
+// `max_split` splits are made, counted from the right with `from_right`; a negative number is no limit.
 std::vector<absl::string_view> Split(absl::string_view s, std::optional<absl::string_view> separator,
                                      int64_t max_split, bool from_right);
 std::vector<absl::string_view> SplitLines(absl::string_view s, bool keep_ends);
@@ -34,9 +35,10 @@ std::string TitleFilter(
     absl::string_view s);  // Jinja's filter: splits at spaces, hyphens and opening brackets
 std::string HtmlEscape(absl::string_view s);
 
-// The number of non-overlapping occurrences; an empty needle matches between all characters.
+// Returns the number of non-overlapping occurrences; an empty needle matches before, between and after all
+// characters.
 int64_t CountOccurrences(absl::string_view s, absl::string_view needle);
-// max_count < 0: all.
+// Replaces the first `max_count` occurrences; a negative number means all.
 std::string Replace(absl::string_view s, absl::string_view old_text, absl::string_view new_text,
                     int64_t max_count);
 

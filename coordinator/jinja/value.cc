@@ -13,7 +13,7 @@
 namespace somnus::jinja {
 namespace {
 
-constexpr size_t kIndexFrom = 8;  // smaller dicts are searched
+constexpr size_t kIndexFrom = 8;  // dicts with fewer entries are searched without an index
 
 absl::Status TooDeep() { return absl::ResourceExhaustedError("values nest too deep"); }
 
@@ -22,7 +22,7 @@ absl::Status CheckSize(int depth, int64_t weight) {
   return weight <= kMaxValueWeight ? absl::OkStatus() : absl::ResourceExhaustedError("a value is too large");
 }
 
-// Equal keys, and only they, have equal strings.
+// Returns strings that are equal exactly for equal keys.
 std::string CanonicalKey(const Value& key) {
   if (key.is_string()) return "s" + key.str();
   if (key.is_number()) {

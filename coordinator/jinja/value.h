@@ -1,6 +1,6 @@
 #pragma once
-// Values of the template language: Python's, as far as templates see them. Copying a Value is cheap
-// (containers and strings are shared and immutable, namespaces excepted). Not thread safe; a render owns its
+// Values of the template language: Python's, as far as templates can use them. Copying a Value is cheap:
+// containers and strings are shared and immutable, except for namespaces. Not thread safe; a render owns its
 // values.
 
 #include <cstdint>
@@ -22,22 +22,22 @@ struct Scope;
 struct MacroNode;
 
 struct Undefined {
-  std::string name;  // what was looked up, for the message
+  std::string name;  // what was looked up, for error messages
 };
 struct None {};
 
 struct List {
   std::vector<Value> items;
   bool tuple = false;
-  int depth = 1;       // nesting, itself included
+  int depth = 1;       // levels of nesting, this one included
   int64_t weight = 1;  // see Value::weight
 };
 
-// Insertion-ordered. Keys are compared as Python does (1, 1.0 and True are one key).
+// A dict keeps the order of insertion. Keys are equal as in Python: 1, 1.0 and True are one key.
 class Dict {
  public:
-  // Here and in Value out of line: every file of this folder copies them, and would compile the hash table
-  // and the variant anew.
+  // These are out of line, here and in Value, to save compile time: every file of this folder copies dicts
+  // and values, and would compile the hash table and the variant again.
   Dict();
   ~Dict();
   Dict(const Dict&);
@@ -135,8 +135,8 @@ class Value {
 
   bool Truthy() const;
   int depth() const;
-  // The work of a full traversal. A list that holds another one twice counts it twice, so that doubling a
-  // value in a loop cannot hide exponential work.
+  // The number of values that a full traversal visits. A list that holds another one twice counts it twice,
+  // so that doubling a value in a loop cannot hide exponential work.
   int64_t weight() const;
   const char* TypeName() const;  // Python's
 
@@ -148,7 +148,7 @@ inline constexpr int kMaxValueDepth = 200;
 inline constexpr int64_t kMaxValueWeight = 50'000'000;
 
 bool Equals(const Value& a, const Value& b);
-// -1, 0, 1. InvalidArgument for kinds that Python does not order.
+// Returns -1, 0 or 1. InvalidArgument for kinds that Python does not order.
 absl::StatusOr<int> Compare(const Value& a, const Value& b);
 absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, int depth = 1);
 

@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// Start of the character that ends at `pos` > 0 of valid UTF-8.
+// Returns the start of the character that ends at `pos` > 0 of valid UTF-8.
 size_t PreviousCharacter(absl::string_view text, size_t pos) {
   do {
     --pos;

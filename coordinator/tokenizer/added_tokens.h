@@ -1,7 +1,7 @@
 #pragma once
-// Finds added tokens (special or not) in text: leftmost, then longest, as Hugging Face does. Immutable;
-// thread safe. Linear in the text: the search walks a trie, at most as deep as the longest token, from each
-// position.
+// Finds added tokens (special or not) in text: the leftmost, and of those the longest, as Hugging Face does.
+// From each position the search walks down a trie, at most to the length of the longest token: its time is
+// linear in the text. Thread safe once all tokens have been added.
 
 #include <array>
 #include <cstdint>
@@ -39,7 +39,7 @@ class AddedTokenMatcher {
     bool lstrip, rstrip, single_word;
   };
   int32_t Child(int32_t node, unsigned char byte) const;
-  // Index of the longest token that starts at `pos`, or -1; `*length` is its size in bytes.
+  // Returns the index of the longest token that starts at `pos`, or -1; `*length` is its size in bytes.
   int32_t LongestAt(absl::string_view text, size_t pos, size_t* length) const;
 
   std::vector<Node> nodes_ = std::vector<Node>(1);

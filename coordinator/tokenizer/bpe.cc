@@ -15,9 +15,9 @@
 namespace somnus {
 namespace {
 
-constexpr size_t kMaxCachedBytes = 64;  // longer pieces are rare, and would fill the cache with one request
-constexpr size_t kMaxWordsPerShard = 2048;  // 16 shards: about 4 MB at most
-constexpr size_t kShortWord = 48;           // below it, repeated scans beat a heap
+constexpr size_t kMaxCachedBytes = 64;  // longer pieces are rare; one request could fill the cache with them
+constexpr size_t kMaxWordsPerShard = 2048;  // 16 shards: about 4 MB at most (an estimate)
+constexpr size_t kShortWord = 48;           // up to this length repeated scans are faster than a heap
 constexpr size_t kMergesAhead = 16;
 constexpr uint32_t kNoMerge = std::numeric_limits<uint32_t>::max();
 
@@ -51,7 +51,8 @@ absl::StatusOr<std::unique_ptr<Bpe>> Bpe::Create(const TokenizerData& data, bool
 
 absl::Status Bpe::AddMerges(const TokenizerData& data) {
   merges_.reserve(data.merges.size());
-  // The lookups miss the cache, nearly a million of them for a vocabulary of 128 k: fetch some merges ahead.
+  // A vocabulary of 128 k needs nearly a million lookups, which miss the CPU's caches: prefetch some merges
+  // ahead.
   std::array<std::string, kMergesAhead> wholes;
   for (size_t ahead = 0; ahead < data.merges.size() + kMergesAhead; ++ahead) {
     if (ahead >= kMergesAhead)
@@ -202,7 +203,7 @@ void Bpe::MergeLong(std::vector<int32_t>* symbols) const {
     queue.pop();
     Node& left = nodes[top.position];
     if (left.id < 0 || left.next < 0) continue;
-    // An entry is stale when its pair has changed since.
+    // An entry is stale when its pair has changed since it was pushed.
     const Merge* merge = FindMerge(left.id, nodes[left.next].id);
     if (merge == nullptr || merge->id != top.id) continue;
     Node& right = nodes[left.next];

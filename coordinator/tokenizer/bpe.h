@@ -1,6 +1,6 @@
 #pragma once
 // Byte-pair encoding of one pre-token: merges by rank, leftmost first among equals. Thread safe: immutable
-// after Create, but for a bounded cache of short pieces behind mutexes.
+// after Create, except for a bounded cache of short pieces, which mutexes guard.
 
 #include <array>
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace somnus {
 
 class Bpe {
  public:
-  // `data` must outlive the Bpe: the vocabulary is keyed by views of data.tokens. data.merges may go after
-  // Create. byte_pieces: pieces come as raw bytes and are mapped to the byte alphabet here. InvalidArgument:
-  // a merge of, or into, a token that is not in the vocabulary; an unk_token that is not.
+  // `data` must outlive the Bpe: the vocabulary is keyed by views of data.tokens. data.merges may be freed
+  // after Create. `byte_pieces`: pieces are raw bytes, and the Bpe maps them to the byte alphabet.
+  // InvalidArgument: a merge of, or into, a token that is not in the vocabulary; an unk_token that is not.
   static absl::StatusOr<std::unique_ptr<Bpe>> Create(const TokenizerData& data, bool byte_pieces);
 
-  // Appends the ids of `piece`. Characters that the vocabulary lacks become bytes (byte_fallback), the unk
-  // token (one for a run of them with fuse_unk), or nothing, as in Hugging Face. O(n log n) in the length of
-  // the piece.
+  // Appends the ids of `piece`. As in Hugging Face, characters that the vocabulary lacks become bytes
+  // (byte_fallback), the unk token (with fuse_unk one token for a run of them), or nothing. O(n log n) in the
+  // length of the piece.
   void Encode(absl::string_view piece, std::vector<int32_t>* ids) const;
 
  private:

@@ -32,8 +32,8 @@ bool HasLongCombiningRun(absl::string_view text) {
   return false;
 }
 
-// Canonical decomposition and ordering with a real sort: ICU orders by insertion, which takes hours for a
-// megabyte of marks in the worst order.
+// Canonical decomposition, and ordering by an O(n log n) sort: ICU sorts by insertion, whose time is
+// quadratic for a long run of marks in the worst order.
 std::string DecomposeAndSort(absl::string_view text) {
   UErrorCode error = U_ZERO_ERROR;
   const icu::Normalizer2* nfd = icu::Normalizer2::getNFDInstance(error);
@@ -79,7 +79,7 @@ std::string Apply(Instance get_instance, absl::string_view text) {
   return U_SUCCESS(error) ? out : std::string(text);
 }
 
-// Character by character, without the context rules (final sigma) that full case mapping would apply.
+// Maps character by character, without the rules for context (final sigma) of full case mapping.
 std::string Lowercase(absl::string_view text) {
   std::string out;
   out.reserve(text.size());

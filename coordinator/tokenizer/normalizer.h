@@ -15,7 +15,7 @@ class Normalizer {
       : nfc_(data.nfc), nfd_(data.nfd), nfkc_(data.nfkc), nfkd_(data.nfkd), lowercase_(data.lowercase) {}
 
   bool enabled() const { return nfc_ || nfd_ || nfkc_ || nfkd_ || lowercase_; }
-  // `text` is valid UTF-8. Linear but for the sorting of long runs of combining marks.
+  // `text` must be valid UTF-8. The time is linear, except for the sorting of long runs of combining marks.
   std::string Normalize(absl::string_view text) const;
 
  private:

@@ -25,7 +25,7 @@ struct Span {
   bool match;
 };
 
-// Matches and the gaps between them, in order.
+// Appends matches and the gaps between them, in order.
 std::vector<Span> RegexSpans(const Regex& regex, absl::string_view text) {
   std::vector<std::pair<size_t, size_t>> matches;
   regex.FindAll(text, &matches);
@@ -41,7 +41,7 @@ std::vector<Span> RegexSpans(const Regex& regex, absl::string_view text) {
   return spans;
 }
 
-// Every character of the class is a match of its own.
+// Appends a match for every character of the class.
 template <typename Predicate>
 std::vector<Span> CharacterSpans(absl::string_view text, Predicate is_match) {
   std::vector<Span> spans;
@@ -59,7 +59,7 @@ std::vector<Span> CharacterSpans(absl::string_view text, Predicate is_match) {
   return spans;
 }
 
-// A match joins the span before it, unless that is a match too.
+// Joins each match to the span before it, unless that is a match, too.
 std::vector<Span> MergeWithPrevious(const std::vector<Span>& spans) {
   std::vector<Span> out;
   bool previous_match = false;

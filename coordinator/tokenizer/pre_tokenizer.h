@@ -13,8 +13,8 @@
 
 namespace somnus {
 
-// Pieces of one text. `arena` owns the pieces that are not substrings of the text (a prefix space, mapped
-// bytes).
+// The pieces of one text. `arena` owns those that are not substrings of the text (with a prefix space, or of
+// mapped bytes).
 struct PieceList {
   std::vector<absl::string_view> pieces;
   std::deque<std::string> arena;
@@ -24,11 +24,12 @@ class PreTokenizer {
  public:
   static absl::StatusOr<std::unique_ptr<PreTokenizer>> Create(const std::vector<PreTokenizerStep>& steps);
 
-  // True when the last step is ByteLevel: pieces are raw bytes then, and whoever looks them up maps each byte
-  // to the alphabet. It saves writing the mapped text.
+  // True when the last step is ByteLevel. Pieces are raw bytes then, and the caller maps each byte to the
+  // alphabet when it looks a piece up; that saves writing the mapped text.
   bool byte_pieces() const { return byte_pieces_; }
 
-  // Replaces list->pieces by the pieces of `text` (valid UTF-8); views live as long as `text` and `list`.
+  // Replaces list->pieces by the pieces of `text` (valid UTF-8). The views are valid as long as `text` and
+  // `list`.
   void Split(absl::string_view text, PieceList* list) const;
 
  private:

@@ -12,8 +12,8 @@
 namespace somnus {
 namespace {
 
-// Generous for real patterns (which need a few steps per character of one word or one run of spaces), small
-// enough that a hostile pattern gives up within seconds.
+// Real patterns need far less: a few steps per character of one word or one run of spaces. A hostile pattern
+// reaches the limit within seconds.
 constexpr uint32_t kMatchLimit = 20'000'000;
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
 
@@ -21,7 +21,7 @@ constexpr char kSpaceSet[] =
     "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
 constexpr char kWordSet[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 
-// The set that stands for an escape, or nullptr when PCRE2 reads it the same way.
+// Returns the set that stands for an escape, or nullptr when PCRE2 reads the escape as Oniguruma does.
 const char* EscapeSet(char escape) {
   switch (escape) {
     case 's':
@@ -70,8 +70,8 @@ class Translator {
     } else if (escape >= 'a') {
       out_ += set;
     } else {
-      absl::StrAppend(&out_, "\\",
-                      std::string(1, escape));  // PCRE2 cannot negate inside a set; nearly the same
+      // PCRE2's own escape differs little, and a set cannot be negated within a set.
+      absl::StrAppend(&out_, "\\", std::string(1, escape));
     }
     return absl::OkStatus();
   }
@@ -104,7 +104,7 @@ class Translator {
     return absl::OkStatus();
   }
 
-  // Option letters of "(?imx-imx": Ruby's m is PCRE2's s.
+  // Copies the option letters of "(?imx-imx": Ruby's m is PCRE2's s.
   void Group() {
     out_ += "(?";
     pos_ += 2;
@@ -139,7 +139,7 @@ struct Regex::Impl {
     pcre2_code_free(code);
   }
 
-  // PCRE2's result code. The interpreter takes over where the JIT's small stack overflows.
+  // Returns PCRE2's result code. PCRE2's interpreter matches again where the JIT's small stack overflows.
   int Match(absl::string_view text, size_t start, pcre2_match_data* data) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     if (jit) {
@@ -195,7 +195,7 @@ void Regex::FindAll(absl::string_view text, std::vector<std::pair<size_t, size_t
     if (impl_->Match(text, pos, data.get()) < 0) return;  // no match, or a limit
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
     const size_t begin = range[0], end = range[1];
-    if (begin > end) return;  // \K inside a look-ahead can do that
+    if (begin > end) return;  // the result of \K inside a look-ahead
     if (begin == end && matched && begin == last_end) {
       if (pos >= text.size()) return;
       pos += Utf8Length(static_cast<unsigned char>(text[pos]));

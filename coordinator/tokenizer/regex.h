@@ -1,6 +1,6 @@
 #pragma once
 // Regular expressions of pre-tokenizers. They are written for Oniguruma (Ruby syntax) and run on PCRE2, after
-// a translation of what the two read differently. Immutable after Compile; thread safe.
+// a translation of the syntax that the two read differently. Immutable after Compile; thread safe.
 
 #include <cstddef>
 #include <memory>
@@ -15,15 +15,15 @@ namespace somnus {
 
 class Regex {
  public:
-  // InvalidArgument with PCRE2's reason. `literal`: the pattern stands for itself.
+  // InvalidArgument gives PCRE2's reason. `literal`: the pattern has no special characters.
   static absl::StatusOr<std::unique_ptr<Regex>> Compile(const std::string& pattern, bool literal);
   ~Regex();
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
-  // Byte ranges of all matches in `text` (valid UTF-8), left to right, without overlaps. Empty matches right
-  // after the previous match are skipped. A match that exceeds the limits ends the search: what was found so
-  // far stands.
+  // Appends the byte ranges [begin, end) of all matches in `text` (valid UTF-8), left to right, without
+  // overlaps. Empty matches right after the previous match are skipped. A match that exceeds PCRE2's limits
+  // ends the search; the matches before it stay.
   void FindAll(absl::string_view text, std::vector<std::pair<size_t, size_t>>* matches) const;
 
  private:
@@ -32,9 +32,9 @@ class Regex {
   std::unique_ptr<Impl> impl_;
 };
 
-// Oniguruma to PCRE2: \s and \w by Unicode property (PCRE2 counts U+180E as a space and few marks as word
-// characters), \h as a hexadecimal digit, (?m) as "dot matches newline". Exposed for tests.
-// InvalidArgument for what has no translation (set intersection, nested sets).
+// Translates Oniguruma's syntax to PCRE2's: \s and \w by Unicode property (PCRE2 counts U+180E as a space and
+// few marks as word characters), \h as a hexadecimal digit, (?m) as "dot matches newline". InvalidArgument
+// for syntax that has no translation (set intersection, nested sets). Public for tests.
 absl::StatusOr<std::string> TranslateOniguruma(absl::string_view pattern);
 
 }  // namespace somnus

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kMaxTokens = 1 << 24;
 
-// "<0x0A>" of byte_fallback vocabularies, or -1.
+// Returns the byte that a token of a byte_fallback vocabulary stands for ("<0x0A>": 10), or -1.
 int FallbackByte(absl::string_view token) {
   if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return -1;
   int value = 0;
@@ -36,7 +36,7 @@ class BpeTokenizer : public Tokenizer {
     RETURN_IF_ERROR(CheckIds());
     ASSIGN_OR_RETURN(pre_tokenizer_, PreTokenizer::Create(data_.pre_tokenizer));
     ASSIGN_OR_RETURN(bpe_, Bpe::Create(data_, pre_tokenizer_->byte_pieces()));
-    std::vector<std::pair<std::string, std::string>>().swap(data_.merges);  // 20 MB that nobody reads again
+    std::vector<std::pair<std::string, std::string>>().swap(data_.merges);  // large, and not read again
     AddAddedTokens();
     FillBytes();
     return absl::OkStatus();

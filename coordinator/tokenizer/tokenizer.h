@@ -17,37 +17,36 @@ namespace somnus {
 
 class Tokenizer {
  public:
-  // InvalidArgument when the data contradict themselves (a merge of unknown tokens, an invalid pattern).
+  // InvalidArgument when the data are not consistent (a merge of unknown tokens, an invalid pattern).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerData data);
   virtual ~Tokenizer() = default;
 
-  // `text` is UTF-8; invalid bytes are replaced by U+FFFD first, as Python's errors="replace" does.
-  // add_special_tokens: what the post-processor adds (Llama 3's <|begin_of_text|>).
-  // parse_special_tokens is always on: added tokens written out in the text become their ids, as in Hugging
-  // Face.
+  // `text` is UTF-8; invalid bytes become U+FFFD first, as with Python's errors="replace".
+  // `add_special_tokens`: the tokens that the post-processor adds (Llama 3's <|begin_of_text|>). Added tokens
+  // that are written out in the text always become their ids, as in Hugging Face.
   virtual std::vector<int32_t> Encode(absl::string_view text, bool add_special_tokens) const = 0;
 
-  // Whole-sequence decoding; bytes that are no UTF-8 become U+FFFD. Ids out of range are skipped.
+  // Decodes a whole sequence; bytes that are not UTF-8 become U+FFFD. Ids out of range are skipped.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
-  // The raw bytes that `id` stands for; not necessarily whole characters. Empty for an unused id.
+  // The raw bytes that `id` stands for, not necessarily whole characters. Empty for an unused id.
   virtual const std::string& TokenBytes(int32_t id) const = 0;
   // The token as the vocabulary writes it ("Ġhello").
   virtual const std::string& TokenString(int32_t id) const = 0;
   virtual bool IsSpecial(int32_t id) const = 0;
-  virtual int32_t vocab_size() const = 0;  // ids are below this
+  virtual int32_t vocab_size() const = 0;  // all ids are less than this
   virtual const TokenizerData& data() const = 0;
 };
 
-// Turns a growing sequence of ids into text that never splits a UTF-8 character: bytes are held back until
-// whole. The concatenation of all Append results and Flush equals Tokenizer::Decode of the ids. Not thread
-// safe. The tokenizer must outlive it.
+// Turns a growing sequence of ids into text that never splits a UTF-8 character: the bytes of an incomplete
+// character are held back. The concatenation of all results of Append and Flush equals Tokenizer::Decode of
+// the ids. Not thread safe. The tokenizer must outlive it.
 class IncrementalDetokenizer {
  public:
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
   std::string Append(int32_t id);
-  // What is still held back, invalid bytes as U+FFFD. Call once, at the end.
+  // Returns what is still held back, invalid bytes as U+FFFD. To be called once, at the end.
   std::string Flush();
 
  private:

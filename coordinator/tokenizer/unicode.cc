@@ -12,7 +12,7 @@ namespace {
 
 struct Alphabet {
   std::array<std::string, 256> to_char;
-  std::array<int16_t, 512> to_byte;  // by code point; -1: not of the alphabet
+  std::array<int16_t, 512> to_byte;  // by code point; -1: the character is not part of the alphabet
   Alphabet() {
     to_byte.fill(-1);
     char32_t next = 256;

@@ -8,9 +8,10 @@
 
 namespace somnus {
 
-// The printable character that stands for `byte` in a byte-level vocabulary, as UTF-8.
+// Returns the printable character that stands for `byte` in a byte-level vocabulary, as UTF-8.
 const std::string& ByteToAlphabet(uint8_t byte);
-// The bytes that `token` stands for; the token's own bytes if some character is not of the alphabet.
+// Returns the bytes that `token` stands for; the token's own bytes if a character is not part of the
+// alphabet.
 std::string AlphabetToBytes(absl::string_view token);
 std::string BytesToAlphabet(absl::string_view bytes);
 

@@ -1,5 +1,5 @@
-// Generating over HTTP: whole responses, streams, the end of the server. Other routes are in routes_test.cc,
-// limits and rude clients are in http_limits_test.cc.
+// Generating over HTTP: whole responses, streams, the end of the server. Other routes are in routes_test.cc;
+// limits and clients that misbehave are in http_limits_test.cc.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What reaches the chat template, and how.
+// What the chat template gets of a request's messages, tools and other variables.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ class ChatMessagesTest : public ApiServerTest {
     server_->SetModel(std::move(model));
   }
 
-  // The prompt that the messages and these further fields make; the tokens are its bytes.
+  // Returns the prompt that the messages and these further fields make; the tokens are its bytes.
   std::string Prompt(const std::string& messages, const std::string& fields = "") {
     const HttpReply reply =
         Send("POST", "/tokenize", absl::StrCat(R"({"messages": )", messages, fields, "}"));
@@ -65,17 +65,17 @@ TEST_F(ChatMessagesTest, MessagesWithoutContentOrOfUnknownRolesAreRefused) {
     EXPECT_EQ(error["message"], problem);
   }
   EXPECT_EQ(engine_->num_open(), 0u);
-  // The assistant may have called a tool and said nothing.
+  // An assistant's message may have a tool call and no content.
   EXPECT_EQ(Prompt(absl::StrCat("[", user, R"(, {"role": "assistant", "tool_calls": [
                 {"type": "function", "function": {"name": "f", "arguments": "{}"}}]},
                 {"role": "tool", "content": "4"}, {"role": "assistant", "content": null}])")),
             "user:x;assistant:;tool:4;assistant:;");
-  // Here vLLM leaves roles to the template.
+  // For /tokenize vLLM leaves roles to the template.
   EXPECT_EQ(Prompt(R"([{"role": "wizard", "content": "x"}])"), "wizard:x;");
 }
 
-// A prompt with sorted keys is another prompt than the one the model was trained on, and than other servers
-// make.
+// A prompt with sorted keys differs from the prompts that the model was trained on, and from those of other
+// servers.
 TEST_F(ChatMessagesTest, ObjectsKeepTheirKeysInOrder) {
   ServeTemplate(
       "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}"
@@ -119,7 +119,8 @@ TEST_F(ChatMessagesTest, MassesOfKeysAreRefused) {
   EXPECT_EQ(param(absl::StrCat(R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {)", keys,
                                "}}]}]}")),
             "messages");
-  // The member behind too many others cannot be found any more: refused, not left out.
+  // A member after too many others cannot be found any more: the request is refused, the member is not
+  // dropped.
   EXPECT_EQ(param(absl::StrCat(R"({"messages": [{)", keys,
                                R"(, "role": "assistant", "tool_calls": [{"function": {}}]}]})")),
             "messages");

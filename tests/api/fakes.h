@@ -107,7 +107,7 @@ class FakeEngine : public Engine {
     stats.generation_tokens = tokens_;
     return stats;
   }
-  // What was done already is not done again: then no tag is named.
+  // A call that has nothing to do returns no tags, as the engine does.
   absl::StatusOr<TagBytes> Sleep(int level) override {
     absl::MutexLock lock(&mutex_);
     state_ = EngineState::kAsleep;
@@ -130,12 +130,12 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     state_ = state;
   }
-  // What Health says while the engine is awake.
+  // Sets what Health returns while the engine is awake.
   void set_stall(const absl::Status& stall) {
     absl::MutexLock lock(&mutex_);
     stall_ = stall;
   }
-  // From now on every request fails after so many tokens.
+  // From now on every request fails after this many tokens.
   void FailAfter(int tokens, absl::Status error) {
     absl::MutexLock lock(&mutex_);
     fail_after_ = tokens;
@@ -150,7 +150,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return seeds_;
   }
-  // Distinct records of sampling parameters so far.
+  // The number of distinct records of sampling parameters so far.
   size_t num_samplings() const {
     absl::MutexLock lock(&mutex_);
     return samplings_.size();
@@ -159,7 +159,7 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return priorities_;
   }
-  // True when no request is open within `timeout`.
+  // Returns true as soon as no request is open, false after `timeout`.
   bool WaitIdle(absl::Duration timeout = absl::Seconds(20)) const {
     const absl::Time deadline = absl::Now() + timeout;
     while (num_open() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(2));
@@ -180,7 +180,7 @@ class FakeEngine : public Engine {
     }
     return logprobs;
   }
-  // One token for `open`; true when it has ended.
+  // Makes one token for `open`; returns true when it has ended.
   bool Step(Open* open) {
     const SamplingParams& sampling = *open->request.sampling;
     RequestOutput output;

@@ -1,5 +1,5 @@
 #pragma once
-// A tokenizer whose detokenizing can be held up, to see whom that stops.
+// A tokenizer whose detokenizing can be held up, so that a test can see what waits for it.
 
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// Thread safe. Open at first; a closed gate that goes opens.
+// Thread safe. The gate is open at first; its destructor opens it.
 class Gate {
  public:
   ~Gate() { Open(); }
@@ -22,7 +22,7 @@ class Gate {
     mutex_.Await(absl::Condition(&open_));
     --waiting_;
   }
-  // Until somebody waits in Pass.
+  // Returns when a thread waits in Pass.
   void AwaitWaiter() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(
@@ -39,7 +39,7 @@ class Gate {
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The text of the token '!' is behind the gate.
+// The text of the token '!' comes only through the gate.
 class GatedTokenizer : public ByteTokenizer {
  public:
   explicit GatedTokenizer(Gate* gate) : gate_(gate) {}

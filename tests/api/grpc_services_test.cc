@@ -44,7 +44,7 @@ class GrpcServicesTest : public ::testing::Test {
     request.mutable_sampling()->set_max_tokens(max_tokens);
     return request;
   }
-  // A whole response's text.
+  // Returns a whole response's text.
   std::string Text(const v1::GenerateRequest& request) {
     grpc::ClientContext context;
     const auto reader = inference_->Generate(&context, request);
@@ -166,7 +166,7 @@ TEST_F(GrpcServicesTest, RepeatedCallsSayThatNothingWasDone) {
   }
 }
 
-// A call of `method` with these bytes as its message.
+// Calls `method` with these bytes as its message.
 grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                            const std::string& bytes) {
   grpc::GenericStub stub(channel);
@@ -196,7 +196,7 @@ TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
   EXPECT_EQ(Text(Request("abc", 3)), "abc");
 }
 
-// A client of a later version that wants only its KV cache to sleep: level 1, and field 2 with a tag.
+// A client of a later version puts only the KV cache to sleep: level 1, and field 2 with a tag.
 TEST_F(GrpcServicesTest, AFieldThatIsNotKnownIsRefused) {
   grpc::Status status =
       CallWithBytes(channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x12\x08kv_cache");

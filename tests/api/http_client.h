@@ -1,5 +1,5 @@
 #pragma once
-// A blocking HTTP client on a raw socket, for tests that must send what no polite client would.
+// A blocking HTTP client on a raw socket, for tests that send what HTTP libraries refuse to send.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,7 +17,7 @@
 namespace somnus {
 
 struct HttpReply {
-  int status = 0;  // 0: none came
+  int status = 0;  // 0: no response came
   std::string head, body;
 };
 
@@ -52,7 +52,7 @@ class HttpClient {
     }
     return true;
   }
-  // Appends to the buffer; false at the end of the connection or after 20 s of silence.
+  // Appends to the buffer; returns false at the end of the connection, or when nothing comes for 20 s.
   bool Fill() {
     pollfd fd{fd_, POLLIN, 0};
     if (fd_ < 0 || ::poll(&fd, 1, 20000) <= 0) return false;
@@ -91,7 +91,7 @@ class HttpClient {
     }
     return reply;
   }
-  // True when the server closes the connection.
+  // Returns true when the server closes the connection.
   bool ReadsEof() {
     while (Fill()) {
     }

@@ -1,4 +1,4 @@
-// Clients that leave, stall, send too much, or speak no HTTP; keys.
+// Clients that leave, stall, send too much, or do not use HTTP; API keys.
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// Feeds `text` one byte per output, or several per output, and gathers what comes out.
+// Feeds `text`, one or more bytes per output, and returns all text of the deltas.
 struct Result {
   std::string text;
   int32_t tokens = 0;
@@ -34,7 +34,7 @@ Result Feed(const std::string& text, const OutputOptions& options, std::mt19937*
   return result;
 }
 
-// The definition: walk over the text; the stop string that ends first ends it.
+// The definition, by a scan over the whole text: the stop string that ends first ends the text.
 std::string Expected(const std::string& text, const OutputOptions& options) {
   for (size_t end = 1; end <= text.size(); ++end) {
     if (end <= static_cast<size_t>(options.min_tokens)) continue;

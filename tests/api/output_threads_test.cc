@@ -1,4 +1,4 @@
-// On which threads a response is made, and whom that may hold up: nobody else.
+// Responses are made on the output threads, and one that is stuck there holds up no other.
 
 #include "coordinator/api/output_threads.h"
 
@@ -27,7 +27,7 @@ class OutputThreadsTest : public ApiServerTest {
     Start();
     server_->SetModel(GatedModel(engine_, &gate_));
   }
-  // A response whose first token's text does not come before the gate is opened.
+  // Starts a response whose first token has no text until the gate is opened.
   void StartStuck(HttpClient* client, bool stream) {
     gate_.Close();
     client->Write(RequestText(
@@ -49,7 +49,7 @@ TEST_F(OutputThreadsTest, AStuckResponseStopsNobodyElse) {
     ExpectHealthy();
     const HttpReply other = Complete(R"({"prompt": "abc", "max_tokens": 3, "stream": true})");
     EXPECT_TRUE(absl::StrContains(other.body, "[DONE]")) << other.body;
-    // The engine has gone on with the stuck one, too.
+    // The engine has continued the stuck one, too.
     EXPECT_TRUE(engine_->WaitIdle());
     gate_.Open();
     const HttpReply reply = stuck.ReadReply();
@@ -60,8 +60,8 @@ TEST_F(OutputThreadsTest, AStuckResponseStopsNobodyElse) {
 
 TEST_F(OutputThreadsTest, AClientThatLeavesAStuckResponseIsAbortedAtOnce) {
   for (const bool stream : {false, true}) {
-    // Ends the server before: none of its tasks may wait at the gate that is closed next. 4000 tokens take
-    // longer than the test waits.
+    // This ends the previous server: none of its tasks may wait at the gate when it is closed next. 4000
+    // tokens take longer than the test waits.
     Start({}, absl::Milliseconds(20));
     server_->SetModel(GatedModel(engine_, &gate_));
     HttpClient stuck(server_->port());
@@ -74,8 +74,8 @@ TEST_F(OutputThreadsTest, AClientThatLeavesAStuckResponseIsAbortedAtOnce) {
   }
 }
 
-// Nothing but the bytes that wait for their client ends such a request here: the write timeout is a minute,
-// and there are fewer outputs than may wait.
+// Only the limit of bytes that wait for their client can end this request: the write timeout is a minute, and
+// fewer outputs are made than may wait.
 TEST_F(OutputThreadsTest, WhatAClientDoesNotReadIsBoundedInBytes) {
   ApiServerOptions options;
   options.limits.max_stream_backlog_bytes = 64 << 10;
@@ -235,7 +235,7 @@ TEST_F(ResponseProducerTest, DroppedBeforeItsEndItAborts) {
   producer.reset();
   EXPECT_TRUE(engine_->WaitIdle());
   EXPECT_EQ(engine_->num_aborted(), 1);
-  tasks_.RunOne();  // finds nobody
+  tasks_.RunOne();  // the producer is gone
 }
 
 TEST_F(ResponseProducerTest, AnErrorBeforeTheFirstByteIsNoStream) {
@@ -271,7 +271,7 @@ TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
   EXPECT_EQ(outputs[2].first, 1);
   EXPECT_EQ(outputs[2].second.finish_reason, FinishReason::kAbort);
   EXPECT_EQ(ready, 1);
-  // What was taken makes room.
+  // TakeAll makes room again.
   queue.Push(0, big);
   EXPECT_EQ(ready, 2);
   EXPECT_EQ(queue.TakeAll().size(), 1u);

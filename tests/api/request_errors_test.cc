@@ -1,4 +1,4 @@
-// Requests that are refused, or just not: what the error says, and which field it names.
+// Requests that are refused, or only just accepted: what the error says, and which field it names.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Routes that generate nothing: health, ports, sleep; which methods a route takes; keys.
+// Routes that do not generate: health, ports, sleep; the methods that a route takes; API keys.
 
 #include <gtest/gtest.h>
 

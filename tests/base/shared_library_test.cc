@@ -1,4 +1,4 @@
-// Where libraries are looked for: pip's folders, in a fixed order, and nothing relative.
+// The folders that are searched for libraries: pip's, in a fixed order, and no relative ones.
 
 #include "base/shared_library.h"
 
@@ -51,7 +51,7 @@ TEST_F(SharedLibraryTest, FoldersThatAreNotThereAreNoError) {
   EXPECT_EQ(*files, std::vector<std::string>{"liba.so"});
 }
 
-// What the current directory holds would be loaded otherwise.
+// A relative path would load libraries from the current directory.
 TEST_F(SharedLibraryTest, RelativeFoldersAreRefused) {
   const auto files = FindLibraries({"liba.so"}, "/usr/lib:lib");
   EXPECT_TRUE(absl::IsInvalidArgument(files.status())) << files.status();
@@ -59,7 +59,7 @@ TEST_F(SharedLibraryTest, RelativeFoldersAreRefused) {
 }
 
 TEST_F(SharedLibraryTest, OpensTheFirstThatCanBeOpened) {
-  Put("folder/libm.so.6");  // is none
+  Put("folder/libm.so.6");  // a file that is no library
   setenv(kLibraryPathVariable, (root_ / "folder").c_str(), 1);
   EXPECT_TRUE(OpenLibrary({"libm.so.6"}).ok()) << "the linker's own is next";
   const auto none = OpenLibrary({"libsomnus_no_such.so.1"});

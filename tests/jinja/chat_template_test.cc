@@ -83,7 +83,7 @@ TEST(ChatTemplateTest, OneTemplateRendersManyTimes) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ((*compiled)->Render(Json{{"x", i}}).value(), std::to_string(i + 1));
 }
 
-// Each would take gigabytes, hours or the whole stack.
+// Without limits each of these would take gigabytes, hours or the whole stack.
 TEST(ChatTemplateLimitsTest, AttacksEndWithAnError) {
   const std::string kAttacks[] = {
       "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",

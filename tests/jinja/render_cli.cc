@@ -1,4 +1,5 @@
-// Serves tools/compare_chat_templates.py: one JSON request per line on stdin, one answer per line on stdout.
+// Serves tools/compare_chat_templates.py: reads one JSON request per line from stdin, and writes one reply
+// per line to stdout.
 //   {"template": SOURCE, "context": OBJECT} -> {"text": OUTPUT} or {"error": MESSAGE}
 
 #include <iostream>

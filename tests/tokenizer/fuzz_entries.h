@@ -1,6 +1,6 @@
 #pragma once
-// One input to the parsers of this room; it must return, whatever the bytes are. Used by the libFuzzer
-// targets and by mutation_test.
+// Each function gives one input to a parser, and must return whatever the bytes are. The libFuzzer targets
+// and mutation_test use them.
 
 #include "absl/strings/string_view.h"
 
@@ -8,7 +8,7 @@ namespace somnus {
 
 // Compiles the bytes as a chat template and renders it over a conversation, with small limits.
 void FuzzChatTemplate(absl::string_view bytes);
-// Encodes the bytes and decodes the ids, whole and streamed; aborts when the two differ or are no UTF-8.
+// Encodes the bytes and decodes the ids, whole and streamed; aborts when the two differ or are not UTF-8.
 void FuzzTokenizer(absl::string_view bytes);
 // Compiles the bytes up to the first zero as a pattern and runs it over the rest.
 void FuzzRegex(absl::string_view bytes);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what tools/fuzz.sh starts from:  fuzz_seeds.py chat_template|regex|encode FOLDER"""
+"""Writes the seeds of tools/fuzz.sh:  fuzz_seeds.py chat_template|regex|encode FOLDER"""
 import json
 import pathlib
 import sys

@@ -9,11 +9,11 @@
 
 namespace somnus {
 
-// The lines of tests/data/tokenizer/<name>.
+// Returns the lines of tests/data/tokenizer/<name>.
 std::vector<nlohmann::ordered_json> ReadGolden(const std::string& name);
 
-// The directory of "smollm2", "qwen3" or "llama3" under $SOMNUS_TOKENIZER_DIR, also as "<model>-tokenizer";
-// nullopt when the variable is not set or there is no such directory.
+// Returns the directory of "smollm2", "qwen3" or "llama3" under $SOMNUS_TOKENIZER_DIR, which may also be
+// called "<model>-tokenizer"; nullopt when the variable is not set or there is no such directory.
 std::optional<std::string> LargeTokenizerDirectory(const std::string& model);
 
 }  // namespace somnus

@@ -1,4 +1,4 @@
-// A fuzzer's work with a fixed seed, so that every run of the tests does a little of it.
+// A small fuzzer with a fixed seed, which runs with the tests.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ std::vector<std::string> Seeds() {
   return lines.at(0)["templates"].get<std::vector<std::string>>();
 }
 
-// The words of the language.
+// Words of the template language.
 constexpr const char* kWords[] = {"{{",
                                   "}}",
                                   "{%",
@@ -87,7 +87,7 @@ constexpr const char* kWords[] = {"{{",
                                   "{% call m() %}",
                                   "{% endcall %}"};
 
-// Cuts, doubles, joins and scribbles, with kWords as dictionary.
+// Cuts, doubles, joins and overwrites parts of inputs, with kWords as dictionary.
 std::string Mutate(const std::vector<std::string>& seeds, std::mt19937* random) {
   const auto below = [random](size_t n) { return n == 0 ? 0 : (*random)() % n; };
   std::string text = seeds[below(seeds.size())];

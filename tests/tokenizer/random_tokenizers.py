@@ -54,7 +54,7 @@ def added(number, content, **options):
 
 
 def changed(base, **parts):
-    """`base` with other parts; those of "model" one by one."""
+    """Returns `base` with some parts replaced; the parts of "model" are replaced one by one."""
     out = copy.deepcopy(base)
     model = parts.pop("model", {})
     out.update(parts)
@@ -152,7 +152,7 @@ def configs(base, first, last):
 
 
 def forms(base, names):
-    """(name, tokenizer.json, tokenizer_config.json or None, error or None)"""
+    """Returns (name, tokenizer.json, tokenizer_config.json or None, error or None) of each case."""
     first, last = names
     yield from models(base, first)
     yield from normalizers(base)

@@ -1,7 +1,8 @@
-// Serves tools/compare_tokenizers.py: one JSON request per line on stdin, one answer per line on stdout.
+// Serves tools/compare_tokenizers.py: reads one JSON request per line from stdin, and writes one reply per
+// line to stdout.
 //   {"encode": TEXT, "special": BOOL}   -> {"ids": [..]}
 //   {"decode": [IDS], "skip": BOOL}     -> {"text": TEXT, "streamed": TEXT}
-// The first line of the answer is {"startup_ms": N}: the time that building the tables took.
+// The first line that it writes is {"startup_ms": N}: the time that building the tables took.
 
 #include <chrono>
 #include <iostream>

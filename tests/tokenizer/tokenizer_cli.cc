@@ -1,6 +1,6 @@
-// tokenizer_cli FOLDER...: reads checkpoints' tokenizers (random_tokenizers.py makes some) and compares what
-// they do with golden.jsonl beside them. A folder with an error.txt has to be refused, with that text in the
-// message. Exits with the number of folders that are wrong, 100 at most.
+// tokenizer_cli FOLDER...: reads the tokenizers of checkpoints (random_tokenizers.py makes some) and compares
+// their results with golden.jsonl of the same folder. A folder with an error.txt must be refused, with that
+// text in the message. Exits with the number of folders that are wrong, 100 at most.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& folder) {
   return Tokenizer::Create(std::move(data));
 }
 
-// Empty, or the first line that comes out otherwise.
+// Returns the first line of golden.jsonl that the tokenizer does not reproduce; empty: there is none.
 std::string Compare(const Tokenizer& tokenizer, const std::string& golden) {
   std::ifstream file(golden);
   if (!file) return "no golden.jsonl";

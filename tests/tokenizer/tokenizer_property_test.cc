@@ -1,4 +1,4 @@
-// Properties that hold for every text, and texts made to hurt.
+// Properties that hold for every text, and texts that are made to take long.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ TokenizerData TinyData() {
   return *std::move(data);
 }
 
-// The tiny vocabulary behind Qwen's pattern.
+// A tiny vocabulary with Qwen's pattern.
 TokenizerData QwenLikeData() {
   TokenizerData data = TinyData();
   PreTokenizerStep split{PreTokenizerStep::Kind::kSplit};

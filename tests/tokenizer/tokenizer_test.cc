@@ -51,8 +51,8 @@ AddedToken Added(int32_t id, const std::string& content, bool special = true) {
   return token;
 }
 
-// Pieces of a pre-tokenizer made visible: with ignore_merges and a vocabulary of bytes only, splits show in
-// merges. Here each piece is one token, because the vocabulary holds the pieces that the test expects.
+// Shows the pieces of a pre-tokenizer: each piece becomes one token, because the vocabulary holds the pieces
+// that the test expects.
 Ids EncodePieces(std::vector<PreTokenizerStep> steps, const std::vector<std::string>& vocabulary,
                  const std::string& text) {
   TokenizerData data;
@@ -75,7 +75,7 @@ TEST(TokenizerTest, LongAndShortWordsMergeAlike) {
   auto tokenizer = Make(ByteData({{"a", "a"}, {"aa", "aa"}, {"aa", "b"}, {"b", "b"}}));
   std::string word;
   for (int i = 0; i < 400; ++i) word += i % 7 == 3 ? "b" : "a";
-  // A period of 7 bytes beginning in a word of any length gives the same tokens away from the ends.
+  // A repeated pattern of 7 bytes gives the same tokens in a word of any length, except near its ends.
   const Ids whole = tokenizer->Encode(word, false);
   std::string decoded = tokenizer->Decode(whole, false);
   EXPECT_EQ(decoded, word);
@@ -132,7 +132,7 @@ TEST(TokenizerTest, NfcComposesAndSortsMarks) {
   data.nfc = true;
   auto tokenizer = Make(std::move(data));
   EXPECT_EQ(tokenizer->Decode(tokenizer->Encode("e\u0301", false), false), "\u00e9");
-  // More marks than the direct path takes, in the wrong order.
+  // More marks than the direct path handles, in the wrong order.
   std::string marks, sorted;
   for (int i = 0; i < 100; ++i) marks += "\u0301\u0323";
   for (int i = 0; i < 99; ++i) sorted += "\u0323";
@@ -189,7 +189,7 @@ TEST(TokenizerTest, UnknownCharacters) {
   data.tokens = {"a", "b", "ab", "<unk>"};
   data.merges = {{"a", "b"}};
   data.pre_tokenizer = {PreTokenizerStep{Kind::kWhitespaceSplit}};
-  EXPECT_EQ(Make(data)->Encode("axb", false), (Ids{2}));  // dropped, and its neighbours meet
+  EXPECT_EQ(Make(data)->Encode("axb", false), (Ids{2}));  // x is dropped, so a and b merge
   data.unk_token = "<unk>";
   EXPECT_EQ(Make(data)->Encode("axb", false), (Ids{0, 3, 1}));
   EXPECT_EQ(Make(data)->Encode("axyb", false), (Ids{0, 3, 3, 1}));
@@ -291,11 +291,11 @@ TEST(IncrementalDetokenizerTest, NeverHalfACharacter) {
   IncrementalDetokenizer stream(tokenizer.get(), true);
   EXPECT_EQ(stream.Append(0xF0), "");
   EXPECT_EQ(stream.Append(0x9F), "");
-  EXPECT_EQ(stream.Append(300), "");  // skipped, and the character goes on behind it
+  EXPECT_EQ(stream.Append(300), "");  // skipped; the character continues after it
   EXPECT_EQ(stream.Append(0x98), "");
   EXPECT_EQ(stream.Append(0x80), "\U0001f600");
   EXPECT_EQ(stream.Append(0xE4), "");
-  EXPECT_EQ(stream.Append('x'), "\ufffdx");  // it can no longer become whole
+  EXPECT_EQ(stream.Append('x'), "\ufffdx");  // the character cannot become complete any more
   EXPECT_EQ(stream.Append(0xE4), "");
   EXPECT_EQ(stream.Flush(), "\ufffd");
   EXPECT_EQ(stream.Flush(), "");
