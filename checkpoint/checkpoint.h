@@ -1,12 +1,12 @@
 #pragma once
 // Reads a model from disk: a Hugging Face directory or a GGUF file, behind one interface.
 //
-// Ownership: a Checkpoint maps the files read-only (mmap, no whole-file copies) and keeps them mapped while
-// it lives; TensorInfo::data points into the maps. Thread safety: immutable after Open; all const methods are
-// thread safe. Errors: NotFound (no such file), InvalidArgument (damaged or contradictory: names file, tensor
-// or key, and reason), Unimplemented (valid, but an architecture, type or rope that this version does not
-// know), DataLoss (a file that was cut, or could not be read, while it was in use). A damaged file never
-// crashes: every length, offset and shape is checked against the file before use.
+// Ownership: a Checkpoint maps the files read-only (mmap, no whole-file copies) and keeps them mapped as long
+// as it exists; TensorInfo::data points into the maps. Thread safety: immutable after Open; all const methods
+// are thread safe. Errors: NotFound (no such file), InvalidArgument (damaged or contradictory: names file,
+// tensor or key, and reason), Unimplemented (valid, but an architecture, type or rope that this version does
+// not support), DataLoss (a file that was cut, or could not be read, while it was in use). A damaged file
+// never crashes: every length, offset and shape is checked against the file before use.
 
 #include <cstdint>
 #include <memory>
@@ -24,7 +24,7 @@ namespace somnus {
 class MappedFile;
 
 // One stored tensor. Row-major; shape in Hugging Face's order ([out_features, in_features] for a linear
-// layer), also for GGUF, whose reversed dims are turned around by the reader.
+// layer), also for GGUF, whose reader reverses the file's dimensions.
 struct TensorInfo {
   std::string name;  // canonical (Hugging Face) name, e.g. "model.layers.3.self_attn.q_proj.weight"
   StorageType type;
@@ -34,28 +34,28 @@ struct TensorInfo {
   std::string file;  // file name without directories, for messages
   // Not 0 for the q and k projections of GGUF's llama architecture: within each head of this many rows the
   // halves are interleaved on disk (row 2j + i holds Hugging Face's row i * head_dim / 2 + j). ReadRows
-  // undoes it; `data` has it.
+  // undoes that; `data` is as stored.
   int32_t permuted_head_dim = 0;
-  const MappedFile* source =
-      nullptr;  // the map that `data` points into; ReadRows asks it whether it is still whole
+  // The map that `data` points into; ReadRows checks that it is still whole.
+  const MappedFile* source = nullptr;
 };
 
 enum class LoadFormat {
-  kAuto,   // what the files are
+  kAuto,   // as the files are
   kDummy,  // random weights: of a Hugging Face directory only config.json is read
 };
 
 class Checkpoint {
  public:
   // `path`: a directory with config.json, or a .gguf file (of several, the first: NAME-00001-of-00003.gguf).
-  // Reads headers only; of the tensors' data only a head that is stored beside an embedding that it should be
-  // tied to. GGUF tensors appear under their Hugging Face names. Every tensor that config() calls for is
-  // there, in the right shape; others may be there too.
+  // Reads headers only, and of the tensors' data only a head that is stored although the configuration ties
+  // it to the embedding. GGUF tensors appear under their Hugging Face names. Every tensor that config() calls
+  // for is there, in the right shape; others may be there too.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path,
                                                           LoadFormat format = LoadFormat::kAuto);
   virtual ~Checkpoint() = default;
 
-  // Its numbers mean nothing: a device may make its own.
+  // True when the weights are random: a device may then make its own.
   virtual bool is_dummy() const { return false; }
 
   virtual const ModelConfig& config() const = 0;

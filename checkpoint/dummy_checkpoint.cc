@@ -1,4 +1,4 @@
-// A model of which only config.json is there: its tensors have random numbers. For measurements at any size.
+// A model of which only config.json exists: its tensors are random. For measurements at any size.
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -14,7 +14,7 @@
 namespace somnus {
 namespace {
 
-// Numbers by position alone (splitmix64's finalizer).
+// A number of [-1, 1) that depends on the position alone (splitmix64's finalizer).
 float Uniform(uint64_t position) {
   uint64_t z = position * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -30,7 +30,7 @@ class DummyCheckpoint final : public MappedCheckpoint {
   bool is_dummy() const override { return true; }
   absl::StatusOr<TokenizerData> ReadTokenizer() const override { return ReadHfTokenizer(directory_); }
 
-  // Norms scale by one, biases are none, and matrices keep the size of what they multiply.
+  // Norms are one, biases are zero, and matrices keep the magnitude of what they multiply.
   absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                         int64_t col_end, float* out) const override {
     const int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;

@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// A function's, so that it is there before the first registration of another file.
+// A function's static, so that it exists before the first registration in another file.
 std::vector<const Family*>& Families() {
   static auto* const families = new std::vector<const Family*>;
   return *families;

@@ -1,11 +1,10 @@
 #pragma once
 // What an architecture is: its names, how its configuration is read, which tensors it is made of, and the
 // properties that the forward pass branches on. Readers of checkpoints check, name and permute tensors by
-// this record; workers plan their weights by it. Nothing else tells one architecture from another.
+// this record; workers plan their weights by it. Nothing else distinguishes architectures.
 //
 // To add an architecture whose parts are known: one file in checkpoint/families/ that defines a Family and
-// registers it (FamilyRegistration). Records are constants that live as long as the process; reading them is
-// thread safe.
+// registers it (FamilyRegistration). Records are constants with static lifetime; reading them is thread safe.
 
 #include <cstdint>
 #include <string>
@@ -57,7 +56,7 @@ enum class TensorRole {
   kDown,
 };
 
-// Whether a model of this configuration has something.
+// Says whether a model of this configuration has something.
 using Condition = bool (*)(const ModelConfig&);
 inline bool Always(const ModelConfig&) { return true; }
 inline bool Never(const ModelConfig&) { return false; }
@@ -81,7 +80,8 @@ enum class NormKind { kRmsNorm, kLayerNorm };
 
 struct Family {
   const char* model_type;  // config.json's
-  // In config.json's "architectures" with "ForCausalLM" behind it, or "Model" for one saved without a head.
+  // The name in config.json's "architectures", where "ForCausalLM" follows it, or "Model" for one saved
+  // without a head.
   const char* class_name;
   const char* gguf_architecture = nullptr;  // general.architecture; nullptr: no GGUF files of this family
 
@@ -93,7 +93,7 @@ struct Family {
   NormKind norm = NormKind::kRmsNorm;
   bool gated_mlp = true;           // down(silu(gate) * up); false: down(activation(up))
   bool qk_norm = false;            // RMSNorm of each head's q and k before the rotary embedding
-  bool learned_positions = false;  // no token beyond max_position_embeddings
+  bool learned_positions = false;  // then no token may be beyond max_position_embeddings
   int32_t position_offset = 0;     // the row of position 0 in the table of learned positions
   // GGUF's q and k rows are stored in the pairing order of llama.cpp's rotary embedding.
   bool gguf_permutes_heads = false;
@@ -103,7 +103,7 @@ struct Family {
   absl::Span<const TensorSpec> layer_tensors;
 };
 
-// Makes a family known for the life of the process. Only at namespace scope: nothing is locked.
+// Registers a family for the rest of the process. Only at namespace scope, because nothing is locked.
 class FamilyRegistration {
  public:
   explicit FamilyRegistration(const Family* family);
@@ -117,12 +117,12 @@ std::vector<int64_t> ShapeOf(const TensorSpec& spec, const ModelConfig& config);
 
 // The entry of that role, or nullptr where the family has none.
 const TensorSpec* FindTensor(const Family& family, TensorRole role);
-// Hugging Face's name without ".weight" or ".bias", which follow; `layer` matters for a layer's roles alone.
-// The family has an entry of that role.
+// Hugging Face's name without ".weight" or ".bias", which follow; `layer` is ignored for roles outside of the
+// layers. The family must have an entry of that role.
 std::string TensorName(const Family& family, TensorRole role, int32_t layer = 0);
 
-// Calls expect(name, shape) for every tensor that a model of this configuration needs; its first error ends
-// it.
+// Calls expect(name, shape) for every tensor that a model of this configuration needs; returns its first
+// error at once.
 absl::Status ForEachTensor(
     const ModelConfig& config,
     absl::FunctionRef<absl::Status(const std::string& name, const std::vector<int64_t>& shape)> expect);

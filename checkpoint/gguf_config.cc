@@ -31,7 +31,7 @@ class ArchFields {
     return static_cast<int32_t>(*value);
   }
 
-  // As Size; some files write one number per layer, which has to be the same for all.
+  // As Size; some files write one number per layer, and all must be equal.
   int32_t SizePerLayer(absl::string_view key, std::optional<int64_t> otherwise = std::nullopt) {
     const GgufValue* value = gguf_.Find(Key(key));
     if (value == nullptr || value->type != GgufType::kArray) return Size(key, otherwise);
@@ -53,7 +53,7 @@ class ArchFields {
     return value.ok() ? *value : otherwise;
   }
 
-  // Remembers the error; 1 stands for the size until then.
+  // Keeps the first error. Returns 1 in place of a size.
   int32_t Fail(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
     return 1;
@@ -141,14 +141,14 @@ absl::Status ReadTokenIds(const GgufFile& gguf, ModelConfig* config) {
   auto read = [&](absl::string_view name) -> absl::StatusOr<int32_t> {
     const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
     ASSIGN_OR_RETURN(const int64_t id, gguf.Int(key, -1));
-    // Files exist that say 2^32 - 1 for "none".
+    // Some files write 2^32 - 1 for "none".
     if (id < 0 || id >= std::numeric_limits<uint32_t>::max()) return -1;
     if (id >= config->vocab_size) return gguf.Bad(key, absl::StrCat(id, " is outside the vocabulary"));
     return static_cast<int32_t>(id);
   };
   ASSIGN_OR_RETURN(config->bos_token_id, read("bos"));
   ASSIGN_OR_RETURN(config->pad_token_id, read("padding"));
-  // A turn or a message that ends is an end for us too.
+  // The end of a turn or of a message also ends a sequence.
   for (const char* name : {"eos", "eot", "eom"}) {
     ASSIGN_OR_RETURN(const int32_t id, read(name));
     auto& ids = config->eos_token_ids;

@@ -9,11 +9,11 @@
 
 namespace somnus {
 
-// The family that general.architecture names; Unimplemented for one that this version does not know.
+// The family that general.architecture names; Unimplemented for one that this version does not support.
 absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf);
 
 // The configuration, from metadata and from which tensors there are. Unimplemented: an option that this
-// version does not know; InvalidArgument: missing or contradictory keys. Both name the key.
+// version does not support; InvalidArgument: missing or contradictory keys. Both name the key.
 absl::StatusOr<ModelConfig> ReadGgufConfig(const Family& family, const GgufFile& gguf,
                                            const TensorTable& tensors);
 

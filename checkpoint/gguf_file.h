@@ -38,7 +38,7 @@ enum class GgufType : uint32_t {
 // Bytes of a scalar; 0 for strings, arrays and unknown types.
 size_t GgufScalarBytes(GgufType type);
 
-// A metadata value, or where it is in the map. Views live as long as the file's map.
+// A metadata value, or where it is in the map. Views are valid as long as the file is mapped.
 struct GgufValue {
   GgufType type = GgufType::kUint8;
   absl::string_view bytes;  // scalars: the encoded bytes; strings: the text; arrays: the encoded elements

@@ -16,7 +16,7 @@ namespace somnus {
 namespace {
 
 constexpr int kMaxArrayDepth = 4;
-constexpr uint64_t kMaxNameBytes = 65535;  // of keys, as the format says; tensor names are shorter still
+constexpr uint64_t kMaxNameBytes = 65535;  // of keys, by the format's definition; tensor names are shorter
 constexpr uint32_t kMaxDims = 4;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
@@ -96,7 +96,7 @@ class GgufParser {
     return absl::OkStatus();
   }
 
-  // Passes over `count` elements; what remains to check is only that they are inside the file.
+  // Skips `count` elements, and checks that they are inside the file.
   absl::Status SkipElements(const std::string& what, GgufType type, uint64_t count, int depth) {
     const size_t scalar = GgufScalarBytes(type);
     absl::string_view ignored;

@@ -12,12 +12,12 @@
 
 namespace somnus {
 
-// How many files the model has that `first` is the first part of; 1 for a file that is whole by itself.
-// InvalidArgument for another part: it says so before anything else that it lacks.
+// Returns how many files the model has whose first part is `first`; 1 for a model in one file.
+// InvalidArgument when `first` is another part. Called first, because other parts lack the metadata too.
 absl::StatusOr<int64_t> CountGgufParts(const GgufFile& first);
 
-// Adds the tensors of the other ones of `count` files; `first` is at `path`. Returns the model's name: the
-// file's, without extension and part number.
+// Adds the tensors of the model's other files, `count` with `first`, which is at `path`. Returns the model's
+// name: the file's, without extension and part number.
 absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::string& path,
                                           const GgufFile& first, int64_t count, TensorTable* tensors);
 

@@ -18,8 +18,7 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
 // Marks the q and k projections that are stored in llama.cpp's order (TensorInfo::permuted_head_dim).
 void MarkPermutedHeads(const ModelConfig& config, TensorTable* tensors);
 
-// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; names that the family does not have stay
-// as they are.
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; other names stay as they are.
 std::string CanonicalGgufName(const Family& family, const std::string& name);
 
 }  // namespace somnus

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-// GGUF stores no pre-tokenizer, only the name of one that llama.cpp knows; the table below says what those
-// names stand for, by the pre-tokenizers in the Hugging Face files of these models.
+// GGUF stores no pre-tokenizer, only the name of one of llama.cpp's. The table below gives the meaning of
+// these names, taken from the Hugging Face files of the models.
 
 namespace somnus {
 namespace {
@@ -28,7 +28,7 @@ constexpr char kTekkenPattern[] =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
     R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// How a named pre-tokenizer cuts.
+// How a named pre-tokenizer splits text.
 enum class Recipe { kGpt2, kDigitsGpt2, kLlama3, kQwen2, kTekken, kDeepseekCoder, kDefault };
 
 struct NamedPreTokenizer {
@@ -77,7 +77,7 @@ PreTokenizerStep Split(const char* pattern) {
 }
 
 std::vector<PreTokenizerStep> StepsOf(Recipe recipe) {
-  PreTokenizerStep bytes;  // maps bytes to characters; cuts by GPT-2's pattern only where nothing else has
+  PreTokenizerStep bytes;  // maps bytes to characters; splits by GPT-2's pattern only where nothing else does
   bytes.kind = Kind::kByteLevel;
   bytes.use_regex = recipe == Recipe::kGpt2 || recipe == Recipe::kDigitsGpt2;
   PreTokenizerStep digits;
@@ -156,7 +156,7 @@ absl::Status ReadMerges(const GgufFile& gguf, TokenizerData* data) {
   return absl::OkStatus();
 }
 
-// The text of a special token, and its id through `id` (-1: none).
+// Sets the text of a special token and its id (-1: none).
 absl::Status ReadSpecial(const GgufFile& gguf, absl::string_view name, TokenizerData* data, std::string* text,
                          int32_t* id) {
   const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");

@@ -26,7 +26,7 @@ class HfCheckpoint final : public MappedCheckpoint {
   std::string directory_;
 };
 
-// transformers does not tie what is stored apart and differs, whatever the configuration says.
+// Like transformers, whatever the configuration says: a head that is stored and differs is not tied.
 bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_name,
                        const std::string& head_name) {
   const TensorInfo* embedding = tensors.Find(embedding_name);
@@ -36,7 +36,7 @@ bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_
          std::memcmp(head->data, embedding->data, head->bytes) != 0;
 }
 
-// The last part of the path, also of "." and "models/x/..".
+// The last part of the resolved path, which helps with "." and "models/x/..".
 std::string DirectoryName(const std::string& directory) {
   std::unique_ptr<char, decltype(&std::free)> real(realpath(directory.c_str(), nullptr), &std::free);
   return BaseName(real == nullptr ? directory : std::string(real.get()));

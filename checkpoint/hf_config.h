@@ -11,7 +11,7 @@ namespace somnus {
 
 // `generation_text` may be empty: there is no generation_config.json. InvalidArgument: damaged or
 // contradictory; Unimplemented: an architecture, rope, quantization or option that this version does not
-// know. Both name file and key.
+// support. Both name file and key.
 absl::StatusOr<ModelConfig> ParseHfConfig(absl::string_view config_text, absl::string_view generation_text);
 
 // Reads both files from `directory`.

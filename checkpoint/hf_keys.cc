@@ -25,15 +25,15 @@ std::optional<Activation> ActivationOf(const std::string& name) {
   return std::nullopt;
 }
 
-// A token id; a missing key has the family's default, null is "none".
+// Returns a token id; `otherwise` for a missing key, and -1 for null.
 int32_t ReadTokenId(const char* key, int32_t otherwise, JsonFields* fields) {
   if (fields->Find(key) == nullptr) return otherwise;
   const std::vector<int32_t> ids = fields->Ids(key);
   return ids.empty() ? -1 : ids[0];
 }
 
-// `outer_original`: the original context as the file's outermost level gives it, which goes before; 0: it
-// does not.
+// `outer_original`: the original context on the file's outermost level, which takes precedence; 0: there is
+// none.
 void ReadLlama3Rope(JsonFields* rope, int64_t outer_original, int64_t max_positions, RopeConfig* out) {
   constexpr char kOriginal[] = "original_max_position_embeddings";
   out->type = RopeConfig::Type::kLlama3;
@@ -94,8 +94,8 @@ absl::Status ReadRope(JsonFields* fields, int64_t max_positions, RopeConfig* out
   } else if (type == "llama3") {
     ReadLlama3Rope(&rope, outer_original, max_positions, out);
   } else if (type == "default" || type == "dynamic") {
-    out->factor =
-        1.0;  // "dynamic" changes the base beyond max_position_embeddings only, and nothing is served there
+    // "dynamic" changes the base only beyond max_position_embeddings, where nothing is served.
+    out->factor = 1.0;
   } else {
     return rope.Unsupported(type_key, type);
   }

@@ -1,6 +1,7 @@
 #pragma once
-// Keys of a Hugging Face config.json that families share. Each reader fills a part of a ModelConfig and keeps
-// errors in the JsonFields, or returns them; they name the key. Include from .cc files only (json_file.h).
+// Keys of a Hugging Face config.json that families share. Each function fills a part of a ModelConfig and
+// keeps errors in the JsonFields, or returns them; they name the key. Include from .cc files only
+// (json_file.h).
 
 #include <cstdint>
 
@@ -10,20 +11,21 @@
 
 namespace somnus {
 
-// What a key that is absent means; -1: none.
+// The values of absent keys; -1: none.
 struct TokenIdDefaults {
   int32_t bos = -1;
   int32_t eos = -1;
   int32_t pad = -1;
 };
 
-// Where a family keeps the width of its attention window, if it has one.
+// Whether a family's models have an attention window: never, always, or when use_sliding_window is set.
 enum class AttentionWindow { kNone, kAlways, kBySwitch };
 
 // vocab_size, hidden_size, num_hidden_layers, num_attention_heads, token ids; embedding_dim is hidden_size.
 void ReadCommonKeys(const TokenIdDefaults& token_ids, JsonFields* fields, ModelConfig* config);
 
-// The gated families are built on silu(gate) * up alone, the others on a plain non-linearity.
+// Gated families have silu(gate) * up only, the others a plain non-linearity; Unimplemented for anything
+// else.
 void ReadActivation(JsonFields* fields, const char* key, const char* otherwise, ModelConfig* config);
 
 // rope_scaling (with rope_theta beside it) or transformers 5's rope_parameters (with rope_theta inside).

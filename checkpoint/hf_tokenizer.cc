@@ -36,7 +36,7 @@ int32_t IdOf(const TokenizerData& data, absl::string_view token) {
   return it == data.tokens.end() || token.empty() ? -1 : static_cast<int32_t>(it - data.tokens.begin());
 }
 
-// GPT-2 and OPT directories of old carry vocab.json and merges.txt only.
+// Old directories of GPT-2 and OPT have only vocab.json and merges.txt.
 absl::Status ReadVocabAndMerges(const std::string& directory, TokenizerData* data) {
   auto vocab = OpenLimited(directory + "/vocab.json", kMaxTokenizerBytes);
   if (absl::IsNotFound(vocab.status())) {
@@ -54,8 +54,8 @@ absl::Status ReadVocabAndMerges(const std::string& directory, TokenizerData* dat
   return absl::OkStatus();
 }
 
-// The tokens that configuration files name as special are added tokens, whether or not tokenizer.json says
-// so.
+// The tokens that configuration files name as special become added tokens, whether or not tokenizer.json
+// lists them.
 void AddSpecials(TokenizerData* data) {
   for (const std::string* text :
        {&data->bos_token, &data->eos_token, &data->unk_token_text, &data->pad_token}) {
@@ -82,7 +82,7 @@ absl::Status ReadOptional(const std::string& path, const Parse& parse) {
   return status;
 }
 
-// A special token is a string, or an object with "content". `fill_only`: an earlier file has the last word.
+// A special token is a string, or an object with "content". `fill_only`: an earlier file takes precedence.
 absl::Status ReadSpecial(JsonFields* fields, const json& object, const char* key, bool fill_only,
                          std::string* text) {
   if (!fields->Has(key) || (fill_only && !text->empty())) return absl::OkStatus();
@@ -147,7 +147,7 @@ absl::Status ParseSpecialTokensMap(const std::string& file, absl::string_view te
   return ReadSpecials(&fields, map, /*fill_only=*/true, data);
 }
 
-// Where processors of multimodal models keep the template; the last place to look.
+// Processors of multimodal models keep the template here; it is read last.
 absl::Status ParseChatTemplateJson(const std::string& file, absl::string_view text, TokenizerData* data) {
   ASSIGN_OR_RETURN(const json object, ParseJsonObject(file, text));
   JsonFields fields(file, object);

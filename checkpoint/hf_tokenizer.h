@@ -15,7 +15,7 @@ namespace somnus {
 // other than BPE or a step that TokenizerData cannot express. Errors name file and key.
 absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory);
 
-// The parts, each for one file's text, adding to `data`; `file` is for messages.
+// The parts: each reads one file's text and adds to `data`; `file` is its name for messages.
 absl::Status ParseTokenizerJson(const std::string& file, absl::string_view text, TokenizerData* data);
 absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, TokenizerData* data);
 absl::Status ParseVocabJson(const std::string& file, absl::string_view text, TokenizerData* data);

@@ -13,15 +13,14 @@
 namespace somnus {
 namespace {
 
-// What the model's part says beside vocabulary and merges.
+// The model's fields beside vocabulary and merges.
 struct ModelFields {
   std::string type;
   bool has_vocab = false, has_merges = false;
-  std::string unsupported;  // the first option that is set and unknown here
+  std::string unsupported;  // the first option that is set and not supported
 };
 
-// {"token": id, ...}. An id beyond what a file of `max_id` bytes can hold is damage, not a reason to
-// allocate.
+// {"token": id, ...}. An id of `max_id`, the bytes of the file, or more is damage, not a reason to allocate.
 bool ReadVocab(JsonReader* reader, size_t max_id, std::vector<std::string>* tokens) {
   std::string token;
   int64_t id = 0;
@@ -101,7 +100,7 @@ bool ReadModelKey(JsonReader* reader, const std::string& key, size_t max_id, Mod
     if (raw != "null" && raw != "0" && raw != "0.0" && model->unsupported.empty()) model->unsupported = key;
     return true;
   }
-  // Unigram's vocabulary is a list; `type`, which may come later, says whether that is an error.
+  // Unigram's vocabulary is a list; whether that is an error depends on `type`, which may come later.
   if (key == "vocab" && reader->Peek() == JsonReader::Kind::kObject && !model->has_vocab) {
     model->has_vocab = true;
     return ReadVocab(reader, max_id, &data->tokens);
@@ -119,7 +118,7 @@ absl::Status ReadModel(const std::string& file, JsonReader* reader, size_t max_i
   reader->BeginObject();
   while (reader->NextKey(&key) && ReadModelKey(reader, key, max_id, &model, data)) {
   }
-  // Files of before 2021 have no type; only BPE has merges.
+  // Files from before 2021 have no type; only BPE has merges.
   if (model.type.empty() && model.has_merges) model.type = "BPE";
   if (!model.type.empty() && model.type != "BPE") {
     return absl::UnimplementedError(

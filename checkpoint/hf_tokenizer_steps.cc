@@ -70,7 +70,7 @@ absl::StatusOr<PreTokenizerStep> ReadPreTokenizerStep(const std::string& type, J
   } else if (type == "Punctuation") {
     step.kind = Kind::kPunctuation;
     RETURN_IF_ERROR(ReadBehavior(fields, &step));
-  } else if (type == "Whitespace") {  // `tokenizers` defines it by this very split
+  } else if (type == "Whitespace") {  // `tokenizers` defines it as this split
     step.kind = Kind::kSplit;
     step.pattern = R"(\w+|[^\w\s]+)";
     step.behavior = "Removed";
@@ -82,7 +82,7 @@ absl::StatusOr<PreTokenizerStep> ReadPreTokenizerStep(const std::string& type, J
   return step;
 }
 
-// Ids that a template's special token stands for.
+// Appends the ids of a template's special token.
 absl::Status AppendSpecialIds(JsonFields* fields, const json& item, std::vector<int32_t>* ids) {
   JsonFields special(fields->file(), item, "post_processor.single.");
   const std::string id = special.String("id", "");

@@ -1,6 +1,6 @@
 #pragma once
-// The small parts of tokenizer.json: what goes on before and after the BPE model. `raw` is the JSON text of
-// one value of the file; errors name file and key. Include from .cc files only.
+// The small parts of tokenizer.json: the steps before and after the BPE model. `raw` is the JSON text of one
+// value of the file; errors name file and key. Include from .cc files only.
 
 #include <string>
 
@@ -18,7 +18,7 @@ AddedToken ReadAddedToken(int32_t id, JsonFields* fields);
 absl::Status ParseAddedTokens(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParseNormalizer(const std::string& file, absl::string_view raw, TokenizerData* data);
 absl::Status ParsePreTokenizer(const std::string& file, absl::string_view raw, TokenizerData* data);
-// Ok when decoding is what the tokenizer does anyway: bytes of all tokens, one after another.
+// Ok when decoding joins the bytes of all tokens, which is what the tokenizer does.
 absl::Status CheckDecoder(const std::string& file, absl::string_view raw);
 absl::Status ParsePostProcessor(const std::string& file, absl::string_view raw, TokenizerData* data);
 

@@ -1,8 +1,7 @@
 #pragma once
 // A strict pull parser for the JSON that can be large or hostile: safetensors headers, vocabularies, merges.
-// It copies nothing but strings, sees duplicate keys (a DOM hides them), and its memory is bounded by the
-// nesting limit. Small documents go through the DOM in json_file.h. Grammar: RFC 8259; strings must be valid
-// UTF-8.
+// It copies only strings, shows duplicate keys (a DOM hides them), and bounds its memory by the nesting
+// limit. Small documents go through the DOM in json_file.h. Grammar: RFC 8259; strings must be valid UTF-8.
 //
 // After the first error every call returns false and error() says what was wrong and at which byte.
 // Ownership: `text` must outlive the reader. Thread safety: none.
@@ -34,7 +33,7 @@ class JsonReader {
   bool ReadString(std::string* value);
   // An integer without fraction or exponent that fits int64_t.
   bool ReadInt(int64_t* value);
-  // Passes over any value; `raw`, if not null, is its text.
+  // Skips any value; sets `raw`, if not null, to its text.
   bool Skip(absl::string_view* raw = nullptr);
   // True when only white space is left.
   bool AtEnd();

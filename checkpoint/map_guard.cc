@@ -18,7 +18,7 @@ struct MapGuard::Slot {
   std::atomic<uintptr_t> begin{0}, end{0};  // empty while not watching
 };
 
-// What the signal handler reads: atomics in static storage, nothing else is safe there.
+// What the signal handler reads: atomics in static storage, since nothing else is safe there.
 struct MapGuard::Registry {
   static constexpr size_t kMaxMaps = 4096;  // a large checkpoint has a few hundred files
 
@@ -35,7 +35,7 @@ struct MapGuard::Registry {
     sigaction(SIGBUS, &action, &previous);
   }
 
-  // Zeros from the page at `address` to the end of its map: when a file shrinks, all that follows is gone
+  // Zeros from the page at `address` to the end of its map: when a file shrinks, all that follows is lost
   // too.
   static bool Replace(uintptr_t address) {
     for (Slot& slot : slots) {
@@ -57,7 +57,8 @@ struct MapGuard::Registry {
     if ((previous.sa_flags & SA_SIGINFO) != 0) {
       previous.sa_sigaction(signal, info, context);
     } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
-      sigaction(SIGBUS, &previous, nullptr);  // on return the instruction faults again, and nobody catches it
+      sigaction(SIGBUS, &previous,
+                nullptr);  // on return the instruction faults again, now without this handler
     } else {
       previous.sa_handler(signal);
     }

@@ -1,8 +1,8 @@
 #pragma once
-// A map of a file whose bytes can go away: another process truncates the file, or the disk fails. The kernel
-// answers the next read of the map with SIGBUS, which ends the process. While a MapGuard watches the map, the
-// rest of it, from the page that could not be read, is replaced by zeros and the map is marked as lost: the
-// reader goes on, and asks lost() before it trusts what it has read.
+// A guard for maps of files whose bytes can go away: another process truncates the file, or the disk fails.
+// The kernel then raises SIGBUS at the next read of the map, which ends the process. While a MapGuard watches
+// the map, the rest of it, from the page that could not be read, is replaced by zeros and the map is marked
+// as lost: the reader goes on, and checks lost() before it uses what it has read.
 //
 // Process-wide: the first guard installs a handler for SIGBUS, which passes on every fault outside guarded
 // maps to the handler that was there before. Thread safe.

@@ -34,8 +34,7 @@ absl::Status CheckRectangle(const TensorInfo& tensor, int64_t row_begin, int64_t
   return absl::OkStatus();
 }
 
-// run(begin, end) for the stored elements that the rectangle is made of, in its order, in runs as long as
-// they come.
+// Calls run(begin, end) for the stored elements of the rectangle, in its order, in runs as long as possible.
 template <typename F>
 void ForEachRun(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
                 int64_t col_end, const F& run) {
@@ -47,7 +46,7 @@ void ForEachRun(const TensorInfo& tensor, int64_t row_begin, int64_t row_end, in
   }
 }
 
-// After reading: whether what was read was there.
+// To be called after reading: an error when the file no longer had what was read.
 absl::Status CheckWhole(const TensorInfo& tensor) {
   const absl::Status whole = tensor.source == nullptr ? absl::OkStatus() : tensor.source->CheckWhole();
   if (whole.ok()) return whole;

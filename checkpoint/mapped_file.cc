@@ -61,7 +61,7 @@ std::unique_ptr<MappedFile> MappedFile::Borrow(std::string name, absl::string_vi
 
 absl::Status MappedFile::CheckWhole() const {
   if (fd_ < 0) return absl::OkStatus();
-  // The size is asked too: what is cut off within a page reads as zeros without a fault.
+  // The size is checked too: what is cut off within a page reads as zeros without a fault.
   struct stat info;
   if (fstat(fd_, &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": cannot stat"));
   if (static_cast<uint64_t>(info.st_size) < size_) {

@@ -1,6 +1,5 @@
 #pragma once
-// A file mapped read-only. Ownership: the map lives as long as the object. Thread safety: immutable after
-// Open.
+// A file mapped read-only. Ownership: the object owns the map. Thread safety: immutable after Open.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +32,9 @@ class MappedFile {
   // File name without directories: what error messages may show.
   const std::string& name() const { return name_; }
 
-  // Ok when all that has been read so far was really in the file. One that another process truncates reads as
-  // zeros from there on, so this is asked after reading and before using. DataLoss names the file. Costs a
-  // system call.
+  // Ok when all that has been read so far was really in the file. A file that another process truncates reads
+  // as zeros from there on, so this is called after reading and before using. DataLoss names the file. Costs
+  // a system call.
   absl::Status CheckWhole() const;
 
  private:

@@ -25,12 +25,12 @@ struct RopeConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 0;
-  // GGUF's rope_freqs.weight: each of the head_dim / 2 frequencies is divided by its factor, after `type` had
-  // its say (GGUF files store Llama 3's scaling this way, with type kDefault). Empty: none.
+  // GGUF's rope_freqs.weight: each of the head_dim / 2 frequencies is divided by its factor, after `type` was
+  // applied (GGUF files store Llama 3's scaling this way, with type kDefault). Empty: none.
   std::vector<float> freq_factors;
 };
 
-// Defaults for sampling that the checkpoint's generation_config.json asks for; unset where it is silent.
+// Defaults for sampling from the checkpoint's generation_config.json; unset where it has none.
 struct GenerationDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int32_t> top_k;
@@ -40,7 +40,7 @@ struct GenerationDefaults {
 // all models of a family have in common is in the family's record.
 struct ModelConfig {
   const Family* family = nullptr;  // set by every reader
-  std::string name;                // directory or file stem; the default served name is chosen above
+  std::string name;                // directory or file stem
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
@@ -59,10 +59,10 @@ struct ModelConfig {
   bool norm_before = true;  // OPT's do_layer_norm_before; false: after the residual (opt-350m)
   bool final_norm = true;
   int32_t embedding_dim = 0;  // OPT's word_embed_proj_dim; equals hidden_size unless projected
-  // What "auto" dtype starts from: the configuration's word, else the type of most weights. May be quantized
+  // What dtype "auto" starts from: the configuration's type, else the type of most weights. May be quantized
   // (GGUF).
   StorageType stored_type = StorageType::kBF16;
-  bool stored_type_given = false;  // the configuration says so itself
+  bool stored_type_given = false;  // the configuration names it
   int32_t bos_token_id = -1;       // -1: none
   std::vector<int32_t> eos_token_ids;
   int32_t pad_token_id = -1;

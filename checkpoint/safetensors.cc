@@ -22,7 +22,7 @@ constexpr size_t kMaxDims = 8;
 struct DtypeInfo {
   const char* name;
   int64_t bytes;
-  std::optional<StorageType> type;  // empty: known, but no model here can use it
+  std::optional<StorageType> type;  // empty: a valid type that no model here can use
 };
 
 constexpr DtypeInfo kDtypes[] = {
@@ -187,7 +187,7 @@ std::string CanonicalName(const std::string& name) {
 
 absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directory,
                                                       const std::string& shard) {
-  // An index is data from elsewhere: it names files beside itself, nothing else.
+  // An index comes from outside, so it may name files in its own directory only.
   if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos ||
       shard.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError("model.safetensors.index.json: weight_map: not a plain file name: " +
@@ -196,7 +196,7 @@ absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directo
   return MappedFile::Open(directory + "/" + shard);
 }
 
-// What weight_map says, and the same turned around.
+// weight_map, and its inverse.
 struct ShardIndex {
   absl::flat_hash_map<std::string, std::string> shard_of;  // tensor -> shard
   std::map<std::string, absl::flat_hash_set<std::string>> shards;
@@ -236,7 +236,7 @@ absl::Status ReadShards(const std::string& directory, const MappedFile& index, T
                                                      *left.begin(), ", is missing"));
     }
     RETURN_IF_ERROR(file.status());
-    // A copy of what the index puts into another shard is passed over; what it does not know at all is taken.
+    // A tensor that the index puts into another shard is skipped; one that it does not name is taken.
     const auto wanted = [&map, &shard = shard, &left = left](const std::string& name) {
       left.erase(name);
       const auto it = map.shard_of.find(name);

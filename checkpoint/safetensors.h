@@ -13,9 +13,9 @@
 
 namespace somnus {
 
-// Adds the tensors of one file for which `wanted` (null: all) says yes. As the format demands, the tensors
-// must cover the data part exactly, without holes or overlaps. Any damage is InvalidArgument naming file,
-// tensor and reason. `file` is not kept: the caller keeps it mapped.
+// Adds the tensors of one file for which `wanted` (null: all) returns true. As the format demands, the
+// tensors must cover the data part exactly, without holes or overlaps. Any damage is InvalidArgument naming
+// file, tensor and reason. The caller keeps `file` mapped.
 absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(const std::string&)>& wanted,
                              TensorTable* tensors);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What is known of each type that tensors are stored in. One table for the readers, the messages and the
+// The properties of each type that tensors are stored in: one table for the readers, the messages and the
 // conversions.
 
 #include <cstdint>

@@ -22,16 +22,16 @@ class TensorTable {
  public:
   // InvalidArgument when the name is taken.
   absl::Status Add(TensorInfo tensor);
-  // Remembers a tensor whose type cannot be read, so that asking for it gives the right error.
+  // Records a tensor whose type cannot be read, so that Expect returns the right error.
   void AddUnsupported(const std::string& name, const std::string& file, const std::string& type);
   // Sets TensorInfo::permuted_head_dim of a tensor, if it is there.
   void SetPermuted(absl::string_view name, int32_t head_dim);
-  // Keeps `file` mapped while the table lives.
+  // Keeps `file` mapped as long as the table exists.
   void Keep(std::unique_ptr<MappedFile> file) { files_.push_back(std::move(file)); }
 
   const TensorInfo* Find(absl::string_view name) const;
-  // Whether the checkpoint has it, in a type that can be read or not. What may be absent is asked for like
-  // this: a tensor that is there and cannot be read is an error, not absence.
+  // True when the checkpoint has the tensor, in a type that can be read or not. For optional tensors: one
+  // that is there and cannot be read is an error, not absence.
   bool Has(absl::string_view name) const { return by_name_.contains(name) || unsupported_.contains(name); }
   std::vector<const TensorInfo*> All() const;
   // Ok when the tensor is there with exactly this shape; NotFound, Unimplemented or InvalidArgument

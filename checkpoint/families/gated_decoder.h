@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// What the families differ in. The defaults are those of the configuration classes in `transformers`.
+// What distinguishes the families. The defaults are those of the configuration classes in `transformers`.
 struct GatedDecoderKeys {
   bool qkv_bias = false;      // always on (Qwen2)
   bool bias_by_flag = false;  // attention_bias decides for q, k, v and o

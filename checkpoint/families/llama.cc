@@ -29,7 +29,7 @@ constexpr Family kLlama = {
 };
 const FamilyRegistration kLlamaRegistration(&kLlama);
 
-// Its GGUF files say that they are llama's.
+// Mistral's GGUF files name the architecture llama.
 constexpr Family kMistral = {
     .model_type = "mistral",
     .class_name = "Mistral",
