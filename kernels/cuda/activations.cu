@@ -1,6 +1,6 @@
 // The MLP's elementwise ops: silu(gate) * up, and one-input activations (also the plain conversion). Bound by
-// memory; exponentials go through ex2.approx and rcp.approx (2 ulp), or they would take longer than the
-// bytes.
+// memory; exponentials go through ex2.approx and rcp.approx (2 ulp), since by estimate expf would take longer
+// than the bytes.
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/rows.h"

@@ -1,6 +1,6 @@
 #pragma once
 // How collectives over peer memory are cut: one-shot or two-shot, blocks and threads. Plain numbers: no CUDA
-// here. Every rank must come to the same plan, so nothing of a rank's own device goes into it.
+// here. Every rank must make the same plan, so nothing of a rank's own device goes into it.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@ struct PeerPlan {
   int threads = 0;  // a multiple of 32, at least 64
 };
 
-// Up to how many bytes of a rank one-shot is faster.
+// The largest message of a rank, in bytes, for which one-shot is faster.
 int64_t OneShotBytes(int world_size, PeerLink link);
 
 // `bytes` of one rank, more than 0; two-shot beyond one_shot_bytes.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = kTileLanes;
 constexpr int kFragments = 2;  // of a block
-constexpr int kBatch = 4;      // parts that are on their way together
+constexpr int kBatch = 4;      // parts that are loaded together
 constexpr int kLevels = 4;     // of nodes of kBatch parts
 static_assert(kBatch << kLevels == kMaxSpans);
 
@@ -48,8 +48,8 @@ struct SomeSums {
   }
 };
 
-// EndSection's walk, with the stack in registers. Leaves are kBatch parts, of which those that are not there
-// are sections that no row sees.
+// MergeStack's walk, with the stack in registers. A leaf is kBatch parts; parts that do not exist count as
+// sections that no row sees.
 __device__ inline void AddParts(const PrefillParts& parts, int kv_head, int first_part, int count, int first,
                                 SomeSums& sums) {
   SomeSums stack[kLevels];

@@ -1,16 +1,16 @@
 // Paged attention for one token a sequence. Reads K and V of every context once for each 16 heads that share
 // a KV head (2 * head_dim * sizeof(E) bytes a token and KV head), and little else: bound by memory.
 //
-// Split-KV, decided on the device: the tiles of 64 tokens of all (sequence, group of heads)s lie end to end,
-// and each of a fixed number of blocks, as many as fit the chip, takes an even run of them. So one long
+// Split-KV, decided on the device by stream-K: the tiles of 64 tokens of all (sequence, group of heads)s lie
+// end to end, and a persistent grid of as many blocks as fit the chip takes even runs of them. So one long
 // context fills the chip as well as many short ones, and a captured graph serves any lengths. What of a run
 // is only a part of a context goes to scratch (at most two pieces a block), and a second kernel adds the
 // parts up in the order of the context.
 //
 // A block is four warps that do not wait for each other: warp w takes sub-tiles w, w + 4, ... of 16 tokens
-// through a ring of its own in shared memory, filled by 16-byte cp.async two or three sub-tiles ahead
-// (100-140 KiB under way per multiprocessor; HBM3's latency needs 40-64, an estimate), with a softmax of its
-// own; the four meet at the end of a piece. The queries of the heads are the 16 rows of m16n8k16, in
+// through a ring of its own in shared memory, filled by 16-byte cp.async two or three sub-tiles ahead (by
+// plan 100-140 KiB are under way per multiprocessor; HBM3's latency needs 40-64, an estimate), with a softmax
+// of its own; the four meet at the end of a piece. The queries of the heads are the 16 rows of m16n8k16, in
 // registers.
 
 #include "kernels/cuda/attention_scratch.h"

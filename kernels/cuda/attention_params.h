@@ -1,5 +1,5 @@
 #pragma once
-// What the attention kernels are given, and who starts them. Internal to attention*.cu.
+// What the attention kernels are given, and the functions that start them. Internal to attention*.cu.
 
 #include <cstdint>
 
@@ -34,17 +34,17 @@ struct AttentionParams {
   int stages = 0;  // of shared memory
 };
 
-// One token for each of the first num_seqs sequences. `scratch`: plan.scratch.bytes(). False when tensor
-// cores cannot take it on this chip.
+// One token for each of the first num_seqs sequences. `scratch`: plan.scratch.bytes(). Returns false when
+// tensor cores cannot take it on this chip.
 bool DecodeAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      int64_t max_context_len, char* scratch);
 
-// Any number of tokens for each sequence. `scratch`: plan.scratch.bytes(). False as above.
+// Any number of tokens for each sequence. `scratch`: plan.scratch.bytes(). Returns false as above.
 bool PrefillAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                       int64_t num_tokens, int64_t max_context_len, char* scratch);
 
-// Any types, shapes and alignments, slowly; params.first_seq 0. False when head_dim is too large for shared
-// memory.
+// Takes any types, shapes and alignments, slowly; params.first_seq is 0. Returns false when head_dim is too
+// large for shared memory.
 bool PlainAttention(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                     int64_t num_tokens);
 

@@ -18,10 +18,10 @@ inline constexpr int kSubTileTokens = 16;
 inline constexpr int kDecodeTileTokens = kDecodeWarps * kSubTileTokens;
 // Queries times heads of a block in prefill.
 inline constexpr int kPrefillRows = 128;
-// The only places where prefill cuts a context. A row's sums are those of sections of so many tokens, added
-// up in one tree, whoever computes them: see attention_sections.h.
+// The only places where prefill cuts a context. A row's sums are those of sections of this many tokens, added
+// up in one tree, whichever blocks compute them: see attention_sections.h.
 inline constexpr int kSectionTokens = 2048;
-// A context is cut into no more spans of sections than these.
+// A context is cut into no more spans of sections than this.
 inline constexpr int kMaxSpans = 64;
 inline constexpr int kMaxStages = 4;
 inline constexpr int64_t kMaxMmaHeadDim = 256;
@@ -54,8 +54,8 @@ bool TakesTensorCores(const AttentionShape& shape);
 // ldmatrix lie in different banks.
 constexpr int64_t TilePitch(int64_t dims, int64_t element_bytes) { return dims * element_bytes + 16; }
 
-// Blocks of decode (128 threads) that a multiprocessor's registers are shared by, and Hopper's shared memory
-// has room for, by the compiled head dimension and the cache's element.
+// Blocks of decode (128 threads) that share a multiprocessor's registers, and for which Hopper's shared
+// memory has room, by the compiled head dimension and the cache's element.
 constexpr int DecodeBlocksPerSm(int64_t dims, int64_t element_bytes) {
   return dims > 128 ? 1 : dims > 64 && element_bytes > 1 ? 2 : 3;
 }
@@ -65,10 +65,10 @@ constexpr int PrefillTileTokens(int64_t dims) { return dims > 64 ? 32 : 64; }
 // Warps of a block of prefill: each has 32 rows, so that what it reads of K and V in shared memory is used
 // twice, or 16 where the outputs of 32 would not fit the registers.
 constexpr int PrefillWarps(int64_t dims) { return dims > 128 ? 8 : 4; }
-// Blocks of prefill that a multiprocessor's registers are shared by.
+// Blocks of prefill that share a multiprocessor's registers.
 constexpr int PrefillBlocksPerSm(int64_t dims) { return dims > 128 ? 1 : 2; }
 
-// Where decode keeps, in scratch, what its blocks leave to be combined: first a record of each block, then
+// Where decode's blocks keep, in scratch, what is still to be combined: first a record of each block, then
 // two slots a block. A slot is kDecodeRows rows of f32: the sums over V, then each row's maximum and sum of
 // weights.
 struct DecodeScratch {
@@ -81,8 +81,9 @@ struct DecodeScratch {
   constexpr int64_t bytes() const { return slots_offset() + num_blocks * 2 * slot_bytes(); }
 };
 
-// Decode: blocks that stay, each with an even share of all tiles of all sequences and KV heads, whatever the
-// context lengths are. At most two of a block's pieces are parts of something larger, hence the two slots.
+// Decode: a persistent grid, cut as in stream-K. Each block has an even share of all tiles of all sequences
+// and KV heads, whatever the context lengths are. At most two of a block's pieces are parts of something
+// larger, hence the two slots.
 struct DecodePlan {
   int dims = 0;    // compiled
   int stages = 0;  // of a warp's ring of sub-tiles

@@ -6,13 +6,13 @@
 // head lie next to each other, so that K and V are read once for all of them and short chunks fill tiles.
 // Four warps with 32 rows each (outputs in registers, queries too up to head_dim 96) share tiles of 64 tokens
 // (32 from head_dim 96 on) that come through cp.async one or two tiles ahead, gathered by the block table in
-// runs of 16 tokens. What ldmatrix reads serves two products: with 16 rows a warp, shared memory (128 bytes a
-// cycle) would take longer than the products on Hopper, with 32 it takes 3/4 of their time. Outputs of
-// head_dim 256 leave room for 16 rows only, so there eight warps share a tile. Two blocks a multiprocessor
-// (one at 256): one is at its softmax while the other multiplies. Tiles that no row of a warp sees are
-// skipped, only those across the diagonal are masked; a warp's two groups of 16 rows lie 64 apart, so that
-// the diagonal, which the block waits for, is as far for each. 128 rows a tile make 128 operations a byte
-// from L2.
+// runs of 16 tokens. What ldmatrix reads serves two products: by estimate, from 128 bytes a cycle, shared
+// memory would take longer than the products on Hopper with 16 rows a warp, and takes 3/4 of their time with
+// 32. Outputs of head_dim 256 leave room for 16 rows only, so there eight warps share a tile. Two blocks a
+// multiprocessor (one at 256): one is at its softmax while the other multiplies. Tiles that no row of a warp
+// sees are skipped, only those across the diagonal are masked; a warp's two groups of 16 rows lie 64 apart,
+// so that the diagonal, which the block waits for, is as far for each. 128 rows a tile make 128 operations a
+// byte from L2.
 //
 // Short chunks on long contexts have too few tiles of rows to fill the chip, so contexts are cut too, at
 // sections of 2048 tokens that are the same for every row and batch (attention_sections.h): blocks that share
@@ -41,7 +41,7 @@ template <int kDims>
 struct alignas(16) PrefillShared {
   ScanShared<kThreads<kDims>> work, spans, wholes;
   int64_t runs[kMaxStages][kMaxRuns];  // where 16 tokens' K begin in the cache, for the tiles to come
-  RowTile rows;                        // what the block is at; here rather than in every thread's registers
+  RowTile rows;                        // the current unit; here rather than in every thread's registers
   int num_heads;
   // Then the heads, then queries (kTileQueryBytes), then the stages.
 };
@@ -265,8 +265,8 @@ __device__ inline void ClearRecords(const PrefillParts& parts, int first) {
   }
 }
 
-// The units go round the blocks to and fro, so that who had the longest of one round has the shortest of the
-// next.
+// Units are dealt to the blocks back and forth, so that the block with the longest unit of one round gets the
+// shortest of the next.
 __device__ inline int UnitOf(int round) {
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);

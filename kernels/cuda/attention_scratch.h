@@ -15,7 +15,7 @@ struct DecodeRecord {
 };
 static_assert(sizeof(DecodeRecord) <= DecodeScratch::kRecordBytes);
 
-// Slot 0 of a block is of a piece that begins within a context, slot 1 of one that only ends within.
+// Slot 0 of a block holds a piece that begins within a context, slot 1 one that only ends within.
 struct PartsScratch {
   char* memory;
   int dims;

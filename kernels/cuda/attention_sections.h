@@ -1,6 +1,6 @@
 #pragma once
-// How prefill adds up what the sections of a context amount to, so that it may cut contexts anywhere between
-// sections without moving a bit of the result.
+// How prefill adds up the sums of a context's sections, so that it may cut contexts anywhere between sections
+// without changing a bit of the result.
 //
 // Section s is tokens [kSectionTokens * s, kSectionTokens * (s + 1)). The sums of sections 2 i and 2 i + 1
 // make those of a node, two neighbouring nodes the next, and so on: a binary tree over the whole context.
@@ -235,7 +235,7 @@ __device__ inline void StorePair(T* row, int head_dim, int f, float lo, float hi
 
 SOMNUS_HD int64_t HeadBytes(int64_t num_heads) { return (num_heads * 4 + 15) / 16 * 16; }
 
-// Adds up the parts that a prefill has left, after it: grid (plan.scratch.max_parts, num_kv_heads).
+// Adds up the parts that a prefill has left, after it: grid (max_parts, num_kv_heads, pairs of fragments).
 void CombineSections(CudaDevice& device, const AttentionShape& shape, const AttentionParams& params,
                      const PrefillParts& parts);
 

@@ -26,8 +26,8 @@ __device__ inline uint32_t WidenF8(uint32_t bits) { return F8x2To<f16>(static_ca
 
 // ---- Queries
 
-// Queries of so many values (rows of a warp times dims) wait in shared memory, as fragments: with the sums of
-// the output, as many, they would not fit the registers.
+// Queries of this many values (rows of a warp times dims) are kept in shared memory, as fragments: together
+// with the sums of the output, of the same number, they would not fit the registers.
 template <int kDims, int kGroups>
 constexpr bool kQueriesShared = kDims* kGroups >= 256;
 // Of 16 rows.
@@ -280,10 +280,10 @@ struct SoftmaxState {
   float sum[2] = {0, 0};
 };
 
-// Folds a tile in: s = the scores before they are scaled, -inf where a row does not see the token; answers
-// the weights in s and makes o, sum relative to the new maximum. scale > 0, so that the largest score is it
-// before and after; scaling and taking the maximum off are then one operation. Multiplying o would be another
-// for every output: maxima settle early, and most tiles change none.
+// Folds a tile in. On entry s has the scores before they are scaled, -inf where a row does not see the token;
+// on return it has the weights, and o and sum are relative to the new maximum. scale > 0, so that scaling
+// does not change which score is the largest; scaling and subtracting the maximum are then one operation.
+// Multiplying o is skipped where no maximum has changed: maxima settle early, and most tiles change none.
 template <int kFragments, int kOutputs>
 __device__ inline void FoldScores(float (&s)[kFragments][4], const float (&scale)[2], SoftmaxState& state,
                                   float (&o)[kOutputs][4]) {
@@ -327,7 +327,7 @@ __device__ inline void WeightOperand(const float (&s0)[4], const float (&s1)[4],
   a[3] = Pack2<M>(s1[2], s1[3]);
 }
 
-// Hides from a row what is not below its limit. `token`: of the tile's first score.
+// Sets the scores of tokens that are not below a row's limit to -inf. `token`: of the tile's first score.
 template <int kFragments>
 __device__ inline void MaskScores(int token, const int (&limit)[2], float (&s)[kFragments][4]) {
   const int t = LaneId() % 4;

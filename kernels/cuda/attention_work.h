@@ -100,7 +100,7 @@ struct ScanShared {
 };
 
 // The tiles of all sequences, laid end to end: how many, and whose a given one is. Each thread counts a run
-// of sequences; made, and asked, by all threads of the block together. What it knows is in shared memory: in
+// of sequences. All threads of the block construct and call it together. Its state is in shared memory: in
 // registers it would be carried through the loops of attention.
 template <int kThreads, typename Count>
 class TileScan {

@@ -1,4 +1,4 @@
-// The CUDA backend's door.
+// Device::CreateCuda of a build with CUDA.
 #include <utility>
 
 #include "kernels/cuda/check.h"

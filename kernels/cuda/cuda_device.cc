@@ -19,7 +19,7 @@ constexpr int64_t kDefaultSharedBytes = 48 << 10;  // more must be opted into
 
 thread_local HostCalls calls_of_this_thread;
 
-// Clears the runtime's memory of it, so that a later check does not find it again.
+// Clears the runtime's last error, so that a later check does not find it again.
 absl::Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();
@@ -34,7 +34,7 @@ class CudaEvent final : public DeviceEvent {
   CudaEvent(CudaDevice& device, cudaEvent_t event) : device_(device), event_(event) {}
   ~CudaEvent() override { cudaEventDestroy(event_); }
   void Record() override { device_.Record(cudaEventRecord(event_, device_.stream()), "recording an event"); }
-  // Called from any thread: one that has chosen no device would wake device 0 for it.
+  // Called from any thread: one that has chosen no device would create a context on device 0.
   absl::Status Wait() override {
     ++calls_of_this_thread.waits;
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_.index()), "choosing the CUDA device"));
@@ -102,7 +102,7 @@ absl::StatusOr<ChipLimits> ReadChip(int index) {
   return chip;
 }
 
-// nullptr where there is no library: our own kernels can do all that it does.
+// Returns nullptr where there is no library: our own kernels can do all that it does.
 absl::StatusOr<std::unique_ptr<Gemm>> OpenGemm(const ChipLimits& chip, const DebugSwitches& switches) {
   absl::StatusOr<std::unique_ptr<Gemm>> gemm =
       switches.cublaslt ? Gemm::Create(chip)
@@ -179,8 +179,8 @@ bool CudaDevice::OptIntoShared(const void* kernel, int64_t bytes) {
     return false;
   }
   if (opted_.contains(kernel)) return true;
-  // To all that there is: the attribute is the process's, and another rank in it (tests) may need less of the
-  // same kernel, and would take it back.
+  // Opts into all that the chip has: the attribute is shared by the process, and another rank in it (tests)
+  // that needs less of the same kernel would lower it.
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  static_cast<int>(chip_.max_shared_bytes));
   Record(error, "opting into shared memory");
@@ -207,7 +207,8 @@ void CudaDevice::FreePinned(void* data) {
 DeviceUploader* CudaDevice::uploader() { return uploader_.get(); }
 
 absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
-  // Blocking: who waits for a step sleeps; the runner has the CPU to prepare the next.
+  // Blocking: a thread that waits for a step sleeps, and leaves the CPU to the runner, which prepares the
+  // next.
   cudaEvent_t event = nullptr;
   RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
                            "making an event"));

@@ -1,6 +1,6 @@
 #pragma once
-// A CUDA device: one stream on which ops are queued, the chip's numbers that plans need, and the lender's
-// scratch. Owns the stream. Used by one thread at a time, but for what says otherwise.
+// A CUDA device: one stream on which ops are queued, the chip's numbers that plans need, and scratch that is
+// lent to it. Owns the stream. Used by one thread at a time, except where a method says otherwise.
 
 #include <cstdint>
 #include <memory>
@@ -68,18 +68,18 @@ class CudaDevice final : public Device {
   // Aligned to 256 bytes. Each op uses it from its start; nothing in it outlives the op.
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // False: there is no library for matrix products, and our own kernels make all of them.
+  // False when there is no library for matrix products; our own kernels then compute all of them.
   bool has_gemm() const { return gemm_ != nullptr; }
   Gemm& gemm() const { return *gemm_; }
-  // The same, for rows of f32.
+  // The same object as uploader(), which also takes rows of f32.
   WeightUploader& weight_uploader() const { return *uploader_; }
 
-  // Keeps the first error, with the name of what failed; Synchronize answers it.
+  // Keeps the first error, with the name of what failed; Synchronize returns it.
   void Record(cudaError_t error, const char* what);
   void Record(absl::Status status);
 
-  // Lets `kernel` have that much dynamic shared memory, by one call of the runtime for a kernel.
-  // False when the chip has less; recorded.
+  // Lets `kernel` have that much dynamic shared memory; calls the runtime once for each kernel. Returns
+  // false, and records the error, when the chip has less.
   bool OptIntoShared(const void* kernel, int64_t bytes);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 // What can be turned off, to find out which part a fault comes from, by the environment variable
-// SOMNUS_CUDA_DISABLE: names separated by commas, the same on all ranks. Plain words: no CUDA here.
+// SOMNUS_CUDA_DISABLE: names separated by commas, the same on all ranks. No CUDA here.
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -16,7 +16,7 @@ struct DebugSwitches {
 
 // InvalidArgument names the word that is no switch, and those that are.
 absl::StatusOr<DebugSwitches> ParseDebugSwitches(absl::string_view disabled);
-// Of this process's environment.
+// Parses SOMNUS_CUDA_DISABLE of this process's environment.
 absl::StatusOr<DebugSwitches> ReadDebugSwitches();
 
 }  // namespace somnus

@@ -15,7 +15,8 @@ namespace somnus {
 // without a driver, FailedPrecondition with one that is too old; both name the release that is needed.
 absl::Status CheckDriverVersion(int driver_cuda, int runtime_cuda, absl::string_view driver_release);
 
-// Of the loaded kernel module; empty where there is none. `root` stands before /proc, for tests.
+// Returns the release of the loaded kernel module; empty where there is none. `root` is put before /proc, for
+// tests.
 std::string LoadedDriverRelease(const std::string& root = "");
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 // Token and position embeddings, and gathered rows. All are bound by memory: per row, the index, the row read
-// once and the row written once; no arithmetic to speak of.
+// once and the row written once; almost no arithmetic.
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/rows.h"

@@ -14,24 +14,24 @@ struct EmulatedCudaOptions {
   int index = 0;
   uint64_t seed = 1;  // of the order in which threads and blocks run; of the whole process
   int num_sms = 132;  // of its chip: what plans cut work for
-  bool eager =
-      false;  // run ops when they are queued instead of when they are waited for; of the whole process
+  // Run ops when they are queued instead of when they are waited for; of the whole process.
+  bool eager = false;
 };
 
-// kind() is kCuda. Its memory is host memory: what is handed to it as the device's must come from
-// AllocateEmulatedDevice, or be made known by AdoptEmulatedDeviceMemory.
+// kind() is kCuda. Its memory is host memory: every device pointer that it is given must come from
+// AllocateEmulatedDevice, or be announced by AdoptEmulatedDeviceMemory.
 absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedCudaOptions& options);
 
 // CheckCudaDevice (kernels/cuda/check.h) of the emulator.
 absl::Status CheckEmulatedCudaDevice(int index);
 
-// Exactly as many bytes, full of NaNs, aligned to 256. ResourceExhausted beyond 80 GiB.
+// Allocates exactly as many bytes, full of NaNs, aligned to 256. ResourceExhausted beyond 80 GiB in all.
 absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes);
 // Waits for the device first.
 void FreeEmulatedDevice(void* data);
 
-// The device's memory, in bytes. What an allocator with a driver of its own takes counts, by these; false:
-// there is not so much.
+// The device's memory, in bytes. An allocator with a driver of its own reports what it takes and returns by
+// Take and Return; Take returns false when there is not enough.
 struct EmulatedDeviceMemory {
   int64_t total = 0;
   int64_t available = 0;

@@ -10,7 +10,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-// Candidates that are looked at for one with enough workspace, and measured by Tune.
+// Algorithms that the library is asked for, and that Tune measures.
 constexpr int kMaxCandidates = 8;
 constexpr int kTuneRounds = 3;
 constexpr double kHopeless = 1.5;  // times the best: measured once
@@ -23,7 +23,7 @@ std::string NameOf(const GemmKey& key) {
   return absl::StrCat("a product of ", key.rows, " rows, n ", key.n, ", k ", key.k);
 }
 
-// Hopper's kernels ask for up to 32 MiB for split sums, older chips' for less.
+// For split sums. cuBLAS's documentation recommends 32 MiB on Hopper and less before; 8 MiB is an estimate.
 int64_t WorkspaceBytesFor(const ChipLimits& chip) {
   return chip.compute_capability >= 90 ? int64_t{32} << 20 : int64_t{8} << 20;
 }

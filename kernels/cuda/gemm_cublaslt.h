@@ -1,9 +1,9 @@
 #pragma once
 // Matrix products by cuBLASLt: plans (descriptors and the chosen algorithm) are made once per shape and kept.
 //
-// In cuBLASLt's column-major words, y^T [n, rows] = w^T^T [n, k] * x^T [k, rows]: A is w, transposed; B is x;
-// both are read along k. Its answer is asked for with sums in f32 that are rounded once: reductions of split
-// sums in the output's type are not allowed.
+// In cuBLASLt's column-major terms, y^T [n, rows] = w^T^T [n, k] * x^T [k, rows]: A is w, transposed; B is x;
+// both are read along k. Sums are in f32 and rounded once: reductions of split sums in the output's type are
+// not allowed.
 
 #include <cstdint>
 #include <functional>
@@ -59,7 +59,7 @@ class CublasLtGemm final : public Gemm {
 
   absl::StatusOr<Plan*> FindPlan(const GemmKey& key);
   absl::StatusOr<Choice> Choose(const GemmKey& key, const Descriptors& exact);
-  // The library's first ideas that fit the workspace, best first; empty when it has none.
+  // The algorithms that the library proposes and that fit the workspace, best first; empty when it has none.
   absl::StatusOr<std::vector<Choice>> Ask(const GemmKey& key, const Descriptors& descriptors);
   // The choice for these descriptors, `found` false when it does not fit them.
   Choice Check(const Choice& choice, const Descriptors& descriptors);
@@ -67,8 +67,8 @@ class CublasLtGemm final : public Gemm {
   absl::Status Multiply(cudaStream_t stream, const GemmCall& call, Descriptors& descriptors,
                         const Choice& choice);
 
-  // The least milliseconds that all calls take together; infinity when they cannot run this way. Does not
-  // look closely at what is far from `best_ms`.
+  // The least milliseconds that all calls take together; infinity when they cannot run this way. Measures
+  // only once what is far from `best_ms`.
   absl::StatusOr<double> Measure(cudaStream_t stream, absl::Span<const GemmCall> calls,
                                  Descriptors& descriptors, const Choice& choice, double best_ms);
 

@@ -1,5 +1,5 @@
-// The emulator's twin of the library: plain loops on the host, queued as a kernel of one thread a block, so
-// that it runs when the stream does and can be captured in a graph.
+// The emulator's replacement of the library: plain loops on the host, queued as a kernel of one thread a
+// block, so that it runs when the stream does and can be captured in a graph.
 
 #include <algorithm>
 #include <cstdint>

@@ -39,8 +39,8 @@ struct GemmKey {
 int32_t AlignmentOf(const void* data);
 
 // Row counts that share one choice of the library's algorithm: the largest of the group. Exact up to 16, then
-// steps of an eighth to a quarter of the power of two below, 16 at least: the tiles that suit the largest
-// waste little on the smallest. (The product itself is made for the exact count.)
+// in steps of an eighth of the power of two below, 16 at least: the tiles that suit the largest waste little
+// on the smallest. (The product itself is made for the exact count.)
 int64_t BucketRows(int64_t rows);
 
 // The `capacity` most recently used entries.

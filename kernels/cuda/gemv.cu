@@ -5,12 +5,12 @@
 // are the B operands of two mma (16 rows of x by 8 columns of y by 16 of k) with no conversion, where plain
 // arithmetic would unpack and multiply 8 values for each row of x. Within a line of k, lane t of a quad takes
 // 8 neighbouring elements, and x's elements sit in the same lanes; that is not the order of k in the
-// fragments' layout, but the same order for both operands, and a sum does not care.
+// fragments' layout, but it is the same for both operands, and so the sum is the same.
 //
 // Each warp makes a section of k (gemv_plan.h), so that another kernel can make the same sums for many rows.
 //
 // Bytes in flight: 8 loads of 16 bytes a thread, 4 KiB a warp, 32 KiB a block; 2 or 3 blocks fit on a
-// multiprocessor. At 3.35 TB/s and about 700 ns (both estimates for an H100) the memory wants some 18 KiB in
+// multiprocessor. At 3.35 TB/s and about 700 ns (both estimates for an H100) the memory needs some 18 KiB in
 // flight per multiprocessor at the least, and two or three times that to be insensitive to gaps. Weights go
 // past the first-level cache (no_allocate), so that x stays in it.
 

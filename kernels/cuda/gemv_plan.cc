@@ -8,9 +8,10 @@ namespace {
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What of x stays in the first-level cache beside the weights that stream past (Hopper: 256 KiB, shared
-// memory included). Below it, blocks of one multiprocessor read x from there; above, from the second level,
-// whose bandwidth the weights need: then each read of x should serve more columns.
+// How much of x stays in the first-level cache beside the weights that stream past: an estimate (Hopper's
+// cache has 256 KiB by its documentation, shared memory included). Below it, blocks of one multiprocessor
+// read x from there; above, from the second level, whose bandwidth the weights need: then each read of x
+// should serve more columns.
 constexpr int64_t kCachedXBytes = 128 << 10;
 
 }  // namespace

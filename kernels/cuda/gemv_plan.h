@@ -24,9 +24,9 @@ struct LinearShape {
 inline constexpr int64_t kMaxGemvRows = 16;
 inline constexpr int64_t kMaxGemvRowsF32 = 8;
 
-// By the shape alone, so that a captured graph and an eager step go the same way. Not measured yet: up to 16
-// rows the weights' bytes are the floor and our kernel reads them once, at any n. `own_kernels`: none but our
-// kernels, which make the same bits of a row, whatever the number of rows.
+// Chosen by the shape alone, so that a captured graph and an eager step go the same way. Not measured yet;
+// the reason is that up to 16 rows the weights' bytes are the floor, and our kernel reads them once, at any
+// n. `own_kernels`: only our kernels, which make the same bits of a row, whatever the number of rows.
 LinearRoute RouteLinear(const LinearShape& shape, bool own_kernels);
 
 // Elements of k that are taken at a time: 128 bytes of a weight's row, one line of the cache.
@@ -76,8 +76,7 @@ struct LinearTilesPlan {
   int64_t shared_bytes = 0;
 };
 inline constexpr int kMaxLinearStages = 4;
-// The largest tiles of which there are enough for all multiprocessors, the smallest where there are none
-// such.
+// Takes the largest tiles of which there are enough for all multiprocessors, or else the smallest.
 LinearTilesPlan PlanLinearTiles(int num_sms, int64_t max_shared_bytes, int64_t rows, int64_t n);
 
 }  // namespace somnus

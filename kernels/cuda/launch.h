@@ -19,8 +19,8 @@ struct LaunchConfig {
   // All blocks run at the same time (they may wait for each other); refused where the chip cannot hold them.
   bool cooperative = false;
   // Programmatic dependent launch: may start while the kernel before still runs, from its
-  // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes. Not
-  // where the device's switches turn it off.
+  // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes.
+  // SOMNUS_CUDA_DISABLE can turn it off.
   bool overlaps_previous = false;
 };
 

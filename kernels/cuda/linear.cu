@@ -46,7 +46,8 @@ __device__ void LoadPlainTile(const T* from, int64_t stride, int64_t rows, int64
 }
 
 // y = x * w^T + bias for every shape and alignment, element by element: what neither the library nor the GEMV
-// takes (odd k with few users, k of 0). Reads x n/32 times and w rows/32 times; bound by its scalar loads.
+// takes (odd k, which few models have, and k of 0). Reads x n/32 times and w rows/32 times; bound by its
+// scalar loads.
 template <typename T, typename Out>
 __global__ void __launch_bounds__(kPlainThreads, 4) PlainLinearKernel(PlainArgs args) {
   auto& shared = SharedStorage<PlainShared>();
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kPlainThreads, 4) PlainLinearKernel(PlainArgs 
 
 constexpr int kBiasThreads = 256;
 
-// A bias as the library wants it: aligned, of y's type. Some kilobytes.
+// Makes a bias that the library takes: aligned, of y's type. Some kilobytes.
 template <typename T>
 __global__ void __launch_bounds__(kBiasThreads) ConvertBiasKernel(const float* bias, T* out, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kBiasThreads + threadIdx.x;
@@ -128,8 +129,9 @@ bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 
 // Bytes in front of the library's workspace for a bias of y's type.
 int64_t BiasBytes(DataType y, int64_t n) { return RoundUpWorkspace(n * SizeOf(y)); }
 
-// By the library. Its epilogue adds a bias of y's type alone, in f32 before the one rounding: an f32 bias of
-// a bf16 sum is rounded to bf16 first, as the weights were (exact for checkpoints of that type).
+// Prepares a product by the library. Its epilogue adds a bias of y's type alone, in f32 before the one
+// rounding: an f32 bias of a bf16 sum is rounded to bf16 first, as the weights were (exact for checkpoints of
+// that type).
 absl::StatusOr<GemmCall> PrepareGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w,
                                      const float* bias, const TensorView& y) {
   GemmCall call{.x = x,
@@ -178,12 +180,13 @@ absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const T
   return calls;
 }
 
-// Of every number of rows: what batch invariance asks for, and what is left without the library.
+// Whether our own kernels make the products of every number of rows: with batch invariance, and without the
+// library.
 bool OwnKernelsAlone(const CudaDevice& device) { return device.batch_invariant() || !device.has_gemm(); }
 
 LinearShape ShapeOf(const CudaDevice& device, const TensorView& x, const LinearWeight& w) {
   const int64_t width = 16 / SizeOf(w.dtype);
-  // One row has no next one; but in a larger batch it would have.
+  // The stride of a single row means nothing, except where it must be computed as in a larger batch.
   const bool any_stride = x.rows == 1 && !OwnKernelsAlone(device);
   const bool vectors =
       IsAligned16(x.data) && IsAligned16(w.data) && w.k % width == 0 && (any_stride || x.stride % width == 0);

@@ -9,7 +9,7 @@
 // registers for sums.
 //
 // 128 by 128 tiles make 64 operations a byte from L2; Hopper's mma.sync reaches some 60 % of the tensor
-// cores' peak (an estimate), which only wgmma would lift, of another order again.
+// cores' peak (an estimate), which only wgmma would lift, and that adds in another order again.
 
 #include <cstdint>
 #include <type_traits>
@@ -32,7 +32,7 @@ struct TileCounts {
 
 constexpr int kLineBytes = kGemvLine * 2;
 constexpr int kLineChunks = kLineBytes / 16;
-// Blocks take tiles down groups of so many rows of tiles, then the next column: those that run at the same
+// Blocks take tiles down groups of this many rows of tiles, then the next column: those that run at the same
 // time share rows of w, and few enough rows of x to stay in L2.
 constexpr int kRasterRows = 16;
 

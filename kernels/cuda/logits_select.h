@@ -127,7 +127,7 @@ __device__ inline void AppendCandidates(const RowScratch& scratch, const ChunkOf
 }
 
 // Second kernel over chunks: reads what the first one kept of the row, then the chunk again (from L2, mostly)
-// if it holds candidates; adds up the row's weights where top-p needs them. FilterOf(row, n) answers a
+// if it holds candidates; adds up the row's weights where top-p needs them. FilterOf(row, n) returns a
 // RowFilter. The first kernel has zeroed the row's count and total.
 template <typename FilterOf>
 __global__ void __launch_bounds__(kChunkThreads)
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kChunkThreads)
   AppendCandidates(scratch, at, x, bound, logits.n, shared);
 }
 
-// ---- Search. All threads of a block call; each sees the same answer.
+// ---- Search. All threads of a block call; each gets the same result.
 
 inline constexpr int kSelectThreads = 512;
 inline constexpr int kSelectWarps = kSelectThreads / 32;
@@ -231,7 +231,7 @@ struct Found {
 };
 
 // Looks for the key within [low, high]. `item(value, id, &key)` says whether an element takes part, and its
-// key; weight(value) is asked for those in range. goal > 0.
+// key; weight(value) is called for those in range. goal > 0.
 template <typename Source, typename Item, typename Weight>
 __device__ Found FindKey(const Source& source, uint32_t low, uint32_t high, U64 goal, const Item& item,
                          const Weight& weight, SelectShared& shared) {

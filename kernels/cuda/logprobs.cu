@@ -1,6 +1,6 @@
 // LogProbs: log-probabilities and ranks of given tokens, and the likeliest tokens of each row in order.
 //
-// One pass over the logits answers the first two; the likeliest are cut out as for top-k sampling
+// One pass over the logits gives the first two; the likeliest are cut out as for top-k sampling
 // (logits_select.h), then at most 64 are put in order.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/logits_rows.h"

@@ -2,7 +2,7 @@
 // read and written (8 bytes), delta read, out written, each once; weights come from L2 after the first rows.
 // A block takes a row, in one shape for any number of rows: enough threads for one row's latency (a decode of
 // one token has nothing else to do), and at 512 threads 2-4 rows to a multiprocessor, 70-100 KB of loads in
-// flight.
+// flight (computed, not measured).
 
 #include <type_traits>
 

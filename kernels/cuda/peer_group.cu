@@ -19,7 +19,7 @@ namespace {
 absl::Status CudaStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error));
-  cudaGetLastError();  // said here, so not to be found by the next launch
+  cudaGetLastError();  // reported here, so that the next launch does not find it
   return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
                                             : absl::UnavailableError(text);
 }
@@ -47,8 +47,9 @@ int IndexOf(const char (&uuid)[16]) {
   return -1;
 }
 
-// Atomics of another device's memory are native over NVLink alone, and a rank of 0 is the fastest way that
-// there is. What cannot be told is taken for the slower way.
+// Atomics on another device's memory are native over NVLink (over PCIe at most some are), and a performance
+// rank of 0 is the fastest link, as cudaDeviceGetP2PAttribute documents. What cannot be determined is taken
+// for the slower link.
 PeerLink LinkBetween(int from, int to) {
   int native_atomics = 0, performance_rank = 1;
   if (to < 0 ||
@@ -97,7 +98,7 @@ class PeerGroup final : public PeerCollectives {
   }
 
   absl::Status Allocate() {
-    // Whole pages of the device: what is exported shares none with other allocations.
+    // Whole pages of the device, so that what is exported shares none with other allocations.
     const int64_t bytes = RoundUpTo(sizeof(PeerMemory) + 2 * view_.buffer_bytes, 2 << 20);
     RETURN_IF_ERROR(CudaStatus(cudaMalloc(&memory_, static_cast<size_t>(bytes)), "memory for peers"));
     RETURN_IF_ERROR(CudaStatus(cudaMemset(memory_, 0, sizeof(PeerMemory)), "clearing memory for peers"));
@@ -123,7 +124,7 @@ class PeerGroup final : public PeerCollectives {
     static_assert(sizeof(ipc) == sizeof(handle_.ipc));
     RETURN_IF_ERROR(CudaStatus(cudaIpcGetMemHandle(&ipc, memory_), "exporting memory to peers"));
     std::memcpy(handle_.ipc, &ipc, sizeof(ipc));
-    // The peers may look as soon as they have the handle.
+    // The peers may read it as soon as they have the handle.
     return CudaStatus(cudaDeviceSynchronize(), "clearing memory for peers");
   }
 
@@ -177,7 +178,7 @@ class PeerGroup final : public PeerCollectives {
 
   void Disconnect() override {
     connected_ = false;
-    // Mappings are the device's; whoever destroys may be a thread with another.
+    // Mappings belong to the device; the destroying thread may have chosen another one.
     cudaSetDevice(device_.index());
     for (int r = 0; r < view_.world_size; ++r) {
       if (std::exchange(opened_[r], false)) cudaIpcCloseMemHandle(view_.memory[r]);
@@ -234,7 +235,7 @@ class PeerGroup final : public PeerCollectives {
     if (peer.fuses != handle_.fuses) {
       return absl::InvalidArgumentError("SOMNUS_CUDA_DISABLE: fused_all_reduce is not the same on all ranks");
     }
-    if (peer.process == handle_.process) {  // where there is nothing to open
+    if (peer.process == handle_.process) {  // mapped already
       if (std::memcmp(peer.device_uuid, handle_.device_uuid, sizeof(peer.device_uuid)) != 0) {
         return absl::UnavailableError("ranks of one process must share a device");
       }

@@ -8,8 +8,8 @@
 // buffer k % 2, then each of its blocks stamps k into every peer's memory, waits until that block of every
 // peer has stamped k into its own, and reads the peers' buffers. Two buffers are enough: a rank that fills
 // for k + 2 has seen some stamp k + 1 of every peer, whose kernel k was done by then; so no meeting is needed
-// at the end. Blocks meet only their likes on the other ranks: what block b reads, block b of the peer has
-// written.
+// at the end. A block meets only the blocks of the same number on the other ranks: what block b reads, block
+// b of the peer has written.
 
 #include <cstdint>
 
@@ -21,7 +21,7 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-// Written by the peers, each its own word, polled by the owner: on a line of their own.
+// Written by the peers, each its own word, and polled by the owner: the words have a cache line of their own.
 struct alignas(128) PeerStamps {
   uint64_t from[kMaxPeers];  // wide enough never to wrap: a word may go unused for days
 };
@@ -42,7 +42,7 @@ constexpr uint32_t kRunning = 0;
 constexpr uint32_t kStopped = 1;
 constexpr uint32_t kTimedOut = 2;
 
-// What kernels know of their group; the same for the life of it, as a graph's arguments must be.
+// What kernels are told of their group; it never changes, as a graph's arguments must not.
 struct PeerView {
   int rank;
   int world_size;
@@ -66,9 +66,10 @@ __device__ inline T* PeerBuffer(const PeerView& group, int rank, uint64_t call) 
 // The number of the collective that this kernel is.
 __device__ inline uint64_t ThisCall(const PeerView& group) { return group.memory[group.rank]->calls + 1; }
 
-// Until a peer has stamped `call` (or the one after: it may be ahead of us by so much). False: gave up.
+// Waits until a peer has stamped `call`, or the one after: it may be one ahead. Returns false when it gave
+// up.
 __device__ inline bool AwaitStamp(const PeerView& group, const uint64_t* stamp, uint64_t call, int peer) {
-  // A look at the host's memory costs a trip over the bus, and the clock is not free.
+  // Reading the host's memory costs a trip over the bus, and reading the clock takes time, too.
   constexpr uint32_t kPollsPerLook = 256;
   uint64_t start = 0;
   for (uint32_t polls = 1;; ++polls) {
@@ -84,11 +85,12 @@ __device__ inline bool AwaitStamp(const PeerView& group, const uint64_t* stamp, 
   }
 }
 
-// The block's likes on all ranks meet; what was written to buffers before, they read after. All threads call
-// and get the same answer; false: gave up.
+// Waits for the blocks of the same number on all ranks; what any of them wrote to buffers before, all of them
+// may read after. All threads of the block call it and get the same result, which is false when it gave up.
 __device__ inline bool Meet(const PeerView& group, int meeting, uint64_t call, PeerShared& shared) {
   if (threadIdx.x == 0) shared.stopped = 0;
-  // The whole block's writes come before the stamps: a release covers what its thread knows to have happened.
+  // The whole block's writes come before the stamps: a release covers what happened before it, and after the
+  // barrier that includes what the other threads wrote.
   __syncthreads();
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < group.world_size) {
@@ -131,7 +133,7 @@ __device__ inline Vec<T, kWidth> SumOfPeers(const PeerView& group, uint64_t call
   return out;
 }
 
-// Of all ranks; what a probe's pattern is made of.
+// The tokens of all ranks, from which the probes' patterns are made.
 struct PeerTokens {
   uint64_t of[kMaxPeers];
 };

@@ -1,7 +1,7 @@
 #pragma once
-// PTX and warp primitives of kernels, the only place that knows them; each has a host twin in
-// kernels/emulator/ptx.h with the same signature (plus the call's place). Here the device's side and
-// what each does; needs sm_80. "Fragment" layouts are the PTX ISA's, with g = lane / 4 and t = lane % 4.
+// PTX and warp primitives of kernels; only the conversions of types.h contain PTX, too. Each has a host
+// version in kernels/emulator/ptx.h with the same signature plus the place of the call; here is the device's,
+// and what each does. Needs sm_80. "Fragment" layouts are the PTX ISA's, with g = lane / 4 and t = lane % 4.
 
 #include <cstdint>
 
@@ -106,9 +106,10 @@ SOMNUS_PTX void LdMatrixX2Trans(uint32_t (&r)[2], const void* row) {
 }
 
 // d += a * b, T bf16 or f16, sums in f32; a warp together.
-//   a [16][16] row-major: register r holds row g + 8 (r % 2), columns 2 t + 8 (r / 2) and the next, low half
-//   first b [16][8]:            register r holds rows 2 t + 8 r and the next, column g d [16][8]: value i is
-//   row g + 8 (i / 2), column 2 t + i % 2
+//   a [16][16], row-major: register r holds row g + 8 (r % 2), columns 2 t + 8 (r / 2) and the next,
+//     low half first
+//   b [16][8]: register r holds rows 2 t + 8 r and the next, column g
+//   d [16][8]: value i is row g + 8 (i / 2), column 2 t + i % 2
 template <typename T>
 SOMNUS_PTX void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -151,7 +152,7 @@ SOMNUS_PTX uint4 LdGlobalNc16(const void* p) {
   asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
-// The same for what is read once: not kept in L1, first to leave L2.
+// The same for what is read once: it is not kept in L1.
 SOMNUS_PTX uint4 LdGlobalStream16(const void* p) {
   uint4 v;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -159,8 +160,8 @@ SOMNUS_PTX uint4 LdGlobalStream16(const void* p) {
       : "l"(p));
   return v;
 }
-// The same, but issued where it stands: before a GridDependencyWait that follows it. (Loads of the nc kind
-// are moved behind it.)
+// The same, but issued where it stands, before a GridDependencyWait that follows it. (The compiler may move
+// loads of the nc kind behind that.)
 SOMNUS_PTX uint4 LdGlobalEarly16(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -246,7 +247,8 @@ SOMNUS_PTX T AtomicAddAcqRel(T* p, std::type_identity_t<T> value) {
 
 // ---- Arithmetic
 
-// 2^x, log2 x, 1 / x, tanh x by the special function unit: about 2^-22 relative (tanh 2^-11); 2^-inf is 0.
+// 2^x, log2 x, 1 / x, tanh x by the special function unit. Errors by the PTX ISA: about 2^-22 relative, tanh
+// 2^-11. 2^-inf is 0.
 SOMNUS_PTX float Exp2Approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

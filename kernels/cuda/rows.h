@@ -78,8 +78,8 @@ __device__ inline void JoinStream() {
 //   Row At(int64_t row)                        what a row needs, once
 //   Loaded Load(const Row&, int col)           reads a vector
 //   void Store(const Row&, int col, const Loaded&)
-// Bound by memory, so each thread issues kUnroll loads before it uses the first. Columns are int: of 64-bit
-// ones nvcc 13.0 makes one store of the unrolled loop a store per word.
+// Bound by memory, so each thread issues kUnroll loads before it uses the first. Columns are int: with 64-bit
+// ones nvcc 13.0 turns one store of the unrolled loop into a store per word.
 template <int kUnroll, typename Op>
 __global__ void __launch_bounds__(256) ElementKernel(Op op, int cols, unsigned pieces) {
   JoinStream();

@@ -1,9 +1,10 @@
 // Sample: a token of each row, by temperature, top-k, top-p and min-p, with the same random numbers as on the
 // CPU.
 //
-// Three kernels, whatever the rows ask for, as only the device knows that. The first reads the logits once;
-// greedy rows and rows of plain temperature are then known but for the best of their chunks. The second and
-// third cost a launch for these; for the others they cut (logits_select.h) and draw among what is left.
+// There are always three kernels, since what the rows need is in the device's memory alone. The first reads
+// the logits once; greedy rows and rows of plain temperature are then known but for the best of their chunks.
+// The second and third cost a launch for these; for the others they cut (logits_select.h) and draw among what
+// is left.
 #include "kernels/counter_random.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/logits_rows.h"

@@ -1,5 +1,4 @@
 // A step's inputs and small copies between ops: a few kilobytes each, so a launch's latency is all they cost.
-// They are part of the decode graphs.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"

@@ -5,9 +5,9 @@
 //
 // Conversions from f32 round to nearest even. NaN becomes the type's canonical NaN (0x7fff, 0x7fff, 0x7f), as
 // cvt.rn does. bf16 and f16 overflow to infinity; f8e4m3 has none and saturates to 448, infinities too
-// (CUDA's
-// __NV_SATFINITE). On the device they are cvt instructions (for f8e4m3 below sm_89: integer arithmetic, the
-// same that the host does), elsewhere integer arithmetic. All 65536 or 256 patterns and all ties are tested.
+// (CUDA's __NV_SATFINITE). On the device they are cvt instructions (for f8e4m3 below sm_89: integer
+// arithmetic, as on the host), on the host integer arithmetic. tests/cuda/types_test.cc tests all 65536 or
+// 256 patterns and all ties.
 
 #include <cstdint>
 #include <cstring>
@@ -62,7 +62,7 @@ SOMNUS_HD float FloatOfBits(uint32_t bits) {
 namespace types_internal {
 
 // f32 rounded to a small float of `kMantissa` mantissa bits and the exponent bias `kBias`, without sign; the
-// largest exponents are the caller's business. `magnitude`: the bits of |x|, finite.
+// caller handles the largest exponents. `magnitude`: the bits of |x|, finite.
 template <int kMantissa, int kBias>
 SOMNUS_HD uint32_t RoundMagnitude(uint32_t magnitude) {
   constexpr int kDrop = 23 - kMantissa;

@@ -37,7 +37,7 @@ void WeightUploader::SendAll(char* to, int64_t elements, int64_t element_bytes,
   for (int64_t begin = 0; begin < elements; begin += piece) {
     const int64_t count = std::min(piece, elements - begin);
     const absl::StatusOr<Buffer*> buffer = Acquire();
-    if (!buffer.ok()) return;  // Wait() answers it.
+    if (!buffer.ok()) return;  // Wait() returns it.
     fill((*buffer)->data, begin, count);
     Send(*buffer, to + begin * element_bytes, count * element_bytes, "a weight");
   }
@@ -68,7 +68,7 @@ WeightUploader::Slot* WeightUploader::TakeSlot() {
     }
   }
   if (slot == nullptr || cudaEventQuery(slot->copied) == cudaErrorNotReady) {
-    cudaGetLastError();  // Not being ready is none.
+    cudaGetLastError();  // Not being ready is no error.
     Slot* const added = AddSlot();
     absl::MutexLock lock(&mutex_);
     if (added != nullptr && slot != nullptr) free_.push_front(slot);
@@ -120,14 +120,14 @@ WeightUploader::Slot* WeightUploader::AddSlot() {
     return slots_.back().get();
   }
   FreeSlot(slot.get());
-  // What there is must do; without any the next who asks may have more luck.
+  // The slots that exist must suffice; if there are none, the next call tries again.
   max_slots_ = std::max(1, --num_slots_);
   if (num_slots_ == 0) Record(error, "pinned memory for weights");
   return nullptr;
 }
 
 cudaError_t WeightUploader::MakeSlot(Slot* slot) {
-  // Who waits for a copy sleeps: other loader threads have use for the CPU.
+  // A thread that waits for a copy sleeps, and leaves the CPU to other loader threads.
   const cudaError_t error =
       cudaEventCreateWithFlags(&slot->copied, cudaEventDisableTiming | cudaEventBlockingSync);
   if (error != cudaSuccess) return error;

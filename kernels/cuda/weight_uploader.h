@@ -1,7 +1,7 @@
 #pragma once
-// Weights to the device from several loader threads at once: pinned staging memory of bounded size, one
-// stream for all copies, and an event per buffer that says when it may be written again. A thread reads or
-// converts into one buffer while others are copied.
+// Uploads weights to the device from several loader threads at once: pinned staging memory of bounded size,
+// one stream for all copies, and an event per buffer that says when it may be written again. A thread reads
+// or converts into one buffer while others are copied.
 //
 // Every method may be called from any thread.
 
@@ -29,7 +29,8 @@ class WeightUploader final : public DeviceUploader {
   static constexpr int64_t kSlotBytes = int64_t{4} << 20;
   static constexpr int kMaxSlots = 16;  // Pinned memory is at most their product, 64 MiB.
 
-  // Takes no memory until it is used, and then no more than is filled or copied at a time; kept to the end.
+  // Takes no memory until it is used, and then no more than is filled or copied at a time; keeps it until it
+  // is destroyed.
   explicit WeightUploader(int device_index) : device_index_(device_index) {}
   ~WeightUploader() override;
   WeightUploader(const WeightUploader&) = delete;
@@ -60,7 +61,7 @@ class WeightUploader final : public DeviceUploader {
                absl::FunctionRef<void(char*, int64_t, int64_t)> fill);
   // The slot whose last copy is the oldest, once that is done, or a new one; nullptr after an error.
   Slot* TakeSlot();
-  // Another slot; nullptr when there are as many as there may be.
+  // Makes another slot; nullptr when there are as many as there may be, or no memory.
   Slot* AddSlot();
   cudaError_t MakeSlot(Slot* slot);
   void FreeSlot(Slot* slot);
