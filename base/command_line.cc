@@ -73,17 +73,17 @@ absl::Status ParseFlag(const FlagTable& table, const std::vector<std::string>& a
   const std::string name = absl::StrReplaceAll(given.substr(2), {{"_", "-"}});
   const Flag* flag = Find(table, name);
   if (flag != nullptr && equals < arg.size()) return Set(*flag, arg.substr(equals + 1));
-  if (flag != nullptr && flag->placeholder.empty()) return Set(*flag, "true");
+  if (flag != nullptr && flag->value_name.empty()) return Set(*flag, "true");
   if (flag != nullptr) {
     if (*at + 1 == args.size() || absl::StartsWith(args[*at + 1], "--")) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--", flag->name, ": has no value; ", flag->placeholder, " is wanted"));
+          absl::StrCat("--", flag->name, ": has no value; ", flag->value_name, " is wanted"));
     }
     return Set(*flag, args[++*at]);
   }
   if (absl::StartsWith(name, "no-") && equals == arg.size()) {
     flag = Find(table, name.substr(3));
-    if (flag != nullptr && flag->placeholder.empty()) return Set(*flag, "false");
+    if (flag != nullptr && flag->value_name.empty()) return Set(*flag, "false");
   }
   return UnknownFlag(table, given);
 }
@@ -108,7 +108,7 @@ std::string Wrapped(const std::string& text) {
 
 std::string HelpRow(const Flag& flag) {
   std::string left = absl::StrCat("  --", flag.name);
-  if (!flag.placeholder.empty()) absl::StrAppend(&left, "=", flag.placeholder);
+  if (!flag.value_name.empty()) absl::StrAppend(&left, "=", flag.value_name);
   std::vector<std::string> facts;
   if (!flag.default_text.empty()) facts.push_back(absl::StrCat("default: ", flag.default_text));
   if (!flag.bounds.empty()) facts.push_back(flag.bounds);
@@ -162,8 +162,8 @@ std::string HelpText(const FlagTable& table) {
   std::string text = absl::StrCat("usage: ", table.usage, "\n\n", table.about, "\n");
   bool times = false, bytes = false;
   ForEach(table, [&](const Flag& flag) {
-    times |= flag.placeholder == "TIME";
-    bytes |= flag.placeholder == "BYTES";
+    times |= flag.value_name == "TIME";
+    bytes |= flag.value_name == "BYTES";
   });
   for (const FlagGroup& group : table.groups) {
     absl::StrAppend(&text, "\n", group.title, ":\n");

@@ -54,10 +54,10 @@ absl::StatusOr<int64_t> ParseInt(absl::string_view text, int64_t low, int64_t hi
   return absl::InvalidArgumentError(absl::StrCat("is not a whole number from ", low, " to ", high));
 }
 
-Flag Row(std::string name, std::string placeholder, std::string help) {
+Flag Row(std::string name, std::string value_name, std::string help) {
   Flag flag;
   flag.name = std::move(name);
-  flag.placeholder = std::move(placeholder);
+  flag.value_name = std::move(value_name);
   flag.help = std::move(help);
   return flag;
 }
@@ -196,16 +196,16 @@ Flag Flag::Ints(std::string name, std::vector<int32_t>* value, int64_t low, int6
   return flag;
 }
 
-Flag Flag::Custom(std::string name, std::string placeholder, std::string default_text, Setter set,
+Flag Flag::Custom(std::string name, std::string value_name, std::string default_text, Setter set,
                   std::string help) {
-  Flag flag = Row(std::move(name), std::move(placeholder), std::move(help));
+  Flag flag = Row(std::move(name), std::move(value_name), std::move(help));
   flag.default_text = std::move(default_text);
   flag.set = std::move(set);
   return flag;
 }
 
 Flag Flag::Shows(std::string text) && {
-  placeholder = std::move(text);
+  value_name = std::move(text);
   return std::move(*this);
 }
 

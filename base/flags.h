@@ -44,7 +44,7 @@ struct Flag {
   using Setter = std::function<absl::Status(const std::string& value)>;
 
   std::string name;
-  std::string placeholder;  // what stands for the value in --help; empty: a switch
+  std::string value_name;  // of the value, as --help shows it: "N", "PATH"; empty: a switch
   std::string help;
   std::string default_text;          // for --help; empty: none is shown
   std::string bounds;                // for --help, likewise
@@ -78,7 +78,7 @@ struct Flag {
   static Flag OneOf(std::string name, V* value, std::vector<std::pair<std::string, V>> choices,
                     std::string help);
   // Anything else.
-  static Flag Custom(std::string name, std::string placeholder, std::string default_text, Setter set,
+  static Flag Custom(std::string name, std::string value_name, std::string default_text, Setter set,
                      std::string help);
 
   // These change a row while it is made: Flag::Text(...).Shows("PATH").Alias("file").
