@@ -1,4 +1,4 @@
-"""Attacks over HTTP that brought other servers down (T1-T25, T31 of the threat list in docs/operations.md).
+"""Attacks over HTTP that brought other servers down (T1-T25, T31 of the list in docs/security.md).
 
 After each one the server answers a greedy request with the same text within ten seconds, its file descriptors and its
 memory are back, and no error body has shown an address, a path or a stack.

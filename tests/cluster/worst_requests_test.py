@@ -1,7 +1,7 @@
 """The largest request of every kind: what is within the bounds is served, what is not is refused by name, and neither ends
 the engine, changes a neighbour's tokens, or makes the coordinator grow without bound.
 
-The bounds are in docs/operations.md; attacks_test and rude_clients_test hold what is malformed rather than large.
+The bounds are in docs/security.md; attacks_test and rude_clients_test hold what is malformed rather than large.
 """
 import socket
 import threading

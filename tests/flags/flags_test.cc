@@ -189,17 +189,16 @@ TEST(FlagsTest, EveryNameIsThereOnce) {
   }
 }
 
-// docs/operations.md shows what --help prints, word for word.
+// docs/flags.md shows what --help prints, word for word.
 TEST(FlagsTest, TheDocumentationIsWhatHelpPrints) {
-  std::ifstream file("docs/operations.md");
+  std::ifstream file("docs/flags.md");
   std::stringstream text;
   text << file.rdbuf();
   Flags flags;
   WorkerFlags worker_flags;
   for (const FlagTable& table : {CoordinatorFlags(&flags), WorkerFlagTable(&worker_flags)}) {
     const std::string block = "```text\n" + HelpText(table) + "```\n";
-    EXPECT_NE(text.str().find(block), std::string::npos) << "docs/operations.md must hold this block:\n"
-                                                         << block;
+    EXPECT_NE(text.str().find(block), std::string::npos) << "docs/flags.md must hold this block:\n" << block;
   }
 }
 
