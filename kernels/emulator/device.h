@@ -1,12 +1,12 @@
 #pragma once
 // What device code sees of the emulator: the indices of the running thread, barriers and fences, and the
-// meeting of a warp's lanes, from which the twins of PTX (emulator/ptx.h) are made. Callable only inside a
-// kernel.
+// meeting of a warp's lanes, on which the host versions of PTX (emulator/ptx.h) are built. Callable only
+// inside a kernel.
 //
 // A thread is a fiber. It runs until it meets others (a barrier, a warp's collective) or gives way (a load
-// with acquire semantics, an atomic, nanosleep); which runs next is drawn from the seed. Every way in takes
+// with acquire semantics, an atomic, nanosleep); which runs next is drawn from the seed. These functions take
 // the place of the call, so that a message can name it and so that threads which meet at different places are
-// found out.
+// detected.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ inline int LinearThread() {
   return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
 
-// The dynamic shared memory of the running block. Death when the launch gave less than `bytes`.
+// The dynamic shared memory of the running block. Aborts when the launch gave less than `bytes`.
 void* SharedMemoryOf(int64_t bytes);
 
 // Barrier 0: all threads of the block that have not exited; all must come from one place of the source.
@@ -41,7 +41,7 @@ void SyncThreads(const Site& site);
 void NamedBarrier(int id, int threads, bool wait, const Site& site);
 
 // The lanes of `mask` meet; when the last has come, `meet` runs once for all of them with each lane's payload
-// (nullptr outside the mask), then all go on. Death for a lane that is not in its own mask, for a mask with
+// (nullptr outside the mask), then all go on. Aborts for a lane that is not in its own mask, for a mask with
 // exited or absent lanes, for different `what` under one mask, and for lanes that never come.
 using MeetFn = void (*)(void* const* payloads, uint32_t mask);
 void Meet(uint32_t mask, const char* what, MeetFn meet, void* payload, const Site& site);
@@ -64,9 +64,9 @@ void CommitCopies();
 // Performs all groups but the newest `pending`.
 void WaitCopies(int pending);
 
-// Prints the running kernel, block and thread with the message, and dies.
+// Prints the running kernel, block and thread with the message, and aborts the process.
 [[noreturn]] void Fail(const char* message, const Site& site);
-// Death unless p is aligned to `alignment` (a power of two).
+// Aborts unless p is aligned to `alignment` (a power of two).
 inline void CheckAligned(const void* p, size_t alignment, const char* what, const Site& site) {
   if (reinterpret_cast<uintptr_t>(p) % alignment != 0) Fail(what, site);
 }

@@ -48,7 +48,8 @@ char* MapStacks(size_t bytes) {
   std::abort();
 }
 
-// Stacks that are not in use, for all host threads. They are never unmapped: as many as ran at the same time.
+// Stacks that are not in use, for all host threads. They are never unmapped: there are as many as ever ran at
+// the same time.
 class StackPool {
  public:
   // The lowest address, behind the guard page.
@@ -62,7 +63,7 @@ class StackPool {
 
   void Return(void* stack) {
 #if defined(__SANITIZE_ADDRESS__)
-    // What the last user's frames left poisoned is nothing to the next.
+    // What the last user's frames left poisoned is free for the next user.
     ASAN_UNPOISON_MEMORY_REGION(stack, kStackBytes);
 #endif
     std::lock_guard lock(mutex_);

@@ -19,7 +19,7 @@ class Fiber {
   void Start(Entry entry, void* argument);
   // Runs the fiber until it suspends or ends. Not from within a fiber.
   void Resume();
-  // On the fiber: back to who resumed it.
+  // Called on the fiber: goes back to the thread that resumed it.
   void Suspend();
 
   bool started() const { return stack_ != nullptr; }

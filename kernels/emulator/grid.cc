@@ -14,7 +14,7 @@
 namespace somnus::cuda_emulated::emulator {
 namespace {
 
-// After so many rounds in which all of a block's threads spun, others must help.
+// After this many rounds in which all of a block's threads spun, the block waits for others to run.
 constexpr int kIdleRounds = 8;
 constexpr int kMaxSmThreads = 2048;
 constexpr int kMaxSmBlocks = 32;

@@ -158,7 +158,7 @@ int BlocksPerMultiprocessor(int64_t threads, int64_t shared_bytes);
 // The thread that runs now on this host thread; nullptr outside kernels.
 Thread* CurrentThread();
 
-// Prints "CUDA emulator: " and the message, and dies.
+// Prints "CUDA emulator: " and the message, and aborts the process.
 [[noreturn]] void Die(const std::string& message);
 // "ScaleKernel<float>" by the symbols of the executable, or its address.
 std::string FunctionName(const void* function);

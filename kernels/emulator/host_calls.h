@@ -1,5 +1,5 @@
 #pragma once
-// Counts what a host thread asks of the runtime, whoever asks: for tests that a thread never waits.
+// Counts a host thread's calls to the runtime, for tests that a thread never waits.
 
 #include <cstdint>
 

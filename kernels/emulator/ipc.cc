@@ -1,5 +1,5 @@
 // Device memory that other processes map: cudaIpc* of runtime.h. The memory is a file in memory, which others
-// open through the exporter's entries in /proc; it goes with the last process that has it mapped, however
+// open through the exporter's entries in /proc; it is freed with the last process that has it mapped, however
 // that ends.
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kGuardBytes = 4096;
 
-// With an inaccessible page behind.
+// Maps the file, and an inaccessible page behind it.
 void* MapFile(int fd, size_t bytes, int kind) {
   void* const all =
       mmap(nullptr, bytes + kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

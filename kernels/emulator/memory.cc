@@ -58,7 +58,7 @@ void ReturnDeviceMemory(int64_t bytes) {
 
 namespace {
 
-// What a copy may take an end of it for.
+// What one end of a copy may be.
 struct End {
   bool host = false;    // may be the host's
   bool device = false;  // may be the device's

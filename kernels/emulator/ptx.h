@@ -1,6 +1,6 @@
 #pragma once
-// Twins of kernels/cuda/ptx.h for the host. Each follows the layout that PTX documents; see there for what
-// they do. Included by ptx.h alone.
+// Host versions of kernels/cuda/ptx.h, which says what they do. Each follows the layout that PTX documents.
+// Included by that file alone.
 
 #include <algorithm>
 #include <atomic>

@@ -61,8 +61,8 @@ class Executor {
                        Random(seed).Below(4) != 0});
   }
 
-  // A slice of each, those that started late first: while they get on, the others mostly have to wait, so
-  // that what they should have waited for is not there. True when all only spin.
+  // Runs a slice of each, those that started late first: while they make progress, the others mostly have to
+  // wait, so that what a kernel should have waited for is not there. Returns true when all only spin.
   bool RunSlices() {
     bool stuck = true;
     for (size_t i = active_.size(); i-- > 0;) {
@@ -86,7 +86,7 @@ class Executor {
     }
   }
 
-  // In the order of each stream, whoever was done first.
+  // Finishes ops in the order of each stream, whichever was done first.
   void FinishDone() {
     for (size_t i = 0; i < active_.size();) {
       const std::shared_ptr<Stream> stream = active_[i].stream;

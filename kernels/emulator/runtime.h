@@ -1,27 +1,24 @@
 #pragma once
-// Twin of the CUDA runtime API, for code that includes CUDA through kernels/cuda/api.h: the part that Somnus
-// uses, with the semantics that CUDA documents where a program could get them wrong:
+// The emulator's version of the CUDA runtime API, for code that includes CUDA through kernels/cuda/api.h: the
+// part that Somnus uses, with the semantics that CUDA documents where a program could get them wrong:
 //
 // - Work queued on a stream runs at the latest moment that its order demands: when someone waits for it (a
-//   synchronize, a blocking copy, free), on that host thread. A missing wait so shows as stale data. Pinned
+//   synchronize, a blocking copy, a free), on that host thread. So a missing wait shows as stale data. Pinned
 //   host memory is read and written then, too; pageable sources are read by the call, and a copy to pageable
 //   memory waits, as documented for CUDA. Options::eager turns deferring off.
-// - Streams wait for each other by events only, but for the legacy default stream, which waits for all
-// blocking ones and
-//   they for it.
-// - Captures become graphs; kernel arguments are copied by value then, what they point at is read at each
-// launch; calls
-//   that a capture forbids fail and invalidate it.
+// - Streams wait for each other by events only. The legacy default stream is the exception: it waits for all
+//   blocking ones, and they wait for it.
+// - Captures become graphs; kernel arguments are copied by value then, and what they point at is read at each
+//   launch; calls that a capture forbids fail and invalidate it.
 // - Pointers given as the device's or as pinned must be, and ranges must lie in their allocation.
-// - Device memory is host memory, exactly as long as asked (address sanitizer sees beyond), full of NaNs at
-// first.
-// - Launches that an H100 refuses are refused. Errors of a queued op are fatal here: the emulator aborts
-//   with a message.
-// - A kernel with programmatic dependent launch starts as early as it may, mostly: a missing
-// GridDependencyWait shows.
+// - Device memory is host memory, exactly as long as asked (address sanitizer sees accesses beyond it), full
+//   of NaNs at first.
+// - Launches that an H100 refuses are refused. Errors of a queued op are fatal here: the emulator aborts with
+//   a message.
+// - A kernel with programmatic dependent launch mostly starts as early as it may: a missing
+//   GridDependencyWait shows.
 // - What has to run at the same time (kernels of several host threads or of several streams that spin on each
-// other)
-//   does: a kernel that only spins lets other streams' work start beside it.
+//   other) does: while a kernel only spins, other streams' work starts beside it.
 //
 // Not emulated: the memory model (a store is seen at once, by all), bank conflicts, registers, races between
 // two threads' accesses where neither gives way to the other, time. Device pointers can be dereferenced by
@@ -238,7 +235,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-// Lets one queued op run (a real device works on its own), then answers.
+// Lets one queued op run (a real device works on its own), then returns the state.
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* data);
@@ -272,7 +269,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 struct GraphNode;
 using cudaGraphNode_t = GraphNode*;
-// Only counts: nodes must be nullptr.
+// Returns the count alone: nodes must be nullptr.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);

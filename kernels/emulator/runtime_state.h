@@ -115,7 +115,7 @@ class Runtime {
   std::map<uintptr_t, Allocation>::iterator AllocationOf(const void* p);
 
   Options options;
-  // False, and nothing is taken, when the device has not so much left.
+  // Returns false, and takes nothing, when the device has not as much left.
   bool TakeBytes(int64_t bytes) {
     if (bytes > options.device_bytes - device_bytes_used) return false;
     device_bytes_used += bytes;

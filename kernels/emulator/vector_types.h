@@ -1,6 +1,6 @@
 #pragma once
-// Twins of CUDA's function attributes, vector types and math functions, for device code that the host
-// compiler compiles. Nothing here knows of the emulator.
+// The emulator's versions of CUDA's function attributes, vector types and math functions, for device code
+// that the host compiler compiles. Nothing here depends on the rest of the emulator.
 //
 // No __shared__, on purpose: shared memory is dynamic (SharedStorage in kernels/cuda/launch.h). No
 // __noinline__: the C++ library uses that word itself.
@@ -55,7 +55,7 @@ inline float max(float a, float b) { return ::fmaxf(a, b); }
 inline double min(double a, double b) { return ::fmin(a, b); }
 inline double max(double a, double b) { return ::fmax(a, b); }
 
-// Right to the last bit where the device's are to two.
+// Correctly rounded, where the device's is within two units of the last place.
 inline float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
 inline float __expf(float x) { return ::expf(x); }
 inline float __logf(float x) { return ::logf(x); }

@@ -69,7 +69,7 @@ TEST_P(PrefillTest, SpreadScoresAndAnySchedule) {
   }
 }
 
-// A row's result is its own: what other rows of its tile are does not touch it.
+// A row's result does not depend on the other rows of its tile.
 TEST_P(PrefillTest, RowsSeeNothingBehindThem) {
   AttentionRun whole(Case({2, 1, 64, 16}, {{100, 100}}));
   whole.Queue(*bench_.device);

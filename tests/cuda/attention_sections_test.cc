@@ -107,7 +107,7 @@ TEST_P(SectionsOrderTest, SameBitsInAnyChunkAndBatch) {
   }
 }
 
-// Rows that are not a number stay it, through every sum, and stay alone.
+// NaN rows stay NaN through every sum, and change no other row.
 TEST_P(SectionsTest, NanStaysInItsRow) {
   const AttentionCase c = Case({2, 1, 64, 16}, {{2 * kSection + 30, 20}});
   AttentionRun whole(c), poisoned(c);

@@ -90,7 +90,7 @@ class AttentionRun {
 
   // Of a cache of 16 bits: moves the values of every other `tokens` tokens far up, those between far down.
   // With even weights their sums all but cancel, so that the order of summation shows in the output. For runs
-  // that are compared with each other; the oracle does not know.
+  // that are compared with each other; the oracle's values are not changed.
   void SwingValues(int64_t tokens) {
     for (size_t i = 0; i < c_.sequences.size(); ++i) {
       for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
@@ -160,7 +160,7 @@ class AttentionRun {
     positions_ = std::make_unique<DeviceArray<int32_t>>(positions);
   }
 
-  // K and V of qkv are the cache write's business.
+  // Attention does not read K and V of qkv, so they stay as they are.
   void FillQueries() {
     qkv_.Randomize(c_.seed + 100);
     for (int64_t t = 0; t < qkv_.rows(); ++t) {

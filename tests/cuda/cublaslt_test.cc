@@ -1,5 +1,5 @@
-// Products by cuBLASLt: what it is asked, how often, and what becomes of its refusals. No GPU: the library is
-// a fake, but for the test that opens the real one.
+// Products by cuBLASLt: which calls it gets, how often, and what follows when it refuses. Needs no GPU: the
+// library is a fake, except in the test that opens the real one.
 
 #include <gtest/gtest.h>
 

@@ -122,7 +122,7 @@ TEST_F(CudaDeviceTest, AFailedCaptureEndsAndSaysWhy) {
   EXPECT_FALSE(device_->Synchronize().ok());  // not allowed in a capture
   auto graph = device_->EndCapture();
   EXPECT_FALSE(graph.ok());
-  // The device is as good as before.
+  // The device works as before.
   QueueAdd();
   EXPECT_EQ(device_->Synchronize(), absl::OkStatus());
   EXPECT_EQ(first(), 1);

@@ -21,7 +21,8 @@
 
 namespace somnus::cuda_test {
 
-// Emulated with this schedule and size, or the first real one; then both mean nothing. nullptr without a GPU.
+// Makes an emulated device with this schedule and size, or the first real one, for which both are ignored.
+// nullptr without a GPU.
 inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Another schedule for all tests of a run.
@@ -41,8 +42,8 @@ inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 1
 
 // Memory of the device, aligned to 256 bytes and full of NaNs, with guard bytes behind it, which are checked
 // at the end (emulated, with address sanitizer: exactly as long, nothing behind). The host reaches it by
-// copies alone. They are done when the call returns, and wait for nothing that was queued on a device: that
-// is the test's.
+// copies alone. They are done when the call returns, and do not wait for what was queued on a device: the
+// test does that.
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t bytes) : bytes_(bytes) {

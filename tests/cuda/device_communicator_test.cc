@@ -23,7 +23,7 @@ constexpr int kWorldSize = 3;
 constexpr int64_t kCount = 1500;
 constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 
-// Any bits of the 16-bit types are numbers but for those of an exponent of ones.
+// Any bits are numbers of the 16-bit types, except those whose exponent is all ones.
 std::vector<unsigned char> Input(DataType type, int rank) {
   std::mt19937 random(rank + 10 * static_cast<int>(type));
   std::vector<unsigned char> bytes(kCount * SizeOf(type));

@@ -82,7 +82,7 @@ TEST_F(DeviceSettingsTest, WhatIsNoSwitchIsAnError) {
   EXPECT_NE(status.message().find("everything"), std::string::npos) << status;
 }
 
-// The second kernel does not wait for the first, as it would have to if it may start early.
+// The second kernel does not call GridDependencyWait, which it must if it may start early.
 void WriteKernel(int* value) {
   cuda::GridDependencyLaunch();
   for (int i = 0; i < 50; ++i) cuda::emulator::Yield(false);

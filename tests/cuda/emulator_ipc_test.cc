@@ -73,7 +73,7 @@ TEST(EmulatorIpc, BothProcessesSeeOneMemory) {
       RunKernel({1}, {1}, 0, [mapped] { StRelease<Scope::kSys>(reinterpret_cast<uint32_t*>(mapped), 9u); }),
       cudaSuccess);
   EXPECT_EQ(exporter.FirstByte(), 9);
-  // Not the host's, and bounded.
+  // The memory is not the host's, and its end is known.
   EXPECT_EQ(cudaMemcpy(mapped, got, 16, cudaMemcpyHostToHost), cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemcpy(got, mapped + kPage - 8, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
   EXPECT_EQ(cudaFree(mapped), cudaErrorInvalidValue);

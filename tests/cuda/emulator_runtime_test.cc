@@ -1,4 +1,4 @@
-// The runtime's twin: what it defers, refuses and captures, as CUDA documents it.
+// The emulated runtime: what it defers, refuses and captures, as CUDA documents it.
 
 #include <gtest/gtest.h>
 

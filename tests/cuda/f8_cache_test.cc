@@ -1,5 +1,5 @@
-// An f8e4m3 cache from the write to the answer: both ops on CUDA against both ops on the CPU, each with a
-// cache of its own layout.
+// An f8e4m3 cache from the write to attention's output: both ops on CUDA against both ops on the CPU, each
+// with a cache of its own layout.
 
 #include "tests/cuda/rows_test_util.h"
 
@@ -201,7 +201,7 @@ TEST_P(F8CacheTest, CudaEqualsTheCpuFromWriteToAnswer) {
   }
 }
 
-// The only token of a sequence is answered as the cache holds it: the same bits on both.
+// Attention over a single token returns its value as the cache holds it: the same bits on both.
 TEST(F8CacheBits, AreTheSame) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const Shape shape{1, 1, 128};

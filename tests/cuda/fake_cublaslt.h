@@ -1,5 +1,5 @@
 #pragma once
-// A cuBLASLt that multiplies nothing: it keeps books on what it is asked, and answers what a test says.
+// A cuBLASLt that multiplies nothing: it records its calls, and returns what a test sets.
 //
 // One at a time: the library's functions carry no context for it.
 
@@ -60,15 +60,15 @@ class FakeCublasLt {
 
   const cuda_device::CublasLtApi& api() const { return kApi; }
 
-  // What the library answers.
+  // What the library returns.
   cublasStatus_t create_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t heuristic_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t check_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t layout_status = CUBLAS_STATUS_SUCCESS;
   std::vector<Candidate> candidates = {{.algorithm = 7, .workspace_bytes = 1000}};
-  std::set<uint64_t> failing_algorithms;  // cublasLtMatmul answers EXECUTION_FAILED.
+  std::set<uint64_t> failing_algorithms;  // cublasLtMatmul returns EXECUTION_FAILED for these.
 
-  // What it was asked.
+  // What it was called with.
   int handles = 0;  // alive
   int objects = 0;  // descriptors, layouts and preferences alive
   int heuristics = 0;

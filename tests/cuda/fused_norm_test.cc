@@ -61,7 +61,7 @@ MakeRankDevice Ranks(bool fuses, std::atomic<int>* fused) {
   };
 }
 
-// What a model says, to the last bit of its log-probabilities; `fused`: how often it fused.
+// A model's tokens and log-probabilities, to the last bit; `fused`: how often two ops were fused.
 std::string Say(const std::string& model, DataType dtype, bool fuses, int* fused) {
   ModelRunnerOptions options;
   options.dtype = dtype;

@@ -1,5 +1,5 @@
-// Plans of Linear: the way it goes, how the GEMV is cut into blocks, and what the library's choices are kept
-// by.
+// Plans of Linear: its route, how the GEMV is cut into blocks, and the keys under which the library's choices
+// are kept.
 
 #include "kernels/cuda/gemm_plan.h"
 

@@ -1,4 +1,4 @@
-// The memory of decode graphs is the KV cache's no more: a worker on a GPU sizes its cache with them there.
+// Decode graphs count as used memory: a worker on a GPU sizes its KV cache while they exist.
 #include <gtest/gtest.h>
 
 #include "absl/synchronization/notification.h"
@@ -32,7 +32,7 @@ WorkerOptions Options() {
   return options;
 }
 
-// How LoadModel asks it to run.
+// Run options that LoadModel carries.
 struct RunOptions {
   double memory_utilization = 0;
   bool enforce_eager = false;
@@ -86,7 +86,7 @@ std::string StepError(Worker& worker) {
 }
 
 #ifdef SOMNUS_CUDA_EMULATOR
-// A device of that size, on which each graph takes so much.
+// A device of that size, on which each graph takes graph_bytes.
 cuda_emulated::WithOptions Small(int64_t device_bytes, int64_t graph_bytes) {
   return cuda_emulated::WithOptions([=](cuda_emulated::emulator::Options& options) {
     options.device_bytes = device_bytes;
@@ -137,7 +137,7 @@ TEST(GraphMemory, WhatGraphsTakeTheCacheDoesNotGet) {
   EXPECT_EQ(StepError(worker), "");
 }
 
-// The graphs of the sizing are gone when those of serving are made.
+// The graphs that sized the cache are destroyed before those for serving are captured.
 TEST(GraphMemory, EvenAllOfTheDeviceIsEnough) {
   const auto small = Small(48 * kMib, 4 * kMib);
   Worker worker(Options(), GpuParts());

@@ -1,4 +1,4 @@
-// What is said of drivers that are too old, and which switches there are.
+// Errors about drivers that are too old, and the switches of SOMNUS_CUDA_DISABLE.
 
 #include <gtest/gtest.h>
 

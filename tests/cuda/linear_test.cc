@@ -1,5 +1,5 @@
-// Linear by every way it can go: the library (its twin, in the emulator), the plain kernel for odd
-// alignments; in graphs; and the weights that it reads, packed by many threads.
+// Linear on every route: the library (in the emulator its replacement), the plain kernel for odd alignments;
+// in graphs; and the weights that it reads, packed by many threads.
 
 #include <thread>
 
@@ -180,7 +180,7 @@ TEST_P(LinearTest, AWeightLargerThanAPieceOfStaging) {
   std::string expected(static_cast<size_t>(buffer.bytes()), '\0');
   ConvertFromFloat(rows.data(), n * k, GetParam(), expected.data());
   EXPECT_TRUE(buffer.Bytes() == expected);
-  // Bytes as they are, to where they were not.
+  // Bytes are copied as they are, into memory that holds others.
   SOMNUS_CUDA_NAMESPACE::WeightUploader uploader(0);
   buffer.Write(0, std::string(expected.size(), '\0').data(), buffer.bytes());
   uploader.UploadBytes(buffer.device<char>(), expected.data(), buffer.bytes());

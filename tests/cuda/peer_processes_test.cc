@@ -138,8 +138,8 @@ TEST(PeerProcessesTest, SumsEqualTheHosts) {
   }
 }
 
-// Rank 0's kernel waits for a rank that is no more: its device comes back within a second, and the reason is
-// named.
+// Rank 0's kernel waits for a rank whose process has ended: the kernel ends within a second, and the error
+// names the reason.
 TEST(PeerProcessesTest, KilledPeerLetsTheDeviceGo) {
   SKIP_WITHOUT_GPU();
   const std::string group = UniqueGroupName();

@@ -1,5 +1,5 @@
-// The twins of PTX against the layouts that the PTX ISA documents, written down element by element, and
-// against plain matrix products. No matrix here is symmetric.
+// The host versions of PTX against the layouts that the PTX ISA documents, written down element by element,
+// and against plain matrix products. No matrix here is symmetric.
 
 #include "kernels/cuda/ptx.h"
 
@@ -139,8 +139,8 @@ TEST(LdMatrix, LayoutsByTheBook) {
                         LdMatrixX4(plain, s.rows[row_of(lane / 8, lane % 8)]);
                         LdMatrixX4Trans(trans, s.rows[row_of(lane / 8, lane % 8)]);
                         LdMatrixX2(two, s.rows[row_of(lane / 8 % 2, lane % 8)]);
-                        // Thread l: row l / 4, elements 2 (l % 4) and the next; transposed, that of the other
-                        // way.
+                        // Thread l gets row l / 4, elements 2 (l % 4) and the next; transposed, the same of
+                        // columns.
                         const int i = lane / 4, j = lane % 4 * 2;
                         for (int m = 0; m < 4; ++m) {
                           EXPECT_EQ(plain[m], value(m, i, j) | value(m, i, j + 1) << 16);

@@ -1,5 +1,5 @@
-// The whole runner on a GPU: what transformers computed, graphs or not, steps in flight or not, and what
-// sleep leaves alone.
+// The whole runner on a GPU: what transformers computed, with and without graphs and steps in flight, and
+// after sleep.
 #include <algorithm>
 #include <cmath>
 
@@ -20,8 +20,8 @@ struct GoldenParam {
 };
 
 #ifdef SOMNUS_CUDA_EMULATOR
-constexpr size_t kMaxCases =
-    4;  // of each model, up to 33 tokens of prompt: the emulator takes seconds for one
+// Of each model, with up to 33 tokens of prompt: the emulator takes seconds for one.
+constexpr size_t kMaxCases = 4;
 #else
 constexpr size_t kMaxCases = 1000;
 #endif

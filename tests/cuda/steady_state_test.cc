@@ -209,7 +209,7 @@ TEST(SteadyState, TheRunnerNeverWaits) {
   }
 }
 
-// What only some requests need goes by the side, and waits no more for that.
+// What only some requests need is copied separately, and adds no wait.
 TEST(SteadyState, NorForRequestsThatChangeLogits) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   Ranks ranks(1);

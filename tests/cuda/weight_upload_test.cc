@@ -102,7 +102,7 @@ TEST_F(WeightUploadTest, FusedMatricesAsThroughF32) {
   }
 }
 
-// The bits of a NaN may say something; stored as the device wants them they stay.
+// The bits of a NaN may carry information; weights that are stored in the device's type keep them.
 TEST_F(WeightUploadTest, StoredInTheSameTypeIsByteForByte) {
   std::vector<uint16_t> every(1 << 16);
   for (size_t i = 0; i < every.size(); ++i) every[i] = static_cast<uint16_t>(i);
@@ -174,7 +174,8 @@ TEST_F(WeightUploadTest, AnErrorOfACopyIsAnsweredOnceAndNamed) {
 }
 
 #ifdef SOMNUS_CUDA_EMULATOR
-// Ops may wait for another rank that is still loading in this very process: who loads must not wait for them.
+// Ops may wait for another rank that is still loading in this very process: a loading thread must not wait
+// for them.
 TEST_F(WeightUploadTest, LoadingWaitsForNoOps) {
   auto seen = device_->AllocatePinned(4);
   ASSERT_TRUE(seen.ok());

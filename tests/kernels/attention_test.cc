@@ -29,7 +29,7 @@ struct Sequence {
 // What the scales of a cache are in these tests: no powers of two.
 constexpr float kKScale = 0.3f, kVScale = 0.07f;
 
-// The types of a cache; an f8e4m3 one answers f32.
+// The types of a cache; with an f8e4m3 one the output is f32.
 constexpr DataType kCacheTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF8E4M3};
 DataType OutType(DataType cache) { return cache == DataType::kF8E4M3 ? DataType::kF32 : cache; }
 
@@ -253,7 +253,7 @@ TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
   }
 }
 
-// A poisoned sequence's NaN stays its own, also for those who get its blocks afterwards.
+// A poisoned sequence's NaN stays in its rows, also for sequences that get its blocks afterwards.
 TEST_P(AttentionTest, NanStaysInItsSequence) {
   const Shape shape{6, 2, 32, 16};
   for (const DataType type : kCacheTypes) {
@@ -329,8 +329,8 @@ TEST_P(AttentionTest, CopiedBlocksServeAsTheirSource) {
   }
 }
 
-// The only token of a sequence is answered as the cache holds it: every code, every tie between two codes and
-// its neighbours, what saturates, subnormal numbers and NaN, with both signs.
+// Attention over a single token returns its value as the cache holds it: every code, every tie between two
+// codes and its neighbours, what saturates, subnormal numbers and NaN, with both signs.
 TEST_P(AttentionTest, Float8HoldsTheNearestValue) {
   std::vector<float> values = {448, 449, 463.9f, 464, 465, 1e6f, INFINITY, NAN, 1e-30f, 1e-45f, 0};
   for (int code = 0; code < 0x7f; ++code) {

@@ -18,7 +18,7 @@ const float kNever = -std::numeric_limits<float>::infinity();
 class LogitsTest : public testing::TestWithParam<CpuIsa> {};
 INSTANTIATE_TEST_SUITE_P(Isas, LogitsTest, testing::ValuesIn(AvailableIsas()), IsaName);
 
-// What a request asks for, and its tokens so far.
+// A request's sampling parameters, and its tokens so far.
 struct Wish {
   std::vector<int32_t> allowed = {};
   std::vector<int32_t> forbidden = {};
@@ -130,7 +130,7 @@ TEST_P(LogitsTest, EqualAPlainModel) {
   }
 }
 
-// The published answer for key 0 and counter 0 (Random123's known-answer tests).
+// The published value for key 0 and counter 0 (Random123's known-answer tests).
 TEST(CounterRandomTest, KnownAnswer) {
   const auto high = [](uint32_t a, uint32_t b) {
     return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
