@@ -1,4 +1,5 @@
-// What the CUDA driver is asked for, and how often, through a fake of it: needs CUDA's header, and no GPU.
+// Which calls of the CUDA driver are made, and how often, through a fake of it: needs CUDA's header, and no
+// GPU.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +20,7 @@ std::unique_ptr<VmmDriver> Make(const FakeCudaDriver& fake, const CudaVmmDriverO
   return driver.ok() ? *std::move(driver) : nullptr;
 }
 
-// It used to be refused, and asked for again, for every chunk of memory.
+// The flag used to be tried, and refused, for every chunk of memory.
 TEST(CudaVmmCalls, RefusedRdmaIsAskedForOnce) {
   FakeCudaDriver fake(/*reports_rdma=*/true, /*takes_rdma=*/false);
   const auto driver = Make(fake);
@@ -51,7 +52,7 @@ TEST(CudaVmmCalls, ChunksAreOfTheWantedSize) {
   EXPECT_EQ(Make(fake, {.chunk_bytes = 1})->ChunkBytes(), FakeCudaDriver::kGranularity);
 }
 
-// The KV cache of a large GPU: a call of each kind for every GiB, and one for the whole where one will do.
+// The KV cache of a large GPU: one call for every GiB, or one for the whole where that is enough.
 TEST(CudaVmmCalls, LargeRegionTakesFewCalls) {
   FakeCudaDriver fake(/*reports_rdma=*/false);
   const auto driver = Make(fake);

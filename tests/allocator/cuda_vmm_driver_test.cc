@@ -1,4 +1,4 @@
-// With a GPU: sleep and wake on it. Without: the error says what is missing.
+// With a GPU: sleep and wake on it. Without one: the error names what is missing.
 
 #include "allocator/cuda_vmm_driver.h"
 

@@ -1,6 +1,7 @@
 #pragma once
-// The entry points of libcuda that the allocator calls, over no device: they count, and refuse on command.
-// Memory is numbers. One at a time, since entry points are plain functions; not thread safe.
+// The entry points of libcuda that the allocator calls, without a device: they count calls, and fail on
+// command. Device memory exists as numbers only. There may be one fake at a time, because entry points are
+// plain functions; not thread safe.
 
 #include <cuda.h>
 

@@ -17,7 +17,7 @@
 namespace somnus {
 namespace {
 
-// Two accounts over one file are what two processes have: the kernel's locks are by open file.
+// Two accounts over one file are like two processes: the kernel's locks belong to the open file.
 class HostAccountTest : public testing::Test {
  protected:
   HostAccountTest() : path_(absl::StrCat(testing::TempDir(), "/account-", getpid())) {
@@ -43,7 +43,7 @@ TEST_F(HostAccountTest, WhatOneReservedTheOtherDoesNotGet) {
   const absl::Status refused = second->Reserve(60).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused));
   EXPECT_EQ(refused.message(), "60 bytes of host memory asked for, 40 available, 20 missing");
-  EXPECT_TRUE(second->Reserve(40).ok());  // and back at once
+  EXPECT_TRUE(second->Reserve(40).ok());  // it was released at once
   *taken = HostReservation();
   EXPECT_EQ(second->Available(), 100);
   EXPECT_TRUE(second->Reserve(100).ok());
@@ -114,8 +114,7 @@ TEST_F(HostAccountTest, WithoutAFileTheAccountIsTheProcesssOwn) {
   EXPECT_TRUE(absl::IsResourceExhausted(account->Reserve(20).status()));
 }
 
-// Eight processes of one host, which has room for three of them: each is refused or gets pages that are
-// there.
+// Eight processes of one host, which has room for three of them: each is refused, or gets pages that exist.
 TEST_F(HostAccountTest, ProcessesTogetherTakeNoMoreThanThereIs) {
   constexpr int64_t kEach = 16 << 20;
   constexpr int64_t kBudget = 3 * kEach + (1 << 20);
@@ -138,7 +137,7 @@ TEST_F(HostAccountTest, ProcessesTogetherTakeNoMoreThanThereIs) {
       while (shared->ready < kProcesses) std::this_thread::yield();
       const absl::StatusOr<HostReservation> reservation = account->Reserve(kEach);
       if (reservation.ok()) {
-        absl::SleepFor(absl::Milliseconds(5));  // it populates; then the host has less
+        absl::SleepFor(absl::Milliseconds(5));  // it populates its pages; then the host has less
         if (shared->free.fetch_sub(kEach) < kEach) _exit(2);
         ++shared->got;
       }

@@ -1,4 +1,4 @@
-// The host driver on real memory: what sleeps is really given back, what wakes is really there.
+// The host driver on real memory: sleep really releases pages, and a wake-up really maps them.
 
 #include "allocator/host_vmm_driver.h"
 

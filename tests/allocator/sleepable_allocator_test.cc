@@ -1,4 +1,4 @@
-// Sleep and wake over a driver that fails on command, and a random walk against a model.
+// Sleep and wake over a driver that fails on command, and random calls checked against a model.
 
 #include "allocator/sleepable_allocator.h"
 
@@ -45,7 +45,7 @@ TEST(SleepableAllocator, ResidentBytesReturnsWhileAnotherCallWorks) {
   auto allocator = SleepableAllocator::Create(&driver);
   ASSERT_TRUE(allocator->Allocate("weights", 4 * kUnit).ok());
   ASSERT_TRUE(allocator->Allocate("kv_cache", 2 * kUnit).ok());
-  // On the thread that works, within its call: waiting for that call to end would be a deadlock.
+  // Called on the working thread, within its call: waiting for that call to end would be a deadlock.
   std::vector<int64_t> sums;
   driver.OnCall([&] {
     int64_t sum = 0;
@@ -79,8 +79,8 @@ TEST(SleepableAllocator, OneUnmapForManyChunks) {
   EXPECT_EQ(driver.calls(), wanted);
 }
 
-// A copy takes long, and needs nobody's help once it is queued: the region without a backup is mapped
-// meanwhile, though its address is the lower one.
+// A copy takes long and goes on by itself once it is queued: meanwhile the region without a backup is mapped,
+// though its address is the lower one.
 TEST(SleepableAllocator, TheRestIsMappedWhileTheBackupIsCopied) {
   FakeVmmDriver driver;
   auto allocator = SleepableAllocator::Create(&driver);
@@ -126,7 +126,7 @@ TEST(SleepableAllocator, RetainedBackupIsNotCopiedAgain) {
     EXPECT_EQ(copied, !retain);
     ASSERT_TRUE(allocator->WakeUp({}).ok());
     EXPECT_TRUE(driver.Holds(data, kUnit, 'w'));
-    // Changed bytes, said so, are saved anew.
+    // Changed bytes are saved anew after DropBackups.
     driver.Fill(data, kUnit, 'x');
     allocator->DropBackups("weights");
     EXPECT_EQ(driver.host_bytes(), 0);
@@ -177,7 +177,7 @@ TEST(SleepableAllocator, BadArguments) {
   EXPECT_EQ(driver.reserved_bytes(), 0);
 }
 
-// Makes the n-th driver call of a whole life fail, for every n: after the error nothing is lost or leaked,
+// Makes the n-th driver call of the whole test fail, for every n: after the error nothing is lost or leaked,
 // and the same call works when tried again.
 class FailEveryCall : public testing::TestWithParam<int> {};
 
@@ -243,7 +243,7 @@ TEST_P(FailEveryCall, RollsBackAndWorksWhenTriedAgain) {
 }
 INSTANTIATE_TEST_SUITE_P(Allocator, FailEveryCall, testing::Range(1, 110));
 
-// The destructor alone, too, gives everything back, whatever state the regions are in.
+// The destructor alone also releases everything, whatever state the regions are in.
 TEST(SleepableAllocator, DestructorGivesAllBack) {
   FakeVmmDriver driver;
   {

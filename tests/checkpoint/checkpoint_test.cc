@@ -94,7 +94,7 @@ TEST(Checkpoint, TokenizersOfTheTinyOnes) {
   }
 }
 
-// The same weights, converted as llama.cpp does: every tensor comes out equal, permutation and names undone.
+// The same weights, converted as llama.cpp does: every tensor is equal, with permutation and names undone.
 TEST(Checkpoint, GgufEqualsHuggingFace) {
   for (const std::string name : {"llama-rope3", "qwen3"}) {
     const auto hf = Open(kTiny + name), gguf = Open("tests/data/gguf/" + name + ".gguf");
@@ -188,7 +188,7 @@ TEST_F(DamagedCheckpoint, ConfigAndTensorsHaveToAgree) {
   EXPECT_THAT(Error(), HasSubstr("tensor model.layers.0.self_attn.q_proj.bias is missing"));
 }
 
-// What transformers does: a head that is stored although it should be tied counts when it differs.
+// As in transformers: a head that is stored although it should be tied is used when it differs.
 TEST_F(DamagedCheckpoint, AStoredHeadBesideATiedEmbedding) {
   Copy("qwen2");
   const std::string file = directory_ + "/model.safetensors";

@@ -46,7 +46,7 @@ std::vector<Golden> ReadGoldens() {
   return goldens;
 }
 
-// Bits, so that infinities and signed zeros count too.
+// Compares bits, so that infinities and signed zeros count too.
 uint32_t Bits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

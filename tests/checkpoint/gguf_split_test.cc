@@ -28,7 +28,7 @@ class GgufSplitTest : public ::testing::Test {
     return absl::StrFormat("m-%05d-of-%05d.gguf", number + 1, count);
   }
   void Write(const std::string& name, const GgufWriter& w) { WriteFile(directory_ + "/" + name, w.Write()); }
-  // The tiny model and its (needless) head in a second file; the third holds something that nobody asks for.
+  // The tiny model and its (needless) head in a second file; the third has a tensor that no model needs.
   void WriteAll(int tensors = 13) {
     GgufWriter first = TinyGguf(), second, third;
     SayPart(&first, 0, 3, tensors);

@@ -319,7 +319,7 @@ TEST(GgufNames, AreTranslated) {
   }
 }
 
-// Not taken for absent: the model would be another one.
+// Such a tensor must not count as absent: the model would be another one.
 TEST_F(GgufCheckpointTest, OptionalTensorsOfUnknownTypesAreErrors) {
   for (const char* name : {"output.weight", "rope_freqs.weight", "blk.0.attn_q.bias"}) {
     GgufWriter w = TinyGguf();

@@ -215,7 +215,7 @@ TEST(HfConfig, SlidingWindows) {
               HasSubstr("sliding_window"));
   EXPECT_EQ(ErrorOf(With(With(qwen, "use_sliding_window", true), "max_window_layers", 2)), "OK");
   EXPECT_EQ(ErrorOf(With(With(qwen, "use_sliding_window", true), "layer_types", {"full_attention"})), "OK");
-  EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // means nothing to Llama
+  EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // Llama ignores it
   EXPECT_THAT(ErrorOf(With(qwen, "layer_types", {"full_attention", "sliding_attention"})),
               HasSubstr("layer_types"));
 }

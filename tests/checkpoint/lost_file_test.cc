@@ -126,7 +126,7 @@ TEST_F(LostFile, APageThatCannotBeRead) {
   EXPECT_EQ((*file)->CheckWhole().ToString(), "DATA_LOSS: a.bin: a part of the file could not be read");
 }
 
-// Faults elsewhere are none of the guard's business: they go where they went before.
+// Faults outside of guarded maps go to the handler that was there before.
 TEST(MapGuardDeathTest, OtherFaultsEndTheProcess) {
   const std::string path = MakeTempDir() + "/m";
   WriteFile(path, std::string(2 * 4096, 'x'));

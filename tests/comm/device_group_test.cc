@@ -1,5 +1,5 @@
 // Groups of ranks on GPUs, through fakes of NCCL and of peer memory: what ranks agree upon, which way
-// messages go, and how every part learns that one has failed.
+// messages go, and that an error of one part ends all parts.
 
 #include "worker/comm/device_group.h"
 
@@ -288,7 +288,8 @@ TEST_F(DeviceGroupTest, AbortReachesEveryRankAndPart) {
   EXPECT_TRUE(Soon([&] { return fake_.live_comms() == 0; }));
 }
 
-// What a kernel gave up on, known at once to who asks after the device was waited for, and soon to all.
+// status() returns a kernel's error as soon as the device has been waited for, and the other ranks' soon
+// after.
 TEST_F(DeviceGroupTest, ErrorOfOnePartIsTheEndOfAll) {
   JoinWell();
   {

@@ -1,7 +1,7 @@
 #pragma once
-// NCCL as a script: answers what a test tells it, and notes every call, in one place for the process (entry
-// points are plain functions). Thread safe. It insists on what NCCL insists on: one thread at a time in a
-// communicator, and no call on one that is gone.
+// A scripted NCCL: returns what a test has set, and records every call. There is one script in the process,
+// because entry points are plain functions. Thread safe. It checks NCCL's rules: one thread at a time in a
+// communicator, and no call on one that has ended.
 
 #include <map>
 #include <set>
@@ -15,17 +15,17 @@ namespace somnus {
 
 class FakeNccl {
  public:
-  // One at a time.
+  // There may be one at a time.
   explicit FakeNccl(bool can_suspend = true);
   ~FakeNccl();
 
   const NcclApi& api() const { return api_; }
 
-  // What the next calls of `name` answer; kSuccess afterwards.
+  // What the next calls of `name` return; kSuccess afterwards.
   void Answer(const std::string& name, std::vector<nccl::Result> results);
   // What ncclCommGetAsyncError reports from now on.
   void SetAsyncError(nccl::Result error);
-  // The calls of `name` block until Release (a queue of the device that is full).
+  // The calls of `name` block until Release, as on a device whose queue is full.
   void Hold(const std::string& name);
   void Release();
 
@@ -39,9 +39,9 @@ class FakeNccl {
   // Of the last split.
   nccl::Config split_config() const;
   int split_key() const;
-  // The communicator of the last collective has not been ended.
+  // True while the communicator of the last collective has not been ended.
   bool last_comm_is_live() const;
-  // What NCCL would not have forgiven.
+  // The violations of NCCL's rules.
   std::vector<std::string> violations() const;
 
  private:

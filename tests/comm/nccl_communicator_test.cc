@@ -1,5 +1,5 @@
-// The life of an NCCL communicator, through a fake: every way from one state to another, and no way out of a
-// wait but by progress, an error, a deadline or Abort.
+// The states of an NCCL communicator, through a fake: every transition, and waits that end only by progress,
+// an error, a deadline or Abort.
 
 #include "worker/comm/nccl_communicator.h"
 
@@ -60,7 +60,7 @@ TEST_F(NcclCommunicatorTest, BecomesReadyOnceNcclIs) {
   EXPECT_TRUE(comm->AwaitReady().ok());
   EXPECT_EQ(comm->state(), NcclState::kReady);
   EXPECT_GE(fake_.calls("ncclCommGetAsyncError"), 4);
-  // Collectives go through a blocking communicator of the same ranks; the one that formed is gone.
+  // Collectives go through a blocking communicator of the same ranks; the one that formed has ended.
   EXPECT_EQ(fake_.split_config().blocking, 1);
   EXPECT_EQ(fake_.split_key(), options_.rank);
   EXPECT_EQ(fake_.live_comms(), 1);
@@ -160,7 +160,7 @@ TEST_F(NcclCommunicatorTest, CollectivesAreQueuedWithTheirTypes) {
   EXPECT_EQ(comm->state(), NcclState::kReady);
 }
 
-// It used to be polled for, every 20 us.
+// It used to poll every 20 us.
 TEST_F(NcclCommunicatorTest, CollectivesAskForNoProgress) {
   auto comm = Ready();
   const int polls = fake_.calls("ncclCommGetAsyncError");
@@ -178,7 +178,7 @@ TEST_F(NcclCommunicatorTest, ErrorOfACallIsTheEnd) {
   EXPECT_EQ(fake_.calls("ncclAllReduce"), 0);
 }
 
-// What happens on the device after a collective was queued.
+// Errors that happen on the device after a collective was queued.
 TEST_F(NcclCommunicatorTest, PollFindsAsyncErrors) {
   auto comm = Ready();
   EXPECT_TRUE(comm->AllReduceSum(data_, 4, DataType::kF32).ok());
@@ -193,7 +193,7 @@ TEST_F(NcclCommunicatorTest, PollFindsAsyncErrors) {
   EXPECT_TRUE(absl::IsUnavailable(comm->status())) << "the first cause stays";
 }
 
-// A device whose queue is full of what waits for a dead rank holds the thread that queues.
+// A device whose queue is full of work that waits for a dead rank blocks the thread that queues.
 TEST_F(NcclCommunicatorTest, AbortFreesAThreadThatIsStuckInsideNccl) {
   auto comm = Ready();
   fake_.Hold("ncclAllReduce");
@@ -296,7 +296,7 @@ TEST(RealNccl, IsRefusedWhereMainHasNotSetItsEnvironment) {
   EXPECT_EQ(getenv("NCCL_GRAPH_REGISTER"), nullptr) << "only main writes it";
 }
 
-// Whatever this machine has: a table that is whole, or a reason. Graph registration is off either way.
+// Whatever this machine has: a complete table, or a reason. Graph registration is off either way.
 TEST(RealNccl, LoadsOrSaysWhyNot) {
   SetNcclEnvironment();
   const absl::StatusOr<const NcclApi*> api = NcclApi::Load();

@@ -16,7 +16,7 @@
 namespace somnus {
 
 // A group name that no other test of this host uses. Random: sandboxed tests run in pid namespaces of their
-// own, so that their pids are alike, but meet in one network namespace.
+// own, where pids are alike, but share one network namespace.
 inline std::string UniqueGroupName() {
   std::random_device random;
   return absl::StrCat("test-", absl::Hex(random()), absl::Hex(random()));
@@ -39,7 +39,7 @@ class RankProcesses {
     }
   }
 
-  // Not one that has been waited for: -1 would be everybody.
+  // A process that has been waited for has pid -1, which would be every process.
   void Kill(int rank) {
     ASSERT_GT(pids_[rank], 0);
     kill(pids_[rank], SIGKILL);

@@ -58,7 +58,7 @@ std::vector<int64_t> Sizes(int seed) {
   return sizes;
 }
 
-// The 16-bit types: what was rounded to the type is added in f32 in rank order and rounded once.
+// The 16-bit types: inputs of the type are added in f32 in rank order, and the sum is rounded once.
 std::vector<uint16_t> HalfInput(DataType type, int call, int rank, int64_t count) {
   std::vector<uint16_t> bits;
   for (const float x : Input(call, rank, count)) {
@@ -97,7 +97,7 @@ int RunHalfTypes(const ShmCommunicatorOptions& options) {
   return 0;
 }
 
-// Everything that one rank does in the test of all calls; the exit code says what differed.
+// What one rank does in the test of all calls; the exit code says what differed.
 int RunAllCalls(const ShmCommunicatorOptions& options) {
   auto made = MakeShmCommunicator(options);
   if (!made.ok()) return 10;
@@ -138,7 +138,7 @@ TEST_P(EveryWorldSize, HalfTypesAreRoundedOnce) {
 }
 INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8));
 
-// The rounds of both buffers, reused many times, with ranks that dawdle at random.
+// Both buffers are reused many times, by ranks that pause at random.
 TEST(ShmCommunicator, ManySmallCallsWithDawdlers) {
   const std::string group = UniqueGroupName();
   RankProcesses ranks(3, [&](int r) {

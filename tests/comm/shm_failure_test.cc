@@ -74,7 +74,7 @@ TEST(ShmFailure, AbortWakesEveryRank) {
   RankProcesses ranks(3, [&](int r) {
     auto comm = MakeShmCommunicator(Options(group, r, 3));
     if (!comm.ok() || !(*comm)->Barrier().ok()) return 1;
-    if (r == 2) {  // never comes to the next barrier
+    if (r == 2) {  // never calls the next barrier
       absl::SleepFor(absl::Milliseconds(300));
       (*comm)->Abort("told so");
       absl::SleepFor(absl::Seconds(20));
@@ -124,7 +124,7 @@ TEST(ShmFailure, TimeoutWhenAPeerStaysAway) {
   EXPECT_EQ(ranks.Wait(0), 0);
 }
 
-// What a watchdog sees, with no collective under way.
+// status() while no collective is under way.
 TEST(ShmFailure, StatusTellsOfDeathAndAbort) {
   const std::string group = UniqueGroupName();
   RankProcesses ranks(2, [&](int r) {
@@ -185,7 +185,7 @@ TEST(ShmFailure, RankThatDiesWhileTheGroupForms) {
   const std::string group = UniqueGroupName();
   RankProcesses ranks(3, [&](int r) {
     if (r == 2) {
-      absl::SleepFor(absl::Seconds(3));  // comes late, to a group that has given up or is short of rank 1
+      absl::SleepFor(absl::Seconds(3));  // arrives late, at a group that has given up or lacks rank 1
       ShmCommunicatorOptions options = Options(group, r, 3);
       options.connect_timeout = absl::Seconds(1);
       return MakeShmCommunicator(options).ok() ? 1 : 0;

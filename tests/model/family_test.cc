@@ -1,4 +1,4 @@
-// Architectures that the product does not have, each added as any other is: a record and its registration.
+// Architectures that the product does not have, each added like any other: a record and its registration.
 #include "checkpoint/family.h"
 
 #include <gtest/gtest.h>
@@ -92,8 +92,8 @@ constexpr Family kRenamed = {
 };
 const FamilyRegistration kRenamedRegistration(&kRenamed);
 
-// What no known family has together: LayerNorm, norms of q and k, rotary and learned positions, a plain MLP
-// with biases, and more of them.
+// A combination that no known family has: LayerNorm, norms of q and k, rotary and learned positions, a plain
+// MLP with biases, and more of them.
 absl::Status ReadMixed(JsonFields* fields, ModelConfig* config) {
   RETURN_IF_ERROR(ReadRenamed(fields, config));
   config->attention_qkv_bias = config->attention_out_bias = config->mlp_bias = true;
@@ -236,7 +236,7 @@ TEST(Family, GgufNamesComeFromTheRecord) {
   EXPECT_TRUE((*checkpoint)->config().tie_word_embeddings);
 }
 
-// Dummy weights through every property that a forward pass branches on.
+// Dummy weights with every property that a forward pass branches on.
 TEST(Family, ADummyOfMixedPropertiesRuns) {
   const std::string folder = MakeTempDir();
   WriteFile(folder + "/config.json", RenamedConfig("MixedForCausalLM").dump());
@@ -272,7 +272,7 @@ TEST(Family, ADummyOfMixedPropertiesRuns) {
   }
 }
 
-// A prompt that the table of learned positions does not reach.
+// A prompt longer than the table of learned positions.
 TEST(Family, LearnedPositionsLimitTheModelsLength) {
   const std::string folder = MakeTempDir();
   WriteFile(folder + "/config.json", RenamedConfig("MixedForCausalLM").dump());

@@ -47,7 +47,7 @@ std::string ModelPath(const std::string& folder) {
   return first.empty() ? folder : first;
 }
 
-// Empty when the tokens are as expected, up to the first tie, after which nothing can be compared.
+// Returns "" when the tokens are as expected, up to the first tie, after which nothing can be compared.
 std::string CompareTokens(const Case& c, const std::vector<int32_t>& tokens) {
   if (tokens.size() != c.tokens.size()) return absl::StrCat(tokens.size(), " tokens");
   for (size_t i = 0; i < tokens.size(); ++i) {

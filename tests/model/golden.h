@@ -1,6 +1,6 @@
 #pragma once
 // A checkpoint with an expected.json beside it (see tests/data/tiny/README.md), in a folder or as a GGUF file
-// in it: runs its cases, and says how far the results are from what transformers computed.
+// in it: runs its cases, and returns how far the results are from what transformers computed.
 
 #include <string>
 
@@ -12,7 +12,7 @@ namespace somnus {
 
 struct GoldenResult {
   double worst = 0;      // largest difference of a prompt token's log-probability; 1e9 for NaN
-  std::string mismatch;  // the first greedy token that is another one where it should not be; empty: none
+  std::string mismatch;  // the first greedy token that differs where it should not; empty: none
 };
 
 absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size, DataType dtype,

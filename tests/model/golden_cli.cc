@@ -1,6 +1,6 @@
 // golden_cli FOLDER...: runs checkpoints that are not in the repository (random_checkpoints.py makes them) as
-// golden_test runs those that are: on one to four ranks in fp32. A folder with an error.txt has to be
-// refused, with that text in the message. Exits with the number of folders that are wrong, 100 at most.
+// golden_test runs the others: on one to four ranks in fp32. A folder with an error.txt has to be refused,
+// with that text in the message. Exits with the number of folders that are wrong, 100 at most.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

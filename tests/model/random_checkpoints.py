@@ -121,7 +121,7 @@ def write_tensors(folder, tensors, rng):
         part = names[len(names) * shard // shards: len(names) * (shard + 1) // shards]
         parts.append((file, {name: tensors[name] for name in part}))
         weight_map.update({name: file for name in part})
-    if rng.random() < 0.3:  # the index may be silent about a tensor
+    if rng.random() < 0.3:  # the index may lack a tensor
         del weight_map[next(name for name in weight_map if list(weight_map.values()).count(weight_map[name]) > 1)]
     for file, part in parts:
         save_file(part, folder / file, metadata=metadata)
@@ -130,7 +130,7 @@ def write_tensors(folder, tensors, rng):
 
 
 def disguise(config, model, dtype, rng):
-    """config.json as some version of transformers, or a person, would have written it."""
+    """Returns config.json as some version of transformers, or a person, would have written it."""
     out = {k: v for k, v in config.to_dict().items() if k not in ("transformers_version", "dtype", "id2label", "label2id")}
     if rng.random() < 0.5:
         out = {k: v for k, v in out.items() if v is not None or k in ("eos_token_id", "sliding_window")}

@@ -37,7 +37,7 @@ def gguf_name(name):
 
 def config_of(kind, rng):
     kv = rng.choice([1, 2, 4])
-    heads = kv * rng.choice([1, 2, 4])  # transformers wants them to divide hidden_size
+    heads = kv * rng.choice([1, 2, 4])  # transformers requires that they divide hidden_size
     parameters = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 500.0, 1e6])}
     if kind == "llama" and rng.random() < 0.5:
         parameters |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -45,7 +45,7 @@ class ScaledCheckpoint : public Checkpoint {
                         int64_t col_end, float* out) const override {
     const auto found = values_.find(tensor.name);
     if (found == values_.end()) return base_->ReadRows(tensor, row_begin, row_end, col_begin, col_end, out);
-    // As the real ones: rows of something with at least one dimension.
+    // As in real checkpoints: rows of a tensor with at least one dimension.
     if (tensor.shape.empty()) return absl::InvalidArgumentError("no rows");
     std::fill_n(out, (row_end - row_begin) * (col_end - col_begin), found->second);
     return absl::OkStatus();

@@ -38,8 +38,8 @@ inline std::vector<uint8_t> RandomStored(StorageType type, int64_t elements, uin
   return bytes;
 }
 
-// Tensors of shape [rows, cols] over memory of their own: one of each type, named as StorageTypeName says,
-// and "permuted Q8_0" and "permuted BF16" with heads of 8 rows.
+// Tensors of shape [rows, cols] in memory of their own: one of each type, named by StorageTypeName, and
+// "permuted Q8_0" and "permuted BF16" with heads of 8 rows.
 class StoredTensors : public MappedCheckpoint {
  public:
   static std::unique_ptr<StoredTensors> Make(int64_t rows, int64_t cols) {
@@ -76,7 +76,7 @@ class StoredTensors : public MappedCheckpoint {
   const std::vector<std::vector<uint8_t>> memory_;
 };
 
-// Another checkpoint, but all of it stored as F32: what is loaded from it has gone through f32.
+// Another checkpoint with every tensor stored as F32, so that loading it goes through f32.
 class AsF32 : public Checkpoint {
  public:
   explicit AsF32(const Checkpoint& of) : of_(of) {

@@ -1,4 +1,4 @@
-// The pipeline from a checkpoint to a device's memory, with an uploader whose copies come late and can fail.
+// The pipeline from a checkpoint to a device's memory, with an uploader whose copies run late and can fail.
 
 #include "worker/model/weight_upload.h"
 
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 64, kCols = 512;
 
-// Copies when a buffer is wanted again, or at the end: what was written too early shows.
+// Copies when a buffer is acquired again, or at the end: what was written too early shows.
 class LateUploader : public DeviceUploader {
  public:
   LateUploader(int num_buffers, int64_t bytes) : bytes_(bytes), slots_(num_buffers) {
@@ -60,7 +60,7 @@ class LateUploader : public DeviceUploader {
     return std::exchange(error_, absl::OkStatus());
   }
 
-  int fail_at = 0;  // the number of the copy that fails, from 1
+  int fail_at = 0;  // the number of the copy that fails, counted from 1
   int sent = 0;
   std::atomic<int64_t> copied{0};
 
@@ -105,7 +105,7 @@ struct Everything {
     return cells;
   }
   int64_t bytes() const { return static_cast<int64_t>(memory.size()) * 2; }
-  // What is at the tensor's place, whose size all have.
+  // The bytes at the tensor's place; all places have one size.
   std::map<std::string, std::vector<uint16_t>> ByName() const {
     std::map<std::string, std::vector<uint16_t>> contents;
     for (const auto& [name, begin] : begins)
@@ -118,7 +118,7 @@ struct Everything {
   std::vector<UploadPiece> pieces;
 };
 
-// Reading that many rows, or later ones, of one tensor fails.
+// Reading row `row` of one tensor, or a later row, fails.
 class FailingTensors : public AsF32 {
  public:
   FailingTensors(const Checkpoint& of, std::string name, int64_t row)
@@ -234,7 +234,7 @@ TEST(WeightUpload, ACopyErrorNamesTheTensorAndEndsIt) {
       Everything all(*checkpoint, 4096);
       LateUploader uploader(3, 4096);
       uploader.fail_at =
-          std::min(fail_at, static_cast<int>(all.pieces.size()));  // the last one's comes with Wait
+          std::min(fail_at, static_cast<int>(all.pieces.size()));  // the last one's error comes with Wait
       int64_t most = 0;
       const absl::Status status = UploadPieces(*checkpoint, all.pieces, uploader, threads,
                                                [&](int64_t loaded, int64_t) { most = loaded; });

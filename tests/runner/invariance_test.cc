@@ -1,5 +1,6 @@
-// Batch invariance through the whole runner, bitwise: what a request gets does not depend on chunking, on its
-// company, on where its blocks lie, on threads, nor on whether its prefix was already in the cache.
+// Batch invariance through the whole runner, bitwise: a request's results do not depend on chunking, on the
+// other requests of the batch, on where its blocks are, on threads, nor on whether its prefix was already in
+// the cache.
 #include <random>
 #include <string>
 
@@ -21,7 +22,7 @@ std::vector<MiniRequest> MakeRequests() {
     request.max_tokens = 12;
     request.sampling.set_num_logprobs(5);
     request.sampling.set_num_prompt_logprobs(3);
-    if (length % 2 == 0) {  // some sample, with everything that may depend on history
+    if (length % 2 == 0) {  // some sample, with every parameter that depends on history
       request.sampling.set_temperature(0.8f);
       request.sampling.set_top_p(0.9f);
       request.sampling.set_top_k(50);
@@ -100,7 +101,7 @@ TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
   }
 }
 
-// What the coordinator sends for a prefix-cache hit: the first blocks are another sequence's.
+// The message that the coordinator sends for a prefix-cache hit: the first blocks are another sequence's.
 v1::StepRequest Prompt(int32_t slot, const std::vector<int32_t>& prompt, int32_t computed,
                        const std::vector<int32_t>& blocks) {
   v1::StepRequest request;

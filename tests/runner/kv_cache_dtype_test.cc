@@ -55,7 +55,7 @@ double Distance(const MiniResult& a, const MiniResult& b) {
   return sum / static_cast<double>(a.prompt_logprobs.size());
 }
 
-// Rounding is the only error of a narrower cache, so the distance from the exact answer grows with the step
+// Rounding is the only error of a narrower cache, so the distance from the exact result grows with the step
 // of the type: by 8 from f16 to bf16, by 16 from there to f8e4m3, here within a factor of two and a half.
 TEST(KvCacheDTypeTest, EveryTypeIsAsNearAsItsBits) {
   for (const char* model : {"tests/data/tiny/llama-uneven", "tests/data/tiny/qwen3", "tests/data/tiny/opt"}) {
@@ -136,8 +136,8 @@ std::unique_ptr<ScaledCheckpoint> Scaled(float k, float v) {
   return scaled;
 }
 
-// Powers of two move every value to another exponent and no further: the same tokens. Scales that saturate
-// all values or lose them: others.
+// Scales that are powers of two change only the exponents of the values, and the tokens stay the same. Scales
+// that saturate or lose all values change the tokens.
 TEST(KvCacheDTypeTest, ScalesAreTheCheckpoints) {
   const auto plain = Scaled(1, 1), moved = Scaled(0.25f, 0.125f), saturated = Scaled(1e-4f, 1e-4f),
              lost = Scaled(1e5f, 1e5f);

@@ -1,6 +1,6 @@
 #pragma once
-// The least scheduler that can drive a runner: runs a set of requests to their end, cut and placed as a test
-// wants.
+// The least scheduler that can drive a runner: runs a set of requests to their end, with chunks and blocks as
+// a test chooses.
 
 #include <cstdint>
 #include <vector>
@@ -32,8 +32,8 @@ struct MiniOptions {
   int32_t max_step_tokens = 512;
   int32_t num_blocks = 256;
   int32_t block_size = 16;
-  bool stale_steps =
-      false;  // schedules every sequence once more after its end, as the overlapped engine does
+  // Schedules every sequence once more after its end, as the overlapped engine does.
+  bool stale_steps = false;
 };
 
 absl::StatusOr<std::vector<MiniResult>> RunAll(RankGroup& group, const std::vector<MiniRequest>& requests,

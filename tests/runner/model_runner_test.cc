@@ -218,7 +218,7 @@ TEST(ModelRunnerTest, LogprobsAreOfTheRawLogits) {
   EXPECT_EQ(first.token_ids(0), first.token_ids(1));
   EXPECT_EQ(first.token_ids(0), (*plain)[0].tokens[0]);
   EXPECT_GE(first.logprobs(1), first.logprobs(2));
-  // A bias changes the choice, not the probability that is reported.
+  // A bias changes the chosen token, not the probability that is reported.
   (*request.sampling.mutable_logit_bias())[first.token_ids(2)] = 1000;
   const auto biased = RunAll(*group, {request}, Small());
   ASSERT_TRUE(biased.ok());
@@ -230,7 +230,7 @@ TEST(ModelRunnerTest, LogprobsAreOfTheRawLogits) {
 
 constexpr int32_t kNanToken = 77;
 
-// Four that share every step; the third holds the token whose embedding is not a number.
+// Four sequences share every step; the third has the token whose embedding is not a number.
 std::vector<MiniRequest> FourRequests() {
   std::vector<MiniRequest> requests = {
       {{5, 6, 7}, 6}, {{8, 9, 10, 11}, 6}, {{3, kNanToken, 4}, 6}, {{12}, 6}};
@@ -272,7 +272,7 @@ TEST(ModelRunnerTest, NanLogitsEndOneSequence) {
   }
 }
 
-// A bias hides the only NaN from the choice, but not from the log-probabilities.
+// A bias hides the only NaN from the choice of the token, but not from the log-probabilities.
 TEST(ModelRunnerTest, LogprobsThatAreNotNumbersEndASequence) {
   std::unique_ptr<RankGroup> group = Load();
   ASSERT_TRUE(group);
@@ -289,7 +289,7 @@ TEST(ModelRunnerTest, LogprobsThatAreNotNumbersEndASequence) {
   EXPECT_EQ((*results)[1].error.code(), absl::StatusCode::kInternal);
 }
 
-// What a sequence left in the cache is not read by the next one in its blocks.
+// The next sequence in the same blocks does not read what the one before left in the cache.
 TEST(ModelRunnerTest, BlocksWithNanCanBeUsedAgain) {
   std::unique_ptr<RankGroup> group = Load();
   ASSERT_TRUE(group);

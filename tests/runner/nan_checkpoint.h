@@ -1,7 +1,7 @@
 #pragma once
-// A checkpoint in which one row of a tensor is not a number. In the embeddings: so are the logits of every
-// sequence that holds the token, and of no other. In the head: so is that token's logit in every sequence.
-// Weights must be stored as f32.
+// A checkpoint in which one row of a tensor is not a number. In the embeddings, this makes NaN of all logits
+// of every sequence that has the token, and of no other. In the head, it makes NaN of that token's logit in
+// every sequence. Weights must be stored as f32.
 
 #include <algorithm>
 #include <limits>

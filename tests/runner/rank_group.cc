@@ -79,14 +79,14 @@ absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& gr
   }
   ASSIGN_OR_RETURN(r.runner, ModelRunner::Load(*checkpoint_, options, r.device.get(), r.communicator.get(),
                                                r.allocator.get(), nullptr));
-  // A rank that still loads may wait for the device, and with it for one that profiles already and waits for
-  // all ranks in a collective. Workers load for as long as they like: each has a process, and a context, of
-  // its own.
+  // A rank that still loads may wait for the shared device, and with it for a rank that profiles already and
+  // waits for all ranks in a collective. Real workers need no barrier here: each has a process, and a
+  // context, of its own.
   RETURN_IF_ERROR(r.communicator->Barrier());
   RETURN_IF_ERROR(r.runner->Profile());
   RETURN_IF_ERROR(r.runner->ProfileGraphs().status());
-  // As the worker does it: ranks of one process share the emulated device, and one that frees memory waits
-  // for all that the others have queued.
+  // As in the worker: ranks of one process share the emulated device, and one that frees memory waits for all
+  // that the others have queued.
   RETURN_IF_ERROR(r.communicator->Barrier());
   return r.runner->AllocateKvCache(num_blocks);
 }

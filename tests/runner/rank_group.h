@@ -26,7 +26,7 @@ v1::StepSampling GreedySampling();
 struct RankDevice {
   std::unique_ptr<VmmDriver> driver;
   std::unique_ptr<Device> device;
-  // How more than one rank meet; null: in shared memory.
+  // How several ranks form a group; null: in shared memory.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::string& group, int rank,
                                                               int world_size, Device* device)>
       join;

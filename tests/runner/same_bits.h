@@ -1,5 +1,5 @@
 #pragma once
-// Results that must be the same, bit for bit.
+// Comparisons of results that must be the same bit for bit.
 
 #include <gtest/gtest.h>
 

@@ -24,7 +24,7 @@ SlotSampling* OwnSampling(Slot* slot) {
   return own.get();
 }
 
-// Everything that comes before temperature, as the sampler queues it for one row.
+// Every edit before temperature, as the sampler queues it for one row.
 std::vector<float> Adjusted(const Slot& slot, std::vector<float> logits) {
   const std::unique_ptr<Device> device = *Device::CreateCpu({.num_threads = 1});
   const int32_t vocab = static_cast<int32_t>(logits.size()), row = 0;

@@ -1,5 +1,5 @@
-// What goes to a device by the side: no step writes over what another in flight still needs, and only a step
-// with too much waits.
+// SideStage: no step overwrites what another in flight still needs, and only a step that stages too much
+// waits.
 #include "worker/runner/staging.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace somnus {
 namespace {
 
-// Copies when it is waited for, and no sooner.
+// A device that copies when it is waited for, and no sooner.
 class LateDevice : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::kCuda; }

@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// A machine whose GPUs are these: ok, or why not.
+// A machine with these GPUs: each is ok, or has an error.
 WorkerParts Machine(const std::vector<absl::Status>& drivers, int* memory_opened = nullptr) {
   WorkerParts parts;
   const auto check = [drivers](const WorkerOptions& options) -> absl::Status {

@@ -1,4 +1,4 @@
-// How long a worker waits for a coordinator that does not answer, by a clock that only the test moves.
+// How long a worker waits for a coordinator that does not reply, by a clock that only the test moves.
 
 #include "worker/coordinator_link.h"
 

@@ -12,7 +12,7 @@
 
 namespace somnus {
 
-// What the test sees and steers. Touched by the runner thread and, between calls, by the test.
+// What the test reads and controls. Used by the runner thread and, between calls, by the test.
 struct FakeModelControl {
   absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error;
   int reloads = 0, resets = 0;

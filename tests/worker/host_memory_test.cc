@@ -1,5 +1,5 @@
 // Two ranks of one host, each a process of its own, on a host that has little memory: together they never
-// take more than was free, and the one that comes too late is refused, not killed.
+// take more than was free, and the one that is too late is refused, not killed.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,7 +26,7 @@ constexpr int kRanks = 2;
 constexpr int64_t kMib = 1 << 20;
 constexpr int64_t kBlockBytes = 1 << 16;  // FakeRunner's
 
-// What both processes see.
+// Memory that both processes share.
 struct Shared {
   std::atomic<int64_t> free_at_start;
   std::atomic<int> arrived;
@@ -47,7 +47,7 @@ int64_t AnonymousBytes(int pid) {
   return 0;
 }
 
-// A host of which only these two take memory.
+// A host on which only these two processes take memory.
 int64_t FreeBytes(Shared* shared) {
   int64_t taken = 0;
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -63,7 +63,7 @@ int64_t FreeBytes(Shared* shared) {
 
 class TwoRanksOfAHost : public testing::Test {
  protected:
-  // What a rank does, in its own process, between a load and its end. Its result is its outcome.
+  // What a rank does in its own process between a load and its end. The returned status is its outcome.
   using Rank = std::function<absl::Status(Worker&, int rank)>;
 
   TwoRanksOfAHost() : path_(absl::StrCat(testing::TempDir(), "/host-", getpid())) {
@@ -98,7 +98,7 @@ class TwoRanksOfAHost : public testing::Test {
     EXPECT_GE(shared_->least_free, 0) << "more was taken than was free";
   }
 
-  // Until both are here for the n-th time.
+  // Waits until both are here for the n-th time.
   void Meet(int n) {
     ++shared_->arrived;
     while (shared_->arrived < n * kRanks) absl::SleepFor(absl::Milliseconds(1));

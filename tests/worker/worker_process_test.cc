@@ -1,4 +1,4 @@
-// The worker as a process, with a coordinator that the test plays: it comes, and leaves for every reason
+// The worker as a process, with a coordinator that the test plays: it registers, and leaves for every reason
 // there is.
 
 #include <sys/prctl.h>
@@ -120,7 +120,7 @@ TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
 
 TEST(WorkerProcess, BadCommandLinesEndAtOnce) {
   EXPECT_EQ(Process({}).Wait(), 2);
-  // With GPUs or without, there is no such one.
+  // No machine has a GPU of that index.
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--device=cuda", "--device-index=1000"}).Wait(), 1);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--device=tpu"}).Wait(), 2);
   EXPECT_EQ(Process({"--coordinator=unix:/x", "--threads=1025"}).Wait(), 2);

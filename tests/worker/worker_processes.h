@@ -25,7 +25,8 @@ namespace somnus {
 inline constexpr absl::Duration kPatience = absl::Seconds(40);
 inline constexpr int kStillRunning = -1;
 
-// The part of a coordinator that workers register with, on a Unix socket in a folder of its own. Thread safe.
+// The service of a coordinator that workers register with, on a Unix socket in a folder of its own. Thread
+// safe.
 class FakeCoordinator : public v1::ClusterService::Service {
  public:
   FakeCoordinator() {
@@ -105,7 +106,7 @@ class Process {
     waitpid(pid_, nullptr, 0);
   }
   pid_t pid() const { return pid_; }
-  // Not to one that has been waited for: -1 would be everybody.
+  // A process that has been waited for has pid -1, which would be every process.
   void Signal(int signal) {
     ASSERT_GT(pid_, 0) << "the process has ended";
     kill(pid_, signal);

@@ -1,4 +1,4 @@
-// The gRPC face of a worker, over an in-process channel and a fake model.
+// The gRPC service of a worker, over an in-process channel and a fake model.
 
 #include "worker/worker_service.h"
 
@@ -69,7 +69,7 @@ TEST_F(WorkerServiceTest, LoadStreamsProgressThenDone) {
   EXPECT_EQ(again.error_message(), "LoadModel: the worker is loaded");
 }
 
-// Whole, or empty where this machine has no NCCL; before anything is loaded.
+// The id is complete, or empty where this machine has no NCCL, and can be had before anything is loaded.
 TEST_F(WorkerServiceTest, NewGroupAnswersNcclsUniqueId) {
   grpc::ClientContext context;
   v1::NewGroupResponse response;
@@ -93,13 +93,14 @@ TEST_F(WorkerServiceTest, StepsAreAnsweredInOrderHoweverManyAreSentAhead) {
   grpc::ClientContext context;
   auto stream = stub_->Execute(&context);
   constexpr int kSteps = 100;
-  std::thread writer([&] {  // both ways are bounded: who writes all before reading would wait for itself
-    v1::StepRequest request;
-    for (int i = 1; i <= kSteps; ++i) {
-      request.set_step_id(i);
-      EXPECT_TRUE(stream->Write(request));
-    }
-  });
+  std::thread writer(
+      [&] {  // both directions are bounded: writing everything before reading would block for ever
+        v1::StepRequest request;
+        for (int i = 1; i <= kSteps; ++i) {
+          request.set_step_id(i);
+          EXPECT_TRUE(stream->Write(request));
+        }
+      });
   v1::StepReply reply;
   for (int i = 1; i <= kSteps; ++i) {
     ASSERT_TRUE(stream->Read(&reply));
@@ -168,8 +169,8 @@ TEST_F(WorkerServiceTest, CancelledStreamMakesRoomForTheNext) {
   }
 }
 
-// Of two ranks this one computes a step that the other never gets: when the coordinator gives up, it must not
-// wait for the other to come.
+// Of two ranks, this one computes a step that the other never gets. When the coordinator gives up, it must
+// not wait for the other rank.
 TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
   FakeModelControl controls[2];
   Worker workers[2] = {{{.num_threads = 1}, FakeParts(&controls[0])},
@@ -193,11 +194,11 @@ TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
   v1::StepRequest request;
   request.set_step_id(1);
   ASSERT_TRUE(stream->Write(request));
-  while (controls[0].steps == 0) absl::SleepFor(absl::Milliseconds(1));  // it is at the collective, or nearly
+  while (controls[0].steps == 0) absl::SleepFor(absl::Milliseconds(1));  // it is in the collective, or nearly
   EXPECT_EQ(workers[0].GetStatus().state(), "awake");
   context.TryCancel();
   stream->Finish();
-  // Its own patience is minutes.
+  // The collective's own timeout is minutes.
   EXPECT_TRUE(workers[0].WaitIdle(absl::Seconds(20)));
   EXPECT_EQ(workers[0].GetStatus().state(), "failed");
   server->Shutdown();

@@ -1,4 +1,5 @@
-// The lifecycle of one rank: which call is legal when, what sleep keeps, what an error leaves behind.
+// The lifecycle of one rank: which call is legal in which state, what sleep keeps, what an error leaves
+// behind.
 
 #include "worker/worker.h"
 
@@ -90,7 +91,7 @@ TEST_F(WorkerTest, EveryCallInTheWrongStateNamesTheState) {
   expect(worker_.AllocateKvCache(KvConfig()).status(), "awake");
   ASSERT_TRUE(worker_.Sleep(1).ok());
   expect(step_status(), "asleep");
-  // None of it did any harm.
+  // None of these calls changed anything.
   ASSERT_TRUE(worker_.WakeUp({}).ok());
   EXPECT_EQ(Step(1).error_code(), 0);
 }

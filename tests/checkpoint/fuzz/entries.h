@@ -10,7 +10,7 @@
 
 namespace somnus {
 
-// The status says how far the parser came: Ok for a good file.
+// Returns the parser's status: Ok for a good file.
 absl::Status FuzzSafetensors(const uint8_t* data, size_t size);
 absl::Status FuzzGguf(const uint8_t* data, size_t size);
 // config.json, then after a NUL generation_config.json.
