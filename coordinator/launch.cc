@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/cpus.h"
 #include "base/log.h"
+#include "base/null_block.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "coordinator/kv_cache_dtype.h"
@@ -233,8 +234,9 @@ absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& 
   cache.set_num_blocks(plan.num_blocks);
   cache.set_dtype(request.kv_cache_dtype());
   RETURN_IF_ERROR(executor_->AllocateKvCache(cache));
-  LogInfo("KV cache: {} blocks of {} tokens in {}, {} on rank 0", plan.num_blocks - 1, flags.block_size,
-          KvCacheDTypeName(request.kv_cache_dtype()), FormatMib(plan.num_blocks * ranks[0].kv_block_bytes));
+  LogInfo("KV cache: {} blocks of {} tokens in {}, {} on rank 0", TotalBlocks(plan.num_blocks),
+          flags.block_size, KvCacheDTypeName(request.kv_cache_dtype()),
+          FormatMib(plan.num_blocks * ranks[0].kv_block_bytes));
   return plan;
 }
 

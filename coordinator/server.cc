@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/monotonic.h"
+#include "base/null_block.h"
 #include "checkpoint/checkpoint.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
@@ -140,7 +141,7 @@ class ServerImpl : public Server {
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
     cache.block_size = flags_.block_size;
-    cache.num_blocks = plan.num_blocks - 1;
+    cache.total_blocks = static_cast<int32_t>(TotalBlocks(plan.num_blocks));
     cache.enable_prefix_caching = flags_.enable_prefix_caching;
     cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);

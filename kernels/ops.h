@@ -109,8 +109,8 @@ void GatherRows(Device& device, const TensorView& x, const int32_t* rows, const 
 
 // One layer's paged cache: num_blocks blocks of block_size tokens for this rank's KV heads. Each device has
 // its own layout within a block; KvBlockBytes returns the bytes of a block (K and V of one layer). Block 0 is
-// padding: what is written there is never read. dtype: act's, or kF8E4M3, which stores value / scale,
-// saturated; on the CPU any type.
+// the null block (base/null_block.h): what is written there is never read. dtype: act's, or kF8E4M3, which
+// stores value / scale, saturated; on the CPU any type.
 struct KvCacheView {
   void* data = nullptr;  // [num_blocks][KvBlockBytes]
   DataType dtype = DataType::kBF16;

@@ -19,9 +19,9 @@ int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
 
 AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark) const {
   const int32_t needed = BlocksFor(num_tokens);
-  if (needed > pool_.num_blocks()) return AllocStatus::kNever;
+  if (needed > pool_.num_total()) return AllocStatus::kNever;
   const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
-  return pool_.num_available() - needed >= reserve ? AllocStatus::kOk : AllocStatus::kLater;
+  return pool_.num_free() - needed >= reserve ? AllocStatus::kOk : AllocStatus::kLater;
 }
 
 BlockManager::BlockTable& BlockManager::TableOf(int64_t sequence) {
@@ -76,7 +76,7 @@ void BlockManager::GiveUpTable(int64_t sequence, BlockTable table) {
 int32_t BlockManager::Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const {
   const int32_t needed = BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
   const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
-  return needed + reserve - pool_.num_available();
+  return needed + reserve - pool_.num_free();
 }
 
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
@@ -121,7 +121,7 @@ void BlockManager::FreedBlocks::Add(const BlockManager& manager, int64_t sequenc
 bool BlockManager::Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks) {
   BlockTable& table = TableOf(sequence);
   const int32_t missing = BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
-  if (missing > pool_.num_available()) return false;
+  if (missing > pool_.num_free()) return false;
   for (int32_t i = 0; i < missing; ++i) {
     KvBlock* block = pool_.Allocate();
     table.blocks.push_back(block);
@@ -168,7 +168,7 @@ bool BlockManager::MakeWritable(int64_t sequence, int64_t position, std::vector<
   SOMNUS_CHECK(index < table.blocks.size());
   KvBlock* shared = table.blocks[index];
   if (shared->ref_count == 1) return true;
-  if (pool_.num_available() == 0) return false;
+  if (pool_.num_free() == 0) return false;
   KvBlock* own = pool_.Allocate();
   copies->push_back({shared->id, own->id});
   pool_.Release(shared);
@@ -209,11 +209,11 @@ std::vector<int32_t> BlockManager::Table(int64_t sequence) const {
 absl::Status BlockManager::CheckIntegrity() const {
   absl::Status pool_status = pool_.CheckIntegrity();
   if (!pool_status.ok()) return pool_status;
-  std::vector<int32_t> counts(pool_.num_blocks() + 1, 0);
+  std::vector<int32_t> counts(options_.num_blocks, 0);
   for (const auto& [id, table] : tables_) {
     for (const KvBlock* block : table.blocks) ++counts[block->id];
   }
-  for (int32_t id = 0; id <= pool_.num_blocks(); ++id) {
+  for (int32_t id = 0; id < options_.num_blocks; ++id) {
     const int32_t references = pool_.block(id)->ref_count;
     if (counts[id] != references) {
       return absl::InternalError(

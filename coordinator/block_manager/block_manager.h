@@ -33,7 +33,7 @@ enum class AllocStatus {
 };
 
 struct BlockManagerOptions {
-  int32_t num_blocks = 0;  // including block 0
+  int32_t num_blocks = 0;  // counts the null block
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
   // The share of the blocks that admission leaves free, so that running sequences can grow.
@@ -105,8 +105,9 @@ class BlockManager {
 
   std::vector<int32_t> Table(int64_t sequence) const;
   int32_t block_size() const { return options_.block_size; }
-  int32_t total_blocks() const { return pool_.num_blocks(); }
-  int32_t available_blocks() const { return pool_.num_available(); }
+  // Counts of blocks without the null block: total = free + used, and cached ones are free.
+  int32_t total_blocks() const { return pool_.num_total(); }
+  int32_t free_blocks() const { return pool_.num_free(); }
   int32_t used_blocks() const { return pool_.num_used(); }
   int32_t cached_blocks() const { return pool_.num_cached(); }
   // How many blocks were hashed since the start: what the prefix cache costs.

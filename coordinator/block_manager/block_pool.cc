@@ -17,7 +17,7 @@ BlockPool::BlockPool(int32_t num_blocks, int32_t block_size) : block_size_(block
   SOMNUS_CHECK(num_blocks >= 1 && block_size >= 1);
   list_.prev = list_.next = &list_;
   for (int32_t id = 0; id < num_blocks; ++id) blocks_[id].id = id;
-  for (int32_t id = 1; id < num_blocks; ++id) Link(&blocks_[id], list_.prev);
+  for (int32_t id = kNullBlock + 1; id < num_blocks; ++id) Link(&blocks_[id], list_.prev);
 }
 
 void BlockPool::Link(KvBlock* block, KvBlock* after) {
@@ -25,7 +25,7 @@ void BlockPool::Link(KvBlock* block, KvBlock* after) {
   block->next = after->next;
   after->next->prev = block;
   after->next = block;
-  ++num_available_;
+  ++num_free_;
   if (block->content_id != 0) ++num_cached_;
 }
 
@@ -33,7 +33,7 @@ void BlockPool::Unlink(KvBlock* block) {
   block->prev->next = block->next;
   block->next->prev = block->prev;
   block->prev = block->next = nullptr;
-  --num_available_;
+  --num_free_;
   if (block->content_id != 0) --num_cached_;
 }
 
@@ -54,7 +54,7 @@ void BlockPool::Forget(KvBlock* block) {
 }
 
 KvBlock* BlockPool::Allocate() {
-  SOMNUS_CHECK(num_available_ > 0);
+  SOMNUS_CHECK(num_free_ > 0);
   KvBlock* block = list_.next;
   Unlink(block);
   ClearContent(block);
@@ -63,7 +63,7 @@ KvBlock* BlockPool::Allocate() {
 }
 
 void BlockPool::Reference(KvBlock* block) {
-  SOMNUS_CHECK(block->id != 0);
+  SOMNUS_CHECK(block->id != kNullBlock);
   if (block->ref_count++ == 0) Unlink(block);
 }
 
@@ -113,7 +113,7 @@ absl::Status BlockPool::CheckIntegrity() const {
       return absl::InternalError(absl::StrCat("free list is broken at block ", block->id));
     }
     if (block->content_id != 0) ++cached;
-    if (++listed > num_blocks()) return absl::InternalError("free list has a cycle");
+    if (++listed > num_total()) return absl::InternalError("free list has a cycle");
   }
   for (const KvBlock& block : blocks_) {
     if (block.ref_count < 0)
@@ -126,14 +126,13 @@ absl::Status BlockPool::CheckIntegrity() const {
       return absl::InternalError(absl::StrCat("block ", block.id, " is cached but not in the index"));
     }
   }
-  if (blocks_[0].ref_count != 0 || blocks_[0].next != nullptr)
-    return absl::InternalError("block 0 is in use");
-  if (listed + used != num_blocks() || listed != num_available_ || cached != num_cached_ ||
+  if (blocks_[kNullBlock].ref_count != 0 || blocks_[kNullBlock].next != nullptr)
+    return absl::InternalError("the null block is in use");
+  if (listed + used != num_total() || listed != num_free_ || cached != num_cached_ ||
       known != static_cast<int32_t>(index_.size())) {
-    return absl::InternalError(absl::StrCat("blocks do not add up: free ", listed - cached, " + cached ",
-                                            cached, " + used ", used, " of ", num_blocks(), "; counted ",
-                                            num_available_, " available, ", num_cached_, " cached, ",
-                                            index_.size(), " indexed"));
+    return absl::InternalError(absl::StrCat("blocks do not add up: free ", listed, " (cached ", cached,
+                                            ") + used ", used, " of ", num_total(), "; counted ", num_free_,
+                                            " free, ", num_cached_, " cached, ", index_.size(), " indexed"));
   }
   return absl::OkStatus();
 }

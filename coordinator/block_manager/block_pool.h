@@ -2,16 +2,17 @@
 // The device's KV cache blocks as the coordinator sees them: ids, reference counts, which are free and which
 // are cached.
 //
-// Every block is in exactly one of three states: used (referenced by block tables), cached (unreferenced, but
-// its contents are known and can be adopted again) or free (neither). Cached and free blocks are in one
-// doubly linked list, whose head is taken next: free blocks go to the head, cached ones to the tail, so that
-// the cache is evicted in least recently used order and only when no free block is left.
+// Every block is used (referenced by block tables) or free. A free block is cached while its contents are
+// known and can be adopted again. Free blocks are in one doubly linked list, whose head is taken next: cached
+// ones go to the tail, the others to the head, so that the cache is evicted in least recently used order and
+// only when no other free block is left.
 //
 // A cached block is found by a hash of its whole prefix, but a hit is decided by comparison: the same tokens,
 // the same parent (by the parent's content id, which is never used twice) and, at the root, the same salt. No
 // hash collision, by chance or by intent, can give a sequence the keys and values of other tokens.
 //
-// Block 0 is reserved for padding and never given out. Not thread safe: owned by the engine's loop.
+// The null block (base/null_block.h) is never given out, and no count below includes it. Not thread safe:
+// owned by the engine's loop.
 
 #include <cstdint>
 #include <string>
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/null_block.h"
 
 namespace somnus {
 
@@ -52,7 +54,7 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
 
 class BlockPool {
  public:
-  // `num_blocks` includes block 0.
+  // `num_blocks` counts the null block.
   BlockPool(int32_t num_blocks, int32_t block_size);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -74,14 +76,14 @@ class BlockPool {
   // Forgets the contents of all blocks, used ones too.
   void ForgetAll();
 
-  int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()) - 1; }  // without block 0
-  int32_t num_available() const { return num_available_; }                         // free or cached
-  int32_t num_cached() const { return num_cached_; }                               // cached, not used
-  int32_t num_used() const { return num_blocks() - num_available_; }
+  int32_t num_total() const { return static_cast<int32_t>(TotalBlocks(blocks_.size())); }
+  int32_t num_free() const { return num_free_; }      // cached ones included
+  int32_t num_cached() const { return num_cached_; }  // all of them free
+  int32_t num_used() const { return num_total() - num_free_; }
   const KvBlock* block(int32_t id) const { return &blocks_[id]; }
 
-  // Walks over all blocks. Internal names what does not add up: free + used + cached = total, links, counts,
-  // or the index.
+  // Walks over all blocks. Internal names what does not add up: free + used = total, links, counts, or the
+  // index.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -93,7 +95,7 @@ class BlockPool {
   const int32_t block_size_;
   std::vector<KvBlock> blocks_;  // never resized: the list points into it
   KvBlock list_;                 // sentinel: next is the head, prev the tail
-  int32_t num_available_ = 0;
+  int32_t num_free_ = 0;
   int32_t num_cached_ = 0;
   uint64_t next_content_id_ = 1;
   absl::flat_hash_map<uint64_t, KvBlock*> index_;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/null_block.h"
 
 namespace somnus {
 namespace {
@@ -14,13 +15,13 @@ int64_t RankBytes(const RankMemory& rank, const KvPlanRequest& request, int64_t 
   const int64_t available = std::max<int64_t>(0, rank.available_kv_cache_memory_bytes);
   if (!rank.on_host) return available;
   return std::min(available,
-                  std::max(kHostKvSoftLimitBytes, (blocks_per_sequence + 1) * rank.kv_block_bytes));
+                  std::max(kHostKvSoftLimitBytes, NumBlocks(blocks_per_sequence) * rank.kv_block_bytes));
 }
 
 }  // namespace
 
 absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const KvPlanRequest& request) {
-  int64_t blocks = std::numeric_limits<int32_t>::max();
+  int64_t num_blocks = std::numeric_limits<int32_t>::max();
   int64_t tightest_block_bytes = 0;
   const int64_t per_sequence = (request.max_model_len + request.block_size - 1) / request.block_size;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -30,24 +31,24 @@ absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const K
     }
     const int64_t block_bytes = ranks[rank].kv_block_bytes;
     const int64_t fits = RankBytes(ranks[rank], request, per_sequence) / block_bytes;
-    if (fits < blocks || tightest_block_bytes == 0) tightest_block_bytes = block_bytes;
-    blocks = std::min(blocks, fits);
+    if (fits < num_blocks || tightest_block_bytes == 0) tightest_block_bytes = block_bytes;
+    num_blocks = std::min(num_blocks, fits);
   }
-  blocks = std::min(blocks, per_sequence * request.max_num_seqs + 1);
+  num_blocks = std::min(num_blocks, NumBlocks(per_sequence * request.max_num_seqs));
   KvPlan plan;
   plan.max_model_len = request.max_model_len;
-  plan.num_blocks = static_cast<int32_t>(blocks);
-  if (blocks - 1 >= per_sequence) return plan;
+  plan.num_blocks = static_cast<int32_t>(num_blocks);
+  if (TotalBlocks(num_blocks) >= per_sequence) return plan;
 
-  const int64_t needed = (per_sequence + 1) * tightest_block_bytes;
-  const bool hopeless = blocks < 2;
+  const int64_t needed = NumBlocks(per_sequence) * tightest_block_bytes;
+  const bool hopeless = TotalBlocks(num_blocks) < 1;
   if (request.max_model_len_is_fixed || hopeless) {
     return absl::ResourceExhaustedError(
         absl::StrCat("one sequence of max_model_len ", request.max_model_len, " needs ", needed,
-                     " bytes of KV cache on each rank, there are ", blocks * tightest_block_bytes,
+                     " bytes of KV cache on each rank, there are ", num_blocks * tightest_block_bytes,
                      "; give more with --kv-cache-memory-bytes or lower --max-model-len"));
   }
-  plan.max_model_len = static_cast<int32_t>((blocks - 1) * request.block_size);
+  plan.max_model_len = static_cast<int32_t>(TotalBlocks(num_blocks) * request.block_size);
   return plan;
 }
 

@@ -29,7 +29,7 @@ struct KvPlanRequest {
 };
 
 struct KvPlan {
-  int32_t num_blocks = 0;  // including block 0, which is for padding
+  int32_t num_blocks = 0;  // counts the null block (base/null_block.h)
   int32_t max_model_len = 0;
 };
 

@@ -30,9 +30,10 @@ struct EngineStats {
   std::string error;  // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
-  int32_t total_blocks = 0;  // without the padding block
-  int32_t free_blocks = 0;   // free or evictable
-  int32_t used_blocks = 0;   // referenced by live sequences
+  // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used.
+  int32_t total_blocks = 0;
+  int32_t free_blocks = 0;  // cached ones included
+  int32_t used_blocks = 0;  // held by running sequences
   int32_t block_size = 0;
   // Counters since start.
   int64_t num_preemptions = 0;

@@ -229,7 +229,7 @@ void EngineLoop::PublishStats() {
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting();
   stats.total_blocks = blocks.total_blocks();
-  stats.free_blocks = blocks.available_blocks();
+  stats.free_blocks = blocks.free_blocks();
   stats.used_blocks = blocks.used_blocks();
   stats.block_size = blocks.block_size();
   stats.num_preemptions = counters.num_preemptions;

@@ -51,10 +51,10 @@ class PrometheusMetrics : public Metrics {
   void SetCacheConfig(const CacheConfigInfo& info) override {
     Labels labels = labels_;
     labels["block_size"] = absl::StrCat(info.block_size);
-    labels["num_gpu_blocks"] = absl::StrCat(info.num_blocks);
+    labels["num_gpu_blocks"] = absl::StrCat(info.total_blocks);
     labels["enable_prefix_caching"] = info.enable_prefix_caching ? "True" : "False";
     labels["cache_dtype"] = info.cache_dtype;
-    labels["kv_cache_size_tokens"] = absl::StrCat(static_cast<int64_t>(info.block_size) * info.num_blocks);
+    labels["kv_cache_size_tokens"] = absl::StrCat(static_cast<int64_t>(info.block_size) * info.total_blocks);
     prometheus::BuildGauge()
         .Name("vllm:cache_config_info")
         .Help("Configuration of the KV cache, as labels.")
@@ -148,7 +148,7 @@ class PrometheusMetrics : public Metrics {
     Advance("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
             stats.prefix_cache_hits);
     Advance("somnus:steps_total", "Steps of the engine.", stats.num_steps);
-    Gauge("somnus:kv_blocks_free", "Blocks that are free or evictable.").Set(stats.free_blocks);
+    Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
 

@@ -16,7 +16,7 @@ namespace somnus {
 // Facts for vllm:cache_config_info; set once the cache exists.
 struct CacheConfigInfo {
   int32_t block_size = 0;
-  int32_t num_blocks = 0;
+  int32_t total_blocks = 0;  // without the null block
   bool enable_prefix_caching = true;
   std::string cache_dtype = "auto";
 };

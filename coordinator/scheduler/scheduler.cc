@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/null_block.h"
 #include "base/status_macros.h"
 #include "coordinator/scheduler/step_size.h"
 
@@ -51,7 +52,7 @@ absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineReque
         options.max_model_len, ")"));
   }
   const int64_t longest = std::min<int64_t>(prompt_len + max_tokens, options.max_model_len);
-  const int64_t capacity = static_cast<int64_t>(options.blocks.num_blocks - 1) * options.blocks.block_size;
+  const int64_t capacity = TotalBlocks(options.blocks.num_blocks) * options.blocks.block_size;
   if (longest > capacity) {
     return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt_len, " tokens and max_tokens ",
                                                    max_tokens, " can never fit in the KV cache of ", capacity,

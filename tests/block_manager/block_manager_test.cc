@@ -61,7 +61,7 @@ TEST(BlockManagerTest, OnlyCommittedBlocksAreFoundAndAlsoAfterTheirOwnerIsGone) 
   manager.Free(1);
   EXPECT_EQ(manager.used_blocks(), 0);
   EXPECT_EQ(manager.cached_blocks(), 1);
-  EXPECT_EQ(manager.available_blocks(), 19);
+  EXPECT_EQ(manager.free_blocks(), 19);
   EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 4);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }

@@ -18,7 +18,7 @@ BlockContent Content(const std::vector<int32_t>& tokens, absl::string_view salt 
 TEST(BlockPoolTest, GivesBlocksInOrderAndNeverBlockZero) {
   BlockPool pool(5, 2);
   for (int32_t id = 1; id < 5; ++id) EXPECT_EQ(pool.Allocate()->id, id);
-  EXPECT_EQ(pool.num_available(), 0);
+  EXPECT_EQ(pool.num_free(), 0);
   EXPECT_TRUE(pool.CheckIntegrity().ok());
 }
 
@@ -80,7 +80,7 @@ TEST(BlockPoolTest, ForgetAllLeavesUsedBlocksUsed) {
   EXPECT_EQ(pool.Find(Content(a)), nullptr);
   EXPECT_EQ(pool.num_cached(), 0);
   EXPECT_EQ(pool.num_used(), 1);
-  EXPECT_EQ(pool.num_available(), 2);
+  EXPECT_EQ(pool.num_free(), 2);
   EXPECT_TRUE(pool.CheckIntegrity().ok());
 }
 
@@ -97,12 +97,12 @@ TEST(BlockPoolTest, RandomOperationsAgreeWithAModel) {
     const auto references = [&](const KvBlock* block) { return std::count(held.begin(), held.end(), block); };
     for (int step = 0; step < 2000; ++step) {
       const uint32_t operation = random() % 4;
-      if (operation == 0 && pool.num_available() > 0) {
+      if (operation == 0 && pool.num_free() > 0) {
         KvBlock* block = pool.Allocate();
         ASSERT_EQ(references(block), 0);
         if (token_of.contains(block)) {  // evicted: the oldest, and only when no free block was left
           ASSERT_EQ(block, lru.front());
-          ASSERT_EQ(pool.num_available(), static_cast<int32_t>(lru.size()) - 1);
+          ASSERT_EQ(pool.num_free(), static_cast<int32_t>(lru.size()) - 1);
           lru.pop_front();
           known.erase(token_of[block]);
           token_of.erase(block);

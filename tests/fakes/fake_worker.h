@@ -21,7 +21,7 @@
 namespace somnus {
 
 struct FakeWorkerOptions {
-  int32_t num_blocks = 64;  // including block 0
+  int32_t num_blocks = 64;  // counts the null block
   int32_t block_size = 4;
   int32_t max_num_seqs = 8;
   int32_t max_num_batched_tokens = 1 << 20;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/null_block.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -62,7 +63,7 @@ absl::Status BatchState::Free(const v1::StepRequest& request) {
 absl::Status BatchState::CheckCopies(const v1::StepRequest& request) const {
   for (const v1::BlockCopy& copy : request.copies()) {
     for (int32_t block : {copy.src(), copy.dst()}) {
-      if (block < 1 || block >= limits_.num_blocks)
+      if (block <= kNullBlock || block >= limits_.num_blocks)
         return Invalid("a copy names block ", block, " of ", limits_.num_blocks);
     }
   }
@@ -127,7 +128,7 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
     return Invalid("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
   }
   for (int32_t block : block_ids) {
-    if (block < 1 || block >= limits_.num_blocks)
+    if (block <= kNullBlock || block >= limits_.num_blocks)
       return Invalid("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
     block_edits_.push_back({slot, static_cast<int32_t>(table.size()), block});
     table.push_back(block);

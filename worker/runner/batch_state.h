@@ -27,7 +27,7 @@ struct BatchLimits {
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   int32_t vocab_size = 0;
-  int32_t num_blocks = 0;  // of the KV cache; 0 until it is there
+  int32_t num_blocks = 0;  // of the KV cache, the null block included; 0 until it is there
 
   // One more than a full sequence needs: a step may be scheduled past its end before the coordinator knows.
   int32_t max_blocks_per_seq() const { return (max_model_len + block_size - 1) / block_size + 1; }

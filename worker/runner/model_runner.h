@@ -79,7 +79,7 @@ class ModelRunner {
   // what they take. ResourceExhausted: the device has no room for them.
   virtual absl::StatusOr<GraphReport> ProfileGraphs() = 0;
   // Allocates the cache, drops the graphs of ProfileGraphs, and captures them again over it. num_blocks
-  // counts block 0, and is at least 2. ResourceExhausted: a smaller number can be tried.
+  // counts the null block, and is at least 2. ResourceExhausted: a smaller number can be tried.
   virtual absl::Status AllocateKvCache(int32_t num_blocks) = 0;
 
   // Queues one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none. An

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/null_block.h"
 #include "base/status_macros.h"
 #include "worker/runner/model_runner_impl.h"
 
@@ -34,11 +35,11 @@ v1::NewSequence* AddSequence(int32_t slot, int32_t num_tokens, v1::StepRequest* 
   return sequence;
 }
 
-v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t num_blocks) {
+v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t total_blocks) {
   v1::StepRequest request;
   AddSampling(&request);
   v1::NewSequence* sequence = AddSequence(0, num_tokens, &request);
-  for (int32_t i = 1; i <= num_blocks; ++i) sequence->add_block_ids(i);
+  for (int32_t i = 1; i <= total_blocks; ++i) sequence->add_block_ids(kNullBlock + i);
   return request;
 }
 
@@ -73,10 +74,10 @@ absl::Status ModelRunnerImpl::Profile() {
   const bool lazy = device_->kind() != DeviceKind::kCpu;
   const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
   const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
-  const int32_t num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
+  const int32_t total_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
   if (lazy) RETURN_IF_ERROR(TuneLinears());  // first, so that the steps below run as all later ones
-  RETURN_IF_ERROR(AllocateBlocks(1 + num_blocks));
-  absl::Status status = Execute(LongestPrompt(num_tokens, num_blocks)).status();
+  RETURN_IF_ERROR(AllocateBlocks(static_cast<int32_t>(NumBlocks(total_blocks))));
+  absl::Status status = Execute(LongestPrompt(num_tokens, total_blocks)).status();
   if (status.ok() && lazy) {
     const int32_t num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
     status = Execute(WidestBatch(num_seqs, config_.vocab_size)).status();

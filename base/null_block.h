@@ -1,0 +1,19 @@
+#pragma once
+// Block 0 of every KV cache, the null block: rows that pad a step write there, and no sequence ever holds it.
+//
+// One rule for all counts of blocks: `num_blocks` is how many a cache has with the null block, which takes
+// memory as the others do, so ids are below num_blocks. `total_blocks` is how many sequences can hold, which
+// is what status, metrics and logs show.
+
+#include <cstdint>
+
+namespace somnus {
+
+inline constexpr int32_t kNullBlock = 0;
+
+// The total_blocks of a cache of `num_blocks`, which must be at least 1.
+constexpr int64_t TotalBlocks(int64_t num_blocks) { return num_blocks - 1; }
+// The num_blocks of a cache in which sequences can hold `total_blocks`.
+constexpr int64_t NumBlocks(int64_t total_blocks) { return total_blocks + 1; }
+
+}  // namespace somnus
