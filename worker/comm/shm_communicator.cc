@@ -11,7 +11,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/comm/reduce.h"
 #include "worker/comm/shm_rendezvous.h"
-#include "worker/comm/shm_wait.h"
+#include "worker/comm/shm_waiter.h"
 
 namespace somnus {
 namespace {

@@ -1,4 +1,5 @@
-// Loading, memory and waking; profiling is in profile.cc, a step in execute_step.cc.
+// ModelRunnerImpl's loading, memory and waking. model_runner_profile.cc has what runs before the first step,
+// model_runner_step.cc has the steps.
 #include "worker/runner/model_runner.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "worker/comm/shm_wait.h"
+#include "worker/comm/shm_waiter.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
-// What runs before the first step: the largest steps on scratch memory, and the decode graphs, so that all
-// memory that serving needs has been taken when the KV cache is given the rest.
+// What ModelRunnerImpl runs before the first step: the largest steps on scratch memory, and the decode
+// graphs, so that all memory that serving needs has been taken when the KV cache is given the rest.
 #include <algorithm>
 #include <chrono>
 

@@ -1,5 +1,5 @@
-// One step: batch state, inputs, forward pass, logits, sampling. Everything is queued; step_outcome.h reads
-// the results.
+// ModelRunnerImpl's step: batch state, inputs, forward pass, logits, sampling. Everything is queued;
+// step_outcome.h reads the results.
 #include <algorithm>
 
 #include "absl/cleanup/cleanup.h"
