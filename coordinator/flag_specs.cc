@@ -247,6 +247,8 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
                       int64_t{1} << 40, "of all such responses together"),
           Flag::Bytes("max-stream-backlog-bytes", &l->max_stream_backlog_bytes, kMinBytes, kMaxBytes,
                       "output that a client has not read; its request ends above"),
+          Flag::Bytes("max-queued-output-bytes", &l->max_queued_output_bytes, kMinBytes, kMaxBytes,
+                      "output of one HTTP request that is not text yet; the request ends above"),
           time("header-timeout", &l->header_timeout, "from a request's first byte to the end of its headers"),
           time("body-timeout", &l->body_timeout, "from there to the end of its body"),
           time("idle-timeout", &l->idle_timeout, "between two requests of a connection"),

@@ -19,6 +19,7 @@ struct ApiLimits {
   int64_t max_stream_backlog_bytes = 4 << 20;   // of one stream, made but not sent; above, it is aborted
   int64_t max_response_bytes = 128 << 20;       // of one response that is sent whole; 400 above
   int64_t max_buffered_response_bytes = 512 << 20;  // of all such responses together; 503 above
+  int64_t max_queued_output_bytes = 64 << 20;       // of one HTTP request, not text yet; above, it is aborted
   int32_t max_open_calls = 256;                     // of InferenceService.Generate; RESOURCE_EXHAUSTED above
   int32_t max_n = 128;                              // choices per prompt
   int32_t max_prompts = 1024;                       // prompts of one request

@@ -39,17 +39,16 @@ class ClientRequest::Sink : public OutputSink {
   const int32_t index_;
 };
 
-ClientRequest::ClientRequest(ServedModel model, const GenerateParams* params,
+ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const GenerateParams* params,
                              std::shared_ptr<Metrics> metrics, int64_t max_queued_bytes)
     : model_(std::move(model)),
       params_(params),
       metrics_(std::move(metrics)),
-      max_queued_bytes_(max_queued_bytes),
-      queue_(std::make_shared<OutputQueue>(0, [] {})) {
+      max_queued_bytes_(max_queued_bytes) {
   for (const GenerateParams::Prompt& prompt : params_->prompts) {
     prompt_tokens_ += prompt.ids.size();
     for (int32_t i = 0; i < params_->n; ++i) {
-      choices_.push_back(Choice{NextEngineId(), OutputProcessor(model_.tokenizer.get(), params_->output)});
+      choices_.push_back(Choice{NextEngineId(), OutputProcessor(model_->tokenizer.get(), params_->output)});
     }
   }
   open_ = num_choices();
@@ -82,18 +81,16 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     if (metrics_ != nullptr && index % params_->n == 0)
       metrics_->OnRequestParams(params_->n, prompt.max_tokens);
   }
-  const absl::Status status = requests.size() == 1 ? model_.engine->Submit(std::move(requests[0]))
-                                                   : model_.engine->SubmitAll(std::move(requests));
+  const absl::Status status = requests.size() == 1 ? model_->engine->Submit(std::move(requests[0]))
+                                                   : model_->engine->SubmitAll(std::move(requests));
   if (!status.ok()) open_ = 0;
   return status;
 }
 
 void ClientRequest::Abort() {
   if (aborted_.exchange(true)) return;
-  for (const Choice& choice : choices_) model_.engine->Abort(choice.engine_id);
+  for (const Choice& choice : choices_) model_->engine->Abort(choice.engine_id);
 }
-
-bool ClientRequest::overflowed() const { return queue_->overflowed(); }
 
 std::vector<ChoiceUpdate> ClientRequest::Take() {
   std::vector<ChoiceUpdate> updates;
@@ -121,7 +118,7 @@ ChoiceUpdate ClientRequest::Process(int32_t index, RequestOutput output) {
     }
     choice.last_output = now;
   }
-  if (delta.engine_still_runs) model_.engine->Abort(choice.engine_id);
+  if (delta.engine_still_runs) model_->engine->Abort(choice.engine_id);
   if (delta.finish_reason != FinishReason::kNone) {
     --open_;
     if (metrics_ != nullptr) metrics_->OnSequenceEnd(delta.finish_reason);

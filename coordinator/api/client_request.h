@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "coordinator/api/openai_request.h"
 #include "coordinator/api/output_processor.h"
@@ -34,21 +34,21 @@ struct ChoiceUpdate {
 class ClientRequest {
  public:
   // `params` must outlive the ClientRequest. `metrics` may be null.
-  ClientRequest(ServedModel model, const GenerateParams* params, std::shared_ptr<Metrics> metrics,
-                int64_t max_queued_bytes = 64 << 20);
+  ClientRequest(std::shared_ptr<const ServedModel> model, const GenerateParams* params,
+                std::shared_ptr<Metrics> metrics, int64_t max_queued_bytes);
   ~ClientRequest();
   ClientRequest(const ClientRequest&) = delete;
   ClientRequest& operator=(const ClientRequest&) = delete;
 
   // Submits all choices or none. To be called once.
   absl::Status Submit(std::function<void()> on_ready);
-  // Returns what the engine has made since the last call, as text, in order per choice.
+  // Returns what the engine has made since the last call, as text, in order per choice. Not before Submit.
   std::vector<ChoiceUpdate> Take();
   void Abort();
 
   int32_t num_choices() const { return static_cast<int32_t>(choices_.size()); }
   bool done() const { return open_ == 0; }
-  bool overflowed() const;
+  bool overflowed() const { return queue_->overflowed(); }  // not before Submit
 
   // Totals so far; final when done().
   int64_t prompt_tokens() const { return prompt_tokens_; }
@@ -65,11 +65,11 @@ class ClientRequest {
   };
   ChoiceUpdate Process(int32_t index, RequestOutput output);
 
-  ServedModel model_;
-  const GenerateParams* params_;
-  std::shared_ptr<Metrics> metrics_;
+  const std::shared_ptr<const ServedModel> model_;
+  const GenerateParams* const params_;
+  const std::shared_ptr<Metrics> metrics_;
   const int64_t max_queued_bytes_;
-  std::shared_ptr<OutputQueue> queue_;
+  std::shared_ptr<OutputQueue> queue_;  // set by Submit
   std::vector<Choice> choices_;
   int32_t open_ = 0;
   std::atomic<bool> aborted_{false};

@@ -131,9 +131,8 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
     }
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
     if (!request->id.empty()) params.response_id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", request->id);
-    const auto producer =
-        std::make_shared<ResponseProducer>(model, std::move(params), metrics, context_->post_output,
-                                           limits.max_stream_backlog_bytes, context_->response_budget);
+    const auto producer = std::make_shared<ResponseProducer>(
+        model, std::move(params), metrics, context_->post_output, limits, context_->response_budget);
     const absl::Status status = producer->Submit([waker] { ConnectionWaker::Signal(waker); });
     if (status.ok()) return producer;
     metrics->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");

@@ -180,7 +180,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
     return ToGrpcStatus(*error);
   }
   const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
-  ClientRequest client_request(*model, &params, metrics_, limits_.max_stream_backlog_bytes);
+  ClientRequest client_request(model, &params, metrics_, limits_.max_stream_backlog_bytes);
   const auto bell = std::make_shared<Bell>();
   if (absl::Status status = client_request.Submit([bell] { bell->Ring(); }); !status.ok()) {
     metrics_->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");

@@ -15,13 +15,13 @@ struct ResponseProducer::Schedule {
 };
 
 ResponseProducer::ResponseProducer(std::shared_ptr<const ServedModel> model, GenerateParams params,
-                                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes,
+                                   std::shared_ptr<Metrics> metrics, PostTask post, const ApiLimits& limits,
                                    std::shared_ptr<ResponseBudget> budget)
     : model_(std::move(model)),
       params_(std::move(params)),
       post_(std::move(post)),
-      max_backlog_bytes_(max_backlog_bytes),
-      request_(*model_, &params_, std::move(metrics)),
+      max_backlog_bytes_(limits.max_stream_backlog_bytes),
+      request_(model_, &params_, std::move(metrics), limits.max_queued_output_bytes),
       writer_(MakeResponseWriter(params_, *model_)),
       budget_(std::move(budget)),
       held_(budget_.get()) {}
@@ -69,7 +69,7 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
       return Fail(FromStatus(update.delta.error), bytes);
     *bytes += writer_->OnUpdate(std::move(update), Usage());
   }
-  if (request_.overflowed()) return Fail({500, "The client reads too slowly.", ""}, bytes);
+  if (request_.overflowed()) return Fail({503, "The server is too busy to write the response.", ""}, bytes);
   if (const std::optional<ApiError> error = held_.Hold(writer_->held_bytes())) return Fail(*error, bytes);
   if (!request_.done()) return;
   *bytes += writer_->Finish(Usage());

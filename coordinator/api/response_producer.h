@@ -8,9 +8,10 @@
 // come from any thread and does not wait for a task that runs. `on_ready` is called on an output thread when
 // there is something to Take after there was nothing.
 //
-// Bounded: a stream of which more than `max_backlog_bytes` wait to be taken is aborted and ends with an
-// error, and so does a response that holds more than `budget` has left. Ownership: tasks that have not run
-// yet do not keep the producer alive; one that is destroyed before its end aborts what is left.
+// Bounded: a response of which more than max_stream_backlog_bytes wait to be taken is aborted and ends with
+// an error. So does one that holds more than `budget` has left, and one whose output threads are behind by
+// more than max_queued_output_bytes. Ownership: tasks that have not run yet do not keep the producer alive;
+// one that is destroyed before its end aborts what is left.
 
 #include <cstdint>
 #include <functional>
@@ -38,7 +39,7 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
  public:
   // `metrics` may be null.
   ResponseProducer(std::shared_ptr<const ServedModel> model, GenerateParams params,
-                   std::shared_ptr<Metrics> metrics, PostTask post, int64_t max_backlog_bytes,
+                   std::shared_ptr<Metrics> metrics, PostTask post, const ApiLimits& limits,
                    std::shared_ptr<ResponseBudget> budget);
   ResponseProducer(const ResponseProducer&) = delete;
   ResponseProducer& operator=(const ResponseProducer&) = delete;

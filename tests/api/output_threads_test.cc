@@ -132,13 +132,14 @@ class ResponseProducerTest : public ::testing::Test {
  protected:
   std::shared_ptr<ResponseProducer> Produce(const std::string& body) {
     auto producer = std::make_shared<ResponseProducer>(model_, Parse(body, *model_), nullptr, tasks_.Poster(),
-                                                       int64_t{4} << 20, budget_);
+                                                       limits_, budget_);
     EXPECT_TRUE(producer->Submit([this] { ++ready_; }).ok());
     return producer;
   }
 
   std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
   std::shared_ptr<const ServedModel> model_ = std::make_shared<const ServedModel>(FakeModel(engine_));
+  ApiLimits limits_;
   std::shared_ptr<ResponseBudget> budget_ = std::make_shared<ResponseBudget>(100'000, 150'000);
   ManualTasks tasks_;
   int ready_ = 0;
@@ -210,6 +211,22 @@ TEST_F(ResponseProducerTest, OutputsThatPileUpAreOneTask) {
   for (int i = 0; i < 100; ++i) expected += "abc"[i % 3];
   EXPECT_EQ(text[0], expected);
   EXPECT_EQ(text[1], expected);
+}
+
+TEST_F(ResponseProducerTest, AResponseThatIsNotWrittenFastEnoughEnds) {
+  limits_.max_queued_output_bytes = 1024;
+  for (const char* stream : {"false", "true"}) {
+    const auto producer =
+        Produce(absl::StrCat(R"({"prompt": "abc", "max_tokens": 400, "stream": )", stream, "}"));
+    while (engine_->num_open() > 0) absl::SleepFor(absl::Milliseconds(1));
+    while (tasks_.count() > 0) tasks_.RunOne();
+    const ResponseProducer::Output output = producer->Take();
+    EXPECT_TRUE(output.done);
+    const std::string message =
+        output.error.has_value() ? absl::StrCat(output.error->status, output.error->message) : output.bytes;
+    EXPECT_TRUE(absl::StrContains(message, "503")) << message;
+    EXPECT_TRUE(absl::StrContains(message, "The server is too busy to write the response.")) << message;
+  }
 }
 
 TEST_F(ResponseProducerTest, OneTaskAtATimeWhateverComesMeanwhile) {
