@@ -36,7 +36,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.block_size = flags.block_size;
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
-  options.pipeline_depth = flags.async_scheduling ? 1 : 0;
+  options.async_scheduling = flags.async_scheduling;
   options.max_num_waiting = flags.max_num_waiting;
   options.max_num_waiting_tokens = flags.max_num_waiting_tokens;
   options.max_waiting_bytes = flags.max_waiting_bytes;

@@ -2,9 +2,9 @@
 // One served model: the step loop, and the only state that says whether it can serve.
 //
 // Contract. 1. One loop thread owns the scheduler, the block manager and all requests; everything else
-// reaches them through this interface's command queue, so every method is thread safe. 2. Step k+1 is
-// scheduled and sent before step k's reply is handled (pipeline_depth 1), or after (0); both give the same
-// tokens. 3. Admission, health, is_sleeping and metrics read state(), and nothing else says whether the
+// reaches them through this interface's command queue, so every method is thread safe. 2. Under
+// async_scheduling step k+1 is scheduled and sent before step k's reply is handled, else after; both give the
+// same tokens. 3. Admission, health, is_sleeping and metrics read state(), and nothing else says whether the
 // engine serves; residency/engine_state.h says what each state means and which changes are allowed. 4. Every
 // accepted request ends in exactly one output with a finish_reason.
 

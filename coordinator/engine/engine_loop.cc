@@ -77,8 +77,8 @@ bool EngineLoop::Step() {
     if (sent) Send(std::move(plan));
     if (state() == EngineState::kFailed) return true;
   }
-  const size_t depth = static_cast<size_t>(options_.pipeline_depth);
-  if (sent_.size() > depth || (!sent && !sent_.empty())) {
+  const size_t max_ahead = options_.async_scheduling ? 1 : 0;  // steps beyond the one whose reply is awaited
+  if (sent_.size() > max_ahead || (!sent && !sent_.empty())) {
     Receive();
     return true;
   }

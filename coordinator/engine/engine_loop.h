@@ -31,7 +31,7 @@ namespace somnus {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  int32_t pipeline_depth = 1;                // steps sent beyond the one whose reply is awaited: 0 or 1
+  bool async_scheduling = true;              // step k+1 is sent before the reply to step k is handled
   int32_t max_num_waiting = 1024;            // requests accepted and not running, preempted ones with them
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
   int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes

@@ -28,11 +28,11 @@
 // priority is worse than its request's own priority, and only when that makes enough room. What a sequence
 // gained by waiting thus protects it, but displaces nobody: two sequences never displace each other in turn.
 //
-// Overlap. Schedule may be called again before the previous steps' replies were given to Update: a sequence's
-// sampled but unknown tokens are placeholders. No sequence is scheduled beyond its max_tokens or
-// max_model_len, so the only surplus is the one token per step in flight of a sequence that stopped otherwise
-// or was aborted; Update drops it. A preempted sequence keeps the tokens of the steps in flight; it is
-// admitted again once they are known.
+// Asynchronous scheduling. Schedule may be called again before the previous steps' replies were given to
+// Update: a sequence's sampled but unknown tokens are placeholders. No sequence is scheduled beyond its
+// max_tokens or max_model_len, so the only surplus is the one token per step in flight of a sequence that
+// stopped otherwise or was aborted; Update drops it. A preempted sequence keeps the tokens of the steps in
+// flight; it is admitted again once they are known.
 //
 // Slot errors. A reply may say that one sequence has no result: it ends with kError, its blocks are freed,
 // and what it may have written leaves the prefix cache. Sequences that could have adopted those blocks are

@@ -8,10 +8,10 @@
 namespace somnus {
 namespace {
 
-class EngineDepthTest : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Overlap, EngineDepthTest, ::testing::Values(0, 1));
+class AsyncSchedulingTest : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(OffAndOn, AsyncSchedulingTest, ::testing::Bool());
 
-TEST_P(EngineDepthTest, AnswersAreExactAndStepsOverlapAsAsked) {
+TEST_P(AsyncSchedulingTest, AnswersAreExactAndStepsOverlapAsAsked) {
   const EngineOptions options = SmallEngine(GetParam());
   FakeExecutor executor(SmallWorker(options));
   RecordingObserver observer;
@@ -28,7 +28,7 @@ TEST_P(EngineDepthTest, AnswersAreExactAndStepsOverlapAsAsked) {
     EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
     EXPECT_EQ(ticket.sink->reason(), FinishReason::kLength);
   }
-  EXPECT_EQ(executor.max_in_flight(), static_cast<size_t>(GetParam()) + 1);
+  EXPECT_EQ(executor.max_in_flight(), GetParam() ? 2u : 1u);
   const EngineStats stats = engine.Stats();
   EXPECT_EQ(stats.state, EngineState::kAwake);
   EXPECT_EQ(stats.used_blocks, 0);
@@ -40,7 +40,7 @@ TEST_P(EngineDepthTest, AnswersAreExactAndStepsOverlapAsAsked) {
   EXPECT_EQ(observer.step_tokens(), executor.num_computed_tokens());
 }
 
-TEST_P(EngineDepthTest, AbortEndsTheRequestWithinAStepAndFreesItsBlocks) {
+TEST_P(AsyncSchedulingTest, AbortEndsTheRequestWithinAStepAndFreesItsBlocks) {
   const EngineOptions options = SmallEngine(GetParam());
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
@@ -62,7 +62,7 @@ TEST_P(EngineDepthTest, AbortEndsTheRequestWithinAStepAndFreesItsBlocks) {
   EXPECT_EQ(ticket.sink->outputs_after_end(), 0);
 }
 
-TEST_P(EngineDepthTest, LogitsThatAreNotNumbersEndOneRequest) {
+TEST_P(AsyncSchedulingTest, LogitsThatAreNotNumbersEndOneRequest) {
   constexpr int32_t kNanToken = 999;
   const EngineOptions options = SmallEngine(GetParam());
   FakeWorkerOptions worker = SmallWorker(options);
@@ -87,7 +87,7 @@ TEST_P(EngineDepthTest, LogitsThatAreNotNumbersEndOneRequest) {
   ASSERT_TRUE(engine.Submit(MakeTicket("3", 6, 1).request).ok()) << "the id is free again";
 }
 
-TEST_P(EngineDepthTest, SleepKeepsRequestsAndTheirTokens) {
+TEST_P(AsyncSchedulingTest, SleepKeepsRequestsAndTheirTokens) {
   const EngineOptions options = SmallEngine(GetParam());
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);

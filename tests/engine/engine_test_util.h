@@ -87,7 +87,7 @@ inline std::vector<int32_t> Reference(const Ticket& ticket) {
   return FakeWorker::ReferenceTokens(ticket.request.prompt, ticket.request.max_tokens);
 }
 
-inline EngineOptions SmallEngine(int depth = 1) {
+inline EngineOptions SmallEngine(bool async_scheduling = true) {
   EngineOptions options;
   options.scheduler.max_num_seqs = 4;
   options.scheduler.max_num_batched_tokens = 16;
@@ -95,7 +95,7 @@ inline EngineOptions SmallEngine(int depth = 1) {
   options.scheduler.blocks.num_blocks = 64;
   options.scheduler.blocks.block_size = 4;
   options.scheduler.blocks.watermark = 0;
-  options.pipeline_depth = depth;
+  options.async_scheduling = async_scheduling;
   options.max_num_waiting = 16;
   options.vocab_size = 1000;
   options.step_timeout = absl::Seconds(60);
