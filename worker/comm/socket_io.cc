@@ -47,6 +47,23 @@ absl::StatusOr<UniqueFd> NewSocket() {
   return fd;
 }
 
+// A message of a tag with room for one file descriptor. Points into itself, and so is not copied.
+struct FdMessage {
+  FdMessage() {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+  }
+  FdMessage(const FdMessage&) = delete;
+  FdMessage& operator=(const FdMessage&) = delete;
+
+  int64_t tag = 0;
+  iovec part = {&tag, sizeof(tag)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
+};
+
 absl::Status WaitReadable(int fd, absl::Time deadline) {
   while (true) {
     const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - absl::Now()), 0, 1000);
@@ -135,47 +152,35 @@ absl::Status ReceiveBytes(int connection, void* data, size_t size, absl::Time de
 }
 
 absl::Status SendFd(int connection, int fd, int64_t tag) {
-  iovec part = {&tag, sizeof(tag)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  FdMessage message;
+  message.tag = tag;
+  cmsghdr* header = CMSG_FIRSTHDR(&message.header);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(header), &fd, sizeof(int));
   ssize_t sent;
   do {
-    sent = sendmsg(connection, &message, MSG_NOSIGNAL);
+    sent = sendmsg(connection, &message.header, MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   return sent == sizeof(tag) ? absl::OkStatus() : ErrnoError("sending a file descriptor");
 }
 
 absl::StatusOr<ReceivedFd> ReceiveFd(int connection, absl::Time deadline) {
   RETURN_IF_ERROR(WaitReadable(connection, deadline));
-  int64_t tag = 0;
-  iovec part = {&tag, sizeof(tag)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  FdMessage message;
   ssize_t got;
   do {
-    got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+    got = recvmsg(connection, &message.header, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return ErrnoError("receiving a file descriptor");
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (got != sizeof(tag) || header == nullptr || header->cmsg_type != SCM_RIGHTS) {
+  const cmsghdr* header = CMSG_FIRSTHDR(&message.header);
+  if (got != sizeof(message.tag) || header == nullptr || header->cmsg_type != SCM_RIGHTS) {
     return absl::UnavailableError("no file descriptor came");
   }
   int fd;
   memcpy(&fd, CMSG_DATA(header), sizeof(int));
-  return ReceivedFd{UniqueFd(fd), tag};
+  return ReceivedFd{UniqueFd(fd), message.tag};
 }
 
 }  // namespace somnus
