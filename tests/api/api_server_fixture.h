@@ -42,6 +42,22 @@ class ApiServerTest : public ::testing::Test {
   }
   // Posts to /v1/completions.
   HttpReply Complete(const std::string& body) { return Send("POST", "/v1/completions", body); }
+  // Waits until the engine has an open request.
+  void AwaitOpen() {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (engine_->num_open() == 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    ASSERT_GT(engine_->num_open(), 0u);
+  }
+  // Starts a streamed response of 4000 tokens for each prompt, and waits until it is open.
+  void StartLongStream(HttpClient* client, int prompts, int logprobs) {
+    std::string list = "\"abc\"";
+    for (int i = 1; i < prompts; ++i) list += ",\"abc\"";
+    client->Write(
+        RequestText("POST", "/v1/completions",
+                    absl::StrCat(R"({"prompt": [)", list,
+                                 R"(], "max_tokens": 4000, "stream": true, "logprobs": )", logprobs, "}")));
+    AwaitOpen();
+  }
   void ExpectHealthy() {
     const HttpReply reply = Complete(R"({"prompt": "abc", "max_tokens": 4, "temperature": 0})");
     ASSERT_EQ(reply.status, 200) << reply.body;

@@ -240,7 +240,7 @@ TEST_F(ApiServerTest, ShutdownLetsOpenRequestsEnd) {
   Serve({}, absl::Milliseconds(5));
   HttpClient client(server_->port());
   client.Write(RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 40})"));
-  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  AwaitOpen();
   server_->Shutdown(absl::Seconds(20));
   EXPECT_EQ(client.ReadReply().status, 200);
   HttpClient late(server_->port());

@@ -15,7 +15,7 @@ TEST_F(ApiServerTest, ClientsThatLeaveAreAborted) {
       client.Write(RequestText(
           "POST", "/v1/completions",
           absl::StrCat(R"({"prompt": "abc", "max_tokens": 4000, "stream": )", stream ? "true}" : "false}")));
-      while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+      AwaitOpen();
       if (stream) {
         ASSERT_TRUE(client.ReadUntil("data: "));
       }
@@ -32,7 +32,7 @@ TEST_F(ApiServerTest, AClientThatLeavesBehindAPipelinedRequestIsAborted) {
   const std::string request =
       RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4000})");
   client.Write(request + request);
-  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  AwaitOpen();
   client.Close();
   EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(5)));
 }
@@ -43,12 +43,7 @@ TEST_F(ApiServerTest, AClientThatDoesNotReadIsBounded) {
   Serve(options, absl::Microseconds(10));
   HttpClient client(server_->port());
   // Some 30 MB of events: more than sockets buffer.
-  std::string prompts = "\"abc\"";
-  for (int i = 1; i < 60; ++i) prompts += ",\"abc\"";
-  client.Write(RequestText(
-      "POST", "/v1/completions",
-      absl::StrCat(R"({"prompt": [)", prompts, R"(], "max_tokens": 4000, "stream": true, "logprobs": 1})")));
-  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  StartLongStream(&client, /*prompts=*/60, /*logprobs=*/1);
   EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(30)));
   EXPECT_GT(engine_->num_aborted(), 0);
   ExpectHealthy();

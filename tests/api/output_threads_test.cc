@@ -82,12 +82,7 @@ TEST_F(OutputThreadsTest, WhatAClientDoesNotReadIsBoundedInBytes) {
   Serve(options, absl::Microseconds(10));
   HttpClient client(server_->port());
   // Some 50 MB of events: more than sockets buffer.
-  std::string prompts = "\"abc\"";
-  for (int i = 1; i < 12; ++i) prompts += ",\"abc\"";
-  client.Write(RequestText(
-      "POST", "/v1/completions",
-      absl::StrCat(R"({"prompt": [)", prompts, R"(], "max_tokens": 4000, "stream": true, "logprobs": 20})")));
-  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  StartLongStream(&client, /*prompts=*/12, /*logprobs=*/20);
   EXPECT_TRUE(engine_->WaitIdle(absl::Seconds(60)));
   EXPECT_GT(engine_->num_aborted(), 0);
   const HttpReply reply = client.ReadReply();
