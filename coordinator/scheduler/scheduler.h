@@ -140,7 +140,6 @@ class Scheduler {
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   // How many of the waiting ones have run before.
   int32_t num_preempted() const { return num_preempted_; }
-  int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
   bool has_sequences() const { return !live_.empty(); }
   const SchedulerStats& stats() const { return stats_; }
   const BlockManager& blocks() const { return blocks_; }

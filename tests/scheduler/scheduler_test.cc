@@ -286,10 +286,17 @@ TEST(SchedulerTest, RepliesThatDoNotFitAreErrors) {
   reply.set_step_id(1);
   EXPECT_TRUE(absl::IsInternal(scheduler.Update(reply).status()));
   scheduler.Add(MakeRequest("a", 4, 4));
-  scheduler.Schedule();
+  const StepPlan plan = scheduler.Schedule();
   reply.set_step_id(2);
   EXPECT_TRUE(absl::IsInternal(scheduler.Update(reply).status()));
-  EXPECT_EQ(scheduler.num_in_flight(), 1) << "the step is still due";
+  reply.set_step_id(1);
+  v1::SampledToken* token = reply.add_tokens();
+  token->set_slot(plan.request.sequences(0).slot());
+  token->set_token_id(5);
+  const absl::StatusOr<std::vector<SequenceOutput>> outputs = scheduler.Update(reply);
+  ASSERT_TRUE(outputs.ok()) << "the step is still due: " << outputs.status();
+  ASSERT_EQ(outputs->size(), 1u);
+  EXPECT_EQ((*outputs)[0].output.token_ids, std::vector<int32_t>{5});
 }
 
 TEST(SchedulerTest, SamplingTravelsWhole) {

@@ -57,7 +57,6 @@ class DecodeLoop {
   const ModelConfig& config() const { return checkpoint_->config(); }
   SleepableAllocator& allocator() { return *allocator_; }
   VmmDriver& driver() { return *driver_; }
-  Device& compute_device() { return *device_; }
   // To be called after a level-1 sleep and wake-up through allocator().
   absl::Status ResetAfterWake() { return runner_->ResetAfterWake(); }
   // Reads weights of the same shape from `path` again. Returns the seconds until all are on the device.
