@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 
 namespace somnus {
 namespace {
@@ -79,7 +80,6 @@ class PrometheusMetrics : public Metrics {
     inference_time_.Observe(Seconds(scheduled, finished));
     if (num_output_tokens < 1 || first_token < scheduled || first_token > finished) return;
     ttft_.Observe(Seconds(request.arrival, first_token));
-    fine_ttft_.Observe(Seconds(request.arrival, first_token));
     prefill_time_.Observe(Seconds(scheduled, first_token));
     decode_time_.Observe(Seconds(first_token, finished));
     if (num_output_tokens > 1)
@@ -91,10 +91,7 @@ class PrometheusMetrics : public Metrics {
     params_max_tokens_.Observe(max_tokens);
     max_generation_.Observe(max_tokens);
   }
-  void OnInterTokenLatency(double seconds) override {
-    itl_.Observe(seconds);
-    fine_itl_.Observe(seconds);
-  }
+  void OnInterTokenLatency(double seconds) override { itl_.Observe(seconds); }
   void OnSequenceEnd(FinishReason reason) override {
     SuccessCounter(reason == FinishReason::kStop     ? "stop"
                    : reason == FinishReason::kLength ? "length"
@@ -123,6 +120,7 @@ class PrometheusMetrics : public Metrics {
   }
 
   std::string Serialize(const EngineStats& stats) override {
+    absl::MutexLock lock(&serialize_mu_);  // or two scrapes could both add what a counter lacks
     Gauge("vllm:num_requests_running", "Requests in the running batch.").Set(stats.num_running);
     Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.").Set(stats.num_waiting);
     Gauge("vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", {{"reason", "capacity"}})
@@ -178,6 +176,24 @@ class PrometheusMetrics : public Metrics {
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const Buckets& buckets) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels_, buckets);
   }
+  prometheus::Histogram& RequestTime(const std::string& name, const std::string& help) {
+    return Histogram(name, help, kRequestBuckets);
+  }
+  prometheus::Histogram& RequestTokens(const std::string& name, const std::string& help) {
+    return Histogram(name, help, token_buckets_);
+  }
+  // A time under vLLM's name and buckets, and under ours with finer ones.
+  struct TwoScales {
+    prometheus::Histogram& vllm;
+    prometheus::Histogram& fine;
+    void Observe(double seconds) const {
+      vllm.Observe(seconds);
+      fine.Observe(seconds);
+    }
+  };
+  TwoScales OnTwoScales(const std::string& name, const std::string& help, const Buckets& buckets) {
+    return {Histogram("vllm:" + name, help, buckets), Histogram("somnus:" + name, help, kFineBuckets)};
+  }
   prometheus::Counter& SuccessCounter(const std::string& reason) {
     return Counter("vllm:request_success_total", "Finished sequences by reason.",
                    {{"finished_reason", reason}});
@@ -187,6 +203,7 @@ class PrometheusMetrics : public Metrics {
         .Set(on ? 1 : 0);
   }
 
+  absl::Mutex serialize_mu_;
   // One Add per name and label set makes one metric: prometheus-cpp returns the same object each time.
   prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
   const Labels labels_;
@@ -195,35 +212,26 @@ class PrometheusMetrics : public Metrics {
       Histogram("vllm:iteration_tokens_total", "Tokens per step.", kIterationBuckets);
   prometheus::Histogram& step_seconds_ =
       Histogram("somnus:step_duration_seconds", "Duration of a step.", kFineBuckets);
-  prometheus::Histogram& ttft_ =
-      Histogram("vllm:time_to_first_token_seconds", "Time to the first token.", kTtftBuckets);
-  prometheus::Histogram& fine_ttft_ =
-      Histogram("somnus:time_to_first_token_seconds", "Time to the first token.", kFineBuckets);
-  prometheus::Histogram& itl_ =
-      Histogram("vllm:inter_token_latency_seconds", "Time between tokens.", kItlBuckets);
-  prometheus::Histogram& fine_itl_ =
-      Histogram("somnus:inter_token_latency_seconds", "Time between tokens.", kFineBuckets);
+  const TwoScales ttft_ =
+      OnTwoScales("time_to_first_token_seconds", "Time to the first token.", kTtftBuckets);
+  const TwoScales itl_ = OnTwoScales("inter_token_latency_seconds", "Time between tokens.", kItlBuckets);
   prometheus::Histogram& time_per_token_ = Histogram("vllm:request_time_per_output_token_seconds",
                                                      "Mean time per output token of a request.", kItlBuckets);
-  prometheus::Histogram& e2e_ =
-      Histogram("vllm:e2e_request_latency_seconds", "Arrival to end.", kRequestBuckets);
-  prometheus::Histogram& queue_time_ =
-      Histogram("vllm:request_queue_time_seconds", "Time in the queue.", kRequestBuckets);
+  prometheus::Histogram& e2e_ = RequestTime("vllm:e2e_request_latency_seconds", "Arrival to end.");
+  prometheus::Histogram& queue_time_ = RequestTime("vllm:request_queue_time_seconds", "Time in the queue.");
   prometheus::Histogram& inference_time_ =
-      Histogram("vllm:request_inference_time_seconds", "Time in the running state.", kRequestBuckets);
-  prometheus::Histogram& prefill_time_ =
-      Histogram("vllm:request_prefill_time_seconds", "Time in prefill.", kRequestBuckets);
-  prometheus::Histogram& decode_time_ =
-      Histogram("vllm:request_decode_time_seconds", "Time in decode.", kRequestBuckets);
+      RequestTime("vllm:request_inference_time_seconds", "Time in the running state.");
+  prometheus::Histogram& prefill_time_ = RequestTime("vllm:request_prefill_time_seconds", "Time in prefill.");
+  prometheus::Histogram& decode_time_ = RequestTime("vllm:request_decode_time_seconds", "Time in decode.");
   prometheus::Histogram& prompt_tokens_ =
-      Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", token_buckets_);
+      RequestTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.");
   prometheus::Histogram& generation_tokens_ =
-      Histogram("vllm:request_generation_tokens", "Tokens generated by a request.", token_buckets_);
-  prometheus::Histogram& max_generation_ = Histogram("vllm:request_max_num_generation_tokens",
-                                                     "Most tokens a request may generate.", token_buckets_);
+      RequestTokens("vllm:request_generation_tokens", "Tokens generated by a request.");
+  prometheus::Histogram& max_generation_ =
+      RequestTokens("vllm:request_max_num_generation_tokens", "Most tokens a request may generate.");
   prometheus::Histogram& params_n_ = Histogram("vllm:request_params_n", "n of a request.", {1, 2, 5, 10, 20});
   prometheus::Histogram& params_max_tokens_ =
-      Histogram("vllm:request_params_max_tokens", "max_tokens of a request.", token_buckets_);
+      RequestTokens("vllm:request_params_max_tokens", "max_tokens of a request.");
 };
 
 }  // namespace
