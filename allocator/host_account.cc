@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "allocator/host_memory.h"
+#include "base/monotonic.h"
 
 namespace somnus {
 namespace {
@@ -66,7 +67,7 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
   }
 
   absl::StatusOr<HostReservation> Reserve(int64_t bytes) override {
-    const absl::Time deadline = absl::Now() + options_.patience;
+    const MonotonicTime deadline = MonotonicNow() + options_.patience;
     while (true) {
       {
         absl::MutexLock lock(&mu_);
@@ -74,7 +75,7 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
         const int64_t foreign = ForeignBytes();
         const int64_t left = options_.available() - own_bytes_ - foreign;
         if (bytes <= left) return Take(bytes);
-        if (foreign == 0 || absl::Now() >= deadline) {
+        if (foreign == 0 || MonotonicNow() >= deadline) {
           return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ",
                                                            std::max<int64_t>(0, left), " available, ",
                                                            bytes - std::max<int64_t>(0, left), " missing"));

@@ -13,11 +13,15 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/log.h"
 
 namespace somnus {
+namespace {
+
+constexpr absl::Duration kLongestPoll = absl::Hours(1);
+
+}  // namespace
 
 LeaveSignal::LeaveSignal(pid_t parent) {
   signal(SIGPIPE, SIG_IGN);
@@ -60,10 +64,9 @@ std::unique_ptr<LeaveSignal::Reason> LeaveSignal::TakeReason() {
 
 LeaveSignal::Reason LeaveSignal::Wait() {
   while (true) {
-    const absl::Duration left = term_deadline_ - absl::Now();
+    const absl::Duration left = term_deadline_.has_value() ? *term_deadline_ - MonotonicNow() : kLongestPoll;
     if (left <= absl::ZeroDuration()) return {0, "SIGTERM, and the coordinator did not say otherwise"};
-    // Bounded first, because nothing can be added to an infinite duration in milliseconds.
-    const int64_t ms = absl::ToInt64Milliseconds(std::min(left, absl::Hours(1))) + 1;
+    const int64_t ms = absl::ToInt64Milliseconds(std::min(left, kLongestPoll)) + 1;  // past the deadline
     if (std::optional<Reason> reason = HandleEvents(static_cast<int>(ms))) return *reason;
   }
 }
@@ -82,10 +85,10 @@ std::optional<LeaveSignal::Reason> LeaveSignal::ReadSignal() {
   if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
   const std::string name = strsignal(static_cast<int>(info.ssi_signo));
   const absl::Duration grace = absl::Milliseconds(term_grace_ms_.load());
-  if (term_deadline_ != absl::InfiniteFuture() || grace <= absl::ZeroDuration()) return Reason{0, name};
+  if (term_deadline_.has_value() || grace <= absl::ZeroDuration()) return Reason{0, name};
   LogInfo("{}: waiting up to {} for the coordinator to finish; once more leaves at once", name,
           absl::FormatDuration(grace));
-  term_deadline_ = absl::Now() + grace;
+  term_deadline_ = MonotonicNow() + grace;
   return std::nullopt;
 }
 

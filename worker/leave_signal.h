@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 
 namespace somnus {
 
@@ -42,7 +43,7 @@ class LeaveSignal {
   std::optional<Reason> ReadSignal();
 
   std::atomic<int64_t> term_grace_ms_{0};
-  absl::Time term_deadline_ = absl::InfiniteFuture();
+  std::optional<MonotonicTime> term_deadline_;  // set by the first signal, when there is a grace
   int signal_fd_, parent_fd_ = -1;
   int pipe_[2];  // carries the address of a Reason, which Wait takes over
 };

@@ -1,8 +1,10 @@
 #include "worker/runner_thread.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "base/monotonic.h"
 
 namespace somnus {
 
@@ -31,9 +33,9 @@ void RunnerThread::Run(const std::function<void()>& task) {
 }
 
 bool RunnerThread::WaitIdle(absl::Duration timeout) {
-  absl::MutexLock lock(&mu_);
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tasks_.empty() && !busy_; };
-  return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  const auto reached = std::make_shared<StopSignal>();  // shared: the task may run after the timeout
+  Post([reached] { reached->Stop(); });
+  return reached->WaitFor(timeout);
 }
 
 void RunnerThread::Loop() {
@@ -44,12 +46,10 @@ void RunnerThread::Loop() {
     if (tasks_.empty()) return;
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop();
-    busy_ = true;
     mu_.Unlock();
     task();
     task = nullptr;  // what it holds is destroyed without the lock
     mu_.Lock();
-    busy_ = false;
   }
 }
 

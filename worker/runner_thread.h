@@ -22,7 +22,7 @@ class RunnerThread {
   void Post(std::function<void()> task);
   // Returns when the task has run.
   void Run(const std::function<void()>& task);
-  // False when the thread was still at work after `timeout`.
+  // False when what was queued before the call still runs after `timeout`.
   bool WaitIdle(absl::Duration timeout);
 
  private:
@@ -30,7 +30,6 @@ class RunnerThread {
 
   absl::Mutex mu_;
   std::queue<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
-  bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

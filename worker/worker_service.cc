@@ -3,7 +3,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
 #include "worker/worker.h"
@@ -32,29 +34,31 @@ class ReplyWriter {
   explicit ReplyWriter(StepStream* stream) : stream_(stream), thread_([this] { Loop(); }) {}
   ~ReplyWriter() {
     {
-      absl::MutexLock lock(&mu_);
+      const std::lock_guard<std::mutex> lock(mu_);
       closed_ = true;
     }
+    changed_.notify_all();
     thread_.join();
   }
 
   // Reserves place for one reply; blocks while kMaxQueuedSteps are under way.
   void Reserve() {
-    absl::MutexLock lock(&mu_);
-    const auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return under_way_ < kMaxQueuedSteps; };
-    mu_.Await(absl::Condition(&room));
+    std::unique_lock<std::mutex> lock(mu_);
+    changed_.wait(lock, [this] { return under_way_ < kMaxQueuedSteps; });
     ++under_way_;
   }
   void Push(Worker::AwaitReply step) {
-    absl::MutexLock lock(&mu_);
-    steps_.push_back(std::move(step));
+    {
+      const std::lock_guard<std::mutex> lock(mu_);
+      steps_.push_back(std::move(step));
+    }
+    changed_.notify_all();
   }
   // True when, within `patience`, every reserved reply has been pushed and written (or dropped, on a broken
   // stream).
   bool Drain(absl::Duration patience) {
-    absl::MutexLock lock(&mu_);
-    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return under_way_ == 0; };
-    return mu_.AwaitWithTimeout(absl::Condition(&none), patience);
+    std::unique_lock<std::mutex> lock(mu_);
+    return changed_.wait_for(lock, absl::ToChronoNanoseconds(patience), [this] { return under_way_ == 0; });
   }
 
  private:
@@ -62,24 +66,28 @@ class ReplyWriter {
     while (true) {
       Worker::AwaitReply step;
       {
-        absl::MutexLock lock(&mu_);
-        const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !steps_.empty() || closed_; };
-        mu_.Await(absl::Condition(&ready));
+        std::unique_lock<std::mutex> lock(mu_);
+        changed_.wait(lock, [this] { return !steps_.empty() || closed_; });
         if (steps_.empty()) return;
         step = std::move(steps_.front());
         steps_.pop_front();
       }
       stream_->Write(step());  // false: the coordinator is gone, which the reader notices too
-      absl::MutexLock lock(&mu_);
-      --under_way_;
+      {
+        const std::lock_guard<std::mutex> lock(mu_);
+        --under_way_;
+      }
+      changed_.notify_all();
     }
   }
 
   StepStream* const stream_;
-  absl::Mutex mu_;
-  std::deque<Worker::AwaitReply> steps_ ABSL_GUARDED_BY(mu_);
-  int under_way_ ABSL_GUARDED_BY(mu_) = 0;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::mutex mu_;  // not absl::Mutex, whose timeouts end by wall time (base/monotonic.h)
+  std::condition_variable changed_;
+  // Under mu_.
+  std::deque<Worker::AwaitReply> steps_;
+  int under_way_ = 0;
+  bool closed_ = false;
   std::thread thread_;
 };
 
@@ -90,7 +98,7 @@ class ProgressWriter {
 
   void Report(int64_t loaded, int64_t total) {
     if (!mu_.TryLock()) return;  // another thread reports right now
-    if (const absl::Time now = absl::Now(); now >= next_) {
+    if (const MonotonicTime now = MonotonicNow(); now >= next_) {
       next_ = now + kProgressInterval;
       v1::LoadModelEvent event;
       event.set_bytes_loaded(loaded);
@@ -103,7 +111,7 @@ class ProgressWriter {
  private:
   grpc::ServerWriter<v1::LoadModelEvent>* const writer_;
   absl::Mutex mu_;
-  absl::Time next_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  MonotonicTime next_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
 };
 
 class Service : public v1::WorkerService::Service {

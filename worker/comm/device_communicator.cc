@@ -1,13 +1,14 @@
 #include "worker/comm/device_communicator.h"
 
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "worker/comm/collective_plan.h"
 
@@ -27,7 +28,7 @@ class DeviceCommunicator : public Communicator {
   ~DeviceCommunicator() override {
     {
       absl::MutexLock lock(&mu_);
-      leave_by_ = absl::Now() + kLeavePatience;
+      leave_by_ = MonotonicNow() + kLeavePatience;
     }
     parts_.device->Synchronize().IgnoreError();
     if (parts_.peers != nullptr) {
@@ -36,10 +37,7 @@ class DeviceCommunicator : public Communicator {
       parts_.peers->Disconnect();
       if (together) parts_.host->Barrier().IgnoreError();
     }
-    {
-      absl::MutexLock lock(&mu_);
-      done_ = true;
-    }
+    done_.Stop();
     watchdog_.join();
     parts_.peers.reset();
     parts_.nccl.reset();
@@ -141,18 +139,19 @@ class DeviceCommunicator : public Communicator {
   }
 
   void Watch() {
-    absl::MutexLock lock(&mu_);
-    while (!mu_.AwaitWithTimeout(absl::Condition(&done_), kWatchInterval)) {
-      const bool leaving = leave_by_ != absl::InfiniteFuture();
-      if (leaving && absl::Now() < leave_by_) continue;  // others may be gone already
-      mu_.Unlock();
-      if (leaving) {
+    while (!done_.WaitFor(kWatchInterval)) {
+      const std::optional<MonotonicTime> leave_by = LeaveBy();
+      if (!leave_by.has_value()) {
+        if (absl::Status status = Look(); !status.ok()) Fail(status);
+      } else if (MonotonicNow() >= *leave_by) {  // until then others may be gone already
         Fail(absl::AbortedError(absl::StrCat("rank ", parts_.rank, " left the group")));
-      } else if (absl::Status status = Look(); !status.ok()) {
-        Fail(status);
       }
-      mu_.Lock();
     }
+  }
+
+  std::optional<MonotonicTime> LeaveBy() const {
+    absl::MutexLock lock(&mu_);
+    return leave_by_;
   }
 
   DeviceGroupParts parts_;
@@ -162,8 +161,8 @@ class DeviceCommunicator : public Communicator {
 
   mutable absl::Mutex mu_;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
-  absl::Time leave_by_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<MonotonicTime> leave_by_ ABSL_GUARDED_BY(mu_);  // set by the destructor
+  StopSignal done_;
   std::thread watchdog_;  // last
 };
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -88,13 +88,13 @@ NcclCommunicator::~NcclCommunicator() {
 void NcclCommunicator::Leave() {
   const nccl::Comm comm = comm_.exchange(nullptr);
   if (comm == nullptr) return;
-  absl::Notification done;
+  StopSignal done;
   nccl::Result result = nccl::kSuccess;
   std::thread finalize([&] {
     result = api_.ncclCommFinalize(comm);
-    done.Notify();
+    done.Stop();
   });
-  const bool in_time = done.WaitForNotificationWithTimeout(options_.finalize_timeout);
+  const bool in_time = done.WaitFor(options_.finalize_timeout);
   if (!in_time) api_.ncclCommAbort(comm);  // the call returns then
   finalize.join();
   if (!in_time) return;
@@ -132,11 +132,11 @@ absl::Status NcclCommunicator::BecomeBlocking() {
 // Ends the communicator that the group formed by. All ranks do, and nothing is queued on it.
 void NcclCommunicator::Retire(nccl::Comm comm) {
   absl::MutexLock lock(&call_mu_);
-  const absl::Time deadline = absl::Now() + options_.finalize_timeout;
+  const MonotonicTime deadline = MonotonicNow() + options_.finalize_timeout;
   nccl::Result result = api_.ncclCommFinalize(comm);
   while (result == nccl::kSuccess || result == nccl::kInProgress) {
     result = AsyncError(comm);
-    if (result != nccl::kInProgress || absl::Now() >= deadline) break;
+    if (result != nccl::kInProgress || MonotonicNow() >= deadline) break;
     absl::SleepFor(kFirstPoll);
   }
   if (result == nccl::kSuccess) {
@@ -242,7 +242,7 @@ absl::Status NcclCommunicator::Call(const char* name, absl::Duration timeout,
 }
 
 absl::Status NcclCommunicator::AwaitProgress(const char* name, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const MonotonicTime deadline = MonotonicNow() + timeout;
   for (absl::Duration pause = kFirstPoll;; pause = std::min(2 * pause, kSlowestPoll)) {
     nccl::Result result;
     {
@@ -256,7 +256,7 @@ absl::Status NcclCommunicator::AwaitProgress(const char* name, absl::Duration ti
     if (options_.health != nullptr) {
       if (absl::Status health = options_.health(); !health.ok()) return End(NcclState::kFailed, health);
     }
-    if (absl::Now() >= deadline) {
+    if (MonotonicNow() >= deadline) {
       return End(NcclState::kFailed,
                  absl::DeadlineExceededError(
                      absl::StrCat(name, ": not all ranks came within ", absl::FormatDuration(timeout))));
@@ -300,9 +300,9 @@ absl::Status NcclCommunicator::End(NcclState state, const absl::Status& cause) {
 
 void NcclCommunicator::Quit() {
   if (comm_.load() == nullptr) return;
-  const absl::Time deadline = absl::Now() + kQuitPatience;
+  const MonotonicTime deadline = MonotonicNow() + kQuitPatience;
   bool locked;
-  while (!(locked = call_mu_.TryLock()) && absl::Now() < deadline) absl::SleepFor(kFirstPoll);
+  while (!(locked = call_mu_.TryLock()) && MonotonicNow() < deadline) absl::SleepFor(kFirstPoll);
   // Done without the lock, too: the thread that holds it waits for the device, which waits for a rank that
   // does not come, and nothing but this ends that.
   if (nccl::Comm comm = comm_.exchange(nullptr); comm != nullptr) api_.ncclCommAbort(comm);

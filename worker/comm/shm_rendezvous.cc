@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "worker/comm/process_watch.h"
 #include "worker/comm/socket_io.h"
@@ -55,7 +55,8 @@ void FillRank(ShmRank& rank, int64_t pid) {
 // Rank 0's side.
 class Host {
  public:
-  Host(const ShmCommunicatorOptions& options, absl::Time deadline) : options_(options), deadline_(deadline) {}
+  Host(const ShmCommunicatorOptions& options, MonotonicTime deadline)
+      : options_(options), deadline_(deadline) {}
 
   absl::StatusOr<std::unique_ptr<ShmMapping>> Meet() {
     const int64_t bytes = ShmBytes(options_.world_size, options_.buffer_bytes);
@@ -84,7 +85,7 @@ class Host {
   // waiting.
   absl::StatusOr<bool> Admit(UniqueFd connection, int segment, ShmHeader* header) {
     Hello hello;
-    const absl::Time soon = std::min(deadline_, absl::Now() + absl::Seconds(2));
+    const MonotonicTime soon = std::min(deadline_, MonotonicNow() + absl::Seconds(2));
     if (!ReceiveBytes(connection.get(), &hello, sizeof(hello), soon).ok() || hello.magic != kShmMagic)
       return false;
     if (hello.world_size != options_.world_size || hello.buffer_bytes != options_.buffer_bytes ||
@@ -128,12 +129,13 @@ class Host {
   }
 
   const ShmCommunicatorOptions& options_;
-  const absl::Time deadline_;
+  const MonotonicTime deadline_;
   std::vector<UniqueFd> peers_;
 };
 
 // The other ranks' side.
-absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& options, absl::Time deadline) {
+absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& options,
+                                                 MonotonicTime deadline) {
   absl::StatusOr<UniqueFd> connection = ConnectAbstract(options.group_name, deadline);
   if (absl::IsDeadlineExceeded(connection.status())) {
     return absl::DeadlineExceededError(absl::StrCat("group ", options.group_name,
@@ -170,7 +172,7 @@ absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& o
 ShmMapping::~ShmMapping() { munmap(data_, bytes_); }
 
 absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const ShmCommunicatorOptions& options) {
-  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const MonotonicTime deadline = MonotonicNow() + options.connect_timeout;
   if (options.rank == 0) return Host(options, deadline).Meet();
   return Join(options, deadline);
 }

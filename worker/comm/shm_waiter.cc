@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 namespace somnus {
 namespace {

@@ -64,14 +64,14 @@ struct FdMessage {
   msghdr header = {};
 };
 
-absl::Status WaitReadable(int fd, absl::Time deadline) {
+absl::Status WaitReadable(int fd, MonotonicTime deadline) {
   while (true) {
-    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - absl::Now()), 0, 1000);
+    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - MonotonicNow()), 0, 1000);
     pollfd poll_fd = {fd, POLLIN, 0};
     const int ready = poll(&poll_fd, 1, static_cast<int>(ms));
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return ErrnoError("poll");
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("nothing came in time");
+    if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("nothing came in time");
   }
 }
 
@@ -95,7 +95,7 @@ absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> AcceptSameUser(int listener, absl::Time deadline) {
+absl::StatusOr<UniqueFd> AcceptSameUser(int listener, MonotonicTime deadline) {
   while (true) {
     RETURN_IF_ERROR(WaitReadable(listener, deadline));
     UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -104,7 +104,7 @@ absl::StatusOr<UniqueFd> AcceptSameUser(int listener, absl::Time deadline) {
   }
 }
 
-absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, absl::Time deadline) {
+absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, MonotonicTime deadline) {
   ASSIGN_OR_RETURN(const Address address, AbstractAddress(name));
   while (true) {
     ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
@@ -113,7 +113,7 @@ absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, absl::Time dea
       return absl::PermissionDeniedError(absl::StrCat("group ", name, " belongs to another user"));
     }
     if (errno != ECONNREFUSED && errno != EINTR && errno != EAGAIN) return ErrnoError("connect");
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("nobody listens");
+    if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("nobody listens");
     absl::SleepFor(kConnectRetry);
   }
 }
@@ -137,7 +137,7 @@ absl::Status SendBytes(int connection, const void* data, size_t size) {
   return absl::OkStatus();
 }
 
-absl::Status ReceiveBytes(int connection, void* data, size_t size, absl::Time deadline) {
+absl::Status ReceiveBytes(int connection, void* data, size_t size, MonotonicTime deadline) {
   char* at = static_cast<char*>(data);
   while (size > 0) {
     RETURN_IF_ERROR(WaitReadable(connection, deadline));
@@ -166,7 +166,7 @@ absl::Status SendFd(int connection, int fd, int64_t tag) {
   return sent == sizeof(tag) ? absl::OkStatus() : ErrnoError("sending a file descriptor");
 }
 
-absl::StatusOr<ReceivedFd> ReceiveFd(int connection, absl::Time deadline) {
+absl::StatusOr<ReceivedFd> ReceiveFd(int connection, MonotonicTime deadline) {
   RETURN_IF_ERROR(WaitReadable(connection, deadline));
   FdMessage message;
   ssize_t got;

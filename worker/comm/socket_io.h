@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/monotonic.h"
 
 namespace somnus {
 
@@ -35,13 +35,13 @@ class UniqueFd {
 // The name is "somnus-<uid>-<name>"; it is gone when the listener is closed.
 absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog);
 // Returns the next connection of a process that runs as this user; others are closed.
-absl::StatusOr<UniqueFd> AcceptSameUser(int listener, absl::Time deadline);
+absl::StatusOr<UniqueFd> AcceptSameUser(int listener, MonotonicTime deadline);
 // Tries until a process of this user listens.
-absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, absl::Time deadline);
+absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, MonotonicTime deadline);
 int64_t PeerPid(int connection);
 
 absl::Status SendBytes(int connection, const void* data, size_t size);
-absl::Status ReceiveBytes(int connection, void* data, size_t size, absl::Time deadline);
+absl::Status ReceiveBytes(int connection, void* data, size_t size, MonotonicTime deadline);
 
 struct ReceivedFd {
   UniqueFd fd;
@@ -49,6 +49,6 @@ struct ReceivedFd {
 };
 // A file descriptor, and a number sent with it.
 absl::Status SendFd(int connection, int fd, int64_t tag);
-absl::StatusOr<ReceivedFd> ReceiveFd(int connection, absl::Time deadline);
+absl::StatusOr<ReceivedFd> ReceiveFd(int connection, MonotonicTime deadline);
 
 }  // namespace somnus
