@@ -270,7 +270,8 @@ SOMNUS_PTX float TanhApprox(float x) {
   return y;
 }
 SOMNUS_PTX void NanoSleep(unsigned ns) { __nanosleep(ns); }
-// Nanoseconds of a clock that all kernels see; it may step by a microsecond or so.
+// Nanoseconds of a clock that all kernels see. It moves in steps of a microsecond or so, and is not promised
+// never to step back.
 SOMNUS_PTX uint64_t GlobalTimer() {
   uint64_t ns;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
