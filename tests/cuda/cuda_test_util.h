@@ -106,6 +106,8 @@ class DeviceBuffer {
 #endif
     if (bytes == 0) return;
     EXPECT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault), cudaSuccess);
+    // A copy from pageable memory returns when it is staged, and a device's stream waits for no other.
+    EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   }
 
 #ifdef __SANITIZE_ADDRESS__

@@ -1,7 +1,12 @@
-// Of every test that runs on a GPU (cuda_test links it): all kernels are loaded when CUDA starts. Else a
-// kernel is loaded at its first launch, which may wait for the device; where ranks are threads of one process
-// the device may be waiting for a rank that has yet to be served, for ever. Served ranks are processes of
-// their own, and load kernels when they need them.
+// Settings of every test that runs on a GPU (cuda_test links this file), for ranks that are threads of one
+// process. Served ranks are processes of their own, and need neither.
+//
+// All kernels are loaded when CUDA starts. Otherwise a kernel is loaded at its first launch, which may wait
+// for the device, while the device waits for a rank that has not been served yet: for ever.
+//
+// Each rank's stream gets a queue of its own in the device. By default CUDA spreads all streams over 8
+// queues, and a kernel that waits for another rank would block that rank's kernels behind it in the same
+// queue.
 
 #include <stdlib.h>
 
@@ -10,6 +15,7 @@ namespace {
 
 // Before main: before the first call of CUDA, and before there are threads.
 [[maybe_unused]] const int kLoadAtStart = setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);
+[[maybe_unused]] const int kQueueForEachStream = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
 
 }  // namespace
 }  // namespace somnus::cuda_test
