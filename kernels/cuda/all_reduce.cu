@@ -46,7 +46,7 @@ __device__ inline void StoreOwn(T* to, const Vec16<T>& v) {
 // One-shot: every rank reads the whole buffer of every rank. Block 0 does the tail, which is less than a
 // vector.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+__global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
     OneShotKernel(const __grid_constant__ PeerView group, T* data, int64_t count) {
   constexpr int kWidth = kVecSize<T>;
   PeerShared& shared = SharedStorage<PeerShared>();
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kMaxPeerThreads, 1)
 // Two-shot: rank r sums part r, in place in its buffer (no other rank reads that part of it before the second
 // meeting), then all ranks gather the parts. Every rank sums the tail.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+__global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
     TwoShotKernel(const __grid_constant__ PeerView group, T* data, int64_t count) {
   constexpr int kWidth = kVecSize<T>;
   PeerShared& shared = SharedStorage<PeerShared>();
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kMaxPeerThreads, 1)
 // Unit: the widest type of 1, 4 or 16 bytes to which this rank's addresses are aligned; 16, 4 or 1 of them
 // are a vector. stride: bytes between ranks in `out`.
 template <typename Unit>
-__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+__global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
     GatherKernel(const __grid_constant__ PeerView group, const char* in, int64_t bytes, char* out,
                  int64_t stride) {
   constexpr int kBytes = 16, kUnits = kBytes / sizeof(Unit);
@@ -183,7 +183,7 @@ __device__ inline void NormRow(const PeerView& group, const PeerNormParams<D, T>
 
 // One-shot by rows: a block takes row b, b + blocks, ...
 template <int kWidth, typename D, typename T>
-__global__ void __launch_bounds__(kMaxPeerThreads, 1)
+__global__ void __launch_bounds__(kMaxPeerThreads, kPeerBlocksPerSm)
     NormKernel(const __grid_constant__ PeerView group, const __grid_constant__ PeerNormParams<D, T> p) {
   PeerShared& shared = SharedStorage<PeerShared>();
   const uint64_t call = ThisCall(group);

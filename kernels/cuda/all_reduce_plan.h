@@ -9,10 +9,13 @@
 namespace somnus {
 
 // Blocks beyond some thirty only contend for the links (vLLM found 36 by search). All of them must run at
-// once, which they do on any device with as many multiprocessors, beside another rank's on the same device
-// too.
+// once, since they wait for those of other ranks. They do on any device with as many multiprocessors, and
+// since a multiprocessor has registers for two of them, beside another rank's on the same device, too. Each
+// further rank that shares the device within one process (or under MPS) needs 18 more multiprocessors; other
+// processes take turns on a device.
 inline constexpr int kMaxPeerBlocks = 36;
 inline constexpr int kMaxPeerThreads = 512;
+inline constexpr int kPeerBlocksPerSm = 2;
 
 struct PeerPlan {
   // False: every rank reads everything of all others, (n - 1) messages over its links, one meeting. True:

@@ -84,7 +84,7 @@ class PeerGroup final : public PeerCollectives {
     view_.rank = options.rank;
     view_.world_size = options.world_size;
     view_.buffer_bytes = options.buffer_bytes;
-    view_.timeout_ns = static_cast<uint64_t>(absl::ToInt64Nanoseconds(options.timeout));
+    view_.timeout_ns = absl::ToInt64Nanoseconds(options.timeout);
     timeout_ = options.timeout;
     wanted_one_shot_bytes_ = options.one_shot_bytes;
     SetGroupLink(PeerLink::kNvLink);

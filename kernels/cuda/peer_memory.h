@@ -47,7 +47,7 @@ struct PeerView {
   int rank;
   int world_size;
   int64_t buffer_bytes;
-  uint64_t timeout_ns;
+  int64_t timeout_ns;
   uint32_t* stop;  // host memory, mapped: the host ends waits by it, and kernels tell why they gave up
   PeerMemory* memory[kMaxPeers];
 };
@@ -78,7 +78,8 @@ __device__ inline bool AwaitStamp(const PeerView& group, const uint64_t* stamp, 
     if (LdAcquire<Scope::kSys>(group.stop) != kRunning) return false;
     const uint64_t now = GlobalTimer();
     if (start == 0) start = now;
-    if (now - start > group.timeout_ns) {
+    // Signed: the clock may step back.
+    if (static_cast<int64_t>(now - start) > group.timeout_ns) {
       StRelease<Scope::kSys>(group.stop, kTimedOut + static_cast<uint32_t>(peer));
       return false;
     }
