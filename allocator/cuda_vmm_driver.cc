@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/cuda_driver_api.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {
@@ -15,7 +16,9 @@ CUdeviceptr Pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(
 class CudaVmmDriver : public VmmDriver {
  public:
   CudaVmmDriver(const CudaDriverApi& api, const CudaVmmDriverOptions& options)
-      : api_(api), chunk_bytes_(options.chunk_bytes) {}
+      : api_(api),
+        chunk_bytes_(options.chunk_bytes),
+        account_(options.account != nullptr ? options.account : HostMemoryAccount::Open()) {}
   ~CudaVmmDriver() override {
     if (context_ == nullptr) return;
     if (api_.cuCtxSetCurrent_fn(context_) == CUDA_SUCCESS && stream_ != nullptr)
@@ -119,6 +122,9 @@ class CudaVmmDriver : public VmmDriver {
   }
 
   absl::StatusOr<void*> AllocateHost(int64_t bytes) override {
+    // Pinned memory is resident when the call returns. Without the reservation two ranks of a host that both
+    // find enough of it free could take it together.
+    ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
     void* data = nullptr;
     absl::Status status = Enter();
     if (status.ok()) {
@@ -181,6 +187,7 @@ class CudaVmmDriver : public VmmDriver {
 
   const CudaDriverApi& api_;
   const int64_t chunk_bytes_;
+  const std::shared_ptr<HostMemoryAccount> account_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;

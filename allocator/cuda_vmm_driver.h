@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "allocator/host_account.h"
 #include "allocator/vmm_driver.h"
 
 namespace somnus {
@@ -15,6 +16,8 @@ struct CudaVmmDriverOptions {
   // tens of microseconds (an estimate) whatever the size. Rounded down to a multiple of the device's
   // granularity, which is the least.
   int64_t chunk_bytes = int64_t{1} << 30;
+  // Pinned memory is reserved there until it is resident; null: the host's own.
+  std::shared_ptr<HostMemoryAccount> account;
 };
 
 // Works in the device's primary context, which the CUDA runtime shares. Thread safe. Copies go over a stream

@@ -2,10 +2,14 @@
 // GPU.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "allocator/cuda_vmm_driver.h"
+#include "allocator/host_account.h"
 #include "allocator/sleepable_allocator.h"
 #include "tests/allocator/fake_cuda_driver.h"
 
@@ -65,6 +69,56 @@ TEST(CudaVmmCalls, LargeRegionTakesFewCalls) {
   ASSERT_TRUE(allocator->Sleep({{"kv_cache", RestoreMode::kDiscard}}).ok());
   EXPECT_EQ(fake.calls("cuMemUnmap"), 1);
   EXPECT_EQ(fake.calls("cuMemRelease"), 111);
+}
+
+// Backups of ranks on GPUs take the host's memory like those of ranks on CPUs, and so go through its account.
+class PinnedMemoryTest : public testing::Test {
+ protected:
+  ~PinnedMemoryTest() override { unlink(path_.c_str()); }
+
+  std::shared_ptr<HostMemoryAccount> Open() {
+    return HostMemoryAccount::Open(
+        {.path = path_, .available = [this] { return free_; }, .patience = absl::ZeroDuration()});
+  }
+
+  const std::string path_ = absl::StrCat(testing::TempDir(), "/pinned-account-", getpid());
+  int64_t free_ = 100;
+  FakeCudaDriver fake_;
+};
+
+TEST_F(PinnedMemoryTest, IsReservedUntilItIsResident) {
+  const auto another = Open();
+  int64_t seen_by_another = -1;
+  fake_.on_host_alloc = [&](size_t bytes) {
+    seen_by_another = another->Available();
+    free_ -= static_cast<int64_t>(bytes);
+    return CUDA_SUCCESS;
+  };
+  const auto driver = Make(fake_, {.account = Open()});
+  const absl::StatusOr<void*> data = driver->AllocateHost(60);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(seen_by_another, 40);
+  EXPECT_EQ(another->Available(), 40) << "resident, and not counted twice";
+  driver->FreeHost(*data, 60);
+}
+
+TEST_F(PinnedMemoryTest, IsRefusedWhereTheHostHasTooLittle) {
+  int calls = 0;
+  fake_.on_host_alloc = [&](size_t) {
+    ++calls;
+    return CUDA_SUCCESS;
+  };
+  const auto driver = Make(fake_, {.account = Open()});
+  EXPECT_EQ(driver->AllocateHost(101).status(),
+            absl::ResourceExhaustedError("101 bytes of host memory asked for, 100 available, 1 missing"));
+  EXPECT_EQ(calls, 0);
+}
+
+TEST_F(PinnedMemoryTest, ReleasesItsReservationAfterAnError) {
+  fake_.on_host_alloc = [](size_t) { return CUDA_ERROR_OUT_OF_MEMORY; };
+  const auto driver = Make(fake_, {.account = Open()});
+  EXPECT_TRUE(absl::IsResourceExhausted(driver->AllocateHost(60).status()));
+  EXPECT_EQ(Open()->Available(), 100);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <cuda.h>
 
+#include <cstdlib>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,6 +35,9 @@ class FakeCudaDriver {
   // Whether each cuMemCreate asked for GPUDirect RDMA, and how many bytes it asked for.
   const std::vector<bool>& asked_rdma() const { return asked_rdma_; }
   const std::vector<size_t>& created() const { return created_; }
+
+  // Called by cuMemHostAlloc, whose memory is malloc's.
+  std::function<CUresult(size_t bytes)> on_host_alloc = [](size_t) { return CUDA_SUCCESS; };
 
  private:
   static CUresult Count(const char* name) {
@@ -92,6 +97,15 @@ class FakeCudaDriver {
       if (rdma && !current_->takes_rdma_) return CUDA_ERROR_NOT_PERMITTED;
       current_->created_.push_back(bytes);
       *handle = ++current_->next_handle_;
+      return CUDA_SUCCESS;
+    };
+    api_.cuMemHostAlloc_fn = [](void** data, size_t bytes, unsigned) {
+      const CUresult result = current_->on_host_alloc(bytes);
+      if (result == CUDA_SUCCESS) *data = std::malloc(bytes);
+      return result;
+    };
+    api_.cuMemFreeHost_fn = [](void* data) {
+      std::free(data);
       return CUDA_SUCCESS;
     };
     api_.cuMemRelease_fn = [](CUmemGenericAllocationHandle) { return Count("cuMemRelease"); };
