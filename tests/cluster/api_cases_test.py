@@ -23,7 +23,6 @@ class ApiCases(unittest.TestCase):
         cls.replay = Replay(send, cls.cluster.name, VOCABULARY, is_smollm2=True)
 
 
-
 def _add(case):
     def test(self):
         problems = self.replay.run(case)

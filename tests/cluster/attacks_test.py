@@ -10,10 +10,11 @@ import socket
 import time
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import ROOT, Cluster, tiny, wait_until
 from cluster.soak import open_files, rss_mib
 
-LEAKS = re.compile(rb"0x[0-9a-fA-F]{6,}|/(?:home|root|tmp|usr|work|proc|dev|var)/|\.(?:cc|h|py):\d+|std::|terminate called")
+LEAKS = re.compile(rb"0x[0-9a-fA-F]{6,}|/(?:home|root|tmp|usr|proc|dev|var)/|\.(?:cc|h|py):\d+|std::|terminate called|"
+                   + re.escape(ROOT.encode()))
 RECOVERY_S = 10
 ALLOWED_GROWTH_MIB = 96  # buffers that the allocator keeps
 VOCABULARY = 512

@@ -66,14 +66,14 @@ def alive(pid):
 
 
 def wait_until(condition, timeout, what):
-    """The first true value of condition(); AssertionError after `timeout` seconds."""
+    """The first true value of condition(); AssertionError after `timeout` seconds. `what` is text, or makes it then."""
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what}")
+            raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
         time.sleep(0.05)
 
 
@@ -146,7 +146,7 @@ class Cluster:
             if self.process.poll() is not None:
                 raise AssertionError(f"the server ended with code {self.process.returncode}:\n{self.log()}")
             return self.health() == 200
-        wait_until(ready, timeout, f"/health 200; log:\n{self.log()}")
+        wait_until(ready, timeout, lambda: f"/health 200; log:\n{self.log()}")
         self.worker_pids()
 
     def stop(self, timeout=STOP_TIMEOUT_S):

@@ -2,6 +2,7 @@
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -16,13 +17,17 @@ class Quickstart(unittest.TestCase):
         return {**os.environ, **dict(zip(("PORT", "ADMIN_PORT", "GRPC_PORT"), map(str, free_ports(3))))}
 
     def test_once_answers_and_leaves_nothing(self):
-        started = subprocess.Popen([QUICKSTART, "--once"], env=self.environment(), stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        seen = set()
-        while started.poll() is None:
-            seen.update(pid for pid in children(started.pid) if "somnus" in self.command(pid) or "worker" in self.command(pid))
-            time.sleep(0.05)
-        answer, log = started.communicate()
+        # Files: the script would wait for a pipe that is not read before it ends.
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as stdout, tempfile.TemporaryFile("w+", encoding="utf-8") as stderr:
+            started = subprocess.Popen([QUICKSTART, "--once"], env=self.environment(), stdin=subprocess.DEVNULL,
+                                       stdout=stdout, stderr=stderr)
+            seen = set()
+            while started.poll() is None:
+                seen.update(pid for pid in children(started.pid) if "somnus" in self.command(pid) or "worker" in self.command(pid))
+                time.sleep(0.05)
+            stdout.seek(0)
+            stderr.seek(0)
+            answer, log = stdout.read(), stderr.read()
         self.assertEqual(started.returncode, 0, log)
         self.assertIn("Paris", answer)
         self.assertTrue(seen)

@@ -1,6 +1,5 @@
 """Sleep and wake-up through the whole cluster, by the command line and over HTTP."""
 import threading
-import time
 import unittest
 
 from cluster.harness import Cluster, expected, tiny, wait_until
@@ -57,7 +56,11 @@ class Sleep(unittest.TestCase):
                 stream = self.cluster.open_stream(prompt, max_tokens=400, return_token_ids=True)
                 events = stream.events()
                 tokens = list(next(events)["choices"][0]["token_ids"])
-                self.cluster.cli("sleep", "--level", str(level))
+                # Over HTTP, since on a fast machine the stream might end before a command has started.
+                slept = self.cluster.request("POST", f"/sleep?level={level}", port=self.cluster.admin_port)
+                self.assertEqual(slept.status, 200)
+                status = self.cluster.status()
+                self.assertEqual(status["num_requests_running"] + status["num_requests_waiting"], 1, "it ended before the sleep")
                 self.cluster.cli("wake-up")
                 for event in events:
                     for choice in event["choices"]:
@@ -70,7 +73,7 @@ class Sleep(unittest.TestCase):
         answers = []
         asking = threading.Thread(target=lambda: answers.append(self.cluster.tokens(case["prompt"], ignore_eos=True)))
         asking.start()
-        time.sleep(0.5)
+        wait_until(lambda: self.cluster.status()["num_requests_waiting"] == 1, 30, "the request waits")
         self.assertEqual(answers, [])
         self.cluster.cli("wake-up")
         asking.join(60)

@@ -109,8 +109,8 @@ def main():
         except AssertionError as error:
             problems.append(str(error))
         # After the first third everything is warm: a process that grows by more than a tenth after that leaks.
-        warm = samples[len(samples) // 3]
-        for pid, (rss, _) in samples[-1].items():
+        warm = samples[len(samples) // 3] if samples else {}  # none: a client has failed at once
+        for pid, (rss, _) in (samples[-1] if samples else {}).items():
             if rss > warm[pid][0] * 1.1 + 8:
                 problems.append(f"pid {pid} grew from {warm[pid][0]:.1f} to {rss:.1f} MiB")
             if open_files(pid) > before[pid] + 4:

@@ -67,6 +67,10 @@ class Worst(unittest.TestCase):
         self.assertLess(rss.peak - before, self.GROWTH_MIB)
         return responses
 
+    def open_requests(self):
+        status = self.cluster.status()
+        return status["num_requests_running"] + status["num_requests_waiting"]
+
     def check_alive(self):
         self.assertEqual(self.cluster.tokens(NEIGHBOUR, **GREEDY), self.tokens)
         self.assertEqual(self.cluster.worker_pids(), self.workers, "a worker was replaced")
@@ -159,14 +163,16 @@ class Defaults(Worst):
         for _ in range(6):
             sock = socket.socket()
             self.addCleanup(sock.close)
+            sock.settimeout(120)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", self.cluster.port))
             sock.sendall(request)
             unread.append(sock)
         before = rss_mib(self.cluster.process.pid)
         with PeakRss(self.cluster.process.pid) as rss:
-            wait_until(lambda: self.cluster.status()["num_requests_running"] + self.cluster.status()["num_requests_waiting"] == 0,
-                       120, "streams that nobody reads are given up")
+            for sock in unread:
+                self.assertEqual(sock.recv(1, socket.MSG_PEEK), b"H", "the stream has begun")
+            wait_until(lambda: self.open_requests() == 0, 120, "streams that nobody reads are given up")
         self.assertLess(rss.peak - before, self.GROWTH_MIB)
         for sock in unread:
             sock.close()

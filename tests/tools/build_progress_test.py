@@ -21,6 +21,7 @@ class BuildProgress(unittest.TestCase):
     def setUpClass(cls):
         cls.root = tempfile.mkdtemp(prefix="somnus_build_")
         cls.addClassCleanup(shutil.rmtree, cls.root, ignore_errors=True)
+        cls.addClassCleanup(subprocess.run, ["chmod", "-R", "u+w", cls.root], check=False)  # Bazel makes read-only folders
         workspace = os.path.join(cls.root, "workspace")
         cls.environment = {**os.environ, "TMPDIR": cls.root, "SOMNUS_DISK_CACHE": "off", "SOMNUS_CUDA": "0",
                            "SOMNUS_BAZEL_STARTUP": f"--output_base={cls.root}/output --max_idle_secs=60",
@@ -58,8 +59,8 @@ class BuildProgress(unittest.TestCase):
 
     def test_a_terminal_sees_one_line_that_moves(self):
         primary, secondary = pty.openpty()
-        with subprocess.Popen(["bash", "-c", self.script + "build //:good"], env=self.environment, stdin=subprocess.DEVNULL,
-                              stdout=secondary, stderr=secondary) as process:
+        with subprocess.Popen(["timeout", "300", "bash", "-c", self.script + "build //:good"], env=self.environment,
+                              stdin=subprocess.DEVNULL, stdout=secondary, stderr=secondary) as process:
             os.close(secondary)
             written = b""
             try:

@@ -1,4 +1,6 @@
 """`somnus chat` and `generate` as a person uses them: on a terminal, with Ctrl-C, against a fake server."""
+import codecs
+import contextlib
 import http.server
 import json
 import os
@@ -6,12 +8,12 @@ import pty
 import re
 import select
 import signal
-import time
 import socket
 import stat
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 
 from cluster.harness import SOMNUS
@@ -89,6 +91,7 @@ class Terminal:
                 os._exit(127)
         self.seen = ""
         self.code = None
+        self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     def type(self, text):
         os.write(self.fd, text.encode())
@@ -102,7 +105,7 @@ class Terminal:
                 piece = b""
             if not piece:
                 raise AssertionError(f"{words!r} never came; there was {self.seen!r}")
-            self.seen = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", self.seen + piece.decode())
+            self.seen = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", self.seen + self.decoder.decode(piece))
         text, _, self.seen = self.seen.partition(words)
         return text + words
 
@@ -165,6 +168,16 @@ class CommandLine(unittest.TestCase):
         return subprocess.run([SOMNUS, *arguments], env={**self.environment, **changes}, capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, timeout=60, check=False)
 
+    @contextlib.contextmanager
+    def started(self, *arguments):
+        """The command on pipes, killed where the test ends before it."""
+        with subprocess.Popen([SOMNUS, *arguments], env=self.environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
     def test_ctrl_c_at_the_prompt_clears_the_line_and_keeps_the_conversation(self):
         terminal = self.chat()
         self.ask(terminal, "one")
@@ -223,8 +236,7 @@ class CommandLine(unittest.TestCase):
     def test_ctrl_c_ends_a_single_question_with_130(self):
         for command in ("chat", "generate"):
             with self.subTest(command=command):
-                with subprocess.Popen([SOMNUS, command, HOLD], env=self.environment, stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                with self.started(command, HOLD) as process:
                     self.assertEqual(process.stdout.read(len(HOLD) + 1), f"{HOLD}!")
                     process.send_signal(signal.SIGINT)
                     _, errors = process.communicate(timeout=60)
@@ -238,8 +250,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(self.server.asked, [])
 
     def test_silence_is_explained_when_the_server_has_gone_to_sleep(self):
-        with subprocess.Popen([SOMNUS, "generate", HOLD], env=self.environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with self.started("generate", HOLD) as process:
             self.assertEqual(process.stdout.read(len(HOLD) + 1), f"{HOLD}!")
             self.server.health = 503
             self.assertEqual(process.stderr.readline(), "(the server does not serve now (HTTP 503))\n")
@@ -251,6 +262,7 @@ class CommandLine(unittest.TestCase):
         nobody.bind(("127.0.0.1", 0))
         self.addCleanup(nobody.close)
         port = nobody.getsockname()[1]
+
         class Plain(http.server.BaseHTTPRequestHandler):
             def log_message(self, *_):
                 pass
