@@ -31,8 +31,8 @@ class CommandLine(unittest.TestCase):
             with self.subTest(command=command):
                 done = self.cluster.cli(*command, "--port", str(self.cluster.grpc_port), check=False)
                 self.assertEqual(done.returncode, 3)
-                self.assertEqual(done.stderr, f"error: 127.0.0.1:{self.cluster.grpc_port} is a gRPC port; the address of the "
-                                              "HTTP port is wanted (--url)\n")
+                self.assertEqual(done.stderr, f"error: 127.0.0.1:{self.cluster.grpc_port} is a gRPC port; give the address "
+                                              "of the HTTP port (--url)\n")
 
     def test_a_sleeping_server_is_not_waited_for_in_silence(self):
         self.addCleanup(self.cluster.cli, "wake-up")
@@ -48,12 +48,22 @@ class CommandLine(unittest.TestCase):
                 self.assertIn("mapped", self.cluster.cli("wake-up").stdout)
                 self.assertEqual(self.cluster.cli("wake-up").stdout, "already awake\n")
 
-    def test_a_key_that_is_missing_is_said(self):
+    def test_a_sleep_that_deepens_and_a_wake_up_of_one_tag_say_what_they_did(self):
+        self.addCleanup(self.cluster.cli, "wake-up")
+        self.cluster.cli("sleep", "--level", "1")
+        self.assertEqual(self.cluster.cli("sleep", "--level", "2").stdout,
+                         "asleep at level 2; no device memory was left to free\n")
+        self.assertRegex(self.cluster.cli("wake-up", "--tags", "kv_cache").stdout,
+                         r"^mapped .* \(kv_cache .*\) in .* s\nthe engine is still asleep; somnus wake-up maps the rest\n$")
+
+    def test_a_key_that_is_missing_or_wrong_is_said(self):
         with Cluster(tiny("qwen3"), "--dtype=float32", "--api-key=secret", workers=1) as cluster:
-            cluster.api_key = ""
-            done = cluster.cli("status", check=False)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn("wants another API key", done.stderr)
+            for key, words in (("", "requires an API key (--api-key or SOMNUS_API_KEY)"), ("other", "refuses this API key")):
+                with self.subTest(key=key):
+                    cluster.api_key = key
+                    done = cluster.cli("status", check=False)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,8 @@ absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const v1::SleepResponse response, Sleep(server, options.level, options.timeout));
   if (response.already_asleep()) {
     absl::PrintF("already asleep at level %d\n", response.level());
+  } else if (response.freed_bytes_by_tag().empty()) {
+    absl::PrintF("asleep at level %d; no device memory was left to free\n", response.level());
   } else {
     PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
   }
@@ -147,6 +149,7 @@ absl::StatusOr<int> Wake(const ControlOptions& options) {
     puts(response.awake() ? "already awake" : "already resident; the engine is still asleep");
   } else {
     PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
+    if (!response.awake()) puts("the engine is still asleep; somnus wake-up maps the rest");
   }
   return kOk;
 }

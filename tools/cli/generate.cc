@@ -31,8 +31,8 @@ FlagTable GenerateTable(GenerateOptions* o) {
   return {.program = "somnus generate",
           .usage = "somnus generate [PROMPT] [flags]",
           .about =
-              "Writes what the model makes of PROMPT (or of standard input), as it comes. No chat template\n"
-              "is applied; see `somnus chat` for that.\n\n"
+              "Continues PROMPT (or standard input), and writes the text as it comes. No chat template is\n"
+              "applied; see `somnus chat` for that.\n\n"
               "  somnus generate 'Once upon a time' --max-tokens 64 --temperature 0\n"
               "  somnus generate --max-tokens 32 --echo < prompt.txt",
           .groups = {ServerFlags(&o->server), std::move(sampling)},

@@ -39,7 +39,7 @@ absl::Status NotThere(const Address& address, const absl::Status& status) {
   const std::string where = address.ToString();
   if (absl::IsUnimplemented(status)) {
     return absl::UnavailableError(
-        absl::StrCat(where, " is a gRPC port; the address of the HTTP port is wanted (--url)"));
+        absl::StrCat(where, " is a gRPC port; give the address of the HTTP port (--url)"));
   }
   if (absl::IsUnavailable(status)) {
     return absl::UnavailableError(
@@ -52,7 +52,8 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& api_k
                                 const HttpResponse& response) {
   if (response.status == 401) {
     return absl::FailedPreconditionError(
-        absl::StrCat(address.ToString(), " wants another API key (--api-key or SOMNUS_API_KEY)"));
+        absl::StrCat(address.ToString(), api_key.empty() ? " requires an API key" : " refuses this API key",
+                     " (--api-key or SOMNUS_API_KEY)"));
   }
   const nlohmann::json info = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   const int http_port = IntAt(info, "http_port"), admin_port = IntAt(info, "admin_port");
