@@ -152,7 +152,11 @@ struct Bell {
 
 InferenceServiceImpl::InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics,
                                            std::string api_key, const ApiLimits& limits)
-    : slot_(slot), metrics_(std::move(metrics)), api_key_(std::move(api_key)), limits_(limits) {}
+    : slot_(slot),
+      metrics_(std::move(metrics)),
+      api_key_(std::move(api_key)),
+      limits_(limits),
+      write_watch_(limits.write_timeout) {}
 
 grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                             grpc::ServerWriter<v1::GenerateResponse>* writer) {
@@ -202,13 +206,18 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
     if (client_request.overflowed())
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
     if (response.choices().empty()) continue;
+    grpc::WriteOptions options;
     if (client_request.done()) {
+      // The last write ends when the client's window has taken everything: the end of the call, which nobody
+      // watches, then has to wait for nothing.
+      options.set_write_through();
       response.mutable_usage()->set_prompt_tokens(static_cast<int32_t>(client_request.prompt_tokens()));
       response.mutable_usage()->set_completion_tokens(
           static_cast<int32_t>(client_request.completion_tokens()));
       response.mutable_usage()->set_cached_tokens(static_cast<int32_t>(client_request.cached_tokens()));
     }
-    if (!writer->Write(response)) return grpc::Status::CANCELLED;
+    const auto write = [&] { return writer->Write(response, options); };
+    if (!write_watch_.Run(*context, client_request, write)) return grpc::Status::CANCELLED;
   }
   return grpc::Status::OK;
 }

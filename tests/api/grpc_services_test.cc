@@ -20,8 +20,13 @@ namespace {
 
 class GrpcServicesTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    services_ = GrpcServices::Create(GrpcServicesOptions(), Metrics::Create("fake", 4096));
+  void SetUp() override { Start(ApiLimits()); }
+  void Start(const ApiLimits& limits) {
+    if (server_ != nullptr) server_->Shutdown();
+    server_.reset();
+    GrpcServicesOptions options;
+    options.limits = limits;
+    services_ = GrpcServices::Create(options, Metrics::Create("fake", 4096));
     services_->SetModel(GatedModel(engine_, &gate_));
     grpc::ServerBuilder builder;
     int port = 0;
@@ -29,7 +34,11 @@ class GrpcServicesTest : public ::testing::Test {
     services_->RegisterTo(&builder);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
+    // Without probes for bandwidth a client that does not read takes no more than 64 KiB.
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    channel_ = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port),
+                                         grpc::InsecureChannelCredentials(), arguments);
     inference_ = v1::InferenceService::NewStub(channel_);
     control_ = v1::ControlService::NewStub(channel_);
   }
@@ -59,6 +68,24 @@ class GrpcServicesTest : public ::testing::Test {
   grpc::Status Refused(const v1::GenerateRequest& request) {
     grpc::ClientContext context;
     return inference_->Generate(&context, request)->Finish();
+  }
+  // Opens a stream of some 2 MB that is not read, and returns once another call may be open: at most one may.
+  void ExpectUnreadCallEnds() {
+    v1::GenerateRequest request = Request("abc", 4000);
+    request.mutable_sampling()->set_logprobs(20);
+    grpc::ClientContext context;
+    const auto unread = inference_->Generate(&context, request);
+    while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (Refused(Request("abc", 3)).error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+           absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    EXPECT_LT(absl::Now(), deadline) << "the call is still open";
+    EXPECT_TRUE(engine_->WaitIdle());
+    context.TryCancel();
+    EXPECT_FALSE(unread->Finish().ok());
+    EXPECT_EQ(Text(Request("abc", 5)), "abcab");
   }
   grpc::Status Sleep(int level, v1::SleepResponse* response) {
     grpc::ClientContext context;
@@ -120,6 +147,23 @@ TEST_F(GrpcServicesTest, AStuckCallStopsNeitherTheEngineNorOthers) {
   }
   EXPECT_TRUE(stuck->Finish().ok());
   EXPECT_EQ(text, std::string(100, '!'));
+}
+
+TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadEndsInTime) {
+  ApiLimits limits;
+  limits.max_open_calls = 1;
+  limits.max_stream_backlog_bytes = 1 << 30;
+  limits.write_timeout = absl::Milliseconds(200);
+  Start(limits);
+  ExpectUnreadCallEnds();
+}
+
+TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadIsBoundedInBytes) {
+  ApiLimits limits;
+  limits.max_open_calls = 1;
+  limits.max_stream_backlog_bytes = 16 << 10;
+  Start(limits);
+  ExpectUnreadCallEnds();
 }
 
 TEST_F(GrpcServicesTest, AnErrorNamesItsFieldOnce) {

@@ -1,0 +1,48 @@
+#pragma once
+// Ends gRPC streams whose clients do not read. A write of the sync API blocks while the client's flow-control
+// window is full, and has no deadline; so one thread looks at all writes in progress and cancels the calls
+// that are stuck. Thread safe. Internal to coordinator/api.
+
+#include <grpcpp/server_context.h>
+
+#include <list>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+#include "coordinator/api/client_request.h"
+
+namespace somnus {
+
+class WriteWatch {
+ public:
+  explicit WriteWatch(absl::Duration write_timeout);
+  // No write may be in progress.
+  ~WriteWatch();
+  WriteWatch(const WriteWatch&) = delete;
+  WriteWatch& operator=(const WriteWatch&) = delete;
+
+  // Runs `write`, and cancels the call when that takes longer than the timeout, or when more outputs of
+  // `request` wait than may. Returns false when `write` has failed or the call was cancelled here.
+  bool Run(const grpc::ServerContext& context, const ClientRequest& request, absl::FunctionRef<bool()> write);
+
+ private:
+  struct Entry {
+    const grpc::ServerContext* context;
+    const ClientRequest* request;
+    MonotonicTime deadline;
+    bool cancelled = false;
+  };
+  void Look();
+
+  const absl::Duration write_timeout_;
+  absl::Mutex mutex_;
+  std::list<Entry> writes_ ABSL_GUARDED_BY(mutex_);
+  StopSignal stop_;
+  std::thread thread_;
+};
+
+}  // namespace somnus
