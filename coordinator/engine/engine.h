@@ -26,8 +26,8 @@ namespace somnus {
 // A consistent snapshot, which the loop takes between two steps.
 struct EngineStats {
   EngineState state = EngineState::kLoading;
-  int sleep_level = 0;
-  std::string error;  // why the engine is kFailed
+  int sleep_level = 0;  // that every rank has reached
+  std::string error;    // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used.
@@ -80,7 +80,8 @@ class Engine {
   // tokens. Returns the bytes that the call itself released or mapped, by tag, summed over ranks. Blocks the
   // caller until all ranks have replied. Sleep releases every tag that is resident, whatever slept before;
   // WakeUp without tags means all. An error leaves the engine awake when it was awake; asleep, with no tag
-  // resident, when it was asleep; failed when the ranks could not be brought to one of the two.
+  // resident and at the level that every rank has reached, when it was asleep; failed when the ranks could
+  // not be brought to one of the two.
   virtual absl::StatusOr<TagBytes> Sleep(int level) = 0;
   virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) = 0;
   virtual absl::Status ResetPrefixCache() = 0;

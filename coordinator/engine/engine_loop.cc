@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/request_bounds.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -287,8 +288,12 @@ absl::StatusOr<TagBytes> EngineLoop::DoSleep(int level) {
     SwitchState(EngineState::kAwake);
     return freed.status();
   }
-  // After an error, too: then every rank sleeps, and at least as deep as before.
-  residency_.Slept(level);
+  // After an error, too, every tag of every rank sleeps.
+  if (freed.ok()) {
+    residency_.Slept(level);
+  } else {
+    residency_.SleptInPart(level);
+  }
   SwitchState(EngineState::kAsleep);
   return freed;
 }
@@ -297,6 +302,7 @@ absl::StatusOr<TagBytes> EngineLoop::DoWakeUp(const std::vector<std::string>& wa
   RETURN_IF_ERROR(CheckLifecycle());
   const std::vector<std::string> tags = residency_.ToWake(wanted);
   if (tags.empty()) return TagBytes();
+  if (residency_.levels_differ()) RETURN_IF_ERROR(DoSleep(kMaxSleepLevel).status());
   SwitchState(EngineState::kWaking);
   absl::StatusOr<TagBytes> mapped = executor_->WakeUp(tags, residency_);
   if (mapped.ok()) {

@@ -28,8 +28,9 @@ class Executor {
   // DeadlineExceeded after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
-  // Collective and all or nothing; `before` is what the ranks hold now. Bytes by tag, summed over ranks.
-  // After an error either Health says why the group is lost, or every rank has confirmed one state:
+  // Collective and all or nothing; `before` is what the ranks hold now, at one level before a WakeUp. Bytes
+  // by tag, summed over ranks. After an error either Health says why the group is lost, or every rank has
+  // confirmed one state:
   //   Sleep of an awake group: every tag of every rank is resident again;
   //   Sleep of a group of which something slept: every tag of every rank sleeps, and some ranks may have
   //     discarded their weights already;

@@ -26,7 +26,13 @@ bool Residency::SleepChanges(int level) const { return !fully_asleep() || level 
 void Residency::Slept(int level) {
   const bool discarded = level_ == 2 && asleep_.count(kWeightsTag) > 0;
   level_ = discarded ? 2 : level;
+  levels_differ_ = levels_differ_ && level_ < 2;
   asleep_ = std::set<std::string>(kMemoryTags.begin(), kMemoryTags.end());
+}
+
+void Residency::SleptInPart(int level) {
+  Slept(1);
+  levels_differ_ = levels_differ_ || level_ < level;
 }
 
 void Residency::Woke(const std::vector<std::string>& tags) {

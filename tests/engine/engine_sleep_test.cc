@@ -87,7 +87,7 @@ TEST(EngineTest, AfterAFailedDeepeningOrWakeUpEverythingSleeps) {
   executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
   EXPECT_TRUE(absl::IsInternal(engine.Sleep(2).status()));
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
-  EXPECT_EQ(engine.Stats().sleep_level, 2) << "some rank may have discarded its weights";
+  EXPECT_EQ(engine.Stats().sleep_level, 1) << "some rank may still have its weights";
   ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
   executor.FailNextLifecycleCall(absl::ResourceExhaustedError("rank 1: 5 MiB missing"));
   EXPECT_TRUE(absl::IsResourceExhausted(engine.WakeUp({"kv_cache"}).status()));
@@ -95,6 +95,40 @@ TEST(EngineTest, AfterAFailedDeepeningOrWakeUpEverythingSleeps) {
   ASSERT_TRUE(engine.WakeUp({}).ok());
   EXPECT_EQ(executor.lifecycle_calls().back(), "wake kv_cache weights workspace");
   EXPECT_EQ(engine.state(), EngineState::kAwake);
+}
+
+TEST(EngineTest, AFailedDeepeningIsTriedAgain) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
+  EXPECT_FALSE(engine.Sleep(2).ok());
+  ASSERT_TRUE(engine.Sleep(2).ok());
+  EXPECT_EQ(engine.Stats().sleep_level, 2);
+  EXPECT_EQ(executor.lifecycle_calls(), (std::vector<std::string>{"sleep 1", "sleep 2", "sleep 2"}));
+}
+
+// Some ranks would read weights again and others restore theirs, which differ when the checkpoint has
+// changed.
+TEST(EngineTest, AfterAFailedDeepeningAllRanksDiscardTheirWeightsBeforeTheyWake) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
+  EXPECT_FALSE(engine.Sleep(2).ok());
+  executor.FailNextLifecycleCall(absl::InternalError("rank 1: still not"));
+  EXPECT_EQ(engine.WakeUp({"kv_cache"}).status().message(), "rank 1: still not");
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().sleep_level, 1);
+  ASSERT_TRUE(engine.WakeUp({"kv_cache"}).ok());
+  EXPECT_EQ(engine.Stats().sleep_level, 2);
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+  EXPECT_EQ(executor.lifecycle_calls(),
+            (std::vector<std::string>{"sleep 1", "sleep 2", "sleep 2", "sleep 2", "wake kv_cache",
+                                      "wake weights workspace"}));
 }
 
 TEST(EngineTest, ARankLostOnTheWayFailsTheEngineWithTheReason) {

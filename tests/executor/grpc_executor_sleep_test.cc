@@ -88,7 +88,10 @@ TEST_F(GrpcExecutorTest, AFailedDeepeningWakesNobody) {
   EXPECT_EQ(status.message(), "rank 1 (pid 71): cannot");
   EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"sleep 1", "sleep 2", "sleep 2"}));
   EXPECT_EQ(RankStates(), kBothAsleep);
-  EXPECT_TRUE(executor_->Health().ok());
+  EXPECT_TRUE(executor_->Health().ok()) << "it can be tried again";
+  EXPECT_TRUE(executor_->Sleep(2, Slept(1)).ok());
+  EXPECT_TRUE(executor_->WakeUp({}, Slept(2)).ok());
+  EXPECT_EQ(RankStates(), kBothAwake);
 }
 
 TEST_F(GrpcExecutorTest, ADeepeningThatFailsOnceIsTriedAgain) {

@@ -41,6 +41,29 @@ TEST(ResidencyTest, ASleepChangesWhatIsResidentOrTooShallow) {
   EXPECT_TRUE(residency.SleepChanges(1));
 }
 
+TEST(ResidencyTest, AFailedDeepeningLeavesTheLevelThatEveryRankHasReached) {
+  Residency residency;
+  residency.Slept(1);
+  residency.SleptInPart(2);
+  EXPECT_TRUE(residency.fully_asleep());
+  EXPECT_EQ(residency.level(), 1);
+  EXPECT_TRUE(residency.levels_differ());
+  EXPECT_TRUE(residency.SleepChanges(2)) << "it can be tried again";
+  residency.Slept(1);
+  EXPECT_TRUE(residency.levels_differ());
+  residency.Slept(2);
+  EXPECT_EQ(residency.level(), 2);
+  EXPECT_FALSE(residency.levels_differ());
+  residency.Woke({"kv_cache"});
+  residency.SleptInPart(2);
+  EXPECT_EQ(residency.level(), 2) << "all had discarded their weights before";
+  EXPECT_FALSE(residency.levels_differ());
+  residency.Woke({"weights"});
+  residency.SleptInPart(1);
+  EXPECT_EQ(residency.level(), 1);
+  EXPECT_FALSE(residency.levels_differ());
+}
+
 TEST(ResidencyTest, DiscardedWeightsStayDiscardedUntilTheyAreRead) {
   Residency residency;
   residency.Slept(2);
