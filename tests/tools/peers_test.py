@@ -56,6 +56,15 @@ class Requests(unittest.TestCase):
             with open(result, encoding="utf-8") as file:
                 self.assertEqual(json.load(file)["result"]["output_tokens"], sum(output_len for _, output_len in wanted))
 
+    def test_serving_bench_tries_every_address_of_a_name(self):
+        # The server listens on 127.0.0.1; localhost is ::1 first where it has both addresses.
+        with tempfile.TemporaryDirectory() as folder, FakeOpenAi() as server:
+            path = os.path.join(folder, "workload.jsonl")
+            script("workload.py", "--out", path, *SMALL.split())
+            done = subprocess.run([SERVING_BENCH, "--base-url", server.url.replace("127.0.0.1", "localhost"), "--dataset", path,
+                                   "--in-order", "--num-requests", "5", "--no-probe"], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_bad_lengths_are_refused(self):
         for flags in (("--input-len", "9-5"), ("--output-len", "0-3"), ("--num-requests", "0"), ("--output-len", "many")):
             with self.subTest(flags=flags):

@@ -2,6 +2,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/connect.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -154,8 +155,7 @@ class LoadClient {
       record->error = "unknown host";
       co_return;
     }
-    co_await socket->async_connect(endpoints_.begin()->endpoint(),
-                                   asio::redirect_error(asio::use_awaitable, error));
+    co_await asio::async_connect(*socket, endpoints_, asio::redirect_error(asio::use_awaitable, error));
     if (error) {
       record->error = "connect";
       co_return;
