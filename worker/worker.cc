@@ -340,6 +340,7 @@ absl::Status Worker::RequireState(std::initializer_list<WorkerState> allowed, co
 absl::Status Worker::Fail(const absl::Status& status) {
   {
     absl::MutexLock lock(&mu_);
+    if (state_ == WorkerState::kFailed) return status;
     state_ = WorkerState::kFailed;
     error_ = status;
   }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@ namespace somnus {
 // What the test reads and controls. Used by the runner thread and, between calls, by the test.
 struct FakeModelControl {
   absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error;
+  std::deque<absl::Status> wait_errors;  // of the next launched steps
   int reloads = 0, resets = 0;
   std::atomic<int> steps{0};
   absl::Notification* hold_step = nullptr;  // the next step waits for it
@@ -42,11 +44,11 @@ class FakeCheckpoint : public Checkpoint {
 // A step whose reply is known.
 class FinishedStep : public PendingStep {
  public:
-  explicit FinishedStep(v1::StepReply reply) : reply_(std::move(reply)) {}
+  explicit FinishedStep(absl::StatusOr<v1::StepReply> reply) : reply_(std::move(reply)) {}
   absl::StatusOr<v1::StepReply> Wait() override { return std::move(reply_); }
 
  private:
-  v1::StepReply reply_;
+  absl::StatusOr<v1::StepReply> reply_;
 };
 
 class FakeRunner : public ModelRunner {
@@ -85,6 +87,11 @@ class FakeRunner : public ModelRunner {
     if (control_->hold_step != nullptr) std::exchange(control_->hold_step, nullptr)->WaitForNotification();
     if (!control_->execute_error.ok()) return control_->execute_error;
     ++control_->steps;
+    if (!control_->wait_errors.empty()) {
+      const absl::Status error = control_->wait_errors.front();
+      control_->wait_errors.pop_front();
+      return std::make_unique<FinishedStep>(error);
+    }
     float one = 1;
     if (absl::Status status = communicator_->AllReduceSum(&one, 1, DataType::kF32); !status.ok())
       return status;

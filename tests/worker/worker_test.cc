@@ -7,6 +7,7 @@
 
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -233,6 +234,27 @@ TEST_F(WorkerTest, FailedStepFailsTheWorkerForGood) {
   EXPECT_EQ(Step(2).error_message(), "slot 3 is not in use");
   EXPECT_EQ(worker_.Sleep(1).status().message(), "slot 3 is not in use");
   EXPECT_EQ(control_.steps, 0);
+}
+
+// The second step was under way when the first one failed; its error says less.
+TEST_F(WorkerTest, TheFirstErrorOfStepsUnderWayStays) {
+  MakeAwake();
+  control_.wait_errors = {absl::DataLossError("the first"), absl::AbortedError("what came of it")};
+  std::vector<Worker::AwaitReply> steps;
+  for (const int64_t id : {1, 2}) {
+    absl::Notification launched;
+    v1::StepRequest request;
+    request.set_step_id(id);
+    worker_.ExecuteAsync(request, [&](Worker::AwaitReply step) {
+      steps.push_back(std::move(step));
+      launched.Notify();
+    });
+    launched.WaitForNotification();
+  }
+  EXPECT_EQ(steps[0]().error_message(), "the first");
+  EXPECT_EQ(steps[1]().error_message(), "what came of it");
+  EXPECT_EQ(State(), "failed");
+  EXPECT_EQ(Step(3).error_message(), "the first");
 }
 
 TEST_F(WorkerTest, FailedLoadFailsTheWorker) {
