@@ -255,6 +255,8 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
       *status.mutable_bytes_by_tag() = answers[rank]->bytes_by_tag();
       status.set_rss_bytes(answers[rank]->rss_bytes());
       status.set_graph_bytes(answers[rank]->graph_bytes());
+      status.set_state(answers[rank]->state());
+      status.set_sleep_level(answers[rank]->sleep_level());
     } else {
       status.set_error(std::string(answers[rank].status().message()));
     }

@@ -155,6 +155,7 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
   {
     absl::MutexLock lock(&mu_);
     response.set_state(WorkerStateName(state_));
+    response.set_sleep_level(sleep_level_);
     allocator = allocator_;
   }
   response.set_rss_bytes(ResidentSetBytes());
@@ -287,7 +288,7 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
   if (absl::Status status = communicator_->Suspend(); !status.ok()) return Fail(status);
   ASSIGN_OR_RETURN(BytesByTag freed, allocator_->Sleep(modes));
   if (level == 2) weights_lost_ = true;
-  SetState(WorkerState::kAsleep);
+  SetState(WorkerState::kAsleep, weights_lost_ ? 2 : 1);
   return freed;
 }
 
@@ -324,9 +325,10 @@ absl::Status Worker::FinishWakeUp(const BytesByTag& mapped) {
   return absl::OkStatus();
 }
 
-void Worker::SetState(WorkerState state) {
+void Worker::SetState(WorkerState state, int sleep_level) {
   absl::MutexLock lock(&mu_);
   state_ = state;
+  sleep_level_ = sleep_level;
 }
 
 absl::Status Worker::RequireState(std::initializer_list<WorkerState> allowed, const char* call) const {
@@ -342,6 +344,7 @@ absl::Status Worker::Fail(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     if (state_ == WorkerState::kFailed) return status;
     state_ = WorkerState::kFailed;
+    sleep_level_ = 0;
     error_ = status;
   }
   LogError("{}", status.ToString());

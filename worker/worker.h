@@ -111,7 +111,8 @@ class Worker {
 
   template <typename Result>
   Result OnRunner(const std::function<Result()>& work);
-  void SetState(WorkerState state);
+  // `sleep_level` is 0 but for kAsleep.
+  void SetState(WorkerState state, int sleep_level = 0);
   absl::Status RequireState(std::initializer_list<WorkerState> allowed, const char* call) const;
   absl::Status Fail(const absl::Status& status);
 
@@ -132,6 +133,7 @@ class Worker {
 
   mutable absl::Mutex mu_;
   WorkerState state_ ABSL_GUARDED_BY(mu_) = WorkerState::kCreated;
+  int sleep_level_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   std::string abort_reason_ ABSL_GUARDED_BY(mu_);
   // Set on the runner thread under mu_, and read there without it; shared so that GetStatus and Abort can use

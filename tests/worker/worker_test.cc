@@ -183,6 +183,24 @@ TEST_F(WorkerTest, WakesByTagAndServesOnlyWhenWhole) {
   EXPECT_EQ(control_.resets, 1);
 }
 
+TEST_F(WorkerTest, StatusHasTheLevelOfTheSleep) {
+  const auto level = [&] { return worker_.GetStatus().sleep_level(); };
+  MakeAwake();
+  EXPECT_EQ(level(), 0);
+  ASSERT_TRUE(worker_.Sleep(1).ok());
+  EXPECT_EQ(level(), 1);
+  ASSERT_TRUE(worker_.Sleep(2).ok());
+  EXPECT_EQ(level(), 2);
+  ASSERT_TRUE(worker_.Sleep(1).ok());
+  EXPECT_EQ(level(), 2) << "the weights are gone already";
+  ASSERT_TRUE(worker_.WakeUp({"weights"}).ok());
+  EXPECT_EQ(level(), 2) << "the KV cache still sleeps";
+  ASSERT_TRUE(worker_.Sleep(1).ok());
+  EXPECT_EQ(level(), 1) << "the weights were read again";
+  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(level(), 0);
+}
+
 TEST_F(WorkerTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
   MakeAwake();
   ASSERT_TRUE(worker_.Sleep(2).ok());
