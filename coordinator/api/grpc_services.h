@@ -35,8 +35,9 @@ class GrpcServices {
   // `metrics` is never null.
   static std::unique_ptr<GrpcServices> Create(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics);
   virtual ~GrpcServices() = default;
-  // Adds InferenceService and ControlService to the builder, and sets its interceptors. Health and reflection
-  // are the builder's owner's: call grpc::EnableDefaultHealthCheckService(true) and
+  // Adds InferenceService and ControlService to the builder, sets its interceptors, and bounds its threads
+  // and the memory of what it reads: gRPC parses a whole message before a handler sees it. Health and
+  // reflection are the builder's owner's: call grpc::EnableDefaultHealthCheckService(true) and
   // InitProtoReflectionServerBuilderPlugin() before building.
   virtual void RegisterTo(grpc::ServerBuilder* builder) = 0;
   // Before it, calls return UNAVAILABLE. To be called once.

@@ -6,7 +6,10 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +29,10 @@ class GrpcServicesTest : public ::testing::Test {
     server_.reset();
     GrpcServicesOptions options;
     options.limits = limits;
+    options.rank_status = [this] {
+      gate_.Pass();
+      return std::vector<v1::RankStatus>();
+    };
     services_ = GrpcServices::Create(options, Metrics::Create("fake", 4096));
     services_->SetModel(GatedModel(engine_, &gate_));
     grpc::ServerBuilder builder;
@@ -164,6 +171,33 @@ TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadIsBoundedInBytes) {
   limits.max_stream_backlog_bytes = 16 << 10;
   Start(limits);
   ExpectUnreadCallEnds();
+}
+
+// Without a bound each call has a thread, on which its message is parsed before anything else is checked.
+TEST_F(GrpcServicesTest, TheThreadsAreBounded) {
+  ApiLimits limits;
+  limits.max_open_calls = 1;
+  Start(limits);
+  gate_.Close();
+  std::atomic<int> ok{0}, refused{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 64; ++i) {
+    clients.emplace_back([&] {
+      grpc::ClientContext context;
+      v1::GetStatusResponse response;
+      const grpc::Status status = control_->GetStatus(&context, v1::GetStatusRequest(), &response);
+      if (status.ok()) ++ok;
+      if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) ++refused;
+    });
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (refused < 24 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_GE(refused, 24);
+  gate_.Open();
+  for (std::thread& client : clients) client.join();
+  EXPECT_GE(ok, 16);
+  EXPECT_EQ(ok + refused, 64);
+  EXPECT_EQ(Text(Request("abc", 5)), "abcab");
 }
 
 TEST_F(GrpcServicesTest, AnErrorNamesItsFieldOnce) {
