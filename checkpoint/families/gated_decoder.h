@@ -98,4 +98,15 @@ inline constexpr TensorSpec kGatedDecoderLayerTensors[] = {
      .bias = HasMlpBias},
 };
 
+// `family`, read by `kKeys` and made of the tensors above.
+template <const GatedDecoderKeys& kKeys>
+constexpr Family GatedDecoder(Family family) {
+  family.read_config = [](JsonFields* fields, ModelConfig* config) {
+    return ReadGatedDecoder(kKeys, fields, config);
+  };
+  family.tensors = kGatedDecoderTensors;
+  family.layer_tensors = kGatedDecoderLayerTensors;
+  return family;
+}
+
 }  // namespace somnus

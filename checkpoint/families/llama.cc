@@ -5,38 +5,22 @@
 namespace somnus {
 namespace {
 
-absl::Status ReadLlama(JsonFields* fields, ModelConfig* config) {
-  return ReadGatedDecoder({.bias_by_flag = true, .mlp_bias_by_flag = true, .token_ids = {.bos = 1, .eos = 2}},
-                          fields, config);
-}
-
-absl::Status ReadMistral(JsonFields* fields, ModelConfig* config) {
-  return ReadGatedDecoder({.window = AttentionWindow::kAlways,
-                           .default_positions = 131072,
-                           .default_kv_heads = 8,
-                           .token_ids = {.bos = 1, .eos = 2}},
-                          fields, config);
-}
-
-constexpr Family kLlama = {
+constexpr GatedDecoderKeys kLlamaKeys = {
+    .bias_by_flag = true, .mlp_bias_by_flag = true, .token_ids = {.bos = 1, .eos = 2}};
+constexpr Family kLlama = GatedDecoder<kLlamaKeys>({
     .model_type = "llama",
     .class_name = "Llama",
     .gguf_architecture = "llama",
-    .read_config = ReadLlama,
     .gguf_permutes_heads = true,
-    .tensors = kGatedDecoderTensors,
-    .layer_tensors = kGatedDecoderLayerTensors,
-};
+});
 const FamilyRegistration kLlamaRegistration(&kLlama);
 
+constexpr GatedDecoderKeys kMistralKeys = {.window = AttentionWindow::kAlways,
+                                           .default_positions = 131072,
+                                           .default_kv_heads = 8,
+                                           .token_ids = {.bos = 1, .eos = 2}};
 // Mistral's GGUF files name the architecture llama.
-constexpr Family kMistral = {
-    .model_type = "mistral",
-    .class_name = "Mistral",
-    .read_config = ReadMistral,
-    .tensors = kGatedDecoderTensors,
-    .layer_tensors = kGatedDecoderLayerTensors,
-};
+constexpr Family kMistral = GatedDecoder<kMistralKeys>({.model_type = "mistral", .class_name = "Mistral"});
 const FamilyRegistration kMistralRegistration(&kMistral);
 
 }  // namespace

@@ -5,42 +5,28 @@
 namespace somnus {
 namespace {
 
-absl::Status ReadQwen2(JsonFields* fields, ModelConfig* config) {
-  return ReadGatedDecoder({.qkv_bias = true,
-                           .window = AttentionWindow::kBySwitch,
-                           .default_positions = 32768,
-                           .default_kv_heads = 32},
-                          fields, config);
-}
-
-absl::Status ReadQwen3(JsonFields* fields, ModelConfig* config) {
-  return ReadGatedDecoder({.bias_by_flag = true,
-                           .window = AttentionWindow::kBySwitch,
-                           .default_positions = 32768,
-                           .default_kv_heads = 32,
-                           .default_head_dim = 128},
-                          fields, config);
-}
-
-constexpr Family kQwen2 = {
+constexpr GatedDecoderKeys kQwen2Keys = {.qkv_bias = true,
+                                         .window = AttentionWindow::kBySwitch,
+                                         .default_positions = 32768,
+                                         .default_kv_heads = 32};
+constexpr Family kQwen2 = GatedDecoder<kQwen2Keys>({
     .model_type = "qwen2",
     .class_name = "Qwen2",
     .gguf_architecture = "qwen2",
-    .read_config = ReadQwen2,
-    .tensors = kGatedDecoderTensors,
-    .layer_tensors = kGatedDecoderLayerTensors,
-};
+});
 const FamilyRegistration kQwen2Registration(&kQwen2);
 
-constexpr Family kQwen3 = {
+constexpr GatedDecoderKeys kQwen3Keys = {.bias_by_flag = true,
+                                         .window = AttentionWindow::kBySwitch,
+                                         .default_positions = 32768,
+                                         .default_kv_heads = 32,
+                                         .default_head_dim = 128};
+constexpr Family kQwen3 = GatedDecoder<kQwen3Keys>({
     .model_type = "qwen3",
     .class_name = "Qwen3",
     .gguf_architecture = "qwen3",
-    .read_config = ReadQwen3,
     .qk_norm = true,
-    .tensors = kGatedDecoderTensors,
-    .layer_tensors = kGatedDecoderLayerTensors,
-};
+});
 const FamilyRegistration kQwen3Registration(&kQwen3);
 
 }  // namespace
