@@ -44,6 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(asked)
+        self.server.host = self.headers["Host"]
         question = asked["messages"][-1]["content"] if "messages" in asked else asked["prompt"]
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -65,9 +66,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class FakeServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked, self.health, self.held = [], 200, threading.Event()
+    def __init__(self, address="127.0.0.1"):
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        super().__init__((address, 0), Handler)
+        self.asked, self.health, self.held, self.host = [], 200, threading.Event(), ""
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -281,6 +283,15 @@ class CommandLine(unittest.TestCase):
                     self.assertEqual(done.returncode, code, done.stderr)
                     self.assertIn(words, done.stderr)
                     self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_an_ipv6_address_is_in_brackets_in_the_host_header(self):
+        try:
+            server = self._enter(FakeServer("::1"))
+        except OSError as error:
+            self.skipTest(f"no IPv6 here: {error}")
+        address = f"[::1]:{server.server_address[1]}"
+        self.assertEqual(self.run_somnus("generate", "--url", f"http://{address}", "one").stdout, "one!\n")
+        self.assertEqual(server.host, address)
 
     def test_version(self):
         for arguments in (("--version",), ("chat", "--version"), ("status", "--version")):

@@ -105,7 +105,9 @@ absl::Status SendAll(int fd, absl::string_view bytes, absl::Duration timeout,
 }  // namespace
 
 std::string HttpClient::Head(absl::string_view method, const std::string& path, size_t body_size) const {
-  std::string head = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", options_.host, ":", options_.port,
+  const bool ipv6 = absl::StrContains(options_.host, ':');
+  const std::string host = ipv6 ? absl::StrCat("[", options_.host, "]") : options_.host;
+  std::string head = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", host, ":", options_.port,
                                   "\r\nConnection: close\r\nUser-Agent: somnus-cli\r\n");
   if (!options_.api_key.empty()) absl::StrAppend(&head, "Authorization: Bearer ", options_.api_key, "\r\n");
   if (method == "POST") {
