@@ -26,9 +26,7 @@ inline std::vector<float> RandomIntegers(int64_t count, uint32_t seed, int limit
 struct DeviceWeight {
   DeviceWeight(const Device& device, DataType type, int64_t n, int64_t k, const std::vector<float>& rows)
       : buffer(PackedWeightBytes(device, type, n, k)), weight{buffer.device<void>(), type, n, k} {
-    const int64_t cut = n / 3;
-    PackWeightRows(device, weight, cut, n - cut, rows.data() + cut * k);
-    PackWeightRows(device, weight, 0, cut, rows.data());
+    kernel_test::PackInPieces(device, weight, rows);
   }
   DeviceBuffer buffer;
   LinearWeight weight;

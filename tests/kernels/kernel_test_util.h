@@ -202,13 +202,18 @@ struct Bench {
   Buffer workspace;
 };
 
-// A packed weight made from dense rows, in pieces that come out of order.
+// Packs dense rows in two pieces that come out of order.
+inline void PackInPieces(const Device& device, const LinearWeight& weight, const std::vector<float>& rows) {
+  const int64_t cut = weight.n / 3;
+  PackWeightRows(device, weight, cut, weight.n - cut, rows.data() + cut * weight.k);
+  PackWeightRows(device, weight, 0, cut, rows.data());
+}
+
+// A packed weight made from dense rows.
 struct Packed {
   Packed(const Device& device, DataType type, int64_t n, int64_t k, const std::vector<float>& rows)
       : buffer(PackedWeightBytes(device, type, n, k)), weight{buffer.as<void>(), type, n, k} {
-    const int64_t cut = n / 3;
-    PackWeightRows(device, weight, cut, n - cut, rows.data() + cut * k);
-    PackWeightRows(device, weight, 0, cut, rows.data());
+    PackInPieces(device, weight, rows);
   }
   Buffer buffer;
   LinearWeight weight;
