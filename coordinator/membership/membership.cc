@@ -30,9 +30,11 @@ std::string NameOf(const v1::RegisterRequest& worker) {
 }  // namespace
 
 absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicTime now) {
-  if (request.worker_id().empty() || request.worker_id().size() > kMaxNameLength ||
-      request.host().size() > kMaxNameLength) {
+  if (request.worker_id().empty() || request.worker_id().size() > kMaxNameLength) {
     return absl::InvalidArgumentError("worker_id: must have 1 to 512 bytes");
+  }
+  if (request.host().size() > kMaxNameLength) {
+    return absl::InvalidArgumentError("host: must have at most 512 bytes");
   }
   if (request.address().empty() || request.address().size() > kMaxNameLength) {
     return absl::InvalidArgumentError("address: must have 1 to 512 bytes");

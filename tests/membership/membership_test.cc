@@ -73,6 +73,8 @@ TEST(MembershipTest, RefusalsSayWhy) {
   EXPECT_TRUE(absl::IsPermissionDenied(membership.Register(worker, kNow)));
   EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("a", "host", 2), kNow)));
   EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("", "host"), kNow)));
+  EXPECT_EQ(membership.Register(Worker("a", std::string(513, 'h')), kNow).message(),
+            "host: must have at most 512 bytes");
   ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok()) << "nobody took a place";
   ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok()) << "the same one again";
   const absl::Status taken = membership.Register(Worker("b", "host", 1), kNow);
