@@ -17,8 +17,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
 
 extern char** environ;
@@ -113,9 +113,9 @@ class WorkerProcessesImpl : public WorkerProcesses {
       watcher_.join();
     }
     Signal(SIGTERM);
-    const absl::Time deadline = absl::Now() + grace;
+    const MonotonicTime deadline = MonotonicNow() + grace;
     while (!ReapAll()) {
-      const absl::Duration left = deadline - absl::Now();
+      const absl::Duration left = deadline - MonotonicNow();
       if (left <= absl::ZeroDuration()) break;
       Poll(static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
     }
