@@ -243,22 +243,22 @@ absl::StatusOr<KvPlan> WorkerGroup::Load(const Flags& flags, const ModelConfig& 
 std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
   std::vector<v1::RankStatus> ranks;
   if (executor_ == nullptr) return ranks;
-  const auto answers = executor_->RankStatuses(absl::Seconds(2));
-  for (size_t rank = 0; rank < answers.size(); ++rank) {
+  const auto statuses = executor_->RankStatuses(absl::Seconds(2));
+  for (size_t rank = 0; rank < statuses.size(); ++rank) {
     v1::RankStatus status;
     status.set_rank(static_cast<int32_t>(rank));
     status.set_host(members_[rank].host());
     status.set_pid(members_[rank].pid());
     status.set_device(
         absl::StrCat(DeviceName(members_[rank].device_type()), ":", members_[rank].device_index()));
-    if (answers[rank].ok()) {
-      *status.mutable_bytes_by_tag() = answers[rank]->bytes_by_tag();
-      status.set_rss_bytes(answers[rank]->rss_bytes());
-      status.set_graph_bytes(answers[rank]->graph_bytes());
-      status.set_state(answers[rank]->state());
-      status.set_sleep_level(answers[rank]->sleep_level());
+    if (statuses[rank].ok()) {
+      *status.mutable_bytes_by_tag() = statuses[rank]->bytes_by_tag();
+      status.set_rss_bytes(statuses[rank]->rss_bytes());
+      status.set_graph_bytes(statuses[rank]->graph_bytes());
+      status.set_state(statuses[rank]->state());
+      status.set_sleep_level(statuses[rank]->sleep_level());
     } else {
-      status.set_error(std::string(answers[rank].status().message()));
+      status.set_error(std::string(statuses[rank].status().message()));
     }
     ranks.push_back(std::move(status));
   }

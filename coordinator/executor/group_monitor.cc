@@ -55,7 +55,7 @@ absl::Status GroupMonitor::CheckDeadline() const {
   absl::MutexLock lock(&mu_);
   if (now_() < deadline_) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat(workers_[streams_.waiting_for()].name,
-                                                  " did not answer step ", step_id_, " within ",
+                                                  " did not reply to step ", step_id_, " within ",
                                                   absl::FormatDuration(timeout_)));
 }
 

@@ -87,18 +87,18 @@ absl::StatusOr<TagBytes> GroupSleep::WakeUp(const std::vector<std::string>& tags
 
 void GroupSleep::Confirm(const std::string& state, const std::vector<absl::Status>& undone,
                          const absl::Status& error) {
-  std::vector<v1::WorkerStatusResponse> answers(num_ranks_);
+  std::vector<v1::WorkerStatusResponse> replies(num_ranks_);
   const std::vector<absl::Status> asked = calls_.Run(
       options_.status_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->GetStatus(context, v1::WorkerStatusRequest(), &answers[rank]);
+        return worker.stub->GetStatus(context, v1::WorkerStatusRequest(), &replies[rank]);
       });
   for (size_t rank = 0; rank < num_ranks_; ++rank) {
     // Without a reply to the undo the rank may still be at work, whatever it says now.
     const bool unknown = absl::IsDeadlineExceeded(undone[rank]) || absl::IsUnavailable(undone[rank]) ||
                          absl::IsCancelled(undone[rank]);
-    if (!unknown && asked[rank].ok() && IsIn(answers[rank], state)) continue;
+    if (!unknown && asked[rank].ok() && IsIn(replies[rank], state)) continue;
     const absl::Status cause = !undone[rank].ok() ? undone[rank] : asked[rank];
-    const std::string what = cause.ok() ? absl::StrCat("rank ", rank, " is ", Describe(answers[rank]))
+    const std::string what = cause.ok() ? absl::StrCat("rank ", rank, " is ", Describe(replies[rank]))
                                         : std::string(cause.message());
     latch_.Fail(absl::InternalError(
         absl::StrCat("not every rank is ", state, " after a failed call (", error.message(), "): ", what)));

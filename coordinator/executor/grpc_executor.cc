@@ -164,7 +164,7 @@ class GrpcExecutorImpl : public GrpcExecutor {
   }
 
   std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout) override {
-    std::vector<absl::StatusOr<v1::WorkerStatusResponse>> answers(workers_.size());
+    std::vector<absl::StatusOr<v1::WorkerStatusResponse>> results(workers_.size());
     std::vector<v1::WorkerStatusResponse> responses(workers_.size());
     const std::vector<absl::Status> statuses =
         calls_.Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
@@ -172,12 +172,12 @@ class GrpcExecutorImpl : public GrpcExecutor {
         });
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
       if (statuses[rank].ok()) {
-        answers[rank] = std::move(responses[rank]);
+        results[rank] = std::move(responses[rank]);
       } else {
-        answers[rank] = statuses[rank];
+        results[rank] = statuses[rank];
       }
     }
-    return answers;
+    return results;
   }
 
   void Shutdown(absl::Duration timeout) override {

@@ -40,7 +40,7 @@ absl::StatusOr<v1::StepReply> StepStreams::Receive(int64_t step_id) {
       return latch_.Blame(Annotate(error, absl::StrCat(name, " failed step ", step_id)), blame_grace_);
     }
     if (reply.step_id() != step_id) {
-      return latch_.Blame(absl::InternalError(absl::StrCat(name, " answered step ", reply.step_id(),
+      return latch_.Blame(absl::InternalError(absl::StrCat(name, " replied to step ", reply.step_id(),
                                                            " where ", step_id, " was due")),
                           blame_grace_);
     }

@@ -48,7 +48,7 @@ absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineReque
   if (prompt_len == 0) return absl::InvalidArgumentError("prompt: must have at least one token");
   if (prompt_len + std::min<int64_t>(max_tokens, 1) > options.max_model_len) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "prompt: has ", prompt_len, " tokens, which leaves no room for an answer in max_model_len (",
+        "prompt: has ", prompt_len, " tokens, which leaves no room for output in max_model_len (",
         options.max_model_len, ")"));
   }
   const int64_t longest = std::min<int64_t>(prompt_len + max_tokens, options.max_model_len);

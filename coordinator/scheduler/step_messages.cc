@@ -76,7 +76,7 @@ absl::Status DeliverPromptLogprobs(const v1::PromptLogprobs* message, int64_t st
   const int64_t expected = std::max<int64_t>(0, last - start);
   const int64_t got = message == nullptr ? 0 : message->positions_size();
   if (got != expected) {
-    return absl::InternalError(absl::StrCat("the worker answered ", got,
+    return absl::InternalError(absl::StrCat("the worker returned ", got,
                                             " prompt log-probabilities for a chunk of ", num_tokens,
                                             " tokens at ", start, ", where ", expected, " were due"));
   }

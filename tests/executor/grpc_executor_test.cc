@@ -158,7 +158,7 @@ TEST_F(GrpcExecutorTest, AStepDeadlineNamesTheRankThatHangs) {
   ASSERT_TRUE(executor_->ExecuteAsync(MakeStep(1)).ok());
   const absl::Status status = executor_->Wait(absl::Milliseconds(100)).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_NE(status.message().find("rank 1 (pid 71) did not answer step 1"), absl::string_view::npos)
+  EXPECT_NE(status.message().find("rank 1 (pid 71) did not reply to step 1"), absl::string_view::npos)
       << status;
 }
 

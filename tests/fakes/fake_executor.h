@@ -92,7 +92,7 @@ class FakeExecutor : public Executor {
     ++num_waits_;
     const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_ || !health_.ok(); };
     if (!mu_.AwaitWithTimeout(absl::Condition(&released), timeout)) {
-      health_ = absl::DeadlineExceededError("rank 0 (pid 1) did not answer");
+      health_ = absl::DeadlineExceededError("rank 0 (pid 1) did not reply");
     }
     if (!health_.ok()) return health_;
     absl::StatusOr<v1::StepReply> reply = std::move(replies_.front());
