@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "base/log.h"
 
 namespace somnus {
@@ -22,7 +21,7 @@ double MiB(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 LoadProgress::LoadProgress()
     : terminal_(isatty(STDERR_FILENO) == 1),
-      start_(absl::Now()),
+      start_(MonotonicNow()),
       next_(start_ + (terminal_ ? kBarInterval : kLineInterval)) {}
 
 LoadProgress::~LoadProgress() {
@@ -31,7 +30,7 @@ LoadProgress::~LoadProgress() {
 
 void LoadProgress::Update(int64_t bytes_done, int64_t bytes_total) {
   total_ = bytes_total;
-  const absl::Time now = absl::Now();
+  const MonotonicTime now = MonotonicNow();
   if (finished_ || now < next_ || bytes_total <= 0) return;
   next_ = now + (terminal_ ? kBarInterval : kLineInterval);
   if (terminal_) return Draw(bytes_done, bytes_total);
@@ -50,7 +49,8 @@ void LoadProgress::Finish() {
   if (finished_) return;
   if (drawn_) std::fputs("\r\033[K", stderr);
   finished_ = true;
-  LogInfo("weights loaded: {:.0f} MiB in {:.2f} s", MiB(total_), absl::ToDoubleSeconds(absl::Now() - start_));
+  LogInfo("weights loaded: {:.0f} MiB in {:.2f} s", MiB(total_),
+          absl::ToDoubleSeconds(MonotonicNow() - start_));
 }
 
 }  // namespace somnus

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "absl/time/time.h"
+#include "base/monotonic.h"
 
 namespace somnus {
 
@@ -20,8 +20,8 @@ class LoadProgress {
   void Draw(int64_t bytes_done, int64_t bytes_total);
 
   const bool terminal_;
-  const absl::Time start_;
-  absl::Time next_;
+  const MonotonicTime start_;
+  MonotonicTime next_;
   int64_t total_ = 0;
   bool drawn_ = false;
   bool finished_ = false;

@@ -19,6 +19,7 @@ void FailureLatch::Fail(const absl::Status& status) {
     status_ = status;
     for (grpc::ClientContext* call : calls_) call->TryCancel();
   }
+  failure_known_.Stop();
   absl::MutexLock lock(&callback_mu_);
   if (callback_) std::exchange(callback_, nullptr)(status);
 }
@@ -31,9 +32,8 @@ absl::Status FailureLatch::Blame(const absl::Status& status, absl::Duration grac
 }
 
 absl::Status FailureLatch::AwaitFailure(absl::Duration grace) const {
-  absl::MutexLock lock(&mu_);
-  mu_.AwaitWithTimeout(absl::Condition(&failed_), grace);
-  return status_;
+  failure_known_.WaitFor(grace);
+  return status();
 }
 
 void FailureLatch::SetCallback(std::function<void(absl::Status)> callback) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 
 namespace grpc {
 class ClientContext;
@@ -40,6 +41,7 @@ class FailureLatch {
   mutable absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  StopSignal failure_known_;  // stopped once failed_ is true
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   absl::Mutex callback_mu_;  // held while the callback runs; taken without mu_
   std::function<void(absl::Status)> callback_ ABSL_GUARDED_BY(callback_mu_);

@@ -93,6 +93,7 @@ void Membership::UpdateComplete(MonotonicTime now) {
     if (options_.confirm_members && member.last_seen < full_since_) return false;
     return now - member.last_seen <= fresh;
   });
+  if (complete_) settled_.Stop();
 }
 
 std::vector<std::string> Membership::DropSilent(MonotonicTime now) {
@@ -125,8 +126,8 @@ bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime no
 }
 
 absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::Duration timeout) {
+  settled_.WaitFor(timeout);
   absl::MutexLock lock(&mu_);
-  mu_.AwaitWithTimeout(absl::Condition(this, &Membership::Settled), timeout);
   RETURN_IF_ERROR(interruption_);
   if (!complete_) {
     return absl::DeadlineExceededError(absl::StrCat("only ", members_.size(), " of ", options_.world_size,
@@ -150,6 +151,7 @@ absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::
 void Membership::Interrupt(const absl::Status& reason) {
   absl::MutexLock lock(&mu_);
   if (interruption_.ok()) interruption_ = reason;
+  settled_.Stop();
 }
 
 absl::Status Membership::CheckHeartbeats(MonotonicTime now) const {

@@ -65,7 +65,6 @@ class Membership {
     int64_t last_step_id = 0;
     MonotonicTime same_since;
   };
-  bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return complete_ || !interruption_.ok(); }
   // Ok when there is a place for `request`; else says why not.
   absl::Status FindPlace(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateComplete(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -77,6 +76,7 @@ class Membership {
   bool complete_ ABSL_GUARDED_BY(mu_) = false;        // once true, nobody joins or is dropped
   bool handed_out_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
+  StopSignal settled_;  // stopped once the group is complete or the wait for it is interrupted
 };
 
 }  // namespace somnus
