@@ -1,8 +1,6 @@
 #include "coordinator/membership/membership.h"
 
 #include <algorithm>
-#include <limits>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -125,6 +123,23 @@ bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime no
   return false;
 }
 
+void Membership::AssignRanks() {
+  std::vector<const Member*> ranks(members_.size(), nullptr), others;
+  for (const Member& member : members_) {
+    if (member.request.has_preferred_rank()) {
+      ranks[member.request.preferred_rank()] = &member;
+    } else {
+      others.push_back(&member);
+    }
+  }
+  std::stable_sort(others.begin(), others.end(),
+                   [](const Member* a, const Member* b) { return a->request.host() < b->request.host(); });
+  auto next = others.begin();
+  std::vector<Member> by_rank;
+  for (const Member* member : ranks) by_rank.push_back(member != nullptr ? *member : **next++);
+  members_ = std::move(by_rank);
+}
+
 absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::Duration timeout) {
   settled_.WaitFor(timeout);
   absl::MutexLock lock(&mu_);
@@ -134,14 +149,7 @@ absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::
                                                     " workers have registered within ",
                                                     absl::FormatDuration(timeout)));
   }
-  std::stable_sort(members_.begin(), members_.end(), [](const Member& a, const Member& b) {
-    const auto key = [](const Member& member) {
-      return std::make_tuple(member.request.has_preferred_rank() ? member.request.preferred_rank()
-                                                                 : std::numeric_limits<int32_t>::max(),
-                             member.request.host());
-    };
-    return key(a) < key(b);
-  });
+  AssignRanks();
   handed_out_ = true;
   std::vector<v1::RegisterRequest> group;
   for (const Member& member : members_) group.push_back(member.request);

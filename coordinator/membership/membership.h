@@ -39,9 +39,10 @@ class Membership {
   // Returns whether the worker is a member; one that is not should exit.
   bool Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now);
 
-  // Returns the complete group in the order of ranks: by preferred_rank, then host, then arrival. A group is
-  // complete once it has all its members and each was heard within the last seconds. DeadlineExceeded says
-  // how many came; Interrupt ends the wait with its status.
+  // Returns the complete group in the order of ranks: every worker that prefers a rank has it, and the others
+  // fill the places that are left by host, then by arrival. A group is complete once it has all its members
+  // and each was heard within the last seconds. DeadlineExceeded says how many came; Interrupt ends the wait
+  // with its status.
   absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout);
   void Interrupt(const absl::Status& reason);
 
@@ -68,6 +69,8 @@ class Membership {
   // Ok when there is a place for `request`; else says why not.
   absl::Status FindPlace(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateComplete(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sorts the members of a complete group by rank.
+  void AssignRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const MembershipOptions options_;
   mutable absl::Mutex mu_;

@@ -61,6 +61,18 @@ TEST(MembershipTest, RanksFollowPreferenceHostAndArrival) {
   EXPECT_EQ(order, "abdce");
 }
 
+TEST(MembershipTest, APreferredRankIsKeptThoughOthersPreferNone) {
+  Membership membership(Options(3));
+  for (const auto& worker : {Worker("a", "host3", 1), Worker("b", "host2"), Worker("c", "host1")}) {
+    ASSERT_TRUE(membership.Register(worker, kNow).ok());
+  }
+  const auto group = membership.WaitForGroup(absl::ZeroDuration());
+  ASSERT_TRUE(group.ok());
+  std::string order;
+  for (const auto& member : *group) order += member.worker_id();
+  EXPECT_EQ(order, "cab");
+}
+
 TEST(MembershipTest, RefusalsSayWhy) {
   Membership membership(Options(2));
   v1::RegisterRequest worker = Worker("a", "host");
