@@ -121,7 +121,7 @@ class BlockManager {
   struct BlockTable {
     std::vector<KvBlock*> blocks;
     std::string salt;
-    int32_t num_committed = 0;     // leading blocks whose contents the pool was told
+    int32_t num_committed = 0;     // leading blocks that were given to BlockPool::Remember
     std::vector<uint64_t> hashes;  // of the leading full blocks, num_committed at least
     // Of the block known for the last committed content; 0 though num_committed > 0: the chain is broken.
     uint64_t last_content_id = 0;

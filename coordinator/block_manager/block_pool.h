@@ -69,7 +69,7 @@ class BlockPool {
 
   // Returns the cached or used block with this content, or null.
   KvBlock* Find(const BlockContent& content);
-  // Makes a used block's contents known. When another block is known for them already, that one stays.
+  // Makes a used block's contents known. When the pool knows another block for them already, that one stays.
   void Remember(KvBlock* block, const BlockContent& content);
   // Forgets the contents of a block, used or cached: it cannot be adopted any more.
   void Forget(KvBlock* block);

@@ -1,6 +1,6 @@
 #pragma once
 // Watches a group for what a blocking read cannot see: the deadline of the step that is waited for, and
-// connections that break while nobody calls. Makes the latch fail, once.
+// connections that break while no call is under way. Makes the latch fail, once.
 //
 // Ownership: owns its thread; links, streams and latch are borrowed and outlive it. Thread safe.
 

@@ -18,7 +18,7 @@ bool SameToken(const std::string& a, const std::string& b) {
 }
 
 constexpr size_t kMaxNameLength = 512;
-// A member that was heard within this time counts as alive; it is that of several heartbeats.
+// A member whose last sign of life is no older counts as alive. It is the time of several heartbeats.
 constexpr absl::Duration kFresh = absl::Seconds(5);
 
 std::string NameOf(const v1::RegisterRequest& worker) {

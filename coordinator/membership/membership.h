@@ -1,5 +1,5 @@
 #pragma once
-// Who belongs to the group of workers: registration, ranks, heartbeats and the progress that they report. It
+// The members of the group of workers: registration, ranks, heartbeats and the progress that they report. It
 // does no I/O; callers pass the time of a monotonic clock. Thread safe.
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct MembershipOptions {
   std::string version;      // a worker of another version is refused
   std::string spawn_token;  // workers must show it; empty: workers started by hand, which show none
   absl::Duration heartbeat_timeout = absl::Seconds(30);
-  // A group is complete only once every member was heard after the last one came. This is for remote workers,
-  // whose death no process table shows: one that has just died looks alive otherwise.
+  // A group is complete only once a heartbeat of every member has come after the last one registered. This is
+  // for remote workers, whose death no process table shows: one that has just died looks alive otherwise.
   bool confirm_members = false;
   absl::Duration stall_threshold = absl::Seconds(60);  // in one step, after which a rank counts as stalled
 };
@@ -33,16 +33,16 @@ class Membership {
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
 
   // InvalidArgument, PermissionDenied (token), FailedPrecondition (version, a complete group), Unavailable
-  // (its place is taken in a group that is still forming: whoever has it may turn out to be dead, so the
-  // worker may try again). The same worker may register again, with the same request.
+  // (its place is taken in a group that is still forming: the worker that has it may turn out to be dead, so
+  // this one may try again). The same worker may register again, with the same request.
   absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now);
   // Returns whether the worker is a member; one that is not should exit.
   bool Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now);
 
   // Returns the complete group in the order of ranks: every worker that prefers a rank has it, and the others
   // fill the places that are left by host, then by arrival. A group is complete once it has all its members
-  // and each was heard within the last seconds. DeadlineExceeded says how many came; Interrupt ends the wait
-  // with its status.
+  // and each has sent a sign of life within the last 5 seconds (or heartbeat_timeout, where that is shorter).
+  // DeadlineExceeded says how many came; Interrupt ends the wait with its status.
   absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout);
   void Interrupt(const absl::Status& reason);
 

@@ -13,8 +13,8 @@
 
 namespace somnus {
 
-// Fully resolved and validated by the API layer; names as in proto/inference.proto. One record, which nobody
-// changes, serves every choice and every prompt of a client's request; what differs among them is in
+// Fully resolved and validated by the API layer; names as in proto/inference.proto. One record, which is
+// never changed, serves every choice and every prompt of a client's request; what differs among them is in
 // EngineRequest.
 struct SamplingParams {
   int32_t min_tokens = 0;

@@ -40,8 +40,8 @@ bool AdmitsRequests(EngineState state);
 bool IsReady(EngineState state);
 // False once nothing will ever be served again.
 bool IsLive(EngineState state);
-// What GET /is_sleeping returns: the sleep has been reached, and the wake-up has not been completed. Who
-// waits for the memory may take it when this turns true.
+// What GET /is_sleeping returns: the sleep has been reached, and the wake-up has not been completed. A
+// process that waits for the memory may take it when this turns true.
 bool IsSleeping(EngineState state);
 
 // Why a request is not served now, as a sentence for clients; empty when the state is ready.

@@ -60,7 +60,7 @@ TEST_P(FairnessTest, DecodesComeBeforeAnEarlierPrompt) {
   options.max_num_batched_tokens = 4;
   options.long_prefill_token_threshold = 4;
   Harness harness(options, depth());
-  // "first" is preempted by nobody; its prompt of 10 steps does not stop the other's answer.
+  // "first" is not preempted; its prompt of 10 steps does not stop the other's output.
   harness.Add(MakeRequest("decodes", 3, 8, 100));
   harness.Step();
   harness.Add(MakeRequest("prompt", 30, 2));
