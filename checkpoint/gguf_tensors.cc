@@ -33,7 +33,8 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
   for (const GgufTensor& tensor : gguf.tensors()) {
     const std::string name = CanonicalGgufName(family, tensor.name);
     if (!tensor.type.has_value()) {
-      tensors->AddUnsupported(name, gguf.name(), absl::StrCat("number ", tensor.ggml_type, " of ggml"));
+      RETURN_IF_ERROR(
+          tensors->AddUnsupported(name, gguf.name(), absl::StrCat("number ", tensor.ggml_type, " of ggml")));
       continue;
     }
     TensorInfo info{name, *tensor.type, tensor.shape, file.data() + tensor.offset, tensor.bytes, gguf.name()};

@@ -269,7 +269,7 @@ absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(co
     if (wanted != nullptr && !wanted(entry.name)) continue;
     const std::string name = CanonicalName(entry.name);
     if (!dtype->type.has_value()) {
-      tensors->AddUnsupported(name, file.name(), entry.dtype);
+      RETURN_IF_ERROR(tensors->AddUnsupported(name, file.name(), entry.dtype));
       continue;
     }
     TensorInfo tensor{name,
@@ -298,8 +298,7 @@ absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable*
   if (!absl::IsNotFound(index.status())) return index.status();
   return absl::NotFoundError(
       "neither model.safetensors nor model.safetensors.index.json is in the directory (weights in other "
-      "formats, "
-      "such as pytorch_model.bin, are not read)");
+      "formats, such as pytorch_model.bin, are not read)");
 }
 
 }  // namespace somnus

@@ -14,17 +14,23 @@ std::string ShapeString(const std::vector<int64_t>& shape) {
 }
 
 absl::Status TensorTable::Add(TensorInfo tensor) {
+  RETURN_IF_ERROR(CheckIsNew(tensor.name, tensor.file));
   auto owned = std::make_unique<TensorInfo>(std::move(tensor));
-  if (unsupported_.contains(owned->name) || !by_name_.emplace(owned->name, owned.get()).second) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(owned->file, ": tensor ", owned->name, " is there more than once"));
-  }
+  by_name_.emplace(owned->name, owned.get());
   tensors_.push_back(std::move(owned));
   return absl::OkStatus();
 }
 
-void TensorTable::AddUnsupported(const std::string& name, const std::string& file, const std::string& type) {
+absl::Status TensorTable::AddUnsupported(const std::string& name, const std::string& file,
+                                         const std::string& type) {
+  RETURN_IF_ERROR(CheckIsNew(name, file));
   unsupported_[name] = absl::StrCat(file, ": tensor ", name, " has type ", type);
+  return absl::OkStatus();
+}
+
+absl::Status TensorTable::CheckIsNew(const std::string& name, const std::string& file) const {
+  if (!Has(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", name, " is there more than once"));
 }
 
 void TensorTable::SetPermuted(absl::string_view name, int32_t head_dim) {

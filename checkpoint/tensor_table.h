@@ -22,8 +22,9 @@ class TensorTable {
  public:
   // InvalidArgument when the name is taken.
   absl::Status Add(TensorInfo tensor);
-  // Records a tensor whose type cannot be read, so that Expect returns the right error.
-  void AddUnsupported(const std::string& name, const std::string& file, const std::string& type);
+  // Records a tensor whose type cannot be read, so that Expect returns the right error. InvalidArgument when
+  // the name is taken.
+  absl::Status AddUnsupported(const std::string& name, const std::string& file, const std::string& type);
   // Sets TensorInfo::permuted_head_dim of a tensor, if it is there.
   void SetPermuted(absl::string_view name, int32_t head_dim);
   // Keeps `file` mapped as long as the table exists.
@@ -39,6 +40,8 @@ class TensorTable {
   absl::Status Expect(const std::string& name, const std::vector<int64_t>& shape) const;
 
  private:
+  absl::Status CheckIsNew(const std::string& name, const std::string& file) const;
+
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<std::unique_ptr<TensorInfo>> tensors_;  // pointers stay valid while the table grows
   absl::flat_hash_map<std::string, TensorInfo*> by_name_;

@@ -98,6 +98,12 @@ TEST(Safetensors, RefusesOverlapsAndDuplicates) {
   const std::string data(12, 'x');
   EXPECT_THAT(ErrorOf(SafetensorsFile("{\"a\":" + entry + ",\"a\":" + entry + "}", data)),
               HasSubstr("tensor a is there more than once"));
+  // Two names of one tensor; only one of them has a type that can be read.
+  EXPECT_THAT(
+      ErrorOf(SafetensorsFile("{\"model.norm.weight\":" + entry +
+                                  R"(,"norm.weight":{"dtype":"I32","shape":[1],"data_offsets":[8,12]}})",
+                              data)),
+      HasSubstr("tensor model.norm.weight is there more than once"));
   EXPECT_THAT(ErrorOf(SafetensorsFile(
                   "{\"a\":" + entry + R"(,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", data)),
               HasSubstr("tensor b: data begins at byte 4, the one before ends at 8 (overlap)"));
