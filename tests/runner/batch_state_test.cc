@@ -120,6 +120,7 @@ TEST(BatchStateTest, RefusesEveryBadNumberOfAStep) {
       {"scheduled twice", [](auto& r) { *r.add_sequences() = r.sequences(0); }},
       {"zero tokens", [](auto& r) { r.mutable_sequences(0)->set_num_tokens(0); }},
       {"more tokens than known", [](auto& r) { r.mutable_sequences(0)->set_num_tokens(21); }},
+      {"new but none scheduled", [](auto& r) { r.clear_sequences(); }},
       {"freed slot outside", [](auto& r) { r.add_freed_slots(9); }},
       {"freed slot unused", [](auto& r) { r.add_freed_slots(0); }},
       {"copy from outside", [](auto& r) { r.add_copies()->set_src(10), r.mutable_copies(0)->set_dst(1); }},

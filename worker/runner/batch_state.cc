@@ -143,6 +143,9 @@ absl::Status BatchState::Schedule(const v1::StepRequest& request) {
   std::fill(slot_scheduled_.begin(), slot_scheduled_.end(), false);
   for (const v1::ScheduledSequence& sequence : request.sequences())
     RETURN_IF_ERROR(ScheduleSequence(sequence));
+  // Nothing runs in such a step, so the device would not get the new sequences' block tables.
+  if (scheduled_.empty() && !added_slots_.empty())
+    return Invalid("slot ", added_slots_[0], " is new, but no sequence is scheduled");
   return absl::OkStatus();
 }
 
