@@ -174,9 +174,11 @@ class HostVmmDriver : public VmmDriver {
     return data;
   }
   void FreeHost(void* data, int64_t bytes) override {
-    munmap(data, bytes);
-    absl::MutexLock lock(&mutex_);
-    backups_.erase(data);
+    {
+      absl::MutexLock lock(&mutex_);
+      backups_.erase(data);
+    }
+    munmap(data, bytes);  // last: from here on another thread's AllocateHost may get the same address
   }
 
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {

@@ -244,12 +244,16 @@ absl::Status Worker::JoinGroup(const v1::LoadModelRequest& request) {
     options.spin = SpinningPays(load_options_);
     ASSIGN_OR_RETURN(communicator, MakeShmCommunicator(options));
   }
-  absl::MutexLock lock(&mu_);
-  communicator_ = std::move(communicator);
+  std::string reason;
+  {
+    absl::MutexLock lock(&mu_);
+    communicator_ = std::move(communicator);
+    reason = abort_reason_;
+  }
   // Abort was called while the group was forming, when there was nothing to abort yet.
-  if (abort_reason_.empty()) return absl::OkStatus();
-  communicator_->Abort(abort_reason_);
-  return absl::AbortedError(abort_reason_);
+  if (reason.empty()) return absl::OkStatus();
+  communicator_->Abort(reason);  // may take its time, so GetStatus must not wait for it
+  return absl::AbortedError(reason);
 }
 
 absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& config) {
