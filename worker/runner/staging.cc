@@ -9,8 +9,8 @@ namespace somnus {
 
 MirroredBlock::~MirroredBlock() {
   if (device_handle_ == nullptr || !device_handle_->asynchronous()) return;
-  for (uint8_t* twin : twins_) {
-    if (twin != nullptr) device_handle_->FreePinned(twin);
+  for (uint8_t* buffer : host_buffers_) {
+    if (buffer != nullptr) device_handle_->FreePinned(buffer);
   }
 }
 
@@ -19,19 +19,19 @@ absl::Status MirroredBlock::Bind(Device* device, void* data) {
   device_ = static_cast<uint8_t*>(data);
   for (int i = 0; i < kStepsInFlight; ++i) {
     if (!device->asynchronous()) {
-      twins_[i] = device_;
-    } else if (twins_[i] == nullptr) {
-      ASSIGN_OR_RETURN(void* twin, device->AllocatePinned(bytes_));
-      twins_[i] = static_cast<uint8_t*>(twin);
+      host_buffers_[i] = device_;
+    } else if (host_buffers_[i] == nullptr) {
+      ASSIGN_OR_RETURN(void* buffer, device->AllocatePinned(bytes_));
+      host_buffers_[i] = static_cast<uint8_t*>(buffer);
     }
   }
-  host_ = twins_[turn_];
+  host_ = host_buffers_[turn_];
   return absl::OkStatus();
 }
 
 void MirroredBlock::Turn() {
   turn_ = (turn_ + 1) % kStepsInFlight;
-  host_ = twins_[turn_];
+  host_ = host_buffers_[turn_];
 }
 
 void MirroredBlock::Upload(int64_t bytes) {

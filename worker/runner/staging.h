@@ -66,7 +66,7 @@ class MirroredBlock {
   uint8_t* device_ = nullptr;
   uint8_t* host_ = nullptr;
   int turn_ = 0;
-  uint8_t* twins_[kStepsInFlight] = {};              // the device's own memory where it is shared
+  uint8_t* host_buffers_[kStepsInFlight] = {};       // the device's own memory where it is shared
   std::unique_ptr<uint8_t[]> kept_[kStepsInFlight];  // copies of results, where memory is shared
 };
 
