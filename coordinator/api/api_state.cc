@@ -11,10 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-HttpResponse JsonResponse(const Json& body) {
-  return {200, "application/json", body.dump(-1, ' ', false, Json::error_handler_t::replace), {}};
-}
-
 // Older OpenAI clients read this object. It allows everything that this server can do.
 Json Permission(int64_t created) {
   return {{"id", "modelperm-somnus"},
@@ -30,8 +26,6 @@ Json Permission(int64_t created) {
           {"group", nullptr},
           {"is_blocking", false}};
 }
-
-HttpResponse Loading() { return ErrorResponse({503, WhyNotReady(EngineState::kLoading), ""}); }
 
 }  // namespace
 
@@ -51,7 +45,7 @@ EngineStats ApiState::Stats() const {
 
 HttpResponse ApiState::Models(absl::string_view name) const {
   const std::shared_ptr<const ServedModel> served = model();
-  if (served == nullptr) return Loading();
+  if (served == nullptr) return LoadingResponse();
   const Json card = {{"id", served->name},
                      {"object", "model"},
                      {"created", created},
@@ -77,7 +71,7 @@ HttpResponse ApiState::ServerInfo() const {
 
 HttpResponse ApiState::Health() const {
   const std::shared_ptr<const ServedModel> served = model();
-  if (served == nullptr) return Loading();
+  if (served == nullptr) return LoadingResponse();
   const absl::Status health = served->engine->Health();
   if (health.ok()) return {200, "", "", {}};
   return ErrorResponse({503, CleanMessage(health.message()), ""});
@@ -120,7 +114,8 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
 HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view query,
                                        absl::string_view body) const {
   const std::shared_ptr<const ServedModel> served = model();
-  return served == nullptr ? Loading() : somnus::AnswerLifecycle(spec, served->engine.get(), query, body);
+  return served == nullptr ? LoadingResponse()
+                           : somnus::AnswerLifecycle(spec, served->engine.get(), query, body);
 }
 
 }  // namespace somnus

@@ -156,7 +156,8 @@ std::optional<std::vector<std::string>> FieldReader::Strings(const char* name, b
                                                              size_t max_count, size_t max_bytes) {
   const Json* value = Find(name);
   if (value == nullptr) return std::nullopt;
-  const Json items = lone_string && value->is_string() ? Json::array({*value}) : *value;
+  const Json lone = lone_string && value->is_string() ? Json::array({*value}) : Json();
+  const Json& items = lone.is_null() ? *value : lone;
   if (!items.is_array() || items.size() > max_count) {
     Fail(name, absl::StrCat(name, " must be ", lone_string ? "a string or " : "", "a list of at most ",
                             max_count, " strings"));

@@ -2,6 +2,7 @@
 
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_key.h"
+#include "coordinator/residency/engine_state.h"
 
 namespace somnus {
 
@@ -27,6 +28,6 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
   }
 }
 
-grpc::Status LoadingStatus() { return {grpc::StatusCode::UNAVAILABLE, "the model is loading"}; }
+grpc::Status LoadingStatus() { return {grpc::StatusCode::UNAVAILABLE, WhyNotReady(EngineState::kLoading)}; }
 
 }  // namespace somnus

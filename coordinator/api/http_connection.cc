@@ -243,7 +243,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   const std::shared_ptr<const ServedModel> model = context_->state->model();
   const Route route = match.spec->route;
   if (route == Route::kTokenize || route == Route::kDetokenize) {
-    if (model == nullptr) co_return ErrorResponse({503, "The model is loading.", ""});
+    if (model == nullptr) co_return LoadingResponse();
     const ApiLimits& limits = context_->state->options.limits;
     auto work = [&]() -> HttpResponse {
       try {

@@ -91,7 +91,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
   const std::shared_ptr<const ServedModel> model = context_->state->model();
   if (model == nullptr) {
     context_->state->metrics->OnRejected("not_serving");
-    HttpResponse response = ErrorResponse({503, "The model is loading.", ""});
+    HttpResponse response = LoadingResponse();
     co_return co_await SendResponse(*request, std::move(response));
   }
   const auto waker = std::make_shared<ConnectionWaker>(context_->io, this);
@@ -124,7 +124,8 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
                                   : ParseCompletionRequest(request->body, *model, limits);
     std::string().swap(request->body);
     if (request->id.size() > kMaxRequestIdBytes)
-      parsed = BadRequest("request_id", "X-Request-Id is longer than 1024 bytes");
+      parsed = BadRequest("X-Request-Id",
+                          absl::StrCat("X-Request-Id is longer than ", kMaxRequestIdBytes, " bytes"));
     if (auto* error = std::get_if<ApiError>(&parsed)) {
       metrics->OnRejected("bad_request");
       return std::move(*error);

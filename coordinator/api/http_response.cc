@@ -1,8 +1,18 @@
 #include "coordinator/api/http_response.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
+#include "coordinator/residency/engine_state.h"
 
 namespace somnus {
+
+HttpResponse JsonResponse(const nlohmann::ordered_json& body) {
+  return {200,
+          "application/json",
+          body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+          {}};
+}
 
 HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response{error.status, "application/json", ErrorBody(error), {}};
@@ -10,6 +20,8 @@ HttpResponse ErrorResponse(const ApiError& error) {
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
+
+HttpResponse LoadingResponse() { return ErrorResponse({503, WhyNotReady(EngineState::kLoading), ""}); }
 
 std::string ResponseHead(const HttpResponse& response, bool keep_alive, const char* framing) {
   std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", StatusPhrase(response.status), "\r\n");

@@ -19,10 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-HttpResponse JsonResponse(const Json& body) {
-  return {200, "application/json", body.dump(-1, ' ', false, Json::error_handler_t::replace), {}};
-}
-
 Json ToJson(const TagBytes& bytes) {
   Json object = Json::object();
   for (const auto& [tag, count] : bytes) object[tag] = count;

@@ -154,10 +154,10 @@ TEST_F(ApiServerTest, TheRequestsIdComesFromItsHeaderOrItsBody) {
   };
   EXPECT_EQ(id(R"({"prompt": "abc", "request_id": "mine"})", ""), "cmpl-mine");
   EXPECT_EQ(id(R"({"prompt": "abc", "request_id": "mine"})", "X-Request-Id: \"head\r\n"), "cmpl-\"head");
-  EXPECT_EQ(Send("POST", "/v1/completions", R"({"prompt": "abc"})",
-                 absl::StrCat("X-Request-Id: ", std::string(1025, 'a'), "\r\n"))
-                .status,
-            400);
+  const HttpReply refused = Send("POST", "/v1/completions", R"({"prompt": "abc"})",
+                                 absl::StrCat("X-Request-Id: ", std::string(1025, 'a'), "\r\n"));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "X-Request-Id");
 }
 
 TEST_F(ApiServerTest, TruncationKeepsEitherSide) {
