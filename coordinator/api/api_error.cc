@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/utf8.h"
 #include "coordinator/api/json_body.h"
 
 namespace somnus {
@@ -45,9 +46,9 @@ std::string CleanMessage(absl::string_view text) {
     at_word_start = IsWordEnd(text[i]) || text[i] == '(' || text[i] == ':' || text[i] == '=';
     clean += text[i++];
   }
-  // The cut may have split a character.
-  while (!clean.empty() && clean.size() >= kMaxMessageBytes && (clean.back() & 0x80) != 0) clean.pop_back();
-  return clean;
+  std::string valid;
+  DrainUtf8(&clean, &valid);  // leaves out a character that the cut has split
+  return valid;
 }
 
 ApiError BadRequest(absl::string_view param, absl::string_view message) {

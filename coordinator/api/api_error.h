@@ -28,7 +28,8 @@ std::string MessageWithParam(const ApiError& error);
 
 std::string ErrorBody(const ApiError& error);
 
-// Returns `text`, cut to 500 bytes, with everything that looks like an address or a path replaced by "[...]".
+// Returns `text`, cut to about 500 bytes, with everything that looks like an address or a path replaced by
+// "[...]". The result is valid UTF-8, whatever `text` is.
 std::string CleanMessage(absl::string_view text);
 
 }  // namespace somnus

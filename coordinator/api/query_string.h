@@ -8,7 +8,9 @@
 
 namespace somnus {
 
-std::string PercentDecode(absl::string_view text);
+// Decodes "%2F". In a query a '+' is a space; in a path it is itself.
+std::string DecodePath(absl::string_view text);
+std::string DecodeQuery(absl::string_view text);
 
 // Returns the values of `name` in a query string, decoded, in order.
 std::vector<std::string> QueryValues(absl::string_view query, absl::string_view name);

@@ -300,7 +300,7 @@ void FitContext(FieldReader* fields, const ServedModel& model, std::optional<int
     fields->Fail(field, absl::StrCat(field, " must be at most the context of ", context, " tokens"));
   }
   if (max_tokens.has_value() && min_tokens.value_or(0) > *max_tokens) {
-    fields->Fail("min_tokens", "min_tokens must be at most max_tokens");
+    fields->Fail("min_tokens", absl::StrCat("min_tokens must be at most ", field));
   }
   if (!fields->ok()) return;
   for (GenerateParams::Prompt& prompt : params->prompts) {

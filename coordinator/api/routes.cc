@@ -61,7 +61,7 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
     if (FindRoute(admin, bare) != nullptr) return {307, nullptr, std::string(bare)};
   }
   if (!admin && absl::StartsWith(path, kModelPrefix) && path.size() > kModelPrefix.size()) {
-    return MatchSpec(kModelRoute, method, PercentDecode(path.substr(kModelPrefix.size())));
+    return MatchSpec(kModelRoute, method, DecodePath(path.substr(kModelPrefix.size())));
   }
   return {404, nullptr, ""};
 }

@@ -42,6 +42,19 @@ TEST_F(ApiServerTest, ChatWithoutTemplateIsRefused) {
   EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "messages");
 }
 
+TEST_F(ChatMessagesTest, AnErrorNamesTheLengthFieldThatWasGiven) {
+  ServeTemplate("{{ messages[0].content }}");
+  for (const char* field : {"max_tokens", "max_completion_tokens"}) {
+    const HttpReply reply =
+        Send("POST", "/v1/chat/completions",
+             absl::StrCat(R"({"messages": [{"role": "user", "content": "x"}], "min_tokens": 5, ")", field,
+                          R"(": 4})"));
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(Json::parse(reply.body)["error"]["message"],
+              absl::StrCat("min_tokens must be at most ", field));
+  }
+}
+
 TEST_F(ChatMessagesTest, MessagesWithoutContentOrOfUnknownRolesAreRefused) {
   ServeTemplate("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}");
   const std::string user = R"({"role": "user", "content": "x"})";

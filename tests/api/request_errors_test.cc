@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_replace.h"
+#include "base/utf8.h"
+#include "coordinator/api/api_error.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -106,6 +108,19 @@ TEST_F(ApiServerTest, PromptLogprobsAreBoundedTogether) {
     EXPECT_EQ(reply.status, 400) << fields;
     EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "prompt_logprobs");
   }
+}
+
+TEST(CleanMessage, IsShortAndValidUtf8) {
+  EXPECT_EQ(CleanMessage("cannot read /a/b: at 0x12ab34"), "cannot read [...] at [...]");
+  for (int shift = 0; shift < 4; ++shift) {
+    std::string text(shift, 'x');
+    for (int i = 0; i < 200; ++i) text += "\xf0\x9f\x98\x80";
+    const std::string clean = CleanMessage(text);
+    EXPECT_TRUE(IsUtf8(clean)) << shift;
+    EXPECT_LE(clean.size(), 504u);
+    EXPECT_GE(clean.size(), 490u);
+  }
+  EXPECT_TRUE(IsUtf8(CleanMessage("\xff\xf0\x9f")));
 }
 
 TEST_F(ApiServerTest, ListsAreBounded) {

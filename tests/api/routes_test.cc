@@ -89,6 +89,16 @@ TEST_F(ApiServerTest, RoutesAndMethods) {
   EXPECT_EQ(redirect.status, 307);
 }
 
+TEST_F(ApiServerTest, AModelsNameInAPathMayHoldAPlus) {
+  Start();
+  ServedModel model = FakeModel(engine_);
+  model.name = "a+b c";
+  server_->SetModel(std::move(model));
+  EXPECT_EQ(Send("GET", "/v1/models/a+b%20c").status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models/a%2bb%20c").status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models/a+b+c").status, 404);
+}
+
 TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
   ApiServerOptions options;
   options.grpc_port = 50051;
