@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "worker/runner/logit_edits.h"
 
@@ -83,19 +82,26 @@ void Sampler::Carve(Carver* carver, const Device& device) {
   raw_ = carver->TakeMatrix(DataType::kF32, max_rows_, limits_.vocab_size);
   const int64_t slots = limits_.max_num_seqs, words = (limits_.vocab_size + 31) / 32;
   counts_.vocab = limits_.vocab_size;
-  if (device.asynchronous()) {
-    counts_.outputs = carver->Take<int32_t>(slots * limits_.vocab_size);
-    counts_.in_prompt = carver->Take<uint32_t>(slots * words);
-    return;
-  }
+  if (!device.asynchronous()) return;  // see AllocateHostCounts
+  counts_.outputs = carver->Take<int32_t>(slots * limits_.vocab_size);
+  counts_.in_prompt = carver->Take<uint32_t>(slots * words);
+}
+
+absl::Status Sampler::AllocateHostCounts() {
+  const int64_t slots = limits_.max_num_seqs, words = (limits_.vocab_size + 31) / 32;
+  host_counts_.reset();  // first: the pages that were touched need not be kept, since no slot is in use
   host_counts_.reset(std::calloc(slots * (limits_.vocab_size + words), sizeof(int32_t)));
-  SOMNUS_CHECK(host_counts_ != nullptr);
+  if (host_counts_ == nullptr) {
+    return absl::ResourceExhaustedError("no host memory for the token counts of max_num_seqs sequences");
+  }
   counts_.outputs = static_cast<int32_t*>(host_counts_.get());
   counts_.in_prompt = reinterpret_cast<uint32_t*>(counts_.outputs + slots * limits_.vocab_size);
+  return absl::OkStatus();
 }
 
 absl::Status Sampler::Bind(Device* device, void* prompt_results) {
   device_ = device;
+  if (!device->asynchronous()) RETURN_IF_ERROR(AllocateHostCounts());
   return prompt_results_.Bind(device, prompt_results);
 }
 

@@ -47,6 +47,7 @@ class Sampler {
 
   // Takes the device's own arrays. Counts are cleared slot by slot, when a sequence needs them.
   void Carve(Carver* carver, const Device& device);
+  // Also after a wake-up; no slot is in use.
   absl::Status Bind(Device* device, void* prompt_results);
   int64_t prompt_results_bytes() const { return prompt_results_.bytes(); }
 
@@ -74,6 +75,7 @@ class Sampler {
                               const BatchState& state, SideStage* side, v1::StepReply* reply);
 
  private:
+  absl::Status AllocateHostCounts();
   absl::Status QueueEdits(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
   absl::Status QueueMasks(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
 
