@@ -111,8 +111,11 @@ asio::awaitable<bool> HttpConnection::Send(std::string data) {
 asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpResponse response) {
   last_status_ = response.status;
   const std::string framing = absl::StrCat("Content-Length: ", response.body.size(), "\r\n");
-  std::string data = ResponseHead(response, request.keep_alive, framing.c_str());
-  if (request.method != "HEAD") data += response.body;
+  const std::string head = ResponseHead(response, request.keep_alive, framing.c_str());
+  if (request.method == "HEAD") response.body.clear();
+  // Within the body's own string: a large response must not be in memory twice while a slow client reads it.
+  std::string data = std::move(response.body);
+  data.insert(0, head);
   const bool sent = co_await Send(std::move(data));
   co_return sent&& request.keep_alive;
 }

@@ -176,6 +176,7 @@ class WholeWriter : public Writer {
       *out += ",\"content\":";
     }
     AppendJsonString(choice.text, out);
+    std::string().swap(choice.text);  // a large response must not be in memory twice
     if (params_.chat)
       *out +=
           ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null}";
