@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/monotonic.h"
 #include "coordinator/api/api_state.h"
 #include "coordinator/api/http_connection.h"
 #include "coordinator/api/output_threads.h"
@@ -102,10 +103,10 @@ class HttpServer : public ApiServer {
   void Shutdown(absl::Duration grace) override {
     absl::MutexLock lock(&shutdown_mutex_);
     if (!thread_.joinable()) return;
-    const absl::Time deadline = absl::Now() + grace;
+    const MonotonicTime deadline = MonotonicNow() + grace;
     context_.stopping = true;
     asio::post(io_, [this] { StopListening(); });
-    while (context_.busy_connections > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(10));
+    while (context_.busy_connections > 0 && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(10));
     asio::post(io_, [this] { CloseAll(); });
     work_.reset();
     thread_.join();

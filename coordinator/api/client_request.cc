@@ -78,13 +78,18 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     request.held_bytes = held_bytes;
     request.sink = std::make_shared<Sink>(queue_, index);
     requests.push_back(std::move(request));
-    if (metrics_ != nullptr && index % params_->n == 0)
-      metrics_->OnRequestParams(params_->n, prompt.max_tokens);
   }
   const absl::Status status = requests.size() == 1 ? model_->engine->Submit(std::move(requests[0]))
                                                    : model_->engine->SubmitAll(std::move(requests));
-  if (!status.ok()) open_ = 0;
-  return status;
+  if (!status.ok()) {
+    open_ = 0;
+    return status;
+  }
+  if (metrics_ != nullptr) {
+    for (const GenerateParams::Prompt& prompt : params_->prompts)
+      metrics_->OnRequestParams(params_->n, prompt.max_tokens);
+  }
+  return absl::OkStatus();
 }
 
 void ClientRequest::Abort() {

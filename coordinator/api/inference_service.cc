@@ -177,7 +177,10 @@ grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const 
 grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
                                          grpc::ServerWriter<v1::GenerateResponse>* writer) {
   const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  if (model == nullptr) {
+    metrics_->OnRejected("not_serving");
+    return LoadingStatus();
+  }
   GenerateOrError parsed = Resolve(request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     metrics_->OnRejected("bad_request");

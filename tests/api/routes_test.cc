@@ -99,6 +99,21 @@ TEST_F(ApiServerTest, AModelsNameInAPathMayHoldAPlus) {
   EXPECT_EQ(Send("GET", "/v1/models/a+b+c").status, 404);
 }
 
+TEST_F(ApiServerTest, ParametersOfRefusedRequestsAreNotCounted) {
+  Serve();
+  const auto count = [&] {
+    const std::string text = Send("GET", "/metrics").body;
+    const size_t line = text.find("\nvllm:request_params_n_count");
+    const size_t space = text.find("} ", line);
+    return line == std::string::npos ? "none" : text.substr(space + 2, text.find('\n', space) - space - 2);
+  };
+  ASSERT_EQ(Complete(R"({"prompt": "abc"})").status, 200);
+  EXPECT_EQ(count(), "1");
+  engine_->set_state(EngineState::kDraining);
+  ASSERT_EQ(Complete(R"({"prompt": "abc"})").status, 503);
+  EXPECT_EQ(count(), "1");
+}
+
 TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
   ApiServerOptions options;
   options.grpc_port = 50051;
