@@ -247,26 +247,15 @@ SOMNUS_PTX T AtomicAddAcqRel(T* p, std::type_identity_t<T> value) {
 
 // ---- Arithmetic
 
-// 2^x, log2 x, 1 / x, tanh x by the special function unit. Errors by the PTX ISA: about 2^-22 relative, tanh
-// 2^-11. 2^-inf is 0.
+// 2^x and 1 / x by the special function unit, with errors of about 2^-22 relative (PTX ISA); 2^-inf is 0.
 SOMNUS_PTX float Exp2Approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-SOMNUS_PTX float Log2Approx(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 SOMNUS_PTX float RcpApprox(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-SOMNUS_PTX float TanhApprox(float x) {
-  float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 SOMNUS_PTX void NanoSleep(unsigned ns) { __nanosleep(ns); }

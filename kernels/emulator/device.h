@@ -1,7 +1,6 @@
 #pragma once
-// What device code sees of the emulator: the indices of the running thread, barriers and fences, and the
-// meeting of a warp's lanes, on which the host versions of PTX (emulator/ptx.h) are built. Callable only
-// inside a kernel.
+// What device code sees of the emulator: the indices of the running thread, barriers, and the meeting of a
+// warp's lanes, on which the host versions of PTX (emulator/ptx.h) are built. Callable only inside a kernel.
 //
 // A thread is a fiber. It runs until it meets others (a barrier, a warp's collective) or gives way (a load
 // with acquire semantics, an atomic, nanosleep); which runs next is drawn from the seed. These functions take
@@ -76,12 +75,5 @@ inline void CheckAligned(const void* p, size_t alignment, const char* what, cons
 inline void __syncthreads(const emulator::Site& site = emulator::Site::current()) {
   emulator::SyncThreads(site);
 }
-// Fibers of one grid run on one host thread, so a fence only matters between host threads (ranks).
-inline void __threadfence_block() {}
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __nanosleep(unsigned) { emulator::Yield(true); }
-// Steps of the scheduler rather than cycles: only ever grows.
-long long clock64();
 
 }  // namespace somnus::cuda_emulated

@@ -26,20 +26,13 @@ constexpr ErrorText kErrors[] = {
     SOMNUS_ERROR(cudaErrorInvalidValue, "invalid argument"),
     SOMNUS_ERROR(cudaErrorMemoryAllocation, "out of memory"),
     SOMNUS_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
-    SOMNUS_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
     SOMNUS_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
     SOMNUS_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     SOMNUS_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
     SOMNUS_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
     SOMNUS_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     SOMNUS_ERROR(cudaErrorNotReady, "device not ready"),
-    SOMNUS_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
-    SOMNUS_ERROR(cudaErrorHostMemoryAlreadyRegistered,
-                 "part or all of the requested memory range is already mapped"),
-    SOMNUS_ERROR(cudaErrorHostMemoryNotRegistered,
-                 "pointer does not correspond to a registered memory region"),
     SOMNUS_ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
-    SOMNUS_ERROR(cudaErrorNotSupported, "operation not supported"),
     SOMNUS_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
     SOMNUS_ERROR(cudaErrorStreamCaptureInvalidated,
                  "operation failed due to a previous error during capture"),
@@ -88,7 +81,6 @@ Options GetOptions() {
 
 const char* cudaGetErrorName(cudaError_t error) { return TextOf(error).name; }
 const char* cudaGetErrorString(cudaError_t error) { return TextOf(error).text; }
-cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetLastError() {
   const cudaError_t error = last_error;
   last_error = cudaSuccess;
@@ -123,9 +115,6 @@ cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, i
   switch (attribute) {
     case cudaDevP2PAttrPerformanceRank:
       *value = options.has_nvlink ? 0 : 1;
-      return cudaSuccess;
-    case cudaDevP2PAttrAccessSupported:
-      *value = 1;
       return cudaSuccess;
     case cudaDevP2PAttrNativeAtomicSupported:
       *value = options.has_nvlink ? 1 : 0;
@@ -170,35 +159,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (value == nullptr) return Return(cudaErrorInvalidValue);
   if (device < 0 || device >= options.num_devices) return Return(cudaErrorInvalidDevice);
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = 1024;
-      return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = 48 << 10;
-      return cudaSuccess;
-    case cudaDevAttrWarpSize:
-      *value = 32;
-      return cudaSuccess;
-    case cudaDevAttrMaxRegistersPerBlock:
-      *value = 65536;
-      return cudaSuccess;
-    case cudaDevAttrClockRate:
-      *value = 1980000;
-      return cudaSuccess;
     case cudaDevAttrMultiProcessorCount:
       *value = options.num_sms;
       return cudaSuccess;
-    case cudaDevAttrMemoryClockRate:
-      *value = 2619000;
-      return cudaSuccess;
-    case cudaDevAttrGlobalMemoryBusWidth:
-      *value = 5120;
-      return cudaSuccess;
     case cudaDevAttrL2CacheSize:
       *value = 50 << 20;
-      return cudaSuccess;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = 2048;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
       *value = 9;
@@ -209,17 +174,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
       *value = 228 << 10;
       return cudaSuccess;
-    case cudaDevAttrManagedMemory:
-      *value = 1;
-      return cudaSuccess;
-    case cudaDevAttrCooperativeLaunch:
-      *value = 1;
-      return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = 227 << 10;
-      return cudaSuccess;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-      *value = 1 << 10;
       return cudaSuccess;
   }
   return Return(cudaErrorInvalidValue);
@@ -231,21 +187,6 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const Runtime& runtime = Runtime::Get();
   *total = static_cast<size_t>(runtime.options.device_bytes);
   *free = static_cast<size_t>(runtime.options.device_bytes - runtime.device_bytes_used);
-  return cudaSuccess;
-}
-
-cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  const int count = emulator::GetOptions().num_devices;
-  if (can == nullptr) return Return(cudaErrorInvalidValue);
-  if (device < 0 || device >= count || peer < 0 || peer >= count) return Return(cudaErrorInvalidDevice);
-  *can = device != peer;
-  return cudaSuccess;
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
-  if (peer < 0 || peer >= emulator::GetOptions().num_devices || peer == current_device) {
-    return Return(cudaErrorInvalidDevice);
-  }
   return cudaSuccess;
 }
 

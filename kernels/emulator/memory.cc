@@ -126,9 +126,8 @@ cudaError_t Free(void* pointer, bool pinned) {
   if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
   runtime.RunAll(lock);
   const auto it = runtime.memory().find(reinterpret_cast<uintptr_t>(pointer));
-  const bool known = it != runtime.memory().end() && it->second.kind != MemoryKind::kRegistered &&
-                     it->second.kind != MemoryKind::kAdopted && it->second.kind != MemoryKind::kImported &&
-                     (it->second.kind == MemoryKind::kPinned) == pinned;
+  const MemoryKind wanted = pinned ? MemoryKind::kPinned : MemoryKind::kDevice;
+  const bool known = it != runtime.memory().end() && it->second.kind == wanted;
   if (!known) return Return(cudaErrorInvalidValue);
   if (!pinned) runtime.device_bytes_used -= static_cast<int64_t>(it->second.bytes);
   const Allocation allocation = it->second;
@@ -141,16 +140,9 @@ cudaError_t Free(void* pointer, bool pinned) {
   return cudaSuccess;
 }
 
-void CopyRows(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width, size_t height) {
-  for (size_t i = 0; i < height; ++i) {
-    std::memmove(static_cast<char*>(dst) + i * dst_pitch, static_cast<const char*>(src) + i * src_pitch,
-                 width);
-  }
-}
-
 // `wait`: until it is done, whatever the memories are.
-cudaError_t Copy(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width, size_t height,
-                 cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
+cudaError_t Copy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, cudaStream_t handle,
+                 bool wait) {
   Runtime& runtime = Runtime::Get();
   Runtime::Lock lock = runtime.Acquire();
   const std::shared_ptr<Stream> stream = runtime.Find(handle);
@@ -158,11 +150,10 @@ cudaError_t Copy(void* dst, size_t dst_pitch, const void* src, size_t src_pitch,
   if (wait) {
     if (const cudaError_t error = runtime.CheckNotCapturing(); error != cudaSuccess) return Return(error);
   }
-  if (width == 0 || height == 0) return cudaSuccess;
-  if (dst == nullptr || src == nullptr || dst_pitch < width || src_pitch < width)
-    return Return(cudaErrorInvalidValue);
-  const End to = Inspect(runtime, dst, dst_pitch * (height - 1) + width);
-  const End from = Inspect(runtime, src, src_pitch * (height - 1) + width);
+  if (bytes == 0) return cudaSuccess;
+  if (dst == nullptr || src == nullptr) return Return(cudaErrorInvalidValue);
+  const End to = Inspect(runtime, dst, bytes);
+  const End from = Inspect(runtime, src, bytes);
   if (!Fits(kind, to, from) || !to.inside || !from.inside) return Return(cudaErrorInvalidValue);
   emulator::HostCalls& calls = emulator::CallsOfThisThread();
   calls.waits += wait || to.pageable || from.pageable;
@@ -171,11 +162,11 @@ cudaError_t Copy(void* dst, size_t dst_pitch, const void* src, size_t src_pitch,
   Op op;
   if (from.pageable && !wait && stream->capture == nullptr) {
     // Pageable memory is read by the call: through a staging buffer.
-    auto staged = std::make_shared<std::vector<char>>(width * height);
-    CopyRows(staged->data(), width, src, src_pitch, width, height);
-    op.run = [=] { CopyRows(dst, dst_pitch, staged->data(), width, width, height); };
+    auto staged = std::make_shared<std::vector<char>>(bytes);
+    std::memcpy(staged->data(), src, bytes);
+    op.run = [=] { std::memcpy(dst, staged->data(), bytes); };
   } else {
-    op.run = [=] { CopyRows(dst, dst_pitch, src, src_pitch, width, height); };
+    op.run = [=] { std::memmove(dst, src, bytes); };
   }
   if (const cudaError_t error = runtime.Enqueue(lock, stream, std::move(op)); error != cudaSuccess)
     return Return(error);
@@ -204,34 +195,8 @@ cudaError_t cudaMallocBytes(void** pointer, size_t bytes) {
 cudaError_t cudaHostAllocBytes(void** pointer, size_t bytes) {
   return Allocate(pointer, bytes, MemoryKind::kPinned);
 }
-cudaError_t cudaMallocManagedBytes(void** pointer, size_t bytes) {
-  return Allocate(pointer, bytes, MemoryKind::kManaged);
-}
 cudaError_t cudaFree(void* pointer) { return Free(pointer, false); }
 cudaError_t cudaFreeHost(void* pointer) { return Free(pointer, true); }
-
-cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
-  if (pointer == nullptr || bytes == 0) return Return(cudaErrorInvalidValue);
-  Runtime& runtime = Runtime::Get();
-  const Runtime::Lock lock = runtime.Acquire();
-  if (runtime.AllocationOf(pointer) != runtime.memory().end())
-    return Return(cudaErrorHostMemoryAlreadyRegistered);
-  runtime.memory()[reinterpret_cast<uintptr_t>(pointer)] = {bytes, MemoryKind::kRegistered,
-                                                            emulator::CurrentDevice()};
-  return cudaSuccess;
-}
-
-cudaError_t cudaHostUnregister(void* pointer) {
-  Runtime& runtime = Runtime::Get();
-  Runtime::Lock lock = runtime.Acquire();
-  runtime.RunAll(lock);
-  const auto it = runtime.memory().find(reinterpret_cast<uintptr_t>(pointer));
-  if (it == runtime.memory().end() || it->second.kind != MemoryKind::kRegistered) {
-    return Return(cudaErrorHostMemoryNotRegistered);
-  }
-  runtime.memory().erase(it);
-  return cudaSuccess;
-}
 
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   Runtime& runtime = Runtime::Get();
@@ -258,11 +223,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
       attributes->type = cudaMemoryTypeDevice;
       attributes->hostPointer = nullptr;
       break;
-    case MemoryKind::kManaged:
-      attributes->type = cudaMemoryTypeManaged;
-      break;
     case MemoryKind::kPinned:
-    case MemoryKind::kRegistered:
       attributes->type = cudaMemoryTypeHost;
       break;
   }
@@ -271,14 +232,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  return Copy(dst, bytes, src, bytes, bytes, 1, kind, stream, false);
+  return Copy(dst, src, bytes, kind, stream, false);
 }
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
-  return Copy(dst, bytes, src, bytes, bytes, 1, kind, nullptr, true);
-}
-cudaError_t cudaMemcpy2DAsync(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width,
-                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
-  return Copy(dst, dst_pitch, src, src_pitch, width, height, kind, stream, false);
+  return Copy(dst, src, bytes, kind, nullptr, true);
 }
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
   return Set(pointer, value, bytes, stream);

@@ -312,9 +312,7 @@ T AtomicAddAcqRel(T* p, std::type_identity_t<T> value) {
 // ---- Arithmetic
 
 inline float Exp2Approx(float x) { return std::exp2(x); }
-inline float Log2Approx(float x) { return std::log2(x); }
 inline float RcpApprox(float x) { return 1.0f / x; }
-inline float TanhApprox(float x) { return std::tanh(x); }
 inline void NanoSleep(unsigned) { emulator::Yield(true); }
 inline uint64_t GlobalTimer() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /

@@ -68,7 +68,7 @@ struct Event {
   std::vector<int> capture_tail;
 };
 
-enum class MemoryKind { kDevice, kPinned, kManaged, kRegistered, kAdopted, kImported };
+enum class MemoryKind { kDevice, kPinned, kAdopted, kImported };
 struct Allocation {
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;

@@ -58,19 +58,12 @@ cudaError_t CheckLaunch(const emulator::KernelLaunch& launch) {
 // ---- Kernels
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-  if (function == nullptr) return Return(cudaErrorInvalidValue);
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || value > kMaxSharedBytes) return Return(cudaErrorInvalidValue);
+  if (function == nullptr || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      value > kMaxSharedBytes) {
+    return Return(cudaErrorInvalidValue);
+  }
   const Runtime::Lock lock = Runtime::Get().Acquire();
   Runtime::Get().opted_shared_bytes[function] = value;
-  return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,
-                                                          size_t shared_bytes) {
-  if (blocks == nullptr || function == nullptr || threads < 1) return Return(cudaErrorInvalidValue);
-  const bool possible = threads <= kMaxThreads && shared_bytes <= static_cast<size_t>(kMaxSharedBytes);
-  *blocks = possible ? emulator::BlocksPerMultiprocessor(threads, static_cast<int64_t>(shared_bytes)) : 0;
   return cudaSuccess;
 }
 
@@ -95,14 +88,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return cudaStreamCreateWithFlags(stream, flags);
-}
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  if (least != nullptr) *least = 0;
-  if (greatest != nullptr) *greatest = -5;
-  return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {

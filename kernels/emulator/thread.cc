@@ -206,12 +206,3 @@ void WaitCopies(int pending) {
 }
 
 }  // namespace somnus::cuda_emulated::emulator
-
-namespace somnus::cuda_emulated {
-
-long long clock64() {
-  static std::atomic<long long> steps{0};
-  return steps.fetch_add(1, std::memory_order_relaxed);
-}
-
-}  // namespace somnus::cuda_emulated

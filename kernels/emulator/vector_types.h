@@ -57,8 +57,5 @@ inline double max(double a, double b) { return ::fmax(a, b); }
 
 // Correctly rounded, where the device's is within two units of the last place.
 inline float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
-inline float __expf(float x) { return ::expf(x); }
-inline float __logf(float x) { return ::logf(x); }
-inline float __fdividef(float a, float b) { return a / b; }
 
 }  // namespace somnus::cuda_emulated
