@@ -60,7 +60,7 @@ class DummyCheckpoint final : public MappedCheckpoint {
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenDummyCheckpoint(const std::string& directory) {
   ASSIGN_OR_RETURN(ModelConfig config, ReadHfConfig(directory));
-  config.name = BaseName(directory);
+  config.name = ResolvedName(directory);
   TensorTable tensors;
   RETURN_IF_ERROR(ForEachTensor(config, [&](const std::string& name, const std::vector<int64_t>& shape) {
     TensorInfo tensor{};

@@ -1,6 +1,5 @@
 // A Hugging Face directory: config.json, safetensors, tokenizer files.
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -36,17 +35,11 @@ bool StoredHeadDiffers(const TensorTable& tensors, const std::string& embedding_
          std::memcmp(head->data, embedding->data, head->bytes) != 0;
 }
 
-// The last part of the resolved path, which helps with "." and "models/x/..".
-std::string DirectoryName(const std::string& directory) {
-  std::unique_ptr<char, decltype(&std::free)> real(realpath(directory.c_str(), nullptr), &std::free);
-  return BaseName(real == nullptr ? directory : std::string(real.get()));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfCheckpoint(const std::string& directory) {
   ASSIGN_OR_RETURN(ModelConfig config, ReadHfConfig(directory));
-  config.name = DirectoryName(directory);
+  config.name = ResolvedName(directory);
   TensorTable tensors;
   RETURN_IF_ERROR(ReadSafetensorsDirectory(directory, &tensors));
   const std::string embedding = TensorName(*config.family, TensorRole::kEmbedding) + ".weight";

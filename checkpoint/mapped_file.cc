@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -18,6 +19,11 @@ std::string BaseName(absl::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   const size_t slash = path.rfind('/');
   return std::string(slash == absl::string_view::npos || path.size() == 1 ? path : path.substr(slash + 1));
+}
+
+std::string ResolvedName(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr), &std::free);
+  return BaseName(real == nullptr ? path : std::string(real.get()));
 }
 
 MappedFile::MappedFile(std::string name, const uint8_t* data, uint64_t size, int fd)

@@ -49,5 +49,7 @@ class MappedFile {
 
 // The part of `path` after its last slash (trailing slashes ignored).
 std::string BaseName(absl::string_view path);
+// The last part of the path that `path` resolves to, which helps with "." and "models/x/..".
+std::string ResolvedName(const std::string& path);
 
 }  // namespace somnus

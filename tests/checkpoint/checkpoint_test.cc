@@ -271,6 +271,15 @@ TEST_F(DamagedCheckpoint, TheDirectoryMayEndInASlash) {
   EXPECT_EQ(checkpoint->config().name, std::filesystem::path(directory_).filename());
 }
 
+TEST_F(DamagedCheckpoint, ADirectoryIsNamedByWhatItsPathResolvesTo) {
+  Copy("llama-uneven");
+  for (const LoadFormat format : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+    const auto checkpoint = Checkpoint::Open(directory_ + "/.", format);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_EQ((*checkpoint)->config().name, std::filesystem::path(directory_).filename());
+  }
+}
+
 TEST_F(DamagedCheckpoint, SpecialFilesDoNotHang) {
   Copy("llama-uneven");
   std::filesystem::remove(directory_ + "/model.safetensors");
