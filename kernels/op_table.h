@@ -53,7 +53,8 @@ struct OpTable {
 
 }  // namespace somnus
 
-// In a backend's namespace: declares every op, and defines the table of them.
+// Used in a backend's namespace: SOMNUS_OPS(SOMNUS_DECLARE_OP) declares every op, SOMNUS_OP_TABLE is the
+// table of them.
 #define SOMNUS_DECLARE_OP(name) decltype(::somnus::name) name;
 #define SOMNUS_TABLE_ENTRY(name) .name = &name,
 #define SOMNUS_OP_TABLE \

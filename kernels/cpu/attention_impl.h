@@ -192,7 +192,7 @@ struct Attention {
     max[row] = new_max;
   }
 
-  // Of each piece the tokens [from, to); from is even unless the span is empty.
+  // Tokens [from, to) of each piece; from is even unless the span is empty.
   struct Spans {
     int64_t from[kMaxPieces] = {};
     int64_t to[kMaxPieces] = {};

@@ -92,7 +92,7 @@ struct KernelTable {
   const char* name;
   bool native_bf16;  // with bf16 weights, Linear reads activations as bf16
 
-  // By DataType of the weight: kF32, kBF16, kF16.
+  // Indexed by the DataType of the weight: kF32, kBF16, kF16.
   void (*linear[3])(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                     int64_t panel_end);
   int64_t max_tile_rows;  // rows that one pass over a panel serves

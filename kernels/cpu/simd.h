@@ -92,14 +92,14 @@ SOMNUS_INLINE float ReduceMax(VF v) {
 
 SOMNUS_INLINE VF FromBf16(VH h) { return (VF)(__builtin_convertvector(h, VU) << 16); }
 
-// To nearest even; a NaN stays one.
+// Rounds to nearest even; a NaN stays one.
 SOMNUS_INLINE VU Bf16Bits(VF x) {
   const VU u = (VU)x;
   const VU rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return (VU)(x != x ? (VI)((u >> 16) | 0x40u) : (VI)rounded);
 }
 SOMNUS_INLINE VH ToBf16(VF x) { return __builtin_convertvector(Bf16Bits(x), VH); }
-// The same but for subnormal numbers, which may become zero.
+// The same, except for subnormal numbers, which may become zero.
 SOMNUS_INLINE VH ToBf16Fast(VF x) {
 #if defined(__AVX512BF16__)
   return (VH)_mm512_cvtneps_pbh((__m512)x);
@@ -173,11 +173,11 @@ SOMNUS_INLINE VH ToF16(VF x) {
 SOMNUS_INLINE VF FromF8(VB b) {
   const VH wide = (VH) __builtin_convertvector((VBs)b, VHs) << 7;  // the sign twice, exponent and mantissa
   const VH magnitude = wide & 0x3f80;
-  // Of the magnitudes only NaN's carries into the next bit, which makes it a NaN of f16.
+  // Among the magnitudes only NaN's carries into the next bit, which makes it a NaN of f16.
   return FromF16((wide & 0xbf80) | ((magnitude + 0x80) & 0x4000));
 }
 
-// To nearest even; beyond 448 saturates, infinities too; NaN becomes 0x7f.
+// Rounds to nearest even; saturates beyond 448, infinities too; NaN becomes 0x7f.
 SOMNUS_INLINE VB ToF8(VF x) {
   const VU bits = (VU)x;
   const VF magnitude = MinV(Set(448.0f), (VF)(bits & 0x7fffffffu));

@@ -1,4 +1,4 @@
-// In place of the CUDA backend where the build has none (no --config=cuda).
+// Stands in for the CUDA backend in builds without it (without --config=cuda).
 #include "absl/status/status.h"
 #include "kernels/cuda/check.h"
 #include "kernels/device.h"

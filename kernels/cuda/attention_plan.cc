@@ -50,8 +50,8 @@ DecodePlan PlanDecode(const AttentionChip& chip, const AttentionShape& shape, in
   plan.dims = CompiledHeadDim(shape.head_dim);
   const int64_t element = SizeOf(shape.cache);
   const int64_t stage = kDecodeWarps * 2 * kSubTileTokens * TilePitch(plan.dims, element);
-  // As many blocks as leave each a ring of three: one to use, two under way. Several blocks hide each other's
-  // starts and ends.
+  // Takes as many blocks as leave each a ring of three: one to use, two under way. Several blocks hide each
+  // other's starts and ends.
   for (int blocks = DecodeBlocksPerSm(plan.dims, element); blocks > 0 && plan.stages == 0; --blocks) {
     for (int stages = kMaxStages; stages >= (blocks == 1 ? 2 : 3); --stages) {
       if (BlocksByShared(chip, header_bytes + stages * stage) < blocks) continue;

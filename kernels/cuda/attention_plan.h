@@ -42,12 +42,12 @@ struct AttentionShape {
   int64_t block_size = 0;
 };
 
-// The head dimension that a kernel was compiled for, 64, 96, 128 or 256: the smallest that holds head_dim. 0:
-// none.
+// Returns the smallest head dimension that a kernel was compiled for (64, 96, 128 or 256) and that holds
+// head_dim; 0 when there is none.
 int CompiledHeadDim(int64_t head_dim);
 
-// Whether tensor cores can take this shape: 16-bit queries, a cache of the same type or f8e4m3, cache blocks
-// of whole sub-tiles, and rows of whole 16-byte words. What they cannot take goes to the plain kernel.
+// Returns whether tensor cores can take this shape: 16-bit queries, a cache of the same type or f8e4m3, cache
+// blocks of whole sub-tiles, and rows of whole 16-byte words. What they cannot take goes to the plain kernel.
 bool TakesTensorCores(const AttentionShape& shape);
 
 // Bytes between two tokens of a tile in shared memory: 16 more than the row, so that the 8 rows of an

@@ -130,7 +130,7 @@ __device__ inline void StoreRows(const AttentionParams& p, const RowTile& rows, 
   }
 }
 
-// The same of sums in scratch.
+// The same for sums in scratch.
 template <typename T, typename E, int kDims>
 __device__ inline void StoreRows(const AttentionParams& p, const RowTile& rows, const int32_t* heads,
                                  SumsPlace place) {

@@ -86,7 +86,7 @@ struct PrefillParts {
     const int64_t index = int64_t{kv_head} * max_parts + part;
     return reinterpret_cast<SumsPlace>(memory + parts_offset + index * tile_bytes) + threadIdx.x;
   }
-  // Of `block` among those of all KV heads.
+  // The stack of `block`, which is counted over all KV heads.
   __device__ SumsPlace Stack(int64_t block) const {
     return reinterpret_cast<SumsPlace>(memory + stacks_offset + block * stack_bytes) + threadIdx.x;
   }

@@ -30,7 +30,7 @@ __device__ inline uint32_t WidenF8(uint32_t bits) { return F8x2To<f16>(static_ca
 // with the sums of the output, of the same number, they would not fit the registers.
 template <int kDims, int kGroups>
 constexpr bool kQueriesShared = kDims* kGroups >= 256;
-// Of 16 rows.
+// Bytes for 16 rows of queries in shared memory.
 template <int kDims, int kGroups>
 constexpr int kQueryBytes = kQueriesShared<kDims, kGroups> ? kDims / 16 * 32 * 16 : 0;
 
@@ -161,7 +161,7 @@ __device__ inline void CopyTile(char* tile, int thread, int valid, int head_dim,
   for (int i = 0; i < (kRows * kChunks + kThreads - 1) / kThreads; ++i) {
     const unsigned at = static_cast<unsigned>(thread + i * kThreads);
     if (kRows * kChunks % kThreads != 0 && at >= kRows * kChunks) break;
-    // Where it can, a thread keeps its column, and all addresses are one and constants.
+    // Where possible, a thread keeps its column, so that all addresses are one address plus constants.
     constexpr bool kColumn = kThreads % kChunks == 0;
     const int r = kColumn
                       ? static_cast<int>(static_cast<unsigned>(thread) / kChunks) + i * (kThreads / kChunks)
@@ -273,8 +273,8 @@ __device__ inline void AddValues(const uint32_t (&weights)[kGroups][4], const ch
 
 // ---- Softmax
 
-// Of rows 0 and 1: the running maximum (the same in the four lanes of a row), and this lane's part of the sum
-// of weights.
+// The state of rows 0 and 1: the running maximum (the same in the four lanes of a row), and this lane's part
+// of the sum of weights.
 struct SoftmaxState {
   float max[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};

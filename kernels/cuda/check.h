@@ -1,5 +1,5 @@
 #pragma once
-// Whether there is a GPU to run on, before anything is started on it.
+// Checks that there is a GPU to run on, before anything is started on it.
 
 #include "absl/status/status.h"
 

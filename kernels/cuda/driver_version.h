@@ -1,6 +1,6 @@
 #pragma once
-// Whether the installed NVIDIA driver can serve the CUDA runtime that this program was built with. Plain
-// numbers: no CUDA here.
+// Checks whether the installed NVIDIA driver can serve the CUDA runtime that this program was built with.
+// Plain numbers: no CUDA here.
 
 #include <string>
 

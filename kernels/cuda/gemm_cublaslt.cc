@@ -218,7 +218,7 @@ absl::StatusOr<std::unique_ptr<CublasLtGemm::Descriptors>> CublasLtGemm::Describ
   const auto then = [&](auto step) {
     if (result == CUBLAS_STATUS_SUCCESS) result = step();
   };
-  // Of one row the stride says nothing, and may be less than the row.
+  // The stride of a single row means nothing, and may be less than the row.
   const int64_t x_stride = key.rows == 1 ? key.k : key.x_stride,
                 y_stride = key.rows == 1 ? key.n : key.y_stride;
   then([&] { return api_.cublasLtMatmulDescCreate_fn(&made->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F); });

@@ -49,7 +49,7 @@ class LruCache {
  public:
   explicit LruCache(size_t capacity) : capacity_(capacity) {}
 
-  // Until the next Put; nullptr if there is none.
+  // Returns the key's entry, which is valid until the next Put; nullptr if there is none.
   Value* Find(const Key& key) {
     const auto it = index_.find(key);
     if (it == index_.end()) return nullptr;

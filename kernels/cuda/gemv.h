@@ -29,8 +29,8 @@ LinearArgs MakeLinearArgs(const TensorView& x, const LinearWeight& w, const floa
 void RunGemv(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
              const TensorView& y);
 
-// The same for what goes to kTiles: bf16 and f16, any number of rows. A row is, bit for bit, what RunGemv
-// makes of it.
+// The same for what RouteLinear sends to kTiles: bf16 and f16, any number of rows. A row of y is, bit for
+// bit, what RunGemv makes of it.
 void RunLinearTiles(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
                     const TensorView& y);
 

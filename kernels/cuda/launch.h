@@ -60,7 +60,7 @@ void Launch(CudaDevice& device, cudaStream_t stream, LaunchConfig config, void (
   device.Record(error, "launching a kernel");
 }
 
-// On the device's own stream.
+// Queues the kernel on the device's own stream.
 template <typename... Params, typename... Args>
 void Launch(CudaDevice& device, const LaunchConfig& config, void (*kernel)(Params...), Args&&... args) {
   Launch(device, device.stream(), config, kernel, std::forward<Args>(args)...);

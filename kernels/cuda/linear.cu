@@ -95,7 +95,7 @@ unsigned CeilBlocks(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
-// Of a grid's y dimension.
+// As many rows as a grid's y dimension allows.
 constexpr int64_t kMaxPlainRows = int64_t{65535} * kPlainTile;
 
 void RunPlain(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
@@ -180,8 +180,8 @@ absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const T
   return calls;
 }
 
-// Whether our own kernels make the products of every number of rows: with batch invariance, and without the
-// library.
+// Returns whether our own kernels make the products of every number of rows, as with batch invariance and
+// without the library.
 bool OwnKernelsAlone(const CudaDevice& device) { return device.batch_invariant() || !device.has_gemm(); }
 
 LinearShape ShapeOf(const CudaDevice& device, const TensorView& x, const LinearWeight& w) {

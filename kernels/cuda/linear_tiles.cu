@@ -23,7 +23,7 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 namespace {
 
-// Of a launch.
+// How a launch is cut: tiles along the rows and the columns of y, and stages.
 struct TileCounts {
   int32_t rows;
   int32_t columns;
@@ -55,8 +55,8 @@ struct alignas(128) TileStage {
   char bytes[Shape::kStageBytes];
 };
 
-// Where 16 bytes of a row's line are in a stage: rows lie one behind the other, odd ones with their halves
-// exchanged, so that the two rows that a quarter of a warp reads a half of meet different banks.
+// Returns where 16 bytes of a row's line are in a stage. Rows lie one behind the other, odd ones with their
+// halves exchanged, so that the two rows of which a quarter of a warp reads a half are in different banks.
 __device__ __forceinline__ int ChunkOffset(int row, int chunk) {
   return row * kLineBytes + (chunk ^ (row & 1) << 2) * 16;
 }

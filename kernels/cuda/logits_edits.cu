@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kThreads)
   if (i < n && slots[i] >= 0 && ids[i] >= 0) AtomicAdd(&counts.outputs[slots[i] * counts.vocab + ids[i]], 1);
 }
 
-// Of a row with penalties: reads 4 bytes and a bit for each id, reads and writes the logits that occurred.
-// The same roundings as on the CPU.
+// For a row with penalties it reads 4 bytes and a bit for each id, and reads and writes the logits of tokens
+// that occurred. Rounds as the CPU does.
 __global__ void __launch_bounds__(kThreads)
     ApplyPenaltiesKernel(Matrix logits, const PenaltyRow* rows, TokenCounts counts, int64_t words,
                          Pieces pieces) {

@@ -167,7 +167,8 @@ inline RowScratch MakeRowScratch(char* workspace, const SamplingPlan& plan) {
           .candidates = static_cast<int32_t>(plan.candidates)};
 }
 
-// False, and recorded, when the row is wider than sums allow or the lender's workspace was made for less.
+// Returns false, and records an error, when the row is wider than sums allow or the workspace is too small
+// for it.
 inline bool FitsWorkspace(CudaDevice& device, const SamplingPlan& plan, const TensorView& logits) {
   if (plan.bytes <= device.workspace_bytes() && logits.cols <= kMaxVocab) return true;
   device.Record(absl::InternalError("rows of logits are more or wider than the workspace was made for"));

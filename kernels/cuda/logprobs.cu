@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kChunkThreads)
   float x[kValuesPerThread];
   LoadChunk(row, logits.n, at.chunk, x);
   const U64 best = BlockReduce(BestOfThread(at.chunk, x), shared.partials, MaxOf());
-  // Of a chunk without a finite value the sum is 0, or NaN by a NaN.
+  // For a chunk without a finite value the sum is 0, or NaN where it holds a NaN.
   const float max = best == kNoScore ? 0.0f : ScoreValue(best);
   float sum = 0;
   int32_t larger = 0;

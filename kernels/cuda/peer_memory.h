@@ -31,13 +31,13 @@ struct PeerMemory {
   // The owner's alone: collectives done, and blocks of the running one that are done.
   alignas(128) uint64_t calls;
   uint32_t blocks_done;
-  // Of a probe (peer_probe.cu): what each peer wrote here, and how many words of each were wrong.
+  // Used by probes (peer_probe.cu): what each peer wrote here, and how many words of each were wrong.
   uint64_t probes[kMaxPeers];
   uint32_t probe_errors[kMaxPeers];
 };
 static_assert(sizeof(PeerMemory) % 128 == 0);
 
-// Of PeerView::stop: anything else is kTimedOut + the rank that did not come.
+// Values of PeerView::stop; anything else is kTimedOut + the rank that did not come.
 constexpr uint32_t kRunning = 0;
 constexpr uint32_t kStopped = 1;
 constexpr uint32_t kTimedOut = 2;
@@ -152,7 +152,7 @@ void QueuePeerReduce(CudaDevice& device, const PeerView& group, int64_t one_shot
 // out[r * stride], of `bytes` bytes each, from all ranks' in.
 void QueuePeerGather(CudaDevice& device, const PeerView& group, const void* in, int64_t bytes, void* out,
                      int64_t stride);
-// False where PlanPeerNorm says no, or the types are none of the op's.
+// Returns false where PlanPeerNorm has no plan, or the types are none of the op's.
 bool QueuePeerNorm(CudaDevice& device, const PeerView& group, int64_t one_shot_bytes,
                    const TensorView& residual, const TensorView& delta, const float* weight, double eps,
                    const TensorView& out);

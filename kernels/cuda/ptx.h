@@ -10,7 +10,8 @@
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 constexpr uint32_t kFullMask = 0xffffffffu;
-// Of an acquire or a release: threads of this device, or those of other devices and the host too.
+// Which threads an acquire or a release is for: those of this device, or those of other devices and the host,
+// too.
 enum class Scope { kGpu, kSys };
 
 }  // namespace somnus::SOMNUS_CUDA_NAMESPACE
@@ -146,7 +147,7 @@ SOMNUS_PTX void CpAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Of memory that no one writes during the kernel.
+// Loads 16 bytes of memory that no one writes during the kernel.
 SOMNUS_PTX uint4 LdGlobalNc16(const void* p) {
   uint4 v;
   asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));

@@ -60,7 +60,7 @@ __device__ inline float BlockSum(float value, float (&partials)[32]) {
 // The arithmetic of RMSNorm, of every kernel that makes it: fused with a sum over ranks or not, a row has the
 // same bits. A thread adds the squares of its elements up in their order, the block as BlockSum does.
 __device__ inline float AddSquare(float squares, float x) { return fmaf(x, x, squares); }
-// Of x or, in LayerNorm, of x - mean. `partials` as in BlockSum.
+// `squares`: the thread's sum of squares of x or, in LayerNorm, of x - mean. `partials` as in BlockSum.
 __device__ inline float NormScale(float squares, int cols, float eps, float (&partials)[32]) {
   return rsqrtf(BlockSum(squares, partials) / cols + eps);
 }

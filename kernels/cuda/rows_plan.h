@@ -18,7 +18,8 @@ inline bool IsAlignedTo(const void* pointer, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
 }
 
-// Whether every row of every view, and column `cols` of it, starts where a vector of `width` elements may.
+// Returns whether every row of every view, and its column `cols`, starts where a vector of `width` elements
+// may.
 inline bool TakesVectors(int64_t width, int64_t cols, std::initializer_list<TensorView> views) {
   return cols % width == 0 && std::all_of(views.begin(), views.end(), [&](const TensorView& view) {
            return IsAlignedTo(view.data, width * SizeOf(view.dtype)) &&

@@ -271,7 +271,7 @@ struct TypeTag {
 
 // Calls fn(TypeTag<T>{}) with the T of an activation type:
 //   DispatchAct(x.dtype, [&](auto tag) { using T = typename decltype(tag)::type; ... });
-// False (and no call) when dtype is none of f32, bf16, f16.
+// Returns false, and does not call, when dtype is none of f32, bf16, f16.
 template <typename Fn>
 bool DispatchAct(DataType dtype, Fn&& fn) {
   switch (dtype) {

@@ -46,7 +46,7 @@ class WeightUploader final : public DeviceUploader {
   // `rows` is free again when the call returns; the weight is whole after Wait(). Errors come from Wait().
   void UploadRows(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows);
 
-  // The same for bytes that are already what the device shall hold.
+  // Uploads bytes as they are. `host_data` is free again when the call returns; errors come from Wait().
   void UploadBytes(void* device_data, const void* host_data, int64_t bytes);
 
  private:

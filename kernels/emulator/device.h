@@ -15,7 +15,7 @@
 
 namespace somnus::cuda_emulated {
 
-// Of the running thread.
+// The indices of the running thread.
 inline constinit thread_local uint3 threadIdx{};
 inline constinit thread_local uint3 blockIdx{};
 inline constinit thread_local dim3 blockDim{};

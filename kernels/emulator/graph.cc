@@ -39,7 +39,7 @@ using emulator::Stream;
 
 namespace {
 
-// Whether the origin's tail follows every node, that is, whether all other streams were joined.
+// Returns whether the origin's tail follows every node, that is, whether all other streams were joined.
 bool AllJoined(const Graph& graph, const std::vector<int>& tail) {
   std::vector<bool> seen(graph.nodes.size());
   std::vector<int> open = tail;

@@ -131,8 +131,8 @@ class Grid {
   bool LetsNextStart() const;
   // "kernel NAME<<<(2, 1, 1), (128, 1, 1)>>>"
   std::string Describe() const;
-  // Where the threads of a block (nullptr: of all that run) are, for a message: a line each for up to 8 kinds
-  // of waiting.
+  // Describes, for a message, what the threads of a block (nullptr: of all that run) wait for: a line for
+  // each of up to 8 kinds of waiting.
   std::string DescribeWaits(const Block* block = nullptr) const;
 
  private:

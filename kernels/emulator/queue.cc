@@ -20,7 +20,7 @@ class Executor {
   Executor(Runtime* runtime, const Options& options)
       : runtime_(runtime), options_(options), random_(options.seed) {}
 
-  // Until the claimed op and all that were started meanwhile are finished.
+  // Returns when the claimed op and all that were started meanwhile have finished.
   void Run(std::shared_ptr<Stream> stream, Op op) {
     Start(stream, std::move(op));
     while (!active_.empty()) {

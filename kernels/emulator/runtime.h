@@ -97,7 +97,7 @@ inline constexpr int kRuntimeVersion = 13000;
 }
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
-// Of two different devices.
+// The devices must differ.
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int from, int to);
 // cudaErrorInsufficientDriver where the driver's major version is older than the runtime's.
 cudaError_t cudaGetDeviceCount(int* count);

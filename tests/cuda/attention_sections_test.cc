@@ -15,7 +15,7 @@ constexpr int64_t kSection = kSectionTokens;
 class SectionsTest : public AttentionTypesTest {};
 INSTANTIATE_TEST_SUITE_P(Types, SectionsTest, testing::ValuesIn(kMmaTypes), TypesName);
 
-// With caches whose values can be far apart, so that the order of sums shows (SwingValues).
+// Uses caches whose values can be far apart, so that the order of sums shows (SwingValues).
 class SectionsOrderTest : public SectionsTest {};
 INSTANTIATE_TEST_SUITE_P(Types, SectionsOrderTest, testing::Values(kMmaTypes[0], kMmaTypes[1]), TypesName);
 

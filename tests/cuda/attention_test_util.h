@@ -88,7 +88,7 @@ class AttentionRun {
     UploadCache();
   }
 
-  // Of a cache of 16 bits: moves the values of every other `tokens` tokens far up, those between far down.
+  // For a cache of 16 bits: moves the values of every other `tokens` tokens far up, those between far down.
   // With even weights their sums all but cancel, so that the order of summation shows in the output. For runs
   // that are compared with each other; the oracle's values are not changed.
   void SwingValues(int64_t tokens) {
@@ -201,7 +201,7 @@ class AttentionRun {
   }
 
   void UploadCache() { cache_->Write(0, contents_.data(), cache_->bytes()); }
-  // Of a cache of 16 bits.
+  // Writes an element of a cache of 16 bits.
   void Put16(int64_t index, float x) {
     const uint16_t bits = c_.act == DataType::kBF16 ? kernel_test::Bf16Of(x) : kernel_test::F16Of(x);
     std::memcpy(&contents_[index * 2], &bits, 2);
@@ -296,7 +296,7 @@ inline void RunCase(AttentionBench& bench, const AttentionCase& c) {
   run.Check();
 }
 
-// Of tests over kMmaTypes.
+// The base of tests over kMmaTypes.
 class AttentionTypesTest : public testing::TestWithParam<Types> {
  protected:
   void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(bench_.device); }

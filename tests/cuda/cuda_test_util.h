@@ -36,7 +36,7 @@ inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 1
   return device.ok() ? *std::move(device) : nullptr;
 }
 
-// In a test or fixture, where `device` is what MakeCudaDevice made.
+// For a test or fixture; `device` is what MakeCudaDevice returned.
 #define SOMNUS_SKIP_WITHOUT_GPU(device) \
   if ((device) == nullptr) GTEST_SKIP() << ::somnus::Device::CreateCuda(0).status()
 

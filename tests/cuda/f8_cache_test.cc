@@ -212,7 +212,7 @@ TEST(F8CacheBits, AreTheSame) {
     for (int64_t i = 0; i < shape.head_dim; ++i) {
       qkv.Set(0, i, 0);
       qkv.Set(0, shape.head_dim + i, 0);
-      // From below the smallest subnormal number to beyond saturation.
+      // Values from below the smallest subnormal number to beyond saturation.
       const float magnitude = std::ldexp(1.0f + static_cast<float>(random() % 4096) / 4096.0f,
                                          static_cast<int>(random() % 24) - 13);
       qkv.Set(0, 2 * shape.head_dim + i, random() % 2 ? magnitude : -magnitude);

@@ -45,7 +45,7 @@ class IntegerProduct {
   IntegerProduct(Device& device, const Shape& shape)
       : device_(device),
         shape_(shape),
-        // Of 4 or fewer absolute and some thousand terms: far below 2^24.
+        // Products of at most 12, some thousand of them: their sums stay far below 2^24.
         x_values_(RandomIntegers(shape.rows * shape.k, 1, 3)),
         w_values_(RandomIntegers(shape.n * shape.k, 2, 4)),
         bias_values_(RandomIntegers(shape.n, 3, 200)),

@@ -8,7 +8,8 @@ namespace {
 
 using namespace cuda_test;
 
-// Of the logarithm of a sum whose f32 parts are off by some 2e-7, on top of the largest logit's own rounding.
+// The error of the logarithm of a sum whose f32 parts are off by some 2e-7, on top of the largest logit's own
+// rounding.
 constexpr double kError = 2e-6;
 
 void ExpectNear(float got, float want, const char* what) {

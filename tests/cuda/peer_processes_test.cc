@@ -65,7 +65,7 @@ struct Rank {
   std::unique_ptr<Device> device;
   std::unique_ptr<Communicator> comm, host;
 
-  // False: something is missing.
+  // Returns false when something is missing.
   bool Join(const std::string& group, int rank, int world_size) {
     device = MakeCudaDevice(1 + static_cast<uint64_t>(rank));
     if (device == nullptr) return false;
@@ -170,7 +170,7 @@ void SetEmulator(const std::function<void(cuda::emulator::Options*)>& change) {
   cuda::emulator::SetOptions(options);
 }
 
-// Where mapped memory is not the peer's, sums would be wrong without a word: the data check finds it, and
+// Where mapped memory is not the peer's, sums would be wrong without an error: the data check finds it, and
 // names the rank, before the first of them.
 TEST(PeerProcessesTest, MemoryThatIsNotThePeersIsNotTrusted) {
   const std::string group = UniqueGroupName();

@@ -20,7 +20,7 @@ struct GoldenParam {
 };
 
 #ifdef SOMNUS_CUDA_EMULATOR
-// Of each model, with up to 33 tokens of prompt: the emulator takes seconds for one.
+// The cases of each model, which have up to 33 tokens of prompt: the emulator takes seconds for one.
 constexpr size_t kMaxCases = 4;
 #else
 constexpr size_t kMaxCases = 1000;

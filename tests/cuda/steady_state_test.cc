@@ -33,7 +33,7 @@ class ReplyReader {
     absl::MutexLock lock(&mu_);
     steps_.push_back(std::move(step));
   }
-  // Until no more than one step is unread, as the coordinator does before it sends another.
+  // Waits until no more than one step is unread, as the coordinator does before it sends another.
   void AwaitRoom() {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(
@@ -115,7 +115,7 @@ v1::StepRequest DecodeStep(int step) {
   return request;
 }
 
-// Of kSteps steps, on the thread that calls.
+// The cost of kSteps steps on the calling thread.
 Cost SteadyCost(ModelRunner& runner, const Device& device, const v1::StepSampling& sampling, int* tokens) {
   ReplyReader reader;
   const auto launch = [&](const v1::StepRequest& request) {

@@ -79,7 +79,7 @@ inline uint16_t Bf16Of(float x) {
   if (std::isnan(x)) return 0x7fc0;
   return static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-// By the definition, through double: slow and plain.
+// Rounds by the definition, through double: slow and plain.
 inline uint16_t F16Of(float x) {
   if (std::isnan(x)) return 0x7e00;
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
@@ -101,14 +101,14 @@ inline float F16ToFloat(uint16_t h) {
   double x = e == 0 ? std::ldexp(m, -24) : e == 31 ? (m ? NAN : INFINITY) : std::ldexp(1024 + m, e - 25);
   return static_cast<float>(h & 0x8000 ? -x : x);
 }
-// By the definition: the nearest of all values that an f8e4m3 can have, the one with an even code among
-// equals.
 inline double F8ToDouble(uint8_t bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   if ((bits & 0x7f) == 0x7f) return NAN;
   const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
   return bits & 0x80 ? -magnitude : magnitude;
 }
+// Rounds by the definition: to the nearest of all values that an f8e4m3 can have, and to the one with an even
+// code among equals.
 inline uint8_t F8Of(float x) {
   static const std::vector<double> values = [] {
     std::vector<double> all;  // of codes 0 to 0x7e, ascending
