@@ -63,7 +63,6 @@ class Host {
     ASSIGN_OR_RETURN(UniqueFd segment, CreateSegment(bytes));
     ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment.get(), bytes));
     auto* header = new (mapping->header()) ShmHeader{};
-    header->magic = kShmMagic;
     header->world_size = options_.world_size;
     header->buffer_bytes = options_.buffer_bytes;
     FillRank(header->ranks[0], getpid());

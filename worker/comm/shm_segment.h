@@ -12,7 +12,7 @@
 namespace somnus {
 
 constexpr int kMaxShmRanks = 64;
-constexpr uint64_t kShmMagic = 0x314d4853'534e4d53;  // changes with the layout
+constexpr uint64_t kShmMagic = 0x324d4853'534e4d53;  // of a rank's Hello; changes with the layout
 
 // One per rank, written by that rank alone (waiters excepted). Each has cache lines of its own, so that ranks
 // do not slow each other down.
@@ -26,7 +26,6 @@ struct alignas(128) ShmRank {
 };
 
 struct ShmHeader {
-  uint64_t magic;
   int32_t world_size;
   int64_t buffer_bytes;
   // 0: fine; 1: someone writes the reason; 2: aborted, reason readable.
