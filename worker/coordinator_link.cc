@@ -98,7 +98,7 @@ class CoordinatorLinkImpl : public CoordinatorLink {
       if (status.ok()) {
         last_answer = options_.now();
       } else if (options_.now() - last_answer >= options_.orphan_grace) {
-        return absl::UnavailableError(absl::StrCat("no answer from the coordinator at ", options_.coordinator,
+        return absl::UnavailableError(absl::StrCat("no reply from the coordinator at ", options_.coordinator,
                                                    " for ", absl::FormatDuration(options_.orphan_grace), ": ",
                                                    status.message()));
       }

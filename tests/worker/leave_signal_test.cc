@@ -1,0 +1,57 @@
+// Why and when a worker leaves: the first reason counts, and the grace after SIGTERM is a time of its own.
+
+#include "worker/leave_signal.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "base/monotonic.h"
+#include "tests/fakes/jumping_clock.h"
+
+namespace somnus {
+namespace {
+
+TEST(LeaveSignalTest, TheFirstReasonCounts) {
+  LeaveSignal leave(/*parent=*/0);
+  leave.Leave(1, "first");
+  leave.Leave(0, "second");
+  const LeaveSignal::Reason reason = leave.Wait();
+  EXPECT_EQ(reason.exit_code, 1);
+  EXPECT_EQ(reason.text, "first");
+}
+
+TEST(LeaveSignalTest, ASignalIsAReasonUnlessThereIsAGrace) {
+  LeaveSignal leave(/*parent=*/0);
+  ASSERT_EQ(raise(SIGTERM), 0);
+  EXPECT_EQ(leave.Wait().exit_code, 0);
+
+  leave.WaitAfterTerm(absl::Minutes(10));
+  ASSERT_EQ(raise(SIGTERM), 0);
+  std::thread coordinator([&] {
+    absl::SleepFor(absl::Milliseconds(100));
+    leave.Leave(0, "the coordinator said so");
+  });
+  EXPECT_EQ(leave.Wait().text, "the coordinator said so");
+  coordinator.join();
+}
+
+TEST(LeaveSignalTest, AWallClockThatIsSetBackDoesNotProlongTheGrace) {
+  LeaveSignal leave(/*parent=*/0);
+  leave.WaitAfterTerm(absl::Milliseconds(500));
+  ASSERT_EQ(raise(SIGTERM), 0);
+  std::thread jump([] {
+    absl::SleepFor(absl::Milliseconds(100));
+    g_wall_clock_seconds = -3600;
+  });
+  const MonotonicTime start = MonotonicNow();
+  EXPECT_EQ(leave.Wait().text, "SIGTERM, and the coordinator did not say otherwise");
+  EXPECT_GE(MonotonicNow() - start, absl::Milliseconds(500));
+  jump.join();
+  g_wall_clock_seconds = 0;
+}
+
+}  // namespace
+}  // namespace somnus
