@@ -85,8 +85,6 @@ const char* ErrorType(int http_status) {
       return "Unauthorized";
     case 404:
       return "NotFoundError";
-    case 422:
-      return "UnprocessableEntityError";
     case 429:
       return "RateLimitError";
     case 500:
@@ -114,8 +112,6 @@ const char* StatusPhrase(int http_status) {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
     case 413:
       return "Content Too Large";
     case 415:
