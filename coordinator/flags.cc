@@ -1,9 +1,38 @@
 #include "coordinator/flags.h"
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace somnus {
+namespace {
+
+// Listeners on one address need ports of their own. Port 0 is the system's choice.
+absl::Status CheckPorts(const Flags& flags) {
+  struct Listener {
+    const char* flag;
+    const std::string& host;
+    int32_t port;
+  };
+  std::vector<Listener> listeners = {{"--port", flags.host, flags.port},
+                                     {"--admin-port", flags.admin_host, flags.admin_port},
+                                     {"--grpc-port", flags.host, flags.grpc_port}};
+  if (!flags.local_workers) listeners.push_back({"--cluster-port", flags.cluster_host, flags.cluster_port});
+  for (size_t i = 0; i < listeners.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (listeners[i].port == 0 || listeners[i].port != listeners[j].port) continue;
+      if (listeners[i].host != listeners[j].host) continue;
+      return absl::InvalidArgumentError(absl::StrCat(listeners[i].flag, ": ", listeners[i].port,
+                                                     " is the port of ", listeners[j].flag, " already"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status FinishFlags(const std::vector<std::string>& positional, Flags* flags) {
   for (const std::string& model : positional) {
@@ -28,11 +57,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, Flags* flag
         "--device-indices: remote workers are told their GPU where they are started, by worker "
         "--device-index");
   }
-  const bool is_admin = flags->port == flags->admin_port && flags->host == flags->admin_host;
-  if (flags->port != 0 && (flags->port == flags->grpc_port || is_admin)) {
-    return absl::InvalidArgumentError(absl::StrCat("--port: ", flags->port, " is given twice"));
-  }
-  return absl::OkStatus();
+  return CheckPorts(*flags);
 }
 
 absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args) {

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/null_block.h"
@@ -30,6 +32,7 @@ std::string RandomHex(size_t bytes) {
   size_t got = 0;
   while (got < bytes) {
     const ssize_t n = getrandom(raw.data() + got, bytes - got, 0);
+    SOMNUS_CHECK(n > 0 || errno == EINTR);  // Linux's getrandom has no other error for memory of our own
     if (n > 0) got += static_cast<size_t>(n);
   }
   return absl::BytesToHexString(raw);
