@@ -36,6 +36,9 @@ struct GenerationDefaults {
   std::optional<int32_t> top_k;
 };
 
+// Far above any known vocabulary. Bounds the tables that are kept for each token of it.
+inline constexpr int32_t kMaxVocabSize = 1 << 21;
+
 // Plain data; copyable. Every size is validated to be positive and mutually consistent by the reader. What
 // all models of a family have in common is in the family's record.
 struct ModelConfig {

@@ -242,6 +242,7 @@ TEST(HfConfig, BadValuesAreNamed) {
                                                 {"num_key_value_heads", 3},
                                                 {"num_key_value_heads", 0},
                                                 {"vocab_size", 5000000000},
+                                                {"vocab_size", kMaxVocabSize + 1},
                                                 {"head_dim", 0},
                                                 {"head_dim", 15},
                                                 {"rms_norm_eps", "small"},

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/status_macros.h"
+#include "checkpoint/model_config.h"
 #include "worker/runner/logit_edits.h"
 
 namespace somnus {
@@ -19,6 +20,9 @@ void FillLogprobs(int32_t token, float logprob, int32_t rank, absl::Span<const S
     out->add_logprobs(other.value);
   }
 }
+
+// A bitmap of the vocabulary is staged in one piece.
+static_assert(kMaxVocabSize / 8 <= SideStage::kMaxPiece);
 
 absl::Status LogitsNotFiniteError() {
   return absl::InternalError("the model's logits are not finite numbers");
