@@ -9,10 +9,9 @@
 namespace somnus {
 
 // Blocks beyond some thirty only contend for the links (vLLM found 36 by search). All of them must run at
-// once, since they wait for those of other ranks. They do on any device with as many multiprocessors, and
-// since a multiprocessor has registers for two of them, beside another rank's on the same device, too. Each
-// further rank that shares the device within one process (or under MPS) needs 18 more multiprocessors; other
-// processes take turns on a device.
+// once, since they wait for those of other ranks. A multiprocessor has registers for two, so that 18
+// multiprocessors are enough; each further rank that shares the device within one process (or under MPS)
+// needs 18 more. Other processes take turns on a device.
 inline constexpr int kMaxPeerBlocks = 36;
 inline constexpr int kMaxPeerThreads = 512;
 inline constexpr int kPeerBlocksPerSm = 2;

@@ -274,6 +274,10 @@ absl::StatusOr<std::unique_ptr<PeerCollectives>> MakePeerCollectives(CudaDevice&
   if (!device.switches().peer_memory) {
     return absl::UnavailableError("SOMNUS_CUDA_DISABLE turns peer memory off");
   }
+  if (const int num_sms = device.chip().num_sms; num_sms * kPeerBlocksPerSm < kMaxPeerBlocks) {
+    return absl::UnavailableError(absl::StrCat("the device's ", num_sms, " multiprocessors do not hold the ",
+                                               kMaxPeerBlocks, " blocks of a collective at once"));
+  }
   auto group = std::make_unique<PeerGroup>(device, options);
   RETURN_IF_ERROR(group->Allocate());
   return group;

@@ -122,6 +122,19 @@ TEST_F(DeviceSettingsTest, PeerMemoryCanBeTurnedOff) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
+// Blocks wait for those of the other ranks: a device that does not run all of them at once would wait for
+// ever.
+TEST_F(DeviceSettingsTest, PeerMemoryNeedsRoomForAllBlocksOfACollective) {
+  const auto make = [](int num_sms) {
+    const std::unique_ptr<Device> device = MakeCudaDevice(1, num_sms);
+    return cuda::MakePeerCollectives(cuda::AsCuda(*device), {.rank = 0, .world_size = 2}).status();
+  };
+  const absl::Status status = make(16);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("16 multiprocessors"), std::string::npos) << status;
+  EXPECT_TRUE(make(18).ok());
+}
+
 // A rank that fuses beside one that does not would wait for a kernel that never comes.
 TEST_F(DeviceSettingsTest, FusedAllReduceIsTheSameOnAllRanks) {
   const auto make = [](const Device& device, int rank) {
