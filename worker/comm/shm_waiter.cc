@@ -28,7 +28,7 @@ void Pause() {
 }
 
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected) {
-  const timespec limit = {0, kCheckNanoseconds};
+  const timespec limit = {0, kCheckNanoseconds};  // relative, and so by the monotonic clock
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
 }
 
