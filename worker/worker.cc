@@ -310,6 +310,7 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoWakeUp(const std::vector<std::strin
     if (mapped.count(kWeightsTag) > 0 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kHostBackup;
     if (absl::StatusOr<BytesByTag> undone = allocator_->Sleep(modes); !undone.ok())
       return Fail(undone.status());
+    if (mapped.count(kWeightsTag) > 0) SetState(WorkerState::kAsleep, weights_lost_ ? 2 : 1);
     return status;
   }
   return mapped;

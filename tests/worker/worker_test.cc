@@ -241,6 +241,18 @@ TEST_F(WorkerTest, FailedWakeUpSleepsOnAndCanBeTriedAgain) {
   }
 }
 
+TEST_F(WorkerTest, AWakeUpThatFailsAfterTheReloadKeepsTheWeights) {
+  MakeAwake();
+  ASSERT_TRUE(worker_.Sleep(2).ok());
+  control_.reset_error = absl::InternalError("no");
+  EXPECT_FALSE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(worker_.GetStatus().sleep_level(), 1);
+  control_.reset_error = absl::OkStatus();
+  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  EXPECT_EQ(control_.reloads, 1);
+  EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
+}
+
 TEST_F(WorkerTest, FailedStepFailsTheWorkerForGood) {
   MakeAwake();
   control_.execute_error = absl::DataLossError("slot 3 is not in use");
