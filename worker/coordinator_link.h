@@ -38,6 +38,7 @@ class CoordinatorLink {
   virtual absl::Status Register(const v1::RegisterRequest& request) = 0;
   // To be called once, after Register.
   virtual void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) = 0;
+  // Ends a call that waits and all that would come; returns at once. Idempotent.
   virtual void Stop() = 0;
 };
 

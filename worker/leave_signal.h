@@ -35,6 +35,7 @@ class LeaveSignal {
     int exit_code;
     std::string text;
   };
+  // Blocks until there is a reason. On the thread that made the object.
   Reason Wait();
 
  private:

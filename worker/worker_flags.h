@@ -29,6 +29,7 @@ struct WorkerFlags {
   std::string log_level = "info";
 };
 
+// The flags, their bounds and help. Parsing writes to `flags`, which must outlive the table.
 FlagTable WorkerFlagTable(WorkerFlags* flags);
 
 }  // namespace somnus

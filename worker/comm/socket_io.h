@@ -38,8 +38,10 @@ absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog);
 absl::StatusOr<UniqueFd> AcceptSameUser(int listener, MonotonicTime deadline);
 // Tries until a process of this user listens.
 absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, MonotonicTime deadline);
+// The process at the other end; 0 when it is in a pid namespace that this one cannot see.
 int64_t PeerPid(int connection);
 
+// Whole messages: all `size` bytes, or an error.
 absl::Status SendBytes(int connection, const void* data, size_t size);
 absl::Status ReceiveBytes(int connection, void* data, size_t size, MonotonicTime deadline);
 

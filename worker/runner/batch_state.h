@@ -109,6 +109,7 @@ class BatchState {
   int32_t AppendToken(int32_t slot, int32_t token);
   // Sets a token that was unknown. Does nothing when the slot has another sequence by now.
   void SetToken(int32_t slot, int64_t generation, int32_t index, int32_t token);
+  // Frees every slot and forgets the step.
   void Clear();
 
  private:

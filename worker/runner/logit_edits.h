@@ -23,6 +23,7 @@ void AppendEdits(const Slot& slot, int32_t row, std::vector<LogitEdit>* edits);
 // Adds the slot's bitmap of allowed ids, (vocab_size + 31) / 32 words. allowed_token_ids is not empty.
 void AppendAllowedMask(const Slot& slot, int32_t vocab_size, std::vector<uint32_t>* masks);
 
+// The slot's penalties for kernels/ops.h; `index` is the slot's number.
 PenaltyRow PenaltyOf(const Slot& slot, int32_t index);
 
 }  // namespace somnus

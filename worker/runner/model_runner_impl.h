@@ -50,6 +50,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);
   absl::Status CopyBlocksOf(const v1::StepRequest& request);
   absl::Status RunModel(StepOutcome* outcome);
+  // Records the event by which the step's reply waits for the device.
   absl::Status MarkDone(StepOutcome* outcome);
   // The last layer's output; by a graph when there is one for this batch.
   absl::StatusOr<TensorView> RunForward(int64_t graph_size);
@@ -58,6 +59,7 @@ class ModelRunnerImpl : public ModelRunner {
   void AppendSampled(StepOutcome* outcome);
   // Waits for the oldest launched step and takes its tokens into the batch state.
   absl::Status SettleOldest();
+  // Settles all steps in flight when a scheduled sequence's edits depend on its tokens.
   absl::Status SettleWhatIsNeeded();
   absl::Status AllocateBlocks(int32_t num_blocks);
   absl::Status FreeScratchBlocks();
