@@ -208,7 +208,9 @@ FlagGroup TimeFlags(Flags* f) {
 FlagGroup RequestLimitFlags(ApiLimits* l) {
   return {"Limits of a request",
           {
-              Flag::Bytes("max-body-bytes", &l->max_body_bytes, kMinBytes, kMaxBytes, "HTTP or gRPC"),
+              Flag::Bytes("max-body-bytes", &l->max_body_bytes, kMinBytes, kMaxBytes, "of its HTTP body"),
+              Flag::Bytes("max-grpc-message-bytes", &l->max_grpc_message_bytes, kMinBytes, kMaxBytes,
+                          "of its gRPC message, which may take 25 times that once it is parsed"),
               Flag::Int("max-header-bytes", &l->max_header_bytes, 1024, 1 << 24, "of its headers together"),
               Flag::Int("max-header-fields", &l->max_header_fields, 8, 1 << 16, "headers"),
               Flag::Int("max-json-depth", &l->max_json_depth, 8, 1000, "of its JSON"),

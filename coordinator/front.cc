@@ -97,7 +97,7 @@ class FrontImpl : public Front {
     // A second server on the same port must be an error: with SO_REUSEPORT it would take a share of the
     // clients.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.SetMaxReceiveMessageSize(static_cast<int>(flags_.limits.max_body_bytes));
+    builder.SetMaxReceiveMessageSize(static_cast<int>(flags_.limits.max_grpc_message_bytes));
     builder.AddListeningPort(HostPort(flags_.host, flags_.grpc_port), grpc::InsecureServerCredentials(),
                              &grpc_port_);
     services_->RegisterTo(&builder);

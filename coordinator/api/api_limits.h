@@ -9,7 +9,10 @@ namespace somnus {
 
 // Bounds of what one client, or all of them together, may use. Sizes are in bytes.
 struct ApiLimits {
-  int64_t max_body_bytes = 32 << 20;            // 413 above
+  int64_t max_body_bytes = 32 << 20;  // 413 above
+  // RESOURCE_EXHAUSTED above. gRPC parses a message before anything can be counted, and one of many empty
+  // strings grows 20 to 25 times (estimated from their layout).
+  int64_t max_grpc_message_bytes = 4 << 20;
   int32_t max_header_bytes = 64 << 10;          // 431 above
   int32_t max_header_fields = 128;              // 431 above
   int32_t max_json_depth = 64;                  // 400 above

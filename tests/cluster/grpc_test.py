@@ -126,7 +126,12 @@ class Grpc(unittest.TestCase):
         self.cluster.wait_idle()
 
     def test_a_message_that_is_too_large(self):
-        self.refused(self.generate("a" * (40 << 20)), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        # Just above --max-grpc-message-bytes; what is just below is parsed, and refused for what it says.
+        self.refused(self.generate("a" * (4 << 20)), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self.refused(self.generate("a" * ((4 << 20) - 1000)), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_a_message_that_grows_when_it_is_parsed(self):
+        self.refused(self.generate("x", stop=[""] * (3 << 19)), grpc.StatusCode.INVALID_ARGUMENT)
 
     def refused_unary(self, method, request):
         with self.assertRaises(grpc.RpcError) as caught:
