@@ -28,6 +28,8 @@ struct RopeConfig {
   // GGUF's rope_freqs.weight: each of the head_dim / 2 frequencies is divided by its factor, after `type` was
   // applied (GGUF files store Llama 3's scaling this way, with type kDefault). Empty: none.
   std::vector<float> freq_factors;
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 // Defaults for sampling from the checkpoint's generation_config.json; unset where it has none.

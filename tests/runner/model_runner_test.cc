@@ -1,6 +1,7 @@
 #include "worker/runner/model_runner.h"
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -92,6 +93,37 @@ TEST(ModelRunnerTest, NamesTheTensorThatIsMissingOrMisshapen) {
   for (const char* part : {"model.layers.1.mlp.down_proj.weight", "[72, 135]", "[72, 136]"}) {
     EXPECT_THAT(misshapen.message(), HasSubstr(part));
   }
+}
+
+// Tensors of the same shapes, under another configuration.
+class OtherConfig : public DamagedCheckpoint {
+ public:
+  OtherConfig(const Checkpoint& good, const std::function<void(ModelConfig&)>& change)
+      : DamagedCheckpoint(good, "none", {}), config_(good.config()) {
+    change(config_);
+  }
+  const ModelConfig& config() const override { return config_; }
+
+ private:
+  ModelConfig config_;
+};
+
+TEST(ModelRunnerTest, ReloadsOnlyTheModelThatWasLoaded) {
+  std::unique_ptr<RankGroup> group = Load();
+  ASSERT_TRUE(group);
+  const auto reload = [&](const std::function<void(ModelConfig&)>& change) {
+    return group->runner(0).ReloadWeights(OtherConfig(group->checkpoint(), change), nullptr);
+  };
+  const std::function<void(ModelConfig&)> changes[] = {
+      [](ModelConfig& c) { c.norm_eps *= 2; }, [](ModelConfig& c) { c.rope.theta *= 2; },
+      [](ModelConfig& c) { c.activation = Activation::kRelu; },
+      [](ModelConfig& c) { c.max_position_embeddings -= 1; }};
+  for (const auto& change : changes) {
+    const absl::Status status = reload(change);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("is not the model that was loaded"));
+  }
+  EXPECT_TRUE(reload([](ModelConfig& c) { c.eos_token_ids = {7}; }).ok());
 }
 
 TEST(ModelRunnerTest, RefusesOptionsThatCannotWork) {

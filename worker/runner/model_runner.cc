@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
@@ -25,6 +26,20 @@ BatchLimits LimitsOf(const ModelRunnerOptions& options, const ModelConfig& confi
   limits.block_size = options.block_size;
   limits.vocab_size = config.vocab_size;
   return limits;
+}
+
+// Whether the weights of one can take the place of the other's: everything that the forward pass reads, and
+// nothing of names, tokens or sampling.
+bool ComputesAlike(const ModelConfig& a, const ModelConfig& b) {
+  const auto sizes = [](const ModelConfig& c) {
+    return std::tie(c.family, c.vocab_size, c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads,
+                    c.num_kv_heads, c.head_dim, c.embedding_dim, c.max_position_embeddings);
+  };
+  const auto options = [](const ModelConfig& c) {
+    return std::tie(c.norm_eps, c.activation, c.rope, c.tie_word_embeddings, c.attention_qkv_bias,
+                    c.attention_out_bias, c.mlp_bias, c.norm_before, c.final_norm);
+  };
+  return sizes(a) == sizes(b) && options(a) == options(b);
 }
 
 }  // namespace
@@ -236,11 +251,7 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
 absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
   ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
   const ModelConfig& other = checkpoint.config();
-  if (other.family != config_.family || other.num_layers != config_.num_layers ||
-      other.hidden_size != config_.hidden_size || other.num_heads != config_.num_heads ||
-      other.num_kv_heads != config_.num_kv_heads || other.head_dim != config_.head_dim ||
-      other.intermediate_size != config_.intermediate_size || other.vocab_size != config_.vocab_size ||
-      plan.region_bytes() != plan_.region_bytes()) {
+  if (!ComputesAlike(other, config_) || plan.region_bytes() != plan_.region_bytes()) {
     return absl::InvalidArgumentError(
         absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
   }
