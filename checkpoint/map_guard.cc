@@ -57,8 +57,8 @@ struct MapGuard::Registry {
     if ((previous.sa_flags & SA_SIGINFO) != 0) {
       previous.sa_sigaction(signal, info, context);
     } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
-      sigaction(SIGBUS, &previous,
-                nullptr);  // on return the instruction faults again, now without this handler
+      // On return the instruction faults again, now without this handler.
+      sigaction(SIGBUS, &previous, nullptr);
     } else {
       previous.sa_handler(signal);
     }

@@ -51,8 +51,8 @@ LeaveSignal::~LeaveSignal() {
 void LeaveSignal::Leave(int exit_code, const std::string& reason) {
   auto message = std::make_unique<Reason>(Reason{exit_code, reason});
   const Reason* address = message.get();
-  if (write(pipe_[1], &address, sizeof(address)) == sizeof(address))
-    message.release();  // otherwise the pipe is full of reasons
+  // When that fails the pipe is full of reasons.
+  if (write(pipe_[1], &address, sizeof(address)) == sizeof(address)) message.release();
 }
 
 // The next one in the pipe, or null.

@@ -167,8 +167,8 @@ TEST_F(Shards, AreReadByTheIndex) {
   EXPECT_EQ(Read(), "OK");
   EXPECT_EQ(tensors_.All().size(), 3u);
   EXPECT_EQ(tensors_.Find("b")->file, "two.safetensors");
-  EXPECT_EQ(tensors_.Find("a")->shape,
-            (std::vector<int64_t>{2}));  // from the shard that the index names, not the copy
+  // From the shard that the index names, not the copy.
+  EXPECT_EQ(tensors_.Find("a")->shape, (std::vector<int64_t>{2}));
   EXPECT_EQ(tensors_.Find("unlisted")->file, "one.safetensors");
   Write("two.safetensors", SafetensorsOf({{"b", {3}}, {"unlisted", {1}}}));
   EXPECT_THAT(Read(), HasSubstr("two.safetensors: tensor unlisted is there more than once"));

@@ -233,8 +233,8 @@ TEST(WeightUpload, ACopyErrorNamesTheTensorAndEndsIt) {
     for (const int fail_at : {1, 40, 1 << 30}) {
       Everything all(*checkpoint, 4096);
       LateUploader uploader(3, 4096);
-      uploader.fail_at =
-          std::min(fail_at, static_cast<int>(all.pieces.size()));  // the last one's error comes with Wait
+      // The last one's error comes with Wait.
+      uploader.fail_at = std::min(fail_at, static_cast<int>(all.pieces.size()));
       int64_t most = 0;
       const absl::Status status = UploadPieces(*checkpoint, all.pieces, uploader, threads,
                                                [&](int64_t loaded, int64_t) { most = loaded; });

@@ -168,8 +168,8 @@ void ModelRunnerImpl::AppendSampled(StepOutcome* outcome) {
 absl::Status ModelRunnerImpl::SettleOldest() {
   const std::shared_ptr<StepOutcome> oldest = in_flight_.front();
   in_flight_.pop_front();
-  oldest->read
-      .WaitForNotification();  // for the thread that makes its reply: this one never waits for the device
+  // The thread that makes the step's reply waits for the device; this one never does.
+  oldest->read.WaitForNotification();
   RETURN_IF_ERROR(oldest->status);
   for (size_t i = 0; i < oldest->unknown.size(); ++i) {
     const StepOutcome::Unknown& place = oldest->unknown[i];
