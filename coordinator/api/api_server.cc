@@ -158,7 +158,7 @@ class HttpServer : public ApiServer {
   bool CloseLongestWaiting(bool admin) {
     HttpConnection* longest = nullptr;
     for (HttpConnection* connection : connections_) {
-      if (connection->admin() != admin || connection->waiting_since() == absl::InfiniteFuture()) continue;
+      if (connection->admin() != admin || connection->waiting_since() == absl::InfiniteDuration()) continue;
       if (longest == nullptr || connection->waiting_since() < longest->waiting_since()) longest = connection;
     }
     if (longest != nullptr) longest->Close();

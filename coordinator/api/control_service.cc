@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/lifecycle_calls.h"
 #include "proto/status.h"
@@ -49,13 +48,13 @@ grpc::Status CheckFields(const google::protobuf::Message& request) {
 }  // namespace
 
 ControlServiceImpl::ControlServiceImpl(const ModelSlot* slot, GrpcServicesOptions options)
-    : slot_(slot), options_(std::move(options)), start_(absl::Now()) {}
+    : slot_(slot), options_(std::move(options)), start_(MonotonicNow()) {}
 
 grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
                                            v1::GetStatusResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
   response->set_version(options_.version);
-  response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
+  response->set_uptime_s(absl::ToDoubleSeconds(MonotonicNow() - start_));
   response->set_state(v1::ENGINE_STATE_LOADING);
   response->set_not_ready_reason(WhyNotReady(EngineState::kLoading));
   if (options_.rank_status) {

@@ -2,7 +2,7 @@
 // ControlService over a served model. Sync gRPC: a call blocks its thread until all ranks have replied.
 // Thread safe. Internal to coordinator/api.
 
-#include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/api/model_slot.h"
 #include "proto/control.grpc.pb.h"
@@ -24,7 +24,7 @@ class ControlServiceImpl final : public v1::ControlService::Service {
  private:
   const ModelSlot* const slot_;
   const GrpcServicesOptions options_;
-  const absl::Time start_;
+  const MonotonicTime start_;
 };
 
 }  // namespace somnus

@@ -12,7 +12,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/log.h"
 #include "coordinator/api/on_pool.h"
 #include "coordinator/metrics/metrics.h"
@@ -87,7 +86,7 @@ HttpConnection::~HttpConnection() { context_->buffered_body_bytes -= buffered_; 
 
 void HttpConnection::Close() {
   gone_ = true;
-  waiting_since_ = absl::InfiniteFuture();
+  waiting_since_ = absl::InfiniteDuration();
   error_code ignored;
   stream_.socket().close(ignored);
   StopWatch();
@@ -280,7 +279,7 @@ asio::awaitable<bool> HttpConnection::Answer(Request* request) {
     HttpResponse response = NoJson(!request->content_type.empty(), !request->body.empty());
     co_return co_await SendResponse(*request, std::move(response));
   }
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicNow();
   bool usable;
   if (match.spec->route == Route::kCompletions || match.spec->route == Route::kChat) {
     usable = co_await Generate(request, match.spec->route == Route::kChat);
@@ -290,7 +289,7 @@ asio::awaitable<bool> HttpConnection::Answer(Request* request) {
   }
   if (match.spec->counted) {
     context_->state->metrics->OnHttpRequest(match.spec->path, request->method, last_status_,
-                                            absl::ToDoubleSeconds(absl::Now() - start));
+                                            absl::ToDoubleSeconds(MonotonicNow() - start));
   }
   co_return usable;
 }
@@ -300,9 +299,9 @@ asio::awaitable<void> HttpConnection::Run() {
   try {
     for (bool usable = true; usable && !gone_ && !context_->stopping;) {
       Request request;
-      waiting_since_ = absl::Now();
+      waiting_since_ = MonotonicNow();
       const ReadResult read = co_await ReadRequest(&request);
-      waiting_since_ = absl::InfiniteFuture();
+      waiting_since_ = absl::InfiniteDuration();
       usable = read == ReadResult::kRequest && co_await Answer(&request);
       context_->buffered_body_bytes -= std::exchange(buffered_, 0);
       if (std::exchange(busy_, false)) --context_->busy_connections;

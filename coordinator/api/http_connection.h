@@ -24,8 +24,8 @@
 #include <string>
 #include <variant>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "coordinator/api/api_state.h"
 #include "coordinator/api/response_producer.h"
 
@@ -59,7 +59,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool busy() const { return busy_; }
   bool admin() const { return admin_; }
   // When the wait for a whole request began; InfiniteFuture while a request is in progress.
-  absl::Time waiting_since() const { return waiting_since_; }
+  MonotonicTime waiting_since() const { return waiting_since_; }
 
  private:
   struct Request {
@@ -112,7 +112,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool woken_ = false;
   bool gone_ = false;  // the client has left, or Close() was called
   bool busy_ = false;
-  absl::Time waiting_since_ = absl::Now();
+  MonotonicTime waiting_since_ = MonotonicNow();
   uint64_t watch_ = 0;  // odd while watching
   int64_t buffered_ = 0;
   int last_status_ = 0;

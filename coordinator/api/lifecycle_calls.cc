@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/memory_tags.h"
+#include "base/monotonic.h"
 #include "base/request_bounds.h"
 
 namespace somnus {
@@ -23,7 +23,7 @@ std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags) {
 }
 
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicNow();
   const int level_before = engine->Stats().sleep_level;
   absl::StatusOr<TagBytes> freed = engine->Sleep(level);
   if (!freed.ok()) return freed.status();
@@ -34,19 +34,19 @@ absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
   // A wake-up that came right after this call does not change what the call did, hence the maximum.
   result.level = std::max(level, engine->Stats().sleep_level);
   result.freed_bytes = *std::move(freed);
-  result.duration = absl::Now() - start;
+  result.duration = MonotonicNow() - start;
   return result;
 }
 
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags) {
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicNow();
   absl::StatusOr<TagBytes> mapped = engine->WakeUp(tags);
   if (!mapped.ok()) return mapped.status();
   WakeUpResult result;
   result.awake = engine->state() == EngineState::kAwake;
   result.already_resident = mapped->empty();
   result.mapped_bytes = *std::move(mapped);
-  result.duration = absl::Now() - start;
+  result.duration = MonotonicNow() - start;
   return result;
 }
 

@@ -29,8 +29,8 @@
 // gained by waiting thus protects it, but displaces nobody: two sequences never displace each other in turn.
 //
 // Asynchronous scheduling. Schedule may be called again before the previous steps' replies were given to
-// Update: a sequence's sampled but unknown tokens are placeholders. No sequence is scheduled beyond its
-// max_tokens or max_model_len, so the only surplus is the one token per step in flight of a sequence that
+// Update: a sequence's tokens that are sampled but not known yet are pending. No sequence is scheduled beyond
+// its max_tokens or max_model_len, so the only surplus is the one token per step in flight of a sequence that
 // stopped otherwise or was aborted; Update drops it. A preempted sequence keeps the tokens of the steps in
 // flight; it is admitted again once they are known.
 //

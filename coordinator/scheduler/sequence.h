@@ -27,7 +27,7 @@ struct Sequence {
 
   std::vector<int32_t> tokens;  // the prompt, then the outputs known so far
   int64_t num_computed = 0;     // tokens in the cache once all steps sent are done
-  int32_t num_pending = 0;      // tokens that steps in flight will sample: placeholders behind `tokens`
+  int32_t num_pending = 0;      // tokens that steps in flight will sample, beyond `tokens`
   int32_t slot = -1;            // row of the workers' batch state while running
   int32_t num_adopted = 0;      // tokens that the prefix cache served at the last admission
   int32_t num_cached = 0;       // prompt tokens that the prefix cache served at first admission
@@ -43,7 +43,7 @@ struct Sequence {
 
   int64_t prompt_len() const { return static_cast<int64_t>(request.prompt.size()); }
   int64_t num_outputs() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }
-  // Known and placeholder tokens.
+  // Known and pending tokens.
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) + num_pending; }
   int64_t num_to_compute() const { return num_tokens() - num_computed; }
   bool finished() const { return state == SequenceState::kFinished; }
