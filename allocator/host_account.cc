@@ -23,6 +23,8 @@ namespace {
 constexpr int kSlots = 512;
 constexpr off_t kTable = 4096;
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
+// A process holds the table only to read and write some numbers, unless it is stopped in between.
+constexpr absl::Duration kTablePatience = absl::Seconds(1);
 
 struct flock Range(short type, off_t byte) {
   struct flock range = {};
@@ -92,13 +94,15 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
   }
 
  private:
-  // Excludes other processes; mu_ excludes other threads.
+  // Excludes other processes; mu_ excludes other threads. A process that is stopped while it holds the table
+  // is ignored after kTablePatience: its table is read anyway.
   class TableLock {
    public:
     explicit TableLock(int fd) : fd_(fd) {
       struct flock range = Range(F_WRLCK, 0);
-      while (fd_ >= 0 && fcntl(fd_, F_OFD_SETLKW, &range) != 0 && errno == EINTR) {
-      }
+      const MonotonicTime deadline = MonotonicNow() + kTablePatience;
+      while (fd_ >= 0 && fcntl(fd_, F_OFD_SETLK, &range) != 0 && IsHeld(errno) && MonotonicNow() < deadline)
+        absl::SleepFor(kPoll);
     }
     ~TableLock() {
       struct flock range = Range(F_UNLCK, 0);
@@ -107,6 +111,8 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
     TableLock(const TableLock&) = delete;
 
    private:
+    static bool IsHeld(int error) { return error == EAGAIN || error == EACCES || error == EINTR; }
+
     const int fd_;
   };
 

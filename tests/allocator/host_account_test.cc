@@ -2,6 +2,7 @@
 
 #include "allocator/host_account.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -47,6 +48,20 @@ TEST_F(HostAccountTest, WhatOneReservedTheOtherDoesNotGet) {
   *taken = HostReservation();
   EXPECT_EQ(second->Available(), 100);
   EXPECT_TRUE(second->Reserve(100).ok());
+}
+
+TEST_F(HostAccountTest, AProcessThatIsStoppedInTheMiddleStopsNobodyElse) {
+  const auto account = Open();
+  const int fd = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  struct flock table = {};
+  table.l_type = F_WRLCK;
+  table.l_whence = SEEK_SET;
+  table.l_len = 1;
+  ASSERT_EQ(fcntl(fd, F_OFD_SETLK, &table), 0);
+  EXPECT_EQ(account->Available(), 100);
+  EXPECT_TRUE(account->Reserve(100).ok());
+  close(fd);
 }
 
 TEST_F(HostAccountTest, AProcessCountsItsOwnToo) {
