@@ -1,6 +1,7 @@
 // tokenizer.json, vocab.json and merges.txt. The vocabulary and the merges make up nearly all of a file of up
 // to tens of megabytes and are read by the pull parser; the rest is small and goes through the DOM.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "checkpoint/hf_tokenizer.h"
 #include "checkpoint/hf_tokenizer_steps.h"
 #include "checkpoint/json_reader.h"
+#include "checkpoint/model_config.h"
 
 namespace somnus {
 namespace {
@@ -20,15 +22,16 @@ struct ModelFields {
   std::string unsupported;  // the first option that is set and not supported
 };
 
-// {"token": id, ...}. An id of `max_id`, the bytes of the file, or more is damage, not a reason to allocate.
-bool ReadVocab(JsonReader* reader, size_t max_id, std::vector<std::string>* tokens) {
+// {"token": id, ...}. An id as large as the file has bytes, or as no vocabulary has, is damage, not a reason
+// to allocate.
+bool ReadVocab(JsonReader* reader, size_t file_bytes, std::vector<std::string>* tokens) {
+  const auto end = static_cast<int64_t>(std::min<size_t>(file_bytes, kMaxVocabSize));
   std::string token;
   int64_t id = 0;
   if (!reader->BeginObject()) return false;
   while (reader->NextKey(&token)) {
     if (!reader->ReadInt(&id)) return false;
-    if (id < 0 || static_cast<uint64_t>(id) >= max_id)
-      return reader->Fail(absl::StrCat("token id ", id, " is out of range"));
+    if (id < 0 || id >= end) return reader->Fail(absl::StrCat("token id ", id, " is out of range"));
     if (tokens->size() <= static_cast<size_t>(id)) tokens->resize(id + 1);
     if (!(*tokens)[id].empty()) return reader->Fail(absl::StrCat("token id ", id, " twice"));
     (*tokens)[id] = token;
@@ -81,7 +84,7 @@ bool ReadOptionalString(JsonReader* reader, std::string* text) {
   return reader->Peek() == JsonReader::Kind::kNull ? reader->Skip() : reader->ReadString(text);
 }
 
-bool ReadModelKey(JsonReader* reader, const std::string& key, size_t max_id, ModelFields* model,
+bool ReadModelKey(JsonReader* reader, const std::string& key, size_t file_bytes, ModelFields* model,
                   TokenizerData* data) {
   if (key == "type") return reader->ReadString(&model->type);
   if (key == "unk_token") return ReadOptionalString(reader, &data->unk_token);
@@ -103,7 +106,7 @@ bool ReadModelKey(JsonReader* reader, const std::string& key, size_t max_id, Mod
   // Unigram's vocabulary is a list; whether that is an error depends on `type`, which may come later.
   if (key == "vocab" && reader->Peek() == JsonReader::Kind::kObject && !model->has_vocab) {
     model->has_vocab = true;
-    return ReadVocab(reader, max_id, &data->tokens);
+    return ReadVocab(reader, file_bytes, &data->tokens);
   }
   if (key == "merges" && !model->has_merges) {
     model->has_merges = true;
@@ -112,11 +115,11 @@ bool ReadModelKey(JsonReader* reader, const std::string& key, size_t max_id, Mod
   return reader->Skip();
 }
 
-absl::Status ReadModel(const std::string& file, JsonReader* reader, size_t max_id, TokenizerData* data) {
+absl::Status ReadModel(const std::string& file, JsonReader* reader, size_t file_bytes, TokenizerData* data) {
   ModelFields model;
   std::string key;
   reader->BeginObject();
-  while (reader->NextKey(&key) && ReadModelKey(reader, key, max_id, &model, data)) {
+  while (reader->NextKey(&key) && ReadModelKey(reader, key, file_bytes, &model, data)) {
   }
   // Files from before 2021 have no type; only BPE has merges.
   if (model.type.empty() && model.has_merges) model.type = "BPE";

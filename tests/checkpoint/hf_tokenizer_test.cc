@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "checkpoint/model_config.h"
 #include "tests/checkpoint/writers.h"
 
 namespace somnus {
@@ -85,6 +87,10 @@ TEST(TokenizerJson, Vocabulary) {
                 HasSubstr("INVALID_ARGUMENT: tokenizer.json: model.vocab: "))
         << bad;
   }
+  // A large file is no licence for large ids either.
+  const json padded = {{std::string(2 * kMaxVocabSize, 'x'), kMaxVocabSize}};
+  EXPECT_THAT(ErrorOf(With("/model/vocab", padded.dump().c_str())),
+              HasSubstr(absl::StrCat("token id ", kMaxVocabSize, " is out of range")));
 }
 
 TEST(TokenizerJson, OtherModelsAreUnimplemented) {
