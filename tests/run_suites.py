@@ -7,11 +7,18 @@ Binaries come from bazel-bin (SOMNUS_BIN names another folder), the real model f
 import argparse
 import importlib.util
 import os
+import signal
 import sys
 import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# The longest case takes a minute; one that hangs fails instead of taking the whole run with it.
+CASE_LIMIT_S = 600
+
+
+def end_case(*_):
+    raise TimeoutError(f"the case took longer than {CASE_LIMIT_S} s")
 
 
 class LineResult(unittest.TestResult):
@@ -24,6 +31,7 @@ class LineResult(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
         self.started, self.bad = time.monotonic(), []
+        signal.alarm(CASE_LIMIT_S)
 
     def _name(self, test):
         return test.id() if not hasattr(test, "case_name") else f"{type(test).__name__}.{test.case_name}"
@@ -49,6 +57,7 @@ class LineResult(unittest.TestResult):
         self.bad = None
 
     def stopTest(self, test):
+        signal.alarm(0)
         super().stopTest(test)
         if self.bad is not None:
             self._write("FAIL" if self.bad else "PASS", self._name(test), time.monotonic() - self.started, "".join(self.bad))
@@ -90,6 +99,7 @@ def main():
     files = [os.path.abspath(name) for name in args.files] or sorted(
         os.path.join(folder, name) for folder, _, names in os.walk(HERE) for name in names if name.endswith("_test.py"))
     sys.path[:0] = [HERE]
+    signal.signal(signal.SIGALRM, end_case)
     file = open(args.results, "a", encoding="utf-8") if args.results else None
     result = LineResult(file)
     for path in files:
