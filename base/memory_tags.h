@@ -11,13 +11,13 @@ inline constexpr char kWeightsTag[] = "weights";      // a wake-up copies them b
 inline constexpr char kKvCacheTag[] = "kv_cache";     // a sleep discards it
 inline constexpr char kWorkspaceTag[] = "workspace";  // activations and batch state; a sleep discards them
 
-inline constexpr std::array<absl::string_view, 3> kMemoryTags = {kWeightsTag, kKvCacheTag, kWorkspaceTag};
+inline constexpr std::array<const char*, 3> kMemoryTags = {kWeightsTag, kKvCacheTag, kWorkspaceTag};
 
 // For error messages.
 inline constexpr char kMemoryTagNames[] = "weights, kv_cache and workspace";
 
-constexpr bool IsMemoryTag(absl::string_view tag) {
-  for (const absl::string_view known : kMemoryTags) {
+inline bool IsMemoryTag(absl::string_view tag) {
+  for (const char* known : kMemoryTags) {
     if (tag == known) return true;
   }
   return false;

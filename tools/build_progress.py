@@ -85,7 +85,7 @@ def main(command):
     signal.signal(signal.SIGINT, lambda *_: None)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    with tempfile.NamedTemporaryFile("wb", prefix="somnus-build.", suffix=".log", delete=False) as log:
+    with tempfile.NamedTemporaryFile("wb", buffering=0, prefix="somnus-build.", suffix=".log", delete=False) as log:
         for line in lines_of(process, progress.tick):
             text = line.decode("utf-8", errors="replace")
             if PROGRESS.match(text):
