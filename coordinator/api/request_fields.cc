@@ -275,8 +275,10 @@ void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const Gen
   for (const GenerateParams::Prompt& prompt : params.prompts)
     tokens += static_cast<int64_t>(prompt.ids.size());
   if (tokens * params.n * (params.sampling.num_prompt_logprobs + 1) > limits.max_prompt_logprobs) {
-    fields->Fail("prompt_logprobs", absl::StrCat("the request asks for more than ",
-                                                 limits.max_prompt_logprobs, " prompt log-probabilities"));
+    // With echo, logprobs asks for them, too.
+    const char* field = fields->Has("prompt_logprobs") ? "prompt_logprobs" : "logprobs";
+    fields->Fail(field, absl::StrCat("the request asks for more than ", limits.max_prompt_logprobs,
+                                     " prompt log-probabilities"));
   }
 }
 

@@ -102,11 +102,15 @@ TEST_F(ApiServerTest, PromptLogprobsAreBoundedTogether) {
   options.limits.max_prompt_logprobs = 20;
   Serve(options);
   EXPECT_EQ(Complete(R"({"prompt": ["abcd", "abcd"], "prompt_logprobs": 1})").status, 200);
-  for (const char* fields :
-       {R"("prompt_logprobs": 2)", R"("prompt_logprobs": 1, "n": 2)", R"("echo": true, "logprobs": 2)"}) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("prompt_logprobs": 2)", "prompt_logprobs"},
+      {R"("prompt_logprobs": 1, "n": 2)", "prompt_logprobs"},
+      {R"("echo": true, "logprobs": 2)", "logprobs"},
+  };
+  for (const auto& [fields, param] : cases) {
     const HttpReply reply = Complete(absl::StrCat(R"({"prompt": ["abcd", "abcd"], )", fields, "}"));
     EXPECT_EQ(reply.status, 400) << fields;
-    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "prompt_logprobs");
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], param);
   }
 }
 
