@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/null_block.h"
@@ -144,6 +145,23 @@ void Scheduler::Preempt(SequencePtr sequence) {
 void Scheduler::PreemptAll() {
   SOMNUS_CHECK(in_flight_.empty());
   while (!running_.empty()) Preempt(running_.rbegin()->second);
+}
+
+std::vector<SequencePtr> Scheduler::Recover() {
+  std::vector<SequencePtr> sequences;
+  absl::flat_hash_set<int64_t> seen;
+  for (const InFlightStep& step : in_flight_) {
+    for (const ScheduledEntry& entry : step.entries) {
+      if (entry.samples && !entry.dropped) --entry.sequence->num_pending;
+      if (!entry.sequence->finished() && seen.insert(entry.sequence->id).second)
+        sequences.push_back(entry.sequence);
+    }
+  }
+  in_flight_.clear();
+  PreemptAll();
+  freed_slots_.clear();
+  blocks_.ResetPrefixCache();
+  return sequences;
 }
 
 StepPlan Scheduler::FlushFreedSlots() {

@@ -132,6 +132,12 @@ class Scheduler {
 
   // All running sequences go back to waiting. No step may be in flight.
   void PreemptAll();
+  // Gives up the steps in flight after a failure in which their results and the workers' batch state were
+  // lost. Their sequences go on with the tokens that were delivered, all running ones wait again, and no
+  // block that was computed before is adopted any more. Afterwards the workers must have no slot taken.
+  // Returns the live sequences of those steps, each once, in the order in which they were sent. Nothing calls
+  // it yet: it is for the recovery of a group.
+  std::vector<SequencePtr> Recover();
   // Makes a step that only frees slots; it must not be sent when it has none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }

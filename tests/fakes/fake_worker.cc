@@ -80,6 +80,11 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   return reply;
 }
 
+void FakeWorker::Replace() {
+  slots_.clear();
+  for (size_t i = 0; i < cache_.size(); ++i) cache_[i] = Mix(~uint64_t{0}, i);
+}
+
 absl::Status FakeWorker::Sleep() {
   std::fill(cache_.begin(), cache_.end(), 0xDEADBEEFull);
   if (!slots_.empty()) return Broken("slots in use at sleep");

@@ -38,6 +38,10 @@ class FakeWorker {
   // Forgets the cache's contents. An error when a slot is still in use.
   absl::Status Sleep();
 
+  // Becomes another process in the place of this one, which has died: no slot is in use, and the cache holds
+  // values that no sequence has. Step ids count on.
+  void Replace();
+
   // Step `step_id` will compute not-a-numbers for `slot`.
   void MakeNan(int64_t step_id, int32_t slot) { nan_steps_[step_id] = slot; }
 

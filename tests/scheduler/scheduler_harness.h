@@ -103,6 +103,15 @@ class Harness {
     ASSERT_TRUE(integrity.ok()) << integrity;
   }
 
+  // The worker dies with its steps in flight, and another takes its place.
+  std::vector<SequencePtr> Lose() {
+    replies_.clear();
+    worker.Replace();
+    std::vector<SequencePtr> suspects = scheduler.Recover();
+    Check();
+    return suspects;
+  }
+
   size_t in_flight() const { return replies_.size(); }
 
   Scheduler scheduler;

@@ -1,0 +1,122 @@
+// A worker dies with steps in flight: every sequence goes on, with exactly the tokens of an undisturbed run.
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace somnus {
+namespace {
+
+std::vector<int32_t> Reference(const EngineRequest& request) {
+  return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
+}
+
+std::vector<std::string> Ids(const std::vector<SequencePtr>& sequences) {
+  std::vector<std::string> ids;
+  for (const SequencePtr& sequence : sequences) ids.push_back(sequence->request.id);
+  return ids;
+}
+
+class RecoverTest : public ::testing::TestWithParam<int> {
+ protected:
+  size_t depth() const { return static_cast<size_t>(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Overlap, RecoverTest, ::testing::Values(0, 1));
+
+// The prompts of both take two steps, so this covers losses in prefill and in decode.
+TEST_P(RecoverTest, TokensAreThoseOfAnUndisturbedRunWheneverTheWorkerDies) {
+  for (int lost_after = 0; lost_after < 12; ++lost_after) {
+    Harness harness(SmallOptions(), depth());
+    const EngineRequest a = MakeRequest("a", 18, 9), b = MakeRequest("b", 6, 9, 40);
+    harness.Add(a);
+    harness.Add(b);
+    for (int i = 0; i < lost_after; ++i) harness.Step();
+    harness.Lose();
+    harness.RunToEnd();
+    ASSERT_FALSE(HasFatalFailure()) << lost_after;
+    EXPECT_EQ(harness.answers["a"].tokens, Reference(a)) << lost_after;
+    EXPECT_EQ(harness.answers["b"].tokens, Reference(b)) << lost_after;
+    EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
+    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+  }
+}
+
+TEST_P(RecoverTest, PromptLogprobsAreDeliveredOnce) {
+  for (int lost_after = 0; lost_after < 6; ++lost_after) {
+    Harness harness(SmallOptions(), depth());
+    EngineRequest request = MakeRequest("a", 40, 3);
+    OwnSampling(&request)->num_prompt_logprobs = 0;
+    harness.Add(request);
+    for (int i = 0; i < lost_after; ++i) harness.Step();
+    harness.Lose();
+    harness.RunToEnd();
+    EXPECT_EQ(harness.answers["a"].prompt_logprobs.size(), 40u) << lost_after;
+    EXPECT_EQ(harness.answers["a"].tokens, Reference(request)) << lost_after;
+  }
+}
+
+TEST(SchedulerRecover, ReturnsTheLiveSequencesInFlightOnce) {
+  Scheduler scheduler(SmallOptions());
+  for (const char* id : {"a", "b", "aborted"}) scheduler.Add(MakeRequest(id, 4, 5));
+  scheduler.Schedule();
+  scheduler.Schedule();
+  ASSERT_NE(scheduler.Abort("aborted"), nullptr);
+  scheduler.Add(MakeRequest("waits", 4, 5));
+  EXPECT_EQ(Ids(scheduler.Recover()), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(scheduler.num_running(), 0);
+  EXPECT_EQ(scheduler.num_waiting(), 3);
+  EXPECT_TRUE(scheduler.Recover().empty());
+  EXPECT_TRUE(scheduler.CheckIntegrity().ok());
+}
+
+// What was computed before is gone, and what is computed afterwards is adopted again.
+TEST_P(RecoverTest, NothingIsAdoptedThatWasComputedBefore) {
+  Harness harness(SmallOptions(), depth());
+  const EngineRequest first = MakeRequest("first", 12, 4);
+  harness.Add(first);
+  harness.RunToEnd();
+  ASSERT_GT(harness.scheduler.blocks().cached_blocks(), 0);
+  EXPECT_TRUE(harness.Lose().empty());
+  EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
+  for (const auto& [id, cached] : {std::pair("second", 0), std::pair("third", 8)}) {
+    EngineRequest request = first;
+    request.id = id;
+    harness.Add(request);
+    harness.RunToEnd();
+    EXPECT_EQ(harness.answers[id].num_cached, cached) << id;
+    EXPECT_EQ(harness.answers[id].tokens, Reference(first)) << id;
+  }
+}
+
+// Little memory, so that sequences are preempted with tokens in flight, too.
+TEST_P(RecoverTest, RandomLoadsAndLosses) {
+  for (uint32_t seed = 1; seed <= 100; ++seed) {
+    std::mt19937 random(seed);
+    SchedulerOptions options = SmallOptions(/*num_blocks=*/19 + static_cast<int32_t>(random() % 20));
+    options.policy = random() % 2 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+    Harness harness(options, depth());
+    std::map<std::string, EngineRequest> requests;
+    for (int i = 0; i < 150; ++i) {
+      if (random() % 4 == 0) {
+        EngineRequest request =
+            MakeRequest(std::to_string(i), 1 + static_cast<int32_t>(random() % 30),
+                        1 + static_cast<int32_t>(random() % 20), static_cast<int32_t>(random() % 3) * 100);
+        request.priority = static_cast<int32_t>(random() % 3);
+        requests[request.id] = request;
+        harness.Add(request);
+      }
+      if (random() % 15 == 0) harness.Lose();
+      harness.Step();
+    }
+    harness.RunToEnd();
+    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+    EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
+    for (const auto& [id, request] : requests)
+      ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
+  }
+}
+
+}  // namespace
+}  // namespace somnus
