@@ -28,6 +28,8 @@ v1::EngineState ToProto(EngineState state) {
       return v1::ENGINE_STATE_ASLEEP;
     case EngineState::kWaking:
       return v1::ENGINE_STATE_WAKING;
+    case EngineState::kRecovering:
+      return v1::ENGINE_STATE_RECOVERING;
     case EngineState::kDraining:
       return v1::ENGINE_STATE_DRAINING;
     case EngineState::kFailed:

@@ -9,6 +9,11 @@
 #include "base/status_macros.h"
 
 namespace somnus {
+namespace {
+
+constexpr absl::Duration kRecoveryPoll = absl::Milliseconds(50);
+
+}  // namespace
 
 void EngineLoop::Run() {
   while (ProcessMail()) {
@@ -21,6 +26,7 @@ void EngineLoop::Run() {
     stopped_ = true;
   }
   loop_ended_.Stop();
+  recovering_ = false;  // nothing waits for it any more
   // Commands that came too late are run all the same: each sees a draining or failed engine and lets its
   // caller go on.
   ProcessMail();
@@ -30,14 +36,15 @@ bool EngineLoop::ProcessMail() {
   std::vector<EngineRequest> submitted;
   std::vector<std::string> aborted;
   std::deque<std::function<void()>> commands;
-  std::optional<absl::Status> failure;
+  std::optional<absl::Status> failure, recovered;
   bool draining;
   {
     absl::MutexLock lock(&mu_);
     submitted.swap(submitted_);
     aborted.swap(aborted_);
-    commands.swap(commands_);
+    if (!recovering_ || recovered_.has_value()) commands.swap(commands_);
     failure.swap(executor_failure_);
+    recovered.swap(recovered_);
     draining = draining_;
   }
   if (!submitted.empty()) idle_checked_ = false;
@@ -49,8 +56,14 @@ bool EngineLoop::ProcessMail() {
     End(sequence, FinishReason::kError,
         absl::DeadlineExceededError("the request waited longer than its deadline"));
   }
-  if (failure.has_value()) Fail(*failure);
-  for (const std::function<void()>& command : commands) command();
+  if (recovered.has_value()) FinishRecovery(*recovered);
+  // Not that of an epoch whose recovery has ended since.
+  if (failure.has_value() && !executor_->Health().ok()) Lose(*failure);
+  for (; !commands.empty() && !recovering_; commands.pop_front()) commands.front()();
+  if (!commands.empty()) {
+    absl::MutexLock lock(&mu_);
+    commands_.insert(commands_.begin(), commands.begin(), commands.end());
+  }
   return !draining || !DrainIsOver();
 }
 
@@ -69,14 +82,18 @@ bool EngineLoop::DrainIsOver() {
   return !scheduler_.has_sequences();
 }
 
+bool EngineLoop::Computes() const {
+  return state() != EngineState::kFailed && !recovering_ && residency_.awake();
+}
+
 bool EngineLoop::Step() {
-  if (state() == EngineState::kFailed || !residency_.awake()) return false;
+  if (!Computes()) return false;
   bool sent = false;
   if (scheduler_.has_sequences()) {
     StepPlan plan = scheduler_.Schedule();
     sent = !plan.empty();
     if (sent) Send(std::move(plan));
-    if (state() == EngineState::kFailed) return true;
+    if (!Computes()) return true;
   }
   const size_t max_ahead = options_.async_scheduling ? 1 : 0;  // steps beyond the one whose reply is awaited
   if (sent_.size() > max_ahead || (!sent && !sent_.empty())) {
@@ -99,11 +116,13 @@ void EngineLoop::CheckIdle() {
 }
 
 void EngineLoop::WaitForMail() {
-  const absl::Time deadline = scheduler_.NextDeadline();
+  absl::Time deadline = scheduler_.NextDeadline();
+  // A drain's deadline can come before the end of a recovery.
+  if (recovering_) deadline = std::min(deadline, absl::Now() + kRecoveryPoll);
   absl::MutexLock lock(&mu_);
   const auto has_mail = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !submitted_.empty() || !aborted_.empty() || !commands_.empty() || executor_failure_.has_value() ||
-           draining_;
+    return !submitted_.empty() || !aborted_.empty() || executor_failure_.has_value() ||
+           recovered_.has_value() || (!recovering_ && (!commands_.empty() || draining_));
   };
   while (!has_mail()) {
     if (mail_arrived_.WaitWithDeadline(&mu_, deadline)) return;
@@ -117,7 +136,10 @@ void EngineLoop::Send(StepPlan plan) {
   sent_.push_back({plan.request.step_id(), plan.num_tokens, options_.monotonic_now()});
   if (sent_.size() == 1) NoteAwaitedStep();
   absl::Status status = executor_->ExecuteAsync(plan.request);
-  if (!status.ok()) Fail(status);
+  if (status.ok()) return;
+  // The size of a message is the scheduler's fault, which a recovery does not mend.
+  if (absl::IsInvalidArgument(status)) return Fail(status);
+  Lose(status);
 }
 
 // The oldest step in sent_ is the one that is waited for from now on.
@@ -142,7 +164,7 @@ void EngineLoop::Receive() {
   absl::StatusOr<v1::StepReply> reply = executor_->Wait(options_.step_timeout);
   sent_.pop_front();
   NoteAwaitedStep();
-  if (!reply.ok()) return Fail(reply.status());
+  if (!reply.ok()) return Lose(reply.status());
   for (const v1::SampledToken& token : reply->tokens()) {
     if (token.token_id() < 0 || token.token_id() >= options_.vocab_size) {
       return Fail(absl::InternalError(absl::StrCat("a worker sampled token ", token.token_id(),
@@ -222,6 +244,47 @@ void EngineLoop::Fail(const absl::Status& status) {
   for (const SequencePtr& sequence : scheduler_.AbortAll()) End(sequence, FinishReason::kError, error);
 }
 
+bool EngineLoop::MayRecover() {
+  const MonotonicTime now = options_.monotonic_now();
+  while (!recoveries_.empty() && now - recoveries_.front() >= options_.recovery_window)
+    recoveries_.pop_front();
+  if (static_cast<int32_t>(recoveries_.size()) >= options_.max_recoveries) return false;
+  recoveries_.push_back(now);
+  return true;
+}
+
+void EngineLoop::Lose(const absl::Status& reason) {
+  if (state() == EngineState::kFailed || recovering_) return;
+  if (!MayRecover()) return Fail(reason);
+  LogError("the group was lost and is being recovered: {}", std::string(reason.message()));
+  recovering_ = true;
+  sent_.clear();
+  NoteAwaitedStep();
+  EndSuspects(scheduler_.Recover(), reason);
+  SwitchState(EngineState::kRecovering);
+  executor_->Recover(residency_);
+}
+
+// One of the requests that were in flight may be the cause. Those that were so too often run alone from now
+// on, and end when that fails, too.
+void EngineLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
+  for (const SequencePtr& sequence : suspects) {
+    sequence->runs_alone = ++sequence->num_failures >= options_.max_recoveries_per_request;
+    if (sequence->num_failures <= options_.max_recoveries_per_request) continue;
+    scheduler_.Abort(sequence->request.id);
+    End(sequence, FinishReason::kError,
+        absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
+                                            " failures of the workers; the last: ", reason.message())));
+  }
+}
+
+void EngineLoop::FinishRecovery(const absl::Status& status) {
+  recovering_ = false;
+  if (!status.ok()) return Fail(status);
+  LogInfo("the group is whole again");
+  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
+}
+
 void EngineLoop::PublishStats() {
   EngineStats stats;
   const BlockManager& blocks = scheduler_.blocks();
@@ -262,13 +325,14 @@ void EngineLoop::SwitchState(EngineState to) {
 // No step is under way afterwards, and no sequence has a slot or a block.
 absl::Status EngineLoop::Quiesce() {
   ReceiveAll();
+  if (!Computes()) return absl::UnavailableError("the group was lost while it fell asleep");
   scheduler_.PreemptAll();
   scheduler_.ResetPrefixCache();
   StepPlan flush = scheduler_.FlushFreedSlots();
   if (flush.request.freed_slots_size() > 0) Send(std::move(flush));
   ReceiveAll();
-  if (state() != EngineState::kFailed) return absl::OkStatus();
-  return absl::UnavailableError("the engine failed while it went to sleep");
+  if (Computes()) return absl::OkStatus();
+  return absl::UnavailableError("the group was lost while it fell asleep");
 }
 
 absl::StatusOr<TagBytes> EngineLoop::DoSleep(int level) {
@@ -281,7 +345,7 @@ absl::StatusOr<TagBytes> EngineLoop::DoSleep(int level) {
   }
   absl::StatusOr<TagBytes> freed = executor_->Sleep(level, residency_);
   if (absl::Status health = executor_->Health(); !freed.ok() && !health.ok()) {
-    Fail(health);
+    Lose(health);
     return freed.status();
   }
   if (!freed.ok() && was_awake) {
@@ -308,8 +372,11 @@ absl::StatusOr<TagBytes> EngineLoop::DoWakeUp(const std::vector<std::string>& wa
   if (mapped.ok()) {
     residency_.Woke(tags);
   } else {
-    if (absl::Status health = executor_->Health(); !health.ok()) Fail(health);
     residency_.Slept(residency_.level());
+    if (absl::Status health = executor_->Health(); !health.ok()) {
+      Lose(health);
+      return mapped;
+    }
   }
   SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
   return mapped;

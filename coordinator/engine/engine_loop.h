@@ -4,9 +4,14 @@
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
-// says; what the loop owns is touched by the loop thread alone, what mu_ guards by every thread. Errors: a
-// step that fails, times out or cannot be sent makes the engine kFailed for good: every open request ends
-// with kError and the reason, and Submit returns Unavailable.
+// says; what the loop owns is touched by the loop thread alone, what is under mu_ by everybody.
+//
+// Failures. A group that is lost (a rank ended, hung, or failed a step) is recovered by the executor: open
+// requests wait and go on with the tokens they have; lifecycle commands wait, too. A request that was in
+// flight at max_recoveries_per_request failures runs alone, and ends with kError when the group fails again
+// meanwhile. When the executor cannot recover the group, when max_recoveries of them have come within
+// recovery_window, or when the engine's own books are wrong, the engine is kFailed for good: every open
+// request ends with kError and the reason, and Submit returns Unavailable.
 
 #include <atomic>
 #include <cstdint>
@@ -38,6 +43,9 @@ struct EngineOptions {
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; it is still waited for, until step_timeout.
   absl::Duration step_stall = absl::Seconds(60);
+  int32_t max_recoveries_per_request = 3;
+  int32_t max_recoveries = 10;  // of the group, within recovery_window
+  absl::Duration recovery_window = absl::Minutes(10);
   int32_t vocab_size = 0;                       // ids in prompts and replies are below it
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
   MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
@@ -89,6 +97,12 @@ class EngineLoop : public Engine {
   void Forget(const Sequence& sequence);
   void NoteFirstScheduled(const std::vector<SequencePtr>& sequences);
   void Fail(const absl::Status& status);
+  // The group was lost: fails when that comes too often, else starts to recover it.
+  void Lose(const absl::Status& reason);
+  bool MayRecover();
+  void EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason);
+  void FinishRecovery(const absl::Status& status);
+  bool Computes() const;
   bool DrainIsOver();
   void CheckIdle();
   void PublishStats();
@@ -112,6 +126,8 @@ class EngineLoop : public Engine {
   std::deque<SentStep> sent_;
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
   Residency residency_;
+  bool recovering_ = false;
+  std::deque<MonotonicTime> recoveries_;  // when those of the last recovery_window began
   int64_t num_steps_ = 0;
   bool idle_checked_ = false;
 
@@ -122,6 +138,7 @@ class EngineLoop : public Engine {
   std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);
   std::deque<std::function<void()>> commands_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> executor_failure_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> recovered_ ABSL_GUARDED_BY(mu_);
   // The oldest step without a reply (0: none), and since when it has been the oldest.
   int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);

@@ -25,6 +25,11 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
     if (!executor_failure_.has_value()) executor_failure_ = std::move(status);
     mail_arrived_.Signal();
   });
+  executor_->OnRecovered([this](absl::Status status) {
+    absl::MutexLock lock(&mu_);
+    recovered_ = std::move(status);
+    mail_arrived_.Signal();
+  });
 }
 
 EngineLoop::~EngineLoop() { DrainAndStop(absl::ZeroDuration()); }
@@ -211,6 +216,7 @@ void EngineLoop::DrainAndStop(absl::Duration grace) {
   }
   thread_.join();
   executor_->OnFailure(nullptr);
+  executor_->OnRecovered(nullptr);
 }
 
 }  // namespace somnus

@@ -43,12 +43,21 @@ class Executor {
   // Ok while every rank gets on with its steps, as far as heartbeats tell; else names a rank that does not,
   // though it may recover. Thread safe.
   virtual absl::Status Progress() const = 0;
-  // `callback` is called at most once, on any thread, when a rank is lost, whether a call is waiting for it
-  // or not; at once when that has already happened. It must not block. An empty function removes the
-  // callback: none runs afterwards.
+  // `callback` is called at most once in an epoch, on any thread, when a rank is lost, whether a call is
+  // waiting for it or not; at once when that has already happened. It must not block. An empty function
+  // removes the callback: none runs afterwards.
   virtual void OnFailure(std::function<void(absl::Status)> callback) = 0;
   // Ends the call that is waiting, and every later one, with `reason`. Thread safe.
   virtual void Abort(const absl::Status& reason) = 0;
+
+  // Makes the group whole again after a failure, which ended an epoch, and returns at once; OnRecovered tells
+  // how it ended. After success every rank serves the next epoch: no slot is taken, no step is in flight, the
+  // tags of `held` sleep at its level, and the others are resident. Until then every other call returns the
+  // failure. An error is final, and so is the reason of an Abort.
+  virtual void Recover(const Residency& held) = 0;
+  // `callback` is called at the end of each Recover, on any thread, also within the call. It must not block.
+  // An empty function removes the callback: none runs afterwards.
+  virtual void OnRecovered(std::function<void(absl::Status)> callback) = 0;
 };
 
 }  // namespace somnus

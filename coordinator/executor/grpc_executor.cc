@@ -135,6 +135,15 @@ class GrpcExecutorImpl : public GrpcExecutor {
     latch_.SetCallback(std::move(callback));
   }
   void Abort(const absl::Status& reason) override { latch_.Fail(reason); }
+  // A lost worker is not replaced yet, so every failure is final.
+  void Recover(const Residency&) override {
+    absl::MutexLock lock(&recovered_mu_);
+    if (on_recovered_) on_recovered_(latch_.status());
+  }
+  void OnRecovered(std::function<void(absl::Status)> callback) override {
+    absl::MutexLock lock(&recovered_mu_);
+    on_recovered_ = std::move(callback);
+  }
   void ReportLoss(const absl::Status& reason) override { latch_.Fail(reason); }
   void ReportStall(const absl::Status& stall) override {
     absl::MutexLock lock(&stall_mu_);
@@ -226,6 +235,8 @@ class GrpcExecutorImpl : public GrpcExecutor {
   GroupSleep sleep_;
   StepStreams streams_;
   std::deque<int64_t> sent_;  // ids of steps not yet waited for; the engine thread's
+  absl::Mutex recovered_mu_;
+  std::function<void(absl::Status)> on_recovered_ ABSL_GUARDED_BY(recovered_mu_);
   mutable absl::Mutex stall_mu_;
   absl::Status stall_ ABSL_GUARDED_BY(stall_mu_);
   GroupMonitor monitor_;  // last: its thread ends before what it watches

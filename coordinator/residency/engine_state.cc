@@ -14,6 +14,8 @@ const char* EngineStateName(EngineState state) {
       return "asleep";
     case EngineState::kWaking:
       return "waking";
+    case EngineState::kRecovering:
+      return "recovering";
     case EngineState::kDraining:
       return "draining";
     case EngineState::kFailed:
@@ -26,6 +28,7 @@ bool IsAllowedChange(EngineState from, EngineState to) {
   if (from == EngineState::kFailed) return false;
   if (to == EngineState::kFailed) return true;
   if (to == EngineState::kDraining) return AdmitsRequests(from);
+  if (to == EngineState::kRecovering) return AdmitsRequests(from) && from != to;
   switch (from) {
     case EngineState::kLoading:
       return to == EngineState::kAwake;
@@ -33,6 +36,7 @@ bool IsAllowedChange(EngineState from, EngineState to) {
       return to == EngineState::kFallingAsleep;
     case EngineState::kFallingAsleep:
     case EngineState::kWaking:
+    case EngineState::kRecovering:
       return to == EngineState::kAwake || to == EngineState::kAsleep;
     case EngineState::kAsleep:
       return to == EngineState::kWaking;
@@ -45,7 +49,7 @@ bool IsAllowedChange(EngineState from, EngineState to) {
 
 bool AdmitsRequests(EngineState state) {
   return state == EngineState::kAwake || state == EngineState::kFallingAsleep ||
-         state == EngineState::kAsleep || state == EngineState::kWaking;
+         state == EngineState::kAsleep || state == EngineState::kWaking || state == EngineState::kRecovering;
 }
 
 bool IsReady(EngineState state) { return state == EngineState::kAwake; }
@@ -66,6 +70,8 @@ const char* WhyNotReady(EngineState state) {
       return "The engine is asleep; requests wait until it is woken.";
     case EngineState::kWaking:
       return "The engine is waking up; requests wait until it is awake.";
+    case EngineState::kRecovering:
+      return "A worker was lost; requests wait until the group is whole again.";
     case EngineState::kDraining:
       return "The server is shutting down.";
     case EngineState::kFailed:

@@ -8,27 +8,42 @@
 //   falling_asleep queued         no     yes   no           being released on every rank
 //   asleep         queued         no     yes   yes          at least one tag is released on every rank
 //   waking         queued         no     yes   yes          being mapped on every rank
+//   recovering     queued         no     yes   no           lost on at least one rank
 //   draining       refused        no     yes   no           unchanged
 //   failed         refused        no     no    no           unknown
 //
 // Allowed changes:
 //   loading        -> awake, failed
-//   awake          -> falling_asleep, draining, failed
-//   falling_asleep -> asleep, awake (a failed sleep was undone), draining, failed
-//   asleep         -> waking, draining, failed
-//   waking         -> awake, asleep (some tags still sleep, or a failed wake-up was undone), draining, failed
+//   awake          -> falling_asleep, recovering, draining, failed
+//   falling_asleep -> asleep, awake (a failed sleep was undone), recovering, draining, failed
+//   asleep         -> waking, recovering, draining, failed
+//   waking         -> awake, asleep (some tags still sleep, or a failed wake-up was undone), recovering,
+//   draining,
+//                     failed
+//   recovering     -> awake, asleep (what held before the failure), draining, failed
 //   draining       -> failed
 //   failed         -> nothing: it is final
+//
+// A group that is lost while the engine drains is recovered in the state draining.
 //
 // An engine that goes from level 1 to level 2 is asleep all the while. "ready" is necessary for health, not
 // sufficient: an engine that is awake but whose step hangs is not healthy (Engine::Health).
 
 namespace somnus {
 
-enum class EngineState { kLoading, kAwake, kFallingAsleep, kAsleep, kWaking, kDraining, kFailed };
+enum class EngineState {
+  kLoading,
+  kAwake,
+  kFallingAsleep,
+  kAsleep,
+  kWaking,
+  kRecovering,
+  kDraining,
+  kFailed
+};
 inline constexpr EngineState kEngineStates[] = {
-    EngineState::kLoading, EngineState::kAwake,    EngineState::kFallingAsleep, EngineState::kAsleep,
-    EngineState::kWaking,  EngineState::kDraining, EngineState::kFailed};
+    EngineState::kLoading, EngineState::kAwake,      EngineState::kFallingAsleep, EngineState::kAsleep,
+    EngineState::kWaking,  EngineState::kRecovering, EngineState::kDraining,      EngineState::kFailed};
 
 // "loading", "awake", "falling_asleep", ...: the names that the wire, metrics and logs use.
 const char* EngineStateName(EngineState state);

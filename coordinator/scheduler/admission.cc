@@ -25,12 +25,17 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     ++it;  // before admission erases the element
     // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
     // first.
-    if (sequence->num_pending > 0) return;
+    if (sequence->num_pending > 0 || IsKeptApart(*sequence)) return;
     const Admission admission = CheckPartialPrefills(*sequence, *draft);
     if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
     if (admission != Admission::kOk || !HasBytes(*sequence, *draft) || !Admit(sequence, draft)) return;
     AddPrefill(sequence, draft);
   }
+}
+
+bool Scheduler::IsKeptApart(const Sequence& sequence) const {
+  if (running_.empty()) return false;
+  return sequence.runs_alone || running_.begin()->second->runs_alone;
 }
 
 Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const Draft& draft) {

@@ -34,6 +34,9 @@
 // stopped otherwise or was aborted; Update drops it. A preempted sequence keeps the tokens of the steps in
 // flight; it is admitted again once they are known.
 //
+// A sequence that runs_alone is admitted when no other runs, and none is admitted beside it: when the workers
+// fail again, it is known whose step it was.
+//
 // Slot errors. A reply may say that one sequence has no result: it ends with kError, its blocks are freed,
 // and what it may have written leaves the prefix cache. Sequences that could have adopted those blocks are
 // computed again: those admitted with a prefix hit in the steps still in flight, and, once and without the
@@ -135,8 +138,7 @@ class Scheduler {
   // Gives up the steps in flight after a failure in which their results and the workers' batch state were
   // lost. Their sequences go on with the tokens that were delivered, all running ones wait again, and no
   // block that was computed before is adopted any more. Afterwards the workers must have no slot taken.
-  // Returns the live sequences of those steps, each once, in the order in which they were sent. Nothing calls
-  // it yet: it is for the recovery of a group.
+  // Returns the live sequences of those steps, each once, in the order in which they were sent.
   std::vector<SequencePtr> Recover();
   // Makes a step that only frees slots; it must not be sent when it has none.
   StepPlan FlushFreedSlots();
@@ -194,6 +196,8 @@ class Scheduler {
   void SpendRest(Draft* draft);
   // Preempts less urgent sequences for the first waiting one, when that has no room otherwise.
   void DisplaceForFirstWaiting();
+  // Whether a sequence that runs alone, this one or a running one, keeps it from being admitted.
+  bool IsKeptApart(const Sequence& sequence) const;
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
   bool HasBytes(const Sequence& sequence, const Draft& draft) const;

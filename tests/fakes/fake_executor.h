@@ -25,7 +25,7 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     held_ = held;
   }
-  // The reply to that step will be `error`.
+  // The reply to that step will be `error`, which is a failure of the group.
   void FailStep(int64_t step_id, const absl::Status& error) {
     absl::MutexLock lock(&mu_);
     step_errors_[step_id] = error;
@@ -37,9 +37,34 @@ class FakeExecutor : public Executor {
       absl::MutexLock lock(&mu_);
       if (!health_.ok()) return;
       health_ = reason;
-      callback = std::exchange(callback_, nullptr);
+      callback = callback_;
     }
     if (callback) callback(reason);
+  }
+  // How recoveries end: with the failure, which is the default; well, at once; or by FinishRecovery.
+  enum class Recovery { kFails, kSucceeds, kWaits };
+  void SetRecovery(Recovery recovery) {
+    absl::MutexLock lock(&mu_);
+    recovery_ = recovery;
+  }
+  // Ends the recovery that waits: well when `status` is ok.
+  void FinishRecovery(const absl::Status& status) {
+    std::function<void(absl::Status)> callback;
+    {
+      absl::MutexLock lock(&mu_);
+      if (status.ok()) {
+        worker_.Replace();
+        replies_.clear();
+        health_ = absl::OkStatus();
+      }
+      callback = recovered_;
+    }
+    if (callback) callback(status);
+  }
+  // What the engine asked recoveries to bring back: "awake" or "asleep <level> <tag> ...".
+  std::vector<std::string> recoveries() const {
+    absl::MutexLock lock(&mu_);
+    return recoveries_;
   }
   // While held, Sleep and WakeUp block.
   void HoldLifecycle(bool held) {
@@ -97,6 +122,7 @@ class FakeExecutor : public Executor {
     if (!health_.ok()) return health_;
     absl::StatusOr<v1::StepReply> reply = std::move(replies_.front());
     replies_.pop_front();
+    if (!reply.ok()) health_ = reply.status();
     return reply;
   }
 
@@ -138,7 +164,28 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     callback_ = std::move(callback);
   }
-  void Abort(const absl::Status& reason) override { Lose(reason); }
+  void Abort(const absl::Status& reason) override {
+    SetRecovery(Recovery::kFails);
+    Lose(reason);
+  }
+  void Recover(const Residency& held) override {
+    Recovery recovery;
+    absl::Status failure;
+    {
+      absl::MutexLock lock(&mu_);
+      std::string what = held.awake() ? "awake" : "asleep " + std::to_string(held.level());
+      for (const std::string& tag : held.asleep()) what += " " + tag;
+      recoveries_.push_back(what);
+      recovery = recovery_;
+      failure = health_;
+    }
+    if (recovery == Recovery::kFails) FinishRecovery(failure);
+    if (recovery == Recovery::kSucceeds) FinishRecovery(absl::OkStatus());
+  }
+  void OnRecovered(std::function<void(absl::Status)> callback) override {
+    absl::MutexLock lock(&mu_);
+    recovered_ = std::move(callback);
+  }
 
  private:
   inline static const TagBytes kTagBytes = {{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}};
@@ -156,6 +203,9 @@ class FakeExecutor : public Executor {
   std::deque<absl::StatusOr<v1::StepReply>> replies_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, absl::Status> step_errors_ ABSL_GUARDED_BY(mu_);
   std::function<void(absl::Status)> callback_ ABSL_GUARDED_BY(mu_);
+  std::function<void(absl::Status)> recovered_ ABSL_GUARDED_BY(mu_);
+  Recovery recovery_ ABSL_GUARDED_BY(mu_) = Recovery::kFails;
+  std::vector<std::string> recoveries_ ABSL_GUARDED_BY(mu_);
   absl::Status health_ ABSL_GUARDED_BY(mu_);
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);

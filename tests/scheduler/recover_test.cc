@@ -90,6 +90,34 @@ TEST_P(RecoverTest, NothingIsAdoptedThatWasComputedBefore) {
   }
 }
 
+// The two that were in flight run one after the other, and nobody beside them; then the others go on
+// together.
+TEST_P(RecoverTest, SuspectsRunAlone) {
+  Harness harness(SmallOptions(), depth());
+  const std::vector<EngineRequest> requests = {MakeRequest("a", 6, 6), MakeRequest("b", 6, 6, 20),
+                                               MakeRequest("c", 6, 6, 40), MakeRequest("d", 6, 6, 60)};
+  harness.Add(requests[0]);
+  harness.Add(requests[1]);
+  harness.Step();
+  harness.scheduler.Schedule();
+  harness.Add(requests[2]);
+  harness.Add(requests[3]);
+  for (const SequencePtr& sequence : harness.Lose()) sequence->runs_alone = true;
+  const size_t first = harness.steps.size();
+  harness.RunToEnd();
+  size_t alone = 0, together = 0;
+  for (size_t i = first; i < harness.steps.size(); ++i) {
+    (harness.steps[i].sequences_size() > 1 ? together : alone) += 1;
+    if (together > 0) {
+      EXPECT_EQ(harness.steps[i].sequences_size(), 2) << "the suspects come first";
+    }
+  }
+  EXPECT_GE(alone, 10u);
+  EXPECT_GE(together, 5u);
+  for (const EngineRequest& request : requests)
+    EXPECT_EQ(harness.answers[request.id].tokens, Reference(request)) << request.id;
+}
+
 // Little memory, so that sequences are preempted with tokens in flight, too.
 TEST_P(RecoverTest, RandomLoadsAndLosses) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {

@@ -1,0 +1,181 @@
+// A group that is lost and recovered: open requests go on with exactly the tokens of an undisturbed run, and
+// what the engine says meanwhile is true.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+namespace {
+
+using Recovery = FakeExecutor::Recovery;
+
+const absl::Status kLoss = absl::UnavailableError("rank 1 (pid 77) was killed by signal 9 (Killed)");
+
+class EngineRecoveryTest : public ::testing::TestWithParam<bool> {
+ protected:
+  explicit EngineRecoveryTest(Recovery recovery = Recovery::kSucceeds)
+      : options_(SmallEngine(GetParam())), executor_(SmallWorker(options_)) {
+    executor_.SetRecovery(recovery);
+  }
+  void AwaitState(const EngineLoop& engine, EngineState state) {
+    while (engine.state() != state) absl::SleepFor(absl::Milliseconds(1));
+  }
+
+  EngineOptions options_;
+  FakeExecutor executor_;
+};
+INSTANTIATE_TEST_SUITE_P(Overlap, EngineRecoveryTest, ::testing::Bool());
+
+TEST_P(EngineRecoveryTest, TokensAreThoseOfAnUndisturbedRun) {
+  EngineLoop engine(options_, &executor_, nullptr);
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 4; ++i) {
+    tickets.push_back(MakeTicket(std::to_string(i), 5 + i, 60, 100 * i + 1));
+    ASSERT_TRUE(engine.Submit(tickets[i].request).ok());
+  }
+  for (const size_t count : {1u, 20u, 40u}) {
+    tickets[0].sink->WaitForTokens(count);
+    executor_.Lose(kLoss);
+    while (!executor_.Health().ok()) absl::SleepFor(absl::Milliseconds(1));
+  }
+  for (const Ticket& ticket : tickets) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->reason(), FinishReason::kLength) << ticket.sink->error();
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  }
+  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>(executor_.recoveries().size(), "awake"));
+  EXPECT_GE(executor_.recoveries().size(), 1u);
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+}
+
+TEST_P(EngineRecoveryTest, AStepThatFailsIsRecoveredFrom) {
+  executor_.FailStep(3, absl::InternalError("rank 0 failed step 3"));
+  EngineLoop engine(options_, &executor_, nullptr);
+  const Ticket ticket = MakeTicket("a", 5, 20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  EXPECT_EQ(executor_.recoveries().size(), 1u);
+}
+
+TEST_P(EngineRecoveryTest, MeanwhileRequestsQueueAndCommandsWait) {
+  executor_.SetRecovery(Recovery::kWaits);
+  EngineLoop engine(options_, &executor_, nullptr);
+  executor_.Lose(kLoss);
+  AwaitState(engine, EngineState::kRecovering);
+  EXPECT_FALSE(engine.Health().ok());
+  const Ticket ticket = MakeTicket("a", 5, 20), aborted = MakeTicket("b", 5, 20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(engine.Submit(aborted.request).ok());
+  engine.Abort("b");
+  ASSERT_TRUE(aborted.sink->Wait());
+  EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
+  absl::Notification reset;
+  std::thread command([&] {
+    EXPECT_TRUE(engine.ResetPrefixCache().ok());
+    reset.Notify();
+  });
+  EXPECT_FALSE(ticket.sink->done());
+  EXPECT_FALSE(reset.HasBeenNotified());
+  EXPECT_EQ(engine.state(), EngineState::kRecovering);
+  executor_.FinishRecovery(absl::OkStatus());
+  command.join();
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+}
+
+TEST_P(EngineRecoveryTest, ARecoveryThatFailsIsFinal) {
+  executor_.SetRecovery(Recovery::kWaits);
+  EngineLoop engine(options_, &executor_, nullptr);
+  const Ticket ticket = MakeTicket("a", 5, 20);
+  executor_.Lose(kLoss);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  AwaitState(engine, EngineState::kRecovering);
+  executor_.FinishRecovery(absl::UnavailableError("rank 1 could not be replaced"));
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->error().message(), "the engine failed: rank 1 could not be replaced");
+  EXPECT_EQ(engine.state(), EngineState::kFailed);
+}
+
+// Each step of the request fails, alone or not.
+TEST_P(EngineRecoveryTest, ARequestThatFailsTheGroupAgainAndAgainEnds) {
+  options_.max_recoveries_per_request = 2;
+  for (int64_t step = 1; step <= 100; ++step) executor_.FailStep(step, absl::InternalError("rank 0 failed"));
+  EngineLoop engine(options_, &executor_, nullptr);
+  const Ticket ticket = MakeTicket("poison", 5, 20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->reason(), FinishReason::kError);
+  EXPECT_EQ(ticket.sink->error().message(),
+            "the request was being computed at 3 failures of the workers; the last: rank 0 failed");
+  EXPECT_EQ(executor_.recoveries().size(), 3u);
+  AwaitState(engine, EngineState::kAwake);
+}
+
+TEST_P(EngineRecoveryTest, TooManyFailuresAreFinal) {
+  options_.max_recoveries = 2;
+  EngineLoop engine(options_, &executor_, nullptr);
+  for (int i = 0; i < 2; ++i) {
+    executor_.Lose(kLoss);
+    while (executor_.recoveries().size() < static_cast<size_t>(i) + 1) absl::SleepFor(absl::Milliseconds(1));
+    AwaitState(engine, EngineState::kAwake);
+  }
+  executor_.Lose(kLoss);
+  AwaitState(engine, EngineState::kFailed);
+  EXPECT_EQ(executor_.recoveries().size(), 2u);
+  EXPECT_FALSE(engine.Submit(MakeTicket("a", 5, 20).request).ok());
+}
+
+TEST_P(EngineRecoveryTest, AGroupThatIsLostAsleepSleepsAgain) {
+  EngineLoop engine(options_, &executor_, nullptr);
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  executor_.SetRecovery(Recovery::kWaits);
+  executor_.Lose(kLoss);
+  AwaitState(engine, EngineState::kRecovering);
+  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"asleep 1 kv_cache weights workspace"});
+  executor_.FinishRecovery(absl::OkStatus());
+  AwaitState(engine, EngineState::kAsleep);
+  const Ticket ticket = MakeTicket("a", 5, 20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+}
+
+TEST_P(EngineRecoveryTest, AGroupThatIsLostOnItsWayToSleepIsAwakeAgain) {
+  EngineLoop engine(options_, &executor_, nullptr);
+  executor_.HoldLifecycle(true);
+  absl::StatusOr<TagBytes> slept;
+  std::thread sleeper([&] { slept = engine.Sleep(1); });
+  while (executor_.lifecycle_calls().empty()) absl::SleepFor(absl::Milliseconds(1));
+  executor_.Lose(kLoss);
+  sleeper.join();
+  EXPECT_EQ(slept.status(), kLoss);
+  AwaitState(engine, EngineState::kAwake);
+  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"awake"});
+  const Ticket ticket = MakeTicket("a", 5, 20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+}
+
+// The drain's grace ends before the recovery does.
+TEST_P(EngineRecoveryTest, ADrainDoesNotWaitForARecovery) {
+  executor_.SetRecovery(Recovery::kWaits);
+  EngineLoop engine(options_, &executor_, nullptr);
+  executor_.Lose(kLoss);
+  AwaitState(engine, EngineState::kRecovering);
+  const Ticket ticket = MakeTicket("a", 5, 20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  engine.DrainAndStop(absl::Milliseconds(10));
+  EXPECT_EQ(ticket.sink->reason(), FinishReason::kAbort);
+}
+
+}  // namespace
+}  // namespace somnus
