@@ -98,8 +98,7 @@ TEST_P(RecoverTest, SuspectsRunAlone) {
                                                MakeRequest("c", 6, 6, 40), MakeRequest("d", 6, 6, 60)};
   harness.Add(requests[0]);
   harness.Add(requests[1]);
-  harness.Step();
-  harness.scheduler.Schedule();
+  harness.Send(harness.scheduler.Schedule());
   harness.Add(requests[2]);
   harness.Add(requests[3]);
   for (const SequencePtr& sequence : harness.Lose()) sequence->runs_alone = true;
