@@ -263,6 +263,13 @@ void EngineLoop::Lose(const absl::Status& reason) {
   EndSuspects(scheduler_.Recover(), reason);
   SwitchState(EngineState::kRecovering);
   executor_->Recover(residency_);
+  // One that cannot even begin has ended by now: nothing shall see an engine that seems to recover.
+  std::optional<absl::Status> recovered;
+  {
+    absl::MutexLock lock(&mu_);
+    recovered.swap(recovered_);
+  }
+  if (recovered.has_value()) FinishRecovery(*recovered);
 }
 
 // One of the requests that were in flight may be the cause. Those that were so too often run alone from now
