@@ -157,7 +157,7 @@ class Bodies(Attack):
 
     def test_more_prompt_logprobs_than_fit_in_memory(self):
         self.refused({"prompt": [[5] * 500] * 1000, "prompt_logprobs": 20, "max_tokens": 1}, param="prompt_logprobs")
-        self.refused({"prompt": [[5] * 500] * 1000, "echo": True, "logprobs": 20, "max_tokens": 1}, param="prompt_logprobs")
+        self.refused({"prompt": [[5] * 500] * 1000, "echo": True, "logprobs": 20, "max_tokens": 1}, param="logprobs")
 
     def test_keys_by_the_million(self):
         for body in (b'{"prompt":"x","max_tokens":1,' + b",".join(b'"k%d":1' % i for i in range(400_000)) + b"}",
