@@ -139,7 +139,7 @@ class Defaults(Worst):
         answer, = self.served({"prompt": prompt, "prompt_logprobs": 20, "max_tokens": 1})
         self.assertEqual([len(choice["prompt_logprobs"]) for choice in answer["choices"]], [480] * 100)
         self.refused({"prompt": prompt * 2, "prompt_logprobs": 20, "n": 2, "temperature": 1}, "prompt_logprobs")
-        self.refused({"prompt": prompt * 2, "echo": True, "logprobs": 20, "n": 2, "temperature": 1}, "prompt_logprobs")
+        self.refused({"prompt": prompt * 2, "echo": True, "logprobs": 20, "n": 2, "temperature": 1}, "logprobs")
 
     def test_names_and_numbers_at_their_ends(self):
         self.served({"prompt": "x", "request_id": "i" * 1024, "cache_salt": "s" * 128, "user": "u" * (8 << 20), "priority": INT64 - 1},
