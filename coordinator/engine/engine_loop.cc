@@ -256,7 +256,7 @@ bool EngineLoop::MayRecover() {
 void EngineLoop::Lose(const absl::Status& reason) {
   if (state() == EngineState::kFailed || recovering_) return;
   if (!MayRecover()) return Fail(reason);
-  LogError("the group was lost and is being recovered: {}", std::string(reason.message()));
+  LogError("the group was lost: {}", std::string(reason.message()));
   recovering_ = true;
   sent_.clear();
   NoteAwaitedStep();
