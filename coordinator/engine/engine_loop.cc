@@ -263,7 +263,7 @@ void EngineLoop::Lose(const absl::Status& reason) {
   EndSuspects(scheduler_.Recover(), reason);
   SwitchState(EngineState::kRecovering);
   executor_->Recover(residency_);
-  // One that cannot even begin has ended by now: nothing shall see an engine that seems to recover.
+  // A recovery that cannot even begin has ended within the call.
   std::optional<absl::Status> recovered;
   {
     absl::MutexLock lock(&mu_);

@@ -36,7 +36,7 @@ class PeakRss:
 
 
 class Worst(unittest.TestCase):
-    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 512  # there are up to three copies of the largest response
+    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 512  # the largest response has 128 MiB, in a string that doubles as it grows
 
     @classmethod
     def setUpClass(cls):
