@@ -1,7 +1,7 @@
 #pragma once
 // Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, and
-// tests fake it. Used by the engine loop thread alone, except Health, Progress, Abort and the failure
-// callback.
+// tests fake it. Used by the engine loop thread alone, except Health, Progress, Abort, group_epoch and the
+// callbacks.
 
 #include <cstdint>
 #include <functional>
@@ -28,15 +28,18 @@ class Executor {
   // DeadlineExceeded after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
-  // Collective and all or nothing; `before` is what the ranks hold now, at one level before a WakeUp. Bytes
-  // by tag, summed over ranks. After an error either Health says why the group is lost, or every rank has
-  // confirmed one state:
+  // Both calls are collective and all or nothing, and return at once. One runs at a time, with no step under
+  // way. `done` is called exactly once, on any thread, also within the call; it must not block. It gets the
+  // bytes by tag, summed over ranks. `before` is what the ranks hold now, at one level before a WakeUp. After
+  // an error either Health says why the group is lost, or every rank has confirmed one state:
   //   Sleep of an awake group: every tag of every rank is resident again;
   //   Sleep of a group of which something slept: every tag of every rank sleeps, and some ranks may have
   //     discarded their weights already;
   //   WakeUp: every tag of every rank sleeps, also those that earlier calls had woken.
-  virtual absl::StatusOr<TagBytes> Sleep(int level, const Residency& before) = 0;
-  virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency& before) = 0;
+  using LifecycleDone = std::function<void(absl::StatusOr<TagBytes>)>;
+  virtual void SleepAsync(int level, const Residency& before, LifecycleDone done) = 0;
+  virtual void WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
+                           LifecycleDone done) = 0;
 
   // Ok while every rank is believed alive; else says which rank failed and why. Thread safe.
   virtual absl::Status Health() const = 0;
@@ -58,6 +61,8 @@ class Executor {
   // `callback` is called at the end of each Recover, on any thread, also within the call. It must not block.
   // An empty function removes the callback: none runs afterwards.
   virtual void OnRecovered(std::function<void(absl::Status)> callback) = 0;
+  // The epoch that the group is in, or that is being formed: 1 at first. Thread safe.
+  virtual int64_t group_epoch() const = 0;
 };
 
 }  // namespace somnus
