@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -26,10 +27,13 @@ extern char** environ;
 namespace somnus {
 namespace {
 
+// One process of a rank, the latest that was started for it.
 struct Child {
   pid_t pid = -1;
-  int pidfd = -1;
-  bool reaped = false;
+  int pidfd = -1;                     // -1 once the process was reaped
+  std::shared_ptr<StopSignal> ended;  // stopped once the process was reaped
+
+  bool running() const { return pidfd >= 0; }
 };
 
 absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
@@ -69,49 +73,91 @@ absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
   return pid;
 }
 
+absl::StatusOr<Child> StartChild(const std::vector<std::string>& command,
+                                 const std::vector<std::string>& environment) {
+  Child child;
+  ASSIGN_OR_RETURN(child.pid, Start(command, environment));
+  child.pidfd = static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0));
+  if (child.pidfd < 0) {
+    const int error = errno;
+    kill(child.pid, SIGKILL);
+    waitpid(child.pid, nullptr, 0);
+    return absl::ErrnoToStatus(error, "pidfd_open");
+  }
+  child.ended = std::make_shared<StopSignal>();
+  return child;
+}
+
 class WorkerProcessesImpl : public WorkerProcesses {
  public:
-  explicit WorkerProcessesImpl(ExitCallback on_exit)
-      : on_exit_(std::move(on_exit)), wake_fd_(eventfd(0, EFD_CLOEXEC)) {
+  WorkerProcessesImpl(const std::vector<std::vector<std::string>>& commands,
+                      const std::vector<std::string>& environment, ExitCallback on_exit)
+      : commands_(commands),
+        environment_(environment),
+        on_exit_(std::move(on_exit)),
+        wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     SOMNUS_CHECK(wake_fd_ >= 0);
   }
 
   ~WorkerProcessesImpl() override {
     Terminate(absl::Seconds(5));
-    for (const Child& child : children_) {
-      if (child.pidfd >= 0) close(child.pidfd);
-    }
     close(wake_fd_);
   }
 
-  absl::Status SpawnAll(const std::vector<std::vector<std::string>>& commands,
-                        const std::vector<std::string>& environment) {
-    for (const std::vector<std::string>& command : commands) {
-      ASSIGN_OR_RETURN(const pid_t pid, Start(command, environment));
-      Child child;
-      child.pid = pid;
-      child.pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-      const int error = errno;
-      children_.push_back(child);
-      if (child.pidfd < 0) return absl::ErrnoToStatus(error, "pidfd_open");
+  absl::Status SpawnAll() {
+    absl::MutexLock lock(&mu_);
+    for (const std::vector<std::string>& command : commands_) {
+      ASSIGN_OR_RETURN(Child child, StartChild(command, environment_));
+      children_.push_back(std::move(child));
     }
     watcher_ = std::thread([this] { Watch(); });
     return absl::OkStatus();
   }
 
-  pid_t pid(int rank) const override { return children_[rank].pid; }
+  pid_t pid(int rank) const override {
+    absl::MutexLock lock(&mu_);
+    return children_[rank].pid;
+  }
+
+  absl::Status Respawn(int rank) override {
+    absl::MutexLock lock(&mu_);
+    if (terminating_) return absl::CancelledError("the workers are being ended");
+    Child& child = children_[rank];
+    if (child.running()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " (pid ", child.pid, ") has not ended"));
+    }
+    ASSIGN_OR_RETURN(child, StartChild(commands_[rank], environment_));
+    Wake();  // the watcher does not poll the new child yet
+    return absl::OkStatus();
+  }
+
+  void Kill(int rank, pid_t pid) override {
+    absl::MutexLock lock(&mu_);
+    // The id of a process that was not reaped belongs to no other one.
+    if (children_[rank].running() && children_[rank].pid == pid) kill(pid, SIGKILL);
+  }
+
+  absl::Status AwaitExit(int rank, pid_t pid, absl::Duration timeout) override {
+    std::shared_ptr<StopSignal> ended;
+    {
+      absl::MutexLock lock(&mu_);
+      if (children_[rank].pid != pid) return absl::OkStatus();
+      ended = children_[rank].ended;
+    }
+    if (ended->WaitFor(timeout)) return absl::OkStatus();
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank ", rank, " (pid ", pid, ") has not ended within ", absl::FormatDuration(timeout)));
+  }
 
   void Terminate(absl::Duration grace) override {
     absl::MutexLock terminate_lock(&terminate_mu_);
     {
       absl::MutexLock lock(&mu_);
       terminating_ = true;
+      Wake();
     }
-    if (watcher_.joinable()) {
-      const uint64_t one = 1;
-      SOMNUS_CHECK(write(wake_fd_, &one, sizeof(one)) == sizeof(one));
-      watcher_.join();
-    }
+    if (watcher_.joinable()) watcher_.join();
     Signal(SIGTERM);
     const MonotonicTime deadline = MonotonicNow() + grace;
     while (!ReapAll()) {
@@ -124,31 +170,52 @@ class WorkerProcessesImpl : public WorkerProcesses {
   }
 
  private:
+  // Ends the watcher's wait, or its next one.
+  void Wake() {
+    const uint64_t one = 1;
+    SOMNUS_CHECK(write(wake_fd_, &one, sizeof(one)) == sizeof(one));
+  }
+
   void Signal(int signal) {
+    absl::MutexLock lock(&mu_);
     for (const Child& child : children_) {
-      if (!child.reaped) kill(child.pid, signal);
+      if (child.running()) kill(child.pid, signal);
     }
   }
 
-  // Waits until a child ends, the watcher is to stop, or the time is over.
+  // Waits until a child ends or the time is over; with a negative time also until Wake. Descriptors are
+  // closed by the thread alone that polls them: the watcher, and Terminate after it.
   void Poll(int timeout_ms) {
     std::vector<pollfd> fds;
-    for (const Child& child : children_) {
-      if (!child.reaped) fds.push_back({child.pidfd, POLLIN, 0});
+    {
+      absl::MutexLock lock(&mu_);
+      for (const Child& child : children_) {
+        if (child.running()) fds.push_back({child.pidfd, POLLIN, 0});
+      }
     }
     if (timeout_ms < 0) fds.push_back({wake_fd_, POLLIN, 0});
     poll(fds.data(), fds.size(), timeout_ms);
+    uint64_t wakes;
+    if (timeout_ms < 0) (void)!read(wake_fd_, &wakes, sizeof(wakes));  // EAGAIN: a child has ended
+  }
+
+  // Returns whether the process has ended, for the first time that it is seen.
+  static bool Reap(Child* child, int* wait_status) {
+    if (!child->running() || waitpid(child->pid, wait_status, WNOHANG) != child->pid) return false;
+    close(child->pidfd);
+    child->pidfd = -1;
+    child->ended->Stop();
+    return true;
   }
 
   // True when no child is left.
   bool ReapAll() {
+    absl::MutexLock lock(&mu_);
     bool all = true;
     for (Child& child : children_) {
-      if (!child.reaped) {
-        int status = 0;
-        child.reaped = waitpid(child.pid, &status, WNOHANG) == child.pid;
-      }
-      all = all && child.reaped;
+      int status = 0;
+      Reap(&child, &status);
+      all = all && !child.running();
     }
     return all;
   }
@@ -156,34 +223,30 @@ class WorkerProcessesImpl : public WorkerProcesses {
   void Watch() {
     while (true) {
       Poll(-1);
-      for (size_t rank = 0; rank < children_.size(); ++rank) {
-        Child& child = children_[rank];
-        if (child.reaped) continue;
+      for (size_t rank = 0; rank < commands_.size(); ++rank) {
+        pid_t pid = -1;
         int status = 0;
-        if (waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
-        child.reaped = true;
-        Report(static_cast<int>(rank), status);
+        {
+          absl::MutexLock lock(&mu_);
+          if (terminating_) return;
+          if (!Reap(&children_[rank], &status)) continue;
+          pid = children_[rank].pid;
+        }
+        on_exit_(
+            static_cast<int>(rank), pid,
+            absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", pid, ") ", DescribeExit(status))));
       }
-      absl::MutexLock lock(&mu_);
-      if (terminating_) return;
     }
   }
 
-  void Report(int rank, int wait_status) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (terminating_) return;
-    }
-    on_exit_(rank, absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", children_[rank].pid, ") ",
-                                                       DescribeExit(wait_status))));
-  }
-
+  const std::vector<std::vector<std::string>> commands_;  // by rank
+  const std::vector<std::string> environment_;
   const ExitCallback on_exit_;
   const int wake_fd_;
-  std::vector<Child> children_;  // `reaped` belongs to the watcher while it runs, then to Terminate
   std::thread watcher_;
   absl::Mutex terminate_mu_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
+  std::vector<Child> children_ ABSL_GUARDED_BY(mu_);  // by rank
   bool terminating_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -200,8 +263,8 @@ std::string DescribeExit(int wait_status) {
 absl::StatusOr<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Spawn(
     const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
     ExitCallback on_exit) {
-  auto processes = std::make_unique<WorkerProcessesImpl>(std::move(on_exit));
-  RETURN_IF_ERROR(processes->SpawnAll(commands, environment));
+  auto processes = std::make_unique<WorkerProcessesImpl>(commands, environment, std::move(on_exit));
+  RETURN_IF_ERROR(processes->SpawnAll());
   return processes;
 }
 

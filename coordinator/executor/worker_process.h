@@ -1,10 +1,11 @@
 #pragma once
-// Worker processes on this host that the coordinator itself starts, watches and ends.
+// Worker processes on this host that the coordinator itself starts, watches, replaces and ends.
 //
 // Ownership: owns the children and a watcher thread; the destructor ends them all (SIGTERM, then SIGKILL), so
 // none is left behind on any way out of main. After a kill -9 of the coordinator the workers notice by
 // themselves. Children are in process groups of their own: Ctrl-C reaches the coordinator alone, which ends
-// them in order. Thread safety: all methods are thread safe.
+// them in order. Thread safety: all methods are thread safe, and all but Terminate may be called by the exit
+// callback too. A rank is below the number of commands.
 
 #include <sys/types.h>
 
@@ -25,9 +26,10 @@ std::string DescribeExit(int wait_status);
 
 class WorkerProcesses {
  public:
-  // Called on the watcher thread when rank's process ends, unless Terminate was called before:
-  // "rank 1 (pid 77) was killed by signal 9 (Killed)". Must not block.
-  using ExitCallback = std::function<void(int rank, const absl::Status&)>;
+  // Called on the watcher thread when a process of `rank` has ended and was reaped, once for each process,
+  // unless Terminate was called before: "rank 1 (pid 77) was killed by signal 9 (Killed)". The rank may have
+  // another process by then: `pid` tells which one it was. Must not block.
+  using ExitCallback = std::function<void(int rank, pid_t pid, const absl::Status&)>;
 
   // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank, with `environment`
   // ("NAME=value", where secrets belong: every user can read a command line) added to this process' own.
@@ -37,7 +39,17 @@ class WorkerProcesses {
       ExitCallback on_exit);
   virtual ~WorkerProcesses() = default;
 
+  // The process that was started last for `rank`, whether it runs or has ended.
   virtual pid_t pid(int rank) const = 0;
+  // Starts the rank's command once more, after its process has ended. FailedPrecondition: it runs, or was not
+  // reaped yet (see AwaitExit); Cancelled: Terminate was called; else why the command cannot be started.
+  virtual absl::Status Respawn(int rank) = 0;
+  // Sends SIGKILL to the rank's process, running or stopped, if that is still `pid`. Returns at once; the end
+  // is reported as any other.
+  virtual void Kill(int rank, pid_t pid) = 0;
+  // Waits until the rank's process `pid` has ended and was reaped; Ok at once where the rank has another
+  // process. DeadlineExceeded after `timeout`. The callback may come a moment later.
+  virtual absl::Status AwaitExit(int rank, pid_t pid, absl::Duration timeout) = 0;
   // Sends SIGTERM to all that still run, and SIGKILL after `grace`. All have ended and are reaped when it
   // returns. Idempotent.
   virtual void Terminate(absl::Duration grace) = 0;

@@ -5,22 +5,31 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 
 namespace somnus {
 namespace {
 
+struct Exit {
+  int rank;
+  pid_t pid;
+  std::string message;
+};
+
 class Exits {
  public:
   WorkerProcesses::ExitCallback callback() {
-    return [this](int rank, const absl::Status& status) {
+    return [this](int rank, pid_t pid, const absl::Status& status) {
       absl::MutexLock lock(&mu_);
-      seen_.push_back({rank, std::string(status.message())});
+      seen_.push_back({rank, pid, std::string(status.message())});
     };
   }
   // The first `count` exits, or fewer after a minute.
-  std::vector<std::pair<int, std::string>> Wait(size_t count) {
+  std::vector<Exit> Wait(size_t count) {
     absl::MutexLock lock(&mu_);
     const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return seen_.size() >= count; };
     mu_.AwaitWithTimeout(absl::Condition(&enough), absl::Minutes(1));
@@ -29,12 +38,18 @@ class Exits {
 
  private:
   absl::Mutex mu_;
-  std::vector<std::pair<int, std::string>> seen_ ABSL_GUARDED_BY(mu_);
+  std::vector<Exit> seen_ ABSL_GUARDED_BY(mu_);
 };
 
 const std::vector<std::string> kSleeper = {"/bin/sleep", "1000"};
 
 bool Alive(pid_t pid) { return kill(pid, 0) == 0; }
+
+size_t NumOpenFiles() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
 
 TEST(WorkerProcessesTest, AKilledChildIsReportedWithRankPidAndSignal) {
   Exits exits;
@@ -44,8 +59,9 @@ TEST(WorkerProcessesTest, AKilledChildIsReportedWithRankPidAndSignal) {
   ASSERT_EQ(kill(pid, SIGKILL), 0);
   const auto seen = exits.Wait(1);
   ASSERT_EQ(seen.size(), 1u);
-  EXPECT_EQ(seen[0].first, 1);
-  EXPECT_EQ(seen[0].second, absl::StrCat("rank 1 (pid ", pid, ") was killed by signal 9 (Killed)"));
+  EXPECT_EQ(seen[0].rank, 1);
+  EXPECT_EQ(seen[0].pid, pid);
+  EXPECT_EQ(seen[0].message, absl::StrCat("rank 1 (pid ", pid, ") was killed by signal 9 (Killed)"));
   EXPECT_TRUE(Alive((*processes)->pid(0)));
 }
 
@@ -55,7 +71,7 @@ TEST(WorkerProcessesTest, ExitCodesAndTheEnvironmentArrive) {
   ASSERT_TRUE(processes.ok());
   const auto seen = exits.Wait(1);
   ASSERT_EQ(seen.size(), 1u);
-  EXPECT_NE(seen[0].second.find("exited with code 42"), std::string::npos) << seen[0].second;
+  EXPECT_NE(seen[0].message.find("exited with code 42"), std::string::npos) << seen[0].message;
 }
 
 TEST(WorkerProcessesTest, TheDestructorLeavesNobodyBehindAndReportsNothing) {
@@ -100,7 +116,7 @@ TEST(WorkerProcessesTest, ChildrenInheritNoDescriptors) {
   ASSERT_TRUE(processes.ok());
   const auto seen = exits.Wait(1);
   ASSERT_EQ(seen.size(), 1u);
-  EXPECT_NE(seen[0].second.find("exited with code 7"), std::string::npos) << seen[0].second;
+  EXPECT_NE(seen[0].message.find("exited with code 7"), std::string::npos) << seen[0].message;
   close(leak[0]);
   close(leak[1]);
 }
@@ -111,6 +127,114 @@ TEST(WorkerProcessesTest, AMissingBinaryIsNamedAndTheOthersAreEnded) {
   EXPECT_TRUE(absl::IsNotFound(processes.status()));
   EXPECT_NE(processes.status().message().find("/no/such/worker"), absl::string_view::npos);
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+}
+
+TEST(WorkerProcessesTest, ARankIsStartedAgainAfterItsProcessHasEnded) {
+  Exits exits;
+  auto processes = WorkerProcesses::Spawn({kSleeper, kSleeper}, {}, exits.callback());
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  const pid_t other = (*processes)->pid(0);
+  const pid_t first = (*processes)->pid(1);
+  const absl::Status running = (*processes)->Respawn(1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(running));
+  EXPECT_EQ(running.message(), absl::StrCat("rank 1 (pid ", first, ") has not ended"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded((*processes)->AwaitExit(1, first, absl::ZeroDuration())));
+  ASSERT_EQ(kill(first, SIGKILL), 0);
+  ASSERT_TRUE((*processes)->AwaitExit(1, first, absl::InfiniteDuration()).ok());
+  EXPECT_FALSE(Alive(first)) << "it is no zombie either";
+  ASSERT_TRUE((*processes)->Respawn(1).ok());
+  const pid_t second = (*processes)->pid(1);
+  EXPECT_NE(second, first);
+  EXPECT_TRUE((*processes)->AwaitExit(1, first, absl::InfiniteDuration()).ok()) << "it has another process";
+  EXPECT_TRUE(Alive(second));
+  EXPECT_EQ((*processes)->pid(0), other);
+  EXPECT_TRUE(Alive(other));
+  // The watcher sees the end of the process that was started while it waited.
+  ASSERT_EQ(kill(second, SIGKILL), 0);
+  const auto seen = exits.Wait(2);
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0].pid, first);
+  EXPECT_EQ(seen[1].rank, 1);
+  EXPECT_EQ(seen[1].pid, second);
+}
+
+TEST(WorkerProcessesTest, AStoppedProcessIsKilledAndOneOfAnotherPidIsNot) {
+  Exits exits;
+  auto processes = WorkerProcesses::Spawn({kSleeper}, {}, exits.callback());
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  const pid_t pid = (*processes)->pid(0);
+  (*processes)->Kill(0, pid + 1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded((*processes)->AwaitExit(0, pid, absl::Milliseconds(50))));
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  (*processes)->Kill(0, pid);
+  ASSERT_TRUE((*processes)->AwaitExit(0, pid, absl::InfiniteDuration()).ok());
+  const auto seen = exits.Wait(1);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].message, absl::StrCat("rank 0 (pid ", pid, ") was killed by signal 9 (Killed)"));
+  (*processes)->Kill(0, pid);
+  EXPECT_EQ(exits.Wait(0).size(), 1u) << "each process ends once";
+}
+
+TEST(WorkerProcessesTest, RespawnsLeaveNoDescriptorsAndNoZombies) {
+  constexpr size_t kRespawns = 1000;
+  Exits exits;
+  // Each process ends by itself, and the exit callback starts the next one.
+  absl::Mutex mu;
+  WorkerProcesses* started = nullptr;
+  size_t respawns = 0;
+  const auto on_exit = [&](int rank, pid_t pid, const absl::Status& status) {
+    {
+      absl::MutexLock lock(&mu);
+      const auto set = [&] { return started != nullptr; };
+      mu.Await(absl::Condition(&set));
+    }
+    if (respawns++ < kRespawns) {
+      ASSERT_TRUE(started->Respawn(rank).ok());
+    }
+    exits.callback()(rank, pid, status);
+  };
+  const size_t files = NumOpenFiles();
+  {
+    auto processes = WorkerProcesses::Spawn({{"/bin/true"}}, {}, on_exit);
+    ASSERT_TRUE(processes.ok()) << processes.status();
+    {
+      absl::MutexLock lock(&mu);
+      started = processes->get();
+    }
+    EXPECT_EQ(exits.Wait(kRespawns + 1).size(), kRespawns + 1);
+    EXPECT_EQ(NumOpenFiles(), files + 1) << "only the watcher's eventfd is open";
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+  }
+  EXPECT_EQ(NumOpenFiles(), files);
+}
+
+TEST(WorkerProcessesTest, NothingIsStartedAfterTerminate) {
+  Exits exits;
+  auto processes = WorkerProcesses::Spawn({kSleeper}, {}, exits.callback());
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  const pid_t pid = (*processes)->pid(0);
+  std::thread waits([&] { EXPECT_TRUE((*processes)->AwaitExit(0, pid, absl::InfiniteDuration()).ok()); });
+  (*processes)->Terminate(absl::Minutes(1));
+  waits.join();
+  EXPECT_TRUE(absl::IsCancelled((*processes)->Respawn(0)));
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+}
+
+TEST(WorkerProcessesTest, RespawnsAndTheEndOfAllMayMeet) {
+  for (int round = 0; round < 20; ++round) {
+    Exits exits;
+    auto processes = WorkerProcesses::Spawn({{"/bin/true"}, kSleeper}, {}, exits.callback());
+    ASSERT_TRUE(processes.ok()) << processes.status();
+    std::thread respawns([&] {
+      while (!absl::IsCancelled((*processes)->Respawn(0))) {
+        (void)(*processes)->AwaitExit(0, (*processes)->pid(0), absl::InfiniteDuration());
+      }
+    });
+    exits.Wait(3);
+    (*processes)->Terminate(absl::Minutes(1));
+    respawns.join();
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+  }
 }
 
 }  // namespace
