@@ -17,7 +17,7 @@ namespace somnus {
 namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
-constexpr absl::Duration kLastRetry = absl::Seconds(2);
+constexpr absl::Duration kLastRetry = absl::Seconds(1);
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
@@ -25,7 +25,7 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
@@ -59,11 +59,13 @@ class CoordinatorLinkImpl : public CoordinatorLink {
       if (stop_.stopped()) return absl::CancelledError("told to leave");
       if (!WorthRetrying(status)) return status;
       if (options_.now() + retry > deadline) {
-        return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", options_.coordinator,
-                                                        " cannot be reached: ", status.message()));
+        return absl::DeadlineExceededError(
+            absl::StrCat("not registered at the coordinator at ", options_.coordinator, " within ",
+                         absl::FormatDuration(options_.register_timeout), ": ", status.message()));
       }
       if (retry == kFirstRetry)
-        LogInfo("waiting for the coordinator at {}: {}", options_.coordinator, std::string(status.message()));
+        LogInfo("waiting for a place in the group of the coordinator at {}: {}", options_.coordinator,
+                std::string(status.message()));
       stop_.WaitFor(retry);
       retry = std::min(2 * retry, kLastRetry);
     }

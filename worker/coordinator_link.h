@@ -19,7 +19,7 @@ namespace somnus {
 
 struct CoordinatorLinkOptions {
   std::string coordinator;                             // "host:port" or "unix:/path"
-  absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to come up
+  absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to give it a place
   absl::Duration orphan_grace = absl::Seconds(30);     // without one answered heartbeat
   absl::Duration heartbeat_interval;                   // zero: what the coordinator says
   MonotonicClock now = MonotonicNow;                   // measures the timeout and the grace
@@ -33,8 +33,9 @@ class CoordinatorLink {
   virtual ~CoordinatorLink() = default;
   static std::unique_ptr<CoordinatorLink> Create(const CoordinatorLinkOptions& options);
 
-  // Blocks until the coordinator has replied; tries again while it cannot be reached. DeadlineExceeded after
-  // register_timeout, Cancelled after Stop, else the coordinator's refusal.
+  // Blocks until the worker has a place in the group; tries again, with pauses of at most a second, while the
+  // coordinator cannot be reached or has no place. DeadlineExceeded after register_timeout, Cancelled after
+  // Stop, else the coordinator's refusal.
   virtual absl::Status Register(const v1::RegisterRequest& request) = 0;
   // To be called once, after Register.
   virtual void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) = 0;

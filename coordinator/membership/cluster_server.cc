@@ -4,28 +4,34 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "coordinator/membership/process_state.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/status.h"
 
 namespace somnus {
 namespace {
 
+// A hang is named within hang_timeout and one such interval.
+constexpr absl::Duration kLongestWatchInterval = absl::Milliseconds(250);
+
 class Service : public v1::ClusterService::Service {
  public:
-  Service(Membership* membership, const ClusterServerOptions& options)
-      : membership_(membership), heartbeat_interval_(options.heartbeat_interval), now_(options.now) {}
+  Service(Membership* membership, absl::Duration heartbeat_interval, const MonotonicClock& now)
+      : membership_(membership), heartbeat_interval_(heartbeat_interval), now_(now) {}
 
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
     absl::Status status = membership_->Register(*request, now_());
     if (!status.ok()) {
-      LogWarning("worker {} was refused: {}", request->worker_id(), std::string(status.message()));
+      LogRefusal(*request, status);
       return ToGrpcStatus(status);
     }
     LogDebug("worker {} at {} has registered", request->worker_id(), request->address());
@@ -40,6 +46,15 @@ class Service : public v1::ClusterService::Service {
   }
 
  private:
+  static void LogRefusal(const v1::RegisterRequest& worker, const absl::Status& status) {
+    const std::string reason(status.message());
+    if (absl::IsUnavailable(status)) {
+      LogDebug("worker {} has to wait: {}", worker.worker_id(), reason);  // it asks every second
+    } else {
+      LogWarning("worker {} was refused: {}", worker.worker_id(), reason);
+    }
+  }
+
   Membership* const membership_;
   const absl::Duration heartbeat_interval_;
   const MonotonicClock now_;
@@ -48,7 +63,10 @@ class Service : public v1::ClusterService::Service {
 class ClusterServerImpl : public ClusterServer {
  public:
   explicit ClusterServerImpl(const ClusterServerOptions& options)
-      : options_(options), membership_(options.membership), service_(&membership_, options) {}
+      : options_(options),
+        heartbeat_interval_(std::min(options.heartbeat_interval, options.membership.hang_timeout / 4)),
+        membership_(options.membership),
+        service_(&membership_, heartbeat_interval_, options.now) {}
 
   ~ClusterServerImpl() override {
     stop_.Stop();
@@ -84,11 +102,17 @@ class ClusterServerImpl : public ClusterServer {
   }
 
   const std::string& address() const override { return address_; }
-  absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout) override {
-    return membership_.WaitForGroup(timeout);
+  absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(
+      absl::Duration timeout, const Membership::StopCondition& stop) override {
+    return membership_.WaitForGroup(timeout, stop);
   }
+  void Recheck() override { membership_.Recheck(); }
   void Interrupt(const absl::Status& reason) override { membership_.Interrupt(reason); }
-  void OnSilence(std::function<void(const absl::Status&)> callback) override {
+  void Reopen(int32_t rank) override { membership_.Reopen(rank); }
+  std::vector<std::optional<MemberStatus>> Members() const override {
+    return membership_.Members(options_.now());
+  }
+  void OnSilence(std::function<void(const SilentMember&)> callback) override {
     absl::MutexLock lock(&mu_);
     on_silence_ = std::move(callback);
   }
@@ -107,25 +131,36 @@ class ClusterServerImpl : public ClusterServer {
 
   void Watch() {
     absl::Status stall;  // the last one that the callback got
-    while (!stop_.WaitFor(options_.heartbeat_interval)) {
+    while (!stop_.WaitFor(std::min(heartbeat_interval_, kLongestWatchInterval))) {
       absl::MutexLock lock(&mu_);
       const MonotonicTime now = options_.now();
       for (const std::string& worker : membership_.DropSilent(now)) {
         LogWarning("{} has been silent for {}: its place is free again", worker,
-                   absl::FormatDuration(options_.membership.heartbeat_timeout));
+                   absl::FormatDuration(options_.membership.hang_timeout));
       }
       if (absl::Status progress = membership_.CheckProgress(now); on_stall_ && progress != stall) {
         stall = progress;
         on_stall_(progress);
       }
-      if (absl::Status silence = membership_.CheckHeartbeats(now); on_silence_ && !silence.ok()) {
-        on_silence_(silence);
-        return;
+      if (!on_silence_) continue;  // the silent ones are named to the next callback
+      for (SilentMember& member : membership_.CheckHeartbeats(now)) {
+        AddReason(&member);
+        on_silence_(member);
       }
     }
   }
 
+  static void AddReason(SilentMember* member) {
+    // A worker at a Unix socket is a process of this host.
+    if (!absl::StartsWith(member->worker.address(), "unix:")) return;
+    const std::string reason = WhyNotRunning(member->worker.pid());
+    if (reason.empty()) return;
+    member->status =
+        absl::Status(member->status.code(), absl::StrCat(member->status.message(), "; ", reason));
+  }
+
   const ClusterServerOptions options_;
+  const absl::Duration heartbeat_interval_;
   Membership membership_;
   Service service_;
   std::string directory_;
@@ -134,7 +169,7 @@ class ClusterServerImpl : public ClusterServer {
   std::thread watcher_;
   StopSignal stop_;
   absl::Mutex mu_;
-  std::function<void(const absl::Status&)> on_silence_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const SilentMember&)> on_silence_ ABSL_GUARDED_BY(mu_);
   std::function<void(const absl::Status&)> on_stall_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -4,8 +4,10 @@
 //
 // Ownership: owns the server, the socket's directory and a thread that watches heartbeats. Thread safe.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,8 @@ namespace somnus {
 struct ClusterServerOptions {
   std::string address;  // "host:port"; empty: a Unix socket in a new private directory
   MembershipOptions membership;
-  absl::Duration heartbeat_interval = absl::Seconds(1);
+  // Workers are told to send four heartbeats in hang_timeout where that is more often.
+  absl::Duration heartbeat_interval = absl::Milliseconds(500);
   MonotonicClock now = MonotonicNow;
 };
 
@@ -31,15 +34,19 @@ class ClusterServer {
 
   // The address that workers dial: "unix:/path" or "host:port", with the port that was bound.
   virtual const std::string& address() const = 0;
-  // WaitForGroup and Interrupt are Membership's.
-  virtual absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout) = 0;
+  // These are Membership's.
+  virtual absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(
+      absl::Duration timeout, const Membership::StopCondition& stop = nullptr) = 0;
+  virtual void Recheck() = 0;
   virtual void Interrupt(const absl::Status& reason) = 0;
-  // `callback` is called once, on the watching thread, when a member of the complete group falls silent. It
-  // must not block. An empty one removes it: none runs afterwards.
-  virtual void OnSilence(std::function<void(const absl::Status&)> callback) = 0;
+  virtual void Reopen(int32_t rank) = 0;
+  virtual std::vector<std::optional<MemberStatus>> Members() const = 0;
+  // `callback` is called on the watching thread for every member with a rank that falls silent, once for each
+  // worker, also for those that are silent already. It must not block, nor call OnSilence or OnStall. An
+  // empty one removes it: none runs afterwards.
+  virtual void OnSilence(std::function<void(const SilentMember&)> callback) = 0;
   // `callback` is called on the watching thread whenever what Membership::CheckProgress returns has changed:
-  // a rank hangs in a step, or (ok) none does any longer. It must not block. An empty one removes it: none
-  // runs afterwards.
+  // a rank hangs in a step, or (ok) none does any longer. The rest is as with OnSilence.
   virtual void OnStall(std::function<void(const absl::Status&)> callback) = 0;
 };
 

@@ -20,23 +20,31 @@ bool SameToken(const std::string& a, const std::string& b) {
 constexpr size_t kMaxNameLength = 512;
 // A member whose last sign of life is no older counts as alive. It is the time of several heartbeats.
 constexpr absl::Duration kFresh = absl::Seconds(5);
+// An id is refused for as long as its worker could still try to register. So many are never lost in that
+// time.
+constexpr size_t kMaxTakenOut = 1024;
 
 std::string NameOf(const v1::RegisterRequest& worker) {
   return absl::StrCat("the worker on ", worker.host(), " (pid ", worker.pid(), ")");
 }
 
+std::string ShortBuild(const std::string& build_id) {
+  return build_id.empty() ? "none" : build_id.substr(0, 12);
+}
+
+absl::Status CheckLength(absl::string_view field, const std::string& value, size_t least) {
+  if (value.size() >= least && value.size() <= kMaxNameLength) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": must have ", least == 0 ? "at most 512 bytes" : "1 to 512 bytes"));
+}
+
 }  // namespace
 
-absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicTime now) {
-  if (request.worker_id().empty() || request.worker_id().size() > kMaxNameLength) {
-    return absl::InvalidArgumentError("worker_id: must have 1 to 512 bytes");
-  }
-  if (request.host().size() > kMaxNameLength) {
-    return absl::InvalidArgumentError("host: must have at most 512 bytes");
-  }
-  if (request.address().empty() || request.address().size() > kMaxNameLength) {
-    return absl::InvalidArgumentError("address: must have 1 to 512 bytes");
-  }
+absl::Status Membership::CheckRequest(const v1::RegisterRequest& request) const {
+  RETURN_IF_ERROR(CheckLength("worker_id", request.worker_id(), 1));
+  RETURN_IF_ERROR(CheckLength("host", request.host(), 0));
+  RETURN_IF_ERROR(CheckLength("address", request.address(), 1));
+  RETURN_IF_ERROR(CheckLength("build_id", request.build_id(), 0));
   if (!SameToken(request.spawn_token(), options_.spawn_token)) {
     return absl::PermissionDeniedError("spawn_token: this coordinator does not know the worker");
   }
@@ -49,6 +57,22 @@ absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicT
     return absl::InvalidArgumentError(
         absl::StrCat("preferred_rank: ", request.preferred_rank(), " is not below ", options_.world_size));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Membership::CheckBuild(const v1::RegisterRequest& request) const {
+  std::string build_id = options_.build_id;
+  if (build_id.empty()) {
+    if (members_.empty()) return absl::OkStatus();
+    build_id = members_[0].request.build_id();
+  }
+  if (request.build_id() == build_id) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("build_id: the group's is ", ShortBuild(build_id),
+                                                    ", the worker's is ", ShortBuild(request.build_id())));
+}
+
+absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicTime now) {
+  RETURN_IF_ERROR(CheckRequest(request));
   absl::MutexLock lock(&mu_);
   for (Member& member : members_) {
     if (member.request.worker_id() == request.worker_id()) {
@@ -57,6 +81,10 @@ absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicT
       return absl::OkStatus();
     }
   }
+  if (std::find(taken_out_.begin(), taken_out_.end(), request.worker_id()) != taken_out_.end()) {
+    return absl::PermissionDeniedError("worker_id: the group has given this worker up; start another one");
+  }
+  RETURN_IF_ERROR(CheckBuild(request));
   RETURN_IF_ERROR(FindPlace(request));
   Member member;
   member.request = request;
@@ -68,42 +96,28 @@ absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicT
 }
 
 absl::Status Membership::FindPlace(const v1::RegisterRequest& request) const {
-  if (complete_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the group of ", options_.world_size, " workers is complete"));
-  }
-  for (const Member& member : members_) {
-    if (request.has_preferred_rank() && member.request.has_preferred_rank() &&
-        member.request.preferred_rank() == request.preferred_rank()) {
+  if (request.has_preferred_rank()) {
+    for (const Member& member : members_) {
+      if (member.place() != request.preferred_rank()) continue;
       return absl::UnavailableError(absl::StrCat("preferred_rank: ", request.preferred_rank(),
                                                  " is taken by ", NameOf(member.request), " for now"));
     }
   }
   if (static_cast<int32_t>(members_.size()) < options_.world_size) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "all ", options_.world_size, " places are taken for now; not all of their workers are heard"));
+  return absl::UnavailableError(
+      absl::StrCat("all ", options_.world_size, " places of the group are taken for now"));
 }
 
 void Membership::UpdateComplete(MonotonicTime now) {
-  const absl::Duration fresh = std::min(kFresh, options_.heartbeat_timeout);
+  const absl::Duration fresh = std::min(kFresh, options_.hang_timeout);
   if (complete_ || static_cast<int32_t>(members_.size()) < options_.world_size) return;
   complete_ = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
     if (options_.confirm_members && member.last_seen < full_since_) return false;
     return now - member.last_seen <= fresh;
   });
-  if (complete_) settled_.Stop();
-}
-
-std::vector<std::string> Membership::DropSilent(MonotonicTime now) {
-  absl::MutexLock lock(&mu_);
-  std::vector<std::string> dropped;
-  if (complete_) return dropped;
-  std::erase_if(members_, [&](const Member& member) {
-    const bool silent = now - member.last_seen > options_.heartbeat_timeout;
-    if (silent) dropped.push_back(NameOf(member.request));
-    return silent;
-  });
-  return dropped;
+  if (!complete_) return;
+  AssignRanks();
+  Wake();
 }
 
 bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now) {
@@ -111,6 +125,7 @@ bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime no
   for (Member& member : members_) {
     if (member.request.worker_id() != request.worker_id()) continue;
     member.last_seen = now;
+    member.group_epoch = request.group_epoch();
     if (member.step_in_progress != request.step_in_progress() ||
         member.last_step_id != request.last_step_id()) {
       member.step_in_progress = request.step_in_progress();
@@ -124,10 +139,10 @@ bool Membership::Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime no
 }
 
 void Membership::AssignRanks() {
-  std::vector<const Member*> ranks(members_.size(), nullptr), others;
-  for (const Member& member : members_) {
-    if (member.request.has_preferred_rank()) {
-      ranks[member.request.preferred_rank()] = &member;
+  std::vector<Member*> by_rank(members_.size(), nullptr), others;
+  for (Member& member : members_) {
+    if (member.place() >= 0) {
+      by_rank[member.place()] = &member;
     } else {
       others.push_back(&member);
     }
@@ -135,59 +150,135 @@ void Membership::AssignRanks() {
   std::stable_sort(others.begin(), others.end(),
                    [](const Member* a, const Member* b) { return a->request.host() < b->request.host(); });
   auto next = others.begin();
-  std::vector<Member> by_rank;
-  for (const Member* member : ranks) by_rank.push_back(member != nullptr ? *member : **next++);
-  members_ = std::move(by_rank);
+  std::vector<Member> sorted;
+  for (Member* member : by_rank) {
+    sorted.push_back(std::move(member != nullptr ? *member : **next++));
+    sorted.back().rank = static_cast<int32_t>(sorted.size()) - 1;
+  }
+  members_ = std::move(sorted);
 }
 
-absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::Duration timeout) {
-  settled_.WaitFor(timeout);
-  absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(interruption_);
-  if (!complete_) {
-    return absl::DeadlineExceededError(absl::StrCat("only ", members_.size(), " of ", options_.world_size,
-                                                    " workers have registered within ",
-                                                    absl::FormatDuration(timeout)));
+absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::Duration timeout,
+                                                                          const StopCondition& stop) {
+  const MonotonicTime deadline = MonotonicNow() + timeout;
+  while (true) {
+    std::shared_ptr<StopSignal> changed;
+    {
+      // The signal is taken before `stop` is asked: no Recheck after that is missed.
+      absl::MutexLock lock(&mu_);
+      changed = changed_;
+    }
+    if (stop) RETURN_IF_ERROR(stop());
+    {
+      absl::MutexLock lock(&mu_);
+      RETURN_IF_ERROR(interruption_);
+      if (complete_) {
+        std::vector<v1::RegisterRequest> group;
+        for (const Member& member : members_) group.push_back(member.request);
+        return group;
+      }
+    }
+    if (changed->WaitFor(deadline - MonotonicNow())) continue;
+    absl::MutexLock lock(&mu_);
+    const bool full = static_cast<int32_t>(members_.size()) == options_.world_size;
+    return absl::DeadlineExceededError(absl::StrCat(
+        full ? "not all of " : absl::StrCat("only ", members_.size(), " of "), options_.world_size,
+        full ? " workers are heard" : " workers have registered", " within ", absl::FormatDuration(timeout)));
   }
-  AssignRanks();
-  handed_out_ = true;
-  std::vector<v1::RegisterRequest> group;
-  for (const Member& member : members_) group.push_back(member.request);
-  return group;
+}
+
+void Membership::Wake() {
+  changed_->Stop();
+  changed_ = std::make_shared<StopSignal>();
+}
+
+void Membership::Recheck() {
+  absl::MutexLock lock(&mu_);
+  Wake();
 }
 
 void Membership::Interrupt(const absl::Status& reason) {
   absl::MutexLock lock(&mu_);
   if (interruption_.ok()) interruption_ = reason;
-  settled_.Stop();
+  Wake();
 }
 
-absl::Status Membership::CheckHeartbeats(MonotonicTime now) const {
+void Membership::Reopen(int32_t rank) {
   absl::MutexLock lock(&mu_);
-  if (!handed_out_) return absl::OkStatus();
-  for (size_t rank = 0; rank < members_.size(); ++rank) {
-    const absl::Duration silence = now - members_[rank].last_seen;
-    if (silence <= options_.heartbeat_timeout) continue;
-    return absl::UnavailableError(absl::StrCat(
-        "rank ", rank, " (", members_[rank].request.host(), ", pid ", members_[rank].request.pid(),
-        ") has sent no heartbeat for ", absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1)))));
+  std::erase_if(members_, [&](const Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (rank < 0 || member.place() != rank) return false;
+    taken_out_.push_back(member.request.worker_id());
+    complete_ = false;
+    return true;
+  });
+  if (taken_out_.size() > kMaxTakenOut) taken_out_.pop_front();
+}
+
+std::vector<std::optional<MemberStatus>> Membership::Members(MonotonicTime now) const {
+  absl::MutexLock lock(&mu_);
+  std::vector<std::optional<MemberStatus>> ranks(options_.world_size);
+  for (const Member& member : members_) {
+    if (member.rank < 0) continue;
+    ranks[member.rank] = MemberStatus{.worker = member.request,
+                                      .silence = now - member.last_seen,
+                                      .group_epoch = member.group_epoch,
+                                      .last_step_id = member.last_step_id,
+                                      .step_in_progress = member.step_in_progress};
   }
-  return absl::OkStatus();
+  return ranks;
+}
+
+void Membership::NoteWatch(MonotonicTime now) {
+  if (now - last_watch_ > options_.hang_timeout / 4) watched_since_ = now;
+  last_watch_ = now;
+}
+
+bool Membership::IsSilent(const Member& member, MonotonicTime now) const {
+  return now - std::max(member.last_seen, watched_since_) > options_.hang_timeout;
+}
+
+std::vector<std::string> Membership::DropSilent(MonotonicTime now) {
+  absl::MutexLock lock(&mu_);
+  NoteWatch(now);
+  std::vector<std::string> dropped;
+  std::erase_if(members_, [&](const Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const bool drop = member.rank < 0 && IsSilent(member, now);
+    if (drop) dropped.push_back(NameOf(member.request));
+    return drop;
+  });
+  return dropped;
+}
+
+std::vector<SilentMember> Membership::CheckHeartbeats(MonotonicTime now) {
+  absl::MutexLock lock(&mu_);
+  NoteWatch(now);
+  std::vector<SilentMember> silent;
+  for (Member& member : members_) {
+    if (member.rank < 0 || member.reported || !IsSilent(member, now)) continue;
+    member.reported = true;
+    const absl::Duration silence = absl::Trunc(now - member.last_seen, absl::Milliseconds(1));
+    silent.push_back({.rank = member.rank,
+                      .worker = member.request,
+                      .status = absl::UnavailableError(absl::StrCat(
+                          "rank ", member.rank, " (", member.request.host(), ", pid ", member.request.pid(),
+                          ") has sent no heartbeat for ", absl::FormatDuration(silence)))});
+  }
+  return silent;
 }
 
 absl::Status Membership::CheckProgress(MonotonicTime now) const {
   absl::MutexLock lock(&mu_);
-  if (!handed_out_) return absl::OkStatus();
   const Member* behind = nullptr;
   for (const Member& member : members_) {
-    if (!member.step_in_progress || now - member.same_since <= options_.stall_threshold) continue;
+    if (member.rank < 0 || !member.step_in_progress || now - member.same_since <= options_.stall_threshold)
+      continue;
     const auto order = [](const Member& one) { return std::make_pair(one.last_step_id, one.last_seen); };
     if (behind == nullptr || order(member) < order(*behind)) behind = &member;
   }
   if (behind == nullptr) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "rank ", behind - members_.data(), " (pid ", behind->request.pid(), ") has been in step ",
-      behind->last_step_id, " for longer than ", absl::FormatDuration(options_.stall_threshold)));
+  return absl::UnavailableError(absl::StrCat("rank ", behind->rank, " (pid ", behind->request.pid(),
+                                             ") has been in step ", behind->last_step_id, " for longer than ",
+                                             absl::FormatDuration(options_.stall_threshold)));
 }
 
 }  // namespace somnus

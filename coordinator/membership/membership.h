@@ -1,8 +1,16 @@
 #pragma once
-// The members of the group of workers: registration, ranks, heartbeats and the progress that they report. It
-// does no I/O; callers pass the time of a monotonic clock. Thread safe.
+// The members of the group of workers: registration, ranks, replacement, heartbeats and the progress that
+// they report. It does no I/O; callers pass the time of a monotonic clock. Thread safe.
+//
+// A group forms: workers register until every place is taken. Then it is complete, every member has a rank
+// for life, and is missed when it falls silent. Reopen takes a member out; the group forms again around those
+// that stay, and is complete once more when a newcomer has the place. A worker that finds no place open tries
+// again, so that it serves as a spare: it may come before the loss of the worker that it replaces is known.
 
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,38 +28,76 @@ namespace somnus {
 struct MembershipOptions {
   int32_t world_size = 1;
   std::string version;      // a worker of another version is refused
+  std::string build_id;     // likewise; empty: the first member of a group decides for the others
   std::string spawn_token;  // workers must show it; empty: workers started by hand, which show none
-  absl::Duration heartbeat_timeout = absl::Seconds(30);
+  absl::Duration hang_timeout = absl::Seconds(4);  // without a heartbeat, after which a member counts as lost
   // A group is complete only once a heartbeat of every member has come after the last one registered. This is
   // for remote workers, whose death no process table shows: one that has just died looks alive otherwise.
   bool confirm_members = false;
   absl::Duration stall_threshold = absl::Seconds(60);  // in one step, after which a rank counts as stalled
 };
 
+// A member that has sent no heartbeat for longer than hang_timeout.
+struct SilentMember {
+  int32_t rank = 0;
+  v1::RegisterRequest worker;
+  absl::Status status;  // Unavailable: "rank 1 (host2, pid 77) has sent no heartbeat for 4.1s"
+};
+
+// What is known of a rank's member.
+struct MemberStatus {
+  v1::RegisterRequest worker;
+  absl::Duration silence;  // since it registered or sent the last heartbeat
+  // What the last heartbeat said.
+  int64_t group_epoch = 0;
+  int64_t last_step_id = 0;
+  bool step_in_progress = false;
+};
+
 class Membership {
  public:
+  // Ends a wait with the status that it returns, unless that is Ok. It is called without a lock.
+  using StopCondition = std::function<absl::Status()>;
+
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
 
-  // InvalidArgument, PermissionDenied (token), FailedPrecondition (version, a complete group), Unavailable
-  // (its place is taken in a group that is still forming: the worker that has it may turn out to be dead, so
-  // this one may try again). The same worker may register again, with the same request.
+  // InvalidArgument names a field; PermissionDenied: a wrong token, or a worker that Reopen has taken out;
+  // FailedPrecondition: another version or build; Unavailable: no place is open, or the one that it prefers
+  // is taken, for now. The same worker may register again, with the same request.
   absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now);
   // Returns whether the worker is a member; one that is not should exit.
   bool Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now);
 
-  // Returns the complete group in the order of ranks: every worker that prefers a rank has it, and the others
-  // fill the places that are left by host, then by arrival. A group is complete once it has all its members
-  // and each has sent a sign of life within the last 5 seconds (or heartbeat_timeout, where that is shorter).
-  // DeadlineExceeded says how many came; Interrupt ends the wait with its status.
-  absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout);
+  // Returns the complete group in the order of ranks: a member that has a rank already keeps it, every
+  // newcomer that prefers a rank has it, and the others fill the places that are left by host, then by
+  // arrival. A group is complete once it has all its members and each has sent a sign of life within the last
+  // 5 seconds (or hang_timeout, where that is shorter). To be called for the first group and again after
+  // Reopen. DeadlineExceeded says how many came. `stop`, where it is given, is asked at first and after every
+  // Recheck: so a caller that makes its condition true before it calls Recheck ends this wait and no other.
+  absl::StatusOr<std::vector<v1::RegisterRequest>> WaitForGroup(absl::Duration timeout,
+                                                                const StopCondition& stop = nullptr);
+  void Recheck();
+  // Ends every wait, now and later, with `reason`; the first one counts.
   void Interrupt(const absl::Status& reason);
 
-  // Forgets members of a group that is still forming which have been silent for heartbeat_timeout: others may
-  // take their places. Returns their names, for the log. To be called regularly.
+  // The place of `rank` is free again. The worker that had it is no member any longer, and cannot come back
+  // under its worker_id. In a group that has never been complete this is about the worker that prefers the
+  // rank. Nothing happens where nobody has the place.
+  void Reopen(int32_t rank);
+
+  // By rank; an empty element is a place that is open, or whose newcomer has no rank before the group is
+  // complete.
+  std::vector<std::optional<MemberStatus>> Members(MonotonicTime now) const;
+
+  // DropSilent and CheckHeartbeats are to be called regularly, together and at intervals far below
+  // hang_timeout / 4. After an interval that was longer than that, it is the caller that did not run (a
+  // suspended machine, a starved process), and heartbeats may wait unread: all members get hang_timeout anew.
+  //
+  // Forgets newcomers of a group that is forming which have been silent for hang_timeout: others may take
+  // their places. Returns their names, for the log.
   std::vector<std::string> DropSilent(MonotonicTime now);
-  // Unavailable names the first rank of the complete group that has been silent for longer than
-  // heartbeat_timeout.
-  absl::Status CheckHeartbeats(MonotonicTime now) const;
+  // Returns the members with a rank that have been silent for longer than hang_timeout, each of them once.
+  std::vector<SilentMember> CheckHeartbeats(MonotonicTime now);
   // Unavailable names the rank that has reported the same unfinished step for longer than stall_threshold;
   // the one that is furthest behind when there are several, since the others may be waiting for it; of equals
   // the one that has been silent for longest.
@@ -60,26 +106,49 @@ class Membership {
  private:
   struct Member {
     v1::RegisterRequest request;
+    int32_t rank = -1;  // -1 until the group is complete for the first time with this member
     MonotonicTime last_seen;
+    bool reported = false;  // CheckHeartbeats has returned it
+    int64_t group_epoch = 0;
     // What the last heartbeat said, and since when heartbeats have said the same.
     bool step_in_progress = false;
     int64_t last_step_id = 0;
     MonotonicTime same_since;
+
+    // The rank that it has or prefers; -1: any.
+    int32_t place() const {
+      if (rank >= 0 || !request.has_preferred_rank()) return rank;
+      return request.preferred_rank();
+    }
   };
+  // What needs no look at the other members.
+  absl::Status CheckRequest(const v1::RegisterRequest& request) const;
+  absl::Status CheckBuild(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ok when there is a place for `request`; else says why not.
   absl::Status FindPlace(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateComplete(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sorts the members of a complete group by rank.
+  // Gives every member of a full group its rank and sorts them by it.
   void AssignRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes every WaitForGroup look again.
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns whether the member has been silent for longer than hang_timeout while it was watched.
+  bool IsSilent(const Member& member, MonotonicTime now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes note that the members are watched at `now`.
+  void NoteWatch(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const MembershipOptions options_;
   mutable absl::Mutex mu_;
-  std::vector<Member> members_ ABSL_GUARDED_BY(mu_);  // by arrival; by rank once the group was handed out
-  MonotonicTime full_since_ ABSL_GUARDED_BY(mu_);     // when the last member came
-  bool complete_ ABSL_GUARDED_BY(mu_) = false;        // once true, nobody joins or is dropped
-  bool handed_out_ ABSL_GUARDED_BY(mu_) = false;
+  // By arrival; by rank while complete.
+  std::vector<Member> members_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::string> taken_out_ ABSL_GUARDED_BY(mu_);  // worker_ids of the last members that Reopen took
+  MonotonicTime full_since_ ABSL_GUARDED_BY(mu_);           // when the last member came
+  bool complete_ ABSL_GUARDED_BY(mu_) = false;              // while true, nobody joins or is dropped
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
-  StopSignal settled_;  // stopped once the group is complete or the wait for it is interrupted
+  // Silence counts from watched_since_ at the earliest.
+  MonotonicTime watched_since_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
+  MonotonicTime last_watch_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
+  // Stopped, and replaced, whenever a wait should look again.
+  std::shared_ptr<StopSignal> changed_ ABSL_GUARDED_BY(mu_) = std::make_shared<StopSignal>();
 };
 
 }  // namespace somnus
