@@ -65,7 +65,7 @@ def alive(pid):
         return False
 
 
-def wait_until(condition, timeout, what):
+def wait_until(condition, timeout, what, poll=0.05):
     """The first true value of condition(); AssertionError after `timeout` seconds. `what` is text, or makes it then."""
     deadline = time.monotonic() + timeout
     while True:
@@ -74,7 +74,7 @@ def wait_until(condition, timeout, what):
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
-        time.sleep(0.05)
+        time.sleep(poll)
 
 
 class Response:
@@ -91,12 +91,15 @@ class Response:
 
 
 class Cluster:
-    """`somnus serve` with its workers. Use as a context manager; leaving it kills whatever still runs."""
+    """`somnus serve` with its workers. Use as a context manager; leaving it kills whatever still runs.
 
-    def __init__(self, model, *flags, workers=2, wait=True, env=None):
+    `prefix` is a command that runs the server's in the end, in its own place (exec).
+    """
+
+    def __init__(self, model, *flags, workers=2, wait=True, env=None, prefix=()):
         self.port, self.admin_port, self.grpc_port = free_ports(3)
         self.name = "test-model"
-        command = [SOMNUS, "serve", model, "--port", str(self.port), "--admin-port", str(self.admin_port),
+        command = [*prefix, SOMNUS, "serve", model, "--port", str(self.port), "--admin-port", str(self.admin_port),
                    "--grpc-port", str(self.grpc_port), "--served-model-name", self.name, *flags]
         if workers:
             command.append(f"--workers=local:{workers}")

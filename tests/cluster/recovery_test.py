@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Workers are killed, stopped and ended while 32 streams are open: no client notices, and nothing leaks.
+
+As a script it strikes at many random moments, and prints what each fault cost:
+  recovery_test.py [--moments 100] [--seed 1] [--workers 2] [--streams 32] [--only N] [--model PATH] [-- SERVE FLAGS]
+"""
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import unittest
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cluster.chaos import FAULTS, NAMED_S, Chaos, open_files  # noqa: E402
+from cluster.harness import SMOLLM2, Cluster, tiny, wait_until  # noqa: E402
+from cluster.streams import Round, make_requests  # noqa: E402
+
+MOMENTS = ("prefill", "decode", "falling_asleep", "asleep", "waking", "load", "recovery")
+STREAMS, MAX_TOKENS, SEED = 32, 28, 11
+# Many more faults than an operator would put up with.
+FLAGS = ("--max-recoveries=1000000",)
+# A machine on which tests compete for two cores names a hang later than one that serves.
+NAMED_IN_TESTS_S = 30
+RECOVERIES_WITHOUT_GROWTH = 10
+
+
+def start(workers, rng, streams=STREAMS, max_tokens=MAX_TOKENS, model=SMOLLM2, flags=(), prefix=()):
+    """A cluster that serves, as (cluster, chaos)."""
+    cluster = Cluster(model, *FLAGS, *flags, workers=workers, prefix=prefix)
+    try:
+        return cluster, Chaos(cluster, make_requests(rng, streams, max_tokens), rng)
+    except BaseException:
+        cluster.__exit__()
+        raise
+
+
+class Struck(unittest.TestCase):
+    """One cluster for all cases of a class; a case that fails takes it down, and the next one starts another."""
+
+    WORKERS = 2
+    cluster = chaos = None
+
+    def setUp(self):
+        cls = type(self)
+        if cls.cluster is None:
+            cls.cluster, cls.chaos = start(cls.WORKERS, random.Random(SEED))
+            cls.addClassCleanup(cls.cluster.__exit__)
+
+    def strike(self, *args, **arguments):
+        try:
+            self.chaos.run(*args, **arguments)
+        except (AssertionError, OSError) as error:
+            log = self.cluster.log()[-8000:]
+            self.cluster.__exit__()
+            type(self).cluster = None
+            raise AssertionError(f"{error}\n{log}") from error
+
+
+class TwoWorkers(Struck):
+    def test_killed_in_prefill(self):
+        self.strike("prefill", "kill", 1)
+
+    def test_killed_in_decode(self):
+        self.strike("decode", "kill", 0)
+
+    def test_aborts_in_decode(self):
+        self.strike("decode", "abort", 1)
+
+    def test_ends_by_itself(self):
+        self.strike("decode", "exit", 0)
+
+    def test_hangs_and_is_named(self):
+        self.strike("decode", "hang", 1)
+        self.chaos.wait_named(self.chaos.faults[0], NAMED_IN_TESTS_S)
+
+    def test_killed_while_falling_asleep(self):
+        self.strike("falling_asleep", "kill", 0)
+
+    def test_killed_asleep(self):
+        for level in (1, 2):
+            with self.subTest(level=level):
+                self.strike("asleep", "kill", level - 1, level=level)
+
+    def test_killed_while_waking(self):
+        self.strike("waking", "kill", 1)
+
+    def test_newcomer_is_killed(self):
+        self.strike("load", "kill", 0)
+
+    def test_other_rank_is_killed_during_the_recovery(self):
+        self.strike("recovery", "kill", 1)
+
+
+class ThreeWorkers(Struck):
+    WORKERS = 3
+
+    def test_killed_in_decode(self):
+        self.strike("decode", "kill", 2)
+
+    def test_two_at_once(self):
+        self.strike("recovery", "kill", 1)
+
+
+def tiny_requests(rng, count=8, max_tokens=450):
+    """For a model whose tokens come fast."""
+    return [("/v1/completions", {"prompt": [rng.randrange(3, 500) for _ in range(30)], "max_tokens": max_tokens, "seed": 5,
+                                 "temperature": rng.choice((0, 1)), "ignore_eos": True, "return_token_ids": True,
+                                 "stream": True, "stream_options": {"include_usage": True}}) for _ in range(count)]
+
+
+class TinyModel(unittest.TestCase):
+    def test_many_recoveries_leave_nothing_behind(self):
+        rng = random.Random(SEED)
+        with Cluster(tiny("llama-uneven"), "--dtype=float32", *FLAGS, workers=2) as cluster:
+            chaos = Chaos(cluster, tiny_requests(rng), rng)
+            chaos.run("decode", "kill", 0)
+            files = open_files(cluster.process.pid)
+            for number in range(RECOVERIES_WITHOUT_GROWTH):
+                chaos.run("decode", ("kill", "exit")[number % 2], number % 2)
+            wait_until(lambda: open_files(cluster.process.pid) <= files, 30,
+                       lambda: f"{files} files open, as after the first recovery: {open_files(cluster.process.pid)}")
+            self.assertEqual(chaos.epoch(), RECOVERIES_WITHOUT_GROWTH + 2)
+            self.assertEqual(cluster.stop(), 0)
+            self.assertFalse(os.path.exists(chaos.socket_directory))
+
+    def test_idle_group_is_recovered(self):
+        rng = random.Random(SEED)
+        with Cluster(tiny("llama-uneven"), "--dtype=float32", workers=2) as cluster:
+            chaos = Chaos(cluster, tiny_requests(rng), rng)
+            for kind in ("kill", "abort", "exit"):
+                before, chaos.faults = cluster.status(), []
+                chaos.strike(kind, 1)
+                chaos.heal()
+                chaos.check_status(before)
+            Round(cluster, chaos.requests).check(chaos.expected)
+            chaos.check_leaks()
+
+    def test_live_and_not_ready_while_it_recovers(self):
+        with Cluster(tiny("llama-uneven"), "--dtype=float32", *FLAGS, workers=2) as cluster:
+            for _ in range(20):
+                known = set(cluster.worker_pids())
+                os.kill(cluster.status()["ranks"][0]["pid"], signal.SIGKILL)
+                newcomer = wait_until(lambda: set(cluster.worker_pids()) - known, 30, "a newcomer", poll=0.001).pop()
+                os.kill(newcomer, signal.SIGSTOP)
+                if cluster.status()["state"] != "ENGINE_STATE_RECOVERING":  # it was ready before it was stopped
+                    os.kill(newcomer, signal.SIGCONT)
+                    wait_until(lambda: cluster.health() == 200, 60, "awake")
+                    continue
+                self.assertEqual(cluster.request("GET", "/livez").status, 200)
+                ready = cluster.request("GET", "/readyz")
+                self.assertEqual(ready.status, 503)
+                self.assertRegex(ready.json["error"]["message"], "recover|lost")
+                # Requests are accepted, and wait.
+                waiting = Round(cluster, tiny_requests(random.Random(1)))
+                wait_until(lambda: cluster.status()["num_requests_waiting"] == 8, 30, "requests wait")
+                os.kill(newcomer, signal.SIGCONT)
+                waiting.answers()
+                self.assertEqual(cluster.health(), 200)
+                return
+            self.fail("no recovery was slow enough to be seen")
+
+    def test_recoveries_can_be_turned_off(self):
+        with Cluster(tiny("llama-uneven"), "--dtype=float32", "--max-recoveries=0", workers=2) as cluster:
+            stream = cluster.open_stream([37, 38], max_tokens=450)
+            next(stream.events())
+            os.kill(cluster.status()["ranks"][1]["pid"], signal.SIGKILL)
+            self.assertRegex(str([event for event in stream.events() if "error" in event]), "rank 1.*killed by signal 9")
+            self.assertEqual(cluster.process.wait(60), 1)
+
+
+# A /dev/shm of the server's own, in a mount namespace that nobody else sees.
+PRIVATE_SHM = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"', "sh")
+
+
+def can_mount():
+    return subprocess.run([*PRIVATE_SHM, "true"], capture_output=True, check=False).returncode == 0
+
+
+class FullSharedMemory(unittest.TestCase):
+    @unittest.skipUnless(can_mount(), "a private /dev/shm needs the right to mount (root)")
+    def test_a_recovery_needs_none(self):
+        rng = random.Random(SEED)
+        with Cluster(tiny("llama-uneven"), "--dtype=float32", *FLAGS, workers=2, prefix=PRIVATE_SHM) as cluster:
+            chaos = Chaos(cluster, tiny_requests(rng), rng)
+            # The namespace is reached through a process in it.
+            with open(f"/proc/{cluster.process.pid}/root/dev/shm/full", "wb", buffering=0) as file:
+                with self.assertRaises(OSError):
+                    while True:
+                        file.write(bytes(4096))
+            for rank in (0, 1):
+                chaos.run("decode", "kill", rank)
+            self.assertEqual(cluster.stop(), 0)
+
+
+def measure(args):
+    """All moments of one seed; returns the lines of what failed."""
+    rng = random.Random(args.seed)
+    cluster, chaos = start(args.workers, rng, args.streams, args.max_tokens, args.model, args.flags)
+    stalls = {}
+    with cluster:
+        for number in range(args.moments) if args.only is None else [args.only]:
+            # Its own generator: one moment can be repeated alone.
+            chaos.rng = random.Random(f"{args.seed}-{number}")
+            moment, kind = chaos.rng.choice(MOMENTS), chaos.rng.choice(list(FAULTS))
+            rank = chaos.rng.randrange(args.workers)
+            begin = time.monotonic()
+            try:
+                stall = chaos.run(moment, kind, rank)
+                named = chaos.wait_named(chaos.faults[-1], NAMED_S) if kind == "hang" and moment == "decode" else None
+            except (AssertionError, OSError) as error:
+                print(f"{number}: {moment}, {kind} of rank {rank}: FAILED: {error}\n{cluster.log()[-20000:]}", flush=True)
+                return 1
+            stalls.setdefault((moment, kind), []).append(stall)
+            print(f"{number}: {moment}, {', '.join(map(str, chaos.faults))}: "
+                  + (f"{stall:.3f} s to the next token" if stall is not None else "no token was due")
+                  + (f", named within {named:.2f} s" if named is not None else "")
+                  + f"; {time.monotonic() - begin:.1f} s in all", flush=True)
+        code = cluster.stop()
+    report(stalls)
+    return 0 if code == 0 else 1
+
+
+def report(stalls):
+    print("\n| moment | fault | times | median, s | largest, s |\n|---|---|---|---|---|")
+    for (moment, kind), found in sorted(stalls.items()):
+        seconds = [stall for stall in found if stall is not None]
+        shown = f"{statistics.median(seconds):.2f} | {max(seconds):.2f}" if seconds else "- | -"
+        print(f"| {moment} | {kind} | {len(found)} | {shown} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moments", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--streams", type=int, default=STREAMS)
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
+    parser.add_argument("--only", type=int, help="this moment alone")
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("flags", nargs="*")
+    sys.exit(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
