@@ -1,0 +1,161 @@
+"""A request that makes workers fail ends alone; a worker that fails at every start ends the server.
+
+The workers are tests/worker:faulty_worker, which fails on demand.
+"""
+import http.client
+import os
+import random
+import shutil
+import signal
+import tempfile
+import unittest
+
+from cluster.harness import BIN, Cluster, alive, children, tiny, wait_until
+from cluster.streams import Round, ask, event_texts
+
+WORKER = os.path.join(BIN, "tests", "worker", "faulty_worker")
+MODEL = "llama-uneven"
+POISON = [77, 78, 79]
+MAX_RECOVERIES_PER_REQUEST = 3  # the flag's default
+END_S = 120
+
+
+def neighbours(rng, count=8):
+    """Streams of token ids without the poison, long enough to be open at each of its tries."""
+    return [("/v1/completions", {"prompt": [rng.randrange(100, 500) for _ in range(rng.randint(5, 60))], "max_tokens": 440,
+                                 "temperature": rng.choice((0, 0.8)), "seed": rng.randrange(1000), "logprobs": 1,
+                                 "ignore_eos": True, "return_token_ids": True, "stream": True,
+                                 "stream_options": {"include_usage": True}}) for _ in range(count)]
+
+
+class FaultyCluster:
+    """A cluster of faulty workers, and the file that says how they fail. A context manager."""
+
+    def __init__(self, faults, *flags, workers=2, model=tiny(MODEL), wait=True):
+        self.file = tempfile.NamedTemporaryFile("w", prefix="somnus_faults_", encoding="ascii")
+        self.set_faults(faults)
+        try:
+            self.cluster = Cluster(model, "--dtype=float32", f"--worker-binary={WORKER}", *flags, workers=workers, wait=wait,
+                                   env={"SOMNUS_FAULTS": self.file.name})
+        except BaseException:
+            self.file.close()
+            raise
+
+    def set_faults(self, faults):
+        self.file.seek(0)
+        self.file.truncate()
+        self.file.write(faults + "\n")
+        self.file.flush()
+
+    def __enter__(self):
+        return self.cluster
+
+    def __exit__(self, *_):
+        self.cluster.__exit__()
+        self.file.close()
+
+
+class Poison(unittest.TestCase):
+    def refusal(self, cluster, prompt):
+        """The message with which a streamed request ends, by its status or by an event."""
+        stream = cluster.open_stream(prompt, timeout=END_S)
+        self.addCleanup(stream.close)
+        if stream.status != 200:
+            return stream.answer.read().decode()
+        texts = list(event_texts(stream.answer))
+        return next((text for text in texts if '"error"' in text), f"no error event: {texts}")
+
+    def check(self, fault, *flags, replaced):
+        """`replaced`: how many processes each try costs."""
+        ids = ",".join(map(str, POISON))
+        with FaultyCluster(f"{fault} {ids}", *flags) as cluster:
+            requests = neighbours(random.Random(5))
+            expected = Round(cluster, requests).answers()
+            before = cluster.status()
+            around = Round(cluster, requests)
+            wait_until(lambda: len(around.token_times) >= len(requests), END_S, "the neighbours are answered", poll=0.005)
+            message = self.refusal(cluster, [150, *POISON, 160])
+            self.assertIn("failures of the workers", message)
+            self.assertRegex(message, r"rank \d")
+            around.check(expected)
+            after = cluster.status()
+            self.assertEqual(after["state"], "ENGINE_STATE_AWAKE")
+            # It is suspected after the first failures, fails once more alone, and is not tried again.
+            self.assertEqual(int(after["num_recoveries"]), MAX_RECOVERIES_PER_REQUEST + 1)
+            changed = [old["pid"] != new["pid"] for old, new in zip(before["ranks"], after["ranks"])]
+            self.assertEqual(changed, replaced)
+            again = ask(cluster, requests[0])
+            self.assertIsNone(expected[0].difference(again))
+            cluster.wait_idle()
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_aborts_every_rank(self):
+        self.check("abort", replaced=[True, True])
+
+    def test_aborts_one_rank(self):
+        self.check("abort@1", replaced=[False, True])
+
+    def test_fails_the_step(self):
+        # The processes and their weights are whole: nobody is replaced.
+        self.check("fail@0", replaced=[False, False])
+
+    def test_hangs(self):
+        self.check("hang@1", "--hang-timeout-s=1", replaced=[False, True])
+
+
+class FailsAtEveryStart(unittest.TestCase):
+    """The server ends with a code other than 0 and says which rank failed and how, after a bounded number of tries."""
+
+    FLAGS = ("--max-recoveries=3",)
+
+    def end(self, cluster, words):
+        """Waits for the end; returns how many workers were started."""
+        started = set()
+
+        def ended():
+            started.update(children(cluster.process.pid))
+            return cluster.process.poll() is not None
+        wait_until(ended, END_S, lambda: f"an end: {cluster.log()[-3000:]}", poll=0.01)
+        self.assertEqual(cluster.process.returncode, 1, cluster.log()[-3000:])
+        self.assertRegex(cluster.log(), words)
+        wait_until(lambda: not [pid for pid in started if alive(pid)], END_S, "no worker is left")
+        return len(started)
+
+    def test_at_the_first_start(self):
+        for fault, words in (("start-exit", r"rank \d.*exit(ed)?.* 7"), ("load-exit", r"rank \d.*exit(ed)?.* 7"),
+                             ("load-fail", r"rank \d.*a fault was injected into this load")):
+            with self.subTest(fault=fault), FaultyCluster(fault, *self.FLAGS, wait=False) as cluster:
+                self.assertLessEqual(self.end(cluster, words), 2 * 5)
+
+    def test_newcomers(self):
+        for fault, words in (("start-exit", r"rank 1.*exit(ed)?.* 7"), ("load-exit", r"rank 1.*exit(ed)?.* 7"),
+                             ("load-fail", r"rank 1.*a fault was injected into this load")):
+            with self.subTest(fault=fault):
+                faulty = FaultyCluster("", *self.FLAGS)
+                with faulty as cluster:
+                    faulty.set_faults(fault)
+                    self.kill(cluster, 1)
+                    self.assertLessEqual(self.end(cluster, words), 1 + 5)
+
+    def test_the_model_is_gone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(tiny(MODEL), os.path.join(folder, "model"))
+            with Cluster(model, "--dtype=float32", *self.FLAGS, workers=2) as cluster:
+                shutil.rmtree(model)
+                stream = cluster.open_stream([37, 38], timeout=END_S, max_tokens=400)
+                next(stream.events())
+                self.kill(cluster, 1)
+                # Its client learns the end from an error event, or the connection ends.
+                try:
+                    self.assertTrue([event for event in stream.events() if "error" in event])
+                except http.client.IncompleteRead:
+                    pass
+                self.assertLessEqual(self.end(cluster, r"rank 1.*(No such file|not found|does not exist|cannot open)"), 1 + 5)
+
+    @staticmethod
+    def kill(cluster, rank):
+        os.kill(cluster.status()["ranks"][rank]["pid"], signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    unittest.main()

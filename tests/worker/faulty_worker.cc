@@ -1,0 +1,141 @@
+// The worker with faults on demand, on CPUs (tests/cluster/poison_test.py). Never shipped.
+//
+// SOMNUS_FAULTS names a file, which need not exist; it is read when the process starts and when it loads a
+// model. Each line is one fault:
+//   start-exit         the process ends before it has registered
+//   load-exit          the process ends in the middle of a load
+//   load-fail          the load ends with an error
+//   ACTION[@RANK] IDS  a step fails that brings a new sequence whose prompt contains the token ids IDS
+//   (5,6,7) in
+//                      this order: the process aborts ("abort"), the step never ends ("hang"), or it ends
+//                      with an error ("fail"); on every rank, or on one
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "base/check.h"
+#include "worker/runner/model_runner.h"
+#include "worker/worker_main.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kFaultExitCode = 7;
+
+struct Fault {
+  std::string action;
+  int rank = -1;  // every one
+  std::vector<int32_t> token_ids;
+};
+
+Fault ParseFault(const std::string& line) {
+  std::istringstream words(line);
+  std::string action, ids;
+  words >> action >> ids;
+  Fault fault;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(action, absl::MaxSplits('@', 1));
+  fault.action = parts.first;
+  if (!parts.second.empty()) SOMNUS_CHECK(absl::SimpleAtoi(parts.second, &fault.rank));
+  for (const auto id : absl::StrSplit(ids, ',', absl::SkipEmpty()))
+    SOMNUS_CHECK(absl::SimpleAtoi(id, &fault.token_ids.emplace_back()));
+  return fault;
+}
+
+std::vector<Fault> ReadFaults() {
+  std::vector<Fault> faults;
+  const char* path = getenv("SOMNUS_FAULTS");
+  if (path == nullptr) return faults;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) faults.push_back(ParseFault(line));
+  }
+  return faults;
+}
+
+bool HasFault(const std::vector<Fault>& faults, const std::string& action) {
+  return std::any_of(faults.begin(), faults.end(),
+                     [&action](const Fault& fault) { return fault.action == action; });
+}
+
+bool PromptContains(const v1::NewSequence& sequence, const std::vector<int32_t>& token_ids) {
+  const auto begin = sequence.token_ids().begin(), end = begin + sequence.num_prompt_tokens();
+  return std::search(begin, end, token_ids.begin(), token_ids.end()) != end;
+}
+
+absl::Status Suffer(const Fault& fault) {
+  if (fault.action == "abort") abort();
+  if (fault.action == "hang") absl::Notification().WaitForNotification();
+  return absl::InternalError("a fault was injected into this step");
+}
+
+// The real runner, but for the faults.
+class FaultyRunner : public ModelRunner {
+ public:
+  FaultyRunner(std::unique_ptr<ModelRunner> runner, int rank, std::vector<Fault> faults)
+      : runner_(std::move(runner)), rank_(rank), faults_(std::move(faults)) {}
+
+  int64_t kv_block_bytes() const override { return runner_->kv_block_bytes(); }
+  absl::Status Profile() override { return runner_->Profile(); }
+  absl::StatusOr<GraphReport> ProfileGraphs() override { return runner_->ProfileGraphs(); }
+  absl::Status AllocateKvCache(int32_t num_blocks) override { return runner_->AllocateKvCache(num_blocks); }
+  absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override {
+    for (const v1::NewSequence& sequence : request.new_sequences()) {
+      for (const Fault& fault : faults_) {
+        const bool here = fault.rank == -1 || fault.rank == rank_;
+        if (here && !fault.token_ids.empty() && PromptContains(sequence, fault.token_ids))
+          return Suffer(fault);
+      }
+    }
+    return runner_->Launch(request);
+  }
+  absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override {
+    return runner_->ReloadWeights(checkpoint, progress);
+  }
+  absl::Status ResetAfterWake() override { return runner_->ResetAfterWake(); }
+
+ private:
+  const std::unique_ptr<ModelRunner> runner_;
+  const int rank_;
+  const std::vector<Fault> faults_;
+};
+
+WorkerParts FaultyWorkerParts() {
+  WorkerParts parts = RealWorkerParts();
+  parts.load_runner =
+      [load = parts.load_runner](
+          const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
+          Communicator* communicator, SleepableAllocator* allocator,
+          const ModelRunner::Progress& progress) -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
+    const std::vector<Fault> faults = ReadFaults();
+    if (HasFault(faults, "load-exit")) _exit(kFaultExitCode);
+    if (HasFault(faults, "load-fail")) return absl::DataLossError("a fault was injected into this load");
+    absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
+        load(checkpoint, options, device, communicator, allocator, progress);
+    if (!runner.ok()) return runner;
+    return std::make_unique<FaultyRunner>(*std::move(runner), communicator->rank(), faults);
+  };
+  return parts;
+}
+
+}  // namespace
+}  // namespace somnus
+
+int main(int argc, char** argv) {
+  if (somnus::HasFault(somnus::ReadFaults(), "start-exit")) return somnus::kFaultExitCode;
+  return somnus::WorkerMain(argc, argv, somnus::FaultyWorkerParts());
+}
