@@ -12,9 +12,10 @@
 #include "checkpoint/checkpoint.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
+#include "coordinator/group/load_plan.h"
+#include "coordinator/group/worker_group.h"
 #include "coordinator/jinja/chat_template.h"
 #include "coordinator/kv_cache_dtype.h"
-#include "coordinator/launch.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "proto/status.h"
@@ -81,7 +82,7 @@ absl::StatusOr<TextParts> ReadText(const Checkpoint& checkpoint, const std::stri
 
 class ServerImpl : public Server {
  public:
-  explicit ServerImpl(const Flags& flags) : flags_(flags) {}
+  explicit ServerImpl(const Flags& flags) : flags_(flags), workers_(flags) {}
   ~ServerImpl() override { Stop(absl::ZeroDuration()); }
 
   absl::Status Start() override {
@@ -96,10 +97,10 @@ class ServerImpl : public Server {
     metrics_ = Metrics::Create(name_, max_model_len);
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, metrics_, [this] { return RankStatuses(); }));
     LogInfo("loading {} from {} into {} workers", name_, flags_.model, flags_.world_size);
-    RETURN_IF_ERROR(workers_.Start(flags_));
+    RETURN_IF_ERROR(workers_.Start());
     std::future<absl::StatusOr<TextParts>> text =
         std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
-    absl::StatusOr<KvPlan> plan = workers_.Load(flags_, config, max_model_len);
+    absl::StatusOr<KvPlan> plan = workers_.Load(config, max_model_len);
     {
       absl::MutexLock lock(&mu_);
       starting_ = false;

@@ -1,9 +1,11 @@
 #pragma once
-// Unary calls to all ranks of a group at once. Thread safe: it only reads the links, and the latch is thread
-// safe.
+// Unary calls to all ranks of a group at once, in one epoch. Thread safe: it only reads the links, and the
+// latch is thread safe.
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -18,9 +20,18 @@ class CollectiveCalls {
  public:
   using Call = std::function<grpc::Status(const WorkerLink&, size_t rank, grpc::ClientContext*)>;
 
-  // Both are borrowed. A failure of the latch cancels every call.
-  CollectiveCalls(const std::vector<WorkerLink>* workers, FailureLatch* latch, absl::Duration blame_grace)
-      : workers_(*workers), latch_(*latch), blame_grace_(blame_grace) {}
+  // Links and latch are borrowed. A failure of the latch cancels every call.
+  CollectiveCalls(int64_t group_epoch, const std::vector<WorkerLink>* workers, FailureLatch* latch,
+                  absl::Duration blame_grace)
+      : group_epoch_(group_epoch), workers_(*workers), latch_(*latch), blame_grace_(blame_grace) {}
+
+  int64_t group_epoch() const { return group_epoch_; }
+  // Makes `request` the epoch's next operation, the same one for every rank that it is sent to.
+  template <typename Request>
+  void Stamp(Request* request) const {
+    request->set_group_epoch(group_epoch_);
+    request->set_operation_id(next_operation_.fetch_add(1));
+  }
 
   // Runs `call` for every rank at once and returns when all have returned: one status per rank, an error with
   // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may still do
@@ -36,9 +47,11 @@ class CollectiveCalls {
  private:
   std::vector<absl::Status> RunAll(absl::Duration timeout, bool cancel_others, const Call& call) const;
 
+  const int64_t group_epoch_;
   const std::vector<WorkerLink>& workers_;
   FailureLatch& latch_;
   const absl::Duration blame_grace_;
+  mutable std::atomic<uint64_t> next_operation_{1};
 };
 
 }  // namespace somnus

@@ -1,5 +1,6 @@
 #include "coordinator/executor/group_monitor.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,9 +55,12 @@ void GroupMonitor::Run() {
 absl::Status GroupMonitor::CheckDeadline() const {
   absl::MutexLock lock(&mu_);
   if (now_() < deadline_) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat(workers_[streams_.waiting_for()].name,
-                                                  " did not reply to step ", step_id_, " within ",
-                                                  absl::FormatDuration(timeout_)));
+  std::string names;
+  for (size_t rank : streams_.MissingRanks()) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", workers_[rank].name);
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(names, " did not reply to step ", step_id_, " within ", absl::FormatDuration(timeout_)));
 }
 
 absl::Status GroupMonitor::CheckConnections() const {

@@ -34,6 +34,7 @@ std::string Describe(const v1::WorkerStatusResponse& status) {
 std::vector<absl::Status> GroupSleep::SleepAll(int level, TagBytes* freed) const {
   v1::WorkerSleepRequest request;
   request.set_level(level);
+  calls_.Stamp(&request);
   std::vector<v1::WorkerSleepResponse> responses(num_ranks_);
   std::vector<absl::Status> statuses = calls_.Run(
       options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
@@ -47,6 +48,7 @@ std::vector<absl::Status> GroupSleep::WakeAll(const std::vector<std::string>& ta
                                               TagBytes* mapped) const {
   v1::WorkerWakeUpRequest request;
   request.mutable_tags()->Add(tags.begin(), tags.end());
+  calls_.Stamp(&request);
   std::vector<v1::WorkerWakeUpResponse> responses(num_ranks_);
   std::vector<absl::Status> statuses =
       calls_.Run(reads_weights ? options_.load_timeout : options_.lifecycle_timeout,
@@ -88,9 +90,11 @@ absl::StatusOr<TagBytes> GroupSleep::WakeUp(const std::vector<std::string>& tags
 void GroupSleep::Confirm(const std::string& state, const std::vector<absl::Status>& undone,
                          const absl::Status& error) {
   std::vector<v1::WorkerStatusResponse> replies(num_ranks_);
+  v1::WorkerStatusRequest request;
+  request.set_group_epoch(calls_.group_epoch());
   const std::vector<absl::Status> asked = calls_.Run(
       options_.status_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->GetStatus(context, v1::WorkerStatusRequest(), &replies[rank]);
+        return worker.stub->GetStatus(context, request, &replies[rank]);
       });
   for (size_t rank = 0; rank < num_ranks_; ++rank) {
     // Without a reply to the undo the rank may still be at work, whatever it says now.

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/executor/collective_calls.h"
-#include "coordinator/executor/grpc_executor.h"
+#include "coordinator/executor/executor_options.h"
 #include "coordinator/residency/residency.h"
 
 namespace somnus {
@@ -22,7 +22,7 @@ class GroupSleep {
  public:
   // `calls` and `latch` are borrowed.
   GroupSleep(const CollectiveCalls* calls, FailureLatch* latch, size_t num_ranks,
-             const GrpcExecutorOptions& options)
+             const ExecutorOptions& options)
       : calls_(*calls), latch_(*latch), num_ranks_(num_ranks), options_(options) {}
 
   absl::StatusOr<TagBytes> Sleep(int level, const Residency& before);
@@ -39,7 +39,7 @@ class GroupSleep {
   const CollectiveCalls& calls_;
   FailureLatch& latch_;
   const size_t num_ranks_;
-  const GrpcExecutorOptions options_;
+  const ExecutorOptions options_;
 };
 
 }  // namespace somnus

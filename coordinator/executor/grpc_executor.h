@@ -1,83 +1,73 @@
 #pragma once
-// The Executor over gRPC: one long-lived Execute stream per worker, unary lifecycle calls to all ranks at
-// once.
+// The Executor over gRPC: the engine's view of a group of workers that lives in epochs.
 //
-// The engine's thread writes a step to every stream and later reads the replies itself (StepStreams): a
-// hand-over between threads costs more than the message. A GroupMonitor watches what a blocking read cannot
-// see; a process that ended and a heartbeat that stayed away are reported by others (ReportLoss).
+// Each epoch is a GroupEpoch; somebody else forms them (coordinator/group), because that takes processes and
+// membership. An epoch that fails stays current, with its failure, until Serve puts another one in its place.
 //
-// Failure is final: the first cause is kept (Health), everything under way is cancelled, and every later call
-// returns it. A worker that died is blamed before those that only noticed: when a call fails, the loss of a
-// process has a moment to become known before the call's own error counts.
-//
-// Thread safety: as executor.h says; ReportLoss, ReportStall and RankStatuses from any thread too.
+// Thread safety: as executor.h says for what it declares; everything else may be called from any thread.
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "base/monotonic.h"
+#include "absl/synchronization/mutex.h"
 #include "coordinator/executor/executor.h"
+#include "coordinator/executor/group_epoch.h"
 
 namespace somnus {
 
-// Where a rank's WorkerService listens. The vector index is the rank.
-struct WorkerEndpoint {
-  std::string address;  // "unix:/path" or "host:port"
-  std::string host;
-  int32_t pid = 0;
-  v1::DeviceType device_type = v1::DEVICE_TYPE_CPU;
-};
-
-struct GrpcExecutorOptions {
-  absl::Duration connect_timeout = absl::Seconds(20);
-  absl::Duration load_timeout = absl::Hours(2);         // of whatever reads the checkpoint: load, wake from 2
-  absl::Duration lifecycle_timeout = absl::Minutes(5);  // allocate, sleep, other wake-ups
-  absl::Duration status_timeout = absl::Seconds(10);    // GetStatus of a rank, to learn what became of a call
-  absl::Duration blame_grace = absl::Seconds(1);        // for the loss of a process to become known
-  MonotonicClock now = MonotonicNow;                    // of step deadlines
-};
-
-// What one rank reported at the end of LoadModel.
-struct LoadedRank {
-  int64_t weights_bytes = 0;
-  int64_t kv_block_bytes = 0;
-  int64_t available_kv_cache_memory_bytes = 0;
-  int64_t graph_bytes = 0;  // of the device, held by its decode graphs
-  absl::Duration graph_capture_time;
-};
-
 class GrpcExecutor : public Executor {
  public:
-  // Starts to dial; AwaitConnections comes before every other call but Abort, ReportLoss and OnFailure.
-  // InvalidArgument without workers.
-  static absl::StatusOr<std::unique_ptr<GrpcExecutor>> Create(std::vector<WorkerEndpoint> workers,
-                                                              const GrpcExecutorOptions& options);
+  // Forms the next epoch, and calls Serve or GiveUp in the end. It must not block.
+  using Healer = std::function<void(const Residency& held)>;
+  // Called by Abort, after the current epoch has ended: whatever forms an epoch gives up.
+  using OnAbort = std::function<void(const absl::Status&)>;
 
-  // Unavailable names the rank that cannot be reached; ReportLoss and Abort end the wait with their reason.
-  virtual absl::Status AwaitConnections() = 0;
+  // `epoch` has been formed.
+  GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort);
+  // Ends the current epoch.
+  ~GrpcExecutor() override;
 
-  // `request` is the same for all ranks; the call fills in all of `parallel` but group_name. `progress` gets
-  // the bytes loaded and the bytes to be loaded, summed over ranks; several threads call it, one at a time.
-  // An error cancels the other ranks' loading.
-  virtual absl::StatusOr<std::vector<LoadedRank>> LoadModel(
-      const v1::LoadModelRequest& request, const std::function<void(int64_t, int64_t)>& progress) = 0;
-  virtual absl::Status AllocateKvCache(const v1::KvCacheConfig& config) = 0;
-  // Returns one entry per rank: an error where a rank does not reply within `timeout`.
-  virtual std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout) = 0;
-  // Asks every worker to end, and waits for replies no longer than `timeout`. Nothing may be called
-  // afterwards.
-  virtual void Shutdown(absl::Duration timeout) = 0;
-
-  // A rank is known to be lost: `reason` names it ("rank 1 (pid 77) was killed by signal 9").
-  virtual void ReportLoss(const absl::Status& reason) = 0;
+  // From now on `epoch` is the group's; the recovery has succeeded.
+  void Serve(std::shared_ptr<GroupEpoch> epoch);
+  // There will be no other epoch; the recovery has failed.
+  void GiveUp(const absl::Status& reason);
   // What Progress returns from now on: a rank that hangs in a step for now, or ok.
-  virtual void ReportStall(const absl::Status& stall) = 0;
+  void ReportStall(const absl::Status& stall);
+
+  absl::Status ExecuteAsync(const v1::StepRequest& step) override { return epoch()->ExecuteAsync(step); }
+  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override { return epoch()->Wait(timeout); }
+  void SleepAsync(int level, const Residency& before, LifecycleDone done) override;
+  void WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
+                   LifecycleDone done) override;
+  absl::Status Health() const override { return epoch()->Health(); }
+  absl::Status Progress() const override;
+  void OnFailure(std::function<void(absl::Status)> callback) override;
+  void Abort(const absl::Status& reason) override;
+  void Recover(const Residency& held) override;
+  void OnRecovered(std::function<void(absl::Status)> callback) override;
+  int64_t group_epoch() const override { return epoch()->number(); }
+
+ private:
+  std::shared_ptr<GroupEpoch> epoch() const;
+  void RunLifecycle(std::function<absl::StatusOr<TagBytes>(GroupEpoch*)> call, LifecycleDone done);
+  void EndRecovery(const absl::Status& status);
+
+  const Healer healer_;
+  const OnAbort on_abort_;
+  mutable absl::Mutex mu_;
+  std::shared_ptr<GroupEpoch> epoch_ ABSL_GUARDED_BY(mu_);
+  absl::Status stall_ ABSL_GUARDED_BY(mu_);
+  absl::Mutex failure_mu_;  // held while the callback moves from one epoch to the next
+  std::function<void(absl::Status)> on_failure_ ABSL_GUARDED_BY(failure_mu_);
+  absl::Mutex recovered_mu_;  // held while the callback runs
+  std::function<void(absl::Status)> on_recovered_ ABSL_GUARDED_BY(recovered_mu_);
+  std::thread lifecycle_;  // runs the call under way; the engine thread's
 };
 
 }  // namespace somnus

@@ -1,18 +1,38 @@
 #include "coordinator/executor/step_streams.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "proto/limits.h"
 #include "proto/status.h"
 
 namespace somnus {
 
+StepStreams::StepStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch,
+                         absl::Duration blame_grace)
+    : workers_(*workers), latch_(*latch), blame_grace_(blame_grace) {
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    streams_.push_back(std::make_unique<RankStream>());
+    streams_.back()->rank = rank;
+    for (size_t i = 0; i < kNumOperations; ++i) {
+      streams_.back()->tags[i] = {streams_.back().get(), static_cast<Operation>(i)};
+    }
+  }
+}
+
 StepStreams::~StepStreams() {
-  for (RankStream& rank : streams_) {
-    if (rank.stream == nullptr) continue;
-    rank.stream->Finish();
-    latch_.Unregister(rank.context.get());
+  for (auto& rank : streams_) {
+    if (rank->stream == nullptr) continue;
+    rank->stream->Finish(&rank->final_status, Begin(rank.get(), Operation::kFinish));
+  }
+  queue_.Shutdown();
+  while (Next()) {
+  }
+  for (auto& rank : streams_) {
+    if (rank->stream != nullptr) latch_.Unregister(rank->context.get());
   }
 }
 
@@ -21,50 +41,129 @@ absl::Status StepStreams::Send(const v1::StepRequest& step) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step.step_id(), " takes ", bytes,
                                                    " bytes, more than ", kMaxWorkerMessageBytes));
   }
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    if (streams_[rank].stream == nullptr && !Open(rank)) return latch_.status();
-    if (!streams_[rank].stream->Write(step)) return Broke(rank);
-  }
+  if (!open_ && !Open()) return latch_.status();
+  // gRPC takes one message at a time on each stream.
+  const auto writable = [](const auto& rank) {
+    return !rank->pending[static_cast<size_t>(Operation::kWrite)] &&
+           !rank->pending[static_cast<size_t>(Operation::kStart)];
+  };
+  RETURN_IF_ERROR(Await([&] { return std::all_of(streams_.begin(), streams_.end(), writable); }));
+  for (auto& rank : streams_) rank->stream->Write(step, Begin(rank.get(), Operation::kWrite));
   return absl::OkStatus();
 }
 
 absl::StatusOr<v1::StepReply> StepStreams::Receive(int64_t step_id) {
+  RETURN_IF_ERROR(Await([&] {
+    return std::all_of(streams_.begin(), streams_.end(),
+                       [](const auto& rank) { return !rank->replies.empty(); });
+  }));
   v1::StepReply first;
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const std::string& name = workers_[rank].name;
-    waiting_for_.store(rank);
-    v1::StepReply reply;
-    if (!streams_[rank].stream->Read(&reply)) return Broke(rank);
-    if (reply.error_code() != 0) {
-      const absl::Status error(static_cast<absl::StatusCode>(reply.error_code()), reply.error_message());
-      return latch_.Blame(Annotate(error, absl::StrCat(name, " failed step ", step_id)), blame_grace_);
-    }
-    if (reply.step_id() != step_id) {
-      return latch_.Blame(absl::InternalError(absl::StrCat(name, " replied to step ", reply.step_id(),
-                                                           " where ", step_id, " was due")),
-                          blame_grace_);
-    }
-    if (rank == 0) first = std::move(reply);
-  }
+  RETURN_IF_ERROR(TakeReplies(step_id, &first));
   return first;
 }
 
+absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
+  for (auto& rank : streams_) {
+    v1::StepReply reply = std::move(rank->replies.front());
+    rank->replies.pop_front();
+    if (reply.step_id() != step_id) {
+      return latch_.Blame(absl::InternalError(absl::StrCat(workers_[rank->rank].name, " replied to step ",
+                                                           reply.step_id(), " where ", step_id, " was due")),
+                          blame_grace_);
+    }
+    if (rank->rank == 0) *first = std::move(reply);
+  }
+  return absl::OkStatus();
+}
+
 void StepStreams::Close() {
-  for (RankStream& rank : streams_) {
-    if (rank.stream != nullptr) rank.stream->WritesDone();
+  if (!open_) return;
+  for (auto& rank : streams_) {
+    if (!rank->broken) rank->stream->WritesDone(Begin(rank.get(), Operation::kWritesDone));
   }
 }
 
-bool StepStreams::Open(size_t rank) {
-  streams_[rank].context = std::make_unique<grpc::ClientContext>();
-  if (!latch_.Register(streams_[rank].context.get())) return false;
-  streams_[rank].stream = workers_[rank].stub->Execute(streams_[rank].context.get());
+std::vector<size_t> StepStreams::MissingRanks() const {
+  int64_t least = INT64_MAX;
+  for (const auto& rank : streams_) least = std::min(least, rank->num_replies.load());
+  std::vector<size_t> missing;
+  for (const auto& rank : streams_) {
+    if (rank->num_replies.load() == least) missing.push_back(rank->rank);
+  }
+  return missing;
+}
+
+// False when the latch has failed.
+bool StepStreams::Open() {
+  for (auto& rank : streams_) {
+    rank->context = std::make_unique<grpc::ClientContext>();
+    if (!latch_.Register(rank->context.get())) return false;
+    rank->stream = workers_[rank->rank].stub->PrepareAsyncExecute(rank->context.get(), &queue_);
+    rank->stream->StartCall(Begin(rank.get(), Operation::kStart));
+  }
+  open_ = true;
   return true;
 }
 
-absl::Status StepStreams::Broke(size_t rank) {
-  return latch_.Blame(absl::UnavailableError(absl::StrCat(workers_[rank].name, " closed its step stream")),
-                      blame_grace_);
+void* StepStreams::Begin(RankStream* rank, Operation operation) {
+  rank->pending[static_cast<size_t>(operation)] = true;
+  return &rank->tags[static_cast<size_t>(operation)];
+}
+
+void StepStreams::Read(RankStream* rank) {
+  rank->incoming.Clear();
+  rank->stream->Read(&rank->incoming, Begin(rank, Operation::kRead));
+}
+
+bool StepStreams::Next() {
+  void* got = nullptr;
+  bool ok = false;
+  if (!queue_.Next(&got, &ok)) return false;
+  const Tag& tag = *static_cast<const Tag*>(got);
+  RankStream* rank = tag.stream;
+  rank->pending[static_cast<size_t>(tag.operation)] = false;
+  if (!ok) {
+    rank->broken = true;
+    return true;
+  }
+  if (tag.operation == Operation::kRead) {
+    rank->replies.push_back(std::move(rank->incoming));
+    rank->num_replies.fetch_add(1);
+  }
+  // A read is always under way, so that a reply is taken as soon as it comes.
+  const bool reads = tag.operation == Operation::kRead || tag.operation == Operation::kStart;
+  if (reads && !rank->pending[static_cast<size_t>(Operation::kFinish)]) Read(rank);
+  return true;
+}
+
+template <typename Done>
+absl::Status StepStreams::Await(const Done& done) {
+  while (true) {
+    RETURN_IF_ERROR(CheckReplies());
+    if (done()) return absl::OkStatus();
+    Next();
+  }
+}
+
+// An error reply says more than a stream that broke, and is looked for in all ranks first. It may still be
+// on its way when a write has failed.
+absl::Status StepStreams::CheckReplies() const {
+  for (const auto& rank : streams_) {
+    for (const v1::StepReply& reply : rank->replies) {
+      if (reply.error_code() == 0) continue;
+      const absl::Status error(static_cast<absl::StatusCode>(reply.error_code()), reply.error_message());
+      return latch_.Blame(
+          Annotate(error, absl::StrCat(workers_[rank->rank].name, " failed step ", reply.step_id())),
+          blame_grace_);
+    }
+  }
+  for (const auto& rank : streams_) {
+    if (!rank->broken || rank->pending[static_cast<size_t>(Operation::kRead)]) continue;
+    return latch_.Blame(
+        absl::UnavailableError(absl::StrCat(workers_[rank->rank].name, " closed its step stream")),
+        blame_grace_);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace somnus

@@ -1,13 +1,17 @@
 #pragma once
-// The Execute streams of a group: one per rank, opened by the first step.
+// The Execute streams of a group in one epoch: one per rank, opened by the first step.
 //
-// Ownership: owns the streams; links and latch are borrowed and outlive it. Used by the engine's thread
-// alone, except waiting_for. The latch cancels the streams when it fails, which ends a blocked call.
+// All streams complete on one queue, which the engine's thread itself waits on: a hand-over between threads
+// costs more than the message, and the error of any rank is read while others wait in a collective.
+//
+// Ownership: owns the streams; links and latch are borrowed and outlive it. Used by one thread, except
+// MissingRanks. The latch cancels the streams when it fails, which ends a blocked call.
 
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -21,38 +25,61 @@ namespace somnus {
 
 class StepStreams {
  public:
-  StepStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, absl::Duration blame_grace)
-      : workers_(*workers), latch_(*latch), blame_grace_(blame_grace), streams_(workers->size()) {}
+  StepStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, absl::Duration blame_grace);
   // The latch must have failed before, or all streams must have ended: nothing else ends a stream.
   ~StepStreams();
   StepStreams(const StepStreams&) = delete;
 
   // Writes `step` to every rank. InvalidArgument, and nothing is written, when it is larger than workers
-  // accept: they would end their streams.
+  // accept: they would end their streams. Any other error has failed the latch.
   absl::Status Send(const v1::StepRequest& step);
   // Reads every rank's reply to step `step_id`; returns rank 0's. Any error fails the latch.
   absl::StatusOr<v1::StepReply> Receive(int64_t step_id);
   // Tells every rank that no step follows.
   void Close();
-  // The rank whose reply Receive is reading. Thread safe.
-  size_t waiting_for() const { return waiting_for_.load(); }
+  // The ranks that have replied to fewer steps than the others, or all when none is ahead. Thread safe.
+  std::vector<size_t> MissingRanks() const;
 
  private:
-  using Stream = grpc::ClientReaderWriter<v1::StepRequest, v1::StepReply>;
+  enum class Operation { kStart, kWrite, kRead, kWritesDone, kFinish };
+  static constexpr size_t kNumOperations = 5;
+  struct RankStream;
+  // What the queue returns when an operation has ended.
+  struct Tag {
+    RankStream* stream;
+    Operation operation;
+  };
   // Members are destroyed in reverse: the stream before its context.
   struct RankStream {
+    size_t rank = 0;
     std::unique_ptr<grpc::ClientContext> context;
-    std::unique_ptr<Stream> stream;  // null until it is opened
+    std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::StepRequest, v1::StepReply>> stream;
+    Tag tags[kNumOperations];
+    bool pending[kNumOperations] = {};  // by Operation: started, and not ended
+    bool broken = false;                // an operation has failed: the stream is over
+    v1::StepReply incoming;             // what the pending read fills
+    std::deque<v1::StepReply> replies;
+    std::atomic<int64_t> num_replies{0};
+    grpc::Status final_status;
   };
 
-  bool Open(size_t rank);
-  absl::Status Broke(size_t rank);
+  bool Open();
+  void* Begin(RankStream* rank, Operation operation);
+  void Read(RankStream* rank);
+  // Waits for the next operation to end, and notes it. False once the queue is empty and shut down.
+  bool Next();
+  // Waits until `done()`; Blame names the first rank whose stream breaks, or whose reply is an error, before.
+  template <typename Done>
+  absl::Status Await(const Done& done);
+  absl::Status CheckReplies() const;
+  absl::Status TakeReplies(int64_t step_id, v1::StepReply* first);
 
   const std::vector<WorkerLink>& workers_;
   FailureLatch& latch_;
   const absl::Duration blame_grace_;
-  std::vector<RankStream> streams_;  // by rank
-  std::atomic<size_t> waiting_for_{0};
+  grpc::CompletionQueue queue_;
+  std::vector<std::unique_ptr<RankStream>> streams_;  // by rank
+  bool open_ = false;
 };
 
 }  // namespace somnus

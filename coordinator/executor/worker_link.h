@@ -1,22 +1,31 @@
 #pragma once
-// What the executor holds of one rank: where it is, its channel and its stub. Does not change once made.
+// What the executor holds of one worker: where it is, its channel and its stub. A value whose copies share
+// the channel, so that a worker keeps its connection when a new epoch begins.
 
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
-#include "coordinator/executor/grpc_executor.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace somnus {
+
+// Where a worker's WorkerService listens.
+struct WorkerEndpoint {
+  std::string address;  // "unix:/path" or "host:port"
+  std::string host;
+  int32_t pid = 0;
+  v1::DeviceType device_type = v1::DEVICE_TYPE_CPU;
+};
 
 struct WorkerLink {
   WorkerEndpoint endpoint;
   std::string name;  // "rank 1 (pid 77)"
   std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<v1::WorkerService::Stub> stub;
+  std::shared_ptr<v1::WorkerService::Stub> stub;
 };
 
 // Starts to dial.

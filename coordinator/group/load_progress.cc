@@ -1,4 +1,4 @@
-#include "coordinator/progress.h"
+#include "coordinator/group/load_progress.h"
 
 #include <unistd.h>
 

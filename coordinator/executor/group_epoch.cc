@@ -1,0 +1,310 @@
+#include "coordinator/executor/group_epoch.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::Duration kConnectPoll = absl::Milliseconds(200);
+
+// Adds up the ranks' progress of loading, and keeps their last events.
+class LoadSum {
+ public:
+  LoadSum(size_t num_ranks, const std::function<void(int64_t, int64_t)>& progress)
+      : progress_(progress), last_(num_ranks), bytes_(num_ranks, {0, 0}) {}
+
+  void Add(size_t rank, const v1::LoadModelEvent& event) {
+    absl::MutexLock lock(&mu_);
+    if (event.done()) {
+      last_[rank] = event;
+      return;
+    }
+    bytes_[rank] = {event.bytes_loaded(), event.bytes_total()};
+    std::pair<int64_t, int64_t> sum(0, 0);
+    for (const auto& [done, total] : bytes_) sum = {sum.first + done, sum.second + total};
+    progress_(sum.first, sum.second);
+  }
+  // To be called once no rank loads any longer.
+  std::vector<v1::LoadModelEvent> Take() {
+    absl::MutexLock lock(&mu_);
+    return std::move(last_);
+  }
+
+ private:
+  const std::function<void(int64_t, int64_t)>& progress_;
+  absl::Mutex mu_;
+  std::vector<v1::LoadModelEvent> last_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::pair<int64_t, int64_t>> bytes_ ABSL_GUARDED_BY(mu_);
+};
+
+grpc::Status LoadRank(const WorkerLink& worker, size_t rank, const v1::LoadModelRequest& request,
+                      grpc::ClientContext* context, LoadSum* sum) {
+  v1::LoadModelRequest own = request;
+  own.mutable_parallel()->set_rank(static_cast<int32_t>(rank));
+  auto events = worker.stub->LoadModel(context, own);
+  v1::LoadModelEvent event;
+  bool done = false;
+  while (events->Read(&event)) {
+    sum->Add(rank, event);
+    done = event.done();
+  }
+  grpc::Status status = events->Finish();
+  if (status.ok() && !done)
+    return grpc::Status(grpc::StatusCode::INTERNAL, "LoadModel ended without its last event");
+  return status;
+}
+
+std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceAll(const CollectiveCalls& calls, size_t num_workers,
+                                                         absl::Duration timeout) {
+  v1::FenceRequest request;
+  request.set_group_epoch(calls.group_epoch());
+  std::vector<v1::FenceResponse> responses(num_workers);
+  const std::vector<absl::Status> statuses =
+      calls.Run(timeout, [&](const WorkerLink& worker, size_t i, grpc::ClientContext* context) {
+        return worker.stub->Fence(context, request, &responses[i]);
+      });
+  std::vector<absl::StatusOr<v1::WorkerSnapshot>> results;
+  for (size_t i = 0; i < num_workers; ++i) {
+    if (statuses[i].ok()) {
+      results.push_back(std::move(*responses[i].mutable_snapshot()));
+    } else {
+      results.push_back(statuses[i]);
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<WorkerLink>& workers,
+                                                             int64_t group_epoch, absl::Duration timeout,
+                                                             FailureLatch* latch) {
+  if (workers.empty()) return {};
+  const CollectiveCalls calls(group_epoch, &workers, latch, /*blame_grace=*/absl::ZeroDuration());
+  return FenceAll(calls, workers.size(), timeout);
+}
+
+GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const ExecutorOptions& options)
+    : number_(number),
+      options_(options),
+      workers_(std::move(workers)),
+      calls_(number, &workers_, &latch_, options.blame_grace),
+      sleep_(&calls_, &latch_, workers_.size(), options),
+      streams_(&workers_, &latch_, options.blame_grace),
+      monitor_(&workers_, &streams_, &latch_, options.blame_grace, options.now) {}
+
+GroupEpoch::~GroupEpoch() {
+  latch_.SetCallback(nullptr);
+  latch_.Fail(absl::CancelledError("the epoch has ended"));  // cancels the streams
+}
+
+absl::Status GroupEpoch::AwaitConnections() {
+  const MonotonicTime deadline = MonotonicNow() + options_.connect_timeout;
+  for (const WorkerLink& worker : workers_) RETURN_IF_ERROR(AwaitConnection(worker, deadline));
+  monitor_.Start();
+  return absl::OkStatus();
+}
+
+absl::Status GroupEpoch::AwaitConnection(const WorkerLink& worker, MonotonicTime deadline) {
+  // The waits are short, so that the loss of a process ends them.
+  while (!worker.channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kConnectPoll))) {
+    RETURN_IF_ERROR(latch_.status());
+    if (MonotonicNow() < deadline) continue;
+    return absl::UnavailableError(absl::StrCat(worker.name, " at ", worker.endpoint.address,
+                                               " could not be reached within ",
+                                               absl::FormatDuration(options_.connect_timeout)));
+  }
+  return latch_.status();
+}
+
+absl::StatusOr<std::vector<v1::WorkerSnapshot>> GroupEpoch::Fence() {
+  std::vector<v1::WorkerSnapshot> snapshots;
+  std::vector<absl::Status> statuses;
+  for (auto& result : FenceAll(calls_, workers_.size(), options_.fence_timeout)) {
+    statuses.push_back(result.status());
+    snapshots.push_back(result.ok() ? *std::move(result) : v1::WorkerSnapshot());
+  }
+  RETURN_IF_ERROR(calls_.FirstError(statuses));
+  return snapshots;
+}
+
+v1::ParallelConfig GroupEpoch::Parallel() const {
+  v1::ParallelConfig parallel;
+  parallel.set_world_size(static_cast<int32_t>(workers_.size()));
+  for (const WorkerLink& worker : workers_) parallel.add_rank_hosts(worker.endpoint.host);
+  return parallel;
+}
+
+absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
+    const Ranks& ranks, const v1::LoadModelRequest& request,
+    const std::function<void(int64_t, int64_t)>& progress) {
+  v1::LoadModelRequest group = request;
+  *group.mutable_parallel() = Parallel();
+  calls_.Stamp(&group);
+  LoadSum sum(workers_.size(), progress);
+  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
+      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return ranks[rank] ? LoadRank(worker, rank, group, context, &sum) : grpc::Status::OK;
+      })));
+  return sum.Take();
+}
+
+// Fills in what is the same for all ranks of a group.
+absl::StatusOr<v1::ParallelConfig> GroupEpoch::NewGroup(const std::string& group_name) {
+  v1::ParallelConfig parallel = Parallel();
+  parallel.set_group_name(group_name);
+  const bool needs_id = workers_.size() > 1 && workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA;
+  if (!needs_id) return parallel;
+  v1::NewGroupRequest request;
+  request.set_group_epoch(number_);
+  v1::NewGroupResponse response;
+  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return rank == 0 ? worker.stub->NewGroup(context, request, &response) : grpc::Status::OK;
+      })));
+  parallel.set_nccl_unique_id(response.nccl_unique_id());
+  return parallel;
+}
+
+absl::Status GroupEpoch::JoinGroup(const std::string& group_name) {
+  v1::JoinGroupRequest request;
+  ASSIGN_OR_RETURN(*request.mutable_parallel(), NewGroup(group_name));
+  calls_.Stamp(&request);
+  return calls_.FirstError(calls_.RunUntilError(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        v1::JoinGroupRequest own = request;
+        own.mutable_parallel()->set_rank(static_cast<int32_t>(rank));
+        v1::JoinGroupResponse response;
+        return worker.stub->JoinGroup(context, own, &response);
+      }));
+}
+
+absl::StatusOr<std::vector<v1::ProfileResponse>> GroupEpoch::Profile() {
+  v1::ProfileRequest request;
+  calls_.Stamp(&request);
+  std::vector<v1::ProfileResponse> responses(workers_.size());
+  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
+      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return worker.stub->Profile(context, request, &responses[rank]);
+      })));
+  return responses;
+}
+
+absl::Status GroupEpoch::AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config,
+                                         bool defer_graphs) {
+  v1::AllocateKvCacheRequest request;
+  *request.mutable_kv_cache() = config;
+  request.set_defer_graphs(defer_graphs);
+  calls_.Stamp(&request);
+  return calls_.FirstError(calls_.RunUntilError(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        v1::AllocateKvCacheResponse response;
+        return ranks[rank] ? worker.stub->AllocateKvCache(context, request, &response) : grpc::Status::OK;
+      }));
+}
+
+absl::Status GroupEpoch::SleepRanks(const Ranks& ranks, int level) {
+  v1::WorkerSleepRequest request;
+  request.set_level(level);
+  calls_.Stamp(&request);
+  return calls_.FirstError(calls_.RunUntilError(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        v1::WorkerSleepResponse response;
+        return ranks[rank] ? worker.stub->Sleep(context, request, &response) : grpc::Status::OK;
+      }));
+}
+
+// May read the checkpoint: a rank that lost its weights knows that by itself.
+absl::Status GroupEpoch::WakeRanks(const Ranks& ranks, const std::vector<std::string>& tags) {
+  v1::WorkerWakeUpRequest request;
+  request.mutable_tags()->Add(tags.begin(), tags.end());
+  calls_.Stamp(&request);
+  return calls_.FirstError(calls_.RunUntilError(
+      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        v1::WorkerWakeUpResponse response;
+        return ranks[rank] ? worker.stub->WakeUp(context, request, &response) : grpc::Status::OK;
+      }));
+}
+
+absl::Status GroupEpoch::SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots,
+                                      const Residency& held) {
+  Ranks sleep(workers_.size(), false), wake(workers_.size(), false);
+  std::vector<std::string> awake_tags;
+  for (absl::string_view tag : kMemoryTags) {
+    if (held.asleep().count(std::string(tag)) == 0) awake_tags.emplace_back(tag);
+  }
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    const auto& tags = snapshots[rank].resident_tags();
+    const std::set<std::string> resident(tags.begin(), tags.end());
+    const bool too_much = std::any_of(held.asleep().begin(), held.asleep().end(),
+                                      [&](const std::string& tag) { return resident.count(tag) > 0; });
+    const bool too_little = std::any_of(awake_tags.begin(), awake_tags.end(),
+                                        [&](const std::string& tag) { return resident.count(tag) == 0; });
+    // A sleep releases every tag; those that were to stay are mapped again.
+    sleep[rank] = too_much || (!held.awake() && snapshots[rank].sleep_level() < held.level());
+    wake[rank] = !awake_tags.empty() && (too_little || sleep[rank]);
+  }
+  if (std::count(sleep.begin(), sleep.end(), true) > 0) RETURN_IF_ERROR(SleepRanks(sleep, held.level()));
+  if (std::count(wake.begin(), wake.end(), true) > 0) RETURN_IF_ERROR(WakeRanks(wake, awake_tags));
+  return absl::OkStatus();
+}
+
+absl::Status GroupEpoch::ExecuteAsync(v1::StepRequest step) {
+  RETURN_IF_ERROR(latch_.status());
+  step.set_group_epoch(number_);
+  RETURN_IF_ERROR(streams_.Send(step));
+  sent_.push_back(step.step_id());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::StepReply> GroupEpoch::Wait(absl::Duration timeout) {
+  RETURN_IF_ERROR(latch_.status());
+  if (sent_.empty()) return absl::FailedPreconditionError("no step is under way");
+  const int64_t step_id = sent_.front();
+  sent_.pop_front();
+  monitor_.AwaitStep(step_id, timeout);
+  absl::StatusOr<v1::StepReply> reply = streams_.Receive(step_id);
+  monitor_.StepArrived();
+  return reply;
+}
+
+std::vector<absl::StatusOr<v1::WorkerStatusResponse>> GroupEpoch::RankStatuses(absl::Duration timeout) {
+  v1::WorkerStatusRequest request;
+  request.set_group_epoch(number_);
+  std::vector<v1::WorkerStatusResponse> responses(workers_.size());
+  const std::vector<absl::Status> statuses =
+      calls_.Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return worker.stub->GetStatus(context, request, &responses[rank]);
+      });
+  std::vector<absl::StatusOr<v1::WorkerStatusResponse>> results;
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    if (statuses[rank].ok()) {
+      results.push_back(std::move(responses[rank]));
+    } else {
+      results.push_back(statuses[rank]);
+    }
+  }
+  return results;
+}
+
+void GroupEpoch::Shutdown(absl::Duration timeout) {
+  monitor_.Stop();
+  streams_.Close();
+  v1::WorkerShutdownRequest request;
+  request.set_group_epoch(number_);
+  calls_.Run(timeout, [&](const WorkerLink& worker, size_t, grpc::ClientContext* context) {
+    v1::WorkerShutdownResponse response;
+    return worker.stub->Shutdown(context, request, &response);
+  });
+}
+
+}  // namespace somnus

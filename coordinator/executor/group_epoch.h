@@ -1,0 +1,109 @@
+#pragma once
+// One epoch of a group of workers (proto/worker.proto): the calls that form it, its steps, and the first
+// failure, which ends it. A new epoch is a new object over the same workers or their successors.
+//
+// The first cause of a failure is kept (Health), everything under way is cancelled, and every later call
+// returns it. A worker that died is blamed before those that only noticed: when a call fails, the loss of a
+// process has a moment to become known before the call's own error counts. A GroupMonitor watches what a
+// blocking call cannot see; a process that ended and a heartbeat that stayed away are reported by others
+// (ReportLoss).
+//
+// Thread safety: the calls that form the epoch and Shutdown are for one thread at a time, steps for one
+// thread (the engine's), Sleep and WakeUp for one at a time; Health, OnFailure, ReportLoss and RankStatuses
+// are for any.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/executor/collective_calls.h"
+#include "coordinator/executor/executor_options.h"
+#include "coordinator/executor/failure_latch.h"
+#include "coordinator/executor/group_monitor.h"
+#include "coordinator/executor/group_sleep.h"
+#include "coordinator/executor/step_streams.h"
+#include "coordinator/executor/worker_link.h"
+#include "coordinator/residency/residency.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+// One entry per rank; those of ranks that a call leaves out are default values.
+using Ranks = std::vector<bool>;
+
+// Fences `workers`, all at once: a status or a snapshot for each. `latch` cancels the calls.
+std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<WorkerLink>& workers,
+                                                             int64_t group_epoch, absl::Duration timeout,
+                                                             FailureLatch* latch);
+
+class GroupEpoch {
+ public:
+  // `workers`: by rank, at least one.
+  GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const ExecutorOptions& options);
+  ~GroupEpoch();
+  GroupEpoch(const GroupEpoch&) = delete;
+
+  int64_t number() const { return number_; }
+  const std::vector<WorkerLink>& workers() const { return workers_; }
+
+  // Unavailable names the rank that cannot be reached; a failure ends the wait with its reason.
+  absl::Status AwaitConnections();
+  absl::StatusOr<std::vector<v1::WorkerSnapshot>> Fence();
+  // `request` is the same for all ranks; the call fills in `parallel`. `progress` gets the bytes loaded and
+  // the bytes to be loaded, summed over ranks; several threads call it, one at a time. An error cancels the
+  // other ranks' loading. Returns each rank's last event.
+  absl::StatusOr<std::vector<v1::LoadModelEvent>> LoadModel(
+      const Ranks& ranks, const v1::LoadModelRequest& request,
+      const std::function<void(int64_t, int64_t)>& progress);
+  // `group_name` is of this epoch alone.
+  absl::Status JoinGroup(const std::string& group_name);
+  absl::StatusOr<std::vector<v1::ProfileResponse>> Profile();
+  absl::Status AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config, bool defer_graphs);
+  // Brings every rank from what its snapshot says to `held`.
+  absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
+
+  // As Executor (executor.h) says; Sleep and WakeUp block.
+  absl::Status ExecuteAsync(v1::StepRequest step);
+  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout);
+  absl::StatusOr<TagBytes> Sleep(int level, const Residency& before) { return sleep_.Sleep(level, before); }
+  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency& before) {
+    return sleep_.WakeUp(tags, before);
+  }
+
+  // Ok until the epoch has ended.
+  absl::Status Health() const { return latch_.status(); }
+  void OnFailure(std::function<void(absl::Status)> callback) { latch_.SetCallback(std::move(callback)); }
+  // Ends the epoch. A rank is known to be lost, and `reason` names it ("rank 1 (pid 77) was killed by signal
+  // 9"), or the epoch is not wanted any longer.
+  void ReportLoss(const absl::Status& reason) { latch_.Fail(reason); }
+  // Returns one entry per rank: an error where a rank does not reply within `timeout`.
+  std::vector<absl::StatusOr<v1::WorkerStatusResponse>> RankStatuses(absl::Duration timeout);
+  // Asks every worker to end, and waits for replies no longer than `timeout`. Nothing may be called
+  // afterwards.
+  void Shutdown(absl::Duration timeout);
+
+ private:
+  absl::StatusOr<v1::ParallelConfig> NewGroup(const std::string& group_name);
+  v1::ParallelConfig Parallel() const;
+  absl::Status AwaitConnection(const WorkerLink& worker, MonotonicTime deadline);
+  absl::Status SleepRanks(const Ranks& ranks, int level);
+  absl::Status WakeRanks(const Ranks& ranks, const std::vector<std::string>& tags);
+
+  const int64_t number_;
+  const ExecutorOptions options_;
+  const std::vector<WorkerLink> workers_;
+  FailureLatch latch_;
+  const CollectiveCalls calls_;
+  GroupSleep sleep_;
+  StepStreams streams_;
+  std::deque<int64_t> sent_;  // ids of steps not yet waited for; the engine thread's
+  GroupMonitor monitor_;      // last: its thread ends before what it watches
+};
+
+}  // namespace somnus

@@ -1,0 +1,58 @@
+#include "coordinator/group/load_plan.h"
+
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "coordinator/kv_cache_dtype.h"
+
+namespace somnus {
+
+v1::DType ResolveDType(v1::DType requested, StorageType stored) {
+  if (requested != v1::DTYPE_UNSPECIFIED) return requested;
+  return stored == StorageType::kF32 ? v1::DTYPE_FLOAT32 : v1::DTYPE_BFLOAT16;
+}
+
+v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& config, int32_t max_model_len) {
+  v1::LoadModelRequest request;
+  request.set_model_path(flags.model);
+  request.set_load_format(flags.load_format);
+  request.set_dtype(ResolveDType(flags.dtype, config.stored_type));
+  request.set_kv_cache_dtype(ResolveKvCacheDType(flags.kv_cache_dtype, request.dtype()));
+  request.set_max_num_seqs(flags.max_num_seqs);
+  request.set_max_num_batched_tokens(flags.max_num_batched_tokens);
+  request.set_max_model_len(max_model_len);
+  request.set_block_size(flags.block_size);
+  request.set_batch_invariant(flags.batch_invariant);
+  request.set_device(flags.device);
+  request.set_num_threads(flags.threads_per_worker);
+  request.set_memory_utilization(flags.memory_utilization);
+  request.set_enforce_eager(flags.enforce_eager);
+  request.mutable_graph_sizes()->Add(flags.graph_sizes.begin(), flags.graph_sizes.end());
+  request.set_device_chunk_bytes(flags.device_chunk_bytes);
+  request.set_max_tune_time_us(absl::ToInt64Microseconds(flags.max_tune_time));
+  request.set_weights_version(1);
+  return request;
+}
+
+absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
+                                  const std::vector<int64_t>& kv_block_bytes,
+                                  const std::vector<v1::ProfileResponse>& profiles, int32_t max_model_len) {
+  KvPlanRequest request;
+  request.block_size = flags.block_size;
+  request.max_num_seqs = flags.max_num_seqs;
+  request.max_model_len = max_model_len;
+  request.max_model_len_is_fixed = flags.max_model_len > 0;
+  request.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
+  std::vector<RankMemory> memory;
+  for (size_t rank = 0; rank < profiles.size(); ++rank) {
+    memory.push_back({kv_block_bytes[rank], profiles[rank].available_kv_cache_memory_bytes(),
+                      device == v1::DEVICE_TYPE_CPU});
+  }
+  ASSIGN_OR_RETURN(const KvPlan plan, PlanKvCache(memory, request));
+  if (plan.max_model_len < max_model_len) {
+    LogWarning("max_model_len is {}, not {}: the KV cache holds no more", plan.max_model_len, max_model_len);
+  }
+  return plan;
+}
+
+}  // namespace somnus

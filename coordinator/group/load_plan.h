@@ -1,0 +1,27 @@
+#pragma once
+// What flags, checkpoint and measurements say about how a group runs its model. Pure functions.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/model_config.h"
+#include "coordinator/block_manager/kv_plan.h"
+#include "coordinator/flags.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+// The type of weights and activations: `requested`, or for "auto" (DTYPE_UNSPECIFIED) float32 where the
+// checkpoint stores float32, and bfloat16 for every 16-bit and quantized type.
+v1::DType ResolveDType(v1::DType requested, StorageType stored);
+
+// Everything but the rank, the epoch and the operation.
+v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& config, int32_t max_model_len);
+
+// The number of KV blocks, from what every rank measured; the vectors are by rank.
+absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
+                                  const std::vector<int64_t>& kv_block_bytes,
+                                  const std::vector<v1::ProfileResponse>& profiles, int32_t max_model_len);
+
+}  // namespace somnus

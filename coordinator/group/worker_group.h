@@ -1,0 +1,98 @@
+#pragma once
+// The group of workers that serves one model, over all its epochs: launched, and made whole again after a
+// failure.
+//
+// The first epoch loads the model everywhere and decides the number of KV blocks. Each later one keeps the
+// workers that reply to its Fence, with their weights; lost ones are replaced, load their shard and allocate
+// as many blocks. An attempt that fails, because another worker is lost meanwhile, is followed by another
+// one, with a new epoch: nothing of an older one is ever used again.
+//
+// Ownership: owns the workers, the executor and a thread that forms the epochs after the first. Thread
+// safety: Interrupt and RankStatuses are for any thread, everything else is for one.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "base/monotonic.h"
+#include "checkpoint/model_config.h"
+#include "coordinator/block_manager/kv_plan.h"
+#include "coordinator/executor/grpc_executor.h"
+#include "coordinator/flags.h"
+#include "coordinator/group/worker_pool.h"
+#include "proto/control.pb.h"
+
+namespace somnus {
+
+class WorkerGroup {
+ public:
+  explicit WorkerGroup(const Flags& flags);
+  ~WorkerGroup() { Stop(); }
+  WorkerGroup(const WorkerGroup&) = delete;
+
+  // Opens the listener and starts local workers, without waiting for them. The error names the flag or the
+  // address at fault.
+  absl::Status Start();
+  // Forms the first epoch. The error names the rank that failed.
+  absl::StatusOr<KvPlan> Load(const ModelConfig& config, int32_t max_model_len);
+  // Makes whatever Start, Load or a recovery waits for end with `reason`, and the epoch with it.
+  void Interrupt(const absl::Status& reason);
+  // Ends the workers: by the Shutdown call, and local ones by SIGTERM and at last by SIGKILL. Idempotent.
+  void Stop();
+
+  // Null before a successful Load and after Stop.
+  GrpcExecutor* executor() { return executor_.get(); }
+  // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does
+  // not reply within 2 seconds has `error` set.
+  std::vector<v1::RankStatus> RankStatuses();
+
+ private:
+  using Snapshots = std::vector<v1::WorkerSnapshot>;
+
+  absl::StatusOr<std::shared_ptr<GroupEpoch>> FormEpoch(const Residency& held);
+  absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(const Residency& held);
+  absl::Status FenceSurvivors(int64_t number);
+  absl::Status LoadWeights(GroupEpoch* epoch, Snapshots* snapshots);
+  absl::Status AllocateCache(GroupEpoch* epoch, Snapshots* snapshots);
+  absl::Status PlanCache(GroupEpoch* epoch, const Snapshots& snapshots);
+  absl::Duration Patience() const;
+  bool WorthAnotherTry(const absl::Status& error) const;
+  void LogRanks(const Snapshots& snapshots, const std::vector<v1::ProfileResponse>& profiles) const;
+
+  absl::Status Interruption() const;
+  // The epoch that losses are reported to from now on; an error when it must not go on.
+  absl::Status SetCurrent(std::shared_ptr<GroupEpoch> epoch);
+  void OnLoss(const absl::Status& reason);
+  void OnStall(const absl::Status& stall);
+  void HealLoop();
+
+  const Flags flags_;
+  ExecutorOptions options_;
+  WorkerPool pool_;
+
+  // Of the thread that forms epochs.
+  v1::LoadModelRequest load_request_;
+  std::string group_name_;
+  int64_t number_ = 0;       // of the last epoch
+  bool loading_ = false;     // a worker may still be reading its shard
+  v1::KvCacheConfig cache_;  // num_blocks 0: not planned yet
+  KvPlan plan_;
+
+  mutable absl::Mutex mu_;
+  std::unique_ptr<GrpcExecutor> executor_;  // set and reset under mu_
+  absl::Status interruption_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<GroupEpoch> current_ ABSL_GUARDED_BY(mu_);  // being formed or served
+  FailureLatch* fencing_ ABSL_GUARDED_BY(mu_) = nullptr;      // of the Fence calls under way
+  std::optional<Residency> wanted_ ABSL_GUARDED_BY(mu_);      // a recovery that is asked for
+  bool stop_healing_ ABSL_GUARDED_BY(mu_) = false;
+  StopSignal stop_;
+  std::thread healer_;
+};
+
+}  // namespace somnus

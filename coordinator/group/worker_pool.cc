@@ -1,0 +1,233 @@
+#include "coordinator/group/worker_pool.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "base/cpus.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "coordinator/group/device_name.h"
+#include "coordinator/group/random_name.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::Duration kExitTimeout = absl::Seconds(30);  // from SIGKILL until the process has ended
+
+// A local worker's command line says what it needs to become a member; how it runs the model comes with
+// LoadModel.
+std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
+                                       const std::string& coordinator, int rank) {
+  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
+                                      absl::StrCat("--rank=", rank),
+                                      absl::StrCat("--log-level=", flags.log_level)};
+  if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {
+    command.push_back(absl::StrCat("--device=", DeviceName(flags.device)));
+  }
+  const bool chosen = rank < static_cast<int>(flags.device_indices.size());
+  command.push_back(absl::StrCat("--device-index=", chosen ? flags.device_indices[rank] : rank));
+  // Threads are pinned only where each has a CPU of its own.
+  const int cpus = NumAllowedCpus();
+  const int threads =
+      flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.world_size);
+  if (threads * flags.world_size <= cpus) command.push_back(absl::StrCat("--first-cpu=", rank * threads));
+  return command;
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(const Flags& flags, Callbacks callbacks)
+    : flags_(flags), callbacks_(std::move(callbacks)), places_(flags.world_size) {}
+
+absl::StatusOr<std::string> WorkerPool::FindBinary() const {
+  std::error_code error;
+  std::filesystem::path path = flags_.worker_binary;
+  if (path.empty()) {
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+    path = self.parent_path().parent_path() / "worker" / "worker";
+  }
+  if (access(path.c_str(), X_OK) == 0) return path.string();
+  return absl::NotFoundError(absl::StrCat("--worker-binary: ", path.string(), " cannot be executed"));
+}
+
+absl::Status WorkerPool::Start() {
+  if (flags_.local_workers) {
+    RETURN_IF_ERROR(FindBinary().status());
+    spawn_token_ = RandomHex(16);
+  }
+  ClusterServerOptions options;
+  if (!flags_.local_workers) options.address = absl::StrCat(flags_.cluster_host, ":", flags_.cluster_port);
+  options.membership.world_size = flags_.world_size;
+  options.membership.version = kVersion;
+  options.membership.spawn_token = spawn_token_;
+  options.membership.hang_timeout = flags_.hang_timeout;
+  options.membership.confirm_members = !flags_.local_workers;
+  options.membership.stall_threshold = flags_.step_stall;
+  ASSIGN_OR_RETURN(std::unique_ptr<ClusterServer> cluster, ClusterServer::Start(options));
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(interruption_);
+    cluster_ = std::move(cluster);
+  }
+  cluster_->OnSilence([this](const SilentMember& silent) { OnSilence(silent); });
+  cluster_->OnStall(callbacks_.on_stall);
+  if (flags_.local_workers) return StartProcesses();
+  LogInfo("waiting for {} workers: worker --coordinator={}", flags_.world_size, cluster_->address());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerPool::StartProcesses() {
+  ASSIGN_OR_RETURN(const std::string binary, FindBinary());
+  std::vector<std::vector<std::string>> commands;
+  for (int rank = 0; rank < flags_.world_size; ++rank) {
+    commands.push_back(WorkerCommand(flags_, binary, cluster_->address(), rank));
+  }
+  ASSIGN_OR_RETURN(processes_,
+                   WorkerProcesses::Spawn(commands, {absl::StrCat("SOMNUS_SPAWN_TOKEN=", spawn_token_)},
+                                          [this](int rank, pid_t pid, const absl::Status& status) {
+                                            OnExit(rank, pid, status);
+                                          }));
+  return absl::OkStatus();
+}
+
+void WorkerPool::OnExit(int rank, pid_t pid, const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (places_[rank].replaced_pid == pid) return;
+  }
+  NoteLoss(rank, status);
+}
+
+void WorkerPool::OnSilence(const SilentMember& silent) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (places_[silent.rank].member.worker_id() != silent.worker.worker_id()) return;
+  }
+  NoteLoss(silent.rank, silent.status);
+}
+
+void WorkerPool::NoteLoss(size_t rank, const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopped_ || !places_[rank].loss.ok()) return;
+    places_[rank].loss = status;
+  }
+  cluster_->Recheck();
+  callbacks_.on_loss(status);
+}
+
+void WorkerPool::Discard(size_t rank, const absl::Status& reason) {
+  absl::MutexLock lock(&mu_);
+  if (places_[rank].loss.ok()) places_[rank].loss = reason;
+}
+
+absl::Status WorkerPool::ReplaceLost() {
+  for (int rank = 0; rank < flags_.world_size; ++rank) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (places_[rank].loss.ok()) continue;
+    }
+    if (processes_ != nullptr) {
+      const pid_t pid = processes_->pid(rank);
+      processes_->Kill(rank, pid);
+      RETURN_IF_ERROR(processes_->AwaitExit(rank, pid, kExitTimeout));
+    }
+    cluster_->Reopen(rank);
+    {
+      absl::MutexLock lock(&mu_);
+      places_[rank] = Place();
+      if (processes_ != nullptr) places_[rank].replaced_pid = processes_->pid(rank);
+    }
+    if (processes_ != nullptr) RETURN_IF_ERROR(processes_->Respawn(rank));
+    LogInfo("rank {} waits for a new worker", rank);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::pair<size_t, WorkerLink>> WorkerPool::Survivors() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<std::pair<size_t, WorkerLink>> survivors;
+  for (size_t rank = 0; rank < places_.size(); ++rank) {
+    const Place& place = places_[rank];
+    if (place.loss.ok() && !place.member.worker_id().empty()) survivors.emplace_back(rank, place.link);
+  }
+  return survivors;
+}
+
+absl::StatusOr<std::vector<WorkerLink>> WorkerPool::Await(absl::Duration timeout) {
+  ASSIGN_OR_RETURN(std::vector<v1::RegisterRequest> members,
+                   cluster_->WaitForGroup(timeout, [this] { return Loss(); }));
+  RETURN_IF_ERROR(SettleDevices(&members));
+  absl::MutexLock lock(&mu_);
+  std::vector<WorkerLink> links;
+  for (size_t rank = 0; rank < places_.size(); ++rank) {
+    Place& place = places_[rank];
+    const v1::RegisterRequest& member = members[rank];
+    RETURN_IF_ERROR(place.loss);
+    if (place.member.worker_id() != member.worker_id()) {
+      place.link =
+          MakeWorkerLink(rank, {member.address(), member.host(), member.pid(), member.device_type()});
+      place.member = member;
+    }
+    links.push_back(place.link);
+  }
+  return links;
+}
+
+// The ranks run on the device that --device names, else on the one that each of them found, which must be the
+// same.
+absl::Status WorkerPool::SettleDevices(std::vector<v1::RegisterRequest>* members) const {
+  for (v1::RegisterRequest& member : *members) {
+    if (flags_.device != v1::DEVICE_TYPE_UNSPECIFIED) member.set_device_type(flags_.device);
+  }
+  const v1::RegisterRequest& first = members->front();
+  for (const v1::RegisterRequest& member : *members) {
+    if (member.device_type() == first.device_type()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--device: the worker on ", member.host(), " (pid ", member.pid(), ") found ",
+                     DeviceName(member.device_type()), ", the one on ", first.host(), " (pid ", first.pid(),
+                     ") ", DeviceName(first.device_type()), "; say which"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerPool::Loss() const {
+  absl::MutexLock lock(&mu_);
+  for (const Place& place : places_) RETURN_IF_ERROR(place.loss);
+  return absl::OkStatus();
+}
+
+void WorkerPool::Interrupt(const absl::Status& reason) {
+  absl::MutexLock lock(&mu_);
+  interruption_ = reason;
+  if (cluster_ != nullptr) cluster_->Interrupt(reason);
+}
+
+std::vector<v1::RegisterRequest> WorkerPool::Members() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<v1::RegisterRequest> members;
+  for (const Place& place : places_) members.push_back(place.member);
+  return members;
+}
+
+void WorkerPool::Stop() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+  }
+  if (cluster_ != nullptr) {
+    cluster_->OnSilence(nullptr);
+    cluster_->OnStall(nullptr);
+  }
+  if (processes_ != nullptr) processes_->Terminate(absl::Seconds(5));
+  processes_.reset();
+  absl::MutexLock lock(&mu_);
+  interruption_ = absl::CancelledError("stopped");
+  cluster_.reset();
+}
+
+}  // namespace somnus

@@ -1,0 +1,89 @@
+#pragma once
+// The processes that a group's ranks run in: who has which rank now, who is lost, and who takes a lost one's
+// place. Local workers are started by this class, remote ones come by themselves.
+//
+// Ownership: owns the workers' processes and the listener that they register at; Stop and the destructor end
+// local workers. Thread safety: Start, ReplaceLost, Discard, Survivors and Await are for one thread at a
+// time; Interrupt and Members are for any.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/executor/worker_link.h"
+#include "coordinator/executor/worker_process.h"
+#include "coordinator/flags.h"
+#include "coordinator/membership/cluster_server.h"
+
+namespace somnus {
+
+class WorkerPool {
+ public:
+  // Both are called on threads of the pool and must not block. A loss: a process ended, or a member has sent
+  // no heartbeat for too long; the status names the rank. A stall: what ClusterServer::OnStall says.
+  struct Callbacks {
+    std::function<void(const absl::Status&)> on_loss;
+    std::function<void(const absl::Status&)> on_stall;
+  };
+
+  WorkerPool(const Flags& flags, Callbacks callbacks);
+  ~WorkerPool() { Stop(); }
+  WorkerPool(const WorkerPool&) = delete;
+
+  // Opens the listener and starts local workers, without waiting for them. The error names the flag or the
+  // address at fault.
+  absl::Status Start();
+  // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
+  // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
+  absl::Status ReplaceLost();
+  // The rank's worker is of no use any longer. It counts as lost from now on.
+  void Discard(size_t rank, const absl::Status& reason);
+  // The workers that Await returned before and that are not lost, with their ranks.
+  std::vector<std::pair<size_t, WorkerLink>> Survivors() const;
+  // Waits until every rank has a worker, and returns them by rank; survivors keep their connections. A loss
+  // ends the wait with its status. DeadlineExceeded says how many came in time.
+  absl::StatusOr<std::vector<WorkerLink>> Await(absl::Duration timeout);
+  // The reason of a loss that was not replaced yet, or ok.
+  absl::Status Loss() const;
+
+  // Ends Await, now and from now on.
+  void Interrupt(const absl::Status& reason);
+  // By rank, as they registered; empty before the first Await has returned.
+  std::vector<v1::RegisterRequest> Members() const;
+  // No callback runs afterwards; ends local workers by SIGTERM and at last by SIGKILL. Idempotent.
+  void Stop();
+
+ private:
+  struct Place {
+    v1::RegisterRequest member;  // an empty worker_id: nobody has the rank yet
+    WorkerLink link;
+    absl::Status loss;
+    pid_t replaced_pid = 0;  // the local process before this one, whose end may be reported late
+  };
+
+  absl::StatusOr<std::string> FindBinary() const;
+  absl::Status StartProcesses();
+  void OnExit(int rank, pid_t pid, const absl::Status& status);
+  void OnSilence(const SilentMember& silent);
+  void NoteLoss(size_t rank, const absl::Status& status);
+  absl::Status SettleDevices(std::vector<v1::RegisterRequest>* members) const;
+
+  const Flags flags_;
+  const Callbacks callbacks_;
+  std::string spawn_token_;
+  std::unique_ptr<ClusterServer> cluster_;      // set and reset under mu_
+  std::unique_ptr<WorkerProcesses> processes_;  // null where workers are remote
+
+  mutable absl::Mutex mu_;
+  std::vector<Place> places_ ABSL_GUARDED_BY(mu_);  // by rank
+  absl::Status interruption_ ABSL_GUARDED_BY(mu_);
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace somnus
