@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/slurm_nodelist.h"
 #include "base/status_macros.h"
 
@@ -180,6 +182,16 @@ class Search {
   Discovery found_;
 };
 
+template <typename T>
+void Describe(const char* name, const std::optional<Found<T>>& field, std::vector<std::string>* parts) {
+  if (!field.has_value()) return;
+  if constexpr (std::is_same_v<T, CoordinatorAddress>) {
+    parts->push_back(absl::StrCat(name, " ", field->value.Text(), " from ", field->variable));
+  } else {
+    parts->push_back(absl::StrCat(name, " ", field->value, " from ", field->variable));
+  }
+}
+
 }  // namespace
 
 Environment ProcessEnvironment() {
@@ -198,9 +210,11 @@ std::string CoordinatorAddress::Text() const {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
-bool CoordinatorAddress::IsNumeric() const {
+std::string CoordinatorAddress::ListenHost() const {
   in6_addr ignored;
-  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 || inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
+  if (inet_pton(AF_INET, host.c_str(), &ignored) == 1) return host;
+  if (inet_pton(AF_INET6, host.c_str(), &ignored) == 1) return absl::StrCat("[", host, "]");
+  return "0.0.0.0";
 }
 
 absl::StatusOr<CoordinatorAddress> ParseCoordinatorAddress(const std::string& text) {
@@ -216,6 +230,19 @@ absl::StatusOr<CoordinatorAddress> ParseCoordinatorAddress(const std::string& te
   const absl::StatusOr<int32_t> port = NumberParser(1, 65535)(text.substr(colon + 1));
   if (!port.ok() || !CheckHost(host).ok()) return wrong;
   return CoordinatorAddress{host, *port};
+}
+
+std::string DescribeDiscovery(const Discovery& discovery) {
+  std::vector<std::string> parts;
+  Describe("coordinator", discovery.coordinator, &parts);
+  Describe("world size", discovery.world_size, &parts);
+  Describe("rank", discovery.rank, &parts);
+  Describe("device index", discovery.device_index, &parts);
+  Describe("host", discovery.host, &parts);
+  for (const std::string& variable : discovery.passed_over) {
+    parts.push_back(absl::StrCat("passed over ", variable));
+  }
+  return absl::StrJoin(parts, ", ");
 }
 
 absl::StatusOr<Discovery> Discover(const Environment& environment) { return Search(environment).Run(); }

@@ -43,8 +43,9 @@ struct CoordinatorAddress {
 
   // "host:port", "[v6]:port" or "unix:/path".
   std::string Text() const;
-  // Whether `host` is a numeric address, not a name.
-  bool IsNumeric() const;
+  // Where the coordinator listens so that workers reach it there: the host where that is a numeric address,
+  // else all addresses ("0.0.0.0"), because a host's own name often stands for its loopback address.
+  std::string ListenHost() const;
 };
 
 struct Discovery {
@@ -61,6 +62,10 @@ inline constexpr int32_t kClusterPort = 50052;
 
 // InvalidArgument names a malformed variable of ours.
 absl::StatusOr<Discovery> Discover(const Environment& environment);
+
+// Returns what was found and what was passed over, for one line of the log: "coordinator n0:20005 from
+// SLURM_JOB_NODELIST, rank 1 from SLURM_PROCID". Empty when there is neither.
+std::string DescribeDiscovery(const Discovery& discovery);
 
 // Reads "host:port", "[v6]:port" or "unix:/path". InvalidArgument continues a sentence that starts with the
 // text.

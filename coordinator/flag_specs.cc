@@ -13,20 +13,22 @@ namespace somnus {
 namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-constexpr int32_t kMaxWorkers = 64;
 constexpr absl::Duration kShortest = absl::Milliseconds(1);
 constexpr absl::Duration kLongest = absl::Hours(24 * 100);
 constexpr int64_t kMinBytes = 1 << 10;
 constexpr int64_t kMaxBytes = int64_t{1} << 30;  // gRPC counts a message's bytes in 32 bits
 
-// Parses "local:N", "remote:N" or N, which means local:N.
+// Parses "local:N", "remote:N", "auto" or N, which means local:N.
 absl::Status SetWorkers(const std::string& value, Flags* flags) {
+  flags->discover_workers = value == "auto";
+  if (flags->discover_workers) return absl::OkStatus();
   const bool remote = absl::StartsWith(value, "remote:");
   int32_t count;
   const absl::string_view number =
       remote ? absl::StripPrefix(value, "remote:") : absl::StripPrefix(value, "local:");
   if (!absl::SimpleAtoi(number, &count) || count < 1 || count > kMaxWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat("is not local:N or remote:N, N from 1 to ", kMaxWorkers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("is not auto, local:N or remote:N, N from 1 to ", kMaxWorkers));
   }
   flags->local_workers = !remote;
   flags->world_size = count;
@@ -99,15 +101,19 @@ FlagGroup WorkerFlags(Flags* f) {
   return {
       "Workers",
       {
-          Flag::Custom("workers", "local:N|remote:N", "local:1", set_workers,
-                       "start N workers here, or wait for N that are started by hand")
+          Flag::Custom("workers", "local:N|remote:N|auto", "local:1", set_workers,
+                       "start N workers here, or wait for N that are started elsewhere; auto: for as many as "
+                       "the environment says, which names the port, too")
               .Alias("tensor-parallel-size"),
           Flag::Text("worker-binary", &f->worker_binary, "the worker's binary")
               .Shows("PATH")
               .Default("../worker/worker beside this one"),
           Flag::Text("cluster-host", &f->cluster_host, "listen address where remote workers register")
-              .Shows("ADDR"),
-          Flag::Int("cluster-port", &f->cluster_port, 0, 65535, "and the port; 0: any"),
+              .Shows("ADDR")
+              .Default("127.0.0.1; with --workers=auto the coordinator's address where the environment gives "
+                       "a numeric one, else 0.0.0.0"),
+          Flag::Int("cluster-port", &f->cluster_port, 0, 65535, "and the port; 0: any")
+              .Default(absl::StrCat(kClusterPort, ", or as the environment says")),
           Flag::OneOf(
               "device", &f->device,
               {{"auto", v1::DEVICE_TYPE_UNSPECIFIED},

@@ -32,9 +32,46 @@ absl::Status CheckPorts(const Flags& flags) {
   return absl::OkStatus();
 }
 
+// --workers=auto: as many workers as the environment says, which will dial the address that it says.
+absl::Status DiscoverWorkers(const Environment& environment, Flags* flags) {
+  ASSIGN_OR_RETURN(Discovery found, Discover(environment));
+  // These are about a worker.
+  found.rank.reset();
+  found.device_index.reset();
+  found.host.reset();
+  if (!found.world_size.has_value()) {
+    const std::string known = DescribeDiscovery(found);
+    return absl::InvalidArgumentError(
+        absl::StrCat("--workers: auto: the environment tells no number of workers; set SOMNUS_WORLD_SIZE",
+                     known.empty() ? "" : "; it tells ", known));
+  }
+  if (found.world_size->value > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat(found.world_size->variable, ": ", found.world_size->value,
+                                                   " is more than ", kMaxWorkers, " workers"));
+  }
+  flags->local_workers = false;
+  flags->world_size = found.world_size->value;
+  if (flags->cluster_port >= 0 && !flags->cluster_host.empty()) found.coordinator.reset();
+  if (found.coordinator.has_value()) {
+    const CoordinatorAddress& address = found.coordinator->value;
+    if (address.port == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(found.coordinator->variable, ": --workers=auto needs host:port"));
+    }
+    if (flags->cluster_port < 0) flags->cluster_port = address.port;
+    if (flags->cluster_host.empty()) flags->cluster_host = address.ListenHost();
+  }
+  flags->discovered = DescribeDiscovery(found);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Status FinishFlags(const std::vector<std::string>& positional, Flags* flags) {
+absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
+                         Flags* flags) {
+  if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
+  if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
+  if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
   for (const std::string& model : positional) {
     if (!flags->model.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));
@@ -60,10 +97,10 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, Flags* flag
   return CheckPorts(*flags);
 }
 
-absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args) {
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args, const Environment& environment) {
   Flags flags;
   ASSIGN_OR_RETURN(const ParsedArgs parsed, ParseArgs(CoordinatorFlags(&flags), args));
-  RETURN_IF_ERROR(FinishFlags(parsed.positional, &flags));
+  RETURN_IF_ERROR(FinishFlags(parsed.positional, environment, &flags));
   return flags;
 }
 

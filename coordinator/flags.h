@@ -7,11 +7,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/discovery.h"
 #include "base/flags.h"
 #include "coordinator/api/api_limits.h"
 #include "proto/model.pb.h"
 
 namespace somnus {
+
+// The most workers of a group.
+inline constexpr int32_t kMaxWorkers = 64;
 
 struct Flags {
   std::string model;              // HF directory or GGUF file
@@ -31,10 +35,12 @@ struct Flags {
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   // Workers.
   bool local_workers = true;
+  bool discover_workers = false;  // remote ones, as the environment says
   int32_t world_size = 1;
-  std::string worker_binary;               // empty: beside this binary
-  std::string cluster_host = "127.0.0.1";  // where remote workers register
-  int32_t cluster_port = 50052;
+  std::string worker_binary;  // empty: beside this binary
+  std::string cluster_host;   // where remote workers register; empty until FinishFlags
+  int32_t cluster_port = -1;  // likewise -1
+  std::string discovered;     // what the environment told, for the log; empty: nothing was asked
   // How workers run. LoadModel carries all of these to them, except device_indices.
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
   int32_t threads_per_worker = 0;  // 0: the CPUs of a host divided by its workers
@@ -77,11 +83,13 @@ struct Flags {
 // Returns the table of all flags (flag_specs.cc). Parsing writes into `flags`, which is borrowed.
 FlagTable CoordinatorFlags(Flags* flags);
 
-// To be called after the table was parsed: takes the model from the positional argument, and checks flags
-// against each other. InvalidArgument names the flag.
-absl::Status FinishFlags(const std::vector<std::string>& positional, Flags* flags);
+// To be called after the table was parsed: takes the model from the positional argument, asks `environment`
+// where --workers=auto is given, and checks flags against each other. InvalidArgument names the flag or the
+// variable.
+absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
+                         Flags* flags);
 
 // Parses and finishes `args`, which do not include the program's name. InvalidArgument names the flag.
-absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args);
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args, const Environment& environment = {});
 
 }  // namespace somnus

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/discovery.h"
 #include "base/log.h"
 #include "coordinator/flags.h"
 #include "coordinator/server.h"
@@ -21,9 +22,10 @@ int main(int argc, char** argv) {
   std::vector<std::string> positional;
   if (const auto code = somnus::ParseCommandLine(table, argc, argv, &positional); code.has_value())
     return *code;
-  absl::Status status = somnus::FinishFlags(positional, &flags);
+  absl::Status status = somnus::FinishFlags(positional, somnus::ProcessEnvironment(), &flags);
   if (status.ok()) status = somnus::InitLogging("coordinator", flags.log_level);
   if (!status.ok()) return somnus::UsageError(table, status);
+  if (!flags.discovered.empty()) somnus::LogInfo("{}", flags.discovered);
 
   somnus::Server* to_stop = nullptr;
   absl::Mutex mu;

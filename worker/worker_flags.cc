@@ -1,5 +1,8 @@
 #include "worker/worker_flags.h"
 
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
 namespace somnus {
 namespace {
 
@@ -10,14 +13,16 @@ FlagGroup AddressFlags(WorkerFlags* f) {
       "Addresses",
       {
           Flag::Text("coordinator", &f->coordinator,
-                     "where the coordinator listens for workers: host:port or unix:/path; required")
-              .Shows("ADDR"),
+                     "where the coordinator listens for workers: host:port or unix:/path")
+              .Shows("ADDR")
+              .Default("as the environment says"),
           Flag::Text("listen", &f->listen, "where this worker listens: host:port or unix:/path")
               .Shows("ADDR")
               .Default("a socket beside the coordinator's, or a free port on the address that leads to it"),
           Flag::Text("host", &f->host, "name or address under which the coordinator reaches this worker")
-              .Shows("ADDR"),
-          Flag::Int("rank", &f->rank, 0, 1023, "preferred rank").Default("any"),
+              .Shows("ADDR")
+              .Default("SOMNUS_HOST, or where it listens"),
+          Flag::Int("rank", &f->rank, 0, 1023, "preferred rank").Default("as the environment says, else any"),
           Flag::Text("spawn-token", &f->spawn_token,
                      "shows the coordinator that it started this worker itself; better given as "
                      "SOMNUS_SPAWN_TOKEN. Such a worker leaves with its parent, and at once on SIGTERM")
@@ -32,7 +37,8 @@ FlagGroup DeviceFlags(WorkerFlags* f) {
           Flag::OneOf<std::string>(
               "device", &f->device, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
               "where the model runs; auto: as the coordinator says, else on a GPU where there is one"),
-          Flag::Int("device-index", &f->device_index, 0, 1023, "which GPU"),
+          Flag::Int("device-index", &f->device_index, 0, 1023, "which GPU")
+              .Default("as the environment says, else 0"),
           Flag::Int("threads", &f->threads, 0, 1024,
                     "compute threads; 0: as the coordinator says, else the CPUs / the workers of this host"),
           Flag::Int("first-cpu", &f->first_cpu, 0, 65535,
@@ -62,15 +68,37 @@ FlagGroup TimeFlags(WorkerFlags* f) {
       }};
 }
 
+// Moves what was found into a flag that was not given; drops it where the flag goes before it.
+template <typename T, typename V>
+void Take(std::optional<Found<T>>* found, bool given, V* flag) {
+  if (given) found->reset();
+  if (found->has_value()) *flag = (*found)->value;
+}
+
 }  // namespace
 
 FlagTable WorkerFlagTable(WorkerFlags* flags) {
   FlagTable table;
   table.program = "worker";
-  table.usage = "worker --coordinator=ADDR [flags]";
+  table.usage = "worker [--coordinator=ADDR] [flags]";
   table.about = "One rank of a Somnus model. How it runs the model is the coordinator's to say.";
   table.groups = {AddressFlags(flags), DeviceFlags(flags), TimeFlags(flags)};
   return table;
+}
+
+absl::StatusOr<Discovery> FillFromEnvironment(const Environment& environment, WorkerFlags* flags) {
+  ASSIGN_OR_RETURN(Discovery found, Discover(environment));
+  found.world_size.reset();  // the coordinator's to know
+  if (!flags->coordinator.empty()) found.coordinator.reset();
+  if (found.coordinator.has_value()) flags->coordinator = found.coordinator->value.Text();
+  Take(&found.rank, flags->rank.has_value(), &flags->rank);
+  Take(&found.device_index, flags->device_index.has_value(), &flags->device_index);
+  Take(&found.host, !flags->host.empty(), &flags->host);
+  if (!flags->coordinator.empty()) return found;
+  const std::string known = DescribeDiscovery(found);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--coordinator: host:port or unix:/path is required; the environment tells none",
+                   known.empty() ? "" : ": ", known));
 }
 
 }  // namespace somnus

@@ -1,12 +1,14 @@
 #pragma once
-// The worker's command line: where it listens and registers, on which device, with which threads. How it runs
-// a model comes with LoadModel.
+// The worker's command line: where it listens and registers, on which device, with which threads. A worker
+// that a launcher started finds its place in the environment instead. How it runs a model comes with
+// LoadModel.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/discovery.h"
 #include "base/flags.h"
 
 namespace somnus {
@@ -18,7 +20,7 @@ struct WorkerFlags {
   std::string spawn_token;      // empty: SOMNUS_SPAWN_TOKEN
   std::optional<int32_t> rank;  // preferred
   std::string device = "auto";  // as ChooseDevice takes it
-  int32_t device_index = 0;
+  std::optional<int32_t> device_index;
   int32_t threads = 0;  // 0: as the coordinator says
   std::optional<int32_t> first_cpu;
   int32_t nice = 0;
@@ -31,5 +33,10 @@ struct WorkerFlags {
 
 // The flags, their bounds and help. Parsing writes to `flags`, which must outlive the table.
 FlagTable WorkerFlagTable(WorkerFlags* flags);
+
+// Fills in what the command line left open and the environment tells. Returns what it took, and what it
+// passed over, for the log. InvalidArgument names a variable, or --coordinator when that is known from
+// nowhere.
+absl::StatusOr<Discovery> FillFromEnvironment(const Environment& environment, WorkerFlags* flags);
 
 }  // namespace somnus

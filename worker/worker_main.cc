@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/discovery.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -40,7 +41,7 @@ std::string HostName() {
 }
 
 absl::StatusOr<ChosenDevice> ChooseByFlags(const WorkerParts& parts, const WorkerFlags& flags) {
-  ASSIGN_OR_RETURN(ChosenDevice device, ChooseDevice(parts, flags.device, flags.device_index));
+  ASSIGN_OR_RETURN(ChosenDevice device, ChooseDevice(parts, flags.device, flags.device_index.value_or(0)));
   const std::string reason(device.no_gpu.message());
   if (absl::IsFailedPrecondition(device.no_gpu)) {
     LogWarning("{}: --device=auto takes the CPU", reason);
@@ -61,7 +62,7 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address, const Chosen
   request.set_address(address);
   const bool cuda = device.kind == DeviceKind::kCuda;
   request.set_device_type(cuda ? v1::DEVICE_TYPE_CUDA : v1::DEVICE_TYPE_CPU);
-  if (cuda) request.set_device_index(flags.device_index);
+  if (cuda) request.set_device_index(flags.device_index.value_or(0));
   request.set_device_memory_bytes(device.memory_bytes);
   if (flags.rank.has_value()) request.set_preferred_rank(*flags.rank);
   request.set_version(kVersion);
@@ -105,7 +106,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, const Work
   ASSIGN_OR_RETURN(const ChosenDevice device, ChooseByFlags(parts, flags));
   const WorkerOptions options = {.device = device.kind,
                                  .device_is_fixed = flags.device != "auto",
-                                 .device_index = flags.device_index,
+                                 .device_index = flags.device_index.value_or(0),
                                  .num_threads = flags.threads,
                                  .first_cpu = flags.first_cpu.value_or(-1)};
   Worker worker(options, parts);
@@ -131,9 +132,9 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, const Work
           beat->set_step_in_progress(worker.step_in_progress());
         },
         [leave](const absl::Status& status) {
-          leave->Leave(status.ok() ? 0 : 1, status.ok()
-                                                ? "the coordinator does not know this worker any longer"
-                                                : std::string(status.message()));
+          // Not 0, so that whoever started this worker starts another one.
+          leave->Leave(1, status.ok() ? "the coordinator does not know this worker any longer"
+                                      : std::string(status.message()));
         });
   });
 
@@ -160,16 +161,17 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   WorkerFlags flags;
   const FlagTable table = WorkerFlagTable(&flags);
   if (const auto code = ParseCommandLine(table, argc, argv); code.has_value()) return *code;
-  if (flags.coordinator.empty()) {
-    return UsageError(table,
-                      absl::InvalidArgumentError("--coordinator: host:port or unix:/path is required"));
-  }
   if (const char* token = getenv("SOMNUS_SPAWN_TOKEN"); flags.spawn_token.empty() && token != nullptr) {
     flags.spawn_token = token;
   }
+  // A worker that the coordinator started was told everything; the environment is the coordinator's own.
+  const absl::StatusOr<Discovery> found =
+      FillFromEnvironment(WasSpawned(flags) ? Environment() : ProcessEnvironment(), &flags);
+  if (!found.ok()) return UsageError(table, found.status());
   const std::string name = flags.rank.has_value() ? absl::StrCat("worker ", *flags.rank) : "worker";
   if (absl::Status status = InitLogging(name, flags.log_level); !status.ok())
     return UsageError(table, status);
+  if (const std::string place = DescribeDiscovery(*found); !place.empty()) LogInfo("{}", place);
   if (flags.nice != 0) setpriority(PRIO_PROCESS, 0, flags.nice);
 
   LeaveSignal leave(WasSpawned(flags) ? getppid() : 0);

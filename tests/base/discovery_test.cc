@@ -7,28 +7,14 @@
 #include <stdlib.h>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_cat.h"
 
 namespace somnus {
 namespace {
 
-// "coordinator n0:20005 (SLURM_JOB_NODELIST), rank 1 (SLURM_PROCID)": all that was found.
 std::string Summary(const Environment& environment) {
   const absl::StatusOr<Discovery> found = Discover(environment);
-  if (!found.ok()) return std::string(found.status().message());
-  std::vector<std::string> parts;
-  const auto add = [&](const char* name, const auto& field, const auto& text) {
-    if (field.has_value())
-      parts.push_back(absl::StrCat(name, " ", text(field->value), " (", field->variable, ")"));
-  };
-  const auto number = [](int32_t value) { return absl::StrCat(value); };
-  add("coordinator", found->coordinator, [](const CoordinatorAddress& address) { return address.Text(); });
-  add("workers", found->world_size, number);
-  add("rank", found->rank, number);
-  add("device", found->device_index, number);
-  add("host", found->host, [](const std::string& host) { return host; });
-  for (const std::string& passed_over : found->passed_over) parts.push_back(absl::StrCat("! ", passed_over));
-  return absl::StrJoin(parts, ", ");
+  return found.ok() ? DescribeDiscovery(*found) : std::string(found.status().message());
 }
 
 // Recorded from Slurm 22.05: sbatch --nodes=2 --ntasks-per-node=2.
@@ -82,74 +68,73 @@ TEST(DiscoveryTest, NothingIsFoundWhereThereIsNoLauncher) {
 }
 
 TEST(DiscoveryTest, SlurmsBatchScriptHasNoRank) {
-  EXPECT_EQ(Summary(kSlurmBatch), "coordinator n0:24567 (SLURM_JOB_NODELIST), workers 4 (SLURM_NTASKS)");
+  EXPECT_EQ(Summary(kSlurmBatch),
+            "coordinator n0:24567 from SLURM_JOB_NODELIST, world size 4 from SLURM_NTASKS");
 }
 
 TEST(DiscoveryTest, SlurmsStepOfOneTaskTellsTheAddressAlone) {
-  EXPECT_EQ(Summary(SlurmCoordinatorStep()), "coordinator n0:24567 (SLURM_JOB_NODELIST)");
+  EXPECT_EQ(Summary(SlurmCoordinatorStep()), "coordinator n0:24567 from SLURM_JOB_NODELIST");
 }
 
 TEST(DiscoveryTest, SlurmsTasksAreRanks) {
-  EXPECT_EQ(
-      Summary(SlurmWorkersStep()),
-      "coordinator n0:24567 (SLURM_JOB_NODELIST), workers 4 (SLURM_STEP_NUM_TASKS), rank 3 (SLURM_PROCID), "
-      "device 1 (SLURM_LOCALID)");
+  EXPECT_EQ(Summary(SlurmWorkersStep()),
+            "coordinator n0:24567 from SLURM_JOB_NODELIST, world size 4 from SLURM_STEP_NUM_TASKS, rank 3 "
+            "from SLURM_PROCID, device index 1 from SLURM_LOCALID");
 }
 
 TEST(DiscoveryTest, ATaskThatSeesOneGpuTakesIt) {
   Environment environment = SlurmWorkersStep();
   environment["CUDA_VISIBLE_DEVICES"] = "1";  // --gpus-per-task=1
-  EXPECT_TRUE(absl::StrContains(Summary(environment), "device 0 (CUDA_VISIBLE_DEVICES)"));
+  EXPECT_TRUE(absl::StrContains(Summary(environment), "device index 0 from CUDA_VISIBLE_DEVICES"));
   environment["CUDA_VISIBLE_DEVICES"] = "0,1";  // --gpus-per-node=2
-  EXPECT_TRUE(absl::StrContains(Summary(environment), "device 1 (SLURM_LOCALID)"));
+  EXPECT_TRUE(absl::StrContains(Summary(environment), "device index 1 from SLURM_LOCALID"));
 }
 
 TEST(DiscoveryTest, LeaderWorkerSet) {
-  EXPECT_EQ(
-      Summary(kLeaderWorkerSet),
-      "coordinator somnus-0.somnus.default:50052 (LWS_LEADER_ADDRESS), workers 4 (LWS_GROUP_SIZE), rank 2 "
-      "(LWS_WORKER_INDEX)");
+  EXPECT_EQ(Summary(kLeaderWorkerSet),
+            "coordinator somnus-0.somnus.default:50052 from LWS_LEADER_ADDRESS, world size 4 from "
+            "LWS_GROUP_SIZE, rank 2 from LWS_WORKER_INDEX");
 }
 
 TEST(DiscoveryTest, Torchrun) {
-  EXPECT_EQ(
-      Summary(kTorchrun),
-      "coordinator head:29400 (MASTER_ADDR), workers 8 (WORLD_SIZE), rank 5 (RANK), device 1 (LOCAL_RANK)");
+  EXPECT_EQ(Summary(kTorchrun),
+            "coordinator head:29400 from MASTER_ADDR, world size 8 from WORLD_SIZE, rank 5 from RANK, device "
+            "index 1 from LOCAL_RANK");
 }
 
 TEST(DiscoveryTest, Mpi) {
   EXPECT_EQ(Summary(kOpenMpi),
-            "workers 4 (OMPI_COMM_WORLD_SIZE), rank 3 (OMPI_COMM_WORLD_RANK), device 1 "
-            "(OMPI_COMM_WORLD_LOCAL_RANK)");
-  EXPECT_EQ(Summary(kMpich), "workers 3 (PMI_SIZE), rank 2 (PMI_RANK), device 2 (MPI_LOCALRANKID)");
+            "world size 4 from OMPI_COMM_WORLD_SIZE, rank 3 from OMPI_COMM_WORLD_RANK, device index 1 from "
+            "OMPI_COMM_WORLD_LOCAL_RANK");
+  EXPECT_EQ(Summary(kMpich),
+            "world size 3 from PMI_SIZE, rank 2 from PMI_RANK, device index 2 from MPI_LOCALRANKID");
 }
 
 TEST(DiscoveryTest, OurVariablesThenSlurmThenLeaderWorkerSetThenTorchrunThenMpi) {
   Environment all = kMpich;
   const auto has = [&](const char* text) { return absl::StrContains(Summary(all), text); };
   all.insert(kOpenMpi.begin(), kOpenMpi.end());
-  EXPECT_TRUE(has("rank 3 (OMPI_COMM_WORLD_RANK)"));
+  EXPECT_TRUE(has("rank 3 from OMPI_COMM_WORLD_RANK"));
   all.insert(kTorchrun.begin(), kTorchrun.end());
-  EXPECT_TRUE(has("rank 5 (RANK)"));
+  EXPECT_TRUE(has("rank 5 from RANK"));
   all.insert(kLeaderWorkerSet.begin(), kLeaderWorkerSet.end());
-  EXPECT_TRUE(has("rank 2 (LWS_WORKER_INDEX)"));
-  EXPECT_TRUE(has("device 1 (LOCAL_RANK)"));  // which LeaderWorkerSet does not tell
+  EXPECT_TRUE(has("rank 2 from LWS_WORKER_INDEX"));
+  EXPECT_TRUE(has("device index 1 from LOCAL_RANK"));  // which LeaderWorkerSet does not tell
   const Environment slurm = SlurmWorkersStep();
   all.insert(slurm.begin(), slurm.end());
-  EXPECT_TRUE(has("rank 3 (SLURM_PROCID)"));
+  EXPECT_TRUE(has("rank 3 from SLURM_PROCID"));
   all["SOMNUS_RANK"] = "0";
   all["SOMNUS_WORLD_SIZE"] = "2";
   all["SOMNUS_COORDINATOR"] = "[fd00::1]:9";
   all["SOMNUS_DEVICE_INDEX"] = "7";
   all["SOMNUS_HOST"] = "10.0.0.9";
-  EXPECT_EQ(
-      Summary(all),
-      "coordinator [fd00::1]:9 (SOMNUS_COORDINATOR), workers 2 (SOMNUS_WORLD_SIZE), rank 0 (SOMNUS_RANK), "
-      "device 7 (SOMNUS_DEVICE_INDEX), host 10.0.0.9 (SOMNUS_HOST)");
+  EXPECT_EQ(Summary(all),
+            "coordinator [fd00::1]:9 from SOMNUS_COORDINATOR, world size 2 from SOMNUS_WORLD_SIZE, rank 0 "
+            "from SOMNUS_RANK, device index 7 from SOMNUS_DEVICE_INDEX, host 10.0.0.9 from SOMNUS_HOST");
 }
 
 TEST(DiscoveryTest, AnEmptyVariableIsNotSet) {
-  EXPECT_EQ(Summary({{"SOMNUS_RANK", ""}, {"SOMNUS_COORDINATOR", ""}, {"RANK", "1"}}), "rank 1 (RANK)");
+  EXPECT_EQ(Summary({{"SOMNUS_RANK", ""}, {"SOMNUS_COORDINATOR", ""}, {"RANK", "1"}}), "rank 1 from RANK");
 }
 
 TEST(DiscoveryTest, AMalformedVariableOfOursIsAnErrorThatNamesIt) {
@@ -171,15 +156,15 @@ TEST(DiscoveryTest, ALaunchersMalformedVariableIsPassedOver) {
   environment["RANK"] = "2";
   EXPECT_EQ(
       Summary(environment),
-      "coordinator head:50052 (MASTER_ADDR), workers 4 (SLURM_STEP_NUM_TASKS), rank 2 (RANK), device 1 "
-      "(SLURM_LOCALID), ! SLURM_JOB_NODELIST: 'n[3-1]' has a range that ends before it starts at byte 5, ! "
-      "SLURM_PROCID: '-1' is not a whole number from 0 to 1023");
-  EXPECT_EQ(Summary({{"MASTER_ADDR", "head"}, {"MASTER_PORT", "0"}}),
-            "! MASTER_ADDR: 'head' comes with a MASTER_PORT that is not a whole number from 1 to 65535");
+      "coordinator head:50052 from MASTER_ADDR, world size 4 from SLURM_STEP_NUM_TASKS, rank 2 from RANK, "
+      "device index 1 from SLURM_LOCALID, passed over SLURM_JOB_NODELIST: 'n[3-1]' has a range that ends "
+      "before it starts at byte 5, passed over SLURM_PROCID: '-1' is not a whole number from 0 to 1023");
+  EXPECT_EQ(
+      Summary({{"MASTER_ADDR", "head"}, {"MASTER_PORT", "0"}}),
+      "passed over MASTER_ADDR: 'head' comes with a MASTER_PORT that is not a whole number from 1 to 65535");
   EXPECT_EQ(Summary({{"LWS_LEADER_ADDRESS", "unix:/tmp/x"}, {"LWS_GROUP_SIZE", "many"}}),
-            "! LWS_LEADER_ADDRESS: 'unix:/tmp/x' is not the name or the address of a host, ! LWS_GROUP_SIZE: "
-            "'many' is "
-            "not a whole number from 1 to 1024");
+            "passed over LWS_LEADER_ADDRESS: 'unix:/tmp/x' is not the name or the address of a host, passed "
+            "over LWS_GROUP_SIZE: 'many' is not a whole number from 1 to 1024");
 }
 
 TEST(DiscoveryTest, CoordinatorAddresses) {
@@ -193,9 +178,12 @@ TEST(DiscoveryTest, CoordinatorAddresses) {
                           "dns:///n0:5", "-n0:5", "n 0:5", "unix:relative"}) {
     EXPECT_FALSE(ParseCoordinatorAddress(bad).ok()) << bad;
   }
-  EXPECT_TRUE(ParseCoordinatorAddress("127.0.0.2:1")->IsNumeric());
-  EXPECT_TRUE(ParseCoordinatorAddress("[::1]:1")->IsNumeric());
-  EXPECT_FALSE(ParseCoordinatorAddress("n0:1")->IsNumeric());
+}
+
+TEST(DiscoveryTest, TheCoordinatorListensWhereWorkersReachIt) {
+  EXPECT_EQ(ParseCoordinatorAddress("127.0.0.2:1")->ListenHost(), "127.0.0.2");
+  EXPECT_EQ(ParseCoordinatorAddress("[::1]:1")->ListenHost(), "[::1]");
+  EXPECT_EQ(ParseCoordinatorAddress("n0:1")->ListenHost(), "0.0.0.0");
 }
 
 TEST(DiscoveryTest, TheProcessesOwnEnvironment) {

@@ -100,6 +100,90 @@ TEST(FlagsTest, HowWorkersRun) {
   EXPECT_EQ(flags->dtype, v1::DTYPE_FLOAT16);
 }
 
+TEST(FlagsTest, WorkersOfALauncher) {
+  const Environment slurm = {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n[0-1]"}, {"SLURM_NTASKS", "4"}};
+  auto flags = ParseFlags({"m", "--workers=auto"}, slurm);
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_FALSE(flags->local_workers);
+  EXPECT_EQ(flags->world_size, 4);
+  EXPECT_EQ(flags->cluster_host, "0.0.0.0");
+  EXPECT_EQ(flags->cluster_port, 20007);
+  EXPECT_EQ(flags->discovered,
+            "coordinator n0:20007 from SLURM_JOB_NODELIST, world size 4 from SLURM_NTASKS");
+
+  // Flags go before the environment, and without auto nobody asks it.
+  flags = ParseFlags({"m", "--workers=auto", "--cluster-port=0", "--cluster-host=10.0.0.1"}, slurm);
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->cluster_host, "10.0.0.1");
+  EXPECT_EQ(flags->cluster_port, 0);
+  EXPECT_EQ(flags->discovered, "world size 4 from SLURM_NTASKS");
+  flags = ParseFlags({"m", "--workers=auto", "--workers=remote:3"}, {{"SOMNUS_RANK", "x"}});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->world_size, 3);
+  EXPECT_EQ(flags->cluster_host, "127.0.0.1");
+  EXPECT_EQ(flags->cluster_port, 50052);
+  EXPECT_EQ(flags->discovered, "");
+
+  flags = ParseFlags({"m", "--workers=auto"},
+                     {{"SOMNUS_WORLD_SIZE", "2"}, {"SOMNUS_COORDINATOR", "10.0.0.2:29400"}});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->cluster_host, "10.0.0.2");
+  EXPECT_EQ(flags->cluster_port, 29400);
+}
+
+TEST(FlagsTest, AnEnvironmentThatTellsTooLittleIsNamed) {
+  const std::pair<Environment, const char*> cases[] = {
+      {{}, "--workers: auto: the environment tells no number of workers; set SOMNUS_WORLD_SIZE"},
+      {{{"WORLD_SIZE", "many"}}, "it tells passed over WORLD_SIZE: 'many' is not a whole number"},
+      {{{"WORLD_SIZE", "65"}}, "WORLD_SIZE: 65 is more than 64 workers"},
+      {{{"SOMNUS_WORLD_SIZE", "0"}}, "SOMNUS_WORLD_SIZE: '0' is not a whole number from 1 to 1024"},
+      {{{"SOMNUS_WORLD_SIZE", "2"}, {"SOMNUS_COORDINATOR", "unix:/tmp/x"}},
+       "SOMNUS_COORDINATOR: --workers=auto needs host:port"},
+  };
+  for (const auto& [environment, part] : cases) {
+    const absl::Status status = ParseFlags({"m", "--workers=auto"}, environment).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << part;
+    EXPECT_NE(status.message().find(part), absl::string_view::npos) << status;
+  }
+}
+
+TEST(FlagsTest, AWorkersPlace) {
+  const Environment environment = {{"SOMNUS_COORDINATOR", "n0:1"},
+                                   {"RANK", "3"},
+                                   {"LOCAL_RANK", "1"},
+                                   {"WORLD_SIZE", "4"},
+                                   {"SOMNUS_HOST", "n1"}};
+  WorkerFlags flags;
+  auto found = FillFromEnvironment(environment, &flags);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(flags.coordinator, "n0:1");
+  EXPECT_EQ(flags.rank, 3);
+  EXPECT_EQ(flags.device_index, 1);
+  EXPECT_EQ(flags.host, "n1");
+  EXPECT_EQ(DescribeDiscovery(*found),
+            "coordinator n0:1 from SOMNUS_COORDINATOR, rank 3 from RANK, device index 1 "
+            "from LOCAL_RANK, host n1 from SOMNUS_HOST");
+
+  flags = {};
+  flags.coordinator = "unix:/x";
+  flags.rank = 0;
+  flags.device_index = 0;
+  flags.host = "me";
+  found = FillFromEnvironment(environment, &flags);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(flags.coordinator, "unix:/x");
+  EXPECT_EQ(flags.rank, 0);
+  EXPECT_EQ(flags.device_index, 0);
+  EXPECT_EQ(flags.host, "me");
+  EXPECT_EQ(DescribeDiscovery(*found), "");
+
+  flags = {};
+  const absl::Status status = FillFromEnvironment({{"RANK", "3"}}, &flags).status();
+  EXPECT_EQ(
+      status.message(),
+      "--coordinator: host:port or unix:/path is required; the environment tells none: rank 3 from RANK");
+}
+
 TEST(FlagsTest, KvCacheDTypesAreVllms) {
   const std::pair<const char*, v1::DType> cases[] = {
       {"auto", v1::DTYPE_UNSPECIFIED},     {"bfloat16", v1::DTYPE_BFLOAT16},
@@ -152,7 +236,7 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--workers=remote:2", "--grpc-port=9000", "--cluster-host=0.0.0.0", "--host=0.0.0.0",
         "--cluster-port=9000"},
        "--cluster-port: 9000 is the port of --grpc-port already"},
-      {{"m", "--workers=some"}, "--workers: 'some' is not local:N or remote:N, N from 1 to 64"},
+      {{"m", "--workers=some"}, "--workers: 'some' is not auto, local:N or remote:N, N from 1 to 64"},
       {{"m", "--workers=local:0"}, "--workers: 'local:0'"},
       {{"m", "--workers=remote:65"}, "--workers: 'remote:65'"},
       {{"m", "--workers=remote:2", "--device-indices=0,1"}, "--device-indices: remote workers"},

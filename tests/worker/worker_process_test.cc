@@ -1,7 +1,10 @@
 // The worker as a process, with a coordinator that the test plays: it registers, and leaves for every reason
 // there is.
 
+#include <stdlib.h>
 #include <sys/prctl.h>
+
+#include <set>
 
 #include "base/version.h"
 #include "tests/worker/worker_processes.h"
@@ -38,7 +41,7 @@ TEST(WorkerProcess, LeavesWhenTheCoordinatorForgetsIt) {
   Process process({"--coordinator=" + coordinator.address()});
   coordinator.WaitForWorker(0);
   coordinator.known = false;
-  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_EQ(process.Wait(), 1);
 }
 
 TEST(WorkerProcess, OutlivesAShortAbsenceOfTheCoordinatorButNotALongOne) {
@@ -116,6 +119,23 @@ TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
     absl::SleepFor(absl::Milliseconds(5));
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(WorkerProcess, FindsItsPlaceInTheEnvironmentUnlessFlagsSayIt) {
+  FakeCoordinator coordinator;
+  setenv("SOMNUS_COORDINATOR", coordinator.address().c_str(), 1);
+  setenv("SOMNUS_RANK", "2", 1);
+  Process by_environment({"--threads=1"}), by_flag({"--threads=1", "--rank=5"});
+  std::set<int> ranks = {coordinator.WaitForWorker(0).preferred_rank(),
+                         coordinator.WaitForWorker(1).preferred_rank()};
+  EXPECT_EQ(ranks, (std::set<int>{2, 5}));
+  setenv("SOMNUS_RANK", "second", 1);
+  EXPECT_EQ(Process({"--threads=1"}).Wait(), 2);
+  // A worker that the coordinator started was told everything.
+  Process spawned({"--coordinator=" + coordinator.address(), "--spawn-token=x"});
+  EXPECT_FALSE(coordinator.WaitForWorker(2).has_preferred_rank());
+  unsetenv("SOMNUS_RANK");
+  unsetenv("SOMNUS_COORDINATOR");
 }
 
 TEST(WorkerProcess, BadCommandLinesEndAtOnce) {
