@@ -42,6 +42,8 @@ struct EngineStats {
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
   int64_t num_steps = 0;
+  int64_t num_recoveries = 0;  // of the group, that ended well
+  int64_t group_epoch = 0;     // that the group is in, or that is being formed: 1 at first
 };
 
 // Receives the loop's events, for metrics. It is called on the loop thread and must not block.
@@ -49,6 +51,8 @@ class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
   virtual void OnStep(int32_t num_tokens, absl::Duration duration) = 0;
+  // The group is whole again, `duration` after it was lost.
+  virtual void OnRecovered(absl::Duration duration) = 0;
   virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                                  absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
 };
@@ -78,10 +82,11 @@ class Engine {
 
   // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same
   // tokens. Returns the bytes that the call itself released or mapped, by tag, summed over ranks. Blocks the
-  // caller until all ranks have replied. Sleep releases every tag that is resident, whatever slept before;
-  // WakeUp without tags means all. An error leaves the engine awake when it was awake; asleep, with no tag
-  // resident and at the level that every rank has reached, when it was asleep; failed when the ranks could
-  // not be brought to one of the two.
+  // caller, and nobody else, until all ranks have replied; calls are done one after the other. Sleep releases
+  // every tag that is resident, whatever slept before; WakeUp without tags means all. A call that a loss of
+  // the group interrupts begins again after the recovery, a few times; it returns the loss when that comes
+  // too often, or when the engine drains or fails. Another error leaves the engine awake when it was awake,
+  // and asleep, with no tag resident and at the level that every rank has reached, when it was asleep.
   virtual absl::StatusOr<TagBytes> Sleep(int level) = 0;
   virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) = 0;
   virtual absl::Status ResetPrefixCache() = 0;

@@ -1,20 +1,13 @@
 #include "coordinator/engine/engine_loop.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/request_bounds.h"
-#include "base/status_macros.h"
 
 namespace somnus {
-namespace {
-
-constexpr absl::Duration kRecoveryPoll = absl::Milliseconds(50);
-
-}  // namespace
-
 void EngineLoop::Run() {
   while (ProcessMail()) {
     const bool worked = Step();
@@ -27,6 +20,7 @@ void EngineLoop::Run() {
   }
   loop_ended_.Stop();
   recovering_ = false;  // nothing waits for it any more
+  if (command_.has_value()) EndCommand(CheckLifecycle());
   // Commands that came too late are run all the same: each sees a draining or failed engine and lets its
   // caller go on.
   ProcessMail();
@@ -35,18 +29,25 @@ void EngineLoop::Run() {
 bool EngineLoop::ProcessMail() {
   std::vector<EngineRequest> submitted;
   std::vector<std::string> aborted;
-  std::deque<std::function<void()>> commands;
-  std::optional<absl::Status> failure, recovered;
   bool draining;
   {
     absl::MutexLock lock(&mu_);
     submitted.swap(submitted_);
     aborted.swap(aborted_);
-    if (!recovering_ || recovered_.has_value()) commands.swap(commands_);
-    failure.swap(executor_failure_);
-    recovered.swap(recovered_);
+    commands_.insert(commands_.end(), std::make_move_iterator(arrived_commands_.begin()),
+                     std::make_move_iterator(arrived_commands_.end()));
+    arrived_commands_.clear();
     draining = draining_;
   }
+  ProcessRequests(std::move(submitted), aborted);
+  // After the commands were taken: a command that came after a loss is run after it, too.
+  ProcessEvents();
+  StartCommands();
+  return !draining || !DrainIsOver();
+}
+
+void EngineLoop::ProcessRequests(std::vector<EngineRequest> submitted,
+                                 const std::vector<std::string>& aborted) {
   if (!submitted.empty()) idle_checked_ = false;
   for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
   for (const std::string& id : aborted) {
@@ -56,26 +57,28 @@ bool EngineLoop::ProcessMail() {
     End(sequence, FinishReason::kError,
         absl::DeadlineExceededError("the request waited longer than its deadline"));
   }
-  if (recovered.has_value()) FinishRecovery(*recovered);
-  // Not that of an epoch whose recovery has ended since.
-  if (failure.has_value() && !executor_->Health().ok()) Lose(*failure);
-  for (; !commands.empty() && !recovering_; commands.pop_front()) commands.front()();
-  if (!commands.empty()) {
-    absl::MutexLock lock(&mu_);
-    commands_.insert(commands_.begin(), commands.begin(), commands.end());
-  }
-  return !draining || !DrainIsOver();
 }
 
-// True once no request is open. Aborts those that are when the grace is over, or when the engine sleeps and
-// could not finish them.
+// Until there are no more: a recovery that cannot even begin has ended within the call that asks for it.
+void EngineLoop::ProcessEvents() {
+  for (LoopMail::Events events = mail_->Take(); !events.empty(); events = mail_->Take()) {
+    if (events.call_result.has_value()) FinishCall(*std::move(events.call_result));
+    if (events.recovered.has_value()) FinishRecovery(*events.recovered);
+    // Not that of an epoch whose recovery has ended since.
+    if (events.failure.has_value() && !executor_->Health().ok()) Lose(*events.failure);
+  }
+}
+
+// True once no request is open. Aborts those that are when the grace is over, or when the engine sleeps, is
+// not being woken, and so could not finish them.
 bool EngineLoop::DrainIsOver() {
   MonotonicTime deadline;
   {
     absl::MutexLock lock(&mu_);
     deadline = drain_deadline_;
   }
-  if (options_.monotonic_now() >= deadline || !residency_.awake()) {
+  const bool sleeps = !residency_.awake() && !call_.has_value();
+  if (options_.monotonic_now() >= deadline || sleeps) {
     for (const SequencePtr& sequence : scheduler_.AbortAll())
       End(sequence, FinishReason::kAbort, absl::OkStatus());
   }
@@ -87,7 +90,7 @@ bool EngineLoop::Computes() const {
 }
 
 bool EngineLoop::Step() {
-  if (!Computes()) return false;
+  if (command_.has_value() || !Computes()) return false;
   bool sent = false;
   if (scheduler_.has_sequences()) {
     StepPlan plan = scheduler_.Schedule();
@@ -116,17 +119,12 @@ void EngineLoop::CheckIdle() {
 }
 
 void EngineLoop::WaitForMail() {
-  absl::Time deadline = scheduler_.NextDeadline();
-  // A drain's deadline can come before the end of a recovery.
-  if (recovering_) deadline = std::min(deadline, absl::Now() + kRecoveryPoll);
-  absl::MutexLock lock(&mu_);
-  const auto has_mail = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !submitted_.empty() || !aborted_.empty() || executor_failure_.has_value() ||
-           recovered_.has_value() || (!recovering_ && (!commands_.empty() || draining_));
-  };
-  while (!has_mail()) {
-    if (mail_arrived_.WaitWithDeadline(&mu_, deadline)) return;
+  absl::Duration duration = scheduler_.NextDeadline() - options_.now();
+  {
+    absl::MutexLock lock(&mu_);
+    if (draining_) duration = std::min(duration, drain_deadline_ - options_.monotonic_now());
   }
+  mail_->WaitFor(duration);
 }
 
 void EngineLoop::Send(StepPlan plan) {
@@ -226,72 +224,6 @@ void EngineLoop::Forget(const Sequence& sequence) {
   queued_bytes_ -= sequence.request.queued_bytes;
 }
 
-void EngineLoop::Fail(const absl::Status& status) {
-  if (state() == EngineState::kFailed) return;
-  LogError("the engine has failed: {}", std::string(status.message()));
-  std::vector<EngineRequest> submitted;
-  {
-    absl::MutexLock lock(&mu_);
-    error_ = std::string(status.message());
-    ChangeState(EngineState::kFailed);
-    submitted.swap(submitted_);
-  }
-  ReportStateChange();
-  for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
-  sent_.clear();
-  NoteAwaitedStep();
-  const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
-  for (const SequencePtr& sequence : scheduler_.AbortAll()) End(sequence, FinishReason::kError, error);
-}
-
-bool EngineLoop::MayRecover() {
-  const MonotonicTime now = options_.monotonic_now();
-  while (!recoveries_.empty() && now - recoveries_.front() >= options_.recovery_window)
-    recoveries_.pop_front();
-  if (static_cast<int32_t>(recoveries_.size()) >= options_.max_recoveries) return false;
-  recoveries_.push_back(now);
-  return true;
-}
-
-void EngineLoop::Lose(const absl::Status& reason) {
-  if (state() == EngineState::kFailed || recovering_) return;
-  if (!MayRecover()) return Fail(reason);
-  LogError("the group was lost: {}", std::string(reason.message()));
-  recovering_ = true;
-  sent_.clear();
-  NoteAwaitedStep();
-  EndSuspects(scheduler_.Recover(), reason);
-  SwitchState(EngineState::kRecovering);
-  executor_->Recover(residency_);
-  // A recovery that cannot even begin has ended within the call.
-  std::optional<absl::Status> recovered;
-  {
-    absl::MutexLock lock(&mu_);
-    recovered.swap(recovered_);
-  }
-  if (recovered.has_value()) FinishRecovery(*recovered);
-}
-
-// One of the requests that were in flight may be the cause. Those that were so too often run alone from now
-// on, and end when that fails, too.
-void EngineLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
-  for (const SequencePtr& sequence : suspects) {
-    sequence->runs_alone = ++sequence->num_failures >= options_.max_recoveries_per_request;
-    if (sequence->num_failures <= options_.max_recoveries_per_request) continue;
-    scheduler_.Abort(sequence->request.id);
-    End(sequence, FinishReason::kError,
-        absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
-                                            " failures of the workers; the last: ", reason.message())));
-  }
-}
-
-void EngineLoop::FinishRecovery(const absl::Status& status) {
-  recovering_ = false;
-  if (!status.ok()) return Fail(status);
-  LogInfo("the group is whole again");
-  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
-}
-
 void EngineLoop::PublishStats() {
   EngineStats stats;
   const BlockManager& blocks = scheduler_.blocks();
@@ -309,15 +241,11 @@ void EngineLoop::PublishStats() {
   stats.prefix_cache_queries = counters.prefix_cache_queries;
   stats.prefix_cache_hits = counters.prefix_cache_hits;
   stats.num_steps = num_steps_;
+  stats.group_epoch = group_epoch_;
+  stats.num_recoveries = num_recoveries_;
   absl::MutexLock lock(&mu_);
   stats_ = std::move(stats);
   num_preempted_ = scheduler_.num_preempted();
-}
-
-absl::Status EngineLoop::CheckLifecycle() const {
-  if (state() == EngineState::kFailed) return absl::FailedPreconditionError("the engine has failed");
-  if (state() == EngineState::kDraining) return absl::FailedPreconditionError("the server is shutting down");
-  return absl::OkStatus();
 }
 
 // Does nothing when a failure or a drain has come in between.
@@ -327,66 +255,6 @@ void EngineLoop::SwitchState(EngineState to) {
     if (!ChangeState(to)) return;
   }
   ReportStateChange();
-}
-
-// No step is under way afterwards, and no sequence has a slot or a block.
-absl::Status EngineLoop::Quiesce() {
-  ReceiveAll();
-  if (!Computes()) return absl::UnavailableError("the group was lost while it fell asleep");
-  scheduler_.PreemptAll();
-  scheduler_.ResetPrefixCache();
-  StepPlan flush = scheduler_.FlushFreedSlots();
-  if (flush.request.freed_slots_size() > 0) Send(std::move(flush));
-  ReceiveAll();
-  if (Computes()) return absl::OkStatus();
-  return absl::UnavailableError("the group was lost while it fell asleep");
-}
-
-absl::StatusOr<TagBytes> EngineLoop::DoSleep(int level) {
-  RETURN_IF_ERROR(CheckLifecycle());
-  if (!residency_.SleepChanges(level)) return TagBytes();
-  const bool was_awake = residency_.awake();
-  if (was_awake) {
-    SwitchState(EngineState::kFallingAsleep);
-    RETURN_IF_ERROR(Quiesce());
-  }
-  absl::StatusOr<TagBytes> freed = executor_->Sleep(level, residency_);
-  if (absl::Status health = executor_->Health(); !freed.ok() && !health.ok()) {
-    Lose(health);
-    return freed.status();
-  }
-  if (!freed.ok() && was_awake) {
-    SwitchState(EngineState::kAwake);
-    return freed.status();
-  }
-  // After an error, too, every tag of every rank sleeps.
-  if (freed.ok()) {
-    residency_.Slept(level);
-  } else {
-    residency_.SleptInPart(level);
-  }
-  SwitchState(EngineState::kAsleep);
-  return freed;
-}
-
-absl::StatusOr<TagBytes> EngineLoop::DoWakeUp(const std::vector<std::string>& wanted) {
-  RETURN_IF_ERROR(CheckLifecycle());
-  const std::vector<std::string> tags = residency_.ToWake(wanted);
-  if (tags.empty()) return TagBytes();
-  if (residency_.levels_differ()) RETURN_IF_ERROR(DoSleep(kMaxSleepLevel).status());
-  SwitchState(EngineState::kWaking);
-  absl::StatusOr<TagBytes> mapped = executor_->WakeUp(tags, residency_);
-  if (mapped.ok()) {
-    residency_.Woke(tags);
-  } else {
-    residency_.Slept(residency_.level());
-    if (absl::Status health = executor_->Health(); !health.ok()) {
-      Lose(health);
-      return mapped;
-    }
-  }
-  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
-  return mapped;
 }
 
 }  // namespace somnus

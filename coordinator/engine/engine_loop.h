@@ -1,17 +1,23 @@
 #pragma once
-// The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc is the loop thread's
-// half, engine_loop_calls.cc the callers' half: admission, commands, and the snapshot of the state.
+// The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc has the loop and its
+// steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_recovery.cc failures;
+// engine_loop_calls.cc is the callers' half: admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
 // says; what the loop owns is touched by the loop thread alone, what is under mu_ by everybody.
 //
+// Mail. The loop never waits for a lifecycle call of the executor: its result comes as mail (loop_mail.h),
+// and only then the state changes and the command's caller gets it. Meanwhile requests are queued, aborted
+// and expire as ever, and further lifecycle commands wait in their order.
+//
 // Failures. A group that is lost (a rank ended, hung, or failed a step) is recovered by the executor: open
-// requests wait and go on with the tokens they have; lifecycle commands wait, too. A request that was in
-// flight at max_recoveries_per_request failures runs alone, and ends with kError when the group fails again
-// meanwhile. When the executor cannot recover the group, when max_recoveries of them have come within
-// recovery_window, or when the engine's own books are wrong, the engine is kFailed for good: every open
-// request ends with kError and the reason, and Submit returns Unavailable.
+// requests wait and go on with the tokens they have; lifecycle commands wait, too, and one that the loss has
+// interrupted begins again afterwards, unless that has happened too often or the engine drains. A request
+// that was in flight at max_recoveries_per_request failures runs alone, and ends with kError when the group
+// fails again meanwhile. When the executor cannot recover the group, when max_recoveries of them have come
+// within recovery_window, or when the engine's own books are wrong, the engine is kFailed for good: every
+// open request ends with kError and the reason, commands end with the reason, and Submit returns Unavailable.
 
 #include <atomic>
 #include <cstdint>
@@ -29,6 +35,8 @@
 #include "absl/time/clock.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/lifecycle_command.h"
+#include "coordinator/engine/loop_mail.h"
 #include "coordinator/executor/executor.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -72,9 +80,8 @@ class EngineLoop : public Engine {
   int32_t vocab_size() const override { return options_.vocab_size; }
 
  private:
-  // Runs `function` on the loop thread between two steps and waits for it. Unavailable once the loop has
-  // stopped.
-  absl::Status RunOnLoop(const std::function<void()>& function);
+  // Hands the command to the loop thread and waits for its result. Unavailable once the loop has stopped.
+  absl::StatusOr<TagBytes> RunCommand(LifecycleCommand command);
   absl::Status CheckRequests(const std::vector<EngineRequest>& requests) const;
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -86,7 +93,9 @@ class EngineLoop : public Engine {
   // The loop thread alone calls these.
   void Run();
   bool ProcessMail();  // false: stop
-  bool Step();         // false: nothing to do
+  void ProcessRequests(std::vector<EngineRequest> submitted, const std::vector<std::string>& aborted);
+  void ProcessEvents();
+  bool Step();  // false: nothing to do
   void WaitForMail();
   void Send(StepPlan plan);
   void NoteAwaitedStep();
@@ -96,21 +105,37 @@ class EngineLoop : public Engine {
   void End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error);
   void Forget(const Sequence& sequence);
   void NoteFirstScheduled(const std::vector<SequencePtr>& sequences);
+  bool Computes() const;
+  bool DrainIsOver();
+  void CheckIdle();
+  void PublishStats();
+  void SwitchState(EngineState to) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Failures.
   void Fail(const absl::Status& status);
   // The group was lost: fails when that comes too often, else starts to recover it.
   void Lose(const absl::Status& reason);
   bool MayRecover();
   void EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason);
   void FinishRecovery(const absl::Status& status);
-  bool Computes() const;
-  bool DrainIsOver();
-  void CheckIdle();
-  void PublishStats();
+
+  // Lifecycle commands. One is under way at a time: command_. It has ended when StartCommand returns, or
+  // waits for the result of a call, or for the end of a recovery.
+  void StartCommands();
+  void StartCommand();
+  void StartSleep();
+  void StartWakeUp();
+  void CallSleep(int level);
+  void CallWakeUp();
+  Executor::LifecycleDone Call(int sleep_level, std::vector<std::string> tags);
+  void FinishCall(LoopMail::CallResult event);
+  void FinishSleep(int level, absl::StatusOr<TagBytes> freed);
+  void FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TagBytes> mapped);
+  void InterruptCommand(const absl::Status& reason);
+  void EndCommand(absl::StatusOr<TagBytes> result);
   absl::Status CheckLifecycle() const;
-  void SwitchState(EngineState to) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Quiesce();
-  absl::StatusOr<TagBytes> DoSleep(int level);
-  absl::StatusOr<TagBytes> DoWakeUp(const std::vector<std::string>& tags);
+  // No step is under way afterwards, and no sequence has a slot or a block; or the group is lost.
+  void Quiesce();
 
   const EngineOptions options_;
   Executor* const executor_;
@@ -125,20 +150,32 @@ class EngineLoop : public Engine {
   };
   std::deque<SentStep> sent_;
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
-  Residency residency_;
+  Residency residency_;  // as of the last lifecycle call that has ended
   bool recovering_ = false;
   std::deque<MonotonicTime> recoveries_;  // when those of the last recovery_window began
+  MonotonicTime lost_at_;                 // when the recovery under way began
+  int64_t num_recoveries_ = 0;            // that ended well
+  int64_t group_epoch_ = 0;
+  std::deque<LifecycleCommand> commands_;  // those that wait
+  std::optional<LifecycleCommand> command_;
+  // A call of the executor whose result has not come.
+  struct LifecycleCall {
+    int64_t id;
+    int sleep_level;                // 0: a wake-up
+    std::vector<std::string> tags;  // of a wake-up
+  };
+  std::optional<LifecycleCall> call_;
+  int64_t last_call_ = 0;
   int64_t num_steps_ = 0;
   bool idle_checked_ = false;
 
   std::atomic<EngineState> state_{EngineState::kAwake};  // written under mu_
+  const std::shared_ptr<LoopMail> mail_ = std::make_shared<LoopMail>();
   mutable absl::Mutex mu_;
-  absl::CondVar mail_arrived_;
+  // Mail of the callers.
   std::vector<EngineRequest> submitted_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::function<void()>> commands_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Status> executor_failure_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Status> recovered_ ABSL_GUARDED_BY(mu_);
+  std::vector<LifecycleCommand> arrived_commands_ ABSL_GUARDED_BY(mu_);
   // The oldest step without a reply (0: none), and since when it has been the oldest.
   int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);

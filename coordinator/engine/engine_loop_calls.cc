@@ -15,21 +15,14 @@ namespace somnus {
 
 EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer)
     : options_(std::move(options)), executor_(executor), observer_(observer), scheduler_(options_.scheduler) {
+  group_epoch_ = executor_->group_epoch();
   PublishStats();
   {
     absl::MutexLock lock(&join_mu_);
     thread_ = std::thread([this] { Run(); });
   }
-  executor_->OnFailure([this](absl::Status status) {
-    absl::MutexLock lock(&mu_);
-    if (!executor_failure_.has_value()) executor_failure_ = std::move(status);
-    mail_arrived_.Signal();
-  });
-  executor_->OnRecovered([this](absl::Status status) {
-    absl::MutexLock lock(&mu_);
-    recovered_ = std::move(status);
-    mail_arrived_.Signal();
-  });
+  executor_->OnFailure([mail = mail_](absl::Status status) { mail->PostFailure(std::move(status)); });
+  executor_->OnRecovered([mail = mail_](absl::Status status) { mail->PostRecovered(std::move(status)); });
 }
 
 EngineLoop::~EngineLoop() { DrainAndStop(absl::ZeroDuration()); }
@@ -93,26 +86,30 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
 absl::Status EngineLoop::SubmitAll(std::vector<EngineRequest> requests) {
   RETURN_IF_ERROR(CheckRequests(requests));
   SetQueuedBytes(&requests);
-  absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(CheckRoom(requests));
-  for (EngineRequest& request : requests) {
-    live_ids_.insert(request.id);
-    ++num_queued_;
-    num_queued_tokens_ += static_cast<int64_t>(request.prompt.size());
-    queued_bytes_ += request.queued_bytes;
-    submitted_.push_back(std::move(request));
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(CheckRoom(requests));
+    for (EngineRequest& request : requests) {
+      live_ids_.insert(request.id);
+      ++num_queued_;
+      num_queued_tokens_ += static_cast<int64_t>(request.prompt.size());
+      queued_bytes_ += request.queued_bytes;
+      submitted_.push_back(std::move(request));
+    }
   }
-  mail_arrived_.Signal();
+  mail_->Wake();
   return absl::OkStatus();
 }
 
 void EngineLoop::Abort(const std::string& request_id) {
-  absl::MutexLock lock(&mu_);
-  // Only live ids, and each once, so that the list is no longer than the open requests.
-  if (!live_ids_.contains(request_id)) return;
-  if (std::find(aborted_.begin(), aborted_.end(), request_id) != aborted_.end()) return;
-  aborted_.push_back(request_id);
-  mail_arrived_.Signal();
+  {
+    absl::MutexLock lock(&mu_);
+    // Only live ids, and each once, so that the list is no longer than the open requests.
+    if (!live_ids_.contains(request_id)) return;
+    if (std::find(aborted_.begin(), aborted_.end(), request_id) != aborted_.end()) return;
+    aborted_.push_back(request_id);
+  }
+  mail_->Wake();
 }
 
 absl::Status EngineLoop::Health() const {
@@ -141,29 +138,31 @@ EngineStats EngineLoop::Stats() const {
   return stats;
 }
 
-absl::Status EngineLoop::RunOnLoop(const std::function<void()>& function) {
+absl::StatusOr<TagBytes> EngineLoop::RunCommand(LifecycleCommand command) {
+  absl::StatusOr<TagBytes> result;
   absl::Notification done;
+  command.reply = [&](absl::StatusOr<TagBytes> reply) {
+    result = std::move(reply);
+    done.Notify();
+  };
   {
     absl::MutexLock lock(&mu_);
     if (stopped_) return absl::UnavailableError("the engine has stopped");
-    commands_.push_back([&] {
-      function();
-      PublishStats();
-      done.Notify();
-    });
-    mail_arrived_.Signal();
+    arrived_commands_.push_back(std::move(command));
   }
+  mail_->Wake();
   done.WaitForNotification();
-  return absl::OkStatus();
+  return result;
 }
 
 absl::StatusOr<TagBytes> EngineLoop::Sleep(int level) {
   if (level < kMinSleepLevel || level > kMaxSleepLevel) {
     return absl::InvalidArgumentError(absl::StrCat("level: must be ", kSleepLevelNames, ", not ", level));
   }
-  absl::StatusOr<TagBytes> result;
-  RETURN_IF_ERROR(RunOnLoop([&] { result = DoSleep(level); }));
-  return result;
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kSleep;
+  command.level = level;
+  return RunCommand(std::move(command));
 }
 
 absl::StatusOr<TagBytes> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
@@ -172,13 +171,16 @@ absl::StatusOr<TagBytes> EngineLoop::WakeUp(const std::vector<std::string>& tags
     return absl::InvalidArgumentError(
         absl::StrCat("tags: unknown tag '", tag, "'; there are ", kMemoryTagNames));
   }
-  absl::StatusOr<TagBytes> result;
-  RETURN_IF_ERROR(RunOnLoop([&] { result = DoWakeUp(tags); }));
-  return result;
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kWakeUp;
+  command.tags = tags;
+  return RunCommand(std::move(command));
 }
 
 absl::Status EngineLoop::ResetPrefixCache() {
-  return RunOnLoop([this] { scheduler_.ResetPrefixCache(); });
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kResetPrefixCache;
+  return RunCommand(std::move(command)).status();
 }
 
 void EngineLoop::OnStateChange(std::function<void()> callback) {
@@ -205,8 +207,8 @@ void EngineLoop::DrainAndStop(absl::Duration grace) {
     draining_ = true;
     drain_deadline_ = std::min(drain_deadline_, options_.monotonic_now() + grace);
     changed = ChangeState(EngineState::kDraining);
-    mail_arrived_.Signal();
   }
+  mail_->Wake();
   if (changed) ReportStateChange();
   absl::MutexLock join_lock(&join_mu_);
   if (!thread_.joinable()) return;

@@ -28,6 +28,7 @@ const Buckets kIterationBuckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 
 // A small model is faster than vLLM's first buckets tell apart.
 const Buckets kFineBuckets = {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05,
                               .1,    .2,    .5,    1,    2,    5,    10,  30};
+const Buckets kRecoveryBuckets = {.1, .2, .5, 1, 2, 5, 10, 20, 60, 120, 300, 600};
 const Buckets kHttpBuckets = {.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600};
 
 // 1, 2, 5, 10, 20, 50, ... up to `max`.
@@ -67,6 +68,9 @@ class PrometheusMetrics : public Metrics {
   void OnStep(int32_t num_tokens, absl::Duration duration) override {
     iteration_tokens_.Observe(num_tokens);
     step_seconds_.Observe(absl::ToDoubleSeconds(duration));
+  }
+  void OnRecovered(absl::Duration duration) override {
+    recovery_seconds_.Observe(absl::ToDoubleSeconds(duration));
   }
 
   void OnRequestFinished(const EngineRequest& request, FinishReason, int32_t num_output_tokens,
@@ -146,6 +150,8 @@ class PrometheusMetrics : public Metrics {
     Advance("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
             stats.prefix_cache_hits);
     Advance("somnus:steps_total", "Steps of the engine.", stats.num_steps);
+    Advance("somnus:recoveries_total", "Recoveries of the group of workers.", stats.num_recoveries);
+    Gauge("somnus:group_epoch", "Epoch of the group of workers: 1 at first.").Set(stats.group_epoch);
     Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
@@ -212,6 +218,8 @@ class PrometheusMetrics : public Metrics {
       Histogram("vllm:iteration_tokens_total", "Tokens per step.", kIterationBuckets);
   prometheus::Histogram& step_seconds_ =
       Histogram("somnus:step_duration_seconds", "Duration of a step.", kFineBuckets);
+  prometheus::Histogram& recovery_seconds_ =
+      Histogram("somnus:recovery_seconds", "From the loss of the group until it is whole.", kRecoveryBuckets);
   const TwoScales ttft_ =
       OnTwoScales("time_to_first_token_seconds", "Time to the first token.", kTtftBuckets);
   const TwoScales itl_ = OnTwoScales("inter_token_latency_seconds", "Time between tokens.", kItlBuckets);

@@ -26,6 +26,11 @@ class EngineRecoveryTest : public ::testing::TestWithParam<bool> {
     while (engine.state() != state) absl::SleepFor(absl::Milliseconds(1));
   }
 
+  // Waits until that many lifecycle calls were made.
+  void AwaitCalls(size_t count) {
+    while (executor_.lifecycle_calls().size() < count) absl::SleepFor(absl::Milliseconds(1));
+  }
+
   EngineOptions options_;
   FakeExecutor executor_;
 };
@@ -148,19 +153,24 @@ TEST_P(EngineRecoveryTest, AGroupThatIsLostAsleepSleepsAgain) {
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
 }
 
-TEST_P(EngineRecoveryTest, AGroupThatIsLostOnItsWayToSleepIsAwakeAgain) {
+TEST_P(EngineRecoveryTest, ASleepThatALossInterruptsIsDoneAfterTheRecovery) {
   EngineLoop engine(options_, &executor_, nullptr);
+  const Ticket ticket = MakeTicket("a", 5, 20);
   executor_.HoldLifecycle(true);
   absl::StatusOr<TagBytes> slept;
   std::thread sleeper([&] { slept = engine.Sleep(1); });
-  while (executor_.lifecycle_calls().empty()) absl::SleepFor(absl::Milliseconds(1));
+  AwaitCalls(1);
   executor_.Lose(kLoss);
-  sleeper.join();
-  EXPECT_EQ(slept.status(), kLoss);
-  AwaitState(engine, EngineState::kAwake);
+  AwaitCalls(2);
   EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"awake"});
-  const Ticket ticket = MakeTicket("a", 5, 20);
   ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  executor_.HoldLifecycle(false);
+  sleeper.join();
+  ASSERT_TRUE(slept.ok()) << slept.status();
+  EXPECT_EQ(slept->size(), 3u);
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(executor_.lifecycle_calls(), (std::vector<std::string>{"sleep 1", "sleep 1"}));
+  ASSERT_TRUE(engine.WakeUp({}).ok());
   ASSERT_TRUE(ticket.sink->Wait());
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
 }

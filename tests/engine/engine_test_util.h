@@ -118,6 +118,11 @@ class RecordingObserver : public EngineObserver {
     absl::MutexLock lock(&mu_);
     step_tokens_ += num_tokens;
   }
+  void OnRecovered(absl::Duration duration) override {
+    absl::MutexLock lock(&mu_);
+    ++num_recoveries_;
+    recovery_time_ += duration;
+  }
   void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
     absl::MutexLock lock(&mu_);
@@ -129,6 +134,14 @@ class RecordingObserver : public EngineObserver {
   int64_t step_tokens() const {
     absl::MutexLock lock(&mu_);
     return step_tokens_;
+  }
+  int64_t num_recoveries() const {
+    absl::MutexLock lock(&mu_);
+    return num_recoveries_;
+  }
+  absl::Duration recovery_time() const {
+    absl::MutexLock lock(&mu_);
+    return recovery_time_;
   }
   std::vector<std::string> finished() const {
     absl::MutexLock lock(&mu_);
@@ -148,6 +161,8 @@ class RecordingObserver : public EngineObserver {
   std::vector<std::string> finished_ ABSL_GUARDED_BY(mu_);
   int64_t step_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t output_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_recoveries_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Duration recovery_time_ ABSL_GUARDED_BY(mu_);
   bool times_are_ordered_ ABSL_GUARDED_BY(mu_) = true;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// An Executor over one FakeWorker, with a script: steps can be held back or fail, and a rank can be lost at
-// any time. All methods are thread safe.
+// An Executor over one FakeWorker, with a script: steps and lifecycle calls can be held back or fail, and a
+// rank can be lost at any time. All methods are thread safe.
 
 #include <deque>
 #include <functional>
@@ -33,13 +33,16 @@ class FakeExecutor : public Executor {
   // A rank is lost: every call returns `reason`, and the callback runs.
   void Lose(const absl::Status& reason) {
     std::function<void(absl::Status)> callback;
+    std::function<void()> call;
     {
       absl::MutexLock lock(&mu_);
       if (!health_.ok()) return;
       health_ = reason;
       callback = callback_;
+      call = std::exchange(held_call_, nullptr);
     }
     if (callback) callback(reason);
+    if (call) call();
   }
   // How recoveries end: with the failure, which is the default; well, at once; or by FinishRecovery.
   enum class Recovery { kFails, kSucceeds, kWaits };
@@ -66,10 +69,15 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     return recoveries_;
   }
-  // While held, Sleep and WakeUp block.
+  // While held, no Sleep and no WakeUp ends. The thread that ends the hold ends the call that is held.
   void HoldLifecycle(bool held) {
-    absl::MutexLock lock(&mu_);
-    lifecycle_held_ = held;
+    std::function<void()> call;
+    {
+      absl::MutexLock lock(&mu_);
+      lifecycle_held_ = held;
+      if (!held) call = std::exchange(held_call_, nullptr);
+    }
+    if (call) call();
   }
   // Sets what Progress returns.
   void SetProgress(const absl::Status& progress) {
@@ -126,30 +134,14 @@ class FakeExecutor : public Executor {
     return reply;
   }
 
-  absl::StatusOr<TagBytes> Sleep(int level, const Residency& before) override {
-    absl::MutexLock lock(&mu_);
-    lifecycle_calls_.push_back("sleep " + std::to_string(level));
-    AwaitLifecycle();
-    if (absl::Status error = std::exchange(lifecycle_error_, absl::OkStatus()); !error.ok()) return error;
-    if (!replies_.empty()) return absl::InternalError("sleep with a step in flight");
-    TagBytes freed;
-    for (const auto& [tag, bytes] : kTagBytes) {
-      if (before.asleep().count(tag) == 0) freed[tag] = bytes;
-    }
-    if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
-    return freed;
+  void SleepAsync(int level, const Residency& before, LifecycleDone done) override {
+    RunOrHold("sleep " + std::to_string(level),
+              [this, before, done = std::move(done)] { done(EndSleep(before)); });
   }
-
-  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency&) override {
-    absl::MutexLock lock(&mu_);
+  void WakeUpAsync(const std::vector<std::string>& tags, const Residency&, LifecycleDone done) override {
     std::string call = "wake";
     for (const std::string& tag : tags) call += " " + tag;
-    lifecycle_calls_.push_back(call);
-    AwaitLifecycle();
-    if (absl::Status error = std::exchange(lifecycle_error_, absl::OkStatus()); !error.ok()) return error;
-    TagBytes mapped;
-    for (const std::string& tag : tags) mapped[tag] = kTagBytes.at(tag);
-    return mapped;
+    RunOrHold(call, [this, tags, done = std::move(done)] { done(EndWakeUp(tags)); });
   }
 
   absl::Status Health() const override {
@@ -176,6 +168,7 @@ class FakeExecutor : public Executor {
       std::string what = held.awake() ? "awake" : "asleep " + std::to_string(held.level());
       for (const std::string& tag : held.asleep()) what += " " + tag;
       recoveries_.push_back(what);
+      ++group_epoch_;
       recovery = recovery_;
       failure = health_;
     }
@@ -186,16 +179,46 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     recovered_ = std::move(callback);
   }
+  int64_t group_epoch() const override {
+    absl::MutexLock lock(&mu_);
+    return group_epoch_;
+  }
 
  private:
   inline static const TagBytes kTagBytes = {{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}};
 
-  void AwaitLifecycle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return !lifecycle_held_ || !health_.ok();
-    };
-    mu_.Await(absl::Condition(&released));
-    if (!health_.ok()) lifecycle_error_ = health_;
+  void RunOrHold(const std::string& name, std::function<void()> call) {
+    {
+      absl::MutexLock lock(&mu_);
+      lifecycle_calls_.push_back(name);
+      if (lifecycle_held_ && health_.ok()) {
+        held_call_ = std::move(call);
+        return;
+      }
+    }
+    call();
+  }
+  absl::Status TakeLifecycleError() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!health_.ok()) return health_;
+    if (!replies_.empty()) return absl::InternalError("a lifecycle call with a step in flight");
+    return std::exchange(lifecycle_error_, absl::OkStatus());
+  }
+  absl::StatusOr<TagBytes> EndSleep(const Residency& before) {
+    absl::MutexLock lock(&mu_);
+    if (absl::Status error = TakeLifecycleError(); !error.ok()) return error;
+    if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
+    TagBytes freed;
+    for (const auto& [tag, bytes] : kTagBytes) {
+      if (before.asleep().count(tag) == 0) freed[tag] = bytes;
+    }
+    return freed;
+  }
+  absl::StatusOr<TagBytes> EndWakeUp(const std::vector<std::string>& tags) {
+    absl::MutexLock lock(&mu_);
+    if (absl::Status error = TakeLifecycleError(); !error.ok()) return error;
+    TagBytes mapped;
+    for (const std::string& tag : tags) mapped[tag] = kTagBytes.at(tag);
+    return mapped;
   }
 
   mutable absl::Mutex mu_;
@@ -210,6 +233,8 @@ class FakeExecutor : public Executor {
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
   bool lifecycle_held_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void()> held_call_ ABSL_GUARDED_BY(mu_);
+  int64_t group_epoch_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<std::string> lifecycle_calls_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int64_t num_steps_sent_ ABSL_GUARDED_BY(mu_) = 0;

@@ -60,7 +60,7 @@ float FakeWorker::ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t p
 }
 
 absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request) {
-  if (request.step_id() != last_step_id_ + 1) return Broken("step ids must count up");
+  if (last_step_id_ != 0 && request.step_id() != last_step_id_ + 1) return Broken("step ids must count up");
   last_step_id_ = request.step_id();
   for (int32_t slot : request.freed_slots()) {
     if (slots_.erase(slot) == 0) return Broken(absl::StrCat("freed slot ", slot, " was not in use"));
@@ -81,6 +81,7 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
 }
 
 void FakeWorker::Replace() {
+  last_step_id_ = 0;
   slots_.clear();
   for (size_t i = 0; i < cache_.size(); ++i) cache_[i] = Mix(~uint64_t{0}, i);
 }

@@ -39,7 +39,7 @@ class FakeWorker {
   absl::Status Sleep();
 
   // Becomes another process in the place of this one, which has died: no slot is in use, and the cache holds
-  // values that no sequence has. Step ids count on.
+  // values that no sequence has. Its first step may have any id.
   void Replace();
 
   // Step `step_id` will compute not-a-numbers for `slot`.

@@ -1,0 +1,82 @@
+// EngineLoop's part for failures: the end of an epoch of the group, its recovery, and the engine's own end.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "coordinator/engine/engine_loop.h"
+
+namespace somnus {
+
+void EngineLoop::Fail(const absl::Status& status) {
+  if (state() == EngineState::kFailed) return;
+  LogError("the engine has failed: {}", std::string(status.message()));
+  std::vector<EngineRequest> submitted;
+  {
+    absl::MutexLock lock(&mu_);
+    error_ = std::string(status.message());
+    ChangeState(EngineState::kFailed);
+    submitted.swap(submitted_);
+  }
+  ReportStateChange();
+  for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
+  sent_.clear();
+  NoteAwaitedStep();
+  const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
+  for (const SequencePtr& sequence : scheduler_.AbortAll()) End(sequence, FinishReason::kError, error);
+  if (command_.has_value()) EndCommand(status);
+}
+
+bool EngineLoop::MayRecover() {
+  const MonotonicTime now = options_.monotonic_now();
+  while (!recoveries_.empty() && now - recoveries_.front() >= options_.recovery_window)
+    recoveries_.pop_front();
+  if (static_cast<int32_t>(recoveries_.size()) >= options_.max_recoveries) return false;
+  recoveries_.push_back(now);
+  return true;
+}
+
+void EngineLoop::Lose(const absl::Status& reason) {
+  if (state() == EngineState::kFailed || recovering_) return;
+  if (!MayRecover()) return Fail(reason);
+  LogError("the group was lost: {}", std::string(reason.message()));
+  recovering_ = true;
+  lost_at_ = options_.monotonic_now();
+  sent_.clear();
+  NoteAwaitedStep();
+  EndSuspects(scheduler_.Recover(), reason);
+  SwitchState(EngineState::kRecovering);
+  InterruptCommand(reason);
+  executor_->Recover(residency_);
+  group_epoch_ = executor_->group_epoch();
+}
+
+// One of the requests that were in flight may be the cause. Those that were so too often run alone from now
+// on, and end when that fails, too.
+void EngineLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
+  for (const SequencePtr& sequence : suspects) {
+    sequence->runs_alone = ++sequence->num_failures >= options_.max_recoveries_per_request;
+    if (sequence->num_failures <= options_.max_recoveries_per_request) continue;
+    scheduler_.Abort(sequence->request.id);
+    End(sequence, FinishReason::kError,
+        absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
+                                            " failures of the workers; the last: ", reason.message())));
+  }
+}
+
+void EngineLoop::FinishRecovery(const absl::Status& status) {
+  if (!std::exchange(recovering_, false)) return;
+  if (!status.ok()) return Fail(status);
+  const absl::Duration duration = options_.monotonic_now() - lost_at_;
+  ++num_recoveries_;
+  group_epoch_ = executor_->group_epoch();
+  LogInfo("the group is whole again, in epoch {}, after {:.2f} s", group_epoch_,
+          absl::ToDoubleSeconds(duration));
+  if (observer_ != nullptr) observer_->OnRecovered(duration);
+  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
+  // The news of another loss may have come before that of this recovery.
+  if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
+  if (command_.has_value()) StartCommand();
+}
+
+}  // namespace somnus

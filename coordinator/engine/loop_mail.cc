@@ -1,0 +1,54 @@
+#include "coordinator/engine/loop_mail.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace somnus {
+
+void LoopMail::PostFailure(absl::Status reason) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!events_.failure.has_value()) events_.failure = std::move(reason);
+  }
+  Wake();
+}
+
+void LoopMail::PostRecovered(absl::Status status) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    events_.recovered = std::move(status);
+  }
+  Wake();
+}
+
+void LoopMail::PostCallResult(int64_t call, absl::StatusOr<TagBytes> result) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (events_.call_result.has_value() && events_.call_result->call > call) return;
+    events_.call_result = CallResult{call, std::move(result)};
+  }
+  Wake();
+}
+
+void LoopMail::Wake() {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    woken_ = true;
+  }
+  arrived_.notify_one();
+}
+
+LoopMail::Events LoopMail::Take() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return std::exchange(events_, Events());
+}
+
+void LoopMail::WaitFor(absl::Duration duration) {
+  std::unique_lock<std::mutex> lock(mu_);
+  // A year stands for infinity: the end of the wait must be a time that the clock can represent.
+  const absl::Duration bounded = std::clamp(duration, absl::ZeroDuration(), absl::Hours(24 * 365));
+  arrived_.wait_for(lock, absl::ToChronoNanoseconds(bounded), [this] { return woken_; });
+  woken_ = false;
+}
+
+}  // namespace somnus
