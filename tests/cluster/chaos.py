@@ -90,10 +90,13 @@ class Chaos:
         return thread
 
     def pid_of(self, rank):
+        """0 while nobody has the rank."""
         return self.cluster.status()["ranks"][rank]["pid"]
 
     def strike(self, kind, rank, pid=None):
         fault = Fault(kind, rank, pid or self.pid_of(rank), 0.0, len(self.cluster.log()))
+        if fault.pid <= 0:
+            raise AssertionError(f"nobody has rank {rank}")  # a signal to process 0 would go to everybody
         fault.time = time.monotonic()
         os.kill(fault.pid, FAULTS[kind])
         self.faults.append(fault)

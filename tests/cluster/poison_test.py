@@ -2,6 +2,7 @@
 
 The workers are tests/worker:faulty_worker, which fails on demand.
 """
+import concurrent.futures
 import http.client
 import os
 import random
@@ -103,6 +104,69 @@ class Poison(unittest.TestCase):
         self.check("hang@1", "--hang-timeout-s=1", replaced=[False, True])
 
 
+def kill(cluster, rank):
+    pid = cluster.status()["ranks"][rank]["pid"]
+    assert pid > 0
+    os.kill(pid, signal.SIGKILL)
+
+
+class SlowNewcomer(unittest.TestCase):
+    """What is so for as long as a recovery lasts: a newcomer waits before it loads."""
+
+    def test_live_and_not_ready_and_open_for_requests(self):
+        faulty = FaultyCluster("")
+        with faulty as cluster:
+            requests = neighbours(random.Random(7))
+            expected = Round(cluster, requests).answers()
+            faulty.set_faults("load-wait")
+            open_before = Round(cluster, requests[:4])
+            wait_until(lambda: len(open_before.token_times) > 4, END_S, "tokens", poll=0.005)
+            kill(cluster, 1)
+            wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", END_S, "recovering")
+            late = Round(cluster, requests[4:])
+            wait_until(lambda: cluster.status()["num_requests_waiting"] == 8, END_S, "all requests wait")
+            self.assertEqual(cluster.request("GET", "/livez").status, 200)
+            for path in ("/health", "/readyz"):
+                response = cluster.request("GET", path)
+                self.assertEqual(response.status, 503)
+                self.assertIn("recover", response.json["error"]["message"].lower())
+            self.assertEqual(cluster.request("GET", "/is_sleeping", port=cluster.admin_port).json, {"is_sleeping": False})
+            self.assertEqual(cluster.metric("somnus:engine_state"), 1)
+            self.assertEqual(cluster.metric("vllm:engine_sleep_state"), 0)
+            faulty.set_faults("")
+            open_before.check(expected[:4])
+            late.check(expected[4:])
+            self.assertEqual(cluster.health(), 200)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_sleep_waits_for_the_recovery(self):
+        faulty = FaultyCluster("")
+        with faulty as cluster:
+            requests = neighbours(random.Random(7))
+            expected = Round(cluster, requests).answers()
+            faulty.set_faults("load-wait")
+            around = Round(cluster, requests)
+            wait_until(lambda: len(around.token_times) > 8, END_S, "tokens", poll=0.005)
+            kill(cluster, 0)
+            wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", END_S, "recovering")
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                slept = pool.submit(cluster.request, "POST", "/sleep?level=1", port=cluster.admin_port)
+                faulty.set_faults("")
+                self.assertEqual(slept.result(END_S).status, 200)
+            self.assertEqual(cluster.status()["state"], "ENGINE_STATE_ASLEEP")
+            self.assertEqual(cluster.request("POST", "/wake_up", port=cluster.admin_port).status, 200)
+            around.check(expected)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_the_end_does_not_wait_for_the_recovery(self):
+        faulty = FaultyCluster("", "--shutdown-timeout=0")
+        with faulty as cluster:
+            faulty.set_faults("load-wait")
+            kill(cluster, 0)
+            wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", END_S, "recovering")
+            self.assertEqual(cluster.stop(), 0)
+
+
 class FailsAtEveryStart(unittest.TestCase):
     """The server ends with a code other than 0 and says which rank failed and how, after a bounded number of tries."""
 
@@ -134,7 +198,7 @@ class FailsAtEveryStart(unittest.TestCase):
                 faulty = FaultyCluster("", *self.FLAGS)
                 with faulty as cluster:
                     faulty.set_faults(fault)
-                    self.kill(cluster, 1)
+                    kill(cluster, 1)
                     self.assertLessEqual(self.end(cluster, words), 1 + 5)
 
     def test_the_model_is_gone(self):
@@ -144,17 +208,13 @@ class FailsAtEveryStart(unittest.TestCase):
                 shutil.rmtree(model)
                 stream = cluster.open_stream([37, 38], timeout=END_S, max_tokens=400)
                 next(stream.events())
-                self.kill(cluster, 1)
+                kill(cluster, 1)
                 # Its client learns the end from an error event, or the connection ends.
                 try:
                     self.assertTrue([event for event in stream.events() if "error" in event])
                 except http.client.IncompleteRead:
                     pass
                 self.assertLessEqual(self.end(cluster, r"rank 1.*(No such file|not found|does not exist|cannot open)"), 1 + 5)
-
-    @staticmethod
-    def kill(cluster, rank):
-        os.kill(cluster.status()["ranks"][rank]["pid"], signal.SIGKILL)
 
 
 if __name__ == "__main__":

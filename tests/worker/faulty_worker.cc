@@ -5,6 +5,7 @@
 //   start-exit         the process ends before it has registered
 //   load-exit          the process ends in the middle of a load
 //   load-fail          the load ends with an error
+//   load-wait          the load begins once the file does not say this any longer
 //   ACTION[@RANK] IDS  a step fails that brings a new sequence whose prompt contains the token ids IDS
 //   (5,6,7) in
 //                      this order: the process aborts ("abort"), the step never ends ("hang"), or it ends
@@ -28,6 +29,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/check.h"
 #include "worker/runner/model_runner.h"
 #include "worker/worker_main.h"
@@ -36,6 +39,7 @@ namespace somnus {
 namespace {
 
 constexpr int kFaultExitCode = 7;
+constexpr absl::Duration kFaultPoll = absl::Milliseconds(5);
 
 struct Fault {
   std::string action;
@@ -121,6 +125,7 @@ WorkerParts FaultyWorkerParts() {
           const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
           Communicator* communicator, SleepableAllocator* allocator,
           const ModelRunner::Progress& progress) -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
+    while (HasFault(ReadFaults(), "load-wait")) absl::SleepFor(kFaultPoll);
     const std::vector<Fault> faults = ReadFaults();
     if (HasFault(faults, "load-exit")) _exit(kFaultExitCode);
     if (HasFault(faults, "load-fail")) return absl::DataLossError("a fault was injected into this load");
