@@ -1,34 +1,10 @@
-#include "coordinator/membership/membership.h"
-
-#include <gtest/gtest.h>
-
 #include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "tests/membership/membership_fixture.h"
 
 namespace somnus {
 namespace {
-
-MembershipOptions Options(int32_t world_size) {
-  MembershipOptions options;
-  options.world_size = world_size;
-  options.version = "1";
-  options.spawn_token = "secret";
-  options.heartbeat_timeout = absl::Seconds(10);
-  return options;
-}
-
-v1::RegisterRequest Worker(const std::string& id, const std::string& host, int preferred_rank = -1) {
-  v1::RegisterRequest request;
-  request.set_worker_id(id);
-  request.set_host(host);
-  request.set_pid(7);
-  request.set_address("unix:/" + id);
-  request.set_version("1");
-  request.set_spawn_token("secret");
-  if (preferred_rank >= 0) request.set_preferred_rank(preferred_rank);
-  return request;
-}
-
-const MonotonicTime kNow = absl::Seconds(1000);
 
 TEST(MembershipTest, AMemberThatDiedBeforeTheLastCameIsNotConfirmed) {
   MembershipOptions options = Options(2);
@@ -38,13 +14,11 @@ TEST(MembershipTest, AMemberThatDiedBeforeTheLastCameIsNotConfirmed) {
   ASSERT_TRUE(membership.Register(Worker("a", "host1", 0), kNow).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Milliseconds(1)).ok());
   EXPECT_FALSE(complete());  // a may have died since its last heartbeat
-  EXPECT_FALSE(membership.DropSilent(kNow + absl::Seconds(11)).empty());
+  EXPECT_FALSE(Watch(&membership, kNow, kNow + absl::Seconds(11)).dropped.empty());
   ASSERT_TRUE(membership.Register(Worker("c", "host1", 0), kNow + absl::Seconds(11)).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Seconds(12)).ok());
   EXPECT_FALSE(complete());
-  v1::HeartbeatRequest heartbeat;
-  heartbeat.set_worker_id("c");
-  EXPECT_TRUE(membership.Heartbeat(heartbeat, kNow + absl::Seconds(13)));
+  EXPECT_TRUE(membership.Heartbeat(Beat("c"), kNow + absl::Seconds(13)));
   EXPECT_TRUE(complete());
 }
 
@@ -54,11 +28,7 @@ TEST(MembershipTest, RanksFollowPreferenceHostAndArrival) {
                              Worker("b", "host9", 1), Worker("a", "host5", 0)}) {
     ASSERT_TRUE(membership.Register(worker, kNow).ok());
   }
-  const auto group = membership.WaitForGroup(absl::ZeroDuration());
-  ASSERT_TRUE(group.ok());
-  std::string order;
-  for (const auto& member : *group) order += member.worker_id();
-  EXPECT_EQ(order, "abdce");
+  EXPECT_EQ(Order(membership.WaitForGroup(absl::ZeroDuration())), "abdce");
 }
 
 TEST(MembershipTest, APreferredRankIsKeptThoughOthersPreferNone) {
@@ -66,11 +36,7 @@ TEST(MembershipTest, APreferredRankIsKeptThoughOthersPreferNone) {
   for (const auto& worker : {Worker("a", "host3", 1), Worker("b", "host2"), Worker("c", "host1")}) {
     ASSERT_TRUE(membership.Register(worker, kNow).ok());
   }
-  const auto group = membership.WaitForGroup(absl::ZeroDuration());
-  ASSERT_TRUE(group.ok());
-  std::string order;
-  for (const auto& member : *group) order += member.worker_id();
-  EXPECT_EQ(order, "cab");
+  EXPECT_EQ(Order(membership.WaitForGroup(absl::ZeroDuration())), "cab");
 }
 
 TEST(MembershipTest, RefusalsSayWhy) {
@@ -87,13 +53,18 @@ TEST(MembershipTest, RefusalsSayWhy) {
   EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("", "host"), kNow)));
   EXPECT_EQ(membership.Register(Worker("a", std::string(513, 'h')), kNow).message(),
             "host: must have at most 512 bytes");
+  worker = Worker("a", "host");
+  worker.set_build_id(std::string(513, 'b'));
+  EXPECT_EQ(membership.Register(worker, kNow).message(), "build_id: must have at most 512 bytes");
   ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok()) << "nobody took a place";
   ASSERT_TRUE(membership.Register(Worker("a", "host", 1), kNow).ok()) << "the same one again";
   const absl::Status taken = membership.Register(Worker("b", "host", 1), kNow);
   EXPECT_TRUE(absl::IsUnavailable(taken)) << "it may try again";
   EXPECT_EQ(taken.message(), "preferred_rank: 1 is taken by the worker on host (pid 7) for now");
   ASSERT_TRUE(membership.Register(Worker("b", "host"), kNow).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Worker("c", "host"), kNow))) << "complete";
+  const absl::Status full = membership.Register(Worker("c", "host"), kNow);
+  EXPECT_TRUE(absl::IsUnavailable(full)) << "it may wait as a spare";
+  EXPECT_EQ(full.message(), "all 2 places of the group are taken for now");
 }
 
 TEST(MembershipTest, WaitingEndsWithTheGroupTheTimeoutOrAnInterruption) {
@@ -112,55 +83,130 @@ TEST(MembershipTest, WaitingEndsWithTheGroupTheTimeoutOrAnInterruption) {
   interrupter.join();
 }
 
-v1::HeartbeatRequest Beat(const std::string& id) {
-  v1::HeartbeatRequest heartbeat;
-  heartbeat.set_worker_id(id);
-  return heartbeat;
+TEST(MembershipTest, AWaitIsEndedByItsOwnStopConditionAlone) {
+  Membership membership(Options(1));
+  absl::Mutex mu;
+  bool asked = false;
+  absl::Status stop;
+  std::thread stops([&] {
+    {
+      absl::MutexLock lock(&mu);
+      mu.Await(absl::Condition(&asked));
+      stop = absl::AbortedError("rank 0 was lost again");
+    }
+    membership.Recheck();
+  });
+  const auto condition = [&] {
+    absl::MutexLock lock(&mu);
+    asked = true;
+    return stop;
+  };
+  EXPECT_EQ(membership.WaitForGroup(absl::InfiniteDuration(), condition).status().message(),
+            "rank 0 was lost again");
+  stops.join();
+  EXPECT_TRUE(absl::IsAborted(membership.WaitForGroup(absl::InfiniteDuration(), condition).status()))
+      << "it was true before the wait";
+  membership.Recheck();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(membership.WaitForGroup(absl::ZeroDuration()).status()));
+  ASSERT_TRUE(membership.Register(Worker("a", "host"), kNow).ok());
+  EXPECT_EQ(Order(membership.WaitForGroup(absl::InfiniteDuration())), "a");
 }
 
 TEST(MembershipTest, WhoDiesBeforeTheGroupIsCompleteGivesItsPlaceBack) {
   Membership membership(Options(2));
   ASSERT_TRUE(membership.Register(Worker("dead", "host", 0), kNow).ok());
-  EXPECT_TRUE(membership.DropSilent(kNow + absl::Seconds(10)).empty());
-  EXPECT_EQ(membership.DropSilent(kNow + absl::Seconds(11)),
-            std::vector<std::string>{"the worker on host (pid 7)"});
-  EXPECT_FALSE(membership.Heartbeat(Beat("dead"), kNow + absl::Seconds(11))) << "it is to leave";
+  EXPECT_TRUE(Watch(&membership, kNow, kNow + absl::Seconds(10)).dropped.empty());
+  const Seen seen = Watch(&membership, kNow + absl::Seconds(11), kNow + absl::Seconds(12));
+  EXPECT_EQ(seen.dropped, std::vector<std::string>{"the worker on host (pid 7)"});
+  EXPECT_TRUE(seen.silent.empty()) << "nobody is missed before the group is complete";
+  EXPECT_FALSE(membership.Heartbeat(Beat("dead"), kNow + absl::Seconds(12))) << "it is to leave";
   ASSERT_TRUE(membership.Register(Worker("a", "host", 0), kNow + absl::Seconds(12)).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host", 1), kNow + absl::Seconds(12)).ok());
-  EXPECT_TRUE(membership.DropSilent(kNow + absl::Hours(1)).empty()) << "from here on CheckHeartbeats watches";
-  const auto group = membership.WaitForGroup(absl::ZeroDuration());
-  ASSERT_TRUE(group.ok());
-  EXPECT_EQ((*group)[0].worker_id(), "a");
+  EXPECT_TRUE(Watch(&membership, kNow + absl::Seconds(12), kNow + absl::Minutes(2)).dropped.empty())
+      << "from here on CheckHeartbeats watches";
+  EXPECT_EQ(Order(membership.WaitForGroup(absl::ZeroDuration())), "ab");
 }
 
 TEST(MembershipTest, AGroupIsNotCompleteWithAMemberThatNobodyHears) {
   Membership membership(Options(2));
   ASSERT_TRUE(membership.Register(Worker("a", "host1"), kNow).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host2"), kNow + absl::Seconds(6)).ok());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(membership.WaitForGroup(absl::ZeroDuration()).status()))
-      << "a has not been heard for six seconds";
+  const absl::Status status = membership.WaitForGroup(absl::ZeroDuration()).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << "a has not been heard for six seconds";
+  EXPECT_EQ(status.message(), "not all of 2 workers are heard within 0");
   EXPECT_TRUE(absl::IsUnavailable(membership.Register(Worker("c", "host3"), kNow + absl::Seconds(6))));
   ASSERT_TRUE(membership.Heartbeat(Beat("a"), kNow + absl::Seconds(7))) << "it was only slow";
   EXPECT_TRUE(membership.WaitForGroup(absl::ZeroDuration()).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Worker("c", "host3"), kNow + absl::Seconds(8))));
 }
 
-TEST(MembershipTest, ASilentMemberIsNamed) {
-  Membership membership(Options(2));
+TEST(MembershipTest, EverySilentMemberIsNamedOnceAndTheWatchGoesOn) {
+  Membership membership(Options(3));
+  ASSERT_TRUE(membership.Register(Worker("c", "host3"), kNow).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host2"), kNow).ok());
   ASSERT_TRUE(membership.Register(Worker("a", "host1"), kNow).ok());
-  EXPECT_TRUE(membership.CheckHeartbeats(kNow + absl::Hours(1)).ok())
-      << "before the group is used nobody is missed";
+  EXPECT_TRUE(membership.Heartbeat(Beat("a"), kNow + absl::Seconds(8)));
+  EXPECT_TRUE(membership.Heartbeat(Beat("c"), kNow + absl::Seconds(4)));
+  EXPECT_TRUE(Watch(&membership, kNow, kNow + absl::Seconds(10)).silent.empty());
+  EXPECT_EQ(Watch(&membership, kNow + absl::Seconds(11), kNow + absl::Seconds(18)).silent,
+            (std::vector<std::string>{"b: rank 1 (host2, pid 7) has sent no heartbeat for 11s",
+                                      "c: rank 2 (host3, pid 7) has sent no heartbeat for 11s"}));
+  EXPECT_TRUE(membership.Heartbeat(Beat("b"), kNow + absl::Seconds(18))) << "it is a member until Reopen";
+  EXPECT_FALSE(membership.Heartbeat(Beat("stranger"), kNow));
+}
+
+TEST(MembershipTest, AWatcherThatRanLateBlamesNobodyForTheTimeThatItMissed) {
+  Membership membership(Options(2));
+  ASSERT_TRUE(membership.Register(Worker("a", "host", 0), kNow).ok());
+  ASSERT_TRUE(membership.Register(Worker("b", "host", 1), kNow).ok());
+  EXPECT_TRUE(Watch(&membership, kNow, kNow + absl::Seconds(9)).silent.empty());
+  // For an hour nothing of this process ran.
+  const MonotonicTime resumed = kNow + absl::Hours(1);
+  EXPECT_TRUE(Watch(&membership, resumed, resumed + absl::Seconds(10)).silent.empty())
+      << "heartbeats of that hour may not have been read yet";
+  ASSERT_TRUE(membership.Heartbeat(Beat("a"), resumed + absl::Seconds(1)));
+  EXPECT_EQ(Watch(&membership, resumed + absl::Seconds(11), resumed + absl::Seconds(11)).silent,
+            std::vector<std::string>{"b: rank 1 (host, pid 7) has sent no heartbeat for 1h11s"});
+  // Newcomers get the same time.
+  Membership forming(Options(2));
+  ASSERT_TRUE(forming.Register(Worker("a", "host", 0), kNow).ok());
+  EXPECT_TRUE(Watch(&forming, kNow, kNow).dropped.empty());
+  EXPECT_TRUE(Watch(&forming, resumed, resumed + absl::Seconds(10)).dropped.empty());
+  EXPECT_EQ(Watch(&forming, resumed + absl::Seconds(11), resumed + absl::Seconds(11)).dropped.size(), 1u);
+}
+
+v1::RegisterRequest Built(const std::string& id, int rank, const std::string& build_id) {
+  v1::RegisterRequest request = Worker(id, "host", rank);
+  request.set_build_id(build_id);
+  return request;
+}
+
+TEST(MembershipTest, AllMembersHaveTheBuildOfTheFirst) {
+  Membership membership(Options(2));
+  ASSERT_TRUE(membership.Register(Built("a", 0, "0123456789abcdef"), kNow).ok());
+  const absl::Status other = membership.Register(Built("b", 1, "fedcba9876543210"), kNow);
+  EXPECT_TRUE(absl::IsFailedPrecondition(other));
+  EXPECT_EQ(other.message(), "build_id: the group's is 0123456789ab, the worker's is fedcba987654");
+  EXPECT_EQ(membership.Register(Built("b", 1, ""), kNow).message(),
+            "build_id: the group's is 0123456789ab, the worker's is none");
+  ASSERT_TRUE(membership.Register(Built("c", 1, "0123456789abcdef"), kNow).ok());
   ASSERT_TRUE(membership.WaitForGroup(absl::ZeroDuration()).ok());
-  v1::HeartbeatRequest heartbeat;
-  heartbeat.set_worker_id("a");
-  EXPECT_TRUE(membership.Heartbeat(heartbeat, kNow + absl::Seconds(8)));
-  EXPECT_TRUE(membership.CheckHeartbeats(kNow + absl::Seconds(10)).ok());
-  const absl::Status status = membership.CheckHeartbeats(kNow + absl::Seconds(11));
-  EXPECT_TRUE(absl::IsUnavailable(status));
-  EXPECT_NE(status.message().find("rank 1 (host2, pid 7)"), absl::string_view::npos) << status;
-  heartbeat.set_worker_id("stranger");
-  EXPECT_FALSE(membership.Heartbeat(heartbeat, kNow));
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Built("s", 1, "other"), kNow)))
+      << "it could never replace a member";
+  membership.Reopen(0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Built("d", 0, "other"), kNow)));
+  // In an empty group the next one decides.
+  membership.Reopen(1);
+  ASSERT_TRUE(membership.Register(Built("e", 0, "other"), kNow).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Built("f", 1, "0123456789abcdef"), kNow)));
+}
+
+TEST(MembershipTest, ABuildThatTheCoordinatorNamesDecides) {
+  MembershipOptions options = Options(1);
+  options.build_id = "mine";
+  Membership membership(options);
+  EXPECT_EQ(membership.Register(Built("a", 0, "other"), kNow).message(),
+            "build_id: the group's is mine, the worker's is other");
+  EXPECT_TRUE(membership.Register(Built("a", 0, "mine"), kNow).ok());
 }
 
 // Two ranks, and the step that each last reported.

@@ -10,6 +10,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "base/log.h"
 #include "proto/cluster.grpc.pb.h"
 
 namespace somnus {
@@ -27,6 +28,11 @@ class Coordinator : public v1::ClusterService::Service {
 
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest*,
                         v1::RegisterResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    if (num_refusals_ > 0) {
+      --num_refusals_;
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "all places are taken");
+    }
     response->set_heartbeat_interval_ms(10);
     return grpc::Status::OK;
   }
@@ -37,6 +43,10 @@ class Coordinator : public v1::ClusterService::Service {
     last_beat_ = *request;
     ++num_beats_;
     return grpc::Status::OK;
+  }
+  void RefuseNext(int count) {
+    absl::MutexLock lock(&mu_);
+    num_refusals_ = count;
   }
   void WaitForBeats(int count) {
     absl::MutexLock lock(&mu_);
@@ -52,6 +62,7 @@ class Coordinator : public v1::ClusterService::Service {
   absl::Mutex mu_;
   v1::HeartbeatRequest last_beat_ ABSL_GUARDED_BY(mu_);
   int num_beats_ ABSL_GUARDED_BY(mu_) = 0;
+  int num_refusals_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -122,6 +133,32 @@ TEST_F(CoordinatorLinkTest, RegistrationIsGivenUpOnItsClock) {
   options_.register_timeout = absl::ZeroDuration();
   const auto link = CoordinatorLink::Create(options_);
   EXPECT_TRUE(absl::IsDeadlineExceeded(link->Register(v1::RegisterRequest())));
+}
+
+TEST_F(CoordinatorLinkTest, ASpareAsksUntilThereIsAPlaceAndLogsItsWaitOnce) {
+  Coordinator coordinator(options_.coordinator);
+  coordinator.RefuseNext(3);
+  const auto link = CoordinatorLink::Create(options_);
+  static const absl::Status logging = InitLogging("worker", "info");  // once, though tests may be repeated
+  ASSERT_TRUE(logging.ok());
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(link->Register(v1::RegisterRequest()).ok());
+  const std::string log = testing::internal::GetCapturedStderr();
+  const size_t first = log.find("waiting for a place");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_NE(log.find("all places are taken", first), std::string::npos) << log;
+  EXPECT_EQ(log.find("waiting for a place", first + 1), std::string::npos) << log;
+}
+
+TEST_F(CoordinatorLinkTest, ASpareThatNobodyNeedsSaysWhyItLeaves) {
+  Coordinator coordinator(options_.coordinator);
+  coordinator.RefuseNext(1);
+  options_.register_timeout = absl::ZeroDuration();
+  const auto link = CoordinatorLink::Create(options_);
+  const absl::Status status = link->Register(v1::RegisterRequest());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_NE(status.message().find(options_.coordinator), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("all places are taken"), absl::string_view::npos) << status;
 }
 
 }  // namespace
