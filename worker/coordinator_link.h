@@ -27,7 +27,7 @@ struct CoordinatorLinkOptions {
 
 class CoordinatorLink {
  public:
-  using Beat = std::function<void(v1::HeartbeatRequest*)>;  // fills in the last step
+  using Beat = std::function<void(v1::HeartbeatRequest*)>;  // fills in all but worker_id
 
   // Stops the heartbeats.
   virtual ~CoordinatorLink() = default;

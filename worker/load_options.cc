@@ -97,6 +97,10 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
 
 }  // namespace
 
+bool SpinningPays(const LoadOptions& options) {
+  return options.num_threads * options.ranks_on_host <= NumAllowedCpus();
+}
+
 double DefaultMemoryUtilization(DeviceKind device) { return device == DeviceKind::kCpu ? 0.5 : 0.9; }
 
 absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,

@@ -31,6 +31,9 @@ struct LoadOptions {
   double memory_utilization = 0.5;
 };
 
+// Threads that wait for each other may spin only where each has a CPU of its own.
+bool SpinningPays(const LoadOptions& options);
+
 // 0.5 of a host, which others use too; 0.9 of a GPU.
 double DefaultMemoryUtilization(DeviceKind device);
 

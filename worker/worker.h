@@ -1,12 +1,13 @@
 #pragma once
-// One rank's lifecycle, as proto/worker.proto describes it:
-//   Created --LoadModel--> Loaded --AllocateKvCache--> Awake <--Sleep/WakeUp--> Asleep; a failed load or step
-//   --> Failed.
+// One rank's lifecycle and epochs, as proto/worker.proto describes them:
+//   Created --LoadModel--> Loaded --AllocateKvCache--> Awake <--Sleep/WakeUp--> Asleep; a failed load, step
+//   or collective --> Failed; Fence begins an epoch in every state.
 //
 // Owns the device, the memory, the communicator and the model, and the one thread that uses them. Thread
 // safety: all methods are thread safe and run one after another on that thread, in the order of the calls;
-// GetStatus, Abort and last_step_id return at once, whatever runs. Errors: FailedPrecondition names the
-// state; a Failed worker returns its first error.
+// GetStatus, Snapshot, CheckEpoch, CheckShutdown, Abort and last_step_id return at once, whatever runs, and
+// Fence within its patience. Errors: FailedPrecondition names the epochs where the request's is not the
+// worker's, or the state; a Failed worker returns its first error.
 
 #include <atomic>
 #include <cstdint>
@@ -21,42 +22,17 @@
 #include "absl/synchronization/mutex.h"
 #include "allocator/sleepable_allocator.h"
 #include "allocator/vmm_driver.h"
-#include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
-#include "worker/comm/communicator.h"
+#include "worker/comm/epoch_communicator.h"
+#include "worker/epoch_fence.h"
+#include "worker/lifecycle.h"
 #include "worker/load_options.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner_thread.h"
+#include "worker/worker_parts.h"
 
 namespace somnus {
-
-struct DeviceGroupOptions;
-
-enum class WorkerState { kCreated, kLoaded, kAwake, kAsleep, kFailed };
-const char* WorkerStateName(WorkerState state);
-
-// The parts that a worker makes its model from. Tests pass their own.
-struct WorkerParts {
-  // Ok when the device can be opened; otherwise as CheckCudaDevice (kernels/cuda/check.h). Starts nothing.
-  std::function<absl::Status(const WorkerOptions&)> check_device;
-  // Open the device, and the driver of its memory.
-  std::function<absl::StatusOr<std::unique_ptr<Device>>(const WorkerOptions&, const CpuDeviceOptions&)>
-      open_device;
-  std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
-      open_memory;
-  // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
-  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
-      join_devices;
-  std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
-      open_checkpoint;
-  std::function<absl::StatusOr<std::unique_ptr<ModelRunner>>(const Checkpoint&, const ModelRunnerOptions&,
-                                                             Device*, Communicator*, SleepableAllocator*,
-                                                             const ModelRunner::Progress&)>
-      load_runner;
-};
-// The parts of the worker binary.
-WorkerParts RealWorkerParts();
 
 class Worker {
  public:
@@ -66,16 +42,28 @@ class Worker {
 
   using BytesByTag = std::map<std::string, int64_t>;
 
-  // Makes NCCL's unique id, which the coordinator hands to every rank's LoadModel and by which ranks on GPUs
+  // Begins `epoch`, and calls `end_streams`, which ends the step streams of older ones. From then on nothing
+  // of an older epoch is done, also not what was queued. Then it waits until what still runs has ended, and
+  // drops the batch state and the group. DeadlineExceeded after `patience`: the epoch has begun, but the
+  // worker serves nothing of it until a Fence of it has succeeded.
+  absl::StatusOr<v1::WorkerSnapshot> Fence(int64_t epoch, absl::Duration patience,
+                                           const std::function<void()>& end_streams);
+  // Ok for a request of the worker's epoch, and for a Shutdown of no older epoch.
+  absl::Status CheckEpoch(int64_t epoch) const { return fence_.Check(epoch); }
+  absl::Status CheckShutdown(int64_t epoch) const { return fence_.CheckShutdown(epoch); }
+
+  // Makes NCCL's unique id, which the coordinator hands to every rank's JoinGroup and by which ranks on GPUs
   // form their group. Empty where there is no NCCL.
-  absl::StatusOr<std::string> NewGroup();
-  // Returns the last event of the stream; `progress` as ModelRunner::Progress. Blocks until the whole group
-  // has joined.
+  absl::StatusOr<std::string> NewGroup(int64_t epoch);
+  // Returns the last event of the stream; `progress` as ModelRunner::Progress. Waits for no other rank.
   absl::StatusOr<v1::LoadModelEvent> LoadModel(const v1::LoadModelRequest& request,
                                                const ModelRunner::Progress& progress);
+  // Blocks until the whole group has joined. After an error a new epoch is needed.
+  absl::Status JoinGroup(const v1::JoinGroupRequest& request);
+  absl::StatusOr<v1::ProfileResponse> Profile(const v1::ProfileRequest& request);
   // Returns the bytes of this rank's KV cache. ResourceExhausted leaves the worker Loaded: a smaller one can
   // be tried.
-  absl::StatusOr<int64_t> AllocateKvCache(const v1::KvCacheConfig& config);
+  absl::StatusOr<int64_t> AllocateKvCache(const v1::AllocateKvCacheRequest& request);
   // Waits for a step and makes its reply; an error is in the reply. To be called once, from any thread.
   using AwaitReply = std::function<v1::StepReply()>;
   // Calls `launched` on the runner thread once the step is queued on the device. The next step may be
@@ -83,63 +71,89 @@ class Worker {
   void ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched);
   // Level 1 keeps the weights in host memory, level 2 keeps nothing. Returns the bytes freed by tag. After an
   // error nothing has changed, unless the worker has failed.
-  absl::StatusOr<BytesByTag> Sleep(int level);
-  // Maps the regions of `tags` (empty: all) and returns the bytes mapped by tag. The worker is awake once
-  // every tag is resident. After an error the regions that this call had mapped sleep again.
-  absl::StatusOr<BytesByTag> WakeUp(const std::vector<std::string>& tags);
+  absl::StatusOr<BytesByTag> Sleep(const v1::WorkerSleepRequest& request);
+  // Maps the regions of the request's tags (none: all) and returns the bytes mapped by tag. The worker is
+  // awake once every tag is resident. After an error the regions that this call had mapped sleep again.
+  absl::StatusOr<BytesByTag> WakeUp(const v1::WorkerWakeUpRequest& request);
 
   v1::WorkerStatusResponse GetStatus() const;
-  // Ends the collectives of the whole group with an error; the step under way fails.
-  void Abort(const std::string& reason);
+  v1::WorkerSnapshot Snapshot() const;
+  // Ends the collectives of the whole group with an error, and the step under way with it; up to that epoch.
+  void AbortUpTo(int64_t epoch, const std::string& reason) { communicator_.AbortUpTo(epoch, reason); }
+  void Abort(const std::string& reason) { communicator_.Abort(reason); }
   // False when the device was still busy after `timeout`.
   bool WaitIdle(absl::Duration timeout) { return thread_.WaitIdle(timeout); }
 
+  int64_t group_epoch() const { return fence_.epoch(); }
+  int64_t weights_version() const { return weights_version_.load(); }  // 0 before LoadModel
   int64_t last_step_id() const { return last_step_id_.load(); }
   bool step_in_progress() const { return steps_in_progress_.load() > 0; }
 
  private:
+  // What Snapshot returns of the load, beside weights_version_.
+  struct Loaded {
+    int rank = 0;
+    int world_size = 0;
+    std::string fingerprint;
+    std::string options_digest;
+    int num_blocks = 0;
+  };
+
   // These run on the runner thread.
+  absl::Status BeginEpoch(int64_t epoch);
   absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
                                             const ModelRunner::Progress& progress);
   absl::Status OpenDevice(bool batch_invariant);
-  absl::Status JoinGroup(const v1::LoadModelRequest& request);
-  absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config);
+  absl::Status ReloadWeights();
+  absl::Status DoJoinGroup(const v1::ParallelConfig& parallel);
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeGroup(const v1::ParallelConfig& parallel);
+  absl::Status RequireGroup(const char* call) const;
+  absl::StatusOr<v1::ProfileResponse> DoProfile();
+  absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config, bool defer_graphs);
+  absl::Status AdmitStep(const v1::StepRequest& request);
   absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
   absl::StatusOr<BytesByTag> DoSleep(int level);
+  absl::Status SuspendGroup();
   absl::StatusOr<BytesByTag> DoWakeUp(const std::vector<std::string>& tags);
   absl::Status FinishWakeUp(const BytesByTag& mapped);
 
+  // Runs `work` on the runner thread, where the epoch is checked, and returns its result.
   template <typename Result>
-  Result OnRunner(const std::function<Result()>& work);
-  // `sleep_level` is 0 but for kAsleep.
-  void SetState(WorkerState state, int sleep_level = 0);
-  absl::Status RequireState(std::initializer_list<WorkerState> allowed, const char* call) const;
-  absl::Status Fail(const absl::Status& status);
+  Result InEpoch(int64_t epoch, const std::function<Result()>& work);
+  // Record a failure, the first of which stays, and abort the group, so that the other ranks learn of it at
+  // once instead of waiting for a rank that will not come. Fail: of a step or a collective.
+  absl::Status Fail(int64_t epoch, const absl::Status& status);
+  absl::Status FailForGood(const absl::Status& status);
+  std::shared_ptr<SleepableAllocator> allocator() const;
 
   const WorkerOptions options_;
   const WorkerParts parts_;
+  EpochFence fence_;
+  Lifecycle lifecycle_;
 
   // Used by the runner thread alone. The order matters: each member uses those before it.
   v1::LoadModelRequest load_request_;
   LoadOptions load_options_;
   std::unique_ptr<VmmDriver> driver_;
   std::unique_ptr<Device> device_;
+  EpochCommunicator communicator_;  // Abort: on any thread
   std::unique_ptr<ModelRunner> runner_;
-  bool weights_lost_ = false;  // a level-2 sleep discarded them, and they were not read again yet
+  int64_t epoch_ = 0;              // the last one that was begun here
+  bool weights_lost_ = false;      // a level-2 sleep discarded them, and they were not read again yet
+  bool stepped_in_epoch_ = false;  // the next step's id is the last one's plus 1
+  // The ranks came into the epoch in different states: until its first step they may not do alike.
+  bool ranks_may_differ_ = false;
 
+  std::atomic<int64_t> weights_version_{0};
   std::atomic<int64_t> last_step_id_{0};
   std::atomic<int> steps_in_progress_{0};
   std::atomic<int64_t> graph_bytes_{0};
 
   mutable absl::Mutex mu_;
-  WorkerState state_ ABSL_GUARDED_BY(mu_) = WorkerState::kCreated;
-  int sleep_level_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status error_ ABSL_GUARDED_BY(mu_);
-  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
-  // Set on the runner thread under mu_, and read there without it; shared so that GetStatus and Abort can use
-  // them on other threads.
+  Loaded loaded_ ABSL_GUARDED_BY(mu_);
+  // Set on the runner thread under mu_, and read there without it; shared so that GetStatus can use it on
+  // other threads.
   std::shared_ptr<SleepableAllocator> allocator_;
-  std::shared_ptr<Communicator> communicator_;
 
   RunnerThread thread_;  // last: destroyed before what it uses
 };

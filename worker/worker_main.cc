@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/build_id.h"
 #include "base/discovery.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -66,6 +67,7 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address, const Chosen
   request.set_device_memory_bytes(device.memory_bytes);
   if (flags.rank.has_value()) request.set_preferred_rank(*flags.rank);
   request.set_version(kVersion);
+  request.set_build_id(BuildId());
   request.set_spawn_token(flags.spawn_token);
   return request;
 }
@@ -130,6 +132,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, const Work
         [&worker](v1::HeartbeatRequest* beat) {
           beat->set_last_step_id(worker.last_step_id());
           beat->set_step_in_progress(worker.step_in_progress());
+          beat->set_group_epoch(worker.group_epoch());
         },
         [leave](const absl::Status& status) {
           // Not 0, so that whoever started this worker starts another one.

@@ -1,95 +1,34 @@
 #include "worker/worker_service.h"
 
+#include <grpc/support/time.h>
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
+#include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/monotonic.h"
+#include "base/status_macros.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
+#include "worker/execute_streams.h"
+#include "worker/operation_log.h"
 #include "worker/worker.h"
 
 namespace somnus {
 namespace {
 
-using StepStream = grpc::ServerReaderWriter<v1::StepReply, v1::StepRequest>;
-
-// Steps that were read and have no reply yet. The coordinator sends one or two ahead.
-constexpr int kMaxQueuedSteps = 16;
-constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(50);
+// A Fence waits for the device no longer than this, and replies this much before its caller gives up.
+constexpr absl::Duration kMaxFencePatience = absl::Minutes(1);
+constexpr absl::Duration kReplyMargin = absl::Milliseconds(50);
 
-// Takes launched steps from the runner thread, waits for each in order, and writes its reply to the stream.
-class ReplyWriter {
- public:
-  explicit ReplyWriter(StepStream* stream) : stream_(stream), thread_([this] { Loop(); }) {}
-  ~ReplyWriter() {
-    {
-      const std::lock_guard<std::mutex> lock(mu_);
-      closed_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  // Reserves place for one reply; blocks while kMaxQueuedSteps are under way.
-  void Reserve() {
-    std::unique_lock<std::mutex> lock(mu_);
-    changed_.wait(lock, [this] { return under_way_ < kMaxQueuedSteps; });
-    ++under_way_;
-  }
-  void Push(Worker::AwaitReply step) {
-    {
-      const std::lock_guard<std::mutex> lock(mu_);
-      steps_.push_back(std::move(step));
-    }
-    changed_.notify_all();
-  }
-  // True when, within `patience`, every reserved reply has been pushed and written (or dropped, on a broken
-  // stream).
-  bool Drain(absl::Duration patience) {
-    std::unique_lock<std::mutex> lock(mu_);
-    return changed_.wait_for(lock, absl::ToChronoNanoseconds(patience), [this] { return under_way_ == 0; });
-  }
-
- private:
-  void Loop() {
-    while (true) {
-      Worker::AwaitReply step;
-      {
-        std::unique_lock<std::mutex> lock(mu_);
-        changed_.wait(lock, [this] { return !steps_.empty() || closed_; });
-        if (steps_.empty()) return;
-        step = std::move(steps_.front());
-        steps_.pop_front();
-      }
-      stream_->Write(step());  // false: the coordinator is gone, which the reader notices too
-      {
-        const std::lock_guard<std::mutex> lock(mu_);
-        --under_way_;
-      }
-      changed_.notify_all();
-    }
-  }
-
-  StepStream* const stream_;
-  std::mutex mu_;  // not absl::Mutex, whose timeouts end by wall time (base/monotonic.h)
-  std::condition_variable changed_;
-  // Under mu_.
-  std::deque<Worker::AwaitReply> steps_;
-  int under_way_ = 0;
-  bool closed_ = false;
-  std::thread thread_;
-};
+// How long the caller still waits, by gRPC's own monotonic clock.
+absl::Duration TimeLeft(const grpc::ServerContext& context) {
+  const gpr_timespec deadline = context.raw_deadline();
+  return absl::Milliseconds(gpr_time_to_millis(gpr_time_sub(deadline, gpr_now(deadline.clock_type))));
+}
 
 // Writes progress events, at most one in kProgressInterval.
 class ProgressWriter {
@@ -117,83 +56,134 @@ class ProgressWriter {
 class Service : public v1::WorkerService::Service {
  public:
   Service(Worker* worker, std::function<void()> on_shutdown)
-      : worker_(worker), on_shutdown_(std::move(on_shutdown)) {}
+      : worker_(worker), on_shutdown_(std::move(on_shutdown)), streams_(worker) {}
 
-  grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest*,
+  grpc::Status Fence(grpc::ServerContext* context, const v1::FenceRequest* request,
+                     v1::FenceResponse* response) override {
+    const int64_t epoch = request->group_epoch();
+    const absl::Duration patience =
+        std::clamp(TimeLeft(*context) - kReplyMargin, absl::ZeroDuration(), kMaxFencePatience);
+    absl::StatusOr<v1::WorkerSnapshot> snapshot =
+        worker_->Fence(epoch, patience, [this] { streams_.CancelAll(); });
+    if (!snapshot.ok()) return ToGrpcStatus(snapshot.status());
+    operations_.BeginEpoch(epoch);
+    *response->mutable_snapshot() = *std::move(snapshot);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest* request,
                         v1::NewGroupResponse* response) override {
-    absl::StatusOr<std::string> id = worker_->NewGroup();
+    absl::StatusOr<std::string> id = worker_->NewGroup(request->group_epoch());
     if (id.ok()) response->set_nccl_unique_id(*id);
     return ToGrpcStatus(id.status());
   }
 
-  grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
+  grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest* request,
                          grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
     ProgressWriter progress(writer);
-    absl::StatusOr<v1::LoadModelEvent> event =
-        worker_->LoadModel(*request, [&](int64_t loaded, int64_t total) { progress.Report(loaded, total); });
-    if (event.ok()) writer->Write(*event);
-    return ToGrpcStatus(event.status());
+    v1::LoadModelEvent event;
+    absl::Status status = Operate("LoadModel", context, *request, &event, [&] {
+      return worker_->LoadModel(*request,
+                                [&](int64_t loaded, int64_t total) { progress.Report(loaded, total); });
+    });
+    if (status.ok()) writer->Write(event);
+    return ToGrpcStatus(status);
   }
 
-  grpc::Status AllocateKvCache(grpc::ServerContext*, const v1::AllocateKvCacheRequest* request,
-                               v1::AllocateKvCacheResponse*) override {
-    return ToGrpcStatus(worker_->AllocateKvCache(request->kv_cache()).status());
+  grpc::Status JoinGroup(grpc::ServerContext* context, const v1::JoinGroupRequest* request,
+                         v1::JoinGroupResponse* response) override {
+    using Response = absl::StatusOr<v1::JoinGroupResponse>;
+    return ToGrpcStatus(Operate("JoinGroup", context, *request, response, [&]() -> Response {
+      RETURN_IF_ERROR(worker_->JoinGroup(*request));
+      return OfTheseWeights<v1::JoinGroupResponse>();
+    }));
   }
 
-  grpc::Status Execute(grpc::ServerContext* context, StepStream* stream) override {
-    if (streaming_.exchange(true)) {
-      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "Execute: a step stream is already open");
-    }
-    {
-      ReplyWriter writer(stream);
-      v1::StepRequest request;
-      while (stream->Read(&request)) {
-        writer.Reserve();
-        worker_->ExecuteAsync(std::move(request),
-                              [&writer](Worker::AwaitReply step) { writer.Push(std::move(step)); });
-        request.Clear();
-      }
-      // Cancelled in the middle of a step: the coordinator has lost another rank, or is lost itself. This
-      // rank must not wait in a collective, until NCCL notices by itself, for a rank that will not come.
-      while (!writer.Drain(kCancelInterval)) {
-        if (context->IsCancelled()) worker_->Abort("the coordinator has given up the group");
-      }
-    }
-    streaming_ = false;
-    return grpc::Status::OK;
+  grpc::Status Profile(grpc::ServerContext* context, const v1::ProfileRequest* request,
+                       v1::ProfileResponse* response) override {
+    return ToGrpcStatus(
+        Operate("Profile", context, *request, response, [&] { return worker_->Profile(*request); }));
   }
 
-  grpc::Status Sleep(grpc::ServerContext*, const v1::WorkerSleepRequest* request,
+  grpc::Status AllocateKvCache(grpc::ServerContext* context, const v1::AllocateKvCacheRequest* request,
+                               v1::AllocateKvCacheResponse* response) override {
+    using Response = absl::StatusOr<v1::AllocateKvCacheResponse>;
+    return ToGrpcStatus(Operate("AllocateKvCache", context, *request, response, [&]() -> Response {
+      RETURN_IF_ERROR(worker_->AllocateKvCache(*request).status());
+      return OfTheseWeights<v1::AllocateKvCacheResponse>();
+    }));
+  }
+
+  grpc::Status Execute(grpc::ServerContext* context, ExecuteStreams::Stream* stream) override {
+    return streams_.Serve(context, stream);
+  }
+
+  grpc::Status Sleep(grpc::ServerContext* context, const v1::WorkerSleepRequest* request,
                      v1::WorkerSleepResponse* response) override {
-    absl::StatusOr<Worker::BytesByTag> freed = worker_->Sleep(request->level());
-    if (freed.ok()) response->mutable_freed_bytes_by_tag()->insert(freed->begin(), freed->end());
-    return ToGrpcStatus(freed.status());
+    using Response = absl::StatusOr<v1::WorkerSleepResponse>;
+    return ToGrpcStatus(Operate("Sleep", context, *request, response, [&]() -> Response {
+      ASSIGN_OR_RETURN(const Worker::BytesByTag freed, worker_->Sleep(*request));
+      auto done = OfTheseWeights<v1::WorkerSleepResponse>();
+      done.mutable_freed_bytes_by_tag()->insert(freed.begin(), freed.end());
+      return done;
+    }));
   }
 
-  grpc::Status WakeUp(grpc::ServerContext*, const v1::WorkerWakeUpRequest* request,
+  grpc::Status WakeUp(grpc::ServerContext* context, const v1::WorkerWakeUpRequest* request,
                       v1::WorkerWakeUpResponse* response) override {
-    const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
-    absl::StatusOr<Worker::BytesByTag> mapped = worker_->WakeUp(tags);
-    if (mapped.ok()) response->mutable_mapped_bytes_by_tag()->insert(mapped->begin(), mapped->end());
-    return ToGrpcStatus(mapped.status());
+    using Response = absl::StatusOr<v1::WorkerWakeUpResponse>;
+    return ToGrpcStatus(Operate("WakeUp", context, *request, response, [&]() -> Response {
+      ASSIGN_OR_RETURN(const Worker::BytesByTag mapped, worker_->WakeUp(*request));
+      auto done = OfTheseWeights<v1::WorkerWakeUpResponse>();
+      done.mutable_mapped_bytes_by_tag()->insert(mapped.begin(), mapped.end());
+      return done;
+    }));
   }
 
-  grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest* request,
                          v1::WorkerStatusResponse* response) override {
-    *response = worker_->GetStatus();
-    return grpc::Status::OK;
+    const absl::Status status = worker_->CheckEpoch(request->group_epoch());
+    if (status.ok()) *response = worker_->GetStatus();
+    return ToGrpcStatus(status);
   }
 
-  grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest*,
+  grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest* request,
                         v1::WorkerShutdownResponse*) override {
-    on_shutdown_();
-    return grpc::Status::OK;
+    const absl::Status status = worker_->CheckShutdown(request->group_epoch());
+    if (status.ok()) on_shutdown_();
+    return ToGrpcStatus(status);
   }
 
  private:
+  // Does the operation by `work`, which returns a Response or an error, or fills in the recorded result of
+  // the same one.
+  template <typename Request, typename Response, typename Work>
+  absl::Status Operate(const char* call, grpc::ServerContext* context, const Request& request,
+                       Response* response, const Work& work) {
+    RETURN_IF_ERROR(worker_->CheckEpoch(request.group_epoch()));
+    const OperationLog::Operation operation = {request.group_epoch(), request.operation_id(), call};
+    const auto serialized = [&work]() -> absl::StatusOr<std::string> {
+      const absl::StatusOr<Response> done = work();
+      RETURN_IF_ERROR(done.status());
+      return done->SerializeAsString();
+    };
+    ASSIGN_OR_RETURN(const std::string result,
+                     operations_.Run(
+                         operation, [context] { return context->IsCancelled(); }, serialized));
+    return response->ParseFromString(result) ? absl::OkStatus() : absl::InternalError("bad operation record");
+  }
+
+  template <typename Response>
+  Response OfTheseWeights() const {
+    Response response;
+    response.set_weights_version(worker_->weights_version());
+    return response;
+  }
+
   Worker* const worker_;
   const std::function<void()> on_shutdown_;
-  std::atomic<bool> streaming_{false};
+  ExecuteStreams streams_;
+  OperationLog operations_;
 };
 
 }  // namespace

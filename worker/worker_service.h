@@ -1,9 +1,6 @@
 #pragma once
-// WorkerService over gRPC: passes calls to the Worker and its results back, nothing else.
-//
-// Steps: the RPC's own thread reads them, the Worker's runner thread executes them, a third writes the
-// replies, so that neither reading nor writing delays the device. At most kMaxQueuedSteps steps are between
-// reading and writing. Borrows the Worker.
+// WorkerService over gRPC: passes calls to the Worker and its results back. A lifecycle call that is sent
+// again is not done again (OperationLog); ExecuteStreams serves the steps. Borrows the Worker.
 
 #include <grpcpp/impl/service_type.h>
 

@@ -75,7 +75,7 @@ class FakeRunner : public ModelRunner {
   int64_t kv_block_bytes() const override { return 1 << 16; }
   absl::Status Profile() override { return absl::OkStatus(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
-  absl::Status AllocateKvCache(int32_t num_blocks) override {
+  absl::Status AllocateKvCache(int32_t num_blocks, bool) override {
     if (!control_->kv_error.ok()) return control_->kv_error;
     absl::StatusOr<void*> data = allocator_->Allocate("kv_cache", num_blocks * kv_block_bytes());
     if (!data.ok()) return data.status();

@@ -211,9 +211,32 @@ int64_t ModelRunnerImpl::kv_block_bytes() const {
   return std::max<int64_t>(64, LayerBlockBytes() * config_.num_layers);
 }
 
-absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks) {
+absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks, bool defer_graphs) {
+  // A rank that joins a group which profiled long ago has not measured its matrix products yet.
+  if (defer_graphs) RETURN_IF_ERROR(TuneLinears());
   RETURN_IF_ERROR(AllocateBlocks(num_blocks));
-  return CaptureGraphs().status();
+  graphs_deferred_ = defer_graphs;
+  return defer_graphs ? absl::OkStatus() : CaptureGraphs().status();
+}
+
+absl::Status ModelRunnerImpl::BeginEpoch() {
+  while (!in_flight_.empty()) {
+    in_flight_.front()->read.WaitForNotification();
+    in_flight_.pop_front();
+  }
+  device_->Synchronize().IgnoreError();  // the errors of what failed
+  RETURN_IF_ERROR(device_->Synchronize());
+  // The KV cache keeps what failed steps left in it. That is safe, because no one reads a block's entry
+  // before it is written: attention reads a sequence's context alone, every token of which was computed by a
+  // step that has ended well or comes anew, and padded rows have no context (they write to the null block).
+  state_.Clear();
+  failed_ = absl::OkStatus();
+  if (communicator_->world_size() == 1) return absl::OkStatus();  // graphs without collectives stay good
+  graphs_.Clear();
+  // Every rank runs every size again, because those of a rank that is new do, and collectives are for all.
+  graphs_warm_ = false;
+  graphs_deferred_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
@@ -229,6 +252,7 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
   state_.SetNumBlocks(0);
   context_.kv_cache.clear();
   graphs_.Clear();
+  graphs_deferred_ = false;
   ASSIGN_OR_RETURN(kv_region_, allocator_->Allocate(kKvCacheTag, num_blocks * kv_block_bytes()));
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     KvCacheView view;

@@ -78,13 +78,20 @@ class ModelRunner {
   // Captures the decode graphs over scratch memory and keeps them, so that the caller's measurement counts
   // what they take. ResourceExhausted: the device has no room for them.
   virtual absl::StatusOr<GraphReport> ProfileGraphs() = 0;
-  // Allocates the cache, drops the graphs of ProfileGraphs, and captures them again over it. num_blocks
-  // counts the null block, and is at least 2. ResourceExhausted: a smaller number can be tried.
-  virtual absl::Status AllocateKvCache(int32_t num_blocks) = 0;
+  // Allocates the cache, drops the graphs of ProfileGraphs, and captures them again over it: now, or, with
+  // `defer_graphs`, at the next Launch, on all ranks together. num_blocks counts the null block, and is at
+  // least 2. ResourceExhausted: a smaller number can be tried.
+  virtual absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) = 0;
+
+  // Begins an epoch: waits until the device is done and until somebody has waited for every step, or
+  // destroyed it; then forgets the batch and the error of a failed step. Weights and KV cache stay. Graphs
+  // that hold the communicator's buffers are dropped, and captured again at the next Launch. An error is the
+  // device's, which is of no use any longer.
+  virtual absl::Status BeginEpoch() = 0;
 
   // Queues one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none. An
-  // error leaves the runner failed: every later call returns the same error. The next step may be launched
-  // before this one is waited for: the tokens that it needs are on the device.
+  // error leaves the runner failed until BeginEpoch: every later call returns the same error. The next step
+  // may be launched before this one is waited for: the tokens that it needs are on the device.
   virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
   // Launch and Wait.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);

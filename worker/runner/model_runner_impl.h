@@ -32,7 +32,8 @@ class ModelRunnerImpl : public ModelRunner {
   int64_t kv_block_bytes() const override;
   absl::Status Profile() override;
   absl::StatusOr<GraphReport> ProfileGraphs() override;
-  absl::Status AllocateKvCache(int32_t num_blocks) override;
+  absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override;
+  absl::Status BeginEpoch() override;
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::Status ResetAfterWake() override;
@@ -69,6 +70,7 @@ class ModelRunnerImpl : public ModelRunner {
   std::vector<int32_t> GraphSizes() const;
   absl::Status TuneLinears();
   absl::StatusOr<GraphReport> CaptureGraphs();
+  absl::Status CaptureDeferredGraphs();
 
   const ModelConfig config_;
   const ModelRunnerOptions options_;
@@ -99,7 +101,9 @@ class ModelRunnerImpl : public ModelRunner {
   ModelContext context_;
   std::unique_ptr<DecoderModel> model_;
   GraphRunner graphs_;
-  bool graphs_warm_ = false;        // every size has run
+  bool graphs_warm_ = false;        // every size has run since the group formed
+  bool graphs_deferred_ = false;    // the next Launch captures them
+  bool tuned_ = false;              // TuneLinears has run
   MirroredBlock inputs_, results_;  // what a step copies to the device, and back
   SideStage side_;
   BatchState state_;

@@ -75,7 +75,7 @@ absl::Status ModelRunnerImpl::Profile() {
   const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
   const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
   const int32_t total_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
-  if (lazy) RETURN_IF_ERROR(TuneLinears());  // first, so that the steps below run as all later ones
+  RETURN_IF_ERROR(TuneLinears());  // first, so that the steps below run as all later ones
   RETURN_IF_ERROR(AllocateBlocks(static_cast<int32_t>(NumBlocks(total_blocks))));
   absl::Status status = Execute(LongestPrompt(num_tokens, total_blocks)).status();
   if (status.ok() && lazy) {
@@ -115,6 +115,8 @@ std::vector<int32_t> ModelRunnerImpl::GraphSizes() const {
 // Runs once, because a number of rows must be computed in one way as long as the worker lives. The largest
 // sizes come first, because a choice also serves sizes that are a little smaller.
 absl::Status ModelRunnerImpl::TuneLinears() {
+  if (tuned_ || device_->kind() == DeviceKind::kCpu) return absl::OkStatus();
+  tuned_ = true;
   const auto start = std::chrono::steady_clock::now();
   const auto deadline = start + absl::ToChronoNanoseconds(options_.max_tune_time);
   std::vector<int32_t> sizes = BatchSizes();
@@ -145,6 +147,13 @@ absl::StatusOr<GraphReport> ModelRunnerImpl::CaptureGraphs() {
   const GraphReport report = {graphs_.count(), SecondsSince(start)};
   LogInfo("captured {} decode graphs in {:.2f} s", report.count, report.seconds);
   return report;
+}
+
+// All ranks come here at the same step, with an empty batch: the first one of an epoch.
+absl::Status ModelRunnerImpl::CaptureDeferredGraphs() {
+  if (!graphs_deferred_) return absl::OkStatus();
+  graphs_deferred_ = false;
+  return CaptureGraphs().status();
 }
 
 // Captures every graph, and keeps all of them at once: how much a graph takes depends on its kernels and on

@@ -14,6 +14,8 @@ namespace somnus {
 absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::Launch(const v1::StepRequest& request) {
   if (!failed_.ok()) return failed_;
   if (context_.kv_cache.empty()) return absl::FailedPreconditionError("the KV cache is not allocated");
+  failed_ = CaptureDeferredGraphs();
+  RETURN_IF_ERROR(failed_);
   absl::StatusOr<std::unique_ptr<PendingStep>> step = LaunchStep(request);
   if (!step.ok()) failed_ = step.status();
   return step;

@@ -1,0 +1,28 @@
+#include "proto/options_digest.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <xxhash.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+
+std::string OptionsDigest(const v1::LoadModelRequest& request) {
+  v1::LoadModelRequest options = request;
+  options.clear_group_epoch();
+  options.clear_operation_id();
+  options.clear_weights_version();
+  options.mutable_parallel()->clear_group_name();
+  options.mutable_parallel()->clear_nccl_unique_id();
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream sink(&bytes);
+    google::protobuf::io::CodedOutputStream out(&sink);
+    out.SetSerializationDeterministic(true);
+    options.SerializeToCodedStream(&out);
+  }
+  return absl::StrCat(absl::Hex(XXH3_64bits(bytes.data(), bytes.size()), absl::kZeroPad16));
+}
+
+}  // namespace somnus

@@ -1,0 +1,62 @@
+#pragma once
+// The one Communicator of a worker's life. It forwards to the group of the current epoch; between a
+// BeginEpoch and the Join that follows there is none, and collectives return FailedPrecondition.
+//
+// Used by the runner thread alone, except Abort, AbortUpTo and status, which may be called from any thread.
+// Owns the group, which is made and destroyed on the runner thread, because a group on GPUs needs the device
+// that is current there.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/comm/communicator.h"
+
+namespace somnus {
+
+class EpochCommunicator : public Communicator {
+ public:
+  // What does not change from epoch to epoch. `on_gpu`: the rank's device is a GPU. To be called once, before
+  // anybody uses the communicator.
+  void SetShape(int rank, int world_size, bool on_gpu);
+  // Leaves the group of an older epoch, if there is one. What was aborted of it is over.
+  void BeginEpoch(int64_t epoch);
+  // From now on `group` is the epoch's. Aborted, for all of its ranks, when the epoch was aborted meanwhile.
+  absl::Status Join(std::unique_ptr<Communicator> group);
+  bool joined() const { return group_ != nullptr; }
+
+  // Aborts the group, and one that still forms as soon as it is there, when its epoch is `epoch` or older.
+  void AbortUpTo(int64_t epoch, const std::string& reason);
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+  bool stream_ordered() const override { return stream_ordered_; }
+  absl::Status AllReduceSum(void* data, int64_t count, DataType type) override;
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override;
+  absl::Status AllReduceAddRmsNorm(Device& device, const TensorView& residual, const TensorView& delta,
+                                   const float* weight, double eps, const TensorView& out) override;
+  absl::Status Barrier() override;
+  void Abort(const std::string& reason) override;
+  absl::Status status() const override;
+  absl::Status Suspend() override;
+  absl::Status Resume() override;
+
+ private:
+  absl::Status CheckJoined() const;
+
+  int rank_ = 0;
+  int world_size_ = 1;
+  bool stream_ordered_ = false;
+
+  // Writers are on the runner thread. They lock for writing, so that no other thread still uses a group that
+  // is destroyed; the runner thread reads group_ without the lock.
+  mutable absl::Mutex mu_;
+  std::unique_ptr<Communicator> group_;
+  int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace somnus

@@ -1,0 +1,121 @@
+// The Worker's loading: its device, its weights, and the memory of its KV cache.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
+#include "proto/options_digest.h"
+#include "worker/kv_memory.h"
+#include "worker/worker.h"
+
+namespace somnus {
+namespace {
+
+LoadFormat FormatOf(const v1::LoadModelRequest& request) {
+  return request.load_format() == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& request,
+                                                  const ModelRunner::Progress& progress) {
+  if (request.weights_version() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights_version: must be at least 1, not ", request.weights_version()));
+  }
+  ASSIGN_OR_RETURN(load_options_, MakeLoadOptions(request, options_));
+  load_request_ = request;
+  ASSIGN_OR_RETURN(const std::string fingerprint,
+                   parts_.fingerprint(request.model_path(), FormatOf(request)));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+                   parts_.open_checkpoint(request.model_path(), FormatOf(request)));
+  RETURN_IF_ERROR(OpenDevice(request.batch_invariant()));
+  const v1::ParallelConfig& parallel = request.parallel();
+  communicator_.SetShape(parallel.rank(), parallel.world_size(), device_->kind() == DeviceKind::kCuda);
+  ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, load_options_.runner, device_.get(),
+                                               &communicator_, allocator_.get(), progress));
+  v1::LoadModelEvent event;
+  event.set_done(true);
+  event.set_weights_bytes(allocator_->ResidentBytes()[kWeightsTag]);
+  event.set_bytes_loaded(event.weights_bytes());
+  event.set_bytes_total(event.weights_bytes());
+  event.set_kv_block_bytes(runner_->kv_block_bytes());
+  event.set_weights_version(request.weights_version());
+  event.set_checkpoint_fingerprint(fingerprint);
+  weights_version_ = request.weights_version();
+  absl::MutexLock lock(&mu_);
+  loaded_.rank = parallel.rank();
+  loaded_.world_size = parallel.world_size();
+  loaded_.fingerprint = fingerprint;
+  loaded_.options_digest = OptionsDigest(request);
+  return event;
+}
+
+absl::Status Worker::OpenDevice(bool batch_invariant) {
+  WorkerOptions worker = options_;
+  worker.device = load_options_.device;
+  worker.device_chunk_bytes = load_options_.device_chunk_bytes;
+  CpuDeviceOptions options;
+  options.num_threads = load_options_.num_threads;
+  options.first_cpu = options_.first_cpu;
+  options.spin = SpinningPays(load_options_);
+  ASSIGN_OR_RETURN(device_, parts_.open_device(worker, options));
+  device_->SetBatchInvariant(batch_invariant);
+  LogInfo("runs on {}", device_->Describe());
+  ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
+  // On a host the backup takes the same memory that the region released: kept after the wake-up it would
+  // count twice.
+  std::shared_ptr<SleepableAllocator> allocator =
+      SleepableAllocator::Create(driver_.get(), {.retain_backups = worker.device != DeviceKind::kCpu});
+  absl::MutexLock lock(&mu_);
+  allocator_ = std::move(allocator);
+  return absl::OkStatus();
+}
+
+// The checkpoint may have been replaced by one with other weights meanwhile.
+absl::Status Worker::ReloadWeights() {
+  const LoadFormat format = FormatOf(load_request_);
+  ASSIGN_OR_RETURN(std::string fingerprint, parts_.fingerprint(load_request_.model_path(), format));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+                   parts_.open_checkpoint(load_request_.model_path(), format));
+  RETURN_IF_ERROR(runner_->ReloadWeights(*checkpoint, [](int64_t, int64_t) {}));
+  weights_lost_ = false;
+  absl::MutexLock lock(&mu_);
+  loaded_.fingerprint = std::move(fingerprint);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::ProfileResponse> Worker::DoProfile() {
+  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kLoaded}, "Profile"));
+  RETURN_IF_ERROR(RequireGroup("Profile"));
+  const absl::StatusOr<KvMemory> memory =
+      MeasureKvMemory(load_options_, runner_.get(), &communicator_, driver_.get());
+  if (!memory.ok()) return Fail(epoch_, memory.status());
+  graph_bytes_ = memory->graph_bytes;
+  v1::ProfileResponse response;
+  response.set_available_kv_cache_memory_bytes(memory->available_bytes);
+  response.set_graph_bytes(memory->graph_bytes);
+  response.set_graph_capture_us(static_cast<int64_t>(memory->graph_seconds * 1e6));
+  response.set_weights_version(weights_version());
+  return response;
+}
+
+absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& config, bool defer_graphs) {
+  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kLoaded}, "AllocateKvCache"));
+  if (!defer_graphs) RETURN_IF_ERROR(RequireGroup("AllocateKvCache"));
+  if (config.num_blocks() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("num_blocks: ", config.num_blocks(), " is less than 2"));
+  }
+  if (config.block_size() != load_request_.block_size() || config.dtype() != load_request_.kv_cache_dtype()) {
+    return absl::InvalidArgumentError("kv_cache: block_size and kv_cache_dtype must be those of LoadModel");
+  }
+  RETURN_IF_ERROR(runner_->AllocateKvCache(config.num_blocks(), defer_graphs));
+  ranks_may_differ_ |= defer_graphs;
+  lifecycle_.Set(WorkerState::kAwake);
+  absl::MutexLock lock(&mu_);
+  loaded_.num_blocks = config.num_blocks();
+  return runner_->kv_block_bytes() * config.num_blocks();
+}
+
+}  // namespace somnus

@@ -1,0 +1,32 @@
+#include "worker/worker_parts.h"
+
+#include "allocator/cuda_vmm_driver.h"
+#include "allocator/host_vmm_driver.h"
+#include "checkpoint/fingerprint.h"
+#include "kernels/cuda/check.h"
+#include "worker/comm/cuda_communicator.h"
+
+namespace somnus {
+
+WorkerParts RealWorkerParts() {
+  WorkerParts parts;
+  parts.check_device = [](const WorkerOptions& options) {
+    return options.device == DeviceKind::kCpu ? absl::OkStatus() : CheckCudaDevice(options.device_index);
+  };
+  parts.open_device = [](const WorkerOptions& options, const CpuDeviceOptions& cpu) {
+    return options.device == DeviceKind::kCpu ? Device::CreateCpu(cpu)
+                                              : Device::CreateCuda(options.device_index);
+  };
+  parts.open_memory = [](const WorkerOptions& options,
+                         int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
+    if (options.device == DeviceKind::kCpu) return MakeHostVmmDriver({.num_threads = num_threads});
+    return MakeCudaVmmDriver(options.device_index, {.chunk_bytes = options.device_chunk_bytes});
+  };
+  parts.join_devices = MakeCudaCommunicator;
+  parts.open_checkpoint = Checkpoint::Open;
+  parts.fingerprint = CheckpointFingerprint;
+  parts.load_runner = ModelRunner::Load;
+  return parts;
+}
+
+}  // namespace somnus

@@ -1,0 +1,45 @@
+#pragma once
+// The parts that a worker makes its model from. Tests pass their own.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/sleepable_allocator.h"
+#include "allocator/vmm_driver.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "worker/comm/communicator.h"
+#include "worker/load_options.h"
+#include "worker/runner/model_runner.h"
+
+namespace somnus {
+
+struct DeviceGroupOptions;
+
+struct WorkerParts {
+  // Ok when the device can be opened; otherwise as CheckCudaDevice (kernels/cuda/check.h). Starts nothing.
+  std::function<absl::Status(const WorkerOptions&)> check_device;
+  // Open the device, and the driver of its memory.
+  std::function<absl::StatusOr<std::unique_ptr<Device>>(const WorkerOptions&, const CpuDeviceOptions&)>
+      open_device;
+  std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
+      open_memory;
+  // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
+      join_devices;
+  std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
+      open_checkpoint;
+  // As CheckpointFingerprint (checkpoint/fingerprint.h).
+  std::function<absl::StatusOr<std::string>(const std::string& path, LoadFormat format)> fingerprint;
+  std::function<absl::StatusOr<std::unique_ptr<ModelRunner>>(const Checkpoint&, const ModelRunnerOptions&,
+                                                             Device*, Communicator*, SleepableAllocator*,
+                                                             const ModelRunner::Progress&)>
+      load_runner;
+};
+// The parts of the worker binary.
+WorkerParts RealWorkerParts();
+
+}  // namespace somnus
