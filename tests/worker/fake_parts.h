@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "worker/worker.h"
 
@@ -15,9 +16,9 @@ namespace somnus {
 
 // What the test reads and controls. Used by the runner thread and, between calls, by the test.
 struct FakeModelControl {
-  absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error;
+  absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error, epoch_error;
   std::deque<absl::Status> wait_errors;  // of the next launched steps
-  int reloads = 0, resets = 0;
+  int reloads = 0, resets = 0, epochs = 0;
   std::atomic<int> steps{0};
   absl::Notification* hold_step = nullptr;  // the next step waits for it
   uint8_t* weights = nullptr;
@@ -83,6 +84,10 @@ class FakeRunner : public ModelRunner {
     control_->kv_cache = static_cast<uint8_t*>(kv_cache_);
     return absl::OkStatus();
   }
+  absl::Status BeginEpoch() override {
+    ++control_->epochs;
+    return control_->epoch_error;
+  }
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override {
     if (control_->hold_step != nullptr) std::exchange(control_->hold_step, nullptr)->WaitForNotification();
     if (!control_->execute_error.ok()) return control_->execute_error;
@@ -125,6 +130,9 @@ inline WorkerParts FakeParts(FakeModelControl* control) {
                                     LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
     if (!control->open_error.ok()) return control->open_error;
     return std::make_unique<FakeCheckpoint>();
+  };
+  parts.fingerprint = [](const std::string& path, LoadFormat) -> absl::StatusOr<std::string> {
+    return absl::StrCat("fingerprint of ", path);
   };
   parts.load_runner =
       [control](const Checkpoint&, const ModelRunnerOptions&, Device*, Communicator* communicator,

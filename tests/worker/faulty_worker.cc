@@ -96,7 +96,10 @@ class FaultyRunner : public ModelRunner {
   int64_t kv_block_bytes() const override { return runner_->kv_block_bytes(); }
   absl::Status Profile() override { return runner_->Profile(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return runner_->ProfileGraphs(); }
-  absl::Status AllocateKvCache(int32_t num_blocks) override { return runner_->AllocateKvCache(num_blocks); }
+  absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override {
+    return runner_->AllocateKvCache(num_blocks, defer_graphs);
+  }
+  absl::Status BeginEpoch() override { return runner_->BeginEpoch(); }
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override {
     for (const v1::NewSequence& sequence : request.new_sequences()) {
       for (const Fault& fault : faults_) {
