@@ -76,6 +76,8 @@ class GroupEpoch {
     return sleep_.WakeUp(tags, before);
   }
 
+  // As StepStreams::MissingRanks. Thread safe.
+  std::vector<size_t> missing_ranks() const { return streams_.MissingRanks(); }
   // Ok until the epoch has ended.
   absl::Status Health() const { return latch_.status(); }
   void OnFailure(std::function<void(absl::Status)> callback) { latch_.SetCallback(std::move(callback)); }

@@ -46,6 +46,8 @@ class WorkerGroup {
   // Ends the workers: by the Shutdown call, and local ones by SIGTERM and at last by SIGKILL. Idempotent.
   void Stop();
 
+  // Where workers register: "unix:/path" or "host:port". After a successful Start.
+  const std::string& cluster_address() const { return pool_.cluster_address(); }
   // Null before a successful Load and after Stop.
   GrpcExecutor* executor() { return executor_.get(); }
   // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does

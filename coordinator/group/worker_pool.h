@@ -39,6 +39,7 @@ class WorkerPool {
   // Opens the listener and starts local workers, without waiting for them. The error names the flag or the
   // address at fault.
   absl::Status Start();
+  const std::string& cluster_address() const { return cluster_->address(); }
   // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
   // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
   absl::Status ReplaceLost();

@@ -75,26 +75,60 @@ class FakeWorkerService : public v1::WorkerService::Service {
     return calls_;
   }
 
-  // What the last LoadModel carried.
+  // What the next Fence says of the files that were read.
+  void SetFingerprint(const std::string& fingerprint) {
+    absl::MutexLock lock(&mu_);
+    fingerprint_ = fingerprint;
+  }
+  // From now on Fence reports `state` ("failed").
+  void SetState(const std::string& state) {
+    absl::MutexLock lock(&mu_);
+    state_ = state;
+  }
+
+  // What the last JoinGroup carried.
   v1::ParallelConfig parallel() const {
     absl::MutexLock lock(&mu_);
     return parallel_;
   }
 
-  grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest*,
+  grpc::Status Fence(grpc::ServerContext*, const v1::FenceRequest* request,
+                     v1::FenceResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    if (dead_) return grpc::Status::CANCELLED;
+    if (request->group_epoch() < epoch_) return Refusal(request->group_epoch());
+    if (request->group_epoch() > epoch_) calls_.push_back(absl::StrCat("fence ", request->group_epoch()));
+    if (request->group_epoch() > epoch_) worker_.Replace();
+    epoch_ = request->group_epoch();
+    v1::WorkerSnapshot* snapshot = response->mutable_snapshot();
+    snapshot->set_group_epoch(epoch_);
+    snapshot->set_state(state_);
+    if (state_ == "created") return grpc::Status::OK;
+    snapshot->set_checkpoint_fingerprint(fingerprint_);
+    snapshot->set_num_blocks(num_blocks_);
+    snapshot->set_weights_bytes(100);
+    snapshot->set_kv_block_bytes(10 + rank_);
+    for (const auto& [tag, resident] : resident_) {
+      if (resident) snapshot->add_resident_tags(tag);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest* request,
                         v1::NewGroupResponse* response) override {
     response->set_nccl_unique_id(std::string("\0made by ", 9) + address_);
-    return Called("new group");
+    return Called(request->group_epoch(), "new group");
   }
 
   grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
                          grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
-    {
-      absl::MutexLock lock(&mu_);
-      parallel_ = request->parallel();
-    }
+    const int32_t rank = request->parallel().rank();
     const grpc::Status status =
-        Called(absl::StrCat("load ", request->parallel().rank(), "/", request->parallel().world_size()));
+        Called(request->group_epoch(), absl::StrCat("load ", rank, "/", request->parallel().world_size()),
+               [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                 rank_ = rank;
+                 state_ = "loaded";
+               });
     if (!status.ok()) return status;
     for (int64_t bytes : {50, 100}) {
       v1::LoadModelEvent event;
@@ -105,15 +139,34 @@ class FakeWorkerService : public v1::WorkerService::Service {
     v1::LoadModelEvent last;
     last.set_done(true);
     last.set_weights_bytes(100);
-    last.set_kv_block_bytes(10 + request->parallel().rank());
-    last.set_available_kv_cache_memory_bytes(1000);
+    last.set_kv_block_bytes(10 + rank);
+    absl::MutexLock lock(&mu_);
+    last.set_checkpoint_fingerprint(fingerprint_);
     writer->Write(last);
     return grpc::Status::OK;
   }
 
+  grpc::Status JoinGroup(grpc::ServerContext*, const v1::JoinGroupRequest* request,
+                         v1::JoinGroupResponse*) override {
+    return Called(request->group_epoch(), absl::StrCat("join ", request->parallel().group_name()),
+                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { parallel_ = request->parallel(); });
+  }
+
+  grpc::Status Profile(grpc::ServerContext*, const v1::ProfileRequest* request,
+                       v1::ProfileResponse* response) override {
+    response->set_available_kv_cache_memory_bytes(1000);
+    return Called(request->group_epoch(), "profile");
+  }
+
   grpc::Status AllocateKvCache(grpc::ServerContext*, const v1::AllocateKvCacheRequest* request,
                                v1::AllocateKvCacheResponse*) override {
-    return Called(absl::StrCat("allocate ", request->kv_cache().num_blocks()));
+    const int32_t num_blocks = request->kv_cache().num_blocks();
+    return Called(request->group_epoch(),
+                  absl::StrCat("allocate ", num_blocks, request->defer_graphs() ? " without graphs" : ""),
+                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                    num_blocks_ = num_blocks;
+                    state_ = "awake";
+                  });
   }
 
   grpc::Status Execute(grpc::ServerContext* context,
@@ -137,22 +190,25 @@ class FakeWorkerService : public v1::WorkerService::Service {
 
   grpc::Status Sleep(grpc::ServerContext*, const v1::WorkerSleepRequest* request,
                      v1::WorkerSleepResponse* response) override {
-    return Called(absl::StrCat("sleep ", request->level()), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      for (auto& [tag, resident] : resident_) {
-        if (std::exchange(resident, false)) (*response->mutable_freed_bytes_by_tag())[tag] = kTagBytes;
-      }
-    });
+    return Called(request->group_epoch(), absl::StrCat("sleep ", request->level()),
+                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                    for (auto& [tag, resident] : resident_) {
+                      if (std::exchange(resident, false))
+                        (*response->mutable_freed_bytes_by_tag())[tag] = kTagBytes;
+                    }
+                  });
   }
   grpc::Status WakeUp(grpc::ServerContext*, const v1::WorkerWakeUpRequest* request,
                       v1::WorkerWakeUpResponse* response) override {
     const auto& tags = request->tags();
-    return Called(absl::StrCat("wake ", tags.size()), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      for (auto& [tag, resident] : resident_) {
-        const bool wanted = tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
-        if (wanted && !std::exchange(resident, true))
-          (*response->mutable_mapped_bytes_by_tag())[tag] = kTagBytes;
-      }
-    });
+    return Called(
+        request->group_epoch(), absl::StrCat("wake ", tags.size()), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+          for (auto& [tag, resident] : resident_) {
+            const bool wanted = tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
+            if (wanted && !std::exchange(resident, true))
+              (*response->mutable_mapped_bytes_by_tag())[tag] = kTagBytes;
+          }
+        });
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
                          v1::WorkerStatusResponse* response) override {
@@ -164,9 +220,9 @@ class FakeWorkerService : public v1::WorkerService::Service {
       (*response->mutable_bytes_by_tag())[tag] = resident ? kTagBytes : 0;
     return grpc::Status::OK;
   }
-  grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest*,
+  grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest* request,
                         v1::WorkerShutdownResponse*) override {
-    return Called("shutdown");
+    return Called(request->group_epoch(), "shutdown");
   }
 
  private:
@@ -174,8 +230,9 @@ class FakeWorkerService : public v1::WorkerService::Service {
 
   // Runs calls one after another, in the order in which they came, as a worker's runner thread does.
   grpc::Status Called(
-      const std::string& call, const std::function<void()>& work = [] {}) {
+      int64_t epoch, const std::string& call, const std::function<void()>& work = [] {}) {
     absl::MutexLock lock(&mu_);
+    if (epoch != epoch_) return Refusal(epoch);
     calls_.push_back(call);
     const int64_t turn = num_turns_++;
     const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -191,8 +248,13 @@ class FakeWorkerService : public v1::WorkerService::Service {
     if (answer.ok()) work();
     return ToGrpcStatus(answer);
   }
+  grpc::Status Refusal(int64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ToGrpcStatus(absl::FailedPreconditionError(
+        absl::StrCat("group_epoch: the request is of epoch ", epoch, ", this worker is in epoch ", epoch_)));
+  }
   v1::StepReply Answer(const v1::StepRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     absl::StatusOr<v1::StepReply> reply = worker_.Execute(request);
+    if (request.group_epoch() != epoch_) reply = absl::FailedPreconditionError("another epoch");
     if (request.step_id() == failing_step_) reply = absl::InternalError("out of luck");
     if (reply.ok()) return *std::move(reply);
     v1::StepReply error;
@@ -215,6 +277,11 @@ class FakeWorkerService : public v1::WorkerService::Service {
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
+  int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string state_ ABSL_GUARDED_BY(mu_) = "created";
+  std::string fingerprint_ ABSL_GUARDED_BY(mu_) = "f00d";
+  int32_t rank_ ABSL_GUARDED_BY(mu_) = 0;
+  int32_t num_blocks_ ABSL_GUARDED_BY(mu_) = 0;
   v1::ParallelConfig parallel_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// A GrpcExecutor over fake workers.
+// An epoch over fake workers.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "coordinator/executor/grpc_executor.h"
+#include "coordinator/executor/group_epoch.h"
 #include "tests/fakes/fake_worker_service.h"
 
 namespace somnus {
@@ -23,7 +23,7 @@ inline Residency Slept(int level) {
   return residency;
 }
 
-class GrpcExecutorTest : public ::testing::Test {
+class GroupEpochTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string path = "/tmp/somnus_executor_test_XXXXXX";
@@ -31,27 +31,35 @@ class GrpcExecutorTest : public ::testing::Test {
     directory_ = path;
   }
   void TearDown() override {
-    executor_.reset();
+    epoch_.reset();
     workers_.clear();
     std::filesystem::remove_all(directory_);
   }
 
   void Connect(int world_size, absl::Duration blame_grace = absl::Milliseconds(50),
                v1::DeviceType device = v1::DEVICE_TYPE_CPU) {
-    std::vector<WorkerEndpoint> endpoints;
+    std::vector<WorkerLink> links;
     for (int rank = 0; rank < world_size; ++rank) {
       workers_.push_back(
           std::make_unique<FakeWorkerService>(FakeWorkerOptions(), directory_ + "/" + std::to_string(rank)));
-      endpoints.push_back({workers_.back()->address(), absl::StrCat("host", rank), 70 + rank, device});
+      links.push_back(
+          MakeWorkerLink(rank, {workers_.back()->address(), absl::StrCat("host", rank), 70 + rank, device}));
     }
     options_.blame_grace = blame_grace;
-    absl::StatusOr<std::unique_ptr<GrpcExecutor>> executor =
-        GrpcExecutor::Create(std::move(endpoints), options_);
-    ASSERT_TRUE(executor.ok()) << executor.status();
-    executor_ = *std::move(executor);
-    const absl::Status connected = executor_->AwaitConnections();
-    ASSERT_TRUE(connected.ok()) << connected;
+    BeginEpoch(1, links);
   }
+
+  // Epoch `number` over `links`: connected and fenced.
+  void BeginEpoch(int64_t number, const std::vector<WorkerLink>& links) {
+    epoch_ = std::make_unique<GroupEpoch>(number, links, options_);
+    const absl::Status connected = epoch_->AwaitConnections();
+    ASSERT_TRUE(connected.ok()) << connected;
+    const auto snapshots = epoch_->Fence();
+    ASSERT_TRUE(snapshots.ok()) << snapshots.status();
+    snapshots_ = *snapshots;
+  }
+
+  static Ranks All(int world_size) { return Ranks(world_size, true); }
 
   // Step 1 computes a prompt of three tokens; each later step decodes.
   v1::StepRequest MakeStep(int64_t step_id) {
@@ -75,7 +83,7 @@ class GrpcExecutorTest : public ::testing::Test {
   // resident.
   std::vector<std::string> RankStates() {
     std::vector<std::string> states;
-    for (const auto& status : executor_->RankStatuses(absl::Minutes(1))) {
+    for (const auto& status : epoch_->RankStatuses(absl::Minutes(1))) {
       states.push_back(status.ok() ? status->state() : std::string(status.status().message()));
       if (!status.ok() || status->state() == "awake") continue;
       const std::map<std::string, int64_t> bytes(status->bytes_by_tag().begin(),
@@ -88,9 +96,10 @@ class GrpcExecutorTest : public ::testing::Test {
   }
 
   std::string directory_;
-  GrpcExecutorOptions options_;
+  ExecutorOptions options_;
+  std::vector<v1::WorkerSnapshot> snapshots_;  // what the last Fence returned
   std::vector<std::unique_ptr<FakeWorkerService>> workers_;
-  std::unique_ptr<GrpcExecutor> executor_;
+  std::unique_ptr<GroupEpoch> epoch_;
 };
 
 }  // namespace somnus

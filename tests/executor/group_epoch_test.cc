@@ -1,0 +1,287 @@
+// Forming an epoch, its steps, and ranks that are lost. group_epoch_sleep_test.cc tests sleep.
+
+#include <thread>
+
+#include "tests/executor/group_epoch_fixture.h"
+
+namespace somnus {
+namespace {
+
+TEST_F(GroupEpochTest, StepsArePipelinedAndAnsweredInOrder) {
+  Connect(3);
+  const std::vector<int32_t> reference = FakeWorker::ReferenceTokens({1, 2, 3}, 20);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  for (int64_t id = 1; id <= 20; ++id) {
+    if (id < 20) {
+      ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(id + 1)).ok());
+    }
+    const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(reply->step_id(), id);
+    EXPECT_EQ(reply->tokens(0).token_id(), reference[id - 1]);
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(epoch_->Wait(absl::Seconds(1)).status()));
+  EXPECT_TRUE(epoch_->Health().ok());
+}
+
+TEST_F(GroupEpochTest, AStepThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
+  Connect(2);
+  v1::StepRequest step = MakeStep(1);
+  google::protobuf::RepeatedField<int32_t>* tokens = step.mutable_new_sequences(0)->mutable_token_ids();
+  constexpr int kBytesOfMinusOne = 10;
+  const int largest = (kMaxWorkerMessageBytes - 200) / kBytesOfMinusOne;
+  tokens->Resize(largest + 100, -1);
+  EXPECT_TRUE(absl::IsInvalidArgument(epoch_->ExecuteAsync(step)));
+  EXPECT_TRUE(epoch_->Health().ok());
+  tokens->Truncate(largest);
+  ASSERT_TRUE(epoch_->ExecuteAsync(step).ok());
+  const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
+  ASSERT_TRUE(reply.ok()) << reply.status() << ": the largest message reaches every worker";
+}
+
+TEST_F(GroupEpochTest, LifecycleReachesEveryRank) {
+  Connect(2);
+  std::vector<std::pair<int64_t, int64_t>> progress;
+  const auto loaded = epoch_->LoadModel(All(2), v1::LoadModelRequest(), [&](int64_t done, int64_t total) {
+    progress.push_back({done, total});
+  });
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)[0].kv_block_bytes(), 10);
+  EXPECT_EQ((*loaded)[1].kv_block_bytes(), 11);
+  ASSERT_FALSE(progress.empty());
+  EXPECT_EQ(progress.back(), (std::pair<int64_t, int64_t>(200, 200)));
+  ASSERT_TRUE(epoch_->JoinGroup("group-1").ok());
+  const auto profiles = epoch_->Profile();
+  ASSERT_TRUE(profiles.ok()) << profiles.status();
+  EXPECT_EQ((*profiles)[1].available_kv_cache_memory_bytes(), 1000);
+  v1::KvCacheConfig config;
+  config.set_num_blocks(33);
+  EXPECT_TRUE(epoch_->AllocateKvCache(All(2), config, /*defer_graphs=*/false).ok());
+  const auto freed = epoch_->Sleep(1, Residency());
+  ASSERT_TRUE(freed.ok());
+  EXPECT_EQ(freed->at("weights"), 14) << "the sum over ranks";
+  EXPECT_EQ(epoch_->WakeUp({}, Slept(1))->at("weights"), 14);
+  const auto statuses = epoch_->RankStatuses(absl::Seconds(10));
+  ASSERT_EQ(statuses.size(), 2u);
+  EXPECT_EQ(statuses[1]->state(), "awake");
+  epoch_->Shutdown(absl::Seconds(10));
+  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"fence 1", "load 1/2", "join group-1", "profile",
+                                                            "allocate 33", "sleep 1", "wake 0", "shutdown"}));
+}
+
+TEST_F(GroupEpochTest, OnlyTheRanksThatAreNamedLoadAndAllocate) {
+  Connect(2);
+  ASSERT_TRUE(epoch_->LoadModel({false, true}, v1::LoadModelRequest(), [](int64_t, int64_t) {}).ok());
+  v1::KvCacheConfig config;
+  config.set_num_blocks(5);
+  ASSERT_TRUE(epoch_->AllocateKvCache({false, true}, config, /*defer_graphs=*/true).ok());
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"fence 1"}));
+  EXPECT_EQ(workers_[1]->calls(),
+            (std::vector<std::string>{"fence 1", "load 1/2", "allocate 5 without graphs"}));
+}
+
+TEST_F(GroupEpochTest, RanksOnGpusMeetByWhatRankZeroMade) {
+  Connect(3, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+  ASSERT_TRUE(epoch_->JoinGroup("group").ok());
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"fence 1", "new group", "join group"}));
+  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"fence 1", "join group"}));
+  for (int rank = 0; rank < 3; ++rank) {
+    const v1::ParallelConfig parallel = workers_[rank]->parallel();
+    EXPECT_EQ(parallel.rank(), rank);
+    EXPECT_EQ(parallel.group_name(), "group");
+    EXPECT_EQ(parallel.nccl_unique_id(), std::string("\0made by ", 9) + workers_[0]->address());
+    ASSERT_EQ(parallel.rank_hosts_size(), 3);
+    EXPECT_EQ(parallel.rank_hosts(2), "host2");
+  }
+}
+
+TEST_F(GroupEpochTest, NobodyElseNeedsAGroupMade) {
+  Connect(2);
+  ASSERT_TRUE(epoch_->JoinGroup("group").ok());
+  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"fence 1", "join group"}));
+  EXPECT_EQ(workers_[0]->parallel().nccl_unique_id(), "");
+}
+
+TEST_F(GroupEpochTest, AGroupThatCannotBeMadeIsAFailedJoin) {
+  Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+  workers_[0]->FailNextCall(absl::UnavailableError("ncclGetUniqueId: no network"));
+  const absl::Status status = epoch_->JoinGroup("group");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(status.message(), "rank 0 (pid 70): ncclGetUniqueId: no network");
+  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"fence 1"}));
+}
+
+TEST_F(GroupEpochTest, AFailedLoadNamesTheRankAndTheReason) {
+  Connect(2);
+  workers_[1]->FailNextCall(absl::NotFoundError("model.norm.weight"));
+  const absl::Status status =
+      epoch_->LoadModel(All(2), v1::LoadModelRequest(), [](int64_t, int64_t) {}).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(status.message(), "rank 1 (pid 71): model.norm.weight");
+}
+
+TEST_F(GroupEpochTest, AStepDeadlineGoesByTheMonotonicClock) {
+  absl::Mutex mu;
+  MonotonicTime now = absl::Seconds(5);
+  options_.now = [&] {
+    absl::MutexLock lock(&mu);
+    return now;
+  };
+  Connect(1);
+  workers_[0]->Hold(true);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  absl::Notification ended;
+  std::thread clock([&] {
+    do {
+      absl::MutexLock lock(&mu);
+      now += absl::Hours(1);
+    } while (!ended.WaitForNotificationWithTimeout(absl::Milliseconds(1)));
+  });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(epoch_->Wait(absl::Hours(100)).status()));
+  ended.Notify();
+  clock.join();
+}
+
+TEST_F(GroupEpochTest, AFailedStepNamesTheRankAndEndsTheEpoch) {
+  Connect(2);
+  workers_[1]->FailStep(2);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(2)).ok());
+  ASSERT_TRUE(epoch_->Wait(absl::Minutes(1)).ok());
+  const absl::Status status = epoch_->Wait(absl::Minutes(1)).status();
+  EXPECT_TRUE(absl::IsInternal(status));
+  EXPECT_EQ(status.message(), "rank 1 (pid 71) failed step 2: out of luck");
+  EXPECT_EQ(epoch_->ExecuteAsync(MakeStep(3)), status);
+  EXPECT_EQ(epoch_->Sleep(1, Residency()).status().message(), status.message());
+  EXPECT_EQ(epoch_->Health(), status);
+}
+
+TEST_F(GroupEpochTest, AStepDeadlineNamesTheRankThatHangs) {
+  Connect(2);
+  workers_[1]->Hold(true);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  const absl::Status status = epoch_->Wait(absl::Milliseconds(100)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_NE(status.message().find("rank 1 (pid 71) did not reply to step 1"), absl::string_view::npos)
+      << status;
+}
+
+TEST_F(GroupEpochTest, AReportedLossEndsTheWaitAndIsTheReason) {
+  Connect(2, absl::Minutes(1));
+  absl::Notification failed;
+  epoch_->OnFailure([&](const absl::Status&) { failed.Notify(); });
+  workers_[0]->Hold(true);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  std::thread reporter(
+      [&] { epoch_->ReportLoss(absl::UnavailableError("rank 1 (pid 71) was killed by signal 9")); });
+  const absl::Status status = epoch_->Wait(absl::Minutes(5)).status();
+  reporter.join();
+  EXPECT_EQ(status.message(), "rank 1 (pid 71) was killed by signal 9");
+  failed.WaitForNotification();
+}
+
+TEST_F(GroupEpochTest, ABrokenConnectionIsNoticedWhileIdle) {
+  Connect(2);
+  absl::Notification failed;
+  absl::Status reason;
+  epoch_->OnFailure([&](const absl::Status& status) {
+    reason = status;
+    failed.Notify();
+  });
+  workers_[1]->Die();
+  failed.WaitForNotification();
+  EXPECT_NE(reason.message().find("rank 1 (pid 71)"), absl::string_view::npos) << reason;
+}
+
+TEST_F(GroupEpochTest, AWorkerThatDiesInAStepIsNamed) {
+  Connect(2);
+  workers_[1]->Hold(true);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  std::thread killer([&] { workers_[1]->Die(); });
+  const absl::Status status = epoch_->Wait(absl::Minutes(5)).status();
+  killer.join();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_NE(status.message().find("rank 1 (pid 71)"), absl::string_view::npos) << status;
+}
+
+TEST_F(GroupEpochTest, TheErrorOfOneRankIsSeenWhileAnotherWaits) {
+  Connect(2, absl::Minutes(1));
+  workers_[0]->Hold(true);  // as in a collective, for a rank that will not come
+  workers_[1]->FailStep(1);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  // Only the reply of rank 1 can be the reason: nothing else ends, and the grace is long.
+  std::thread reporter([&] {
+    while (epoch_->missing_ranks() != std::vector<size_t>{0}) std::this_thread::yield();
+    epoch_->ReportLoss(absl::UnavailableError("rank 1 (pid 71) was killed by signal 9"));
+  });
+  const absl::Status status = epoch_->Wait(absl::Minutes(5)).status();
+  reporter.join();
+  EXPECT_EQ(status.message(), "rank 1 (pid 71) was killed by signal 9");
+}
+
+TEST_F(GroupEpochTest, SurvivorsServeTheNextEpochAndRefuseTheLast) {
+  Connect(2);
+  workers_[1]->FailStep(1);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  ASSERT_FALSE(epoch_->Wait(absl::Minutes(1)).ok());
+  const std::vector<WorkerLink> links = epoch_->workers();
+  const std::unique_ptr<GroupEpoch> last = std::move(epoch_);
+  workers_[1]->FailStep(0);
+  BeginEpoch(2, links);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->tokens(0).token_id(), FakeWorker::ReferenceTokens({1, 2, 3}, 1)[0]);
+  GroupEpoch stale(1, links, options_);
+  const absl::Status refused = stale.JoinGroup("group");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_TRUE(absl::IsFailedPrecondition(stale.Fence().status()));
+}
+
+TEST_F(GroupEpochTest, EveryRankIsBroughtToWhatIsHeld) {
+  Connect(3);
+  const auto with = [](int level, std::vector<std::string> resident) {
+    v1::WorkerSnapshot snapshot;
+    snapshot.set_sleep_level(level);
+    for (const std::string& tag : resident) snapshot.add_resident_tags(tag);
+    return snapshot;
+  };
+  const std::vector<std::string> all = {"kv_cache", "weights", "workspace"};
+  // Rank 0 has done the sleep that was held, rank 1 has not, rank 2 is deeper asleep.
+  ASSERT_TRUE(epoch_->SetResidency({with(1, {}), with(0, all), with(2, {})}, Slept(1)).ok());
+  EXPECT_EQ(workers_[0]->calls().back(), "fence 1");
+  EXPECT_EQ(workers_[1]->calls().back(), "sleep 1");
+  EXPECT_EQ(workers_[2]->calls().back(), "fence 1");
+  // Awake: whoever sleeps is woken, and nobody else.
+  ASSERT_TRUE(epoch_->SetResidency({with(1, {}), with(0, all), with(2, {"weights"})}, Residency()).ok());
+  EXPECT_EQ(workers_[0]->calls().back(), "wake 3");
+  EXPECT_EQ(workers_[1]->calls().back(), "sleep 1");
+  EXPECT_EQ(workers_[2]->calls().back(), "wake 3");
+  // The weights alone are to be resident: a rank that holds more sleeps first.
+  Residency weights = Slept(1);
+  weights.Woke({"weights"});
+  ASSERT_TRUE(epoch_->SetResidency({with(1, {"weights"}), with(0, all), with(1, {})}, weights).ok());
+  EXPECT_EQ(workers_[0]->calls().back(), "wake 3") << "nothing new";
+  EXPECT_EQ(workers_[1]->calls().back(), "wake 1");
+  EXPECT_EQ(*(workers_[1]->calls().end() - 2), "sleep 1");
+  EXPECT_EQ(workers_[2]->calls().back(), "wake 1");
+}
+
+TEST_F(GroupEpochTest, NobodyThere) {
+  options_.connect_timeout = absl::Milliseconds(50);
+  GroupEpoch epoch(1, {MakeWorkerLink(0, {"unix:" + directory_ + "/none", "host", 9})}, options_);
+  const absl::Status status = epoch.AwaitConnections();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_NE(status.message().find("rank 0 (pid 9)"), absl::string_view::npos) << status;
+}
+
+TEST_F(GroupEpochTest, LossOfAProcessEndsTheWaitForItsConnection) {
+  options_.connect_timeout = absl::InfiniteDuration();
+  GroupEpoch epoch(1, {MakeWorkerLink(0, {"unix:" + directory_ + "/none", "host", 9})}, options_);
+  std::thread reporter([&] { epoch.ReportLoss(absl::UnavailableError("rank 0 was killed")); });
+  EXPECT_EQ(epoch.AwaitConnections(), absl::UnavailableError("rank 0 was killed"));
+  reporter.join();
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,71 @@
+#pragma once
+// A fake worker that registers at a coordinator and sends heartbeats, as one does that was started by hand.
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+#include "base/version.h"
+#include "proto/cluster.grpc.pb.h"
+#include "tests/fakes/fake_worker_service.h"
+
+namespace somnus {
+
+class FakeMember {
+ public:
+  // `id` is its worker_id; the socket is `directory`/`id`. It prefers rank `rank`.
+  FakeMember(const std::string& coordinator, const std::string& directory, const std::string& id, int rank)
+      : service_(FakeWorkerOptions(), directory + "/" + id),
+        stub_(v1::ClusterService::NewStub(
+            grpc::CreateChannel(coordinator, grpc::InsecureChannelCredentials()))) {
+    request_.set_worker_id(id);
+    request_.set_host("host");
+    request_.set_pid(100 + rank);
+    request_.set_address(service_.address());
+    request_.set_device_type(v1::DEVICE_TYPE_CPU);
+    request_.set_preferred_rank(rank);
+    request_.set_version(kVersion);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~FakeMember() { Die(); }
+
+  FakeWorkerService& service() { return service_; }
+  // It sends nothing any more, and no call gets a reply.
+  void Die() {
+    stop_.Stop();
+    if (thread_.joinable()) thread_.join();
+    service_.Die();
+  }
+
+ private:
+  static constexpr absl::Duration kInterval = absl::Milliseconds(20);
+
+  // Registers, again and again while its place is taken, and then sends heartbeats.
+  void Run() {
+    while (!stop_.stopped()) {
+      grpc::ClientContext context;
+      v1::RegisterResponse response;
+      if (stub_->Register(&context, request_, &response).ok()) break;
+      stop_.WaitFor(kInterval);
+    }
+    while (!stop_.WaitFor(kInterval)) {
+      grpc::ClientContext context;
+      v1::HeartbeatRequest beat;
+      v1::HeartbeatResponse response;
+      beat.set_worker_id(request_.worker_id());
+      (void)stub_->Heartbeat(&context, beat, &response).ok();
+    }
+  }
+
+  FakeWorkerService service_;
+  const std::unique_ptr<v1::ClusterService::Stub> stub_;
+  v1::RegisterRequest request_;
+  StopSignal stop_;
+  std::thread thread_;
+};
+
+}  // namespace somnus

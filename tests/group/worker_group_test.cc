@@ -1,0 +1,194 @@
+// A group over fake workers that come by themselves: its first epoch, and what becomes of it when workers are
+// lost.
+
+#include "coordinator/group/worker_group.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/fakes/fake_member.h"
+
+namespace somnus {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+class WorkerGroupTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = "/tmp/somnus_group_test_XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    flags_.model = "model";
+    flags_.local_workers = false;
+    flags_.world_size = 2;
+    flags_.cluster_port = 0;
+    flags_.max_num_seqs = 4;
+    config_.stored_type = StorageType::kF32;
+  }
+  void TearDown() override {
+    group_.reset();
+    members_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void StartGroup() {
+    group_ = std::make_unique<WorkerGroup>(flags_);
+    const absl::Status started = group_->Start();
+    ASSERT_TRUE(started.ok()) << started;
+    coordinator_ = group_->cluster_address();
+  }
+  FakeWorkerService& Join(const std::string& id, int rank) {
+    members_.push_back(std::make_unique<FakeMember>(coordinator_, directory_, id, rank));
+    return members_.back()->service();
+  }
+  // Two workers, "a" and "b", which serve the first epoch.
+  void Launch() {
+    StartGroup();
+    Join("a", 0);
+    Join("b", 1);
+    const absl::StatusOr<KvPlan> plan = group_->Load(config_, 64);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    num_blocks_ = plan->num_blocks;
+    group_->executor()->OnRecovered([this](const absl::Status& status) {
+      recovered_ = status;
+      ended_->Notify();
+    });
+  }
+  // The worker is lost, and what the engine does then.
+  void Lose(size_t member, const Residency& held) {
+    absl::Notification failed;
+    group_->executor()->OnFailure([&](const absl::Status&) { failed.Notify(); });
+    members_[member]->Die();
+    failed.WaitForNotification();
+    group_->executor()->OnFailure(nullptr);
+    group_->executor()->Recover(held);
+  }
+  absl::Status AwaitRecovery() {
+    ended_->WaitForNotification();
+    ended_ = std::make_unique<absl::Notification>();
+    return recovered_;
+  }
+  std::string Allocate(const char* how = "") const { return absl::StrCat("allocate ", num_blocks_, how); }
+  Calls CallsOf(size_t member) {
+    Calls calls = members_[member]->service().calls();
+    // Names of groups are random but for the epoch at their end.
+    for (std::string& call : calls) {
+      if (absl::StartsWith(call, "join ")) call = absl::StrCat("join ", call.substr(call.rfind('-') + 1));
+    }
+    return calls;
+  }
+
+  std::string directory_;
+  std::string coordinator_;
+  Flags flags_;
+  ModelConfig config_;
+  int32_t num_blocks_ = 0;
+  absl::Status recovered_;
+  std::unique_ptr<absl::Notification> ended_ = std::make_unique<absl::Notification>();
+  std::vector<std::unique_ptr<FakeMember>> members_;
+  std::unique_ptr<WorkerGroup> group_;
+};
+
+TEST_F(WorkerGroupTest, TheFirstEpochLoadsEverywhere) {
+  Launch();
+  EXPECT_EQ(group_->executor()->group_epoch(), 1);
+  EXPECT_EQ(CallsOf(0), (Calls{"fence 1", "load 0/2", "join 1", "profile", Allocate()}));
+  EXPECT_EQ(CallsOf(1), (Calls{"fence 1", "load 1/2", "join 1", "profile", Allocate()}));
+  EXPECT_GT(num_blocks_, 1);
+}
+
+TEST_F(WorkerGroupTest, ANewcomerTakesTheLostPlaceAndTheSurvivorKeepsItsWeights) {
+  Launch();
+  Lose(1, Residency());
+  Join("c", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_EQ(group_->executor()->group_epoch(), 2);
+  EXPECT_TRUE(group_->executor()->Health().ok());
+  EXPECT_EQ(CallsOf(0), (Calls{"fence 1", "load 0/2", "join 1", "profile", Allocate(), "fence 2", "join 2"}));
+  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 1/2", "join 2", Allocate(" without graphs")}));
+  EXPECT_EQ(group_->RankStatuses()[1].error(), "");
+}
+
+TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
+  Launch();
+  ASSERT_TRUE(members_[0]->service().calls().size() > 0);
+  absl::Notification slept;
+  group_->executor()->SleepAsync(2, Residency(), [&](const absl::StatusOr<TagBytes>&) { slept.Notify(); });
+  slept.WaitForNotification();
+  Residency held;
+  held.Slept(2);
+  Lose(0, held);
+  Join("c", 0);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 0/2", "join 2", Allocate(" without graphs"), "sleep 2"}));
+}
+
+TEST_F(WorkerGroupTest, ALossDuringARecoveryBeginsAnotherEpoch) {
+  Launch();
+  Lose(1, Residency());
+  // The newcomer is lost while it loads.
+  Join("c", 1).HoldCalls();
+  while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
+  members_[2]->Die();
+  Join("d", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_GT(group_->executor()->group_epoch(), 2);
+  EXPECT_EQ(CallsOf(0).back(), absl::StrCat("join ", group_->executor()->group_epoch()));
+}
+
+TEST_F(WorkerGroupTest, BothWorkersAreReplaced) {
+  Launch();
+  members_[0]->Die();
+  Lose(1, Residency());
+  Join("c", 0);
+  Join("d", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_EQ(CallsOf(2).back(), Allocate()) << "nobody is left to wait for: graphs are captured at once";
+  EXPECT_EQ(CallsOf(3).back(), Allocate());
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatHasFailedForGoodIsReplaced) {
+  Launch();
+  members_[0]->service().SetState("failed");
+  Lose(1, Residency());
+  Join("c", 1);
+  Join("d", 0);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_TRUE(absl::StrContains(absl::StrJoin(CallsOf(3), ","), "load 0/2"));
+}
+
+TEST_F(WorkerGroupTest, HostsWithOtherFilesNeverServeTogether) {
+  StartGroup();
+  Join("a", 0);
+  Join("b", 1).SetFingerprint("beef");
+  const absl::Status status = group_->Load(config_, 64).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "has read other files than")) << status;
+}
+
+TEST_F(WorkerGroupTest, ALoadThatCannotSucceedIsTriedOnce) {
+  StartGroup();
+  Join("a", 0);
+  Join("b", 1).FailNextCall(absl::NotFoundError("model.norm.weight"));
+  const absl::Status status = group_->Load(config_, 64).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(CallsOf(1), (Calls{"fence 1", "load 1/2"}));
+}
+
+TEST_F(WorkerGroupTest, AnInterruptEndsTheWaitForANewcomer) {
+  Launch();
+  Lose(1, Residency());
+  group_->Interrupt(absl::CancelledError("stopped"));
+  EXPECT_EQ(AwaitRecovery(), absl::CancelledError("stopped"));
+}
+
+}  // namespace
+}  // namespace somnus
