@@ -18,7 +18,9 @@ namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLastRetry = absl::Seconds(1);
-constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kRegisterCallTimeout = absl::Seconds(5);
+// A heartbeat that gets lost holds up the next ones for this time, far less than a coordinator waits for one.
+constexpr absl::Duration kHeartbeatCallTimeout = absl::Seconds(1);
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -49,8 +51,9 @@ class CoordinatorLinkImpl : public CoordinatorLink {
     worker_id_ = request.worker_id();
     while (true) {
       v1::RegisterResponse response;
-      absl::Status status =
-          Call([&](grpc::ClientContext* context) { return stub_->Register(context, request, &response); });
+      absl::Status status = Call(kRegisterCallTimeout, [&](grpc::ClientContext* context) {
+        return stub_->Register(context, request, &response);
+      });
       if (status.ok()) {
         interval_ = absl::Milliseconds(std::clamp(response.heartbeat_interval_ms(), 10, 60'000));
         if (options_.heartbeat_interval > absl::ZeroDuration()) interval_ = options_.heartbeat_interval;
@@ -94,8 +97,9 @@ class CoordinatorLinkImpl : public CoordinatorLink {
       v1::HeartbeatResponse response;
       request.set_worker_id(worker_id_);
       beat(&request);
-      const absl::Status status =
-          Call([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); });
+      const absl::Status status = Call(kHeartbeatCallTimeout, [&](grpc::ClientContext* context) {
+        return stub_->Heartbeat(context, request, &response);
+      });
       if (status.ok() && !response.known()) return absl::OkStatus();
       if (status.ok()) {
         last_answer = options_.now();
@@ -108,10 +112,10 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   }
 
   template <typename Rpc>
-  absl::Status Call(const Rpc& rpc) {
+  absl::Status Call(absl::Duration timeout, const Rpc& rpc) {
     grpc::ClientContext context;
     // gRPC turns this into a time of its own monotonic clock at once.
-    context.set_deadline(absl::ToChronoTime(absl::Now() + std::min(kCallTimeout, CallBound())));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + std::min(timeout, CallBound())));
     {
       absl::MutexLock lock(&mu_);
       if (stop_.stopped()) return absl::CancelledError("stopped");

@@ -10,6 +10,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "base/log.h"
 #include "proto/cluster.grpc.pb.h"
 
@@ -36,10 +37,11 @@ class Coordinator : public v1::ClusterService::Service {
     response->set_heartbeat_interval_ms(10);
     return grpc::Status::OK;
   }
-  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+  grpc::Status Heartbeat(grpc::ServerContext* context, const v1::HeartbeatRequest* request,
                          v1::HeartbeatResponse* response) override {
     response->set_known(true);
     absl::MutexLock lock(&mu_);
+    last_timeout_ = absl::FromChrono(context->deadline()) - absl::Now();
     last_beat_ = *request;
     ++num_beats_;
     return grpc::Status::OK;
@@ -53,6 +55,11 @@ class Coordinator : public v1::ClusterService::Service {
     const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return num_beats_ >= count; };
     mu_.Await(absl::Condition(&enough));
   }
+  // How long the worker would have waited for the reply to the last heartbeat, at most.
+  absl::Duration last_timeout() {
+    absl::MutexLock lock(&mu_);
+    return last_timeout_;
+  }
   v1::HeartbeatRequest last_beat() {
     absl::MutexLock lock(&mu_);
     return last_beat_;
@@ -61,6 +68,7 @@ class Coordinator : public v1::ClusterService::Service {
  private:
   absl::Mutex mu_;
   v1::HeartbeatRequest last_beat_ ABSL_GUARDED_BY(mu_);
+  absl::Duration last_timeout_ ABSL_GUARDED_BY(mu_);
   int num_beats_ ABSL_GUARDED_BY(mu_) = 0;
   int num_refusals_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -104,6 +112,7 @@ TEST_F(CoordinatorLinkTest, AnAnswerKeepsTheWorkerHoweverLateItComes) {
   coordinator.WaitForBeats(10);
   EXPECT_EQ(coordinator.last_beat().worker_id(), "a");
   EXPECT_EQ(coordinator.last_beat().last_step_id(), 7);
+  EXPECT_LE(coordinator.last_timeout(), absl::Milliseconds(1500)) << "a lost one must not hold up the next";
   EXPECT_FALSE(left.HasBeenNotified());
 }
 
