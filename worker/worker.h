@@ -97,6 +97,8 @@ class Worker {
     std::string fingerprint;
     std::string options_digest;
     int num_blocks = 0;
+    int64_t weights_bytes = 0;
+    int64_t kv_block_bytes = 0;
   };
 
   // These run on the runner thread.

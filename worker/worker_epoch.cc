@@ -106,6 +106,8 @@ v1::WorkerSnapshot Worker::Snapshot() const {
     snapshot.set_checkpoint_fingerprint(loaded_.fingerprint);
     snapshot.set_options_digest(loaded_.options_digest);
     snapshot.set_num_blocks(loaded_.num_blocks);
+    snapshot.set_weights_bytes(loaded_.weights_bytes);
+    snapshot.set_kv_block_bytes(loaded_.kv_block_bytes);
   }
   if (const auto allocator = this->allocator(); allocator != nullptr) {
     for (const auto& [tag, bytes] : allocator->ResidentBytes()) {

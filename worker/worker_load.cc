@@ -49,6 +49,8 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   loaded_.world_size = parallel.world_size();
   loaded_.fingerprint = fingerprint;
   loaded_.options_digest = OptionsDigest(request);
+  loaded_.weights_bytes = event.weights_bytes();
+  loaded_.kv_block_bytes = event.kv_block_bytes();
   return event;
 }
 
