@@ -95,25 +95,22 @@ absl::Status WorkerPool::StartProcesses() {
 }
 
 void WorkerPool::OnExit(int rank, pid_t pid, const absl::Status& status) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (places_[rank].replaced_pid == pid) return;
-  }
-  NoteLoss(rank, status);
+  NoteLoss(rank, status,
+           [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return places_[rank].replaced_pid != pid; });
 }
 
+// The place may not know its worker yet, but the membership does.
 void WorkerPool::OnSilence(const SilentMember& silent) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (places_[silent.rank].member.worker_id() != silent.worker.worker_id()) return;
-  }
-  NoteLoss(silent.rank, silent.status);
+  NoteLoss(silent.rank, silent.status, [&] {
+    const std::optional<MemberStatus> member = cluster_->Members()[silent.rank];
+    return member.has_value() && member->worker.worker_id() == silent.worker.worker_id();
+  });
 }
 
-void WorkerPool::NoteLoss(size_t rank, const absl::Status& status) {
+void WorkerPool::NoteLoss(size_t rank, const absl::Status& status, const std::function<bool()>& is_current) {
   {
     absl::MutexLock lock(&mu_);
-    if (stopped_ || !places_[rank].loss.ok()) return;
+    if (stopped_ || !places_[rank].loss.ok() || !is_current()) return;
     places_[rank].loss = status;
   }
   cluster_->Recheck();
@@ -136,14 +133,16 @@ absl::Status WorkerPool::ReplaceLost() {
       processes_->Kill(rank, pid);
       RETURN_IF_ERROR(processes_->AwaitExit(rank, pid, kExitTimeout));
     }
+    absl::MutexLock lock(&mu_);
     cluster_->Reopen(rank);
-    {
-      absl::MutexLock lock(&mu_);
-      places_[rank] = Place();
-      if (processes_ != nullptr) places_[rank].replaced_pid = processes_->pid(rank);
+    places_[rank] = Place();
+    if (processes_ == nullptr) {
+      LogInfo("rank {} waits for a new worker", rank);
+      continue;
     }
-    if (processes_ != nullptr) RETURN_IF_ERROR(processes_->Respawn(rank));
-    LogInfo("rank {} waits for a new worker", rank);
+    places_[rank].replaced_pid = processes_->pid(rank);
+    places_[rank].loss = processes_->Respawn(rank);
+    RETURN_IF_ERROR(places_[rank].loss);
   }
   return absl::OkStatus();
 }

@@ -72,7 +72,8 @@ class WorkerPool {
   absl::Status StartProcesses();
   void OnExit(int rank, pid_t pid, const absl::Status& status);
   void OnSilence(const SilentMember& silent);
-  void NoteLoss(size_t rank, const absl::Status& status);
+  // `is_current` is asked under mu_: whether the report is about the worker that has the place now.
+  void NoteLoss(size_t rank, const absl::Status& status, const std::function<bool()>& is_current);
   absl::Status SettleDevices(std::vector<v1::RegisterRequest>* members) const;
 
   const Flags flags_;
