@@ -72,6 +72,8 @@ class FrontImpl : public Front {
                         HostPort(flags_.host, grpc_port_));
   }
 
+  int admin_port() const override { return http_->admin_port(); }
+
   void Shutdown(absl::Duration grace) override {
     stop_.Stop();
     if (health_thread_.joinable()) health_thread_.join();

@@ -33,6 +33,8 @@ class Front {
   virtual void OnStateChange() = 0;
   // Returns "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051"
   virtual std::string Addresses() const = 0;
+  // The operators' port that was bound.
+  virtual int admin_port() const = 0;
   // Open responses get `grace` to finish, then all connections are closed. Idempotent.
   virtual void Shutdown(absl::Duration grace) = 0;
 };

@@ -8,11 +8,21 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/discovery.h"
 #include "base/log.h"
+#include "base/service_manager.h"
 #include "coordinator/flags.h"
+#include "coordinator/livez_probe.h"
 #include "coordinator/server.h"
 #include "coordinator/signals.h"
+
+namespace {
+
+// A coordinator under the heaviest load takes a fraction of it.
+constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
+
+}  // namespace
 
 int main(int argc, char** argv) {
   // gRPC's own log repeats, over several lines, what our errors say in one.
@@ -27,6 +37,8 @@ int main(int argc, char** argv) {
   if (!status.ok()) return somnus::UsageError(table, status);
   if (!flags.discovered.empty()) somnus::LogInfo("{}", flags.discovered);
 
+  // Before there are other threads, too.
+  const std::unique_ptr<somnus::ServiceManager> manager = somnus::ServiceManager::TakeFromEnvironment();
   somnus::Server* to_stop = nullptr;
   absl::Mutex mu;
   int early_signals = 0;
@@ -34,6 +46,7 @@ int main(int argc, char** argv) {
   // ends the process at once.
   somnus::SignalWatcher signals([&](int count) {
     if (count >= 3) _exit(1);
+    if (count == 1) manager->Stopping();
     absl::MutexLock lock(&mu);
     early_signals = count;
     if (to_stop != nullptr) to_stop->RequestStop(count > 1);
@@ -45,7 +58,13 @@ int main(int argc, char** argv) {
     if (early_signals > 0) server->RequestStop(early_signals > 1);
   }
   status = server->Start();
-  if (status.ok()) status = server->Run();
+  if (status.ok()) {
+    manager->Ready(absl::StrCat("serving ", flags.model));
+    manager->Watch([host = flags.admin_host, port = server->admin_port()] {
+      return somnus::ProbeLivez(host, port, kProbeTimeout);
+    });
+    status = server->Run();
+  }
   {
     absl::MutexLock lock(&mu);
     to_stop = nullptr;

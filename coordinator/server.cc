@@ -114,6 +114,8 @@ class ServerImpl : public Server {
     return absl::OkStatus();
   }
 
+  int admin_port() const override { return front_->admin_port(); }
+
   absl::Status Run() override {
     {
       absl::MutexLock lock(&mu_);

@@ -20,6 +20,8 @@ class Server {
 
   // Returns when requests are served, or with the error that prevents it; Cancelled after RequestStop.
   virtual absl::Status Start() = 0;
+  // The operators' port; to be called once, between Start and Run.
+  virtual int admin_port() const = 0;
   // Serves until RequestStop, or until the engine fails (unless --stay-after-failure is set); then drains,
   // and ends the workers in order. Unavailable, with the engine's error, when the engine had failed.
   virtual absl::Status Run() = 0;

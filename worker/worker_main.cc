@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,6 +16,8 @@
 #include "base/build_id.h"
 #include "base/discovery.h"
 #include "base/log.h"
+#include "base/monotonic.h"
+#include "base/service_manager.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "proto/limits.h"
@@ -29,6 +32,8 @@
 namespace somnus {
 namespace {
 
+// A heartbeat takes less than half of it, even when the coordinator does not reply.
+constexpr absl::Duration kLongestBeat = absl::Seconds(15);
 // How long a leaving worker waits for its device, which may be in the middle of a step or a load.
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
 
@@ -103,8 +108,12 @@ void ReportLeaving(const LeaveSignal::Reason& reason) {
   }
 }
 
+// When the last heartbeat was sent.
+using LastBeat = std::atomic<MonotonicTime>;
+
 // Everything between a good command line and the exit code.
-absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, const WorkerParts& parts) {
+absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceManager* manager,
+                        const WorkerParts& parts) {
   ASSIGN_OR_RETURN(const ChosenDevice device, ChooseByFlags(parts, flags));
   const WorkerOptions options = {.device = device.kind,
                                  .device_is_fixed = flags.device != "auto",
@@ -128,8 +137,12 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, const Work
     }
     LogDebug("registered as {} at {}", request.worker_id(), request.address());
     if (!WasSpawned(flags)) leave->WaitAfterTerm(flags.term_grace);
+    manager->Ready(absl::StrCat("registered at ", flags.coordinator));
+    const auto last_beat = std::make_shared<LastBeat>(MonotonicNow());
+    manager->Watch([last_beat] { return MonotonicNow() - last_beat->load() < kLongestBeat; });
     link->StartHeartbeats(
-        [&worker](v1::HeartbeatRequest* beat) {
+        [&worker, last_beat](v1::HeartbeatRequest* beat) {
+          last_beat->store(MonotonicNow());
           beat->set_last_step_id(worker.last_step_id());
           beat->set_step_in_progress(worker.step_in_progress());
           beat->set_group_epoch(worker.group_epoch());
@@ -143,6 +156,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, const Work
 
   const LeaveSignal::Reason reason = leave->Wait();
   ReportLeaving(reason);
+  manager->Stopping();
   link->Stop();
   registration.join();
   worker.Abort(absl::StrCat("rank leaves: ", reason.text));
@@ -177,8 +191,9 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   if (const std::string place = DescribeDiscovery(*found); !place.empty()) LogInfo("{}", place);
   if (flags.nice != 0) setpriority(PRIO_PROCESS, 0, flags.nice);
 
+  const std::unique_ptr<ServiceManager> manager = ServiceManager::TakeFromEnvironment();
   LeaveSignal leave(WasSpawned(flags) ? getppid() : 0);
-  const absl::StatusOr<int> code = Run(flags, &leave, parts);
+  const absl::StatusOr<int> code = Run(flags, &leave, manager.get(), parts);
   if (code.ok()) return *code;
   LogError("{}", std::string(code.status().message()));
   return 1;

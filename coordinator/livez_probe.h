@@ -1,0 +1,14 @@
+#pragma once
+// The coordinator asks itself whether it lives, as a liveness probe from outside would.
+
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace somnus {
+
+// Returns whether GET /livez at this address is answered with 200. `host` may be a wildcard address, which
+// stands for loopback. Sending, and each wait for bytes, may take `timeout`.
+bool ProbeLivez(const std::string& host, int port, absl::Duration timeout);
+
+}  // namespace somnus
