@@ -108,8 +108,17 @@ void ReportLeaving(const LeaveSignal::Reason& reason) {
   }
 }
 
-// When the last heartbeat was sent.
-using LastBeat = std::atomic<MonotonicTime>;
+// When the last heartbeat was sent. Thread safe.
+class LastBeat {
+ public:
+  void Note() { ms_ = NowMs(); }
+  bool IsRecent() const { return NowMs() - ms_ < absl::ToInt64Milliseconds(kLongestBeat); }
+
+ private:
+  static int64_t NowMs() { return absl::ToInt64Milliseconds(MonotonicNow()); }
+
+  std::atomic<int64_t> ms_{NowMs()};
+};
 
 // Everything between a good command line and the exit code.
 absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceManager* manager,
@@ -138,11 +147,11 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
     LogDebug("registered as {} at {}", request.worker_id(), request.address());
     if (!WasSpawned(flags)) leave->WaitAfterTerm(flags.term_grace);
     manager->Ready(absl::StrCat("registered at ", flags.coordinator));
-    const auto last_beat = std::make_shared<LastBeat>(MonotonicNow());
-    manager->Watch([last_beat] { return MonotonicNow() - last_beat->load() < kLongestBeat; });
+    const auto last_beat = std::make_shared<LastBeat>();
+    manager->Watch([last_beat] { return last_beat->IsRecent(); });
     link->StartHeartbeats(
         [&worker, last_beat](v1::HeartbeatRequest* beat) {
-          last_beat->store(MonotonicNow());
+          last_beat->Note();
           beat->set_last_step_id(worker.last_step_id());
           beat->set_step_in_progress(worker.step_in_progress());
           beat->set_group_epoch(worker.group_epoch());

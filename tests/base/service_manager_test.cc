@@ -3,58 +3,21 @@
 #include "base/service_manager.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "tests/fakes/notify_listener.h"
 
 namespace somnus {
 namespace {
 
-constexpr int kPatienceMs = 20'000;
-
-// The manager's end of the socket. `name` is a path, or starts with '@'.
-class Listener {
- public:
-  explicit Listener(const std::string& name)
-      : name_(name), fd_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    memcpy(address.sun_path, name.data(), name.size());
-    if (name[0] == '@') address.sun_path[0] = '\0';
-    const socklen_t size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0) << strerror(errno);
-  }
-  ~Listener() {
-    close(fd_);
-    if (name_[0] == '/') unlink(name_.c_str());
-  }
-
-  // The next datagram, or "" when none comes in time.
-  std::string Next(int patience_ms = kPatienceMs) {
-    pollfd entry = {fd_, POLLIN, 0};
-    if (poll(&entry, 1, patience_ms) != 1) return "";
-    char text[1024];
-    const ssize_t size = recv(fd_, text, sizeof(text), 0);
-    return size < 0 ? "" : std::string(text, static_cast<size_t>(size));
-  }
-
- private:
-  const std::string name_;
-  const int fd_;
-};
-
-std::string AbstractName() { return absl::StrCat("@somnus-test-", getpid()); }
-
 TEST(ServiceManagerTest, TellsThatItServesAndThatItStops) {
-  for (const std::string& name : {AbstractName(), absl::StrCat(testing::TempDir(), "/notify-", getpid())}) {
-    Listener listener(name);
+  for (const std::string& name :
+       {AbstractNotifyName(), absl::StrCat(testing::TempDir(), "/notify-", getpid())}) {
+    NotifyListener listener(name);
     ServiceManager manager({{"NOTIFY_SOCKET", name}});
     manager.Ready("serving smollm2\nMAINPID=1");
     EXPECT_EQ(listener.Next(), "READY=1\nSTATUS=serving smollm2 MAINPID=1\n");
@@ -64,10 +27,10 @@ TEST(ServiceManagerTest, TellsThatItServesAndThatItStops) {
 }
 
 TEST(ServiceManagerTest, FeedsTheWatchdogWhileTheProcessIsAlive) {
-  Listener listener(AbstractName());
+  NotifyListener listener(AbstractNotifyName());
   std::atomic<bool> alive{true};
   std::atomic<int> questions{0};
-  ServiceManager manager({{"NOTIFY_SOCKET", AbstractName()}, {"WATCHDOG_USEC", "30000"}});
+  ServiceManager manager({{"NOTIFY_SOCKET", AbstractNotifyName()}, {"WATCHDOG_USEC", "30000"}});
   manager.Watch([&] {
     ++questions;
     return alive.load();
@@ -84,12 +47,12 @@ TEST(ServiceManagerTest, FeedsTheWatchdogWhileTheProcessIsAlive) {
 }
 
 TEST(ServiceManagerTest, NobodyWatchesUnlessThisProcessIsMeant) {
-  Listener listener(AbstractName());
+  NotifyListener listener(AbstractNotifyName());
   for (const Environment& watchdog :
        {Environment{}, Environment{{"WATCHDOG_USEC", "0"}}, Environment{{"WATCHDOG_USEC", "soon"}},
         Environment{{"WATCHDOG_USEC", "1000"}, {"WATCHDOG_PID", "1"}}}) {
     Environment environment = watchdog;
-    environment["NOTIFY_SOCKET"] = AbstractName();
+    environment["NOTIFY_SOCKET"] = AbstractNotifyName();
     ServiceManager manager(environment);
     manager.Watch([] {
       ADD_FAILURE() << "nobody should ask";
@@ -98,7 +61,7 @@ TEST(ServiceManagerTest, NobodyWatchesUnlessThisProcessIsMeant) {
     manager.Stopping();
     EXPECT_EQ(listener.Next(), "STOPPING=1\n");
   }
-  ServiceManager watched({{"NOTIFY_SOCKET", AbstractName()},
+  ServiceManager watched({{"NOTIFY_SOCKET", AbstractNotifyName()},
                           {"WATCHDOG_USEC", "1000000"},
                           {"WATCHDOG_PID", absl::StrCat(getpid())}});
   watched.Watch([] { return true; });
@@ -117,8 +80,8 @@ TEST(ServiceManagerTest, WithoutAManagerNothingHappens) {
 }
 
 TEST(ServiceManagerTest, ChildrenDoNotInheritIt) {
-  Listener listener(AbstractName());
-  setenv("NOTIFY_SOCKET", AbstractName().c_str(), 1);
+  NotifyListener listener(AbstractNotifyName());
+  setenv("NOTIFY_SOCKET", AbstractNotifyName().c_str(), 1);
   setenv("WATCHDOG_USEC", "1000000", 1);
   setenv("WATCHDOG_PID", absl::StrCat(getpid()).c_str(), 1);
   const std::unique_ptr<ServiceManager> manager = ServiceManager::TakeFromEnvironment();

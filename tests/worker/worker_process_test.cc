@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/version.h"
+#include "tests/fakes/notify_listener.h"
 #include "tests/worker/worker_processes.h"
 
 namespace somnus {
@@ -136,6 +137,23 @@ TEST(WorkerProcess, FindsItsPlaceInTheEnvironmentUnlessFlagsSayIt) {
   EXPECT_FALSE(coordinator.WaitForWorker(2).has_preferred_rank());
   unsetenv("SOMNUS_RANK");
   unsetenv("SOMNUS_COORDINATOR");
+}
+
+TEST(WorkerProcess, TellsItsServiceManager) {
+  FakeCoordinator coordinator;
+  NotifyListener manager(AbstractNotifyName());
+  setenv("NOTIFY_SOCKET", AbstractNotifyName().c_str(), 1);
+  setenv("WATCHDOG_USEC", "30000", 1);
+  Process process({"--coordinator=" + coordinator.address(), "--threads=1"});
+  unsetenv("WATCHDOG_USEC");
+  unsetenv("NOTIFY_SOCKET");
+  EXPECT_EQ(manager.Next(), "READY=1\nSTATUS=registered at " + coordinator.address() + "\n");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(manager.Next(), "WATCHDOG=1\n");
+  coordinator.known = false;
+  std::string last = manager.Next();
+  while (last == "WATCHDOG=1\n") last = manager.Next();
+  EXPECT_EQ(last, "STOPPING=1\n");
+  EXPECT_EQ(process.Wait(), 1);
 }
 
 TEST(WorkerProcess, BadCommandLinesEndAtOnce) {
