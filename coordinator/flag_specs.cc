@@ -192,14 +192,24 @@ FlagGroup TimeFlags(Flags* f) {
       "Times and failures",
       {
           Flag::Time("step-timeout", &f->step_timeout, kShortest, kLongest,
-                     "a step without a reply for that long is a failure")
+                     "a step without a reply for that long is a failure, whatever steps take otherwise")
               .Alias("step-timeout-s"),
           Flag::Time("step-stall", &f->step_stall, kShortest, kLongest,
-                     "while a step is under way for longer, /health says so; it goes on until --step-timeout")
+                     "while a step is under way for longer, /health says so")
               .Alias("step-stall-s"),
-          Flag::Time("heartbeat-timeout", &f->heartbeat_timeout, absl::Seconds(1), kLongest,
-                     "a worker that is silent for that long is lost")
+          Flag::Time("hang-timeout", &f->hang_timeout, absl::Seconds(1), kLongest,
+                     "a worker without heartbeats for that long is lost; a step has at least that long, and "
+                     "more where such steps take longer")
+              .Alias("hang-timeout-s")
+              .Alias("heartbeat-timeout")
               .Alias("heartbeat-timeout-s"),
+          Flag::Int("max-recoveries-per-request", &f->max_recoveries_per_request, 0, 1000,
+                    "a request that was in a step at that many failures of the workers runs alone from then "
+                    "on, and ends with an error when they fail again"),
+          Flag::Int("max-recoveries", &f->max_recoveries, 0, 1 << 20,
+                    "recoveries of the workers within --recovery-window; the next failure is final"),
+          Flag::Time("recovery-window", &f->recovery_window, kShortest, kLongest, "see --max-recoveries")
+              .Alias("recovery-window-s"),
           Flag::Time("register-timeout", &f->register_timeout, kShortest, kLongest,
                      "how long to wait for local workers")
               .Alias("register-timeout-s"),
@@ -261,6 +271,9 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
           time("body-timeout", &l->body_timeout, "from there to the end of its body"),
           time("idle-timeout", &l->idle_timeout, "between two requests of a connection"),
           time("write-timeout", &l->write_timeout, "without the client taking a byte"),
+          Flag::Time("sse-keepalive", &l->sse_keepalive, absl::ZeroDuration(), kLongest,
+                     "a stream without an event for that long gets a comment, for proxies; 0: never")
+              .Alias("sse-keepalive-s"),
           time("linger-timeout", &l->linger_timeout, "how long the rest of a refused request is still read"),
           time("linger-silence", &l->linger_silence, "until its client has been silent for that long"),
           Flag::Bytes("max-linger-bytes", &l->max_linger_bytes, kMinBytes, kMaxBytes, "and how much of it"),

@@ -72,7 +72,10 @@ struct Flags {
   // Times.
   absl::Duration step_timeout = absl::Minutes(5);
   absl::Duration step_stall = absl::Minutes(1);
-  absl::Duration heartbeat_timeout = absl::Seconds(30);
+  absl::Duration hang_timeout = absl::Seconds(4);
+  int32_t max_recoveries_per_request = 3;
+  int32_t max_recoveries = 10;  // within recovery_window
+  absl::Duration recovery_window = absl::Minutes(10);
   absl::Duration register_timeout = absl::Minutes(1);
   absl::Duration shutdown_timeout = absl::Seconds(10);
   bool stay_after_failure = false;  // a failed engine does not end the process

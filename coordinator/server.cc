@@ -43,6 +43,10 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.max_waiting_bytes = flags.max_waiting_bytes;
   options.step_timeout = flags.step_timeout;
   options.step_stall = flags.step_stall;
+  options.hang_timeout = flags.hang_timeout;
+  options.max_recoveries_per_request = flags.max_recoveries_per_request;
+  options.max_recoveries = flags.max_recoveries;
+  options.recovery_window = flags.recovery_window;
   options.vocab_size = config.vocab_size;
   return options;
 }

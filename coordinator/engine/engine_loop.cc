@@ -159,7 +159,7 @@ void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
 
 void EngineLoop::Receive() {
   const SentStep step = sent_.front();
-  absl::StatusOr<v1::StepReply> reply = executor_->Wait(options_.step_timeout);
+  absl::StatusOr<v1::StepReply> reply = executor_->Wait(step_deadline_.Timeout(step.num_tokens));
   sent_.pop_front();
   NoteAwaitedStep();
   if (!reply.ok()) return Lose(reply.status());
@@ -174,7 +174,9 @@ void EngineLoop::Receive() {
   const absl::Time now = options_.now();
   ++num_steps_;
   const MonotonicTime replied = options_.monotonic_now();
-  if (observer_ != nullptr) observer_->OnStep(step.num_tokens, replied - std::max(step.sent, last_reply_));
+  const absl::Duration duration = replied - std::max(step.sent, last_reply_);
+  step_deadline_.Observe(step.num_tokens, duration);
+  if (observer_ != nullptr) observer_->OnStep(step.num_tokens, duration);
   last_reply_ = replied;
   PublishStats();  // before the outputs: a client that has its last one finds the blocks free
   for (SequenceOutput& output : *outputs) {

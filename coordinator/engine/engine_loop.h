@@ -37,6 +37,7 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/lifecycle_command.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/engine/step_deadline.h"
 #include "coordinator/executor/executor.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -49,8 +50,9 @@ struct EngineOptions {
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
   int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
   absl::Duration step_timeout = absl::Seconds(300);
-  // A step under way for longer makes Health say so; it is still waited for, until step_timeout.
+  // A step under way for longer makes Health say so; it is still waited for, until its deadline.
   absl::Duration step_stall = absl::Seconds(60);
+  absl::Duration hang_timeout = absl::Seconds(4);  // no step has less (step_deadline.h), but for step_timeout
   int32_t max_recoveries_per_request = 3;
   int32_t max_recoveries = 10;  // of the group, within recovery_window
   absl::Duration recovery_window = absl::Minutes(10);
@@ -150,6 +152,7 @@ class EngineLoop : public Engine {
   };
   std::deque<SentStep> sent_;
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
+  StepDeadline step_deadline_;
   Residency residency_;  // as of the last lifecycle call that has ended
   bool recovering_ = false;
   std::deque<MonotonicTime> recoveries_;  // when those of the last recovery_window began

@@ -14,7 +14,11 @@
 namespace somnus {
 
 EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer)
-    : options_(std::move(options)), executor_(executor), observer_(observer), scheduler_(options_.scheduler) {
+    : options_(std::move(options)),
+      executor_(executor),
+      observer_(observer),
+      scheduler_(options_.scheduler),
+      step_deadline_(options_.hang_timeout, options_.step_timeout) {
   group_epoch_ = executor_->group_epoch();
   PublishStats();
   {

@@ -105,6 +105,7 @@ void EngineLoop::FinishSleep(int level, absl::StatusOr<TagBytes> freed) {
 void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TagBytes> mapped) {
   if (mapped.ok()) {
     residency_.Woke(tags);
+    step_deadline_.Restart();  // pages may be touched for the first time
   } else {
     residency_.Slept(residency_.level());
   }

@@ -70,6 +70,7 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   const absl::Duration duration = options_.monotonic_now() - lost_at_;
   ++num_recoveries_;
   group_epoch_ = executor_->group_epoch();
+  step_deadline_.Restart();
   LogInfo("the group is whole again, in epoch {}, after {:.2f} s", group_epoch_,
           absl::ToDoubleSeconds(duration));
   if (observer_ != nullptr) observer_->OnRecovered(duration);

@@ -74,10 +74,29 @@ TEST(FlagsTest, OldNames) {
   EXPECT_FALSE(flags->async_scheduling);
   EXPECT_EQ(flags->max_tune_time, absl::ZeroDuration());
   EXPECT_EQ(flags->step_timeout, absl::Seconds(7));
-  EXPECT_EQ(flags->heartbeat_timeout, absl::Seconds(8));
+  EXPECT_EQ(flags->hang_timeout, absl::Seconds(8));
   EXPECT_EQ(flags->register_timeout, absl::Seconds(9));
   EXPECT_EQ(flags->limits.idle_timeout, absl::Milliseconds(500));
   EXPECT_EQ(flags->limits.linger_silence, absl::Milliseconds(250));
+}
+
+TEST(FlagsTest, Recovery) {
+  const auto flags = ParseFlags({"m", "--hang-timeout-s=6", "--max-recoveries-per-request=1",
+                                 "--max-recoveries=0", "--recovery-window-s=60", "--sse-keepalive-s=0"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->hang_timeout, absl::Seconds(6));
+  EXPECT_EQ(flags->max_recoveries_per_request, 1);
+  EXPECT_EQ(flags->max_recoveries, 0);
+  EXPECT_EQ(flags->recovery_window, absl::Minutes(1));
+  EXPECT_EQ(flags->limits.sse_keepalive, absl::ZeroDuration());
+  EXPECT_EQ(ParseFlags({"m", "--heartbeat-timeout=7s"})->hang_timeout, absl::Seconds(7));
+  EXPECT_FALSE(ParseFlags({"m", "--hang-timeout=900ms"}).ok());
+  const auto defaults = ParseFlags({"m"});
+  EXPECT_EQ(defaults->hang_timeout, absl::Seconds(4));
+  EXPECT_EQ(defaults->max_recoveries_per_request, 3);
+  EXPECT_EQ(defaults->max_recoveries, 10);
+  EXPECT_EQ(defaults->recovery_window, absl::Seconds(600));
+  EXPECT_EQ(defaults->limits.sse_keepalive, absl::Seconds(15));
 }
 
 TEST(FlagsTest, HowWorkersRun) {
