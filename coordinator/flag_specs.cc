@@ -213,6 +213,9 @@ FlagGroup TimeFlags(Flags* f) {
           Flag::Time("register-timeout", &f->register_timeout, kShortest, kLongest,
                      "how long to wait for local workers")
               .Alias("register-timeout-s"),
+          Flag::Time("replacement-timeout", &f->replacement_timeout, kShortest, kLongest,
+                     "how long to wait for another worker in the place of a lost one that runs elsewhere")
+              .Alias("replacement-timeout-s"),
           Flag::Time("shutdown-timeout", &f->shutdown_timeout, absl::ZeroDuration(), kLongest,
                      "how long open requests may go on at the end"),
           Flag::Switch("stay-after-failure", &f->stay_after_failure,

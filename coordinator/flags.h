@@ -77,6 +77,7 @@ struct Flags {
   int32_t max_recoveries = 10;  // within recovery_window
   absl::Duration recovery_window = absl::Minutes(10);
   absl::Duration register_timeout = absl::Minutes(1);
+  absl::Duration replacement_timeout = absl::Minutes(10);
   absl::Duration shutdown_timeout = absl::Seconds(10);
   bool stay_after_failure = false;  // a failed engine does not end the process
   std::string log_level = "info";

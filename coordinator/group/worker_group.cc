@@ -24,7 +24,6 @@ constexpr int kMaxAttempts = 5;  // to form an epoch
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
 constexpr int kFenceTries = 5;  // of a remote worker, whose connection may have broken alone
-constexpr absl::Duration kReplacementTimeout = absl::Minutes(10);  // for a newcomer from elsewhere
 constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
 std::string FormatMib(int64_t bytes) { return absl::StrFormat("%.1f MiB", bytes / 1048576.0); }
@@ -144,8 +143,13 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residenc
   RETURN_IF_ERROR(pool_.ReplaceLost());
   RETURN_IF_ERROR(FenceSurvivors(number));
   RETURN_IF_ERROR(pool_.ReplaceLost());
-  ASSIGN_OR_RETURN(std::vector<WorkerLink> workers, pool_.Await(Patience()));
-  auto epoch = std::make_shared<GroupEpoch>(number, std::move(workers), options_);
+  absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
+  // Whoever did not come by now is not waited for again.
+  if (absl::IsDeadlineExceeded(workers.status())) {
+    return absl::FailedPreconditionError(workers.status().message());
+  }
+  RETURN_IF_ERROR(workers.status());
+  auto epoch = std::make_shared<GroupEpoch>(number, *std::move(workers), options_);
   RETURN_IF_ERROR(SetCurrent(epoch));
   RETURN_IF_ERROR(epoch->AwaitConnections());
   ASSIGN_OR_RETURN(Snapshots snapshots, epoch->Fence());
@@ -168,7 +172,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residenc
 // How long workers may take to come. The first ones of a cluster may take any time.
 absl::Duration WorkerGroup::Patience() const {
   if (flags_.local_workers) return flags_.register_timeout;
-  return executor_ == nullptr ? kForever : kReplacementTimeout;
+  return executor_ == nullptr ? kForever : flags_.replacement_timeout;
 }
 
 // A worker that does not reply, because it hangs or because nothing connects to it any more, is lost.
