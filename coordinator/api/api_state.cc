@@ -84,8 +84,6 @@ HttpResponse ApiState::Livez() const {
 }
 
 HttpResponse ApiState::Answer(const RouteMatch& match) const {
-  const std::shared_ptr<const ServedModel> served = model();
-  const EngineState state = served == nullptr ? EngineState::kLoading : served->engine->state();
   switch (match.spec->route) {
     case Route::kModels:
     case Route::kModel:
@@ -104,8 +102,10 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
       return JsonResponse(Json{{"server_load", load.load()}});
     case Route::kMetrics:
       return {200, "text/plain; version=0.0.4; charset=utf-8", metrics->Serialize(Stats()), {}};
-    case Route::kIsSleeping:
-      return JsonResponse(Json{{"is_sleeping", IsSleeping(state)}});
+    case Route::kIsSleeping: {
+      const EngineStats stats = Stats();
+      return JsonResponse(Json{{"is_sleeping", IsSleeping(stats.state, stats.sleep_level)}});
+    }
     default:
       return ErrorResponse({500, "internal error", ""});
   }

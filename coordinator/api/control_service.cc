@@ -76,6 +76,8 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_free_blocks(stats.free_blocks);
   response->set_max_model_len(model->engine->max_model_len());
   response->set_kv_cache_dtype(model->kv_cache_dtype);
+  response->set_group_epoch(stats.group_epoch);
+  response->set_num_recoveries(stats.num_recoveries);
   return grpc::Status::OK;
 }
 

@@ -133,7 +133,7 @@ class PrometheusMetrics : public Metrics {
         .Set(0);
     Gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is full.")
         .Set(stats.total_blocks > 0 ? static_cast<double>(stats.used_blocks) / stats.total_blocks : 0.0);
-    const bool asleep = IsSleeping(stats.state);
+    const bool asleep = IsSleeping(stats.state, stats.sleep_level);
     SleepState("awake", IsReady(stats.state));
     SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
     SleepState("discard_all", asleep && stats.sleep_level == 2);

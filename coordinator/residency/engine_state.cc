@@ -56,7 +56,10 @@ bool IsReady(EngineState state) { return state == EngineState::kAwake; }
 
 bool IsLive(EngineState state) { return state != EngineState::kFailed; }
 
-bool IsSleeping(EngineState state) { return state == EngineState::kAsleep || state == EngineState::kWaking; }
+bool IsSleeping(EngineState state, int sleep_level) {
+  if (state == EngineState::kRecovering) return sleep_level > 0;
+  return state == EngineState::kAsleep || state == EngineState::kWaking;
+}
 
 const char* WhyNotReady(EngineState state) {
   switch (state) {
@@ -71,7 +74,8 @@ const char* WhyNotReady(EngineState state) {
     case EngineState::kWaking:
       return "The engine is waking up; requests wait until it is awake.";
     case EngineState::kRecovering:
-      return "A worker was lost; requests wait until the group is whole again.";
+      return "The engine is recovering from the loss of a worker; requests wait until the group is whole "
+             "again.";
     case EngineState::kDraining:
       return "The server is shutting down.";
     case EngineState::kFailed:

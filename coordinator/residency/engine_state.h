@@ -8,9 +8,9 @@
 //   falling_asleep queued         no     yes   no           being released on every rank
 //   asleep         queued         no     yes   yes          at least one tag is released on every rank
 //   waking         queued         no     yes   yes          being mapped on every rank
-//   recovering     queued         no     yes   no           lost on at least one rank
-//   draining       refused        no     yes   no           unchanged
-//   failed         refused        no     no    no           unknown
+//   recovering     queued         no     yes   as before    lost on at least one rank; on the others as
+//   before draining       refused        no     yes   no           unchanged failed         refused        no
+//   no    no           unknown
 //
 // Allowed changes:
 //   loading        -> awake, failed
@@ -18,13 +18,14 @@
 //   falling_asleep -> asleep, awake (a failed sleep was undone), recovering, draining, failed
 //   asleep         -> waking, recovering, draining, failed
 //   waking         -> awake, asleep (some tags still sleep, or a failed wake-up was undone), recovering,
-//   draining,
-//                     failed
-//   recovering     -> awake, asleep (what held before the failure), draining, failed
+//                     draining, failed
+//   recovering     -> awake, asleep (what held before the loss), draining, failed
 //   draining       -> failed
 //   failed         -> nothing: it is final
 //
-// A group that is lost while the engine drains is recovered in the state draining.
+// docs/sleep.md draws them. A group that is lost while the engine drains is recovered in the state draining.
+// A loss during the recovery of another one belongs to that recovery. Before falling_asleep or waking that a
+// loss has interrupted, awake or asleep come again, and the call begins anew.
 //
 // An engine that goes from level 1 to level 2 is asleep all the while. "ready" is necessary for health, not
 // sufficient: an engine that is awake but whose step hangs is not healthy (Engine::Health).
@@ -56,8 +57,10 @@ bool IsReady(EngineState state);
 // False once nothing will ever be served again.
 bool IsLive(EngineState state);
 // What GET /is_sleeping returns: the sleep has been reached, and the wake-up has not been completed. A
-// process that waits for the memory may take it when this turns true.
-bool IsSleeping(EngineState state);
+// process that waits for the memory may take it when this turns true; a loss of the group does not make it
+// false, since the memory is not taken back. `sleep_level` is that of the last lifecycle call that has ended,
+// 0 when every tag is resident.
+bool IsSleeping(EngineState state, int sleep_level);
 
 // Why a request is not served now, as a sentence for clients; empty when the state is ready.
 const char* WhyNotReady(EngineState state);

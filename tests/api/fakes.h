@@ -105,6 +105,8 @@ class FakeEngine : public Engine {
     stats.num_running = static_cast<int32_t>(open_.size());
     stats.total_blocks = 100;
     stats.generation_tokens = tokens_;
+    stats.group_epoch = 3;
+    stats.num_recoveries = 2;
     return stats;
   }
   // A call that has nothing to do returns no tags, as the engine does.

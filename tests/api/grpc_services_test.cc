@@ -302,6 +302,8 @@ TEST_F(GrpcServicesTest, TheStatusNamesTheStateAndWhyRequestsAreNotServed) {
     EXPECT_EQ(absl::AsciiStrToLower(v1::EngineState_Name(response.state())),
               absl::StrCat("engine_state_", EngineStateName(state)));
     EXPECT_EQ(response.not_ready_reason(), WhyNotReady(state));
+    EXPECT_EQ(response.group_epoch(), 3);
+    EXPECT_EQ(response.num_recoveries(), 2);
   }
 }
 

@@ -35,7 +35,7 @@ TEST_F(ApiServerTest, ReadyzIsHealthAndLivezFailsOnlyWhenNothingIsServedAnyMore)
     EXPECT_EQ(Send("GET", "/livez").status, live) << EngineStateName(state);
     EXPECT_EQ(Admin("GET", "/readyz").status, ready);
     EXPECT_EQ(Admin("GET", "/livez").status, live);
-    EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], IsSleeping(state));
+    EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], IsSleeping(state, 0));
   }
 }
 

@@ -1,4 +1,5 @@
 """The command line against a real server: one address for all commands, and what it says of a server that sleeps."""
+import json
 import unittest
 
 from cluster.harness import Cluster, tiny, wait_until
@@ -18,6 +19,15 @@ class CommandLine(unittest.TestCase):
                 self.assertIn(f"http://127.0.0.1:{self.cluster.port}, gRPC 127.0.0.1:{self.cluster.grpc_port}", table)
                 self.assertEqual(self.cluster.cli("status", "--port", str(port), "--ready").stdout, "ready\n")
                 self.assertNotEqual(self.cluster.cli("chat", "--url", url, "--max-tokens", "4", "Hello").stdout, "")
+
+    def test_the_status_as_json(self):
+        status = json.loads(self.cluster.cli("status", "--json").stdout)
+        self.assertEqual((status["epoch"], status["state"], status["num_recoveries"]), (1, "ENGINE_STATE_AWAKE", "0"))
+        self.assertNotIn("group_epoch", status)
+        for rank in status["ranks"]:
+            self.assertGreater(rank["pid"], 0)
+            self.assertEqual(rank["state"], "awake")
+            self.assertGreaterEqual(int(rank["weights_version"]), 1)
 
     def test_serving_says_what_it_does_before_the_weights_are_there(self):
         ready = f"serving {self.cluster.name} on http://127.0.0.1:{self.cluster.port}"

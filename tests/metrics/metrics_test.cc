@@ -48,6 +48,33 @@ TEST(MetricsTest, CountersFollowTheEngineAndNeverFall) {
       Has(metrics->Serialize(stats), "vllm:generation_tokens_total{engine=\"0\",model_name=\"m\"} 9"));
 }
 
+TEST(MetricsTest, RecoveriesAreCountedAndTimed) {
+  const auto metrics = Metrics::Create("m", 100);
+  EngineStats stats;
+  stats.group_epoch = 3;
+  stats.num_recoveries = 2;
+  metrics->OnRecovered(absl::Milliseconds(300));
+  metrics->OnRecovered(absl::Seconds(3));
+  const std::string text = metrics->Serialize(stats);
+  const std::string labels = "{engine=\"0\",model_name=\"m\"} ";
+  EXPECT_TRUE(Has(text, "somnus:group_epoch" + labels + "3"));
+  EXPECT_TRUE(Has(text, "somnus:recoveries_total" + labels + "2"));
+  EXPECT_TRUE(Has(text, "somnus:recovery_seconds_count" + labels + "2"));
+  EXPECT_TRUE(Has(text, "somnus:recovery_seconds_bucket{engine=\"0\",model_name=\"m\",le=\"1\"} 1"));
+}
+
+// The survivors' memory is still released.
+TEST(MetricsTest, AnEngineThatRecoversAsleepCountsAsAsleep) {
+  const auto metrics = Metrics::Create("m", 100);
+  EngineStats stats;
+  stats.state = EngineState::kRecovering;
+  const std::string offloaded =
+      "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"weights_offloaded\"} ";
+  EXPECT_TRUE(Has(metrics->Serialize(stats), offloaded + "0"));
+  stats.sleep_level = 1;
+  EXPECT_TRUE(Has(metrics->Serialize(stats), offloaded + "1"));
+}
+
 TEST(MetricsTest, OnlyAnAwakeEngineCountsAsAwake) {
   for (const EngineState state : kEngineStates) {
     const auto metrics = Metrics::Create("m", 100);

@@ -66,7 +66,8 @@ TEST(EngineStateTest, WhatEachStateMeans) {
     EXPECT_EQ(AdmitsRequests(row.state), row.admits);
     EXPECT_EQ(IsReady(row.state), row.ready);
     EXPECT_EQ(IsLive(row.state), row.live);
-    EXPECT_EQ(IsSleeping(row.state), row.sleeping);
+    EXPECT_EQ(IsSleeping(row.state, 0), row.sleeping);
+    EXPECT_EQ(IsSleeping(row.state, 2), row.sleeping || row.state == S::kRecovering);
     EXPECT_EQ(std::string(WhyNotReady(row.state)).empty(), row.ready);
   }
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,9 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   absl::PrintF("model     %s\n", status.model());
   absl::PrintF("state     %s\n", StateText(status));
   if (!status.error().empty()) absl::PrintF("error     %s\n", status.error());
+  if (status.num_recoveries() > 0) {
+    absl::PrintF("epoch     %d, after %d recoveries\n", status.group_epoch(), status.num_recoveries());
+  }
   absl::PrintF("requests  %d running, %d waiting\n", status.num_requests_running(),
                status.num_requests_waiting());
   absl::PrintF("blocks    %d free of %d, %s\n", status.free_blocks(), status.total_blocks(),
@@ -91,13 +95,16 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
 absl::Status PrintJson(const v1::GetStatusResponse& status) {
   std::string json;
   google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   if (!google::protobuf::util::MessageToJsonString(status, &json, options).ok()) {
     return absl::InternalError("the status cannot be printed as JSON");
   }
-  fputs(json.c_str(), stdout);
+  nlohmann::ordered_json fields = nlohmann::ordered_json::parse(json);
+  // Scripts know it under this name, and as a number; protobuf writes 64-bit numbers as strings.
+  fields.erase("group_epoch");
+  fields["epoch"] = status.group_epoch();
+  puts(fields.dump(1).c_str());
   return absl::OkStatus();
 }
 
@@ -164,7 +171,8 @@ int RunStatus(const std::vector<std::string>& args) {
       "when the engine has failed.\n\n"
       "  somnus status\n"
       "  until somnus status --ready; do sleep 1; done",
-      {Flag::Switch("json", &o.json, "the same as JSON (proto/control.proto, GetStatusResponse)"),
+      {Flag::Switch("json", &o.json,
+                    "the same as JSON (proto/control.proto, GetStatusResponse, with group_epoch as epoch)"),
        Flag::Switch("ready", &o.ready,
                     "only whether requests are served: exit code 0 when they are, else 1 or 3")});
   if (const auto code = ParseCommand(table, args)) return *code;

@@ -56,6 +56,10 @@ std::string WhyNotServing(const v1::GetStatusResponse& status) {
       return "the model is still loading; see: somnus status";
     case v1::ENGINE_STATE_DRAINING:
       return "the server is shutting down";
+    case v1::ENGINE_STATE_FALLING_ASLEEP:
+    case v1::ENGINE_STATE_WAKING:
+    case v1::ENGINE_STATE_RECOVERING:
+      return status.not_ready_reason();
     default:
       return absl::StrCat("the engine has failed", status.error().empty() ? "" : ": ", status.error());
   }
