@@ -1,0 +1,349 @@
+// Groups over TCP that cannot form or go on: an error soon, on every rank, never a hang; and strangers.
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "tests/comm/tcp_group.h"
+
+namespace somnus {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The promise is one second; the rest is for machines where the test does not get a CPU at once.
+constexpr absl::Duration kSoon = absl::Seconds(5);
+
+// Exit code 0: calls worked until one failed with `code`, and from then on all fail alike and at once.
+int CallUntilError(Communicator& comm, absl::StatusCode code) {
+  std::vector<float> data(100000, 1);
+  absl::Status status;
+  while (status.ok())
+    status = comm.AllReduceSum(data.data(), static_cast<int64_t>(data.size()), DataType::kF32);
+  if (status.code() != code) return 2;
+  float byte = 0;
+  const absl::Time start = absl::Now();
+  if (comm.AllGather(&byte, 4, data.data()).code() != code || comm.Barrier().code() != code) return 3;
+  if (comm.status().code() != code) return 4;
+  return absl::Now() - start < kSoon ? 0 : 5;
+}
+
+TEST(TcpFailure, AKilledPeerIsAnErrorOnEveryOther) {
+  for (const int victim : {0, 1, 2}) {
+    TcpGroup group(3);
+    RankProcesses ranks(3, [&](int r) {
+      auto comm = group.Join(r);
+      return comm.ok() ? CallUntilError(**comm, absl::StatusCode::kUnavailable) : 1;
+    });
+    group.CloseAll();
+    absl::SleepFor(absl::Milliseconds(300));  // most times the kill meets a collective
+    const absl::Time killed = absl::Now();
+    ranks.Kill(victim);
+    for (int r = 0; r < 3; ++r) {
+      if (r == victim) continue;
+      EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r << ", victim " << victim;
+    }
+    EXPECT_LT(absl::Now() - killed, kSoon);
+  }
+}
+
+TEST(TcpFailure, ARankThatLeavesIsAnError) {
+  TcpGroup group(2);
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = group.Join(r);
+    if (!comm.ok() || !(*comm)->Barrier().ok()) return 1;
+    if (r == 0) return CallUntilError(**comm, absl::StatusCode::kUnavailable);
+    comm->reset();
+    absl::SleepFor(absl::Seconds(20));  // alive, but out of the group
+    return 0;
+  });
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+TEST(TcpFailure, WhatALeavingRankHasSentStillArrives) {
+  TcpGroup group(2);
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = group.Join(r);
+    if (!comm.ok()) return 1;
+    std::vector<float> data(1 << 20, 1.0f);
+    for (int i = 0; i < 3; ++i) {
+      if (!(*comm)->AllReduceSum(data.data(), 1 << 20, DataType::kF32).ok()) return 2;
+    }
+    return data[12345] == 8 ? 0 : 3;  // and leaves at once
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+TEST(TcpFailure, AbortWakesEveryRank) {
+  TcpGroup group(3);
+  RankProcesses ranks(3, [&](int r) {
+    auto comm = group.Join(r);
+    if (r == 2) {  // never calls the barrier
+      if (comm.ok()) (*comm)->Abort("told so");
+      absl::SleepFor(absl::Seconds(20));
+      return 0;
+    }
+    // The abort may come before this rank has seen that the group is complete.
+    const absl::Status status = comm.ok() ? (*comm)->Barrier() : comm.status();
+    if (!absl::IsAborted(status) || status.message() != "told so") return 2;
+    return !comm.ok() || (*comm)->status() == status ? 0 : 3;
+  });
+  EXPECT_EQ(ranks.Wait(0), 0);
+  EXPECT_EQ(ranks.Wait(1), 0);
+}
+
+TEST(TcpFailure, AbortFromAnotherThreadEndsTheOwnWait) {
+  TcpGroup group(2);
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = group.Join(r);
+    if (!comm.ok()) return 1;
+    if (r == 1) {
+      absl::SleepFor(absl::Seconds(20));
+      return 0;
+    }
+    std::thread aborter([&] {
+      absl::SleepFor(absl::Milliseconds(200));
+      (*comm)->Abort("first");
+      (*comm)->Abort("second");
+    });
+    const absl::Status status = (*comm)->Barrier();
+    aborter.join();
+    return absl::IsAborted(status) && status.message() == "first" ? 0 : 2;
+  });
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+TEST(TcpFailure, TimeoutWhenAPeerStaysAway) {
+  TcpGroup group(3);
+  group.options().collective_timeout = absl::Milliseconds(400);
+  RankProcesses ranks(3, [&](int r) {
+    auto comm = group.Join(r);
+    if (!comm.ok()) return 1;
+    if (r == 1) {
+      absl::SleepFor(absl::Seconds(20));
+      return 0;
+    }
+    return CallUntilError(**comm, absl::StatusCode::kDeadlineExceeded);
+  });
+  EXPECT_EQ(ranks.Wait(0), 0);
+  EXPECT_EQ(ranks.Wait(2), 0);
+}
+
+// A rank that is stopped while it receives many bytes is late, not lost: its host still answers.
+TEST(TcpFailure, ARankThatStandsStillForAWhileIsNotLost) {
+  TcpGroup group(2);
+  group.options().unreachable_timeout = absl::Seconds(2);
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = group.Join(r);
+    if (!comm.ok()) return 1;
+    const int64_t count = 16 << 20;
+    std::vector<char> all(2 * count);
+    if (r == 1) absl::SleepFor(absl::Seconds(4));
+    return (*comm)->AllGather(all.data() + r * count, count, all.data()).ok() ? 0 : 2;
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+// status() while no collective is under way.
+TEST(TcpFailure, StatusTellsOfDeathAndAbort) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  TcpGroup group(2);
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = group.Join(r);
+    if (!comm.ok() || !(*comm)->status().ok() || !(*comm)->Barrier().ok()) return 1;
+    if (r == 1) {
+      absl::SleepFor(absl::Seconds(20));
+      return 0;
+    }
+    kill(getppid(), SIGUSR1);
+    const absl::Time start = absl::Now();
+    while ((*comm)->status().ok() && absl::Now() - start < kSoon) absl::SleepFor(absl::Milliseconds(5));
+    if (!absl::IsUnavailable((*comm)->status())) return 2;
+    (*comm)->Abort("told so");
+    return absl::IsAborted((*comm)->status()) ? 0 : 3;
+  });
+  int signal = 0;
+  sigwait(&set, &signal);
+  ranks.Kill(1);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+TEST(TcpFailure, DifferentCallsAreAnErrorNotGarbage) {
+  for (const bool types : {false, true}) {
+    TcpGroup group(2);
+    RankProcesses ranks(2, [&](int r) {
+      auto comm = group.Join(r);
+      if (!comm.ok()) return 1;
+      float data[8] = {};
+      const DataType type = types && r == 1 ? DataType::kF16 : DataType::kBF16;
+      const absl::Status status = (*comm)->AllReduceSum(data, types ? 8 : 4 + r, type);
+      return absl::IsInternal(status) ? 0 : 2;
+    });
+    EXPECT_TRUE(ranks.AllGood()) << types;
+  }
+}
+
+absl::Status JoinStatus(TcpGroup& group, int rank) { return group.Join(rank).status(); }
+
+TEST(TcpFailure, AMissingRankIsNamed) {
+  TcpGroup group(3);
+  group.options().connect_timeout = absl::Milliseconds(300);
+  // The port of rank 1 is open, but nobody answers there.
+  RankProcesses ranks(3, [&](int r) {
+    if (r == 1) return absl::SleepFor(absl::Seconds(20)), 0;
+    const absl::Status status = JoinStatus(group, r);
+    const bool named = status.message().find("no sign of rank 1") != status.message().npos;
+    // The rank that gives up first takes the other one with it.
+    return (absl::IsDeadlineExceeded(status) && named) || absl::IsUnavailable(status) ? 0 : 1;
+  });
+  EXPECT_EQ(ranks.Wait(0), 0);
+  EXPECT_EQ(ranks.Wait(2), 0);
+}
+
+TEST(TcpFailure, ARankThatDiesBeforeItIsReachedIsNamed) {
+  TcpGroup group(2);
+  group.options().connect_timeout = absl::Seconds(60);
+  RankProcesses ranks(2, [&](int r) {
+    if (r == 0) return 0;  // its port closes with it
+    const absl::Status status = JoinStatus(group, r);
+    const bool named = status.message().find("rank 0 at 127.0.0.1:") != status.message().npos;
+    return absl::IsUnavailable(status) && named ? 0 : 1;
+  });
+  group.CloseAll();
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+// Ranks 0 and 1 have met, and wait for rank 2.
+TEST(TcpFailure, ARankThatDiesWhileTheGroupFormsEndsItAtOnce) {
+  for (const int victim : {0, 1}) {
+    TcpGroup group(3);
+    group.options().connect_timeout = absl::Seconds(60);
+    RankProcesses ranks(3, [&](int r) {
+      if (r == 2) return absl::SleepFor(absl::Seconds(60)), 0;
+      return absl::IsUnavailable(JoinStatus(group, r)) ? 0 : 1;
+    });
+    group.CloseAll();
+    absl::SleepFor(absl::Milliseconds(300));
+    const absl::Time killed = absl::Now();
+    ranks.Kill(victim);
+    EXPECT_EQ(ranks.Wait(1 - victim), 0) << victim;
+    EXPECT_LT(absl::Now() - killed, absl::Seconds(30));
+  }
+}
+
+TEST(TcpFailure, AnotherSecretIsRefused) {
+  TcpGroup group(2);
+  group.options().connect_timeout = absl::Seconds(2);
+  RankProcesses ranks(2, [&](int r) {
+    if (r == 1) {
+      group.options().secret = "fedcba9876543210";
+      return absl::IsPermissionDenied(JoinStatus(group, 1)) ? 0 : 1;
+    }
+    const absl::Status status = JoinStatus(group, 0);
+    const bool counted = status.message().find("refused: 2") != status.message().npos;
+    return absl::IsDeadlineExceeded(status) && counted ? 0 : 2;
+  });
+  EXPECT_EQ(ranks.Wait(1), 0);
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+UniqueFd Connect(int port) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+// They are in the queue of rank 0's port before any rank is.
+TEST(TcpFailure, StrangersNeitherJoinNorHinder) {
+  TcpGroup group(2);
+  std::vector<UniqueFd> strangers;
+  for (const std::string text : {"", "GET / HTTP/1.1\r\n\r\n", "SMNSTCP1"}) {
+    strangers.push_back(Connect(group.port(0)));
+    EXPECT_TRUE(SendBytes(strangers.back().get(), text.data(), text.size()).ok());
+  }
+  strangers.push_back(Connect(group.port(0)));
+  const std::string garbage(1 << 16, '\xa5');
+  EXPECT_TRUE(SendBytes(strangers.back().get(), garbage.data(), garbage.size()).ok());
+  for (int i = 0; i < 100; ++i) strangers.push_back(Connect(group.port(0)));  // they say nothing
+  RankProcesses ranks(2, [&](int r) {
+    auto comm = group.Join(r);
+    float one = 1;
+    return comm.ok() && (*comm)->AllReduceSum(&one, 1, DataType::kF32).ok() && one == 2 ? 0 : 1;
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+// Nobody joins by sending again what a rank of another group, or of this one, has sent.
+TEST(TcpFailure, AReplayedHandshakeIsRefused) {
+  // Between rank 1 and rank 0 stands a process that listens, forwards, and keeps what it saw.
+  absl::StatusOr<TcpListener> middle = ListenOnTcp("127.0.0.1");
+  ASSERT_TRUE(middle.ok());
+  TcpGroup group(2);
+  group.options().connect_timeout = absl::Seconds(2);
+  std::string recorded;
+  RankProcesses ranks(2, [&](int r) {
+    if (r == 1) group.options().rank_addresses[0] = absl::StrCat("127.0.0.1:", middle->port);
+    return absl::IsDeadlineExceeded(JoinStatus(group, r)) || r == 1 ? 0 : 1;
+  });
+  pollfd waiting = {middle->fd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&waiting, 1, 5000), 1);
+  absl::StatusOr<UniqueFd> victim = AcceptTcp(middle->fd.get());
+  ASSERT_TRUE(victim.ok() && victim->get() >= 0);
+  char hello[40], challenge[48], proof[32];
+  const MonotonicTime soon = MonotonicNow() + absl::Seconds(5);
+  ASSERT_TRUE(ReceiveBytes(victim->get(), hello, sizeof(hello), soon).ok());
+  // The real rank 0 answers the forwarded Hello, and rank 1 proves itself to the answer: relayed once.
+  const UniqueFd relayed = Connect(group.port(0));
+  ASSERT_TRUE(SendBytes(relayed.get(), hello, sizeof(hello)).ok());
+  ASSERT_TRUE(ReceiveBytes(relayed.get(), challenge, sizeof(challenge), soon).ok());
+  ASSERT_TRUE(SendBytes(victim->get(), challenge, sizeof(challenge)).ok());
+  ASSERT_TRUE(ReceiveBytes(victim->get(), proof, sizeof(proof), soon).ok());
+  // On a connection of its own the same Hello gets another Challenge, which the old Proof does not answer.
+  const UniqueFd replayed = Connect(group.port(0));
+  char other[48];
+  ASSERT_TRUE(SendBytes(replayed.get(), hello, sizeof(hello)).ok());
+  ASSERT_TRUE(ReceiveBytes(replayed.get(), other, sizeof(other), soon).ok());
+  EXPECT_NE(memcmp(challenge, other, sizeof(other)), 0);
+  ASSERT_TRUE(SendBytes(replayed.get(), proof, sizeof(proof)).ok());
+  EXPECT_TRUE(absl::IsUnavailable(ReceiveBytes(replayed.get(), other, 1, soon)));
+  EXPECT_EQ(ranks.Wait(0), 0);
+}
+
+TEST(TcpFailure, BadOptionsAreNamed) {
+  TcpGroup group(2);
+  const auto message = [&](auto change) {
+    TcpCommunicatorOptions options = group.options();
+    change(options);
+    const absl::Status status = MakeTcpCommunicator(options, TcpListener()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  using Options = TcpCommunicatorOptions;
+  EXPECT_THAT(message([](Options& o) { o.group_name = "../x"; }), HasSubstr("group_name"));
+  EXPECT_THAT(message([](Options& o) { o.rank = 2; }), HasSubstr("rank"));
+  EXPECT_THAT(message([](Options& o) { o.world_size = 0; }), HasSubstr("world_size"));
+  EXPECT_THAT(message([](Options& o) { o.world_size = 65; }), HasSubstr("world_size"));
+  EXPECT_THAT(message([](Options& o) { o.rank_addresses.pop_back(); }), HasSubstr("rank_addresses"));
+  EXPECT_THAT(message([](Options& o) { o.secret = "short"; }), HasSubstr("secret"));
+  EXPECT_THAT(message([](Options& o) { o.buffer_bytes = 100; }), HasSubstr("buffer_bytes"));
+  EXPECT_THAT(message([](Options& o) { o.unreachable_timeout = absl::Seconds(1); }),
+              HasSubstr("unreachable_timeout"));
+  EXPECT_THAT(message([](Options& o) { o.rank = 1, o.rank_addresses[0] = "nowhere"; }), HasSubstr("nowhere"));
+}
+
+}  // namespace
+}  // namespace somnus

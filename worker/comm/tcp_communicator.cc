@@ -1,0 +1,169 @@
+// The Communicator over TCP: what a collective moves. TcpLinks moves it, MeetOverTcp finds the ranks.
+
+#include "worker/comm/tcp_communicator.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "worker/comm/reduce.h"
+#include "worker/comm/tcp_links.h"
+#include "worker/comm/tcp_rendezvous.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kMaxTcpRanks = 64;
+constexpr size_t kMinSecretBytes = 16;
+// Of more bytes than these, three ranks or more add up a part each: one round more, but a rank sends less
+// than twice the message, whatever their number. Two ranks send the message once either way.
+constexpr int64_t kOneShotBytes = 64 << 10;
+
+enum class Call : uint64_t { kReduce = 1, kReduceParts, kGatherParts, kGather, kBarrier };
+
+uint64_t Describe(Call call, int64_t size, DataType type = DataType::kF32) {
+  return static_cast<uint64_t>(call) << 56 | static_cast<uint64_t>(type) << 48 | static_cast<uint64_t>(size);
+}
+
+class TcpCommunicator : public Communicator {
+ public:
+  TcpCommunicator(const TcpCommunicatorOptions& options, std::vector<TcpPeer> peers, TcpLinksOptions links,
+                  UniqueFd wake)
+      : rank_(options.rank),
+        world_size_(options.world_size),
+        buffer_bytes_(options.buffer_bytes),
+        timeout_(options.collective_timeout),
+        links_(std::move(links), std::move(peers), std::move(wake)),
+        transfers_(options.world_size),
+        arrived_(std::max(buffer_bytes_ + 16 * world_size_,
+                          (world_size_ - 1) * std::min(buffer_bytes_, kOneShotBytes))) {}
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+
+  absl::Status AllReduceSum(void* data, int64_t count, DataType type) override {
+    if (count < 0) return absl::InvalidArgumentError(absl::StrCat("all-reduce of ", count, " elements"));
+    const int64_t piece = buffer_bytes_ / SizeOf(type);
+    for (int64_t begin = 0; begin < count; begin += piece) {
+      const int64_t size = std::min(piece, count - begin);
+      char* part = static_cast<char*>(data) + begin * SizeOf(type);
+      const bool one_shot = world_size_ == 2 || size * SizeOf(type) <= kOneShotBytes;
+      RETURN_IF_ERROR(one_shot ? ReduceOneShot(part, size, type) : ReduceParts(part, size, type));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
+    if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("all-gather of ", bytes, " bytes"));
+    if (bytes == 0) return absl::OkStatus();
+    char* const all = static_cast<char*>(out);
+    if (in != all + rank_ * bytes) memmove(all + rank_ * bytes, in, bytes);
+    for (int r = 0; r < world_size_; ++r)
+      transfers_[r] = {all + rank_ * bytes, bytes, all + r * bytes, bytes};
+    return links_.Exchange(Describe(Call::kGather, bytes), transfers_, timeout_);
+  }
+
+  absl::Status Barrier() override { return BarrierWithin(timeout_); }
+  absl::Status BarrierWithin(absl::Duration timeout) {
+    std::fill(transfers_.begin(), transfers_.end(), TcpTransfer());
+    return links_.Exchange(Describe(Call::kBarrier, 0), transfers_, timeout);
+  }
+
+  void Abort(const std::string& reason) override { links_.Abort(reason); }
+  absl::Status status() const override { return links_.Health(); }
+
+ private:
+  absl::Status ReduceOneShot(char* data, int64_t count, DataType type) {
+    const int64_t bytes = count * SizeOf(type);
+    const void* inputs[kMaxTcpRanks];
+    char* next = arrived_.data();
+    for (int r = 0; r < world_size_; ++r) {
+      inputs[r] = r == rank_ ? data : next;
+      if (r == rank_) continue;
+      transfers_[r] = {data, bytes, next, bytes};
+      next += bytes;
+    }
+    RETURN_IF_ERROR(links_.Exchange(Describe(Call::kReduce, count, type), transfers_, timeout_));
+    SumInOrder(type, inputs, world_size_, count, data);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReduceParts(char* data, int64_t count, DataType type) {
+    const auto begin_of = [&](int r) { return count * r / world_size_ * SizeOf(type); };
+    const auto bytes_of = [&](int r) { return begin_of(r + 1) - begin_of(r); };
+    char* const mine = data + begin_of(rank_);
+    const int64_t bytes = bytes_of(rank_);
+    const void* inputs[kMaxTcpRanks];
+    char* next = arrived_.data();
+    for (int r = 0; r < world_size_; ++r) {
+      inputs[r] = r == rank_ ? mine : next;
+      if (r == rank_) continue;
+      transfers_[r] = {data + begin_of(r), bytes_of(r), next, bytes};
+      next += bytes;
+    }
+    RETURN_IF_ERROR(links_.Exchange(Describe(Call::kReduceParts, count, type), transfers_, timeout_));
+    SumInOrder(type, inputs, world_size_, bytes / SizeOf(type), mine);
+    for (int r = 0; r < world_size_; ++r) transfers_[r] = {mine, bytes, data + begin_of(r), bytes_of(r)};
+    return links_.Exchange(Describe(Call::kGatherParts, count, type), transfers_, timeout_);
+  }
+
+  const int rank_, world_size_;
+  const int64_t buffer_bytes_;
+  const absl::Duration timeout_;
+  mutable TcpLinks links_;  // asking for its health reads what has arrived
+  std::vector<TcpTransfer> transfers_;
+  std::vector<char> arrived_;
+};
+
+absl::Status CheckOptions(const TcpCommunicatorOptions& options) {
+  const auto bad = [](const auto&... text) { return absl::InvalidArgumentError(absl::StrCat(text...)); };
+  const std::string& name = options.group_name;
+  const auto legal = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
+  if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal))
+    return bad("group_name: 1 to 64 letters, digits, '_' and '-' are wanted");
+  if (options.world_size < 1 || options.world_size > kMaxTcpRanks)
+    return bad("world_size: ", options.world_size, " is not 1 to ", kMaxTcpRanks);
+  if (options.rank < 0 || options.rank >= options.world_size)
+    return bad("rank: ", options.rank, " is not in a group of ", options.world_size);
+  if (options.world_size > 1 && options.rank_addresses.size() != static_cast<size_t>(options.world_size))
+    return bad("rank_addresses: ", options.rank_addresses.size(), " for ", options.world_size, " ranks");
+  if (options.world_size > 1 && options.secret.size() < kMinSecretBytes)
+    return bad("secret: at least ", kMinSecretBytes, " bytes are wanted");
+  if (options.buffer_bytes < 4096 || options.buffer_bytes > (int64_t{1} << 30) ||
+      options.buffer_bytes % 64 != 0)
+    return bad("buffer_bytes: a multiple of 64 from 4 KiB to 1 GiB is wanted");
+  if (options.unreachable_timeout < absl::Seconds(2) || options.unreachable_timeout > absl::Minutes(10))
+    return bad("unreachable_timeout: 2 s to 10 min are wanted");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const TcpCommunicatorOptions& options,
+                                                                  TcpListener listener) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  if (options.world_size == 1) return MakeSingleCommunicator();
+  const MonotonicTime deadline = MonotonicNow() + options.connect_timeout;
+  ASSIGN_OR_RETURN(std::vector<TcpPeer> peers, MeetOverTcp(options, std::move(listener)));
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake.get() < 0) return absl::InternalError(absl::StrCat("eventfd: ", strerror(errno)));
+  TcpLinksOptions links;
+  links.rank = options.rank;
+  links.spin_time = options.spin_time;
+  for (int r = 0; r < options.world_size; ++r) {
+    links.names.push_back(absl::StrCat("rank ", r, " (", options.rank_addresses[r], ")"));
+  }
+  auto communicator =
+      std::make_unique<TcpCommunicator>(options, std::move(peers), std::move(links), std::move(wake));
+  // The other ranks may still be connecting to each other.
+  RETURN_IF_ERROR(communicator->BarrierWithin(deadline - MonotonicNow()));
+  return communicator;
+}
+
+}  // namespace somnus

@@ -1,0 +1,80 @@
+#pragma once
+// The connections of a group on several hosts, once it is complete: rounds, in which every rank sends
+// something to every other one and receives something from it.
+
+#include <poll.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+#include "worker/comm/tcp_notices.h"
+#include "worker/comm/tcp_rendezvous.h"
+
+namespace somnus {
+
+// What one rank sends to another one in a round, and where to put what that one sends.
+struct TcpTransfer {
+  const void* send = nullptr;
+  int64_t send_bytes = 0;
+  void* receive = nullptr;
+  int64_t receive_bytes = 0;
+};
+
+struct TcpLinksOptions {
+  int rank = 0;
+  std::vector<std::string> names;  // of the ranks, for messages
+  absl::Duration spin_time;        // before a wait blocks
+};
+
+// Used by one thread, except Abort and Health.
+class TcpLinks {
+ public:
+  TcpLinks(TcpLinksOptions options, std::vector<TcpPeer> peers, UniqueFd wake);
+
+  // One round: `transfers`, by rank; this rank's own is ignored. `call` describes it, and must be the same on
+  // all ranks. Returns when everything was received and sent. Unavailable: a rank died, left, or cannot be
+  // reached; Aborted; DeadlineExceeded; Internal: a rank is in another call. An error is told to all ranks,
+  // and every later round returns it.
+  absl::Status Exchange(uint64_t call, const std::vector<TcpTransfer>& transfers, absl::Duration timeout);
+
+  void Abort(const std::string& reason) { notices_.Fail(absl::AbortedError(reason)).IgnoreError(); }
+  absl::Status Health() { return notices_.Health(); }
+
+ private:
+  // Goes before the data of every round.
+  struct Header {
+    uint64_t call = 0;
+    uint64_t round = 0;
+  };
+  struct Link {
+    UniqueFd fd;
+    TcpTransfer transfer;
+    Header received;
+    int64_t sent_bytes = 0, received_bytes = 0;  // of this round, with the header
+    bool SendsAll() const { return sent_bytes == HeaderBytes() + transfer.send_bytes; }
+    bool ReceivedAll() const { return received_bytes == HeaderBytes() + transfer.receive_bytes; }
+  };
+  static constexpr int64_t HeaderBytes() { return sizeof(Header); }
+
+  void StartRound(uint64_t call, const std::vector<TcpTransfer>& transfers);
+  // Sends and receives what can be at once.
+  absl::Status Move(bool* moved, bool* complete);
+  absl::StatusOr<int64_t> SendSome(int rank);
+  absl::StatusOr<int64_t> ReceiveSome(int rank);
+  absl::Status CheckHeader(int rank) const;
+  absl::Status Wait(MonotonicTime deadline);
+  absl::Status Lost(int rank, const std::string& why) const;
+  absl::Status Late(absl::Duration timeout) const;
+
+  const TcpLinksOptions options_;
+  TcpNotices notices_;
+  std::vector<Link> links_;  // by rank
+  Header header_;            // of this round
+  std::vector<pollfd> fds_;
+};
+
+}  // namespace somnus

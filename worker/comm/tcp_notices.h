@@ -1,0 +1,61 @@
+#pragma once
+// What the ranks of a group on several hosts tell each other beside their data: why the group has failed. The
+// connections are also how a rank sees that another host cannot be reached any longer.
+
+#include <poll.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/comm/socket_io.h"
+
+namespace somnus {
+
+// A message about the group's failure; numbers are little-endian.
+struct TcpNotice {
+  uint32_t code = 0;  // absl::StatusCode
+  uint32_t size = 0;
+  char text[248] = {};
+};
+
+// Thread safe.
+class TcpNotices {
+ public:
+  // `connections`: by rank, none for this one. `wake`: an eventfd. `names`: of the ranks, for messages.
+  TcpNotices(std::vector<UniqueFd> connections, UniqueFd wake, std::vector<std::string> names);
+
+  // Makes `status` the failure of the group, unless it has one, tells the other ranks, and wakes who polls.
+  // Returns the group's failure.
+  absl::Status Fail(const absl::Status& status);
+  absl::Status failure();  // without reading
+  // Reads what has arrived. Returns the group's failure: what a rank gave, or Unavailable for a rank that
+  // cannot be reached, of which the others are told. A rank that has closed its connections is no failure
+  // here: what it sent before may be under way.
+  absl::Status Read();
+  // As Read, but Unavailable also for a rank that has closed its connections.
+  absl::Status Health();
+  // Appends what a thread polls to learn that Read has something for it.
+  void Watch(std::vector<pollfd>* fds);
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    bool closed = false;
+    TcpNotice notice;  // as far as it has come
+    size_t have = 0;
+  };
+
+  void ReadRank(int rank);
+  void Tell(const absl::Status& status);
+  void Record(const absl::Status& status);
+
+  const UniqueFd wake_;
+  const std::vector<std::string> names_;
+  std::mutex mu_;
+  std::vector<Connection> connections_;  // guarded by mu_, as the next
+  absl::Status failure_;
+};
+
+}  // namespace somnus
