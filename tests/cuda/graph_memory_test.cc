@@ -41,7 +41,13 @@ struct RunOptions {
 
 constexpr int kGraphs = 3;  // of 1, 2 and 4 sequences
 
-absl::StatusOr<v1::LoadModelEvent> Load(Worker& worker, const RunOptions& options) {
+// What a load tells, and the measurement after it.
+struct LoadedModel {
+  int64_t kv_block_bytes = 0;
+  v1::ProfileResponse memory;
+};
+
+absl::StatusOr<LoadedModel> Load(Worker& worker, const RunOptions& options) {
   v1::LoadModelRequest request;
   request.set_model_path("tests/data/tiny/llama-uneven");
   request.set_dtype(v1::DTYPE_FLOAT32);
@@ -54,21 +60,35 @@ absl::StatusOr<v1::LoadModelEvent> Load(Worker& worker, const RunOptions& option
   request.set_memory_utilization(options.memory_utilization);
   request.set_enforce_eager(options.enforce_eager);
   request.mutable_graph_sizes()->Add(options.graph_sizes.begin(), options.graph_sizes.end());
-  return worker.LoadModel(request, [](int64_t, int64_t) {});
+  request.set_group_epoch(1);
+  request.set_weights_version(1);
+  RETURN_IF_ERROR(worker.Fence(1, absl::Seconds(60), [] {}).status());
+  ASSIGN_OR_RETURN(const v1::LoadModelEvent event, worker.LoadModel(request, [](int64_t, int64_t) {}));
+  v1::JoinGroupRequest join;
+  join.mutable_parallel()->set_world_size(1);
+  join.set_group_epoch(1);
+  RETURN_IF_ERROR(worker.JoinGroup(join));
+  v1::ProfileRequest profile;
+  profile.set_group_epoch(1);
+  ASSIGN_OR_RETURN(const v1::ProfileResponse memory, worker.Profile(profile));
+  return LoadedModel{event.kv_block_bytes(), memory};
 }
 
 absl::StatusOr<int64_t> Allocate(Worker& worker, int64_t num_blocks) {
-  v1::KvCacheConfig config;
-  config.set_block_size(16);
-  config.set_dtype(v1::DTYPE_FLOAT32);
-  config.set_num_blocks(static_cast<int32_t>(num_blocks));
-  return worker.AllocateKvCache(config);
+  v1::AllocateKvCacheRequest request;
+  request.set_group_epoch(1);
+  v1::KvCacheConfig* config = request.mutable_kv_cache();
+  config->set_block_size(16);
+  config->set_dtype(v1::DTYPE_FLOAT32);
+  config->set_num_blocks(static_cast<int32_t>(num_blocks));
+  return worker.AllocateKvCache(request);
 }
 
 // The error of a step of one token.
 std::string StepError(Worker& worker) {
   v1::StepRequest request;
   request.set_step_id(1);
+  request.set_group_epoch(1);
   v1::NewSequence* sequence = request.add_new_sequences();
   sequence->add_token_ids(3);
   sequence->set_num_prompt_tokens(1);
@@ -102,11 +122,12 @@ TEST(GraphMemory, TheSizedCacheAndTheGraphsFit) {
   const auto small = Small(256 * kMib, kMib);
 #endif
   Worker worker(Options(), GpuParts());
-  const auto event = Load(worker, {.memory_utilization = 0.1});
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_GT(event->graph_capture_us(), 0);
-  EXPECT_EQ(worker.GetStatus().graph_bytes(), event->graph_bytes());
-  const auto bytes = Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes());
+  const auto model = Load(worker, {.memory_utilization = 0.1});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_GT(model->memory.graph_capture_us(), 0);
+  EXPECT_EQ(worker.GetStatus().graph_bytes(), model->memory.graph_bytes());
+  const auto bytes =
+      Allocate(worker, model->memory.available_kv_cache_memory_bytes() / model->kv_block_bytes);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(StepError(worker), "");
 }
@@ -120,18 +141,18 @@ TEST(GraphMemory, WhatGraphsTakeTheCacheDoesNotGet) {
   int64_t eager_bytes = 0;
   {
     Worker eager(Options(), GpuParts());
-    const auto event = Load(eager, {.memory_utilization = 0.75, .enforce_eager = true});
-    ASSERT_TRUE(event.ok()) << event.status();
-    EXPECT_EQ(event->graph_bytes(), 0);
-    EXPECT_EQ(event->graph_capture_us(), 0);
-    eager_bytes = event->available_kv_cache_memory_bytes();
+    const auto model = Load(eager, {.memory_utilization = 0.75, .enforce_eager = true});
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->memory.graph_bytes(), 0);
+    EXPECT_EQ(model->memory.graph_capture_us(), 0);
+    eager_bytes = model->memory.available_kv_cache_memory_bytes();
   }
   Worker worker(Options(), GpuParts());
-  const auto event = Load(worker, {.memory_utilization = 0.75});
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->graph_bytes(), kGraphs * 4 * kMib);
-  EXPECT_EQ(event->available_kv_cache_memory_bytes(), eager_bytes - kGraphs * 4 * kMib);
-  ASSERT_TRUE(Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes()).ok());
+  const auto model = Load(worker, {.memory_utilization = 0.75});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->memory.graph_bytes(), kGraphs * 4 * kMib);
+  EXPECT_EQ(model->memory.available_kv_cache_memory_bytes(), eager_bytes - kGraphs * 4 * kMib);
+  ASSERT_TRUE(Allocate(worker, model->memory.available_kv_cache_memory_bytes() / model->kv_block_bytes).ok());
   EXPECT_GE(Available(), 16 * kMib) << "what --memory-utilization leaves alone";
   EXPECT_LT(Available(), 16 * kMib + 4 * kMib) << "graphs were counted twice";
   EXPECT_EQ(StepError(worker), "");
@@ -141,9 +162,10 @@ TEST(GraphMemory, WhatGraphsTakeTheCacheDoesNotGet) {
 TEST(GraphMemory, EvenAllOfTheDeviceIsEnough) {
   const auto small = Small(48 * kMib, 4 * kMib);
   Worker worker(Options(), GpuParts());
-  const auto event = Load(worker, {.memory_utilization = 1});
-  ASSERT_TRUE(event.ok()) << event.status();
-  const auto bytes = Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes());
+  const auto model = Load(worker, {.memory_utilization = 1});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto bytes =
+      Allocate(worker, model->memory.available_kv_cache_memory_bytes() / model->kv_block_bytes);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_LT(Available(), 4 * kMib);
   EXPECT_EQ(StepError(worker), "");
@@ -162,31 +184,33 @@ TEST(GraphMemory, ADeviceWithoutRoomForThemSaysWhatToDo) {
   }
   EXPECT_EQ(Available(), before) << "memory was leaked";
   Worker worker(Options(), GpuParts());
-  const auto event = Load(worker, {.memory_utilization = 1, .graph_sizes = {1}});
-  ASSERT_TRUE(event.ok()) << "as it said: " << event.status();
-  EXPECT_EQ(event->graph_bytes(), 32 * kMib);
+  const auto model = Load(worker, {.memory_utilization = 1, .graph_sizes = {1}});
+  ASSERT_TRUE(model.ok()) << "as it said: " << model.status();
+  EXPECT_EQ(model->memory.graph_bytes(), 32 * kMib);
 }
 
 TEST(GraphMemory, GraphsThatLeaveNothingForTheCache) {
   const auto small = Small(64 * kMib, 8 * kMib);
   Worker worker(Options(), GpuParts());
-  const auto event = Load(worker, {.memory_utilization = 0.4});
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->graph_bytes(), kGraphs * 8 * kMib);
-  EXPECT_EQ(event->available_kv_cache_memory_bytes(), 0);
+  const auto model = Load(worker, {.memory_utilization = 0.4});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->memory.graph_bytes(), kGraphs * 8 * kMib);
+  EXPECT_EQ(model->memory.available_kv_cache_memory_bytes(), 0);
 }
 
 // A cache of somebody's own choice.
 TEST(GraphMemory, ACacheThatLeavesNoRoomForThemIsRefusedAndASmallerOneTaken) {
   const auto small = Small(64 * kMib, 4 * kMib);
   Worker worker(Options(), GpuParts());
-  const auto event = Load(worker, {.memory_utilization = 1});
-  ASSERT_TRUE(event.ok()) << event.status();
-  const int64_t too_many = (event->available_kv_cache_memory_bytes() + 6 * kMib) / event->kv_block_bytes();
+  const auto model = Load(worker, {.memory_utilization = 1});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const int64_t too_many =
+      (model->memory.available_kv_cache_memory_bytes() + 6 * kMib) / model->kv_block_bytes;
   const absl::Status status = Allocate(worker, too_many).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(worker.GetStatus().state(), "loaded");
-  const auto bytes = Allocate(worker, event->available_kv_cache_memory_bytes() / event->kv_block_bytes());
+  const auto bytes =
+      Allocate(worker, model->memory.available_kv_cache_memory_bytes() / model->kv_block_bytes);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(StepError(worker), "");
 }

@@ -7,9 +7,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/status_macros.h"
 #include "worker/worker.h"
 
 namespace somnus {
@@ -145,18 +147,29 @@ inline WorkerParts FakeParts(FakeModelControl* control) {
   return parts;
 }
 
-inline v1::LoadModelRequest LoadRequest(int rank = 0, int world_size = 1, const std::string& group = "") {
+inline v1::LoadModelRequest LoadRequest(int rank = 0, int world_size = 1) {
   v1::LoadModelRequest request;
   request.set_model_path("fake");
   request.set_dtype(v1::DTYPE_FLOAT32);
   request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
   request.mutable_parallel()->set_rank(rank);
   request.mutable_parallel()->set_world_size(world_size);
-  request.mutable_parallel()->set_group_name(group);
   request.set_max_num_seqs(4);
   request.set_max_num_batched_tokens(64);
   request.set_max_model_len(128);
   request.set_block_size(16);
+  request.set_group_epoch(1);
+  request.set_weights_version(1);
+  return request;
+}
+
+inline v1::JoinGroupRequest JoinRequest(int rank = 0, int world_size = 1, const std::string& group = "",
+                                        int64_t epoch = 1) {
+  v1::JoinGroupRequest request;
+  request.mutable_parallel()->set_rank(rank);
+  request.mutable_parallel()->set_world_size(world_size);
+  request.mutable_parallel()->set_group_name(group);
+  request.set_group_epoch(epoch);
   return request;
 }
 
@@ -166,6 +179,62 @@ inline v1::KvCacheConfig KvConfig(int num_blocks = 64) {
   config.set_num_blocks(num_blocks);
   config.set_dtype(v1::DTYPE_FLOAT32);
   return config;
+}
+
+inline v1::AllocateKvCacheRequest KvRequest(const v1::KvCacheConfig& config = KvConfig(), int64_t epoch = 1,
+                                            bool defer_graphs = false) {
+  v1::AllocateKvCacheRequest request;
+  *request.mutable_kv_cache() = config;
+  request.set_group_epoch(epoch);
+  request.set_defer_graphs(defer_graphs);
+  return request;
+}
+
+inline v1::WorkerSleepRequest SleepRequest(int level, int64_t epoch = 1) {
+  v1::WorkerSleepRequest request;
+  request.set_level(level);
+  request.set_group_epoch(epoch);
+  return request;
+}
+
+inline v1::WorkerWakeUpRequest WakeRequest(const std::vector<std::string>& tags = {}, int64_t epoch = 1) {
+  v1::WorkerWakeUpRequest request;
+  request.mutable_tags()->Add(tags.begin(), tags.end());
+  request.set_group_epoch(epoch);
+  return request;
+}
+
+// Fence, with more patience than any test needs.
+inline absl::StatusOr<v1::WorkerSnapshot> BeginEpoch(Worker& worker, int64_t epoch) {
+  return worker.Fence(epoch, absl::Seconds(60), [] {});
+}
+
+// A rank's way from a new process to Awake in epoch 1, with all the others'.
+inline absl::Status MakeAwake(Worker& worker, int rank = 0, int world_size = 1,
+                              const std::string& group = "") {
+  RETURN_IF_ERROR(BeginEpoch(worker, 1).status());
+  RETURN_IF_ERROR(worker.LoadModel(LoadRequest(rank, world_size), [](int64_t, int64_t) {}).status());
+  RETURN_IF_ERROR(worker.JoinGroup(JoinRequest(rank, world_size, group)));
+  return worker.AllocateKvCache(KvRequest()).status();
+}
+
+// A step's reply.
+inline v1::StepReply RunStep(Worker& worker, const v1::StepRequest& request) {
+  v1::StepReply reply;
+  absl::Notification done;
+  worker.ExecuteAsync(request, [&](const Worker::AwaitReply& step) {
+    reply = step();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return reply;
+}
+
+inline v1::StepRequest EmptyStep(int64_t id, int64_t epoch = 1) {
+  v1::StepRequest request;
+  request.set_step_id(id);
+  request.set_group_epoch(epoch);
+  return request;
 }
 
 }  // namespace somnus

@@ -32,7 +32,7 @@ struct Shared {
   std::atomic<int> arrived;
   std::array<std::atomic<int>, kRanks> pids;
   std::array<std::atomic<int64_t>, kRanks> base;       // resident before the worker has anything
-  std::array<std::atomic<int64_t>, kRanks> available;  // that LoadModel measured
+  std::array<std::atomic<int64_t>, kRanks> available;  // that Profile measured
   std::array<std::atomic<int>, kRanks> outcomes;       // an absl::StatusCode
   std::atomic<int64_t> least_free;
 };
@@ -125,11 +125,17 @@ class TwoRanksOfAHost : public testing::Test {
                                     {.path = path_, .available = [this] { return FreeBytes(shared_); }})});
     };
     Worker worker({.num_threads = 1}, parts);
-    v1::LoadModelRequest request = LoadRequest(rank, kRanks, group);
+    v1::LoadModelRequest request = LoadRequest(rank, kRanks);
     request.set_memory_utilization(utilization);
-    const auto event = worker.LoadModel(request, [](int64_t, int64_t) {});
-    if (!event.ok()) _exit(10);
-    shared_->available[rank] = event->available_kv_cache_memory_bytes();
+    v1::ProfileRequest profile;
+    profile.set_group_epoch(1);
+    if (!BeginEpoch(worker, 1).ok() || !worker.LoadModel(request, [](int64_t, int64_t) {}).ok() ||
+        !worker.JoinGroup(JoinRequest(rank, kRanks, group)).ok()) {
+      _exit(10);
+    }
+    const auto measured = worker.Profile(profile);
+    if (!measured.ok()) _exit(11);
+    shared_->available[rank] = measured->available_kv_cache_memory_bytes();
     Meet(2);
     shared_->outcomes[rank] = work(worker, rank).raw_code();
     FreeBytes(shared_);
@@ -139,7 +145,8 @@ class TwoRanksOfAHost : public testing::Test {
 
 TEST_F(TwoRanksOfAHost, TheMeasuredCachesFitTogether) {
   Run(200 * kMib, /*utilization=*/0.9, [this](Worker& worker, int rank) {
-    return worker.AllocateKvCache(KvConfig(static_cast<int>(shared_->available[rank] / kBlockBytes)))
+    return worker
+        .AllocateKvCache(KvRequest(KvConfig(static_cast<int>(shared_->available[rank] / kBlockBytes))))
         .status();
   });
   EXPECT_EQ(NumOutcomes(absl::StatusCode::kOk), 2);
@@ -151,7 +158,7 @@ TEST_F(TwoRanksOfAHost, TheMeasuredCachesFitTogether) {
 // Each of them alone would fit.
 TEST_F(TwoRanksOfAHost, OfTwoCachesThatDoNotFitTogetherOneIsRefused) {
   Run(200 * kMib, 0.5, [](Worker& worker, int) {
-    return worker.AllocateKvCache(KvConfig(static_cast<int>(120 * kMib / kBlockBytes))).status();
+    return worker.AllocateKvCache(KvRequest(KvConfig(static_cast<int>(120 * kMib / kBlockBytes)))).status();
   });
   EXPECT_EQ(NumOutcomes(absl::StatusCode::kOk), 1);
   EXPECT_EQ(NumOutcomes(absl::StatusCode::kResourceExhausted), 1);
@@ -160,13 +167,13 @@ TEST_F(TwoRanksOfAHost, OfTwoCachesThatDoNotFitTogetherOneIsRefused) {
 TEST_F(TwoRanksOfAHost, WakingOnAHostThatOthersFilledMeanwhile) {
   Run(200 * kMib, 0.5, [this](Worker& worker, int) -> absl::Status {
     absl::Status status =
-        worker.AllocateKvCache(KvConfig(static_cast<int>(60 * kMib / kBlockBytes))).status();
-    if (status.ok()) status = worker.Sleep(2).status();
+        worker.AllocateKvCache(KvRequest(KvConfig(static_cast<int>(60 * kMib / kBlockBytes)))).status();
+    if (status.ok()) status = worker.Sleep(SleepRequest(2)).status();
     if (!status.ok()) return absl::InternalError(status.message());
     Meet(3);
     shared_->free_at_start = 110 * kMib;  // one of the two fits, with its weights
     Meet(4);
-    status = worker.WakeUp({}).status();
+    status = worker.WakeUp(WakeRequest()).status();
     Meet(5);
     return status;
   });

@@ -36,37 +36,79 @@ class TwoRanks : public testing::Test {
   }
 
   void Load() {
+    const std::string group = absl::StrCat("process-test-", absl::ToUnixNanos(absl::Now()));
+    Both([&](int r) { return Fence(r); });
+    Both([&](int r) { return LoadRank(r); });
+    Both([&](int r) { return JoinGroup(r, group); });
+    Both([&](int r) { return Profile(r); });
+    Both([&](int r) { return AllocateKvCache(r); });
+  }
+
+  grpc::Status Fence(int r) {
+    grpc::ClientContext context;
+    v1::FenceRequest request;
+    request.set_group_epoch(1);
+    v1::FenceResponse response;
+    return stubs_[r]->Fence(&context, request, &response);
+  }
+
+  // Stamps a lifecycle request.
+  template <typename Request>
+  Request* Stamp(Request* request) {
+    request->set_group_epoch(1);
+    request->set_operation_id(++last_operation_);
+    return request;
+  }
+
+  grpc::Status LoadRank(int r) {
     v1::LoadModelRequest request;
     request.set_model_path(std::filesystem::absolute("tests/data/tiny/llama-uneven"));
     request.set_dtype(v1::DTYPE_FLOAT32);
     request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
+    request.mutable_parallel()->set_rank(r);
     request.mutable_parallel()->set_world_size(2);
-    request.mutable_parallel()->set_group_name(absl::StrCat("process-test-", absl::ToUnixNanos(absl::Now())));
     request.set_max_num_seqs(4);
     request.set_max_num_batched_tokens(64);
     request.set_max_model_len(64);
     request.set_block_size(16);
-    Both([&](int r) {
-      v1::LoadModelRequest mine = request;
-      mine.mutable_parallel()->set_rank(r);
-      grpc::ClientContext context;
-      auto reader = stubs_[r]->LoadModel(&context, mine);
-      v1::LoadModelEvent event;
-      while (reader->Read(&event)) {
-      }
-      EXPECT_TRUE(event.done());
-      EXPECT_GT(event.available_kv_cache_memory_bytes(), 0);
-      return reader->Finish();
-    });
-    Both([&](int r) {
-      grpc::ClientContext context;
-      v1::AllocateKvCacheRequest kv;
-      kv.mutable_kv_cache()->set_block_size(16);
-      kv.mutable_kv_cache()->set_num_blocks(8);
-      kv.mutable_kv_cache()->set_dtype(v1::DTYPE_FLOAT32);
-      v1::AllocateKvCacheResponse response;
-      return stubs_[r]->AllocateKvCache(&context, kv, &response);
-    });
+    request.set_weights_version(1);
+    grpc::ClientContext context;
+    auto reader = stubs_[r]->LoadModel(&context, *Stamp(&request));
+    v1::LoadModelEvent event;
+    while (reader->Read(&event)) {
+    }
+    EXPECT_TRUE(event.done());
+    EXPECT_EQ(event.checkpoint_fingerprint().size(), 64u);
+    return reader->Finish();
+  }
+
+  grpc::Status JoinGroup(int r, const std::string& group) {
+    v1::JoinGroupRequest request;
+    request.mutable_parallel()->set_rank(r);
+    request.mutable_parallel()->set_world_size(2);
+    request.mutable_parallel()->set_group_name(group);
+    grpc::ClientContext context;
+    v1::JoinGroupResponse response;
+    return stubs_[r]->JoinGroup(&context, *Stamp(&request), &response);
+  }
+
+  grpc::Status Profile(int r) {
+    v1::ProfileRequest request;
+    grpc::ClientContext context;
+    v1::ProfileResponse response;
+    const grpc::Status status = stubs_[r]->Profile(&context, *Stamp(&request), &response);
+    EXPECT_GT(response.available_kv_cache_memory_bytes(), 0);
+    return status;
+  }
+
+  grpc::Status AllocateKvCache(int r) {
+    v1::AllocateKvCacheRequest request;
+    request.mutable_kv_cache()->set_block_size(16);
+    request.mutable_kv_cache()->set_num_blocks(8);
+    request.mutable_kv_cache()->set_dtype(v1::DTYPE_FLOAT32);
+    grpc::ClientContext context;
+    v1::AllocateKvCacheResponse response;
+    return stubs_[r]->AllocateKvCache(&context, *Stamp(&request), &response);
   }
 
   // A prompt and `steps` greedy tokens.
@@ -77,6 +119,7 @@ class TwoRanks : public testing::Test {
     for (int r = 0; r < 2; ++r) streams[r] = stubs_[r]->Execute(&contexts[r]);
     for (int i = 0; i < steps; ++i) {
       v1::StepRequest step;
+      step.set_group_epoch(1);
       step.set_step_id(++last_step_);
       if (i == 0) {
         v1::NewSequence* sequence = step.add_new_sequences();
@@ -100,6 +143,7 @@ class TwoRanks : public testing::Test {
       }
     }
     v1::StepRequest free_slot;
+    free_slot.set_group_epoch(1);
     free_slot.set_step_id(++last_step_);
     free_slot.add_freed_slots(0);
     for (auto& stream : streams) {
@@ -116,6 +160,7 @@ class TwoRanks : public testing::Test {
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
   int64_t last_step_ = 0;
+  std::atomic<uint64_t> last_operation_{0};
 };
 
 TEST_F(TwoRanks, SameTokensAfterEitherSleep) {
@@ -128,12 +173,13 @@ TEST_F(TwoRanks, SameTokensAfterEitherSleep) {
       v1::WorkerSleepRequest request;
       request.set_level(level);
       v1::WorkerSleepResponse response;
-      return stubs_[r]->Sleep(&context, request, &response);
+      return stubs_[r]->Sleep(&context, *Stamp(&request), &response);
     });
     Both([&](int r) {
       grpc::ClientContext context;
+      v1::WorkerWakeUpRequest request;
       v1::WorkerWakeUpResponse response;
-      return stubs_[r]->WakeUp(&context, {}, &response);
+      return stubs_[r]->WakeUp(&context, *Stamp(&request), &response);
     });
     EXPECT_EQ(Generate(12), tokens) << "after level " << level;
   }
@@ -146,6 +192,7 @@ TEST_F(TwoRanks, DeathOfARankFailsTheOthersStepSoon) {
   grpc::ClientContext context;
   auto stream = stubs_[0]->Execute(&context);
   v1::StepRequest step;
+  step.set_group_epoch(1);
   step.set_step_id(1);
   v1::NewSequence* sequence = step.add_new_sequences();
   sequence->add_token_ids(5);

@@ -27,12 +27,22 @@ TEST(WorkerProcess, RegistersAnswersAndLeavesOnShutdown) {
   const std::string socket = worker.address().substr(5);
   EXPECT_TRUE(std::filesystem::exists(socket));
   auto stub = Dial(worker);
-  grpc::ClientContext status_context, shutdown_context;
+  EXPECT_FALSE(worker.build_id().empty());
+  grpc::ClientContext fence_context, status_context, shutdown_context;
+  v1::FenceRequest fence;
+  fence.set_group_epoch(7);
+  v1::FenceResponse fenced;
+  ASSERT_TRUE(stub->Fence(&fence_context, fence, &fenced).ok());
+  EXPECT_EQ(fenced.snapshot().build_id(), worker.build_id());
+  v1::WorkerStatusRequest status_request;
+  status_request.set_group_epoch(7);
   v1::WorkerStatusResponse status;
-  ASSERT_TRUE(stub->GetStatus(&status_context, {}, &status).ok());
+  ASSERT_TRUE(stub->GetStatus(&status_context, status_request, &status).ok());
   EXPECT_EQ(status.state(), "created");
   v1::WorkerShutdownResponse response;
-  EXPECT_TRUE(stub->Shutdown(&shutdown_context, {}, &response).ok());
+  v1::WorkerShutdownRequest shutdown;
+  shutdown.set_group_epoch(7);
+  EXPECT_TRUE(stub->Shutdown(&shutdown_context, shutdown, &response).ok());
   EXPECT_EQ(process.Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(socket));
 }

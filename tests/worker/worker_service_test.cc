@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/worker/fake_parts.h"
 
@@ -26,24 +27,47 @@ class WorkerServiceTest : public testing::Test {
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     stub_ = v1::WorkerService::NewStub(server_->InProcessChannel({}));
+    EXPECT_TRUE(Fence(1).ok());
   }
   ~WorkerServiceTest() override { server_->Shutdown(); }
 
   grpc::Status Load(std::vector<v1::LoadModelEvent>* events) {
     grpc::ClientContext context;
-    auto reader = stub_->LoadModel(&context, LoadRequest());
+    v1::LoadModelRequest request = LoadRequest();
+    request.set_operation_id(++last_operation_);
+    auto reader = stub_->LoadModel(&context, request);
     v1::LoadModelEvent event;
     while (reader->Read(&event)) events->push_back(event);
     return reader->Finish();
   }
+  absl::Status Fence(int64_t epoch, v1::WorkerSnapshot* snapshot = nullptr) {
+    grpc::ClientContext context;
+    v1::FenceRequest request;
+    request.set_group_epoch(epoch);
+    v1::FenceResponse response;
+    const grpc::Status status = stub_->Fence(&context, request, &response);
+    if (snapshot != nullptr) *snapshot = response.snapshot();
+    return FromGrpcStatus(status);
+  }
+  // Stamps the request with an operation id of its own.
+  template <typename Call, typename Request, typename Response>
+  absl::Status Operate(const Call& call, Request request, Response* response) {
+    request.set_operation_id(++last_operation_);
+    grpc::ClientContext context;
+    return FromGrpcStatus((stub_.get()->*call)(&context, request, response));
+  }
+  absl::Status Join(int64_t epoch) {
+    v1::JoinGroupResponse response;
+    return Operate(&v1::WorkerService::Stub::JoinGroup, JoinRequest(0, 1, "", epoch), &response);
+  }
   void MakeAwake() {
     std::vector<v1::LoadModelEvent> events;
     ASSERT_TRUE(Load(&events).ok());
-    grpc::ClientContext context;
-    v1::AllocateKvCacheRequest request;
-    *request.mutable_kv_cache() = KvConfig();
+    ASSERT_TRUE(Join(1).ok());
     v1::AllocateKvCacheResponse response;
-    ASSERT_TRUE(stub_->AllocateKvCache(&context, request, &response).ok());
+    const absl::Status status = Operate(&v1::WorkerService::Stub::AllocateKvCache, KvRequest(), &response);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(response.weights_version(), 1);
   }
 
   FakeModelControl control_;
@@ -52,6 +76,7 @@ class WorkerServiceTest : public testing::Test {
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;
+  uint64_t last_operation_ = 0;
 };
 
 TEST_F(WorkerServiceTest, LoadStreamsProgressThenDone) {
@@ -73,7 +98,9 @@ TEST_F(WorkerServiceTest, LoadStreamsProgressThenDone) {
 TEST_F(WorkerServiceTest, NewGroupAnswersNcclsUniqueId) {
   grpc::ClientContext context;
   v1::NewGroupResponse response;
-  const grpc::Status status = stub_->NewGroup(&context, v1::NewGroupRequest(), &response);
+  v1::NewGroupRequest request;
+  request.set_group_epoch(1);
+  const grpc::Status status = stub_->NewGroup(&context, request, &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_TRUE(response.nccl_unique_id().empty() || response.nccl_unique_id().size() == 128);
   std::vector<v1::LoadModelEvent> events;
@@ -95,11 +122,7 @@ TEST_F(WorkerServiceTest, StepsAreAnsweredInOrderHoweverManyAreSentAhead) {
   constexpr int kSteps = 100;
   std::thread writer(
       [&] {  // both directions are bounded: writing everything before reading would block for ever
-        v1::StepRequest request;
-        for (int i = 1; i <= kSteps; ++i) {
-          request.set_step_id(i);
-          EXPECT_TRUE(stream->Write(request));
-        }
+        for (int i = 1; i <= kSteps; ++i) EXPECT_TRUE(stream->Write(EmptyStep(i)));
       });
   v1::StepReply reply;
   for (int i = 1; i <= kSteps; ++i) {
@@ -109,9 +132,12 @@ TEST_F(WorkerServiceTest, StepsAreAnsweredInOrderHoweverManyAreSentAhead) {
     EXPECT_EQ(reply.tokens(0).token_id(), i + 7);
   }
   writer.join();
-  // One stream at a time: two coordinators would corrupt each other's batch state.
+  // One stream in an epoch: two coordinators would corrupt each other's batch state.
   grpc::ClientContext second_context;
   auto second = stub_->Execute(&second_context);
+  ASSERT_TRUE(second->Write(EmptyStep(kSteps + 1)));
+  ASSERT_TRUE(second->Read(&reply));
+  EXPECT_EQ(reply.error_message(), "Execute: a step stream of epoch 1 is already open");
   EXPECT_FALSE(second->Read(&reply));
   EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   stream->WritesDone();
@@ -124,11 +150,9 @@ TEST_F(WorkerServiceTest, StepErrorIsAnsweredAndTheStreamLives) {
   grpc::ClientContext context;
   auto stream = stub_->Execute(&context);
   control_.execute_error = absl::InternalError("kernel failed");
-  v1::StepRequest request;
   v1::StepReply reply;
   for (int i = 1; i <= 3; ++i) {
-    request.set_step_id(i);
-    ASSERT_TRUE(stream->Write(request));
+    ASSERT_TRUE(stream->Write(EmptyStep(i)));
     ASSERT_TRUE(stream->Read(&reply));
     EXPECT_EQ(reply.step_id(), i);
     EXPECT_EQ(reply.error_code(), static_cast<int>(absl::StatusCode::kInternal));
@@ -138,7 +162,9 @@ TEST_F(WorkerServiceTest, StepErrorIsAnsweredAndTheStreamLives) {
   EXPECT_TRUE(stream->Finish().ok());
   grpc::ClientContext status_context;
   v1::WorkerStatusResponse status;
-  ASSERT_TRUE(stub_->GetStatus(&status_context, {}, &status).ok());
+  v1::WorkerStatusRequest status_request;
+  status_request.set_group_epoch(1);
+  ASSERT_TRUE(stub_->GetStatus(&status_context, status_request, &status).ok());
   EXPECT_EQ(status.state(), "failed");
 }
 
@@ -147,9 +173,7 @@ TEST_F(WorkerServiceTest, CancelledStreamMakesRoomForTheNext) {
   {
     grpc::ClientContext context;
     auto stream = stub_->Execute(&context);
-    v1::StepRequest request;
-    request.set_step_id(1);
-    stream->Write(request);
+    stream->Write(EmptyStep(1));
     context.TryCancel();
     stream->Finish();
   }
@@ -157,11 +181,9 @@ TEST_F(WorkerServiceTest, CancelledStreamMakesRoomForTheNext) {
     ASSERT_LT(attempt, 1000);
     grpc::ClientContext context;
     auto stream = stub_->Execute(&context);
-    v1::StepRequest request;
-    request.set_step_id(2);
-    stream->Write(request);
+    stream->Write(EmptyStep(2));
     v1::StepReply reply;
-    const bool answered = stream->Read(&reply);
+    const bool answered = stream->Read(&reply) && reply.error_code() == 0;
     stream->WritesDone();
     stream->Finish();
     if (answered) break;
@@ -176,14 +198,10 @@ TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
   Worker workers[2] = {{{.num_threads = 1}, FakeParts(&controls[0])},
                        {{.num_threads = 1}, FakeParts(&controls[1])}};
   const std::string group = absl::StrCat("service-", getpid(), "-", absl::ToUnixNanos(absl::Now()));
-  std::thread other([&] {
-    EXPECT_TRUE(workers[1].LoadModel(LoadRequest(1, 2, group), [](int64_t, int64_t) {}).ok());
-    EXPECT_TRUE(workers[1].AllocateKvCache(KvConfig()).ok());
-  });
-  const bool awake = workers[0].LoadModel(LoadRequest(0, 2, group), [](int64_t, int64_t) {}).ok() &&
-                     workers[0].AllocateKvCache(KvConfig()).ok();
+  std::thread other([&] { EXPECT_TRUE(MakeAwake(workers[1], 1, 2, group).ok()); });
+  const absl::Status awake = MakeAwake(workers[0], 0, 2, group);
   other.join();
-  ASSERT_TRUE(awake);
+  ASSERT_TRUE(awake.ok()) << awake;
   const auto service = MakeWorkerService(&workers[0], [] {});
   grpc::ServerBuilder builder;
   builder.RegisterService(service.get());
@@ -191,9 +209,7 @@ TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
   const auto stub = v1::WorkerService::NewStub(server->InProcessChannel({}));
   grpc::ClientContext context;
   const auto stream = stub->Execute(&context);
-  v1::StepRequest request;
-  request.set_step_id(1);
-  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Write(EmptyStep(1)));
   while (controls[0].steps == 0) absl::SleepFor(absl::Milliseconds(1));  // it is in the collective, or nearly
   EXPECT_EQ(workers[0].GetStatus().state(), "awake");
   context.TryCancel();
@@ -206,17 +222,18 @@ TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
 
 TEST_F(WorkerServiceTest, SleepWakeAndShutdown) {
   MakeAwake();
-  grpc::ClientContext sleep_context, wake_context, shutdown_context;
-  v1::WorkerSleepRequest sleep;
-  sleep.set_level(1);
   v1::WorkerSleepResponse freed;
-  ASSERT_TRUE(stub_->Sleep(&sleep_context, sleep, &freed).ok());
+  ASSERT_TRUE(Operate(&v1::WorkerService::Stub::Sleep, SleepRequest(1), &freed).ok());
   EXPECT_EQ(freed.freed_bytes_by_tag().size(), 3u);
+  EXPECT_EQ(freed.weights_version(), 1);
   v1::WorkerWakeUpResponse mapped;
-  ASSERT_TRUE(stub_->WakeUp(&wake_context, {}, &mapped).ok());
+  ASSERT_TRUE(Operate(&v1::WorkerService::Stub::WakeUp, WakeRequest(), &mapped).ok());
   EXPECT_EQ(mapped.mapped_bytes_by_tag().at("kv_cache"), 64 << 16);
+  grpc::ClientContext context;
+  v1::WorkerShutdownRequest request;
+  request.set_group_epoch(1);
   v1::WorkerShutdownResponse response;
-  ASSERT_TRUE(stub_->Shutdown(&shutdown_context, {}, &response).ok());
+  ASSERT_TRUE(stub_->Shutdown(&context, request, &response).ok());
   EXPECT_EQ(shutdowns_, 1);
 }
 

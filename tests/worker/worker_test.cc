@@ -20,27 +20,19 @@ constexpr int64_t kTagBytes = FakeRunner::kBytes;
 
 class WorkerTest : public testing::Test {
  protected:
-  WorkerTest() : worker_({.num_threads = 1}, FakeParts(&control_)) {}
+  WorkerTest() : worker_({.num_threads = 1}, FakeParts(&control_)) {
+    EXPECT_TRUE(BeginEpoch(worker_, 1).ok());
+  }
 
   void Load() {
     ASSERT_TRUE(worker_.LoadModel(LoadRequest(), [](int64_t, int64_t) {}).ok());
+    ASSERT_TRUE(worker_.JoinGroup(JoinRequest()).ok());
   }
   void MakeAwake() {
     Load();
-    ASSERT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
+    ASSERT_TRUE(worker_.AllocateKvCache(KvRequest()).ok());
   }
-  v1::StepReply Step(int64_t id) {
-    v1::StepRequest request;
-    request.set_step_id(id);
-    v1::StepReply reply;
-    absl::Notification done;
-    worker_.ExecuteAsync(request, [&](const Worker::AwaitReply& step) {
-      reply = step();
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return reply;
-  }
+  v1::StepReply Step(int64_t id) { return RunStep(worker_, EmptyStep(id)); }
   std::string State() { return worker_.GetStatus().state(); }
   int64_t Resident(const std::string& tag) { return worker_.GetStatus().bytes_by_tag().at(tag); }
 
@@ -57,9 +49,14 @@ TEST_F(WorkerTest, LoadsAllocatesAndSteps) {
   EXPECT_TRUE(event->done());
   EXPECT_EQ(event->weights_bytes(), kTagBytes);
   EXPECT_EQ(event->kv_block_bytes(), 1 << 16);
-  EXPECT_GT(event->available_kv_cache_memory_bytes(), 0);
+  EXPECT_EQ(event->weights_version(), 1);
+  EXPECT_EQ(event->checkpoint_fingerprint(), "fingerprint of fake");
   EXPECT_EQ(State(), "loaded");
-  const auto bytes = worker_.AllocateKvCache(KvConfig(64));
+  ASSERT_TRUE(worker_.JoinGroup(JoinRequest()).ok());
+  v1::ProfileRequest profile;
+  profile.set_group_epoch(1);
+  EXPECT_GT(worker_.Profile(profile)->available_kv_cache_memory_bytes(), 0);
+  const auto bytes = worker_.AllocateKvCache(KvRequest(KvConfig(64)));
   ASSERT_TRUE(bytes.ok());
   EXPECT_EQ(*bytes, 64 << 16);
   EXPECT_EQ(State(), "awake");
@@ -67,6 +64,7 @@ TEST_F(WorkerTest, LoadsAllocatesAndSteps) {
   EXPECT_EQ(reply.error_code(), 0) << reply.error_message();
   EXPECT_EQ(reply.step_id(), 5);
   EXPECT_EQ(reply.tokens(0).token_id(), 12);
+  EXPECT_EQ(reply.weights_version(), 1);
   EXPECT_EQ(worker_.last_step_id(), 5);
   EXPECT_GT(worker_.GetStatus().rss_bytes(), 0);
 }
@@ -80,20 +78,20 @@ TEST_F(WorkerTest, EveryCallInTheWrongStateNamesTheState) {
     const v1::StepReply reply = Step(1);
     return absl::Status(static_cast<absl::StatusCode>(reply.error_code()), reply.error_message());
   };
-  expect(worker_.AllocateKvCache(KvConfig()).status(), "created");
-  expect(worker_.Sleep(1).status(), "created");
-  expect(worker_.WakeUp({}).status(), "created");
+  expect(worker_.AllocateKvCache(KvRequest()).status(), "created");
+  expect(worker_.Sleep(SleepRequest(1)).status(), "created");
+  expect(worker_.WakeUp(WakeRequest()).status(), "created");
   expect(step_status(), "created");
   Load();
   expect(worker_.LoadModel(LoadRequest(), [](int64_t, int64_t) {}).status(), "loaded");
-  expect(worker_.Sleep(1).status(), "loaded");
+  expect(worker_.Sleep(SleepRequest(1)).status(), "loaded");
   expect(step_status(), "loaded");
-  ASSERT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
-  expect(worker_.AllocateKvCache(KvConfig()).status(), "awake");
-  ASSERT_TRUE(worker_.Sleep(1).ok());
+  ASSERT_TRUE(worker_.AllocateKvCache(KvRequest()).ok());
+  expect(worker_.AllocateKvCache(KvRequest()).status(), "awake");
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
   expect(step_status(), "asleep");
   // None of these calls changed anything.
-  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(Step(1).error_code(), 0);
 }
 
@@ -101,6 +99,7 @@ TEST_F(WorkerTest, BadRequestsAreRefused) {
   const auto load = [](v1::LoadModelRequest request) {
     FakeModelControl control;
     Worker worker({.num_threads = 1}, FakeParts(&control));
+    EXPECT_TRUE(BeginEpoch(worker, 1).ok());
     return worker.LoadModel(request, [](int64_t, int64_t) {}).status();
   };
   v1::LoadModelRequest request = LoadRequest();
@@ -111,34 +110,36 @@ TEST_F(WorkerTest, BadRequestsAreRefused) {
   request = LoadRequest();
   request.set_kv_cache_dtype(v1::DTYPE_UNSPECIFIED);
   EXPECT_EQ(load(request).message().find("kv_cache_dtype"), 0u);
-  EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(2, 2, "g"))));
+  request = LoadRequest();
+  request.set_weights_version(0);
+  EXPECT_EQ(load(request).message().find("weights_version"), 0u);
+  EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(2, 2))));
   EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(0, 0))));
-  EXPECT_TRUE(absl::IsInvalidArgument(load(LoadRequest(0, 2, "no/good"))));
   Load();
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvConfig(1)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvRequest(KvConfig(1))).status()));
   v1::KvCacheConfig other = KvConfig();
   other.set_block_size(8);
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(other).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvRequest(other)).status()));
   other = KvConfig();
   other.set_dtype(v1::DTYPE_FLOAT8_E4M3);
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(other).status()));
-  ASSERT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(0).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(3).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.WakeUp({"weigths"}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvRequest(other)).status()));
+  ASSERT_TRUE(worker_.AllocateKvCache(KvRequest()).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(SleepRequest(0)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(SleepRequest(3)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.WakeUp(WakeRequest({"weigths"})).status()));
   EXPECT_EQ(State(), "awake");
 }
 
 TEST_F(WorkerTest, LevelOneKeepsWeightsOnly) {
   MakeAwake();
   ASSERT_EQ(Step(1).error_code(), 0);
-  const auto freed = worker_.Sleep(1);
+  const auto freed = worker_.Sleep(SleepRequest(1));
   ASSERT_TRUE(freed.ok()) << freed.status();
   EXPECT_EQ(freed->at("weights"), kTagBytes);
   EXPECT_EQ(freed->at("kv_cache"), 64 << 16);
   EXPECT_EQ(State(), "asleep");
   for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
-  const auto mapped = worker_.WakeUp({});
+  const auto mapped = worker_.WakeUp(WakeRequest());
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   EXPECT_EQ(*mapped, *freed);
   EXPECT_EQ(State(), "awake");
@@ -150,34 +151,34 @@ TEST_F(WorkerTest, LevelOneKeepsWeightsOnly) {
 
 TEST_F(WorkerTest, LevelTwoReadsTheWeightsAgain) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(2).ok());
-  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
 TEST_F(WorkerTest, LevelOneDeepensToTwo) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(1).ok());
-  ASSERT_TRUE(worker_.Sleep(2).ok());
-  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
 TEST_F(WorkerTest, WakesByTagAndServesOnlyWhenWhole) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(2).ok());
-  const auto weights = worker_.WakeUp({"weights"});
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
+  const auto weights = worker_.WakeUp(WakeRequest({"weights"}));
   ASSERT_TRUE(weights.ok());
   EXPECT_EQ(weights->size(), 1u);
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(State(), "asleep");
   EXPECT_EQ(control_.resets, 0);
   EXPECT_NE(Step(2).error_code(), 0);
-  ASSERT_TRUE(worker_.WakeUp({"kv_cache"}).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"kv_cache"})).ok());
   EXPECT_EQ(State(), "asleep");
-  ASSERT_TRUE(worker_.WakeUp({"workspace"}).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"workspace"})).ok());
   EXPECT_EQ(State(), "awake");
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(control_.resets, 1);
@@ -187,41 +188,41 @@ TEST_F(WorkerTest, StatusHasTheLevelOfTheSleep) {
   const auto level = [&] { return worker_.GetStatus().sleep_level(); };
   MakeAwake();
   EXPECT_EQ(level(), 0);
-  ASSERT_TRUE(worker_.Sleep(1).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
   EXPECT_EQ(level(), 1);
-  ASSERT_TRUE(worker_.Sleep(2).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
   EXPECT_EQ(level(), 2);
-  ASSERT_TRUE(worker_.Sleep(1).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
   EXPECT_EQ(level(), 2) << "the weights are gone already";
-  ASSERT_TRUE(worker_.WakeUp({"weights"}).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"weights"})).ok());
   EXPECT_EQ(level(), 2) << "the KV cache still sleeps";
-  ASSERT_TRUE(worker_.Sleep(1).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
   EXPECT_EQ(level(), 1) << "the weights were read again";
-  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(level(), 0);
 }
 
 TEST_F(WorkerTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(2).ok());
-  ASSERT_TRUE(worker_.WakeUp({"weights"}).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"weights"})).ok());
   EXPECT_EQ(Resident("weights"), kTagBytes);
-  const auto freed = worker_.Sleep(2);
+  const auto freed = worker_.Sleep(SleepRequest(2));
   ASSERT_TRUE(freed.ok()) << freed.status();
   EXPECT_EQ(*freed, (Worker::BytesByTag{{"weights", kTagBytes}}));
   for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
-  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(control_.reloads, 2);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
 TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
   MakeAwake();
-  EXPECT_TRUE(worker_.WakeUp({})->empty());
+  EXPECT_TRUE(worker_.WakeUp(WakeRequest())->empty());
   EXPECT_EQ(control_.resets, 0);
-  ASSERT_TRUE(worker_.Sleep(1).ok());
-  EXPECT_TRUE(worker_.Sleep(1)->empty());
-  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
+  EXPECT_TRUE(worker_.Sleep(SleepRequest(1))->empty());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(control_.reloads, 0);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
@@ -229,31 +230,31 @@ TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
 TEST_F(WorkerTest, FailedWakeUpSleepsOnAndCanBeTriedAgain) {
   MakeAwake();
   for (const int level : {1, 2}) {
-    ASSERT_TRUE(worker_.Sleep(level).ok());
+    ASSERT_TRUE(worker_.Sleep(SleepRequest(level)).ok());
     control_.reload_error = level == 2 ? absl::NotFoundError("file gone") : absl::OkStatus();
     control_.reset_error = level == 1 ? absl::InternalError("no") : absl::OkStatus();
-    EXPECT_FALSE(worker_.WakeUp({}).ok());
+    EXPECT_FALSE(worker_.WakeUp(WakeRequest()).ok());
     EXPECT_EQ(State(), "asleep");
     for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
     control_.reload_error = control_.reset_error = absl::OkStatus();
-    ASSERT_TRUE(worker_.WakeUp({}).ok());
+    ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
     EXPECT_EQ(Step(2).tokens(0).token_id(), 9) << "level " << level;
   }
 }
 
 TEST_F(WorkerTest, AWakeUpThatFailsAfterTheReloadKeepsTheWeights) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(2).ok());
+  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
   control_.reset_error = absl::InternalError("no");
-  EXPECT_FALSE(worker_.WakeUp({}).ok());
+  EXPECT_FALSE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(worker_.GetStatus().sleep_level(), 1);
   control_.reset_error = absl::OkStatus();
-  ASSERT_TRUE(worker_.WakeUp({}).ok());
+  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
-TEST_F(WorkerTest, FailedStepFailsTheWorkerForGood) {
+TEST_F(WorkerTest, FailedStepFailsTheWorkerForTheEpoch) {
   MakeAwake();
   control_.execute_error = absl::DataLossError("slot 3 is not in use");
   const v1::StepReply reply = Step(1);
@@ -262,7 +263,7 @@ TEST_F(WorkerTest, FailedStepFailsTheWorkerForGood) {
   EXPECT_EQ(State(), "failed");
   control_.execute_error = absl::OkStatus();
   EXPECT_EQ(Step(2).error_message(), "slot 3 is not in use");
-  EXPECT_EQ(worker_.Sleep(1).status().message(), "slot 3 is not in use");
+  EXPECT_EQ(worker_.Sleep(SleepRequest(1)).status().message(), "slot 3 is not in use");
   EXPECT_EQ(control_.steps, 0);
 }
 
@@ -273,9 +274,7 @@ TEST_F(WorkerTest, TheFirstErrorOfStepsUnderWayStays) {
   std::vector<Worker::AwaitReply> steps;
   for (const int64_t id : {1, 2}) {
     absl::Notification launched;
-    v1::StepRequest request;
-    request.set_step_id(id);
-    worker_.ExecuteAsync(request, [&](Worker::AwaitReply step) {
+    worker_.ExecuteAsync(EmptyStep(id), [&](Worker::AwaitReply step) {
       steps.push_back(std::move(step));
       launched.Notify();
     });
@@ -296,19 +295,17 @@ TEST_F(WorkerTest, FailedLoadFailsTheWorker) {
 TEST_F(WorkerTest, TooLargeAKvCacheCanBeTriedSmaller) {
   Load();
   control_.kv_error = absl::ResourceExhaustedError("too large");
-  EXPECT_TRUE(absl::IsResourceExhausted(worker_.AllocateKvCache(KvConfig()).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(worker_.AllocateKvCache(KvRequest()).status()));
   EXPECT_EQ(State(), "loaded");
   control_.kv_error = absl::OkStatus();
-  EXPECT_TRUE(worker_.AllocateKvCache(KvConfig()).ok());
+  EXPECT_TRUE(worker_.AllocateKvCache(KvRequest()).ok());
 }
 
 TEST_F(WorkerTest, StatusAnswersWhileAStepRuns) {
   MakeAwake();
   absl::Notification hold, done;
   control_.hold_step = &hold;
-  v1::StepRequest request;
-  request.set_step_id(9);
-  worker_.ExecuteAsync(request, [&](const Worker::AwaitReply& step) {
+  worker_.ExecuteAsync(EmptyStep(9), [&](const Worker::AwaitReply& step) {
     step();
     done.Notify();
   });
@@ -330,18 +327,13 @@ TEST(WorkerGroup, FailureOfOneRankEndsTheOthersStep) {
   Worker first({.num_threads = 1}, FakeParts(&controls[0])),
       second({.num_threads = 1}, FakeParts(&controls[1]));
   const std::string group = RandomGroup();
-  std::thread other([&] {
-    EXPECT_TRUE(second.LoadModel(LoadRequest(1, 2, group), [](int64_t, int64_t) {}).ok());
-    EXPECT_TRUE(second.AllocateKvCache(KvConfig()).ok());
-  });
-  ASSERT_TRUE(first.LoadModel(LoadRequest(0, 2, group), [](int64_t, int64_t) {}).ok());
-  ASSERT_TRUE(first.AllocateKvCache(KvConfig()).ok());
+  std::thread other([&] { EXPECT_TRUE(MakeAwake(second, 1, 2, group).ok()); });
+  EXPECT_TRUE(MakeAwake(first, 0, 2, group).ok());
   other.join();
   controls[1].execute_error = absl::InternalError("boom");
   absl::Notification done[2];
   v1::StepReply replies[2];
-  v1::StepRequest request;
-  request.set_step_id(1);
+  const v1::StepRequest request = EmptyStep(1);
   first.ExecuteAsync(request, [&](const Worker::AwaitReply& step) { replies[0] = step(), done[0].Notify(); });
   second.ExecuteAsync(request,
                       [&](const Worker::AwaitReply& step) { replies[1] = step(), done[1].Notify(); });
