@@ -102,8 +102,10 @@ TEST(WorkerProcess, SigtermLetsTheCoordinatorDrainFirst) {
   EXPECT_EQ(process.Wait(absl::Milliseconds(500)), kStillRunning);
   auto stub = Dial(worker);
   grpc::ClientContext context;
-  v1::WorkerStatusResponse status;
-  EXPECT_TRUE(stub->GetStatus(&context, {}, &status).ok());
+  v1::FenceRequest fence;
+  fence.set_group_epoch(1);
+  v1::FenceResponse fenced;
+  EXPECT_TRUE(stub->Fence(&context, fence, &fenced).ok());
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
 }
