@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::MakeGroup(const v1::Parall
     options.rank_hosts.assign(parallel.rank_hosts().begin(), parallel.rank_hosts().end());
     options.nccl_unique_id = parallel.nccl_unique_id();
     options.batch_invariant = load_request_.batch_invariant();
+    options.cancelled = [this] { return communicator_.aborted(); };
     return parts_.join_devices(options, device_.get());
   }
   ShmCommunicatorOptions options;
@@ -83,6 +84,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::MakeGroup(const v1::Parall
   options.rank = parallel.rank();
   options.world_size = parallel.world_size();
   options.spin = SpinningPays(load_options_);
+  options.cancelled = [this] { return communicator_.aborted(); };
   return MakeShmCommunicator(options);
 }
 

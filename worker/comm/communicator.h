@@ -9,6 +9,7 @@
 // instead of hanging; afterwards the communicator stays failed and is only good for destruction.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -72,11 +73,13 @@ struct ShmCommunicatorOptions {
   int world_size = 1;
   int64_t buffer_bytes = 1 << 20;  // per rank and slot; larger messages go in pieces
   absl::Duration connect_timeout = absl::Seconds(30);
+  std::function<bool()> cancelled;  // asked while the group forms; true ends that. Null: never
   absl::Duration collective_timeout = absl::Seconds(300);
   bool spin = true;  // spin briefly before blocking on a futex; off when ranks outnumber CPUs
   absl::Duration spin_time = absl::Microseconds(50);  // about what a futex wake-up costs
 };
-// Ranks of one host through shared memory. Blocks until all ranks are there, or connect_timeout.
+// Ranks of one host through shared memory. Blocks until all ranks are there, or
+// connect_timeout, or Aborted where `cancelled` says so.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeShmCommunicator(const ShmCommunicatorOptions& options);
 
 }  // namespace somnus

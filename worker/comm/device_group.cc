@@ -29,6 +29,7 @@ class Joiner {
       host.rank = options_.rank;
       host.world_size = options_.world_size;
       host.connect_timeout = options_.connect_timeout;
+      host.cancelled = options_.cancelled;
       host.collective_timeout = options_.collective_timeout;
       host.buffer_bytes = 4096;
       host.spin = false;  // only for setting up and barriers
@@ -145,7 +146,11 @@ class Joiner {
     nccl.init_timeout = options_.connect_timeout;
     nccl.call_timeout = options_.collective_timeout;
     // The communicator that holds them both destroys NCCL's first.
-    if (parts_.host != nullptr) nccl.health = [host = parts_.host.get()] { return host->status(); };
+    nccl.health = [host = parts_.host.get(), cancelled = options_.cancelled]() -> absl::Status {
+      if (cancelled != nullptr && cancelled())
+        return absl::AbortedError("cancelled while the group was forming");
+      return host == nullptr ? absl::OkStatus() : host->status();
+    };
     ASSIGN_OR_RETURN(std::unique_ptr<NcclCommunicator> made, NcclCommunicator::Start(api, std::move(nccl)));
     RETURN_IF_ERROR(made->AwaitReady());
     return made;

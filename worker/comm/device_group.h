@@ -31,6 +31,7 @@ struct DeviceGroupOptions {
   // and all ranks must be on one host.
   bool batch_invariant = false;
   absl::Duration connect_timeout = absl::Seconds(120);
+  std::function<bool()> cancelled;  // as ShmCommunicatorOptions
   absl::Duration collective_timeout = absl::Seconds(300);
 };
 

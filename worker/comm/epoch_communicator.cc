@@ -21,6 +21,7 @@ void EpochCommunicator::BeginEpoch(int64_t epoch) {
     absl::WriterMutexLock lock(&mu_);
     left = std::move(group_);
     epoch_ = epoch;
+    absl::MutexLock reason_lock(&reason_mu_);
     abort_reason_.clear();
   }
   left.reset();  // outside of the lock: it may wait a moment for the other ranks
@@ -33,6 +34,7 @@ absl::Status EpochCommunicator::Join(std::unique_ptr<Communicator> group) {
   {
     absl::WriterMutexLock lock(&mu_);
     group_ = std::move(group);
+    absl::MutexLock reason_lock(&reason_mu_);
     reason = abort_reason_;
   }
   if (reason.empty()) return absl::OkStatus();
@@ -40,15 +42,19 @@ absl::Status EpochCommunicator::Join(std::unique_ptr<Communicator> group) {
   return absl::AbortedError(reason);
 }
 
+bool EpochCommunicator::aborted() const {
+  absl::MutexLock lock(&reason_mu_);
+  return !abort_reason_.empty();
+}
+
 void EpochCommunicator::AbortUpTo(int64_t epoch, const std::string& reason) {
+  absl::ReaderMutexLock lock(&mu_);
+  if (epoch_ > epoch) return;
   {
-    absl::WriterMutexLock lock(&mu_);
-    if (epoch_ > epoch) return;
+    absl::MutexLock reason_lock(&reason_mu_);
     if (abort_reason_.empty()) abort_reason_ = reason;
   }
-  // Shared with status(), because an abort may take its time. The epoch may have changed in between.
-  absl::ReaderMutexLock lock(&mu_);
-  if (epoch_ <= epoch && group_ != nullptr) group_->Abort(reason);
+  if (group_ != nullptr) group_->Abort(reason);
 }
 
 void EpochCommunicator::Abort(const std::string& reason) {

@@ -2,7 +2,8 @@
 // The one Communicator of a worker's life. It forwards to the group of the current epoch; between a
 // BeginEpoch and the Join that follows there is none, and collectives return FailedPrecondition.
 //
-// Used by the runner thread alone, except Abort, AbortUpTo and status, which may be called from any thread.
+// Used by the runner thread alone, except Abort, AbortUpTo, aborted and status, which may be called from any
+// thread.
 // Owns the group, which is made and destroyed on the runner thread, because a group on GPUs needs the device
 // that is current there.
 
@@ -28,6 +29,8 @@ class EpochCommunicator : public Communicator {
   absl::Status Join(std::unique_ptr<Communicator> group);
   bool joined() const { return group_ != nullptr; }
 
+  // True once the epoch was aborted.
+  bool aborted() const;
   // Aborts the group, and one that still forms as soon as it is there, when its epoch is `epoch` or older.
   void AbortUpTo(int64_t epoch, const std::string& reason);
 
@@ -51,12 +54,14 @@ class EpochCommunicator : public Communicator {
   int world_size_ = 1;
   bool stream_ordered_ = false;
 
-  // Writers are on the runner thread. They lock for writing, so that no other thread still uses a group that
-  // is destroyed; the runner thread reads group_ without the lock.
+  // Keeps group_ alive while another thread uses it. Only the runner thread changes group_ and epoch_,
+  // locking for writing; it reads group_ without the lock. It never waits for the lock within a collective,
+  // so an abort that holds the lock for reading can wait for a collective to end.
   mutable absl::Mutex mu_;
   std::unique_ptr<Communicator> group_;
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
-  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
+  mutable absl::Mutex reason_mu_ ABSL_ACQUIRED_AFTER(mu_);
+  std::string abort_reason_ ABSL_GUARDED_BY(reason_mu_);  // empty: the epoch was not aborted
 };
 
 }  // namespace somnus

@@ -55,8 +55,7 @@ void FillRank(ShmRank& rank, int64_t pid) {
 // Rank 0's side.
 class Host {
  public:
-  Host(const ShmCommunicatorOptions& options, MonotonicTime deadline)
-      : options_(options), deadline_(deadline) {}
+  Host(const ShmCommunicatorOptions& options, const WaitLimit& limit) : options_(options), limit_(limit) {}
 
   absl::StatusOr<std::unique_ptr<ShmMapping>> Meet() {
     const int64_t bytes = ShmBytes(options_.world_size, options_.buffer_bytes);
@@ -70,7 +69,7 @@ class Host {
     ASSIGN_OR_RETURN(UniqueFd listener, ListenAbstract(options_.group_name, options_.world_size));
     peers_.resize(options_.world_size);
     for (int present = 1; present < options_.world_size;) {
-      absl::StatusOr<UniqueFd> connection = AcceptSameUser(listener.get(), deadline_);
+      absl::StatusOr<UniqueFd> connection = AcceptSameUser(listener.get(), limit_);
       if (absl::IsDeadlineExceeded(connection.status())) return Missing();
       RETURN_IF_ERROR(connection.status());
       ASSIGN_OR_RETURN(const bool admitted, Admit(*std::move(connection), segment.get(), header));
@@ -84,8 +83,9 @@ class Host {
   // waiting.
   absl::StatusOr<bool> Admit(UniqueFd connection, int segment, ShmHeader* header) {
     Hello hello;
-    const MonotonicTime soon = std::min(deadline_, MonotonicNow() + absl::Seconds(2));
-    if (!ReceiveBytes(connection.get(), &hello, sizeof(hello), soon).ok() || hello.magic != kShmMagic)
+    const MonotonicTime soon = std::min(limit_.deadline, MonotonicNow() + absl::Seconds(2));
+    if (!ReceiveBytes(connection.get(), &hello, sizeof(hello), {soon, limit_.cancelled}).ok() ||
+        hello.magic != kShmMagic)
       return false;
     if (hello.world_size != options_.world_size || hello.buffer_bytes != options_.buffer_bytes ||
         hello.rank < 1 || hello.rank >= options_.world_size || peers_[hello.rank].get() >= 0) {
@@ -104,7 +104,7 @@ class Host {
   absl::StatusOr<std::unique_ptr<ShmMapping>> Complete(std::unique_ptr<ShmMapping> mapping) {
     char byte = 0;
     for (int r = 1; r < options_.world_size; ++r) {
-      if (!ReceiveBytes(peers_[r].get(), &byte, 1, deadline_).ok()) return Gone(r);
+      if (!ReceiveBytes(peers_[r].get(), &byte, 1, limit_).ok()) return Gone(r);
     }
     for (int r = 1; r < options_.world_size; ++r) {
       if (!SendBytes(peers_[r].get(), &byte, 1).ok()) return Gone(r);
@@ -128,14 +128,14 @@ class Host {
   }
 
   const ShmCommunicatorOptions& options_;
-  const MonotonicTime deadline_;
+  const WaitLimit limit_;
   std::vector<UniqueFd> peers_;
 };
 
 // The other ranks' side.
 absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& options,
-                                                 MonotonicTime deadline) {
-  absl::StatusOr<UniqueFd> connection = ConnectAbstract(options.group_name, deadline);
+                                                 const WaitLimit& limit) {
+  absl::StatusOr<UniqueFd> connection = ConnectAbstract(options.group_name, limit);
   if (absl::IsDeadlineExceeded(connection.status())) {
     return absl::DeadlineExceededError(absl::StrCat("group ", options.group_name,
                                                     ": no sign of rank 0 within ",
@@ -154,14 +154,14 @@ absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& o
   const Hello hello = {kShmMagic, options.rank, options.world_size, options.buffer_bytes};
   if (absl::Status status = SendBytes(connection->get(), &hello, sizeof(hello)); !status.ok())
     return lost(status);
-  absl::StatusOr<ReceivedFd> segment = ReceiveFd(connection->get(), deadline);
+  absl::StatusOr<ReceivedFd> segment = ReceiveFd(connection->get(), limit);
   if (!segment.ok()) return lost(segment.status());
   const int64_t bytes = ShmBytes(options.world_size, options.buffer_bytes);
   if (segment->tag != bytes) return absl::InvalidArgumentError("the group's shared memory has another size");
   ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment->fd.get(), bytes));
   char byte = 0;
   if (absl::Status status = SendBytes(connection->get(), &byte, 1); !status.ok()) return lost(status);
-  if (absl::Status status = ReceiveBytes(connection->get(), &byte, 1, deadline); !status.ok())
+  if (absl::Status status = ReceiveBytes(connection->get(), &byte, 1, limit); !status.ok())
     return lost(status);
   return mapping;
 }
@@ -171,9 +171,13 @@ absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& o
 ShmMapping::~ShmMapping() { munmap(data_, bytes_); }
 
 absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const ShmCommunicatorOptions& options) {
-  const MonotonicTime deadline = MonotonicNow() + options.connect_timeout;
-  if (options.rank == 0) return Host(options, deadline).Meet();
-  return Join(options, deadline);
+  const WaitLimit limit(MonotonicNow() + options.connect_timeout, options.cancelled);
+  absl::StatusOr<std::unique_ptr<ShmMapping>> mapping =
+      options.rank == 0 ? Host(options, limit).Meet() : Join(options, limit);
+  if (!mapping.ok() && options.cancelled != nullptr && options.cancelled()) {
+    return absl::AbortedError(absl::StrCat("group ", options.group_name, ": cancelled while it was forming"));
+  }
+  return mapping;
 }
 
 }  // namespace somnus

@@ -31,7 +31,8 @@ class ShmMapping {
 };
 
 // Returns on every rank once all are attached; on no rank otherwise (DeadlineExceeded says who is missing,
-// Unavailable that a rank went away, InvalidArgument that ranks disagree about the group). `options` have
+// Unavailable that a rank went away, InvalidArgument that ranks disagree about the group, Aborted that
+// options.cancelled said so). `options` have
 // been checked.
 absl::StatusOr<std::unique_ptr<ShmMapping>> MeetInSharedMemory(const ShmCommunicatorOptions& options);
 

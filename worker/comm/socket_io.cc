@@ -17,6 +17,7 @@ namespace somnus {
 namespace {
 
 constexpr absl::Duration kConnectRetry = absl::Milliseconds(2);
+constexpr int64_t kCancelPollMs = 50;
 
 absl::Status ErrnoError(absl::string_view what) {
   const std::string text = absl::StrCat(what, ": ", strerror(errno));
@@ -64,14 +65,17 @@ struct FdMessage {
   msghdr header = {};
 };
 
-absl::Status WaitReadable(int fd, MonotonicTime deadline) {
+bool Cancelled(const WaitLimit& limit) { return limit.cancelled != nullptr && limit.cancelled(); }
+
+absl::Status WaitReadable(int fd, const WaitLimit& limit) {
   while (true) {
-    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - MonotonicNow()), 0, 1000);
+    const int64_t left = absl::ToInt64Milliseconds(limit.deadline - MonotonicNow());
     pollfd poll_fd = {fd, POLLIN, 0};
-    const int ready = poll(&poll_fd, 1, static_cast<int>(ms));
+    const int ready = poll(&poll_fd, 1, static_cast<int>(std::clamp<int64_t>(left, 0, kCancelPollMs)));
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return ErrnoError("poll");
-    if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("nothing came in time");
+    if (Cancelled(limit)) return absl::AbortedError("the wait was cancelled");
+    if (MonotonicNow() >= limit.deadline) return absl::DeadlineExceededError("nothing came in time");
   }
 }
 
@@ -95,16 +99,16 @@ absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> AcceptSameUser(int listener, MonotonicTime deadline) {
+absl::StatusOr<UniqueFd> AcceptSameUser(int listener, const WaitLimit& limit) {
   while (true) {
-    RETURN_IF_ERROR(WaitReadable(listener, deadline));
+    RETURN_IF_ERROR(WaitReadable(listener, limit));
     UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (fd.get() >= 0 && SameUser(fd.get())) return fd;
     if (fd.get() < 0 && errno != EINTR && errno != ECONNABORTED) return ErrnoError("accept");
   }
 }
 
-absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, MonotonicTime deadline) {
+absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, const WaitLimit& limit) {
   ASSIGN_OR_RETURN(const Address address, AbstractAddress(name));
   while (true) {
     ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
@@ -113,7 +117,8 @@ absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, MonotonicTime 
       return absl::PermissionDeniedError(absl::StrCat("group ", name, " belongs to another user"));
     }
     if (errno != ECONNREFUSED && errno != EINTR && errno != EAGAIN) return ErrnoError("connect");
-    if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("nobody listens");
+    if (Cancelled(limit)) return absl::AbortedError("the wait was cancelled");
+    if (MonotonicNow() >= limit.deadline) return absl::DeadlineExceededError("nobody listens");
     absl::SleepFor(kConnectRetry);
   }
 }
@@ -137,10 +142,10 @@ absl::Status SendBytes(int connection, const void* data, size_t size) {
   return absl::OkStatus();
 }
 
-absl::Status ReceiveBytes(int connection, void* data, size_t size, MonotonicTime deadline) {
+absl::Status ReceiveBytes(int connection, void* data, size_t size, const WaitLimit& limit) {
   char* at = static_cast<char*>(data);
   while (size > 0) {
-    RETURN_IF_ERROR(WaitReadable(connection, deadline));
+    RETURN_IF_ERROR(WaitReadable(connection, limit));
     const ssize_t got = recv(connection, at, size, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ErrnoError("receive");
@@ -166,8 +171,8 @@ absl::Status SendFd(int connection, int fd, int64_t tag) {
   return sent == sizeof(tag) ? absl::OkStatus() : ErrnoError("sending a file descriptor");
 }
 
-absl::StatusOr<ReceivedFd> ReceiveFd(int connection, MonotonicTime deadline) {
-  RETURN_IF_ERROR(WaitReadable(connection, deadline));
+absl::StatusOr<ReceivedFd> ReceiveFd(int connection, const WaitLimit& limit) {
+  RETURN_IF_ERROR(WaitReadable(connection, limit));
   FdMessage message;
   ssize_t got;
   do {

@@ -1,10 +1,12 @@
 #pragma once
 // Small blocking messages and file descriptors over Unix sockets of the abstract namespace, with deadlines.
-// Errors: DeadlineExceeded, Unavailable (the other side closed), AlreadyExists (name taken), Internal.
+// Errors: DeadlineExceeded, Aborted (cancelled), Unavailable (the other side closed), AlreadyExists (name
+// taken), Internal.
 
 #include <unistd.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -32,18 +34,27 @@ class UniqueFd {
   int fd_;
 };
 
+// How long a call waits for another process.
+struct WaitLimit {
+  WaitLimit(MonotonicTime deadline, std::function<bool()> cancelled = nullptr)
+      : deadline(deadline), cancelled(std::move(cancelled)) {}
+
+  MonotonicTime deadline;
+  std::function<bool()> cancelled;  // asked some times a second; true ends the wait. Null: never
+};
+
 // The name is "somnus-<uid>-<name>"; it is gone when the listener is closed.
 absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog);
 // Returns the next connection of a process that runs as this user; others are closed.
-absl::StatusOr<UniqueFd> AcceptSameUser(int listener, MonotonicTime deadline);
+absl::StatusOr<UniqueFd> AcceptSameUser(int listener, const WaitLimit& limit);
 // Tries until a process of this user listens.
-absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, MonotonicTime deadline);
+absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, const WaitLimit& limit);
 // The process at the other end; 0 when it is in a pid namespace that this one cannot see.
 int64_t PeerPid(int connection);
 
 // Whole messages: all `size` bytes, or an error.
 absl::Status SendBytes(int connection, const void* data, size_t size);
-absl::Status ReceiveBytes(int connection, void* data, size_t size, MonotonicTime deadline);
+absl::Status ReceiveBytes(int connection, void* data, size_t size, const WaitLimit& limit);
 
 struct ReceivedFd {
   UniqueFd fd;
@@ -51,6 +62,6 @@ struct ReceivedFd {
 };
 // A file descriptor, and a number sent with it.
 absl::Status SendFd(int connection, int fd, int64_t tag);
-absl::StatusOr<ReceivedFd> ReceiveFd(int connection, MonotonicTime deadline);
+absl::StatusOr<ReceivedFd> ReceiveFd(int connection, const WaitLimit& limit);
 
 }  // namespace somnus
