@@ -101,7 +101,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void StopWatch();
   void OnReadable(uint64_t watch);
   void PollHangup(uint64_t watch);
-  boost::asio::awaitable<void> WaitForWake();
+  // Returns false when `limit`, which may be infinite, has passed without a Wake.
+  boost::asio::awaitable<bool> WaitForWake(absl::Duration limit);
 
   HttpContext* const context_;
   const bool admin_;

@@ -21,6 +21,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kHangupPoll = std::chrono::milliseconds(200);
+constexpr char kSseComment[] = ": keep-alive\n\n";  // clients ignore it
 
 std::string StreamHead(bool http_1_0, bool keep_alive) {
   const HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
@@ -36,13 +37,17 @@ void HttpConnection::Wake() {
   event_.cancel();
 }
 
-asio::awaitable<void> HttpConnection::WaitForWake() {
+asio::awaitable<bool> HttpConnection::WaitForWake(absl::Duration limit) {
   if (!woken_) {
     error_code ignored;
-    event_.expires_at(asio::steady_timer::time_point::max());
+    if (limit == absl::InfiniteDuration()) {
+      event_.expires_at(asio::steady_timer::time_point::max());
+    } else {
+      event_.expires_after(absl::ToChronoNanoseconds(limit));
+    }
     co_await event_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
-  woken_ = false;
+  co_return std::exchange(woken_, false);
 }
 
 void HttpConnection::StartWatch() {
@@ -143,13 +148,23 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
   }
 }
 
-// Sends what the producer makes until its end, or until the client has left.
+// Sends what the producer makes until its end, or until the client has left. A stream that has begun gets a
+// comment when it is silent for too long, so that proxies do not close it: its tokens may wait for a recovery
+// or a wake-up.
 asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer) {
+  const absl::Duration keepalive = context_->state->options.limits.sse_keepalive;
   for (bool head_sent = false;;) {
-    co_await WaitForWake();
+    const bool comments = head_sent && keepalive > absl::ZeroDuration();
+    const bool woken = co_await WaitForWake(comments ? keepalive : absl::InfiniteDuration());
     if (gone_) {
       producer->Abort();
       last_status_ = 499;
+      co_return false;
+    }
+    if (!woken) {
+      std::string no_head, comment = kSseComment;
+      if (co_await SendChunk(request, std::move(no_head), std::move(comment), false)) continue;
+      producer->Abort();
       co_return false;
     }
     ResponseProducer::Output output = producer->Take();

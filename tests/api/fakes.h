@@ -143,6 +143,11 @@ class FakeEngine : public Engine {
     fail_after_ = tokens;
     error_ = std::move(error);
   }
+  // Once that many tokens were made, the engine recovers, until set_state.
+  void LoseAfter(int64_t tokens) {
+    absl::MutexLock lock(&mutex_);
+    lose_after_ = tokens;
+  }
   size_t num_open() const {
     absl::MutexLock lock(&mutex_);
     return open_.size();
@@ -227,6 +232,10 @@ class FakeEngine : public Engine {
         absl::MutexLock lock(&mutex_);
         if (state_ == EngineState::kAwake) {
           for (auto it = open_.begin(); it != open_.end();) it = Step(&*it) ? open_.erase(it) : it + 1;
+          if (lose_after_ >= 0 && tokens_ >= lose_after_) {
+            state_ = EngineState::kRecovering;
+            lose_after_ = -1;
+          }
         }
       }
       absl::SleepFor(step_);
@@ -244,6 +253,7 @@ class FakeEngine : public Engine {
   std::set<std::shared_ptr<const SamplingParams>> samplings_;
   std::vector<int32_t> priorities_;
   int fail_after_ = -1;
+  int64_t lose_after_ = -1;
   absl::Status error_;
   std::atomic<int64_t> tokens_{0};
   std::atomic<int> aborted_{0};

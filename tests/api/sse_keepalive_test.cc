@@ -1,0 +1,70 @@
+// Streams that are silent: a comment keeps proxies from closing them, and changes nothing of what is said.
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "tests/api/api_server_fixture.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kStream[] =
+    R"({"prompt": "abcdef", "max_tokens": 12, "stream": true, "stream_options": {"include_usage": true},
+        "request_id": "r"})";
+constexpr char kComment[] = ": keep-alive\n\n";
+
+ApiServerOptions KeepAlive(absl::Duration duration) {
+  ApiServerOptions options;
+  options.limits.sse_keepalive = duration;
+  return options;
+}
+
+TEST_F(ApiServerTest, AStreamThatWaitsForARecoveryGetsComments) {
+  Serve(KeepAlive(absl::Milliseconds(5)), absl::Milliseconds(1));
+  engine_->LoseAfter(3);
+  HttpClient client(server_->port());
+  client.Write(RequestText("POST", "/v1/completions", kStream));
+  ASSERT_TRUE(client.ReadUntil(kComment));
+  engine_->set_state(EngineState::kAwake);
+  const HttpReply reply = client.ReadReply();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
+  const std::string events = absl::StrReplaceAll(reply.body, {{kComment, ""}});
+  EXPECT_FALSE(absl::StrContains(events, "keep-alive")) << "comments stand between events";
+  EXPECT_TRUE(absl::StrContains(events, "\"completion_tokens\":12"));
+  EXPECT_FALSE(absl::StrContains(events, "\"error\""));
+}
+
+TEST_F(ApiServerTest, NoCommentComesBeforeTheFirstEvent) {
+  Serve(KeepAlive(absl::Milliseconds(1)), absl::Milliseconds(50));
+  const HttpReply reply = Complete(kStream);
+  EXPECT_TRUE(absl::StartsWith(reply.body, "data: "));
+  EXPECT_TRUE(absl::StrContains(reply.body, kComment));
+  engine_->FailAfter(0, absl::UnavailableError("the engine failed"));
+  const HttpReply failed = Complete(kStream);
+  EXPECT_EQ(failed.status, 503) << "the status was not sent yet";
+  EXPECT_FALSE(absl::StrContains(failed.body, "keep-alive"));
+}
+
+TEST_F(ApiServerTest, CommentsCanBeTurnedOff) {
+  Serve(KeepAlive(absl::ZeroDuration()), absl::Milliseconds(5));
+  const HttpReply reply = Complete(kStream);
+  EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
+  EXPECT_FALSE(absl::StrContains(reply.body, "keep-alive"));
+}
+
+TEST_F(ApiServerTest, AClientThatLeavesASilentStreamIsAborted) {
+  Serve(KeepAlive(absl::Milliseconds(1)), absl::Milliseconds(1));
+  engine_->LoseAfter(3);
+  HttpClient client(server_->port());
+  StartLongStream(&client, 1, 0);
+  ASSERT_TRUE(client.ReadUntil(kComment));
+  client.Reset();
+  engine_->set_state(EngineState::kAwake);
+  EXPECT_TRUE(engine_->WaitIdle());
+  EXPECT_EQ(engine_->num_aborted(), 1);
+}
+
+}  // namespace
+}  // namespace somnus
