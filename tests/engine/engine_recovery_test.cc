@@ -26,11 +26,6 @@ class EngineRecoveryTest : public ::testing::TestWithParam<bool> {
     while (engine.state() != state) absl::SleepFor(absl::Milliseconds(1));
   }
 
-  // Waits until that many lifecycle calls were made.
-  void AwaitCalls(size_t count) {
-    while (executor_.lifecycle_calls().size() < count) absl::SleepFor(absl::Milliseconds(1));
-  }
-
   EngineOptions options_;
   FakeExecutor executor_;
 };
@@ -56,6 +51,46 @@ TEST_P(EngineRecoveryTest, TokensAreThoseOfAnUndisturbedRun) {
   EXPECT_EQ(executor_.recoveries(), std::vector<std::string>(executor_.recoveries().size(), "awake"));
   EXPECT_GE(executor_.recoveries().size(), 1u);
   EXPECT_EQ(engine.state(), EngineState::kAwake);
+}
+
+// Whichever step is lost, in the middle of the prompt or of the outputs: what clients get, and what usage
+// counts, is that of an undisturbed run, and nothing comes twice.
+TEST_P(EngineRecoveryTest, WhateverStepIsLostNothingComesTwiceAndNothingIsMissing) {
+  options_.max_recoveries = 1000;
+  for (int64_t lost = 0; lost < 24; ++lost) {
+    FakeExecutor executor(SmallWorker(options_));
+    executor.SetRecovery(Recovery::kSucceeds);
+    if (lost > 0) executor.FailStep(lost, kLoss);
+    RecordingObserver observer;
+    EngineLoop engine(options_, &executor, &observer);
+    Ticket ticket = MakeTicket("a", 40, 12), cached = MakeTicket("b", 40, 12);
+    SamplingParams sampling;
+    sampling.temperature = 0;
+    sampling.num_logprobs = 0;
+    sampling.num_prompt_logprobs = 0;
+    ticket.request.sampling = std::make_shared<SamplingParams>(sampling);
+    for (const Ticket* each : {&ticket, &cached}) {
+      ASSERT_TRUE(engine.Submit(each->request).ok());
+      ASSERT_TRUE(each->sink->Wait());
+      EXPECT_EQ(each->sink->tokens(), Reference(*each)) << lost;
+      EXPECT_EQ(each->sink->reason(), FinishReason::kLength) << each->sink->error();
+    }
+    std::vector<int32_t> all = ticket.request.prompt;
+    CollectingSink::TokenLogprobs prompt_logprobs, logprobs;
+    for (int32_t token : Reference(ticket)) all.push_back(token);
+    for (int32_t i = 1; i < static_cast<int32_t>(all.size()); ++i) {
+      (i < 40 ? prompt_logprobs : logprobs).emplace_back(all[i], FakeWorker::ReferenceLogprob(all, i));
+    }
+    EXPECT_EQ(ticket.sink->prompt_logprobs(), prompt_logprobs) << lost;
+    EXPECT_EQ(ticket.sink->logprobs(), logprobs) << lost;
+    EXPECT_EQ(ticket.sink->num_cached_tokens(), 0);
+    const EngineStats stats = engine.Stats();
+    EXPECT_EQ(stats.prompt_tokens, 80) << lost;
+    EXPECT_EQ(stats.generation_tokens, 24) << lost;
+    EXPECT_EQ(observer.output_tokens(), 24) << lost;
+    EXPECT_EQ(stats.num_recoveries, observer.num_recoveries());
+    EXPECT_EQ(stats.group_epoch, 1 + stats.num_recoveries);
+  }
 }
 
 TEST_P(EngineRecoveryTest, AStepThatFailsIsRecoveredFrom) {
@@ -134,45 +169,9 @@ TEST_P(EngineRecoveryTest, TooManyFailuresAreFinal) {
   executor_.Lose(kLoss);
   AwaitState(engine, EngineState::kFailed);
   EXPECT_EQ(executor_.recoveries().size(), 2u);
+  EXPECT_EQ(engine.Stats().num_recoveries, 2);
+  EXPECT_EQ(engine.Stats().group_epoch, 3);
   EXPECT_FALSE(engine.Submit(MakeTicket("a", 5, 20).request).ok());
-}
-
-TEST_P(EngineRecoveryTest, AGroupThatIsLostAsleepSleepsAgain) {
-  EngineLoop engine(options_, &executor_, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
-  executor_.SetRecovery(Recovery::kWaits);
-  executor_.Lose(kLoss);
-  AwaitState(engine, EngineState::kRecovering);
-  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"asleep 1 kv_cache weights workspace"});
-  executor_.FinishRecovery(absl::OkStatus());
-  AwaitState(engine, EngineState::kAsleep);
-  const Ticket ticket = MakeTicket("a", 5, 20);
-  ASSERT_TRUE(engine.Submit(ticket.request).ok());
-  ASSERT_TRUE(engine.WakeUp({}).ok());
-  ASSERT_TRUE(ticket.sink->Wait());
-  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-}
-
-TEST_P(EngineRecoveryTest, ASleepThatALossInterruptsIsDoneAfterTheRecovery) {
-  EngineLoop engine(options_, &executor_, nullptr);
-  const Ticket ticket = MakeTicket("a", 5, 20);
-  executor_.HoldLifecycle(true);
-  absl::StatusOr<TagBytes> slept;
-  std::thread sleeper([&] { slept = engine.Sleep(1); });
-  AwaitCalls(1);
-  executor_.Lose(kLoss);
-  AwaitCalls(2);
-  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"awake"});
-  ASSERT_TRUE(engine.Submit(ticket.request).ok());
-  executor_.HoldLifecycle(false);
-  sleeper.join();
-  ASSERT_TRUE(slept.ok()) << slept.status();
-  EXPECT_EQ(slept->size(), 3u);
-  EXPECT_EQ(engine.state(), EngineState::kAsleep);
-  EXPECT_EQ(executor_.lifecycle_calls(), (std::vector<std::string>{"sleep 1", "sleep 1"}));
-  ASSERT_TRUE(engine.WakeUp({}).ok());
-  ASSERT_TRUE(ticket.sink->Wait());
-  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
 }
 
 // The drain's grace ends before the recovery does.

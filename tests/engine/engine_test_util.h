@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -20,6 +21,9 @@ class CollectingSink : public OutputSink {
     absl::MutexLock lock(&mu_);
     outputs_after_end_ += done_;
     tokens_.insert(tokens_.end(), output.token_ids.begin(), output.token_ids.end());
+    Append(output.logprobs, &logprobs_);
+    Append(output.prompt_logprobs, &prompt_logprobs_);
+    num_cached_tokens_ = output.num_cached_tokens;
     if (output.finish_reason == FinishReason::kNone) return;
     reason_ = output.finish_reason;
     error_ = output.error;
@@ -41,6 +45,20 @@ class CollectingSink : public OutputSink {
     absl::MutexLock lock(&mu_);
     return tokens_;
   }
+  // Token and log-probability of each output, and of each token of the prompt that has one.
+  using TokenLogprobs = std::vector<std::pair<int32_t, float>>;
+  TokenLogprobs logprobs() const {
+    absl::MutexLock lock(&mu_);
+    return logprobs_;
+  }
+  TokenLogprobs prompt_logprobs() const {
+    absl::MutexLock lock(&mu_);
+    return prompt_logprobs_;
+  }
+  int32_t num_cached_tokens() const {
+    absl::MutexLock lock(&mu_);
+    return num_cached_tokens_;
+  }
   FinishReason reason() const {
     absl::MutexLock lock(&mu_);
     return reason_;
@@ -59,8 +77,18 @@ class CollectingSink : public OutputSink {
   }
 
  private:
+  static void Append(const std::vector<Logprobs>& from, TokenLogprobs* to) {
+    for (const Logprobs& logprobs : from) {
+      if (logprobs.token_ids.empty()) continue;
+      to->emplace_back(logprobs.token_ids[0], logprobs.logprobs[0]);
+    }
+  }
+
   mutable absl::Mutex mu_;
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mu_);
+  TokenLogprobs logprobs_ ABSL_GUARDED_BY(mu_);
+  TokenLogprobs prompt_logprobs_ ABSL_GUARDED_BY(mu_);
+  int32_t num_cached_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   FinishReason reason_ ABSL_GUARDED_BY(mu_) = FinishReason::kNone;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;

@@ -40,9 +40,15 @@ class FakeExecutor : public Executor {
       health_ = reason;
       callback = callback_;
       call = std::exchange(held_call_, nullptr);
+      if (late_results_) late_call_ = std::exchange(call, nullptr);
     }
     if (callback) callback(reason);
     if (call) call();
+  }
+  // A lifecycle call that a loss interrupts ends only when HoldLifecycle(false) is called.
+  void SetLateResults(bool late) {
+    absl::MutexLock lock(&mu_);
+    late_results_ = late;
   }
   // How recoveries end: with the failure, which is the default; well, at once; or by FinishRecovery.
   enum class Recovery { kFails, kSucceeds, kWaits };
@@ -64,6 +70,21 @@ class FakeExecutor : public Executor {
     }
     if (callback) callback(status);
   }
+  // The recovery that waits ends well, and a rank is lost before anybody has heard of either; the news of the
+  // loss comes first.
+  void LoseAtOnce(const absl::Status& reason) {
+    std::function<void(absl::Status)> failed, recovered;
+    {
+      absl::MutexLock lock(&mu_);
+      worker_.Replace();
+      replies_.clear();
+      health_ = reason;
+      failed = callback_;
+      recovered = recovered_;
+    }
+    if (failed) failed(reason);
+    if (recovered) recovered(absl::OkStatus());
+  }
   // What the engine asked recoveries to bring back: "awake" or "asleep <level> <tag> ...".
   std::vector<std::string> recoveries() const {
     absl::MutexLock lock(&mu_);
@@ -71,12 +92,16 @@ class FakeExecutor : public Executor {
   }
   // While held, no Sleep and no WakeUp ends. The thread that ends the hold ends the call that is held.
   void HoldLifecycle(bool held) {
-    std::function<void()> call;
+    std::function<void()> late, call;
     {
       absl::MutexLock lock(&mu_);
       lifecycle_held_ = held;
-      if (!held) call = std::exchange(held_call_, nullptr);
+      if (!held) {
+        late = std::exchange(late_call_, nullptr);
+        call = std::exchange(held_call_, nullptr);
+      }
     }
+    if (late) late();
     if (call) call();
   }
   // Sets what Progress returns.
@@ -135,13 +160,14 @@ class FakeExecutor : public Executor {
   }
 
   void SleepAsync(int level, const Residency& before, LifecycleDone done) override {
-    RunOrHold("sleep " + std::to_string(level),
-              [this, before, done = std::move(done)] { done(EndSleep(before)); });
+    RunOrHold("sleep " + std::to_string(level), [this, before, epoch = group_epoch(),
+                                                 done = std::move(done)] { done(EndSleep(before, epoch)); });
   }
   void WakeUpAsync(const std::vector<std::string>& tags, const Residency&, LifecycleDone done) override {
     std::string call = "wake";
     for (const std::string& tag : tags) call += " " + tag;
-    RunOrHold(call, [this, tags, done = std::move(done)] { done(EndWakeUp(tags)); });
+    RunOrHold(call,
+              [this, tags, epoch = group_epoch(), done = std::move(done)] { done(EndWakeUp(tags, epoch)); });
   }
 
   absl::Status Health() const override {
@@ -198,14 +224,15 @@ class FakeExecutor : public Executor {
     }
     call();
   }
-  absl::Status TakeLifecycleError() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  absl::Status TakeLifecycleError(int64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!health_.ok()) return health_;
+    if (epoch != group_epoch_) return absl::UnavailableError("that epoch is over");
     if (!replies_.empty()) return absl::InternalError("a lifecycle call with a step in flight");
     return std::exchange(lifecycle_error_, absl::OkStatus());
   }
-  absl::StatusOr<TagBytes> EndSleep(const Residency& before) {
+  absl::StatusOr<TagBytes> EndSleep(const Residency& before, int64_t epoch) {
     absl::MutexLock lock(&mu_);
-    if (absl::Status error = TakeLifecycleError(); !error.ok()) return error;
+    if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
     if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
     TagBytes freed;
     for (const auto& [tag, bytes] : kTagBytes) {
@@ -213,9 +240,9 @@ class FakeExecutor : public Executor {
     }
     return freed;
   }
-  absl::StatusOr<TagBytes> EndWakeUp(const std::vector<std::string>& tags) {
+  absl::StatusOr<TagBytes> EndWakeUp(const std::vector<std::string>& tags, int64_t epoch) {
     absl::MutexLock lock(&mu_);
-    if (absl::Status error = TakeLifecycleError(); !error.ok()) return error;
+    if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
     TagBytes mapped;
     for (const std::string& tag : tags) mapped[tag] = kTagBytes.at(tag);
     return mapped;
@@ -234,6 +261,8 @@ class FakeExecutor : public Executor {
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
   bool lifecycle_held_ ABSL_GUARDED_BY(mu_) = false;
   std::function<void()> held_call_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> late_call_ ABSL_GUARDED_BY(mu_);
+  bool late_results_ ABSL_GUARDED_BY(mu_) = false;
   int64_t group_epoch_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<std::string> lifecycle_calls_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;

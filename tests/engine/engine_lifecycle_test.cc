@@ -1,0 +1,275 @@
+// Lifecycle calls take their time, and the group may be lost meanwhile: requests never stand still behind
+// them, and a call that a loss interrupts is done all the same.
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+namespace {
+
+using Recovery = FakeExecutor::Recovery;
+using Result = absl::StatusOr<TagBytes>;
+
+const absl::Status kLoss = absl::UnavailableError("rank 1 (pid 77) was killed by signal 9 (Killed)");
+
+class EngineLifecycleTest : public ::testing::Test {
+ protected:
+  EngineLifecycleTest() : options_(SmallEngine()), executor_(SmallWorker(options_)) {
+    executor_.SetRecovery(Recovery::kSucceeds);
+  }
+  void AwaitState(EngineState state) {
+    while (engine_.state() != state) absl::SleepFor(absl::Milliseconds(1));
+  }
+  // Waits until that many lifecycle calls were made.
+  void AwaitCalls(size_t count) {
+    while (executor_.lifecycle_calls().size() < count) absl::SleepFor(absl::Milliseconds(1));
+  }
+  std::future<Result> SleepAsync(int level) {
+    return std::async(std::launch::async, [this, level] { return engine_.Sleep(level); });
+  }
+  std::future<Result> WakeUpAsync(const std::vector<std::string>& tags = {}) {
+    return std::async(std::launch::async, [this, tags] { return engine_.WakeUp(tags); });
+  }
+  // A request that comes now gets its tokens, awake or after a wake-up.
+  void ExpectServes() {
+    const Ticket ticket = MakeTicket("last", 5, 20);
+    ASSERT_TRUE(engine_.Submit(ticket.request).ok());
+    ASSERT_TRUE(engine_.WakeUp({}).ok());
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+    EXPECT_EQ(engine_.state(), EngineState::kAwake);
+    EXPECT_EQ(engine_.Stats().used_blocks, 0);
+  }
+
+  const EngineOptions options_;
+  FakeExecutor executor_;
+  EngineLoop engine_{options_, &executor_, nullptr};
+};
+
+TEST_F(EngineLifecycleTest, AbortsAndDeadlinesTakeEffectWhileACallIsUnderWay) {
+  for (const bool wakes : {false, true}) {
+    executor_.HoldLifecycle(true);
+    std::future<Result> call = wakes ? WakeUpAsync() : SleepAsync(1);
+    AwaitState(wakes ? EngineState::kWaking : EngineState::kFallingAsleep);
+    const Ticket aborted = MakeTicket("a", 5, 20);
+    Ticket expired = MakeTicket("b", 5, 20);
+    expired.request.deadline = absl::Now() + absl::Milliseconds(5);
+    ASSERT_TRUE(engine_.Submit(aborted.request).ok());
+    ASSERT_TRUE(engine_.Submit(expired.request).ok());
+    engine_.Abort("a");
+    ASSERT_TRUE(aborted.sink->Wait());
+    EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
+    ASSERT_TRUE(expired.sink->Wait());
+    EXPECT_TRUE(absl::IsDeadlineExceeded(expired.sink->error()));
+    EXPECT_EQ(engine_.state(), wakes ? EngineState::kWaking : EngineState::kFallingAsleep);
+    executor_.HoldLifecycle(false);
+    EXPECT_TRUE(call.get().ok());
+  }
+  ExpectServes();
+}
+
+TEST_F(EngineLifecycleTest, APreemptedRequestIsAbortedWhileTheEngineFallsAsleep) {
+  const Ticket running = MakeTicket("a", 5, 150);
+  executor_.HoldLifecycle(true);
+  ASSERT_TRUE(engine_.Submit(running.request).ok());
+  ASSERT_TRUE(running.sink->WaitForTokens(2));
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  engine_.Abort("a");
+  ASSERT_TRUE(running.sink->Wait());
+  executor_.HoldLifecycle(false);
+  EXPECT_TRUE(slept.get().ok());
+  ExpectServes();
+}
+
+TEST_F(EngineLifecycleTest, CallsAreDoneInTheirOrder) {
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  std::future<Result> woke = WakeUpAsync();
+  executor_.HoldLifecycle(false);
+  EXPECT_EQ(slept.get()->size(), 3u);
+  // The wake-up came during the sleep; it had nothing to do only if it was done before.
+  EXPECT_EQ(woke.get()->size(), 3u);
+  EXPECT_EQ(engine_.state(), EngineState::kAwake);
+  EXPECT_EQ(executor_.lifecycle_calls(),
+            (std::vector<std::string>{"sleep 1", "wake kv_cache weights workspace"}));
+}
+
+TEST_F(EngineLifecycleTest, ALossOnTheWayToSleep) {
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  executor_.Lose(kLoss);
+  AwaitCalls(2);
+  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"awake"});
+  executor_.HoldLifecycle(false);
+  const Result freed = slept.get();
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(freed->size(), 3u);
+  EXPECT_EQ(engine_.state(), EngineState::kAsleep);
+  EXPECT_EQ(executor_.lifecycle_calls(), (std::vector<std::string>{"sleep 1", "sleep 1"}));
+  ExpectServes();
+}
+
+TEST_F(EngineLifecycleTest, ALossWhileTheLastStepBeforeASleepIsUnderWay) {
+  executor_.Hold(true);
+  const Ticket running = MakeTicket("a", 5, 50);
+  ASSERT_TRUE(engine_.Submit(running.request).ok());
+  while (executor_.num_waits() == 0) absl::SleepFor(absl::Milliseconds(1));
+  std::future<Result> slept = SleepAsync(1);
+  executor_.Lose(kLoss);
+  executor_.Hold(false);
+  ASSERT_TRUE(slept.get().ok());
+  EXPECT_EQ(engine_.state(), EngineState::kAsleep);
+  EXPECT_EQ(executor_.lifecycle_calls().size(), 1u);
+  ASSERT_TRUE(engine_.WakeUp({}).ok());
+  ASSERT_TRUE(running.sink->Wait());
+  EXPECT_EQ(running.sink->tokens(), Reference(running));
+}
+
+TEST_F(EngineLifecycleTest, ALossAsleep) {
+  ASSERT_TRUE(engine_.Sleep(1).ok());
+  executor_.SetRecovery(Recovery::kWaits);
+  executor_.Lose(kLoss);
+  AwaitState(EngineState::kRecovering);
+  EXPECT_EQ(engine_.Stats().sleep_level, 1) << "the survivors still sleep";
+  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"asleep 1 kv_cache weights workspace"});
+  executor_.FinishRecovery(absl::OkStatus());
+  AwaitState(EngineState::kAsleep);
+  ExpectServes();
+}
+
+// What an earlier wake-up brought back is not taken away by a loss during a later one.
+TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
+  ASSERT_TRUE(engine_.Sleep(2).ok());
+  ASSERT_TRUE(engine_.WakeUp({"weights"}).ok());
+  executor_.HoldLifecycle(true);
+  std::future<Result> woke = WakeUpAsync({"kv_cache"});
+  AwaitCalls(3);
+  executor_.Lose(kLoss);
+  AwaitCalls(4);
+  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"asleep 2 kv_cache workspace"});
+  executor_.HoldLifecycle(false);
+  const Result mapped = woke.get();
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(*mapped, (TagBytes{{"kv_cache", 100}}));
+  EXPECT_EQ(engine_.state(), EngineState::kAsleep);
+  ExpectServes();
+  EXPECT_EQ(executor_.lifecycle_calls().back(), "wake workspace");
+}
+
+// Some ranks may have gone to level 2, so all must before any weights are restored.
+TEST_F(EngineLifecycleTest, ALossOnTheWayToADeeperSleep) {
+  ASSERT_TRUE(engine_.Sleep(1).ok());
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(2);
+  for (size_t loss = 0; loss < 4; ++loss) {
+    AwaitCalls(2 + loss);
+    executor_.Lose(kLoss);
+  }
+  EXPECT_EQ(slept.get().status(), kLoss) << "after three interruptions it is given up";
+  AwaitState(EngineState::kAsleep);
+  EXPECT_EQ(engine_.Stats().sleep_level, 1);
+  executor_.HoldLifecycle(false);
+  ExpectServes();
+  const std::vector<std::string> calls = executor_.lifecycle_calls();
+  ASSERT_EQ(calls.size(), 7u);
+  EXPECT_EQ(calls[5], "sleep 2");
+  EXPECT_EQ(calls[6], "wake kv_cache weights workspace");
+}
+
+TEST_F(EngineLifecycleTest, AResultThatComesAfterTheRecoveryIsNotThatOfTheNextCall) {
+  executor_.SetLateResults(true);
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  executor_.Lose(kLoss);
+  AwaitCalls(2);
+  executor_.HoldLifecycle(false);  // an error of the first epoch, then the second call's result
+  const Result freed = slept.get();
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(engine_.state(), EngineState::kAsleep);
+  ExpectServes();
+}
+
+TEST_F(EngineLifecycleTest, ACallThatCameDuringTheRecoveryWaitsBehindTheInterruptedOne) {
+  executor_.SetRecovery(Recovery::kWaits);
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  executor_.Lose(kLoss);
+  AwaitState(EngineState::kRecovering);
+  std::future<Result> woke = WakeUpAsync();
+  executor_.FinishRecovery(absl::OkStatus());
+  AwaitCalls(2);
+  executor_.HoldLifecycle(false);
+  EXPECT_EQ(slept.get()->size(), 3u);
+  woke.get().IgnoreError();
+  EXPECT_EQ(executor_.lifecycle_calls()[1], "sleep 1");
+  ExpectServes();
+}
+
+TEST_F(EngineLifecycleTest, ALossBetweenTheEndOfARecoveryAndItsNews) {
+  executor_.SetRecovery(Recovery::kWaits);
+  executor_.Lose(kLoss);
+  AwaitState(EngineState::kRecovering);
+  executor_.LoseAtOnce(absl::UnavailableError("rank 0 (pid 5) ended"));
+  while (executor_.recoveries().size() < 2) absl::SleepFor(absl::Milliseconds(1));
+  executor_.FinishRecovery(absl::OkStatus());
+  AwaitState(EngineState::kAwake);
+  EXPECT_EQ(engine_.Stats().num_recoveries, 2);
+  ExpectServes();
+}
+
+TEST_F(EngineLifecycleTest, ADrainEndsACallThatIsUnderWay) {
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  std::future<Result> woke = WakeUpAsync();
+  engine_.DrainAndStop(absl::Minutes(10));
+  EXPECT_FALSE(slept.get().ok());
+  EXPECT_FALSE(woke.get().ok());
+  executor_.HoldLifecycle(false);  // its result comes when nobody waits for it any more
+}
+
+TEST_F(EngineLifecycleTest, ADrainAbortsRequestsThatWaitBehindACallAtTheEndOfItsGrace) {
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  const Ticket ticket = MakeTicket("a", 5, 20);
+  ASSERT_TRUE(engine_.Submit(ticket.request).ok());
+  engine_.DrainAndStop(absl::Milliseconds(5));
+  EXPECT_EQ(ticket.sink->reason(), FinishReason::kAbort);
+  EXPECT_FALSE(slept.get().ok());
+}
+
+TEST_F(EngineLifecycleTest, ADrainEndsACallThatALossHasInterrupted) {
+  executor_.SetRecovery(Recovery::kWaits);
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  executor_.Lose(kLoss);
+  AwaitState(EngineState::kRecovering);
+  engine_.DrainAndStop(absl::Minutes(10));
+  EXPECT_FALSE(slept.get().ok());
+}
+
+TEST_F(EngineLifecycleTest, ARecoveryThatFailsEndsTheCallWithTheReason) {
+  executor_.SetRecovery(Recovery::kWaits);
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept = SleepAsync(1);
+  AwaitCalls(1);
+  executor_.Lose(kLoss);
+  AwaitState(EngineState::kRecovering);
+  executor_.FinishRecovery(absl::UnavailableError("rank 1 could not be replaced"));
+  EXPECT_EQ(slept.get().status().message(), "rank 1 could not be replaced");
+  EXPECT_EQ(engine_.state(), EngineState::kFailed);
+}
+
+}  // namespace
+}  // namespace somnus
