@@ -149,6 +149,10 @@ TEST_F(ApiServerTest, SleepAndWake) {
   EXPECT_EQ(again["already_asleep"], true);
   EXPECT_EQ(again["freed_bytes"], Json::object());
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], true);
+  engine_->set_state(EngineState::kRecovering);
+  EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], true)
+      << "the memory stays released";
+  engine_->set_state(EngineState::kAsleep);
   EXPECT_EQ(Admin("POST", "/wake_up?tags=nonsense").status, 400);
   EXPECT_EQ(Json::parse(Admin("POST", "/wake_up?tags=weights&tags=kv_cache").body)["tags"].size(), 2u);
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], false);

@@ -50,7 +50,7 @@ class OpenAiClient(unittest.TestCase):
     def setUpClass(cls):
         import openai
         cls.openai = openai
-        cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", "--api-key=secret", workers=2)
+        cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", "--api-key=secret", "--sse-keepalive=1ms", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.cluster.port}/v1", api_key="secret", max_retries=0)
         cls.model = cls.cluster.name
@@ -77,6 +77,16 @@ class OpenAiClient(unittest.TestCase):
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         self.assertEqual(text, whole)
         self.assertGreater(chunks[-1].usage.completion_tokens, 0)
+
+    def test_a_stream_that_waits_for_a_wake_up_is_the_same_text(self):
+        """Meanwhile it gets comments, which the client ignores."""
+        whole = self.chat().choices[0].message.content
+        chunks = iter(self.chat(stream=True))
+        text = next(chunks).choices[0].delta.content or ""
+        for path in ("/sleep?level=1", "/wake_up"):
+            self.assertEqual(self.cluster.request("POST", path, port=self.cluster.admin_port).status, 200)
+        text += "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        self.assertEqual(text, whole)
 
     def test_completion_choices_and_stream(self):
         whole = self.client.completions.create(model=self.model, prompt=[5, 6, 7], max_tokens=8, n=2, seed=3)
