@@ -20,7 +20,9 @@
 namespace somnus {
 namespace {
 
-constexpr int kMaxAttempts = 5;  // to form an epoch
+constexpr int kMaxAttempts = 5;  // to form an epoch, not counting those that only lack memory
+// A process that has ended may hold a GPU's memory for a while: 15 s and more were seen (smg, PR 2464).
+constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
 constexpr int kFenceTries = 5;  // of a remote worker, whose connection may have broken alone
@@ -111,14 +113,17 @@ void WorkerGroup::HealLoop() {
 
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(const Residency& held) {
   const int max_attempts = std::min(kMaxAttempts, flags_.max_recoveries + 1);
-  for (int attempt = 1;; ++attempt) {
+  const MonotonicTime begin = MonotonicNow();
+  int attempts = 0;
+  while (true) {
     absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = TryEpoch(held);
     if (epoch.ok()) return epoch;
     RETURN_IF_ERROR(Interruption());
-    if (attempt >= max_attempts || !WorthAnotherTry(epoch.status())) return epoch;
+    if (!WorthAnotherTry(epoch.status())) return epoch;
+    const bool lacks_memory = absl::IsResourceExhausted(epoch.status());
+    if (lacks_memory ? MonotonicNow() - begin >= kMemoryPatience : ++attempts >= max_attempts) return epoch;
     LogWarning("epoch {} was not formed: {}", number_, std::string(epoch.status().message()));
-    // The memory of a process that has just ended may take a moment to come back.
-    if (absl::IsResourceExhausted(epoch.status())) stop_.WaitFor(kRetryPause);
+    if (lacks_memory) stop_.WaitFor(kRetryPause);
   }
 }
 
