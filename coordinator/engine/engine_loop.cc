@@ -8,6 +8,7 @@
 #include "base/log.h"
 
 namespace somnus {
+
 void EngineLoop::Run() {
   while (ProcessMail()) {
     const bool worked = Step();

@@ -74,9 +74,9 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   LogInfo("the group is whole again, in epoch {}, after {:.2f} s", group_epoch_,
           absl::ToDoubleSeconds(duration));
   if (observer_ != nullptr) observer_->OnRecovered(duration);
-  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
   // The news of another loss may have come before that of this recovery.
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
+  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
   if (command_.has_value()) StartCommand();
 }
 

@@ -68,7 +68,7 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   absl::PrintF("state     %s\n", StateText(status));
   if (!status.error().empty()) absl::PrintF("error     %s\n", status.error());
   if (status.num_recoveries() > 0) {
-    absl::PrintF("epoch     %d, after %d recoveries\n", status.group_epoch(), status.num_recoveries());
+    absl::PrintF("epoch     %d, recoveries %d\n", status.group_epoch(), status.num_recoveries());
   }
   absl::PrintF("requests  %d running, %d waiting\n", status.num_requests_running(),
                status.num_requests_waiting());
