@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -36,6 +37,13 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
       flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.world_size);
   if (threads * flags.world_size <= cpus) command.push_back(absl::StrCat("--first-cpu=", rank * threads));
   return command;
+}
+
+// A process that was killed has left its socket beside the coordinator's (worker/listen_address.h).
+void RemoveSocket(const std::string& coordinator, pid_t pid) {
+  const std::filesystem::path own(std::string(absl::StripPrefix(coordinator, "unix:")));
+  std::error_code ignored;
+  std::filesystem::remove(own.parent_path() / absl::StrCat("worker-", pid, ".sock"), ignored);
 }
 
 }  // namespace
@@ -132,6 +140,7 @@ absl::Status WorkerPool::ReplaceLost() {
       const pid_t pid = processes_->pid(rank);
       processes_->Kill(rank, pid);
       RETURN_IF_ERROR(processes_->AwaitExit(rank, pid, kExitTimeout));
+      RemoveSocket(cluster_->address(), pid);
     }
     absl::MutexLock lock(&mu_);
     cluster_->Reopen(rank);
