@@ -6,7 +6,8 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ROOMS = ("base", "proto", "checkpoint", "coordinator", "worker", "kernels", "allocator", "tools", "tests", "docs")
-PAGES = [os.path.join(ROOT, name) for name in ("README.md", "CONTRIBUTING.md")] + sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))
+PAGES = [os.path.join(ROOT, name) for name in ("README.md", "CONTRIBUTING.md")] + sorted(
+    glob.glob(os.path.join(ROOT, "docs", "*.md")) + glob.glob(os.path.join(ROOT, "tools", "deploy", "**", "*.md"), recursive=True))
 # `room/path` in backticks; commands and patterns have blanks, stars or braces and are left alone.
 PATH = re.compile(r"`((?:%s)/[\w./-]*)`" % "|".join(ROOMS))
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
