@@ -29,6 +29,7 @@ class WorkerGroupTest : public ::testing::Test {
     flags_.model = "model";
     flags_.local_workers = false;
     flags_.world_size = 2;
+    flags_.cluster_host = "127.0.0.1";
     flags_.cluster_port = 0;
     flags_.max_num_seqs = 4;
     config_.stored_type = StorageType::kF32;
