@@ -59,12 +59,24 @@ Result Worker::InEpoch(int64_t epoch, const std::function<Result()>& work) {
 }
 
 // Needs no device, and therefore not the runner thread.
-absl::StatusOr<std::string> Worker::NewGroup(int64_t epoch) {
-  RETURN_IF_ERROR(fence_.Admit(epoch));
+absl::StatusOr<v1::NewGroupResponse> Worker::NewGroup(const v1::NewGroupRequest& request) {
+  RETURN_IF_ERROR(fence_.Admit(request.group_epoch()));
+  v1::NewGroupResponse response;
+  if (!request.listen_host().empty()) {
+    ASSIGN_OR_RETURN(TcpListener port, ListenOnTcp(request.listen_host()));
+    response.set_port(port.port);
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(fence_.Check(request.group_epoch()));  // an epoch that begins after this closes the port
+    open_port_ = std::move(port);
+    return response;
+  }
   absl::StatusOr<const NcclApi*> nccl = NcclApi::Load();
-  if (nccl.ok()) return MakeNcclUniqueId(**nccl);
-  LogWarning("{}", std::string(nccl.status().message()));
-  return std::string();
+  if (!nccl.ok()) {
+    LogWarning("{}", std::string(nccl.status().message()));
+    return response;
+  }
+  ASSIGN_OR_RETURN(*response.mutable_nccl_unique_id(), MakeNcclUniqueId(**nccl));
+  return response;
 }
 
 absl::StatusOr<v1::LoadModelEvent> Worker::LoadModel(const v1::LoadModelRequest& request,

@@ -25,6 +25,7 @@
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/epoch_communicator.h"
+#include "worker/comm/tcp_socket.h"
 #include "worker/epoch_fence.h"
 #include "worker/lifecycle.h"
 #include "worker/load_options.h"
@@ -52,9 +53,9 @@ class Worker {
   absl::Status CheckEpoch(int64_t epoch) const { return fence_.Check(epoch); }
   absl::Status CheckShutdown(int64_t epoch) const { return fence_.CheckShutdown(epoch); }
 
-  // Makes NCCL's unique id, which the coordinator hands to every rank's JoinGroup and by which ranks on GPUs
-  // form their group. Empty where there is no NCCL.
-  absl::StatusOr<std::string> NewGroup(int64_t epoch);
+  // Prepares for JoinGroup. With a listen_host: opens a port there. Otherwise: makes NCCL's unique id, which
+  // the coordinator hands to every rank, or none where there is no NCCL.
+  absl::StatusOr<v1::NewGroupResponse> NewGroup(const v1::NewGroupRequest& request);
   // Returns the last event of the stream; `progress` as ModelRunner::Progress. Waits for no other rank.
   absl::StatusOr<v1::LoadModelEvent> LoadModel(const v1::LoadModelRequest& request,
                                                const ModelRunner::Progress& progress);
@@ -109,6 +110,7 @@ class Worker {
   absl::Status ReloadWeights();
   absl::Status DoJoinGroup(const v1::ParallelConfig& parallel);
   absl::StatusOr<std::unique_ptr<Communicator>> MakeGroup(const v1::ParallelConfig& parallel);
+  TcpListener TakeOpenPort();
   absl::Status RequireGroup(const char* call) const;
   absl::StatusOr<v1::ProfileResponse> DoProfile();
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config, bool defer_graphs);
@@ -152,6 +154,7 @@ class Worker {
   std::atomic<int64_t> graph_bytes_{0};
 
   mutable absl::Mutex mu_;
+  TcpListener open_port_ ABSL_GUARDED_BY(mu_);  // of NewGroup, for the JoinGroup that follows
   Loaded loaded_ ABSL_GUARDED_BY(mu_);
   // Set on the runner thread under mu_, and read there without it; shared so that GetStatus can use it on
   // other threads.

@@ -7,6 +7,7 @@
 #include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "worker/comm/device_group.h"
+#include "worker/comm/host_group.h"
 #include "worker/worker.h"
 
 namespace somnus {
@@ -40,6 +41,7 @@ absl::Status Worker::BeginEpoch(int64_t epoch) {
     if (absl::Status status = runner_->BeginEpoch(); !status.ok()) return FailForGood(status);
   }
   communicator_.BeginEpoch(epoch);
+  TakeOpenPort();
   lifecycle_.BeginEpoch(epoch);
   epoch_ = epoch;
   stepped_in_epoch_ = false;
@@ -79,13 +81,24 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::MakeGroup(const v1::Parall
     options.cancelled = [this] { return communicator_.aborted(); };
     return parts_.join_devices(options, device_.get());
   }
-  ShmCommunicatorOptions options;
+  HostGroupOptions options;
   options.group_name = parallel.group_name();
   options.rank = parallel.rank();
   options.world_size = parallel.world_size();
+  options.rank_addresses.assign(parallel.rank_addresses().begin(), parallel.rank_addresses().end());
+  options.secret = parallel.group_secret();
   options.spin = SpinningPays(load_options_);
   options.cancelled = [this] { return communicator_.aborted(); };
-  return MakeShmCommunicator(options);
+  TcpListener port = TakeOpenPort();
+  if (!options.rank_addresses.empty() && port.fd.get() < 0) {
+    return absl::FailedPreconditionError("JoinGroup: NewGroup has opened no port for ranks on other hosts");
+  }
+  return JoinHostGroup(options, std::move(port));
+}
+
+TcpListener Worker::TakeOpenPort() {
+  absl::MutexLock lock(&mu_);
+  return std::exchange(open_port_, TcpListener());
 }
 
 absl::Status Worker::RequireGroup(const char* call) const {

@@ -73,9 +73,9 @@ class Service : public v1::WorkerService::Service {
 
   grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest* request,
                         v1::NewGroupResponse* response) override {
-    absl::StatusOr<std::string> id = worker_->NewGroup(request->group_epoch());
-    if (id.ok()) response->set_nccl_unique_id(*id);
-    return ToGrpcStatus(id.status());
+    absl::StatusOr<v1::NewGroupResponse> made = worker_->NewGroup(*request);
+    if (made.ok()) *response = *std::move(made);
+    return ToGrpcStatus(made.status());
   }
 
   grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest* request,

@@ -4,17 +4,36 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "coordinator/group/random_name.h"
 #include "proto/status.h"
 
 namespace somnus {
 namespace {
 
 constexpr absl::Duration kConnectPoll = absl::Milliseconds(200);
+constexpr size_t kGroupSecretBytes = 32;
+
+// Workers with Unix sockets are on the coordinator's own host, whatever they call it.
+bool OnSeveralHosts(const std::vector<WorkerLink>& workers) {
+  return std::any_of(workers.begin(), workers.end(), [&](const WorkerLink& worker) {
+    return worker.endpoint.host != workers[0].endpoint.host &&
+           (!absl::StartsWith(worker.endpoint.address, "unix:") ||
+            !absl::StartsWith(workers[0].endpoint.address, "unix:"));
+  });
+}
+
+// Of "host:port" or "[v6]:port".
+std::string HostOf(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return host;
+}
 
 // Adds up the ranks' progress of loading, and keeps their last events.
 class LoadSum {
@@ -162,8 +181,16 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
 absl::StatusOr<v1::ParallelConfig> GroupEpoch::NewGroup(const std::string& group_name) {
   v1::ParallelConfig parallel = Parallel();
   parallel.set_group_name(group_name);
-  const bool needs_id = workers_.size() > 1 && workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA;
-  if (!needs_id) return parallel;
+  if (workers_.size() == 1) return parallel;
+  if (workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA) {
+    RETURN_IF_ERROR(MakeNcclId(&parallel));
+  } else if (OnSeveralHosts(workers_)) {
+    RETURN_IF_ERROR(OpenPorts(&parallel));
+  }
+  return parallel;
+}
+
+absl::Status GroupEpoch::MakeNcclId(v1::ParallelConfig* parallel) {
   v1::NewGroupRequest request;
   request.set_group_epoch(number_);
   v1::NewGroupResponse response;
@@ -171,8 +198,32 @@ absl::StatusOr<v1::ParallelConfig> GroupEpoch::NewGroup(const std::string& group
       options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         return rank == 0 ? worker.stub->NewGroup(context, request, &response) : grpc::Status::OK;
       })));
-  parallel.set_nccl_unique_id(response.nccl_unique_id());
-  return parallel;
+  parallel->set_nccl_unique_id(response.nccl_unique_id());
+  return absl::OkStatus();
+}
+
+// A rank is reached by the others where the coordinator reaches it, at another port.
+absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
+  for (const WorkerLink& worker : workers_) {
+    if (!absl::StartsWith(worker.endpoint.address, "unix:")) continue;
+    return absl::FailedPreconditionError(absl::StrCat(worker.name, " listens at ", worker.endpoint.address,
+                                                      ", where ranks on other hosts cannot reach it"));
+  }
+  std::vector<v1::NewGroupResponse> responses(workers_.size());
+  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        v1::NewGroupRequest request;
+        request.set_group_epoch(number_);
+        request.set_listen_host(HostOf(worker.endpoint.address));
+        return worker.stub->NewGroup(context, request, &responses[rank]);
+      })));
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    const std::string& address = workers_[rank].endpoint.address;
+    parallel->add_rank_addresses(
+        absl::StrCat(address.substr(0, address.rfind(':')), ":", responses[rank].port()));
+  }
+  parallel->set_group_secret(RandomHex(kGroupSecretBytes));
+  return absl::OkStatus();
 }
 
 absl::Status GroupEpoch::JoinGroup(const std::string& group_name) {

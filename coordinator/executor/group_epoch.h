@@ -92,6 +92,8 @@ class GroupEpoch {
 
  private:
   absl::StatusOr<v1::ParallelConfig> NewGroup(const std::string& group_name);
+  absl::Status MakeNcclId(v1::ParallelConfig* parallel);
+  absl::Status OpenPorts(v1::ParallelConfig* parallel);
   v1::ParallelConfig Parallel() const;
   absl::Status AwaitConnection(const WorkerLink& worker, MonotonicTime deadline);
   absl::Status SleepRanks(const Ranks& ranks, int level);

@@ -181,6 +181,16 @@ TEST(ShmFailure, MissingRankIsNamed) {
   EXPECT_NE(guest.status().message().find("rank 0"), std::string::npos) << guest.status();
 }
 
+TEST(ShmFailure, AGroupThatIsNotWantedAnyLongerEndsTheWait) {
+  for (const int rank : {0, 1}) {
+    ShmCommunicatorOptions options = Options(UniqueGroupName(), rank, 2);
+    int asked = 0;
+    options.cancelled = [&] { return ++asked >= 3; };
+    const auto comm = MakeShmCommunicator(options);
+    EXPECT_TRUE(absl::IsAborted(comm.status())) << comm.status();
+  }
+}
+
 TEST(ShmFailure, RankThatDiesWhileTheGroupForms) {
   const std::string group = UniqueGroupName();
   RankProcesses ranks(3, [&](int r) {

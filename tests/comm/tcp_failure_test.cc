@@ -241,6 +241,19 @@ TEST(TcpFailure, ARankThatDiesWhileTheGroupFormsEndsItAtOnce) {
   }
 }
 
+TEST(TcpFailure, AGroupThatIsNotWantedAnyLongerEndsTheWait) {
+  for (const int rank : {0, 1}) {  // one that is connected to, one that connects
+    TcpGroup group(2);
+    const absl::StatusOr<TcpListener> silent = ListenOnTcp("127.0.0.1");
+    ASSERT_TRUE(silent.ok());
+    group.options().rank_addresses[0] = absl::StrCat("127.0.0.1:", silent->port);
+    int asked = 0;
+    group.options().cancelled = [&] { return ++asked >= 3; };
+    const absl::Status status = JoinStatus(group, rank);
+    EXPECT_TRUE(absl::IsAborted(status)) << status;
+  }
+}
+
 TEST(TcpFailure, AnotherSecretIsRefused) {
   TcpGroup group(2);
   group.options().connect_timeout = absl::Seconds(2);
@@ -304,7 +317,7 @@ TEST(TcpFailure, AReplayedHandshakeIsRefused) {
   absl::StatusOr<UniqueFd> victim = AcceptTcp(middle->fd.get());
   ASSERT_TRUE(victim.ok() && victim->get() >= 0);
   char hello[40], challenge[48], proof[32];
-  const MonotonicTime soon = MonotonicNow() + absl::Seconds(5);
+  const WaitLimit soon = {MonotonicNow() + absl::Seconds(5)};
   ASSERT_TRUE(ReceiveBytes(victim->get(), hello, sizeof(hello), soon).ok());
   // The real rank 0 answers the forwarded Hello, and rank 1 proves itself to the answer: relayed once.
   const UniqueFd relayed = Connect(group.port(0));

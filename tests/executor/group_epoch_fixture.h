@@ -36,12 +36,13 @@ class GroupEpochTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
+  // `over_tcp`: not through Unix sockets, so that a worker's host counts.
   void Connect(int world_size, absl::Duration blame_grace = absl::Milliseconds(50),
-               v1::DeviceType device = v1::DEVICE_TYPE_CPU) {
+               v1::DeviceType device = v1::DEVICE_TYPE_CPU, bool over_tcp = false) {
     std::vector<WorkerLink> links;
     for (int rank = 0; rank < world_size; ++rank) {
-      workers_.push_back(
-          std::make_unique<FakeWorkerService>(FakeWorkerOptions(), directory_ + "/" + std::to_string(rank)));
+      workers_.push_back(std::make_unique<FakeWorkerService>(
+          FakeWorkerOptions(), over_tcp ? "" : directory_ + "/" + std::to_string(rank)));
       links.push_back(
           MakeWorkerLink(rank, {workers_.back()->address(), absl::StrCat("host", rank), 70 + rank, device}));
     }

@@ -102,6 +102,22 @@ TEST_F(GroupEpochTest, NobodyElseNeedsAGroupMade) {
   EXPECT_EQ(workers_[0]->parallel().nccl_unique_id(), "");
 }
 
+TEST_F(GroupEpochTest, RanksOnCpusOfSeveralHostsMeetAtPortsThatEachOpens) {
+  Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CPU, /*over_tcp=*/true);
+  ASSERT_TRUE(epoch_->JoinGroup("group").ok());
+  for (const auto& worker : workers_) {
+    EXPECT_EQ(worker->calls(), (std::vector<std::string>{"fence 1", "new group at 127.0.0.1", "join group"}));
+    const v1::ParallelConfig parallel = worker->parallel();
+    ASSERT_EQ(parallel.rank_addresses_size(), 2);
+    EXPECT_EQ(parallel.rank_addresses(1), absl::StrCat("127.0.0.1:", FakeWorkerService::kOpenPort));
+    EXPECT_GE(parallel.group_secret().size(), 32u);
+    EXPECT_EQ(parallel.group_secret(), workers_[0]->parallel().group_secret());
+  }
+  const std::string secret = workers_[0]->parallel().group_secret();
+  ASSERT_TRUE(epoch_->JoinGroup("another").ok());
+  EXPECT_NE(workers_[0]->parallel().group_secret(), secret) << "it is new for every group";
+}
+
 TEST_F(GroupEpochTest, AGroupThatCannotBeMadeIsAFailedJoin) {
   Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
   workers_[0]->FailNextCall(absl::UnavailableError("ncclGetUniqueId: no network"));

@@ -25,15 +25,19 @@ namespace somnus {
 
 class FakeWorkerService : public v1::WorkerService::Service {
  public:
-  // `path` is the socket's, of at most 100 bytes.
+  static constexpr int kOpenPort = 4711;  // what NewGroup says that it opens
+
+  // `path` is the socket's, of at most 100 bytes; without one it listens on a free port of the loopback.
   FakeWorkerService(const FakeWorkerOptions& options, const std::string& path)
-      : address_("unix:" + path), worker_(options) {
+      : address_(path.empty() ? "127.0.0.1:0" : "unix:" + path), worker_(options) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    int port = 0;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(this);
     builder.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
     builder.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
     server_ = builder.BuildAndStart();
+    if (path.empty()) address_ = absl::StrCat("127.0.0.1:", port);
   }
   ~FakeWorkerService() override { Die(); }
 
@@ -116,6 +120,10 @@ class FakeWorkerService : public v1::WorkerService::Service {
 
   grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest* request,
                         v1::NewGroupResponse* response) override {
+    if (!request->listen_host().empty()) {
+      response->set_port(kOpenPort);
+      return Called(request->group_epoch(), absl::StrCat("new group at ", request->listen_host()));
+    }
     response->set_nccl_unique_id(std::string("\0made by ", 9) + address_);
     return Called(request->group_epoch(), "new group");
   }
@@ -264,7 +272,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     return error;
   }
 
-  const std::string address_;
+  std::string address_;
   mutable absl::Mutex mu_;
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;

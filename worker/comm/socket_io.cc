@@ -17,7 +17,7 @@ namespace somnus {
 namespace {
 
 constexpr absl::Duration kConnectRetry = absl::Milliseconds(2);
-constexpr int64_t kCancelPollMs = 50;
+constexpr int64_t kCancelPollMs = 50, kLongestPollMs = 60'000;
 
 absl::Status ErrnoError(absl::string_view what) {
   const std::string text = absl::StrCat(what, ": ", strerror(errno));
@@ -65,17 +65,13 @@ struct FdMessage {
   msghdr header = {};
 };
 
-bool Cancelled(const WaitLimit& limit) { return limit.cancelled != nullptr && limit.cancelled(); }
-
 absl::Status WaitReadable(int fd, const WaitLimit& limit) {
   while (true) {
-    const int64_t left = absl::ToInt64Milliseconds(limit.deadline - MonotonicNow());
     pollfd poll_fd = {fd, POLLIN, 0};
-    const int ready = poll(&poll_fd, 1, static_cast<int>(std::clamp<int64_t>(left, 0, kCancelPollMs)));
+    const int ready = poll(&poll_fd, 1, limit.PollMs());
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return ErrnoError("poll");
-    if (Cancelled(limit)) return absl::AbortedError("the wait was cancelled");
-    if (MonotonicNow() >= limit.deadline) return absl::DeadlineExceededError("nothing came in time");
+    RETURN_IF_ERROR(limit.Check());
   }
 }
 
@@ -86,6 +82,17 @@ bool SameUser(int connection) {
 }
 
 }  // namespace
+
+int WaitLimit::PollMs() const {
+  const absl::Duration left = absl::Ceil(deadline - MonotonicNow(), absl::Milliseconds(1));
+  const int64_t longest = cancelled == nullptr ? kLongestPollMs : kCancelPollMs;
+  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, longest));
+}
+
+absl::Status WaitLimit::Check() const {
+  if (cancelled != nullptr && cancelled()) return absl::AbortedError("the wait was cancelled");
+  return MonotonicNow() < deadline ? absl::OkStatus() : absl::DeadlineExceededError("nothing came in time");
+}
 
 absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog) {
   ASSIGN_OR_RETURN(const Address address, AbstractAddress(name));
@@ -117,8 +124,7 @@ absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, const WaitLimi
       return absl::PermissionDeniedError(absl::StrCat("group ", name, " belongs to another user"));
     }
     if (errno != ECONNREFUSED && errno != EINTR && errno != EAGAIN) return ErrnoError("connect");
-    if (Cancelled(limit)) return absl::AbortedError("the wait was cancelled");
-    if (MonotonicNow() >= limit.deadline) return absl::DeadlineExceededError("nobody listens");
+    RETURN_IF_ERROR(limit.Check());
     absl::SleepFor(kConnectRetry);
   }
 }

@@ -41,6 +41,11 @@ struct WaitLimit {
 
   MonotonicTime deadline;
   std::function<bool()> cancelled;  // asked some times a second; true ends the wait. Null: never
+
+  // Milliseconds to block for before Check is to be called.
+  int PollMs() const;
+  // Ok while there is time left; Aborted or DeadlineExceeded.
+  absl::Status Check() const;
 };
 
 // The name is "somnus-<uid>-<name>"; it is gone when the listener is closed.

@@ -66,19 +66,23 @@ class TcpCommunicator : public Communicator {
     if (in != all + rank_ * bytes) memmove(all + rank_ * bytes, in, bytes);
     for (int r = 0; r < world_size_; ++r)
       transfers_[r] = {all + rank_ * bytes, bytes, all + r * bytes, bytes};
-    return links_.Exchange(Describe(Call::kGather, bytes), transfers_, timeout_);
+    return Exchange(Call::kGather, bytes);
   }
 
-  absl::Status Barrier() override { return BarrierWithin(timeout_); }
-  absl::Status BarrierWithin(absl::Duration timeout) {
+  absl::Status Barrier() override { return BarrierWithin({MonotonicNow() + timeout_}); }
+  absl::Status BarrierWithin(const WaitLimit& limit) {
     std::fill(transfers_.begin(), transfers_.end(), TcpTransfer());
-    return links_.Exchange(Describe(Call::kBarrier, 0), transfers_, timeout);
+    return links_.Exchange(Describe(Call::kBarrier, 0), transfers_, limit);
   }
 
   void Abort(const std::string& reason) override { links_.Abort(reason); }
   absl::Status status() const override { return links_.Health(); }
 
  private:
+  absl::Status Exchange(Call call, int64_t size, DataType type = DataType::kF32) {
+    return links_.Exchange(Describe(call, size, type), transfers_, {MonotonicNow() + timeout_});
+  }
+
   absl::Status ReduceOneShot(char* data, int64_t count, DataType type) {
     const int64_t bytes = count * SizeOf(type);
     const void* inputs[kMaxTcpRanks];
@@ -89,7 +93,7 @@ class TcpCommunicator : public Communicator {
       transfers_[r] = {data, bytes, next, bytes};
       next += bytes;
     }
-    RETURN_IF_ERROR(links_.Exchange(Describe(Call::kReduce, count, type), transfers_, timeout_));
+    RETURN_IF_ERROR(Exchange(Call::kReduce, count, type));
     SumInOrder(type, inputs, world_size_, count, data);
     return absl::OkStatus();
   }
@@ -107,10 +111,10 @@ class TcpCommunicator : public Communicator {
       transfers_[r] = {data + begin_of(r), bytes_of(r), next, bytes};
       next += bytes;
     }
-    RETURN_IF_ERROR(links_.Exchange(Describe(Call::kReduceParts, count, type), transfers_, timeout_));
+    RETURN_IF_ERROR(Exchange(Call::kReduceParts, count, type));
     SumInOrder(type, inputs, world_size_, bytes / SizeOf(type), mine);
     for (int r = 0; r < world_size_; ++r) transfers_[r] = {mine, bytes, data + begin_of(r), bytes_of(r)};
-    return links_.Exchange(Describe(Call::kGatherParts, count, type), transfers_, timeout_);
+    return Exchange(Call::kGatherParts, count, type);
   }
 
   const int rank_, world_size_;
@@ -149,8 +153,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const TcpCommu
                                                                   TcpListener listener) {
   RETURN_IF_ERROR(CheckOptions(options));
   if (options.world_size == 1) return MakeSingleCommunicator();
-  const MonotonicTime deadline = MonotonicNow() + options.connect_timeout;
-  ASSIGN_OR_RETURN(std::vector<TcpPeer> peers, MeetOverTcp(options, std::move(listener)));
+  const WaitLimit limit = {MonotonicNow() + options.connect_timeout, options.cancelled};
+  ASSIGN_OR_RETURN(std::vector<TcpPeer> peers, MeetOverTcp(options, std::move(listener), limit));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return absl::InternalError(absl::StrCat("eventfd: ", strerror(errno)));
   TcpLinksOptions links;
@@ -162,7 +166,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const TcpCommu
   auto communicator =
       std::make_unique<TcpCommunicator>(options, std::move(peers), std::move(links), std::move(wake));
   // The other ranks may still be connecting to each other.
-  RETURN_IF_ERROR(communicator->BarrierWithin(deadline - MonotonicNow()));
+  RETURN_IF_ERROR(communicator->BarrierWithin(limit));
   return communicator;
 }
 

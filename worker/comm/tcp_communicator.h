@@ -16,6 +16,8 @@
 // dropped; they neither end nor delay the group. What the ranks send afterwards is neither encrypted nor
 // signed: the network between the hosts must be trusted, as with NCCL.
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,7 @@ struct TcpCommunicatorOptions {
   std::string secret;              // same on all ranks and random, at least 16 bytes
   int64_t buffer_bytes = 4 << 20;  // for what arrives; larger sums go in pieces
   absl::Duration connect_timeout = absl::Seconds(30);
+  std::function<bool()> cancelled;  // as ShmCommunicatorOptions
   absl::Duration collective_timeout = absl::Seconds(300);
   // A host that answers nothing for that long, to its kernel's probes, is lost. At least 2 s.
   absl::Duration unreachable_timeout = absl::Seconds(4);
@@ -43,7 +46,8 @@ struct TcpCommunicatorOptions {
 
 // Blocks until all ranks are there, and closes the listener, whose port is in rank_addresses[rank].
 // InvalidArgument names the option; DeadlineExceeded says who is missing after connect_timeout; Unavailable:
-// a rank cannot be reached, or went away while the group was forming; PermissionDenied: another secret.
+// a rank cannot be reached, or went away while the group was forming; PermissionDenied: another secret;
+// Aborted: cancelled.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeTcpCommunicator(const TcpCommunicatorOptions& options,
                                                                   TcpListener listener);
 

@@ -49,10 +49,10 @@ TcpLinks::TcpLinks(TcpLinksOptions options, std::vector<TcpPeer> peers, UniqueFd
 }
 
 absl::Status TcpLinks::Exchange(uint64_t call, const std::vector<TcpTransfer>& transfers,
-                                absl::Duration timeout) {
+                                const WaitLimit& limit) {
   RETURN_IF_ERROR(notices_.failure());
   StartRound(call, transfers);
-  const MonotonicTime start = MonotonicNow(), deadline = start + timeout;
+  const MonotonicTime start = MonotonicNow();
   MonotonicTime spin_until = start + options_.spin_time;
   while (true) {
     bool moved = false, complete = false;
@@ -65,8 +65,10 @@ absl::Status TcpLinks::Exchange(uint64_t call, const std::vector<TcpTransfer>& t
     if (moved) continue;
     const MonotonicTime now = MonotonicNow();
     if (now < spin_until) continue;
-    if (now >= deadline) return notices_.Fail(Late(timeout));
-    RETURN_IF_ERROR(Wait(deadline));
+    if (absl::Status status = limit.Check(); !status.ok()) {
+      return notices_.Fail(absl::IsAborted(status) ? status : Late(limit.deadline - start));
+    }
+    RETURN_IF_ERROR(Wait(limit));
     spin_until = now;  // once it has blocked, the others are late enough for it to block again
   }
 }
@@ -126,7 +128,7 @@ absl::Status TcpLinks::CheckHeader(int rank) const {
       absl::StrCat("ranks ", options_.rank, " and ", rank, " are in different collective calls"));
 }
 
-absl::Status TcpLinks::Wait(MonotonicTime deadline) {
+absl::Status TcpLinks::Wait(const WaitLimit& limit) {
   fds_.clear();
   notices_.Watch(&fds_);
   const size_t num_notices = fds_.size();
@@ -135,8 +137,7 @@ absl::Status TcpLinks::Wait(MonotonicTime deadline) {
     const int events = (link.SendsAll() ? 0 : POLLOUT) | (link.ReceivedAll() ? 0 : POLLIN);
     if (events != 0) fds_.push_back({link.fd.get(), static_cast<short>(events), 0});
   }
-  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1;
-  const int ready = poll(fds_.data(), fds_.size(), static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
+  const int ready = poll(fds_.data(), fds_.size(), limit.PollMs());
   if (ready < 0 && errno != EINTR) return notices_.Fail(absl::InternalError(strerror(errno)));
   for (size_t i = 0; ready > 0 && i < num_notices; ++i) {
     if (fds_[i].revents != 0) return notices_.Read();

@@ -39,7 +39,7 @@ class TcpLinks {
   // all ranks. Returns when everything was received and sent. Unavailable: a rank died, left, or cannot be
   // reached; Aborted; DeadlineExceeded; Internal: a rank is in another call. An error is told to all ranks,
   // and every later round returns it.
-  absl::Status Exchange(uint64_t call, const std::vector<TcpTransfer>& transfers, absl::Duration timeout);
+  absl::Status Exchange(uint64_t call, const std::vector<TcpTransfer>& transfers, const WaitLimit& limit);
 
   void Abort(const std::string& reason) { notices_.Fail(absl::AbortedError(reason)).IgnoreError(); }
   absl::Status Health() { return notices_.Health(); }
@@ -66,7 +66,7 @@ class TcpLinks {
   absl::StatusOr<int64_t> SendSome(int rank);
   absl::StatusOr<int64_t> ReceiveSome(int rank);
   absl::Status CheckHeader(int rank) const;
-  absl::Status Wait(MonotonicTime deadline);
+  absl::Status Wait(const WaitLimit& limit);
   absl::Status Lost(int rank, const std::string& why) const;
   absl::Status Late(absl::Duration timeout) const;
 

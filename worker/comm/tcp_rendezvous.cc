@@ -83,11 +83,11 @@ struct Guest {
 
 class Meeting {
  public:
-  Meeting(const TcpCommunicatorOptions& options, TcpListener listener)
+  Meeting(const TcpCommunicatorOptions& options, TcpListener listener, const WaitLimit& limit)
       : options_(options),
         listener_(std::move(listener)),
         secret_(options.group_name, options.secret),
-        deadline_(MonotonicNow() + options.connect_timeout),
+        limit_(limit),
         peers_(options.world_size) {}
 
   absl::StatusOr<std::vector<TcpPeer>> Meet() {
@@ -133,22 +133,20 @@ class Meeting {
       if (peers_[r].data.get() >= 0) fds.push_back({peers_[r].data.get(), POLLRDHUP, 0}), ranks.push_back(r);
     }
     fds.push_back({listener_.fd.get(), POLLIN, 0});
-    MonotonicTime wake = deadline_;
     for (const Dial& dial : dials_) {
       const short events = dial.connected ? POLLIN : POLLOUT;
       fds.push_back({dial.fd.get(), events, 0});
     }
     for (const Guest& guest : guests_) {
       fds.push_back({guest.fd.get(), POLLIN, 0});
-      wake = std::min(wake, guest.deadline);
     }
-    const int64_t ms = absl::ToInt64Milliseconds(wake - MonotonicNow()) + 1;
-    const int ready = poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
+    const int ready = poll(fds.data(), fds.size(), limit_.PollMs());
     if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", strerror(errno)));
     for (size_t i = 0; ready > 0 && i < ranks.size(); ++i) {
       if (fds[i].revents != 0) return Gone(ranks[i]);
     }
-    return MonotonicNow() < deadline_ ? absl::OkStatus() : Missing();
+    const absl::Status status = limit_.Check();
+    return absl::IsDeadlineExceeded(status) ? Missing() : status;
   }
 
   absl::Status DialLowerRanks() {
@@ -284,7 +282,7 @@ class Meeting {
   const TcpCommunicatorOptions& options_;
   const TcpListener listener_;
   const TcpSecret secret_;
-  const MonotonicTime deadline_;
+  const WaitLimit& limit_;
   std::vector<TcpPeer> peers_;
   std::vector<Dial> dials_;
   std::vector<Guest> guests_;
@@ -293,9 +291,9 @@ class Meeting {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const TcpCommunicatorOptions& options,
-                                                 TcpListener listener) {
-  return Meeting(options, std::move(listener)).Meet();
+absl::StatusOr<std::vector<TcpPeer>> MeetOverTcp(const TcpCommunicatorOptions& options, TcpListener listener,
+                                                 const WaitLimit& limit) {
+  return Meeting(options, std::move(listener), limit).Meet();
 }
 
 }  // namespace somnus
