@@ -143,6 +143,25 @@ TEST_P(EngineRecoveryTest, ARecoveryThatFailsIsFinal) {
   EXPECT_EQ(engine.state(), EngineState::kFailed);
 }
 
+// The prompt's step is the first, and the next one is the first of its size; then the floor is known to do.
+// The same after the recovery.
+TEST_P(EngineRecoveryTest, ADeadlineIsShortOnceItIsKnownWhatStepsTake) {
+  options_.hang_timeout = absl::Seconds(4);
+  options_.monotonic_now = [] { return absl::Hours(1); };  // no step takes any time
+  executor_.FailStep(10, kLoss);
+  EngineLoop engine(options_, &executor_, nullptr);
+  const Ticket ticket = MakeTicket("a", 5, 20);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  const std::vector<absl::Duration> timeouts = executor_.wait_timeouts();
+  const std::vector<absl::Duration> start = {options_.step_timeout, options_.step_timeout, absl::Seconds(4)};
+  ASSERT_GT(timeouts.size(), 15u);
+  EXPECT_EQ(std::vector<absl::Duration>(timeouts.begin(), timeouts.begin() + 3), start);
+  EXPECT_EQ(timeouts[9], absl::Seconds(4));
+  EXPECT_EQ(std::vector<absl::Duration>(timeouts.begin() + 10, timeouts.begin() + 13), start);
+  EXPECT_EQ(timeouts.back(), absl::Seconds(4));
+}
+
 // Each step of the request fails, alone or not.
 TEST_P(EngineRecoveryTest, ARequestThatFailsTheGroupAgainAndAgainEnds) {
   options_.max_recoveries_per_request = 2;

@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include "tests/fakes/jumping_clock.h"
+
 namespace somnus {
 namespace {
 
@@ -33,6 +35,15 @@ TEST(LoopMailTest, WhatCameBeforeTheWaitEndsIt) {
   mail.WaitFor(absl::InfiniteDuration());
   other.join();
   mail.WaitFor(-absl::InfiniteDuration());
+}
+
+TEST(LoopMailTest, AWallClockThatIsSetBackDoesNotProlongTheWait) {
+  LoopMail mail;
+  std::thread clock([] { g_wall_clock_seconds = -3600; });
+  mail.WaitFor(absl::Milliseconds(50));
+  clock.join();
+  mail.WaitFor(absl::Milliseconds(1));
+  g_wall_clock_seconds = 0;
 }
 
 }  // namespace

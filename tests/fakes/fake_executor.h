@@ -121,6 +121,11 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     return num_waits_;
   }
+  // What Wait was called with.
+  std::vector<absl::Duration> wait_timeouts() const {
+    absl::MutexLock lock(&mu_);
+    return wait_timeouts_;
+  }
   size_t max_in_flight() const {
     absl::MutexLock lock(&mu_);
     return max_in_flight_;
@@ -148,6 +153,7 @@ class FakeExecutor : public Executor {
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override {
     absl::MutexLock lock(&mu_);
     ++num_waits_;
+    wait_timeouts_.push_back(timeout);
     const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_ || !health_.ok(); };
     if (!mu_.AwaitWithTimeout(absl::Condition(&released), timeout)) {
       health_ = absl::DeadlineExceededError("rank 0 (pid 1) did not reply");
@@ -268,6 +274,7 @@ class FakeExecutor : public Executor {
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int64_t num_steps_sent_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<absl::Duration> wait_timeouts_ ABSL_GUARDED_BY(mu_);
   size_t max_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
