@@ -18,9 +18,13 @@ namespace somnus {
 
 // What the test reads and controls. Used by the runner thread and, between calls, by the test.
 struct FakeModelControl {
-  absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error, epoch_error;
+  absl::Status open_error, load_error, execute_error, kv_error, reload_error, reset_error, epoch_error,
+      profile_error;
   std::deque<absl::Status> wait_errors;  // of the next launched steps
+  std::atomic<int> opens{0};
   int reloads = 0, resets = 0, epochs = 0;
+  absl::Notification* hold_load = nullptr;   // a load waits for it
+  absl::Notification* hold_reply = nullptr;  // the next step's reply waits for it
   std::atomic<int> steps{0};
   absl::Notification* hold_step = nullptr;  // the next step waits for it
   uint8_t* weights = nullptr;
@@ -47,11 +51,16 @@ class FakeCheckpoint : public Checkpoint {
 // A step whose reply is known.
 class FinishedStep : public PendingStep {
  public:
-  explicit FinishedStep(absl::StatusOr<v1::StepReply> reply) : reply_(std::move(reply)) {}
-  absl::StatusOr<v1::StepReply> Wait() override { return std::move(reply_); }
+  explicit FinishedStep(absl::StatusOr<v1::StepReply> reply, absl::Notification* hold = nullptr)
+      : reply_(std::move(reply)), hold_(hold) {}
+  absl::StatusOr<v1::StepReply> Wait() override {
+    if (hold_ != nullptr) hold_->WaitForNotification();
+    return std::move(reply_);
+  }
 
  private:
   absl::StatusOr<v1::StepReply> reply_;
+  absl::Notification* const hold_;
 };
 
 class FakeRunner : public ModelRunner {
@@ -71,12 +80,13 @@ class FakeRunner : public ModelRunner {
     workspace_ = allocator_->Allocate("workspace", kBytes).value();
     control_->weights = static_cast<uint8_t*>(weights_);
     for (int i = 1; i <= 4; ++i) progress(i * kBytes / 4, kBytes);
+    if (control_->hold_load != nullptr) control_->hold_load->WaitForNotification();
     memset(weights_, 7, kBytes);
     return control_->load_error;
   }
 
   int64_t kv_block_bytes() const override { return 1 << 16; }
-  absl::Status Profile() override { return absl::OkStatus(); }
+  absl::Status Profile() override { return control_->profile_error; }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
   absl::Status AllocateKvCache(int32_t num_blocks, bool) override {
     if (!control_->kv_error.ok()) return control_->kv_error;
@@ -106,7 +116,7 @@ class FakeRunner : public ModelRunner {
     v1::StepReply reply;
     reply.add_tokens()->set_token_id(static_cast<int32_t>(request.step_id()) +
                                      static_cast<uint8_t*>(weights_)[kBytes - 1]);
-    return std::make_unique<FinishedStep>(std::move(reply));
+    return std::make_unique<FinishedStep>(std::move(reply), std::exchange(control_->hold_reply, nullptr));
   }
   absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
     ++control_->reloads;
@@ -130,6 +140,7 @@ inline WorkerParts FakeParts(FakeModelControl* control) {
   WorkerParts parts = RealWorkerParts();
   parts.open_checkpoint = [control](const std::string&,
                                     LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
+    ++control->opens;
     if (!control->open_error.ok()) return control->open_error;
     return std::make_unique<FakeCheckpoint>();
   };

@@ -191,6 +191,125 @@ TEST_F(WorkerServiceTest, CancelledStreamMakesRoomForTheNext) {
   }
 }
 
+// The caller did not get the reply and calls again.
+TEST_F(WorkerServiceTest, ARetriedSleepIsDoneOnce) {
+  MakeAwake();
+  v1::WorkerSleepRequest request = SleepRequest(1);
+  request.set_operation_id(77);
+  v1::WorkerSleepResponse first, second;
+  for (v1::WorkerSleepResponse* response : {&first, &second}) {
+    grpc::ClientContext context;
+    ASSERT_TRUE(stub_->Sleep(&context, request, response).ok());
+  }
+  EXPECT_EQ(first.freed_bytes_by_tag().at("kv_cache"), 64 << 16);
+  EXPECT_EQ(first.SerializeAsString(), second.SerializeAsString()) << "nothing was left to free";
+  v1::WorkerWakeUpRequest other = WakeRequest();
+  other.set_operation_id(77);
+  v1::WorkerWakeUpResponse mapped;
+  grpc::ClientContext context, zero_context;
+  EXPECT_EQ(FromGrpcStatus(stub_->WakeUp(&context, other, &mapped)),
+            absl::InvalidArgumentError("operation_id: 77 is of a Sleep, not of a WakeUp"));
+  other.set_operation_id(0);
+  EXPECT_EQ(FromGrpcStatus(stub_->WakeUp(&zero_context, other, &mapped)),
+            absl::InvalidArgumentError("operation_id: must not be 0"));
+  EXPECT_EQ(worker_.GetStatus().state(), "asleep");
+}
+
+TEST_F(WorkerServiceTest, ARetriedLoadReturnsItsLastEventAlone) {
+  std::vector<v1::LoadModelEvent> events;
+  ASSERT_TRUE(Load(&events).ok());
+  --last_operation_;
+  std::vector<v1::LoadModelEvent> again;
+  ASSERT_TRUE(Load(&again).ok());
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].SerializeAsString(), events.back().SerializeAsString());
+  EXPECT_EQ(control_.opens, 1);
+}
+
+TEST_F(WorkerServiceTest, AFenceEndsTheStreamAndTheNextEpochHasItsOwn) {
+  MakeAwake();
+  grpc::ClientContext context;
+  const auto stream = stub_->Execute(&context);
+  v1::StepReply reply;
+  ASSERT_TRUE(stream->Write(EmptyStep(1)) && stream->Read(&reply));
+  v1::WorkerSnapshot snapshot;
+  ASSERT_TRUE(Fence(2, &snapshot).ok());
+  EXPECT_EQ(snapshot.state(), "awake");
+  EXPECT_EQ(snapshot.last_step_id(), 1);
+  ASSERT_TRUE(Join(2).ok());
+  grpc::ClientContext next_context;
+  const auto next = stub_->Execute(&next_context);
+  ASSERT_TRUE(next->Write(EmptyStep(2, 2)) && next->Read(&reply));
+  EXPECT_EQ(reply.error_message(), "");
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_FALSE(stream->Finish().ok());
+  next->WritesDone();
+  EXPECT_TRUE(next->Finish().ok());
+}
+
+// The old stream's step is still under way when the new epoch's stream opens.
+TEST_F(WorkerServiceTest, AStreamMayOpenWhileAnOlderOneIsEnding) {
+  MakeAwake();
+  grpc::ClientContext context;
+  const auto stream = stub_->Execute(&context);
+  absl::Notification hold;
+  control_.hold_reply = &hold;
+  ASSERT_TRUE(stream->Write(EmptyStep(1)));
+  while (control_.steps == 0) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_TRUE(Fence(2).ok()) << "this runner does not wait for replies";
+  ASSERT_TRUE(Join(2).ok());
+  grpc::ClientContext next_context;
+  const auto next = stub_->Execute(&next_context);
+  v1::StepReply reply;
+  ASSERT_TRUE(next->Write(EmptyStep(2, 2)) && next->Read(&reply));
+  EXPECT_EQ(reply.error_message(), "");
+  hold.Notify();
+  EXPECT_FALSE(stream->Finish().ok());
+  next->WritesDone();
+  EXPECT_TRUE(next->Finish().ok());
+}
+
+TEST_F(WorkerServiceTest, AStepOfAnotherEpochEndsItsStream) {
+  MakeAwake();
+  grpc::ClientContext context;
+  const auto stream = stub_->Execute(&context);
+  v1::StepReply reply;
+  ASSERT_TRUE(stream->Write(EmptyStep(1)) && stream->Read(&reply));
+  EXPECT_EQ(reply.error_code(), 0);
+  EXPECT_EQ(reply.weights_version(), 1);
+  ASSERT_TRUE(stream->Write(EmptyStep(2, 7)) && stream->Read(&reply));
+  const std::string message = "group_epoch: the request is of epoch 7, this worker is in epoch 1";
+  EXPECT_EQ(reply.step_id(), 2);
+  EXPECT_EQ(reply.error_code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(reply.error_message(), message);
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_EQ(FromGrpcStatus(stream->Finish()), absl::FailedPreconditionError(message));
+  EXPECT_EQ(worker_.GetStatus().state(), "awake");
+}
+
+TEST_F(WorkerServiceTest, CallsOfAnotherEpochAreRefused) {
+  ASSERT_TRUE(Fence(5).ok());
+  const auto refused =
+      absl::FailedPreconditionError("group_epoch: the request is of epoch 4, this worker is in epoch 5");
+  {
+    grpc::ClientContext context;
+    v1::WorkerStatusRequest request;
+    request.set_group_epoch(4);
+    v1::WorkerStatusResponse response;
+    EXPECT_EQ(FromGrpcStatus(stub_->GetStatus(&context, request, &response)), refused);
+  }
+  {
+    grpc::ClientContext context;
+    v1::WorkerShutdownRequest request;
+    request.set_group_epoch(4);
+    v1::WorkerShutdownResponse response;
+    EXPECT_EQ(FromGrpcStatus(stub_->Shutdown(&context, request, &response)), refused);
+  }
+  EXPECT_EQ(Join(4), refused);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Fence(4)));
+  EXPECT_EQ(shutdowns_, 0);
+}
+
 // Of two ranks, this one computes a step that the other never gets. When the coordinator gives up, it must
 // not wait for the other rank.
 TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {

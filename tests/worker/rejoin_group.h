@@ -1,0 +1,58 @@
+#pragma once
+// Ranks of a tiny model in this process, a Worker each, driven as a coordinator drives them: they generate
+// tokens, lose a rank, and go on in the next epoch with a newcomer in its place.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/worker.h"
+
+namespace somnus {
+
+class RejoinGroup {
+ public:
+  struct Options {
+    int world_size = 2;
+    bool batch_invariant = false;
+    std::vector<int32_t> graph_sizes;
+    // A Worker of a rank, as a new process would have it.
+    std::function<std::unique_ptr<Worker>()> new_worker;
+  };
+  explicit RejoinGroup(Options options);
+
+  // Epoch 1: every rank from a new process to Awake.
+  absl::Status Form();
+  // Ends a rank, whose process is gone.
+  void Lose(int rank) { workers_[rank].reset(); }
+  // The next epoch: survivors are fenced, lost ranks are replaced, all join, and the new ones are brought to
+  // `sleep_level` (0: awake), at which the others are.
+  absl::Status Recover(int sleep_level);
+
+  absl::Status Sleep(int level);
+  absl::Status WakeUp();
+  // A prompt and `count` greedy tokens. When rank `absent` is not -1 it gets no step after the prompt's, and
+  // the result is the error of another rank.
+  absl::StatusOr<std::vector<int32_t>> Generate(int count, int absent = -1);
+
+  Worker& worker(int rank) { return *workers_[rank]; }
+
+ private:
+  // Calls `call` for every rank that `ranks` says, all at once; returns the first error.
+  absl::Status OnRanks(const std::vector<bool>& ranks, const std::function<absl::Status(int rank)>& call);
+  absl::Status LoadRank(int rank);
+  absl::Status AllocateRank(int rank, bool defer_graphs);
+  // The step on all ranks but `absent`; rank 0's reply, or an error.
+  absl::StatusOr<v1::StepReply> Step(v1::StepRequest request, int absent);
+
+  const Options options_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  int64_t epoch_ = 0;
+  int64_t last_step_ = 0;
+};
+
+}  // namespace somnus
