@@ -42,12 +42,9 @@ absl::Status StepStreams::Send(const v1::StepRequest& step) {
                                                    " bytes, more than ", kMaxWorkerMessageBytes));
   }
   if (!open_ && !Open()) return latch_.status();
-  // gRPC takes one message at a time on each stream.
-  const auto writable = [](const auto& rank) {
-    return !rank->pending[static_cast<size_t>(Operation::kWrite)] &&
-           !rank->pending[static_cast<size_t>(Operation::kStart)];
-  };
-  RETURN_IF_ERROR(Await([&] { return std::all_of(streams_.begin(), streams_.end(), writable); }));
+  RETURN_IF_ERROR(Await([&] {
+    return std::all_of(streams_.begin(), streams_.end(), [](const auto& rank) { return rank->writable(); });
+  }));
   for (auto& rank : streams_) rank->stream->Write(step, Begin(rank.get(), Operation::kWrite));
   return absl::OkStatus();
 }
@@ -79,7 +76,9 @@ absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
 void StepStreams::Close() {
   if (!open_) return;
   for (auto& rank : streams_) {
-    if (!rank->broken) rank->stream->WritesDone(Begin(rank.get(), Operation::kWritesDone));
+    // A stream whose last write is not known to have ended is cancelled instead.
+    if (rank->broken || !rank->writable()) continue;
+    rank->stream->WritesDone(Begin(rank.get(), Operation::kWritesDone));
   }
 }
 

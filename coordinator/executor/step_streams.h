@@ -61,6 +61,12 @@ class StepStreams {
     std::deque<v1::StepReply> replies;
     std::atomic<int64_t> num_replies{0};
     grpc::Status final_status;
+
+    // gRPC takes one message at a time, the end of all messages included.
+    bool writable() const {
+      return !pending[static_cast<size_t>(Operation::kStart)] &&
+             !pending[static_cast<size_t>(Operation::kWrite)];
+    }
   };
 
   bool Open();

@@ -220,6 +220,13 @@ TEST_F(GroupEpochTest, AWorkerThatDiesInAStepIsNamed) {
   EXPECT_NE(status.message().find("rank 1 (pid 71)"), absl::string_view::npos) << status;
 }
 
+TEST_F(GroupEpochTest, ItEndsWhileAStepIsBeingSent) {
+  Connect(2);
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
+  epoch_->Shutdown(absl::Minutes(1));
+  EXPECT_EQ(workers_[1]->calls().back(), "shutdown");
+}
+
 TEST_F(GroupEpochTest, TheErrorOfOneRankIsSeenWhileAnotherWaits) {
   Connect(2, absl::Minutes(1));
   workers_[0]->Hold(true);  // as in a collective, for a rank that will not come
