@@ -41,7 +41,9 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=1,sched_interval=1
 ReturnToService=2
 KillWait=5
-SlurmdTimeout=5
+SlurmdTimeout=3
+MessageTimeout=3
+TCPTimeout=1
 """
 
 

@@ -19,12 +19,16 @@ class Job(Cluster):
         self.slurm = slurm
         self.port, self.admin_port, self.grpc_port = free_ports(3)
         self.name, self.api_key = "test-model", ""
-        self.output = os.path.join(slurm.folder, "job.log")
+        self.output = os.path.join(slurm.folder, f"job-{self.port}.log")
         home = os.environ.get("SOMNUS_HOME", BIN)
         self.id = slurm.submit(SBATCH, tiny(MODEL), f"--served-model-name={self.name}", "--dtype=float32", "--no-async-scheduling",
                                f"--port={self.port}", f"--admin-port={self.admin_port}", f"--grpc-port={self.grpc_port}",
                                flags=("--nodes=2", "--ntasks-per-node=1", "--overcommit", f"--output={self.output}"),
                                environment={"SOMNUS_HOME": home, "SOMNUS_MIN_RUN_S": 0})
+
+    def __exit__(self, *_):
+        self.slurm.run("scancel", str(self.id), check=False)
+        wait_until(lambda: not self.slurm.steps(), 60, lambda: f"the job is gone: {self.state()}")
 
     def log(self):
         with open(self.output, encoding="utf-8", errors="replace") as file:
@@ -54,24 +58,30 @@ class Job(Cluster):
                 pass  # it has ended meanwhile
         return found
 
-    def finish_reason_after(self, action):
-        """Of a stream in the middle of which action() runs."""
+    def stream(self, action=lambda: None):
+        """The text of a stream and its finish reasons; action() runs in the middle of it."""
         stream = self.open_stream(CASE["prompt"], max_tokens=450)
         events = stream.events()
-        next(events)
+        first = next(events)
         action()
-        reasons = [event["choices"][0]["finish_reason"] for event in events if event.get("choices")]
-        return [reason for reason in reasons if reason]
+        choices = [event["choices"][0] for event in [first, *events] if event.get("choices")]
+        return "".join(choice["text"] for choice in choices), [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
 
 
 @unittest.skipIf(slurm_daemons.why_not(), slurm_daemons.why_not())
 class SlurmJob(unittest.TestCase):
-    def setUp(self):
-        self.slurm = self.enterContext(slurm_daemons.Slurm())
+    @classmethod
+    def setUpClass(cls):
+        cls.slurm = cls.enterClassContext(slurm_daemons.Slurm())
+
+    def start(self):
+        """A job that serves; it is gone once the test is over."""
+        job = self.enterContext(Job(self.slurm))
+        job.wait_serving()
+        return job
 
     def test_serves_drains_before_its_time_limit_and_is_queued_again(self):
-        job = Job(self.slurm)
-        job.wait_serving()
+        job = self.start()
         port = 20000 + job.id % 10000
         self.assertIn(f"coordinator 127.0.0.1:{port} from SLURM_JOB_NODELIST, world size 2 from SOMNUS_WORLD_SIZE", job.log())
         for rank in (0, 1):
@@ -80,22 +90,21 @@ class SlurmJob(unittest.TestCase):
         self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
         # What Slurm itself sends two minutes before the end.
-        reasons = job.finish_reason_after(lambda: self.slurm.run("scancel", "--signal=USR1", "--batch", str(job.id)))
-        self.assertEqual(reasons, ["length"])
+        undisturbed = job.stream()
+        self.assertEqual(undisturbed[1], ["length"])
+        self.assertEqual(job.stream(lambda: self.slurm.run("scancel", "--signal=USR1", "--batch", str(job.id))), undisturbed)
         job.begin_now()
         self.assertEqual(job.state()["Restarts"], "1")
         job.wait_serving()
 
         # scancel ends it for good, and open requests end first.
-        reasons = job.finish_reason_after(lambda: self.slurm.run("scancel", str(job.id)))
-        self.assertEqual(reasons, ["length"])
+        self.assertEqual(job.stream(lambda: self.slurm.run("scancel", str(job.id))), undisturbed)
         self.slurm.wait_for_state(job.id, "CANCELLED")
         wait_until(lambda: not job.tasks("worker") and not job.tasks("coordinator"), 30, "all have left")
         self.assertIn("the coordinator has ended with exit code 0", job.log())
 
     def test_a_job_that_loses_a_node_is_queued_again(self):
-        job = Job(self.slurm)
-        job.wait_serving()
+        job = self.start()
         self.slurm.kill_node(slurm_daemons.NODES[1])
         wait_until(lambda: job.state()["Restarts"] == "1", 90, lambda: f"queued again: {job.state()}\n{job.log()}")
         self.slurm.start_node(slurm_daemons.NODES[1])
@@ -104,11 +113,10 @@ class SlurmJob(unittest.TestCase):
         self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
     def test_a_worker_that_dies_is_replaced(self):
-        job = Job(self.slurm)
-        job.wait_serving()
+        job = self.start()
         victim, survivor = sorted(job.tasks("worker"), key=self.slurm.node_of, reverse=True)
-        reasons = job.finish_reason_after(lambda: os.kill(victim, signal.SIGKILL))
-        self.assertEqual(reasons, ["length"], job.log())
+        undisturbed = job.stream()
+        self.assertEqual(job.stream(lambda: os.kill(victim, signal.SIGKILL)), undisturbed, job.log())
         self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
         workers = job.tasks("worker")
         self.assertIn(survivor, workers)
