@@ -9,6 +9,8 @@ namespace {
 
 const std::vector<std::string> kBothAwake = {"awake", "awake"};
 const std::vector<std::string> kBothAsleep = {"asleep", "asleep"};
+// A timeout that ends, and that calls which nobody holds keep on the busiest machine.
+constexpr absl::Duration kShort = absl::Seconds(1);
 
 TEST_F(GroupEpochTest, AFailedSleepWakesEveryRankAgain) {
   Connect(2);
@@ -51,7 +53,7 @@ TEST_F(GroupEpochTest, AFailedWakeOfTheCacheLeavesNoWeightsOnAnyRank) {
 }
 
 TEST_F(GroupEpochTest, ARankThatDidNotAnswerInTimeIsUndoneToo) {
-  options_.lifecycle_timeout = absl::Milliseconds(100);
+  options_.lifecycle_timeout = kShort;
   Connect(2);
   workers_[1]->HoldCalls();
   // The rank executes the call after all, long after the coordinator has given it up.
@@ -69,7 +71,7 @@ TEST_F(GroupEpochTest, ARankThatDidNotAnswerInTimeIsUndoneToo) {
 }
 
 TEST_F(GroupEpochTest, ARankThatNeverAnswersIsLost) {
-  options_.lifecycle_timeout = absl::Milliseconds(50);
+  options_.lifecycle_timeout = kShort;
   Connect(2);
   ASSERT_TRUE(epoch_->Sleep(1, Residency()).ok());
   workers_[1]->HoldCalls();
@@ -115,13 +117,13 @@ TEST_F(GroupEpochTest, ASleepThatFreesOnlySomeRanksIsFinal) {
 }
 
 TEST_F(GroupEpochTest, AWakeUpThatReadsTheCheckpointHasTheTimeOfALoad) {
-  options_.lifecycle_timeout = absl::Milliseconds(20);
+  options_.lifecycle_timeout = kShort;
   options_.load_timeout = absl::Hours(1);
   Connect(1);
   ASSERT_TRUE(epoch_->Sleep(2, Residency()).ok());
   workers_[0]->HoldCalls();
   std::thread release([&] {
-    absl::SleepFor(absl::Milliseconds(200));  // longer than other calls may take
+    absl::SleepFor(2 * kShort);  // longer than other calls may take
     workers_[0]->ReleaseCalls();
   });
   EXPECT_TRUE(epoch_->WakeUp({"weights"}, Slept(2)).ok());
