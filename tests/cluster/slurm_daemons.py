@@ -39,6 +39,7 @@ JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=1,sched_interval=1
+GresTypes=gpu
 ReturnToService=2
 KillWait=5
 SlurmdTimeout=3
@@ -124,7 +125,11 @@ class Slurm:
         host, cpus = short_host_name(), os.cpu_count()
         lines = [CONF.format(folder=self.folder, host=host, port=ports[0])]
         for node, port in zip(NODES, ports[1:]):
-            lines.append(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000 State=UNKNOWN\n")
+            lines.append(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000 "
+                         "Gres=gpu:1 State=UNKNOWN\n")
+        with open(os.path.join(self.folder, "gres.conf"), "w", encoding="ascii") as file:
+            # Slurm hands them out and opens none of them.
+            file.writelines(f"NodeName={node} Name=gpu File={device}\n" for node, device in zip(NODES, ("/dev/null", "/dev/zero")))
         lines.append(f"PartitionName=main Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4\n")
         with open(self.conf, "w", encoding="ascii") as file:
             file.writelines(lines)
@@ -146,14 +151,18 @@ class Slurm:
         for pid in [*steps, *tasks]:
             os.kill(pid, signal.SIGKILL)
 
-    def node_of(self, pid):
-        """The node that a task runs on; empty for any other process."""
+    def variable(self, pid, name):
+        """Of a process's environment; empty where it is not set or the process has ended."""
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 variables = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if b"=" in entry)
         except OSError:
-            return ""  # it has ended meanwhile
-        return variables.get(b"SLURMD_NODENAME", b"").decode()
+            return ""
+        return variables.get(name.encode(), b"").decode()
+
+    def node_of(self, pid):
+        """The node that a task runs on; empty for any other process."""
+        return self.variable(pid, "SLURMD_NODENAME")
 
     def processes(self):
         """All live processes of this cluster: daemons, steps and tasks."""

@@ -23,7 +23,7 @@ class Job(Cluster):
         home = os.environ.get("SOMNUS_HOME", BIN)
         self.id = slurm.submit(SBATCH, tiny(MODEL), f"--served-model-name={self.name}", "--dtype=float32", "--no-async-scheduling",
                                f"--port={self.port}", f"--admin-port={self.admin_port}", f"--grpc-port={self.grpc_port}",
-                               flags=("--nodes=2", "--ntasks-per-node=1", "--overcommit", f"--output={self.output}"),
+                               flags=("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--overcommit", f"--output={self.output}"),
                                environment={"SOMNUS_HOME": home, "SOMNUS_MIN_RUN_S": 0})
 
     def __exit__(self, *_):
@@ -87,6 +87,9 @@ class SlurmJob(unittest.TestCase):
         for rank in (0, 1):
             self.assertRegex(job.log(), rf"{rank}: .*coordinator 127.0.0.1:{port} from SLURM_JOB_NODELIST, rank {rank} from SLURM_PROCID")
         self.assertEqual(sorted(job.tasks("worker").values()), sorted(slurm_daemons.NODES))
+        # The GPUs, which Slurm only believes in, are the workers'.
+        self.assertEqual([self.slurm.variable(pid, "CUDA_VISIBLE_DEVICES") for pid in job.tasks("worker")], ["0", "0"])
+        self.assertEqual([self.slurm.variable(pid, "CUDA_VISIBLE_DEVICES") for pid in job.tasks("coordinator")], [""])
         self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
         # What Slurm itself sends two minutes before the end.
