@@ -8,8 +8,10 @@
 namespace somnus {
 namespace {
 
-// Two ranks of a tiny model with uneven heads: both levels of sleep leave the tokens as they were.
-class TwoRanks : public testing::Test {
+enum class Transport { kSharedMemory, kTcp };
+
+// Two ranks of a tiny model with uneven heads.
+class TwoRanks : public testing::TestWithParam<Transport> {
  protected:
   TwoRanks() {
     const std::string flag = "--coordinator=" + coordinator_.address();
@@ -36,8 +38,11 @@ class TwoRanks : public testing::Test {
   }
 
   void Load() {
-    const std::string group = absl::StrCat("process-test-", absl::ToUnixNanos(absl::Now()));
+    v1::ParallelConfig group;
+    group.set_world_size(2);
+    group.set_group_name(absl::StrCat("process-test-", absl::ToUnixNanos(absl::Now())));
     Both([&](int r) { return Fence(r); });
+    if (GetParam() == Transport::kTcp) OpenPorts(&group);
     Both([&](int r) { return LoadRank(r); });
     Both([&](int r) { return JoinGroup(r, group); });
     Both([&](int r) { return Profile(r); });
@@ -50,6 +55,22 @@ class TwoRanks : public testing::Test {
     request.set_group_epoch(1);
     v1::FenceResponse response;
     return stubs_[r]->Fence(&context, request, &response);
+  }
+
+  // As if the ranks were on two hosts.
+  void OpenPorts(v1::ParallelConfig* group) {
+    v1::NewGroupResponse responses[2];
+    Both([&](int r) {
+      v1::NewGroupRequest request;
+      request.set_group_epoch(1);
+      request.set_listen_host("127.0.0.1");
+      grpc::ClientContext context;
+      return stubs_[r]->NewGroup(&context, request, &responses[r]);
+    });
+    for (const v1::NewGroupResponse& response : responses) {
+      group->add_rank_addresses(absl::StrCat("127.0.0.1:", response.port()));
+    }
+    group->set_group_secret("a secret of the two ranks");
   }
 
   // Stamps a lifecycle request.
@@ -82,11 +103,10 @@ class TwoRanks : public testing::Test {
     return reader->Finish();
   }
 
-  grpc::Status JoinGroup(int r, const std::string& group) {
+  grpc::Status JoinGroup(int r, const v1::ParallelConfig& group) {
     v1::JoinGroupRequest request;
+    *request.mutable_parallel() = group;
     request.mutable_parallel()->set_rank(r);
-    request.mutable_parallel()->set_world_size(2);
-    request.mutable_parallel()->set_group_name(group);
     grpc::ClientContext context;
     v1::JoinGroupResponse response;
     return stubs_[r]->JoinGroup(&context, *Stamp(&request), &response);
@@ -163,7 +183,7 @@ class TwoRanks : public testing::Test {
   std::atomic<uint64_t> last_operation_{0};
 };
 
-TEST_F(TwoRanks, SameTokensAfterEitherSleep) {
+TEST_P(TwoRanks, SameTokensAfterEitherSleep) {
   Load();
   const std::vector<int> tokens = Generate(12);
   EXPECT_EQ(tokens.size(), 12u);
@@ -185,7 +205,7 @@ TEST_F(TwoRanks, SameTokensAfterEitherSleep) {
   }
 }
 
-TEST_F(TwoRanks, DeathOfARankFailsTheOthersStepSoon) {
+TEST_P(TwoRanks, DeathOfARankFailsTheOthersStepSoon) {
   Load();
   processes_[1]->Signal(SIGKILL);
   EXPECT_EQ(processes_[1]->Wait(), 128 + SIGKILL);
@@ -210,6 +230,11 @@ TEST_F(TwoRanks, DeathOfARankFailsTheOthersStepSoon) {
   EXPECT_EQ(reply.error_code(), static_cast<int>(absl::StatusCode::kUnavailable));
   EXPECT_NE(reply.error_message().find("rank 1"), std::string::npos) << reply.error_message();
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, TwoRanks, testing::Values(Transport::kSharedMemory, Transport::kTcp),
+                         [](const testing::TestParamInfo<Transport>& info) {
+                           return info.param == Transport::kTcp ? "Tcp" : "SharedMemory";
+                         });
 
 }  // namespace
 }  // namespace somnus
