@@ -29,6 +29,12 @@ absl::Status Load(Worker& worker, int64_t epoch = 1) {
   return worker.LoadModel(request, [](int64_t, int64_t) {}).status();
 }
 
+v1::NewGroupRequest NewGroupOf(int64_t epoch) {
+  v1::NewGroupRequest request;
+  request.set_group_epoch(epoch);
+  return request;
+}
+
 v1::ProfileRequest ProfileOf(int64_t epoch) {
   v1::ProfileRequest request;
   request.set_group_epoch(epoch);
@@ -47,7 +53,7 @@ class WorkerEpochTest : public testing::Test {
   // Every call with that epoch.
   std::vector<absl::Status> CallAll(int64_t epoch) {
     return {worker_.CheckEpoch(epoch),
-            worker_.NewGroup(epoch).status(),
+            worker_.NewGroup(NewGroupOf(epoch)).status(),
             Load(worker_, epoch),
             worker_.JoinGroup(JoinRequest(0, 1, "", epoch)),
             worker_.Profile(ProfileOf(epoch)).status(),
