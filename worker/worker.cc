@@ -238,7 +238,8 @@ absl::Status Worker::FinishWakeUp(const BytesByTag& mapped) {
 
 absl::Status Worker::Fail(int64_t epoch, const absl::Status& status) {
   if (lifecycle_.Fail(epoch, status)) {
-    LogError("{}", status.ToString());
+    // What a Fence ends is no fault of this rank.
+    if (group_epoch() == epoch) LogError("{}", status.ToString());
     AbortUpTo(epoch, absl::StrCat("rank ", communicator_.rank(), " failed: ", status.message()));
   }
   return status;
