@@ -294,6 +294,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
   table.groups = {ModelFlags(flags),
                   ListenerFlags(flags),
                   WorkerFlags(flags),
+                  ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),
                   TimeFlags(flags),
                   RequestLimitFlags(&flags->limits),

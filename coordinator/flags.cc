@@ -72,6 +72,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
   if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
+  RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));
   for (const std::string& model : positional) {
     if (!flags->model.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));

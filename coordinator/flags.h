@@ -10,6 +10,7 @@
 #include "base/discovery.h"
 #include "base/flags.h"
 #include "coordinator/api/api_limits.h"
+#include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
 
 namespace somnus {
@@ -40,6 +41,7 @@ struct Flags {
   std::string worker_binary;  // empty: beside this binary
   std::string cluster_host;   // where remote workers register; empty until FinishFlags
   int32_t cluster_port = -1;  // likewise -1
+  ClusterTrustOptions trust;  // by what workers and the coordinator know each other
   std::string discovered;     // what the environment told, for the log; empty: nothing was asked
   // How workers run. LoadModel carries all of these to them, except device_indices.
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;

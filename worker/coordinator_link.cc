@@ -22,13 +22,13 @@ constexpr absl::Duration kRegisterCallTimeout = absl::Seconds(5);
 // A heartbeat that gets lost holds up the next ones for this time, far less than a coordinator waits for one.
 constexpr absl::Duration kHeartbeatCallTimeout = absl::Seconds(1);
 
-std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
+std::shared_ptr<grpc::Channel> Dial(const std::string& address, const ClusterTrust& trust) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, trust.Dialer(address), arguments);
 }
 
 bool WorthRetrying(const absl::Status& status) {
@@ -38,7 +38,7 @@ bool WorthRetrying(const absl::Status& status) {
 class CoordinatorLinkImpl : public CoordinatorLink {
  public:
   explicit CoordinatorLinkImpl(const CoordinatorLinkOptions& options)
-      : options_(options), stub_(v1::ClusterService::NewStub(Dial(options.coordinator))) {}
+      : options_(options), stub_(v1::ClusterService::NewStub(Dial(options.coordinator, options.trust))) {}
 
   ~CoordinatorLinkImpl() override {
     Stop();

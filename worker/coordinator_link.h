@@ -14,11 +14,13 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "proto/cluster.pb.h"
+#include "proto/cluster_trust.h"
 
 namespace somnus {
 
 struct CoordinatorLinkOptions {
   std::string coordinator;                             // "host:port" or "unix:/path"
+  ClusterTrust trust;                                  // by what both know each other
   absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to give it a place
   absl::Duration orphan_grace = absl::Seconds(30);     // without one answered heartbeat
   absl::Duration heartbeat_interval;                   // zero: what the coordinator says

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -117,6 +118,11 @@ ListenAddress::ListenAddress(ListenAddress&& other) noexcept
 ListenAddress::~ListenAddress() {
   if (!socket_path_.empty()) unlink(socket_path_.c_str());
   if (!directory_.empty()) rmdir(directory_.c_str());
+}
+
+absl::Status ListenAddress::Protect() const {
+  if (socket_path_.empty() || chmod(socket_path_.c_str(), S_IRUSR | S_IWUSR) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of ", socket_path_));
 }
 
 std::string ListenAddress::Advertised(int port, const std::string& host) const {

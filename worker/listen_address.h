@@ -20,6 +20,9 @@ class ListenAddress {
   ListenAddress& operator=(ListenAddress&&) = delete;
 
   const std::string& bind() const { return bind_; }
+  // To be called once the server has bound it: nobody but this process's user can connect to a socket from
+  // now on, whatever directory it is in.
+  absl::Status Protect() const;
   // What the coordinator is to dial once the server has bound `port` (ignored for a socket). `host`: "" for
   // the bound one.
   std::string Advertised(int port, const std::string& host) const;

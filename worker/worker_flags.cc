@@ -23,10 +23,10 @@ FlagGroup AddressFlags(WorkerFlags* f) {
               .Shows("ADDR")
               .Default("SOMNUS_HOST, or where it listens"),
           Flag::Int("rank", &f->rank, 0, 1023, "preferred rank").Default("as the environment says, else any"),
-          Flag::Text("spawn-token", &f->spawn_token,
-                     "shows the coordinator that it started this worker itself; better given as "
-                     "SOMNUS_SPAWN_TOKEN. Such a worker leaves with its parent, and at once on SIGTERM")
-              .Shows("TOKEN"),
+          Flag::Switch(
+              "spawned", &f->spawned,
+              "the coordinator started this worker itself: it leaves with its parent, and at once on "
+              "SIGTERM"),
       }};
 }
 
@@ -82,7 +82,8 @@ FlagTable WorkerFlagTable(WorkerFlags* flags) {
   table.program = "worker";
   table.usage = "worker [--coordinator=ADDR] [flags]";
   table.about = "One rank of a Somnus model. How it runs the model is the coordinator's to say.";
-  table.groups = {AddressFlags(flags), DeviceFlags(flags), TimeFlags(flags)};
+  table.groups = {AddressFlags(flags), ClusterTrustFlags(&flags->trust), DeviceFlags(flags),
+                  TimeFlags(flags)};
   return table;
 }
 

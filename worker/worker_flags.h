@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/discovery.h"
 #include "base/flags.h"
+#include "proto/cluster_trust.h"
 
 namespace somnus {
 
@@ -17,7 +18,8 @@ struct WorkerFlags {
   std::string coordinator;      // "host:port" or "unix:/path"
   std::string listen;           // likewise; empty: chosen
   std::string host;             // empty: the address of `listen`
-  std::string spawn_token;      // empty: SOMNUS_SPAWN_TOKEN
+  ClusterTrustOptions trust;    // by what the coordinator and it know each other
+  bool spawned = false;         // by the coordinator itself
   std::optional<int32_t> rank;  // preferred
   std::string device = "auto";  // as ChooseDevice takes it
   std::optional<int32_t> device_index;

@@ -20,6 +20,7 @@
 #include "base/service_manager.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "proto/cluster_trust.h"
 #include "proto/limits.h"
 #include "worker/choose_device.h"
 #include "worker/comm/nccl_api.h"
@@ -36,10 +37,8 @@ namespace {
 constexpr absl::Duration kLongestBeat = absl::Seconds(15);
 // How long a leaving worker waits for its device, which may be in the middle of a step or a load.
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
-
-// True for a worker that the coordinator itself started, and ends by SIGTERM. Others get that signal from a
-// cluster manager.
-bool WasSpawned(const WorkerFlags& flags) { return !flags.spawn_token.empty(); }
+// A stranger that connects and says nothing is cut off after that.
+constexpr int kHandshakeTimeoutMs = 10'000;
 
 std::string HostName() {
   char name[256] = {};
@@ -73,14 +72,17 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address, const Chosen
   if (flags.rank.has_value()) request.set_preferred_rank(*flags.rank);
   request.set_version(kVersion);
   request.set_build_id(BuildId());
-  request.set_spawn_token(flags.spawn_token);
   return request;
 }
 
-std::unique_ptr<grpc::Server> StartServer(const ListenAddress& address, grpc::Service* service, int* port) {
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(const ListenAddress& address,
+                                                          const ClusterTrust& trust, grpc::Service* service,
+                                                          int* port) {
+  RETURN_IF_ERROR(trust.CheckListen(address.bind()));
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(address.bind(), grpc::InsecureServerCredentials(), port);
+  builder.AddListeningPort(address.bind(), trust.Listener(address.bind()), port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   builder.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
   builder.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
   // There is one coordinator, with one step stream, one lifecycle call and one status call at a time.
@@ -88,11 +90,15 @@ std::unique_ptr<grpc::Server> StartServer(const ListenAddress& address, grpc::Se
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
   builder.RegisterService(service);
-  return builder.BuildAndStart();
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return absl::UnavailableError(absl::StrCat("cannot listen on ", address.bind()));
+  RETURN_IF_ERROR(address.Protect());
+  return server;
 }
 
-CoordinatorLinkOptions LinkOptions(const WorkerFlags& flags) {
+CoordinatorLinkOptions LinkOptions(const WorkerFlags& flags, const ClusterTrust& trust) {
   CoordinatorLinkOptions options;
+  options.trust = trust;
   options.coordinator = flags.coordinator;
   options.register_timeout = flags.register_timeout;
   options.orphan_grace = flags.orphan_grace;
@@ -133,10 +139,11 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
   const auto service = MakeWorkerService(&worker, [leave] { leave->Leave(0, "the coordinator said so"); });
   int port = 0;
   ASSIGN_OR_RETURN(ListenAddress address, ListenAddress::Choose(flags.coordinator, flags.listen));
-  const std::unique_ptr<grpc::Server> server = StartServer(address, service.get(), &port);
-  if (server == nullptr) return absl::UnavailableError(absl::StrCat("cannot listen on ", address.bind()));
+  ASSIGN_OR_RETURN(const ClusterTrust trust, ClusterTrust::Create(flags.trust));
+  ASSIGN_OR_RETURN(const std::unique_ptr<grpc::Server> server,
+                   StartServer(address, trust, service.get(), &port));
 
-  const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(LinkOptions(flags));
+  const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(LinkOptions(flags, trust));
   const v1::RegisterRequest request =
       MakeRegisterRequest(address.Advertised(port, flags.host), device, flags);
   std::thread registration([&] {
@@ -145,7 +152,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
       return;
     }
     LogDebug("registered as {} at {}", request.worker_id(), request.address());
-    if (!WasSpawned(flags)) leave->WaitAfterTerm(flags.term_grace);
+    if (!flags.spawned) leave->WaitAfterTerm(flags.term_grace);
     manager->Ready(absl::StrCat("registered at ", flags.coordinator));
     const auto last_beat = std::make_shared<LastBeat>();
     manager->Watch([last_beat] { return last_beat->IsRecent(); });
@@ -187,12 +194,13 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   WorkerFlags flags;
   const FlagTable table = WorkerFlagTable(&flags);
   if (const auto code = ParseCommandLine(table, argc, argv); code.has_value()) return *code;
-  if (const char* token = getenv("SOMNUS_SPAWN_TOKEN"); flags.spawn_token.empty() && token != nullptr) {
-    flags.spawn_token = token;
+  const Environment environment = ProcessEnvironment();
+  if (absl::Status status = ReadClusterSecret(environment, &flags.trust); !status.ok()) {
+    return UsageError(table, status);
   }
-  // A worker that the coordinator started was told everything; the environment is the coordinator's own.
+  // A worker that the coordinator started was told its place; the environment is the coordinator's own.
   const absl::StatusOr<Discovery> found =
-      FillFromEnvironment(WasSpawned(flags) ? Environment() : ProcessEnvironment(), &flags);
+      FillFromEnvironment(flags.spawned ? Environment() : environment, &flags);
   if (!found.ok()) return UsageError(table, found.status());
   const std::string name = flags.rank.has_value() ? absl::StrCat("worker ", *flags.rank) : "worker";
   if (absl::Status status = InitLogging(name, flags.log_level); !status.ok())
@@ -201,7 +209,7 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   if (flags.nice != 0) setpriority(PRIO_PROCESS, 0, flags.nice);
 
   const std::unique_ptr<ServiceManager> manager = ServiceManager::TakeFromEnvironment();
-  LeaveSignal leave(WasSpawned(flags) ? getppid() : 0);
+  LeaveSignal leave(flags.spawned ? getppid() : 0);
   const absl::StatusOr<int> code = Run(flags, &leave, manager.get(), parts);
   if (code.ok()) return *code;
   LogError("{}", std::string(code.status().message()));

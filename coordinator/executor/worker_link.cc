@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
+std::shared_ptr<grpc::Channel> Dial(const std::string& address, const ClusterTrust& trust) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxWorkerMessageBytes);
@@ -16,15 +16,15 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, trust.Dialer(address), arguments);
 }
 
 }  // namespace
 
-WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint) {
+WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint, const ClusterTrust& trust) {
   WorkerLink worker;
   worker.name = absl::StrCat("rank ", rank, " (pid ", endpoint.pid, ")");
-  worker.channel = Dial(endpoint.address);
+  worker.channel = Dial(endpoint.address, trust);
   worker.stub = v1::WorkerService::NewStub(worker.channel);
   worker.endpoint = std::move(endpoint);
   return worker;

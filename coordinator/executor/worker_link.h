@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "proto/cluster_trust.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace somnus {
@@ -28,7 +29,7 @@ struct WorkerLink {
   std::shared_ptr<v1::WorkerService::Stub> stub;
 };
 
-// Starts to dial.
-WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint);
+// Starts to dial. `trust`: by what both know each other; by default by nothing.
+WorkerLink MakeWorkerLink(size_t rank, WorkerEndpoint endpoint, const ClusterTrust& trust = ClusterTrust());
 
 }  // namespace somnus

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -36,13 +37,22 @@ struct Child {
   bool running() const { return pidfd >= 0; }
 };
 
+// Whether `replacements` has another value of the variable in `entry`, "NAME=value".
+bool IsReplaced(absl::string_view entry, const std::vector<std::string>& replacements) {
+  const absl::string_view name = entry.substr(0, entry.find('='));
+  return std::any_of(replacements.begin(), replacements.end(),
+                     [name](absl::string_view other) { return other.substr(0, other.find('=')) == name; });
+}
+
 absl::StatusOr<pid_t> Start(const std::vector<std::string>& command,
                             const std::vector<std::string>& environment) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   std::vector<char*> envp;
-  for (char** entry = environ; *entry != nullptr; ++entry) envp.push_back(*entry);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!IsReplaced(*entry, environment)) envp.push_back(*entry);
+  }
   for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
   envp.push_back(nullptr);
 

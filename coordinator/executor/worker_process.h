@@ -32,8 +32,9 @@ class WorkerProcesses {
   using ExitCallback = std::function<void(int rank, pid_t pid, const absl::Status&)>;
 
   // Starts `commands[rank]` (argv; [0] is the binary's path) for every rank, with `environment`
-  // ("NAME=value", where secrets belong: every user can read a command line) added to this process' own.
-  // NotFound or PermissionDenied names the binary; the processes that had been started are ended then.
+  // ("NAME=value", where secrets belong: every user can read a command line) added to this process' own,
+  // instead of variables of the same names. NotFound or PermissionDenied names the binary; the processes that
+  // had been started are ended then.
   static absl::StatusOr<std::unique_ptr<WorkerProcesses>> Spawn(
       const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
       ExitCallback on_exit);

@@ -23,7 +23,7 @@ constexpr absl::Duration kExitTimeout = absl::Seconds(30);  // from SIGKILL unti
 // LoadModel.
 std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
                                        const std::string& coordinator, int rank) {
-  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
+  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator), "--spawned",
                                       absl::StrCat("--rank=", rank),
                                       absl::StrCat("--log-level=", flags.log_level)};
   if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {
@@ -63,15 +63,17 @@ absl::StatusOr<std::string> WorkerPool::FindBinary() const {
 }
 
 absl::Status WorkerPool::Start() {
+  ClusterTrustOptions trust = flags_.trust;
   if (flags_.local_workers) {
     RETURN_IF_ERROR(FindBinary().status());
-    spawn_token_ = RandomHex(16);
+    if (trust.secret.empty()) trust.secret = RandomHex(kMinSecretBytes);
   }
+  ASSIGN_OR_RETURN(trust_, ClusterTrust::Create(trust));
   ClusterServerOptions options;
+  options.trust = trust_;
   if (!flags_.local_workers) options.address = absl::StrCat(flags_.cluster_host, ":", flags_.cluster_port);
   options.membership.world_size = flags_.world_size;
   options.membership.version = kVersion;
-  options.membership.spawn_token = spawn_token_;
   options.membership.hang_timeout = flags_.hang_timeout;
   options.membership.confirm_members = !flags_.local_workers;
   options.membership.stall_threshold = flags_.step_stall;
@@ -83,19 +85,19 @@ absl::Status WorkerPool::Start() {
   }
   cluster_->OnSilence([this](const SilentMember& silent) { OnSilence(silent); });
   cluster_->OnStall(callbacks_.on_stall);
-  if (flags_.local_workers) return StartProcesses();
+  if (flags_.local_workers) return StartProcesses(trust.secret);
   LogInfo("waiting for {} workers: worker --coordinator={}", flags_.world_size, cluster_->address());
   return absl::OkStatus();
 }
 
-absl::Status WorkerPool::StartProcesses() {
+absl::Status WorkerPool::StartProcesses(const std::string& secret) {
   ASSIGN_OR_RETURN(const std::string binary, FindBinary());
   std::vector<std::vector<std::string>> commands;
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     commands.push_back(WorkerCommand(flags_, binary, cluster_->address(), rank));
   }
   ASSIGN_OR_RETURN(processes_,
-                   WorkerProcesses::Spawn(commands, {absl::StrCat("SOMNUS_SPAWN_TOKEN=", spawn_token_)},
+                   WorkerProcesses::Spawn(commands, {absl::StrCat(kClusterSecretVariable, "=", secret)},
                                           [this](int rank, pid_t pid, const absl::Status& status) {
                                             OnExit(rank, pid, status);
                                           }));
@@ -178,7 +180,7 @@ absl::StatusOr<std::vector<WorkerLink>> WorkerPool::Await(absl::Duration timeout
     RETURN_IF_ERROR(place.loss);
     if (place.member.worker_id() != member.worker_id()) {
       place.link =
-          MakeWorkerLink(rank, {member.address(), member.host(), member.pid(), member.device_type()});
+          MakeWorkerLink(rank, {member.address(), member.host(), member.pid(), member.device_type()}, trust_);
       place.member = member;
     }
     links.push_back(place.link);

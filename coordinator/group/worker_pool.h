@@ -20,6 +20,7 @@
 #include "coordinator/executor/worker_process.h"
 #include "coordinator/flags.h"
 #include "coordinator/membership/cluster_server.h"
+#include "proto/cluster_trust.h"
 
 namespace somnus {
 
@@ -69,7 +70,7 @@ class WorkerPool {
   };
 
   absl::StatusOr<std::string> FindBinary() const;
-  absl::Status StartProcesses();
+  absl::Status StartProcesses(const std::string& secret);
   void OnExit(int rank, pid_t pid, const absl::Status& status);
   void OnSilence(const SilentMember& silent);
   // `is_current` is asked under mu_: whether the report is about the worker that has the place now.
@@ -78,7 +79,7 @@ class WorkerPool {
 
   const Flags flags_;
   const Callbacks callbacks_;
-  std::string spawn_token_;
+  ClusterTrust trust_;                          // set by Start
   std::unique_ptr<ClusterServer> cluster_;      // set and reset under mu_
   std::unique_ptr<WorkerProcesses> processes_;  // null where workers are remote
 

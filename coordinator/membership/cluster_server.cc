@@ -21,6 +21,8 @@ namespace {
 
 // A hang is named within hang_timeout and one such interval.
 constexpr absl::Duration kLongestWatchInterval = absl::Milliseconds(250);
+// A stranger that connects and says nothing is cut off after that.
+constexpr int kHandshakeTimeoutMs = 10'000;
 
 class Service : public v1::ClusterService::Service {
  public:
@@ -84,10 +86,12 @@ class ClusterServerImpl : public ClusterServer {
       if (!status.ok()) return status;
       listen = absl::StrCat("unix:", directory_, "/coordinator.sock");
     }
+    if (absl::Status status = options_.trust.CheckListen(listen); !status.ok()) return status;
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(listen, options_.trust.Listener(listen), &port);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
     builder.SetMaxReceiveMessageSize(64 << 10);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);

@@ -1,6 +1,6 @@
 #pragma once
-// ClusterService on a listener of its own, where workers register and send heartbeats. It is internal: a Unix
-// socket in a private directory for local workers, else a TCP address that only the cluster may reach.
+// ClusterService on a listener of its own, where workers register and send heartbeats: a Unix socket in a
+// private directory for local workers, else a TCP address. Calls of strangers are refused (ClusterTrust).
 //
 // Ownership: owns the server, the socket's directory and a thread that watches heartbeats. Thread safe.
 
@@ -15,11 +15,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/membership/membership.h"
+#include "proto/cluster_trust.h"
 
 namespace somnus {
 
 struct ClusterServerOptions {
   std::string address;  // "host:port"; empty: a Unix socket in a new private directory
+  ClusterTrust trust;   // by default every call passes
   MembershipOptions membership;
   // Workers are told to send four heartbeats in hang_timeout where that is more often.
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
@@ -28,7 +30,7 @@ struct ClusterServerOptions {
 
 class ClusterServer {
  public:
-  // Unavailable names an address that cannot be bound.
+  // Unavailable names an address that cannot be bound; FailedPrecondition: strangers could reach it.
   static absl::StatusOr<std::unique_ptr<ClusterServer>> Start(const ClusterServerOptions& options);
   virtual ~ClusterServer() = default;
 

@@ -27,9 +27,8 @@ namespace somnus {
 
 struct MembershipOptions {
   int32_t world_size = 1;
-  std::string version;      // a worker of another version is refused
-  std::string build_id;     // likewise; empty: the first member of a group decides for the others
-  std::string spawn_token;  // workers must show it; empty: workers started by hand, which show none
+  std::string version;   // a worker of another version is refused
+  std::string build_id;  // likewise; empty: the first member of a group decides for the others
   absl::Duration hang_timeout = absl::Seconds(4);  // without a heartbeat, after which a member counts as lost
   // A group is complete only once a heartbeat of every member has come after the last one registered. This is
   // for remote workers, whose death no process table shows: one that has just died looks alive otherwise.
@@ -61,7 +60,7 @@ class Membership {
 
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
 
-  // InvalidArgument names a field; PermissionDenied: a wrong token, or a worker that Reopen has taken out;
+  // InvalidArgument names a field; PermissionDenied: a worker that Reopen has taken out;
   // FailedPrecondition: another version or build; Unavailable: no place is open, or the one that it prefers
   // is taken, for now. The same worker may register again, with the same request.
   absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now);

@@ -15,7 +15,6 @@ inline MembershipOptions Options(int32_t world_size) {
   MembershipOptions options;
   options.world_size = world_size;
   options.version = "1";
-  options.spawn_token = "secret";
   options.hang_timeout = absl::Seconds(10);
   return options;
 }
@@ -27,7 +26,6 @@ inline v1::RegisterRequest Worker(const std::string& id, const std::string& host
   request.set_pid(7);
   request.set_address("unix:/" + id);
   request.set_version("1");
-  request.set_spawn_token("secret");
   if (preferred_rank >= 0) request.set_preferred_rank(preferred_rank);
   return request;
 }

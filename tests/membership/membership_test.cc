@@ -44,11 +44,6 @@ TEST(MembershipTest, RefusalsSayWhy) {
   v1::RegisterRequest worker = Worker("a", "host");
   worker.set_version("2");
   EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(worker, kNow)));
-  worker = Worker("a", "host");
-  worker.set_spawn_token("guess");
-  EXPECT_TRUE(absl::IsPermissionDenied(membership.Register(worker, kNow)));
-  worker.clear_spawn_token();
-  EXPECT_TRUE(absl::IsPermissionDenied(membership.Register(worker, kNow)));
   EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("a", "host", 2), kNow)));
   EXPECT_TRUE(absl::IsInvalidArgument(membership.Register(Worker("", "host"), kNow)));
   EXPECT_EQ(membership.Register(Worker("a", std::string(513, 'h')), kNow).message(),

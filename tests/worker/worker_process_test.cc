@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
 #include <set>
 
@@ -15,13 +16,11 @@ namespace {
 
 TEST(WorkerProcess, RegistersAnswersAndLeavesOnShutdown) {
   FakeCoordinator coordinator;
-  Process process(
-      {"--coordinator=" + coordinator.address(), "--rank=3", "--threads=1", "--spawn-token=secret"});
+  Process process({"--coordinator=" + coordinator.address(), "--rank=3", "--threads=1"});
   const v1::RegisterRequest worker = coordinator.WaitForWorker(0);
   EXPECT_EQ(worker.pid(), process.pid());
   EXPECT_EQ(worker.preferred_rank(), 3);
   EXPECT_EQ(worker.version(), kVersion);
-  EXPECT_EQ(worker.spawn_token(), "secret");
   EXPECT_EQ(worker.device_type(), v1::DEVICE_TYPE_CPU);
   EXPECT_GT(worker.device_memory_bytes(), 0);
   const std::string socket = worker.address().substr(5);
@@ -45,6 +44,38 @@ TEST(WorkerProcess, RegistersAnswersAndLeavesOnShutdown) {
   EXPECT_TRUE(stub->Shutdown(&shutdown_context, shutdown, &response).ok());
   EXPECT_EQ(process.Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(socket));
+}
+
+TEST(WorkerProcess, ObeysOnlyWhoKnowsTheSecret) {
+  ClusterTrustOptions options;
+  options.secret = std::string(kMinSecretBytes, 's');
+  const ClusterTrust trust = ClusterTrust::Create(options).value();
+  FakeCoordinator coordinator(trust);
+  ASSERT_EQ(setenv(kClusterSecretVariable, options.secret.c_str(), 1), 0);
+  Process local({"--coordinator=" + coordinator.address()});
+  const v1::RegisterRequest at_socket = coordinator.WaitForWorker(0);
+  Process remote({"--coordinator=" + coordinator.address(), "--listen=127.0.0.1:0"});
+  const v1::RegisterRequest at_port = coordinator.WaitForWorker(1);
+  ASSERT_EQ(unsetenv(kClusterSecretVariable), 0);
+  v1::FenceRequest fence;
+  fence.set_group_epoch(7);
+  for (const v1::RegisterRequest& worker : {at_socket, at_port}) {
+    grpc::ClientContext stranger_context, context;
+    v1::FenceResponse fenced;
+    EXPECT_FALSE(Dial(worker)->Fence(&stranger_context, fence, &fenced).ok()) << worker.address();
+    EXPECT_TRUE(Dial(worker, trust)->Fence(&context, fence, &fenced).ok()) << worker.address();
+  }
+  struct stat info = {};
+  ASSERT_EQ(stat(at_socket.address().substr(5).c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u) << "another user could connect";
+}
+
+TEST(WorkerProcess, BeyondLoopbackItStartsOnlyWhereItCanTellStrangers) {
+  FakeCoordinator coordinator;
+  Process careless({"--coordinator=" + coordinator.address(), "--listen=0.0.0.0:0"});
+  EXPECT_EQ(careless.Wait(), 1);
+  Process insecure({"--coordinator=" + coordinator.address(), "--listen=0.0.0.0:0", "--insecure-cluster"});
+  EXPECT_EQ(coordinator.WaitForWorker(0).pid(), insecure.pid());
 }
 
 TEST(WorkerProcess, LeavesWhenTheCoordinatorForgetsIt) {
@@ -87,7 +118,7 @@ TEST(WorkerProcess, RefusalEndsIt) {
 
 TEST(WorkerProcess, SigtermEndsASpawnedWorkerAtOnce) {
   FakeCoordinator coordinator;
-  Process process({"--coordinator=" + coordinator.address(), "--spawn_token=x", "--term_grace=1000s"});
+  Process process({"--coordinator=" + coordinator.address(), "--spawned", "--term_grace=1000s"});
   coordinator.WaitForWorker(0);
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
@@ -118,7 +149,7 @@ TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
   ASSERT_GE(parent, 0);
   if (parent == 0) {
     if (fork() == 0) {
-      execl("worker/worker", "worker/worker", flag.c_str(), "--spawn_token=x", static_cast<char*>(nullptr));
+      execl("worker/worker", "worker/worker", flag.c_str(), "--spawned", static_cast<char*>(nullptr));
       _exit(127);
     }
     pause();

@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/cluster.grpc.pb.h"
+#include "proto/cluster_trust.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace somnus {
@@ -29,7 +30,7 @@ inline constexpr int kStillRunning = -1;
 // safe.
 class FakeCoordinator : public v1::ClusterService::Service {
  public:
-  FakeCoordinator() {
+  explicit FakeCoordinator(const ClusterTrust& trust = ClusterTrust()) : trust_(trust) {
     std::string path = "/tmp/somnus-test-XXXXXX";
     directory_ = mkdtemp(path.data());
     Start();
@@ -41,7 +42,7 @@ class FakeCoordinator : public v1::ClusterService::Service {
 
   void Start() {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address(), grpc::InsecureServerCredentials());
+    builder.AddListeningPort(address(), trust_.Listener(address()));
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -79,6 +80,7 @@ class FakeCoordinator : public v1::ClusterService::Service {
     return grpc::Status::OK;
   }
 
+  const ClusterTrust trust_;
   std::string directory_;
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mu_;
@@ -129,9 +131,9 @@ class Process {
   pid_t pid_;
 };
 
-inline std::unique_ptr<v1::WorkerService::Stub> Dial(const v1::RegisterRequest& worker) {
-  return v1::WorkerService::NewStub(
-      grpc::CreateChannel(worker.address(), grpc::InsecureChannelCredentials()));
+inline std::unique_ptr<v1::WorkerService::Stub> Dial(const v1::RegisterRequest& worker,
+                                                     const ClusterTrust& trust = ClusterTrust()) {
+  return v1::WorkerService::NewStub(grpc::CreateChannel(worker.address(), trust.Dialer(worker.address())));
 }
 
 }  // namespace somnus

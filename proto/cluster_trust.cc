@@ -1,0 +1,220 @@
+#include "proto/cluster_trust.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/security/auth_metadata_processor.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kTokenKey[] = "somnus-cluster-token";
+constexpr char kSecretFileFlag[] = "--cluster-secret-file";
+constexpr TlsFlagNames kTlsFlags = {"--cluster-cert", "--cluster-key", "--cluster-ca"};
+constexpr size_t kMaxSecretBytes = 4096;
+
+bool IsUnix(const std::string& address) { return absl::StartsWith(address, "unix:"); }
+
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+  }
+  if (address.sa_family != AF_INET6) return false;
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+// Whether `address`, "host:port", can be reached from this host alone. A name must stand for loopback
+// addresses only.
+bool IsLoopback(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) return false;
+  const auto free_found = absl::MakeCleanup([&] { freeaddrinfo(found); });
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    if (!IsLoopback(*info->ai_addr)) return false;
+  }
+  return true;
+}
+
+// Lets only calls with the token pass, and takes the token out of their metadata.
+class TokenCheck : public grpc::AuthMetadataProcessor {
+ public:
+  explicit TokenCheck(std::string token) : token_(std::move(token)) {}
+
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata* consumed,
+                       OutputMetadata*) override {
+    const auto range = metadata.equal_range(kTokenKey);
+    if (range.first == range.second || std::next(range.first) != range.second ||
+        !IsToken(range.first->second)) {
+      return {grpc::StatusCode::UNAUTHENTICATED, "the caller does not know the secret of this cluster"};
+    }
+    consumed->emplace(kTokenKey, token_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  // Takes the same time whatever was given, so that a token cannot be guessed byte by byte.
+  bool IsToken(grpc::string_ref given) const {
+    return given.size() == token_.size() && CRYPTO_memcmp(given.data(), token_.data(), token_.size()) == 0;
+  }
+
+  const std::string token_;
+};
+
+// Adds the token to every call.
+class TokenSender : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenSender(std::string token) : token_(std::move(token)) {}
+
+  bool IsBlocking() const override { return false; }
+  const char* GetType() const override { return "somnus"; }
+
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    metadata->emplace(kTokenKey, token_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string token_;
+};
+
+absl::Status CheckSecret(absl::string_view source, const std::string& secret) {
+  if (secret.size() >= kMinSecretBytes && secret.size() <= kMaxSecretBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(source, ": the secret must have ", kMinSecretBytes, " to ",
+                                                 kMaxSecretBytes,
+                                                 " bytes, such as `openssl rand -hex 32` prints"));
+}
+
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
+  struct stat info = {};
+  std::ifstream file(path, std::ios::binary);
+  if (!file || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kSecretFileFlag, ": ", path, " is not a file that can be read"));
+  }
+  // The group may read it: Kubernetes gives a secret to a process's group.
+  if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kSecretFileFlag, ": ", path, " is open to others; make it so by chmod 600"));
+  }
+  std::string secret(kMaxSecretBytes + 2, '\0');
+  file.read(secret.data(), static_cast<std::streamsize>(secret.size()));
+  secret.resize(static_cast<size_t>(file.gcount()));
+  absl::StripTrailingAsciiWhitespace(&secret);
+  return secret;
+}
+
+}  // namespace
+
+FlagGroup ClusterTrustFlags(ClusterTrustOptions* o) {
+  return {
+      "Trust between coordinator and workers",
+      {
+          Flag::Text(
+              "cluster-secret-file", &o->secret_file,
+              "file with the cluster's secret, which others may not read; over TCP it makes the connections "
+              "of the cluster encrypted and mutually authenticated, without certificates")
+              .Shows("PATH")
+              .Default(kClusterSecretVariable),
+          Flag::Text("cluster-cert", &o->tls.certificate,
+                     "this process's certificate in PEM; certificates are read again when they change")
+              .Shows("PATH"),
+          Flag::Text("cluster-key", &o->tls.key, "its private key").Shows("PATH"),
+          Flag::Text("cluster-ca", &o->tls.authority,
+                     "the cluster's own authority: whoever has a certificate of it is a member")
+              .Shows("PATH"),
+          Flag::Switch(
+              "insecure-cluster", &o->insecure,
+              "listen beyond loopback with neither secret nor certificate: whoever reaches the port is "
+              "obeyed"),
+      }};
+}
+
+absl::Status ReadClusterSecret(const Environment& environment, ClusterTrustOptions* options) {
+  if (!options->secret_file.empty()) {
+    ASSIGN_OR_RETURN(options->secret, ReadSecretFile(options->secret_file));
+    return CheckSecret(kSecretFileFlag, options->secret);
+  }
+  const auto found = environment.find(kClusterSecretVariable);
+  if (found == environment.end() || found->second.empty()) return absl::OkStatus();
+  options->secret = found->second;
+  return CheckSecret(kClusterSecretVariable, options->secret);
+}
+
+absl::StatusOr<ClusterTrust> ClusterTrust::Create(const ClusterTrustOptions& options) {
+  ClusterTrust trust;
+  trust.insecure_ = options.insecure;
+  if (!options.secret.empty()) trust.token_ = CallToken(options.secret);
+  RETURN_IF_ERROR(CheckTlsFiles(options.tls, kTlsFlags));
+  if (!options.tls.certificate.empty()) {
+    if (options.tls.authority.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kTlsFlags.authority, ": is needed beside --cluster-cert"));
+    }
+    trust.identity_ = WatchTlsFiles(options.tls, options.reload_interval);
+  } else if (!options.secret.empty()) {
+    ASSIGN_OR_RETURN(const TlsIdentity identity, IdentityFromSecret(options.secret));
+    trust.identity_ = FixedTlsIdentity(identity);
+  }
+  return trust;
+}
+
+std::shared_ptr<grpc::ServerCredentials> ClusterTrust::Listener(const std::string& address) const {
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  if (!IsUnix(address) && identity_ != nullptr) {
+    credentials = TlsListener(identity_, /*require_client=*/true);
+  } else if (IsUnix(address) && !token_.empty()) {
+    credentials = grpc::experimental::LocalServerCredentials(UDS);
+  } else {
+    return grpc::InsecureServerCredentials();
+  }
+  if (!token_.empty()) credentials->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(token_));
+  return credentials;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ClusterTrust::Dialer(const std::string& address) const {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  if (!IsUnix(address) && identity_ != nullptr) {
+    credentials = TlsDialer(identity_);
+  } else if (IsUnix(address) && !token_.empty()) {
+    credentials = grpc::experimental::LocalCredentials(UDS);
+  } else {
+    return grpc::InsecureChannelCredentials();
+  }
+  if (token_.empty()) return credentials;
+  return grpc::CompositeChannelCredentials(
+      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenSender>(token_)));
+}
+
+absl::Status ClusterTrust::CheckListen(const std::string& address) const {
+  if (IsUnix(address) || identity_ != nullptr || IsLoopback(address)) return absl::OkStatus();
+  if (insecure_) {
+    LogWarning("--insecure-cluster: whoever reaches {} is obeyed", address);
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("whoever reaches ", address,
+                   " would be obeyed: give every process of the cluster the same ", kSecretFileFlag,
+                   ", or certificates by --cluster-cert, --cluster-key and --cluster-ca, or say "
+                   "--insecure-cluster"));
+}
+
+}  // namespace somnus
