@@ -70,8 +70,15 @@ class Manifests(unittest.TestCase):
     def test_variables_in_arguments_are_set(self):
         for where, _, container in containers():
             with self.subTest(where):
-                names = set(named(container.get("env", [])))
+                names = set(named(container.get("env", []))) - {"SOMNUS_CLUSTER_SECRET"}  # which the programs read
                 self.assertEqual(names, {part.partition(")")[0] for arg in container["args"] for part in arg.split("$(")[1:]})
+
+    def test_processes_of_several_pods_know_each_other(self):
+        for where, _, container in containers():
+            if "leaderworkerset" not in where:
+                continue
+            with self.subTest(where):
+                self.assertIn("SOMNUS_CLUSTER_SECRET", named(container["env"]))
 
     def test_probes_ask_routes_at_ports_that_are_open(self):
         for where, _, container in containers():
