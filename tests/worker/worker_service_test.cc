@@ -202,7 +202,9 @@ TEST_F(WorkerServiceTest, ARetriedSleepIsDoneOnce) {
     ASSERT_TRUE(stub_->Sleep(&context, request, response).ok());
   }
   EXPECT_EQ(first.freed_bytes_by_tag().at("kv_cache"), 64 << 16);
-  EXPECT_EQ(first.SerializeAsString(), second.SerializeAsString()) << "nothing was left to free";
+  EXPECT_EQ(second.freed_bytes_by_tag().size(), 3u) << "nothing was left to free";
+  EXPECT_EQ(second.freed_bytes_by_tag().at("kv_cache"), 64 << 16);
+  EXPECT_EQ(second.weights_version(), 1);
   v1::WorkerWakeUpRequest other = WakeRequest();
   other.set_operation_id(77);
   v1::WorkerWakeUpResponse mapped;
