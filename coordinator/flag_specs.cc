@@ -204,10 +204,11 @@ FlagGroup TimeFlags(Flags* f) {
               .Alias("heartbeat-timeout")
               .Alias("heartbeat-timeout-s"),
           Flag::Int("max-recoveries-per-request", &f->max_recoveries_per_request, 0, 1000,
-                    "a request that was in a step at that many failures of the workers runs alone from then "
-                    "on, and ends with an error when they fail again"),
+                    "a request that was in a step at that many failures of the workers, and got no further, "
+                    "runs alone from then on, and ends with an error when they fail again"),
           Flag::Int("max-recoveries", &f->max_recoveries, 0, 1 << 20,
-                    "recoveries of the workers within --recovery-window; the next failure is final"),
+                    "recoveries of the workers within --recovery-window that led to no token; the next "
+                    "failure is final"),
           Flag::Time("recovery-window", &f->recovery_window, kShortest, kLongest, "see --max-recoveries")
               .Alias("recovery-window-s"),
           Flag::Time("register-timeout", &f->register_timeout, kShortest, kLongest,

@@ -170,6 +170,7 @@ void EngineLoop::Receive() {
                                                    " of a vocabulary of ", options_.vocab_size)));
     }
   }
+  if (reply->tokens_size() > 0) recoveries_.clear();  // the last one has led to something
   absl::StatusOr<std::vector<SequenceOutput>> outputs = scheduler_.Update(*reply);
   if (!outputs.ok()) return Fail(outputs.status());
   const absl::Time now = options_.now();
@@ -195,6 +196,7 @@ void EngineLoop::ReceiveAll() {
 
 void EngineLoop::Deliver(SequenceOutput output, absl::Time now) {
   Sequence& sequence = *output.sequence;
+  Exonerate(&sequence);
   if (!output.output.token_ids.empty() && sequence.first_token_time == absl::InfinitePast()) {
     sequence.first_token_time = now;
   }

@@ -14,10 +14,11 @@
 // Failures. A group that is lost (a rank ended, hung, or failed a step) is recovered by the executor: open
 // requests wait and go on with the tokens they have; lifecycle commands wait, too, and one that the loss has
 // interrupted begins again afterwards, unless that has happened too often or the engine drains. A request
-// that was in flight at max_recoveries_per_request failures runs alone, and ends with kError when the group
-// fails again meanwhile. When the executor cannot recover the group, when max_recoveries of them have come
-// within recovery_window, or when the engine's own books are wrong, the engine is kFailed for good: every
-// open request ends with kError and the reason, commands end with the reason, and Submit returns Unavailable.
+// that was in flight at max_recoveries_per_request failures, without getting any further, runs alone, and
+// ends with kError when the group fails again meanwhile. When the executor cannot recover the group, when
+// max_recoveries of them have come within recovery_window without a token in between, or when the engine's
+// own books are wrong, the engine is kFailed for good: every open request ends with kError and the reason,
+// commands end with the reason, and Submit returns Unavailable.
 
 #include <atomic>
 #include <cstdint>
@@ -54,7 +55,7 @@ struct EngineOptions {
   absl::Duration step_stall = absl::Seconds(60);
   absl::Duration hang_timeout = absl::Seconds(4);  // no step has less (step_deadline.h), but for step_timeout
   int32_t max_recoveries_per_request = 3;
-  int32_t max_recoveries = 10;  // of the group, within recovery_window
+  int32_t max_recoveries = 10;  // of the group, in a row without a token, within recovery_window
   absl::Duration recovery_window = absl::Minutes(10);
   int32_t vocab_size = 0;                       // ids in prompts and replies are below it
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
@@ -119,6 +120,8 @@ class EngineLoop : public Engine {
   void Lose(const absl::Status& reason);
   bool MayRecover();
   void EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason);
+  // Forgets the failures of a sequence that has got beyond the point where it was at the last of them.
+  static void Exonerate(Sequence* sequence);
   void FinishRecovery(const absl::Status& status);
 
   // Lifecycle commands. One is under way at a time: command_. It has ended when StartCommand returns, or
@@ -155,9 +158,10 @@ class EngineLoop : public Engine {
   StepDeadline step_deadline_;
   Residency residency_;  // as of the last lifecycle call that has ended
   bool recovering_ = false;
-  std::deque<MonotonicTime> recoveries_;  // when those of the last recovery_window began
-  MonotonicTime lost_at_;                 // when the recovery under way began
-  int64_t num_recoveries_ = 0;            // that ended well
+  // When those began that were within the last recovery_window and had not led to a token.
+  std::deque<MonotonicTime> recoveries_;
+  MonotonicTime lost_at_;       // when the recovery under way began
+  int64_t num_recoveries_ = 0;  // that ended well
   int64_t group_epoch_ = 0;
   std::deque<LifecycleCommand> commands_;  // those that wait
   std::optional<LifecycleCommand> command_;

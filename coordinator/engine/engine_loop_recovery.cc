@@ -51,10 +51,11 @@ void EngineLoop::Lose(const absl::Status& reason) {
   group_epoch_ = executor_->group_epoch();
 }
 
-// One of the requests that were in flight may be the cause. Those that were so too often run alone from now
-// on, and end when that fails, too.
+// One of the requests that were in flight may be the cause. Those that were so too often, and never got
+// beyond that point, run alone from now on, and end when that fails, too.
 void EngineLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
   for (const SequencePtr& sequence : suspects) {
+    sequence->num_tokens_at_failure = static_cast<int64_t>(sequence->tokens.size());
     sequence->runs_alone = ++sequence->num_failures >= options_.max_recoveries_per_request;
     if (sequence->num_failures <= options_.max_recoveries_per_request) continue;
     scheduler_.Abort(sequence->request.id);
@@ -62,6 +63,16 @@ void EngineLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const abs
         absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
                                             " failures of the workers; the last: ", reason.message())));
   }
+}
+
+void EngineLoop::Exonerate(Sequence* sequence) {
+  // Two steps may have been in flight at the failure.
+  constexpr int64_t kTokensInFlight = 2;
+  if (sequence->num_failures == 0) return;
+  if (static_cast<int64_t>(sequence->tokens.size()) <= sequence->num_tokens_at_failure + kTokensInFlight)
+    return;
+  sequence->num_failures = 0;
+  sequence->runs_alone = false;
 }
 
 void EngineLoop::FinishRecovery(const absl::Status& status) {

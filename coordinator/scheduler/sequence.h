@@ -34,8 +34,11 @@ struct Sequence {
   // Positions whose prompt log-probabilities were delivered, position 0 included: recomputation does not
   // deliver them again.
   int32_t num_prompt_logprobs = 0;
-  int32_t num_failures = 0;  // of the group, while the sequence was in a step in flight
-  bool runs_alone = false;   // since it may be the cause of those failures
+  // Failures of the group while the sequence was in a step in flight, since it last got beyond the point
+  // where it was at one of them; how many tokens were known at the last; and whether it may be the cause.
+  int32_t num_failures = 0;
+  int64_t num_tokens_at_failure = 0;
+  bool runs_alone = false;
   bool was_scheduled = false;
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
 
