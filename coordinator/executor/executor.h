@@ -61,7 +61,7 @@ class Executor {
   // `callback` is called at the end of each Recover, on any thread, also within the call. It must not block.
   // An empty function removes the callback: none runs afterwards.
   virtual void OnRecovered(std::function<void(absl::Status)> callback) = 0;
-  // The epoch that the group is in, or that is being formed: 1 at first. Thread safe.
+  // The epoch that the group is in; while it is recovered, the one that has failed. Thread safe.
   virtual int64_t group_epoch() const = 0;
 };
 
