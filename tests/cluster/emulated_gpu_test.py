@@ -7,13 +7,14 @@ import os
 import signal
 import unittest
 
-from cluster.harness import BIN, Cluster, alive, expected, tiny, wait_until
+from cluster.harness import BIN, Cluster, expected, tiny, wait_until
+from cluster.streams import Round
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
 MODEL = "llama-uneven"
 FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=32", "--max-model-len=128", "--kv-cache-memory-bytes=1MiB")
 TOKENS = 6
-FAILURE_S = 30
+RECOVERY_S = 60
 
 
 def gpu_cluster(model, workers, *flags):
@@ -78,18 +79,24 @@ class EmulatedGpu(unittest.TestCase):
             self.assertEqual(together, alone)
             self.assertEqual(cluster.stop(), 0)
 
-    def test_killed_rank_is_named_and_the_other_leaves(self):
-        with gpu_cluster(MODEL, workers=2) as cluster:
-            victim = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == 1)
-            workers = cluster.worker_pids()
-            stream = cluster.open_stream([5, 6, 7], timeout=FAILURE_S, max_tokens=100)
-            events = stream.events()
-            next(events)
-            os.kill(victim, signal.SIGKILL)
-            error = next(event["error"]["message"] for event in events if "error" in event)
-            self.assertRegex(error, rf"rank 1 \(pid {victim}\).*killed by signal 9")
-            self.assertEqual(cluster.process.wait(FAILURE_S), 1)
-            wait_until(lambda: not [pid for pid in workers if alive(pid)], FAILURE_S, "all workers gone")
+    def test_killed_rank_is_replaced_and_streams_go_on(self):
+        requests = [("/v1/completions", {"prompt": [(7 * i + 3 * j) % 400 for j in range(9 + 8 * i)], "max_tokens": 20,
+                                         "temperature": i % 2, "seed": 7, "logprobs": 2, "ignore_eos": True,
+                                         "return_token_ids": True, "stream": True,
+                                         "stream_options": {"include_usage": True}}) for i in range(3)]
+        with gpu_cluster(MODEL, 2, "--batch-invariant") as cluster:
+            wanted = Round(cluster, requests).answers()
+            ranks = [rank["pid"] for rank in cluster.status()["ranks"]]
+            around = Round(cluster, requests)
+            wait_until(lambda: len(around.token_times) >= 2 * len(requests), RECOVERY_S, "tokens")
+            os.kill(ranks[1], signal.SIGKILL)
+            around.check(wanted)
+            status = cluster.status()
+            self.assertEqual((int(status["epoch"]), int(status["num_recoveries"])), (2, 1))
+            # The rank that lived has kept its process, and its weights.
+            self.assertEqual([rank["pid"] == pid for rank, pid in zip(status["ranks"], ranks)], [True, False])
+            self.assertRegex(cluster.log(), rf"rank 1 \(pid {ranks[1]}\).*killed by signal 9")
+            self.assertEqual(cluster.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 from cluster.harness import SOMNUS, WORKER, Cluster, alive, expected, free_ports, tiny, wait_until
+from cluster.streams import Round
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -15,6 +16,8 @@ LONG = {"max_tokens": 450, "ignore_eos": True}
 FAILURE_S = 15
 # Workers leave this long after their coordinator was killed.
 ORPHAN_S = 45
+# Under this flag the loss of a worker is final (recovery_test.py loses workers without it).
+NO_RECOVERY = "--max-recoveries=0"
 
 
 def slow_model():
@@ -63,7 +66,7 @@ class Ending(unittest.TestCase):
 class Dying(unittest.TestCase):
     def test_killed_worker_is_named_and_ends_the_coordinator(self):
         for victim in (0, 1):
-            with self.subTest(victim=victim), Cluster(tiny(MODEL), *slow_model(), workers=2) as cluster:
+            with self.subTest(victim=victim), Cluster(tiny(MODEL), *slow_model(), NO_RECOVERY, workers=2) as cluster:
                 pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == victim)
                 workers = cluster.worker_pids()
                 self.assertIn(pid, workers)
@@ -85,13 +88,13 @@ class Dying(unittest.TestCase):
         self.fail("the stream ended without an error event")
 
     def test_a_failure_ends_an_idle_coordinator_too(self):
-        with Cluster(tiny(MODEL), workers=2) as cluster:
+        with Cluster(tiny(MODEL), NO_RECOVERY, workers=2) as cluster:
             os.kill(cluster.worker_pids()[0], signal.SIGKILL)
             self.assertEqual(cluster.process.wait(60), 1)
             self.assertIn("killed by signal 9", cluster.log())
 
     def test_stay_after_failure(self):
-        with Cluster(tiny(MODEL), "--stay-after-failure", workers=2) as cluster:
+        with Cluster(tiny(MODEL), "--stay-after-failure", NO_RECOVERY, workers=2) as cluster:
             workers = cluster.worker_pids()
             self.assertEqual(cluster.request("GET", "/livez").status, 200)
             os.kill(workers[0], signal.SIGKILL)
@@ -120,7 +123,7 @@ class Dying(unittest.TestCase):
     def test_worker_killed_while_loading(self):
         # A tiny model loads within milliseconds: where it was ready before the kill, the test tries again.
         for _ in range(20):
-            with Cluster(tiny(MODEL), workers=2, wait=False) as cluster:
+            with Cluster(tiny(MODEL), NO_RECOVERY, workers=2, wait=False) as cluster:
                 while not (workers := cluster.worker_pids()):
                     self.assertIsNone(cluster.process.poll(), cluster.log())
                 os.kill(workers[0], signal.SIGKILL)
@@ -250,7 +253,7 @@ class HandStarted(unittest.TestCase):
         cluster_port, = free_ports(1)
         with HandStartedWorkers() as workers, \
                 Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cluster_port}",
-                        "--heartbeat-timeout=2s", "--log-level=debug", workers=0, wait=False) as cluster:
+                        "--hang-timeout=2s", "--log-level=debug", workers=0, wait=False) as cluster:
             victim = workers.start(cluster_port, "--rank=0")
             wait_until(lambda: "has registered" in cluster.log(), 60, "the first worker registers")
             victim.kill()
@@ -260,6 +263,62 @@ class HandStarted(unittest.TestCase):
             cluster.wait_ready()
             self.assertEqual([rank["pid"] for rank in cluster.status()["ranks"]], [worker.pid for worker in replacements])
             self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+            self.assertEqual(cluster.stop(), 0)
+
+    def serve_streams(self, cluster):
+        """Many tokens of a tiny model, as (requests, what they get undisturbed)."""
+        requests = [("/v1/completions", {"prompt": [5 + number] * 20, "max_tokens": 450, "temperature": number % 2, "seed": 3,
+                                         "ignore_eos": True, "return_token_ids": True, "stream": True,
+                                         "stream_options": {"include_usage": True}}) for number in range(8)]
+        return requests, Round(cluster, requests).answers()
+
+    def assert_taken_over(self, cluster, pids):
+        """The ranks are these processes, and all is as it should be."""
+        wait_until(lambda: [rank["pid"] for rank in cluster.status()["ranks"]] == pids, 60, f"the ranks are {pids}")
+        wait_until(lambda: cluster.health() == 200, 60, "/health 200")
+        self.assertEqual([rank["state"] for rank in cluster.status()["ranks"]], ["awake"] * len(pids))
+        self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def test_a_newcomer_takes_the_place_of_a_killed_worker(self):
+        cluster_port, = free_ports(1)
+        with HandStartedWorkers() as workers, \
+                Cluster(tiny(MODEL), *slow_model(), "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,
+                        wait=False) as cluster:
+            first = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
+            cluster.wait_ready()
+            requests, wanted = self.serve_streams(cluster)
+            ranks = [worker.pid for worker in first]
+            for victim in (1, 0):
+                around = Round(cluster, requests)
+                wait_until(lambda: len(around.token_times) > len(requests), 60, "tokens", poll=0.005)
+                os.kill(ranks[victim], signal.SIGKILL)
+                wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", FAILURE_S, "recovering")
+                self.assertEqual(cluster.request("GET", "/livez").status, 200)
+                self.assertFalse(around.over())
+                ranks[victim] = workers.start(cluster_port).pid  # which takes the place that is free
+                around.check(wanted)
+                self.assert_taken_over(cluster, ranks)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_a_worker_that_comes_back_too_late_leaves(self):
+        cluster_port, = free_ports(1)
+        with HandStartedWorkers() as workers, \
+                Cluster(tiny(MODEL), *slow_model(), "--workers=remote:2", f"--cluster-port={cluster_port}",
+                        "--hang-timeout=1s", workers=0, wait=False) as cluster:
+            first = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
+            cluster.wait_ready()
+            requests, wanted = self.serve_streams(cluster)
+            around = Round(cluster, requests)
+            wait_until(lambda: len(around.token_times) > len(requests), 60, "tokens", poll=0.005)
+            first[1].send_signal(signal.SIGSTOP)
+            wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", FAILURE_S, "recovering")
+            newcomer = workers.start(cluster_port)
+            around.check(wanted)
+            again = Round(cluster, requests)
+            first[1].send_signal(signal.SIGCONT)
+            again.check(wanted)
+            self.assert_taken_over(cluster, [first[0].pid, newcomer.pid])
+            first[1].wait(ORPHAN_S)
             self.assertEqual(cluster.stop(), 0)
 
     def test_a_device_that_a_worker_was_not_started_for_is_named(self):
@@ -291,7 +350,7 @@ class Health(unittest.TestCase):
             cluster.complete([37])
 
     def test_a_step_that_hangs_is_not_healthy_while_it_hangs(self):
-        with Cluster(tiny(MODEL), *slow_model(), "--step-stall=500ms", "--step-timeout=10m", "--heartbeat-timeout=10m",
+        with Cluster(tiny(MODEL), *slow_model(), "--step-stall=500ms", "--step-timeout=10m", "--hang-timeout=10m",
                      workers=2) as cluster:
             pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["rank"] == 1)
             stream = cluster.open_stream(CASE["prompt"], **LONG)

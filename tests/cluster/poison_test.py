@@ -101,7 +101,8 @@ class Poison(unittest.TestCase):
         self.check("fail@0", replaced=[False, False])
 
     def test_hangs(self):
-        self.check("hang@1", "--hang-timeout-s=1", replaced=[False, True])
+        # Its heartbeats go on: the step's time ends it. The first step of an epoch has no other one.
+        self.check("hang@1", "--step-timeout=2s", replaced=[False, True])
 
 
 def kill(cluster, rank):
@@ -114,7 +115,7 @@ class SlowNewcomer(unittest.TestCase):
     """What is so for as long as a recovery lasts: a newcomer waits before it loads."""
 
     def test_live_and_not_ready_and_open_for_requests(self):
-        faulty = FaultyCluster("")
+        faulty = FaultyCluster("", "--sse-keepalive=50ms")
         with faulty as cluster:
             requests = neighbours(random.Random(7))
             expected = Round(cluster, requests).answers()
@@ -124,7 +125,10 @@ class SlowNewcomer(unittest.TestCase):
             kill(cluster, 1)
             wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", END_S, "recovering")
             late = Round(cluster, requests[4:])
-            wait_until(lambda: cluster.status()["num_requests_waiting"] == 8, END_S, "all requests wait")
+            quiet = cluster.open_stream([37], timeout=END_S, max_tokens=4)
+            self.addCleanup(quiet.close)
+            self.assertTrue(quiet.answer.readline().startswith(b":"), "a comment keeps proxies from closing the connection")
+            wait_until(lambda: cluster.status()["num_requests_waiting"] == 9, END_S, "all requests wait")
             self.assertEqual(cluster.request("GET", "/livez").status, 200)
             for path in ("/health", "/readyz"):
                 response = cluster.request("GET", path)
@@ -136,6 +140,7 @@ class SlowNewcomer(unittest.TestCase):
             faulty.set_faults("")
             open_before.check(expected[:4])
             late.check(expected[4:])
+            self.assertTrue(list(quiet.events()))
             self.assertEqual(cluster.health(), 200)
             self.assertEqual(cluster.stop(), 0)
 
