@@ -203,7 +203,7 @@ class Chaos:
 
     def wait_named(self, fault, timeout):
         """Until the log names the rank and the pid of the fault; returns the seconds since it was made."""
-        words = re.compile(rf"rank {fault.rank} \(pid {fault.pid}\)")
+        words = re.compile(rf"rank {fault.rank} \([^)]*\bpid {fault.pid}\)")
         wait_until(lambda: words.search(self.cluster.log()[fault.log_length:]), timeout, f"the log names {fault}")
         return time.monotonic() - fault.time
 
