@@ -9,8 +9,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/memory_tags.h"
+#include "base/random_hex.h"
 #include "base/status_macros.h"
-#include "coordinator/group/random_name.h"
 #include "proto/status.h"
 
 namespace somnus {

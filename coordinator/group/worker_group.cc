@@ -10,11 +10,11 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/null_block.h"
+#include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "coordinator/group/device_name.h"
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/load_progress.h"
-#include "coordinator/group/random_name.h"
 #include "coordinator/kv_cache_dtype.h"
 
 namespace somnus {

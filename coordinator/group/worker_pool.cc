@@ -9,10 +9,10 @@
 #include "absl/strings/strip.h"
 #include "base/cpus.h"
 #include "base/log.h"
+#include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "coordinator/group/device_name.h"
-#include "coordinator/group/random_name.h"
 
 namespace somnus {
 namespace {

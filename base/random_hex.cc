@@ -1,4 +1,4 @@
-#include "coordinator/group/random_name.h"
+#include "base/random_hex.h"
 
 #include <sys/random.h>
 
