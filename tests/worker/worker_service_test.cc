@@ -71,6 +71,7 @@ class WorkerServiceTest : public testing::Test {
   }
 
   FakeModelControl control_;
+  absl::Notification hold_;  // lives as long as the service, whose threads wait for it
   std::atomic<int> shutdowns_{0};
   Worker worker_;
   std::unique_ptr<grpc::Service> service_;
@@ -254,8 +255,7 @@ TEST_F(WorkerServiceTest, AStreamMayOpenWhileAnOlderOneIsEnding) {
   MakeAwake();
   grpc::ClientContext context;
   const auto stream = stub_->Execute(&context);
-  absl::Notification hold;
-  control_.hold_reply = &hold;
+  control_.hold_reply = &hold_;
   ASSERT_TRUE(stream->Write(EmptyStep(1)));
   while (control_.steps == 0) absl::SleepFor(absl::Milliseconds(1));
   ASSERT_TRUE(Fence(2).ok()) << "this runner does not wait for replies";
@@ -265,7 +265,7 @@ TEST_F(WorkerServiceTest, AStreamMayOpenWhileAnOlderOneIsEnding) {
   v1::StepReply reply;
   ASSERT_TRUE(next->Write(EmptyStep(2, 2)) && next->Read(&reply));
   EXPECT_EQ(reply.error_message(), "");
-  hold.Notify();
+  hold_.Notify();
   EXPECT_FALSE(stream->Finish().ok());
   next->WritesDone();
   EXPECT_TRUE(next->Finish().ok());
