@@ -300,6 +300,13 @@ TEST(TcpFailure, StrangersNeitherJoinNorHinder) {
   EXPECT_TRUE(ranks.AllGood());
 }
 
+// As where the address under which a host is reached is translated on the way.
+TEST(TcpFailure, ForAnAddressOfAnotherHostThePortIsOpenOnAll) {
+  const absl::StatusOr<TcpListener> listener = ListenOnTcp("192.0.2.1");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_GE(Connect(listener->port).get(), 0);
+}
+
 // Nobody joins by sending again what a rank of another group, or of this one, has sent.
 TEST(TcpFailure, AReplayedHandshakeIsRefused) {
   // Between rank 1 and rank 0 stands a process that listens, forwards, and keeps what it saw.
