@@ -10,6 +10,8 @@
 namespace somnus {
 namespace {
 
+constexpr char kControlKeyVariable[] = "SOMNUS_CONTROL_API_KEY";
+
 // Listeners on one address need ports of their own. Port 0 is the system's choice.
 absl::Status CheckPorts(const Flags& flags) {
   struct Listener {
@@ -19,7 +21,8 @@ absl::Status CheckPorts(const Flags& flags) {
   };
   std::vector<Listener> listeners = {{"--port", flags.host, flags.port},
                                      {"--admin-port", flags.admin_host, flags.admin_port},
-                                     {"--grpc-port", flags.host, flags.grpc_port}};
+                                     {"--grpc-port", flags.host, flags.grpc_port},
+                                     {"--control-port", flags.admin_host, flags.control_port}};
   if (!flags.local_workers) listeners.push_back({"--cluster-port", flags.cluster_host, flags.cluster_port});
   for (size_t i = 0; i < listeners.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -73,6 +76,10 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
   if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
   RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));
+  if (const auto key = environment.find(kControlKeyVariable);
+      flags->control_api_key.empty() && key != environment.end()) {
+    flags->control_api_key = key->second;
+  }
   for (const std::string& model : positional) {
     if (!flags->model.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));

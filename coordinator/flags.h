@@ -32,6 +32,8 @@ struct Flags {
   std::string admin_host = "127.0.0.1";
   int32_t admin_port = 8001;
   int32_t grpc_port = 50051;
+  int32_t control_port = 50054;  // on admin_host
+  std::string control_api_key;   // empty: none is required
   std::string api_key;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   // Workers.

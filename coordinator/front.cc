@@ -17,7 +17,6 @@
 #include "coordinator/api/api_server.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
-#include "proto/control.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace somnus {
@@ -35,7 +34,7 @@ class FrontImpl : public Front {
   explicit FrontImpl(const Flags& flags) : flags_(flags) {}
   ~FrontImpl() override { Shutdown(absl::ZeroDuration()); }
 
-  // gRPC listens first, because the HTTP server tells its clients gRPC's port.
+  // gRPC listens first, because the HTTP server tells its clients gRPC's ports.
   absl::Status Listen(std::shared_ptr<Metrics> metrics,
                       std::function<std::vector<v1::RankStatus>()> rank_status) {
     RETURN_IF_ERROR(ListenGrpc(metrics, std::move(rank_status)));
@@ -44,7 +43,8 @@ class FrontImpl : public Front {
     http.port = static_cast<uint16_t>(flags_.port);
     http.admin_host = flags_.admin_host;
     http.admin_port = static_cast<uint16_t>(flags_.admin_port);
-    http.grpc_port = static_cast<uint16_t>(grpc_port_);
+    http.grpc_port = static_cast<uint16_t>(inference_.port);
+    http.control_port = static_cast<uint16_t>(control_.port);
     http.output_threads = flags_.output_threads;
     http.api_key = flags_.api_key;
     http.version = kVersion;
@@ -69,7 +69,8 @@ class FrontImpl : public Front {
   std::string Addresses() const override {
     return absl::StrCat("http://", HostPort(flags_.host, http_->port()), ", admin http://",
                         HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
-                        HostPort(flags_.host, grpc_port_));
+                        HostPort(flags_.host, inference_.port), ", admin gRPC ",
+                        HostPort(flags_.admin_host, control_.port));
   }
 
   int admin_port() const override { return http_->admin_port(); }
@@ -77,51 +78,65 @@ class FrontImpl : public Front {
   void Shutdown(absl::Duration grace) override {
     stop_.Stop();
     if (health_thread_.joinable()) health_thread_.join();
-    if (grpc_ != nullptr) {
-      if (grpc_->GetHealthCheckService() != nullptr) grpc_->GetHealthCheckService()->SetServingStatus(false);
-      grpc_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    const auto deadline = absl::ToChronoTime(absl::Now() + grace);
+    // Operators can see what is left until the last request has ended.
+    for (const GrpcListener* listener : {&inference_, &control_}) {
+      if (listener->server == nullptr) continue;
+      listener->server->GetHealthCheckService()->SetServingStatus(false);
+      listener->server->Shutdown(deadline);
     }
     if (http_ != nullptr) http_->Shutdown(grace);
   }
 
  private:
+  struct GrpcListener {
+    std::unique_ptr<grpc::Server> server;
+    int port = 0;
+  };
+
   absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics,
                           std::function<std::vector<v1::RankStatus>()> rank_status) {
     GrpcServicesOptions options;
     options.version = kVersion;
     options.api_key = flags_.api_key;
+    options.control_api_key = flags_.control_api_key;
     options.rank_status = std::move(rank_status);
     options.limits = flags_.limits;
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::ServerBuilder builder;
+    grpc::ServerBuilder inference, control;
+    services_->RegisterInference(&inference);
+    services_->RegisterControl(&control);
+    ASSIGN_OR_RETURN(inference_, Build("--grpc-port", HostPort(flags_.host, flags_.grpc_port), &inference));
+    ASSIGN_OR_RETURN(control_,
+                     Build("--control-port", HostPort(flags_.admin_host, flags_.control_port), &control));
+    SetHealth(inference_.server->GetHealthCheckService(), /*serving=*/false);
+    control_.server->GetHealthCheckService()->SetServingStatus(true);
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<GrpcListener> Build(const char* flag, const std::string& address,
+                                            grpc::ServerBuilder* builder) {
+    GrpcListener listener;
     // A second server on the same port must be an error: with SO_REUSEPORT it would take a share of the
     // clients.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.SetMaxReceiveMessageSize(static_cast<int>(flags_.limits.max_grpc_message_bytes));
-    builder.AddListeningPort(HostPort(flags_.host, flags_.grpc_port), grpc::InsecureServerCredentials(),
-                             &grpc_port_);
-    services_->RegisterTo(&builder);
-    grpc_ = builder.BuildAndStart();
-    if (grpc_ == nullptr || grpc_port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("--grpc-port: cannot listen on ",
-                                                 HostPort(flags_.host, flags_.grpc_port), "; is it in use?"));
-    }
-    SetHealth(grpc_->GetHealthCheckService(), /*serving=*/false);
-    grpc_->GetHealthCheckService()->SetServingStatus(v1::ControlService::service_full_name(), true);
-    return absl::OkStatus();
+    builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder->AddListeningPort(address, grpc::InsecureServerCredentials(), &listener.port);
+    listener.server = builder->BuildAndStart();
+    if (listener.server != nullptr && listener.port != 0) return listener;
+    return absl::UnavailableError(absl::StrCat(flag, ": cannot listen on ", address, "; is it in use?"));
   }
 
   // Called at intervals, too, because a step that hangs changes no state. The lock makes the latest look the
   // one that is published.
   void UpdateHealth() {
     absl::MutexLock lock(&health_mu_);
-    SetHealth(grpc_->GetHealthCheckService(), engine_->Health().ok());
+    SetHealth(inference_.server->GetHealthCheckService(), engine_->Health().ok());
   }
 
-  // The server as a whole and InferenceService are healthy while requests are served. ControlService always
-  // is, since a sleeping engine is woken through it.
+  // The server as a whole and InferenceService are healthy while requests are served. The operators' listener
+  // always is, since a sleeping engine is woken through it.
   static void SetHealth(grpc::HealthCheckServiceInterface* health, bool serving) {
     health->SetServingStatus("", serving);
     health->SetServingStatus(v1::InferenceService::service_full_name(), serving);
@@ -129,9 +144,9 @@ class FrontImpl : public Front {
 
   const Flags flags_;
   std::unique_ptr<ApiServer> http_;
-  std::unique_ptr<GrpcServices> services_;  // outlives grpc_
-  std::unique_ptr<grpc::Server> grpc_;
-  int grpc_port_ = 0;
+  std::unique_ptr<GrpcServices> services_;  // outlives the listeners
+  GrpcListener inference_;
+  GrpcListener control_;
   std::shared_ptr<Engine> engine_;  // null before SetModel
   absl::Mutex health_mu_;
   StopSignal stop_;

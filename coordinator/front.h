@@ -1,5 +1,5 @@
 #pragma once
-// All listeners for clients and operators: HTTP, admin HTTP and gRPC. They are bound early, and until
+// All listeners for clients and operators: HTTP and gRPC, of each two. They are bound early, and until
 // SetModel they reply that the model is loading. Thread safe.
 
 #include <functional>
@@ -31,7 +31,8 @@ class Front {
   // To be called when the engine's state has changed, so that gRPC health follows at once; otherwise it
   // follows within a second. Must not be called during or after Shutdown.
   virtual void OnStateChange() = 0;
-  // Returns "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051"
+  // Returns "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051, admin gRPC
+  // 127.0.0.1:50054"
   virtual std::string Addresses() const = 0;
   // The operators' port that was bound.
   virtual int admin_port() const = 0;

@@ -33,7 +33,7 @@ trap 'stop; exit 0' INT TERM
 
 say "starting one coordinator and two workers on port $port"
 "$somnus" serve "$SOMNUS_MODEL" --workers=local:2 --served-model-name smollm2 --port "$port" --admin-port "$admin_port" \
-  --grpc-port "$grpc_port" </dev/null &
+  --grpc-port "$grpc_port" --control-port 0 </dev/null &
 server=$!
 for ((i = 0; i < 600; i++)); do
   kill -0 "$server" 2>/dev/null || { wait "$server" || true; server=; die "the server ended before it was ready"; }

@@ -29,7 +29,9 @@ struct ApiServerOptions {
   uint16_t port = 8000;  // 0: any free one, see ApiServer::port()
   std::string admin_host = "127.0.0.1";
   uint16_t admin_port = 8001;
-  uint16_t grpc_port = 0;      // of the gRPC server of this process, for /server_info; 0: there is none
+  // Of the gRPC servers of this process, for /server_info; 0: there is none.
+  uint16_t grpc_port = 0;
+  uint16_t control_port = 0;
   int32_t output_threads = 0;  // 0: DefaultOutputThreads()
   std::string api_key;         // non-empty: inference routes require "Authorization: Bearer <api_key>"
   std::string version;

@@ -27,6 +27,8 @@ Json Permission(int64_t created) {
           {"is_blocking", false}};
 }
 
+Json PortOrNull(uint16_t port) { return port == 0 ? Json(nullptr) : Json(port); }
+
 }  // namespace
 
 ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics_in)
@@ -66,7 +68,8 @@ HttpResponse ApiState::ServerInfo() const {
                            {"model", served == nullptr ? Json(nullptr) : Json(served->name)},
                            {"http_port", http_port},
                            {"admin_port", admin_port},
-                           {"grpc_port", options.grpc_port == 0 ? Json(nullptr) : Json(options.grpc_port)}});
+                           {"grpc_port", PortOrNull(options.grpc_port)},
+                           {"control_port", PortOrNull(options.control_port)}});
 }
 
 HttpResponse ApiState::Health() const {

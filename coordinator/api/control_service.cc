@@ -54,7 +54,7 @@ ControlServiceImpl::ControlServiceImpl(const ModelSlot* slot, GrpcServicesOption
 
 grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
                                            v1::GetStatusResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.control_api_key); !status.ok()) return status;
   response->set_version(options_.version);
   response->set_uptime_s(absl::ToDoubleSeconds(MonotonicNow() - start_));
   response->set_state(v1::ENGINE_STATE_LOADING);
@@ -83,7 +83,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
 
 grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::SleepRequest* request,
                                        v1::SleepResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.control_api_key); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
@@ -99,7 +99,7 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
 
 grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
                                         v1::WakeUpResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.control_api_key); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;

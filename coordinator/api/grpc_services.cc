@@ -19,8 +19,40 @@ namespace somnus {
 namespace {
 
 constexpr int kMaxQueues = 4;      // on which calls arrive; each has one or two threads that wait for them
-constexpr int kSpareThreads = 32;  // for those, for ControlService and for calls that are refused
+constexpr int kSpareThreads = 32;  // for those, and for calls that are refused
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
+// ControlService has few callers, with short messages.
+constexpr int kControlThreads = 16;
+constexpr int kControlMessageBytes = 64 << 10;
+// A connection that has had no call for so long is closed; one whose client does not reply to pings, too.
+constexpr absl::Duration kIdleConnection = absl::Minutes(10);
+constexpr absl::Duration kPingInterval = absl::Minutes(1);
+constexpr absl::Duration kPingTimeout = absl::Seconds(20);
+// Clients may ping that often, with or without a call; the connection of one that pings more is closed.
+constexpr absl::Duration kLeastPingInterval = absl::Seconds(10);
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(10);
+
+void SetTime(grpc::ServerBuilder* builder, const char* argument, absl::Duration time) {
+  builder->AddChannelArgument(argument, static_cast<int>(absl::ToInt64Milliseconds(time)));
+}
+
+// Bounds what one connection may cost.
+void BoundConnections(int max_streams, int max_header_bytes, grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_streams);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, max_header_bytes);
+  SetTime(builder, GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnection);
+  SetTime(builder, GRPC_ARG_KEEPALIVE_TIME_MS, kPingInterval);
+  SetTime(builder, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeout);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  SetTime(builder, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kLeastPingInterval);
+  SetTime(builder, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeout);
+}
+
+void NameBadRequests(grpc::ServerBuilder* builder) {
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(NameUndecodableRequests());
+  builder->experimental().SetInterceptorCreators(std::move(interceptors));
+}
 
 class GrpcServicesImpl : public GrpcServices {
  public:
@@ -29,18 +61,28 @@ class GrpcServicesImpl : public GrpcServices {
         inference_(&slot_, std::move(metrics), options.api_key, options.limits),
         control_(&slot_, std::move(options)) {}
 
-  void RegisterTo(grpc::ServerBuilder* builder) override {
+  void RegisterInference(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&inference_);
-    builder->RegisterService(&control_);
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-    interceptors.push_back(NameUndecodableRequests());
-    builder->experimental().SetInterceptorCreators(std::move(interceptors));
-    grpc::ResourceQuota quota("somnus");
+    NameBadRequests(builder);
+    BoundConnections(limits_.max_open_calls + kSpareThreads, limits_.max_header_bytes, builder);
+    builder->SetMaxReceiveMessageSize(static_cast<int>(limits_.max_grpc_message_bytes));
+    grpc::ResourceQuota quota("somnus inference");
     quota.Resize(kBaseBytes + static_cast<size_t>(limits_.max_buffered_body_bytes));
     quota.SetMaxThreads(limits_.max_open_calls + kSpareThreads);
     builder->SetResourceQuota(quota);
     builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS,
                                  std::min(kMaxQueues, NumAllowedCpus()));
+  }
+  void RegisterControl(grpc::ServerBuilder* builder) override {
+    builder->RegisterService(&control_);
+    NameBadRequests(builder);
+    BoundConnections(kControlThreads, limits_.max_header_bytes, builder);
+    builder->SetMaxReceiveMessageSize(kControlMessageBytes);
+    grpc::ResourceQuota quota("somnus control");
+    quota.Resize(kBaseBytes);
+    quota.SetMaxThreads(kControlThreads);
+    builder->SetResourceQuota(quota);
+    builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   }
   void SetModel(ServedModel model) override { slot_.Set(std::move(model)); }
 

@@ -1,7 +1,8 @@
 #pragma once
-// InferenceService and ControlService. Ownership: it owns the two services, and must outlive the grpc::Server
-// that they are registered with. Thread safety: all methods are thread safe; RegisterTo is for the time
-// before the server is built.
+// InferenceService and ControlService, each for a listener of its own: the first is for clients, the second
+// for operators. Ownership: it owns the two services, and must outlive the grpc::Servers that they are
+// registered with. Thread safety: all methods are thread safe; those that register are for the time before
+// the server is built.
 
 #include <functional>
 #include <memory>
@@ -24,7 +25,9 @@ class RankStatus;
 
 struct GrpcServicesOptions {
   std::string version;
-  std::string api_key;  // non-empty: every call must have the metadata "authorization: Bearer <api_key>"
+  // Non-empty: every call of the service must have the metadata "authorization: Bearer <key>".
+  std::string api_key;          // InferenceService's
+  std::string control_api_key;  // ControlService's
   // For ControlService.GetStatus; may be empty. Called on a gRPC thread.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ApiLimits limits;
@@ -35,11 +38,12 @@ class GrpcServices {
   // `metrics` is never null.
   static std::unique_ptr<GrpcServices> Create(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics);
   virtual ~GrpcServices() = default;
-  // Adds InferenceService and ControlService to the builder, sets its interceptors, and bounds its threads
-  // and the memory of what it reads: gRPC parses a whole message before a handler sees it. Health and
-  // reflection are the builder's owner's: call grpc::EnableDefaultHealthCheckService(true) and
+  // Each adds its service to a builder, sets its interceptors, and bounds its connections, its threads and
+  // the memory of what it reads: gRPC parses a whole message before a handler sees it. Health and reflection
+  // are the builder's owner's: call grpc::EnableDefaultHealthCheckService(true) and
   // InitProtoReflectionServerBuilderPlugin() before building.
-  virtual void RegisterTo(grpc::ServerBuilder* builder) = 0;
+  virtual void RegisterInference(grpc::ServerBuilder* builder) = 0;
+  virtual void RegisterControl(grpc::ServerBuilder* builder) = 0;
   // Before it, calls return UNAVAILABLE. To be called once.
   virtual void SetModel(ServedModel model) = 0;
 };

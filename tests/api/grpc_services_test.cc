@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/control.grpc.pb.h"
@@ -25,33 +26,44 @@ class GrpcServicesTest : public ::testing::Test {
  protected:
   void SetUp() override { Start(ApiLimits()); }
   void Start(const ApiLimits& limits) {
-    if (server_ != nullptr) server_->Shutdown();
-    server_.reset();
-    GrpcServicesOptions options;
-    options.limits = limits;
-    options.rank_status = [this] {
+    Stop();
+    options_.limits = limits;
+    options_.rank_status = [this] {
       gate_.Pass();
       return std::vector<v1::RankStatus>();
     };
-    services_ = GrpcServices::Create(options, Metrics::Create("fake", 4096));
+    services_ = GrpcServices::Create(options_, Metrics::Create("fake", 4096));
     services_->SetModel(GatedModel(engine_, &gate_));
-    grpc::ServerBuilder builder;
+    grpc::ServerBuilder inference, control;
+    services_->RegisterInference(&inference);
+    services_->RegisterControl(&control);
+    channel_ = Listen(&inference, &server_);
+    control_channel_ = Listen(&control, &control_server_);
+    inference_ = v1::InferenceService::NewStub(channel_);
+    control_ = v1::ControlService::NewStub(control_channel_);
+  }
+  // Starts a listener, and dials it.
+  static std::shared_ptr<grpc::Channel> Listen(grpc::ServerBuilder* builder,
+                                               std::unique_ptr<grpc::Server>* server) {
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    services_->RegisterTo(&builder);
-    server_ = builder.BuildAndStart();
-    ASSERT_NE(server_, nullptr);
+    builder->AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    *server = builder->BuildAndStart();
+    EXPECT_NE(*server, nullptr);
     // Without probes for bandwidth a client that does not read takes no more than 64 KiB.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    channel_ = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port),
-                                         grpc::InsecureChannelCredentials(), arguments);
-    inference_ = v1::InferenceService::NewStub(channel_);
-    control_ = v1::ControlService::NewStub(channel_);
+    return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(),
+                                     arguments);
+  }
+  void Stop() {
+    if (server_ != nullptr) server_->Shutdown();
+    if (control_server_ != nullptr) control_server_->Shutdown();
+    server_.reset();
+    control_server_.reset();
   }
   void TearDown() override {
     gate_.Open();
-    server_->Shutdown();
+    Stop();
   }
 
   static v1::GenerateRequest Request(const std::string& prompt, int max_tokens) {
@@ -111,9 +123,12 @@ class GrpcServicesTest : public ::testing::Test {
 
   Gate gate_;
   std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
+  GrpcServicesOptions options_;
   std::unique_ptr<GrpcServices> services_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::Server> control_server_;
   std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<grpc::Channel> control_channel_;
   std::unique_ptr<v1::InferenceService::Stub> inference_;
   std::unique_ptr<v1::ControlService::Stub> control_;
 };
@@ -275,20 +290,64 @@ grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const 
 TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
   for (const std::string method :
        {"/somnus.v1.ControlService/Sleep", "/somnus.v1.InferenceService/Generate"}) {
-    const grpc::Status status = CallWithBytes(channel_, method, "\xff\xff\xff garbage");
+    const auto channel = absl::StrContains(method, "Control") ? control_channel_ : channel_;
+    const grpc::Status status = CallWithBytes(channel, method, "\xff\xff\xff garbage");
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_EQ(status.error_message(), "the request is not a message of " + method);
   }
   EXPECT_EQ(Text(Request("abc", 3)), "abc");
 }
 
+TEST_F(GrpcServicesTest, EachServiceIsAtItsOwnListenerAlone) {
+  grpc::Status status = CallWithBytes(channel_, "/somnus.v1.ControlService/Sleep", "");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  status = CallWithBytes(control_channel_, "/somnus.v1.InferenceService/Generate", "");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+}
+
+TEST_F(GrpcServicesTest, EachServiceHasItsOwnKey) {
+  options_.api_key = "clients";
+  options_.control_api_key = "operators";
+  Start(ApiLimits());
+  const auto code = [](const char* key, auto call) {
+    grpc::ClientContext context;
+    if (*key != '\0') context.AddMetadata("authorization", absl::StrCat("Bearer ", key));
+    return call(&context).error_code();
+  };
+  const auto list = [this](grpc::ClientContext* context) {
+    v1::ListModelsResponse response;
+    return inference_->ListModels(context, v1::ListModelsRequest(), &response);
+  };
+  const auto sleep = [this](grpc::ClientContext* context) {
+    v1::SleepRequest request;
+    request.set_level(1);
+    v1::SleepResponse response;
+    return control_->Sleep(context, request, &response);
+  };
+  for (const char* key : {"", "operators", "clientsx"}) {
+    EXPECT_EQ(code(key, list), grpc::StatusCode::UNAUTHENTICATED) << key;
+  }
+  for (const char* key : {"", "clients"})
+    EXPECT_EQ(code(key, sleep), grpc::StatusCode::UNAUTHENTICATED) << key;
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  EXPECT_EQ(code("clients", list), grpc::StatusCode::OK);
+  EXPECT_EQ(code("operators", sleep), grpc::StatusCode::OK);
+}
+
+TEST_F(GrpcServicesTest, OperatorsMessagesAreSmall) {
+  const grpc::Status status =
+      CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", std::string(65 << 10, '\n'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 // A client of a later version puts only the KV cache to sleep: level 1, and field 2 with a tag.
 TEST_F(GrpcServicesTest, AFieldThatIsNotKnownIsRefused) {
   grpc::Status status =
-      CallWithBytes(channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x12\x08kv_cache");
+      CallWithBytes(control_channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x12\x08kv_cache");
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status.error_message(), "field 2 of SleepRequest is not known here");
-  status = CallWithBytes(channel_, "/somnus.v1.ControlService/WakeUp", "\x10\x01");
+  status = CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", "\x10\x01");
   EXPECT_EQ(status.error_message(), "field 2 of WakeUpRequest is not known here");
   EXPECT_EQ(engine_->state(), EngineState::kAwake);
 }

@@ -117,13 +117,12 @@ TEST_F(ApiServerTest, ParametersOfRefusedRequestsAreNotCounted) {
 TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
   ApiServerOptions options;
   options.grpc_port = 50051;
+  options.control_port = 50054;
   options.api_key = "secret";
   Start(options);
-  Json expected = {{"version", "1.2.3"},
-                   {"model", nullptr},
-                   {"http_port", server_->port()},
-                   {"admin_port", server_->admin_port()},
-                   {"grpc_port", 50051}};
+  Json expected = {{"version", "1.2.3"},           {"model", nullptr},
+                   {"http_port", server_->port()}, {"admin_port", server_->admin_port()},
+                   {"grpc_port", 50051},           {"control_port", 50054}};
   EXPECT_EQ(Json::parse(Admin("GET", "/server_info").body), expected);
   server_->SetModel(FakeModel(engine_));
   expected["model"] = "fake";

@@ -41,8 +41,9 @@ class Grpc(unittest.TestCase):
         cls.channel = grpc.insecure_channel(f"127.0.0.1:{cls.cluster.grpc_port}")
         cls.addClassCleanup(cls.channel.close)
         cls.inference = rpc.InferenceServiceStub(cls.channel)
-        cls.control = control_rpc.ControlServiceStub(cls.channel)
-        cls.health = health_pb2_grpc.HealthStub(cls.channel)
+        cls.control_channel = grpc.insecure_channel(f"127.0.0.1:{cls.cluster.control_port}")
+        cls.addClassCleanup(cls.control_channel.close)
+        cls.control = control_rpc.ControlServiceStub(cls.control_channel)
 
     def tearDown(self):
         self.control.WakeUp(control_pb.WakeUpRequest(), timeout=DEADLINE_S)
@@ -152,7 +153,9 @@ class Grpc(unittest.TestCase):
 
     def test_health_follows_the_engine(self):
         def check(service):
-            return self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S).status
+            channel = self.control_channel if service.endswith("ControlService") else self.channel
+            request = health_pb2.HealthCheckRequest(service=service)
+            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=DEADLINE_S).status
         yes, no = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
         services = ("", "somnus.v1.InferenceService", "somnus.v1.ControlService")
         self.assertEqual([check(service) for service in services], [yes, yes, yes])
@@ -166,8 +169,9 @@ class Grpc(unittest.TestCase):
 
     def test_http_tells_the_port(self):
         info = self.cluster.request("GET", "/server_info").json
-        self.assertEqual((info["http_port"], info["admin_port"], info["grpc_port"], info["model"]),
-                         (self.cluster.port, self.cluster.admin_port, self.cluster.grpc_port, self.cluster.name))
+        cluster = self.cluster
+        self.assertEqual((info["http_port"], info["admin_port"], info["grpc_port"], info["control_port"], info["model"]),
+                         (cluster.port, cluster.admin_port, cluster.grpc_port, cluster.control_port, cluster.name))
 
     def test_a_field_that_is_not_known_is_refused(self):
         # A client of a later version that wants only its KV cache to sleep: level 1, and field 2 with a tag.
@@ -181,23 +185,38 @@ class Grpc(unittest.TestCase):
                          control_pb.ENGINE_STATE_AWAKE)
 
     def test_reflection_lists_the_services(self):
-        stub = reflection_pb2_grpc.ServerReflectionStub(self.channel)
-        requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-        answer = next(stub.ServerReflectionInfo(requests, timeout=DEADLINE_S))
-        names = {service.name for service in answer.list_services_response.service}
-        self.assertLessEqual({"somnus.v1.InferenceService", "somnus.v1.ControlService", "grpc.health.v1.Health"}, names)
+        def names(channel):
+            requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            answer = next(stub.ServerReflectionInfo(requests, timeout=DEADLINE_S))
+            return {service.name for service in answer.list_services_response.service}
+        other = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        self.assertEqual(names(self.channel), {"somnus.v1.InferenceService", *other})
+        self.assertEqual(names(self.control_channel), {"somnus.v1.ControlService", *other})
+
+    def test_clients_cannot_reach_what_is_operators(self):
+        stub = control_rpc.ControlServiceStub(self.channel)
+        with self.assertRaises(grpc.RpcError) as caught:
+            stub.Sleep(control_pb.SleepRequest(level=1), timeout=DEADLINE_S)
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
+        self.assertEqual(self.cluster.health(), 200)
 
 
 class Key(unittest.TestCase):
     def test_every_call_wants_the_key(self):
-        with Cluster(tiny(MODEL), "--api-key=secret", workers=1) as cluster:
-            with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
-                stub = control_rpc.ControlServiceStub(channel)
-                for metadata in ((), (("authorization", "Bearer wrong"),)):
-                    with self.assertRaises(grpc.RpcError) as caught:
-                        stub.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S, metadata=metadata)
-                    self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
-                stub.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S, metadata=(("authorization", "Bearer secret"),))
+        with Cluster(tiny(MODEL), "--api-key=clients", "--control-api-key=operators", workers=1) as cluster:
+            for port, call, right, wrong in (
+                    (cluster.grpc_port, lambda channel: rpc.InferenceServiceStub(channel).ListModels, "clients", "operators"),
+                    (cluster.control_port, lambda channel: control_rpc.ControlServiceStub(channel).GetStatus, "operators", "clients")):
+                request = pb.ListModelsRequest() if port == cluster.grpc_port else control_pb.GetStatusRequest()
+                with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                    for metadata in ((), (("authorization", f"Bearer {wrong}"),)):
+                        with self.assertRaises(grpc.RpcError) as caught:
+                            call(channel)(request, timeout=DEADLINE_S, metadata=metadata)
+                        self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
+                    call(channel)(request, timeout=DEADLINE_S, metadata=(("authorization", f"Bearer {right}"),))
+            self.assertIn("--control-api-key", cluster.cli("status", check=False).stderr)
+            self.assertEqual(cluster.cli("status", "--control-api-key=operators").returncode, 0)
 
 
 if __name__ == "__main__":

@@ -97,10 +97,10 @@ class Cluster:
     """
 
     def __init__(self, model, *flags, workers=2, wait=True, env=None, prefix=()):
-        self.port, self.admin_port, self.grpc_port = free_ports(3)
+        self.port, self.admin_port, self.grpc_port, self.control_port = free_ports(4)
         self.name = "test-model"
         command = [*prefix, SOMNUS, "serve", model, "--port", str(self.port), "--admin-port", str(self.admin_port),
-                   "--grpc-port", str(self.grpc_port), "--served-model-name", self.name, *flags]
+                   "--grpc-port", str(self.grpc_port), "--control-port", str(self.control_port), "--served-model-name", self.name, *flags]
         if workers:
             command.append(f"--workers=local:{workers}")
         self._log = tempfile.NamedTemporaryFile(prefix="somnus_", suffix=".log")

@@ -28,7 +28,7 @@ def case(name):
 
 def refused(*flags, model=None):
     """Exit code and standard error of a server that does not start."""
-    done = subprocess.run([SOMNUS, "serve", model or tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0", *flags],
+    done = subprocess.run([SOMNUS, "serve", model or tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0", "--control-port=0", *flags],
                           capture_output=True, text=True, timeout=120)
     return done.returncode, done.stderr
 

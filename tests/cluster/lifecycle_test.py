@@ -179,11 +179,11 @@ class Refusals(unittest.TestCase):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = str(taken.getsockname()[1])
-            others = free_ports(2)
-            for flag in ("--port", "--admin-port", "--grpc-port"):
-                rest = [other for other in ("--port", "--admin-port", "--grpc-port") if other != flag]
+            flags = ("--port", "--admin-port", "--grpc-port", "--control-port")
+            for flag in flags:
+                rest = [f"{other}={free}" for other, free in zip((other for other in flags if other != flag), free_ports(3))]
                 with self.subTest(flag=flag):
-                    self.refuse(tiny(MODEL), flag, port, rest[0], str(others[0]), rest[1], str(others[1]), names=[port])
+                    self.refuse(tiny(MODEL), flag, port, *rest, names=[port])
 
 
 class HandStartedWorkers:

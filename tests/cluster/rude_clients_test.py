@@ -101,7 +101,7 @@ class Sockets(Attack):
         self.close(opened)
 
     def test_other_protocols_at_every_port(self):
-        for port in (self.cluster.port, self.cluster.admin_port, self.cluster.grpc_port):
+        for port in (self.cluster.port, self.cluster.admin_port, self.cluster.grpc_port, self.cluster.control_port):
             for data in (TLS_HELLO, HTTP2_PREFACE, b"SSH-2.0-x\r\n", b"\x00" * 4096, os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n", b"\n"):
                 with self.connect(port) as sock:
                     sock.settimeout(0.3)

@@ -22,7 +22,7 @@ class Job(Cluster):
         self.output = os.path.join(slurm.folder, f"job-{self.port}.log")
         home = os.environ.get("SOMNUS_HOME", BIN)
         self.id = slurm.submit(SBATCH, tiny(MODEL), f"--served-model-name={self.name}", "--dtype=float32", "--no-async-scheduling",
-                               f"--port={self.port}", f"--admin-port={self.admin_port}", f"--grpc-port={self.grpc_port}",
+                               f"--port={self.port}", f"--admin-port={self.admin_port}", f"--grpc-port={self.grpc_port}", "--control-port=0",
                                flags=("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--overcommit", f"--output={self.output}"),
                                environment={"SOMNUS_HOME": home, "SOMNUS_MIN_RUN_S": 0})
 

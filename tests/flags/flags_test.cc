@@ -38,6 +38,7 @@ TEST(FlagsTest, Defaults) {
   EXPECT_EQ(flags->port, 8000);
   EXPECT_EQ(flags->admin_port, 8001);
   EXPECT_EQ(flags->grpc_port, 50051);
+  EXPECT_EQ(flags->control_port, 50054);
   EXPECT_TRUE(flags->async_scheduling);
   EXPECT_TRUE(flags->enable_prefix_caching);
   EXPECT_FALSE(flags->batch_invariant);
@@ -252,6 +253,8 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--port=9000", "--grpc-port=9000"}, "--grpc-port: 9000 is the port of --port already"},
       {{"m", "--host=127.0.0.1", "--admin-port=9000", "--grpc-port=9000"},
        "--grpc-port: 9000 is the port of --admin-port already"},
+      {{"m", "--admin-port=9000", "--control-port=9000"},
+       "--control-port: 9000 is the port of --admin-port already"},
       {{"m", "--workers=remote:2", "--grpc-port=9000", "--cluster-host=0.0.0.0", "--host=0.0.0.0",
         "--cluster-port=9000"},
        "--cluster-port: 9000 is the port of --grpc-port already"},

@@ -33,7 +33,7 @@ done
 
 if [[ -n $tokenizer ]]; then
   "$bin/tools/somnus" serve "$tokenizer" --device=cuda --load-format=dummy --served-model-name bench --port 18641 \
-    --admin-port 18642 --grpc-port 18643 --max-num-seqs 256 --max-num-batched-tokens 8192 --max-model-len 4096 \
+    --admin-port 18642 --grpc-port 18643 --control-port 0 --max-num-seqs 256 --max-num-batched-tokens 8192 --max-model-len 4096 \
     >"$out/serve.log" 2>&1 &
   server=$!
   trap 'kill -TERM $server 2>/dev/null; wait $server' EXIT

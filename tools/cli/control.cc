@@ -37,6 +37,9 @@ struct ControlOptions {
 // The flags of one command: its own, and those that these commands share.
 FlagTable ControlTable(ControlOptions* o, std::string name, std::string about, std::vector<Flag> own) {
   FlagGroup server = ServerFlags(&o->server);
+  server.flags.push_back(Flag::Text("control-api-key", &o->server.control_api_key,
+                                    "operators' bearer token; better in SOMNUS_CONTROL_API_KEY")
+                             .Shows("KEY"));
   server.flags.push_back(
       Flag::Time("timeout", &o->timeout, absl::Seconds(1), absl::Hours(24), "give up after this time"));
   std::vector<FlagGroup> groups = {{"Flags", std::move(own)}, std::move(server)};

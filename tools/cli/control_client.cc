@@ -19,7 +19,7 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kStateTimeout = absl::Seconds(5);
 
 absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Server& server) {
-  const std::string address = server.grpc.ToString();
+  const std::string address = server.control.ToString();
   const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   const auto deadline = absl::ToChronoTime(absl::Now() + kConnectTimeout);
   grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
@@ -28,8 +28,9 @@ absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Server& 
     state = channel->GetState(true);
   }
   if (state == GRPC_CHANNEL_READY) return v1::ControlService::NewStub(channel);
-  return absl::UnavailableError(absl::StrCat("cannot connect to ", address, ", which the server at ",
-                                             server.http.ToString(), " names as its gRPC port"));
+  return absl::UnavailableError(
+      absl::StrCat("cannot connect to ", address, ", which the server at ", server.http.ToString(),
+                   " names as operators' port; --admin-host says who may reach it"));
 }
 
 template <typename Request, typename Response>
@@ -38,11 +39,18 @@ absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, cons
                                                                                const Request&, Response*)) {
   ASSIGN_OR_RETURN(const auto stub, Connect(server));
   grpc::ClientContext context;
-  if (!server.api_key.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", server.api_key));
+  if (!server.control_api_key.empty()) {
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", server.control_api_key));
+  }
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   Response response;
   const grpc::Status status = (stub.get()->*method)(&context, request, &response);
   if (status.ok()) return response;
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        server.control.ToString(), server.control_api_key.empty() ? " requires a key" : " refuses this key",
+        " (--control-api-key or SOMNUS_CONTROL_API_KEY)"));
+  }
   return absl::InternalError(status.error_message().empty() ? FromGrpcStatus(status).ToString()
                                                             : status.error_message());
 }

@@ -12,8 +12,8 @@
 
 namespace somnus::cli {
 
-// Each makes one call. Unavailable: the gRPC port that the server names cannot be reached. Internal: the
-// server has refused, and the message is its own.
+// Each makes one call. Unavailable: operators' port, which the server names, cannot be reached.
+// FailedPrecondition: it requires another key. Internal: the server has refused, and the message is its own.
 absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Duration timeout);
 absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, int level, absl::Duration timeout);
 absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,

@@ -63,8 +63,12 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& api_k
   }
   // The given port stays, even where the server names another one: the port may be forwarded.
   const bool admin = address.port == admin_port && address.port != http_port;
-  return Server{
-      {address.host, admin ? http_port : address.port}, {address.host, IntAt(info, "grpc_port")}, api_key};
+  Server server;
+  server.http = {address.host, admin ? http_port : address.port};
+  server.grpc = {address.host, IntAt(info, "grpc_port")};
+  server.control = {address.host, IntAt(info, "control_port")};
+  server.api_key = api_key;
+  return server;
 }
 
 }  // namespace
@@ -125,7 +129,9 @@ absl::StatusOr<Server> FindServer(const ServerOptions& options) {
   const std::string api_key = options.api_key.value_or(Environment("SOMNUS_API_KEY", ""));
   const absl::StatusOr<HttpResponse> response = ClientOf(address, api_key).Get("/server_info");
   if (!response.ok()) return NotThere(address, response.status());
-  return ReadInfo(address, api_key, *response);
+  ASSIGN_OR_RETURN(Server server, ReadInfo(address, api_key, *response));
+  server.control_api_key = options.control_api_key.value_or(Environment("SOMNUS_CONTROL_API_KEY", ""));
+  return server;
 }
 
 }  // namespace somnus::cli

@@ -13,8 +13,9 @@
 namespace somnus::cli {
 
 struct ServerOptions {
-  std::optional<std::string> url;      // else SOMNUS_URL, else http://127.0.0.1:8000
-  std::optional<std::string> api_key;  // else SOMNUS_API_KEY, else none
+  std::optional<std::string> url;              // else SOMNUS_URL, else http://127.0.0.1:8000
+  std::optional<std::string> api_key;          // else SOMNUS_API_KEY, else none
+  std::optional<std::string> control_api_key;  // else SOMNUS_CONTROL_API_KEY, else none
 };
 FlagGroup ServerFlags(ServerOptions* options);
 
@@ -33,7 +34,9 @@ absl::StatusOr<Address> ParseUrl(const std::string& url);
 struct Server {
   Address http;  // the public port
   Address grpc;
+  Address control;  // operators' gRPC
   std::string api_key;
+  std::string control_api_key;
 
   HttpClient Client() const;
 };

@@ -122,7 +122,7 @@ measure() {
   ((!dummy)) || { dummy_flag=(--dummy) load=(--load-format dummy); }
   case $name in
     somnus) serve somnus "$round" "$bin/tools/somnus" serve "$model" --device=cuda "${load[@]}" \
-      --served-model-name bench --port $port --admin-port $((port + 1)) --grpc-port $((port + 2)) --max-num-seqs "$requests" \
+      --served-model-name bench --port $port --admin-port $((port + 1)) --grpc-port $((port + 2)) --control-port 0 --max-num-seqs "$requests" \
       --max-model-len 4096 "${serve_flags[@]}" ;;
     transformers | nano-vllm | vllm) run "$out/$name.$round.log" "$python" "$here/offline_peer.py" "$name" --model "$model" \
       "${dummy_flag[@]}" "${workload[@]}" --json "$out/$name.$round.json" ;;

@@ -32,7 +32,7 @@ servers=(somnus)
 start() {
   local port=$2
   case $1 in
-    somnus) exec setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port $((port + 1)) --grpc-port $((port + 2)) \
+    somnus) exec setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port $((port + 1)) --grpc-port $((port + 2)) --control-port 0 \
       --served-model-name bench "${serve_flags[@]}" ;;
     llama-server) exec setsid "$llama" -m "$gguf" --alias bench -t "$cpus" -c $((32 * 2560)) -np 32 --port "$port" \
       --host 127.0.0.1 --no-webui ;;

@@ -31,7 +31,7 @@ START_S = 120
 @contextlib.contextmanager
 def serving(model, port, flags):
     server = subprocess.Popen([os.path.join(BIN, "tools", "somnus"), "serve", model, "--port", str(port), "--admin-port",
-                               str(port + 1), "--grpc-port", str(port + 2), *flags], stdin=subprocess.DEVNULL)
+                               str(port + 1), "--grpc-port", str(port + 2), "--control-port", "0", *flags], stdin=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + START_S
         while not healthy(port):

@@ -58,7 +58,7 @@ def main():
     parser.add_argument("flags", nargs="*")
     args = parser.parse_args()
     commands = {"somnus": [os.path.join(BIN, "tools", "somnus"), "serve", args.model, "--port", str(PORT), "--admin-port",
-                           str(PORT + 1), "--grpc-port", str(PORT + 2), *args.flags]}
+                           str(PORT + 1), "--grpc-port", str(PORT + 2), "--control-port", "0", *args.flags]}
     if args.llama_server:
         commands["llama-server"] = [args.llama_server, "-m", args.gguf, "-t", str(os.cpu_count()), "--port", str(PORT),
                                     "--host", "127.0.0.1", "--no-webui"]
