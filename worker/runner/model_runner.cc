@@ -227,8 +227,9 @@ absl::Status ModelRunnerImpl::BeginEpoch() {
   device_->Synchronize().IgnoreError();  // the errors of what failed
   RETURN_IF_ERROR(device_->Synchronize());
   // The KV cache keeps what failed steps left in it. That is safe, because no one reads a block's entry
-  // before it is written: attention reads a sequence's context alone, every token of which was computed by a
-  // step that has ended well or comes anew, and padded rows have no context (they write to the null block).
+  // before it is written: attention reads a sequence's context alone (what a tile holds beyond it is replaced
+  // by zeros), every token of which was computed by a step that has ended well or is computed again, and
+  // padded rows have no context (they write to the null block).
   state_.Clear();
   failed_ = absl::OkStatus();
   if (communicator_->world_size() == 1) return absl::OkStatus();  // graphs without collectives stay good
