@@ -60,6 +60,9 @@ absl::StatusOr<v1::StepReply> StepStreams::Receive(int64_t step_id) {
 }
 
 absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
+  for (const auto& rank : streams_) {
+    if (rank->replies.front().error_code() != 0) return CheckReplies();
+  }
   for (auto& rank : streams_) {
     v1::StepReply reply = std::move(rank->replies.front());
     rank->replies.pop_front();
@@ -137,11 +140,11 @@ bool StepStreams::Next() {
 
 template <typename Done>
 absl::Status StepStreams::Await(const Done& done) {
-  while (true) {
+  while (!done()) {
     RETURN_IF_ERROR(CheckReplies());
-    if (done()) return absl::OkStatus();
     Next();
   }
+  return absl::OkStatus();
 }
 
 // An error reply says more than a stream that broke, and is looked for in all ranks first. It may still be

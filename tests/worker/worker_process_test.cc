@@ -176,7 +176,7 @@ TEST(WorkerProcess, FindsItsPlaceInTheEnvironmentUnlessFlagsSayIt) {
   setenv("SOMNUS_RANK", "second", 1);
   EXPECT_EQ(Process({"--threads=1"}).Wait(), 2);
   // A worker that the coordinator started was told everything.
-  Process spawned({"--coordinator=" + coordinator.address(), "--spawn-token=x"});
+  Process spawned({"--coordinator=" + coordinator.address(), "--spawned"});
   EXPECT_FALSE(coordinator.WaitForWorker(2).has_preferred_rank());
   unsetenv("SOMNUS_RANK");
   unsetenv("SOMNUS_COORDINATOR");
