@@ -5,8 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace somnus {
+
+// After how long a client may try again where a queue is full: Retry-After over HTTP, RetryInfo over gRPC.
+inline constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 
 struct ApiError {
   int status = 500;     // HTTP

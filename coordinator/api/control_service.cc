@@ -89,7 +89,7 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   if (const std::optional<ApiError> error = CheckSleepLevel(request->level())) return ToGrpcStatus(*error);
   const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), request->level());
-  if (!result.ok()) return ToGrpcStatus(result.status());
+  if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
   response->mutable_freed_bytes_by_tag()->insert(result->freed_bytes.begin(), result->freed_bytes.end());
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_level(result->level);
@@ -106,7 +106,7 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
   const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model->engine.get(), tags);
-  if (!result.ok()) return ToGrpcStatus(result.status());
+  if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
   response->mutable_mapped_bytes_by_tag()->insert(result->mapped_bytes.begin(), result->mapped_bytes.end());
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_awake(result->awake);

@@ -2,7 +2,9 @@
 
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_key.h"
+#include "coordinator/api/error_details.h"
 #include "coordinator/residency/engine_state.h"
+#include "proto/status.h"
 
 namespace somnus {
 
@@ -19,8 +21,10 @@ grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api
 grpc::Status ToGrpcStatus(const ApiError& error) {
   const std::string message = MessageWithParam(error);
   switch (error.status) {
-    case 400:
-      return {grpc::StatusCode::INVALID_ARGUMENT, message};
+    case 400: {
+      const grpc::Status status(grpc::StatusCode::INVALID_ARGUMENT, message);
+      return error.param.empty() ? status : WithField(status, error.param, error.message);
+    }
     case 404:
       return {grpc::StatusCode::NOT_FOUND, message};
     default:
@@ -28,6 +32,16 @@ grpc::Status ToGrpcStatus(const ApiError& error) {
   }
 }
 
-grpc::Status LoadingStatus() { return {grpc::StatusCode::UNAVAILABLE, WhyNotReady(EngineState::kLoading)}; }
+grpc::Status LoadingStatus() {
+  const grpc::Status status(grpc::StatusCode::UNAVAILABLE, WhyNotReady(EngineState::kLoading));
+  return WithReason(status, EngineState::kLoading);
+}
+
+grpc::Status EngineRefusal(const absl::Status& status, const Engine& engine) {
+  const grpc::Status refusal = ToGrpcStatus(absl::Status(status.code(), CleanMessage(status.message())));
+  if (absl::IsResourceExhausted(status)) return WithRetry(refusal, kRetryDelay);
+  if (!absl::IsUnavailable(status) && !absl::IsFailedPrecondition(status)) return refusal;
+  return WithReason(refusal, engine.state());
+}
 
 }  // namespace somnus

@@ -7,17 +7,24 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "coordinator/api/api_error.h"
+#include "coordinator/engine/engine.h"
 
 namespace somnus {
 
 // UNAUTHENTICATED unless the call carries the key.
 grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key);
 
-// Returns a 400 as INVALID_ARGUMENT, a 404 as NOT_FOUND, others as INTERNAL; the message is "field: problem".
+// Returns a 400 as INVALID_ARGUMENT, with the field as a detail, a 404 as NOT_FOUND, others as INTERNAL; the
+// message is "field: problem".
 grpc::Status ToGrpcStatus(const ApiError& error);
 
 // UNAVAILABLE: the model is loading.
 grpc::Status LoadingStatus();
+
+// Returns what the engine has refused a call with: a full queue with RetryInfo, a state in which it does not
+// serve with ErrorInfo (error_details.h). The message goes through CleanMessage.
+grpc::Status EngineRefusal(const absl::Status& status, const Engine& engine);
 
 }  // namespace somnus

@@ -16,7 +16,9 @@ HttpResponse JsonResponse(const nlohmann::ordered_json& body) {
 
 HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response{error.status, "application/json", ErrorBody(error), {}};
-  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503) {
+    response.headers.emplace_back("Retry-After", absl::StrCat(absl::ToInt64Seconds(kRetryDelay)));
+  }
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/api/client_request.h"
+#include "coordinator/api/error_details.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/request_fields.h"
 #include "coordinator/api/response_json.h"
@@ -164,7 +165,7 @@ grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const 
   const absl::Cleanup leave = [this] { --open_calls_; };
   if (open > limits_.max_open_calls) {
     metrics_->OnRejected("too_many_calls");
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"};
+    return WithRetry({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open calls"}, kRetryDelay);
   }
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
   try {
@@ -191,7 +192,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
   const auto bell = std::make_shared<Bell>();
   if (absl::Status status = client_request.Submit([bell] { bell->Ring(); }); !status.ok()) {
     metrics_->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
-    return ToGrpcStatus(absl::Status(status.code(), CleanMessage(status.message())));
+    return EngineRefusal(status, *model->engine);
   }
   while (!client_request.done()) {
     bell->Wait();
@@ -201,8 +202,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
     for (const ChoiceUpdate& update : client_request.Take()) {
       if (update.delta.finish_reason == FinishReason::kError) {
         const absl::Status& error = update.delta.error;
-        return ToGrpcStatus(absl::Status(error.ok() ? absl::StatusCode::kInternal : error.code(),
-                                         CleanMessage(error.message())));
+        return EngineRefusal(error.ok() ? absl::InternalError("") : error, *model->engine);
       }
       FillResponse(*model->tokenizer, update, &response);
     }

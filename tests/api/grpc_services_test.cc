@@ -2,7 +2,6 @@
 
 #include "coordinator/api/grpc_services.h"
 
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -14,124 +13,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/metrics/metrics.h"
-#include "proto/control.grpc.pb.h"
-#include "proto/inference.grpc.pb.h"
-#include "tests/api/gated_tokenizer.h"
+#include "tests/api/grpc_services_fixture.h"
 
 namespace somnus {
 namespace {
-
-class GrpcServicesTest : public ::testing::Test {
- protected:
-  void SetUp() override { Start(ApiLimits()); }
-  void Start(const ApiLimits& limits) {
-    Stop();
-    options_.limits = limits;
-    options_.rank_status = [this] {
-      gate_.Pass();
-      return std::vector<v1::RankStatus>();
-    };
-    services_ = GrpcServices::Create(options_, Metrics::Create("fake", 4096));
-    services_->SetModel(GatedModel(engine_, &gate_));
-    grpc::ServerBuilder inference, control;
-    services_->RegisterInference(&inference);
-    services_->RegisterControl(&control);
-    channel_ = Listen(&inference, &server_);
-    control_channel_ = Listen(&control, &control_server_);
-    inference_ = v1::InferenceService::NewStub(channel_);
-    control_ = v1::ControlService::NewStub(control_channel_);
-  }
-  // Starts a listener, and dials it.
-  static std::shared_ptr<grpc::Channel> Listen(grpc::ServerBuilder* builder,
-                                               std::unique_ptr<grpc::Server>* server) {
-    int port = 0;
-    builder->AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    *server = builder->BuildAndStart();
-    EXPECT_NE(*server, nullptr);
-    // Without probes for bandwidth a client that does not read takes no more than 64 KiB.
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(),
-                                     arguments);
-  }
-  void Stop() {
-    if (server_ != nullptr) server_->Shutdown();
-    if (control_server_ != nullptr) control_server_->Shutdown();
-    server_.reset();
-    control_server_.reset();
-  }
-  void TearDown() override {
-    gate_.Open();
-    Stop();
-  }
-
-  static v1::GenerateRequest Request(const std::string& prompt, int max_tokens) {
-    v1::GenerateRequest request;
-    request.set_text(prompt);
-    request.mutable_sampling()->set_max_tokens(max_tokens);
-    return request;
-  }
-  // Returns a whole response's text.
-  std::string Text(const v1::GenerateRequest& request) {
-    grpc::ClientContext context;
-    const auto reader = inference_->Generate(&context, request);
-    std::string text;
-    for (v1::GenerateResponse response; reader->Read(&response);) {
-      for (const v1::ChoiceDelta& choice : response.choices()) text += choice.text();
-    }
-    const grpc::Status status = reader->Finish();
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return text;
-  }
-  grpc::Status Refused(const v1::GenerateRequest& request) {
-    grpc::ClientContext context;
-    return inference_->Generate(&context, request)->Finish();
-  }
-  // Reads a stream to its end. (A client's Finish waits for ever while messages have not been read.)
-  static grpc::Status Drain(grpc::ClientReader<v1::GenerateResponse>* reader) {
-    for (v1::GenerateResponse response; reader->Read(&response);) {
-    }
-    return reader->Finish();
-  }
-  grpc::StatusCode Outcome(const v1::GenerateRequest& request) {
-    grpc::ClientContext context;
-    return Drain(inference_->Generate(&context, request).get()).error_code();
-  }
-  // Opens a stream of about 1 MB that is not read, and waits until another call may be open: at most one may.
-  void ExpectUnreadCallEnds() {
-    v1::GenerateRequest request = Request("abc", 4000);
-    request.mutable_sampling()->set_logprobs(20);
-    grpc::ClientContext context;
-    const auto unread = inference_->Generate(&context, request);
-    while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
-    while (Outcome(Request("abc", 3)) == grpc::StatusCode::RESOURCE_EXHAUSTED) {
-      ASSERT_LT(absl::Now(), deadline) << "the call is still open";
-      absl::SleepFor(absl::Milliseconds(10));
-    }
-    EXPECT_TRUE(engine_->WaitIdle());
-    EXPECT_FALSE(Drain(unread.get()).ok());
-    EXPECT_EQ(Text(Request("abc", 5)), "abcab");
-  }
-  grpc::Status Sleep(int level, v1::SleepResponse* response) {
-    grpc::ClientContext context;
-    v1::SleepRequest request;
-    request.set_level(level);
-    return control_->Sleep(&context, request, response);
-  }
-
-  Gate gate_;
-  std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
-  GrpcServicesOptions options_;
-  std::unique_ptr<GrpcServices> services_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<grpc::Server> control_server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::shared_ptr<grpc::Channel> control_channel_;
-  std::unique_ptr<v1::InferenceService::Stub> inference_;
-  std::unique_ptr<v1::ControlService::Stub> control_;
-};
 
 TEST_F(GrpcServicesTest, ListsAreBounded) {
   const std::pair<const char*, std::function<void(v1::GenerateRequest*)>> cases[] = {
@@ -267,26 +152,6 @@ TEST_F(GrpcServicesTest, RepeatedCallsSayThatNothingWasDone) {
   }
 }
 
-// Calls `method` with these bytes as its message.
-grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                           const std::string& bytes) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer request(&slice, 1);
-  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
-  call->StartCall();
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  void* tag = nullptr;
-  call->Finish(&response, &status, &tag);
-  void* got = nullptr;
-  bool ok = false;
-  queue.Next(&got, &ok);
-  return status;
-}
-
 TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
   for (const std::string method :
        {"/somnus.v1.ControlService/Sleep", "/somnus.v1.InferenceService/Generate"}) {
@@ -296,49 +161,6 @@ TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
     EXPECT_EQ(status.error_message(), "the request is not a message of " + method);
   }
   EXPECT_EQ(Text(Request("abc", 3)), "abc");
-}
-
-TEST_F(GrpcServicesTest, EachServiceIsAtItsOwnListenerAlone) {
-  grpc::Status status = CallWithBytes(channel_, "/somnus.v1.ControlService/Sleep", "");
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  status = CallWithBytes(control_channel_, "/somnus.v1.InferenceService/Generate", "");
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_EQ(engine_->state(), EngineState::kAwake);
-}
-
-TEST_F(GrpcServicesTest, EachServiceHasItsOwnKey) {
-  options_.api_key = "clients";
-  options_.control_api_key = "operators";
-  Start(ApiLimits());
-  const auto code = [](const char* key, auto call) {
-    grpc::ClientContext context;
-    if (*key != '\0') context.AddMetadata("authorization", absl::StrCat("Bearer ", key));
-    return call(&context).error_code();
-  };
-  const auto list = [this](grpc::ClientContext* context) {
-    v1::ListModelsResponse response;
-    return inference_->ListModels(context, v1::ListModelsRequest(), &response);
-  };
-  const auto sleep = [this](grpc::ClientContext* context) {
-    v1::SleepRequest request;
-    request.set_level(1);
-    v1::SleepResponse response;
-    return control_->Sleep(context, request, &response);
-  };
-  for (const char* key : {"", "operators", "clientsx"}) {
-    EXPECT_EQ(code(key, list), grpc::StatusCode::UNAUTHENTICATED) << key;
-  }
-  for (const char* key : {"", "clients"})
-    EXPECT_EQ(code(key, sleep), grpc::StatusCode::UNAUTHENTICATED) << key;
-  EXPECT_EQ(engine_->state(), EngineState::kAwake);
-  EXPECT_EQ(code("clients", list), grpc::StatusCode::OK);
-  EXPECT_EQ(code("operators", sleep), grpc::StatusCode::OK);
-}
-
-TEST_F(GrpcServicesTest, OperatorsMessagesAreSmall) {
-  const grpc::Status status =
-      CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", std::string(65 << 10, '\n'));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 // A client of a later version puts only the KV cache to sleep: level 1, and field 2 with a tag.

@@ -1,0 +1,102 @@
+// Who may call which gRPC service, and what refusals tell a program.
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/error_details.pb.h"
+#include "tests/api/grpc_services_fixture.h"
+
+namespace somnus {
+namespace {
+
+using GrpcErrorsTest = GrpcServicesTest;
+
+// The first detail of `status`, which must be a google.rpc.NAME of `Detail`'s name.
+template <typename Detail>
+Detail DetailOf(const grpc::Status& status) {
+  rpc::Status whole;
+  Detail detail;
+  EXPECT_TRUE(whole.ParseFromString(status.error_details()));
+  EXPECT_EQ(whole.code(), status.error_code());
+  EXPECT_EQ(whole.message(), status.error_message());
+  if (whole.details_size() != 1) {
+    ADD_FAILURE() << whole.details_size() << " details";
+    return detail;
+  }
+  EXPECT_EQ(whole.details(0).type_url(), "type.googleapis.com/google.rpc." + Detail::descriptor()->name());
+  EXPECT_TRUE(detail.ParseFromString(whole.details(0).value()));
+  return detail;
+}
+
+TEST_F(GrpcErrorsTest, ABadFieldIsADetail) {
+  v1::GenerateRequest request = Request("abc", 3);
+  request.mutable_sampling()->set_top_p(2);
+  const grpc::Status status = Refused(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  const auto bad = DetailOf<rpc::BadRequest>(status);
+  ASSERT_EQ(bad.field_violations_size(), 1);
+  EXPECT_EQ(bad.field_violations(0).field(), "top_p");
+  EXPECT_TRUE(absl::StrContains(bad.field_violations(0).description(), "top_p"));
+}
+
+TEST_F(GrpcErrorsTest, AFullQueueSaysWhenToTryAgain) {
+  engine_ = std::make_shared<FakeEngine>(absl::Milliseconds(1), /*max_open=*/0);
+  Start(ApiLimits());
+  const grpc::Status status = Refused(Request("abc", 3));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailOf<rpc::RetryInfo>(status).retry_delay().seconds(), 1);
+}
+
+TEST_F(GrpcErrorsTest, AnEngineThatDoesNotServeSaysInWhichStateItIs) {
+  engine_->set_state(EngineState::kDraining);
+  const grpc::Status status = Refused(Request("abc", 3));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  const auto info = DetailOf<rpc::ErrorInfo>(status);
+  EXPECT_EQ(info.reason(), "DRAINING");
+  EXPECT_EQ(info.domain(), "somnus");
+}
+
+TEST_F(GrpcErrorsTest, EachServiceIsAtItsOwnListenerAlone) {
+  grpc::Status status = CallWithBytes(channel_, "/somnus.v1.ControlService/Sleep", "");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  status = CallWithBytes(control_channel_, "/somnus.v1.InferenceService/Generate", "");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+}
+
+TEST_F(GrpcErrorsTest, EachServiceHasItsOwnKey) {
+  options_.api_key = "clients";
+  options_.control_api_key = "operators";
+  Start(ApiLimits());
+  const auto code = [](const char* key, auto call) {
+    grpc::ClientContext context;
+    if (*key != '\0') context.AddMetadata("authorization", absl::StrCat("Bearer ", key));
+    return call(&context).error_code();
+  };
+  const auto list = [this](grpc::ClientContext* context) {
+    v1::ListModelsResponse response;
+    return inference_->ListModels(context, v1::ListModelsRequest(), &response);
+  };
+  const auto sleep = [this](grpc::ClientContext* context) {
+    v1::SleepRequest request;
+    request.set_level(1);
+    v1::SleepResponse response;
+    return control_->Sleep(context, request, &response);
+  };
+  for (const char* key : {"", "operators", "clientsx"}) {
+    EXPECT_EQ(code(key, list), grpc::StatusCode::UNAUTHENTICATED) << key;
+  }
+  for (const char* key : {"", "clients"})
+    EXPECT_EQ(code(key, sleep), grpc::StatusCode::UNAUTHENTICATED) << key;
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  EXPECT_EQ(code("clients", list), grpc::StatusCode::OK);
+  EXPECT_EQ(code("operators", sleep), grpc::StatusCode::OK);
+}
+
+TEST_F(GrpcErrorsTest, OperatorsMessagesAreSmall) {
+  const grpc::Status status =
+      CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", std::string(65 << 10, '\n'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+}  // namespace
+}  // namespace somnus
