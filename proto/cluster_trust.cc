@@ -16,6 +16,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 
@@ -40,10 +41,10 @@ bool IsLoopback(const sockaddr& address) {
 // Whether `address`, "host:port", can be reached from this host alone. A name must stand for loopback
 // addresses only.
 bool IsLoopback(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const std::optional<HostPort> parts = SplitHostPort(address);
+  if (!parts.has_value()) return false;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) return false;
+  if (getaddrinfo(parts->host.c_str(), nullptr, nullptr, &found) != 0) return false;
   const auto free_found = absl::MakeCleanup([&] { freeaddrinfo(found); });
   for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
     if (!IsLoopback(*info->ai_addr)) return false;

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/host_port.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -23,29 +24,18 @@ namespace {
 
 constexpr size_t kMaxSocketPath = sizeof(sockaddr_un::sun_path) - 1;
 
-// "host:port", "[v6]:port" -> host, port.
-absl::StatusOr<std::pair<std::string, std::string>> SplitHostPort(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is neither host:port nor unix:/path"));
-  }
-  std::string host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return std::make_pair(host, address.substr(colon + 1));
-}
-
-std::string Bracketed(const std::string& host) {
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]") : host;
+absl::StatusOr<HostPort> ParseAddress(const std::string& address) {
+  if (std::optional<HostPort> parts = SplitHostPort(address); parts.has_value()) return *std::move(parts);
+  return absl::InvalidArgumentError(absl::StrCat("'", address, "' is neither host:port nor unix:/path"));
 }
 
 // The local address that packets to `address` would leave from. Connecting a UDP socket sends nothing.
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& address) {
-  ASSIGN_OR_RETURN(const auto target, SplitHostPort(address));
+  ASSIGN_OR_RETURN(const HostPort target, ParseAddress(address));
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(target.first.c_str(), target.second.c_str(), &hints, &found);
-      error != 0) {
+  if (const int error = getaddrinfo(target.host.c_str(), target.port.c_str(), &hints, &found); error != 0) {
     return absl::InvalidArgumentError(absl::StrCat("coordinator ", address, ": ", gai_strerror(error)));
   }
   const auto free_found = absl::MakeCleanup([&] { freeaddrinfo(found); });
@@ -92,14 +82,14 @@ absl::StatusOr<ListenAddress> ListenAddress::Choose(const std::string& coordinat
   if (absl::StartsWith(listen, "unix:")) {
     address.socket_path_ = std::string(absl::StripPrefix(listen, "unix:"));
   } else if (!listen.empty()) {
-    RETURN_IF_ERROR(SplitHostPort(listen).status());
+    RETURN_IF_ERROR(ParseAddress(listen).status());
     address.bind_ = listen;
     return address;
   } else if (absl::StartsWith(coordinator, "unix:")) {
     ASSIGN_OR_RETURN(address.socket_path_, ChooseSocketPath(coordinator, &address.directory_));
   } else {
     ASSIGN_OR_RETURN(const std::string local, LocalAddressTowards(coordinator));
-    address.bind_ = absl::StrCat(Bracketed(local), ":0");
+    address.bind_ = JoinHostPort(local, 0);
     return address;
   }
   if (address.socket_path_.size() > kMaxSocketPath) {
@@ -127,8 +117,7 @@ absl::Status ListenAddress::Protect() const {
 
 std::string ListenAddress::Advertised(int port, const std::string& host) const {
   if (!socket_path_.empty()) return bind_;
-  const std::string bound = bind_.substr(0, bind_.rfind(':'));
-  return absl::StrCat(host.empty() ? bound : Bracketed(host), ":", port);
+  return JoinHostPort(host.empty() ? SplitHostPort(bind_)->host : host, port);
 }
 
 }  // namespace somnus

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/host_port.h"
 #include "base/memory_tags.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
@@ -26,13 +27,6 @@ bool OnSeveralHosts(const std::vector<WorkerLink>& workers) {
            (!absl::StartsWith(worker.endpoint.address, "unix:") ||
             !absl::StartsWith(workers[0].endpoint.address, "unix:"));
   });
-}
-
-// Of "host:port" or "[v6]:port".
-std::string HostOf(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return host;
 }
 
 // Adds up the ranks' progress of loading, and keeps their last events.
@@ -205,7 +199,8 @@ absl::Status GroupEpoch::MakeNcclId(v1::ParallelConfig* parallel) {
 // A rank is reached by the others where the coordinator reaches it, at another port.
 absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
   for (const WorkerLink& worker : workers_) {
-    if (!absl::StartsWith(worker.endpoint.address, "unix:")) continue;
+    const bool unix = absl::StartsWith(worker.endpoint.address, "unix:");
+    if (!unix && SplitHostPort(worker.endpoint.address).has_value()) continue;
     return absl::FailedPreconditionError(absl::StrCat(worker.name, " listens at ", worker.endpoint.address,
                                                       ", where ranks on other hosts cannot reach it"));
   }
@@ -214,13 +209,12 @@ absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
       options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         v1::NewGroupRequest request;
         request.set_group_epoch(number_);
-        request.set_listen_host(HostOf(worker.endpoint.address));
+        request.set_listen_host(SplitHostPort(worker.endpoint.address)->host);
         return worker.stub->NewGroup(context, request, &responses[rank]);
       })));
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const std::string& address = workers_[rank].endpoint.address;
-    parallel->add_rank_addresses(
-        absl::StrCat(address.substr(0, address.rfind(':')), ":", responses[rank].port()));
+    const std::string host = SplitHostPort(workers_[rank].endpoint.address)->host;
+    parallel->add_rank_addresses(JoinHostPort(host, responses[rank].port()));
   }
   parallel->set_group_secret(RandomHex(kGroupSecretBytes));
   return absl::OkStatus();

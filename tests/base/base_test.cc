@@ -5,11 +5,24 @@
 #include <thread>
 
 #include "base/cpus.h"
+#include "base/host_port.h"
 #include "base/memory_tags.h"
 #include "base/utf8.h"
 
 namespace somnus {
 namespace {
+
+TEST(HostPortTest, SplitsAndJoins) {
+  for (const char* text : {"10.0.0.1:80", "name:0", "[::1]:8000", "[fe80::1%eth0]:1"}) {
+    const std::optional<HostPort> split = SplitHostPort(text);
+    ASSERT_TRUE(split.has_value()) << text;
+    EXPECT_EQ(split->host.find('['), std::string::npos) << text;
+    EXPECT_EQ(JoinHostPort(split->host, std::stoi(split->port)), text);
+  }
+  for (const char* text : {"", "name", ":80", "name:", "[::1]:"}) {
+    EXPECT_FALSE(SplitHostPort(text).has_value()) << text;
+  }
+}
 
 TEST(Utf8, InvalidRunsAreReplacedAsUnicodePrescribes) {
   // Unicode 15, table 3-8: the longest prefix of a well-formed sequence is one replacement.

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/comm/tcp_group.h"
 #include "tests/fakes/jumping_clock.h"
 #include "worker/comm/communicator.h"
 
@@ -35,6 +36,23 @@ TEST(WallClockTest, AJumpDoesNotEndTheWaitForARank) {
     const auto comm = MakeShmCommunicator(options);
     jump.join();
     if (!comm.ok()) return 1;
+    return (*comm)->Barrier().ok() ? 0 : 2;
+  });
+  EXPECT_TRUE(ranks.AllGood());
+}
+
+TEST(WallClockTest, AJumpDoesNotEndTheWaitForARankOnAnotherHost) {
+  TcpGroup group(2);
+  RankProcesses ranks(2, [&](int rank) {
+    std::thread jump([] {
+      absl::SleepFor(absl::Milliseconds(100));
+      g_wall_clock_seconds = 3600;
+    });
+    if (rank == 1) absl::SleepFor(absl::Milliseconds(500));
+    const auto comm = group.Join(rank);
+    jump.join();
+    if (!comm.ok()) return 1;
+    if (rank == 1) absl::SleepFor(absl::Milliseconds(500));
     return (*comm)->Barrier().ok() ? 0 : 2;
   });
   EXPECT_TRUE(ranks.AllGood());

@@ -11,6 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_port.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -94,13 +95,9 @@ absl::StatusOr<TcpListener> ListenOnTcp(const std::string& host) {
 }
 
 absl::StatusOr<std::vector<SocketAddress>> ResolveTcp(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not host:port"));
-  }
-  std::string host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return Resolve(host, address.substr(colon + 1), 0);
+  const std::optional<HostPort> parts = SplitHostPort(address);
+  if (!parts.has_value()) return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not host:port"));
+  return Resolve(parts->host, parts->port, 0);
 }
 
 absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address) {
