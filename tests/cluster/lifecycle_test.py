@@ -303,8 +303,8 @@ class HandStarted(unittest.TestCase):
     def test_a_worker_that_comes_back_too_late_leaves(self):
         cluster_port, = free_ports(1)
         with HandStartedWorkers() as workers, \
-                Cluster(tiny(MODEL), *slow_model(), "--workers=remote:2", f"--cluster-port={cluster_port}",
-                        "--hang-timeout=1s", workers=0, wait=False) as cluster:
+                Cluster(tiny(MODEL), *slow_model(), "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,
+                        wait=False) as cluster:
             first = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
             cluster.wait_ready()
             requests, wanted = self.serve_streams(cluster)
