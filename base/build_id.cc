@@ -3,7 +3,9 @@
 #include <elf.h>
 #include <link.h>
 
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,7 @@ namespace somnus {
 namespace {
 
 constexpr absl::string_view kGnuOwner("GNU\0", 4);
+constexpr uint64_t kMaxNoteBytes = 1 << 20;
 
 constexpr size_t RoundUp(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -51,13 +54,45 @@ int ReadProgram(dl_phdr_info* program, size_t, void* result) {
   return 1;  // Libraries are not asked.
 }
 
+std::string Fallback() { return absl::StrCat("version-", kVersion); }
+
 std::string ReadBuildId() {
   std::string id;
   dl_iterate_phdr(ReadProgram, &id);
-  return id.empty() ? absl::StrCat("version-", kVersion) : id;
+  return id.empty() ? Fallback() : id;
+}
+
+// Reads `size` bytes at `offset`; fewer where the file ends.
+std::string ReadAt(std::ifstream* file, uint64_t offset, uint64_t size) {
+  std::string bytes(size, '\0');
+  file->clear();
+  file->seekg(static_cast<std::streamoff>(offset));
+  file->read(bytes.data(), static_cast<std::streamsize>(size));
+  bytes.resize(static_cast<size_t>(file->gcount()));
+  return bytes;
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> BuildIdOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, " cannot be read"));
+  const std::string start = ReadAt(&file, 0, sizeof(ElfW(Ehdr)));
+  ElfW(Ehdr) header;
+  if (start.size() < sizeof(header) || start.compare(0, SELFMAG, ELFMAG) != 0)
+    return absl::InvalidArgumentError(absl::StrCat(path, " is no program"));
+  std::memcpy(&header, start.data(), sizeof(header));
+  const std::string table = ReadAt(&file, header.e_phoff, uint64_t{header.e_phnum} * sizeof(ElfW(Phdr)));
+  for (size_t at = 0; at + sizeof(ElfW(Phdr)) <= table.size(); at += sizeof(ElfW(Phdr))) {
+    ElfW(Phdr) segment;
+    std::memcpy(&segment, table.data() + at, sizeof(segment));
+    if (segment.p_type != PT_NOTE || segment.p_filesz > kMaxNoteBytes) continue;
+    const std::string notes = ReadAt(&file, segment.p_offset, segment.p_filesz);
+    const absl::string_view id = FindBuildId(notes, segment.p_align == 8 ? 8 : 4);
+    if (!id.empty()) return absl::BytesToHexString(id);
+  }
+  return Fallback();
+}
 
 const std::string& BuildId() {
   static const std::string* const id = new std::string(ReadBuildId());

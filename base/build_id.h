@@ -4,11 +4,17 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
+
 namespace somnus {
 
 // The GNU build id of the running program, in hexadecimal: equal for equal builds, different for others.
 // The linker writes it into the program. For a program that has none it is "version-" and the version, which
 // at least tells versions apart. Thread safe.
 const std::string& BuildId();
+
+// The build id of the program at `path`: what BuildId returns in a process that runs it. NotFound where there
+// is no such file, InvalidArgument where it is no program.
+absl::StatusOr<std::string> BuildIdOf(const std::string& path);
 
 }  // namespace somnus

@@ -32,5 +32,12 @@ TEST(BuildIdTest, ItIsTheNoteInTheProgramsOwnFile) {
   EXPECT_NE(program.find(note), std::string::npos);
 }
 
+TEST(BuildIdTest, AFilesIdIsThatOfTheProcessThatRunsIt) {
+  EXPECT_EQ(BuildIdOf("/proc/self/exe").value(), BuildId());
+  EXPECT_NE(BuildIdOf("/bin/sh").value(), BuildId());
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildIdOf("/etc/passwd").status()));
+  EXPECT_TRUE(absl::IsNotFound(BuildIdOf("/no/such/program").status()));
+}
+
 }  // namespace
 }  // namespace somnus

@@ -1,0 +1,64 @@
+#pragma once
+// The run directory of a coordinator: what outlives it when it is killed, so that the next one finds the
+// workers that were left. It is private to its user (mode 0700). It holds
+//   lock               locked while a coordinator runs: its process id and start time, as text
+//   coordinator.sock   where workers register
+//   worker-PID.sock    where the worker of that process listens
+//   secret             by which coordinator and workers know each other (proto/cluster_trust.h), unless a
+//   flag
+//                      gives it
+//   group              the last epoch and the workers (proto/group_file.proto)
+//
+// Thread safety: methods are for one thread at a time, functions for any. Errors name --run-dir.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/process_id.h"
+
+namespace somnus {
+
+// Of a Unix socket's address: what fits into sockaddr_un with its end.
+inline constexpr size_t kMaxSocketPathBytes = 107;
+
+class RunDir {
+ public:
+  // Makes the directory where it is missing, and locks it until this object ends. FailedPrecondition: it is
+  // another user's, others may enter it, it is no directory, or "another coordinator (pid N) uses" it;
+  // InvalidArgument: its sockets' paths would be too long; else why it cannot be made.
+  static absl::StatusOr<RunDir> Open(const std::string& path);
+  ~RunDir();
+  RunDir(RunDir&& other) noexcept;
+  RunDir& operator=(RunDir&&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string socket_path() const { return path_ + "/coordinator.sock"; }
+  std::string group_path() const { return GroupPath(path_); }
+  static std::string GroupPath(const std::string& path) { return path + "/group"; }
+
+  // The secret that is kept here, or `fresh` (at most 512 bytes), which is kept from now on until Clear.
+  absl::StatusOr<std::string> KeepSecret(const std::string& fresh) const;
+  // Removes the sockets of workers that have ended.
+  void RemoveDeadSockets() const;
+  // Removes all that a cluster leaves but the lock's file: no worker is left.
+  void Clear() const;
+
+ private:
+  RunDir(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+
+  std::string path_;
+  int lock_;  // descriptor of the locked file
+};
+
+// The coordinator that has `path` locked; nothing where there is none. NotFound: there is no such directory.
+absl::StatusOr<std::optional<ProcessId>> RunDirHolder(const std::string& path);
+
+// Replaces `path` by a file of mode 0600 with `contents`: after a crash the file is the old one or the new
+// one, whole.
+absl::Status WriteFileAtomically(const std::string& path, const std::string& contents);
+
+}  // namespace somnus

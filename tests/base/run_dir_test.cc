@@ -1,0 +1,190 @@
+// Run directories: who may use one, the lock, and what is kept there. Processes that are no children.
+
+#include "base/run_dir.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace somnus {
+namespace {
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+mode_t ModeOf(const std::string& path) {
+  struct stat info = {};
+  EXPECT_EQ(stat(path.c_str(), &info), 0) << path;
+  return info.st_mode & 0777;
+}
+
+class RunDirTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = "/tmp/somnus_run_dir_test_XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    parent_ = path;
+    path_ = path + "/run";
+  }
+  void TearDown() override { std::filesystem::remove_all(parent_); }
+
+  std::string Refusal() { return std::string(RunDir::Open(path_).status().message()); }
+
+  std::string parent_, path_;
+};
+
+TEST_F(RunDirTest, ItIsMadePrivateAndLocked) {
+  umask(0);
+  const absl::StatusOr<RunDir> first = RunDir::Open(path_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(ModeOf(path_), 0700u);
+  EXPECT_EQ(first->socket_path(), path_ + "/coordinator.sock");
+  EXPECT_EQ(Refusal(), absl::StrCat("--run-dir: another coordinator (pid ", getpid(), ") uses ", path_));
+  EXPECT_EQ(RunDirHolder(path_).value(), ThisProcess());
+}
+
+TEST_F(RunDirTest, ItIsFreeOnceItsUserHasEnded) {
+  { ASSERT_TRUE(RunDir::Open(path_).ok()); }
+  EXPECT_EQ(RunDirHolder(path_).value(), std::nullopt);
+  EXPECT_TRUE(RunDir::Open(path_).ok());
+  EXPECT_TRUE(absl::IsNotFound(RunDirHolder(parent_ + "/none").status()));
+  EXPECT_EQ(RunDirHolder(parent_).value(), std::nullopt);
+}
+
+TEST_F(RunDirTest, WhatOthersMayEnterIsRefused) {
+  for (const mode_t mode : {0750, 0701, 0770, 0704}) {
+    std::filesystem::remove_all(path_);
+    ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    EXPECT_EQ(Refusal(),
+              absl::StrCat("--run-dir: ", path_, " is open to other users; close it with: chmod 700"));
+  }
+  std::ofstream(parent_ + "/file") << "";
+  path_ = parent_ + "/file";
+  EXPECT_EQ(Refusal(), absl::StrCat("--run-dir: ", path_, " is no directory"));
+  path_ = parent_ + "/missing/run";
+  EXPECT_TRUE(absl::StartsWith(Refusal(), absl::StrCat("--run-dir: ", path_))) << Refusal();
+  if (geteuid() == 0) return;
+  path_ = "/";
+  EXPECT_TRUE(absl::StrContains(Refusal(), "belongs to user 0")) << Refusal();
+}
+
+TEST_F(RunDirTest, EverySocketsPathFits) {
+  path_ = parent_ + "/" + std::string(87 - parent_.size() - 1, 'a');
+  EXPECT_TRUE(RunDir::Open(path_ + "/").ok()) << "a slash at the end does not count";
+  path_ += "a";
+  EXPECT_EQ(Refusal(), absl::StrCat("--run-dir: ", path_,
+                                    " has more than 87 bytes: the paths of its sockets would be too long"));
+}
+
+TEST_F(RunDirTest, TheSecretIsKeptUntilClear) {
+  const absl::StatusOr<RunDir> directory = RunDir::Open(path_);
+  ASSERT_TRUE(directory.ok());
+  EXPECT_EQ(directory->KeepSecret("one").value(), "one");
+  EXPECT_EQ(directory->KeepSecret("two").value(), "one");
+  EXPECT_EQ(ModeOf(path_ + "/secret"), 0600u);
+  directory->Clear();
+  EXPECT_EQ(directory->KeepSecret("two").value(), "two");
+}
+
+TEST_F(RunDirTest, SocketsOfTheDeadAreRemovedAndClearRemovesAll) {
+  const absl::StatusOr<RunDir> directory = RunDir::Open(path_);
+  ASSERT_TRUE(directory.ok());
+  const pid_t dead = fork();
+  if (dead == 0) _exit(0);
+  ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
+  const std::string of_dead = absl::StrCat(path_, "/worker-", dead, ".sock");
+  const std::string of_live = absl::StrCat(path_, "/worker-", getpid(), ".sock");
+  for (const std::string& file : {of_dead, of_live, path_ + "/coordinator.sock", path_ + "/group"})
+    std::ofstream(file) << "";
+  directory->RemoveDeadSockets();
+  EXPECT_FALSE(std::filesystem::exists(of_dead));
+  EXPECT_TRUE(std::filesystem::exists(of_live));
+  directory->Clear();
+  std::string left;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) left += entry.path().filename();
+  EXPECT_EQ(left, "lock");
+}
+
+TEST_F(RunDirTest, AFileIsReplacedWholeOrNotAtAll) {
+  const std::string path = parent_ + "/file";
+  ASSERT_TRUE(WriteFileAtomically(path, "old").ok());
+  EXPECT_EQ(ModeOf(path), 0600u);
+  ASSERT_TRUE(WriteFileAtomically(path, "new, and longer").ok());
+  EXPECT_EQ(ReadAll(path), "new, and longer");
+  // It cannot be written: another file's name is taken by a directory.
+  ASSERT_EQ(mkdir((path + ".new").c_str(), 0700), 0);
+  const absl::Status status = WriteFileAtomically(path, "never");
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(absl::StartsWith(status.message(), path)) << status;
+  EXPECT_EQ(ReadAll(path), "new, and longer");
+}
+
+TEST(ProcessIdTest, AProcessIsKnownByItsPidAndItsStart) {
+  const ProcessId self = ThisProcess();
+  EXPECT_EQ(self.pid, getpid());
+  EXPECT_GT(self.start_time, 0u);
+  EXPECT_TRUE(IsRunning(self));
+  EXPECT_FALSE(IsRunning({self.pid, self.start_time + 1}));
+  EXPECT_TRUE(absl::IsNotFound(OpenProcess({self.pid, self.start_time + 1}).status()));
+}
+
+TEST(ProcessIdTest, AZombieDoesNotRun) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const absl::StatusOr<ProcessId> process = FindProcess(child);
+  ASSERT_TRUE(process.ok());
+  const absl::StatusOr<int> open = OpenProcess(*process);
+  ASSERT_TRUE(open.ok());
+  EXPECT_FALSE(AwaitProcess(*open, absl::ZeroDuration()));
+  ASSERT_TRUE(SignalProcess(*open, SIGKILL).ok());
+  EXPECT_TRUE(AwaitProcess(*open, absl::InfiniteDuration()));
+  EXPECT_FALSE(IsRunning(*process));
+  EXPECT_TRUE(absl::IsNotFound(FindProcess(child).status()));
+  close(*open);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+}
+
+TEST(ProcessIdTest, ProcessesAreAskedAndThenKilled) {
+  std::vector<ProcessId> processes;
+  for (const bool stubborn : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (stubborn) signal(SIGTERM, SIG_IGN);
+      raise(SIGSTOP);
+      while (true) pause();
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+    ASSERT_TRUE(WIFSTOPPED(status));
+    ASSERT_EQ(kill(child, SIGCONT), 0);
+    processes.push_back(FindProcess(child).value());
+  }
+  processes.push_back({.pid = processes[0].pid, .start_time = 1});  // one that has ended long ago
+  EXPECT_TRUE(EndProcesses(processes, absl::Milliseconds(50)).ok());
+  int status = 0;
+  ASSERT_EQ(waitpid(processes[0].pid, &status, 0), processes[0].pid);
+  EXPECT_EQ(WTERMSIG(status), SIGTERM);
+  ASSERT_EQ(waitpid(processes[1].pid, &status, 0), processes[1].pid);
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+}
+
+}  // namespace
+}  // namespace somnus
