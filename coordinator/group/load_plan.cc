@@ -30,6 +30,7 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.mutable_graph_sizes()->Add(flags.graph_sizes.begin(), flags.graph_sizes.end());
   request.set_device_chunk_bytes(flags.device_chunk_bytes);
   request.set_max_tune_time_us(absl::ToInt64Microseconds(flags.max_tune_time));
+  request.set_kv_cache_memory_bytes(flags.kv_cache_memory_bytes);
   request.set_weights_version(1);
   return request;
 }
