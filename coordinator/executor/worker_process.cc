@@ -28,11 +28,12 @@ extern char** environ;
 namespace somnus {
 namespace {
 
-// One process of a rank, the latest that was started for it.
+// One process of a rank, the latest that was started or adopted for it.
 struct Child {
   pid_t pid = -1;
-  int pidfd = -1;                     // -1 once the process was reaped
-  std::shared_ptr<StopSignal> ended;  // stopped once the process was reaped
+  int pidfd = -1;                     // -1 once the process was reaped, or seen to have ended
+  bool adopted = false;               // no child of this process: somebody else reaps it
+  std::shared_ptr<StopSignal> ended;  // stopped once pidfd is -1
 
   bool running() const { return pidfd >= 0; }
 };
@@ -98,6 +99,15 @@ absl::StatusOr<Child> StartChild(const std::vector<std::string>& command,
   return child;
 }
 
+absl::StatusOr<Child> AdoptChild(const ProcessId& process) {
+  Child child;
+  child.pid = process.pid;
+  child.adopted = true;
+  ASSIGN_OR_RETURN(child.pidfd, OpenProcess(process));
+  child.ended = std::make_shared<StopSignal>();
+  return child;
+}
+
 class WorkerProcessesImpl : public WorkerProcesses {
  public:
   WorkerProcessesImpl(const std::vector<std::vector<std::string>>& commands,
@@ -114,11 +124,15 @@ class WorkerProcessesImpl : public WorkerProcesses {
     close(wake_fd_);
   }
 
-  absl::Status SpawnAll() {
+  absl::Status SpawnAll(const std::map<int, ProcessId>& adopted) {
     absl::MutexLock lock(&mu_);
-    for (const std::vector<std::string>& command : commands_) {
-      ASSIGN_OR_RETURN(Child child, StartChild(command, environment_));
-      children_.push_back(std::move(child));
+    for (size_t rank = 0; rank < commands_.size(); ++rank) {
+      const auto known = adopted.find(static_cast<int>(rank));
+      absl::StatusOr<Child> child = absl::NotFoundError("not adopted");
+      if (known != adopted.end()) child = AdoptChild(known->second);
+      if (absl::IsNotFound(child.status())) child = StartChild(commands_[rank], environment_);
+      RETURN_IF_ERROR(child.status());
+      children_.push_back(*std::move(child));
     }
     watcher_ = std::thread([this] { Watch(); });
     return absl::OkStatus();
@@ -144,8 +158,8 @@ class WorkerProcessesImpl : public WorkerProcesses {
 
   void Kill(int rank, pid_t pid) override {
     absl::MutexLock lock(&mu_);
-    // The id of a process that was not reaped belongs to no other one.
-    if (children_[rank].running() && children_[rank].pid == pid) kill(pid, SIGKILL);
+    if (children_[rank].running() && children_[rank].pid == pid)
+      (void)SignalProcess(children_[rank].pidfd, SIGKILL);
   }
 
   absl::Status AwaitExit(int rank, pid_t pid, absl::Duration timeout) override {
@@ -189,7 +203,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
   void Signal(int signal) {
     absl::MutexLock lock(&mu_);
     for (const Child& child : children_) {
-      if (child.running()) kill(child.pid, signal);
+      if (child.running()) (void)SignalProcess(child.pidfd, signal);
     }
   }
 
@@ -209,9 +223,18 @@ class WorkerProcessesImpl : public WorkerProcesses {
     if (timeout_ms < 0) (void)!read(wake_fd_, &wakes, sizeof(wakes));  // EAGAIN: a child has ended
   }
 
-  // Returns whether the process has ended, for the first time that it is seen.
-  static bool Reap(Child* child, int* wait_status) {
-    if (!child->running() || waitpid(child->pid, wait_status, WNOHANG) != child->pid) return false;
+  // Returns whether the process has ended, for the first time that it is seen; `how` gets the end of a
+  // sentence about it.
+  static bool Reap(Child* child, std::string* how) {
+    if (!child->running()) return false;
+    if (child->adopted) {
+      if (!AwaitProcess(child->pidfd, absl::ZeroDuration())) return false;
+      *how = "has ended";
+    } else {
+      int wait_status = 0;
+      if (waitpid(child->pid, &wait_status, WNOHANG) != child->pid) return false;
+      *how = DescribeExit(wait_status);
+    }
     close(child->pidfd);
     child->pidfd = -1;
     child->ended->Stop();
@@ -223,8 +246,8 @@ class WorkerProcessesImpl : public WorkerProcesses {
     absl::MutexLock lock(&mu_);
     bool all = true;
     for (Child& child : children_) {
-      int status = 0;
-      Reap(&child, &status);
+      std::string how;
+      Reap(&child, &how);
       all = all && !child.running();
     }
     return all;
@@ -235,16 +258,15 @@ class WorkerProcessesImpl : public WorkerProcesses {
       Poll(-1);
       for (size_t rank = 0; rank < commands_.size(); ++rank) {
         pid_t pid = -1;
-        int status = 0;
+        std::string how;
         {
           absl::MutexLock lock(&mu_);
           if (terminating_) return;
-          if (!Reap(&children_[rank], &status)) continue;
+          if (!Reap(&children_[rank], &how)) continue;
           pid = children_[rank].pid;
         }
-        on_exit_(
-            static_cast<int>(rank), pid,
-            absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", pid, ") ", DescribeExit(status))));
+        on_exit_(static_cast<int>(rank), pid,
+                 absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", pid, ") ", how)));
       }
     }
   }
@@ -272,9 +294,9 @@ std::string DescribeExit(int wait_status) {
 
 absl::StatusOr<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Spawn(
     const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
-    ExitCallback on_exit) {
+    ExitCallback on_exit, const std::map<int, ProcessId>& adopted) {
   auto processes = std::make_unique<WorkerProcessesImpl>(commands, environment, std::move(on_exit));
-  RETURN_IF_ERROR(processes->SpawnAll());
+  RETURN_IF_ERROR(processes->SpawnAll(adopted));
   return processes;
 }
 

@@ -1,8 +1,9 @@
 #pragma once
-// Worker processes on this host that the coordinator itself starts, watches, replaces and ends.
+// Worker processes on this host that the coordinator itself starts, or takes over from one that was killed,
+// and that it watches, replaces and ends.
 //
-// Ownership: owns the children and a watcher thread; the destructor ends them all (SIGTERM, then SIGKILL), so
-// none is left behind on any way out of main. After a kill -9 of the coordinator the workers notice by
+// Ownership: owns the processes and a watcher thread; the destructor ends them all (SIGTERM, then SIGKILL),
+// so none is left behind on any way out of main. After a kill -9 of the coordinator the workers notice by
 // themselves. Children are in process groups of their own: Ctrl-C reaches the coordinator alone, which ends
 // them in order. Thread safety: all methods are thread safe, and all but Terminate may be called by the exit
 // callback too. A rank is below the number of commands.
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/process_id.h"
 
 namespace somnus {
 
@@ -35,12 +38,14 @@ class WorkerProcesses {
   // ("NAME=value", where secrets belong: every user can read a command line) added to this process' own,
   // instead of variables of the same names. NotFound or PermissionDenied names the binary; the processes that
   // had been started are ended then.
+  // A rank in `adopted` keeps that process instead, unless it has ended by now. It is no child, so the system
+  // does not tell how it ends: "rank 1 (pid 77) has ended".
   static absl::StatusOr<std::unique_ptr<WorkerProcesses>> Spawn(
       const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
-      ExitCallback on_exit);
+      ExitCallback on_exit, const std::map<int, ProcessId>& adopted = {});
   virtual ~WorkerProcesses() = default;
 
-  // The process that was started last for `rank`, whether it runs or has ended.
+  // The process that was started or adopted last for `rank`, whether it runs or has ended.
   virtual pid_t pid(int rank) const = 0;
   // Starts the rank's command once more, after its process has ended. FailedPrecondition: it runs, or was not
   // reaped yet (see AwaitExit); Cancelled: Terminate was called; else why the command cannot be started.

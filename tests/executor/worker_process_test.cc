@@ -208,6 +208,73 @@ TEST(WorkerProcessesTest, RespawnsLeaveNoDescriptorsAndNoZombies) {
   EXPECT_EQ(NumOpenFiles(), files);
 }
 
+// A process that is no child of this one. It ends with the object.
+class Stranger {
+ public:
+  Stranger() {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    if (fork() == 0) {
+      const pid_t pid = fork();
+      if (pid == 0) {
+        execl("/bin/sleep", "sleep", "1000", static_cast<char*>(nullptr));
+        _exit(127);
+      }
+      _exit(write(ends[1], &pid, sizeof(pid)) == sizeof(pid) ? 0 : 1);
+    }
+    wait(nullptr);
+    EXPECT_EQ(read(ends[0], &pid_, sizeof(pid_)), static_cast<ssize_t>(sizeof(pid_)));
+    close(ends[0]);
+    close(ends[1]);
+    id_ = FindProcess(pid_).value();
+  }
+  ~Stranger() { (void)EndProcesses({id_}, absl::ZeroDuration()); }
+
+  pid_t pid() const { return pid_; }
+  const ProcessId& id() const { return id_; }
+
+ private:
+  pid_t pid_ = 0;
+  ProcessId id_;
+};
+
+TEST(WorkerProcessesTest, AnAdoptedProcessIsWatchedAndReplaced) {
+  Exits exits;
+  const Stranger stranger;
+  auto processes = WorkerProcesses::Spawn({kSleeper, kSleeper}, {}, exits.callback(), {{1, stranger.id()}});
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  EXPECT_EQ((*processes)->pid(1), stranger.pid());
+  EXPECT_NE((*processes)->pid(0), stranger.pid());
+  (*processes)->Kill(1, stranger.pid());
+  const auto seen = exits.Wait(1);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].message, absl::StrCat("rank 1 (pid ", stranger.pid(), ") has ended"));
+  ASSERT_TRUE((*processes)->AwaitExit(1, stranger.pid(), absl::InfiniteDuration()).ok());
+  ASSERT_TRUE((*processes)->Respawn(1).ok());
+  EXPECT_NE((*processes)->pid(1), stranger.pid());
+  EXPECT_TRUE(Alive((*processes)->pid(1)));
+}
+
+TEST(WorkerProcessesTest, TerminateEndsAdoptedProcessesToo) {
+  Exits exits;
+  const Stranger stranger;
+  auto processes = WorkerProcesses::Spawn({kSleeper}, {}, exits.callback(), {{0, stranger.id()}});
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  (*processes)->Terminate(absl::Minutes(1));
+  EXPECT_FALSE(IsRunning(stranger.id()));
+}
+
+TEST(WorkerProcessesTest, AProcessThatHasEndedOrHasAnotherStartTimeIsNotAdopted) {
+  Exits exits;
+  const Stranger stranger;
+  ProcessId other = stranger.id();
+  other.start_time += 1;
+  auto processes = WorkerProcesses::Spawn({kSleeper}, {}, exits.callback(), {{0, other}});
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  EXPECT_NE((*processes)->pid(0), stranger.pid());
+  EXPECT_TRUE(IsRunning(stranger.id()));
+}
+
 TEST(WorkerProcessesTest, NothingIsStartedAfterTerminate) {
   Exits exits;
   auto processes = WorkerProcesses::Spawn({kSleeper}, {}, exits.callback());
