@@ -6,10 +6,12 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/status.h"
 
@@ -22,12 +24,20 @@ constexpr absl::Duration kRegisterCallTimeout = absl::Seconds(5);
 // A heartbeat that gets lost holds up the next ones for this time, far less than a coordinator waits for one.
 constexpr absl::Duration kHeartbeatCallTimeout = absl::Seconds(1);
 
+// A worker that waits for the next coordinator of its host looks so often, since every moment of it is one in
+// which nothing is served.
+constexpr absl::Duration kLocalPause = absl::Milliseconds(50);
+constexpr int kLocalReconnectMs = 100;
+constexpr int kReconnectMs = 1000;
+
+bool IsLocal(const std::string& address) { return absl::StartsWith(address, "unix:"); }
+
 std::shared_ptr<grpc::Channel> Dial(const std::string& address, const ClusterTrust& trust) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, IsLocal(address) ? kLocalReconnectMs : kReconnectMs);
   return grpc::CreateCustomChannel(address, trust.Dialer(address), arguments);
 }
 
@@ -48,17 +58,13 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   absl::Status Register(const v1::RegisterRequest& request) override {
     const MonotonicTime deadline = options_.now() + options_.register_timeout;
     absl::Duration retry = kFirstRetry;
-    worker_id_ = request.worker_id();
+    request_ = request;
     while (true) {
       v1::RegisterResponse response;
       absl::Status status = Call(kRegisterCallTimeout, [&](grpc::ClientContext* context) {
         return stub_->Register(context, request, &response);
       });
-      if (status.ok()) {
-        interval_ = absl::Milliseconds(std::clamp(response.heartbeat_interval_ms(), 10, 60'000));
-        if (options_.heartbeat_interval > absl::ZeroDuration()) interval_ = options_.heartbeat_interval;
-        return status;
-      }
+      if (status.ok()) return Join(response);
       if (stop_.stopped()) return absl::CancelledError("told to leave");
       if (!WorthRetrying(status)) return status;
       if (options_.now() + retry > deadline) {
@@ -74,11 +80,12 @@ class CoordinatorLinkImpl : public CoordinatorLink {
     }
   }
 
-  void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) override {
-    thread_ = std::thread([this, beat = std::move(beat), on_leave = std::move(on_leave)] {
-      const absl::Status reason = BeatUntilGone(beat);
-      if (!stop_.stopped()) on_leave(reason);
-    });
+  void StartHeartbeats(Beat beat, Refresh refresh, std::function<void(absl::Status)> on_leave) override {
+    thread_ = std::thread(
+        [this, beat = std::move(beat), refresh = std::move(refresh), on_leave = std::move(on_leave)] {
+          const absl::Status reason = BeatUntilGone(beat, refresh);
+          if (!stop_.stopped()) on_leave(reason);
+        });
   }
 
   void Stop() override {
@@ -88,27 +95,67 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   }
 
  private:
-  absl::Status BeatUntilGone(const Beat& beat) {
+  // Takes the place that the coordinator has given, or returns why it has given none.
+  absl::Status Join(const v1::RegisterResponse& response) {
+    if (response.action() != v1::REGISTER_ACTION_ADOPT) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the coordinator has no use for what this worker holds: ", response.reason()));
+    }
+    interval_ = absl::Milliseconds(std::clamp(response.heartbeat_interval_ms(), 10, 60'000));
+    if (options_.heartbeat_interval > absl::ZeroDuration()) interval_ = options_.heartbeat_interval;
+    return absl::OkStatus();
+  }
+
+  absl::Status BeatUntilGone(const Beat& beat, const Refresh& refresh) {
     MonotonicTime last_answer = options_.now();
+    bool waits = false;
     while (true) {
-      stop_.WaitFor(interval_);
+      stop_.WaitFor(waits && IsLocal(options_.coordinator) ? std::min(interval_, kLocalPause) : interval_);
       if (stop_.stopped()) return absl::OkStatus();
-      v1::HeartbeatRequest request;
-      v1::HeartbeatResponse response;
-      request.set_worker_id(worker_id_);
-      beat(&request);
-      const absl::Status status = Call(kHeartbeatCallTimeout, [&](grpc::ClientContext* context) {
-        return stub_->Heartbeat(context, request, &response);
-      });
-      if (status.ok() && !response.known()) return absl::OkStatus();
+      bool known = true;
+      absl::Status status = SendBeat(beat, &known);
+      if (!known) {
+        status = RegisterAgain(refresh);
+        if (!status.ok() && !WorthRetrying(status)) return status;
+      }
       if (status.ok()) {
         last_answer = options_.now();
-      } else if (options_.now() - last_answer >= options_.orphan_grace) {
+      } else if (options_.now() - last_answer >= options_.worker_grace) {
         return absl::UnavailableError(absl::StrCat("no reply from the coordinator at ", options_.coordinator,
-                                                   " for ", absl::FormatDuration(options_.orphan_grace), ": ",
+                                                   " for ", absl::FormatDuration(options_.worker_grace), ": ",
                                                    status.message()));
       }
+      if (!status.ok() && !waits) {
+        LogWarning("the coordinator at {} does not reply; waiting {} for it or its successor: {}",
+                   options_.coordinator, absl::FormatDuration(options_.worker_grace),
+                   std::string(status.message()));
+      }
+      waits = !status.ok();
     }
+  }
+
+  absl::Status SendBeat(const Beat& beat, bool* known) {
+    v1::HeartbeatRequest request;
+    v1::HeartbeatResponse response;
+    request.set_worker_id(request_.worker_id());
+    beat(&request);
+    const absl::Status status = Call(kHeartbeatCallTimeout, [&](grpc::ClientContext* context) {
+      return stub_->Heartbeat(context, request, &response);
+    });
+    *known = !status.ok() || response.known();
+    return status;
+  }
+
+  absl::Status RegisterAgain(const Refresh& refresh) {
+    v1::RegisterRequest request = request_;
+    refresh(&request);
+    v1::RegisterResponse response;
+    RETURN_IF_ERROR(Call(kRegisterCallTimeout, [&](grpc::ClientContext* context) {
+      return stub_->Register(context, request, &response);
+    }));
+    RETURN_IF_ERROR(Join(response));
+    LogInfo("registered again at {}", options_.coordinator);
+    return absl::OkStatus();
   }
 
   template <typename Rpc>
@@ -128,12 +175,12 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   }
 
   // A coordinator that hangs must not extend the grace by a whole call.
-  absl::Duration CallBound() const { return std::max(options_.orphan_grace, absl::Milliseconds(100)); }
+  absl::Duration CallBound() const { return std::max(options_.worker_grace, absl::Milliseconds(100)); }
 
   const CoordinatorLinkOptions options_;
   const std::unique_ptr<v1::ClusterService::Stub> stub_;
-  std::string worker_id_;  // set by Register, before the thread starts, as is the next
-  absl::Duration interval_;
+  v1::RegisterRequest request_;  // set by Register, before the thread starts
+  absl::Duration interval_;      // likewise, and by the thread afterwards
   StopSignal stop_;
   absl::Mutex mu_;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -1,10 +1,11 @@
 #pragma once
 // The worker's connection to its coordinator: registration, heartbeats, and noticing that the coordinator is
-// gone.
+// gone. One that comes in its place, at the same address, does not know the worker: the worker registers
+// again, with a snapshot of what it holds.
 //
 // Owns a channel and, from Register on, a heartbeat thread. `on_leave` is called at most once, from that
-// thread, with the reason why the worker has to leave: OK when the coordinator no longer lists this worker,
-// Unavailable when it cannot be reached. `on_leave` must not block. Thread safe.
+// thread, with the reason why the worker has to leave: the coordinator's refusal, or Unavailable when none
+// has taken the worker for worker_grace. `on_leave` must not block. Thread safe.
 
 #include <functional>
 #include <memory>
@@ -22,7 +23,7 @@ struct CoordinatorLinkOptions {
   std::string coordinator;                             // "host:port" or "unix:/path"
   ClusterTrust trust;                                  // by what both know each other
   absl::Duration register_timeout = absl::Minutes(5);  // for the coordinator to give it a place
-  absl::Duration orphan_grace = absl::Seconds(30);     // without one answered heartbeat
+  absl::Duration worker_grace = absl::Seconds(30);     // without one answered heartbeat
   absl::Duration heartbeat_interval;                   // zero: what the coordinator says
   MonotonicClock now = MonotonicNow;                   // measures the timeout and the grace
 };
@@ -30,6 +31,8 @@ struct CoordinatorLinkOptions {
 class CoordinatorLink {
  public:
   using Beat = std::function<void(v1::HeartbeatRequest*)>;  // fills in all but worker_id
+  // Fills in what has changed since the first registration.
+  using Refresh = std::function<void(v1::RegisterRequest*)>;
 
   // Stops the heartbeats.
   virtual ~CoordinatorLink() = default;
@@ -40,7 +43,7 @@ class CoordinatorLink {
   // Stop, else the coordinator's refusal.
   virtual absl::Status Register(const v1::RegisterRequest& request) = 0;
   // To be called once, after Register.
-  virtual void StartHeartbeats(Beat beat, std::function<void(absl::Status)> on_leave) = 0;
+  virtual void StartHeartbeats(Beat beat, Refresh refresh, std::function<void(absl::Status)> on_leave) = 0;
   // Ends a call that waits and all that would come; returns at once. Idempotent.
   virtual void Stop() = 0;
 };

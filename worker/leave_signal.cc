@@ -72,10 +72,12 @@ LeaveSignal::Reason LeaveSignal::Wait() {
 }
 
 std::optional<LeaveSignal::Reason> LeaveSignal::HandleEvents(int timeout_ms) {
-  pollfd fds[3] = {{pipe_[0], POLLIN, 0}, {signal_fd_, POLLIN, 0}, {parent_fd_, POLLIN, 0}};
+  const int parent_fd = watch_parent_ ? parent_fd_ : -1;  // poll passes over -1
+  pollfd fds[3] = {{pipe_[0], POLLIN, 0}, {signal_fd_, POLLIN, 0}, {parent_fd, POLLIN, 0}};
   if (poll(fds, 3, timeout_ms) <= 0) return std::nullopt;
   if (const std::unique_ptr<Reason> reason = TakeReason(); reason != nullptr) return *reason;
-  if (fds[2].revents != 0) return Reason{1, "the coordinator that started this worker is gone"};
+  if (fds[2].revents != 0 && watch_parent_)
+    return Reason{1, "the coordinator that started this worker is gone"};
   if (fds[1].revents != 0) return ReadSignal();
   return std::nullopt;
 }

@@ -24,6 +24,9 @@ class LeaveSignal {
   LeaveSignal(const LeaveSignal&) = delete;
   LeaveSignal& operator=(const LeaveSignal&) = delete;
 
+  // From now on the parent may end: the worker waits for another coordinator. From any thread.
+  void StopWatchingParent() { watch_parent_ = false; }
+
   // May be called from any thread; the first call counts.
   void Leave(int exit_code, const std::string& reason);
 
@@ -44,6 +47,7 @@ class LeaveSignal {
   std::optional<Reason> ReadSignal();
 
   std::atomic<int64_t> term_grace_ms_{0};
+  std::atomic<bool> watch_parent_{true};
   std::optional<MonotonicTime> term_deadline_;  // set by the first signal, when there is a grace
   int signal_fd_, parent_fd_ = -1;
   int pipe_[2];  // carries the address of a Reason, which Wait takes over

@@ -23,10 +23,9 @@ FlagGroup AddressFlags(WorkerFlags* f) {
               .Shows("ADDR")
               .Default("SOMNUS_HOST, or where it listens"),
           Flag::Int("rank", &f->rank, 0, 1023, "preferred rank").Default("as the environment says, else any"),
-          Flag::Switch(
-              "spawned", &f->spawned,
-              "the coordinator started this worker itself: it leaves with its parent, and at once on "
-              "SIGTERM"),
+          Flag::Switch("spawned", &f->spawned,
+                       "the coordinator started this worker itself: it leaves with its parent unless "
+                       "--worker-grace is given, and at once on SIGTERM"),
       }};
 }
 
@@ -56,8 +55,11 @@ FlagGroup TimeFlags(WorkerFlags* f) {
                      "between heartbeats; 0: what the coordinator asks for"),
           Flag::Time("register-timeout", &f->register_timeout, absl::ZeroDuration(), kLongest,
                      "how long to wait for a coordinator that is not there yet"),
-          Flag::Time("orphan-grace", &f->orphan_grace, absl::Milliseconds(1), kLongest,
-                     "leave when the coordinator has not replied for that long"),
+          Flag::Time("worker-grace", &f->worker_grace, absl::Milliseconds(1), kLongest,
+                     "how long to wait for a coordinator that is gone, until it, or its successor, replies")
+              .Default("30s; a worker that the coordinator itself started leaves at once")
+              .Alias("worker-grace-s")
+              .Alias("orphan-grace"),
           Flag::Time("term-grace", &f->term_grace, absl::ZeroDuration(), kLongest,
                      "after SIGTERM, how long to wait for the coordinator to send this worker away: cluster "
                      "managers signal both at once, and the coordinator still drains"),

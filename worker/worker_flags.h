@@ -28,7 +28,7 @@ struct WorkerFlags {
   int32_t nice = 0;
   absl::Duration heartbeat_interval = absl::ZeroDuration();  // zero: what the coordinator asks for
   absl::Duration register_timeout = absl::Minutes(5);
-  absl::Duration orphan_grace = absl::Seconds(30);
+  std::optional<absl::Duration> worker_grace;  // for a coordinator that is gone
   absl::Duration term_grace = absl::Seconds(30);
   std::string log_level = "info";
 };

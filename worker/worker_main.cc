@@ -101,7 +101,7 @@ CoordinatorLinkOptions LinkOptions(const WorkerFlags& flags, const ClusterTrust&
   options.trust = trust;
   options.coordinator = flags.coordinator;
   options.register_timeout = flags.register_timeout;
-  options.orphan_grace = flags.orphan_grace;
+  options.worker_grace = flags.worker_grace.value_or(options.worker_grace);
   options.heartbeat_interval = flags.heartbeat_interval;
   return options;
 }
@@ -125,6 +125,14 @@ class LastBeat {
 
   std::atomic<int64_t> ms_{NowMs()};
 };
+
+CoordinatorLink::Refresh TellWhatIsHeld(const Worker* worker) {
+  return [worker](v1::RegisterRequest* request) {
+    *request->mutable_snapshot() = worker->Snapshot();
+    // Weights are of a rank.
+    if (request->snapshot().weights_version() > 0) request->set_preferred_rank(request->snapshot().rank());
+  };
+}
 
 // Everything between a good command line and the exit code.
 absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceManager* manager,
@@ -153,6 +161,8 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
     }
     LogDebug("registered as {} at {}", request.worker_id(), request.address());
     if (!flags.spawned) leave->WaitAfterTerm(flags.term_grace);
+    // Until here nobody but its parent knows of a spawned worker.
+    if (flags.worker_grace.has_value()) leave->StopWatchingParent();
     manager->Ready(absl::StrCat("registered at ", flags.coordinator));
     const auto last_beat = std::make_shared<LastBeat>();
     manager->Watch([last_beat] { return last_beat->IsRecent(); });
@@ -163,11 +173,9 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
           beat->set_step_in_progress(worker.step_in_progress());
           beat->set_group_epoch(worker.group_epoch());
         },
-        [leave](const absl::Status& status) {
-          // Not 0, so that whoever started this worker starts another one.
-          leave->Leave(1, status.ok() ? "the coordinator does not know this worker any longer"
-                                      : std::string(status.message()));
-        });
+        TellWhatIsHeld(&worker),
+        // Not 0, so that whoever started this worker starts another one.
+        [leave](const absl::Status& status) { leave->Leave(1, std::string(status.message())); });
   });
 
   const LeaveSignal::Reason reason = leave->Wait();

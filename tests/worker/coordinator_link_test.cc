@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -16,6 +17,8 @@
 
 namespace somnus {
 namespace {
+
+const CoordinatorLink::Refresh kNothingNew = [](v1::RegisterRequest*) {};
 
 class Coordinator : public v1::ClusterService::Service {
  public:
@@ -27,24 +30,41 @@ class Coordinator : public v1::ClusterService::Service {
   }
   ~Coordinator() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
-  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest*,
+  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
     absl::MutexLock lock(&mu_);
+    registrations_.push_back(*request);
     if (num_refusals_ > 0) {
       --num_refusals_;
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "all places are taken");
     }
+    known_ = true;
+    response->set_action(action_);
+    response->set_reason("other options");
     response->set_heartbeat_interval_ms(10);
     return grpc::Status::OK;
   }
   grpc::Status Heartbeat(grpc::ServerContext* context, const v1::HeartbeatRequest* request,
                          v1::HeartbeatResponse* response) override {
-    response->set_known(true);
     absl::MutexLock lock(&mu_);
+    response->set_known(known_);
     last_timeout_ = absl::FromChrono(context->deadline()) - absl::Now();
     last_beat_ = *request;
     ++num_beats_;
     return grpc::Status::OK;
+  }
+  // The next heartbeat is that of a worker that this coordinator does not know; it gets `action` when it
+  // registers.
+  void Forget(v1::RegisterAction action = v1::REGISTER_ACTION_ADOPT) {
+    absl::MutexLock lock(&mu_);
+    known_ = false;
+    action_ = action;
+  }
+  v1::RegisterRequest WaitForRegistration(size_t index) {
+    absl::MutexLock lock(&mu_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return registrations_.size() > index; };
+    mu_.Await(absl::Condition(&there));
+    return registrations_[index];
   }
   void RefuseNext(int count) {
     absl::MutexLock lock(&mu_);
@@ -71,6 +91,9 @@ class Coordinator : public v1::ClusterService::Service {
   absl::Duration last_timeout_ ABSL_GUARDED_BY(mu_);
   int num_beats_ ABSL_GUARDED_BY(mu_) = 0;
   int num_refusals_ ABSL_GUARDED_BY(mu_) = 0;
+  bool known_ ABSL_GUARDED_BY(mu_) = true;
+  v1::RegisterAction action_ ABSL_GUARDED_BY(mu_) = v1::REGISTER_ACTION_ADOPT;
+  std::vector<v1::RegisterRequest> registrations_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -105,7 +128,7 @@ TEST_F(CoordinatorLinkTest, AnAnswerKeepsTheWorkerHoweverLateItComes) {
   request.set_worker_id("a");
   ASSERT_TRUE(link->Register(request).ok());
   absl::Notification left;
-  link->StartHeartbeats([](v1::HeartbeatRequest* beat) { beat->set_last_step_id(7); },
+  link->StartHeartbeats([](v1::HeartbeatRequest* beat) { beat->set_last_step_id(7); }, kNothingNew,
                         [&](const absl::Status&) { left.Notify(); });
   coordinator.WaitForBeats(2);
   Advance(absl::Hours(100));
@@ -117,13 +140,13 @@ TEST_F(CoordinatorLinkTest, AnAnswerKeepsTheWorkerHoweverLateItComes) {
 }
 
 TEST_F(CoordinatorLinkTest, AWorkerLeavesWhenTheGraceHasPassedOnItsClock) {
-  options_.orphan_grace = absl::Hours(1);
+  options_.worker_grace = absl::Hours(1);
   auto coordinator = std::make_unique<Coordinator>(options_.coordinator);
   const auto link = CoordinatorLink::Create(options_);
   ASSERT_TRUE(link->Register(v1::RegisterRequest()).ok());
   absl::Notification left;
   absl::Status reason;
-  link->StartHeartbeats([](v1::HeartbeatRequest*) {},
+  link->StartHeartbeats([](v1::HeartbeatRequest*) {}, kNothingNew,
                         [&](const absl::Status& status) {
                           reason = status;
                           left.Notify();
@@ -136,6 +159,51 @@ TEST_F(CoordinatorLinkTest, AWorkerLeavesWhenTheGraceHasPassedOnItsClock) {
   } while (!left.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
   EXPECT_TRUE(absl::IsUnavailable(reason)) << reason;
   EXPECT_NE(reason.message().find(options_.coordinator), absl::string_view::npos) << reason;
+}
+
+TEST_F(CoordinatorLinkTest, AWorkerTellsTheNextCoordinatorWhatItHolds) {
+  options_.worker_grace = absl::Hours(1);
+  auto coordinator = std::make_unique<Coordinator>(options_.coordinator);
+  const auto link = CoordinatorLink::Create(options_);
+  v1::RegisterRequest request;
+  request.set_worker_id("a");
+  request.set_host("here");
+  ASSERT_TRUE(link->Register(request).ok());
+  absl::Notification left;
+  link->StartHeartbeats([](v1::HeartbeatRequest*) {},
+                        [](v1::RegisterRequest* again) { again->mutable_snapshot()->set_num_blocks(9); },
+                        [&](const absl::Status&) { left.Notify(); });
+  EXPECT_FALSE(coordinator->WaitForRegistration(0).has_snapshot());
+  coordinator->WaitForBeats(1);
+  coordinator.reset();
+  coordinator = std::make_unique<Coordinator>(options_.coordinator);
+  coordinator->Forget();
+  coordinator->RefuseNext(2);  // its place is taken for now
+  const v1::RegisterRequest again = coordinator->WaitForRegistration(2);
+  EXPECT_EQ(again.worker_id(), "a");
+  EXPECT_EQ(again.host(), "here");
+  EXPECT_EQ(again.snapshot().num_blocks(), 9);
+  coordinator->WaitForBeats(10);
+  EXPECT_FALSE(left.HasBeenNotified());
+}
+
+TEST_F(CoordinatorLinkTest, AWorkerLeavesWhenTheNextCoordinatorHasNoUseForIt) {
+  for (const v1::RegisterAction action : {v1::REGISTER_ACTION_RESET, v1::REGISTER_ACTION_LEAVE}) {
+    Coordinator coordinator(options_.coordinator);
+    const auto link = CoordinatorLink::Create(options_);
+    ASSERT_TRUE(link->Register(v1::RegisterRequest()).ok());
+    coordinator.Forget(action);
+    absl::Notification left;
+    absl::Status reason;
+    link->StartHeartbeats([](v1::HeartbeatRequest*) {}, kNothingNew,
+                          [&](const absl::Status& status) {
+                            reason = status;
+                            left.Notify();
+                          });
+    left.WaitForNotification();
+    EXPECT_TRUE(absl::IsFailedPrecondition(reason)) << reason;
+    EXPECT_NE(reason.message().find("other options"), absl::string_view::npos) << reason;
+  }
 }
 
 TEST_F(CoordinatorLinkTest, RegistrationIsGivenUpOnItsClock) {

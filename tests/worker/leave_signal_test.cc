@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -36,6 +39,35 @@ TEST(LeaveSignalTest, ASignalIsAReasonUnlessThereIsAGrace) {
   });
   EXPECT_EQ(leave.Wait().text, "the coordinator said so");
   coordinator.join();
+}
+
+TEST(LeaveSignalTest, TheEndOfAParentCountsWhileItIsWatched) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // orphans become ours
+  for (const bool watched : {true, false}) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      // A process whose own child uses the signal, and which then ends.
+      int ready[2];
+      if (pipe(ready) != 0) _exit(9);
+      const pid_t parent = getpid();
+      if (fork() != 0) {
+        char byte;
+        _exit(read(ready[0], &byte, 1) == 1 ? 0 : 9);
+      }
+      LeaveSignal leave(parent);
+      if (!watched) leave.StopWatchingParent();
+      if (write(ready[1], "x", 1) != 1) _exit(9);
+      while (getppid() == parent) absl::SleepFor(absl::Milliseconds(1));
+      if (!watched) leave.Leave(7, "the test");
+      _exit(leave.Wait().exit_code);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    ASSERT_GT(waitpid(-1, &status, 0), 0);
+    EXPECT_EQ(WEXITSTATUS(status), watched ? 1 : 7);
+  }
 }
 
 TEST(LeaveSignalTest, AWallClockThatIsSetBackDoesNotProlongTheGrace) {

@@ -82,13 +82,26 @@ TEST(WorkerProcess, LeavesWhenTheCoordinatorForgetsIt) {
   FakeCoordinator coordinator;
   Process process({"--coordinator=" + coordinator.address()});
   coordinator.WaitForWorker(0);
+  coordinator.refuse = true;
   coordinator.known = false;
   EXPECT_EQ(process.Wait(), 1);
 }
 
+TEST(WorkerProcess, RegistersAgainWhereItIsNotKnown) {
+  FakeCoordinator coordinator;
+  Process process({"--coordinator=" + coordinator.address(), "--rank=1"});
+  const v1::RegisterRequest first = coordinator.WaitForWorker(0);
+  EXPECT_FALSE(first.has_snapshot());
+  coordinator.known = false;
+  const v1::RegisterRequest again = coordinator.WaitForWorker(1);
+  EXPECT_EQ(again.worker_id(), first.worker_id());
+  EXPECT_EQ(again.preferred_rank(), 1);
+  EXPECT_EQ(again.snapshot().state(), "created");
+}
+
 TEST(WorkerProcess, OutlivesAShortAbsenceOfTheCoordinatorButNotALongOne) {
   FakeCoordinator coordinator;
-  Process process({"--coordinator=" + coordinator.address(), "--orphan_grace=4s"});
+  Process process({"--coordinator=" + coordinator.address(), "--worker_grace=4s"});
   coordinator.WaitForWorker(0);
   coordinator.Stop();
   EXPECT_EQ(process.Wait(absl::Seconds(1)), kStillRunning);
@@ -141,24 +154,50 @@ TEST(WorkerProcess, SigtermLetsTheCoordinatorDrainFirst) {
   EXPECT_EQ(process.Wait(), 0);
 }
 
-TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
-  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // the orphan becomes ours, so that its end can be seen
-  FakeCoordinator coordinator;
-  const std::string flag = "--coordinator=" + coordinator.address();
+// Starts a worker as the child of a process that is killed once the worker has registered; returns its pid.
+pid_t StartAndOrphan(FakeCoordinator* coordinator, const std::vector<std::string>& flags) {
+  EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // the orphan becomes ours, so that its end can be seen
+  std::vector<std::string> args = {"worker/worker", "--coordinator=" + coordinator->address(), "--spawned"};
+  args.insert(args.end(), flags.begin(), flags.end());
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
   const pid_t parent = fork();
-  ASSERT_GE(parent, 0);
+  EXPECT_GE(parent, 0);
   if (parent == 0) {
     if (fork() == 0) {
-      execl("worker/worker", "worker/worker", flag.c_str(), "--spawned", static_cast<char*>(nullptr));
+      execv(argv[0], argv.data());
       _exit(127);
     }
     pause();
   }
-  const pid_t worker = coordinator.WaitForWorker(0).pid();
-  ASSERT_GT(worker, 0);
+  const pid_t worker = coordinator->WaitForWorker(0).pid();
+  for (int i = 0; i < 4000 && coordinator->beats() == 0; ++i) absl::SleepFor(absl::Milliseconds(5));
   kill(parent, SIGKILL);
   waitpid(parent, nullptr, 0);
+  return worker;
+}
+
+TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
+  FakeCoordinator coordinator;
+  const pid_t worker = StartAndOrphan(&coordinator, {});
+  ASSERT_GT(worker, 0);
   int status = -1;
+  for (int i = 0; i < 4000 && waitpid(worker, &status, WNOHANG) != worker; ++i)
+    absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(WorkerProcess, SpawnedWorkerWithAGraceOutlivesItsParent) {
+  FakeCoordinator coordinator;
+  const pid_t worker = StartAndOrphan(&coordinator, {"--worker-grace=1s"});
+  ASSERT_GT(worker, 0);
+  const int beats = coordinator.beats();
+  for (int i = 0; i < 4000 && coordinator.beats() < beats + 5; ++i) absl::SleepFor(absl::Milliseconds(5));
+  int status = -1;
+  EXPECT_EQ(waitpid(worker, &status, WNOHANG), 0) << "it serves whoever is at its coordinator's address";
+  coordinator.Stop();
   for (int i = 0; i < 4000 && waitpid(worker, &status, WNOHANG) != worker; ++i)
     absl::SleepFor(absl::Milliseconds(5));
   EXPECT_TRUE(WIFEXITED(status));
@@ -192,6 +231,7 @@ TEST(WorkerProcess, TellsItsServiceManager) {
   unsetenv("NOTIFY_SOCKET");
   EXPECT_EQ(manager.Next(), "READY=1\nSTATUS=registered at " + coordinator.address() + "\n");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(manager.Next(), "WATCHDOG=1\n");
+  coordinator.refuse = true;
   coordinator.known = false;
   std::string last = manager.Next();
   while (last == "WATCHDOG=1\n") last = manager.Next();
