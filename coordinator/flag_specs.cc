@@ -114,6 +114,12 @@ FlagGroup WorkerFlags(Flags* f) {
           Flag::Text("worker-binary", &f->worker_binary, "the worker's binary")
               .Shows("PATH")
               .Default("../worker/worker beside this one"),
+          Flag::Text("run-dir", &f->run_dir,
+                     "private directory of this coordinator, with which local workers outlive it when it is "
+                     "killed: the next one with the same directory adopts them, asleep or awake, with their "
+                     "weights")
+              .Shows("DIR")
+              .Default("none: they leave with it"),
           Flag::Text("cluster-host", &f->cluster_host, "listen address where remote workers register")
               .Shows("ADDR")
               .Default("127.0.0.1; with --workers=auto the coordinator's address where the environment gives "
@@ -223,6 +229,9 @@ FlagGroup TimeFlags(Flags* f) {
           Flag::Time("replacement-timeout", &f->replacement_timeout, kShortest, kLongest,
                      "how long to wait for another worker in the place of a lost one that runs elsewhere")
               .Alias("replacement-timeout-s"),
+          Flag::Time("worker-grace", &f->worker_grace, absl::Milliseconds(1), kLongest,
+                     "how long local workers wait for a coordinator that is gone, with --run-dir")
+              .Alias("worker-grace-s"),
           Flag::Time("shutdown-timeout", &f->shutdown_timeout, absl::ZeroDuration(), kLongest,
                      "how long open requests may go on at the end"),
           Flag::Switch("stay-after-failure", &f->stay_after_failure,

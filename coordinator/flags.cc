@@ -102,6 +102,11 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
         "--device-indices: remote workers are told their GPU where they are started, by worker "
         "--device-index");
   }
+  if (!flags->local_workers && !flags->run_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
+        "says");
+  }
   return CheckPorts(*flags);
 }
 

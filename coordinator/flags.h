@@ -41,6 +41,7 @@ struct Flags {
   bool discover_workers = false;  // remote ones, as the environment says
   int32_t world_size = 1;
   std::string worker_binary;  // empty: beside this binary
+  std::string run_dir;        // empty: local workers leave with their coordinator
   std::string cluster_host;   // where remote workers register; empty until FinishFlags
   int32_t cluster_port = -1;  // likewise -1
   ClusterTrustOptions trust;  // by what workers and the coordinator know each other
@@ -82,6 +83,7 @@ struct Flags {
   absl::Duration recovery_window = absl::Minutes(10);
   absl::Duration register_timeout = absl::Minutes(1);
   absl::Duration replacement_timeout = absl::Minutes(10);
+  absl::Duration worker_grace = absl::Minutes(5);  // of local workers, with run_dir
   absl::Duration shutdown_timeout = absl::Seconds(10);
   bool stay_after_failure = false;  // a failed engine does not end the process
   std::string log_level = "info";

@@ -10,6 +10,7 @@
 #include "base/monotonic.h"
 #include "base/null_block.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/fingerprint.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
 #include "coordinator/group/load_plan.h"
@@ -22,6 +23,10 @@
 
 namespace somnus {
 namespace {
+
+LoadFormat Format(const Flags& flags) {
+  return flags.load_format == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
+}
 
 EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
   EngineOptions options;
@@ -91,8 +96,7 @@ class ServerImpl : public Server {
 
   absl::Status Start() override {
     const MonotonicTime start = MonotonicNow();
-    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(
-        flags_.model, flags_.load_format == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto);
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model, Format(flags_));
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();
@@ -101,10 +105,11 @@ class ServerImpl : public Server {
     metrics_ = Metrics::Create(name_, max_model_len);
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, metrics_, [this] { return RankStatuses(); }));
     LogInfo("loading {} from {} into {} workers", name_, flags_.model, flags_.world_size);
-    RETURN_IF_ERROR(workers_.Start());
+    ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
     std::future<absl::StatusOr<TextParts>> text =
         std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
-    absl::StatusOr<KvPlan> plan = workers_.Load(config, max_model_len);
+    RETURN_IF_ERROR(workers_.Start(config, max_model_len, fingerprint));
+    absl::StatusOr<KvPlan> plan = workers_.Load();
     {
       absl::MutexLock lock(&mu_);
       starting_ = false;
@@ -152,8 +157,9 @@ class ServerImpl : public Server {
     cache.enable_prefix_caching = flags_.enable_prefix_caching;
     cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);
-    engine_ = std::make_shared<EngineLoop>(MakeEngineOptions(flags_, config, plan), workers_.executor(),
-                                           metrics_.get());
+    EngineOptions options = MakeEngineOptions(flags_, config, plan);
+    options.residency = workers_.residency();
+    engine_ = std::make_shared<EngineLoop>(std::move(options), workers_.executor(), metrics_.get());
     ServedModel model;
     model.name = name_;
     model.engine = engine_;

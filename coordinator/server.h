@@ -2,8 +2,9 @@
 // One served model in one coordinator process: what main starts, waits for and stops.
 //
 // Start reads the checkpoint's headers, binds all ports and starts the workers; while they load the weights
-// it reads the tokenizer. So whatever is wrong with flags, the checkpoint's headers and ports is found before
-// a worker exists. Thread safety: RequestStop is thread safe; everything else is for main's thread.
+// it reads the tokenizer. Workers that an earlier coordinator left, with --run-dir, need not load anything.
+// So whatever is wrong with flags, the checkpoint's headers and ports is found before a worker exists. Thread
+// safety: RequestStop is thread safe; everything else is for main's thread.
 
 #include <memory>
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/process_id.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/lifecycle_calls.h"
 #include "proto/status.h"
@@ -56,6 +57,10 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
                                            v1::GetStatusResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.control_api_key); !status.ok()) return status;
   response->set_version(options_.version);
+  const ProcessId process = ThisProcess();
+  response->mutable_process()->set_pid(process.pid);
+  response->mutable_process()->set_start_time(process.start_time);
+  response->mutable_process()->set_boot_id(BootId());
   response->set_uptime_s(absl::ToDoubleSeconds(MonotonicNow() - start_));
   response->set_state(v1::ENGINE_STATE_LOADING);
   response->set_not_ready_reason(WhyNotReady(EngineState::kLoading));

@@ -58,13 +58,15 @@ struct EngineOptions {
   int32_t max_recoveries = 10;  // of the group, in a row without a token, within recovery_window
   absl::Duration recovery_window = absl::Minutes(10);
   int32_t vocab_size = 0;                       // ids in prompts and replies are below it
+  Residency residency;                          // what the ranks hold at the start
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
   MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
 };
 
 class EngineLoop : public Engine {
  public:
-  // Awake at once: the workers must have loaded the model and allocated the cache. `observer` may be null.
+  // The workers must have loaded the model and allocated the cache: the engine is awake at once, or asleep
+  // where options.residency says so. `observer` may be null.
   EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer);
   ~EngineLoop() override;
 
@@ -176,7 +178,7 @@ class EngineLoop : public Engine {
   int64_t num_steps_ = 0;
   bool idle_checked_ = false;
 
-  std::atomic<EngineState> state_{EngineState::kAwake};  // written under mu_
+  std::atomic<EngineState> state_;  // written under mu_
   const std::shared_ptr<LoopMail> mail_ = std::make_shared<LoopMail>();
   mutable absl::Mutex mu_;
   // Mail of the callers.

@@ -18,7 +18,9 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       executor_(executor),
       observer_(observer),
       scheduler_(options_.scheduler),
-      step_deadline_(options_.hang_timeout, options_.step_timeout) {
+      step_deadline_(options_.hang_timeout, options_.step_timeout),
+      residency_(options_.residency),
+      state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep) {
   group_epoch_ = executor_->group_epoch();
   PublishStats();
   {

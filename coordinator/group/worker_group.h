@@ -1,8 +1,9 @@
 #pragma once
 // The group of workers that serves one model, over all its epochs: launched, and made whole again after a
-// failure.
+// failure. worker_group_epoch.cc says how an epoch is formed.
 //
-// The first epoch loads the model everywhere and decides the number of KV blocks. Each later one keeps the
+// The first epoch loads the model everywhere and decides the number of KV blocks, unless an earlier
+// coordinator has left workers that hold both already. Each later one keeps the
 // workers that reply to its Fence, with their weights; lost ones are replaced, load their shard and allocate
 // as many blocks. An attempt that fails, because another worker is lost meanwhile, is followed by another
 // one, with a new epoch: nothing of an older one is ever used again.
@@ -38,9 +39,11 @@ class WorkerGroup {
 
   // Opens the listener and starts local workers, without waiting for them. The error names the flag or the
   // address at fault.
-  absl::Status Start();
+  // `fingerprint` is the checkpoint's (checkpoint/fingerprint.h): workers that an earlier coordinator left
+  // may go on only with the same files.
+  absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
   // Forms the first epoch. The error names the rank that failed.
-  absl::StatusOr<KvPlan> Load(const ModelConfig& config, int32_t max_model_len);
+  absl::StatusOr<KvPlan> Load();
   // Makes whatever Start, Load or a recovery waits for end with `reason`, and the epoch with it.
   void Interrupt(const absl::Status& reason);
   // Ends the workers: by the Shutdown call, and local ones by SIGTERM and at last by SIGKILL. Idempotent.
@@ -48,6 +51,8 @@ class WorkerGroup {
 
   // Where workers register: "unix:/path" or "host:port". After a successful Start.
   const std::string& cluster_address() const { return pool_.cluster_address(); }
+  // What the ranks hold after a successful Load: everything, unless they were adopted asleep.
+  const Residency& residency() const { return residency_; }
   // Null before a successful Load and after Stop.
   GrpcExecutor* executor() { return executor_.get(); }
   // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does
@@ -60,6 +65,10 @@ class WorkerGroup {
   absl::StatusOr<std::shared_ptr<GroupEpoch>> FormEpoch(const Residency& held);
   absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(const Residency& held);
   absl::Status FenceSurvivors(int64_t number);
+  void BeginNumber();
+  absl::Status CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots);
+  void NoteAdopted(const Snapshots& snapshots);
+  void SetCache(const KvPlan& plan);
   absl::Status LoadWeights(GroupEpoch* epoch, Snapshots* snapshots);
   absl::Status AllocateCache(GroupEpoch* epoch, Snapshots* snapshots);
   absl::Status PlanCache(GroupEpoch* epoch, const Snapshots& snapshots);
@@ -85,6 +94,7 @@ class WorkerGroup {
   bool loading_ = false;     // a worker may still be reading its shard
   v1::KvCacheConfig cache_;  // num_blocks 0: not planned yet
   KvPlan plan_;
+  Residency residency_;  // when the first epoch began
 
   mutable absl::Mutex mu_;
   std::unique_ptr<GrpcExecutor> executor_;  // set and reset under mu_

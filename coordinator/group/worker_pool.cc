@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/build_id.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/random_hex.h"
@@ -17,7 +18,15 @@
 namespace somnus {
 namespace {
 
+// A worker that waits for its next coordinator finds it within a fraction of this.
+constexpr absl::Duration kAdoptionPatience = absl::Seconds(1);
+constexpr absl::Duration kEndGrace = absl::Seconds(2);      // for a worker that was left and does not come
 constexpr absl::Duration kExitTimeout = absl::Seconds(30);  // from SIGKILL until the process has ended
+
+int32_t DeviceIndex(const Flags& flags, int rank) {
+  const bool chosen = rank < static_cast<int>(flags.device_indices.size());
+  return chosen ? flags.device_indices[rank] : rank;
+}
 
 // A local worker's command line says what it needs to become a member; how it runs the model comes with
 // LoadModel.
@@ -29,13 +38,15 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {
     command.push_back(absl::StrCat("--device=", DeviceName(flags.device)));
   }
-  const bool chosen = rank < static_cast<int>(flags.device_indices.size());
-  command.push_back(absl::StrCat("--device-index=", chosen ? flags.device_indices[rank] : rank));
+  command.push_back(absl::StrCat("--device-index=", DeviceIndex(flags, rank)));
   // Threads are pinned only where each has a CPU of its own.
   const int cpus = NumAllowedCpus();
   const int threads =
       flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.world_size);
   if (threads * flags.world_size <= cpus) command.push_back(absl::StrCat("--first-cpu=", rank * threads));
+  if (!flags.run_dir.empty()) {
+    command.push_back(absl::StrCat("--worker-grace=", absl::FormatDuration(flags.worker_grace)));
+  }
   return command;
 }
 
@@ -62,21 +73,38 @@ absl::StatusOr<std::string> WorkerPool::FindBinary() const {
   return absl::NotFoundError(absl::StrCat("--worker-binary: ", path.string(), " cannot be executed"));
 }
 
-absl::Status WorkerPool::Start() {
+absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) {
+  terms_ = std::move(terms);
   ClusterTrustOptions trust = flags_.trust;
+  ClusterServerOptions options;
   if (flags_.local_workers) {
-    RETURN_IF_ERROR(FindBinary().status());
+    ASSIGN_OR_RETURN(const std::string binary, FindBinary());
+    // A program that cannot be read has no build that a worker could be of.
+    terms_.build_id = BuildIdOf(binary).value_or("unknown");
+    for (int rank = 0; rank < flags_.world_size; ++rank) {
+      terms_.device_indices.push_back(DeviceIndex(flags_, rank));
+    }
     if (trust.secret.empty()) trust.secret = RandomHex(kMinSecretBytes);
+  } else {
+    options.address = absl::StrCat(flags_.cluster_host, ":", flags_.cluster_port);
+  }
+  if (!flags_.run_dir.empty()) {
+    ASSIGN_OR_RETURN(run_state_, RunState::Open(flags_.run_dir, group));
+    if (flags_.trust.secret.empty()) {
+      ASSIGN_OR_RETURN(trust.secret, run_state_->KeepSecret(trust.secret));
+    }
+    options.address = run_state_->socket_address();
+    absl::MutexLock lock(&mu_);
+    missing_ = run_state_->left();
   }
   ASSIGN_OR_RETURN(trust_, ClusterTrust::Create(trust));
-  ClusterServerOptions options;
   options.trust = trust_;
-  if (!flags_.local_workers) options.address = absl::StrCat(flags_.cluster_host, ":", flags_.cluster_port);
   options.membership.world_size = flags_.world_size;
   options.membership.version = kVersion;
   options.membership.hang_timeout = flags_.hang_timeout;
   options.membership.confirm_members = !flags_.local_workers;
   options.membership.stall_threshold = flags_.step_stall;
+  options.membership.adopt = [this](const v1::RegisterRequest& worker) { return Decide(worker); };
   ASSIGN_OR_RETURN(std::unique_ptr<ClusterServer> cluster, ClusterServer::Start(options));
   {
     absl::MutexLock lock(&mu_);
@@ -92,16 +120,102 @@ absl::Status WorkerPool::Start() {
 
 absl::Status WorkerPool::StartProcesses(const std::string& secret) {
   ASSIGN_OR_RETURN(const std::string binary, FindBinary());
+  ASSIGN_OR_RETURN(const ProcessesByRank adopted, AwaitLeft());
   std::vector<std::vector<std::string>> commands;
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     commands.push_back(WorkerCommand(flags_, binary, cluster_->address(), rank));
   }
-  ASSIGN_OR_RETURN(processes_,
-                   WorkerProcesses::Spawn(commands, {absl::StrCat(kClusterSecretVariable, "=", secret)},
-                                          [this](int rank, pid_t pid, const absl::Status& status) {
-                                            OnExit(rank, pid, status);
-                                          }));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<WorkerProcesses> processes,
+      WorkerProcesses::Spawn(
+          commands, {absl::StrCat(kClusterSecretVariable, "=", secret)},
+          [this](int rank, pid_t pid, const absl::Status& status) { OnExit(rank, pid, status); }, adopted));
+  {
+    absl::MutexLock lock(&mu_);
+    processes_ = std::move(processes);
+  }
+  Record(0);
   return absl::OkStatus();
+}
+
+absl::StatusOr<ProcessesByRank> WorkerPool::AwaitLeft() {
+  std::vector<ProcessId> others;
+  ProcessesByRank adopted;
+  {
+    absl::MutexLock lock(&mu_);
+    if (missing_.empty()) return adopted;
+  }
+  all_came_.WaitFor(kAdoptionPatience);
+  {
+    absl::MutexLock lock(&mu_);
+    adopted = adopted_;
+    missing_.clear();  // who comes from now on is too late
+    for (const auto& [rank, process] : run_state_->left()) {
+      if (adopted.count(rank) == 0) others.push_back(process);
+    }
+  }
+  LogInfo("{} of {} workers are adopted, {} that were left are ended", adopted.size(), flags_.world_size,
+          others.size());
+  RETURN_IF_ERROR(EndProcesses(others, kEndGrace));
+  return adopted;
+}
+
+Adoption WorkerPool::Decide(const v1::RegisterRequest& worker) {
+  absl::MutexLock lock(&mu_);
+  if (run_state_ == nullptr) return DecideAdoption(worker, terms_);
+  const Adoption adoption = DecideLocal(worker);
+  const auto known = std::find_if(missing_.begin(), missing_.end(),
+                                  [&](const auto& missing) { return missing.second.pid == worker.pid(); });
+  if (known == missing_.end()) return adoption;
+  if (adoption.action == v1::REGISTER_ACTION_ADOPT) adopted_.insert(*known);
+  missing_.erase(known);
+  if (missing_.empty()) all_came_.Stop();
+  return adoption;
+}
+
+// A local worker has the rank of its process.
+Adoption WorkerPool::DecideLocal(const v1::RegisterRequest& worker) {
+  for (const ProcessesByRank* processes : {&missing_, &adopted_}) {
+    for (const auto& [rank, process] : *processes) {
+      if (process.pid == worker.pid()) return DecideAdoption(worker, rank, terms_);
+    }
+  }
+  for (int rank = 0; processes_ != nullptr && rank < flags_.world_size; ++rank) {
+    if (processes_->pid(rank) == worker.pid()) return DecideAdoption(worker, rank, terms_);
+  }
+  return {v1::REGISTER_ACTION_LEAVE, "this coordinator knows no such process"};
+}
+
+absl::Status WorkerPool::CheckHeld(size_t rank, const v1::WorkerSnapshot& now) const {
+  v1::RegisterRequest member;
+  {
+    absl::MutexLock lock(&mu_);
+    member = places_[rank].member;
+  }
+  if (!member.has_snapshot() || now.weights_version() == 0) return absl::OkStatus();
+  *member.mutable_snapshot() = now;
+  const Adoption adoption = DecideAdoption(member, static_cast<int32_t>(rank), terms_);
+  if (adoption.action == v1::REGISTER_ACTION_ADOPT) return absl::OkStatus();
+  return absl::UnavailableError(adoption.reason);
+}
+
+int64_t WorkerPool::last_epoch() const {
+  int64_t last = run_state_ == nullptr ? 0 : run_state_->left_epoch();
+  absl::MutexLock lock(&mu_);
+  for (const Place& place : places_) last = std::max(last, place.member.snapshot().group_epoch());
+  return last;
+}
+
+// What cannot be written costs the next coordinator these workers, and this one nothing.
+void WorkerPool::Record(int64_t group_epoch) {
+  if (run_state_ == nullptr) return;
+  ProcessesByRank running;
+  for (int rank = 0; rank < flags_.world_size; ++rank) {
+    if (absl::StatusOr<ProcessId> process = FindProcess(processes_->pid(rank)); process.ok())
+      running[rank] = *process;
+  }
+  if (const absl::Status status = run_state_->Record(group_epoch, running); !status.ok())
+    LogWarning("--run-dir: {}", std::string(status.message()));
 }
 
 void WorkerPool::OnExit(int rank, pid_t pid, const absl::Status& status) {
@@ -233,11 +347,17 @@ void WorkerPool::Stop() {
     cluster_->OnSilence(nullptr);
     cluster_->OnStall(nullptr);
   }
-  if (processes_ != nullptr) processes_->Terminate(absl::Seconds(5));
-  processes_.reset();
+  std::unique_ptr<WorkerProcesses> processes;
+  if (processes_ != nullptr) {
+    processes_->Terminate(absl::Seconds(5));
+    if (run_state_ != nullptr) run_state_->Clear();
+    absl::MutexLock lock(&mu_);
+    processes = std::move(processes_);
+  }
   absl::MutexLock lock(&mu_);
   interruption_ = absl::CancelledError("stopped");
   cluster_.reset();
+  run_state_.reset();  // another coordinator may use the directory from now on
 }
 
 }  // namespace somnus

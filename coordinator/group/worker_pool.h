@@ -1,10 +1,11 @@
 #pragma once
 // The processes that a group's ranks run in: who has which rank now, who is lost, and who takes a lost one's
-// place. Local workers are started by this class, remote ones come by themselves.
+// place. Local workers are started by this class, or adopted with --run-dir when a killed coordinator has
+// left them; remote ones come by themselves.
 //
 // Ownership: owns the workers' processes and the listener that they register at; Stop and the destructor end
-// local workers. Thread safety: Start, ReplaceLost, Discard, Survivors and Await are for one thread at a
-// time; Interrupt and Members are for any.
+// local workers. Thread safety: Start, Record, ReplaceLost, Discard, Survivors and Await are for one thread
+// at a time; Interrupt and Members are for any.
 
 #include <functional>
 #include <memory>
@@ -16,9 +17,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/monotonic.h"
 #include "coordinator/executor/worker_link.h"
 #include "coordinator/executor/worker_process.h"
 #include "coordinator/flags.h"
+#include "coordinator/group/run_state.h"
+#include "coordinator/membership/adoption.h"
 #include "coordinator/membership/cluster_server.h"
 #include "proto/cluster_trust.h"
 
@@ -37,10 +41,20 @@ class WorkerPool {
   ~WorkerPool() { Stop(); }
   WorkerPool(const WorkerPool&) = delete;
 
-  // Opens the listener and starts local workers, without waiting for them. The error names the flag or the
-  // address at fault.
-  absl::Status Start();
+  // Opens the listener and starts local workers, without waiting for them. With --run-dir it waits up to a
+  // second for those that an earlier coordinator left, and starts the others; `group` is as RunState takes
+  // it. `terms` says which workers may keep what they hold; its build_id is filled in for local ones. The
+  // error names the flag or the address at fault.
+  absl::Status Start(AdoptionTerms terms, const v1::GroupFile& group);
   const std::string& cluster_address() const { return cluster_->address(); }
+  // Of an earlier coordinator or a member, as far as is known: new epochs must be later.
+  int64_t last_epoch() const;
+  // Writes down, for a coordinator that comes after this one, that `group_epoch` begins, and the processes
+  // that run. Does nothing without --run-dir.
+  void Record(int64_t group_epoch);
+  // As DecideAdoption, for a member that registered with a snapshot and now has this one. Ok for the others,
+  // and for one that has no weights.
+  absl::Status CheckHeld(size_t rank, const v1::WorkerSnapshot& now) const;
   // Makes room for a worker in the place of every lost one, and starts it where it is local. A local process
   // that still runs is killed first, and has ended before its successor starts, so that its memory is free.
   absl::Status ReplaceLost();
@@ -71,6 +85,11 @@ class WorkerPool {
 
   absl::StatusOr<std::string> FindBinary() const;
   absl::Status StartProcesses(const std::string& secret);
+  // Decides about a worker that registers with a snapshot; on a gRPC thread.
+  Adoption Decide(const v1::RegisterRequest& worker);
+  Adoption DecideLocal(const v1::RegisterRequest& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for the workers that were left. Returns those that go on; the others have ended.
+  absl::StatusOr<ProcessesByRank> AwaitLeft();
   void OnExit(int rank, pid_t pid, const absl::Status& status);
   void OnSilence(const SilentMember& silent);
   // `is_current` is asked under mu_: whether the report is about the worker that has the place now.
@@ -80,11 +99,17 @@ class WorkerPool {
   const Flags flags_;
   const Callbacks callbacks_;
   ClusterTrust trust_;                          // set by Start
+  AdoptionTerms terms_;                         // set before the listener is opened
+  std::unique_ptr<RunState> run_state_;         // null without --run-dir
   std::unique_ptr<ClusterServer> cluster_;      // set and reset under mu_
-  std::unique_ptr<WorkerProcesses> processes_;  // null where workers are remote
+  std::unique_ptr<WorkerProcesses> processes_;  // null where workers are remote; set and reset under mu_
 
   mutable absl::Mutex mu_;
   std::vector<Place> places_ ABSL_GUARDED_BY(mu_);  // by rank
+  // Workers that were left: those that have not registered yet, and those that go on. The signal is stopped
+  // when nobody is missing.
+  ProcessesByRank missing_ ABSL_GUARDED_BY(mu_), adopted_ ABSL_GUARDED_BY(mu_);
+  StopSignal all_came_;
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
 };

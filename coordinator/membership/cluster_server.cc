@@ -31,10 +31,17 @@ class Service : public v1::ClusterService::Service {
 
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
-    absl::Status status = membership_->Register(*request, now_());
+    Adoption adoption;
+    absl::Status status = membership_->Register(*request, now_(), &adoption);
     if (!status.ok()) {
       LogRefusal(*request, status);
       return ToGrpcStatus(status);
+    }
+    response->set_action(adoption.action);
+    response->set_reason(adoption.reason);
+    if (adoption.action != v1::REGISTER_ACTION_ADOPT) {
+      LogInfo("worker {} has to leave: {}", request->worker_id(), adoption.reason);
+      return grpc::Status::OK;
     }
     LogDebug("worker {} at {} has registered", request->worker_id(), request->address());
     response->set_heartbeat_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(heartbeat_interval_)));
@@ -99,8 +106,8 @@ class ClusterServerImpl : public ClusterServer {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr)
       return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, " for workers"));
-    address_ =
-        options_.address.empty() ? listen : absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+    const bool is_socket = absl::StartsWith(listen, "unix:");
+    address_ = is_socket ? listen : absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
     watcher_ = std::thread([this] { Watch(); });
     return absl::OkStatus();
   }

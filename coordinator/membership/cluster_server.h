@@ -2,7 +2,8 @@
 // ClusterService on a listener of its own, where workers register and send heartbeats: a Unix socket in a
 // private directory for local workers, else a TCP address. Calls of strangers are refused (ClusterTrust).
 //
-// Ownership: owns the server, the socket's directory and a thread that watches heartbeats. Thread safe.
+// Ownership: owns the server, the socket's directory where it has made that, and a thread that watches
+// heartbeats. Thread safe.
 
 #include <cstdint>
 #include <functional>
@@ -20,8 +21,9 @@
 namespace somnus {
 
 struct ClusterServerOptions {
-  std::string address;  // "host:port"; empty: a Unix socket in a new private directory
-  ClusterTrust trust;   // by default every call passes
+  // "host:port" or "unix:/path", whose directory is private; empty: a Unix socket in a new such directory.
+  std::string address;
+  ClusterTrust trust;  // by default every call passes
   MembershipOptions membership;
   // Workers are told to send four heartbeats in hang_timeout where that is more often.
   absl::Duration heartbeat_interval = absl::Milliseconds(500);

@@ -60,16 +60,28 @@ absl::Status Membership::CheckBuild(const v1::RegisterRequest& request) const {
                                                     ", the worker's is ", ShortBuild(request.build_id())));
 }
 
-absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicTime now) {
-  RETURN_IF_ERROR(CheckRequest(request));
-  absl::MutexLock lock(&mu_);
+bool Membership::NoteMember(const std::string& worker_id, MonotonicTime now) {
   for (Member& member : members_) {
-    if (member.request.worker_id() == request.worker_id()) {
-      member.last_seen = now;
-      UpdateComplete(now);
-      return absl::OkStatus();
-    }
+    if (member.request.worker_id() != worker_id) continue;
+    member.last_seen = now;
+    UpdateComplete(now);
+    return true;
   }
+  return false;
+}
+
+absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicTime now, Adoption* adoption) {
+  RETURN_IF_ERROR(CheckRequest(request));
+  {
+    absl::MutexLock lock(&mu_);
+    if (NoteMember(request.worker_id(), now)) return absl::OkStatus();
+  }
+  if (request.has_snapshot() && options_.adopt) {
+    *adoption = options_.adopt(request);
+    if (adoption->action != v1::REGISTER_ACTION_ADOPT) return absl::OkStatus();
+  }
+  absl::MutexLock lock(&mu_);
+  if (NoteMember(request.worker_id(), now)) return absl::OkStatus();
   if (std::find(taken_out_.begin(), taken_out_.end(), request.worker_id()) != taken_out_.end()) {
     return absl::PermissionDeniedError("worker_id: the group has given this worker up; start another one");
   }

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/membership/adoption.h"
 #include "proto/cluster.pb.h"
 
 namespace somnus {
@@ -34,6 +35,9 @@ struct MembershipOptions {
   // for remote workers, whose death no process table shows: one that has just died looks alive otherwise.
   bool confirm_members = false;
   absl::Duration stall_threshold = absl::Seconds(60);  // in one step, after which a rank counts as stalled
+  // Decides about workers that register with a snapshot and are no members. It is called without a lock.
+  // Null: all of them may stay.
+  std::function<Adoption(const v1::RegisterRequest&)> adopt;
 };
 
 // A member that has sent no heartbeat for longer than hang_timeout.
@@ -62,9 +66,10 @@ class Membership {
 
   // InvalidArgument names a field; PermissionDenied: a worker that Reopen has taken out;
   // FailedPrecondition: another version or build; Unavailable: no place is open, or the one that it prefers
-  // is taken, for now. The same worker may register again, with the same request.
-  absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now);
-  // Returns whether the worker is a member; one that is not should exit.
+  // is taken, for now. The same worker may register again. After an Ok the worker is a member unless
+  // `adoption`, which may be null where no request has a snapshot, says that it has to leave.
+  absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now, Adoption* adoption = nullptr);
+  // Returns whether the worker is a member; one that is not may try to register again.
   bool Heartbeat(const v1::HeartbeatRequest& request, MonotonicTime now);
 
   // Returns the complete group in the order of ranks: a member that has a rank already keeps it, every
@@ -123,6 +128,8 @@ class Membership {
   // What needs no look at the other members.
   absl::Status CheckRequest(const v1::RegisterRequest& request) const;
   absl::Status CheckBuild(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes note of a member's sign of life; false where the worker is none.
+  bool NoteMember(const std::string& worker_id, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ok when there is a place for `request`; else says why not.
   absl::Status FindPlace(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateComplete(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -30,10 +30,9 @@ bool IsAllowedChange(EngineState from, EngineState to) {
   if (to == EngineState::kDraining) return AdmitsRequests(from);
   if (to == EngineState::kRecovering) return AdmitsRequests(from) && from != to;
   switch (from) {
-    case EngineState::kLoading:
-      return to == EngineState::kAwake;
     case EngineState::kAwake:
       return to == EngineState::kFallingAsleep;
+    case EngineState::kLoading:
     case EngineState::kFallingAsleep:
     case EngineState::kWaking:
     case EngineState::kRecovering:

@@ -13,7 +13,7 @@
 //   no    no           unknown
 //
 // Allowed changes:
-//   loading        -> awake, failed
+//   loading        -> awake, asleep (workers that slept were adopted), failed
 //   awake          -> falling_asleep, recovering, draining, failed
 //   falling_asleep -> asleep, awake (a failed sleep was undone), recovering, draining, failed
 //   asleep         -> waking, recovering, draining, failed

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -34,9 +35,20 @@ class FakeMember {
   ~FakeMember() { Die(); }
 
   FakeWorkerService& service() { return service_; }
+  // Registers at another coordinator, with what it holds.
+  void RegisterAgain(const std::string& coordinator) {
+    stop_->Stop();
+    thread_.join();
+    stop_ = std::make_unique<StopSignal>();
+    stub_ = v1::ClusterService::NewStub(grpc::CreateChannel(coordinator, grpc::InsecureChannelCredentials()));
+    *request_.mutable_snapshot() = service_.Snapshot();
+    thread_ = std::thread([this] { Run(); });
+  }
+  // The worker has not to leave, as far as coordinators have said.
+  bool stays() const { return action_ == v1::REGISTER_ACTION_ADOPT; }
   // It sends nothing any more, and no call gets a reply.
   void Die() {
-    stop_.Stop();
+    stop_->Stop();
     if (thread_.joinable()) thread_.join();
     service_.Die();
   }
@@ -46,13 +58,16 @@ class FakeMember {
 
   // Registers, again and again while its place is taken, and then sends heartbeats.
   void Run() {
-    while (!stop_.stopped()) {
+    while (!stop_->stopped()) {
       grpc::ClientContext context;
       v1::RegisterResponse response;
-      if (stub_->Register(&context, request_, &response).ok()) break;
-      stop_.WaitFor(kInterval);
+      if (stub_->Register(&context, request_, &response).ok()) {
+        action_ = response.action();
+        break;
+      }
+      stop_->WaitFor(kInterval);
     }
-    while (!stop_.WaitFor(kInterval)) {
+    while (action_ == v1::REGISTER_ACTION_ADOPT && !stop_->WaitFor(kInterval)) {
       grpc::ClientContext context;
       v1::HeartbeatRequest beat;
       v1::HeartbeatResponse response;
@@ -62,9 +77,10 @@ class FakeMember {
   }
 
   FakeWorkerService service_;
-  const std::unique_ptr<v1::ClusterService::Stub> stub_;
+  std::unique_ptr<v1::ClusterService::Stub> stub_;
   v1::RegisterRequest request_;
-  StopSignal stop_;
+  std::unique_ptr<StopSignal> stop_ = std::make_unique<StopSignal>();
+  std::atomic<v1::RegisterAction> action_{v1::REGISTER_ACTION_ADOPT};
   std::thread thread_;
 };
 

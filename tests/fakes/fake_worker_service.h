@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/limits.h"
+#include "proto/options_digest.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/fakes/fake_worker.h"
@@ -104,18 +105,12 @@ class FakeWorkerService : public v1::WorkerService::Service {
     if (request->group_epoch() > epoch_) calls_.push_back(absl::StrCat("fence ", request->group_epoch()));
     if (request->group_epoch() > epoch_) worker_.Replace();
     epoch_ = request->group_epoch();
-    v1::WorkerSnapshot* snapshot = response->mutable_snapshot();
-    snapshot->set_group_epoch(epoch_);
-    snapshot->set_state(state_);
-    if (state_ == "created") return grpc::Status::OK;
-    snapshot->set_checkpoint_fingerprint(fingerprint_);
-    snapshot->set_num_blocks(num_blocks_);
-    snapshot->set_weights_bytes(100);
-    snapshot->set_kv_block_bytes(10 + rank_);
-    for (const auto& [tag, resident] : resident_) {
-      if (resident) snapshot->add_resident_tags(tag);
-    }
+    *response->mutable_snapshot() = MakeSnapshot();
     return grpc::Status::OK;
+  }
+  v1::WorkerSnapshot Snapshot() const {
+    absl::MutexLock lock(&mu_);
+    return MakeSnapshot();
   }
 
   grpc::Status NewGroup(grpc::ServerContext*, const v1::NewGroupRequest* request,
@@ -135,6 +130,8 @@ class FakeWorkerService : public v1::WorkerService::Service {
         Called(request->group_epoch(), absl::StrCat("load ", rank, "/", request->parallel().world_size()),
                [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
                  rank_ = rank;
+                 world_size_ = request->parallel().world_size();
+                 options_digest_ = OptionsDigest(*request);
                  state_ = "loaded";
                });
     if (!status.ok()) return status;
@@ -200,6 +197,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
                      v1::WorkerSleepResponse* response) override {
     return Called(request->group_epoch(), absl::StrCat("sleep ", request->level()),
                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                    sleep_level_ = request->level();
                     for (auto& [tag, resident] : resident_) {
                       if (std::exchange(resident, false))
                         (*response->mutable_freed_bytes_by_tag())[tag] = kTagBytes;
@@ -235,6 +233,28 @@ class FakeWorkerService : public v1::WorkerService::Service {
 
  private:
   static constexpr int64_t kTagBytes = 7;
+
+  v1::WorkerSnapshot MakeSnapshot() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    v1::WorkerSnapshot snapshot;
+    snapshot.set_group_epoch(epoch_);
+    snapshot.set_state(state_);
+    if (state_ == "created") return snapshot;
+    snapshot.set_rank(rank_);
+    snapshot.set_world_size(world_size_);
+    snapshot.set_weights_version(1);
+    snapshot.set_options_digest(options_digest_);
+    snapshot.set_checkpoint_fingerprint(fingerprint_);
+    snapshot.set_num_blocks(num_blocks_);
+    snapshot.set_weights_bytes(100);
+    snapshot.set_kv_block_bytes(10 + rank_);
+    for (const auto& [tag, resident] : resident_) {
+      if (resident) snapshot.add_resident_tags(tag);
+    }
+    const bool sleeps = snapshot.resident_tags_size() < static_cast<int>(resident_.size());
+    if (sleeps && state_ == "awake") snapshot.set_state("asleep");
+    if (sleeps) snapshot.set_sleep_level(sleep_level_);
+    return snapshot;
+  }
 
   // Runs calls one after another, in the order in which they came, as a worker's runner thread does.
   grpc::Status Called(
@@ -289,6 +309,9 @@ class FakeWorkerService : public v1::WorkerService::Service {
   std::string state_ ABSL_GUARDED_BY(mu_) = "created";
   std::string fingerprint_ ABSL_GUARDED_BY(mu_) = "f00d";
   int32_t rank_ ABSL_GUARDED_BY(mu_) = 0;
+  int32_t world_size_ ABSL_GUARDED_BY(mu_) = 0;
+  int32_t sleep_level_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string options_digest_ ABSL_GUARDED_BY(mu_);
   int32_t num_blocks_ ABSL_GUARDED_BY(mu_) = 0;
   v1::ParallelConfig parallel_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;

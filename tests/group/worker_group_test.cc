@@ -42,7 +42,7 @@ class WorkerGroupTest : public ::testing::Test {
 
   void StartGroup() {
     group_ = std::make_unique<WorkerGroup>(flags_);
-    const absl::Status started = group_->Start();
+    const absl::Status started = group_->Start(config_, 64, "f00d");
     ASSERT_TRUE(started.ok()) << started;
     coordinator_ = group_->cluster_address();
   }
@@ -55,13 +55,19 @@ class WorkerGroupTest : public ::testing::Test {
     StartGroup();
     Join("a", 0);
     Join("b", 1);
-    const absl::StatusOr<KvPlan> plan = group_->Load(config_, 64);
+    const absl::StatusOr<KvPlan> plan = group_->Load();
     ASSERT_TRUE(plan.ok()) << plan.status();
     num_blocks_ = plan->num_blocks;
     group_->executor()->OnRecovered([this](const absl::Status& status) {
       recovered_ = status;
       ended_->Notify();
     });
+  }
+  // Another coordinator comes, at which the workers register that are there.
+  void Restart() {
+    group_.reset();
+    StartGroup();
+    for (const auto& member : members_) member->RegisterAgain(coordinator_);
   }
   // The worker is lost, and what the engine does then.
   void Lose(size_t member, const Residency& held) {
@@ -170,7 +176,7 @@ TEST_F(WorkerGroupTest, HostsWithOtherFilesNeverServeTogether) {
   StartGroup();
   Join("a", 0);
   Join("b", 1).SetFingerprint("beef");
-  const absl::Status status = group_->Load(config_, 64).status();
+  const absl::Status status = group_->Load().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "has read other files than")) << status;
 }
@@ -179,9 +185,68 @@ TEST_F(WorkerGroupTest, ALoadThatCannotSucceedIsTriedOnce) {
   StartGroup();
   Join("a", 0);
   Join("b", 1).FailNextCall(absl::NotFoundError("model.norm.weight"));
-  const absl::Status status = group_->Load(config_, 64).status();
+  const absl::Status status = group_->Load().status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_EQ(CallsOf(1), (Calls{"fence 1", "load 1/2"}));
+}
+
+TEST_F(WorkerGroupTest, TheNextCoordinatorAdoptsTheWorkers) {
+  Launch();
+  Restart();
+  const absl::StatusOr<KvPlan> plan = group_->Load();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_blocks, num_blocks_);
+  EXPECT_EQ(plan->max_model_len, 64);
+  EXPECT_TRUE(group_->residency().awake());
+  EXPECT_EQ(group_->executor()->group_epoch(), 2) << "epochs go on";
+  EXPECT_EQ(CallsOf(0),
+            (Calls{"fence 1", "load 0/2", "join 1", "profile", Allocate(), "shutdown", "fence 2", "join 2"}));
+}
+
+TEST_F(WorkerGroupTest, AGroupIsAdoptedAsleep) {
+  for (const int level : {1, 2}) {
+    SCOPED_TRACE(level);
+    group_.reset();
+    members_.clear();
+    Launch();
+    absl::Notification slept;
+    group_->executor()->SleepAsync(level, Residency(),
+                                   [&](const absl::StatusOr<TagBytes>&) { slept.Notify(); });
+    slept.WaitForNotification();
+    Restart();
+    const absl::StatusOr<KvPlan> plan = group_->Load();
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_TRUE(group_->residency().fully_asleep());
+    EXPECT_EQ(group_->residency().level(), level);
+    EXPECT_EQ(CallsOf(1).back(), "join 2") << "it sleeps on";
+  }
+}
+
+TEST_F(WorkerGroupTest, ANewcomerJoinsAdoptedWorkers) {
+  Launch();
+  members_[1]->Die();
+  members_.pop_back();
+  Restart();
+  Join("c", 1);
+  const absl::StatusOr<KvPlan> plan = group_->Load();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(CallsOf(0).back(), "join 2") << "its weights are not read again";
+  EXPECT_EQ(CallsOf(1), (Calls{"fence 2", "load 1/2", "join 2", Allocate(" without graphs")}));
+}
+
+TEST_F(WorkerGroupTest, WorkersWithOtherOptionsAreSentAway) {
+  Launch();
+  flags_.max_num_seqs = 8;
+  Restart();
+  Join("c", 0);
+  Join("d", 1);
+  const absl::StatusOr<KvPlan> plan = group_->Load();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const size_t old : {0, 1}) {
+    while (members_[old]->stays()) absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_TRUE(absl::StrContains(absl::StrJoin(CallsOf(2), ","), "load 0/2"));
+  EXPECT_TRUE(absl::StrContains(absl::StrJoin(CallsOf(3), ","), "load 1/2"));
 }
 
 TEST_F(WorkerGroupTest, AnInterruptEndsTheWaitForANewcomer) {

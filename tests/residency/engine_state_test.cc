@@ -12,31 +12,20 @@ namespace {
 using S = EngineState;
 
 TEST(EngineStateTest, OnlyTheChangesOfTheTableAreAllowed) {
-  const std::set<std::pair<S, S>> allowed = {{S::kLoading, S::kAwake},
-                                             {S::kLoading, S::kFailed},
-                                             {S::kAwake, S::kFallingAsleep},
-                                             {S::kAwake, S::kDraining},
-                                             {S::kAwake, S::kFailed},
-                                             {S::kFallingAsleep, S::kAsleep},
-                                             {S::kFallingAsleep, S::kAwake},
-                                             {S::kFallingAsleep, S::kDraining},
-                                             {S::kFallingAsleep, S::kFailed},
-                                             {S::kAsleep, S::kWaking},
-                                             {S::kAsleep, S::kDraining},
-                                             {S::kAsleep, S::kFailed},
-                                             {S::kWaking, S::kAwake},
-                                             {S::kWaking, S::kAsleep},
-                                             {S::kWaking, S::kDraining},
-                                             {S::kWaking, S::kFailed},
-                                             {S::kDraining, S::kFailed},
-                                             {S::kAwake, S::kRecovering},
-                                             {S::kFallingAsleep, S::kRecovering},
-                                             {S::kAsleep, S::kRecovering},
-                                             {S::kWaking, S::kRecovering},
-                                             {S::kRecovering, S::kAwake},
-                                             {S::kRecovering, S::kAsleep},
-                                             {S::kRecovering, S::kDraining},
-                                             {S::kRecovering, S::kFailed}};
+  const std::set<std::pair<S, S>> allowed = {
+      {S::kLoading, S::kAwake},          {S::kLoading, S::kAsleep},
+      {S::kLoading, S::kFailed},         {S::kAwake, S::kFallingAsleep},
+      {S::kAwake, S::kDraining},         {S::kAwake, S::kFailed},
+      {S::kFallingAsleep, S::kAsleep},   {S::kFallingAsleep, S::kAwake},
+      {S::kFallingAsleep, S::kDraining}, {S::kFallingAsleep, S::kFailed},
+      {S::kAsleep, S::kWaking},          {S::kAsleep, S::kDraining},
+      {S::kAsleep, S::kFailed},          {S::kWaking, S::kAwake},
+      {S::kWaking, S::kAsleep},          {S::kWaking, S::kDraining},
+      {S::kWaking, S::kFailed},          {S::kDraining, S::kFailed},
+      {S::kAwake, S::kRecovering},       {S::kFallingAsleep, S::kRecovering},
+      {S::kAsleep, S::kRecovering},      {S::kWaking, S::kRecovering},
+      {S::kRecovering, S::kAwake},       {S::kRecovering, S::kAsleep},
+      {S::kRecovering, S::kDraining},    {S::kRecovering, S::kFailed}};
   for (const S from : kEngineStates) {
     for (const S to : kEngineStates) {
       EXPECT_EQ(IsAllowedChange(from, to), allowed.count({from, to}) > 0)

@@ -1,0 +1,55 @@
+#pragma once
+// A coordinator's run directory (base/run_dir.h): what an earlier coordinator left there, and what this one
+// writes down for the next.
+//
+// Ownership: holds the directory's lock until it ends. Thread safety: for one thread at a time.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/process_id.h"
+#include "base/run_dir.h"
+#include "proto/group_file.pb.h"
+
+namespace somnus {
+
+using ProcessesByRank = std::map<int, ProcessId>;
+
+class RunState {
+ public:
+  // `group` has world_size, model_path and options_digest of this coordinator. Workers that are left and run
+  // with others are ended before it returns, which takes up to 5 seconds. Errors are those of RunDir::Open,
+  // and of workers that cannot be ended.
+  static absl::StatusOr<std::unique_ptr<RunState>> Open(const std::string& path, const v1::GroupFile& group);
+
+  std::string socket_address() const { return "unix:" + directory_.socket_path(); }
+  // As RunDir::KeepSecret.
+  absl::StatusOr<std::string> KeepSecret(const std::string& fresh) const {
+    return directory_.KeepSecret(fresh);
+  }
+  // Of the earlier coordinator, at most; 0 where there was none.
+  int64_t left_epoch() const { return left_epoch_; }
+  // Workers of the earlier coordinator that still run and have this one's options. A value from Open's time.
+  const ProcessesByRank& left() const { return left_; }
+
+  // Writes the group file unless it says the same already. Later epochs are recorded before they begin.
+  absl::Status Record(int64_t group_epoch, const ProcessesByRank& workers);
+  // No worker is left: the next coordinator finds nothing.
+  void Clear() { directory_.Clear(); }
+
+ private:
+  RunState(RunDir directory, const v1::GroupFile& group) : directory_(std::move(directory)), group_(group) {}
+  absl::Status TakeOver();
+
+  const RunDir directory_;
+  v1::GroupFile group_;  // as it was written last
+  bool written_ = false;
+  int64_t left_epoch_ = 0;
+  ProcessesByRank left_;
+};
+
+}  // namespace somnus

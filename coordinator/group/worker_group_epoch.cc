@@ -1,0 +1,266 @@
+// WorkerGroup's part for epochs: how one is formed, from survivors, newcomers and workers that were adopted.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/null_block.h"
+#include "base/status_macros.h"
+#include "coordinator/group/device_name.h"
+#include "coordinator/group/held_state.h"
+#include "coordinator/group/load_plan.h"
+#include "coordinator/group/load_progress.h"
+#include "coordinator/group/worker_group.h"
+#include "coordinator/kv_cache_dtype.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kMaxAttempts = 5;  // to form an epoch, not counting those that only lack memory
+// A process that has ended may hold a GPU's memory for a while: 15 s and more were seen (smg, PR 2464).
+constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
+constexpr absl::Duration kRetryPause = absl::Seconds(1);
+constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
+constexpr int kFenceTries = 5;  // of a remote worker, whose connection may have broken alone
+constexpr absl::Duration kForever = absl::Hours(24 * 365);
+
+std::string FormatMib(int64_t bytes) { return absl::StrFormat("%.1f MiB", bytes / 1048576.0); }
+
+void SetAllResident(v1::WorkerSnapshot* snapshot) {
+  snapshot->clear_resident_tags();
+  for (absl::string_view tag : kMemoryTags) snapshot->add_resident_tags(std::string(tag));
+}
+
+// Hosts with different files at one path never serve together.
+absl::Status CheckFingerprints(const GroupEpoch& epoch, const std::vector<v1::WorkerSnapshot>& snapshots) {
+  const std::string& first = snapshots[0].checkpoint_fingerprint();
+  for (size_t rank = 1; rank < snapshots.size(); ++rank) {
+    if (snapshots[rank].checkpoint_fingerprint() == first) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--model: ", epoch.workers()[rank].name, " on ", epoch.workers()[rank].endpoint.host,
+        " has read other files than ", epoch.workers()[0].name, " on ", epoch.workers()[0].endpoint.host,
+        " (fingerprints ", snapshots[rank].checkpoint_fingerprint().substr(0, 12), " and ",
+        first.substr(0, 12), ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(const Residency& held) {
+  const int max_attempts = std::min(kMaxAttempts, flags_.max_recoveries + 1);
+  const MonotonicTime begin = MonotonicNow();
+  int attempts = 0;
+  while (true) {
+    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = TryEpoch(held);
+    if (epoch.ok()) return epoch;
+    RETURN_IF_ERROR(Interruption());
+    if (!WorthAnotherTry(epoch.status())) return epoch;
+    const bool lacks_memory = absl::IsResourceExhausted(epoch.status());
+    if (lacks_memory ? MonotonicNow() - begin >= kMemoryPatience : ++attempts >= max_attempts) return epoch;
+    LogWarning("epoch {} was not formed: {}", number_, std::string(epoch.status().message()));
+    if (lacks_memory) stop_.WaitFor(kRetryPause);
+  }
+}
+
+// A worker that was lost can be replaced; what is wrong with files, flags or sizes stays wrong.
+bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
+  switch (error.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kInternal:
+      return true;
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+      return executor_ != nullptr;  // once it has worked, it can work again
+    default:
+      return false;
+  }
+}
+
+absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residency& held) {
+  BeginNumber();
+  RETURN_IF_ERROR(pool_.ReplaceLost());
+  pool_.Record(number_);
+  RETURN_IF_ERROR(FenceSurvivors(number_));
+  RETURN_IF_ERROR(pool_.ReplaceLost());
+  absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
+  // Whoever did not come by now is not waited for again.
+  if (absl::IsDeadlineExceeded(workers.status())) {
+    return absl::FailedPreconditionError(workers.status().message());
+  }
+  RETURN_IF_ERROR(workers.status());
+  if (pool_.last_epoch() >= number_) BeginNumber();
+  pool_.Record(number_);
+  auto epoch = std::make_shared<GroupEpoch>(number_, *std::move(workers), options_);
+  RETURN_IF_ERROR(SetCurrent(epoch));
+  RETURN_IF_ERROR(epoch->AwaitConnections());
+  ASSIGN_OR_RETURN(Snapshots snapshots, epoch->Fence());
+  RETURN_IF_ERROR(CheckFenced(*epoch, snapshots));
+  if (executor_ == nullptr) NoteAdopted(snapshots);
+  const Residency& target = executor_ == nullptr ? residency_ : held;
+  RETURN_IF_ERROR(LoadWeights(epoch.get(), &snapshots));
+  RETURN_IF_ERROR(CheckFingerprints(*epoch, snapshots));
+  RETURN_IF_ERROR(epoch->JoinGroup(absl::StrCat(group_name_, "-", number_)));
+  RETURN_IF_ERROR(AllocateCache(epoch.get(), &snapshots));
+  RETURN_IF_ERROR(epoch->SetResidency(snapshots, target));
+  RETURN_IF_ERROR(epoch->Health());
+  return epoch;
+}
+
+// A new number is later than any that a worker has seen, whichever coordinator gave it.
+void WorkerGroup::BeginNumber() { number_ = std::max(number_, pool_.last_epoch()) + 1; }
+
+// Discards the workers that cannot serve in this epoch; an error when there are any.
+absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots) {
+  const int32_t num_blocks = cache_.num_blocks() > 0 ? cache_.num_blocks() : NumBlocksOf(snapshots);
+  absl::Status first;
+  for (size_t rank = 0; rank < snapshots.size(); ++rank) {
+    absl::Status status;
+    if (executor_ == nullptr) status = pool_.CheckHeld(rank, snapshots[rank]);
+    if (snapshots[rank].state() == "failed") {
+      status = absl::UnavailableError("has failed for good");
+    } else if (snapshots[rank].num_blocks() > 0 && snapshots[rank].num_blocks() != num_blocks) {
+      status = absl::UnavailableError(
+          absl::StrCat("has ", snapshots[rank].num_blocks(), " KV blocks, not ", num_blocks));
+    }
+    if (status.ok()) continue;
+    status = absl::UnavailableError(absl::StrCat(epoch.workers()[rank].name, " ", status.message()));
+    pool_.Discard(rank, status);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+// What the first epoch begins with. Workers without weights do as the others.
+void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
+  if (cache_.num_blocks() > 0) return;  // an earlier attempt has decided
+  residency_ = HeldBy(snapshots);
+  const int32_t num_blocks = NumBlocksOf(snapshots);
+  if (num_blocks == 0) return;
+  SetCache({.num_blocks = num_blocks,
+            .max_model_len = std::min<int32_t>(load_request_.max_model_len(),
+                                               TotalBlocks(num_blocks) * flags_.block_size)});
+  LogInfo("{} workers hold weights and {} KV blocks of an earlier coordinator, {}",
+          std::count_if(snapshots.begin(), snapshots.end(),
+                        [](const v1::WorkerSnapshot& snapshot) { return snapshot.weights_version() > 0; }),
+          TotalBlocks(num_blocks),
+          residency_.awake() ? "awake" : absl::StrCat("asleep at level ", residency_.level()));
+}
+
+void WorkerGroup::SetCache(const KvPlan& plan) {
+  plan_ = plan;
+  cache_.set_block_size(flags_.block_size);
+  cache_.set_dtype(load_request_.kv_cache_dtype());
+  cache_.set_num_blocks(plan.num_blocks);
+}
+
+// How long workers may take to come. The first ones of a cluster may take any time.
+absl::Duration WorkerGroup::Patience() const {
+  if (flags_.local_workers) return flags_.register_timeout;
+  return executor_ == nullptr ? kForever : flags_.replacement_timeout;
+}
+
+// A worker that does not reply, because it hangs or because nothing connects to it any more, is lost.
+absl::Status WorkerGroup::FenceSurvivors(int64_t number) {
+  std::vector<std::pair<size_t, WorkerLink>> survivors = pool_.Survivors();
+  FailureLatch latch;
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(interruption_);
+    fencing_ = &latch;
+  }
+  // Reading a shard is not cut short: it would have to be read again.
+  const absl::Duration timeout = loading_ ? options_.load_timeout : options_.fence_timeout;
+  const int tries = flags_.local_workers ? 1 : kFenceTries;
+  for (int i = 0; i < tries && !survivors.empty(); ++i) {
+    if (i > 0) stop_.WaitFor(kFenceRetryPause);
+    std::vector<WorkerLink> links;
+    for (const auto& [rank, link] : survivors) links.push_back(link);
+    const auto results = FenceWorkers(links, number, timeout, &latch);
+    std::vector<std::pair<size_t, WorkerLink>> again;
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (results[k].ok()) continue;
+      if (absl::IsUnavailable(results[k].status()) && i + 1 < tries) {
+        again.push_back(survivors[k]);
+        continue;
+      }
+      LogWarning("{} is replaced: {}", links[k].name, std::string(results[k].status().message()));
+      pool_.Discard(survivors[k].first, results[k].status());
+    }
+    survivors = std::move(again);
+  }
+  absl::MutexLock lock(&mu_);
+  fencing_ = nullptr;
+  return interruption_;
+}
+
+absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
+  Ranks without(snapshots->size());
+  for (size_t rank = 0; rank < without.size(); ++rank)
+    without[rank] = (*snapshots)[rank].state() == "created";
+  if (std::count(without.begin(), without.end(), true) == 0) return absl::OkStatus();
+  LoadProgress progress;
+  loading_ = true;
+  ASSIGN_OR_RETURN(const std::vector<v1::LoadModelEvent> events,
+                   epoch->LoadModel(without, load_request_,
+                                    [&](int64_t done, int64_t total) { progress.Update(done, total); }));
+  loading_ = false;
+  progress.Finish();
+  for (size_t rank = 0; rank < without.size(); ++rank) {
+    if (!without[rank]) continue;
+    v1::WorkerSnapshot& snapshot = (*snapshots)[rank];
+    snapshot.set_checkpoint_fingerprint(events[rank].checkpoint_fingerprint());
+    snapshot.set_weights_bytes(events[rank].weights_bytes());
+    snapshot.set_kv_block_bytes(events[rank].kv_block_bytes());
+    SetAllResident(&snapshot);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots) {
+  if (cache_.num_blocks() == 0) RETURN_IF_ERROR(PlanCache(epoch, *snapshots));
+  Ranks without(snapshots->size());
+  for (size_t rank = 0; rank < without.size(); ++rank) without[rank] = (*snapshots)[rank].num_blocks() == 0;
+  const auto num_without = std::count(without.begin(), without.end(), true);
+  if (num_without == 0) return absl::OkStatus();
+  const bool defer_graphs = num_without < static_cast<int64_t>(without.size());
+  RETURN_IF_ERROR(epoch->AllocateKvCache(without, cache_, defer_graphs));
+  for (size_t rank = 0; rank < without.size(); ++rank) {
+    if (without[rank]) SetAllResident(&(*snapshots)[rank]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerGroup::PlanCache(GroupEpoch* epoch, const Snapshots& snapshots) {
+  ASSIGN_OR_RETURN(const std::vector<v1::ProfileResponse> profiles, epoch->Profile());
+  LogRanks(snapshots, profiles);
+  std::vector<int64_t> kv_block_bytes;
+  for (const v1::WorkerSnapshot& snapshot : snapshots) kv_block_bytes.push_back(snapshot.kv_block_bytes());
+  ASSIGN_OR_RETURN(const KvPlan plan, PlanBlocks(flags_, epoch->workers()[0].endpoint.device_type,
+                                                 kv_block_bytes, profiles, load_request_.max_model_len()));
+  SetCache(plan);
+  LogInfo("KV cache: {} blocks of {} tokens in {}, {} on rank 0", TotalBlocks(plan_.num_blocks),
+          flags_.block_size, KvCacheDTypeName(cache_.dtype()),
+          FormatMib(plan_.num_blocks * kv_block_bytes[0]));
+  return absl::OkStatus();
+}
+
+void WorkerGroup::LogRanks(const Snapshots& snapshots,
+                           const std::vector<v1::ProfileResponse>& profiles) const {
+  const std::vector<v1::RegisterRequest> members = pool_.Members();
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    const v1::RegisterRequest& member = members[rank];
+    LogInfo("rank {}: {}, pid {}, {}:{} with {}; weights {}, decode graphs {} in {}", rank, member.host(),
+            member.pid(), DeviceName(member.device_type()), member.device_index(),
+            FormatMib(member.device_memory_bytes()), FormatMib(snapshots[rank].weights_bytes()),
+            FormatMib(profiles[rank].graph_bytes()),
+            absl::FormatDuration(absl::Microseconds(profiles[rank].graph_capture_us())));
+  }
+}
+
+}  // namespace somnus
