@@ -278,7 +278,7 @@ class CommandLine(unittest.TestCase):
                 (f"http://127.0.0.1:{plain.server_address[1]}", 3, "is not a Somnus server"),
                 ("https://127.0.0.1", 2, "not https"), ("http://127.0.0.1:x", 2, "'http://127.0.0.1:x' is not an address")):
             with self.subTest(url=url):
-                for command in ("status", "sleep", "wake-up"):
+                for command in ("status", "sleep", "wake-up", "stop"):
                     done = self.run_somnus(command, SOMNUS_URL=url)
                     self.assertEqual(done.returncode, code, done.stderr)
                     self.assertIn(words, done.stderr)

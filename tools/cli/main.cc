@@ -29,7 +29,8 @@ constexpr Entry kEntries[] = {{"serve", "serve a model: one coordinator, N worke
                               {"generate", "continue a text", RunGenerate},
                               {"status", "what the server and its workers are doing", RunStatus},
                               {"sleep", "give the device memory back, keep the processes", RunSleep},
-                              {"wake-up", "take the memory again and serve", RunWakeUp}};
+                              {"wake-up", "take the memory again and serve", RunWakeUp},
+                              {"stop", "end the server and its workers", RunStop}};
 
 std::string Help() {
   std::string text =
