@@ -105,7 +105,8 @@ class Cluster:
             command.append(f"--workers=local:{workers}")
         self._log = tempfile.NamedTemporaryFile(prefix="somnus_", suffix=".log")
         self._seen = set()
-        self.api_key = next((flag.partition("=")[2] for flag in flags if flag.startswith("--api-key=")), "")
+        self.api_key, self.control_api_key = (
+            next((flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}=")), "") for name in ("--api-key", "--control-api-key"))
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                                         env={**os.environ, **(env or {})}, start_new_session=True)
         if wait:
@@ -208,7 +209,7 @@ class Cluster:
         return done
 
     def cli_environment(self):
-        return {**os.environ, "SOMNUS_API_KEY": self.api_key, "SOMNUS_URL": f"http://127.0.0.1:{self.port}"}
+        return {**os.environ, "SOMNUS_API_KEY": self.api_key, "SOMNUS_CONTROL_API_KEY": self.control_api_key, "SOMNUS_URL": f"http://127.0.0.1:{self.port}"}
 
     def wait_idle(self, timeout=30):
         """Until no request is left and every block is free again."""
