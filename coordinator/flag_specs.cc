@@ -78,28 +78,36 @@ FlagGroup ModelFlags(Flags* f) {
 }
 
 FlagGroup ListenerFlags(Flags* f) {
-  return {"Listeners",
-          {
-              Flag::Text("host", &f->host, "listen address of the OpenAI HTTP API and of gRPC for clients")
-                  .Shows("ADDR"),
-              Flag::Int("port", &f->port, 0, 65535, "port of the OpenAI HTTP API; 0: any"),
-              Flag::Text("admin-host", &f->admin_host, "listen address of the operators' HTTP API and gRPC")
-                  .Shows("ADDR"),
-              Flag::Int("admin-port", &f->admin_port, 0, 65535, "port of the operators' HTTP API; 0: any"),
-              Flag::Int("grpc-port", &f->grpc_port, 0, 65535, "port of gRPC for clients; 0: any"),
-              Flag::Int("control-port", &f->control_port, 0, 65535, "port of gRPC for operators; 0: any"),
-              Flag::Text("api-key", &f->api_key, "clients must send it as a bearer token").Shows("KEY"),
-              Flag::Text("control-api-key", &f->control_api_key,
-                         "operators must send it as a bearer token to the gRPC that is theirs")
-                  .Shows("KEY")
-                  .Default("SOMNUS_CONTROL_API_KEY, else none"),
-              Flag::Int("output-threads", &f->output_threads, 0, 256,
-                        "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8"),
-              Flag::OneOf<std::string>(
-                  "log-level", &f->log_level,
-                  {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
-                  "of the coordinator and of local workers"),
-          }};
+  return {
+      "Listeners",
+      {
+          Flag::Text("host", &f->host, "listen address of the OpenAI HTTP API and of gRPC for clients")
+              .Shows("ADDR"),
+          Flag::Int("port", &f->port, 0, 65535, "port of the OpenAI HTTP API; 0: any"),
+          Flag::Text("admin-host", &f->admin_host, "listen address of the operators' HTTP API and gRPC")
+              .Shows("ADDR"),
+          Flag::Int("admin-port", &f->admin_port, 0, 65535, "port of the operators' HTTP API; 0: any"),
+          Flag::Int("grpc-port", &f->grpc_port, 0, 65535, "port of gRPC for clients; 0: any"),
+          Flag::Text("grpc-ssl-certfile", &f->grpc_tls.certificate,
+                     "certificate in PEM: gRPC for clients is by TLS alone; it is read again when it changes")
+              .Shows("PATH"),
+          Flag::Text("grpc-ssl-keyfile", &f->grpc_tls.key, "its private key").Shows("PATH"),
+          Flag::Text("grpc-ssl-ca-certs", &f->grpc_tls.authority,
+                     "authorities in PEM: clients must have a certificate of one of them")
+              .Shows("PATH"),
+          Flag::Int("control-port", &f->control_port, 0, 65535, "port of gRPC for operators; 0: any"),
+          Flag::Text("api-key", &f->api_key, "clients must send it as a bearer token").Shows("KEY"),
+          Flag::Text("control-api-key", &f->control_api_key,
+                     "operators must send it as a bearer token to the gRPC that is theirs")
+              .Shows("KEY")
+              .Default("SOMNUS_CONTROL_API_KEY, else none"),
+          Flag::Int("output-threads", &f->output_threads, 0, 256,
+                    "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8"),
+          Flag::OneOf<std::string>(
+              "log-level", &f->log_level,
+              {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
+              "of the coordinator and of local workers"),
+      }};
 }
 
 FlagGroup WorkerFlags(Flags* f) {

@@ -76,6 +76,8 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
   if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
   RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));
+  RETURN_IF_ERROR(
+      CheckTlsFiles(flags->grpc_tls, {"--grpc-ssl-certfile", "--grpc-ssl-keyfile", "--grpc-ssl-ca-certs"}));
   if (const auto key = environment.find(kControlKeyVariable);
       flags->control_api_key.empty() && key != environment.end()) {
     flags->control_api_key = key->second;

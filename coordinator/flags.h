@@ -12,6 +12,7 @@
 #include "coordinator/api/api_limits.h"
 #include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
+#include "proto/tls.h"
 
 namespace somnus {
 
@@ -34,6 +35,7 @@ struct Flags {
   int32_t grpc_port = 50051;
   int32_t control_port = 50054;  // on admin_host
   std::string control_api_key;   // empty: none is required
+  TlsFiles grpc_tls;             // of clients' gRPC; empty: none
   std::string api_key;
   int32_t output_threads = 0;  // 0: chosen from the number of CPUs
   // Workers.

@@ -18,11 +18,13 @@
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/inference.grpc.pb.h"
+#include "proto/tls.h"
 
 namespace somnus {
 namespace {
 
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(500);
+constexpr absl::Duration kCertificateInterval = absl::Seconds(10);  // between two looks at the files
 
 std::string HostPort(const std::string& host, int port) {
   const bool is_v6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
@@ -108,21 +110,29 @@ class FrontImpl : public Front {
     grpc::ServerBuilder inference, control;
     services_->RegisterInference(&inference);
     services_->RegisterControl(&control);
-    ASSIGN_OR_RETURN(inference_, Build("--grpc-port", HostPort(flags_.host, flags_.grpc_port), &inference));
-    ASSIGN_OR_RETURN(control_,
-                     Build("--control-port", HostPort(flags_.admin_host, flags_.control_port), &control));
+    ASSIGN_OR_RETURN(inference_, Build("--grpc-port", HostPort(flags_.host, flags_.grpc_port),
+                                       InferenceCredentials(), &inference));
+    ASSIGN_OR_RETURN(control_, Build("--control-port", HostPort(flags_.admin_host, flags_.control_port),
+                                     grpc::InsecureServerCredentials(), &control));
     SetHealth(inference_.server->GetHealthCheckService(), /*serving=*/false);
     control_.server->GetHealthCheckService()->SetServingStatus(true);
     return absl::OkStatus();
   }
 
+  std::shared_ptr<grpc::ServerCredentials> InferenceCredentials() const {
+    if (flags_.grpc_tls.certificate.empty()) return grpc::InsecureServerCredentials();
+    return TlsListener(WatchTlsFiles(flags_.grpc_tls, kCertificateInterval),
+                       /*require_client=*/!flags_.grpc_tls.authority.empty());
+  }
+
   static absl::StatusOr<GrpcListener> Build(const char* flag, const std::string& address,
+                                            const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                             grpc::ServerBuilder* builder) {
     GrpcListener listener;
     // A second server on the same port must be an error: with SO_REUSEPORT it would take a share of the
     // clients.
     builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder->AddListeningPort(address, grpc::InsecureServerCredentials(), &listener.port);
+    builder->AddListeningPort(address, credentials, &listener.port);
     listener.server = builder->BuildAndStart();
     if (listener.server != nullptr && listener.port != 0) return listener;
     return absl::UnavailableError(absl::StrCat(flag, ": cannot listen on ", address, "; is it in use?"));

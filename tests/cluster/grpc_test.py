@@ -219,5 +219,51 @@ class Key(unittest.TestCase):
             self.assertEqual(cluster.status()["state"], "ENGINE_STATE_AWAKE")
 
 
+class Tls(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                        "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", self.path("key.pem"), "-out", self.path("cert.pem")],
+                       check=True, capture_output=True, stdin=subprocess.DEVNULL)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def models(self, cluster, credentials):
+        """How ListModels ends, over a connection of its own."""
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        target = f"127.0.0.1:{cluster.grpc_port}"
+        with (grpc.secure_channel(target, credentials, options) if credentials else grpc.insecure_channel(target, options)) as channel:
+            try:
+                return len(rpc.InferenceServiceStub(channel).ListModels(pb.ListModelsRequest(), timeout=DEADLINE_S).models)
+            except grpc.RpcError as error:
+                return error.code()
+
+    def test_by_tls_alone(self):
+        with Cluster(tiny(MODEL), f"--grpc-ssl-certfile={self.path('cert.pem')}", f"--grpc-ssl-keyfile={self.path('key.pem')}",
+                     workers=1) as cluster:
+            self.assertEqual(self.models(cluster, grpc.ssl_channel_credentials(self.read("cert.pem"))), 1)
+            self.assertEqual(self.models(cluster, None), grpc.StatusCode.UNAVAILABLE)
+            self.assertEqual(cluster.status()["state"], "ENGINE_STATE_AWAKE")
+
+    def test_only_clients_with_a_certificate(self):
+        with Cluster(tiny(MODEL), f"--grpc-ssl-certfile={self.path('cert.pem')}", f"--grpc-ssl-keyfile={self.path('key.pem')}",
+                     f"--grpc-ssl-ca-certs={self.path('cert.pem')}", workers=1) as cluster:
+            root, key = self.read("cert.pem"), self.read("key.pem")
+            self.assertEqual(self.models(cluster, grpc.ssl_channel_credentials(root, key, root)), 1)
+            self.assertEqual(self.models(cluster, grpc.ssl_channel_credentials(root)), grpc.StatusCode.UNAVAILABLE)
+
+    def test_files_of_no_use_are_named(self):
+        with Cluster(tiny(MODEL), f"--grpc-ssl-certfile={self.path('cert.pem')}", workers=1, wait=False) as cluster:
+            self.assertEqual(cluster.process.wait(DEADLINE_S), 2)
+            self.assertIn("--grpc-ssl-keyfile", cluster.log())
+
+
 if __name__ == "__main__":
     unittest.main()
