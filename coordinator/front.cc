@@ -17,6 +17,7 @@
 #include "coordinator/api/api_server.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/metrics/metrics.h"
+#include "proto/control.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
 #include "proto/tls.h"
 
@@ -115,7 +116,9 @@ class FrontImpl : public Front {
     ASSIGN_OR_RETURN(control_, Build("--control-port", HostPort(flags_.admin_host, flags_.control_port),
                                      grpc::InsecureServerCredentials(), &control));
     SetHealth(inference_.server->GetHealthCheckService(), /*serving=*/false);
-    control_.server->GetHealthCheckService()->SetServingStatus(true);
+    for (const char* service : {"", v1::ControlService::service_full_name()}) {
+      control_.server->GetHealthCheckService()->SetServingStatus(service, true);
+    }
     return absl::OkStatus();
   }
 
