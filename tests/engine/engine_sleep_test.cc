@@ -27,6 +27,24 @@ TEST(EngineTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
                                                                   "wake kv_cache weights workspace"}));
 }
 
+TEST(EngineTest, AGroupThatWasAdoptedAsleepSleepsOn) {
+  EngineOptions options = SmallEngine();
+  options.residency.Slept(2);
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().sleep_level, 2);
+  EXPECT_EQ(engine.Health().message(), "The engine is asleep; requests wait until it is woken.");
+  Ticket ticket = MakeTicket("a", 5, 5);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  EXPECT_TRUE(engine.Sleep(1)->empty()) << "it sleeps deeper already";
+  ASSERT_TRUE(engine.WakeUp({}).ok());
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  EXPECT_EQ(executor.lifecycle_calls(), (std::vector<std::string>{"wake kv_cache weights workspace"}));
+}
+
 TEST(EngineTest, TheWayToSleepAndBackIsNotHealthyAndQueuesRequests) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));

@@ -1,0 +1,110 @@
+// What a coordinator takes over from an earlier one, and writes down for the next.
+
+#include "coordinator/group/run_state.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "proto/group_file.h"
+
+namespace somnus {
+namespace {
+
+class RunStateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = "/tmp/somnus_run_state_test_XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    parent_ = path;
+    path_ = path + "/run";
+    group_.set_world_size(2);
+    group_.set_model_path("model");
+    group_.set_options_digest("digest");
+  }
+  void TearDown() override {
+    for (const ProcessId& worker : workers_) {
+      (void)EndProcesses({worker}, absl::ZeroDuration());
+      waitpid(worker.pid, nullptr, 0);
+    }
+    std::filesystem::remove_all(parent_);
+  }
+
+  ProcessId StartWorker() {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      while (true) pause();
+    }
+    workers_.push_back(FindProcess(pid).value());
+    return workers_.back();
+  }
+  std::unique_ptr<RunState> Open() {
+    absl::StatusOr<std::unique_ptr<RunState>> state = RunState::Open(path_, group_);
+    EXPECT_TRUE(state.ok()) << state.status();
+    return *std::move(state);
+  }
+
+  std::string parent_, path_;
+  v1::GroupFile group_;
+  std::vector<ProcessId> workers_;
+};
+
+TEST_F(RunStateTest, TheNextCoordinatorFindsWhatWasRecorded) {
+  const ProcessesByRank workers = {{0, StartWorker()}, {1, StartWorker()}};
+  {
+    const auto state = Open();
+    EXPECT_TRUE(state->left().empty());
+    EXPECT_EQ(state->left_epoch(), 0);
+    ASSERT_TRUE(state->Record(3, workers).ok());
+  }
+  const auto state = Open();
+  EXPECT_EQ(state->left(), workers);
+  EXPECT_EQ(state->left_epoch(), 3);
+  ASSERT_TRUE(state->Record(0, workers).ok());
+  EXPECT_EQ(ReadGroupFile(path_ + "/group")->group_epoch(), 3) << "no epoch is forgotten";
+  state->Clear();
+  EXPECT_FALSE(std::filesystem::exists(path_ + "/group"));
+}
+
+TEST_F(RunStateTest, AWorkerThatHasEndedIsNotLeft) {
+  const ProcessId one = StartWorker(), other = StartWorker();
+  { ASSERT_TRUE(Open()->Record(1, {{0, one}, {1, other}}).ok()); }
+  ASSERT_TRUE(EndProcesses({one}, absl::ZeroDuration()).ok());
+  EXPECT_EQ(Open()->left(), (ProcessesByRank{{1, other}}));
+}
+
+TEST_F(RunStateTest, WorkersOfAnotherGroupAreEnded) {
+  for (const char* what : {"model", "options", "size"}) {
+    SCOPED_TRACE(what);
+    const ProcessId worker = StartWorker();
+    { ASSERT_TRUE(Open()->Record(5, {{0, worker}}).ok()); }
+    if (what == std::string("model")) group_.set_model_path("another");
+    if (what == std::string("options")) group_.set_options_digest("another");
+    if (what == std::string("size")) group_.set_world_size(1);
+    const auto state = Open();
+    EXPECT_TRUE(state->left().empty());
+    EXPECT_EQ(state->left_epoch(), 5);
+    EXPECT_FALSE(IsRunning(worker));
+  }
+}
+
+TEST_F(RunStateTest, ADamagedFileIsNoReasonNotToStart) {
+  { ASSERT_TRUE(Open()->Record(5, {}).ok()); }
+  std::ofstream(path_ + "/group", std::ios::trunc) << "what is this";
+  const auto state = Open();
+  EXPECT_TRUE(state->left().empty());
+  ASSERT_TRUE(state->Record(1, {}).ok());
+  EXPECT_TRUE(ReadGroupFile(path_ + "/group").ok());
+}
+
+TEST_F(RunStateTest, OneCoordinatorAtATime) {
+  const auto state = Open();
+  EXPECT_TRUE(absl::IsFailedPrecondition(RunState::Open(path_, group_).status()));
+}
+
+}  // namespace
+}  // namespace somnus
