@@ -177,8 +177,8 @@ TEST_F(CoordinatorLinkTest, AWorkerTellsTheNextCoordinatorWhatItHolds) {
   coordinator->WaitForBeats(1);
   coordinator.reset();
   coordinator = std::make_unique<Coordinator>(options_.coordinator);
-  coordinator->Forget();
   coordinator->RefuseNext(2);  // its place is taken for now
+  coordinator->Forget();
   const v1::RegisterRequest again = coordinator->WaitForRegistration(2);
   EXPECT_EQ(again.worker_id(), "a");
   EXPECT_EQ(again.host(), "here");
