@@ -7,6 +7,7 @@ As a script it strikes at many random moments, and prints what each fault cost:
 import argparse
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -208,6 +209,7 @@ def main():
     parser.add_argument("--only", type=int, help="this moment alone")
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("flags", nargs="*")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with it
     sys.exit(measure(parser.parse_args()))
 
 
