@@ -14,10 +14,13 @@ size_t ClassOf(int32_t num_tokens) { return absl::bit_width(static_cast<uint32_t
 StepDeadline::StepDeadline(absl::Duration hang_timeout, absl::Duration step_timeout)
     : floor_(std::max(hang_timeout, kLowestFloor)), step_timeout_(step_timeout) {}
 
+absl::Duration StepDeadline::Deadline(const SizeClass& size) const {
+  if (!size.known) return size.last_deadline + kAllowance;
+  return std::max(floor_, kMultiple * std::max(size.newer, size.older));
+}
+
 absl::Duration StepDeadline::Timeout(int32_t num_tokens) const {
-  const SizeClass& size = classes_[ClassOf(num_tokens)];
-  if (first_ || !size.known) return step_timeout_;
-  return std::min(step_timeout_, std::max(floor_, kMultiple * std::max(size.newer, size.older)));
+  return std::min(step_timeout_, Deadline(classes_[ClassOf(num_tokens)]));
 }
 
 void StepDeadline::Observe(int32_t num_tokens, absl::Duration duration) {
@@ -38,7 +41,11 @@ void StepDeadline::Observe(int32_t num_tokens, absl::Duration duration) {
 
 void StepDeadline::Restart() {
   first_ = true;
-  classes_.fill(SizeClass());
+  for (SizeClass& size : classes_) {
+    const absl::Duration last = size.known ? Deadline(size) : size.last_deadline;
+    size = SizeClass();
+    size.last_deadline = last;
+  }
 }
 
 }  // namespace somnus

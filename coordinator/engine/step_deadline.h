@@ -9,12 +9,13 @@
 //
 // The deadline is never below a floor, --hang-timeout and at least kLowestFloor: on a machine with many more
 // threads than CPUs a process can stand still for about a second without any fault, twice when its peer does
-// so after it. Nor is it ever above the step timeout, which also holds where nothing is known: for a size
-// class without history, and for the first step after the start and after a recovery or a wake-up, which may
-// capture graphs or touch memory for the first time, and which is no measure for others.
+// so after it. Nor is it ever above the step timeout, which also holds for a size class without any history.
 //
-// A deadline that was too short all the same costs one recovery. Then the history is gone, so that the step
-// is tried again with the step timeout, and the next deadline knows how long it took.
+// The first step after the start, a recovery or a wake-up may capture graphs or touch memory for the first
+// time, and is no measure for others. After a recovery or a wake-up a size class has kAllowance more than
+// before, until another of its steps was observed: so a deadline that was too short costs one recovery, and
+// the step is tried again with more time; and a request whose step hangs again and again does not cost the
+// step timeout each time.
 //
 // A value without a clock; not thread safe.
 
@@ -30,6 +31,7 @@ class StepDeadline {
   static constexpr int kMultiple = 20;
   static constexpr int kWindow = 64;  // steps
   static constexpr absl::Duration kLowestFloor = absl::Seconds(2);
+  static constexpr absl::Duration kAllowance = absl::Minutes(1);
 
   StepDeadline(absl::Duration hang_timeout, absl::Duration step_timeout);
 
@@ -41,10 +43,15 @@ class StepDeadline {
   void Restart();
 
  private:
+  struct SizeClass;
+  absl::Duration Deadline(const SizeClass& size) const;
+
   struct SizeClass {
     bool known = false;           // a step was observed
     int num_steps = 0;            // in the newer part of the window
     absl::Duration newer, older;  // the slowest step of each part
+    // What the deadline was before the last Restart; infinite: no step had been observed.
+    absl::Duration last_deadline = absl::InfiniteDuration();
   };
 
   absl::Duration floor_;

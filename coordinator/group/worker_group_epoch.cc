@@ -182,6 +182,7 @@ absl::Status WorkerGroup::FenceSurvivors(int64_t number) {
     std::vector<WorkerLink> links;
     for (const auto& [rank, link] : survivors) links.push_back(link);
     const auto results = FenceWorkers(links, number, timeout, &latch);
+    if (!latch.status().ok()) break;  // another worker was lost: all calls were cancelled
     std::vector<std::pair<size_t, WorkerLink>> again;
     for (size_t k = 0; k < results.size(); ++k) {
       if (results[k].ok()) continue;
@@ -194,9 +195,14 @@ absl::Status WorkerGroup::FenceSurvivors(int64_t number) {
     }
     survivors = std::move(again);
   }
-  absl::MutexLock lock(&mu_);
-  fencing_ = nullptr;
-  return interruption_;
+  {
+    absl::MutexLock lock(&mu_);
+    fencing_ = nullptr;
+    RETURN_IF_ERROR(interruption_);
+  }
+  RETURN_IF_ERROR(latch.status());
+  loading_ = false;  // whoever was fenced has ended what it did
+  return absl::OkStatus();
 }
 
 absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {

@@ -53,15 +53,19 @@ TEST(StepDeadlineTest, TheSlowestOfTheLastStepsCounts) {
   EXPECT_EQ(deadline.Timeout(8), absl::Seconds(10)) << "the slow one is forgotten";
 }
 
-TEST(StepDeadlineTest, ANewEpochKnowsNothing) {
+TEST(StepDeadlineTest, ANewEpochHasMoreTimeUntilAStepWasObserved) {
   StepDeadline deadline = Started();
   deadline.Observe(8, absl::Seconds(1));
   deadline.Restart();
-  EXPECT_EQ(deadline.Timeout(8), kStepTimeout);
+  EXPECT_EQ(deadline.Timeout(8), absl::Seconds(80));
+  EXPECT_EQ(deadline.Timeout(16), kStepTimeout) << "never observed";
+  deadline.Observe(8, absl::Seconds(9));  // the first one is no measure
+  EXPECT_EQ(deadline.Timeout(8), absl::Seconds(80));
+  deadline.Restart();
+  EXPECT_EQ(deadline.Timeout(8), absl::Seconds(80)) << "as often as it is lost";
   deadline.Observe(8, absl::Seconds(9));
-  EXPECT_EQ(deadline.Timeout(8), kStepTimeout);
-  deadline.Observe(8, absl::Seconds(1));
-  EXPECT_EQ(deadline.Timeout(8), absl::Seconds(20));
+  deadline.Observe(8, absl::Seconds(2));
+  EXPECT_EQ(deadline.Timeout(8), absl::Seconds(40));
 }
 
 TEST(StepDeadlineTest, AnyNumberOfTokens) {
