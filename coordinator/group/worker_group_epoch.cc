@@ -19,7 +19,6 @@
 namespace somnus {
 namespace {
 
-constexpr int kMaxAttempts = 5;  // to form an epoch, not counting those that only lack memory
 // A process that has ended may hold a GPU's memory for a while: 15 s and more were seen (smg, PR 2464).
 constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
@@ -51,7 +50,8 @@ absl::Status CheckFingerprints(const GroupEpoch& epoch, const std::vector<v1::Wo
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(const Residency& held) {
-  const int max_attempts = std::min(kMaxAttempts, flags_.max_recoveries + 1);
+  // Attempts that only lacked memory are bounded by time.
+  const int max_attempts = flags_.max_recoveries + 1;
   const MonotonicTime begin = MonotonicNow();
   int attempts = 0;
   while (true) {
