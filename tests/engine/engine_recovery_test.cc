@@ -147,6 +147,7 @@ TEST_P(EngineRecoveryTest, ARecoveryThatFailsIsFinal) {
 // The same after the recovery.
 TEST_P(EngineRecoveryTest, ADeadlineIsShortOnceItIsKnownWhatStepsTake) {
   options_.hang_timeout = absl::Seconds(4);
+  options_.step_timeout = absl::Minutes(5);
   options_.monotonic_now = [] { return absl::Hours(1); };  // no step takes any time
   executor_.FailStep(10, kLoss);
   EngineLoop engine(options_, &executor_, nullptr);
