@@ -89,9 +89,13 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residenc
   RETURN_IF_ERROR(FenceSurvivors(number_));
   RETURN_IF_ERROR(pool_.ReplaceLost());
   absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
-  // Whoever did not come by now is not waited for again.
   if (absl::IsDeadlineExceeded(workers.status())) {
-    return absl::FailedPreconditionError(workers.status().message());
+    // A process that hangs before it registers is started once more, in the next attempt; a remote worker
+    // that did not come by now is not waited for again.
+    const bool again = flags_.local_workers && executor_ != nullptr;
+    if (!again) return absl::FailedPreconditionError(workers.status().message());
+    pool_.DiscardAbsent(workers.status());
+    return absl::UnavailableError(workers.status().message());
   }
   RETURN_IF_ERROR(workers.status());
   if (pool_.last_epoch() >= number_) BeginNumber();

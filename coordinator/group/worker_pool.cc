@@ -246,6 +246,13 @@ void WorkerPool::Discard(size_t rank, const absl::Status& reason) {
   if (places_[rank].loss.ok()) places_[rank].loss = reason;
 }
 
+void WorkerPool::DiscardAbsent(const absl::Status& reason) {
+  absl::MutexLock lock(&mu_);
+  for (Place& place : places_) {
+    if (place.loss.ok() && place.member.worker_id().empty()) place.loss = reason;
+  }
+}
+
 absl::Status WorkerPool::ReplaceLost() {
   for (int rank = 0; rank < flags_.world_size; ++rank) {
     {

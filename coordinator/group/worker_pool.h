@@ -4,8 +4,8 @@
 // left them; remote ones come by themselves.
 //
 // Ownership: owns the workers' processes and the listener that they register at; Stop and the destructor end
-// local workers. Thread safety: Start, Record, ReplaceLost, Discard, Survivors and Await are for one thread
-// at a time; Interrupt and Members are for any.
+// local workers. Thread safety: Start, Record, ReplaceLost, Discard, DiscardAbsent, Survivors and Await are
+// for one thread at a time; Interrupt and Members are for any.
 
 #include <functional>
 #include <memory>
@@ -60,6 +60,9 @@ class WorkerPool {
   absl::Status ReplaceLost();
   // The rank's worker is of no use any longer. It counts as lost from now on.
   void Discard(size_t rank, const absl::Status& reason);
+  // Discards the workers of all ranks that have none since their last one was lost: those that were started
+  // but did not come.
+  void DiscardAbsent(const absl::Status& reason);
   // The workers that Await returned before and that are not lost, with their ranks.
   std::vector<std::pair<size_t, WorkerLink>> Survivors() const;
   // Waits until every rank has a worker, and returns them by rank; survivors keep their connections. A loss
