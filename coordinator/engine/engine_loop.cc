@@ -134,7 +134,7 @@ void EngineLoop::Send(StepPlan plan) {
   NoteFirstScheduled(plan.first_scheduled);
   sent_.push_back({plan.request.step_id(), plan.num_tokens, options_.monotonic_now()});
   if (sent_.size() == 1) NoteAwaitedStep();
-  absl::Status status = executor_->ExecuteAsync(plan.request);
+  absl::Status status = executor_->ExecuteAsync(std::move(plan.request));
   if (status.ok()) return;
   // The size of a message is the scheduler's fault, which a recovery does not mend.
   if (absl::IsInvalidArgument(status)) return Fail(status);

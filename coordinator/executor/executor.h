@@ -22,7 +22,7 @@ class Executor {
 
   // Sends a step to every rank and returns; steps are executed in order. InvalidArgument, and nothing is
   // sent, when its message is larger than workers accept.
-  virtual absl::Status ExecuteAsync(const v1::StepRequest& step) = 0;
+  virtual absl::Status ExecuteAsync(v1::StepRequest step) = 0;
   // Waits for the oldest step not yet waited for. Returns rank 0's reply once every rank has replied. The
   // first error is the step's error, with the rank in it ("rank 1 (pid 77) was killed by signal 9 (Killed)").
   // DeadlineExceeded after `timeout`.

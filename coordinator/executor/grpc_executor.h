@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -40,7 +41,7 @@ class GrpcExecutor : public Executor {
   // What Progress returns from now on: a rank that hangs in a step for now, or ok.
   void ReportStall(const absl::Status& stall);
 
-  absl::Status ExecuteAsync(const v1::StepRequest& step) override { return epoch()->ExecuteAsync(step); }
+  absl::Status ExecuteAsync(v1::StepRequest step) override { return epoch()->ExecuteAsync(std::move(step)); }
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override { return epoch()->Wait(timeout); }
   void SleepAsync(int level, const Residency& before, LifecycleDone done) override;
   void WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,

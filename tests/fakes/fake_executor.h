@@ -139,7 +139,7 @@ class FakeExecutor : public Executor {
     return worker_.num_computed_tokens();
   }
 
-  absl::Status ExecuteAsync(const v1::StepRequest& step) override {
+  absl::Status ExecuteAsync(v1::StepRequest step) override {
     absl::MutexLock lock(&mu_);
     if (!health_.ok()) return health_;
     // The step is executed at once: in order, as workers do, and before any later step.
