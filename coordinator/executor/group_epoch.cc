@@ -98,6 +98,8 @@ std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceAll(const CollectiveCalls& 
 
 }  // namespace
 
+size_t NumIn(const Ranks& ranks) { return static_cast<size_t>(std::count(ranks.begin(), ranks.end(), true)); }
+
 std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<WorkerLink>& workers,
                                                              int64_t group_epoch, absl::Duration timeout,
                                                              FailureLatch* latch) {
@@ -244,40 +246,36 @@ absl::StatusOr<std::vector<v1::ProfileResponse>> GroupEpoch::Profile() {
   return responses;
 }
 
+template <typename Request, typename Response>
+absl::Status GroupEpoch::CallRanks(const Ranks& ranks, absl::Duration timeout, Rpc<Request, Response> rpc,
+                                   Request request) {
+  calls_.Stamp(&request);
+  return calls_.FirstError(
+      calls_.RunUntilError(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        Response response;
+        return ranks[rank] ? ((*worker.stub).*rpc)(context, request, &response) : grpc::Status::OK;
+      }));
+}
+
 absl::Status GroupEpoch::AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config,
                                          bool defer_graphs) {
   v1::AllocateKvCacheRequest request;
   *request.mutable_kv_cache() = config;
   request.set_defer_graphs(defer_graphs);
-  calls_.Stamp(&request);
-  return calls_.FirstError(calls_.RunUntilError(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        v1::AllocateKvCacheResponse response;
-        return ranks[rank] ? worker.stub->AllocateKvCache(context, request, &response) : grpc::Status::OK;
-      }));
+  return CallRanks(ranks, options_.lifecycle_timeout, &Stub::AllocateKvCache, std::move(request));
 }
 
 absl::Status GroupEpoch::SleepRanks(const Ranks& ranks, int level) {
   v1::WorkerSleepRequest request;
   request.set_level(level);
-  calls_.Stamp(&request);
-  return calls_.FirstError(calls_.RunUntilError(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        v1::WorkerSleepResponse response;
-        return ranks[rank] ? worker.stub->Sleep(context, request, &response) : grpc::Status::OK;
-      }));
+  return CallRanks(ranks, options_.lifecycle_timeout, &Stub::Sleep, std::move(request));
 }
 
 // May read the checkpoint: a rank that lost its weights knows that by itself.
 absl::Status GroupEpoch::WakeRanks(const Ranks& ranks, const std::vector<std::string>& tags) {
   v1::WorkerWakeUpRequest request;
   request.mutable_tags()->Add(tags.begin(), tags.end());
-  calls_.Stamp(&request);
-  return calls_.FirstError(calls_.RunUntilError(
-      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        v1::WorkerWakeUpResponse response;
-        return ranks[rank] ? worker.stub->WakeUp(context, request, &response) : grpc::Status::OK;
-      }));
+  return CallRanks(ranks, options_.load_timeout, &Stub::WakeUp, std::move(request));
 }
 
 absl::Status GroupEpoch::SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots,
@@ -298,8 +296,8 @@ absl::Status GroupEpoch::SetResidency(const std::vector<v1::WorkerSnapshot>& sna
     sleep[rank] = too_much || (!held.awake() && snapshots[rank].sleep_level() < held.level());
     wake[rank] = !awake_tags.empty() && (too_little || sleep[rank]);
   }
-  if (std::count(sleep.begin(), sleep.end(), true) > 0) RETURN_IF_ERROR(SleepRanks(sleep, held.level()));
-  if (std::count(wake.begin(), wake.end(), true) > 0) RETURN_IF_ERROR(WakeRanks(wake, awake_tags));
+  if (NumIn(sleep) > 0) RETURN_IF_ERROR(SleepRanks(sleep, held.level()));
+  if (NumIn(wake) > 0) RETURN_IF_ERROR(WakeRanks(wake, awake_tags));
   return absl::OkStatus();
 }
 

@@ -36,6 +36,8 @@ namespace somnus {
 
 // One entry per rank; those of ranks that a call leaves out are default values.
 using Ranks = std::vector<bool>;
+// How many of them are true.
+size_t NumIn(const Ranks& ranks);
 
 // Fences `workers`, all at once: a status or a snapshot for each. `latch` cancels the calls.
 std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<WorkerLink>& workers,
@@ -96,6 +98,13 @@ class GroupEpoch {
   absl::Status OpenPorts(v1::ParallelConfig* parallel);
   v1::ParallelConfig Parallel() const;
   absl::Status AwaitConnection(const WorkerLink& worker, MonotonicTime deadline);
+  using Stub = v1::WorkerService::Stub;
+  template <typename Request, typename Response>
+  using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+  // One operation on all of `ranks` at once; the first error cancels the others.
+  template <typename Request, typename Response>
+  absl::Status CallRanks(const Ranks& ranks, absl::Duration timeout, Rpc<Request, Response> rpc,
+                         Request request);
   absl::Status SleepRanks(const Ranks& ranks, int level);
   absl::Status WakeRanks(const Ranks& ranks, const std::vector<std::string>& tags);
 

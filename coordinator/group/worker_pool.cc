@@ -77,8 +77,9 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
   terms_ = std::move(terms);
   ClusterTrustOptions trust = flags_.trust;
   ClusterServerOptions options;
+  std::string binary;
   if (flags_.local_workers) {
-    ASSIGN_OR_RETURN(const std::string binary, FindBinary());
+    ASSIGN_OR_RETURN(binary, FindBinary());
     // A program that cannot be read has no build that a worker could be of.
     terms_.build_id = BuildIdOf(binary).value_or("unknown");
     for (int rank = 0; rank < flags_.world_size; ++rank) {
@@ -113,13 +114,12 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
   }
   cluster_->OnSilence([this](const SilentMember& silent) { OnSilence(silent); });
   cluster_->OnStall(callbacks_.on_stall);
-  if (flags_.local_workers) return StartProcesses(trust.secret);
+  if (flags_.local_workers) return StartProcesses(binary, trust.secret);
   LogInfo("waiting for {} workers: worker --coordinator={}", flags_.world_size, cluster_->address());
   return absl::OkStatus();
 }
 
-absl::Status WorkerPool::StartProcesses(const std::string& secret) {
-  ASSIGN_OR_RETURN(const std::string binary, FindBinary());
+absl::Status WorkerPool::StartProcesses(const std::string& binary, const std::string& secret) {
   ASSIGN_OR_RETURN(const ProcessesByRank adopted, AwaitLeft());
   std::vector<std::vector<std::string>> commands;
   for (int rank = 0; rank < flags_.world_size; ++rank) {

@@ -87,7 +87,7 @@ class WorkerPool {
   };
 
   absl::StatusOr<std::string> FindBinary() const;
-  absl::Status StartProcesses(const std::string& secret);
+  absl::Status StartProcesses(const std::string& binary, const std::string& secret);
   // Decides about a worker that registers with a snapshot; on a gRPC thread.
   Adoption Decide(const v1::RegisterRequest& worker);
   Adoption DecideLocal(const v1::RegisterRequest& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
