@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,8 @@ namespace {
 
 ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
+  // Whoever may be silent for longer may be busy for longer, too.
+  options.fence_timeout = std::max(options.fence_timeout, flags.hang_timeout);
   // No exit status of a remote worker will follow its broken connection, so there is little to wait for.
   if (!flags.local_workers) options.blame_grace = absl::Milliseconds(50);
   return options;

@@ -3,10 +3,10 @@
 // failure. worker_group_epoch.cc says how an epoch is formed.
 //
 // The first epoch loads the model everywhere and decides the number of KV blocks, unless an earlier
-// coordinator has left workers that hold both already. Each later one keeps the
-// workers that reply to its Fence, with their weights; lost ones are replaced, load their shard and allocate
-// as many blocks. An attempt that fails, because another worker is lost meanwhile, is followed by another
-// one, with a new epoch: nothing of an older one is ever used again.
+// coordinator has left workers that hold both already. Each later one keeps the workers that reply to its
+// Fence, with their weights; lost ones are replaced, load their shard and allocate as many blocks. An attempt
+// that fails, because another worker is lost meanwhile, is followed by another one, with a new epoch: nothing
+// of an older one is ever used again.
 //
 // Ownership: owns the workers, the executor and a thread that forms the epochs after the first. Thread
 // safety: Interrupt and RankStatuses are for any thread, everything else is for one.
@@ -37,10 +37,9 @@ class WorkerGroup {
   ~WorkerGroup() { Stop(); }
   WorkerGroup(const WorkerGroup&) = delete;
 
-  // Opens the listener and starts local workers, without waiting for them. The error names the flag or the
-  // address at fault.
-  // `fingerprint` is the checkpoint's (checkpoint/fingerprint.h): workers that an earlier coordinator left
-  // may go on only with the same files.
+  // Opens the listener and starts local workers, without waiting for them. `fingerprint` is the checkpoint's
+  // (checkpoint/fingerprint.h): workers that an earlier coordinator left may go on only with the same files.
+  // The error names the flag or the address at fault.
   absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
   // Forms the first epoch. The error names the rank that failed.
   absl::StatusOr<KvPlan> Load();
@@ -64,7 +63,7 @@ class WorkerGroup {
 
   absl::StatusOr<std::shared_ptr<GroupEpoch>> FormEpoch(const Residency& held);
   absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(const Residency& held);
-  absl::Status FenceSurvivors(int64_t number);
+  absl::Status FenceSurvivors();
   void BeginNumber();
   absl::Status CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots);
   void NoteAdopted(const Snapshots& snapshots);

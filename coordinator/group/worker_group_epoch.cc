@@ -28,6 +28,14 @@ constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
 std::string FormatMib(int64_t bytes) { return absl::StrFormat("%.1f MiB", bytes / 1048576.0); }
 
+// The ranks whose snapshots have the property.
+template <typename Property>
+Ranks RanksWith(const std::vector<v1::WorkerSnapshot>& snapshots, const Property& property) {
+  Ranks ranks;
+  for (const v1::WorkerSnapshot& snapshot : snapshots) ranks.push_back(property(snapshot));
+  return ranks;
+}
+
 void SetAllResident(v1::WorkerSnapshot* snapshot) {
   snapshot->clear_resident_tags();
   for (absl::string_view tag : kMemoryTags) snapshot->add_resident_tags(std::string(tag));
@@ -72,8 +80,8 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kInternal:
       return true;
+    case absl::StatusCode::kInternal:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kResourceExhausted:
       return executor_ != nullptr;  // once it has worked, it can work again
@@ -86,7 +94,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residenc
   BeginNumber();
   RETURN_IF_ERROR(pool_.ReplaceLost());
   pool_.Record(number_);
-  RETURN_IF_ERROR(FenceSurvivors(number_));
+  RETURN_IF_ERROR(FenceSurvivors());
   RETURN_IF_ERROR(pool_.ReplaceLost());
   absl::StatusOr<std::vector<WorkerLink>> workers = pool_.Await(Patience());
   if (absl::IsDeadlineExceeded(workers.status())) {
@@ -170,7 +178,7 @@ absl::Duration WorkerGroup::Patience() const {
 }
 
 // A worker that does not reply, because it hangs or because nothing connects to it any more, is lost.
-absl::Status WorkerGroup::FenceSurvivors(int64_t number) {
+absl::Status WorkerGroup::FenceSurvivors() {
   std::vector<std::pair<size_t, WorkerLink>> survivors = pool_.Survivors();
   FailureLatch latch;
   {
@@ -185,7 +193,7 @@ absl::Status WorkerGroup::FenceSurvivors(int64_t number) {
     if (i > 0) stop_.WaitFor(kFenceRetryPause);
     std::vector<WorkerLink> links;
     for (const auto& [rank, link] : survivors) links.push_back(link);
-    const auto results = FenceWorkers(links, number, timeout, &latch);
+    const auto results = FenceWorkers(links, number_, timeout, &latch);
     if (!latch.status().ok()) break;  // another worker was lost: all calls were cancelled
     std::vector<std::pair<size_t, WorkerLink>> again;
     for (size_t k = 0; k < results.size(); ++k) {
@@ -210,10 +218,9 @@ absl::Status WorkerGroup::FenceSurvivors(int64_t number) {
 }
 
 absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
-  Ranks without(snapshots->size());
-  for (size_t rank = 0; rank < without.size(); ++rank)
-    without[rank] = (*snapshots)[rank].state() == "created";
-  if (std::count(without.begin(), without.end(), true) == 0) return absl::OkStatus();
+  const Ranks without =
+      RanksWith(*snapshots, [](const v1::WorkerSnapshot& snapshot) { return snapshot.state() == "created"; });
+  if (NumIn(without) == 0) return absl::OkStatus();
   LoadProgress progress;
   loading_ = true;
   ASSIGN_OR_RETURN(const std::vector<v1::LoadModelEvent> events,
@@ -234,11 +241,10 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
 
 absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots) {
   if (cache_.num_blocks() == 0) RETURN_IF_ERROR(PlanCache(epoch, *snapshots));
-  Ranks without(snapshots->size());
-  for (size_t rank = 0; rank < without.size(); ++rank) without[rank] = (*snapshots)[rank].num_blocks() == 0;
-  const auto num_without = std::count(without.begin(), without.end(), true);
-  if (num_without == 0) return absl::OkStatus();
-  const bool defer_graphs = num_without < static_cast<int64_t>(without.size());
+  const Ranks without =
+      RanksWith(*snapshots, [](const v1::WorkerSnapshot& snapshot) { return snapshot.num_blocks() == 0; });
+  if (NumIn(without) == 0) return absl::OkStatus();
+  const bool defer_graphs = NumIn(without) < without.size();
   RETURN_IF_ERROR(epoch->AllocateKvCache(without, cache_, defer_graphs));
   for (size_t rank = 0; rank < without.size(); ++rank) {
     if (without[rank]) SetAllResident(&(*snapshots)[rank]);
