@@ -3,11 +3,9 @@
 // between them take their credentials from here, so that no call of a stranger reaches a handler.
 //
 //   Unix socket   Its directory, or its mode, lets nobody else connect. Where there is a secret, every call
-//   carries
-//                 the token that follows from it.
-//   TCP           TLS, with a certificate of the cluster's authority on both sides: from files, or else made
-//   from
-//                 the secret. The token is carried, too. A recorded connection cannot be replayed.
+//                 carries the token that follows from it.
+//   TCP           TLS, with a certificate of the cluster's authority on both sides: from files, or else
+//                 made from the secret. The token is carried, too. A recorded connection cannot be replayed.
 //   neither       Only on loopback, unless the user insists: see CheckListen.
 //
 // docs/security.md says why. Values; thread safe.

@@ -8,9 +8,9 @@
 //   falling_asleep queued         no     yes   no           being released on every rank
 //   asleep         queued         no     yes   yes          at least one tag is released on every rank
 //   waking         queued         no     yes   yes          being mapped on every rank
-//   recovering     queued         no     yes   as before    lost on at least one rank; on the others as
-//   before draining       refused        no     yes   no           unchanged failed         refused        no
-//   no    no           unknown
+//   recovering     queued         no     yes   as before    lost on a rank, and on the others as before
+//   draining       refused        no     yes   no           unchanged
+//   failed         refused        no     no    no           unknown
 //
 // Allowed changes:
 //   loading        -> awake, asleep (workers that slept were adopted), failed
