@@ -1,4 +1,4 @@
-"""What the documents name exists: files, links, and the functions that the map's tables place in a file."""
+"""What the documents name exists: files, links, flags, metrics, and the functions that the map places in a file."""
 import glob
 import os
 import re
@@ -7,12 +7,25 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ROOMS = ("base", "proto", "checkpoint", "coordinator", "worker", "kernels", "allocator", "tools", "tests", "docs")
 PAGES = [os.path.join(ROOT, name) for name in ("README.md", "CONTRIBUTING.md")] + sorted(
-    glob.glob(os.path.join(ROOT, "docs", "*.md")) + glob.glob(os.path.join(ROOT, "tools", "deploy", "**", "*.md"), recursive=True))
+    [path for room in ROOMS for path in glob.glob(os.path.join(ROOT, room, "**", "*.md"), recursive=True)])
 # `room/path` in backticks; commands and patterns have blanks, stars or braces and are left alone.
 PATH = re.compile(r"`((?:%s)/[\w./-]*)`" % "|".join(ROOMS))
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 # A cell of the map: `file`, `Function`, `Function`.
 CELL = re.compile(r"`([\w/]+\.(?:cc|h))`((?:, `\w+`)+)")
+# In a sentence: `Function` in `file`, `Class` (`file`).
+PLACED = re.compile(r"`(\w+)` (?:in|of|\()\s*`([\w/]+\.(?:cc|h))`")
+COMMENT = re.compile(r"//[^\n]*")
+CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+INLINE_CODE = re.compile(r"`([^`\n]+)`")
+FILE_NAME = re.compile(r"(?<![\w/.{},*-])(\w+\.(?:cc|cu|h|proto|py|sh|jsonl))(?![\w/])")
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
+FLAG_ROW = re.compile(r'Flag::\w+(?:<[\w:]+>)?\(\s*"([a-z0-9-]+)"')
+SCRIPT_FLAG = re.compile(r"(?<!\w)--([a-z][a-z0-9-]+)")
+METRIC = re.compile(r"\b(?:vllm|somnus):(\w+)")
+MAX_COLUMNS = 120
+# Files and flags of other programs.
+FOREIGN = {"bench.py", "cuda_runtime.h", "grpcpp.h", "--call-graph", "--variant", "--lzma2", "--now", "--time", "--no-name"}
 
 
 def read(path):
@@ -26,6 +39,19 @@ def exists(path):
 
 
 class Docs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """The text of every source file by its path, and what the pages write in backticks outside of blocks."""
+        cls.sources = {}
+        for room in ROOMS:
+            for folder, _, names in os.walk(os.path.join(ROOT, room)):
+                for name in names:
+                    if name.endswith((".cc", ".cu", ".h", ".jsonl", ".proto", ".py", ".sh")):
+                        path = os.path.join(folder, name)
+                        cls.sources[os.path.relpath(path, ROOT)] = read(path)
+        cls.inline = [(os.path.relpath(page, ROOT), code) for page in PAGES
+                      for code in INLINE_CODE.findall(CODE_BLOCK.sub("", read(page)))]
+
     def test_paths_exist(self):
         missing = []
         for page in PAGES:
@@ -44,15 +70,40 @@ class Docs(unittest.TestCase):
 
     def test_functions_are_where_the_map_says(self):
         page = read(os.path.join(ROOT, "docs", "architecture.md"))
-        cells = CELL.findall(page)
-        self.assertGreater(len(cells), 15)
+        placed = [(path, name) for path, names in CELL.findall(page) for name in re.findall(r"`(\w+)`", names)]
+        self.assertGreater(len(placed), 40)
+        placed += [(path, name) for name, path in PLACED.findall(page)]
         wrong = []
-        for path, names in cells:
-            if not os.path.exists(os.path.join(ROOT, path)):
-                continue  # test_paths_exist says so
-            text = read(os.path.join(ROOT, path))
-            wrong += [f"{path}: {name}" for name in re.findall(r"`(\w+)`", names) if not re.search(rf"\b{name}\b", text)]
+        for path, name in placed:
+            paths = [file for file in self.sources if f"/{file}".endswith(f"/{path}")]
+            if not any(re.search(rf"\b{name}\b", COMMENT.sub("", self.sources[file])) for file in paths):
+                wrong.append(f"{path}: {name}")
         self.assertEqual(wrong, [])
+
+    def test_file_names_exist(self):
+        known = {os.path.basename(file) for file in self.sources} | FOREIGN
+        self.assertEqual([f"{page}: {name}" for page, code in self.inline for name in FILE_NAME.findall(code)
+                          if name not in known], [])
+
+    def test_flags_exist(self):
+        """As a row of a flag table, or in the scripts. An alias is no name for the documents."""
+        declared = set(FLAG.findall("".join(CODE_BLOCK.findall(read(os.path.join(ROOT, "docs", "flags.md"))))))
+        self.assertGreater(len(declared), 100)  # tests/flags compares them with --help
+        for path, text in self.sources.items():
+            declared |= set((SCRIPT_FLAG if path.endswith((".py", ".sh")) else FLAG_ROW).findall(text))
+        self.assertEqual([f"{page}: --{name}" for page, code in self.inline for name in FLAG.findall(code)
+                          if f"--{name}" not in FOREIGN and name not in declared], [])
+
+    def test_metrics_exist(self):
+        metrics = "".join(text for path, text in self.sources.items() if path.startswith("coordinator/metrics/"))
+        self.assertEqual([f"{page}: {name}" for page, code in self.inline for name in METRIC.findall(code)
+                          if name not in metrics], [])
+
+    def test_lines_are_short(self):
+        """Rows of a table cannot be broken."""
+        self.assertEqual([f"{os.path.relpath(page, ROOT)}:{number}" for page in PAGES
+                          for number, line in enumerate(read(page).splitlines(), 1)
+                          if len(line) > MAX_COLUMNS and not line.startswith("|")], [])
 
 
 if __name__ == "__main__":
