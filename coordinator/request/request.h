@@ -64,6 +64,25 @@ class OutputSink {
   virtual void OnOutput(RequestOutput output) = 0;
 };
 
+// How far a request had come that one engine gave away and another one goes on with: its client notices
+// nothing, and nothing of it counts twice. A value; an engine that takes the request begins with it.
+struct RequestProgress {
+  std::vector<int32_t> output_tokens;  // that were delivered
+  int32_t num_prompt_logprobs = 0;     // positions whose prompt log-probabilities were delivered
+  int32_t num_cached_tokens = 0;       // prompt tokens that the prefix cache served at first
+  bool was_scheduled = false;
+  bool avoids_prefix_cache = false;
+  // Failures of the workers, as scheduler/sequence.h counts them.
+  int32_t num_failures = 0;
+  int64_t num_tokens_at_failure = 0;
+  bool runs_alone = false;
+  // Under the priority policy, as waiting_queue.h has them.
+  int64_t effective_priority = 0;
+  int64_t waited_steps = 0;
+  absl::Time scheduled_time = absl::InfinitePast();
+  absl::Time first_token_time = absl::InfinitePast();
+};
+
 struct EngineRequest {
   std::string id;               // unique among live requests
   std::vector<int32_t> prompt;  // at least one token, ids below the vocabulary size
@@ -77,6 +96,7 @@ struct EngineRequest {
   std::shared_ptr<OutputSink> sink;
   int64_t held_bytes = 0;    // of memory that its sender keeps for it until it ends, beside the request
   int64_t queued_bytes = 0;  // what it counts for in the queue (request_bytes.h); the engine sets it
+  std::shared_ptr<const RequestProgress> progress;  // null: nothing has been done for it
 };
 
 }  // namespace somnus

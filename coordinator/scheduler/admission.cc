@@ -86,9 +86,9 @@ bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
 }
 
 void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
+  if (sequence->counts_deadline()) --num_deadlines_;
   sequence->was_scheduled = true;
   sequence->num_cached = static_cast<int32_t>(sequence->num_computed);
-  if (sequence->request.deadline != absl::InfiniteFuture()) --num_deadlines_;
   stats_.prompt_tokens += sequence->prompt_len();
   stats_.prefix_cache_queries += sequence->prompt_len();
   stats_.prefix_cache_hits += sequence->num_computed;

@@ -1,12 +1,14 @@
 #include "coordinator/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
+#include "coordinator/scheduler/request_progress.h"
 #include "coordinator/scheduler/step_size.h"
 
 namespace somnus {
@@ -68,9 +70,14 @@ SequencePtr Scheduler::Add(EngineRequest request) {
   sequence->id = next_sequence_id_++;
   sequence->tokens = request.prompt;
   sequence->request = std::move(request);
-  if (sequence->request.deadline != absl::InfiniteFuture()) ++num_deadlines_;
   if (options_.policy == SchedulingPolicy::kPriority)
     sequence->effective_priority = sequence->request.priority;
+  if (const auto progress = std::exchange(sequence->request.progress, nullptr)) {
+    SetProgress(*progress, sequence.get());
+    if (options_.policy != SchedulingPolicy::kPriority) sequence->effective_priority = 0;
+    num_preempted_ += sequence->was_scheduled ? 1 : 0;
+  }
+  if (sequence->counts_deadline()) ++num_deadlines_;
   waiting_.Insert(sequence, next_step_id_);
   live_.emplace(sequence->request.id, sequence);
   return sequence;
@@ -92,7 +99,7 @@ void Scheduler::Finish(const SequencePtr& sequence) {
     num_preempted_ -= sequence->was_scheduled ? 1 : 0;
     blocks_.Withdraw(sequence->id);
   }
-  if (!sequence->was_scheduled && sequence->request.deadline != absl::InfiniteFuture()) --num_deadlines_;
+  if (sequence->counts_deadline()) --num_deadlines_;
   sequence->state = SequenceState::kFinished;
   live_.erase(sequence->request.id);
 }
@@ -162,6 +169,19 @@ std::vector<SequencePtr> Scheduler::Recover() {
   freed_slots_.clear();
   blocks_.ResetPrefixCache();
   return sequences;
+}
+
+std::vector<EngineRequest> Scheduler::ReleaseAll() {
+  SOMNUS_CHECK(running_.empty() && in_flight_.empty());
+  std::vector<EngineRequest> requests;
+  while (!waiting_.empty()) {
+    const SequencePtr sequence = waiting_.begin()->second;
+    Finish(sequence);  // before its progress is taken, which counts the wait
+    auto progress = std::make_shared<const RequestProgress>(ProgressOf(*sequence));
+    requests.push_back(std::move(sequence->request));
+    requests.back().progress = std::move(progress);
+  }
+  return requests;
 }
 
 StepPlan Scheduler::FlushFreedSlots() {

@@ -113,7 +113,8 @@ class Scheduler {
   // blocks than there are, or more bytes than a step carries. Depends on the options alone.
   static absl::Status Check(const SchedulerOptions& options, const EngineRequest& request);
 
-  // Queues a request that passed Check; its id must not be live.
+  // Queues a request that passed Check; its id must not be live. One that has progress goes on with that: its
+  // sequence waits as one that was preempted.
   SequencePtr Add(EngineRequest request);
   // Ends a live sequence and frees its blocks at once (see block_manager.h for why that is safe with steps in
   // flight). Null when the id is not live.
@@ -140,6 +141,9 @@ class Scheduler {
   // block that was computed before is adopted any more. Afterwards the workers must have no slot taken.
   // Returns the live sequences of those steps, each once, in the order in which they were sent.
   std::vector<SequencePtr> Recover();
+  // Gives all sequences away, in the order of service, each with its progress: another scheduler's Add goes
+  // on with exactly the same tokens. No sequence may be running, which Recover and PreemptAll see to.
+  std::vector<EngineRequest> ReleaseAll();
   // Makes a step that only frees slots; it must not be sent when it has none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }

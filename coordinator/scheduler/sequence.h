@@ -51,6 +51,8 @@ struct Sequence {
   // Known and pending tokens.
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) + num_pending; }
   int64_t num_to_compute() const { return num_tokens() - num_computed; }
+  // Whether it can still miss its request's deadline.
+  bool counts_deadline() const { return !was_scheduled && request.deadline != absl::InfiniteFuture(); }
   bool finished() const { return state == SequenceState::kFinished; }
   // Prompt log-probabilities are still owed: the whole prompt must be computed, no prefix hit.
   bool owes_prompt_logprobs() const {

@@ -1,0 +1,38 @@
+#include "coordinator/scheduler/request_progress.h"
+
+namespace somnus {
+
+RequestProgress ProgressOf(const Sequence& sequence) {
+  RequestProgress progress;
+  progress.output_tokens.assign(sequence.tokens.end() - sequence.num_outputs(), sequence.tokens.end());
+  progress.num_prompt_logprobs = sequence.num_prompt_logprobs;
+  progress.num_cached_tokens = sequence.num_cached;
+  progress.was_scheduled = sequence.was_scheduled;
+  progress.avoids_prefix_cache = sequence.avoids_prefix_cache;
+  progress.num_failures = sequence.num_failures;
+  progress.num_tokens_at_failure = sequence.num_tokens_at_failure;
+  progress.runs_alone = sequence.runs_alone;
+  progress.effective_priority = sequence.effective_priority;
+  progress.waited_steps = sequence.waited_steps;
+  progress.scheduled_time = sequence.scheduled_time;
+  progress.first_token_time = sequence.first_token_time;
+  return progress;
+}
+
+void SetProgress(const RequestProgress& progress, Sequence* sequence) {
+  sequence->tokens.insert(sequence->tokens.end(), progress.output_tokens.begin(),
+                          progress.output_tokens.end());
+  sequence->num_prompt_logprobs = progress.num_prompt_logprobs;
+  sequence->num_cached = progress.num_cached_tokens;
+  sequence->was_scheduled = progress.was_scheduled;
+  sequence->avoids_prefix_cache = progress.avoids_prefix_cache;
+  sequence->num_failures = progress.num_failures;
+  sequence->num_tokens_at_failure = progress.num_tokens_at_failure;
+  sequence->runs_alone = progress.runs_alone;
+  sequence->effective_priority = progress.effective_priority;
+  sequence->waited_steps = progress.waited_steps;
+  sequence->scheduled_time = progress.scheduled_time;
+  sequence->first_token_time = progress.first_token_time;
+}
+
+}  // namespace somnus
