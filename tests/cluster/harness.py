@@ -5,6 +5,7 @@ Binaries come from bazel-bin, or from the folder that SOMNUS_BIN names.
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -31,12 +32,24 @@ def expected(name):
         return json.load(file)["cases"]
 
 
+def first_ephemeral_port():
+    """The kernel gives this port and those above it to outgoing connections."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        return int(file.read().split()[0])
+
+
 def free_ports(count):
-    """Distinct ports that were free a moment ago; another process may take one before its user binds it."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Distinct ports that were free a moment ago. Outgoing connections never get one of them, but another server may
+    take one before its user binds it."""
+    sockets = []
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
+        while len(sockets) < count:
+            one = socket.socket()
+            sockets.append(one)
+            try:
+                one.bind(("127.0.0.1", random.randrange(10000, max(first_ephemeral_port(), 20000))))
+            except OSError:
+                sockets.pop().close()
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:
