@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/status.h"
+#include "worker/connection_watch.h"
 
 namespace somnus {
 namespace {
@@ -48,7 +49,7 @@ bool WorthRetrying(const absl::Status& status) {
 class CoordinatorLinkImpl : public CoordinatorLink {
  public:
   explicit CoordinatorLinkImpl(const CoordinatorLinkOptions& options)
-      : options_(options), stub_(v1::ClusterService::NewStub(Dial(options.coordinator, options.trust))) {}
+      : CoordinatorLinkImpl(options, Dial(options.coordinator, options.trust)) {}
 
   ~CoordinatorLinkImpl() override {
     Stop();
@@ -90,11 +91,17 @@ class CoordinatorLinkImpl : public CoordinatorLink {
 
   void Stop() override {
     stop_.Stop();
+    watch_->Stop();
     absl::MutexLock lock(&mu_);
     if (call_ != nullptr) call_->TryCancel();
   }
 
  private:
+  CoordinatorLinkImpl(const CoordinatorLinkOptions& options, const std::shared_ptr<grpc::Channel>& channel)
+      : options_(options),
+        watch_(ConnectionWatch::Create(channel, options.coordinator)),
+        stub_(v1::ClusterService::NewStub(channel)) {}
+
   // Takes the place that the coordinator has given, or returns why it has given none.
   absl::Status Join(const v1::RegisterResponse& response) {
     if (response.action() != v1::REGISTER_ACTION_ADOPT) {
@@ -108,12 +115,12 @@ class CoordinatorLinkImpl : public CoordinatorLink {
 
   absl::Status BeatUntilGone(const Beat& beat, const Refresh& refresh) {
     MonotonicTime last_answer = options_.now();
-    bool waits = false;
+    bool waits = false, listens = false;
     while (true) {
-      stop_.WaitFor(waits && IsLocal(options_.coordinator) ? std::min(interval_, kLocalPause) : interval_);
+      listens = Pause(waits, listens);
       if (stop_.stopped()) return absl::OkStatus();
       bool known = true;
-      absl::Status status = SendBeat(beat, &known);
+      absl::Status status = SendBeat(beat, listens, &known);
       if (!known) {
         status = RegisterAgain(refresh);
         if (!status.ok() && !WorthRetrying(status)) return status;
@@ -134,12 +141,27 @@ class CoordinatorLinkImpl : public CoordinatorLink {
     }
   }
 
-  absl::Status SendBeat(const Beat& beat, bool* known) {
+  // Until the next heartbeat is due. `waits`: for a coordinator that does not reply, or its successor;
+  // `listened`: the one that somebody listens for has not replied either. Returns whether somebody listens
+  // now.
+  bool Pause(bool waits, bool listened) {
+    if (!waits) {
+      watch_->WaitForLoss(interval_);
+      return false;
+    }
+    const absl::Duration pause = IsLocal(options_.coordinator) ? std::min(interval_, kLocalPause) : interval_;
+    if (listened) stop_.WaitFor(pause);
+    return watch_->WaitForListener(pause);
+  }
+
+  // `connects`: it is worth waiting for a connection.
+  absl::Status SendBeat(const Beat& beat, bool connects, bool* known) {
     v1::HeartbeatRequest request;
     v1::HeartbeatResponse response;
     request.set_worker_id(request_.worker_id());
     beat(&request);
     const absl::Status status = Call(kHeartbeatCallTimeout, [&](grpc::ClientContext* context) {
+      context->set_wait_for_ready(connects);
       return stub_->Heartbeat(context, request, &response);
     });
     *known = !status.ok() || response.known();
@@ -178,9 +200,10 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   absl::Duration CallBound() const { return std::max(options_.worker_grace, absl::Milliseconds(100)); }
 
   const CoordinatorLinkOptions options_;
-  const std::unique_ptr<v1::ClusterService::Stub> stub_;
-  v1::RegisterRequest request_;  // set by Register, before the thread starts
-  absl::Duration interval_;      // likewise, and by the thread afterwards
+  const std::unique_ptr<ConnectionWatch> watch_;
+  const std::unique_ptr<v1::ClusterService::Stub> stub_;  // ends before the watch
+  v1::RegisterRequest request_;                           // set by Register, before the thread starts
+  absl::Duration interval_;                               // likewise, and by the thread afterwards
   StopSignal stop_;
   absl::Mutex mu_;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -187,6 +187,30 @@ TEST_F(CoordinatorLinkTest, AWorkerTellsTheNextCoordinatorWhatItHolds) {
   EXPECT_FALSE(left.HasBeenNotified());
 }
 
+TEST_F(CoordinatorLinkTest, ALossIsNoticedBeforeAHeartbeatIsDue) {
+  options_.worker_grace = absl::Hours(1);
+  options_.heartbeat_interval = absl::Hours(100);
+  auto coordinator = std::make_unique<Coordinator>(options_.coordinator);
+  const auto link = CoordinatorLink::Create(options_);
+  ASSERT_TRUE(link->Register(v1::RegisterRequest()).ok());
+  link->StartHeartbeats([](v1::HeartbeatRequest*) {}, kNothingNew, [](const absl::Status&) {});
+  for (int i = 0; i < 3; ++i) {
+    coordinator.reset();
+    coordinator = std::make_unique<Coordinator>(options_.coordinator);
+    coordinator->Forget();
+    coordinator->WaitForRegistration(0);
+  }
+  coordinator.reset();  // the link ends while it looks for another one
+}
+
+TEST_F(CoordinatorLinkTest, ItEndsWhileItWatchesItsCoordinator) {
+  options_.heartbeat_interval = absl::Hours(100);
+  Coordinator coordinator(options_.coordinator);
+  const auto link = CoordinatorLink::Create(options_);
+  ASSERT_TRUE(link->Register(v1::RegisterRequest()).ok());
+  link->StartHeartbeats([](v1::HeartbeatRequest*) {}, kNothingNew, [](const absl::Status&) {});
+}
+
 TEST_F(CoordinatorLinkTest, AWorkerLeavesWhenTheNextCoordinatorHasNoUseForIt) {
   for (const v1::RegisterAction action : {v1::REGISTER_ACTION_RESET, v1::REGISTER_ACTION_LEAVE}) {
     Coordinator coordinator(options_.coordinator);
