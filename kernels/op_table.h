@@ -8,6 +8,8 @@
   X(SumType)              \
   X(PackedWeightBytes)    \
   X(PackWeightRows)       \
+  X(ComputesQuantized)    \
+  X(PackQuantizedRows)    \
   X(PackVector)           \
   X(Linear)               \
   X(TuneLinear)           \

@@ -17,6 +17,15 @@ void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t ro
   device.ops().PackWeightRows(device, weight, row_begin, num_rows, rows);
 }
 
+bool ComputesQuantized(const Device& device, DataType type) {
+  return device.ops().ComputesQuantized(device, type);
+}
+
+void PackQuantizedRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
+                       const uint8_t* rows) {
+  device.ops().PackQuantizedRows(device, weight, row_begin, num_rows, rows);
+}
+
 void PackVector(const Device& device, float* data, const float* values, int64_t n) {
   device.ops().PackVector(device, data, values, n);
 }

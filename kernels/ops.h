@@ -3,12 +3,12 @@
 // models include; one implementation per device (kernels/cpu, kernels/cuda), chosen by Device::kind().
 //
 // Conventions. T: tokens of a step. Shapes are in comments, [rows, cols], row-major. "act" is the activation
-// type that feeds a Linear: the weight type (bf16, f16 or f32). "sum" is the type that a Linear of the
-// model's blocks writes, SumType(act): f32 on the CPU, act on CUDA (half the traffic; tensor cores round
-// once). The residual stream, norm weights, biases and logits are f32 everywhere. Every pointer is to the
-// device's memory unless it says host. Nothing here allocates: scratch comes from Device::SetWorkspace.
-// Shapes are checked by the caller; a wrong one is a broken invariant, not an error. Device::Synchronize
-// returns the errors of a device.
+// type that feeds a Linear: bf16, f16 or f32, which is the weight type where that is not quantized. "sum" is
+// the type that a Linear of the model's blocks writes, SumType(act): f32 on the CPU, act on CUDA (half the
+// traffic; tensor cores round once). The residual stream, norm weights, biases and logits are f32 everywhere.
+// Every pointer is to the device's memory unless it says host. Nothing here allocates: scratch comes from
+// Device::SetWorkspace. Shapes are checked by the caller; a wrong one is a broken invariant, not an error.
+// Device::Synchronize returns the errors of a device.
 //
 // Batch invariance (CPU, bitwise): row t of every output depends only on row t of the inputs (for attention,
 // on the sequence's own cache) and never on T, on the other rows, on the number of threads, on how a prompt
@@ -47,6 +47,16 @@ int64_t PackedWeightBytes(const Device& device, DataType dtype, int64_t n, int64
 // Synchronize().
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
                     const float* rows);
+
+// Whether this device computes with weights of the quantized `type` as they are stored. They then have that
+// dtype, a k that is a multiple of kQuantBlock, and serve Linear and Embedding; Linear rounds its activations
+// to 8 bits, block by block. A device that does not must be given such weights as another type.
+bool ComputesQuantized(const Device& device, DataType type);
+
+// As PackWeightRows, of a quantized weight that the device computes with. `rows` are as in a GGUF file:
+// [num_rows, k / kQuantBlock] blocks of QuantBlockBytes each.
+void PackQuantizedRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,
+                       const uint8_t* rows);
 
 // data[0..n) = values, which are host memory: norms, biases and tables. May be called from several threads at
 // once, as PackWeightRows.

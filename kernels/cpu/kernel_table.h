@@ -17,7 +17,9 @@ inline constexpr int64_t kSlackBytes = 64;
 
 // y[r] = x[r] * w^T + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end).
 // Weights: [n / 32][k / 2][32][2] bf16, or [n / 32][k][32] f32 or f16; n and k rounded up.
-// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16, else f32.
+// Quantized ones: quantized_layout.h.
+// x: bf16 when KernelTable::native_bf16 is set and the weight is bf16; blocks of quantize_row when the weight
+// is quantized; else f32.
 struct LinearArgs {
   const char* x;
   int64_t x_stride;  // bytes
@@ -92,15 +94,20 @@ struct KernelTable {
   const char* name;
   bool native_bf16;  // with bf16 weights, Linear reads activations as bf16
 
-  // Indexed by the DataType of the weight: kF32, kBF16, kF16.
-  void (*linear[3])(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
-                    int64_t panel_end);
+  // Indexed by the DataType of the weight; null for types that weights do not have.
+  void (*linear[kNumDataTypes])(const LinearArgs& args, int64_t row_begin, int64_t row_end,
+                                int64_t panel_begin, int64_t panel_end);
+  int64_t quantized_bytes;
   int64_t max_tile_rows;  // rows that one pass over a panel serves
 
   void (*pack_rows)(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows);
   void (*unpack_row)(const LinearWeight& weight, int64_t row, float* out);
   // Any act type to f32.
   void (*to_float)(const char* x, DataType type, int64_t n, float* out);
+
+  // x [k], of any act type, as Linear takes it with weights of the quantized type `weight`: quantized_bytes
+  // for each kQuantBlock values. A value that is not finite makes its block's scale so.
+  void (*quantize_row)(const char* x, DataType type, int64_t k, DataType weight, char* out);
 
   void (*add)(float* residual, const float* delta, int64_t n);
   void (*rms_norm)(const NormArgs& args, int64_t row_begin, int64_t row_end);
@@ -146,6 +153,7 @@ static inline int64_t ElementBytes(DataType type) {
 
 // Bytes of one panel.
 static inline int64_t PanelBytes(DataType type, int64_t k) {
+  if (IsQuantized(type)) return kPanelWidth * MatrixRowBytes(type, k);
   return (type == DataType::kBF16 ? RoundUp(k, 2) : k) * kPanelWidth * ElementBytes(type);
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_impl.h"
 #include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/quantized_impl.h"
 #include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/sampling_impl.h"
@@ -19,11 +20,16 @@ constexpr KernelTable MakeTable(const char* name) {
   return KernelTable{
       .name = name,
       .native_bf16 = TileBF16::ActElement::kType == DataType::kBF16,
-      .linear = {LinearRange<TileF32>, LinearRange<TileBF16>, LinearRange<TileF16>},
+      .linear = {LinearRange<TileF32>, LinearRange<TileBF16>, LinearRange<TileF16>, nullptr, nullptr,
+                 QuantizedRange<DataType::kQ8_0>, QuantizedRange<DataType::kQ4_0>,
+                 QuantizedRange<DataType::kQ4_1>, QuantizedRange<DataType::kQ5_0>,
+                 QuantizedRange<DataType::kQ5_1>},
+      .quantized_bytes = kActBlockBytes,
       .max_tile_rows = kMaxRows,
       .pack_rows = PackRowsAny,
       .unpack_row = UnpackRowAny,
       .to_float = ToFloat,
+      .quantize_row = QuantizeRowAny,
       .add = Add,
       .rms_norm = RmsNorm,
       .layer_norm = LayerNorm,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/quantized_layout.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 
@@ -22,6 +23,20 @@ bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
 // Rows whose distance is a multiple of this share a few sets of the L1 cache and evict each other.
 constexpr int64_t kBadStride = 2048;
 constexpr int64_t kRowsAtBadStride = 8;
+
+// Sets args->x to x in 8 bits, in the workspace.
+void QuantizeX(CpuDevice& device, const TensorView& x, DataType weight, LinearArgs* args) {
+  const char* const from = static_cast<const char*>(x.data);
+  char* const to = device.workspace();
+  const int64_t stride = x.stride * ElementBytes(x.dtype);
+  args->x = to;
+  args->x_stride = x.cols / kQuantBlock * device.kernels().quantized_bytes;
+  device.ParallelFor(x.rows, x.rows * x.cols / 2, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      device.kernels().quantize_row(from + r * stride, x.dtype, x.cols, weight, to + r * args->x_stride);
+    }
+  });
+}
 
 // Sets args->x to x as the kernel takes it: x itself, or a copy in the workspace, as f32 or with another
 // stride.
@@ -80,7 +95,11 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
                   .bias = bias,
                   .y = static_cast<float*>(y.data),
                   .y_stride = y.stride};
-  PrepareX(cpu, x, &args);
+  if (IsQuantized(w.dtype)) {
+    QuantizeX(cpu, x, w.dtype, &args);
+  } else {
+    PrepareX(cpu, x, &args);
+  }
   const auto kernel = cpu.kernels().linear[static_cast<int>(w.dtype)];
   const int64_t block_rows =
       std::max(cpu.kernels().max_tile_rows, kRowBlockBytes / std::max<int64_t>(1, w.k * 2));
@@ -112,6 +131,8 @@ void Embedding(Device& device, const int32_t* token_ids, const LinearWeight& tab
       const int64_t id = token_ids[t];
       if (id < vocab_begin || id >= vocab_end) {
         std::memset(out.row<float>(t), 0, static_cast<size_t>(table.k) * sizeof(float));
+      } else if (IsQuantized(table.dtype)) {
+        UnpackQuantizedRow(table, id - vocab_begin, out.row<float>(t));
       } else {
         cpu.kernels().unpack_row(table, id - vocab_begin, out.row<float>(t));
       }

@@ -9,6 +9,7 @@
 
 #include "kernels/counter_random.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/quantized_layout.h"
 
 #if !defined(SOMNUS_ISA)
 #error "define SOMNUS_ISA, the namespace of this unit's kernels"
@@ -108,23 +109,6 @@ SOMNUS_INLINE VH ToBf16Fast(VF x) {
 #endif
 }
 #if !defined(__F16C__)
-inline float FromF16Scalar(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
-  const uint32_t magnitude = h & 0x7fff;
-  float x;
-  if (magnitude < 0x400) {  // Zero or subnormal: a multiple of 2^-24.
-    x = static_cast<float>(magnitude) * 5.9604644775390625e-8f;
-    uint32_t bits;
-    __builtin_memcpy(&bits, &x, 4);
-    bits |= sign;
-    __builtin_memcpy(&x, &bits, 4);
-    return x;
-  }
-  const uint32_t bits =
-      sign | (magnitude >= 0x7c00 ? 0x7f800000 | (magnitude & 0x3ff) << 13 : (magnitude << 13) + 0x38000000);
-  __builtin_memcpy(&x, &bits, 4);
-  return x;
-}
 inline uint16_t ToF16Scalar(float x) {
   uint32_t u;
   __builtin_memcpy(&u, &x, 4);
@@ -149,9 +133,10 @@ SOMNUS_INLINE VF FromF16(VH h) {
 #elif defined(__F16C__)
   return (VF)_mm256_cvtph_ps((__m128i)h);
 #else
-  VF v;
-  for (int i = 0; i < kW; ++i) v[i] = FromF16Scalar(h[i]);
-  return v;
+  // Scaling by 2^112 rebiases the exponent and normalizes subnormal numbers.
+  const VU wide = __builtin_convertvector(h, VU), magnitude = wide & 0x7fffu;
+  const VU bits = (VU)((VF)(magnitude << 13) * 0x1p112f) | ((wide & 0x8000u) << 16);
+  return (VF)(bits | ((VU)(magnitude >= 0x7c00u) & 0x7f800000u));  // infinities and NaN
 #endif
 }
 SOMNUS_INLINE VH ToF16(VF x) {

@@ -151,11 +151,11 @@ SOMNUS_INLINE void TileHalfStep(const char* a, int64_t a_stride, const char* con
   }
 }
 
-// Calls fn.template operator()<kRows>() for the run-time value rows in [1, kMaxRows].
-template <int kRows = 1, typename Fn>
+// Calls fn.template operator()<kRows>() for the run-time value rows in [1, kMax].
+template <int kMax = kMaxRows, int kRows = 1, typename Fn>
 SOMNUS_INLINE void WithRows(int64_t rows, const Fn& fn) {
-  if constexpr (kRows < kMaxRows) {
-    if (rows != kRows) return WithRows<kRows + 1>(rows, fn);
+  if constexpr (kRows < kMax) {
+    if (rows != kRows) return WithRows<kMax, kRows + 1>(rows, fn);
   }
   fn.template operator()<kRows>();
 }

@@ -7,7 +7,7 @@
 
 namespace somnus::cpu {
 
-// Linear: rows of x that had to be converted.
+// Linear: rows of x that had to be converted. Quantized ones take less.
 static inline int64_t LinearRowBytes(int64_t k) { return RoundUp(k * 4, 64) + kSlackBytes; }
 
 // Attention: the heads in order of their KV head, and where each KV head's begin; then one scratch per

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
 const OpTable& CudaDevice::ops() const {
@@ -15,6 +17,12 @@ DataType SumType(const Device&, DataType act) { return act; }
 // Rows as they are: [n, k] without padding.
 int64_t PackedWeightBytes(const Device&, DataType dtype, int64_t n, int64_t k) {
   return n * k * SizeOf(dtype);
+}
+
+bool ComputesQuantized(const Device&, DataType) { return false; }
+
+void PackQuantizedRows(const Device&, const LinearWeight&, int64_t, int64_t, const uint8_t*) {
+  SOMNUS_CHECK(false);
 }
 
 // [num_kv_heads][K, V][block_size][head_dim]
