@@ -6,6 +6,7 @@
 namespace somnus {
 namespace {
 
+constexpr int64_t kMaxPid = 1 << 22;  // the kernel's own bound
 constexpr absl::Duration kLongest = absl::Hours(24 * 100);
 
 FlagGroup AddressFlags(WorkerFlags* f) {
@@ -23,9 +24,11 @@ FlagGroup AddressFlags(WorkerFlags* f) {
               .Shows("ADDR")
               .Default("SOMNUS_HOST, or where it listens"),
           Flag::Int("rank", &f->rank, 0, 1023, "preferred rank").Default("as the environment says, else any"),
-          Flag::Switch("spawned", &f->spawned,
-                       "the coordinator started this worker itself: it leaves with its parent unless "
-                       "--worker-grace is given, and at once on SIGTERM"),
+          Flag::Int("spawned-by", &f->spawned_by, 1, kMaxPid,
+                    "process of the coordinator, which started this worker itself: the worker leaves with it "
+                    "unless --worker-grace is given, and at once on SIGTERM")
+              .Shows("PID")
+              .Default("somebody else started it"),
       }};
 }
 

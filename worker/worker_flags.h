@@ -15,13 +15,13 @@
 namespace somnus {
 
 struct WorkerFlags {
-  std::string coordinator;      // "host:port" or "unix:/path"
-  std::string listen;           // likewise; empty: chosen
-  std::string host;             // empty: the address of `listen`
-  ClusterTrustOptions trust;    // by what the coordinator and it know each other
-  bool spawned = false;         // by the coordinator itself
-  std::optional<int32_t> rank;  // preferred
-  std::string device = "auto";  // as ChooseDevice takes it
+  std::string coordinator;            // "host:port" or "unix:/path"
+  std::string listen;                 // likewise; empty: chosen
+  std::string host;                   // empty: the address of `listen`
+  ClusterTrustOptions trust;          // by what the coordinator and it know each other
+  std::optional<int32_t> spawned_by;  // the coordinator's process, when it started this worker itself
+  std::optional<int32_t> rank;        // preferred
+  std::string device = "auto";        // as ChooseDevice takes it
   std::optional<int32_t> device_index;
   int32_t threads = 0;  // 0: as the coordinator says
   std::optional<int32_t> first_cpu;

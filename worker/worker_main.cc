@@ -160,7 +160,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
       return;
     }
     LogDebug("registered as {} at {}", request.worker_id(), request.address());
-    if (!flags.spawned) leave->WaitAfterTerm(flags.term_grace);
+    if (!flags.spawned_by.has_value()) leave->WaitAfterTerm(flags.term_grace);
     // Until here nobody but its parent knows of a spawned worker.
     if (flags.worker_grace.has_value()) leave->StopWatchingParent();
     manager->Ready(absl::StrCat("registered at ", flags.coordinator));
@@ -208,7 +208,7 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   }
   // A worker that the coordinator started was told its place; the environment is the coordinator's own.
   const absl::StatusOr<Discovery> found =
-      FillFromEnvironment(flags.spawned ? Environment() : environment, &flags);
+      FillFromEnvironment(flags.spawned_by.has_value() ? Environment() : environment, &flags);
   if (!found.ok()) return UsageError(table, found.status());
   const std::string name = flags.rank.has_value() ? absl::StrCat("worker ", *flags.rank) : "worker";
   if (absl::Status status = InitLogging(name, flags.log_level); !status.ok())
@@ -217,7 +217,7 @@ int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   if (flags.nice != 0) setpriority(PRIO_PROCESS, 0, flags.nice);
 
   const std::unique_ptr<ServiceManager> manager = ServiceManager::TakeFromEnvironment();
-  LeaveSignal leave(flags.spawned ? getppid() : 0);
+  LeaveSignal leave(flags.spawned_by.value_or(0));
   const absl::StatusOr<int> code = Run(flags, &leave, manager.get(), parts);
   if (code.ok()) return *code;
   LogError("{}", std::string(code.status().message()));

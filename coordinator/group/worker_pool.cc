@@ -32,8 +32,8 @@ int32_t DeviceIndex(const Flags& flags, int rank) {
 // LoadModel.
 std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
                                        const std::string& coordinator, int rank) {
-  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator), "--spawned",
-                                      absl::StrCat("--rank=", rank),
+  std::vector<std::string> command = {binary, absl::StrCat("--coordinator=", coordinator),
+                                      absl::StrCat("--spawned-by=", getpid()), absl::StrCat("--rank=", rank),
                                       absl::StrCat("--log-level=", flags.log_level)};
   if (flags.device != v1::DEVICE_TYPE_UNSPECIFIED) {
     command.push_back(absl::StrCat("--device=", DeviceName(flags.device)));

@@ -131,7 +131,8 @@ TEST(WorkerProcess, RefusalEndsIt) {
 
 TEST(WorkerProcess, SigtermEndsASpawnedWorkerAtOnce) {
   FakeCoordinator coordinator;
-  Process process({"--coordinator=" + coordinator.address(), "--spawned", "--term_grace=1000s"});
+  Process process({"--coordinator=" + coordinator.address(), "--spawned-by=" + std::to_string(getpid()),
+                   "--term_grace=1000s"});
   coordinator.WaitForWorker(0);
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
@@ -157,14 +158,15 @@ TEST(WorkerProcess, SigtermLetsTheCoordinatorDrainFirst) {
 // Starts a worker as the child of a process that is killed once the worker has registered; returns its pid.
 pid_t StartAndOrphan(FakeCoordinator* coordinator, const std::vector<std::string>& flags) {
   EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // the orphan becomes ours, so that its end can be seen
-  std::vector<std::string> args = {"worker/worker", "--coordinator=" + coordinator->address(), "--spawned"};
+  std::vector<std::string> args = {"worker/worker", "--coordinator=" + coordinator->address()};
   args.insert(args.end(), flags.begin(), flags.end());
-  std::vector<char*> argv;
-  for (std::string& arg : args) argv.push_back(arg.data());
-  argv.push_back(nullptr);
   const pid_t parent = fork();
   EXPECT_GE(parent, 0);
   if (parent == 0) {
+    args.push_back("--spawned-by=" + std::to_string(getpid()));
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
     if (fork() == 0) {
       execv(argv[0], argv.data());
       _exit(127);
@@ -187,6 +189,14 @@ TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
     absl::SleepFor(absl::Milliseconds(5));
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(WorkerProcess, SpawnedWorkerWhoseParentIsGoneBeforeItLooksLeaves) {
+  FakeCoordinator coordinator;
+  coordinator.Stop();                                 // it would wait here for --register-timeout
+  constexpr char kNobody[] = "--spawned-by=4194304";  // above every process id
+  Process process({"--coordinator=" + coordinator.address(), kNobody, "--worker-grace=1h"});
+  EXPECT_EQ(process.Wait(), 1);
 }
 
 TEST(WorkerProcess, SpawnedWorkerWithAGraceOutlivesItsParent) {
@@ -215,7 +225,7 @@ TEST(WorkerProcess, FindsItsPlaceInTheEnvironmentUnlessFlagsSayIt) {
   setenv("SOMNUS_RANK", "second", 1);
   EXPECT_EQ(Process({"--threads=1"}).Wait(), 2);
   // A worker that the coordinator started was told everything.
-  Process spawned({"--coordinator=" + coordinator.address(), "--spawned"});
+  Process spawned({"--coordinator=" + coordinator.address(), "--spawned-by=" + std::to_string(getpid())});
   EXPECT_FALSE(coordinator.WaitForWorker(2).has_preferred_rank());
   unsetenv("SOMNUS_RANK");
   unsetenv("SOMNUS_COORDINATOR");
