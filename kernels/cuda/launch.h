@@ -16,8 +16,6 @@ struct LaunchConfig {
   dim3 grid;
   dim3 block;
   int64_t shared_bytes = 0;  // dynamic; more than 48 KiB is opted in on the first launch
-  // All blocks run at the same time (they may wait for each other); refused where the chip cannot hold them.
-  bool cooperative = false;
   // Programmatic dependent launch: may start while the kernel before still runs, from its
   // GridDependencyLaunch on, and must call GridDependencyWait before it touches what that one writes.
   // SOMNUS_CUDA_DISABLE can turn it off.
@@ -44,7 +42,6 @@ void Launch(CudaDevice& device, cudaStream_t stream, LaunchConfig config, void (
   const cudaError_t error = EmulatedLaunch({.grid = config.grid,
                                             .block = config.block,
                                             .shared_bytes = config.shared_bytes,
-                                            .cooperative = config.cooperative,
                                             .overlaps_previous = config.overlaps_previous,
                                             .function = function,
                                             .body = [kernel, params] { std::apply(kernel, params); }},

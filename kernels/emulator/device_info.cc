@@ -32,7 +32,6 @@ constexpr ErrorText kErrors[] = {
     SOMNUS_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
     SOMNUS_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     SOMNUS_ERROR(cudaErrorNotReady, "device not ready"),
-    SOMNUS_ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     SOMNUS_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
     SOMNUS_ERROR(cudaErrorStreamCaptureInvalidated,
                  "operation failed due to a previous error during capture"),

@@ -29,6 +29,13 @@ void RunThread(void* argument) {
   thread->block->Exit(thread);
 }
 
+// How many blocks of this shape one multiprocessor of an H100 holds, registers aside.
+int BlocksPerMultiprocessor(int64_t threads, int64_t shared_bytes) {
+  const int64_t whole_warps = (threads + 31) / 32 * 32;
+  return static_cast<int>(std::min({int64_t{kMaxSmBlocks}, kMaxSmThreads / whole_warps,
+                                    kSmSharedBytes / (shared_bytes + kReservedSharedBytes)}));
+}
+
 }  // namespace
 
 Thread* CurrentThread() { return current_thread; }
@@ -41,12 +48,6 @@ void Die(const std::string& message) {
 
 std::string Describe(const Site& site) { return absl::StrCat(site.file_name(), ":", site.line()); }
 std::string Describe(uint3 i) { return absl::StrFormat("(%d, %d, %d)", i.x, i.y, i.z); }
-
-int BlocksPerMultiprocessor(int64_t threads, int64_t shared_bytes) {
-  const int64_t whole_warps = (threads + 31) / 32 * 32;
-  return static_cast<int>(std::min({int64_t{kMaxSmBlocks}, kMaxSmThreads / whole_warps,
-                                    kSmSharedBytes / (shared_bytes + kReservedSharedBytes)}));
-}
 
 // ---- Block
 
@@ -182,7 +183,7 @@ Grid::Grid(std::shared_ptr<const KernelLaunch> launch, uint64_t seed,
   const dim3& block = launch_->block;
   const int per_sm = BlocksPerMultiprocessor(int64_t{block.x} * block.y * block.z, launch_->shared_bytes);
   max_resident_ = static_cast<size_t>(per_sm) * static_cast<size_t>(GetOptions().num_sms);
-  window_ = launch_->cooperative ? max_resident_ : 1 + random_.Below(4);
+  window_ = 1 + random_.Below(4);
   first_ = static_cast<int64_t>(random_.Below(static_cast<size_t>(num_blocks_)));
   stride_ = 1 + static_cast<int64_t>(random_.Below(static_cast<size_t>(num_blocks_)));
   while (std::gcd(stride_, num_blocks_) != 1) ++stride_;

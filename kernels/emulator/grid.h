@@ -152,9 +152,6 @@ class Grid {
   std::vector<std::unique_ptr<Block>> resident_;
 };
 
-// How many blocks of this shape one multiprocessor of an H100 holds, registers aside.
-int BlocksPerMultiprocessor(int64_t threads, int64_t shared_bytes);
-
 // The thread that runs now on this host thread; nullptr outside kernels.
 Thread* CurrentThread();
 

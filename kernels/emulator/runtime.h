@@ -46,7 +46,6 @@ enum cudaError_t {
   cudaErrorDeviceUninitialized = 201,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
-  cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorStreamCaptureMerge = 902,
@@ -173,7 +172,6 @@ struct KernelLaunch {
   dim3 grid;
   dim3 block;
   int64_t shared_bytes = 0;
-  bool cooperative = false;        // all blocks must fit on the chip at once
   bool overlaps_previous = false;  // programmatic dependent launch
   const void* function = nullptr;  // names it in messages
   std::function<void()> body;

@@ -47,9 +47,6 @@ cudaError_t CheckLaunch(const emulator::KernelLaunch& launch) {
   const auto opted = runtime.opted_shared_bytes.find(launch.function);
   const int64_t limit = opted == runtime.opted_shared_bytes.end() ? kDefaultSharedBytes : opted->second;
   if (launch.shared_bytes < 0 || launch.shared_bytes > limit) return cudaErrorInvalidValue;
-  const int64_t resident =
-      int64_t{emulator::BlocksPerMultiprocessor(threads, launch.shared_bytes)} * runtime.options.num_sms;
-  if (launch.cooperative && int64_t{g.x} * g.y * g.z > resident) return cudaErrorCooperativeLaunchTooLarge;
   return cudaSuccess;
 }
 

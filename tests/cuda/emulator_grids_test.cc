@@ -131,7 +131,7 @@ int Overlap(uint64_t seed, bool lets_start, bool waits) {
                     __syncthreads();
                     to[255 - blockIdx.x * 32 - threadIdx.x] = from[blockIdx.x * 32 + threadIdx.x] + 1;
                   },
-                  stream, false, true),
+                  stream, true),
               cudaSuccess);
   }
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);

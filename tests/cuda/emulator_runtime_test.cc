@@ -285,10 +285,6 @@ TEST_F(RuntimeTest, LaunchesThatAnH100Refuses) {
             cudaErrorInvalidValue);
   EXPECT_EQ(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, opted), cudaSuccess);
   EXPECT_EQ(Queue(1, 1, opted, nothing, stream_), cudaSuccess);
-  // 132 multiprocessors hold two blocks of 1024 threads, or one with all of the shared memory.
-  EXPECT_EQ(Queue(264, 1024, 0, nothing, stream_, true), cudaSuccess);
-  EXPECT_EQ(Queue(265, 1024, 0, nothing, stream_, true), cudaErrorCooperativeLaunchTooLarge);
-  EXPECT_EQ(Queue(133, 32, opted, nothing, stream_, true), cudaErrorCooperativeLaunchTooLarge);
   EXPECT_EQ(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10),
             cudaSuccess);
   cudaStream_t gone = stream_;

@@ -16,12 +16,10 @@ inline void TestKernel() {}
 
 // Queues `body` for every thread. It may refer to what lives until the stream is synchronized.
 inline cudaError_t Queue(dim3 grid, dim3 block, int64_t shared_bytes, std::function<void()> body,
-                         cudaStream_t stream = nullptr, bool cooperative = false,
-                         bool overlaps_previous = false) {
+                         cudaStream_t stream = nullptr, bool overlaps_previous = false) {
   return EmulatedLaunch({.grid = grid,
                          .block = block,
                          .shared_bytes = shared_bytes,
-                         .cooperative = cooperative,
                          .overlaps_previous = overlaps_previous,
                          .function = reinterpret_cast<const void*>(&TestKernel),
                          .body = std::move(body)},
