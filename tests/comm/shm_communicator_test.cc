@@ -138,24 +138,6 @@ TEST_P(EveryWorldSize, HalfTypesAreRoundedOnce) {
 }
 INSTANTIATE_TEST_SUITE_P(Comm, EveryWorldSize, testing::Values(1, 2, 3, 4, 5, 8));
 
-// Both buffers are reused many times, by ranks that pause at random.
-TEST(ShmCommunicator, ManySmallCallsWithDawdlers) {
-  const std::string group = UniqueGroupName();
-  RankProcesses ranks(3, [&](int r) {
-    auto comm = MakeShmCommunicator(Options(group, r, 3));
-    if (!comm.ok()) return 1;
-    std::mt19937 random(r);
-    for (int i = 0; i < 2000; ++i) {
-      float data[5] = {1.0f * i, 2.0f * r, 1, 0, -1.0f * i};
-      if (random() % 64 == 0) absl::SleepFor(absl::Microseconds(random() % 300));
-      if (!(*comm)->AllReduceSum(data, 5, DataType::kF32).ok()) return 2;
-      if (data[0] != 3.0f * i || data[1] != 6 || data[2] != 3 || data[4] != -3.0f * i) return 3;
-    }
-    return 0;
-  });
-  EXPECT_TRUE(ranks.AllGood());
-}
-
 TEST(ShmCommunicator, MoreRanksThanCpusMakeProgressWithSpin) {
   const std::string group = UniqueGroupName();
   RankProcesses ranks(4, [&](int r) {
