@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 namespace {
@@ -34,17 +34,11 @@ mode_t ModeOf(const std::string& path) {
 
 class RunDirTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string path = "/tmp/somnus_run_dir_test_XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    parent_ = path;
-    path_ = path + "/run";
-  }
-  void TearDown() override { std::filesystem::remove_all(parent_); }
-
   std::string Refusal() { return std::string(RunDir::Open(path_).status().message()); }
 
-  std::string parent_, path_;
+  const TempDir temp_dir_;
+  const std::string& parent_ = temp_dir_.path();
+  std::string path_ = parent_ + "/run";
 };
 
 TEST_F(RunDirTest, ItIsMadePrivateAndLocked) {

@@ -2,9 +2,7 @@
 // An epoch over fake workers.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <map>
 #include <thread>
 
@@ -13,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/executor/group_epoch.h"
 #include "tests/fakes/fake_worker_service.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 
@@ -25,15 +24,9 @@ inline Residency Slept(int level) {
 
 class GroupEpochTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string path = "/tmp/somnus_executor_test_XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
-  }
   void TearDown() override {
     epoch_.reset();
     workers_.clear();
-    std::filesystem::remove_all(directory_);
   }
 
   // `over_tcp`: not through Unix sockets, so that a worker's host counts.
@@ -42,7 +35,7 @@ class GroupEpochTest : public ::testing::Test {
     std::vector<WorkerLink> links;
     for (int rank = 0; rank < world_size; ++rank) {
       workers_.push_back(std::make_unique<FakeWorkerService>(
-          FakeWorkerOptions(), over_tcp ? "" : directory_ + "/" + std::to_string(rank)));
+          FakeWorkerOptions(), over_tcp ? "" : directory_.path() + "/" + std::to_string(rank)));
       links.push_back(
           MakeWorkerLink(rank, {workers_.back()->address(), absl::StrCat("host", rank), 70 + rank, device}));
     }
@@ -96,7 +89,7 @@ class GroupEpochTest : public ::testing::Test {
     return states;
   }
 
-  std::string directory_;
+  const TempDir directory_;
   ExecutorOptions options_;
   std::vector<v1::WorkerSnapshot> snapshots_;  // what the last Fence returned
   std::vector<std::unique_ptr<FakeWorkerService>> workers_;

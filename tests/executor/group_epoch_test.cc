@@ -292,7 +292,7 @@ TEST_F(GroupEpochTest, EveryRankIsBroughtToWhatIsHeld) {
 
 TEST_F(GroupEpochTest, NobodyThere) {
   options_.connect_timeout = absl::Milliseconds(50);
-  GroupEpoch epoch(1, {MakeWorkerLink(0, {"unix:" + directory_ + "/none", "host", 9})}, options_);
+  GroupEpoch epoch(1, {MakeWorkerLink(0, {"unix:" + directory_.path() + "/none", "host", 9})}, options_);
   const absl::Status status = epoch.AwaitConnections();
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_NE(status.message().find("rank 0 (pid 9)"), absl::string_view::npos) << status;
@@ -300,7 +300,7 @@ TEST_F(GroupEpochTest, NobodyThere) {
 
 TEST_F(GroupEpochTest, LossOfAProcessEndsTheWaitForItsConnection) {
   options_.connect_timeout = absl::InfiniteDuration();
-  GroupEpoch epoch(1, {MakeWorkerLink(0, {"unix:" + directory_ + "/none", "host", 9})}, options_);
+  GroupEpoch epoch(1, {MakeWorkerLink(0, {"unix:" + directory_.path() + "/none", "host", 9})}, options_);
   std::thread reporter([&] { epoch.ReportLoss(absl::UnavailableError("rank 0 was killed")); });
   EXPECT_EQ(epoch.AwaitConnections(), absl::UnavailableError("rank 0 was killed"));
   reporter.join();

@@ -9,20 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/tls.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 
 class TestCertificates {
  public:
-  TestCertificates() {
-    std::string path = "/tmp/somnus-certificates-XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
-  }
-  ~TestCertificates() { std::filesystem::remove_all(directory_); }
-  TestCertificates(const TestCertificates&) = delete;
-
-  std::string Path(const std::string& file) const { return absl::StrCat(directory_, "/", file); }
+  std::string Path(const std::string& file) const { return absl::StrCat(directory_.path(), "/", file); }
 
   // Makes NAME.pem and NAME.key, an authority.
   void MakeAuthority(const std::string& name) {
@@ -58,7 +51,7 @@ class TestCertificates {
     std::filesystem::rename(to + ".new", to);
   }
 
-  std::string directory_;
+  const TempDir directory_;
 };
 
 }  // namespace somnus

@@ -3,7 +3,6 @@
 #include "coordinator/group/run_state.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <fstream>
 
 #include "proto/group_file.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 namespace {
@@ -18,10 +18,6 @@ namespace {
 class RunStateTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = "/tmp/somnus_run_state_test_XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    parent_ = path;
-    path_ = path + "/run";
     group_.set_world_size(2);
     group_.set_model_path("model");
     group_.set_options_digest("digest");
@@ -31,7 +27,6 @@ class RunStateTest : public ::testing::Test {
       (void)EndProcesses({worker}, absl::ZeroDuration());
       waitpid(worker.pid, nullptr, 0);
     }
-    std::filesystem::remove_all(parent_);
   }
 
   ProcessId StartWorker() {
@@ -48,7 +43,8 @@ class RunStateTest : public ::testing::Test {
     return *std::move(state);
   }
 
-  std::string parent_, path_;
+  const TempDir parent_;
+  const std::string path_ = parent_.path() + "/run";
   v1::GroupFile group_;
   std::vector<ProcessId> workers_;
 };

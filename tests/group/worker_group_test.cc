@@ -4,9 +4,6 @@
 #include "coordinator/group/worker_group.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-
-#include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/fakes/fake_member.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 namespace {
@@ -23,9 +21,6 @@ using Calls = std::vector<std::string>;
 class WorkerGroupTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = "/tmp/somnus_group_test_XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
     flags_.model = "model";
     flags_.local_workers = false;
     flags_.world_size = 2;
@@ -37,7 +32,6 @@ class WorkerGroupTest : public ::testing::Test {
   void TearDown() override {
     group_.reset();
     members_.clear();
-    std::filesystem::remove_all(directory_);
   }
 
   void StartGroup() {
@@ -47,7 +41,7 @@ class WorkerGroupTest : public ::testing::Test {
     coordinator_ = group_->cluster_address();
   }
   FakeWorkerService& Join(const std::string& id, int rank) {
-    members_.push_back(std::make_unique<FakeMember>(coordinator_, directory_, id, rank));
+    members_.push_back(std::make_unique<FakeMember>(coordinator_, directory_.path(), id, rank));
     return members_.back()->service();
   }
   // Two workers, "a" and "b", which serve the first epoch.
@@ -93,7 +87,7 @@ class WorkerGroupTest : public ::testing::Test {
     return calls;
   }
 
-  std::string directory_;
+  const TempDir directory_;
   std::string coordinator_;
   Flags flags_;
   ModelConfig config_;

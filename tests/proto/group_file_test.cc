@@ -1,14 +1,13 @@
 #include "proto/group_file.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 namespace {
@@ -16,17 +15,12 @@ namespace {
 class GroupFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = "/tmp/somnus_group_file_test_XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
-    path_ = path + "/group";
     group_.set_group_epoch(7);
     group_.set_world_size(2);
     group_.set_model_path("/models/a \"quoted\" one");
     group_.set_options_digest("0123456789abcdef");
     Add(0, ThisProcess());
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   void Add(int rank, const ProcessId& process) {
     v1::LocalWorker* worker = group_.add_workers();
@@ -39,7 +33,8 @@ class GroupFileTest : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  std::string directory_, path_;
+  const TempDir directory_;
+  const std::string path_ = directory_.path() + "/group";
   v1::GroupFile group_;
 };
 

@@ -4,12 +4,10 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +18,7 @@
 #include "proto/cluster.grpc.pb.h"
 #include "proto/cluster_trust.h"
 #include "proto/worker.grpc.pb.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 
@@ -30,15 +29,8 @@ inline constexpr int kStillRunning = -1;
 // safe.
 class FakeCoordinator : public v1::ClusterService::Service {
  public:
-  explicit FakeCoordinator(const ClusterTrust& trust = ClusterTrust()) : trust_(trust) {
-    std::string path = "/tmp/somnus-test-XXXXXX";
-    directory_ = mkdtemp(path.data());
-    Start();
-  }
-  ~FakeCoordinator() override {
-    Stop();
-    std::filesystem::remove_all(directory_);
-  }
+  explicit FakeCoordinator(const ClusterTrust& trust = ClusterTrust()) : trust_(trust) { Start(); }
+  ~FakeCoordinator() override { Stop(); }
 
   void Start() {
     grpc::ServerBuilder builder;
@@ -50,8 +42,8 @@ class FakeCoordinator : public v1::ClusterService::Service {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
   }
-  std::string address() const { return absl::StrCat("unix:", directory_, "/coordinator.sock"); }
-  const std::string& directory() const { return directory_; }
+  std::string address() const { return absl::StrCat("unix:", directory_.path(), "/coordinator.sock"); }
+  const std::string& directory() const { return directory_.path(); }
 
   // The index-th registration, counted from 0.
   v1::RegisterRequest WaitForWorker(size_t index) {
@@ -81,7 +73,7 @@ class FakeCoordinator : public v1::ClusterService::Service {
   }
 
   const ClusterTrust trust_;
-  std::string directory_;
+  const TempDir directory_;
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mu_;
   std::vector<v1::RegisterRequest> workers_;

@@ -1,0 +1,28 @@
+#pragma once
+// A folder of a test's own. It is directly under /tmp, because the path of a Unix socket has at most 107
+// bytes.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+
+namespace somnus {
+
+// The folder lives as long as the object, whose destructor removes it with everything in it: declare it
+// before what uses it.
+class TempDir {
+ public:
+  TempDir() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/somnus-test-XXXXXX";
+};
+
+}  // namespace somnus
