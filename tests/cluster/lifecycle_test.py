@@ -1,4 +1,5 @@
 """How a cluster starts, ends and fails: every process is a real one, every signal too."""
+import contextlib
 import os
 import signal
 import socket
@@ -189,23 +190,25 @@ class Refusals(unittest.TestCase):
 class HandStartedWorkers:
     """Workers for a cluster with --workers=remote:N. Leaving the context kills those that still run."""
 
+    def __init__(self, cluster_port):
+        self._cluster_port, self._processes, self._logs = cluster_port, [], []
+
     def __enter__(self):
-        self.processes, self._logs = [], []
         return self
 
     def __exit__(self, *_):
-        for process in self.processes:
+        for process in self._processes:
             process.kill()
             process.wait()
         for log in self._logs:
             log.close()
 
-    def start(self, cluster_port, *flags):
+    def start(self, *flags):
         log = tempfile.NamedTemporaryFile(prefix="somnus_worker_", suffix=".log")
-        process = subprocess.Popen([WORKER, f"--coordinator=127.0.0.1:{cluster_port}", *flags], stdin=subprocess.DEVNULL,
-                                   stdout=log, stderr=log)
+        process = subprocess.Popen([WORKER, f"--coordinator=127.0.0.1:{self._cluster_port}", *flags],
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._logs.append(log)
-        self.processes.append(process)
+        self._processes.append(process)
         return process
 
     def logs(self):
@@ -216,50 +219,45 @@ class HandStartedWorkers:
         return texts
 
 
+@contextlib.contextmanager
+def waiting_for_two_workers(*flags):
+    """A cluster, and the workers that the test starts for it."""
+    cluster_port, = free_ports(1)
+    with HandStartedWorkers(cluster_port) as workers, \
+            Cluster(tiny(MODEL), *flags, "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,
+                    wait=False) as cluster:
+        yield cluster, workers
+
+
 class HandStarted(unittest.TestCase):
     def test_workers_register_over_tcp(self):
-        cluster_port, = free_ports(1)
-        workers = []
-        try:
-            with Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,
-                         wait=False) as cluster:
-                workers = [subprocess.Popen([WORKER, f"--coordinator=127.0.0.1:{cluster_port}"], stdin=subprocess.DEVNULL,
-                                            stderr=subprocess.DEVNULL) for _ in range(2)]
-                cluster.wait_ready()
-                self.assertEqual(sorted(rank["pid"] for rank in cluster.status()["ranks"]),
-                                 sorted(worker.pid for worker in workers))
-                self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
-                self.assertEqual(cluster.stop(), 0)
-                for worker in workers:
-                    worker.wait(ORPHAN_S)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
+        with waiting_for_two_workers("--dtype=float32") as (cluster, workers):
+            started = [workers.start() for _ in range(2)]
+            cluster.wait_ready()
+            self.assertEqual(sorted(rank["pid"] for rank in cluster.status()["ranks"]),
+                             sorted(worker.pid for worker in started))
+            self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+            self.assertEqual(cluster.stop(), 0)
+            for worker in started:
+                worker.wait(ORPHAN_S)
 
     def test_run_options_reach_them(self):
-        cluster_port, = free_ports(1)
-        with HandStartedWorkers() as workers, \
-                Cluster(tiny(MODEL), "--workers=remote:2", f"--cluster-port={cluster_port}", "--threads-per-worker=3",
-                        workers=0, wait=False) as cluster:
+        with waiting_for_two_workers("--threads-per-worker=3") as (cluster, workers):
             for _ in range(2):
-                workers.start(cluster_port)
+                workers.start()
             cluster.wait_ready()
             for log in workers.logs():
                 self.assertIn("runs on cpu, 3 threads", log)
             self.assertEqual(cluster.stop(), 0)
 
     def test_a_worker_that_dies_before_the_group_is_complete_is_replaced(self):
-        cluster_port, = free_ports(1)
-        with HandStartedWorkers() as workers, \
-                Cluster(tiny(MODEL), "--dtype=float32", "--workers=remote:2", f"--cluster-port={cluster_port}",
-                        "--hang-timeout=2s", "--log-level=debug", workers=0, wait=False) as cluster:
-            victim = workers.start(cluster_port, "--rank=0")
+        with waiting_for_two_workers("--dtype=float32", "--hang-timeout=2s", "--log-level=debug") as (cluster, workers):
+            victim = workers.start("--rank=0")
             wait_until(lambda: "has registered" in cluster.log(), 60, "the first worker registers")
             victim.kill()
             victim.wait()
             # The dead worker's place is taken until it has been silent for long enough: the replacement tries again.
-            replacements = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
+            replacements = [workers.start(f"--rank={rank}") for rank in (0, 1)]
             cluster.wait_ready()
             self.assertEqual([rank["pid"] for rank in cluster.status()["ranks"]], [worker.pid for worker in replacements])
             self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
@@ -280,11 +278,8 @@ class HandStarted(unittest.TestCase):
         self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
     def test_a_newcomer_takes_the_place_of_a_killed_worker(self):
-        cluster_port, = free_ports(1)
-        with HandStartedWorkers() as workers, \
-                Cluster(tiny(MODEL), *slow_model(), "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,
-                        wait=False) as cluster:
-            first = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
+        with waiting_for_two_workers(*slow_model()) as (cluster, workers):
+            first = [workers.start(f"--rank={rank}") for rank in (0, 1)]
             cluster.wait_ready()
             requests, wanted = self.serve_streams(cluster)
             ranks = [worker.pid for worker in first]
@@ -295,24 +290,21 @@ class HandStarted(unittest.TestCase):
                 wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", FAILURE_S, "recovering")
                 self.assertEqual(cluster.request("GET", "/livez").status, 200)
                 self.assertFalse(around.over())
-                ranks[victim] = workers.start(cluster_port).pid  # which takes the place that is free
+                ranks[victim] = workers.start().pid  # which takes the place that is free
                 around.check(wanted)
                 self.assert_taken_over(cluster, ranks)
             self.assertEqual(cluster.stop(), 0)
 
     def test_a_worker_that_comes_back_too_late_leaves(self):
-        cluster_port, = free_ports(1)
-        with HandStartedWorkers() as workers, \
-                Cluster(tiny(MODEL), *slow_model(), "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,
-                        wait=False) as cluster:
-            first = [workers.start(cluster_port, f"--rank={rank}") for rank in (0, 1)]
+        with waiting_for_two_workers(*slow_model()) as (cluster, workers):
+            first = [workers.start(f"--rank={rank}") for rank in (0, 1)]
             cluster.wait_ready()
             requests, wanted = self.serve_streams(cluster)
             around = Round(cluster, requests)
             wait_until(lambda: len(around.token_times) > len(requests), 60, "tokens", poll=0.005)
             first[1].send_signal(signal.SIGSTOP)
             wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", FAILURE_S, "recovering")
-            newcomer = workers.start(cluster_port)
+            newcomer = workers.start()
             around.check(wanted)
             again = Round(cluster, requests)
             first[1].send_signal(signal.SIGCONT)
@@ -323,10 +315,10 @@ class HandStarted(unittest.TestCase):
 
     def test_a_device_that_a_worker_was_not_started_for_is_named(self):
         cluster_port, = free_ports(1)
-        with HandStartedWorkers() as workers, \
+        with HandStartedWorkers(cluster_port) as workers, \
                 Cluster(tiny(MODEL), "--workers=remote:1", f"--cluster-port={cluster_port}", "--device=cuda", workers=0,
                         wait=False) as cluster:
-            workers.start(cluster_port, "--device=cpu")
+            workers.start("--device=cpu")
             self.assertEqual(cluster.process.wait(60), 1)
             self.assertIn("the coordinator's --device is cuda, this worker was started with --device=cpu", cluster.log())
 

@@ -34,6 +34,21 @@ class EngineLifecycleTest : public ::testing::Test {
   std::future<Result> WakeUpAsync(const std::vector<std::string>& tags = {}) {
     return std::async(std::launch::async, [this, tags] { return engine_.WakeUp(tags); });
   }
+  // A sleep that has reached the workers and ends once they are no longer held.
+  std::future<Result> HeldSleep() {
+    executor_.HoldLifecycle(true);
+    std::future<Result> slept = SleepAsync(1);
+    AwaitCalls(1);
+    return slept;
+  }
+  // The same, and the group is lost in the middle of it.
+  std::future<Result> SleepThatALossInterrupts() {
+    executor_.SetRecovery(Recovery::kWaits);
+    std::future<Result> slept = HeldSleep();
+    executor_.Lose(kLoss);
+    AwaitState(EngineState::kRecovering);
+    return slept;
+  }
   // A request that comes now gets its tokens, awake or after a wake-up.
   void ExpectServes() {
     const Ticket ticket = MakeTicket("last", 5, 20);
@@ -87,9 +102,7 @@ TEST_F(EngineLifecycleTest, APreemptedRequestIsAbortedWhileTheEngineFallsAsleep)
 }
 
 TEST_F(EngineLifecycleTest, CallsAreDoneInTheirOrder) {
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
+  std::future<Result> slept = HeldSleep();
   std::future<Result> woke = WakeUpAsync();
   executor_.HoldLifecycle(false);
   EXPECT_EQ(slept.get()->size(), 3u);
@@ -101,9 +114,7 @@ TEST_F(EngineLifecycleTest, CallsAreDoneInTheirOrder) {
 }
 
 TEST_F(EngineLifecycleTest, ALossOnTheWayToSleep) {
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
+  std::future<Result> slept = HeldSleep();
   executor_.Lose(kLoss);
   AwaitCalls(2);
   EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"awake"});
@@ -185,9 +196,7 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToADeeperSleep) {
 
 TEST_F(EngineLifecycleTest, AResultThatComesAfterTheRecoveryIsNotThatOfTheNextCall) {
   executor_.SetLateResults(true);
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
+  std::future<Result> slept = HeldSleep();
   executor_.Lose(kLoss);
   AwaitCalls(2);
   executor_.HoldLifecycle(false);  // an error of the first epoch, then the second call's result
@@ -198,12 +207,7 @@ TEST_F(EngineLifecycleTest, AResultThatComesAfterTheRecoveryIsNotThatOfTheNextCa
 }
 
 TEST_F(EngineLifecycleTest, ACallThatCameDuringTheRecoveryWaitsBehindTheInterruptedOne) {
-  executor_.SetRecovery(Recovery::kWaits);
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
-  executor_.Lose(kLoss);
-  AwaitState(EngineState::kRecovering);
+  std::future<Result> slept = SleepThatALossInterrupts();
   std::future<Result> woke = WakeUpAsync();
   executor_.FinishRecovery(absl::OkStatus());
   AwaitCalls(2);
@@ -227,9 +231,7 @@ TEST_F(EngineLifecycleTest, ALossBetweenTheEndOfARecoveryAndItsNews) {
 }
 
 TEST_F(EngineLifecycleTest, ADrainEndsACallThatIsUnderWay) {
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
+  std::future<Result> slept = HeldSleep();
   std::future<Result> woke = WakeUpAsync();
   engine_.DrainAndStop(absl::Minutes(10));
   EXPECT_FALSE(slept.get().ok());
@@ -238,9 +240,7 @@ TEST_F(EngineLifecycleTest, ADrainEndsACallThatIsUnderWay) {
 }
 
 TEST_F(EngineLifecycleTest, ADrainAbortsRequestsThatWaitBehindACallAtTheEndOfItsGrace) {
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
+  std::future<Result> slept = HeldSleep();
   const Ticket ticket = MakeTicket("a", 5, 20);
   ASSERT_TRUE(engine_.Submit(ticket.request).ok());
   engine_.DrainAndStop(absl::Milliseconds(5));
@@ -249,23 +249,13 @@ TEST_F(EngineLifecycleTest, ADrainAbortsRequestsThatWaitBehindACallAtTheEndOfIts
 }
 
 TEST_F(EngineLifecycleTest, ADrainEndsACallThatALossHasInterrupted) {
-  executor_.SetRecovery(Recovery::kWaits);
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
-  executor_.Lose(kLoss);
-  AwaitState(EngineState::kRecovering);
+  std::future<Result> slept = SleepThatALossInterrupts();
   engine_.DrainAndStop(absl::Minutes(10));
   EXPECT_FALSE(slept.get().ok());
 }
 
 TEST_F(EngineLifecycleTest, ARecoveryThatFailsEndsTheCallWithTheReason) {
-  executor_.SetRecovery(Recovery::kWaits);
-  executor_.HoldLifecycle(true);
-  std::future<Result> slept = SleepAsync(1);
-  AwaitCalls(1);
-  executor_.Lose(kLoss);
-  AwaitState(EngineState::kRecovering);
+  std::future<Result> slept = SleepThatALossInterrupts();
   executor_.FinishRecovery(absl::UnavailableError("rank 1 could not be replaced"));
   EXPECT_EQ(slept.get().status().message(), "rank 1 could not be replaced");
   EXPECT_EQ(engine_.state(), EngineState::kFailed);

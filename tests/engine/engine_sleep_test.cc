@@ -115,13 +115,18 @@ TEST(EngineTest, AfterAFailedDeepeningOrWakeUpEverythingSleeps) {
   EXPECT_EQ(engine.state(), EngineState::kAwake);
 }
 
+// Leaves the engine asleep at level 1, while some ranks may have discarded their weights.
+void FailToDeepen(EngineLoop& engine, FakeExecutor& executor) {
+  ASSERT_TRUE(engine.Sleep(1).ok());
+  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
+  EXPECT_FALSE(engine.Sleep(2).ok());
+}
+
 TEST(EngineTest, AFailedDeepeningIsTriedAgain) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
-  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
-  EXPECT_FALSE(engine.Sleep(2).ok());
+  FailToDeepen(engine, executor);
   ASSERT_TRUE(engine.Sleep(2).ok());
   EXPECT_EQ(engine.Stats().sleep_level, 2);
   EXPECT_EQ(executor.lifecycle_calls(), (std::vector<std::string>{"sleep 1", "sleep 2", "sleep 2"}));
@@ -133,9 +138,7 @@ TEST(EngineTest, AfterAFailedDeepeningAllRanksDiscardTheirWeightsBeforeTheyWake)
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
-  executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
-  EXPECT_FALSE(engine.Sleep(2).ok());
+  FailToDeepen(engine, executor);
   executor.FailNextLifecycleCall(absl::InternalError("rank 1: still not"));
   EXPECT_EQ(engine.WakeUp({"kv_cache"}).status().message(), "rank 1: still not");
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
