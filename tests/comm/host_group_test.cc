@@ -2,6 +2,9 @@
 // complete is an error within a second, on every rank, and never a hang.
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
 
 #include <optional>
 #include <random>
@@ -226,6 +229,35 @@ TEST_P(HostGroup, ManySmallCallsWithDawdlersComplete) {
     return 0;
   });
   EXPECT_TRUE(ranks.AllGood());
+}
+
+// As ranks in several containers of one host: neither sees the others' processes, and both have pid 1.
+TEST(SharedMemoryGroup, RanksInPidNamespacesOfTheirOwnSeeADeath) {
+  Group group(Transport::kSharedMemory, 3);
+  const auto run = [&](int r) {
+    auto comm = group.Join(r);
+    if (!comm.ok() || !(*comm)->Barrier().ok() || !(*comm)->status().ok() || !(*comm)->Barrier().ok())
+      return 1;
+    if (r == 1) _exit(0);
+    return CallUntilError(**comm, absl::StatusCode::kUnavailable);
+  };
+  constexpr int kNotAllowed = 77;
+  RankProcesses ranks(3, [&](int r) {
+    if (r == 0) return run(r);
+    if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) return kNotAllowed;
+    RankProcesses inner(1, [&](int) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const bool contained = mount("", "/", "", MS_REC | MS_PRIVATE, "") == 0 &&
+                             mount("proc", "/proc", "proc", 0, "") == 0 && getpid() == 1;
+      return contained ? run(r) : kNotAllowed;
+    });
+    return inner.Wait(0);
+  });
+  const int of_rank_1 = ranks.Wait(1);
+  if (of_rank_1 == kNotAllowed) GTEST_SKIP() << "needs the right to make pid namespaces";
+  EXPECT_EQ(of_rank_1, 0);
+  EXPECT_EQ(ranks.Wait(0), 0);
+  EXPECT_EQ(ranks.Wait(2), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Comm, HostGroup, testing::Values(Transport::kSharedMemory, Transport::kTcp),

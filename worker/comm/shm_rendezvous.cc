@@ -15,7 +15,6 @@
 #include "absl/strings/str_join.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
-#include "worker/comm/process_watch.h"
 #include "worker/comm/socket_io.h"
 
 namespace somnus {
@@ -32,10 +31,11 @@ absl::Status ErrnoError(absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, ": ", strerror(errno)));
 }
 
-absl::StatusOr<std::unique_ptr<ShmMapping>> MapSegment(int fd, int64_t bytes) {
+absl::StatusOr<std::unique_ptr<ShmMapping>> MapSegment(int fd, int64_t bytes, int rank) {
+  ASSIGN_OR_RETURN(RankLocks locks, RankLocks::Take(fd, rank));
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return ErrnoError("mapping the group's shared memory");
-  return std::make_unique<ShmMapping>(data, bytes);
+  return std::make_unique<ShmMapping>(data, bytes, std::move(locks));
 }
 
 absl::StatusOr<UniqueFd> CreateSegment(int64_t bytes) {
@@ -47,11 +47,6 @@ absl::StatusOr<UniqueFd> CreateSegment(int64_t bytes) {
   return fd;
 }
 
-void FillRank(ShmRank& rank, int64_t pid) {
-  rank.pid = pid;
-  rank.start_time = ProcessStartTime(pid);
-}
-
 // Rank 0's side.
 class Host {
  public:
@@ -60,11 +55,11 @@ class Host {
   absl::StatusOr<std::unique_ptr<ShmMapping>> Meet() {
     const int64_t bytes = ShmBytes(options_.world_size, options_.buffer_bytes);
     ASSIGN_OR_RETURN(UniqueFd segment, CreateSegment(bytes));
-    ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment.get(), bytes));
+    ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment.get(), bytes, 0));
     auto* header = new (mapping->header()) ShmHeader{};
     header->world_size = options_.world_size;
     header->buffer_bytes = options_.buffer_bytes;
-    FillRank(header->ranks[0], getpid());
+    header->ranks[0].pid = getpid();
 
     ASSIGN_OR_RETURN(UniqueFd listener, ListenAbstract(options_.group_name, options_.world_size));
     peers_.resize(options_.world_size);
@@ -72,7 +67,7 @@ class Host {
       absl::StatusOr<UniqueFd> connection = AcceptSameUser(listener.get(), limit_);
       if (absl::IsDeadlineExceeded(connection.status())) return Missing();
       RETURN_IF_ERROR(connection.status());
-      ASSIGN_OR_RETURN(const bool admitted, Admit(*std::move(connection), segment.get(), header));
+      ASSIGN_OR_RETURN(const bool admitted, Admit(*std::move(connection), segment.get()));
       present += admitted;
     }
     return Complete(std::move(mapping));
@@ -81,7 +76,7 @@ class Host {
  private:
   // Returns false for a process that sends no valid Hello: its connection is closed, and the group goes on
   // waiting.
-  absl::StatusOr<bool> Admit(UniqueFd connection, int segment, ShmHeader* header) {
+  absl::StatusOr<bool> Admit(UniqueFd connection, int segment) {
     Hello hello;
     const MonotonicTime soon = std::min(limit_.deadline, MonotonicNow() + absl::Seconds(2));
     if (!ReceiveBytes(connection.get(), &hello, sizeof(hello), {soon, limit_.cancelled}).ok() ||
@@ -93,14 +88,14 @@ class Host {
                                                      ": a process came as rank ", hello.rank, " of ",
                                                      hello.world_size, ", which is not wanted"));
     }
-    FillRank(header->ranks[hello.rank], PeerPid(connection.get()));
     const int64_t bytes = ShmBytes(options_.world_size, options_.buffer_bytes);
     if (!SendFd(connection.get(), segment, bytes).ok()) return Gone(hello.rank);
     peers_[hello.rank] = std::move(connection);
     return true;
   }
 
-  // Every rank reports that it has mapped the memory; then every rank is told that all have.
+  // Every rank reports that it has mapped the memory and holds its lock; then every rank is told that all
+  // have.
   absl::StatusOr<std::unique_ptr<ShmMapping>> Complete(std::unique_ptr<ShmMapping> mapping) {
     char byte = 0;
     for (int r = 1; r < options_.world_size; ++r) {
@@ -158,7 +153,8 @@ absl::StatusOr<std::unique_ptr<ShmMapping>> Join(const ShmCommunicatorOptions& o
   if (!segment.ok()) return lost(segment.status());
   const int64_t bytes = ShmBytes(options.world_size, options.buffer_bytes);
   if (segment->tag != bytes) return absl::InvalidArgumentError("the group's shared memory has another size");
-  ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment->fd.get(), bytes));
+  ASSIGN_OR_RETURN(std::unique_ptr<ShmMapping> mapping, MapSegment(segment->fd.get(), bytes, options.rank));
+  mapping->header()->ranks[options.rank].pid = getpid();
   char byte = 0;
   if (absl::Status status = SendBytes(connection->get(), &byte, 1); !status.ok()) return lost(status);
   if (absl::Status status = ReceiveBytes(connection->get(), &byte, 1, limit); !status.ok())

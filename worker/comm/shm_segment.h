@@ -12,16 +12,15 @@
 namespace somnus {
 
 constexpr int kMaxShmRanks = 64;
-constexpr uint64_t kShmMagic = 0x324d4853'534e4d53;  // of a rank's Hello; changes with the layout
+constexpr uint64_t kShmMagic = 0x334d4853'534e4d53;  // of a rank's Hello; changes with the layout
 
 // One per rank, written by that rank alone (waiters excepted). Each has cache lines of its own, so that ranks
 // do not slow each other down.
 struct alignas(128) ShmRank {
   std::atomic<uint32_t> stamp;  // last round this rank has filled; the futex that others sleep on
   std::atomic<uint32_t> left;   // 1 once the rank has closed its communicator
-  uint64_t call[2];     // by parity of the round: kind and size of the call, to catch ranks out of step
-  int64_t pid;          // set before the group is complete, as is the next
-  uint64_t start_time;  // of the process, so that a pid used again is not mistaken for it
+  uint64_t call[2];  // by parity of the round: kind and size of the call, to catch ranks out of step
+  int64_t pid;       // as the process itself sees it, for messages; set before the group is complete
   alignas(128) std::atomic<uint32_t> waiters;  // threads asleep on stamp
 };
 

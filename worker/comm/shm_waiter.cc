@@ -44,13 +44,9 @@ int64_t NowNanoseconds() {
 
 }  // namespace
 
-ShmWaiter::ShmWaiter(ShmHeader* header, int rank, absl::Duration spin_time, absl::Duration timeout)
-    : header_(header), rank_(rank), spin_time_(spin_time), timeout_(timeout), watches_(header->world_size) {
-  for (int r = 0; r < header->world_size; ++r) {
-    const ShmRank& peer = header->ranks[r];
-    if (peer.pid != getpid()) watches_[r] = std::make_unique<ProcessWatch>(peer.pid, peer.start_time);
-  }
-}
+ShmWaiter::ShmWaiter(ShmHeader* header, const RankLocks* locks, int rank, absl::Duration spin_time,
+                     absl::Duration timeout)
+    : header_(header), locks_(locks), rank_(rank), spin_time_(spin_time), timeout_(timeout) {}
 
 ShmWaiter::~ShmWaiter() {
   header_->ranks[rank_].left.store(1, std::memory_order_seq_cst);
@@ -141,12 +137,11 @@ absl::Status ShmWaiter::Health() const {
 
 absl::Status ShmWaiter::CheckPeer(int rank) const {
   const ShmRank& peer = header_->ranks[rank];
-  if (watches_[rank] != nullptr && !watches_[rank]->Alive()) {
-    return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") died"));
-  }
+  const bool held = locks_->Held(rank);  // read first: a rank that leaves says so before it unlocks
   if (peer.left.load(std::memory_order_seq_cst) != 0) {
     return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") left the group"));
   }
+  if (!held) return absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", peer.pid, ") died"));
   return absl::OkStatus();
 }
 

@@ -3,21 +3,20 @@
 // now and then whether the other ranks are still alive.
 
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "worker/comm/process_watch.h"
+#include "worker/comm/rank_locks.h"
 #include "worker/comm/shm_segment.h"
 
 namespace somnus {
 
-// Used by one thread, except Abort and Health. Borrows the header.
+// Used by one thread, except Abort and Health. Borrows the header and the locks.
 class ShmWaiter {
  public:
-  ShmWaiter(ShmHeader* header, int rank, absl::Duration spin_time, absl::Duration timeout);
+  ShmWaiter(ShmHeader* header, const RankLocks* locks, int rank, absl::Duration spin_time,
+            absl::Duration timeout);
   ~ShmWaiter();
 
   // Stamps `round`: this rank's buffer is filled, for the collective that `call` describes.
@@ -40,9 +39,9 @@ class ShmWaiter {
   void WakeEverybody();
 
   ShmHeader* const header_;
+  const RankLocks* const locks_;
   const int rank_;
   const absl::Duration spin_time_, timeout_;
-  std::vector<std::unique_ptr<ProcessWatch>> watches_;  // by rank; null for this process
 };
 
 }  // namespace somnus

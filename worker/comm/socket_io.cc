@@ -129,13 +129,6 @@ absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, const WaitLimi
   }
 }
 
-int64_t PeerPid(int connection) {
-  ucred peer = {};
-  socklen_t size = sizeof(peer);
-  getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size);
-  return peer.pid;
-}
-
 absl::Status SendBytes(int connection, const void* data, size_t size) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {

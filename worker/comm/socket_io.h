@@ -54,8 +54,6 @@ absl::StatusOr<UniqueFd> ListenAbstract(const std::string& name, int backlog);
 absl::StatusOr<UniqueFd> AcceptSameUser(int listener, const WaitLimit& limit);
 // Tries until a process of this user listens.
 absl::StatusOr<UniqueFd> ConnectAbstract(const std::string& name, const WaitLimit& limit);
-// The process at the other end; 0 when it is in a pid namespace that this one cannot see.
-int64_t PeerPid(int connection);
 
 // Whole messages: all `size` bytes, or an error.
 absl::Status SendBytes(int connection, const void* data, size_t size);
