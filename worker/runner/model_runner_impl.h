@@ -111,7 +111,6 @@ class ModelRunnerImpl : public ModelRunner {
   LogitsHead head_;
   Sampler sampler_;
   std::deque<std::shared_ptr<StepOutcome>> in_flight_;
-  std::vector<int32_t> copies_src_, copies_dst_;
   absl::Status failed_;  // the first error of a step
 };
 

@@ -5,6 +5,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "worker/runner/block_copies.h"
 #include "worker/runner/logit_edits.h"
 #include "worker/runner/model_runner_impl.h"
 #include "worker/runner/trace_range.h"
@@ -48,33 +49,15 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
 
 absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
   RETURN_IF_ERROR(state_.CheckCopies(request));
-  if (request.copies().empty() || shards_.kv_heads.empty()) return absl::OkStatus();
-  copies_src_.clear();
-  copies_dst_.clear();
-  auto flush = [&]() -> absl::Status {
-    const int64_t count = static_cast<int64_t>(copies_src_.size());
-    ASSIGN_OR_RETURN(const int32_t* src, side_.Stage(copies_src_.data(), count));
-    ASSIGN_OR_RETURN(const int32_t* dst, side_.Stage(copies_dst_.data(), count));
-    CopyBlocks(*device_, context_.kv_cache.data(), static_cast<int64_t>(context_.kv_cache.size()), src, dst,
-               count);
-    copies_src_.clear();
-    copies_dst_.clear();
-    return absl::OkStatus();
-  };
-  constexpr size_t kMaxCopies = 4096;  // of one call
-  auto contains = [](const std::vector<int32_t>& blocks, int32_t block) {
-    return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
-  };
-  for (const v1::BlockCopy& copy : request.copies()) {
-    // Copies of one call may run in any order, so one that touches a block of the others starts a new call.
-    const bool touches = contains(copies_dst_, copy.src()) || contains(copies_dst_, copy.dst()) ||
-                         contains(copies_src_, copy.dst());
-    if (touches || copies_src_.size() == kMaxCopies) RETURN_IF_ERROR(flush());
-    if (copy.src() == copy.dst()) continue;
-    copies_src_.push_back(copy.src());
-    copies_dst_.push_back(copy.dst());
+  if (shards_.kv_heads.empty()) return absl::OkStatus();
+  const int64_t num_layers = static_cast<int64_t>(context_.kv_cache.size());
+  for (const BlockCopyCall& call : PlanBlockCopies(request.copies())) {
+    const int64_t count = static_cast<int64_t>(call.src.size());
+    ASSIGN_OR_RETURN(const int32_t* src, side_.Stage(call.src.data(), count));
+    ASSIGN_OR_RETURN(const int32_t* dst, side_.Stage(call.dst.data(), count));
+    CopyBlocks(*device_, context_.kv_cache.data(), num_layers, src, dst, count);
   }
-  return copies_src_.empty() ? absl::OkStatus() : flush();
+  return absl::OkStatus();
 }
 
 absl::Status ModelRunnerImpl::RunModel(StepOutcome* outcome) {
