@@ -101,8 +101,9 @@ fi
 
 # text DEVICE: prints the served model's greedy texts, one per line.
 text() {
-  local port=18611 prompt
-  ./tools/somnus serve "$model" --device="$1" --port $port --admin-port $((port + 1)) --grpc-port $((port + 2)) --control-port 0 \
+  local port prompt
+  port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+  ./tools/somnus serve "$model" --device="$1" --port "$port" --admin-port 0 --grpc-port 0 --control-port 0 \
     --dtype bfloat16 --served-model-name check >"$logs/serve.$1.log" 2>&1 &
   local server=$!
   for ((i = 0; i < 600; i++)); do

@@ -32,18 +32,19 @@ for shape in $shapes; do
 done
 
 if [[ -n $tokenizer ]]; then
-  "$bin/tools/somnus" serve "$tokenizer" --device=cuda --load-format=dummy --served-model-name bench --port 18641 \
-    --admin-port 18642 --grpc-port 18643 --control-port 0 --max-num-seqs 256 --max-num-batched-tokens 8192 --max-model-len 4096 \
+  port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+  "$bin/tools/somnus" serve "$tokenizer" --device=cuda --load-format=dummy --served-model-name bench --port "$port" \
+    --admin-port 0 --grpc-port 0 --control-port 0 --max-num-seqs 256 --max-num-batched-tokens 8192 --max-model-len 4096 \
     >"$out/serve.log" 2>&1 &
   server=$!
   trap 'kill -TERM $server 2>/dev/null; wait $server' EXIT
   for ((i = 0; i < 3000; i++)); do
-    curl -sf -o /dev/null http://127.0.0.1:18641/health && break
+    curl -sf -o /dev/null "http://127.0.0.1:$port/health" && break
     kill -0 $server 2>/dev/null || { tail -3 "$out/serve.log" >&2; exit 1; }
     sleep 0.1
   done
   python3 "$data/tools/bench/peers/workload.py" --out "$out/workload.jsonl" || exit 1
-  "$bin/tools/bench/serving_bench" --base-url http://127.0.0.1:18641 --concurrency 256 --num-requests 256 --ignore-eos \
+  "$bin/tools/bench/serving_bench" --base-url "http://127.0.0.1:$port" --concurrency 256 --num-requests 256 --ignore-eos \
     --temperature 0.6 --dataset "$out/workload.jsonl" --in-order --json "$out/serving.json" | tee "$out/serving.txt"
 fi
 echo "results in $out"

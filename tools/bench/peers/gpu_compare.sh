@@ -49,7 +49,8 @@ for peer in $peers; do
     *) [[ -n ${servers[$peer]:-} ]] || complain "--peers: '$peer' is not one of transformers, nano-vllm, vllm, vllm-server, flashinfer" ;;
   esac
 done
-bin=${binaries:-$root/bazel-bin} port=18651
+bin=${binaries:-$root/bazel-bin}
+port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
 [[ -z $binaries ]] || export LD_LIBRARY_PATH=$binaries/lib:${CUDA_HOME:-/usr/local/cuda}/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 out=${out:-$(mktemp -d)}
 ((dry)) || mkdir -p "$out" || exit 1
@@ -122,7 +123,7 @@ measure() {
   ((!dummy)) || { dummy_flag=(--dummy) load=(--load-format dummy); }
   case $name in
     somnus) serve somnus "$round" "$bin/tools/somnus" serve "$model" --device=cuda "${load[@]}" \
-      --served-model-name bench --port $port --admin-port $((port + 1)) --grpc-port $((port + 2)) --control-port 0 --max-num-seqs "$requests" \
+      --served-model-name bench --port $port --admin-port 0 --grpc-port 0 --control-port 0 --max-num-seqs "$requests" \
       --max-model-len 4096 "${serve_flags[@]}" ;;
     transformers | nano-vllm | vllm) run "$out/$name.$round.log" "$python" "$here/offline_peer.py" "$name" --model "$model" \
       "${dummy_flag[@]}" "${workload[@]}" --json "$out/$name.$round.json" ;;

@@ -23,7 +23,7 @@ done
 serve_flags=("$@")
 out=${out:-$(mktemp -d)}
 mkdir -p "$out"
-port=18431 cpus=$(nproc)
+cpus=$(nproc)
 servers=(somnus)
 [[ -z $llama ]] || servers+=(llama-server)
 [[ -z $vllm ]] || servers+=(vllm)
@@ -32,7 +32,7 @@ servers=(somnus)
 start() {
   local port=$2
   case $1 in
-    somnus) exec setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port $((port + 1)) --grpc-port $((port + 2)) --control-port 0 \
+    somnus) exec setsid "$bin/tools/somnus" serve "$model" --port "$port" --admin-port 0 --grpc-port 0 --control-port 0 \
       --served-model-name bench "${serve_flags[@]}" ;;
     llama-server) exec setsid "$llama" -m "$gguf" --alias bench -t "$cpus" -c $((32 * 2560)) -np 32 --port "$port" \
       --host 127.0.0.1 --no-webui ;;
@@ -58,8 +58,10 @@ trap stop EXIT
 
 # All servers run at once, so that the turns are seconds apart: a core's neighbours change within a minute. The
 # processor time that each takes while it waits for its turn is printed.
+ports=()
 for index in "${!servers[@]}"; do
-  start "${servers[index]}" $((port + 10 * index)) "$out/${servers[index]}.log"
+  ports+=("$(cd "$here" && python3 -c 'from serve_ratios import free_port; print(free_port())')")
+  start "${servers[index]}" "${ports[index]}" "$out/${servers[index]}.log"
 done
 used() { ps -eo pgid=,cputimes= | awk -v group="$1" '$1 == group { sum += $2 } END { print sum + 0 }'; }
 before=() line=
@@ -74,7 +76,7 @@ for ((round = 1; round <= rounds; round++)); do
     for index in "${!servers[@]}"; do
       name=${servers[index]}
       echo "== round $round, $name, concurrency $concurrency, $input in, $output out" >&2
-      "$bin/tools/bench/serving_bench" --base-url "http://127.0.0.1:$((port + 10 * index))" --concurrency "$concurrency" \
+      "$bin/tools/bench/serving_bench" --base-url "http://127.0.0.1:${ports[index]}" --concurrency "$concurrency" \
         --num-requests "$requests" --warmup "$concurrency" --input-len "$input" --output-len "$output" --seed "$round" \
         --json "$out/$name.$round.$concurrency.$input.$output.json" >"$out/$name.$round.$concurrency.$input.$output.txt" ||
         echo "== some requests failed; see $out" >&2

@@ -17,12 +17,12 @@ import tempfile
 import time
 import urllib.request
 
-from serve_ratios import far
+from serve_ratios import far, free_port
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
-SERVERS = {"one worker, two threads": (18461, ["--workers=local:1", "--threads-per-worker=2"]),
-           "two workers, one thread": (18471, ["--workers=local:2", "--threads-per-worker=1"])}
+SERVERS = {"one worker, two threads": (free_port(), ["--workers=local:1", "--threads-per-worker=2"]),
+           "two workers, one thread": (free_port(), ["--workers=local:2", "--threads-per-worker=1"])}
 IN_PROCESS = "in process"
 INPUT, OUTPUT = 64, 128
 START_S = 120
@@ -30,8 +30,8 @@ START_S = 120
 
 @contextlib.contextmanager
 def serving(model, port, flags):
-    server = subprocess.Popen([os.path.join(BIN, "tools", "somnus"), "serve", model, "--port", str(port), "--admin-port",
-                               str(port + 1), "--grpc-port", str(port + 2), "--control-port", "0", *flags], stdin=subprocess.DEVNULL)
+    server = subprocess.Popen([os.path.join(BIN, "tools", "somnus"), "serve", model, "--port", str(port), "--admin-port=0",
+                               "--grpc-port=0", "--control-port=0", *flags], stdin=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + START_S
         while not healthy(port):

@@ -14,9 +14,11 @@ import statistics
 import subprocess
 import time
 
+from serve_ratios import free_port
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
-PORT = 18451
+PORT = free_port()
 POLL_S = 0.003
 LIMIT_S = 120
 
@@ -57,8 +59,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("flags", nargs="*")
     args = parser.parse_args()
-    commands = {"somnus": [os.path.join(BIN, "tools", "somnus"), "serve", args.model, "--port", str(PORT), "--admin-port",
-                           str(PORT + 1), "--grpc-port", str(PORT + 2), "--control-port", "0", *args.flags]}
+    commands = {"somnus": [os.path.join(BIN, "tools", "somnus"), "serve", args.model, "--port", str(PORT), "--admin-port=0",
+                           "--grpc-port=0", "--control-port=0", *args.flags]}
     if args.llama_server:
         commands["llama-server"] = [args.llama_server, "-m", args.gguf, "-t", str(os.cpu_count()), "--port", str(PORT),
                                     "--host", "127.0.0.1", "--no-webui"]

@@ -17,6 +17,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_port.h"
 #include "tools/http/json_fields.h"
 #include "tools/http/response_reader.h"
 #include "tools/http/sse.h"
@@ -198,9 +199,10 @@ class LoadClient {
   std::string Head(const BenchRequest& request) const {
     const std::string authorization =
         options_.api_key.empty() ? "" : absl::StrCat("Authorization: Bearer ", options_.api_key, "\r\n");
-    return absl::StrCat("POST ", request.path, " HTTP/1.1\r\nHost: ", options_.host, ":", options_.port,
-                        "\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: ",
-                        request.body.size(), "\r\n", authorization, "\r\n");
+    return absl::StrCat(
+        "POST ", request.path, " HTTP/1.1\r\nHost: ", JoinHostPort(options_.host, options_.port),
+        "\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: ", request.body.size(),
+        "\r\n", authorization, "\r\n");
   }
 
   const BenchOptions& options_;

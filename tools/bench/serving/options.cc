@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/flags.h"
+#include "base/host_port.h"
 #include "base/status_macros.h"
 
 namespace somnus::bench {
@@ -48,7 +49,8 @@ absl::Status SetGoodput(const std::string& text, Goodput* goodput) {
   return absl::OkStatus();
 }
 
-// http://host[:port][/path]; a path that ends in /v1 is the same as the one before it.
+// http://host[:port][/path], an IPv6 address in brackets; a path that ends in /v1 is the same as the one
+// before it.
 absl::Status SetBaseUrl(const std::string& url, BenchOptions* options) {
   absl::string_view rest = url;
   if (!absl::ConsumePrefix(&rest, "http://")) {
@@ -59,17 +61,14 @@ absl::Status SetBaseUrl(const std::string& url, BenchOptions* options) {
     options->base_path = std::string(absl::StripSuffix(absl::StripSuffix(rest.substr(slash), "/"), "/v1"));
     rest = rest.substr(0, slash);
   }
-  const size_t colon = rest.rfind(':');
-  options->port = 80;
-  if (colon != rest.npos) {
-    if (!absl::SimpleAtoi(rest.substr(colon + 1), &options->port) || options->port < 1 ||
-        options->port > 65535) {
-      return absl::InvalidArgumentError("has a bad port");
-    }
-    rest = rest.substr(0, colon);
+  // A colon within brackets is part of an IPv6 address.
+  const bool has_port = rest.rfind(':') != rest.npos && !absl::EndsWith(rest, "]");
+  const std::optional<HostPort> address = SplitHostPort(has_port ? rest : absl::StrCat(rest, ":80"));
+  if (!address.has_value()) return absl::InvalidArgumentError("has no host or no port");
+  if (!absl::SimpleAtoi(address->port, &options->port) || options->port < 1 || options->port > 65535) {
+    return absl::InvalidArgumentError("has a bad port");
   }
-  if (rest.empty()) return absl::InvalidArgumentError("has no host");
-  options->host = std::string(rest);
+  options->host = address->host;
   return absl::OkStatus();
 }
 
