@@ -17,7 +17,7 @@ packages=(
   libabsl-dev libprotobuf-dev libgrpc++-dev libspdlog-dev libboost1.74-dev libboost-context1.74-dev nlohmann-json3-dev libpcre2-dev libicu-dev libedit-dev
   libxxhash-dev libssl-dev prometheus-cpp-dev
   # tests and tools
-  libgtest-dev libgmock-dev libbenchmark-dev openssl python3 python3-venv procps curl clang-format
+  libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format
 )
 
 # Slurm 22.05, and network namespaces. The suites that need what is not there say so and skip.
