@@ -25,7 +25,7 @@
 
 namespace somnus {
 
-// A secret has at least so many bytes: who can dial a listener could try short ones out.
+// A secret has at least this many bytes: whoever can dial a listener could try short ones out.
 inline constexpr size_t kMinSecretBytes = 32;
 // The environment variable of the secret, which the coordinator sets for the workers that it starts.
 inline constexpr char kClusterSecretVariable[] = "SOMNUS_CLUSTER_SECRET";

@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMaxNameLength = 512;
 // A member whose last sign of life is no older counts as alive. It is the time of several heartbeats.
 constexpr absl::Duration kFresh = absl::Seconds(5);
-// An id is refused for as long as its worker could still try to register. So many are never lost in that
-// time.
+// An id is refused for as long as its worker could still try to register. Fewer workers than that are lost in
+// that time.
 constexpr size_t kMaxTakenOut = 1024;
 
 std::string NameOf(const v1::RegisterRequest& worker) {
@@ -184,7 +184,8 @@ absl::StatusOr<std::vector<v1::RegisterRequest>> Membership::WaitForGroup(absl::
     const bool full = static_cast<int32_t>(members_.size()) == options_.world_size;
     return absl::DeadlineExceededError(absl::StrCat(
         full ? "not all of " : absl::StrCat("only ", members_.size(), " of "), options_.world_size,
-        full ? " workers are heard" : " workers have registered", " within ", absl::FormatDuration(timeout)));
+        full ? " workers have sent a heartbeat" : " workers have registered", " within ",
+        absl::FormatDuration(timeout)));
   }
 }
 

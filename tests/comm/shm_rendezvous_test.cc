@@ -25,9 +25,9 @@ TEST(ShmRendezvous, MissingRankIsNamed) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(host.status()));
   EXPECT_NE(host.status().message().find("rank 1, 2"), std::string::npos) << host.status();
   options.rank = 2;
-  const auto guest = MakeShmCommunicator(options);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(guest.status()));
-  EXPECT_NE(guest.status().message().find("rank 0"), std::string::npos) << guest.status();
+  const auto other = MakeShmCommunicator(options);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(other.status()));
+  EXPECT_NE(other.status().message().find("rank 0"), std::string::npos) << guest.status();
 }
 
 TEST(ShmRendezvous, AGroupThatIsNotWantedAnyLongerEndsTheWait) {

@@ -128,7 +128,7 @@ TEST(MembershipTest, AGroupIsNotCompleteWithAMemberThatNobodyHears) {
   ASSERT_TRUE(membership.Register(Worker("b", "host2"), kNow + absl::Seconds(6)).ok());
   const absl::Status status = membership.WaitForGroup(absl::ZeroDuration()).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << "a has not been heard for six seconds";
-  EXPECT_EQ(status.message(), "not all of 2 workers are heard within 0");
+  EXPECT_EQ(status.message(), "not all of 2 workers have sent a heartbeat within 0");
   EXPECT_TRUE(absl::IsUnavailable(membership.Register(Worker("c", "host3"), kNow + absl::Seconds(6))));
   ASSERT_TRUE(membership.Heartbeat(Beat("a"), kNow + absl::Seconds(7))) << "it was only slow";
   EXPECT_TRUE(membership.WaitForGroup(absl::ZeroDuration()).ok());

@@ -18,8 +18,8 @@ namespace {
 
 // Connections that have not shown yet that they belong to the group: how many there may be, the oldest making
 // room for the next, and for how long.
-constexpr size_t kMaxGuests = 256;
-constexpr absl::Duration kGuestPatience = absl::Seconds(5);
+constexpr size_t kMaxUnproved = 256;
+constexpr absl::Duration kProofPatience = absl::Seconds(5);
 
 // A message of fixed size that arrives in parts. Never reads past its end.
 class Inbox {
@@ -72,7 +72,7 @@ struct Dial {
 };
 
 // Somebody who connected to this rank.
-struct Guest {
+struct UnprovedPeer {
   UniqueFd fd;  // none: done, or dropped
   MonotonicTime deadline;
   bool greeted = false;  // its Hello was good, and it got a Challenge
@@ -97,9 +97,9 @@ class Meeting {
       for (Dial& dial : dials_) {
         if (dial.fd.get() >= 0) RETURN_IF_ERROR(Advance(&dial));
       }
-      RETURN_IF_ERROR(AcceptGuests());
-      for (Guest& guest : guests_) Advance(&guest);
-      DropGuests();
+      RETURN_IF_ERROR(AcceptConnections());
+      for (UnprovedPeer& peer : unproved_) Advance(&peer);
+      DropRefused();
     }
     return std::move(peers_);
   }
@@ -137,8 +137,8 @@ class Meeting {
       const short events = dial.connected ? POLLIN : POLLOUT;
       fds.push_back({dial.fd.get(), events, 0});
     }
-    for (const Guest& guest : guests_) {
-      fds.push_back({guest.fd.get(), POLLIN, 0});
+    for (const UnprovedPeer& peer : unproved_) {
+      fds.push_back({peer.fd.get(), POLLIN, 0});
     }
     const int ready = poll(fds.data(), fds.size(), limit_.PollMs());
     if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", strerror(errno)));
@@ -205,14 +205,14 @@ class Meeting {
     return Keep(dial->rank, dial->hello.channel, std::move(dial->fd));
   }
 
-  absl::Status AcceptGuests() {
-    for (size_t i = 0; i < kMaxGuests; ++i) {
+  absl::Status AcceptConnections() {
+    for (size_t i = 0; i < kMaxUnproved; ++i) {
       ASSIGN_OR_RETURN(UniqueFd fd, AcceptTcp(listener_.fd.get()));
       if (fd.get() < 0) break;
-      if (guests_.size() == kMaxGuests) guests_.erase(guests_.begin()), ++refused_;
-      Guest& guest = guests_.emplace_back();
-      guest.fd = std::move(fd);
-      guest.deadline = MonotonicNow() + kGuestPatience;
+      if (unproved_.size() == kMaxUnproved) unproved_.erase(unproved_.begin()), ++refused_;
+      UnprovedPeer& peer = unproved_.emplace_back();
+      peer.fd = std::move(fd);
+      peer.deadline = MonotonicNow() + kProofPatience;
     }
     return absl::OkStatus();
   }
@@ -223,42 +223,42 @@ class Meeting {
            hello.channel >= 0 && hello.channel < kTcpChannels && Place(hello.from, hello.channel).get() < 0;
   }
 
-  // A guest that does anything else than what a rank does is dropped, and the group goes on waiting.
-  void Advance(Guest* guest) {
-    if (!TryAdvance(guest)) {
-      guest->fd = UniqueFd();
+  // Whoever does anything else than a rank would is dropped, and the group goes on waiting.
+  void Advance(UnprovedPeer* peer) {
+    if (!TryAdvance(peer)) {
+      peer->fd = UniqueFd();
       ++refused_;
     }
   }
 
-  bool TryAdvance(Guest* guest) {
-    if (MonotonicNow() >= guest->deadline) return false;
-    if (!guest->greeted) {
-      const absl::StatusOr<bool> complete = guest->inbox.Fill(guest->fd.get(), sizeof(TcpHello));
+  bool TryAdvance(UnprovedPeer* peer) {
+    if (MonotonicNow() >= peer->deadline) return false;
+    if (!peer->greeted) {
+      const absl::StatusOr<bool> complete = peer->inbox.Fill(peer->fd.get(), sizeof(TcpHello));
       if (!complete.ok()) return false;
       if (!*complete) return true;
-      guest->hello = guest->inbox.Take<TcpHello>();
-      if (!Wanted(guest->hello)) return false;
-      guest->nonce = TcpSecret::NewNonce();
-      const TcpChallenge challenge = {guest->nonce, secret_.ChallengeMac(guest->hello, guest->nonce)};
-      if (!SendMessage(guest->fd.get(), challenge).ok()) return false;
-      guest->greeted = true;
+      peer->hello = peer->inbox.Take<TcpHello>();
+      if (!Wanted(peer->hello)) return false;
+      peer->nonce = TcpSecret::NewNonce();
+      const TcpChallenge challenge = {peer->nonce, secret_.ChallengeMac(peer->hello, peer->nonce)};
+      if (!SendMessage(peer->fd.get(), challenge).ok()) return false;
+      peer->greeted = true;
     }
-    const absl::StatusOr<bool> complete = guest->inbox.Fill(guest->fd.get(), sizeof(TcpProof));
+    const absl::StatusOr<bool> complete = peer->inbox.Fill(peer->fd.get(), sizeof(TcpProof));
     if (!complete.ok()) return false;
     if (!*complete) return true;
-    const auto proof = guest->inbox.Take<TcpProof>();
-    if (!Wanted(guest->hello) ||  // another one may have taken its place meanwhile
-        !TcpSecret::Same(proof.mac, secret_.ProofMac(guest->hello, guest->nonce))) {
+    const auto proof = peer->inbox.Take<TcpProof>();
+    if (!Wanted(peer->hello) ||  // another one may have taken its place meanwhile
+        !TcpSecret::Same(proof.mac, secret_.ProofMac(peer->hello, peer->nonce))) {
       return false;
     }
-    return Keep(guest->hello.from, guest->hello.channel, std::exchange(guest->fd, UniqueFd())).ok();
+    return Keep(peer->hello.from, peer->hello.channel, std::exchange(peer->fd, UniqueFd())).ok();
   }
 
-  void DropGuests() {
-    guests_.erase(
-        std::remove_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.fd.get() < 0; }),
-        guests_.end());
+  void DropRefused() {
+    unproved_.erase(std::remove_if(unproved_.begin(), unproved_.end(),
+                                   [](const UnprovedPeer& peer) { return peer.fd.get() < 0; }),
+                    unproved_.end());
   }
 
   std::string Name(int rank) const {
@@ -285,7 +285,7 @@ class Meeting {
   const WaitLimit& limit_;
   std::vector<TcpPeer> peers_;
   std::vector<Dial> dials_;
-  std::vector<Guest> guests_;
+  std::vector<UnprovedPeer> unproved_;
   int64_t refused_ = 0;
 };
 
