@@ -27,7 +27,7 @@ TEST(ShmRendezvous, MissingRankIsNamed) {
   options.rank = 2;
   const auto other = MakeShmCommunicator(options);
   EXPECT_TRUE(absl::IsDeadlineExceeded(other.status()));
-  EXPECT_NE(other.status().message().find("rank 0"), std::string::npos) << guest.status();
+  EXPECT_NE(other.status().message().find("rank 0"), std::string::npos) << other.status();
 }
 
 TEST(ShmRendezvous, AGroupThatIsNotWantedAnyLongerEndsTheWait) {
