@@ -4,12 +4,35 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "proto/status.h"
 
 namespace somnus {
+namespace {
+
+constexpr int kMaxAsks = 4;  // of one rank for the result of one operation
+
+}  // namespace
 
 std::vector<absl::Status> CollectiveCalls::Run(absl::Duration timeout, const Call& call) const {
   return RunAll(timeout, /*cancel_others=*/false, call);
+}
+
+std::vector<absl::Status> CollectiveCalls::RunOperation(absl::Duration timeout, const Call& call) const {
+  const MonotonicTime deadline = MonotonicNow() + timeout;
+  return Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+    grpc::Status status = call(worker, rank, context);
+    for (int asks = 1; asks < kMaxAsks && status.error_code() == grpc::StatusCode::UNAVAILABLE; ++asks) {
+      grpc::ClientContext again;
+      // A rank that nobody can connect to is lost soon, which cancels the call.
+      again.set_wait_for_ready(true);
+      again.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - MonotonicNow())));
+      if (!latch_.Register(&again)) break;
+      status = call(worker, rank, &again);
+      latch_.Unregister(&again);
+    }
+    return status;
+  });
 }
 
 std::vector<absl::Status> CollectiveCalls::RunUntilError(absl::Duration timeout, const Call& call) const {

@@ -37,6 +37,9 @@ class CollectiveCalls {
   // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may still do
   // so.
   std::vector<absl::Status> Run(absl::Duration timeout, const Call& call) const;
+  // Does what Run does with a stamped request, which a rank executes once, however often it is asked: one
+  // whose connection breaks is asked again, so that it can tell what became of the call.
+  std::vector<absl::Status> RunOperation(absl::Duration timeout, const Call& call) const;
   // Does what Run does, but the first error cancels the other ranks' calls.
   std::vector<absl::Status> RunUntilError(absl::Duration timeout, const Call& call) const;
 

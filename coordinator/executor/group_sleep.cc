@@ -36,7 +36,7 @@ std::vector<absl::Status> GroupSleep::SleepAll(int level, TagBytes* freed) const
   request.set_level(level);
   calls_.Stamp(&request);
   std::vector<v1::WorkerSleepResponse> responses(num_ranks_);
-  std::vector<absl::Status> statuses = calls_.Run(
+  std::vector<absl::Status> statuses = calls_.RunOperation(
       options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         return worker.stub->Sleep(context, request, &responses[rank]);
       });
@@ -51,10 +51,10 @@ std::vector<absl::Status> GroupSleep::WakeAll(const std::vector<std::string>& ta
   calls_.Stamp(&request);
   std::vector<v1::WorkerWakeUpResponse> responses(num_ranks_);
   std::vector<absl::Status> statuses =
-      calls_.Run(reads_weights ? options_.load_timeout : options_.lifecycle_timeout,
-                 [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-                   return worker.stub->WakeUp(context, request, &responses[rank]);
-                 });
+      calls_.RunOperation(reads_weights ? options_.load_timeout : options_.lifecycle_timeout,
+                          [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+                            return worker.stub->WakeUp(context, request, &responses[rank]);
+                          });
   for (const auto& response : responses) AddBytes(response.mapped_bytes_by_tag(), mapped);
   return statuses;
 }

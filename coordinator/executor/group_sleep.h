@@ -1,10 +1,11 @@
 #pragma once
 // Puts all ranks of a group to sleep and wakes them, all or nothing, as executor.h promises.
 //
-// A rank that has not replied in time may have executed the call, or may still do so. The call is undone on
-// it as on the others, and since a worker runs its calls in order, the reply to the undo settles what became
-// of the call. Then every rank is asked for its state. A rank that does not reply even to that, or is in
-// another state than the rest, makes the latch fail. For use by one thread.
+// A rank whose connection breaks is asked again, and says what became of the call. One that has not replied
+// in time may have executed the call, or may still do so. The call is undone on it as on the others, and
+// since a worker runs its calls in order, the reply to the undo settles what became of the call. Then every
+// rank is asked for its state. A rank that does not reply even to that, or is in another state than the rest,
+// makes the latch fail. For use by one thread.
 
 #include <cstddef>
 #include <string>

@@ -70,6 +70,28 @@ TEST_F(GroupEpochTest, ARankThatDidNotAnswerInTimeIsUndoneToo) {
   EXPECT_TRUE(epoch_->Health().ok());
 }
 
+TEST_F(GroupEpochTest, ARankWhoseReplyIsLostWithItsConnectionIsAskedAgain) {
+  Connect(2);
+  workers_[1]->LoseReplies(2);
+  const absl::StatusOr<TagBytes> freed = epoch_->Sleep(2, Residency());
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(*freed, (TagBytes{{"kv_cache", 14}, {"weights", 14}, {"workspace", 14}}));
+  workers_[0]->LoseReplies(1);
+  const absl::StatusOr<TagBytes> mapped = epoch_->WakeUp({}, Slept(2));
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(*mapped, *freed);
+  for (const auto& worker : workers_)
+    EXPECT_EQ(worker->calls(), (std::vector<std::string>{"fence 1", "sleep 2", "wake 0"})) << "each once";
+  EXPECT_TRUE(epoch_->Health().ok());
+}
+
+TEST_F(GroupEpochTest, ARankWhoseRepliesAreAllLostIsLost) {
+  Connect(2);
+  workers_[1]->LoseReplies(1000);
+  EXPECT_TRUE(absl::IsUnavailable(epoch_->Sleep(2, Residency()).status()));
+  EXPECT_FALSE(epoch_->Health().ok());
+}
+
 TEST_F(GroupEpochTest, ARankThatNeverAnswersIsLost) {
   options_.lifecycle_timeout = kShort;
   Connect(2);

@@ -162,8 +162,8 @@ TEST_F(GroupEpochTest, AFailedStepNamesTheRankAndEndsTheEpoch) {
   Connect(2);
   workers_[1]->FailStep(2);
   ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
-  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(2)).ok());
   ASSERT_TRUE(epoch_->Wait(absl::Minutes(1)).ok());
+  ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(2)).ok());
   const absl::Status status = epoch_->Wait(absl::Minutes(1)).status();
   EXPECT_TRUE(absl::IsInternal(status));
   EXPECT_EQ(status.message(), "rank 1 (pid 71) failed step 2: out of luck");

@@ -75,6 +75,11 @@ class FakeWorkerService : public v1::WorkerService::Service {
     absl::MutexLock lock(&mu_);
     calls_held_ = false;
   }
+  // The replies to the next `count` calls of Sleep and WakeUp get lost with their connection.
+  void LoseReplies(int count) {
+    absl::MutexLock lock(&mu_);
+    num_lost_replies_ = count;
+  }
   std::vector<std::string> calls() const {
     absl::MutexLock lock(&mu_);
     return calls_;
@@ -195,26 +200,31 @@ class FakeWorkerService : public v1::WorkerService::Service {
 
   grpc::Status Sleep(grpc::ServerContext*, const v1::WorkerSleepRequest* request,
                      v1::WorkerSleepResponse* response) override {
-    return Called(request->group_epoch(), absl::StrCat("sleep ", request->level()),
-                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-                    sleep_level_ = request->level();
-                    for (auto& [tag, resident] : resident_) {
-                      if (std::exchange(resident, false))
-                        (*response->mutable_freed_bytes_by_tag())[tag] = kTagBytes;
-                    }
-                  });
+    return Once(*request, response, [&] {
+      return Called(request->group_epoch(), absl::StrCat("sleep ", request->level()),
+                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                      sleep_level_ = request->level();
+                      for (auto& [tag, resident] : resident_) {
+                        if (std::exchange(resident, false))
+                          (*response->mutable_freed_bytes_by_tag())[tag] = kTagBytes;
+                      }
+                    });
+    });
   }
   grpc::Status WakeUp(grpc::ServerContext*, const v1::WorkerWakeUpRequest* request,
                       v1::WorkerWakeUpResponse* response) override {
     const auto& tags = request->tags();
-    return Called(
-        request->group_epoch(), absl::StrCat("wake ", tags.size()), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-          for (auto& [tag, resident] : resident_) {
-            const bool wanted = tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
-            if (wanted && !std::exchange(resident, true))
-              (*response->mutable_mapped_bytes_by_tag())[tag] = kTagBytes;
-          }
-        });
+    return Once(*request, response, [&] {
+      return Called(request->group_epoch(), absl::StrCat("wake ", tags.size()),
+                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                      for (auto& [tag, resident] : resident_) {
+                        const bool wanted =
+                            tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
+                        if (wanted && !std::exchange(resident, true))
+                          (*response->mutable_mapped_bytes_by_tag())[tag] = kTagBytes;
+                      }
+                    });
+    });
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
                          v1::WorkerStatusResponse* response) override {
@@ -254,6 +264,28 @@ class FakeWorkerService : public v1::WorkerService::Service {
     if (sleeps && state_ == "awake") snapshot.set_state("asleep");
     if (sleeps) snapshot.set_sleep_level(sleep_level_);
     return snapshot;
+  }
+
+  // An operation that was done is answered from its record, as worker/operation_log.h does.
+  template <typename Request, typename Response>
+  grpc::Status Once(const Request& request, Response* response, const std::function<grpc::Status()>& call) {
+    const std::pair<int64_t, uint64_t> operation(request.group_epoch(), request.operation_id());
+    {
+      absl::MutexLock lock(&mu_);
+      if (const auto known = operations_.find(operation); known != operations_.end()) {
+        response->ParseFromString(known->second.second);
+        return LostOr(known->second.first);
+      }
+    }
+    const grpc::Status status = call();
+    absl::MutexLock lock(&mu_);
+    operations_[operation] = {status, response->SerializeAsString()};
+    return LostOr(status);
+  }
+  grpc::Status LostOr(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (num_lost_replies_ == 0) return status;
+    --num_lost_replies_;
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "Connection reset by peer");
   }
 
   // Runs calls one after another, in the order in which they came, as a worker's runner thread does.
@@ -305,6 +337,9 @@ class FakeWorkerService : public v1::WorkerService::Service {
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
+  int num_lost_replies_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::pair<int64_t, uint64_t>, std::pair<grpc::Status, std::string>> operations_
+      ABSL_GUARDED_BY(mu_);
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   std::string state_ ABSL_GUARDED_BY(mu_) = "created";
   std::string fingerprint_ ABSL_GUARDED_BY(mu_) = "f00d";
