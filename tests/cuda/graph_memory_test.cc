@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/synchronization/notification.h"
-#include "tests/cuda/gpu_ranks.h"
+#include "tests/cuda/gpu_worker_parts.h"
 #include "worker/worker.h"
 #ifdef SOMNUS_CUDA_EMULATOR
 #include "tests/cuda/emulator_util.h"
@@ -12,18 +12,6 @@ namespace somnus::cuda_test {
 namespace {
 
 constexpr int64_t kMib = 1 << 20;
-
-WorkerParts GpuParts() {
-  WorkerParts parts = RealWorkerParts();
-  parts.open_device = [](const WorkerOptions&,
-                         const CpuDeviceOptions&) -> absl::StatusOr<std::unique_ptr<Device>> {
-    std::unique_ptr<Device> device = MakeCudaDevice();
-    if (device == nullptr) return absl::UnavailableError("no GPU");
-    return device;
-  };
-  parts.open_memory = [](const WorkerOptions&, int) { return MakeGpuMemory(); };
-  return parts;
-}
 
 WorkerOptions Options() {
   WorkerOptions options;

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "tests/cuda/gpu_ranks.h"
+#include "tests/cuda/gpu_worker_parts.h"
 #include "tests/worker/rejoin_group.h"
 #include "worker/worker.h"
 #ifdef SOMNUS_CUDA_EMULATOR
@@ -18,14 +18,7 @@ namespace {
 constexpr int kTokens = 6;
 
 std::unique_ptr<Worker> NewGpuWorker() {
-  WorkerParts parts = RealWorkerParts();
-  parts.open_device = [](const WorkerOptions&,
-                         const CpuDeviceOptions&) -> absl::StatusOr<std::unique_ptr<Device>> {
-    std::unique_ptr<Device> device = MakeCudaDevice();
-    if (device == nullptr) return absl::UnavailableError("no GPU");
-    return device;
-  };
-  parts.open_memory = [](const WorkerOptions&, int) { return MakeGpuMemory(); };
+  WorkerParts parts = GpuParts();
   parts.join_devices = [](const DeviceGroupOptions& options, Device* device) {
     const MakePeers make_peers = [device](const PeerOptions& peers) {
       return SOMNUS_CUDA_NAMESPACE::MakePeerCollectives(SOMNUS_CUDA_NAMESPACE::AsCuda(*device), peers);

@@ -1,0 +1,23 @@
+#pragma once
+// The parts of the worker binary, with the GPU of these tests as the device.
+
+#include <memory>
+
+#include "tests/cuda/gpu_ranks.h"
+#include "worker/worker_parts.h"
+
+namespace somnus::cuda_test {
+
+inline WorkerParts GpuParts() {
+  WorkerParts parts = RealWorkerParts();
+  parts.open_device = [](const WorkerOptions&,
+                         const CpuDeviceOptions&) -> absl::StatusOr<std::unique_ptr<Device>> {
+    std::unique_ptr<Device> device = MakeCudaDevice();
+    if (device == nullptr) return absl::UnavailableError("no GPU");
+    return device;
+  };
+  parts.open_memory = [](const WorkerOptions&, int) { return MakeGpuMemory(); };
+  return parts;
+}
+
+}  // namespace somnus::cuda_test
