@@ -1,7 +1,6 @@
 #include "allocator/sleepable_allocator.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

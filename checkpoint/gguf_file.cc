@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/utf8.h"
 
 namespace somnus {

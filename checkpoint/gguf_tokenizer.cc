@@ -1,6 +1,5 @@
 #include "checkpoint/gguf_tokenizer.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

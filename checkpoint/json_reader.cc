@@ -1,7 +1,6 @@
 #include "checkpoint/json_reader.h"
 
 #include <charconv>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/utf8.h"

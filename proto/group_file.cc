@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <iterator>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/run_dir.h"

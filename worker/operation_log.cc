@@ -1,8 +1,5 @@
 #include "worker/operation_log.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"

@@ -1,6 +1,5 @@
 #include "worker/runner_thread.h"
 
-#include <memory>
 #include <utility>
 
 #include "absl/synchronization/notification.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "coordinator/jinja/text.h"
 
 namespace somnus::jinja {
 namespace {

@@ -1,8 +1,6 @@
 #include <charconv>
-#include <limits>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/jinja/parser.h"

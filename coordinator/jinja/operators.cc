@@ -4,7 +4,6 @@
 #include "base/status_macros.h"
 #include "coordinator/jinja/format.h"
 #include "coordinator/jinja/interpreter.h"
-#include "coordinator/jinja/text.h"
 
 namespace somnus::jinja {
 namespace {

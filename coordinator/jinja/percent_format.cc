@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"

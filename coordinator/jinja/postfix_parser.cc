@@ -1,8 +1,6 @@
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/jinja/parser.h"
-#include "coordinator/jinja/text.h"
 
 namespace somnus::jinja {
 

@@ -2,7 +2,6 @@
 
 #include <limits>
 #include <queue>
-#include <utility>
 
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"

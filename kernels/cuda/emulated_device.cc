@@ -1,6 +1,5 @@
 #include "kernels/cuda/emulated_device.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

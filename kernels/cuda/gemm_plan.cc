@@ -1,7 +1,6 @@
 #include "kernels/cuda/gemm_plan.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace somnus {
 

@@ -1,6 +1,5 @@
 // What a running thread calls: kernels/emulator/device.h.
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_replace.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {

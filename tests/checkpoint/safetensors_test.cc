@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "tests/checkpoint/writers.h"

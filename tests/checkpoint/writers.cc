@@ -1,7 +1,6 @@
 #include "tests/checkpoint/writers.h"
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 

@@ -8,7 +8,6 @@
 
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/comm/fake_nccl.h"
 

@@ -3,11 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/cuda/cuda_test_util.h"

@@ -4,8 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
-
 #include "kernels/emulator/runtime.h"
 #include "tests/cuda/emulator_util.h"
 

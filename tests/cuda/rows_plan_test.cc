@@ -4,9 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-#include <vector>
-
 namespace somnus {
 namespace {
 

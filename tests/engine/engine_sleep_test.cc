@@ -4,7 +4,6 @@
 
 #include <thread>
 
-#include "absl/synchronization/mutex.h"
 #include "tests/engine/engine_test_util.h"
 
 namespace somnus {

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "absl/strings/str_cat.h"
 #include "tests/fakes/temp_dir.h"
 
 namespace somnus {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/writers.h"
 

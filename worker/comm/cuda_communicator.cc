@@ -1,7 +1,5 @@
 #include "worker/comm/cuda_communicator.h"
 
-#include <utility>
-
 #include "base/check.h"
 #include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/cuda_device.h"

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"

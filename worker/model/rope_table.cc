@@ -1,6 +1,5 @@
 #include "worker/model/rope_table.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace somnus {

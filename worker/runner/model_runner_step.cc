@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/runner/block_copies.h"
 #include "worker/runner/logit_edits.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/status_macros.h"
-
 namespace somnus {
 namespace {
 

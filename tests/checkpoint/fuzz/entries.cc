@@ -1,7 +1,6 @@
 #include "tests/checkpoint/fuzz/entries.h"
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "base/check.h"
