@@ -4,9 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -14,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "proto/cluster.grpc.pb.h"
+#include "tests/fakes/temp_dir.h"
 
 namespace somnus {
 namespace {
@@ -100,22 +99,18 @@ class Coordinator : public v1::ClusterService::Service {
 class CoordinatorLinkTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = "/tmp/somnus_link_test_XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
-    options_.coordinator = "unix:" + directory_ + "/socket";
+    options_.coordinator = "unix:" + directory_.path() + "/socket";
     options_.now = [this] {
       absl::MutexLock lock(&mu_);
       return now_;
     };
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
   void Advance(absl::Duration duration) {
     absl::MutexLock lock(&mu_);
     now_ += duration;
   }
 
-  std::string directory_;
+  const TempDir directory_;
   CoordinatorLinkOptions options_;
   absl::Mutex mu_;
   MonotonicTime now_ ABSL_GUARDED_BY(mu_) = absl::Seconds(1);
