@@ -73,8 +73,8 @@ class Checkpoint {
   // not be multiples of the block size.
   virtual absl::Status ReadRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
                                 int64_t col_begin, int64_t col_end, float* out) const = 0;
-  // The same rectangle as it is stored, byte for byte, of an F32, F16 or BF16 tensor; InvalidArgument for
-  // blocks of quantized elements. Unimplemented for a dummy, which stores nothing.
+  // The same rectangle as it is stored, byte for byte. InvalidArgument when the columns' bounds cut a block
+  // of a quantized type. Unimplemented for a dummy, which stores nothing.
   virtual absl::Status ReadStoredRows(const TensorInfo& tensor, int64_t row_begin, int64_t row_end,
                                       int64_t col_begin, int64_t col_end, void* out) const = 0;
 };

@@ -72,15 +72,15 @@ absl::Status MappedCheckpoint::ReadStoredRows(const TensorInfo& tensor, int64_t 
                                               int64_t col_begin, int64_t col_end, void* out) const {
   RETURN_IF_ERROR(CheckRectangle(tensor, row_begin, row_end, col_begin, col_end));
   const BlockSize block = BlockSizeOf(tensor.type);
-  if (block.elements != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", tensor.name, " of type ",
-                                                   StorageTypeName(tensor.type),
-                                                   " is stored in blocks, not element by element"));
+  if (col_begin % block.elements != 0 || col_end % block.elements != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        tensor.file, ": tensor ", tensor.name, ": columns [", col_begin, ", ", col_end, ") cut blocks of ",
+        StorageTypeName(tensor.type), ", which have ", block.elements, " elements"));
   }
   auto* to = static_cast<uint8_t*>(out);
   ForEachRun(tensor, row_begin, row_end, col_begin, col_end, [&](int64_t begin, int64_t end) {
-    const size_t bytes = static_cast<size_t>((end - begin) * block.bytes);
-    if (bytes > 0) std::memcpy(to, tensor.data + begin * block.bytes, bytes);
+    const size_t bytes = static_cast<size_t>((end - begin) / block.elements * block.bytes);
+    if (bytes > 0) std::memcpy(to, tensor.data + begin / block.elements * block.bytes, bytes);
     to += bytes;
   });
   return CheckWhole(tensor);

@@ -120,6 +120,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   ModelRunnerOptions& runner = options.runner;
   ASSIGN_OR_RETURN(runner.dtype, ToDataType(request.dtype()));
   ASSIGN_OR_RETURN(runner.kv_cache_dtype, ToCacheDataType(request.kv_cache_dtype()));
+  runner.dequantize = request.dequantize();
   runner.max_num_seqs = request.max_num_seqs();
   runner.max_num_batched_tokens = request.max_num_batched_tokens();
   runner.max_model_len = request.max_model_len();

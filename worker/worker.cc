@@ -145,6 +145,10 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
   response.set_graph_bytes(graph_bytes_.load());
   response.set_weights_version(weights_version());
   response.set_group_epoch(group_epoch());
+  {
+    absl::MutexLock lock(&mu_);
+    response.set_weight_types(loaded_.weight_types);
+  }
   if (const auto allocator = this->allocator(); allocator != nullptr) {
     for (const auto& [tag, bytes] : allocator->ResidentBytes())
       (*response.mutable_bytes_by_tag())[tag] = bytes;

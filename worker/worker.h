@@ -99,6 +99,7 @@ class Worker {
     std::string options_digest;
     int num_blocks = 0;
     int64_t weights_bytes = 0;
+    std::string weight_types;
     int64_t kv_block_bytes = 0;
   };
 

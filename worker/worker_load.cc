@@ -50,6 +50,7 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   loaded_.fingerprint = fingerprint;
   loaded_.options_digest = OptionsDigest(request);
   loaded_.weights_bytes = event.weights_bytes();
+  loaded_.weight_types = runner_->weight_types();
   loaded_.kv_block_bytes = event.kv_block_bytes();
   return event;
 }

@@ -162,6 +162,7 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
       status.set_state(statuses[rank]->state());
       status.set_sleep_level(statuses[rank]->sleep_level());
       status.set_weights_version(statuses[rank]->weights_version());
+      status.set_weight_types(statuses[rank]->weight_types());
     } else {
       status.set_error(std::string(statuses[rank].status().message()));
     }

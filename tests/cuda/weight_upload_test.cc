@@ -201,7 +201,7 @@ class PlanUploadTest : public testing::TestWithParam<const char*> {};
 std::vector<char> FillRegion(const Checkpoint& checkpoint, Device& device, DataType dtype, int rank,
                              int world_size) {
   WeightPlan plan =
-      WeightPlan::Create(checkpoint, MakeShards(checkpoint.config(), rank, world_size), dtype, device)
+      WeightPlan::Create(checkpoint, MakeShards(checkpoint.config(), rank, world_size), {dtype}, device)
           .value();
   DeviceBuffer region(plan.region_bytes());
   plan.Bind(region.device<void>());

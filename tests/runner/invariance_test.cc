@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/runner/quantized_gguf.h"
 #include "tests/runner/same_bits.h"
 
 namespace somnus {
@@ -40,6 +41,8 @@ struct Setup {
   DataType dtype;
   int world_size;
   std::optional<DataType> cache = {};
+  // The model is one of random weights of this type, computed as stored.
+  std::optional<StorageType> quantized = {};
 };
 
 class InvarianceTest : public testing::TestWithParam<Setup> {
@@ -51,8 +54,9 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 512;
     options.max_model_len = 256;
-    auto group = RankGroup::Load(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
-                                 options, kBlocks, CpuRanks(threads));
+    const std::string path = GetParam().quantized ? WriteQuantizedGguf({.layers = *GetParam().quantized})
+                                                  : std::string("tests/data/tiny/") + GetParam().model;
+    auto group = RankGroup::Load(path, GetParam().world_size, options, kBlocks, CpuRanks(threads));
     EXPECT_TRUE(group.ok()) << group.status();
     return group.ok() ? *std::move(group) : nullptr;
   }
@@ -148,7 +152,11 @@ INSTANTIATE_TEST_SUITE_P(Models, InvarianceTest,
                                          Setup{"qwen3", DataType::kBF16, 2}, Setup{"opt", DataType::kBF16, 1},
                                          Setup{"llama-rope3", DataType::kBF16, 3},
                                          Setup{"llama-uneven", DataType::kBF16, 1, DataType::kF8E4M3},
-                                         Setup{"qwen3", DataType::kF32, 2, DataType::kF8E4M3}));
+                                         Setup{"qwen3", DataType::kF32, 2, DataType::kF8E4M3},
+                                         Setup{"", DataType::kBF16, 1, {}, StorageType::kQ4_1},
+                                         Setup{"", DataType::kBF16, 2, {}, StorageType::kQ4_0},
+                                         Setup{"", DataType::kBF16, 3, {}, StorageType::kQ8_0},
+                                         Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0}));
 
 }  // namespace
 }  // namespace somnus

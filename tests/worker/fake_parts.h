@@ -86,6 +86,7 @@ class FakeRunner : public ModelRunner {
   }
 
   int64_t kv_block_bytes() const override { return 1 << 16; }
+  std::string weight_types() const override { return "float32 0.5 MiB"; }
   absl::Status Profile() override { return control_->profile_error; }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
   absl::Status AllocateKvCache(int32_t num_blocks, bool) override {

@@ -94,6 +94,7 @@ class FaultyRunner : public ModelRunner {
       : runner_(std::move(runner)), rank_(rank), faults_(std::move(faults)) {}
 
   int64_t kv_block_bytes() const override { return runner_->kv_block_bytes(); }
+  std::string weight_types() const override { return runner_->weight_types(); }
   absl::Status Profile() override { return runner_->Profile(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return runner_->ProfileGraphs(); }
   absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override {

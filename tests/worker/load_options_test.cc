@@ -16,6 +16,7 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   request.set_device_chunk_bytes(64 << 20);
   request.set_memory_utilization(0.25);
   request.set_enforce_eager(true);
+  request.set_dequantize(true);
   for (const int32_t size : {1, 8}) request.add_graph_sizes(size);
   request.set_max_tune_time_us(1500);
   request.set_kv_cache_dtype(v1::DTYPE_FLOAT8_E4M3);
@@ -25,6 +26,7 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   EXPECT_EQ(options->device_chunk_bytes, 64 << 20);
   EXPECT_EQ(options->memory_utilization, 0.25);
   EXPECT_TRUE(options->runner.enforce_eager);
+  EXPECT_TRUE(options->runner.dequantize);
   EXPECT_EQ(options->runner.graph_sizes, (std::vector<int32_t>{1, 8}));
   EXPECT_EQ(options->runner.max_tune_time, absl::Microseconds(1500));
   EXPECT_EQ(options->runner.dtype, DataType::kF32);
@@ -44,6 +46,7 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   EXPECT_EQ(options->memory_utilization, 0.5);
   EXPECT_EQ(options->device_chunk_bytes, 1 << 30);
   EXPECT_FALSE(options->runner.enforce_eager);
+  EXPECT_FALSE(options->runner.dequantize);
   for (const char* host : {"a", "b", "a"}) request.mutable_parallel()->add_rank_hosts(host);
   options = MakeLoadOptions(request, {.device = DeviceKind::kCuda});
   ASSERT_TRUE(options.ok());

@@ -52,6 +52,7 @@ TEST_F(WorkerTest, LoadsAllocatesAndSteps) {
   EXPECT_EQ(event->weights_version(), 1);
   EXPECT_EQ(event->checkpoint_fingerprint(), "fingerprint of fake");
   EXPECT_EQ(State(), "loaded");
+  EXPECT_EQ(worker_.GetStatus().weight_types(), "float32 0.5 MiB");
   ASSERT_TRUE(worker_.JoinGroup(JoinRequest()).ok());
   v1::ProfileRequest profile;
   profile.set_group_epoch(1);

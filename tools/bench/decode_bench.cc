@@ -1,7 +1,8 @@
 // Measures how fast the runner decodes and prefills, in process, compared with what the machine's memory can
 // do at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
 //
-//   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--rounds=3] [--json=FILE]
+//   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--dequantize] [--rounds=3]
+//                [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
 
 #include <algorithm>
@@ -28,6 +29,7 @@ struct BenchFlags {
   LoadFormat load_format = LoadFormat::kAuto;
   int32_t threads = 2;
   std::string dtype = "bfloat16";
+  bool dequantize = false;
   std::vector<int32_t> batches = {1, 4, 6, 8, 16, 32};
   int32_t prompt_tokens = 128;
   int32_t new_tokens = 64;
@@ -178,6 +180,7 @@ absl::Status Main() {
   DecodeLoopOptions options;
   options.model = Given().model;
   ASSIGN_OR_RETURN(options.dtype, ParseDtype(Given().dtype));
+  options.dequantize = Given().dequantize;
   options.load_format = Given().load_format;
   const std::vector<Workload> loads = Workloads();
   options.threads = Given().threads;
@@ -227,7 +230,8 @@ FlagTable Flags(BenchFlags* f) {
         Flag::Int("threads", &f->threads, 1, 1024, "threads of the device and of the peer"),
         Flag::OneOf<std::string>("dtype", &f->dtype,
                                  {{"bfloat16", "bfloat16"}, {"float16", "float16"}, {"float32", "float32"}},
-                                 "type of weights and activations"),
+                                 "type of activations, and of weights that are not computed as stored"),
+        Flag::Switch("dequantize", &f->dequantize, "compute no weight as it is stored"),
         Flag::Ints("batches", &f->batches, 1, 512, "decode batches"),
         Flag::Int("prompt-tokens", &f->prompt_tokens, 1, kMaxTokens, "prompt of each sequence when decoding"),
         Flag::Int("new-tokens", &f->new_tokens, 1, kMaxTokens, "decode steps"),

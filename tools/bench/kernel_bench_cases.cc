@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "kernels/ops.h"
 
@@ -67,10 +68,10 @@ class Cases {
         wide_(kMaxTokens * 2 * (model.intermediate + qkv_width_) * 4),
         residual_(kMaxTokens * model.hidden * 4),
         logits_(64 * model.vocab * 4),
-        weights_(WeightBytes()) {
+        weights_(WeightBytes(DataType::kBF16)) {
     device.SetWorkspace(workspace_.as<void>(), OpsWorkspaceBytes(device, limits_));
     Fill(act_.as<uint16_t>(), kMaxTokens * limits_.max_k);
-    Fill(weights_.as<uint16_t>(), WeightBytes() / 2);
+    Fill(weights_.as<uint16_t>(), WeightBytes(DataType::kBF16) / 2);
     for (int64_t i = 0; i < kMaxTokens * 2 * (model.intermediate + qkv_width_); ++i) {
       wide_.as<float>()[i] = static_cast<float>(i * 2654435761 % 2001 - 1000) / 700;
     }
@@ -80,7 +81,16 @@ class Cases {
 
   void Run() {
     ForkJoin();
-    for (const int64_t tokens : {1, 2, 4, 6, 8, 12, 14, 16, 32, 64, 128, 256, 512}) Linears(tokens);
+    for (const int64_t tokens : {1, 2, 4, 6, 8, 12, 14, 16, 32, 64, 128, 256, 512})
+      Linears(tokens, DataType::kBF16, "");
+    for (const auto& [type, name] : {std::pair{DataType::kQ8_0, "Q8_0 "},
+                                     {DataType::kQ4_0, "Q4_0 "},
+                                     {DataType::kQ4_1, "Q4_1 "},
+                                     {DataType::kQ5_0, "Q5_0 "},
+                                     {DataType::kQ5_1, "Q5_1 "}}) {
+      if (!ComputesQuantized(device_, type)) continue;
+      for (const int64_t tokens : {1, 8, 32, 512}) Linears(tokens, type, name);
+    }
     for (const int64_t tokens : {1, 16, 512}) Rows(tokens);
     Attention("decode B=1 context 1024", 1, 1, 1024);
     Attention("decode B=8 context 1024", 8, 1, 1024);
@@ -115,10 +125,9 @@ class Cases {
             {model_.hidden, model_.intermediate}};
   }
 
-  int64_t WeightBytes() const {
-    int64_t bytes = PackedWeightBytes(device_, DataType::kBF16, model_.vocab, model_.hidden);
-    for (const Shapes& s : LayerShapes())
-      bytes += model_.layers * PackedWeightBytes(device_, DataType::kBF16, s.n, s.k);
+  int64_t WeightBytes(DataType type) const {
+    int64_t bytes = PackedWeightBytes(device_, type, model_.vocab, model_.hidden);
+    for (const Shapes& s : LayerShapes()) bytes += model_.layers * PackedWeightBytes(device_, type, s.n, s.k);
     return bytes;
   }
 
@@ -151,21 +160,23 @@ class Cases {
   }
 
   // The whole model's matrices in layer order, as a step walks them. Few logits: at most 64 rows need them.
-  void Linears(int64_t tokens) {
+  // Quantized weights are other views of the bf16 ones' bytes; their peak is given as a share of bf16's.
+  void Linears(int64_t tokens, DataType type, const std::string& name) {
     const int64_t logit_rows = std::min<int64_t>(tokens, 64);
     double flops = 2.0 * static_cast<double>(logit_rows * model_.vocab * model_.hidden);
     for (const Shapes& s : LayerShapes())
       flops += 2.0 * static_cast<double>(model_.layers * tokens * s.n * s.k);
-    Time("all linears M=" + std::to_string(tokens), static_cast<double>(WeightBytes()), flops, true, [&] {
+    const auto bytes = static_cast<double>(WeightBytes(type));
+    Time("all linears " + name + "M=" + std::to_string(tokens), bytes, flops, true, [&] {
       char* w = weights_.as<char>();
       for (int64_t layer = 0; layer < model_.layers; ++layer) {
         for (const Shapes& s : LayerShapes()) {
-          Linear(device_, Act(tokens, s.k), {w, DataType::kBF16, s.n, s.k}, nullptr, Wide(tokens, s.n));
-          w += PackedWeightBytes(device_, DataType::kBF16, s.n, s.k);
+          Linear(device_, Act(tokens, s.k), {w, type, s.n, s.k}, nullptr, Wide(tokens, s.n));
+          w += PackedWeightBytes(device_, type, s.n, s.k);
         }
       }
-      Linear(device_, Act(logit_rows, model_.hidden), {w, DataType::kBF16, model_.vocab, model_.hidden},
-             nullptr, LogitRows(logit_rows));
+      Linear(device_, Act(logit_rows, model_.hidden), {w, type, model_.vocab, model_.hidden}, nullptr,
+             LogitRows(logit_rows));
     });
   }
 

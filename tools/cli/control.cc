@@ -77,6 +77,10 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
                status.num_requests_waiting());
   absl::PrintF("blocks    %d free of %d, %s\n", status.free_blocks(), status.total_blocks(),
                status.kv_cache_dtype());
+  if (!status.ranks().empty() && !status.ranks(0).weight_types().empty()) {
+    absl::PrintF("weights   %s%s\n", status.ranks(0).weight_types(),
+                 status.ranks_size() > 1 ? " on rank 0" : "");
+  }
   absl::PrintF("address   http://%s, gRPC %s\n", server.http.ToString(), server.grpc.ToString());
   absl::PrintF("context   %d tokens\n", status.max_model_len());
   absl::PrintF("version   %s, up %s\n\n", status.version(), uptime);

@@ -30,7 +30,7 @@ std::vector<Job> MakeJobs(const WeightPlan& plan, bool matrices) {
     const int64_t rows_per_job = std::max(kPanel, kScratchFloats / weight.k / kPanel * kPanel);
     for (int64_t row = 0; row < weight.n; row += rows_per_job) {
       const Range rows = {row, std::min(weight.n, row + rows_per_job)};
-      jobs.push_back({&matrix, nullptr, rows, rows.size() * weight.k * SizeOf(weight.dtype)});
+      jobs.push_back({&matrix, nullptr, rows, rows.size() * MatrixRowBytes(weight.dtype, weight.k)});
     }
   }
   for (const WeightPlan::Vector& vector : plan.vectors()) {
@@ -55,21 +55,44 @@ absl::Status LoadVector(const Checkpoint& checkpoint, const Device& device, cons
   return absl::OkStatus();
 }
 
-absl::Status LoadMatrixRows(const Checkpoint& checkpoint, const Device& device, const Job& job,
-                            float* scratch) {
-  const LinearWeight& weight = *job.matrix->target;
+// Calls read(source, row_begin, row_end, row) for each source that has rows of the job: rows of its tensor,
+// which become those of the job from `row` on.
+template <typename Read>
+absl::Status ReadSources(const Job& job, const Read& read) {
   int64_t source_begin = 0;  // row of the fused matrix where the source starts
   for (const WeightSource& source : job.matrix->sources) {
     const int64_t begin = std::max(job.rows.begin, source_begin);
     const int64_t end = std::min(job.rows.end, source_begin + source.rows.size());
     if (begin < end) {
       const int64_t shift = source.rows.begin - source_begin;
-      RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, begin + shift, end + shift, source.cols.begin,
-                                          source.cols.end, scratch + (begin - job.rows.begin) * weight.k));
+      RETURN_IF_ERROR(read(source, begin + shift, end + shift, begin - job.rows.begin));
     }
     source_begin += source.rows.size();
   }
+  return absl::OkStatus();
+}
+
+absl::Status LoadMatrixRows(const Checkpoint& checkpoint, const Device& device, const Job& job,
+                            float* scratch) {
+  const LinearWeight& weight = *job.matrix->target;
+  RETURN_IF_ERROR(ReadSources(job, [&](const WeightSource& source, int64_t begin, int64_t end, int64_t row) {
+    return checkpoint.ReadRows(*source.tensor, begin, end, source.cols.begin, source.cols.end,
+                               scratch + row * weight.k);
+  }));
   PackWeightRows(device, weight, job.rows.begin, job.rows.size(), scratch);
+  return absl::OkStatus();
+}
+
+// Likewise as stored. A block has fewer bytes than its values would have as f32, so they fit the scratch.
+absl::Status LoadQuantizedRows(const Checkpoint& checkpoint, const Device& device, const Job& job,
+                               uint8_t* scratch) {
+  const LinearWeight& weight = *job.matrix->target;
+  const int64_t row_bytes = MatrixRowBytes(weight.dtype, weight.k);
+  RETURN_IF_ERROR(ReadSources(job, [&](const WeightSource& source, int64_t begin, int64_t end, int64_t row) {
+    return checkpoint.ReadStoredRows(*source.tensor, begin, end, source.cols.begin, source.cols.end,
+                                     scratch + row * row_bytes);
+  }));
+  PackQuantizedRows(device, weight, job.rows.begin, job.rows.size(), scratch);
   return absl::OkStatus();
 }
 
@@ -78,8 +101,10 @@ absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Jo
   const int64_t floats = job.vector != nullptr ? job.bytes / static_cast<int64_t>(sizeof(float))
                                                : job.rows.size() * job.matrix->target->k;
   scratch->resize(std::max<size_t>(scratch->size(), floats));
-  return job.vector != nullptr ? LoadVector(checkpoint, device, job, scratch->data())
-                               : LoadMatrixRows(checkpoint, device, job, scratch->data());
+  if (job.vector != nullptr) return LoadVector(checkpoint, device, job, scratch->data());
+  if (!IsQuantized(job.matrix->target->dtype))
+    return LoadMatrixRows(checkpoint, device, job, scratch->data());
+  return LoadQuantizedRows(checkpoint, device, job, reinterpret_cast<uint8_t*>(scratch->data()));
 }
 
 // The range of the numbers keeps the magnitude of what they multiply.

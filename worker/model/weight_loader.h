@@ -1,6 +1,6 @@
 #pragma once
-// Fills a rank's weights region from a checkpoint. For a synchronous device (a CPU) rows are read as f32 and
-// packed, ranges of rows in parallel; for an asynchronous one see weight_upload.h.
+// Fills a rank's weights region from a checkpoint. For a synchronous device (a CPU) rows are read as f32, or
+// as they are stored, and packed, ranges of rows in parallel; for an asynchronous one see weight_upload.h.
 
 #include "absl/status/status.h"
 #include "checkpoint/checkpoint.h"

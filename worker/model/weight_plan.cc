@@ -1,10 +1,15 @@
 #include "worker/model/weight_plan.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <iterator>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -18,6 +23,31 @@ int64_t CountOf(const std::vector<WeightSource>& sources) {
   int64_t count = 0;
   for (const WeightSource& source : sources) count += source.rows.size() * source.cols.size();
   return count;
+}
+
+// The type of weights that are stored as `type`; nothing for types that no device computes with.
+std::optional<DataType> QuantizedType(StorageType type) {
+  switch (type) {
+    case StorageType::kQ8_0:
+      return DataType::kQ8_0;
+    case StorageType::kQ4_0:
+      return DataType::kQ4_0;
+    case StorageType::kQ4_1:
+      return DataType::kQ4_1;
+    case StorageType::kQ5_0:
+      return DataType::kQ5_0;
+    case StorageType::kQ5_1:
+      return DataType::kQ5_1;
+    default:
+      return std::nullopt;
+  }
+}
+
+const char* TypeName(DataType type) {
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int32", "fp8_e4m3",
+                                    "Q8_0",    "Q4_0",     "Q4_1",    "Q5_0",  "Q5_1"};
+  static_assert(std::size(kNames) == kNumDataTypes);
+  return kNames[static_cast<int>(type)];
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -43,12 +73,12 @@ absl::Status CheckTensors(const Checkpoint& checkpoint) {
 
 class WeightPlanBuilder {
  public:
-  WeightPlanBuilder(const Checkpoint& checkpoint, const ModelShards& shards, DataType dtype,
+  WeightPlanBuilder(const Checkpoint& checkpoint, const ModelShards& shards, const WeightTypes& types,
                     const Device& device)
       : checkpoint_(checkpoint),
         config_(checkpoint.config()),
         shards_(shards),
-        dtype_(dtype),
+        types_(types),
         device_(device) {
     plan_.weights_ = std::make_unique<ModelWeights>();
     plan_.weights_->layers.resize(config_.num_layers);
@@ -103,17 +133,30 @@ class WeightPlanBuilder {
     return offset;
   }
 
+  DataType TypeOf(const std::vector<WeightSource>& sources) const {
+    const StorageType stored = sources[0].tensor->type;
+    const std::optional<DataType> type = QuantizedType(stored);
+    if (!types_.keep_quantized || checkpoint_.is_dummy() || !type || !ComputesQuantized(device_, *type))
+      return types_.dtype;
+    for (const WeightSource& source : sources) {
+      const bool whole = source.cols.begin % kQuantBlock == 0 && source.cols.end % kQuantBlock == 0;
+      if (source.tensor->type != stored || !whole) return types_.dtype;
+    }
+    return *type;
+  }
+
   // The roles' weights as one packed matrix, and their biases as one vector.
   void AddMatrix(std::initializer_list<TensorRole> roles, int32_t layer, LinearWeight* target,
                  const float** bias = nullptr) {
     std::vector<WeightSource> sources = SourcesOf(roles, layer, /*biases=*/false);
     if (sources.empty()) return;
-    target->dtype = dtype_;
+    target->dtype = TypeOf(sources);
     target->k = sources[0].cols.size();
     for (const WeightSource& source : sources) target->n += source.rows.size();
     if (target->n > 0 && target->k > 0) {
-      plan_.matrices_.push_back(
-          {target, Reserve(PackedWeightBytes(device_, dtype_, target->n, target->k)), std::move(sources)});
+      plan_.matrices_.push_back({target,
+                                 Reserve(PackedWeightBytes(device_, target->dtype, target->n, target->k)),
+                                 std::move(sources)});
     }
     if (bias != nullptr) AddSources(bias, SourcesOf(roles, layer, /*biases=*/true));
   }
@@ -132,15 +175,42 @@ class WeightPlanBuilder {
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   const ModelShards& shards_;
-  const DataType dtype_;
+  const WeightTypes types_;
   const Device& device_;
   WeightPlan plan_;
 };
 
 absl::StatusOr<WeightPlan> WeightPlan::Create(const Checkpoint& checkpoint, const ModelShards& shards,
-                                              DataType dtype, const Device& device) {
+                                              const WeightTypes& types, const Device& device) {
   RETURN_IF_ERROR(CheckTensors(checkpoint));
-  return WeightPlanBuilder(checkpoint, shards, dtype, device).Build();
+  return WeightPlanBuilder(checkpoint, shards, types, device).Build();
+}
+
+bool WeightPlan::LiesAs(const WeightPlan& other) const {
+  const auto same_matrix = [](const Matrix& a, const Matrix& b) {
+    return a.offset == b.offset && a.target->dtype == b.target->dtype && a.target->n == b.target->n &&
+           a.target->k == b.target->k;
+  };
+  const auto same_vector = [](const Vector& a, const Vector& b) { return a.offset == b.offset; };
+  return region_bytes_ == other.region_bytes_ &&
+         std::equal(matrices_.begin(), matrices_.end(), other.matrices_.begin(), other.matrices_.end(),
+                    same_matrix) &&
+         std::equal(vectors_.begin(), vectors_.end(), other.vectors_.begin(), other.vectors_.end(),
+                    same_vector);
+}
+
+std::string WeightPlan::DescribeTypes() const {
+  std::map<DataType, int64_t> bytes;
+  for (const Matrix& matrix : matrices_) {
+    const LinearWeight& weight = *matrix.target;
+    bytes[weight.dtype] += weight.n * MatrixRowBytes(weight.dtype, weight.k);
+  }
+  std::vector<std::pair<int64_t, DataType>> by_size;
+  for (const auto& [type, size] : bytes) by_size.emplace_back(size, type);
+  std::sort(by_size.rbegin(), by_size.rend());
+  return absl::StrJoin(by_size, ", ", [](std::string* out, const std::pair<int64_t, DataType>& entry) {
+    absl::StrAppendFormat(out, "%s %.1f MiB", TypeName(entry.second), entry.first / 1048576.0);
+  });
 }
 
 void WeightPlan::Bind(void* base) {

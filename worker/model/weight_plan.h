@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,14 @@
 #include "worker/model/weights.h"
 
 namespace somnus {
+
+// What matrices are computed as.
+struct WeightTypes {
+  DataType dtype = DataType::kBF16;
+  // Quantized tensors keep their type where the device computes with it, a matrix's parts have one type, and
+  // the rank's columns are whole blocks. All others get `dtype`.
+  bool keep_quantized = true;
+};
 
 // Where a part of a fused matrix comes from.
 struct WeightSource {
@@ -39,7 +48,13 @@ class WeightPlan {
   // Takes no memory. NotFound and InvalidArgument name a tensor that is missing or has another shape than the
   // configuration says.
   static absl::StatusOr<WeightPlan> Create(const Checkpoint& checkpoint, const ModelShards& shards,
-                                           DataType dtype, const Device& device);
+                                           const WeightTypes& types, const Device& device);
+
+  // Whether weights that were loaded by `other` can be replaced in place: every matrix and vector has the
+  // same type, shape and offset.
+  bool LiesAs(const WeightPlan& other) const;
+  // The types of the matrices and the bytes of each, for people: "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
+  std::string DescribeTypes() const;
 
   int64_t region_bytes() const { return region_bytes_; }
   const ModelWeights& weights() const { return *weights_; }

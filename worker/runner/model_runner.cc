@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
@@ -99,7 +100,7 @@ absl::Status ModelRunnerImpl::CheckOptions() const {
 
 absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress& progress) {
   RETURN_IF_ERROR(CheckOptions());
-  ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
+  ASSIGN_OR_RETURN(plan_, WeightPlan::Create(checkpoint, shards_, Types(), *device_));
   if (CacheType() == DataType::kF8E4M3) {
     ASSIGN_OR_RETURN(kv_scales_, ReadKvScales(checkpoint));
     if (communicator_->rank() == 0) LogKvScales(kv_scales_);
@@ -112,6 +113,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
   ASSIGN_OR_RETURN(weights_region_,
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
+  if (communicator_->rank() == 0) LogInfo("weights: {}", weight_types());
   RETURN_IF_ERROR(LoadWeights(plan_, checkpoint, *device_, progress));
   RETURN_IF_ERROR(device_->Synchronize());
   RETURN_IF_ERROR(AllocateWorkspace());
@@ -274,9 +276,9 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
 }
 
 absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
-  ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, options_.dtype, *device_));
+  ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, Types(), *device_));
   const ModelConfig& other = checkpoint.config();
-  if (!ComputesAlike(other, config_) || plan.region_bytes() != plan_.region_bytes()) {
+  if (!ComputesAlike(other, config_) || !plan.LiesAs(plan_)) {
     return absl::InvalidArgumentError(
         absl::StrCat(other.name, " is not the model that was loaded, ", config_.name));
   }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,7 +24,9 @@
 namespace somnus {
 
 struct ModelRunnerOptions {
-  DataType dtype = DataType::kBF16;  // of weights and activations into linears
+  // Of activations into linears, and of weights that are not computed as they are stored.
+  DataType dtype = DataType::kBF16;
+  bool dequantize = false;  // no weight is computed as it is stored
   // Empty: dtype. A GPU takes dtype or kF8E4M3, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
   int32_t max_num_seqs = 64;  // slots
@@ -72,6 +75,8 @@ class ModelRunner {
 
   // Bytes of one block over all layers, K and V, this rank's heads.
   virtual int64_t kv_block_bytes() const = 0;
+  // The types that this rank's weights are computed in, for people: "Q4_1 63.3 MiB, Q8_0 28.7 MiB".
+  virtual std::string weight_types() const = 0;
   // Runs the largest steps on scratch memory, so that everything that a step touches is resident when the
   // caller measures what is left for the KV cache.
   virtual absl::Status Profile() = 0;

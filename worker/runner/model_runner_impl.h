@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status Init(const Checkpoint& checkpoint, const Progress& progress);
 
   int64_t kv_block_bytes() const override;
+  std::string weight_types() const override { return plan_.DescribeTypes(); }
   absl::Status Profile() override;
   absl::StatusOr<GraphReport> ProfileGraphs() override;
   absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override;
@@ -46,6 +48,8 @@ class ModelRunnerImpl : public ModelRunner {
   // Lays out everything in the workspace region; over nullptr to learn its size.
   int64_t CarveWorkspace(void* base);
   int64_t LayerBlockBytes() const;
+  // What the options say of matrices.
+  WeightTypes Types() const { return {options_.dtype, !options_.dequantize}; }
   DataType CacheType() const { return options_.kv_cache_dtype.value_or(options_.dtype); }
 
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);

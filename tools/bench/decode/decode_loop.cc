@@ -37,6 +37,7 @@ absl::StatusOr<std::unique_ptr<DecodeLoop>> DecodeLoop::Load(const DecodeLoopOpt
   loop->communicator_ = MakeSingleCommunicator();
   ModelRunnerOptions runner;
   runner.dtype = options.dtype;
+  runner.dequantize = options.dequantize;
   runner.max_num_seqs = options.max_batch;
   runner.max_num_batched_tokens = options.max_step_tokens;
   runner.max_model_len = options.max_len;

@@ -1,0 +1,134 @@
+#include "tests/runner/quantized_gguf.h"
+
+#include <cmath>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "checkpoint/storage_type.h"
+#include "kernels/float_convert.h"
+#include "tests/checkpoint/writers.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kHidden = 128, kKvWidth = 64, kVocab = 512, kLayers = 2;
+
+// The standard deviation of a block's stored numbers when all bits are random, and their mean.
+struct Stored {
+  double deviation;
+  double mean;
+  bool has_minimum;
+};
+
+Stored NumbersOf(StorageType type) {
+  switch (type) {
+    case StorageType::kQ8_0:
+      return {73.9, 0, false};
+    case StorageType::kQ4_0:
+      return {4.6, 0, false};
+    case StorageType::kQ4_1:
+      return {4.6, 7.5, true};
+    case StorageType::kQ5_0:
+      return {9.2, 0, false};
+    default:
+      SOMNUS_CHECK(type == StorageType::kQ5_1);
+      return {9.2, 15.5, true};
+  }
+}
+
+std::string Half(double value) {
+  const float single = static_cast<float>(value);
+  uint16_t half;
+  ConvertFromFloat(&single, 1, DataType::kF16, &half);
+  return Encode(half);
+}
+
+class Writer {
+ public:
+  explicit Writer(uint32_t seed) : random_(seed) {}
+
+  void Matrix(const std::string& name, uint64_t rows, uint64_t cols, StorageType type, double deviation) {
+    const BlockSize size = BlockSizeOf(type);
+    const Stored numbers = NumbersOf(type);
+    std::string data;
+    for (uint64_t block = 0; block < rows * cols / size.elements; ++block) {
+      // Blocks of different scales, so that a wrong one shows.
+      const double d = deviation / numbers.deviation * std::uniform_real_distribution<>(0.5, 1.5)(random_);
+      std::string bytes = Half(d);
+      if (numbers.has_minimum) bytes += Half(-numbers.mean * d);
+      while (bytes.size() < static_cast<size_t>(size.bytes)) bytes += static_cast<char>(random_());
+      data += bytes;
+    }
+    Add(name, {cols, rows}, InfoOf(type).ggml_type, data);
+  }
+  void Ones(const std::string& name, uint64_t count) {
+    std::string data;
+    for (uint64_t i = 0; i < count; ++i) data += Encode(1.0f);
+    Add(name, {count}, InfoOf(StorageType::kF32).ggml_type, data);
+  }
+  GgufWriter& file() { return file_; }
+
+ private:
+  void Add(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
+           const std::string& data) {
+    file_.Tensor(name + ".weight", dims, type, data);
+  }
+
+  std::mt19937 random_;
+  GgufWriter file_;
+};
+
+void WriteMetadata(int intermediate, GgufWriter* file) {
+  file->String("general.architecture", "llama");
+  for (const auto& [key, value] : std::vector<std::pair<std::string, uint32_t>>{
+           {"block_count", kLayers},
+           {"context_length", 512},
+           {"embedding_length", kHidden},
+           {"feed_forward_length", static_cast<uint32_t>(intermediate)},
+           {"attention.head_count", 4},
+           {"attention.head_count_kv", 2}}) {
+    file->Uint32("llama." + key, value);
+  }
+  file->Float32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  file->String("tokenizer.ggml.model", "gpt2");
+  file->String("tokenizer.ggml.pre", "smollm");
+  std::vector<std::string> tokens;
+  for (int i = 0; i < kVocab; ++i) tokens.push_back(absl::StrCat("t", i));
+  file->Strings("tokenizer.ggml.tokens", tokens);
+  file->Int32s("tokenizer.ggml.token_type", std::vector<int32_t>(kVocab, 1));
+  file->Strings("tokenizer.ggml.merges", {"t 1"});
+  file->Uint32("tokenizer.ggml.eos_token_id", 0);
+}
+
+}  // namespace
+
+std::string WriteQuantizedGguf(const QuantizedGguf& model) {
+  Writer writer(model.seed);
+  WriteMetadata(model.intermediate, &writer.file());
+  const double hidden = 1 / std::sqrt(kHidden), mlp = 1 / std::sqrt(model.intermediate);
+  writer.Matrix("token_embd", kVocab, kHidden, model.embedding, 2 * hidden);
+  writer.Ones("output_norm", kHidden);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const std::string prefix = absl::StrCat("blk.", layer, ".");
+    const auto matrix = [&](const std::string& name, int rows, int cols, double deviation) {
+      writer.Matrix(prefix + name, rows, cols, model.layers, deviation);
+    };
+    writer.Ones(prefix + "attn_norm", kHidden);
+    matrix("attn_q", kHidden, kHidden, hidden);
+    matrix("attn_k", kKvWidth, kHidden, hidden);
+    matrix("attn_v", kKvWidth, kHidden, hidden);
+    matrix("attn_output", kHidden, kHidden, hidden);
+    writer.Ones(prefix + "ffn_norm", kHidden);
+    matrix("ffn_gate", model.intermediate, kHidden, hidden);
+    matrix("ffn_up", model.intermediate, kHidden, hidden);
+    matrix("ffn_down", kHidden, model.intermediate, mlp);
+  }
+  const std::string path = MakeTempDir() + "/model.gguf";
+  WriteFile(path, writer.file().Write());
+  return path;
+}
+
+}  // namespace somnus

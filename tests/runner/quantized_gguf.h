@@ -1,0 +1,23 @@
+#pragma once
+// GGUF files of random quantized weights, for tests of models that are computed as they are stored.
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/model_config.h"
+
+namespace somnus {
+
+struct QuantizedGguf {
+  // Of the layers' matrices, and of the embedding, which the head is tied to.
+  StorageType layers = StorageType::kQ4_1;
+  StorageType embedding = StorageType::kQ8_0;
+  int intermediate = 192;  // a multiple of 32
+  uint32_t seed = 1;
+};
+
+// Writes a llama of two layers, hidden size 128, four heads of 32, two KV heads and 512 tokens into a folder
+// of its own; returns the file's path. Weights have the magnitude that keeps a model's activations in range.
+std::string WriteQuantizedGguf(const QuantizedGguf& model);
+
+}  // namespace somnus

@@ -1,0 +1,144 @@
+// A model that is computed as its GGUF file stores it: which types that gives, how near the results are to
+// those of the dequantized weights, and sleep. invariance_test.cc has its batch invariance.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/runner/quantized_gguf.h"
+#include "tests/runner/same_bits.h"
+
+namespace somnus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ModelRunnerOptions Options(bool dequantize = false) {
+  ModelRunnerOptions options;
+  options.dtype = DataType::kF32;
+  options.dequantize = dequantize;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 128;
+  options.max_model_len = 256;
+  return options;
+}
+
+std::unique_ptr<RankGroup> Load(const std::string& path, int world_size, const ModelRunnerOptions& options) {
+  auto group = RankGroup::Load(path, world_size, options, 64);
+  EXPECT_TRUE(group.ok()) << group.status();
+  return group.ok() ? *std::move(group) : nullptr;
+}
+
+MiniRequest LongRequest() {
+  MiniRequest request;
+  for (int32_t i = 0; i < 96; ++i) request.prompt.push_back(i * 37 % 512);
+  request.max_tokens = 8;
+  request.sampling.set_num_logprobs(2);
+  request.sampling.set_num_prompt_logprobs(2);
+  return request;
+}
+
+MiniResult RunLong(RankGroup& group) {
+  MiniOptions options;
+  options.num_blocks = 64;
+  options.max_step_tokens = 128;
+  auto results = RunAll(group, {LongRequest()}, options);
+  EXPECT_TRUE(results.ok()) << results.status();
+  return results.ok() ? (*results)[0] : MiniResult();
+}
+
+std::vector<float> PromptLogprobs(RankGroup& group) {
+  std::vector<float> logprobs;
+  for (const v1::StepLogprobs& entry : RunLong(group).prompt_logprobs) logprobs.push_back(entry.logprobs(0));
+  return logprobs;
+}
+
+double MeanDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += std::fabs(a[i] - b[i]);
+  return sum / static_cast<double>(a.size());
+}
+
+TEST(QuantizedModel, IsComputedAsItIsStored) {
+  const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_1});
+  const auto stored = Load(path, 1, Options()), expanded = Load(path, 1, Options(/*dequantize=*/true));
+  ASSERT_TRUE(stored && expanded);
+  // Two layers of 20 bytes for 32 values, and the embedding of 34; the head is the same one.
+  EXPECT_EQ(stored->runner(0).weight_types(), "Q4_1 0.1 MiB, Q8_0 0.1 MiB");
+  EXPECT_EQ(expanded->runner(0).weight_types(), "float32 1.2 MiB");
+}
+
+TEST(QuantizedModel, IsNearTheDequantizedOne) {
+  for (const StorageType type :
+       {StorageType::kQ8_0, StorageType::kQ4_0, StorageType::kQ4_1, StorageType::kQ5_0, StorageType::kQ5_1}) {
+    const std::string path = WriteQuantizedGguf({.layers = type});
+    const auto expanded = Load(path, 1, Options(/*dequantize=*/true));
+    ASSERT_TRUE(expanded);
+    const std::vector<float> reference = PromptLogprobs(*expanded);
+    for (const int world_size : {1, 2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", ranks " << world_size);
+      const auto stored = Load(path, world_size, Options());
+      ASSERT_TRUE(stored);
+      const double difference = MeanDifference(PromptLogprobs(*stored), reference);
+      // Each activation is off by 0.3 % of its block's largest; a part that is left out gives 0.5 and more.
+      EXPECT_LT(difference, 0.05);
+      EXPECT_GT(difference, 1e-5) << "nothing was quantized";
+    }
+  }
+}
+
+// 160 columns over two ranks are 80 and 80: no whole blocks. Only the matrix that is cut there is expanded.
+TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlock) {
+  const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_0, .intermediate = 160});
+  const auto one = Load(path, 1, Options()), two = Load(path, 2, Options());
+  const auto expanded = Load(path, 1, Options(/*dequantize=*/true));
+  ASSERT_TRUE(one && two && expanded);
+  EXPECT_THAT(one->runner(0).weight_types(), Not(HasSubstr("float32")));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("float32"));
+    EXPECT_THAT(two->runner(rank).weight_types(), HasSubstr("Q4_0"));
+  }
+  EXPECT_LT(MeanDifference(PromptLogprobs(*two), PromptLogprobs(*expanded)), 0.05);
+}
+
+TEST(QuantizedModel, SleepsAndWakesAtBothLevels) {
+  const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ5_1});
+  const auto group = Load(path, 2, Options());
+  ASSERT_TRUE(group);
+  const MiniResult before = RunLong(*group);
+  for (const RestoreMode weights : {RestoreMode::kHostBackup, RestoreMode::kDiscard}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      SleepableAllocator& allocator = group->allocator(rank);
+      ASSERT_TRUE(allocator
+                      .Sleep({{"weights", weights},
+                              {"kv_cache", RestoreMode::kDiscard},
+                              {"workspace", RestoreMode::kDiscard}})
+                      .ok());
+      ASSERT_TRUE(allocator.WakeUp({}).ok());
+      if (weights == RestoreMode::kDiscard) {
+        ASSERT_TRUE(group->runner(rank).ReloadWeights(group->checkpoint(), nullptr).ok());
+      }
+      ASSERT_TRUE(group->runner(rank).ResetAfterWake().ok());
+    }
+    ExpectSame(RunLong(*group), before);
+  }
+}
+
+TEST(QuantizedModel, ReloadsOnlyWeightsOfTheSameTypes) {
+  const auto group = Load(WriteQuantizedGguf({.layers = StorageType::kQ4_0}), 1, Options());
+  ASSERT_TRUE(group);
+  const auto reload = [&](const QuantizedGguf& model) {
+    const auto checkpoint = Checkpoint::Open(WriteQuantizedGguf(model));
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    return group->runner(0).ReloadWeights(**checkpoint, nullptr);
+  };
+  EXPECT_TRUE(reload({.layers = StorageType::kQ4_0, .seed = 2}).ok());
+  EXPECT_THAT(reload({.layers = StorageType::kQ4_1}).message(),
+              HasSubstr("is not the model that was loaded"));
+}
+
+}  // namespace
+}  // namespace somnus
