@@ -19,7 +19,8 @@
 namespace somnus {
 namespace {
 
-// A process that has ended may hold a GPU's memory for a while: 15 s and more were seen (smg, PR 2464).
+// A process that has ended may hold a GPU's memory for a while: 15 s and more were seen
+// (github.com/smg-project/smg/pull/2464).
 constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
