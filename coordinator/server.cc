@@ -43,9 +43,9 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.blocks.block_size = flags.block_size;
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
   options.async_scheduling = flags.async_scheduling;
-  options.max_num_waiting = flags.max_num_waiting;
-  options.max_num_waiting_tokens = flags.max_num_waiting_tokens;
-  options.max_waiting_bytes = flags.max_waiting_bytes;
+  options.queue.max_num_waiting = flags.max_num_waiting;
+  options.queue.max_num_waiting_tokens = flags.max_num_waiting_tokens;
+  options.queue.max_waiting_bytes = flags.max_waiting_bytes;
   options.step_timeout = flags.step_timeout;
   options.step_stall = flags.step_stall;
   options.hang_timeout = flags.hang_timeout;

@@ -23,7 +23,19 @@
 
 namespace somnus {
 
-// A consistent snapshot, which the loop takes between two steps.
+// One replica of an engine that has several (coordinator/replicas).
+struct ReplicaStats {
+  EngineState state = EngineState::kLoading;
+  std::string error;  // why the replica is kFailed
+  int32_t num_running = 0;
+  int32_t num_waiting = 0;   // there, beside those that have no replica yet
+  int64_t num_requests = 0;  // that were handed to it since start
+  int64_t num_recoveries = 0;
+  int64_t group_epoch = 0;
+};
+
+// A consistent snapshot, which the loop takes between two steps. Of an engine with replicas: sums over them,
+// the shallowest sleep level and the latest epoch.
 struct EngineStats {
   EngineState state = EngineState::kLoading;
   int sleep_level = 0;  // that every rank has reached
@@ -42,14 +54,18 @@ struct EngineStats {
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
   int64_t num_steps = 0;
-  int64_t num_recoveries = 0;  // of the group, that ended well
-  int64_t group_epoch = 0;     // that the group is in, or that is being formed: 1 at first
+  int64_t num_recoveries = 0;          // of the group, that ended well
+  int64_t group_epoch = 0;             // that the group is in, or that is being formed: 1 at first
+  int64_t num_moved = 0;               // requests that left a replica for another one
+  std::vector<ReplicaStats> replicas;  // empty: the engine has none
 };
 
 // Receives the loop's events, for metrics. It is called on the loop thread and must not block.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
+  // The request was scheduled for the first time.
+  virtual void OnRequestScheduled(const EngineRequest& /*request*/) {}
   virtual void OnStep(int32_t num_tokens, absl::Duration duration) = 0;
   // The group is whole again, `duration` after it was lost.
   virtual void OnRecovered(absl::Duration duration) = 0;
@@ -90,6 +106,12 @@ class Engine {
   virtual absl::StatusOr<TagBytes> Sleep(int level) = 0;
   virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) = 0;
   virtual absl::Status ResetPrefixCache() = 0;
+  // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile
+  // a replica gets no new requests; those that are open there have `grace` to finish, and then go on at
+  // another one, with the same tokens. Blocks the caller; lifecycle calls that come meanwhile wait for its
+  // end. FailedPrecondition: there is one replica, or no other one would serve. Another error names the
+  // replica that did not come back, which has failed; the roll ends there.
+  virtual absl::Status Roll(absl::Duration grace) = 0;
 
   // Refuses new requests, finishes or (after `grace`) aborts the open ones, then stops the loop.
   virtual void DrainAndStop(absl::Duration grace) = 0;

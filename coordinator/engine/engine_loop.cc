@@ -132,6 +132,9 @@ void EngineLoop::Send(StepPlan plan) {
   const absl::Time now = options_.now();
   for (const SequencePtr& sequence : plan.first_scheduled) sequence->scheduled_time = now;
   NoteFirstScheduled(plan.first_scheduled);
+  if (observer_ != nullptr) {
+    for (const SequencePtr& sequence : plan.first_scheduled) observer_->OnRequestScheduled(sequence->request);
+  }
   sent_.push_back({plan.request.step_id(), plan.num_tokens, options_.monotonic_now()});
   if (sent_.size() == 1) NoteAwaitedStep();
   absl::Status status = executor_->ExecuteAsync(std::move(plan.request));
@@ -151,11 +154,7 @@ void EngineLoop::NoteAwaitedStep() {
 void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
   if (sequences.empty()) return;
   absl::MutexLock lock(&mu_);
-  for (const SequencePtr& sequence : sequences) {
-    --num_queued_;
-    num_queued_tokens_ -= sequence->prompt_len();
-    queued_bytes_ -= sequence->request.queued_bytes;
-  }
+  for (const SequencePtr& sequence : sequences) room_.NoteScheduled(sequence->request);
 }
 
 void EngineLoop::Receive() {
@@ -222,11 +221,7 @@ void EngineLoop::End(const SequencePtr& sequence, FinishReason reason, const abs
 // Makes the id free for use again, and what the request held of the queue's bounds.
 void EngineLoop::Forget(const Sequence& sequence) {
   absl::MutexLock lock(&mu_);
-  live_ids_.erase(sequence.request.id);
-  if (sequence.was_scheduled) return;
-  --num_queued_;
-  num_queued_tokens_ -= sequence.prompt_len();
-  queued_bytes_ -= sequence.request.queued_bytes;
+  room_.Remove(sequence.request, sequence.was_scheduled);
 }
 
 void EngineLoop::PublishStats() {

@@ -19,6 +19,10 @@
 // max_recoveries of them have come within recovery_window without a token in between, or when the engine's
 // own books are wrong, the engine is kFailed for good: every open request ends with kError and the reason,
 // commands end with the reason, and Submit returns Unavailable.
+//
+// Replicas. With options.hand_over the engine is one of several (coordinator/replicas): open requests do not
+// wait for a recovery, but are handed over at its beginning; so are those of an engine that fails, except the
+// ones in flight where it was the engine's own books that failed, since they may be the cause.
 
 #include <atomic>
 #include <cstdint>
@@ -31,13 +35,13 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/lifecycle_command.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/engine/queue_room.h"
 #include "coordinator/engine/step_deadline.h"
 #include "coordinator/executor/executor.h"
 #include "coordinator/scheduler/scheduler.h"
@@ -46,10 +50,8 @@ namespace somnus {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  bool async_scheduling = true;              // step k+1 is sent before the reply to step k is handled
-  int32_t max_num_waiting = 1024;            // requests accepted and not running, preempted ones with them
-  int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
-  int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
+  bool async_scheduling = true;  // step k+1 is sent before the reply to step k is handled
+  QueueLimits queue;
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; it is still waited for, until its deadline.
   absl::Duration step_stall = absl::Seconds(60);
@@ -61,6 +63,11 @@ struct EngineOptions {
   Residency residency;                          // what the ranks hold at the start
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
   MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
+  std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
+  // Of an engine that is a replica: takes the open requests, with their progress, when the group is lost or
+  // restarted, or has failed, so that they go on elsewhere. It is called on the loop thread, after the state
+  // has changed, and must not block; the engine forgets them. Null: they wait for the recovery.
+  std::function<void(std::vector<EngineRequest>)> hand_over;
 };
 
 class EngineLoop : public Engine {
@@ -80,14 +87,33 @@ class EngineLoop : public Engine {
   absl::StatusOr<TagBytes> Sleep(int level) override;
   absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) override;
   absl::Status ResetPrefixCache() override;
+  absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return options_.scheduler.max_model_len; }
   int32_t vocab_size() const override { return options_.vocab_size; }
 
+  // Whether `requests` can ever be served under `options`: InvalidArgument names the field.
+  static absl::Status CheckRequests(const EngineOptions& options, const std::vector<EngineRequest>& requests);
+  // Takes a request that passed CheckRequests, whatever the bounds of the queue, and with the progress that
+  // it has; its id must not be live. False, and the request is left alone, unless the engine is awake and
+  // goes on. Thread safe.
+  bool Offer(EngineRequest* request);
+  // What is open here. num_preempted and num_steps are as of the last step.
+  struct Backlog {
+    int64_t num_open = 0;
+    int64_t num_preempted = 0;   // those that wait again
+    int64_t waiting_tokens = 0;  // of prompts that were never scheduled
+    int64_t num_steps = 0;       // since the start
+  };
+  Backlog backlog() const;
+  // Ends all workers of the group and brings up new ones; the epoch that begins then is not counted as a
+  // recovery. Open requests are handed over, or wait. Blocks the caller until the group is whole again.
+  // FailedPrecondition: the engine is not awake; another error is the engine's end.
+  absl::Status Restart();
+
  private:
   // Hands the command to the loop thread and waits for its result. Unavailable once the loop has stopped.
   absl::StatusOr<TagBytes> RunCommand(LifecycleCommand command);
-  absl::Status CheckRequests(const std::vector<EngineRequest>& requests) const;
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Returns whether the state has changed; the caller then reports it, without the lock. A change that
@@ -125,6 +151,8 @@ class EngineLoop : public Engine {
   // Forgets the failures of a sequence that has got beyond the point where it was at the last of them.
   static void Exonerate(Sequence* sequence);
   void FinishRecovery(const absl::Status& status);
+  // Gives all open requests to options_.hand_over, where there is one. No step may be in flight.
+  void HandOver();
 
   // Lifecycle commands. One is under way at a time: command_. It has ended when StartCommand returns, or
   // waits for the result of a call, or for the end of a recovery.
@@ -132,6 +160,7 @@ class EngineLoop : public Engine {
   void StartCommand();
   void StartSleep();
   void StartWakeUp();
+  void StartRestart();
   void CallSleep(int level);
   void CallWakeUp();
   Executor::LifecycleDone Call(int sleep_level, std::vector<std::string> tags);
@@ -160,6 +189,7 @@ class EngineLoop : public Engine {
   StepDeadline step_deadline_;
   Residency residency_;  // as of the last lifecycle call that has ended
   bool recovering_ = false;
+  bool restarting_ = false;  // the recovery under way is a restart
   // When those began that were within the last recovery_window and had not led to a token.
   std::deque<MonotonicTime> recoveries_;
   MonotonicTime lost_at_;       // when the recovery under way began
@@ -194,12 +224,8 @@ class EngineLoop : public Engine {
   StopSignal loop_ended_;
   std::string error_ ABSL_GUARDED_BY(mu_);
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
-  // Requests accepted but not scheduled yet, what they hold, and every live id.
-  int64_t num_queued_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // those that wait again
-  int64_t num_queued_tokens_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mu_);
+  QueueRoom room_ ABSL_GUARDED_BY(mu_);
 
   absl::Mutex on_state_change_mu_;
   std::function<void()> on_state_change_ ABSL_GUARDED_BY(on_state_change_mu_);

@@ -20,7 +20,8 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       scheduler_(options_.scheduler),
       step_deadline_(options_.hang_timeout, options_.step_timeout),
       residency_(options_.residency),
-      state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep) {
+      state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep),
+      room_(options_.queue) {
   group_epoch_ = executor_->group_epoch();
   PublishStats();
   {
@@ -39,12 +40,13 @@ absl::Status EngineLoop::Submit(EngineRequest request) {
   return SubmitAll(std::move(requests));
 }
 
-absl::Status EngineLoop::CheckRequests(const std::vector<EngineRequest>& requests) const {
+absl::Status EngineLoop::CheckRequests(const EngineOptions& options,
+                                       const std::vector<EngineRequest>& requests) {
   for (const EngineRequest& request : requests) {
     if (request.sink == nullptr) return absl::InvalidArgumentError("request has no sink");
-    RETURN_IF_ERROR(Scheduler::Check(options_.scheduler, request));
+    RETURN_IF_ERROR(Scheduler::Check(options.scheduler, request));
     for (int32_t id : request.prompt) {
-      if (id >= 0 && id < options_.vocab_size) continue;
+      if (id >= 0 && id < options.vocab_size) continue;
       return absl::InvalidArgumentError(absl::StrCat("prompt: token id ", id, " is out of vocabulary"));
     }
   }
@@ -57,49 +59,17 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
     return absl::UnavailableError(absl::StrCat("the engine failed: ", error_));
   if (draining_ || stopped_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
   if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
-  int64_t tokens = 0, bytes = 0;
-  absl::flat_hash_set<absl::string_view> ids;
-  for (const EngineRequest& request : requests) {
-    tokens += static_cast<int64_t>(request.prompt.size());
-    bytes += request.queued_bytes;
-    if (live_ids_.contains(request.id) || !ids.insert(request.id).second) {
-      return absl::InvalidArgumentError(absl::StrCat("request_id: ", request.id, " is in use"));
-    }
-  }
-  // Preempted requests count, too; otherwise a flood of urgent requests could make any number of them wait.
-  const int64_t num_waiting = num_queued_ + num_preempted_;
-  if (num_waiting + static_cast<int64_t>(requests.size()) > options_.max_num_waiting) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_waiting, " of ",
-                                                     options_.max_num_waiting, " requests are waiting"));
-  }
-  if (num_queued_tokens_ + tokens > options_.max_num_waiting_tokens) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", num_queued_tokens_, " of ",
-                                                     options_.max_num_waiting_tokens,
-                                                     " prompt tokens are waiting"));
-  }
-  if (bytes > options_.max_waiting_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt: the request takes ", bytes,
-                                                   " bytes, more than may wait (", options_.max_waiting_bytes,
-                                                   ")"));
-  }
-  if (queued_bytes_ + bytes > options_.max_waiting_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued_bytes_, " of ",
-                                                     options_.max_waiting_bytes, " bytes are waiting"));
-  }
-  return absl::OkStatus();
+  return room_.Check(requests, num_preempted_);
 }
 
 absl::Status EngineLoop::SubmitAll(std::vector<EngineRequest> requests) {
-  RETURN_IF_ERROR(CheckRequests(requests));
+  RETURN_IF_ERROR(CheckRequests(options_, requests));
   SetQueuedBytes(&requests);
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckRoom(requests));
     for (EngineRequest& request : requests) {
-      live_ids_.insert(request.id);
-      ++num_queued_;
-      num_queued_tokens_ += static_cast<int64_t>(request.prompt.size());
-      queued_bytes_ += request.queued_bytes;
+      room_.Add(request);
       submitted_.push_back(std::move(request));
     }
   }
@@ -107,11 +77,30 @@ absl::Status EngineLoop::SubmitAll(std::vector<EngineRequest> requests) {
   return absl::OkStatus();
 }
 
+bool EngineLoop::Offer(EngineRequest* request) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (draining_ || stopped_ || state_ != EngineState::kAwake) return false;
+    room_.Add(*request);
+    submitted_.push_back(std::move(*request));
+  }
+  mail_->Wake();
+  return true;
+}
+
+EngineLoop::Backlog EngineLoop::backlog() const {
+  absl::MutexLock lock(&mu_);
+  return {.num_open = room_.num_live(),
+          .num_preempted = num_preempted_,
+          .waiting_tokens = room_.waiting_tokens(),
+          .num_steps = stats_.num_steps};
+}
+
 void EngineLoop::Abort(const std::string& request_id) {
   {
     absl::MutexLock lock(&mu_);
     // Only live ids, and each once, so that the list is no longer than the open requests.
-    if (!live_ids_.contains(request_id)) return;
+    if (!room_.is_live(request_id)) return;
     if (std::find(aborted_.begin(), aborted_.end(), request_id) != aborted_.end()) return;
     aborted_.push_back(request_id);
   }
@@ -186,6 +175,17 @@ absl::StatusOr<TagBytes> EngineLoop::WakeUp(const std::vector<std::string>& tags
 absl::Status EngineLoop::ResetPrefixCache() {
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kResetPrefixCache;
+  return RunCommand(std::move(command)).status();
+}
+
+absl::Status EngineLoop::Roll(absl::Duration) {
+  return absl::FailedPreconditionError(
+      "the engine has one replica: nothing would serve meanwhile; see --data-parallel-size");
+}
+
+absl::Status EngineLoop::Restart() {
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kRestart;
   return RunCommand(std::move(command)).status();
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/log.h"
 #include "base/request_bounds.h"
 #include "coordinator/engine/engine_loop.h"
 
@@ -36,6 +37,8 @@ void EngineLoop::StartCommand() {
     case LifecycleCommand::Kind::kResetPrefixCache:
       scheduler_.ResetPrefixCache();
       return EndCommand(TagBytes());
+    case LifecycleCommand::Kind::kRestart:
+      return StartRestart();
   }
 }
 
@@ -65,6 +68,21 @@ void EngineLoop::StartWakeUp() {
   if (residency_.ToWake(command_->tags).empty()) return EndCommand(TagBytes());
   if (residency_.levels_differ()) return CallSleep(kMaxSleepLevel);
   CallWakeUp();
+}
+
+void EngineLoop::StartRestart() {
+  if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
+  if (!residency_.awake()) return EndCommand(absl::FailedPreconditionError(WhyNotReady(state())));
+  SwitchState(EngineState::kRecovering);  // Offer takes no request from now on
+  ReceiveAll();
+  if (!Computes()) return;  // the command waits for the recovery, or the engine has failed
+  scheduler_.Recover();
+  HandOver();
+  LogInfo("{}the workers are restarted", options_.log_name);
+  recovering_ = restarting_ = true;
+  lost_at_ = options_.monotonic_now();
+  executor_->Restart(residency_);
+  group_epoch_ = executor_->group_epoch();
 }
 
 void EngineLoop::CallSleep(int level) { executor_->SleepAsync(level, residency_, Call(level, {})); }

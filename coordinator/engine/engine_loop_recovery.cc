@@ -1,5 +1,6 @@
 // EngineLoop's part for failures: the end of an epoch of the group, its recovery, and the engine's own end.
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@ namespace somnus {
 
 void EngineLoop::Fail(const absl::Status& status) {
   if (state() == EngineState::kFailed) return;
-  LogError("the engine has failed: {}", std::string(status.message()));
+  LogError("{}the engine has failed: {}", options_.log_name, std::string(status.message()));
   std::vector<EngineRequest> submitted;
   {
     absl::MutexLock lock(&mu_);
@@ -23,6 +24,13 @@ void EngineLoop::Fail(const absl::Status& status) {
   sent_.clear();
   NoteAwaitedStep();
   const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
+  if (options_.hand_over) {
+    for (const SequencePtr& sequence : scheduler_.Recover()) {
+      scheduler_.Abort(sequence->request.id);
+      End(sequence, FinishReason::kError, error);
+    }
+    HandOver();
+  }
   for (const SequencePtr& sequence : scheduler_.AbortAll()) End(sequence, FinishReason::kError, error);
   if (command_.has_value()) EndCommand(status);
 }
@@ -38,14 +46,19 @@ bool EngineLoop::MayRecover() {
 
 void EngineLoop::Lose(const absl::Status& reason) {
   if (state() == EngineState::kFailed || recovering_) return;
-  if (!MayRecover()) return Fail(reason);
-  LogError("the group was lost: {}", std::string(reason.message()));
-  recovering_ = true;
-  lost_at_ = options_.monotonic_now();
   sent_.clear();
   NoteAwaitedStep();
+  if (!MayRecover()) {
+    // Elsewhere those that were in flight may go on, unless one of them has done this too often.
+    if (options_.hand_over) EndSuspects(scheduler_.Recover(), reason);
+    return Fail(reason);
+  }
+  LogError("{}the group was lost: {}", options_.log_name, std::string(reason.message()));
+  recovering_ = true;
+  lost_at_ = options_.monotonic_now();
   EndSuspects(scheduler_.Recover(), reason);
   SwitchState(EngineState::kRecovering);
+  HandOver();
   InterruptCommand(reason);
   executor_->Recover(residency_);
   group_epoch_ = executor_->group_epoch();
@@ -75,19 +88,36 @@ void EngineLoop::Exonerate(Sequence* sequence) {
   sequence->runs_alone = false;
 }
 
+void EngineLoop::HandOver() {
+  if (!options_.hand_over) return;
+  std::vector<EngineRequest> requests = scheduler_.ReleaseAll();
+  {
+    absl::MutexLock lock(&mu_);
+    requests.insert(requests.end(), std::make_move_iterator(submitted_.begin()),
+                    std::make_move_iterator(submitted_.end()));
+    submitted_.clear();
+    aborted_.clear();  // whoever takes the requests knows of these
+    room_.Clear();
+  }
+  PublishStats();
+  if (!requests.empty()) options_.hand_over(std::move(requests));
+}
+
 void EngineLoop::FinishRecovery(const absl::Status& status) {
   if (!std::exchange(recovering_, false)) return;
+  const bool restarted = std::exchange(restarting_, false);
   if (!status.ok()) return Fail(status);
   const absl::Duration duration = options_.monotonic_now() - lost_at_;
-  ++num_recoveries_;
+  num_recoveries_ += restarted ? 0 : 1;
   group_epoch_ = executor_->group_epoch();
   step_deadline_.Restart();
-  LogInfo("the group is whole again, in epoch {}, after {:.2f} s", group_epoch_,
+  LogInfo("{}the group is whole again, in epoch {}, after {:.2f} s", options_.log_name, group_epoch_,
           absl::ToDoubleSeconds(duration));
-  if (observer_ != nullptr) observer_->OnRecovered(duration);
+  if (observer_ != nullptr && !restarted) observer_->OnRecovered(duration);
   // The news of another loss may have come before that of this recovery.
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
   SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
+  if (restarted && command_.has_value()) return EndCommand(TagBytes());
   if (command_.has_value()) StartCommand();
 }
 

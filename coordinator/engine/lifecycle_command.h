@@ -12,7 +12,7 @@
 namespace somnus {
 
 struct LifecycleCommand {
-  enum class Kind { kSleep, kWakeUp, kResetPrefixCache };
+  enum class Kind { kSleep, kWakeUp, kResetPrefixCache, kRestart };
   Kind kind = Kind::kSleep;
   int level = 0;                  // of kSleep
   std::vector<std::string> tags;  // of kWakeUp; empty: all

@@ -58,8 +58,11 @@ class Executor {
   // tags of `held` sleep at its level, and the others are resident. Until then every other call returns the
   // failure. An error is final, and so is the reason of an Abort.
   virtual void Recover(const Residency& held) = 0;
-  // `callback` is called at the end of each Recover, on any thread, also within the call. It must not block.
-  // An empty function removes the callback: none runs afterwards.
+  // Ends the workers, which are well, starts others in their places, and goes on as Recover. No call is under
+  // way.
+  virtual void Restart(const Residency& held) = 0;
+  // `callback` is called at the end of each Recover or Restart, on any thread, also within the call. It must
+  // not block. An empty function removes the callback: none runs afterwards.
   virtual void OnRecovered(std::function<void(absl::Status)> callback) = 0;
   // The epoch that the group is in; while it is recovered, the one that has failed. Thread safe.
   virtual int64_t group_epoch() const = 0;

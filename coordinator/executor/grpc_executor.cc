@@ -80,8 +80,13 @@ void GrpcExecutor::Abort(const absl::Status& reason) {
 }
 
 void GrpcExecutor::Recover(const Residency& held) {
-  if (healer_) return healer_(held);
+  if (healer_) return healer_(held, /*restart=*/false);
   EndRecovery(Health());
+}
+
+void GrpcExecutor::Restart(const Residency& held) {
+  if (healer_) return healer_(held, /*restart=*/true);
+  EndRecovery(absl::FailedPreconditionError("nobody can start other workers"));
 }
 
 void GrpcExecutor::OnRecovered(std::function<void(absl::Status)> callback) {

@@ -24,8 +24,9 @@ namespace somnus {
 
 class GrpcExecutor : public Executor {
  public:
-  // Forms the next epoch, and calls Serve or GiveUp in the end. It must not block.
-  using Healer = std::function<void(const Residency& held)>;
+  // Forms the next epoch, and calls Serve or GiveUp in the end. It must not block. `restart`: all workers are
+  // replaced, also those that are well.
+  using Healer = std::function<void(const Residency& held, bool restart)>;
   // Called by Abort, after the current epoch has ended: whatever forms an epoch gives up.
   using OnAbort = std::function<void(const absl::Status&)>;
 
@@ -51,6 +52,7 @@ class GrpcExecutor : public Executor {
   void OnFailure(std::function<void(absl::Status)> callback) override;
   void Abort(const absl::Status& reason) override;
   void Recover(const Residency& held) override;
+  void Restart(const Residency& held) override;
   void OnRecovered(std::function<void(absl::Status)> callback) override;
   int64_t group_epoch() const override { return epoch()->number(); }
 

@@ -16,6 +16,8 @@
 namespace somnus {
 namespace {
 
+constexpr absl::Duration kEndTimeout = absl::Seconds(2);  // for the replies to Shutdown
+
 ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
   // Whoever may be silent for longer may be busy for longer, too.
@@ -64,9 +66,9 @@ absl::StatusOr<KvPlan> WorkerGroup::Load() {
   ASSIGN_OR_RETURN(std::shared_ptr<GroupEpoch> epoch, FormEpoch(Residency()));
   auto executor = std::make_unique<GrpcExecutor>(
       std::move(epoch),
-      [this](const Residency& held) {
+      [this](const Residency& held, bool restart) {
         absl::MutexLock lock(&mu_);
-        wanted_ = held;
+        wanted_ = Wanted{held, restart};
       },
       [this](const absl::Status& reason) { Interrupt(reason); });
   {
@@ -79,7 +81,7 @@ absl::StatusOr<KvPlan> WorkerGroup::Load() {
 
 void WorkerGroup::HealLoop() {
   while (true) {
-    Residency held;
+    Wanted wanted;
     {
       absl::MutexLock lock(&mu_);
       const auto asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -87,10 +89,11 @@ void WorkerGroup::HealLoop() {
       };
       mu_.Await(absl::Condition(&asked));
       if (!wanted_.has_value()) return;
-      held = *wanted_;
+      wanted = *wanted_;
       wanted_.reset();
     }
-    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = FormEpoch(held);
+    if (wanted.restart) EndWorkers();
+    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = FormEpoch(wanted.held);
     if (epoch.ok()) {
       LogInfo("epoch {}: the group of {} workers is whole", number_, flags_.world_size);
       executor_->Serve(*std::move(epoch));
@@ -98,6 +101,20 @@ void WorkerGroup::HealLoop() {
       executor_->GiveUp(epoch.status());
     }
   }
+}
+
+// The next epoch replaces them. They count as lost before they are asked to end, so that their end is no
+// news.
+void WorkerGroup::EndWorkers() {
+  for (int rank = 0; rank < flags_.world_size; ++rank) {
+    pool_.Discard(rank, absl::CancelledError(absl::StrCat("rank ", rank, " is restarted")));
+  }
+  std::shared_ptr<GroupEpoch> epoch;
+  {
+    absl::MutexLock lock(&mu_);
+    epoch = std::exchange(current_, nullptr);  // nobody calls an epoch that was shut down
+  }
+  if (epoch != nullptr) epoch->Shutdown(kEndTimeout);
 }
 
 absl::Status WorkerGroup::Interruption() const {
@@ -178,7 +195,7 @@ void WorkerGroup::Stop() {
     epoch = std::exchange(current_, nullptr);
     stop_healing_ = true;
   }
-  if (epoch != nullptr) epoch->Shutdown(absl::Seconds(2));
+  if (epoch != nullptr) epoch->Shutdown(kEndTimeout);
   Interrupt(absl::CancelledError("stopped"));
   if (healer_.joinable()) healer_.join();
   pool_.Stop();

@@ -60,6 +60,11 @@ class WorkerGroup {
 
  private:
   using Snapshots = std::vector<v1::WorkerSnapshot>;
+  // A recovery, or a restart of all workers.
+  struct Wanted {
+    Residency held;
+    bool restart = false;
+  };
 
   absl::StatusOr<std::shared_ptr<GroupEpoch>> FormEpoch(const Residency& held);
   absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(const Residency& held);
@@ -81,6 +86,7 @@ class WorkerGroup {
   void OnLoss(const absl::Status& reason);
   void OnStall(const absl::Status& stall);
   void HealLoop();
+  void EndWorkers();
 
   const Flags flags_;
   ExecutorOptions options_;
@@ -100,7 +106,7 @@ class WorkerGroup {
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<GroupEpoch> current_ ABSL_GUARDED_BY(mu_);  // being formed or served
   FailureLatch* fencing_ ABSL_GUARDED_BY(mu_) = nullptr;      // of the Fence calls under way
-  std::optional<Residency> wanted_ ABSL_GUARDED_BY(mu_);      // a recovery that is asked for
+  std::optional<Wanted> wanted_ ABSL_GUARDED_BY(mu_);         // that is asked for
   bool stop_healing_ ABSL_GUARDED_BY(mu_) = false;
   StopSignal stop_;
   std::thread healer_;

@@ -124,10 +124,24 @@ class FakeEngine : public Engine {
     return TagBytes{{"weights", 7}};
   }
   absl::Status ResetPrefixCache() override { return absl::OkStatus(); }
+  absl::Status Roll(absl::Duration grace) override {
+    absl::MutexLock lock(&mutex_);
+    roll_grace_ = grace;
+    return roll_status_;
+  }
   void DrainAndStop(absl::Duration) override { set_state(EngineState::kDraining); }
   int32_t max_model_len() const override { return 4096; }
   int32_t vocab_size() const override { return 257; }
 
+  // What Roll returns, and the grace that it was called with last.
+  void set_roll_status(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    roll_status_ = status;
+  }
+  absl::Duration roll_grace() const {
+    absl::MutexLock lock(&mutex_);
+    return roll_grace_;
+  }
   void set_state(EngineState state) {
     absl::MutexLock lock(&mutex_);
     state_ = state;
@@ -247,6 +261,8 @@ class FakeEngine : public Engine {
   mutable absl::Mutex mutex_;
   EngineState state_ = EngineState::kAwake;
   absl::Status stall_;
+  absl::Status roll_status_;
+  absl::Duration roll_grace_;
   int sleep_level_ = 0;
   std::vector<Open> open_;
   std::vector<uint64_t> seeds_;

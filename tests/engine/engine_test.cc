@@ -166,7 +166,7 @@ TEST(EngineTest, AStepThatHangsIsNotHealthyLongBeforeItsDeadline) {
 
 TEST(EngineTest, AdmissionIsAllOrNothingAndBounded) {
   EngineOptions options = SmallEngine();
-  options.max_num_waiting = 4;
+  options.queue.max_num_waiting = 4;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
   ASSERT_TRUE(engine.Sleep(1).ok());  // so that all requests wait
@@ -198,7 +198,7 @@ TEST(EngineTest, AdmissionIsAllOrNothingAndBounded) {
 
 TEST(EngineTest, TheQueueIsBoundedInTokensToo) {
   EngineOptions options = SmallEngine();
-  options.max_num_waiting_tokens = 20;
+  options.queue.max_num_waiting_tokens = 20;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
   ASSERT_TRUE(engine.Sleep(1).ok());
@@ -209,7 +209,7 @@ TEST(EngineTest, TheQueueIsBoundedInTokensToo) {
 
 TEST(EngineTest, PreemptedRequestsTakePlaceInTheQueue) {
   EngineOptions options = SmallEngine();
-  options.max_num_waiting = 3;
+  options.queue.max_num_waiting = 3;
   options.scheduler.max_model_len =
       400'000;  // so that the running ones have not ended when they are preempted
   options.scheduler.blocks.num_blocks = 250'000;
@@ -320,7 +320,7 @@ TEST(EngineTest, DrainAbortsWhatOutlivesTheGraceAndAHangingStep) {
 TEST(EngineTest, ManyClientsAtOnce) {
   EngineOptions options = SmallEngine();
   options.scheduler.blocks.num_blocks = 52;
-  options.max_num_waiting = 1000;
+  options.queue.max_num_waiting = 1000;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
   std::vector<std::thread> clients;

@@ -124,7 +124,7 @@ inline EngineOptions SmallEngine(bool async_scheduling = true) {
   options.scheduler.blocks.block_size = 4;
   options.scheduler.blocks.watermark = 0;
   options.async_scheduling = async_scheduling;
-  options.max_num_waiting = 16;
+  options.queue.max_num_waiting = 16;
   options.vocab_size = 1000;
   options.step_timeout = absl::Seconds(60);
   return options;

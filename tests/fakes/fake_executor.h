@@ -85,7 +85,7 @@ class FakeExecutor : public Executor {
     if (failed) failed(reason);
     if (recovered) recovered(absl::OkStatus());
   }
-  // What the engine asked recoveries to bring back: "awake" or "asleep <level> <tag> ...".
+  // What the engine asked recoveries to bring back: "awake" or "asleep <level> <tag> ..."; or "restart".
   std::vector<std::string> recoveries() const {
     absl::MutexLock lock(&mu_);
     return recoveries_;
@@ -205,6 +205,17 @@ class FakeExecutor : public Executor {
       failure = health_;
     }
     if (recovery == Recovery::kFails) FinishRecovery(failure);
+    if (recovery == Recovery::kSucceeds) FinishRecovery(absl::OkStatus());
+  }
+  void Restart(const Residency&) override {
+    Recovery recovery;
+    {
+      absl::MutexLock lock(&mu_);
+      recoveries_.push_back("restart");
+      ++group_epoch_;
+      recovery = recovery_;
+    }
+    if (recovery == Recovery::kFails) FinishRecovery(absl::UnavailableError("the new workers did not come"));
     if (recovery == Recovery::kSucceeds) FinishRecovery(absl::OkStatus());
   }
   void OnRecovered(std::function<void(absl::Status)> callback) override {

@@ -1,0 +1,49 @@
+#pragma once
+// The bounds of a queue of requests, and what those that wait take of them. A value without a lock; its owner
+// guards it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "coordinator/request/request.h"
+
+namespace somnus {
+
+struct QueueLimits {
+  int32_t max_num_waiting = 1024;            // requests accepted and not running, preempted ones with them
+  int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
+  int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
+};
+
+// The ids of live requests, and the bounds of those that were never scheduled.
+class QueueRoom {
+ public:
+  explicit QueueRoom(const QueueLimits& limits) : limits_(limits) {}
+
+  // Whether all of `requests`, whose queued_bytes are set, have room. `num_preempted` others wait again: they
+  // count, since otherwise a flood of urgent requests could make any number of them wait. InvalidArgument: an
+  // id is in use, or the requests are more than an empty queue takes; ResourceExhausted: the queue is full.
+  absl::Status Check(const std::vector<EngineRequest>& requests, int64_t num_preempted) const;
+  void Add(const EngineRequest& request);
+  // `request` was scheduled for the first time.
+  void NoteScheduled(const EngineRequest& request);
+  // `request` has ended; it was scheduled at some time, or not.
+  void Remove(const EngineRequest& request, bool was_scheduled);
+  void Clear();
+
+  bool is_live(const std::string& id) const { return live_ids_.contains(id); }
+  int64_t num_live() const { return static_cast<int64_t>(live_ids_.size()); }
+  int64_t waiting_tokens() const { return waiting_tokens_; }  // of prompts never scheduled
+
+ private:
+  const QueueLimits limits_;
+  int64_t num_waiting_ = 0;
+  int64_t waiting_tokens_ = 0;
+  int64_t waiting_bytes_ = 0;
+  absl::flat_hash_set<std::string> live_ids_;
+};
+
+}  // namespace somnus
