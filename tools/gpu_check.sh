@@ -102,7 +102,7 @@ fi
 # text DEVICE: prints the served model's greedy texts, one per line.
 text() {
   local port prompt
-  port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+  port=$(python3 tools/bench/peers/free_port.py)
   ./tools/somnus serve "$model" --device="$1" --port "$port" --admin-port 0 --grpc-port 0 --control-port 0 \
     --dtype bfloat16 --served-model-name check >"$logs/serve.$1.log" 2>&1 &
   local server=$!

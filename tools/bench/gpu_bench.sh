@@ -32,7 +32,7 @@ for shape in $shapes; do
 done
 
 if [[ -n $tokenizer ]]; then
-  port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+  port=$(python3 "$data/tools/bench/peers/free_port.py")
   "$bin/tools/somnus" serve "$tokenizer" --device=cuda --load-format=dummy --served-model-name bench --port "$port" \
     --admin-port 0 --grpc-port 0 --control-port 0 --max-num-seqs 256 --max-num-batched-tokens 8192 --max-model-len 4096 \
     >"$out/serve.log" 2>&1 &

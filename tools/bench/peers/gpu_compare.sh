@@ -50,7 +50,7 @@ for peer in $peers; do
   esac
 done
 bin=${binaries:-$root/bazel-bin}
-port=$(python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+port=$(python3 "$here/free_port.py")
 [[ -z $binaries ]] || export LD_LIBRARY_PATH=$binaries/lib:${CUDA_HOME:-/usr/local/cuda}/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 out=${out:-$(mktemp -d)}
 ((dry)) || mkdir -p "$out" || exit 1

@@ -60,7 +60,7 @@ trap stop EXIT
 # processor time that each takes while it waits for its turn is printed.
 ports=()
 for index in "${!servers[@]}"; do
-  ports+=("$(cd "$here" && python3 -c 'from serve_ratios import free_port; print(free_port())')")
+  ports+=("$(python3 "$here/free_port.py")")
   start "${servers[index]}" "${ports[index]}" "$out/${servers[index]}.log"
 done
 used() { ps -eo pgid=,cputimes= | awk -v group="$1" '$1 == group { sum += $2 } END { print sum + 0 }'; }

@@ -7,7 +7,6 @@ import collections
 import glob
 import json
 import os
-import socket
 import statistics
 import sys
 
@@ -18,12 +17,6 @@ def far(result):
     """Placement of the two cores before and after: near, far, or None where it changed within the sample."""
     before, after = (result[key]["ping_pong_ns"] > FAR_NS for key in ("machine_before", "machine_after"))
     return before if before == after else None
-
-
-def free_port():
-    """A port of this host that nobody uses at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def main():

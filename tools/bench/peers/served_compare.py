@@ -17,7 +17,8 @@ import tempfile
 import time
 import urllib.request
 
-from serve_ratios import far, free_port
+from free_port import free_port
+from serve_ratios import far
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import time
 
-from serve_ratios import free_port
+from free_port import free_port
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
