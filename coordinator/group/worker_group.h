@@ -74,6 +74,7 @@ class WorkerGroup {
   void NoteAdopted(const Snapshots& snapshots);
   void SetCache(const KvPlan& plan);
   absl::Status LoadWeights(GroupEpoch* epoch, Snapshots* snapshots);
+  absl::Status CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots);
   absl::Status AllocateCache(GroupEpoch* epoch, Snapshots* snapshots);
   absl::Status PlanCache(GroupEpoch* epoch, const Snapshots& snapshots);
   absl::Duration Patience() const;
@@ -95,9 +96,11 @@ class WorkerGroup {
   // Of the thread that forms epochs.
   v1::LoadModelRequest load_request_;
   std::string group_name_;
-  int64_t number_ = 0;       // of the last epoch
-  bool loading_ = false;     // a worker may still be reading its shard
-  v1::KvCacheConfig cache_;  // num_blocks 0: not planned yet
+  int64_t number_ = 0;             // of the last epoch
+  bool loading_ = false;           // a worker may still be reading its shard
+  bool refused_newcomer_ = false;  // in the last attempt, which had read other files
+  std::string fingerprint_;        // of the group's checkpoint; empty: not known yet
+  v1::KvCacheConfig cache_;        // num_blocks 0: not planned yet
   KvPlan plan_;
   Residency residency_;  // when the first epoch began
 

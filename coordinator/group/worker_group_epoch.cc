@@ -22,6 +22,8 @@ namespace {
 // A process that has ended may hold a GPU's memory for a while: 15 s and more were seen
 // (github.com/smg-project/smg/pull/2464).
 constexpr absl::Duration kMemoryPatience = absl::Minutes(1);
+// From the start of a local worker's program until it registers; a GPU's driver may take seconds of it.
+constexpr absl::Duration kRespawnPatience = absl::Seconds(20);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kFenceRetryPause = absl::Milliseconds(300);
 constexpr int kFenceTries = 5;  // of a remote worker, whose connection may have broken alone
@@ -42,24 +44,10 @@ void SetAllResident(v1::WorkerSnapshot* snapshot) {
   for (absl::string_view tag : kMemoryTags) snapshot->add_resident_tags(std::string(tag));
 }
 
-// Hosts with different files at one path never serve together.
-absl::Status CheckFingerprints(const GroupEpoch& epoch, const std::vector<v1::WorkerSnapshot>& snapshots) {
-  const std::string& first = snapshots[0].checkpoint_fingerprint();
-  for (size_t rank = 1; rank < snapshots.size(); ++rank) {
-    if (snapshots[rank].checkpoint_fingerprint() == first) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--model: ", epoch.workers()[rank].name, " on ", epoch.workers()[rank].endpoint.host,
-        " has read other files than ", epoch.workers()[0].name, " on ", epoch.workers()[0].endpoint.host,
-        " (fingerprints ", snapshots[rank].checkpoint_fingerprint().substr(0, 12), " and ",
-        first.substr(0, 12), ")"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(const Residency& held) {
-  // Attempts that only lacked memory are bounded by time.
+  // Attempts that only lacked memory, or a newcomer with the right files, are bounded by time.
   const int max_attempts = flags_.max_recoveries + 1;
   const MonotonicTime begin = MonotonicNow();
   int attempts = 0;
@@ -69,7 +57,9 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(const Residen
     RETURN_IF_ERROR(Interruption());
     if (!WorthAnotherTry(epoch.status())) return epoch;
     const bool lacks_memory = absl::IsResourceExhausted(epoch.status());
-    if (lacks_memory ? MonotonicNow() - begin >= kMemoryPatience : ++attempts >= max_attempts) return epoch;
+    const absl::Duration bound = lacks_memory ? kMemoryPatience : Patience();
+    const bool by_time = lacks_memory || refused_newcomer_;
+    if (by_time ? MonotonicNow() - begin >= bound : ++attempts >= max_attempts) return epoch;
     LogWarning("epoch {} was not formed: {}", number_, std::string(epoch.status().message()));
     if (lacks_memory) stop_.WaitFor(kRetryPause);
   }
@@ -93,6 +83,7 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
 
 absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residency& held) {
   BeginNumber();
+  refused_newcomer_ = false;
   RETURN_IF_ERROR(pool_.ReplaceLost());
   pool_.Record(number_);
   RETURN_IF_ERROR(FenceSurvivors());
@@ -174,7 +165,10 @@ void WorkerGroup::SetCache(const KvPlan& plan) {
 
 // How long workers may take to come. The first ones of a cluster may take any time.
 absl::Duration WorkerGroup::Patience() const {
-  if (flags_.local_workers) return flags_.register_timeout;
+  if (flags_.local_workers) {
+    return executor_ == nullptr ? flags_.register_timeout
+                                : std::min(flags_.register_timeout, kRespawnPatience);
+  }
   return executor_ == nullptr ? kForever : flags_.replacement_timeout;
 }
 
@@ -238,6 +232,34 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
     SetAllResident(&snapshot);
   }
   return absl::OkStatus();
+}
+
+// Hosts with different files at one path never serve together. Those that hold weights decide, else the last
+// epoch, else rank 0. In a recovery another newcomer may do better, unless it would read the same files.
+absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots) {
+  const auto held = std::find_if(snapshots.begin(), snapshots.end(), [](const v1::WorkerSnapshot& snapshot) {
+    return snapshot.state() != "created";
+  });
+  if (held != snapshots.end()) {
+    fingerprint_ = held->checkpoint_fingerprint();
+  } else if (fingerprint_.empty()) {
+    fingerprint_ = snapshots[0].checkpoint_fingerprint();
+  }
+  absl::Status first;
+  for (size_t rank = 0; rank < snapshots.size(); ++rank) {
+    const std::string& own = snapshots[rank].checkpoint_fingerprint();
+    if (own == fingerprint_) continue;
+    const WorkerLink& worker = epoch.workers()[rank];
+    const std::string reason = absl::StrCat("--model: ", worker.name, " on ", worker.endpoint.host,
+                                            " has read other files than its group (fingerprints ",
+                                            own.substr(0, 12), " and ", fingerprint_.substr(0, 12), ")");
+    if (executor_ == nullptr || flags_.local_workers) return absl::FailedPreconditionError(reason);
+    LogWarning("{}: it is refused", reason);
+    refused_newcomer_ = true;
+    pool_.Discard(rank, absl::UnavailableError(reason));
+    if (first.ok()) first = absl::UnavailableError(reason);
+  }
+  return first;
 }
 
 absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots) {

@@ -248,8 +248,10 @@ void WorkerPool::Discard(size_t rank, const absl::Status& reason) {
 
 void WorkerPool::DiscardAbsent(const absl::Status& reason) {
   absl::MutexLock lock(&mu_);
-  for (Place& place : places_) {
-    if (place.loss.ok() && place.member.worker_id().empty()) place.loss = reason;
+  for (size_t rank = 0; rank < places_.size(); ++rank) {
+    Place& place = places_[rank];
+    const bool came = !place.member.worker_id().empty() || cluster_->IsTaken(static_cast<int32_t>(rank));
+    if (place.loss.ok() && !came) place.loss = reason;
   }
 }
 

@@ -60,8 +60,7 @@ class WorkerPool {
   absl::Status ReplaceLost();
   // The rank's worker is of no use any longer. It counts as lost from now on.
   void Discard(size_t rank, const absl::Status& reason);
-  // Discards the workers of all ranks that have none since their last one was lost: those that were started
-  // but did not come.
+  // Discards the workers that were started for ranks whose last one was lost, and that have not registered.
   void DiscardAbsent(const absl::Status& reason);
   // The workers that Await returned before and that are not lost, with their ranks.
   std::vector<std::pair<size_t, WorkerLink>> Survivors() const;

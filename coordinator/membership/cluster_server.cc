@@ -120,6 +120,7 @@ class ClusterServerImpl : public ClusterServer {
   void Recheck() override { membership_.Recheck(); }
   void Interrupt(const absl::Status& reason) override { membership_.Interrupt(reason); }
   void Reopen(int32_t rank) override { membership_.Reopen(rank); }
+  bool IsTaken(int32_t rank) const override { return membership_.IsTaken(rank); }
   std::vector<std::optional<MemberStatus>> Members() const override {
     return membership_.Members(options_.now());
   }

@@ -44,6 +44,7 @@ class ClusterServer {
   virtual void Recheck() = 0;
   virtual void Interrupt(const absl::Status& reason) = 0;
   virtual void Reopen(int32_t rank) = 0;
+  virtual bool IsTaken(int32_t rank) const = 0;
   virtual std::vector<std::optional<MemberStatus>> Members() const = 0;
   // `callback` is called on the watching thread for every member with a rank that falls silent, once for each
   // worker, also for those that are silent already. It must not block, nor call OnSilence or OnStall. An

@@ -216,6 +216,12 @@ void Membership::Reopen(int32_t rank) {
   if (taken_out_.size() > kMaxTakenOut) taken_out_.pop_front();
 }
 
+bool Membership::IsTaken(int32_t rank) const {
+  absl::MutexLock lock(&mu_);
+  return std::any_of(members_.begin(), members_.end(),
+                     [rank](const Member& member) { return member.place() == rank; });
+}
+
 std::vector<std::optional<MemberStatus>> Membership::Members(MonotonicTime now) const {
   absl::MutexLock lock(&mu_);
   std::vector<std::optional<MemberStatus>> ranks(options_.world_size);

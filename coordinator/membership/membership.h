@@ -89,6 +89,9 @@ class Membership {
   // rank. Nothing happens where nobody has the place.
   void Reopen(int32_t rank);
 
+  // Whether a member has the rank, or prefers it and waits for the group to be complete.
+  bool IsTaken(int32_t rank) const;
+
   // By rank; an empty element is a place that is open, or whose newcomer has no rank before the group is
   // complete.
   std::vector<std::optional<MemberStatus>> Members(MonotonicTime now) const;

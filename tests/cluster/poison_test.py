@@ -174,6 +174,38 @@ class SlowNewcomer(unittest.TestCase):
             self.assertEqual(cluster.stop(), 0)
 
 
+def rank_of(pid):
+    """The rank in the command line of a local worker that runs; None while it has none yet."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return next((int(word[len("--rank="):]) for word in file.read().decode().split("\0") if word.startswith("--rank=")), None)
+    except OSError:
+        return None
+
+
+class HangsAtStart(unittest.TestCase):
+    def test_a_newcomer_that_never_registers_is_started_once_more_alone(self):
+        faulty = FaultyCluster("", "--register-timeout=5s")
+        with faulty as cluster:
+            before = set(children(cluster.process.pid))
+            faulty.set_faults("start-hang@0")
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+
+            def newcomers():
+                found = {rank_of(pid): pid for pid in set(children(cluster.process.pid)) - before}
+                return found if set(found) == {0, 1} else None
+            first = wait_until(newcomers, END_S, cluster.log)
+            wait_until(lambda: "hangs before it registers" in cluster.log(), END_S, cluster.log)
+            faulty.set_faults("")
+            wait_until(lambda: cluster.health() == 200, END_S, cluster.log)
+            after = {rank["rank"]: rank["pid"] for rank in cluster.status()["ranks"]}
+            self.assertEqual(after[1], first[1])
+            self.assertNotEqual(after[0], first[0])
+            self.assertFalse(alive(first[0]))
+            self.assertEqual(cluster.stop(), 0)
+
+
 class FailsAtEveryStart(unittest.TestCase):
     """The server ends with a code other than 0 and says which rank failed and how, after a bounded number of tries."""
 

@@ -175,6 +175,18 @@ TEST_F(WorkerGroupTest, HostsWithOtherFilesNeverServeTogether) {
   EXPECT_TRUE(absl::StrContains(status.message(), "has read other files than")) << status;
 }
 
+TEST_F(WorkerGroupTest, ANewcomerWithOtherFilesIsRefusedAndAnotherOneAwaited) {
+  flags_.max_recoveries = 0;  // it is no attempt that has failed
+  Launch();
+  Join("c", 1).SetFingerprint("beef");  // a spare, until there is a loss
+  Lose(1, Residency());
+  while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
+  Join("d", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 1/2"})) << "it never joins the group";
+  EXPECT_EQ(CallsOf(3).back(), Allocate(" without graphs"));
+}
+
 TEST_F(WorkerGroupTest, ALoadThatCannotSucceedIsTriedOnce) {
   int member = 0;
   for (const absl::Status& error :

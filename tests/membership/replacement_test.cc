@@ -29,8 +29,10 @@ class ReplacementTest : public ::testing::Test {
 TEST_F(ReplacementTest, ANewcomerTakesThePlaceThatIsOpenAndTheOthersKeepTheirs) {
   EXPECT_TRUE(absl::IsUnavailable(membership_.Register(Worker("n", "host-1", 1), kNow)))
       << "the loss is not known yet";
+  EXPECT_TRUE(membership_.IsTaken(1));
   membership_.Reopen(1);
   EXPECT_FALSE(Complete());
+  EXPECT_FALSE(membership_.IsTaken(1));
   EXPECT_TRUE(absl::IsUnavailable(membership_.Register(Worker("x", "host-0", 0), kNow)))
       << "another rank's place is not open";
   ASSERT_TRUE(membership_.Register(Worker("n", "host-1", 1), kNow).ok());
@@ -59,7 +61,9 @@ TEST_F(ReplacementTest, SeveralPlacesAreFilledByPreferenceAndThenByHost) {
   membership_.Reopen(2);
   ASSERT_TRUE(membership_.Register(Worker("x", "host"), kNow).ok());
   EXPECT_FALSE(Complete());
+  EXPECT_FALSE(membership_.IsTaken(0)) << "x has no rank yet";
   ASSERT_TRUE(membership_.Register(Worker("y", "host", 0), kNow).ok()) << "x can have the other place";
+  EXPECT_TRUE(membership_.IsTaken(0));
   EXPECT_EQ(Group(), "ybx");
 }
 

@@ -3,6 +3,7 @@
 // SOMNUS_FAULTS names a file, which need not exist; it is read when the process starts and when it loads a
 // model. Each line is one fault:
 //   start-exit         the process ends before it has registered
+//   start-hang[@RANK]  the process stays and never registers
 //   load-exit          the process ends in the middle of a load
 //   load-fail          the load ends with an error
 //   load-wait          the load begins once the file does not say this any longer
@@ -11,6 +12,7 @@
 //                      this order: the process aborts ("abort"), the step never ends ("hang"), or it ends
 //                      with an error ("fail"); on every rank, or on one
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -74,6 +76,15 @@ std::vector<Fault> ReadFaults() {
 bool HasFault(const std::vector<Fault>& faults, const std::string& action) {
   return std::any_of(faults.begin(), faults.end(),
                      [&action](const Fault& fault) { return fault.action == action; });
+}
+
+// Whether the worker of this command line is to hang before it registers.
+bool HangsAtStart(const std::vector<Fault>& faults, const std::vector<std::string>& arguments) {
+  return std::any_of(faults.begin(), faults.end(), [&](const Fault& fault) {
+    if (fault.action != "start-hang") return false;
+    const std::string rank = absl::StrCat("--rank=", fault.rank);
+    return fault.rank == -1 || std::find(arguments.begin(), arguments.end(), rank) != arguments.end();
+  });
 }
 
 bool PromptContains(const v1::NewSequence& sequence, const std::vector<int32_t>& token_ids) {
@@ -145,6 +156,11 @@ WorkerParts FaultyWorkerParts() {
 }  // namespace somnus
 
 int main(int argc, char** argv) {
-  if (somnus::HasFault(somnus::ReadFaults(), "start-exit")) return somnus::kFaultExitCode;
+  const std::vector<somnus::Fault> faults = somnus::ReadFaults();
+  if (somnus::HasFault(faults, "start-exit")) return somnus::kFaultExitCode;
+  if (somnus::HangsAtStart(faults, {argv, argv + argc})) {
+    fprintf(stderr, "this worker hangs before it registers\n");
+    pause();
+  }
   return somnus::WorkerMain(argc, argv, somnus::FaultyWorkerParts());
 }
