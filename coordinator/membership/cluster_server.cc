@@ -1,17 +1,17 @@
 #include "coordinator/membership/cluster_server.h"
 
 #include <grpcpp/grpcpp.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/socket_dir.h"
+#include "base/status_macros.h"
 #include "coordinator/membership/process_state.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/status.h"
@@ -82,16 +82,14 @@ class ClusterServerImpl : public ClusterServer {
     if (watcher_.joinable()) watcher_.join();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
     server_.reset();
-    std::error_code ignored;
-    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
   }
 
   absl::Status Listen() {
     std::string listen = options_.address;
     if (listen.empty()) {
-      absl::Status status = MakeDirectory();
-      if (!status.ok()) return status;
-      listen = absl::StrCat("unix:", directory_, "/coordinator.sock");
+      ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Create());
+      directory_.emplace(std::move(directory));
+      listen = absl::StrCat("unix:", directory_->path(), "/coordinator.sock");
     }
     if (absl::Status status = options_.trust.CheckListen(listen); !status.ok()) return status;
     grpc::ServerBuilder builder;
@@ -134,13 +132,6 @@ class ClusterServerImpl : public ClusterServer {
   }
 
  private:
-  absl::Status MakeDirectory() {
-    std::string path = "/tmp/somnus-XXXXXX";  // short: a socket's path has 107 bytes at most
-    if (mkdtemp(path.data()) == nullptr) return absl::ErrnoToStatus(errno, "cannot make a directory in /tmp");
-    directory_ = path;
-    return absl::OkStatus();
-  }
-
   void Watch() {
     absl::Status stall;  // the last one that the callback got
     while (!stop_.WaitFor(std::min(heartbeat_interval_, kLongestWatchInterval))) {
@@ -175,7 +166,7 @@ class ClusterServerImpl : public ClusterServer {
   const absl::Duration heartbeat_interval_;
   Membership membership_;
   Service service_;
-  std::string directory_;
+  std::optional<SocketDir> directory_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
   std::thread watcher_;
