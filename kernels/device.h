@@ -21,14 +21,19 @@ enum class DeviceKind { kCpu, kCuda };
 
 // Instruction sets of the CPU backend. Results of different ones differ in the last bits; each is batch
 // invariant.
-enum class CpuIsa { kBest, kPortable, kAvx2, kAvx512Bf16 };
+enum class CpuIsa { kBest, kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
+// Those that have kernels, each better than those before it.
+inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Vnni,
+                                      CpuIsa::kAvx512Bf16};
+// "avx512_bf16", as in SOMNUS_CPU_ISA; "best" for kBest.
+absl::string_view CpuIsaName(CpuIsa isa);
 
 struct CpuDeviceOptions {
   int num_threads = 0;  // 0: as many as the process may use
   int first_cpu = -1;   // pin thread i to the (first_cpu + i)-th allowed CPU; -1: do not pin
   bool spin = true;  // threads spin briefly between ops of a step; off when there are more threads than CPUs
-  // kBest: the one that the environment variable SOMNUS_CPU_ISA names (portable, avx2, avx512_bf16), or else
-  // the best that the CPU has.
+  // kBest: the one that the environment variable SOMNUS_CPU_ISA names (CpuIsaName), or else the best that the
+  // CPU has.
   CpuIsa isa = CpuIsa::kBest;
 };
 

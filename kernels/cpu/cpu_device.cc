@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <string_view>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/cpus.h"
 
 namespace somnus {
@@ -14,42 +17,73 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-absl::StatusOr<CpuIsa> IsaFromEnvironment() {
-  const char* name = std::getenv("SOMNUS_CPU_ISA");
-  const std::string_view isa = name == nullptr ? "" : name;
-  if (isa.empty()) return CpuIsa::kBest;
-  if (isa == "portable") return CpuIsa::kPortable;
-  if (isa == "avx2") return CpuIsa::kAvx2;
-  if (isa == "avx512_bf16") return CpuIsa::kAvx512Bf16;
-  return absl::InvalidArgumentError(
-      absl::StrCat("SOMNUS_CPU_ISA is \"", name, "\"; it may be portable, avx2 or avx512_bf16"));
+// Null for an instruction set that this CPU lacks.
+const cpu::KernelTable* KernelsOf(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kAvx2:
+      return cpu::Avx2Kernels();
+    case CpuIsa::kAvx512:
+      return cpu::Avx512Kernels();
+    case CpuIsa::kAvx512Vnni:
+      return cpu::Avx512VnniKernels();
+    case CpuIsa::kAvx512Bf16:
+      return cpu::Avx512Bf16Kernels();
+    default:
+      return &cpu::PortableKernels();
+  }
 }
 
-absl::StatusOr<const cpu::KernelTable*> Kernels(CpuIsa isa) {
-  if (isa == CpuIsa::kPortable) return &cpu::PortableKernels();
-  const cpu::KernelTable* const avx2 = cpu::Avx2Kernels();
-  const cpu::KernelTable* const avx512 = cpu::Avx512Kernels();
-  const cpu::KernelTable* const wanted = isa == CpuIsa::kAvx2 ? avx2 : avx512;
-  if (wanted != nullptr) return wanted;
-  if (isa != CpuIsa::kBest)
-    return absl::FailedPreconditionError("this CPU lacks the requested instruction set");
-  return avx2 != nullptr ? avx2 : &cpu::PortableKernels();
+// The names of those that have kernels, or of those that this CPU has too.
+std::string IsaNames(bool of_this_cpu) {
+  std::vector<absl::string_view> names;
+  for (const CpuIsa isa : kCpuIsas) {
+    if (!of_this_cpu || KernelsOf(isa) != nullptr) names.push_back(CpuIsaName(isa));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+const cpu::KernelTable& BestKernels() {
+  const cpu::KernelTable* best = nullptr;
+  for (const CpuIsa isa : kCpuIsas) {
+    if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) best = kernels;
+  }
+  return *best;
+}
+
+absl::StatusOr<const cpu::KernelTable*> KernelsFromEnvironment() {
+  const char* value = std::getenv("SOMNUS_CPU_ISA");
+  const absl::string_view name = value == nullptr ? "" : value;
+  if (name.empty()) return &BestKernels();
+  for (const CpuIsa isa : kCpuIsas) {
+    if (CpuIsaName(isa) != name) continue;
+    if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) return kernels;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SOMNUS_CPU_ISA is \"", name, "\", which this CPU lacks; it may be one of ", IsaNames(true)));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("SOMNUS_CPU_ISA is \"", name, "\"",
+                                                 name == "amx" ? ", for which there are no kernels yet" : "",
+                                                 "; it may be one of ", IsaNames(false)));
+}
+
+absl::StatusOr<const cpu::KernelTable*> ChooseKernels(CpuIsa isa) {
+  if (isa == CpuIsa::kBest) return KernelsFromEnvironment();
+  if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) return kernels;
+  return absl::FailedPreconditionError(absl::StrCat("this CPU lacks ", CpuIsaName(isa)));
 }
 
 }  // namespace
+
+absl::string_view CpuIsaName(CpuIsa isa) {
+  constexpr absl::string_view kNames[] = {"best", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"};
+  return kNames[static_cast<int>(isa)];
+}
 
 absl::StatusOr<std::unique_ptr<Device>> Device::CreateCpu(const CpuDeviceOptions& options) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_threads is ", options.num_threads, "; it may be 0 (all CPUs) to ", kMaxThreads));
   }
-  CpuIsa isa = options.isa;
-  if (isa == CpuIsa::kBest) {
-    absl::StatusOr<CpuIsa> from_environment = IsaFromEnvironment();
-    if (!from_environment.ok()) return from_environment.status();
-    isa = *from_environment;
-  }
-  absl::StatusOr<const cpu::KernelTable*> kernels = Kernels(isa);
+  const absl::StatusOr<const cpu::KernelTable*> kernels = ChooseKernels(options.isa);
   if (!kernels.ok()) return kernels.status();
 
   const std::vector<int> allowed = AllowedCpus();

@@ -142,6 +142,8 @@ const KernelTable& PortableKernels();
 // Null where they are not compiled in or the CPU cannot run them.
 const KernelTable* Avx2Kernels();
 const KernelTable* Avx512Kernels();
+const KernelTable* Avx512VnniKernels();
+const KernelTable* Avx512Bf16Kernels();
 
 // ---- Layout of packed weights and of cache blocks
 

@@ -1,5 +1,4 @@
-// Kernels for CPUs with AVX-512, its BF16 and its 8-bit dot products (Zen 4, Cooper Lake, Sapphire Rapids and
-// later).
+// Kernels for CPUs with AVX-512 F, BW, DQ and VL, of which Skylake's servers were the first.
 
 #define SOMNUS_ISA avx512
 #include "kernels/cpu/kernels_impl.h"
@@ -7,10 +6,10 @@
 namespace somnus::cpu {
 
 const KernelTable* Avx512Kernels() {
-  static constexpr KernelTable kTable = avx512::MakeTable("avx512_bf16");
-  static const bool runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                           __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  static constexpr KernelTable kTable = avx512::MakeTable("avx512");
+  static const bool runs = Avx2Kernels() != nullptr && __builtin_cpu_supports("avx512f") &&
+                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                           __builtin_cpu_supports("avx512dq");
   return runs ? &kTable : nullptr;
 }
 

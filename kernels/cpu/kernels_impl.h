@@ -17,19 +17,14 @@ namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
 constexpr KernelTable MakeTable(const char* name) {
-  return KernelTable{
+  KernelTable table{
       .name = name,
       .native_bf16 = TileBF16::ActElement::kType == DataType::kBF16,
-      .linear = {LinearRange<TileF32>, LinearRange<TileBF16>, LinearRange<TileF16>, nullptr, nullptr,
-                 QuantizedRange<DataType::kQ8_0>, QuantizedRange<DataType::kQ4_0>,
-                 QuantizedRange<DataType::kQ4_1>, QuantizedRange<DataType::kQ5_0>,
-                 QuantizedRange<DataType::kQ5_1>},
-      .quantized_bytes = kActBlockBytes,
+      .linear = {LinearRange<TileF32>, LinearRange<TileBF16>, LinearRange<TileF16>},
       .max_tile_rows = kMaxRows,
       .pack_rows = PackRowsAny,
       .unpack_row = UnpackRowAny,
       .to_float = ToFloat,
-      .quantize_row = QuantizeRowAny,
       .add = Add,
       .rms_norm = RmsNorm,
       .layer_norm = LayerNorm,
@@ -44,6 +39,8 @@ constexpr KernelTable MakeTable(const char* name) {
       .gumbel_arg_max = GumbelArgMax,
       .fill_random = FillRandom,
   };
+  SetQuantized(table);
+  return table;
 }
 
 }  // namespace

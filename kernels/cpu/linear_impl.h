@@ -3,32 +3,6 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// How many bytes ahead of its use a weight is prefetched, chosen by measurement: far enough to cover memory's
-// latency, near enough to be still cached. Crosses into the next panel, which follows in memory.
-constexpr int64_t AheadBytes(int64_t rows) { return rows <= 8 ? 6144 : 12288; }
-
-// y = acc + bias for a tile, as far as there are columns.
-template <int kRows, int kVectors>
-SOMNUS_INLINE void StoreTile(const LinearArgs& args, int64_t row, int64_t column,
-                             const VF (&acc)[kRows][kVectors]) {
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) {
-    const int64_t n = column + v * kW;
-    const int64_t count = Min(args.n - n, kW);
-    if (count <= 0) return;
-    const VF bias = args.bias == nullptr ? VF{} : LoadPart(args.bias + n, count);
-    float* y = args.y + row * args.y_stride + n;
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      if (count == kW) {
-        Store(y + r * args.y_stride, acc[r][v] + bias);
-      } else {
-        StorePart(y + r * args.y_stride, acc[r][v] + bias, count);
-      }
-    }
-  }
-}
-
 // Columns [column, column + kVectors * kW) of rows [row, row + kRows).
 template <typename P, int kRows, int kVectors>
 inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const char* panel, int64_t row,

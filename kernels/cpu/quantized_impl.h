@@ -7,10 +7,10 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
-// What an offset or a minimum is multiplied by comes with the activations; AVX2 takes the bytes of Q8_0 as
-// signed numbers, and so without offset.
+// What an offset or a minimum is multiplied by comes with the activations; AVX2 and AVX-512 without VNNI take
+// the bytes of Q8_0 as signed numbers, and so without offset.
 constexpr int32_t OffsetHere(DataType type) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
   return type == DataType::kQ8_0 ? 0 : QuantOffset(type);
 #else
   return QuantOffset(type);
@@ -170,29 +170,45 @@ SOMNUS_INLINE void UnpackColumns(const char* block, int64_t column, VU (&w)[kWor
   }
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX512F__)
+SOMNUS_INLINE VU Negate(VU x, VU where) {
+  return (VU)_mm512_mask_sub_epi8((__m512i)x, _mm512_movepi8_mask((__m512i)where), __m512i{}, (__m512i)x);
+}
+SOMNUS_INLINE VU AbsBytes(VU x) { return (VU)_mm512_abs_epi8((__m512i)x); }
+SOMNUS_INLINE VU AddHalves(VU a, VU b) { return (VU)_mm512_add_epi16((__m512i)a, (__m512i)b); }
+SOMNUS_INLINE VU PairsOfBytes(VU a, VU b) { return (VU)_mm512_maddubs_epi16((__m512i)a, (__m512i)b); }
+SOMNUS_INLINE VI SumsOfPairs(VU a) { return (VI)_mm512_madd_epi16((__m512i)a, _mm512_set1_epi16(1)); }
+#else
+SOMNUS_INLINE VU Negate(VU x, VU where) { return (VU)_mm256_sign_epi8((__m256i)x, (__m256i)where); }
+SOMNUS_INLINE VU AbsBytes(VU x) { return (VU)_mm256_abs_epi8((__m256i)x); }
+SOMNUS_INLINE VU AddHalves(VU a, VU b) { return (VU)_mm256_add_epi16((__m256i)a, (__m256i)b); }
+SOMNUS_INLINE VU PairsOfBytes(VU a, VU b) { return (VU)_mm256_maddubs_epi16((__m256i)a, (__m256i)b); }
+SOMNUS_INLINE VI SumsOfPairs(VU a) { return (VI)_mm256_madd_epi16((__m256i)a, _mm256_set1_epi16(1)); }
+#endif
+
 // Products of pairs of bytes are added up in 16 bits: as many groups at a time as cannot overflow.
 template <DataType kType>
 SOMNUS_INLINE VI DotGroups(const VU (&w)[kQuantGroups], const char* x) {
   constexpr int kAtOnce = kType == DataType::kQ8_0 ? 1 : HasFifthBit(kType) ? 4 : 8;
-  __m256i sum = _mm256_setzero_si256();
+  VI sum = {};
 #pragma GCC unroll 8
   for (int begin = 0; begin < kQuantGroups; begin += kAtOnce) {
-    __m256i pairs = _mm256_setzero_si256();
+    VU pairs = {};
 #pragma GCC unroll 8
     for (int g = begin; g < begin + kAtOnce; ++g) {
-      int32_t four;
+      uint32_t four;
       __builtin_memcpy(&four, x + 4 * g, 4);
-      __m256i a = _mm256_set1_epi32(four), b = (__m256i)w[g];
+      const VU a = SetU(four);
       if constexpr (kType == DataType::kQ8_0) {
-        a = _mm256_sign_epi8(a, b);
-        b = _mm256_abs_epi8(b);
+        pairs = AddHalves(pairs, PairsOfBytes(AbsBytes(w[g]), Negate(a, w[g])));
+      } else {
+        pairs = AddHalves(pairs, PairsOfBytes(w[g], a));
       }
-      pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(b, a));
     }
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    sum += SumsOfPairs(pairs);
   }
-  return (VI)sum;
+  return sum;
 }
 #elif !defined(__AVX2__)
 template <DataType kType>
@@ -214,7 +230,7 @@ SOMNUS_INLINE void DotBlock(const VU (&w)[kVectors][kWords], const char* x, VI (
   int32_t start = 0;
   if constexpr (OffsetHere(kType) != 0) __builtin_memcpy(&start, x + 4, 4);
   const char* const q = x + 8;
-#if defined(__AVX512F__)
+#if defined(__AVX512VNNI__)
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) sums[v] = (VI)SetU(static_cast<uint32_t>(start));
 #pragma GCC unroll 8
@@ -296,6 +312,16 @@ void QuantizedRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, 
       });
     }
   }
+}
+
+constexpr void SetQuantized(KernelTable& table) {
+  table.linear[static_cast<int>(DataType::kQ8_0)] = QuantizedRange<DataType::kQ8_0>;
+  table.linear[static_cast<int>(DataType::kQ4_0)] = QuantizedRange<DataType::kQ4_0>;
+  table.linear[static_cast<int>(DataType::kQ4_1)] = QuantizedRange<DataType::kQ4_1>;
+  table.linear[static_cast<int>(DataType::kQ5_0)] = QuantizedRange<DataType::kQ5_0>;
+  table.linear[static_cast<int>(DataType::kQ5_1)] = QuantizedRange<DataType::kQ5_1>;
+  table.quantized_bytes = kActBlockBytes;
+  table.quantize_row = QuantizeRowAny;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The innermost loop of Linear and attention: a few rows times a few vectors of packed columns. Part of
-// kernels_*.cc.
+// The innermost loop of Linear and attention: a few rows times a few vectors of packed columns; and what ends
+// one of Linear. Part of kernels_*.cc.
 //
 // Every output element is one chain of multiply-adds over k in ascending order, whatever the tile's shape:
 // that is what makes results independent of the batch.
@@ -89,8 +89,10 @@ struct TileBF16 {
 #endif
 
 // Vectors and rows of the largest tile: kMaxRows * kTileVectors accumulators stay in registers.
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
 constexpr int kMaxRows = 14;
+#elif defined(__AVX512F__)
+constexpr int kMaxRows = 12;  // bf16 weights take four vectors
 #elif defined(__AVX2__)
 constexpr int kMaxRows = 5;
 #else
@@ -158,6 +160,32 @@ SOMNUS_INLINE void WithRows(int64_t rows, const Fn& fn) {
     if (rows != kRows) return WithRows<kMax, kRows + 1>(rows, fn);
   }
   fn.template operator()<kRows>();
+}
+
+// How many bytes ahead of its use a weight is prefetched, chosen by measurement: far enough to cover memory's
+// latency, near enough to be still cached. Crosses into the next panel, which follows in memory.
+constexpr int64_t AheadBytes(int64_t rows) { return rows <= 8 ? 6144 : 12288; }
+
+// y = acc + bias for a tile, as far as there are columns.
+template <int kRows, int kVectors>
+SOMNUS_INLINE void StoreTile(const LinearArgs& args, int64_t row, int64_t column,
+                             const VF (&acc)[kRows][kVectors]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t n = column + v * kW;
+    const int64_t count = Min(args.n - n, kW);
+    if (count <= 0) return;
+    const VF bias = args.bias == nullptr ? VF{} : LoadPart(args.bias + n, count);
+    float* y = args.y + row * args.y_stride + n;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      if (count == kW) {
+        Store(y + r * args.y_stride, acc[r][v] + bias);
+      } else {
+        StorePart(y + r * args.y_stride, acc[r][v] + bias, count);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -28,14 +28,14 @@ inline std::unique_ptr<Device> MakeDevice(CpuIsa isa, int num_threads) {
 
 inline std::vector<CpuIsa> AvailableIsas() {
   std::vector<CpuIsa> isas;
-  for (CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512Bf16}) {
+  for (const CpuIsa isa : kCpuIsas) {
     if (MakeDevice(isa, 1) != nullptr) isas.push_back(isa);
   }
   return isas;
 }
 
 inline std::string IsaName(const testing::TestParamInfo<CpuIsa>& info) {
-  return info.param == CpuIsa::kPortable ? "portable" : info.param == CpuIsa::kAvx2 ? "avx2" : "avx512_bf16";
+  return std::string(CpuIsaName(info.param));
 }
 
 // 64-byte aligned bytes with guard bytes behind them, which Check() finds unchanged unless an op wrote too

@@ -1,0 +1,25 @@
+// Kernels for CPUs with AVX-512 and its 8-bit dot products, without BF16 (Cascade Lake, Ice Lake): those of
+// AVX-512, but for quantized weights.
+
+#define SOMNUS_ISA avx512_vnni
+// The parts build on each other in this order.
+// clang-format off
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile_impl.h"
+#include "kernels/cpu/quantized_impl.h"
+// clang-format on
+
+namespace somnus::cpu {
+
+const KernelTable* Avx512VnniKernels() {
+  if (Avx512Kernels() == nullptr || !__builtin_cpu_supports("avx512vnni")) return nullptr;
+  static const KernelTable table = [] {
+    KernelTable t = *Avx512Kernels();
+    t.name = "avx512_vnni";
+    avx512_vnni::SetQuantized(t);
+    return t;
+  }();
+  return &table;
+}
+
+}  // namespace somnus::cpu
