@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/tls.h"
+#include "base/tls_files.h"
 #include "tests/fakes/temp_dir.h"
 
 namespace somnus {
