@@ -13,6 +13,7 @@
 #include "coordinator/api/inference_service.h"
 #include "coordinator/api/model_slot.h"
 #include "coordinator/api/request_decoding.h"
+#include "coordinator/api/write_watch.h"
 #include "coordinator/metrics/metrics.h"
 
 namespace somnus {
@@ -48,9 +49,10 @@ void BoundConnections(int max_streams, int max_header_bytes, grpc::ServerBuilder
   SetTime(builder, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeout);
 }
 
-void NameBadRequests(grpc::ServerBuilder* builder) {
+void Intercept(const std::shared_ptr<WriteWatch>& write_watch, grpc::ServerBuilder* builder) {
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(NameUndecodableRequests());
+  interceptors.push_back(WatchReplies(write_watch));
   builder->experimental().SetInterceptorCreators(std::move(interceptors));
 }
 
@@ -58,12 +60,13 @@ class GrpcServicesImpl : public GrpcServices {
  public:
   GrpcServicesImpl(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics)
       : limits_(options.limits),
-        inference_(&slot_, std::move(metrics), options.api_key, options.limits),
+        write_watch_(std::make_shared<WriteWatch>(limits_.write_timeout)),
+        inference_(&slot_, std::move(metrics), options.api_key, options.limits, write_watch_),
         control_(&slot_, std::move(options)) {}
 
   void RegisterInference(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&inference_);
-    NameBadRequests(builder);
+    Intercept(write_watch_, builder);
     BoundConnections(limits_.max_open_calls + kSpareThreads, limits_.max_header_bytes, builder);
     builder->SetMaxReceiveMessageSize(static_cast<int>(limits_.max_grpc_message_bytes));
     grpc::ResourceQuota quota("somnus inference");
@@ -75,7 +78,7 @@ class GrpcServicesImpl : public GrpcServices {
   }
   void RegisterControl(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&control_);
-    NameBadRequests(builder);
+    Intercept(write_watch_, builder);
     BoundConnections(kControlThreads, limits_.max_header_bytes, builder);
     builder->SetMaxReceiveMessageSize(kControlMessageBytes);
     grpc::ResourceQuota quota("somnus control");
@@ -88,6 +91,7 @@ class GrpcServicesImpl : public GrpcServices {
 
  private:
   const ApiLimits limits_;
+  const std::shared_ptr<WriteWatch> write_watch_;
   ModelSlot slot_;
   InferenceServiceImpl inference_;
   ControlServiceImpl control_;

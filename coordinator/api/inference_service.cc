@@ -152,12 +152,13 @@ struct Bell {
 }  // namespace
 
 InferenceServiceImpl::InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics,
-                                           std::string api_key, const ApiLimits& limits)
+                                           std::string api_key, const ApiLimits& limits,
+                                           std::shared_ptr<WriteWatch> write_watch)
     : slot_(slot),
       metrics_(std::move(metrics)),
       api_key_(std::move(api_key)),
       limits_(limits),
-      write_watch_(limits.write_timeout) {}
+      write_watch_(std::move(write_watch)) {}
 
 grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                             grpc::ServerWriter<v1::GenerateResponse>* writer) {
@@ -220,7 +221,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
       response.mutable_usage()->set_cached_tokens(static_cast<int32_t>(client_request.cached_tokens()));
     }
     const auto write = [&] { return writer->Write(response, options); };
-    if (!write_watch_.Run(*context, client_request, write)) return grpc::Status::CANCELLED;
+    if (!write_watch_->Run(*context, client_request, write)) return grpc::Status::CANCELLED;
   }
   return grpc::Status::OK;
 }

@@ -22,7 +22,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:
   // `slot` must outlive the service.
   InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics, std::string api_key,
-                       const ApiLimits& limits);
+                       const ApiLimits& limits, std::shared_ptr<WriteWatch> write_watch);
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
@@ -38,7 +38,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   const std::string api_key_;
   const ApiLimits limits_;
   std::atomic<int32_t> open_calls_{0};
-  WriteWatch write_watch_;
+  const std::shared_ptr<WriteWatch> write_watch_;
 };
 
 }  // namespace somnus

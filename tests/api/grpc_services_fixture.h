@@ -26,7 +26,9 @@ class GrpcServicesTest : public ::testing::Test {
     options_.limits = limits;
     options_.rank_status = [this] {
       gate_.Pass();
-      return std::vector<v1::RankStatus>();
+      std::vector<v1::RankStatus> ranks(1);
+      ranks[0].set_host(std::string(host_bytes_, 'h'));
+      return ranks;
     };
     services_ = GrpcServices::Create(options_, Metrics::Create("fake", 4096));
     services_->SetModel(GatedModel(engine_, &gate_));
@@ -117,6 +119,8 @@ class GrpcServicesTest : public ::testing::Test {
     return control_->Sleep(&context, request, response);
   }
 
+  // Of GetStatus's reply.
+  size_t host_bytes_ = 1;
   Gate gate_;
   std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
   GrpcServicesOptions options_;

@@ -81,6 +81,40 @@ TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadIsBoundedInBytes) {
   ExpectUnreadCallEnds();
 }
 
+// As many of them as there are threads for operators' calls.
+TEST_F(GrpcServicesTest, AUnaryCallWhoseClientDoesNotReadTheReplyEndsInTime) {
+  ApiLimits limits;
+  limits.write_timeout = absl::Milliseconds(200);
+  host_bytes_ = 1 << 20;
+  Start(limits);
+  grpc::GenericStub stub(control_channel_);
+  grpc::CompletionQueue queue;
+  std::vector<grpc::ClientContext> contexts(16);
+  std::vector<std::unique_ptr<grpc::GenericClientAsyncReaderWriter>> unread;
+  for (grpc::ClientContext& context : contexts) {
+    void* tag;
+    bool ok;
+    unread.push_back(stub.PrepareCall(&context, "/somnus.v1.ControlService/GetStatus", &queue));
+    unread.back()->StartCall(nullptr);
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    const grpc::Slice nothing;
+    unread.back()->WriteLast(grpc::ByteBuffer(&nothing, 1), grpc::WriteOptions(), nullptr);
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  grpc::Status status;
+  v1::GetStatusResponse response;
+  do {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    status = control_->GetStatus(&context, v1::GetStatusRequest(), &response);
+  } while (!status.ok() && absl::Now() < deadline);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.ranks(0).host().size(), host_bytes_);
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  queue.Shutdown();
+}
+
 // Without a bound each call has a thread, on which its message is parsed before anything else is checked.
 TEST_F(GrpcServicesTest, TheThreadsAreBounded) {
   ApiLimits limits;
