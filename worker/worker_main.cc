@@ -199,6 +199,9 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
 
 int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   SetNcclEnvironment();  // there are no threads yet
+  // gRPC's own log repeats what our errors say, and reports as an error that no certificate has the name by
+  // which the coordinator dials, which is an address and is not compared (proto/tls.h).
+  setenv("GRPC_VERBOSITY", "NONE", 0);
   WorkerFlags flags;
   const FlagTable table = WorkerFlagTable(&flags);
   if (const auto code = ParseCommandLine(table, argc, argv); code.has_value()) return *code;

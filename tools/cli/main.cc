@@ -1,6 +1,7 @@
 // somnus: the command line.
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <optional>
 #include <string>
@@ -60,6 +61,7 @@ int UnknownCommand(const std::string& name) {
 
 int Main(std::vector<std::string> args) {
   signal(SIGPIPE, SIG_DFL);
+  setenv("GRPC_VERBOSITY", "NONE", 0);  // our errors say it in one line
   if (args.empty()) {
     fputs(Help().c_str(), stderr);
     return kUsage;
