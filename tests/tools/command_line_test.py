@@ -276,13 +276,31 @@ class CommandLine(unittest.TestCase):
         for url, code, words in (
                 (f"http://127.0.0.1:{port}", 3, f"cannot connect to 127.0.0.1:{port}: Connection refused"),
                 (f"http://127.0.0.1:{plain.server_address[1]}", 3, "is not a Somnus server"),
-                ("https://127.0.0.1", 2, "not https"), ("http://127.0.0.1:x", 2, "'http://127.0.0.1:x' is not an address")):
+                (f"https://127.0.0.1:{port}", 3, f"cannot connect to 127.0.0.1:{port}: Connection refused"),
+                (f"https://127.0.0.1:{self.talker()}", 3, "does not speak TLS"), ("http://127.0.0.1:x", 2, "'http://127.0.0.1:x' is not an address")):
             with self.subTest(url=url):
                 for command in ("status", "sleep", "wake-up", "stop"):
                     done = self.run_somnus(command, SOMNUS_URL=url)
                     self.assertEqual(done.returncode, code, done.stderr)
                     self.assertIn(words, done.stderr)
                     self.assertEqual(done.stderr.count("\n"), 1)
+
+    def talker(self):
+        """A port that sends HTTP to whoever connects."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def talk():
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                with sock:
+                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+                    sock.recv(65536)
+        threading.Thread(target=talk, daemon=True).start()
+        return listener.getsockname()[1]
 
     def test_an_ipv6_address_is_in_brackets_in_the_host_header(self):
         try:

@@ -37,9 +37,6 @@ struct ControlOptions {
 // The flags of one command: its own, and those that these commands share.
 FlagTable ControlTable(ControlOptions* o, std::string name, std::string about, std::vector<Flag> own) {
   FlagGroup server = ServerFlags(&o->server);
-  server.flags.push_back(Flag::Text("control-api-key", &o->server.control_api_key,
-                                    "operators' bearer token; better in SOMNUS_CONTROL_API_KEY")
-                             .Shows("KEY"));
   server.flags.push_back(
       Flag::Time("timeout", &o->timeout, absl::Seconds(1), absl::Hours(24), "give up after this time"));
   std::vector<FlagGroup> groups = {{"Flags", std::move(own)}, std::move(server)};
@@ -81,7 +78,7 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
     absl::PrintF("weights   %s%s\n", status.ranks(0).weight_types(),
                  status.ranks_size() > 1 ? " on rank 0" : "");
   }
-  absl::PrintF("address   http://%s, gRPC %s\n", server.http.ToString(), server.grpc.ToString());
+  absl::PrintF("address   %s, gRPC %s\n", server.http.Url(), server.grpc.ToString());
   absl::PrintF("context   %d tokens\n", status.max_model_len());
   absl::PrintF("version   %s, up %s\n\n", status.version(), uptime);
   if (status.ranks().empty()) return;

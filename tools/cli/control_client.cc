@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -18,9 +20,24 @@ namespace {
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kStateTimeout = absl::Seconds(5);
 
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Server& server) {
+  if (!server.control.tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;  // without authorities: gRPC's own, which are the system's
+  ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(server.trust.authority));
+  return grpc::SslCredentials(options);
+}
+
 absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Server& server) {
   const std::string address = server.control.ToString();
-  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  ASSIGN_OR_RETURN(const auto credentials, Credentials(server));
+  const auto channel = grpc::CreateChannel(address, credentials);
   const auto deadline = absl::ToChronoTime(absl::Now() + kConnectTimeout);
   grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
   while (state != GRPC_CHANNEL_READY && state != GRPC_CHANNEL_TRANSIENT_FAILURE &&
@@ -28,9 +45,9 @@ absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Server& 
     state = channel->GetState(true);
   }
   if (state == GRPC_CHANNEL_READY) return v1::ControlService::NewStub(channel);
-  return absl::UnavailableError(
-      absl::StrCat("cannot connect to ", address, ", which the server at ", server.http.ToString(),
-                   " names as operators' port; --admin-host says who may reach it"));
+  return absl::UnavailableError(absl::StrCat(
+      "cannot connect to ", address, server.control.tls ? " over TLS" : "", ", which the server at ",
+      server.http.ToString(), " names as operators' port; --admin-host says who may reach it"));
 }
 
 template <typename Request, typename Response>
@@ -39,8 +56,8 @@ absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, cons
                                                                                const Request&, Response*)) {
   ASSIGN_OR_RETURN(const auto stub, Connect(server));
   grpc::ClientContext context;
-  if (!server.control_api_key.empty()) {
-    context.AddMetadata("authorization", absl::StrCat("Bearer ", server.control_api_key));
+  if (!server.admin_api_key.empty()) {
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", server.admin_api_key));
   }
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   Response response;
@@ -48,8 +65,8 @@ absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, cons
   if (status.ok()) return response;
   if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     return absl::FailedPreconditionError(absl::StrCat(
-        server.control.ToString(), server.control_api_key.empty() ? " requires a key" : " refuses this key",
-        " (--control-api-key or SOMNUS_CONTROL_API_KEY)"));
+        server.control.ToString(), server.admin_api_key.empty() ? " requires a key" : " refuses this key",
+        " (--admin-api-key or SOMNUS_ADMIN_API_KEY)"));
   }
   return absl::InternalError(status.error_message().empty() ? FromGrpcStatus(status).ToString()
                                                             : status.error_message());

@@ -22,15 +22,16 @@ std::string Environment(const char* name, const char* otherwise) {
 }
 
 absl::Status BadUrl(const std::string& url) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", url, "' is not an address of the form http://HOST:PORT (--url, SOMNUS_URL)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", url, "' is not an address of the form http://HOST:PORT or https://HOST:PORT (--url, SOMNUS_URL)"));
 }
 
-HttpClient ClientOf(const Address& address, const std::string& api_key) {
+HttpClient ClientOf(const Address& address, const std::string& api_key, const TlsClientOptions& trust) {
   HttpClientOptions options;
   options.host = address.host;
   options.port = address.port;
   options.api_key = api_key;
+  if (address.tls) options.tls = trust;
   return HttpClient(options);
 }
 
@@ -45,30 +46,55 @@ absl::Status NotThere(const Address& address, const absl::Status& status) {
     return absl::UnavailableError(
         absl::StrCat(status.message(), "; is the server running there? --url names another address"));
   }
+  if (absl::IsUnauthenticated(status)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(where, ": ", status.message(), " (--ca-cert or SOMNUS_CA_CERT names its authority)"));
+  }
+  if (absl::IsPermissionDenied(status)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(where, ": ", status.message(), " (--client-cert and --client-key)"));
+  }
+  if (absl::IsInvalidArgument(status)) return status;
   return absl::UnavailableError(absl::StrCat(where, " is not a Somnus server: ", status.message()));
 }
 
-absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& api_key,
-                                const HttpResponse& response) {
+absl::Status CheckInfo(const Address& address, bool has_key, const HttpResponse& response) {
   if (response.status == 401) {
     return absl::FailedPreconditionError(
-        absl::StrCat(address.ToString(), api_key.empty() ? " requires an API key" : " refuses this API key",
+        absl::StrCat(address.ToString(), has_key ? " refuses this API key" : " requires an API key",
                      " (--api-key or SOMNUS_API_KEY)"));
   }
-  const nlohmann::json info = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
-  const int http_port = IntAt(info, "http_port"), admin_port = IntAt(info, "admin_port");
-  if (response.status != 200 || http_port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        address.ToString(), " is not a Somnus server: GET /server_info is HTTP ", response.status));
+  if (response.status == 400 && absl::StrContains(response.body, "HTTPS")) {
+    return absl::UnavailableError(
+        absl::StrCat(address.ToString(), " speaks https, not http: --url=https://", address.ToString()));
   }
-  // The given port stays, even where the server names another one: the port may be forwarded.
+  if (response.status == 200) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      address.ToString(), " is not a Somnus server: GET /server_info is HTTP ", response.status));
+}
+
+absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& body) {
+  const nlohmann::json info = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const int http_port = IntAt(info, "http_port"), admin_port = IntAt(info, "admin_port");
+  if (http_port == 0)
+    return absl::UnavailableError(absl::StrCat(address.ToString(), " is not a Somnus server"));
+  // The given port stays, even where the server names another one: the port may be forwarded. So does TLS,
+  // which somebody between may have added.
   const bool admin = address.port == admin_port && address.port != http_port;
+  const bool tls = BoolAt(info, "tls"), admin_tls = BoolAt(info, "admin_tls");
   Server server;
-  server.http = {address.host, admin ? http_port : address.port};
-  server.grpc = {address.host, IntAt(info, "grpc_port")};
-  server.control = {address.host, IntAt(info, "control_port")};
-  server.api_key = api_key;
+  server.http = admin ? Address{address.host, http_port, tls} : address;
+  server.grpc = {address.host, IntAt(info, "grpc_port"), tls};
+  server.control = {address.host, IntAt(info, "control_port"), admin_tls};
   return server;
+}
+
+TlsClientOptions Trust(const ServerOptions& options) {
+  TlsClientOptions trust;
+  trust.authority = options.ca_cert.value_or(Environment("SOMNUS_CA_CERT", ""));
+  trust.certificate = options.client_cert.value_or(Environment("SOMNUS_CLIENT_CERT", ""));
+  trust.key = options.client_key.value_or(Environment("SOMNUS_CLIENT_KEY", ""));
+  return trust;
 }
 
 }  // namespace
@@ -76,6 +102,8 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& api_k
 std::string Address::ToString() const {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
+
+std::string Address::Url() const { return absl::StrCat(tls ? "https://" : "http://", ToString()); }
 
 FlagGroup ServerFlags(ServerOptions* options) {
   const auto set_port = [options](const std::string& text) -> absl::Status {
@@ -93,17 +121,27 @@ FlagGroup ServerFlags(ServerOptions* options) {
            Flag::Custom("port", "PORT", "", set_port, "short for --url=http://127.0.0.1:PORT"),
            Flag::Text("api-key", &options->api_key,
                       "bearer token; better in SOMNUS_API_KEY, where `ps` does not show it")
-               .Shows("KEY")}};
+               .Shows("KEY"),
+           Flag::Text("admin-api-key", &options->admin_api_key,
+                      "operators' bearer token; better in SOMNUS_ADMIN_API_KEY")
+               .Shows("KEY"),
+           Flag::Text("ca-cert", &options->ca_cert,
+                      "authorities in PEM, one of which the server's certificate must have")
+               .Shows("PATH")
+               .Default("SOMNUS_CA_CERT, else the system's"),
+           Flag::Text("client-cert", &options->client_cert,
+                      "certificate in PEM for a server that wants to see one; else SOMNUS_CLIENT_CERT")
+               .Shows("PATH"),
+           Flag::Text("client-key", &options->client_key, "its private key; else SOMNUS_CLIENT_KEY")
+               .Shows("PATH")}};
 }
 
 absl::StatusOr<Address> ParseUrl(const std::string& url) {
   absl::string_view rest = url;
-  if (absl::StartsWith(rest, "https://")) {
-    return absl::InvalidArgumentError(absl::StrCat("'", url, "': the server speaks http, not https"));
-  }
-  absl::ConsumePrefix(&rest, "http://");
-  rest = rest.substr(0, rest.find('/'));
   Address address;
+  address.tls = absl::ConsumePrefix(&rest, "https://");
+  if (!address.tls) absl::ConsumePrefix(&rest, "http://");
+  rest = rest.substr(0, rest.find('/'));
   // The colon before the port is the last one, and comes after an IPv6 address's bracket.
   const size_t bracket = rest.rfind(']');
   const size_t colon = rest.rfind(':');
@@ -121,16 +159,24 @@ absl::StatusOr<Address> ParseUrl(const std::string& url) {
   return address;
 }
 
-HttpClient Server::Client() const { return ClientOf(http, api_key); }
+HttpClient Server::Client() const { return ClientOf(http, api_key, trust); }
 
 absl::StatusOr<Server> FindServer(const ServerOptions& options) {
   ASSIGN_OR_RETURN(const Address address,
                    ParseUrl(options.url.value_or(Environment("SOMNUS_URL", kDefaultUrl))));
   const std::string api_key = options.api_key.value_or(Environment("SOMNUS_API_KEY", ""));
-  const absl::StatusOr<HttpResponse> response = ClientOf(address, api_key).Get("/server_info");
+  const std::string admin_api_key = options.admin_api_key.value_or(Environment("SOMNUS_ADMIN_API_KEY", ""));
+  const TlsClientOptions trust = Trust(options);
+  absl::StatusOr<HttpResponse> response = ClientOf(address, api_key, trust).Get("/server_info");
+  // The address may be operators'.
+  if (response.ok() && response->status == 401 && !admin_api_key.empty())
+    response = ClientOf(address, admin_api_key, trust).Get("/server_info");
   if (!response.ok()) return NotThere(address, response.status());
-  ASSIGN_OR_RETURN(Server server, ReadInfo(address, api_key, *response));
-  server.control_api_key = options.control_api_key.value_or(Environment("SOMNUS_CONTROL_API_KEY", ""));
+  RETURN_IF_ERROR(CheckInfo(address, !api_key.empty(), *response));
+  ASSIGN_OR_RETURN(Server server, ReadInfo(address, response->body));
+  server.api_key = api_key;
+  server.admin_api_key = admin_api_key;
+  server.trust = trust;
   return server;
 }
 

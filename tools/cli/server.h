@@ -8,26 +8,33 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/flags.h"
+#include "base/tls_client.h"
 #include "tools/http/client.h"
 
 namespace somnus::cli {
 
+// Each value is the flag's, else the environment's, else the default.
 struct ServerOptions {
-  std::optional<std::string> url;              // else SOMNUS_URL, else http://127.0.0.1:8000
-  std::optional<std::string> api_key;          // else SOMNUS_API_KEY, else none
-  std::optional<std::string> control_api_key;  // else SOMNUS_CONTROL_API_KEY, else none
+  std::optional<std::string> url;            // SOMNUS_URL; http://127.0.0.1:8000
+  std::optional<std::string> api_key;        // SOMNUS_API_KEY; none
+  std::optional<std::string> admin_api_key;  // SOMNUS_ADMIN_API_KEY; none
+  std::optional<std::string> ca_cert;        // SOMNUS_CA_CERT; the system's authorities
+  std::optional<std::string> client_cert;    // SOMNUS_CLIENT_CERT; none
+  std::optional<std::string> client_key;     // SOMNUS_CLIENT_KEY; none
 };
 FlagGroup ServerFlags(ServerOptions* options);
 
 struct Address {
   std::string host = "127.0.0.1";
   int port = 8000;
+  bool tls = false;
 
   std::string ToString() const;  // "127.0.0.1:8000", "[::1]:8000"
+  std::string Url() const;       // "https://127.0.0.1:8000"
 };
 
-// Takes "http://host:port", "host:port", "host" or "http://[::1]:8000". A path is ignored. InvalidArgument
-// for anything else, https too.
+// Takes "http://host:port", "https://host:port", "host:port", "host" or "http://[::1]:8000". A path is
+// ignored. InvalidArgument for anything else.
 absl::StatusOr<Address> ParseUrl(const std::string& url);
 
 // A server that has responded.
@@ -36,14 +43,15 @@ struct Server {
   Address grpc;
   Address control;  // operators' gRPC
   std::string api_key;
-  std::string control_api_key;
+  std::string admin_api_key;
+  TlsClientOptions trust;  // where an address has TLS
 
   HttpClient Client() const;
 };
 
 // Asks the server for its ports. Unavailable: nothing listens there, or what listens is not a Somnus server;
 // the message says which. InvalidArgument: the address is malformed. FailedPrecondition: the server requires
-// another API key.
+// another API key or certificate, or its own is not to be trusted.
 absl::StatusOr<Server> FindServer(const ServerOptions& options);
 
 }  // namespace somnus::cli

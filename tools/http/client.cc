@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
@@ -39,14 +41,15 @@ absl::Status WaitFor(int fd, short events, absl::Duration timeout, const std::at
 }
 
 // As WaitFor; calls watch.on_silence once, when nothing has arrived for watch.silence.
-absl::Status WaitForBytes(int fd, absl::Duration timeout, const StreamWatch& watch, bool* told) {
+absl::Status WaitForAnswer(int fd, short events, absl::Duration timeout, const StreamWatch& watch,
+                           bool* told) {
   if (!*told && watch.on_silence) {
-    const absl::Status status = WaitFor(fd, POLLIN, std::min(watch.silence, timeout), watch.cancel);
+    const absl::Status status = WaitFor(fd, events, std::min(watch.silence, timeout), watch.cancel);
     if (!absl::IsDeadlineExceeded(status)) return status;
     *told = true;
     watch.on_silence();
   }
-  return WaitFor(fd, POLLIN, timeout, watch.cancel);
+  return WaitFor(fd, events, timeout, watch.cancel);
 }
 
 absl::StatusOr<int> ConnectTo(const addrinfo& address, const HttpClientOptions& options,
@@ -87,20 +90,67 @@ absl::StatusOr<int> Connect(const HttpClientOptions& options, const std::atomic<
       absl::StrCat("cannot connect to ", options.host, ":", options.port, ": ", last.message()));
 }
 
-absl::Status SendAll(int fd, absl::string_view bytes, absl::Duration timeout,
-                     const std::atomic<bool>* cancel) {
-  while (!bytes.empty()) {
-    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (n > 0) {
-      bytes.remove_prefix(n);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      RETURN_IF_ERROR(WaitFor(fd, POLLOUT, timeout, cancel));
-    } else if (errno != EINTR) {
-      return absl::UnavailableError(absl::StrCat("sending the request: ", strerror(errno)));
+// A connection, plain or over TLS. Attempts are as TlsClient's.
+class Channel {
+ public:
+  static absl::StatusOr<Channel> Open(const HttpClientOptions& options, const std::atomic<bool>* cancel) {
+    Channel channel;
+    ASSIGN_OR_RETURN(channel.fd_, Connect(options, cancel));
+    if (!options.tls.has_value()) return channel;
+    TlsClientOptions tls = *options.tls;
+    tls.host = options.host;
+    ASSIGN_OR_RETURN(channel.tls_, TlsClient::Create(channel.fd_, tls));
+    while (true) {
+      const absl::StatusOr<TlsClient::Progress> progress = channel.tls_->Handshake();
+      if (absl::IsUnavailable(progress.status())) {
+        return absl::UnavailableError(absl::StrCat("cannot connect to ", options.host, ":", options.port,
+                                                   " over TLS: ", progress.status().message()));
+      }
+      RETURN_IF_ERROR(progress.status());
+      if (progress->wait_for == 0) return channel;
+      RETURN_IF_ERROR(WaitFor(channel.fd_, progress->wait_for, options.connect_timeout, cancel));
     }
   }
-  return absl::OkStatus();
-}
+  ~Channel() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Channel(Channel&& other) noexcept : fd_(std::exchange(other.fd_, -1)), tls_(std::move(other.tls_)) {}
+
+  int fd() const { return fd_; }
+
+  absl::Status SendAll(absl::string_view bytes, absl::Duration timeout, const std::atomic<bool>* cancel) {
+    while (!bytes.empty()) {
+      ASSIGN_OR_RETURN(const TlsClient::Progress progress, Write(bytes));
+      bytes.remove_prefix(progress.bytes);
+      if (progress.wait_for != 0) RETURN_IF_ERROR(WaitFor(fd_, progress.wait_for, timeout, cancel));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<TlsClient::Progress> Read(char* buffer, size_t size) {
+    if (tls_ != nullptr) return tls_->Read(buffer, size);
+    const ssize_t n = recv(fd_, buffer, size, 0);
+    if (n >= 0) return TlsClient::Progress{.bytes = static_cast<size_t>(n), .at_end = n == 0};
+    if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)
+      return TlsClient::Progress{.wait_for = POLLIN};
+    return absl::DataLossError(absl::StrCat("the connection broke: ", strerror(errno)));
+  }
+
+ private:
+  Channel() = default;
+
+  absl::StatusOr<TlsClient::Progress> Write(absl::string_view bytes) {
+    if (tls_ != nullptr) return tls_->Write(bytes);
+    const ssize_t n = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n > 0) return TlsClient::Progress{.bytes = static_cast<size_t>(n)};
+    if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)
+      return TlsClient::Progress{.wait_for = POLLOUT};
+    return absl::UnavailableError(absl::StrCat("sending the request: ", strerror(errno)));
+  }
+
+  int fd_ = -1;
+  std::unique_ptr<TlsClient> tls_;  // null: plain
+};
 
 }  // namespace
 
@@ -131,20 +181,23 @@ absl::StatusOr<HttpResponse> HttpClient::PostStream(const std::string& path, con
 
 absl::StatusOr<HttpResponse> HttpClient::Exchange(const std::string& head, const std::string& body,
                                                   const StreamWatch& watch) const {
-  ASSIGN_OR_RETURN(const int fd, Connect(options_, watch.cancel));
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  RETURN_IF_ERROR(SendAll(fd, head + body, options_.read_timeout, watch.cancel));
+  ASSIGN_OR_RETURN(Channel channel, Channel::Open(options_, watch.cancel));
+  RETURN_IF_ERROR(channel.SendAll(head + body, options_.read_timeout, watch.cancel));
   ResponseReader reader;
   SseParser sse;
   HttpResponse response;
   char buffer[16384];
   bool told_of_silence = false;
   while (!reader.done()) {
-    RETURN_IF_ERROR(WaitForBytes(fd, options_.read_timeout, watch, &told_of_silence));
-    const ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (n < 0) return absl::DataLossError(absl::StrCat("the connection broke: ", strerror(errno)));
-    RETURN_IF_ERROR(n == 0 ? reader.FeedEof() : reader.Feed(absl::string_view(buffer, n)));
+    ASSIGN_OR_RETURN(const TlsClient::Progress progress, channel.Read(buffer, sizeof(buffer)));
+    if (progress.wait_for != 0) {
+      RETURN_IF_ERROR(
+          WaitForAnswer(channel.fd(), progress.wait_for, options_.read_timeout, watch, &told_of_silence));
+      continue;
+    }
+    if (IsCancelled(watch.cancel)) return absl::CancelledError("interrupted");
+    RETURN_IF_ERROR(progress.at_end ? reader.FeedEof()
+                                    : reader.Feed(absl::string_view(buffer, progress.bytes)));
     if (!reader.header_done()) continue;
     response.status = reader.status();
     const std::string piece = reader.TakeBody();

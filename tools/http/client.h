@@ -1,15 +1,17 @@
 #pragma once
-// A small blocking HTTP/1.1 client for the tools: one request per connection. Thread safe: its only state is
-// its options.
+// A small blocking HTTP/1.1 client for the tools, plain or over TLS: one request per connection. Thread safe:
+// its only state is its options.
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/tls_client.h"
 
 namespace somnus {
 
@@ -21,7 +23,8 @@ struct HttpResponse {
 struct HttpClientOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
-  std::string api_key;  // sent as a bearer token when not empty
+  std::string api_key;                  // sent as a bearer token when not empty
+  std::optional<TlsClientOptions> tls;  // whom to trust; `host` above stands for its own; empty: plain HTTP
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration read_timeout = absl::Minutes(10);  // between two arrivals of bytes
 };
@@ -38,8 +41,10 @@ class HttpClient {
  public:
   explicit HttpClient(HttpClientOptions options) : options_(std::move(options)) {}
 
-  // Unavailable: nothing listens there. DeadlineExceeded: no answer in time. Unimplemented: the server speaks
-  // HTTP/2. DataLoss: the answer is cut short or is not HTTP.
+  // Unavailable: nothing listens there, or nothing that speaks TLS. Unauthenticated: the server's certificate
+  // is not to be trusted. PermissionDenied: the server wants another certificate of this client, or one at
+  // all. DeadlineExceeded: no answer in time. Unimplemented: the server speaks HTTP/2. DataLoss: the answer
+  // is cut short or is not HTTP.
   absl::StatusOr<HttpResponse> Get(const std::string& path) const;
   absl::StatusOr<HttpResponse> Post(const std::string& path, const std::string& json) const;
 

@@ -16,4 +16,9 @@ inline int IntAt(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_number_integer() ? found->get<int>() : 0;
 }
 
+inline bool BoolAt(const nlohmann::json& object, const char* key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_boolean() && found->get<bool>();
+}
+
 }  // namespace somnus
