@@ -92,19 +92,31 @@ FlagGroup ListenerFlags(Flags* f) {
               .Shows("ADDR"),
           Flag::Int("admin-port", &f->admin_port, 0, 65535, "port of the operators' HTTP API; 0: any"),
           Flag::Int("grpc-port", &f->grpc_port, 0, 65535, "port of gRPC for clients; 0: any"),
-          Flag::Text("grpc-ssl-certfile", &f->grpc_tls.certificate,
-                     "certificate in PEM: gRPC for clients is by TLS alone; it is read again when it changes")
-              .Shows("PATH"),
-          Flag::Text("grpc-ssl-keyfile", &f->grpc_tls.key, "its private key").Shows("PATH"),
-          Flag::Text("grpc-ssl-ca-certs", &f->grpc_tls.authority,
-                     "authorities in PEM: clients must have a certificate of one of them")
-              .Shows("PATH"),
           Flag::Int("control-port", &f->control_port, 0, 65535, "port of gRPC for operators; 0: any"),
-          Flag::Text("api-key", &f->api_key, "clients must send it as a bearer token").Shows("KEY"),
-          Flag::Text("control-api-key", &f->control_api_key,
-                     "operators must send it as a bearer token to the gRPC that is theirs")
+          Flag::Text("ssl-certfile", &f->tls.certificate,
+                     "certificate in PEM: clients' HTTP and gRPC are by TLS alone; it is read again when it "
+                     "changes")
+              .Shows("PATH")
+              .Alias("grpc-ssl-certfile"),
+          Flag::Text("ssl-keyfile", &f->tls.key, "its private key").Shows("PATH").Alias("grpc-ssl-keyfile"),
+          Flag::Text("ssl-ca-certs", &f->tls.authority,
+                     "authorities in PEM: clients must have a certificate of one of them")
+              .Shows("PATH")
+              .Alias("grpc-ssl-ca-certs"),
+          Flag::Text(
+              "admin-ssl-certfile", &f->admin_tls.certificate,
+              "certificate in PEM: operators' HTTP and gRPC are by TLS alone; it is read again when it "
+              "changes")
+              .Shows("PATH"),
+          Flag::Text("admin-ssl-keyfile", &f->admin_tls.key, "its private key").Shows("PATH"),
+          Flag::Text("api-key", &f->api_key, "clients must send it as a bearer token, over HTTP and gRPC")
               .Shows("KEY")
-              .Default("SOMNUS_CONTROL_API_KEY, else none"),
+              .Default("SOMNUS_API_KEY, else none"),
+          Flag::Text("admin-api-key", &f->admin_api_key,
+                     "operators must send it as a bearer token, over HTTP and gRPC")
+              .Shows("KEY")
+              .Default("SOMNUS_ADMIN_API_KEY, else none")
+              .Alias("control-api-key"),
           Flag::Int("output-threads", &f->output_threads, 0, 256,
                     "threads that turn tokens into text and JSON; 0: half of the CPUs, 2 to 8"),
           Flag::OneOf<std::string>(
@@ -298,7 +310,9 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
                       "output that a client has not read; its request ends above"),
           Flag::Bytes("max-queued-output-bytes", &l->max_queued_output_bytes, kMinBytes, kMaxBytes,
                       "output of one HTTP request that is not text yet; the request ends above"),
-          time("header-timeout", &l->header_timeout, "from a request's first byte to the end of its headers"),
+          time("header-timeout", &l->header_timeout,
+               "from a request's first byte to the end of its headers; from a connection to the end of its "
+               "TLS handshake"),
           time("body-timeout", &l->body_timeout, "from there to the end of its body"),
           time("idle-timeout", &l->idle_timeout, "between two requests of a connection"),
           time("write-timeout", &l->write_timeout, "without the client taking a byte"),

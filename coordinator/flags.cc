@@ -10,7 +10,14 @@
 namespace somnus {
 namespace {
 
-constexpr char kControlKeyVariable[] = "SOMNUS_CONTROL_API_KEY";
+// Where flags are not private: `ps` shows them.
+constexpr char kKeyVariable[] = "SOMNUS_API_KEY";
+constexpr char kAdminKeyVariable[] = "SOMNUS_ADMIN_API_KEY";
+
+void FillKey(const Environment& environment, const char* variable, std::string* key) {
+  const auto found = environment.find(variable);
+  if (key->empty() && found != environment.end()) *key = found->second;
+}
 
 // Listeners on one address need ports of their own. Port 0 is the system's choice.
 absl::Status CheckPorts(const Flags& flags) {
@@ -76,12 +83,10 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
   if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
   RETURN_IF_ERROR(ReadClusterSecret(environment, &flags->trust));
-  RETURN_IF_ERROR(
-      CheckTlsFiles(flags->grpc_tls, {"--grpc-ssl-certfile", "--grpc-ssl-keyfile", "--grpc-ssl-ca-certs"}));
-  if (const auto key = environment.find(kControlKeyVariable);
-      flags->control_api_key.empty() && key != environment.end()) {
-    flags->control_api_key = key->second;
-  }
+  RETURN_IF_ERROR(CheckTlsFiles(flags->tls, {"--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"}));
+  RETURN_IF_ERROR(CheckTlsFiles(flags->admin_tls, {"--admin-ssl-certfile", "--admin-ssl-keyfile", ""}));
+  FillKey(environment, kKeyVariable, &flags->api_key);
+  FillKey(environment, kAdminKeyVariable, &flags->admin_api_key);
   for (const std::string& model : positional) {
     if (!flags->model.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));

@@ -9,10 +9,10 @@
 #include "absl/time/time.h"
 #include "base/discovery.h"
 #include "base/flags.h"
+#include "base/tls_files.h"
 #include "coordinator/api/api_limits.h"
 #include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
-#include "proto/tls.h"
 
 namespace somnus {
 
@@ -35,10 +35,11 @@ struct Flags {
   int32_t admin_port = 8001;
   int32_t grpc_port = 50051;
   int32_t control_port = 50054;  // on admin_host
-  std::string control_api_key;   // empty: none is required
-  TlsFiles grpc_tls;             // of clients' gRPC; empty: none
-  std::string api_key;
-  int32_t output_threads = 0;  // 0: chosen from the number of CPUs
+  TlsFiles tls;                  // of clients' HTTP and gRPC; empty: none
+  TlsFiles admin_tls;            // of operators' HTTP and gRPC, without an authority; empty: none
+  std::string api_key;           // empty: none is required
+  std::string admin_api_key;     // likewise
+  int32_t output_threads = 0;    // 0: chosen from the number of CPUs
   // Workers.
   bool local_workers = true;
   bool discover_workers = false;  // remote ones, as the environment says

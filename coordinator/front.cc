@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -32,6 +33,17 @@ std::string HostPort(const std::string& host, int port) {
   return is_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
+const char* Scheme(const TlsFiles& tls) { return tls.certificate.empty() ? "http://" : "https://"; }
+
+std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& tls) {
+  if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
+  return TlsListener(WatchTlsFiles(tls, kCertificateInterval), /*require_client=*/!tls.authority.empty());
+}
+
+bool IsLoopback(const std::string& host) {
+  return absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" || host == "[::1]";
+}
+
 class FrontImpl : public Front {
  public:
   explicit FrontImpl(const Flags& flags) : flags_(flags) {}
@@ -40,6 +52,10 @@ class FrontImpl : public Front {
   // gRPC listens first, because the HTTP server tells its clients gRPC's ports.
   absl::Status Listen(std::shared_ptr<Metrics> metrics,
                       std::function<std::vector<v1::RankStatus>()> rank_status) {
+    if (flags_.admin_api_key.empty() && !IsLoopback(flags_.admin_host)) {
+      LogWarning("--admin-host: whoever reaches {} may command this server; --admin-api-key gives it a key",
+                 flags_.admin_host);
+    }
     RETURN_IF_ERROR(ListenGrpc(metrics, std::move(rank_status)));
     ApiServerOptions http;
     http.host = flags_.host;
@@ -50,6 +66,10 @@ class FrontImpl : public Front {
     http.control_port = static_cast<uint16_t>(control_.port);
     http.output_threads = flags_.output_threads;
     http.api_key = flags_.api_key;
+    http.admin_api_key = flags_.admin_api_key;
+    http.tls = flags_.tls;
+    http.admin_tls = flags_.admin_tls;
+    http.certificate_interval = kCertificateInterval;
     http.version = kVersion;
     http.limits = flags_.limits;
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));
@@ -70,8 +90,8 @@ class FrontImpl : public Front {
   void OnStateChange() override { UpdateHealth(); }
 
   std::string Addresses() const override {
-    return absl::StrCat("http://", HostPort(flags_.host, http_->port()), ", admin http://",
-                        HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
+    return absl::StrCat(Scheme(flags_.tls), HostPort(flags_.host, http_->port()), ", admin ",
+                        Scheme(flags_.admin_tls), HostPort(flags_.admin_host, http_->admin_port()), ", gRPC ",
                         HostPort(flags_.host, inference_.port), ", admin gRPC ",
                         HostPort(flags_.admin_host, control_.port));
   }
@@ -102,7 +122,7 @@ class FrontImpl : public Front {
     GrpcServicesOptions options;
     options.version = kVersion;
     options.api_key = flags_.api_key;
-    options.control_api_key = flags_.control_api_key;
+    options.admin_api_key = flags_.admin_api_key;
     options.rank_status = std::move(rank_status);
     options.limits = flags_.limits;
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
@@ -112,20 +132,14 @@ class FrontImpl : public Front {
     services_->RegisterInference(&inference);
     services_->RegisterControl(&control);
     ASSIGN_OR_RETURN(inference_, Build("--grpc-port", HostPort(flags_.host, flags_.grpc_port),
-                                       InferenceCredentials(), &inference));
+                                       Credentials(flags_.tls), &inference));
     ASSIGN_OR_RETURN(control_, Build("--control-port", HostPort(flags_.admin_host, flags_.control_port),
-                                     grpc::InsecureServerCredentials(), &control));
+                                     Credentials(flags_.admin_tls), &control));
     SetHealth(inference_.server->GetHealthCheckService(), /*serving=*/false);
     for (const char* service : {"", v1::ControlService::service_full_name()}) {
       control_.server->GetHealthCheckService()->SetServingStatus(service, true);
     }
     return absl::OkStatus();
-  }
-
-  std::shared_ptr<grpc::ServerCredentials> InferenceCredentials() const {
-    if (flags_.grpc_tls.certificate.empty()) return grpc::InsecureServerCredentials();
-    return TlsListener(WatchTlsFiles(flags_.grpc_tls, kCertificateInterval),
-                       /*require_client=*/!flags_.grpc_tls.authority.empty());
   }
 
   static absl::StatusOr<GrpcListener> Build(const char* flag, const std::string& address,

@@ -60,8 +60,9 @@ int main(int argc, char** argv) {
   status = server->Start();
   if (status.ok()) {
     manager->Ready(absl::StrCat("serving ", flags.model));
-    manager->Watch([host = flags.admin_host, port = server->admin_port()] {
-      return somnus::ProbeLivez(host, port, kProbeTimeout);
+    const bool tls = !flags.admin_tls.certificate.empty();
+    manager->Watch([host = flags.admin_host, port = server->admin_port(), tls] {
+      return somnus::ProbeLivez(host, port, tls, kProbeTimeout);
     });
     status = server->Run();
   }

@@ -22,8 +22,10 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/monotonic.h"
+#include "base/status_macros.h"
 #include "coordinator/api/api_state.h"
 #include "coordinator/api/http_connection.h"
+#include "coordinator/api/https_context.h"
 #include "coordinator/api/output_threads.h"
 
 namespace somnus {
@@ -81,11 +83,11 @@ class HttpServer : public ApiServer {
   absl::Status Open() {
     RaiseFileLimit();
     const ApiServerOptions& options = state_.options;
-    if (absl::Status status = Listen(options.host, options.port, &inference_.acceptor); !status.ok())
-      return status;
-    if (absl::Status status = Listen(options.admin_host, options.admin_port, &admin_.acceptor); !status.ok())
-      return status;
+    RETURN_IF_ERROR(Listen(options.host, options.port, &inference_.acceptor));
+    RETURN_IF_ERROR(Listen(options.admin_host, options.admin_port, &admin_.acceptor));
     admin_.admin = true;
+    RETURN_IF_ERROR(LoadCertificate(options.tls, &inference_));
+    RETURN_IF_ERROR(LoadCertificate(options.admin_tls, &admin_));
     for (Listener* listener : {&inference_, &admin_}) {
       listener->port = listener->acceptor.local_endpoint().port();
       asio::co_spawn(io_, Accept(listener), asio::detached);
@@ -122,7 +124,14 @@ class HttpServer : public ApiServer {
     bool admin = false;
     uint16_t port = 0;
     int32_t connections = 0;
+    std::unique_ptr<HttpsContext> https;  // null: plain HTTP
   };
+
+  absl::Status LoadCertificate(const TlsFiles& files, Listener* listener) {
+    if (files.certificate.empty()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(listener->https, HttpsContext::Create(files, state_.options.certificate_interval));
+    return absl::OkStatus();
+  }
 
   asio::awaitable<void> Accept(Listener* listener) {
     while (!context_.stopping) {
@@ -146,7 +155,10 @@ class HttpServer : public ApiServer {
   }
 
   asio::awaitable<void> Serve(tcp::socket socket, Listener* listener) {
-    const auto connection = std::make_shared<HttpConnection>(std::move(socket), listener->admin, &context_);
+    std::shared_ptr<asio::ssl::context> tls =
+        listener->https == nullptr ? nullptr : listener->https->Current();
+    const auto connection =
+        std::make_shared<HttpConnection>(std::move(socket), std::move(tls), listener->admin, &context_);
     connections_.insert(connection.get());
     co_await connection->Run();
     connections_.erase(connection.get());

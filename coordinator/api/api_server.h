@@ -1,12 +1,13 @@
 #pragma once
-// The HTTP/1.1 front: OpenAI-compatible routes on one listener, operators' routes on another.
+// The HTTP/1.1 front: OpenAI-compatible routes on one listener, operators' routes on another; each with or
+// without TLS.
 //
 // Ownership: the server owns its sockets and its threads; it shares the model and the metrics. One I/O thread
 // reads and writes sockets and nothing else that takes time; two threads parse requests and tokenize; the
 // output threads turn tokens into text, search stop strings and write JSON; one thread waits for sleep and
 // wake-up. Thread safety: all methods are thread safe. Errors: Start returns InvalidArgument for a bad
-// address and Unavailable for a port that cannot be bound (the message names it); afterwards a problem of one
-// connection ends that connection alone.
+// address or certificate and Unavailable for a port that cannot be bound (the message names it); afterwards a
+// problem of one connection ends that connection alone.
 //
 // Use: Start() early, so that /health returns 503 while the model loads; SetModel() once it can serve. At the
 // end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
@@ -17,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/tls_files.h"
 #include "coordinator/api/api_limits.h"
 #include "coordinator/api/served_model.h"
 
@@ -33,7 +35,14 @@ struct ApiServerOptions {
   uint16_t grpc_port = 0;
   uint16_t control_port = 0;
   int32_t output_threads = 0;  // 0: DefaultOutputThreads()
-  std::string api_key;         // non-empty: inference routes require "Authorization: Bearer <api_key>"
+  // Non-empty: all routes but those of probes and metrics require "Authorization: Bearer <key>".
+  std::string api_key;
+  std::string admin_api_key;  // on the operators' listener
+  // With a certificate the listener speaks HTTPS alone; with an authority its clients must show a
+  // certificate of it.
+  TlsFiles tls;
+  TlsFiles admin_tls;
+  absl::Duration certificate_interval = absl::Seconds(10);  // between two looks at the files
   std::string version;
   ApiLimits limits;
 };

@@ -36,8 +36,8 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
       metrics(std::move(metrics_in)),
       created(absl::ToUnixSeconds(absl::Now())) {}
 
-bool ApiState::Authorized(absl::string_view authorization) const {
-  return BearerMatches(authorization, options.api_key);
+bool ApiState::Authorized(bool admin, absl::string_view authorization) const {
+  return BearerMatches(authorization, admin ? options.admin_api_key : options.api_key);
 }
 
 EngineStats ApiState::Stats() const {
@@ -69,7 +69,9 @@ HttpResponse ApiState::ServerInfo() const {
                            {"http_port", http_port},
                            {"admin_port", admin_port},
                            {"grpc_port", PortOrNull(options.grpc_port)},
-                           {"control_port", PortOrNull(options.control_port)}});
+                           {"control_port", PortOrNull(options.control_port)},
+                           {"tls", !options.tls.certificate.empty()},
+                           {"admin_tls", !options.admin_tls.certificate.empty()}});
 }
 
 HttpResponse ApiState::Health() const {

@@ -30,8 +30,8 @@ class ApiState {
   void SetModel(ServedModel model) { slot_.Set(std::move(model)); }
   std::shared_ptr<const ServedModel> model() const { return slot_.Get(); }  // null while loading
 
-  // BearerMatches of api_key.h, with the server's key.
-  bool Authorized(absl::string_view authorization) const;
+  // BearerMatches of api_key.h, with the key of clients or of operators.
+  bool Authorized(bool admin, absl::string_view authorization) const;
 
   // The response of a route that does not block: all but completions, chat, (de)tokenize, sleep, wake_up and
   // reset_prefix_cache.

@@ -55,7 +55,7 @@ ControlServiceImpl::ControlServiceImpl(const ModelSlot* slot, GrpcServicesOption
 
 grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
                                            v1::GetStatusResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.control_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
   response->set_version(options_.version);
   const ProcessId process = ThisProcess();
   response->mutable_process()->set_pid(process.pid);
@@ -88,7 +88,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
 
 grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::SleepRequest* request,
                                        v1::SleepResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.control_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
@@ -104,7 +104,7 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
 
 grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
                                         v1::WakeUpResponse* response) {
-  if (grpc::Status status = CheckKey(*context, options_.control_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;

@@ -26,8 +26,8 @@ class RankStatus;
 struct GrpcServicesOptions {
   std::string version;
   // Non-empty: every call of the service must have the metadata "authorization: Bearer <key>".
-  std::string api_key;          // InferenceService's
-  std::string control_api_key;  // ControlService's
+  std::string api_key;        // InferenceService's
+  std::string admin_api_key;  // ControlService's
   // For ControlService.GetStatus; may be empty. Called on a gRPC thread.
   std::function<std::vector<v1::RankStatus>()> rank_status;
   ApiLimits limits;

@@ -6,7 +6,6 @@
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <chrono>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -27,13 +26,17 @@ namespace {
 
 constexpr size_t kSliceBytes = 64 << 10;
 
-std::chrono::nanoseconds Chrono(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
-
 // GCC 12 destroys aggregates made within a co_await twice, hence plain arguments.
 int ParseStatus(const error_code& ec) {
   if (ec == http::error::header_limit || ec == http::error::buffer_overflow) return 431;
   if (ec == http::error::body_limit) return 413;
   return ec == http::error::bad_version ? 505 : 400;
+}
+
+// Whether a read has ended because of what the client has sent, not because it sends no more.
+bool IsMalformed(const error_code& ec) {
+  return ec.category() == http::make_error_code(http::error::end_of_stream).category() &&
+         ec != http::error::end_of_stream && ec != http::error::partial_message;
 }
 
 const char* ParseMessage(const error_code& ec) {
@@ -56,6 +59,14 @@ HttpResponse NoRoute(const RouteMatch& match) {
   return response;
 }
 
+// The label of a metric: a client may send any word as its method.
+std::string MethodLabel(const std::string& method) {
+  for (const char* known : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}) {
+    if (method == known) return method;
+  }
+  return "none";
+}
+
 bool IsJson(absl::string_view content_type) {
   const absl::string_view media = absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
   return absl::EqualsIgnoreCase(media, "application/json");
@@ -71,10 +82,11 @@ HttpResponse NoJson(bool has_content_type, bool has_body) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(asio::ip::tcp::socket socket, bool admin, HttpContext* context)
+HttpConnection::HttpConnection(asio::ip::tcp::socket socket, std::shared_ptr<asio::ssl::context> tls,
+                               bool admin, HttpContext* context)
     : context_(context),
       admin_(admin),
-      stream_(std::move(socket)),
+      stream_(std::move(socket), std::move(tls)),
       buffer_(context->state->options.limits.max_header_bytes + kSliceBytes),
       event_(*context->io),
       hangup_timer_(*context->io) {
@@ -97,13 +109,13 @@ asio::awaitable<bool> HttpConnection::Send(std::string data) {
   for (size_t at = 0; at < data.size();) {
     const size_t slice = std::min(kSliceBytes, data.size() - at);
     error_code ec;
-    stream_.expires_after(Chrono(context_->state->options.limits.write_timeout));
+    stream_.ExpiresAfter(context_->state->options.limits.write_timeout);
     const size_t sent = co_await stream_.async_write_some(asio::buffer(data.data() + at, slice),
                                                           asio::redirect_error(asio::use_awaitable, ec));
     if (ec || gone_) co_return false;
     at += sent;
   }
-  stream_.expires_never();
+  stream_.ExpiresNever();
   co_return true;
 }
 
@@ -119,19 +131,24 @@ asio::awaitable<bool> HttpConnection::SendResponse(const Request& request, HttpR
   co_return sent&& request.keep_alive;
 }
 
+asio::awaitable<void> HttpConnection::LingeringClose() {
+  co_await stream_.EndTls(context_->state->options.limits.linger_silence);
+  co_await Drain();
+}
+
 // Reads and drops the client's input, so that the client can read the response: a close with unread input
 // resets the connection.
-asio::awaitable<void> HttpConnection::LingeringClose() {
+asio::awaitable<void> HttpConnection::Drain() {
   error_code ec;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
   std::vector<char> waste(kSliceBytes);
   const ApiLimits& limits = context_->state->options.limits;
   const size_t most = static_cast<size_t>(limits.max_linger_bytes);
-  const auto end = std::chrono::steady_clock::now() + Chrono(limits.linger_timeout);
-  for (size_t total = 0; !ec && !gone_ && total < most && std::chrono::steady_clock::now() < end;) {
-    stream_.expires_after(Chrono(limits.linger_silence));
-    total +=
-        co_await stream_.async_read_some(asio::buffer(waste), asio::redirect_error(asio::use_awaitable, ec));
+  const MonotonicTime end = MonotonicNow() + limits.linger_timeout;
+  for (size_t total = 0; !ec && !gone_ && total < most && MonotonicNow() < end;) {
+    stream_.ExpiresAfter(limits.linger_silence);
+    total += co_await stream_.tcp().async_read_some(asio::buffer(waste),
+                                                    asio::redirect_error(asio::use_awaitable, ec));
   }
 }
 
@@ -141,17 +158,31 @@ asio::awaitable<void> HttpConnection::Refuse(const Request& request, int status,
 }
 
 asio::awaitable<void> HttpConnection::RefuseWith(const Request& request, HttpResponse response) {
-  context_->state->metrics->OnRejected(absl::StrCat("http_", response.status));
+  CountRefusal(request, response.status);
   Request closing;
   closing.method = request.method;
   co_await SendResponse(closing, std::move(response));
   co_await LingeringClose();
 }
 
+asio::awaitable<bool> HttpConnection::Open() {
+  const HttpStream::Opening opening = co_await stream_.Open(context_->state->options.limits.header_timeout);
+  if (opening == HttpStream::Opening::kOpen) co_return true;
+  if (gone_ || opening == HttpStream::Opening::kClosed) co_return false;
+  if (opening == HttpStream::Opening::kNoTls) {
+    const Request none;
+    co_await Refuse(none, 400, "This port speaks HTTPS, not HTTP.");
+  } else {
+    context_->state->metrics->OnRejected("tls_handshake");
+    co_await Drain();
+  }
+  co_return false;
+}
+
 asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
   while (buffer_.size() == 0) {
     error_code ec;
-    stream_.expires_after(Chrono(context_->state->options.limits.idle_timeout));
+    stream_.ExpiresAfter(context_->state->options.limits.idle_timeout);
     const size_t got = co_await stream_.async_read_some(buffer_.prepare(4096),
                                                         asio::redirect_error(asio::use_awaitable, ec));
     if (ec || gone_) co_return false;
@@ -163,7 +194,7 @@ asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
 template <typename Parser>
 asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser, Request* request) {
   const ApiLimits& limits = context_->state->options.limits;
-  stream_.expires_after(Chrono(limits.body_timeout));
+  stream_.ExpiresAfter(limits.body_timeout);
   std::vector<char> piece(kSliceBytes);
   while (!parser->is_done()) {
     parser->get().body().data = piece.data();
@@ -171,9 +202,8 @@ asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser, Request* request)
     error_code ec;
     co_await http::async_read_some(stream_, buffer_, *parser, asio::redirect_error(asio::use_awaitable, ec));
     if (ec && ec != http::error::need_buffer) {
-      if (ec != http::error::partial_message && ec != http::error::end_of_stream &&
-          ec != beast::error::timeout)
-        co_await Refuse(*request, ParseStatus(ec), ParseMessage(ec));
+      if (ec == beast::error::timeout) CountRefusal(*request, 408);
+      if (IsMalformed(ec)) co_await Refuse(*request, ParseStatus(ec), ParseMessage(ec));
       co_return false;
     }
     const size_t got = piece.size() - parser->get().body().size;
@@ -190,24 +220,24 @@ asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser, Request* request)
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request* request) {
   if (!co_await WaitForFirstByte()) co_return ReadResult::kClosed;
   busy_ = true;
+  request_start_ = MonotonicNow();
   ++context_->busy_connections;
   const ApiLimits& limits = context_->state->options.limits;
   http::request_parser<http::buffer_body> parser;
   parser.header_limit(limits.max_header_bytes);
   parser.body_limit(limits.max_body_bytes);
   error_code ec;
-  stream_.expires_after(Chrono(limits.header_timeout));
+  stream_.ExpiresAfter(limits.header_timeout);
   co_await http::async_read_header(stream_, buffer_, parser, asio::redirect_error(asio::use_awaitable, ec));
-  if (gone_ || ec == http::error::end_of_stream || ec == http::error::partial_message ||
-      ec == beast::error::timeout)
-    co_return ReadResult::kClosed;
+  const auto& head = parser.get();
+  request->method = std::string(head.method_string());  // empty while the first line is not complete
+  request->target = std::string(head.target());
+  if (!gone_ && ec == beast::error::timeout) CountRefusal(*request, 408);
+  if (gone_ || (ec && !IsMalformed(ec))) co_return ReadResult::kClosed;
   if (ec) {
     co_await Refuse(*request, ParseStatus(ec), ParseMessage(ec));
     co_return ReadResult::kRefused;
   }
-  const auto& head = parser.get();
-  request->method = std::string(head.method_string());
-  request->target = std::string(head.target());
   request->content_type = std::string(head[http::field::content_type]);
   request->authorization = std::string(head[http::field::authorization]);
   request->id = std::string(head["X-Request-Id"]);
@@ -222,8 +252,8 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
     co_return ReadResult::kRefused;
   }
   const RouteMatch match = MatchRoute(admin_, request->method, request->target);
-  const bool wants_key = !admin_ && (match.spec == nullptr || match.spec->needs_key);
-  if (wants_key && !context_->state->Authorized(request->authorization)) {
+  const bool wants_key = match.spec == nullptr || match.spec->needs_key;
+  if (wants_key && !context_->state->Authorized(admin_, request->authorization)) {
     co_await Refuse(*request, 401, "Unauthorized");
     co_return ReadResult::kRefused;
   }
@@ -237,7 +267,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
     if (!co_await Send("HTTP/1.1 100 Continue\r\n\r\n")) co_return ReadResult::kClosed;
   }
   if (!co_await ReadBody(&parser, request)) co_return ReadResult::kRefused;
-  stream_.expires_never();
+  stream_.ExpiresNever();
   co_return ReadResult::kRequest;
 }
 
@@ -268,9 +298,28 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   co_return context_->state->Answer(match);
 }
 
+void HttpConnection::Count(const Request& request, const RouteMatch& match, int status, MonotonicTime start) {
+  if (match.spec != nullptr && !match.spec->counted) return;
+  context_->state->metrics->OnHttpRequest(match.spec == nullptr ? "none" : match.spec->path,
+                                          MethodLabel(request.method), status,
+                                          absl::ToDoubleSeconds(MonotonicNow() - start));
+}
+
+void HttpConnection::CountRefusal(const Request& request, int status) {
+  context_->state->metrics->OnRejected(absl::StrCat("http_", status));
+  Count(request, MatchRoute(admin_, request.method, request.target), status, request_start_);
+}
+
 // Returns false when the connection must end.
 asio::awaitable<bool> HttpConnection::Answer(Request* request) {
   const RouteMatch match = MatchRoute(admin_, request->method, request->target);
+  const MonotonicTime start = MonotonicNow();
+  const bool usable = co_await Respond(request, match);
+  Count(*request, match, last_status_, start);
+  co_return usable;
+}
+
+asio::awaitable<bool> HttpConnection::Respond(Request* request, const RouteMatch& match) {
   if (match.status != 200) {
     HttpResponse response = NoRoute(match);
     co_return co_await SendResponse(*request, std::move(response));
@@ -279,25 +328,16 @@ asio::awaitable<bool> HttpConnection::Answer(Request* request) {
     HttpResponse response = NoJson(!request->content_type.empty(), !request->body.empty());
     co_return co_await SendResponse(*request, std::move(response));
   }
-  const MonotonicTime start = MonotonicNow();
-  bool usable;
-  if (match.spec->route == Route::kCompletions || match.spec->route == Route::kChat) {
-    usable = co_await Generate(request, match.spec->route == Route::kChat);
-  } else {
-    HttpResponse response = co_await Dispatch(request, match);
-    usable = co_await SendResponse(*request, std::move(response));
-  }
-  if (match.spec->counted) {
-    context_->state->metrics->OnHttpRequest(match.spec->path, request->method, last_status_,
-                                            absl::ToDoubleSeconds(MonotonicNow() - start));
-  }
-  co_return usable;
+  if (match.spec->route == Route::kCompletions || match.spec->route == Route::kChat)
+    co_return co_await Generate(request, match.spec->route == Route::kChat);
+  HttpResponse response = co_await Dispatch(request, match);
+  co_return co_await SendResponse(*request, std::move(response));
 }
 
 asio::awaitable<void> HttpConnection::Run() {
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   try {
-    for (bool usable = true; usable && !gone_ && !context_->stopping;) {
+    for (bool usable = co_await Open(); usable && !gone_ && !context_->stopping;) {
       Request request;
       waiting_since_ = MonotonicNow();
       const ReadResult read = co_await ReadRequest(&request);
@@ -311,9 +351,10 @@ asio::awaitable<void> HttpConnection::Run() {
   }
   if (std::exchange(busy_, false)) --context_->busy_connections;
   StopWatch();
+  if (!gone_) co_await stream_.EndTls(context_->state->options.limits.linger_silence);
   error_code ignored;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  stream_.close();
+  stream_.socket().close(ignored);
 }
 
 }  // namespace somnus

@@ -19,7 +19,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <memory>
 #include <string>
 #include <variant>
@@ -27,6 +26,7 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/api/api_state.h"
+#include "coordinator/api/http_stream.h"
 #include "coordinator/api/response_producer.h"
 
 namespace somnus {
@@ -48,7 +48,9 @@ class ConnectionWaker;
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(boost::asio::ip::tcp::socket socket, bool admin, HttpContext* context);
+  // `tls` may be null: plain HTTP.
+  HttpConnection(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
+                 bool admin, HttpContext* context);
   ~HttpConnection();
 
   boost::asio::awaitable<void> Run();
@@ -70,6 +72,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   };
   enum class ReadResult { kRequest, kClosed, kRefused };
 
+  // Returns false when no request can be read: the connection ends.
+  boost::asio::awaitable<bool> Open();
   boost::asio::awaitable<ReadResult> ReadRequest(Request* request);
   boost::asio::awaitable<bool> WaitForFirstByte();
   template <typename Parser>
@@ -78,6 +82,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> Refuse(const Request& request, int status, const char* message);
   boost::asio::awaitable<void> RefuseWith(const Request& request, HttpResponse response);
   boost::asio::awaitable<bool> Answer(Request* request);
+  boost::asio::awaitable<bool> Respond(Request* request, const RouteMatch& match);
+  // Counts a request in http_requests_total, unless its route is one that is not counted.
+  void Count(const Request& request, const RouteMatch& match, int status, MonotonicTime start);
+  // Counts one that did not become a whole request that may be served.
+  void CountRefusal(const Request& request, int status);
   boost::asio::awaitable<HttpResponse> Dispatch(Request* request, const RouteMatch& match);
 
   // Serves a generating request. Returns false when the connection must end.
@@ -86,7 +95,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> StartGeneration(
       Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
       const std::shared_ptr<ConnectionWaker>& waker);
-  boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer);
+  // With `early_head` a stream's head is sent before there is anything to send.
+  boost::asio::awaitable<bool> Follow(const Request& request, ResponseProducer* producer, bool early_head);
   // Sends `head` (status line and headers, or nothing) and `data` as one chunk; `last` ends the body.
   boost::asio::awaitable<bool> SendChunk(const Request& request, std::string head, std::string data,
                                          bool last);
@@ -94,6 +104,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> Send(std::string data);
   boost::asio::awaitable<bool> SendResponse(const Request& request, HttpResponse response);
   boost::asio::awaitable<void> LingeringClose();
+  boost::asio::awaitable<void> Drain();
 
   // Watch whether the client closes the connection while its request is in progress. `watch` is watch_'s
   // value when the watch began: callbacks of a watch that has ended do nothing.
@@ -106,7 +117,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   HttpContext* const context_;
   const bool admin_;
-  boost::beast::tcp_stream stream_;
+  HttpStream stream_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer event_;
   boost::asio::steady_timer hangup_timer_;
@@ -114,7 +125,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool gone_ = false;  // the client has left, or Close() was called
   bool busy_ = false;
   MonotonicTime waiting_since_ = MonotonicNow();
-  uint64_t watch_ = 0;  // odd while watching
+  MonotonicTime request_start_ = MonotonicNow();  // the first byte of the request in progress
+  uint64_t watch_ = 0;                            // odd while watching
   int64_t buffered_ = 0;
   int last_status_ = 0;
 };

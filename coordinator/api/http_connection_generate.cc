@@ -112,7 +112,8 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
   const auto producer = std::get<std::shared_ptr<ResponseProducer>>(std::move(started));
   ++context_->state->load;
   StartWatch();
-  const bool usable = co_await Follow(*request, producer.get());
+  const bool recovering = model->engine->state() == EngineState::kRecovering;
+  const bool usable = co_await Follow(*request, producer.get(), /*early_head=*/recovering);
   waker->Detach();
   StopWatch();
   --context_->state->load;
@@ -148,26 +149,33 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
   }
 }
 
-// Sends what the producer makes until its end, or until the client has left. A stream that has begun gets a
-// comment when it is silent for too long, so that proxies do not close it: its tokens may wait for a recovery
-// or a wake-up.
-asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer) {
+// Sends what the producer makes until its end, or until the client has left. A stream that is silent for too
+// long gets a comment, so that proxies do not close it: its tokens may wait for a recovery or a wake-up. The
+// first comment takes the head with it, after which an error can only be an event.
+asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponseProducer* producer,
+                                             bool early_head) {
   const absl::Duration keepalive = context_->state->options.limits.sse_keepalive;
+  const bool comments = producer->params().stream && keepalive > absl::ZeroDuration();
+  absl::Duration patience = !comments    ? absl::InfiniteDuration()
+                            : early_head ? absl::ZeroDuration()
+                                         : keepalive;
   for (bool head_sent = false;;) {
-    const bool comments = head_sent && keepalive > absl::ZeroDuration();
-    const bool woken = co_await WaitForWake(comments ? keepalive : absl::InfiniteDuration());
+    const bool woken = co_await WaitForWake(patience);
     if (gone_) {
       producer->Abort();
       last_status_ = 499;
       co_return false;
     }
-    if (!woken) {
-      std::string no_head, comment = kSseComment;
-      if (co_await SendChunk(request, std::move(no_head), std::move(comment), false)) continue;
-      producer->Abort();
-      co_return false;
+    if (comments) patience = keepalive;
+    ResponseProducer::Output output;
+    if (woken) {
+      output = producer->Take();
+    } else {
+      output.bytes = kSseComment;
     }
-    ResponseProducer::Output output = producer->Take();
+    if (output.error.has_value() && head_sent) {
+      output.bytes = StreamError(*std::exchange(output.error, std::nullopt));
+    }
     if (output.error.has_value()) {
       HttpResponse response = ErrorResponse(*output.error);
       co_return co_await SendResponse(request, std::move(response));

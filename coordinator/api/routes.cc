@@ -24,10 +24,10 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kServerInfo, "/server_info", true, false, true, true, true, false, false},
     {Route::kLoad, "/load", true, false, true, true, true, false, false},
     {Route::kMetrics, "/metrics", true, false, true, true, false, false, false},
-    {Route::kSleep, "/sleep", false, true, false, true, false, false, true},
-    {Route::kWakeUp, "/wake_up", false, true, false, true, false, false, true},
-    {Route::kIsSleeping, "/is_sleeping", true, false, false, true, false, false, false},
-    {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, true, false, false, true},
+    {Route::kSleep, "/sleep", false, true, false, true, true, false, true},
+    {Route::kWakeUp, "/wake_up", false, true, false, true, true, false, true},
+    {Route::kIsSleeping, "/is_sleeping", true, false, false, true, true, false, false},
+    {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, true, true, false, true},
 };
 constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true, false, true, false, true, false,
                                    true};

@@ -33,7 +33,7 @@ struct RouteSpec {
   const char* path;
   bool get, post;
   bool inference, admin;  // on which listeners
-  bool needs_key;
+  bool needs_key;         // of the listener, where it has one
   bool json_body;
   bool counted;  // in http_requests_total
 };

@@ -35,9 +35,10 @@ class ApiServerTest : public ::testing::Test {
     client.Write(RequestText(method, path, body, headers));
     return client.ReadReply();
   }
-  HttpReply Admin(const std::string& method, const std::string& path, const std::string& body = "") {
+  HttpReply Admin(const std::string& method, const std::string& path, const std::string& body = "",
+                  const std::string& headers = "") {
     HttpClient client(server_->admin_port());
-    client.Write(RequestText(method, path, body));
+    client.Write(RequestText(method, path, body, headers));
     return client.ReadReply();
   }
   // Posts to /v1/completions.
@@ -47,6 +48,11 @@ class ApiServerTest : public ::testing::Test {
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
     while (engine_->num_open() == 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
     ASSERT_GT(engine_->num_open(), 0u);
+  }
+  void AwaitState(EngineState state) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (engine_->state() != state && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    ASSERT_EQ(engine_->state(), state);
   }
   // Starts a streamed response of 4000 tokens for each prompt, and waits until it is open.
   void StartLongStream(HttpClient* client, int prompts, int logprobs) {

@@ -68,7 +68,8 @@ class FakeEngine : public Engine {
   }
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override {
     absl::MutexLock lock(&mutex_);
-    if (state_ != EngineState::kAwake) return absl::UnavailableError("not serving");
+    if (state_ != EngineState::kAwake && state_ != EngineState::kRecovering)
+      return absl::UnavailableError("not serving");
     if (open_.size() + requests.size() > max_open_) return absl::ResourceExhaustedError("the queue is full");
     for (EngineRequest& request : requests) {
       seeds_.push_back(request.seed);

@@ -65,7 +65,7 @@ TEST_F(GrpcErrorsTest, EachServiceIsAtItsOwnListenerAlone) {
 
 TEST_F(GrpcErrorsTest, EachServiceHasItsOwnKey) {
   options_.api_key = "clients";
-  options_.control_api_key = "operators";
+  options_.admin_api_key = "operators";
   Start(ApiLimits());
   const auto code = [](const char* key, auto call) {
     grpc::ClientContext context;

@@ -5,14 +5,17 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/tls_client.h"
 
 namespace somnus {
 
@@ -34,10 +37,23 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
+  // From now on what is written and read goes over TLS.
+  absl::Status StartTls(const TlsClientOptions& options) {
+    const timeval patience{20, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    absl::StatusOr<std::unique_ptr<TlsClient>> tls = TlsClient::Create(fd_, options);
+    if (!tls.ok()) return tls.status();
+    tls_ = *std::move(tls);
+    const absl::StatusOr<TlsClient::Progress> done = tls_->Handshake();
+    if (done.ok() && done->wait_for != 0) return absl::DeadlineExceededError("the handshake takes long");
+    return done.status();
+  }
   void Close() {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }
+  // Nothing more will be written.
+  void Finish() { ::shutdown(fd_, SHUT_WR); }
   // Ends with a reset instead of a FIN.
   void Reset() {
     const linger hard{1, 0};
@@ -46,7 +62,7 @@ class HttpClient {
   }
   bool Write(const std::string& data) {
     for (size_t at = 0; at < data.size();) {
-      const ssize_t n = ::send(fd_, data.data() + at, data.size() - at, MSG_NOSIGNAL);
+      const ssize_t n = Send(data.data() + at, data.size() - at);
       if (n <= 0) return false;
       at += n;
     }
@@ -54,10 +70,8 @@ class HttpClient {
   }
   // Appends to the buffer; returns false at the end of the connection, or when nothing comes for 20 s.
   bool Fill() {
-    pollfd fd{fd_, POLLIN, 0};
-    if (fd_ < 0 || ::poll(&fd, 1, 20000) <= 0) return false;
     char data[4096];
-    const ssize_t n = ::recv(fd_, data, sizeof(data), 0);
+    const ssize_t n = Receive(data, sizeof(data));
     if (n <= 0) return false;
     buffer_.append(data, n);
     return true;
@@ -99,8 +113,26 @@ class HttpClient {
     return ::poll(&fd, 1, 0) > 0;
   }
   const std::string& buffered() const { return buffer_; }
+  // Over TLS: whether the server has said that nothing more comes.
+  bool ended_in_order() const { return ended_in_order_; }
 
  private:
+  ssize_t Send(const char* data, size_t size) {
+    if (tls_ == nullptr) return ::send(fd_, data, size, MSG_NOSIGNAL);
+    const absl::StatusOr<TlsClient::Progress> sent = tls_->Write(absl::string_view(data, size));
+    return sent.ok() ? static_cast<ssize_t>(sent->bytes) : -1;
+  }
+  ssize_t Receive(char* data, size_t size) {
+    if (fd_ < 0) return -1;
+    if (tls_ == nullptr) {
+      pollfd fd{fd_, POLLIN, 0};
+      return ::poll(&fd, 1, 20000) > 0 ? ::recv(fd_, data, size, 0) : -1;
+    }
+    const absl::StatusOr<TlsClient::Progress> got = tls_->Read(data, size);
+    if (!got.ok()) return -1;
+    ended_in_order_ = got->at_end;
+    return static_cast<ssize_t>(got->bytes);
+  }
   std::string Take(size_t n) {
     n = std::min(n, buffer_.size());
     std::string taken = buffer_.substr(0, n);
@@ -120,6 +152,8 @@ class HttpClient {
   }
 
   int fd_;
+  std::unique_ptr<TlsClient> tls_;  // null: plain
+  bool ended_in_order_ = false;
   std::string buffer_;
 };
 

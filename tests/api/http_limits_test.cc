@@ -176,5 +176,63 @@ TEST_F(ApiServerTest, ApiKeyGuardsEverythingButHealthAndMetrics) {
   EXPECT_EQ(Send("GET", "/v1/models", "", "Authorization: Bearer secret\r\n").status, 200);
 }
 
+TEST_F(ApiServerTest, RefusalsAreCounted) {
+  ApiServerOptions options;
+  options.api_key = "secret";
+  options.limits.max_body_bytes = 1000;
+  options.limits.header_timeout = absl::Milliseconds(50);
+  Serve(options);
+  const auto raw = [&](const std::string& text) {
+    HttpClient client(server_->port());
+    client.Write(text);
+    return client.ReadReply().status;
+  };
+  const std::string key = "Authorization: Bearer secret\r\n";
+  EXPECT_EQ(Send("POST", "/v1/completions", std::string(1001, 'a'), key).status, 413);
+  EXPECT_EQ(Send("POST", "/v1/completions", "{}").status, 401);
+  EXPECT_EQ(Send("GET", "/nope", "", key).status, 404);
+  EXPECT_EQ(Send("POST", "/nope", "{}", key).status, 404);
+  EXPECT_EQ(Send("BREW", "/v1/models", "", key).status, 405);
+  EXPECT_EQ(raw("GET\r\n\r\n"), 400);
+  EXPECT_EQ(raw("POST /v1/chat/com"), 0) << "cut after the time for headers";
+  const std::string metrics = Send("GET", "/metrics").body;
+  for (const char* series : {R"(http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 2)",
+                             R"(http_requests_total{handler="none",method="GET",status="4xx"} 1)",
+                             R"(http_requests_total{handler="none",method="POST",status="4xx"} 1)",
+                             R"(http_requests_total{handler="none",method="none",status="4xx"} 3)"}) {
+    EXPECT_TRUE(absl::StrContains(metrics, series)) << series;
+  }
+  EXPECT_TRUE(absl::StrContains(metrics, R"(reason="http_408"} 1)"));
+}
+
+TEST_F(ApiServerTest, OperatorsKeyGuardsEverythingButProbesAndMetrics) {
+  ApiServerOptions options;
+  options.api_key = "clients";
+  options.admin_api_key = "operators";
+  Serve(options);
+  const std::pair<const char*, const char*> guarded[] = {
+      {"POST", "/sleep"},        {"POST", "/wake_up"},
+      {"GET", "/is_sleeping"},   {"POST", "/reset_prefix_cache"},
+      {"GET", "/server_info"},   {"GET", "/version"},
+      {"GET", "/load"},          {"GET", "/nope"},
+      {"GET", "/v1/models"},     {"GET", "/sleep"},
+      {"POST", "/sleep/"},       {"DELETE", "/sleep"},
+      {"POST", "/sleep?level=2"}};
+  for (const auto& [method, path] : guarded) {
+    for (const char* key : {"", "clients", "operator", "operators2"}) {
+      const std::string headers = *key == 0 ? "" : absl::StrCat("Authorization: Bearer ", key, "\r\n");
+      EXPECT_EQ(Admin(method, path, "", headers).status, 401) << method << path << key;
+    }
+  }
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  for (const char* path : {"/livez", "/readyz", "/health", "/ping", "/metrics"}) {
+    EXPECT_EQ(Admin("GET", path).status, 200) << path;
+  }
+  const char* key = "Authorization: Bearer operators\r\n";
+  EXPECT_EQ(Admin("POST", "/sleep", "", key).status, 200);
+  EXPECT_EQ(Admin("POST", "/wake_up", "", key).status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models", "", key).status, 401) << "each listener has its own key";
+}
+
 }  // namespace
 }  // namespace somnus

@@ -18,12 +18,12 @@ class LivezProbeTest : public ApiServerTest {};
 
 TEST_F(LivezProbeTest, LivesWhileLoadingAndServingAndNotAfterAFailure) {
   Start();
-  EXPECT_TRUE(ProbeLivez("127.0.0.1", server_->admin_port(), kPatience));
+  EXPECT_TRUE(ProbeLivez("127.0.0.1", server_->admin_port(), /*tls=*/false, kPatience));
   server_->SetModel(FakeModel(engine_));
-  EXPECT_TRUE(ProbeLivez("localhost", server_->admin_port(), kPatience));
-  EXPECT_TRUE(ProbeLivez("0.0.0.0", server_->admin_port(), kPatience));
+  EXPECT_TRUE(ProbeLivez("localhost", server_->admin_port(), /*tls=*/false, kPatience));
+  EXPECT_TRUE(ProbeLivez("0.0.0.0", server_->admin_port(), /*tls=*/false, kPatience));
   engine_->set_state(EngineState::kFailed);
-  EXPECT_FALSE(ProbeLivez("127.0.0.1", server_->admin_port(), kPatience));
+  EXPECT_FALSE(ProbeLivez("127.0.0.1", server_->admin_port(), /*tls=*/false, kPatience));
 }
 
 TEST_F(LivezProbeTest, AServerThatDoesNotRespondDoesNotLive) {
@@ -35,9 +35,9 @@ TEST_F(LivezProbeTest, AServerThatDoesNotRespondDoesNotLive) {
   ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
   const int port = ntohs(address.sin_port);
-  EXPECT_FALSE(ProbeLivez("127.0.0.1", port, kPatience));  // nobody listens
+  EXPECT_FALSE(ProbeLivez("127.0.0.1", port, /*tls=*/false, kPatience));  // nobody listens
   ASSERT_EQ(listen(fd, 1), 0);
-  EXPECT_FALSE(ProbeLivez("127.0.0.1", port, absl::Milliseconds(50)));  // nobody accepts
+  EXPECT_FALSE(ProbeLivez("127.0.0.1", port, /*tls=*/false, absl::Milliseconds(50)));  // nobody accepts
   close(fd);
 }
 

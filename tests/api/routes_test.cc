@@ -120,9 +120,14 @@ TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
   options.control_port = 50054;
   options.api_key = "secret";
   Start(options);
-  Json expected = {{"version", "1.2.3"},           {"model", nullptr},
-                   {"http_port", server_->port()}, {"admin_port", server_->admin_port()},
-                   {"grpc_port", 50051},           {"control_port", 50054}};
+  Json expected = {{"version", "1.2.3"},
+                   {"model", nullptr},
+                   {"http_port", server_->port()},
+                   {"admin_port", server_->admin_port()},
+                   {"grpc_port", 50051},
+                   {"control_port", 50054},
+                   {"tls", false},
+                   {"admin_tls", false}};
   EXPECT_EQ(Json::parse(Admin("GET", "/server_info").body), expected);
   server_->SetModel(FakeModel(engine_));
   expected["model"] = "fake";

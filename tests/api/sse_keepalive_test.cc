@@ -25,6 +25,7 @@ TEST_F(ApiServerTest, AStreamThatWaitsForARecoveryGetsComments) {
   engine_->LoseAfter(3);
   HttpClient client(server_->port());
   client.Write(RequestText("POST", "/v1/completions", kStream));
+  AwaitState(EngineState::kRecovering);
   ASSERT_TRUE(client.ReadUntil(kComment));
   engine_->set_state(EngineState::kAwake);
   const HttpReply reply = client.ReadReply();
@@ -36,15 +37,50 @@ TEST_F(ApiServerTest, AStreamThatWaitsForARecoveryGetsComments) {
   EXPECT_FALSE(absl::StrContains(events, "\"error\""));
 }
 
-TEST_F(ApiServerTest, NoCommentComesBeforeTheFirstEvent) {
-  Serve(KeepAlive(absl::Milliseconds(1)), absl::Milliseconds(50));
-  const HttpReply reply = Complete(kStream);
-  EXPECT_TRUE(absl::StartsWith(reply.body, "data: "));
-  EXPECT_TRUE(absl::StrContains(reply.body, kComment));
+TEST_F(ApiServerTest, AStreamThatIsAcceptedDuringARecoveryGetsItsHeadAtOnce) {
+  Serve();  // with comments every 15 s
+  engine_->set_state(EngineState::kRecovering);
+  HttpClient client(server_->port());
+  client.Write(RequestText("POST", "/v1/completions", kStream));
+  ASSERT_TRUE(client.ReadUntil(kComment));
+  engine_->set_state(EngineState::kAwake);
+  const HttpReply reply = client.ReadReply();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_TRUE(absl::StartsWith(reply.body, kComment));
+  EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
+}
+
+TEST_F(ApiServerTest, AnErrorAfterTheHeadIsAnEvent) {
+  Serve(KeepAlive(absl::Milliseconds(1)), absl::Milliseconds(1));
+  engine_->FailAfter(0, absl::UnavailableError("the engine failed"));
+  engine_->set_state(EngineState::kRecovering);
+  HttpClient client(server_->port());
+  client.Write(RequestText("POST", "/v1/completions", kStream));
+  ASSERT_TRUE(client.ReadUntil(kComment));
+  engine_->set_state(EngineState::kAwake);
+  const HttpReply reply = client.ReadReply();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_TRUE(absl::StrContains(reply.body, "data: {\"error\":{\"message\":\"the engine failed\""))
+      << reply.body;
+  EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
+}
+
+TEST_F(ApiServerTest, AnErrorBeforeTheHeadIsAStatus) {
+  Serve();
   engine_->FailAfter(0, absl::UnavailableError("the engine failed"));
   const HttpReply failed = Complete(kStream);
-  EXPECT_EQ(failed.status, 503) << "the status was not sent yet";
+  EXPECT_EQ(failed.status, 503);
   EXPECT_FALSE(absl::StrContains(failed.body, "keep-alive"));
+}
+
+TEST_F(ApiServerTest, AResponseThatIsNoStreamGetsNoComment) {
+  Serve(KeepAlive(absl::Milliseconds(1)), absl::Milliseconds(1));
+  engine_->LoseAfter(3);
+  HttpClient client(server_->port());
+  client.Write(RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 40})"));
+  AwaitState(EngineState::kRecovering);
+  engine_->set_state(EngineState::kAwake);
+  EXPECT_EQ(Json::parse(client.ReadReply().body)["usage"]["completion_tokens"], 40);
 }
 
 TEST_F(ApiServerTest, CommentsCanBeTurnedOff) {
@@ -59,7 +95,7 @@ TEST_F(ApiServerTest, AClientThatLeavesASilentStreamIsAborted) {
   engine_->LoseAfter(3);
   HttpClient client(server_->port());
   StartLongStream(&client, 1, 0);
-  ASSERT_TRUE(client.ReadUntil(kComment));
+  AwaitState(EngineState::kRecovering);
   client.Reset();
   engine_->set_state(EngineState::kAwake);
   EXPECT_TRUE(engine_->WaitIdle());

@@ -283,8 +283,8 @@ def first_token_s(start):
     cluster = start()
     while True:
         try:
-            stream = Stream(cluster.port, "/v1/completions", {
-                "model": cluster.name, "prompt": "The", "temperature": 0, "max_tokens": 2, "stream": True}, 120)
+            stream = Stream(cluster.connection(cluster.port), "/v1/completions", {
+                "model": cluster.name, "prompt": "The", "temperature": 0, "max_tokens": 2, "stream": True})
             if stream.status == 200:
                 next(stream.events())
                 seconds = time.monotonic() - begin

@@ -204,7 +204,7 @@ class Grpc(unittest.TestCase):
 
 class Key(unittest.TestCase):
     def test_every_call_wants_the_key(self):
-        with Cluster(tiny(MODEL), "--api-key=clients", "--control-api-key=operators", workers=1) as cluster:
+        with Cluster(tiny(MODEL), "--api-key=clients", "--admin-api-key=operators", workers=1) as cluster:
             for port, call, right, wrong in (
                     (cluster.grpc_port, lambda channel: rpc.InferenceServiceStub(channel).ListModels, "clients", "operators"),
                     (cluster.control_port, lambda channel: control_rpc.ControlServiceStub(channel).GetStatus, "operators", "clients")):
@@ -215,7 +215,7 @@ class Key(unittest.TestCase):
                             call(channel)(request, timeout=DEADLINE_S, metadata=metadata)
                         self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
                     call(channel)(request, timeout=DEADLINE_S, metadata=(("authorization", f"Bearer {right}"),))
-            self.assertIn("refuses this key (--control-api-key", cluster.cli("status", "--control-api-key=clients", check=False).stderr)
+            self.assertIn("refuses this key (--admin-api-key", cluster.cli("status", "--admin-api-key=clients", check=False).stderr)
             self.assertEqual(cluster.status()["state"], "ENGINE_STATE_AWAKE")
 
 
@@ -246,23 +246,24 @@ class Tls(unittest.TestCase):
                 return error.code()
 
     def test_by_tls_alone(self):
-        with Cluster(tiny(MODEL), f"--grpc-ssl-certfile={self.path('cert.pem')}", f"--grpc-ssl-keyfile={self.path('key.pem')}",
-                     workers=1) as cluster:
+        with Cluster(tiny(MODEL), f"--ssl-certfile={self.path('cert.pem')}", f"--ssl-keyfile={self.path('key.pem')}",
+                     workers=1, ca=self.path("cert.pem")) as cluster:
             self.assertEqual(self.models(cluster, grpc.ssl_channel_credentials(self.read("cert.pem"))), 1)
             self.assertEqual(self.models(cluster, None), grpc.StatusCode.UNAVAILABLE)
             self.assertEqual(cluster.status()["state"], "ENGINE_STATE_AWAKE")
 
     def test_only_clients_with_a_certificate(self):
-        with Cluster(tiny(MODEL), f"--grpc-ssl-certfile={self.path('cert.pem')}", f"--grpc-ssl-keyfile={self.path('key.pem')}",
-                     f"--grpc-ssl-ca-certs={self.path('cert.pem')}", workers=1) as cluster:
+        with Cluster(tiny(MODEL), f"--ssl-certfile={self.path('cert.pem')}", f"--ssl-keyfile={self.path('key.pem')}",
+                     f"--ssl-ca-certs={self.path('cert.pem')}", workers=1, ca=self.path("cert.pem"),
+                     client=(self.path("cert.pem"), self.path("key.pem"))) as cluster:
             root, key = self.read("cert.pem"), self.read("key.pem")
             self.assertEqual(self.models(cluster, grpc.ssl_channel_credentials(root, key, root)), 1)
             self.assertEqual(self.models(cluster, grpc.ssl_channel_credentials(root)), grpc.StatusCode.UNAVAILABLE)
 
     def test_files_of_no_use_are_named(self):
-        with Cluster(tiny(MODEL), f"--grpc-ssl-certfile={self.path('cert.pem')}", workers=1, wait=False) as cluster:
+        with Cluster(tiny(MODEL), f"--ssl-certfile={self.path('cert.pem')}", workers=1, wait=False) as cluster:
             self.assertEqual(cluster.process.wait(DEADLINE_S), 2)
-            self.assertIn("--grpc-ssl-keyfile", cluster.log())
+            self.assertIn("--ssl-keyfile", cluster.log())
 
 
 if __name__ == "__main__":

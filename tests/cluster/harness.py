@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -106,10 +107,11 @@ class Response:
 class Cluster:
     """`somnus serve` with its workers. Use as a context manager; leaving it kills whatever still runs.
 
-    `prefix` is a command that runs the server's in the end, in its own place (exec).
+    `prefix` is a command that runs the server's in the end, in its own place (exec). `ca` is a file with the authority of the
+    certificates that `flags` give to the listeners; `client` the certificate and the key that its clients show.
     """
 
-    def __init__(self, model, *flags, workers=2, wait=True, env=None, prefix=()):
+    def __init__(self, model, *flags, workers=2, wait=True, env=None, prefix=(), ca=None, client=()):
         self.port, self.admin_port, self.grpc_port, self.control_port = free_ports(4)
         self.name = "test-model"
         command = [*prefix, SOMNUS, "serve", model, "--port", str(self.port), "--admin-port", str(self.admin_port),
@@ -118,8 +120,11 @@ class Cluster:
             command.append(f"--workers=local:{workers}")
         self._log = tempfile.NamedTemporaryFile(prefix="somnus_", suffix=".log")
         self._seen = set()
-        self.api_key, self.control_api_key = (
-            next((flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}=")), "") for name in ("--api-key", "--control-api-key"))
+        self.api_key, self.admin_api_key = (
+            next((flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}=")), "") for name in ("--api-key", "--admin-api-key"))
+        self.ca, self.client = ca, client
+        self.tls_ports = {port for flag, ports in (("--ssl-certfile=", (self.port, self.grpc_port)), ("--admin-ssl-certfile=", (
+            self.admin_port, self.control_port))) for port in ports if any(one.startswith(flag) for one in flags)}
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                                         env={**os.environ, **(env or {})}, start_new_session=True)
         if wait:
@@ -177,7 +182,7 @@ class Cluster:
         return code
 
     def request(self, method, path, body=None, headers=None, timeout=120, port=None):
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=timeout)
+        connection = self.connection(port or self.port, timeout)
         try:
             data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
             base = {"Content-Type": "application/json"} if data is not None else {}
@@ -186,6 +191,14 @@ class Cluster:
             return Response(answer.status, answer.headers, answer.read())
         finally:
             connection.close()
+
+    def connection(self, port, timeout=120):
+        if port in self.tls_ports:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.client:
+                context.load_cert_chain(*self.client)
+            return http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=context)
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
     def complete(self, prompt, **fields):
         """The answer of a greedy, non-streamed completion; AssertionError unless it is a 200."""
@@ -202,7 +215,7 @@ class Cluster:
         """A streamed completion as a Stream, its header read."""
         body = {"model": self.name, "prompt": prompt, "temperature": 0, "max_tokens": 32, "stream": True,
                 "ignore_eos": True, **fields}
-        return Stream(self.port, "/v1/completions", body, timeout)
+        return Stream(self.connection(self.port, timeout), "/v1/completions", body)
 
     def metric(self, name):
         """The sum over all series of one metric, or None where there is none."""
@@ -222,7 +235,10 @@ class Cluster:
         return done
 
     def cli_environment(self):
-        return {**os.environ, "SOMNUS_API_KEY": self.api_key, "SOMNUS_CONTROL_API_KEY": self.control_api_key, "SOMNUS_URL": f"http://127.0.0.1:{self.port}"}
+        scheme = "https" if self.port in self.tls_ports else "http"
+        certificate, key = self.client or ("", "")
+        return {**os.environ, "SOMNUS_API_KEY": self.api_key, "SOMNUS_ADMIN_API_KEY": self.admin_api_key, "SOMNUS_CA_CERT": self.ca or "",
+                "SOMNUS_CLIENT_CERT": certificate, "SOMNUS_CLIENT_KEY": key, "SOMNUS_URL": f"{scheme}://127.0.0.1:{self.port}"}
 
     def wait_idle(self, timeout=30):
         """Until no request is left and every block is free again."""
@@ -236,8 +252,8 @@ class Cluster:
 class Stream:
     """Server-sent events of one request, over a socket that can be dropped at any time."""
 
-    def __init__(self, port, path, body, timeout):
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    def __init__(self, connection, path, body):
+        self.connection = connection
         self.connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json"})
         self.answer = self.connection.getresponse()
         self.status = self.answer.status

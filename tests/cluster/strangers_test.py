@@ -12,6 +12,7 @@ import tempfile
 import threading
 import unittest
 
+from cluster.certificates import Certificates
 from cluster.harness import ROOT, WORKER, Cluster, expected, free_ports, tiny
 from cluster.lifecycle_test import HandStartedWorkers
 from cluster.rude_clients_test import HTTP2_PREFACE, TLS_HELLO
@@ -56,10 +57,10 @@ def forged(message):
     return message
 
 
-def forge_calls(target, metadata=()):
+def forge_calls(target, metadata=(), credentials=None):
     """Every call of every service at one address: its name and the code that it got."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(target, options=options) as channel:
+    with (grpc.secure_channel(target, credentials, options) if credentials else grpc.insecure_channel(target, options)) as channel:
         for module, service in services:
             for method in service.methods:
                 request = forged(getattr(module, method.input_type.name)())
@@ -157,7 +158,7 @@ class Unmoved:
 class LocalWorkers(Unmoved, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", "--control-api-key=operators", workers=2)
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", "--admin-api-key=operators", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.sockets = []
         for pid in cls.cluster.worker_pids():
@@ -169,8 +170,6 @@ class LocalWorkers(Unmoved, unittest.TestCase):
         ports = (self.cluster.port, self.cluster.admin_port, self.cluster.grpc_port, self.cluster.control_port)
         for address in [*self.sockets, *(("127.0.0.1", port) for port in ports)]:
             for data in NOISE:
-                if data is HTTP_SLEEP and address == ("127.0.0.1", self.cluster.admin_port):
-                    continue  # operators' own port, which requires no key
                 with self.subTest(address=address, data=data[:20]):
                     self.assertNotRegex(send(address, data), rb"HTTP/1.1 200")
 
@@ -204,6 +203,54 @@ class LocalWorkers(Unmoved, unittest.TestCase):
             done = subprocess.run(["/usr/bin/python3", "-c", script], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
                                   capture_output=True, text=True, stdin=subprocess.DEVNULL)
             self.assertIn("PermissionError", done.stderr)
+
+
+class ListenersWithTls(Unmoved, unittest.TestCase):
+    """The four listeners of clients and operators, with certificates and keys."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        certificates = Certificates(folder.name)
+        certificate, key = certificates.make("server")
+        files = [f"--{prefix}ssl-{kind}file={path}" for prefix in ("", "admin-") for kind, path in (("cert", certificate), ("key", key))]
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", "--admin-api-key=operators", *files, workers=2, ca=certificates.ca)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def test_noise_below_tls_and_within(self):
+        for port in sorted(self.cluster.tls_ports):
+            for data in NOISE:
+                with self.subTest(port=port, data=data[:20]):
+                    self.assertNotRegex(send(("127.0.0.1", port), data), rb"HTTP/1.1 200")
+                    self.assertNotRegex(self.send_over_tls(port, data), rb"HTTP/1.1 200")
+
+    def test_forged_calls_without_tls_or_the_key(self):
+        for port in sorted(self.cluster.tls_ports):
+            for name, code in forge_calls(f"127.0.0.1:{port}"):
+                with self.subTest(port=port, method=name):
+                    self.assertEqual(code, grpc.StatusCode.UNAVAILABLE)
+        with open(self.cluster.ca, "rb") as file:
+            credentials = grpc.ssl_channel_credentials(file.read())
+        for metadata in ((), (("authorization", "Bearer operator"),)):
+            for name, code in forge_calls(f"127.0.0.1:{self.cluster.control_port}", metadata, credentials):
+                with self.subTest(method=name, metadata=metadata):
+                    self.assertIn(code, (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED))
+
+    def send_over_tls(self, port, data):
+        context = ssl.create_default_context(cafile=self.cluster.ca)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        received = b""
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock, \
+                context.wrap_socket(sock, server_hostname="127.0.0.1") as channel:
+            channel.settimeout(0.3)
+            try:
+                channel.sendall(data)
+                while piece := channel.recv(65536):
+                    received += piece
+            except OSError:
+                pass
+        return received
 
 
 class RemoteWorkers(Unmoved, unittest.TestCase):
@@ -275,12 +322,12 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
 
     def test_workers_that_do_not_know_the_secret(self):
         for secret in (None, WRONG):
-            with self.subTest(secret=secret), HandStartedWorkers() as workers:
+            with self.subTest(secret=secret), HandStartedWorkers(self.cluster_port) as workers:
                 saved = os.environ.pop("SOMNUS_CLUSTER_SECRET", None)
                 if secret is not None:
                     os.environ["SOMNUS_CLUSTER_SECRET"] = secret
                 try:
-                    worker = workers.start(self.cluster_port, "--register-timeout=2s")
+                    worker = workers.start("--register-timeout=2s")
                 finally:
                     os.environ.pop("SOMNUS_CLUSTER_SECRET", None)
                     if saved is not None:

@@ -61,6 +61,35 @@ TEST(FlagsTest, SchedulingFlagsAreVllmsAndAgreeWithEachOther) {
   EXPECT_FALSE(ParseFlags({"m", "--max-num-partial-prefills=0"}).ok());
 }
 
+TEST(FlagsTest, KeysComeFromTheirFlagsElseFromTheEnvironment) {
+  const Environment environment = {{"SOMNUS_API_KEY", "clients"}, {"SOMNUS_ADMIN_API_KEY", "operators"}};
+  const auto found = ParseFlags({"m"}, environment);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->api_key, "clients");
+  EXPECT_EQ(found->admin_api_key, "operators");
+  const auto given = ParseFlags({"m", "--api-key=a", "--admin-api-key=b"}, environment);
+  ASSERT_TRUE(given.ok());
+  EXPECT_EQ(given->api_key, "a");
+  EXPECT_EQ(given->admin_api_key, "b");
+  EXPECT_EQ(ParseFlags({"m"})->admin_api_key, "");
+}
+
+TEST(FlagsTest, CertificatesThatAreOfNoUseAreNamed) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"m", "--ssl-certfile=/none"}, "--ssl-keyfile"},
+      {{"m", "--ssl-keyfile=/none"}, "--ssl-certfile"},
+      {{"m", "--ssl-ca-certs=/none"}, "--ssl-certfile"},
+      {{"m", "--ssl-certfile=/none", "--ssl-keyfile=/none"}, "--ssl-certfile"},
+      {{"m", "--admin-ssl-certfile=/none"}, "--admin-ssl-keyfile"},
+      {{"m", "--admin-ssl-certfile=/none", "--admin-ssl-keyfile=/none"}, "--admin-ssl-certfile"},
+  };
+  for (const auto& [args, flag] : cases) {
+    const absl::Status status = ParseFlags(args).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(status.message().substr(0, status.message().find(':')), flag);
+  }
+}
+
 // Older spellings, which scripts may still use.
 TEST(FlagsTest, OldNames) {
   const auto flags =
