@@ -51,6 +51,7 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     ModelRunnerOptions options;
     options.dtype = GetParam().dtype;
     options.kv_cache_dtype = GetParam().cache;
+    options.dequantize = !GetParam().quantized;
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 512;
     options.max_model_len = 256;

@@ -1,7 +1,7 @@
 // Measures how fast the runner decodes and prefills, in process, compared with what the machine's memory can
 // do at that moment, and optionally with llama.cpp's llama-batched-bench in alternating rounds.
 //
-//   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--dequantize] [--rounds=3]
+//   decode_bench --model=DIR_OR_GGUF [--threads=2] [--dtype=bfloat16] [--no-dequantize] [--rounds=3]
 //                [--json=FILE]
 //                [--peer=llama-batched-bench --peer-model=GGUF]
 
@@ -29,7 +29,7 @@ struct BenchFlags {
   LoadFormat load_format = LoadFormat::kAuto;
   int32_t threads = 2;
   std::string dtype = "bfloat16";
-  bool dequantize = false;
+  bool dequantize = true;
   std::vector<int32_t> batches = {1, 4, 6, 8, 16, 32};
   int32_t prompt_tokens = 128;
   int32_t new_tokens = 64;

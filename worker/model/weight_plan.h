@@ -21,7 +21,7 @@ struct WeightTypes {
   DataType dtype = DataType::kBF16;
   // Quantized tensors keep their type where the device computes with it, a matrix's parts have one type, and
   // the rank's columns are whole blocks. All others get `dtype`.
-  bool keep_quantized = true;
+  bool keep_quantized = false;
 };
 
 // Where a part of a fused matrix comes from.

@@ -26,7 +26,7 @@ namespace somnus {
 struct ModelRunnerOptions {
   // Of activations into linears, and of weights that are not computed as they are stored.
   DataType dtype = DataType::kBF16;
-  bool dequantize = false;  // no weight is computed as it is stored
+  bool dequantize = true;  // no weight is computed as it is stored
   // Empty: dtype. A GPU takes dtype or kF8E4M3, the CPU any type.
   std::optional<DataType> kv_cache_dtype;
   int32_t max_num_seqs = 64;  // slots

@@ -26,7 +26,7 @@ struct DecodeLoopOptions {
   bool enforce_eager = false;
   bool batch_invariant = false;
   DataType dtype = DataType::kBF16;
-  bool dequantize = false;  // as ModelRunnerOptions::dequantize
+  bool dequantize = true;  // as ModelRunnerOptions::dequantize
   int threads = 2;
   int32_t max_batch = 32;
   int32_t max_len = 512;  // prompt and new tokens of one sequence
