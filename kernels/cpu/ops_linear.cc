@@ -20,12 +20,6 @@ bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
   return dtype == DataType::kF32 || (dtype == DataType::kBF16 && device.kernels().native_bf16);
 }
 
-// Of a value of x beside a weight of that type; quantized ones take less.
-int64_t XBytes(const CpuDevice& device, DataType weight) {
-  const bool halves = IsQuantized(weight) || (weight == DataType::kBF16 && device.kernels().native_bf16);
-  return halves ? 2 : 4;
-}
-
 // Rows whose distance is a multiple of this share a few sets of the L1 cache and evict each other.
 constexpr int64_t kBadStride = 2048;
 constexpr int64_t kRowsAtBadStride = 8;
@@ -107,8 +101,8 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
     PrepareX(cpu, x, &args);
   }
   const auto kernel = cpu.kernels().linear[static_cast<int>(w.dtype)];
-  const int64_t block_rows = std::max(cpu.kernels().max_tile_rows,
-                                      kRowBlockBytes / std::max<int64_t>(1, w.k * XBytes(cpu, w.dtype)));
+  const int64_t block_rows =
+      std::max(cpu.kernels().max_tile_rows, kRowBlockBytes / std::max<int64_t>(1, w.k * 2));
   const int64_t blocks = (x.rows + block_rows - 1) / block_rows;
   const int64_t panels = NumPanels(w.n);
   // Items are ordered by block, then panel; a thread takes a contiguous range, and so reads one stream of

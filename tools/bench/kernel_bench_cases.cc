@@ -1,9 +1,9 @@
 #include "tools/bench/kernel_bench_cases.h"
 
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -40,18 +40,23 @@ class Memory {
   char* data_;
 };
 
+double Now(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 struct Shapes {
   int64_t n, k;
 };
 
 class Cases {
  public:
-  Cases(Device& device, const BenchModel& model, int repeats, const std::string& filter,
+  Cases(Device& device, const BenchModel& model, const BenchOptions& options,
         const std::function<void(const BenchResult&)>& report)
       : device_(device),
         model_(model),
-        repeats_(repeats),
-        filter_(filter),
+        options_(options),
         report_(report),
         qkv_width_((model.heads + 2 * model.kv_heads) * model.head_dim),
         limits_{.max_tokens = kMaxTokens,
@@ -103,17 +108,17 @@ class Cases {
  private:
   void Time(const std::string& op, double bytes, double flops, bool uses_bf16,
             const std::function<void()>& run) {
-    if (op.find(filter_) == std::string::npos) return;
-    using Clock = std::chrono::steady_clock;
+    if (op.find(options_.filter) == std::string::npos) return;
+    const clockid_t clock = options_.processor_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     const auto once = [&](int count) {
-      const auto start = Clock::now();
+      const double start = Now(clock);
       for (int i = 0; i < count; ++i) run();
-      return std::chrono::duration<double>(Clock::now() - start).count() / count;
+      return (Now(clock) - start) / count;
     };
     const double first = std::max(1e-7, once(1));
     const int count = static_cast<int>(std::clamp(1e-3 / first, 1.0, 2000.0));
     std::vector<double> seconds;
-    for (int i = 0; i < repeats_; ++i) seconds.push_back(once(count));
+    for (int i = 0; i < options_.repeats; ++i) seconds.push_back(once(count));
     std::sort(seconds.begin(), seconds.end());
     report_({model_.name, op, seconds[0], seconds[seconds.size() / 2], bytes, flops, uses_bf16});
   }
@@ -275,8 +280,7 @@ class Cases {
 
   Device& device_;
   const BenchModel& model_;
-  const int repeats_;
-  const std::string filter_;
+  const BenchOptions options_;
   const std::function<void(const BenchResult&)>& report_;
   const int64_t qkv_width_;
   const OpsLimits limits_;
@@ -293,9 +297,9 @@ const std::vector<BenchModel>& BenchModels() {
   return *models;
 }
 
-void RunBenchCases(Device& device, const BenchModel& model, int repeats, const std::string& filter,
+void RunBenchCases(Device& device, const BenchModel& model, const BenchOptions& options,
                    const std::function<void(const BenchResult&)>& report) {
-  Cases(device, model, repeats, filter, report).Run();
+  Cases(device, model, options, report).Run();
 }
 
 }  // namespace somnus

@@ -27,9 +27,17 @@ struct BenchResult {
   bool uses_bf16 = true;
 };
 
-// Calls `report` with the result of each op whose name contains `filter`. Allocates the model's weights with
-// random content.
-void RunBenchCases(Device& device, const BenchModel& model, int repeats, const std::string& filter,
+struct BenchOptions {
+  int repeats = 15;
+  std::string filter;  // only ops whose name contains this
+  // Measures processor time of the calling thread, which other work on the machine lengthens less than
+  // elapsed time: for a device of one thread.
+  bool processor_time = false;
+};
+
+// Calls `report` with the result of each op that is wanted. Allocates the model's weights with random
+// content.
+void RunBenchCases(Device& device, const BenchModel& model, const BenchOptions& options,
                    const std::function<void(const BenchResult&)>& report);
 
 }  // namespace somnus
