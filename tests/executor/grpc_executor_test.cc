@@ -21,12 +21,17 @@ class GrpcExecutorTest : public GroupEpochTest {
     Connect(world_size);
     links_ = epoch_->workers();
     executor_ = std::make_unique<GrpcExecutor>(
-        std::move(epoch_), [this](const Residency& held) { wanted_ = held; },
+        std::move(epoch_),
+        [this](const Residency& held, bool restart) {
+          wanted_ = held;
+          restarts_ = restart;
+        },
         [this](const absl::Status& reason) { aborted_ = reason; });
   }
 
   std::vector<WorkerLink> links_;
   std::optional<Residency> wanted_;
+  bool restarts_ = false;
   absl::Status aborted_;
   std::unique_ptr<GrpcExecutor> executor_;
 };
@@ -48,6 +53,7 @@ TEST_F(GrpcExecutorTest, ANewEpochTakesThePlaceOfOneThatFailed) {
   executor_->Recover(Slept(2));
   ASSERT_TRUE(wanted_.has_value());
   EXPECT_EQ(wanted_->level(), 2);
+  EXPECT_FALSE(restarts_);
   EXPECT_TRUE(absl::IsUnknown(recovered)) << "the call only starts it";
   EXPECT_EQ(executor_->ExecuteAsync(MakeStep(2)), failure) << "until there is another epoch";
 
@@ -63,6 +69,14 @@ TEST_F(GrpcExecutorTest, ANewEpochTakesThePlaceOfOneThatFailed) {
   executor_->Abort(absl::CancelledError("enough"));
   EXPECT_EQ(failures.back(), "enough") << "the callback has moved to the new epoch";
   EXPECT_EQ(aborted_, absl::CancelledError("enough"));
+}
+
+TEST_F(GrpcExecutorTest, ARestartReplacesEveryWorker) {
+  Serve(1);
+  executor_->Restart(Slept(1));
+  ASSERT_TRUE(wanted_.has_value());
+  EXPECT_EQ(wanted_->level(), 1);
+  EXPECT_TRUE(restarts_);
 }
 
 TEST_F(GrpcExecutorTest, ARecoveryThatIsGivenUpTellsWhy) {

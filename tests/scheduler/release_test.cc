@@ -29,7 +29,9 @@ class Schedulers {
     all_[from]->Lose();
     Gather(from);
     for (EngineRequest& request : all_[from]->scheduler.ReleaseAll()) all_[to]->Add(std::move(request));
-    if (from != to) EXPECT_FALSE(all_[from]->scheduler.has_sequences());
+    if (from != to) {
+      EXPECT_FALSE(all_[from]->scheduler.has_sequences());
+    }
     all_[from]->Check();
     all_[to]->Check();
   }
@@ -164,7 +166,9 @@ TEST(SchedulerRelease, WhatWaitingHasGainedGoesAlong) {
   for (EngineRequest& request : first.scheduler.ReleaseAll()) {
     const bool is_late = request.id == "late";
     const SequencePtr sequence = second.Add(std::move(request));
-    if (is_late) EXPECT_LT(sequence->effective_priority, 3);
+    if (is_late) {
+      EXPECT_LT(sequence->effective_priority, 3);
+    }
   }
 }
 
