@@ -111,6 +111,9 @@ class Cluster:
     certificates that `flags` give to the listeners; `client` the certificate and the key that its clients show.
     """
 
+    api_key = admin_api_key = ""
+    ca, client, tls_ports = None, (), frozenset()
+
     def __init__(self, model, *flags, workers=2, wait=True, env=None, prefix=(), ca=None, client=()):
         self.port, self.admin_port, self.grpc_port, self.control_port = free_ports(4)
         self.name = "test-model"

@@ -18,7 +18,7 @@ class Job(Cluster):
     def __init__(self, slurm):
         self.slurm = slurm
         self.port, self.admin_port, self.grpc_port = free_ports(3)
-        self.name, self.api_key = "test-model", ""
+        self.name = "test-model"
         self.output = os.path.join(slurm.folder, f"job-{self.port}.log")
         home = os.environ.get("SOMNUS_HOME", BIN)
         self.id = slurm.submit(SBATCH, tiny(MODEL), f"--served-model-name={self.name}", "--dtype=float32", "--no-async-scheduling",
