@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "allocator/host_memory.h"
+#include "base/byte_lock.h"
 #include "base/monotonic.h"
 
 namespace somnus {
@@ -25,15 +26,6 @@ constexpr off_t kTable = 4096;
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
 // A process holds the table only to read and write some numbers, unless it is stopped in between.
 constexpr absl::Duration kTablePatience = absl::Seconds(1);
-
-struct flock Range(short type, off_t byte) {
-  struct flock range = {};
-  range.l_type = type;
-  range.l_whence = SEEK_SET;
-  range.l_start = byte;
-  range.l_len = 1;
-  return range;
-}
 
 // Returns -1 where the file cannot be opened, or belongs to another user.
 int OpenFile(const std::string& path) {
@@ -99,13 +91,13 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
   class TableLock {
    public:
     explicit TableLock(int fd) : fd_(fd) {
-      struct flock range = Range(F_WRLCK, 0);
+      struct flock range = ByteLock(F_WRLCK, 0);
       const MonotonicTime deadline = MonotonicNow() + kTablePatience;
       while (fd_ >= 0 && fcntl(fd_, F_OFD_SETLK, &range) != 0 && IsHeld(errno) && MonotonicNow() < deadline)
         absl::SleepFor(kPoll);
     }
     ~TableLock() {
-      struct flock range = Range(F_UNLCK, 0);
+      struct flock range = ByteLock(F_UNLCK, 0);
       if (fd_ >= 0) fcntl(fd_, F_OFD_SETLK, &range);
     }
     TableLock(const TableLock&) = delete;
@@ -117,7 +109,7 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
   };
 
   bool HeldByOthers(int slot) const {
-    struct flock range = Range(F_WRLCK, 1 + slot);
+    struct flock range = ByteLock(F_WRLCK, 1 + slot);
     return fcntl(fd_, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
   }
 
@@ -134,13 +126,13 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
   absl::StatusOr<HostReservation> Take(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     int slot = 0;
     for (; slot < kSlots && fd_ >= 0; ++slot) {
-      struct flock range = Range(F_WRLCK, 1 + slot);
+      struct flock range = ByteLock(F_WRLCK, 1 + slot);
       if (own_.count(slot) == 0 && fcntl(fd_, F_OFD_SETLK, &range) == 0) break;
     }
     while (fd_ < 0 && own_.count(slot) > 0) ++slot;
     if (slot == kSlots) return absl::ResourceExhaustedError("too many reservations of host memory at once");
     if (fd_ >= 0 && pwrite(fd_, &bytes, sizeof(bytes), kTable + 8 * slot) != sizeof(bytes)) {
-      struct flock range = Range(F_UNLCK, 1 + slot);
+      struct flock range = ByteLock(F_UNLCK, 1 + slot);
       fcntl(fd_, F_OFD_SETLK, &range);
       return absl::ErrnoToStatus(errno, "reserving host memory");
     }
@@ -155,7 +147,7 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
     absl::MutexLock lock(&mu_);
     own_bytes_ -= own_[slot];
     own_.erase(slot);
-    struct flock range = Range(F_UNLCK, 1 + slot);
+    struct flock range = ByteLock(F_UNLCK, 1 + slot);
     if (fd_ >= 0) fcntl(fd_, F_OFD_SETLK, &range);
   }
 

@@ -15,18 +15,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/free_by.h"
 #include "base/status_macros.h"
 
 namespace somnus {
 namespace {
 
-template <auto kFree>
-struct FreeBy {
-  template <typename T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
 using ContextPtr = std::unique_ptr<SSL_CTX, FreeBy<SSL_CTX_free>>;
 using SslPtr = std::unique_ptr<SSL, FreeBy<SSL_free>>;
 

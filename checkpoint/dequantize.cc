@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/half_float.h"
 #include "checkpoint/storage_type.h"
 
 namespace somnus {
@@ -20,12 +21,6 @@ float FloatOfBits(uint32_t bits) {
   return value;
 }
 
-uint32_t BitsOfFloat(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
 uint16_t Load16(const uint8_t* p) {
   uint16_t value;
   std::memcpy(&value, p, sizeof(value));
@@ -37,16 +32,6 @@ uint32_t Load32(const uint8_t* p) {
   std::memcpy(&value, p, sizeof(value));
   return value;
 }
-
-// IEEE half to float without branches: scaling by 2^112 rebiases the exponent and normalizes subnormals.
-float HalfToFloat(uint16_t half) {
-  const uint32_t magnitude = half & 0x7FFFu;
-  uint32_t bits = BitsOfFloat(FloatOfBits(magnitude << 13) * 0x1p112f);
-  bits |= magnitude >= 0x7C00u ? 0x7F800000u : 0u;  // infinities and NaN
-  return FloatOfBits(bits | (half & 0x8000u) << 16);
-}
-
-float LoadHalf(const uint8_t* p) { return HalfToFloat(Load16(p)); }
 
 void ConvertF16(const uint8_t* src, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = LoadHalf(src + 2 * i);

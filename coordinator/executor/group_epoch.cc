@@ -226,13 +226,20 @@ absl::Status GroupEpoch::JoinGroup(const std::string& group_name) {
   v1::JoinGroupRequest request;
   ASSIGN_OR_RETURN(*request.mutable_parallel(), NewGroup(group_name));
   calls_.Stamp(&request);
-  return calls_.FirstError(calls_.RunUntilError(
+  std::vector<v1::JoinGroupResponse> responses(workers_.size());
+  RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
       options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         v1::JoinGroupRequest own = request;
         own.mutable_parallel()->set_rank(static_cast<int32_t>(rank));
-        v1::JoinGroupResponse response;
-        return worker.stub->JoinGroup(context, own, &response);
-      }));
+        return worker.stub->JoinGroup(context, own, &responses[rank]);
+      })));
+  for (size_t rank = 1; rank < responses.size(); ++rank) {
+    if (responses[rank].weights_version() == responses[0].weights_version()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(workers_[rank].name, " has version ", responses[rank].weights_version(),
+                     " of the weights, rank 0 has ", responses[0].weights_version()));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<v1::ProfileResponse>> GroupEpoch::Profile() {

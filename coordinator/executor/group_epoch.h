@@ -63,7 +63,8 @@ class GroupEpoch {
   absl::StatusOr<std::vector<v1::LoadModelEvent>> LoadModel(
       const Ranks& ranks, const v1::LoadModelRequest& request,
       const std::function<void(int64_t, int64_t)>& progress);
-  // `group_name` is of this epoch alone.
+  // `group_name` is of this epoch alone. FailedPrecondition names a rank that has another version of the
+  // weights than rank 0.
   absl::Status JoinGroup(const std::string& group_name);
   absl::StatusOr<std::vector<v1::ProfileResponse>> Profile();
   absl::Status AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config, bool defer_graphs);

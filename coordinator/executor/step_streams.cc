@@ -71,7 +71,15 @@ absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
                                                            reply.step_id(), " where ", step_id, " was due")),
                           blame_grace_);
     }
-    if (rank->rank == 0) *first = std::move(reply);
+    if (rank->rank == 0) {
+      *first = std::move(reply);
+    } else if (reply.weights_version() != first->weights_version()) {
+      return latch_.Blame(
+          absl::InternalError(absl::StrCat(workers_[rank->rank].name, " computed step ", step_id,
+                                           " with version ", reply.weights_version(),
+                                           " of the weights, rank 0 with ", first->weights_version())),
+          blame_grace_);
+    }
   }
   return absl::OkStatus();
 }

@@ -33,7 +33,8 @@ class StepStreams {
   // Writes `step` to every rank. InvalidArgument, and nothing is written, when it is larger than workers
   // accept: they would end their streams. Any other error has failed the latch.
   absl::Status Send(const v1::StepRequest& step);
-  // Reads every rank's reply to step `step_id`; returns rank 0's. Any error fails the latch.
+  // Reads every rank's reply to step `step_id`; returns rank 0's. Any error fails the latch, and so do ranks
+  // that computed with different versions of the weights.
   absl::StatusOr<v1::StepReply> Receive(int64_t step_id);
   // Tells every rank that no step follows.
   void Close();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/half_float.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/quantized_layout.h"
 #include "kernels/ops.h"
@@ -14,21 +15,6 @@ namespace {
 uint32_t Load32(const uint8_t* p) {
   uint32_t value;
   std::memcpy(&value, p, sizeof(value));
-  return value;
-}
-
-// Without branches: scaling by 2^112 rebiases the exponent and normalizes subnormal numbers.
-float LoadHalf(const uint8_t* p) {
-  uint16_t half;
-  std::memcpy(&half, p, sizeof(half));
-  const uint32_t magnitude = half & 0x7fffu;
-  uint32_t bits = magnitude << 13;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  value *= 0x1p112f;
-  std::memcpy(&bits, &value, sizeof(bits));
-  bits |= (magnitude >= 0x7c00u ? 0x7f800000u : 0u) | (half & 0x8000u) << 16;  // infinities, NaN and the sign
-  std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 

@@ -73,20 +73,28 @@ def forge_calls(target, metadata=(), credentials=None):
                     yield method.name, error.code()
 
 
+def exchange(sock, data, wait):
+    """Sends bytes; returns what comes back until nothing has come for `wait` seconds."""
+    sock.settimeout(wait)
+    received = b""
+    try:
+        sock.sendall(data)
+        while piece := sock.recv(65536):
+            received += piece
+    except OSError:
+        pass
+    return received
+
+
 def send(address, data, wait=0.3):
     """Sends bytes to a port or a socket; returns what comes back within `wait` seconds."""
-    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-    received = b""
-    with socket.socket(family) as sock:
+    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as sock:
         sock.settimeout(wait)
         try:
             sock.connect(address)
-            sock.sendall(data)
-            while piece := sock.recv(65536):
-                received += piece
         except OSError:
-            pass
-    return received
+            return b""
+        return exchange(sock, data, wait)
 
 
 class Recorder:
@@ -240,17 +248,9 @@ class ListenersWithTls(Unmoved, unittest.TestCase):
     def send_over_tls(self, port, data):
         context = ssl.create_default_context(cafile=self.cluster.ca)
         context.set_alpn_protocols(["h2", "http/1.1"])
-        received = b""
         with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock, \
                 context.wrap_socket(sock, server_hostname="127.0.0.1") as channel:
-            channel.settimeout(0.3)
-            try:
-                channel.sendall(data)
-                while piece := channel.recv(65536):
-                    received += piece
-            except OSError:
-                pass
-        return received
+            return exchange(channel, data, wait=0.3)
 
 
 class RemoteWorkers(Unmoved, unittest.TestCase):

@@ -90,6 +90,11 @@ class FakeWorkerService : public v1::WorkerService::Service {
     absl::MutexLock lock(&mu_);
     fingerprint_ = fingerprint;
   }
+  // From now on replies carry this number.
+  void SetWeightsVersion(int64_t version) {
+    absl::MutexLock lock(&mu_);
+    weights_version_ = version;
+  }
   // From now on Fence reports `state` ("failed").
   void SetState(const std::string& state) {
     absl::MutexLock lock(&mu_);
@@ -157,9 +162,12 @@ class FakeWorkerService : public v1::WorkerService::Service {
   }
 
   grpc::Status JoinGroup(grpc::ServerContext*, const v1::JoinGroupRequest* request,
-                         v1::JoinGroupResponse*) override {
+                         v1::JoinGroupResponse* response) override {
     return Called(request->group_epoch(), absl::StrCat("join ", request->parallel().group_name()),
-                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { parallel_ = request->parallel(); });
+                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                    parallel_ = request->parallel();
+                    response->set_weights_version(weights_version_);
+                  });
   }
 
   grpc::Status Profile(grpc::ServerContext*, const v1::ProfileRequest* request,
@@ -251,7 +259,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     if (state_ == "created") return snapshot;
     snapshot.set_rank(rank_);
     snapshot.set_world_size(world_size_);
-    snapshot.set_weights_version(1);
+    snapshot.set_weights_version(weights_version_);
     snapshot.set_options_digest(options_digest_);
     snapshot.set_checkpoint_fingerprint(fingerprint_);
     snapshot.set_num_blocks(num_blocks_);
@@ -316,7 +324,10 @@ class FakeWorkerService : public v1::WorkerService::Service {
     absl::StatusOr<v1::StepReply> reply = worker_.Execute(request);
     if (request.group_epoch() != epoch_) reply = absl::FailedPreconditionError("another epoch");
     if (request.step_id() == failing_step_) reply = absl::InternalError("out of luck");
-    if (reply.ok()) return *std::move(reply);
+    if (reply.ok()) {
+      reply->set_weights_version(weights_version_);
+      return *std::move(reply);
+    }
     v1::StepReply error;
     error.set_step_id(request.step_id());
     error.set_error_code(static_cast<int32_t>(reply.status().code()));
@@ -327,6 +338,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
   std::string address_;
   mutable absl::Mutex mu_;
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
+  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 1;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
   bool calls_held_ ABSL_GUARDED_BY(mu_) = false;

@@ -202,6 +202,26 @@ struct Bench {
   Buffer workspace;
 };
 
+// Each row alone on one thread, which `alone` has, is bitwise what it is in a batch of any size on any number
+// of threads.
+inline void ExpectRowsDoNotDependOnTheBatch(CpuIsa isa, const Bench& alone, const LinearWeight& weight,
+                                            DataType x_type, int64_t tokens, int rounds) {
+  Matrix x(x_type, tokens, weight.k), expected(DataType::kF32, tokens, weight.n);
+  x.Randomize(5);
+  for (int64_t t = 0; t < tokens; ++t)
+    Linear(*alone.device, x.view(t, 1), weight, nullptr, expected.view(t, 1));
+  std::mt19937 random(6);
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t rows = round == 0 ? tokens : 1 + random() % (round % 4 == 0 ? tokens : 40);
+    const int64_t begin = random() % (tokens - rows + 1);
+    Bench bench(isa, 1 + round % 4, {.max_tokens = rows, .max_k = weight.k, .max_n = weight.n});
+    Matrix y(DataType::kF32, rows, weight.n, 7);
+    Linear(*bench.device, x.view(begin, rows), weight, nullptr, y.view());
+    for (int64_t r = 0; r < rows; ++r)
+      ASSERT_EQ(y.Bytes(r), expected.Bytes(begin + r)) << rows << " rows, row " << r;
+  }
+}
+
 // Packs dense rows in two pieces that come out of order.
 inline void PackInPieces(const Device& device, const LinearWeight& weight, const std::vector<float>& rows) {
   const int64_t cut = weight.n / 3;

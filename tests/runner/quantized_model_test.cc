@@ -110,19 +110,8 @@ TEST(QuantizedModel, SleepsAndWakesAtBothLevels) {
   ASSERT_TRUE(group);
   const MiniResult before = RunLong(*group);
   for (const RestoreMode weights : {RestoreMode::kHostBackup, RestoreMode::kDiscard}) {
-    for (int rank = 0; rank < 2; ++rank) {
-      SleepableAllocator& allocator = group->allocator(rank);
-      ASSERT_TRUE(allocator
-                      .Sleep({{"weights", weights},
-                              {"kv_cache", RestoreMode::kDiscard},
-                              {"workspace", RestoreMode::kDiscard}})
-                      .ok());
-      ASSERT_TRUE(allocator.WakeUp({}).ok());
-      if (weights == RestoreMode::kDiscard) {
-        ASSERT_TRUE(group->runner(rank).ReloadWeights(group->checkpoint(), nullptr).ok());
-      }
-      ASSERT_TRUE(group->runner(rank).ResetAfterWake().ok());
-    }
+    const absl::Status woken = group->SleepAndWake(weights);
+    ASSERT_TRUE(woken.ok()) << woken;
     ExpectSame(RunLong(*group), before);
   }
 }

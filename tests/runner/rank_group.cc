@@ -57,6 +57,17 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& pa
   return group;
 }
 
+absl::Status RankGroup::SleepAndWake(RestoreMode weights) {
+  for (Rank& rank : ranks_) {
+    RETURN_IF_ERROR(rank.allocator->Sleep(
+        {{"weights", weights}, {"kv_cache", RestoreMode::kDiscard}, {"workspace", RestoreMode::kDiscard}}));
+    RETURN_IF_ERROR(rank.allocator->WakeUp({}));
+    if (weights == RestoreMode::kDiscard) RETURN_IF_ERROR(rank.runner->ReloadWeights(*checkpoint_, nullptr));
+    RETURN_IF_ERROR(rank.runner->ResetAfterWake());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& group,
                                  const ModelRunnerOptions& options, int32_t num_blocks,
                                  const MakeRankDevice& make_device) {

@@ -46,6 +46,10 @@ class RankGroup {
   // The step on all ranks at once; rank 0's reply, or the lowest rank's error.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 
+  // Every rank releases all its memory and takes it back; the weights come from a backup on the host, or with
+  // kDiscard from the checkpoint.
+  absl::Status SleepAndWake(RestoreMode weights);
+
   const ModelConfig& config() const { return checkpoint_->config(); }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
   ModelRunner& runner(int rank) { return *ranks_[rank].runner; }

@@ -127,10 +127,7 @@ TEST_P(RecoverTest, RandomLoadsAndLosses) {
     std::map<std::string, EngineRequest> requests;
     for (int i = 0; i < 150; ++i) {
       if (random() % 4 == 0) {
-        EngineRequest request =
-            MakeRequest(std::to_string(i), 1 + static_cast<int32_t>(random() % 30),
-                        1 + static_cast<int32_t>(random() % 20), static_cast<int32_t>(random() % 3) * 100);
-        request.priority = static_cast<int32_t>(random() % 3);
+        const EngineRequest request = RandomRequest(std::to_string(i), &random);
         requests[request.id] = request;
         harness.Add(request);
       }

@@ -183,10 +183,7 @@ TEST_P(ReleaseTest, RandomLoadsAndMoves) {
     for (int i = 0; i < 200; ++i) {
       const size_t one = random() % 3;
       if (random() % 4 == 0) {
-        EngineRequest request =
-            MakeRequest(std::to_string(i), 1 + static_cast<int32_t>(random() % 30),
-                        1 + static_cast<int32_t>(random() % 20), static_cast<int32_t>(random() % 3) * 100);
-        request.priority = static_cast<int32_t>(random() % 3);
+        const EngineRequest request = RandomRequest(std::to_string(i), &random);
         requests[request.id] = request;
         schedulers[one].Add(request);
       }

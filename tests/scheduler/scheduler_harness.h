@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,15 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
   request.prompt.resize(static_cast<size_t>(prompt_len));
   std::iota(request.prompt.begin(), request.prompt.end(), first);
   request.max_tokens = max_tokens;
+  return request;
+}
+
+// Up to 30 prompt tokens and up to 20 of output; some prompts begin alike.
+inline EngineRequest RandomRequest(const std::string& id, std::mt19937* random) {
+  const auto below = [random](uint32_t bound) { return static_cast<int32_t>((*random)() % bound); };
+  const int32_t prompt_len = 1 + below(30), max_tokens = 1 + below(20);
+  EngineRequest request = MakeRequest(id, prompt_len, max_tokens, below(3) * 100);
+  request.priority = below(3);
   return request;
 }
 

@@ -7,26 +7,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/byte_lock.h"
 
 namespace somnus {
-namespace {
-
-// Of one byte, as F_OFD_SETLK and F_OFD_GETLK want it.
-struct flock LockOf(int rank) {
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = rank;
-  lock.l_len = 1;
-  return lock;
-}
-
-}  // namespace
 
 absl::StatusOr<RankLocks> RankLocks::Take(int file, int rank) {
   const std::string path = absl::StrCat("/proc/self/fd/", file);
   UniqueFd own(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  struct flock lock = LockOf(rank);
+  struct flock lock = ByteLock(F_WRLCK, rank);
   if (own.get() < 0 || fcntl(own.get(), F_OFD_SETLK, &lock) != 0) {
     return absl::InternalError(
         absl::StrCat("locking rank ", rank, "'s byte of the group's shared memory: ", strerror(errno)));
@@ -35,7 +23,7 @@ absl::StatusOr<RankLocks> RankLocks::Take(int file, int rank) {
 }
 
 bool RankLocks::Held(int rank) const {
-  struct flock lock = LockOf(rank);
+  struct flock lock = ByteLock(F_WRLCK, rank);
   return fcntl(file_.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
