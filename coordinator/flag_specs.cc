@@ -135,6 +135,9 @@ FlagGroup WorkerFlags(Flags* f) {
                        "start N workers here, or wait for N that are started elsewhere; auto: for as many as "
                        "the environment says, which names the port, too")
               .Alias("tensor-parallel-size"),
+          Flag::Int("data-parallel-size", &f->data_parallel_size, 1, kMaxReplicas,
+                    "replicas of the model behind one queue, each with as many workers as --workers says; "
+                    "requests of one that is lost go on at another one"),
           Flag::Text("worker-binary", &f->worker_binary, "the worker's binary")
               .Shows("PATH")
               .Default("../worker/worker beside this one"),
@@ -156,7 +159,8 @@ FlagGroup WorkerFlags(Flags* f) {
                {"cpu", v1::DEVICE_TYPE_CPU},
                {"cuda", v1::DEVICE_TYPE_CUDA}},
               "where the model runs; auto: on GPUs where there are any, with a driver that serves them"),
-          Flag::Ints("device-indices", &f->device_indices, 0, 1023, "the GPU of each local worker")
+          Flag::Ints("device-indices", &f->device_indices, 0, 1023,
+                     "the GPU of each local worker, replica by replica")
               .Default("0,1,..."),
           Flag::Int("threads-per-worker", &f->threads_per_worker, 0, 1024,
                     "compute threads of a worker; 0: the CPUs of its host / the workers there"),

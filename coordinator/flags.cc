@@ -30,7 +30,12 @@ absl::Status CheckPorts(const Flags& flags) {
                                      {"--admin-port", flags.admin_host, flags.admin_port},
                                      {"--grpc-port", flags.host, flags.grpc_port},
                                      {"--control-port", flags.admin_host, flags.control_port}};
-  if (!flags.local_workers) listeners.push_back({"--cluster-port", flags.cluster_host, flags.cluster_port});
+  for (int32_t i = 0; !flags.local_workers && i < flags.data_parallel_size; ++i) {
+    const int32_t port = OfReplica(flags, i).cluster_port;
+    if (port > 65535)
+      return absl::InvalidArgumentError(absl::StrCat("--cluster-port: replica ", i, " has no port"));
+    listeners.push_back({"--cluster-port", flags.cluster_host, port});
+  }
   for (size_t i = 0; i < listeners.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (listeners[i].port == 0 || listeners[i].port != listeners[j].port) continue;
@@ -75,7 +80,32 @@ absl::Status DiscoverWorkers(const Environment& environment, Flags* flags) {
   return absl::OkStatus();
 }
 
+// What does not go together with several replicas.
+absl::Status CheckReplicas(const Flags& flags) {
+  if (flags.data_parallel_size == 1) return absl::OkStatus();
+  if (flags.discover_workers) {
+    return absl::InvalidArgumentError(
+        "--data-parallel-size: needs --workers=local:N or remote:N, N workers for each replica; auto knows "
+        "one "
+        "group");
+  }
+  if (!flags.run_dir.empty())
+    return absl::InvalidArgumentError("--run-dir: is for one replica, see --data-parallel-size");
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+Flags OfReplica(const Flags& flags, int32_t replica) {
+  Flags own = flags;
+  own.replica = replica;
+  if (flags.cluster_port > 0) own.cluster_port = flags.cluster_port + replica;
+  return own;
+}
+
+std::string ReplicaPrefix(const Flags& flags) {
+  return flags.data_parallel_size == 1 ? "" : absl::StrCat("replica ", flags.replica, ": ");
+}
 
 absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
                          Flags* flags) {
@@ -114,6 +144,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
         "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
         "says");
   }
+  RETURN_IF_ERROR(CheckReplicas(*flags));
   return CheckPorts(*flags);
 }
 

@@ -16,8 +16,9 @@
 
 namespace somnus {
 
-// The most workers of a group.
+// The most workers of a group, and the most groups.
 inline constexpr int32_t kMaxWorkers = 64;
+inline constexpr int32_t kMaxReplicas = 64;
 
 struct Flags {
   std::string model;              // HF directory or GGUF file
@@ -42,14 +43,16 @@ struct Flags {
   int32_t output_threads = 0;    // 0: chosen from the number of CPUs
   // Workers.
   bool local_workers = true;
-  bool discover_workers = false;  // remote ones, as the environment says
-  int32_t world_size = 1;
-  std::string worker_binary;  // empty: beside this binary
-  std::string run_dir;        // empty: local workers leave with their coordinator
-  std::string cluster_host;   // where remote workers register; empty until FinishFlags
-  int32_t cluster_port = -1;  // likewise -1
-  ClusterTrustOptions trust;  // by what workers and the coordinator know each other
-  std::string discovered;     // what the environment told, for the log; empty: nothing was asked
+  bool discover_workers = false;   // remote ones, as the environment says
+  int32_t world_size = 1;          // of each replica
+  int32_t data_parallel_size = 1;  // replicas
+  int32_t replica = 0;             // that these flags are for (OfReplica)
+  std::string worker_binary;       // empty: beside this binary
+  std::string run_dir;             // empty: local workers leave with their coordinator
+  std::string cluster_host;        // where remote workers register; empty until FinishFlags
+  int32_t cluster_port = -1;       // likewise -1
+  ClusterTrustOptions trust;       // by what workers and the coordinator know each other
+  std::string discovered;          // what the environment told, for the log; empty: nothing was asked
   // How workers run. LoadModel carries all of these to them, except device_indices.
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
   int32_t threads_per_worker = 0;  // 0: the CPUs of a host divided by its workers
@@ -59,7 +62,7 @@ struct Flags {
   absl::Duration max_tune_time = absl::Seconds(5);
   bool batch_invariant = false;
   int64_t device_chunk_bytes = int64_t{1} << 30;
-  std::vector<int32_t> device_indices;  // the GPU of each local rank; empty: rank i's is GPU i
+  std::vector<int32_t> device_indices;  // the GPU of each local worker (LocalIndex); empty: i's is GPU i
   // KV cache.
   int32_t block_size = 16;
   int64_t kv_cache_memory_bytes = 0;                 // per worker; 0: chosen by memory_utilization
@@ -93,6 +96,16 @@ struct Flags {
   std::string log_level = "info";
   ApiLimits limits;
 };
+
+// The flags of one replica's group of workers: where remote workers register is a port of each replica's own,
+// --cluster-port and those after it.
+Flags OfReplica(const Flags& flags, int32_t replica);
+// The place of a replica's rank among all local workers, replica by replica: it decides CPUs and GPU.
+inline int32_t LocalIndex(const Flags& flags, int32_t rank) {
+  return flags.replica * flags.world_size + rank;
+}
+// For log lines: "replica 1: ", or nothing where there is one replica.
+std::string ReplicaPrefix(const Flags& flags);
 
 // Returns the table of all flags (flag_specs.cc). Parsing writes into `flags`, which is borrowed.
 FlagTable CoordinatorFlags(Flags* flags);

@@ -14,10 +14,11 @@
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
 #include "coordinator/group/load_plan.h"
-#include "coordinator/group/worker_group.h"
+#include "coordinator/group/replica_groups.h"
 #include "coordinator/jinja/chat_template.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/replicas/replica_set.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "proto/status.h"
 
@@ -104,20 +105,21 @@ class ServerImpl : public Server {
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len);
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, metrics_, [this] { return RankStatuses(); }));
-    LogInfo("loading {} from {} into {} workers", name_, flags_.model, flags_.world_size);
+    LogInfo("loading {} from {} into {} workers", name_, flags_.model,
+            flags_.world_size * flags_.data_parallel_size);
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
     std::future<absl::StatusOr<TextParts>> text =
         std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
     RETURN_IF_ERROR(workers_.Start(config, max_model_len, fingerprint));
-    absl::StatusOr<KvPlan> plan = workers_.Load();
+    absl::StatusOr<std::vector<KvPlan>> plans = workers_.Load();
     {
       absl::MutexLock lock(&mu_);
       starting_ = false;
       if (stop_requested_) return absl::CancelledError("stopped");
     }
-    RETURN_IF_ERROR(plan.status());
+    RETURN_IF_ERROR(plans.status());
     ASSIGN_OR_RETURN(TextParts parts, text.get());
-    Serve(*plan, std::move(parts));
+    Serve(*plans, std::move(parts));
     LogInfo("serving {} on {}; ready after {:.2f} s", name_, front_->Addresses(),
             absl::ToDoubleSeconds(MonotonicNow() - start));
     return absl::OkStatus();
@@ -149,17 +151,26 @@ class ServerImpl : public Server {
   }
 
  private:
-  void Serve(const KvPlan& plan, TextParts parts) {
+  // With one replica the engine is its loop, and nothing is between that and the API.
+  std::shared_ptr<Engine> MakeEngine(const std::vector<KvPlan>& plans) {
+    std::vector<ReplicaOptions> replicas;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans[i]), workers_.executor(i)});
+      replicas.back().engine.residency = workers_.residency(i);
+    }
+    if (replicas.size() > 1) return std::make_shared<ReplicaSet>(std::move(replicas), metrics_.get());
+    return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, metrics_.get());
+  }
+
+  void Serve(const std::vector<KvPlan>& plans, TextParts parts) {
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
     cache.block_size = flags_.block_size;
-    cache.total_blocks = static_cast<int32_t>(TotalBlocks(plan.num_blocks));
+    for (const KvPlan& plan : plans) cache.total_blocks += static_cast<int32_t>(TotalBlocks(plan.num_blocks));
     cache.enable_prefix_caching = flags_.enable_prefix_caching;
     cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);
-    EngineOptions options = MakeEngineOptions(flags_, config, plan);
-    options.residency = workers_.residency();
-    engine_ = std::make_shared<EngineLoop>(std::move(options), workers_.executor(), metrics_.get());
+    engine_ = MakeEngine(plans);
     ServedModel model;
     model.name = name_;
     model.engine = engine_;
@@ -206,8 +217,8 @@ class ServerImpl : public Server {
   std::string name_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::shared_ptr<Metrics> metrics_;
-  WorkerGroup workers_;
-  std::shared_ptr<EngineLoop> engine_;  // ends before the workers, whose executor it borrows
+  ReplicaGroups workers_;
+  std::shared_ptr<Engine> engine_;  // ends before the workers, whose executors it borrows
   std::unique_ptr<Front> front_;
   absl::Mutex mu_;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;

@@ -24,6 +24,9 @@ ARROWS = {
     # Policies do no I/O and see no device: they see only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],
     "coordinator/block_manager": [],
+    # Several engines behind one queue: they know neither processes nor clients.
+    "coordinator/replicas": ["coordinator/block_manager", "coordinator/engine", "coordinator/executor", "coordinator/request",
+                             "coordinator/residency", "coordinator/scheduler"],
     # A language of its own, independent of models.
     "coordinator/jinja": [],
     "tools": ["proto"],

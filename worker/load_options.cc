@@ -10,6 +10,7 @@ namespace somnus {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+constexpr int kMaxGroupsOnHost = 1024;
 constexpr int32_t kMaxGraphSize = 4096;
 
 absl::StatusOr<DataType> ToDataType(v1::DType dtype) {
@@ -88,6 +89,10 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("device_chunk_bytes: ", request.device_chunk_bytes(), " is negative"));
   }
+  if (request.groups_on_host() < 0 || request.groups_on_host() > kMaxGroupsOnHost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("groups_on_host: ", request.groups_on_host(), " is not from 0 to ", kMaxGroupsOnHost));
+  }
   if (request.max_tune_time_us() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tune_time_us: ", request.max_tune_time_us(), " is negative"));
@@ -111,7 +116,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   ASSIGN_OR_RETURN(options.device, ResolveDevice(request.device(), worker));
   options.device_chunk_bytes =
       request.device_chunk_bytes() > 0 ? request.device_chunk_bytes() : worker.device_chunk_bytes;
-  options.ranks_on_host = RanksOnHost(request.parallel());
+  options.ranks_on_host = RanksOnHost(request.parallel()) * std::max(1, request.groups_on_host());
   options.num_threads = worker.num_threads > 0      ? worker.num_threads
                         : request.num_threads() > 0 ? request.num_threads()
                                                     : std::max(1, NumAllowedCpus() / options.ranks_on_host);

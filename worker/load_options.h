@@ -25,7 +25,7 @@ struct LoadOptions {
   DeviceKind device = DeviceKind::kCpu;
   int64_t device_chunk_bytes = 0;
   int num_threads = 1;
-  int ranks_on_host = 1;  // this one among them
+  int ranks_on_host = 1;  // this one and those of other groups among them
   // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after
   // profiling for the KV cache of all ranks there.
   double memory_utilization = 0.5;

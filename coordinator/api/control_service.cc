@@ -48,6 +48,21 @@ grpc::Status CheckFields(const google::protobuf::Message& request) {
                        " is not known here")};
 }
 
+void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response) {
+  for (size_t i = 0; i < stats.replicas.size(); ++i) {
+    const ReplicaStats& replica = stats.replicas[i];
+    v1::ReplicaStatus* status = response->add_replicas();
+    status->set_replica(static_cast<int32_t>(i));
+    status->set_state(ToProto(replica.state));
+    status->set_error(replica.error);
+    status->set_num_requests_running(replica.num_running);
+    status->set_num_requests_waiting(replica.num_waiting);
+    status->set_num_requests(replica.num_requests);
+    status->set_num_recoveries(replica.num_recoveries);
+    status->set_group_epoch(replica.group_epoch);
+  }
+}
+
 }  // namespace
 
 ControlServiceImpl::ControlServiceImpl(const ModelSlot* slot, GrpcServicesOptions options)
@@ -83,6 +98,8 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_kv_cache_dtype(model->kv_cache_dtype);
   response->set_group_epoch(stats.group_epoch);
   response->set_num_recoveries(stats.num_recoveries);
+  response->set_num_requests_moved(stats.num_moved);
+  AddReplicas(stats, response);
   return grpc::Status::OK;
 }
 
@@ -116,6 +133,21 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_awake(result->awake);
   response->set_already_resident(result->already_resident);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::Roll(grpc::ServerContext* context, const v1::RollRequest* request,
+                                      v1::RollResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  const double grace = request->has_grace_s() ? request->grace_s() : absl::ToDoubleSeconds(kDefaultRollGrace);
+  if (const std::optional<ApiError> error = CheckRollGrace(grace)) return ToGrpcStatus(*error);
+  const absl::StatusOr<RollResult> result = RollEngine(model->engine.get(), absl::Seconds(grace));
+  if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
+  response->set_seconds(absl::ToDoubleSeconds(result->duration));
+  response->set_num_replicas(result->num_replicas);
   return grpc::Status::OK;
 }
 

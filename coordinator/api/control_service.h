@@ -20,6 +20,8 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                      v1::SleepResponse* response) override;
   grpc::Status WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
                       v1::WakeUpResponse* response) override;
+  grpc::Status Roll(grpc::ServerContext* context, const v1::RollRequest* request,
+                    v1::RollResponse* response) override;
 
  private:
   const ModelSlot* const slot_;

@@ -289,7 +289,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
     };
     co_return co_await OnPool(context_->request_pool, work);
   }
-  if (route == Route::kSleep || route == Route::kWakeUp || route == Route::kResetPrefixCache) {
+  if (IsLifecycle(route)) {
     const size_t mark = request->target.find('?');
     const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
     auto work = [&] { return context_->state->AnswerLifecycle(*match.spec, query, request->body); };

@@ -22,6 +22,11 @@ std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags) {
   return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames));
 }
 
+std::optional<ApiError> CheckRollGrace(double seconds) {
+  if (seconds >= 0 && seconds <= kMaxRollGraceSeconds) return std::nullopt;  // false for what is not a number
+  return BadRequest("grace_s", absl::StrCat("grace_s must be from 0 to ", kMaxRollGraceSeconds));
+}
+
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
   const MonotonicTime start = MonotonicNow();
   const int level_before = engine->Stats().sleep_level;
@@ -48,6 +53,12 @@ absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std:
   result.mapped_bytes = *std::move(mapped);
   result.duration = MonotonicNow() - start;
   return result;
+}
+
+absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace) {
+  const MonotonicTime start = MonotonicNow();
+  if (absl::Status status = engine->Roll(grace); !status.ok()) return status;
+  return RollResult{static_cast<int>(engine->Stats().replicas.size()), MonotonicNow() - start};
 }
 
 }  // namespace somnus

@@ -1,6 +1,6 @@
 #pragma once
-// Sleep and wake-up for operators: the rules that HTTP and gRPC share. Thread safe. SleepEngine and
-// WakeUpEngine block until all ranks have replied; their errors are the engine's.
+// Sleep, wake-up and roll for operators: the rules that HTTP and gRPC share. Thread safe. SleepEngine,
+// WakeUpEngine and RollEngine block until all ranks have replied; their errors are the engine's.
 
 #include <cstdint>
 #include <optional>
@@ -28,12 +28,24 @@ struct WakeUpResult {
   absl::Duration duration;
 };
 
+struct RollResult {
+  int num_replicas = 0;
+  absl::Duration duration;
+};
+
+// For requests that are open at a replica which is restarted.
+inline constexpr absl::Duration kDefaultRollGrace = absl::Seconds(10);
+inline constexpr double kMaxRollGraceSeconds = 24 * 3600;
+
 // Returns what is wrong with a level, or with tags; nullopt: nothing.
 std::optional<ApiError> CheckSleepLevel(int64_t level);
 std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
+std::optional<ApiError> CheckRollGrace(double seconds);
 
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level);
 // Empty `tags`: all of them.
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags);
+
+absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 
 }  // namespace somnus

@@ -31,6 +31,7 @@ std::optional<ApiError> CheckParameters(const RouteSpec& spec, absl::string_view
   std::vector<absl::string_view> known;
   if (spec.route == Route::kSleep) known = {"level", "mode"};
   if (spec.route == Route::kWakeUp) known = {"tags"};
+  if (spec.route == Route::kRoll) known = {"grace_s"};
   const std::string takes =
       known.empty() ? "no parameters" : absl::StrCat(absl::StrJoin(known, " and "), " in the query");
   for (const std::string& name : QueryNames(query)) {
@@ -77,6 +78,19 @@ HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
                            {"mapped_bytes", ToJson(result->mapped_bytes)}});
 }
 
+HttpResponse RollResponse(Engine* engine, absl::string_view query) {
+  double grace = absl::ToDoubleSeconds(kDefaultRollGrace);
+  if (const auto graces = QueryValues(query, "grace_s"); !graces.empty()) {
+    if (!absl::SimpleAtod(graces.back(), &grace)) grace = -1;
+    if (const std::optional<ApiError> error = CheckRollGrace(grace)) return ErrorResponse(*error);
+  }
+  const absl::StatusOr<RollResult> result = RollEngine(engine, absl::Seconds(grace));
+  if (!result.ok()) return ErrorResponse(FromStatus(result.status()));
+  return JsonResponse(Json{{"status", "rolled"},
+                           {"num_replicas", result->num_replicas},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
+
 }  // namespace
 
 HttpResponse AnswerLifecycle(const RouteSpec& spec, Engine* engine, absl::string_view query,
@@ -84,6 +98,7 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, Engine* engine, absl::string
   if (const auto error = CheckParameters(spec, query, body)) return ErrorResponse(*error);
   if (spec.route == Route::kSleep) return SleepResponse(engine, query);
   if (spec.route == Route::kWakeUp) return WakeUpResponse(engine, query);
+  if (spec.route == Route::kRoll) return RollResponse(engine, query);
   const absl::Status status = engine->ResetPrefixCache();
   if (!status.ok()) return ErrorResponse(FromStatus(status));
   return JsonResponse(Json{{"success", true}});

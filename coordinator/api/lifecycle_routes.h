@@ -1,5 +1,6 @@
 #pragma once
-// The operators' routes that change the engine: /sleep, /wake_up and /reset_prefix_cache. Thread safe.
+// The operators' routes that change the engine: /sleep, /wake_up, /reset_prefix_cache and
+// /roll. Thread safe.
 
 #include "absl/strings/string_view.h"
 #include "coordinator/api/http_response.h"

@@ -28,6 +28,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kWakeUp, "/wake_up", false, true, false, true, true, false, true},
     {Route::kIsSleeping, "/is_sleeping", true, false, false, true, true, false, false},
     {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, true, true, false, true},
+    {Route::kRoll, "/roll", false, true, false, true, true, false, true},
 };
 constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true, false, true, false, true, false,
                                    true};

@@ -26,6 +26,7 @@ enum class Route {
   kWakeUp,
   kIsSleeping,
   kResetPrefixCache,
+  kRoll,
 };
 
 struct RouteSpec {
@@ -37,6 +38,12 @@ struct RouteSpec {
   bool json_body;
   bool counted;  // in http_requests_total
 };
+
+// Routes that change the engine and block until all ranks have replied (lifecycle_routes.h).
+inline bool IsLifecycle(Route route) {
+  return route == Route::kSleep || route == Route::kWakeUp || route == Route::kResetPrefixCache ||
+         route == Route::kRoll;
+}
 
 struct RouteMatch {
   int status = 404;                 // 200, 307 (trailing slash), 404 or 405

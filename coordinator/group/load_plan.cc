@@ -33,6 +33,9 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_max_tune_time_us(absl::ToInt64Microseconds(flags.max_tune_time));
   request.set_kv_cache_memory_bytes(flags.kv_cache_memory_bytes);
   request.set_weights_version(1);
+  // Where remote workers are is not known yet; each replica is taken to have hosts of its own.
+  if (flags.local_workers && flags.data_parallel_size > 1)
+    request.set_groups_on_host(flags.data_parallel_size);
   return request;
 }
 

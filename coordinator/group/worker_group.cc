@@ -95,7 +95,8 @@ void WorkerGroup::HealLoop() {
     if (wanted.restart) EndWorkers();
     absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = FormEpoch(wanted.held);
     if (epoch.ok()) {
-      LogInfo("epoch {}: the group of {} workers is whole", number_, flags_.world_size);
+      LogInfo("{}epoch {}: the group of {} workers is whole", ReplicaPrefix(flags_), number_,
+              flags_.world_size);
       executor_->Serve(*std::move(epoch));
     } else {
       executor_->GiveUp(epoch.status());
@@ -168,6 +169,7 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
   for (size_t rank = 0; rank < statuses.size(); ++rank) {
     v1::RankStatus status;
     status.set_rank(static_cast<int32_t>(rank));
+    status.set_replica(flags_.replica);
     status.set_host(members[rank].host());
     status.set_pid(members[rank].pid());
     status.set_device(

@@ -60,7 +60,8 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(const Residen
     const absl::Duration bound = lacks_memory ? kMemoryPatience : Patience();
     const bool by_time = lacks_memory || refused_newcomer_;
     if (by_time ? MonotonicNow() - begin >= bound : ++attempts >= max_attempts) return epoch;
-    LogWarning("epoch {} was not formed: {}", number_, std::string(epoch.status().message()));
+    LogWarning("{}epoch {} was not formed: {}", ReplicaPrefix(flags_), number_,
+               std::string(epoch.status().message()));
     if (lacks_memory) stop_.WaitFor(kRetryPause);
   }
 }
@@ -197,7 +198,8 @@ absl::Status WorkerGroup::FenceSurvivors() {
         again.push_back(survivors[k]);
         continue;
       }
-      LogWarning("{} is replaced: {}", links[k].name, std::string(results[k].status().message()));
+      LogWarning("{}{} is replaced: {}", ReplicaPrefix(flags_), links[k].name,
+                 std::string(results[k].status().message()));
       pool_.Discard(survivors[k].first, results[k].status());
     }
     survivors = std::move(again);
@@ -283,8 +285,8 @@ absl::Status WorkerGroup::PlanCache(GroupEpoch* epoch, const Snapshots& snapshot
   ASSIGN_OR_RETURN(const KvPlan plan, PlanBlocks(flags_, epoch->workers()[0].endpoint.device_type,
                                                  kv_block_bytes, profiles, load_request_.max_model_len()));
   SetCache(plan);
-  LogInfo("KV cache: {} blocks of {} tokens in {}, {} on rank 0", TotalBlocks(plan_.num_blocks),
-          flags_.block_size, KvCacheDTypeName(cache_.dtype()),
+  LogInfo("{}KV cache: {} blocks of {} tokens in {}, {} on rank 0", ReplicaPrefix(flags_),
+          TotalBlocks(plan_.num_blocks), flags_.block_size, KvCacheDTypeName(cache_.dtype()),
           FormatMib(plan_.num_blocks * kv_block_bytes[0]));
   return absl::OkStatus();
 }
@@ -294,8 +296,8 @@ void WorkerGroup::LogRanks(const Snapshots& snapshots,
   const std::vector<v1::RegisterRequest> members = pool_.Members();
   for (size_t rank = 0; rank < members.size(); ++rank) {
     const v1::RegisterRequest& member = members[rank];
-    LogInfo("rank {}: {}, pid {}, {}:{} with {}; weights {}, decode graphs {} in {}", rank, member.host(),
-            member.pid(), DeviceName(member.device_type()), member.device_index(),
+    LogInfo("{}rank {}: {}, pid {}, {}:{} with {}; weights {}, decode graphs {} in {}", ReplicaPrefix(flags_),
+            rank, member.host(), member.pid(), DeviceName(member.device_type()), member.device_index(),
             FormatMib(member.device_memory_bytes()), FormatMib(snapshots[rank].weights_bytes()),
             FormatMib(profiles[rank].graph_bytes()),
             absl::FormatDuration(absl::Microseconds(profiles[rank].graph_capture_us())));

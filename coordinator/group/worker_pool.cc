@@ -24,8 +24,9 @@ constexpr absl::Duration kEndGrace = absl::Seconds(2);      // for a worker that
 constexpr absl::Duration kExitTimeout = absl::Seconds(30);  // from SIGKILL until the process has ended
 
 int32_t DeviceIndex(const Flags& flags, int rank) {
-  const bool chosen = rank < static_cast<int>(flags.device_indices.size());
-  return chosen ? flags.device_indices[rank] : rank;
+  const int32_t index = LocalIndex(flags, rank);
+  const bool chosen = index < static_cast<int>(flags.device_indices.size());
+  return chosen ? flags.device_indices[index] : index;
 }
 
 // A local worker's command line says what it needs to become a member; how it runs the model comes with
@@ -41,9 +42,10 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   command.push_back(absl::StrCat("--device-index=", DeviceIndex(flags, rank)));
   // Threads are pinned only where each has a CPU of its own.
   const int cpus = NumAllowedCpus();
-  const int threads =
-      flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / flags.world_size);
-  if (threads * flags.world_size <= cpus) command.push_back(absl::StrCat("--first-cpu=", rank * threads));
+  const int workers = flags.world_size * flags.data_parallel_size;
+  const int threads = flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / workers);
+  if (threads * workers <= cpus)
+    command.push_back(absl::StrCat("--first-cpu=", LocalIndex(flags, rank) * threads));
   if (!flags.run_dir.empty()) {
     command.push_back(absl::StrCat("--worker-grace=", absl::FormatDuration(flags.worker_grace)));
   }
@@ -115,7 +117,8 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
   cluster_->OnSilence([this](const SilentMember& silent) { OnSilence(silent); });
   cluster_->OnStall(callbacks_.on_stall);
   if (flags_.local_workers) return StartProcesses(binary, trust.secret);
-  LogInfo("waiting for {} workers: worker --coordinator={}", flags_.world_size, cluster_->address());
+  LogInfo("{}waiting for {} workers: worker --coordinator={}", ReplicaPrefix(flags_), flags_.world_size,
+          cluster_->address());
   return absl::OkStatus();
 }
 
@@ -271,7 +274,7 @@ absl::Status WorkerPool::ReplaceLost() {
     cluster_->Reopen(rank);
     places_[rank] = Place();
     if (processes_ == nullptr) {
-      LogInfo("rank {} waits for a new worker", rank);
+      LogInfo("{}rank {} waits for a new worker", ReplicaPrefix(flags_), rank);
       continue;
     }
     places_[rank].replaced_pid = processes_->pid(rank);

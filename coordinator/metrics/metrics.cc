@@ -152,12 +152,32 @@ class PrometheusMetrics : public Metrics {
     Advance("somnus:steps_total", "Steps of the engine.", stats.num_steps);
     Advance("somnus:recoveries_total", "Recoveries of the group of workers.", stats.num_recoveries);
     Gauge("somnus:group_epoch", "Epoch of the group of workers: 1 at first.").Set(stats.group_epoch);
+    SerializeReplicas(stats);
     Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
 
  private:
   static double Seconds(absl::Time from, absl::Time to) { return absl::ToDoubleSeconds(to - from); }
+
+  void SerializeReplicas(const EngineStats& stats) {
+    if (stats.replicas.empty()) return;
+    Advance("somnus:requests_moved_total", "Requests that left a replica for another one.", stats.num_moved);
+    for (size_t i = 0; i < stats.replicas.size(); ++i) {
+      const ReplicaStats& replica = stats.replicas[i];
+      const Labels name = {{"replica", absl::StrCat(i)}};
+      Advance("somnus:replica_requests_total", "Requests handed to the replica.", replica.num_requests, name);
+      Advance("somnus:replica_recoveries_total", "Recoveries of the replica.", replica.num_recoveries, name);
+      Gauge("somnus:replica_requests_running", "Requests that run there.", name).Set(replica.num_running);
+      Gauge("somnus:replica_requests_waiting", "Requests that wait there.", name).Set(replica.num_waiting);
+      Gauge("somnus:replica_group_epoch", "Epoch of the replica's workers.", name).Set(replica.group_epoch);
+      for (const EngineState state : kEngineStates) {
+        Gauge("somnus:replica_state", "1 for the state that the replica is in.",
+              {{"replica", absl::StrCat(i)}, {"state", EngineStateName(state)}})
+            .Set(replica.state == state ? 1 : 0);
+      }
+    }
+  }
 
   Labels With(const Labels& more) const {
     Labels labels = labels_;
@@ -174,8 +194,8 @@ class PrometheusMetrics : public Metrics {
     Counter(name, help, more).Increment();
   }
   // Brings a counter up to the engine's own.
-  void Advance(const std::string& name, const std::string& help, int64_t value) {
-    prometheus::Counter& counter = Counter(name, help);
+  void Advance(const std::string& name, const std::string& help, int64_t value, const Labels& more = {}) {
+    prometheus::Counter& counter = Counter(name, help, more);
     if (const double missing = static_cast<double>(value) - counter.Value(); missing > 0)
       counter.Increment(missing);
   }

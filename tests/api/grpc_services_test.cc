@@ -186,6 +186,27 @@ TEST_F(GrpcServicesTest, RepeatedCallsSayThatNothingWasDone) {
   }
 }
 
+TEST_F(GrpcServicesTest, Roll) {
+  const auto roll = [this](const v1::RollRequest& request) {
+    grpc::ClientContext context;
+    v1::RollResponse response;
+    return control_->Roll(&context, request, &response);
+  };
+  v1::RollRequest request;
+  EXPECT_TRUE(roll(request).ok());
+  EXPECT_EQ(engine_->roll_grace(), absl::Seconds(10));
+  request.set_grace_s(0);
+  EXPECT_TRUE(roll(request).ok());
+  EXPECT_EQ(engine_->roll_grace(), absl::ZeroDuration());
+  request.set_grace_s(-1);
+  EXPECT_EQ(roll(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_grace_s(1);
+  engine_->set_roll_status(absl::FailedPreconditionError("the engine has one replica"));
+  const grpc::Status status = roll(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.error_message(), "the engine has one replica");
+}
+
 TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
   for (const std::string method :
        {"/somnus.v1.ControlService/Sleep", "/somnus.v1.InferenceService/Generate"}) {

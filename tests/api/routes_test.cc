@@ -66,6 +66,9 @@ TEST_F(ApiServerTest, LifecycleRoutesRefuseWhatTheyDoNotUnderstand) {
   refused("/wake_up?level=1", "", "level");
   refused("/wake_up", R"({"tags": ["weights"]})", "tags");
   refused("/reset_prefix_cache?force=1", "", "force");
+  refused("/roll?grace_s=-1", "", "grace_s");
+  refused("/roll?grace_s=nan", "", "grace_s");
+  refused("/roll?grace=5", "", "grace");
   EXPECT_EQ(engine_->state(), EngineState::kAwake) << "nothing was done in part";
   EXPECT_EQ(Admin("POST", "/sleep?level=1&mode=keep", " {} ").status, 200);
 }
@@ -162,6 +165,11 @@ TEST_F(ApiServerTest, SleepAndWake) {
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], false);
   EXPECT_EQ(Json::parse(Admin("POST", "/wake_up").body)["already_resident"], true);
   EXPECT_EQ(Json::parse(Admin("POST", "/reset_prefix_cache").body)["success"], true);
+  EXPECT_EQ(Json::parse(Admin("POST", "/roll?grace_s=2.5").body)["status"], "rolled");
+  EXPECT_EQ(engine_->roll_grace(), absl::Seconds(2.5));
+  engine_->set_roll_status(absl::FailedPreconditionError("the engine has one replica"));
+  EXPECT_EQ(Admin("POST", "/roll").status, 503);
+  EXPECT_EQ(engine_->roll_grace(), absl::Seconds(10));
 }
 
 TEST(RoutesTest, ConstantTimeCompareIsRight) {

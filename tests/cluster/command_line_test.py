@@ -37,7 +37,7 @@ class CommandLine(unittest.TestCase):
         self.assertLess(first, next(i for i, line in enumerate(lines) if "weights loaded" in line))
 
     def test_the_grpc_port_is_recognized(self):
-        for command in (("status",), ("chat", "Hello"), ("generate", "Hello"), ("sleep",), ("wake-up",), ("stop",)):
+        for command in (("status",), ("chat", "Hello"), ("generate", "Hello"), ("sleep",), ("wake-up",), ("roll",), ("stop",)):
             with self.subTest(command=command):
                 done = self.cluster.cli(*command, "--port", str(self.cluster.grpc_port), check=False)
                 self.assertEqual(done.returncode, 3)

@@ -287,6 +287,12 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--workers=remote:2", "--grpc-port=9000", "--cluster-host=0.0.0.0", "--host=0.0.0.0",
         "--cluster-port=9000"},
        "--cluster-port: 9000 is the port of --grpc-port already"},
+      {{"m", "--workers=remote:2", "--data-parallel-size=3", "--admin-port=50054", "--control-port=0"},
+       "--cluster-port: 50054 is the port of --admin-port already"},
+      {{"m", "--workers=remote:2", "--data-parallel-size=3", "--cluster-port=65534"},
+       "--cluster-port: replica 2 has no port"},
+      {{"m", "--data-parallel-size=0"}, "--data-parallel-size: '0' is not a whole number from 1 to 64"},
+      {{"m", "--data-parallel-size=2", "--run-dir=/run/somnus"}, "--run-dir: is for one replica"},
       {{"m", "--workers=some"}, "--workers: 'some' is not auto, local:N or remote:N, N from 1 to 64"},
       {{"m", "--workers=local:0"}, "--workers: 'local:0'"},
       {{"m", "--workers=remote:65"}, "--workers: 'remote:65'"},
@@ -312,6 +318,22 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
     EXPECT_EQ(flags.status().message().substr(0, std::string(expected).size()), expected);
     EXPECT_EQ(flags.status().message().find('\n'), absl::string_view::npos) << "one line";
   }
+}
+
+TEST(FlagsTest, ReplicasHavePlacesAndPortsOfTheirOwn) {
+  const absl::StatusOr<Flags> flags =
+      ParseFlags({"m", "--workers=remote:3", "--data-parallel-size=2", "--cluster-port=7000"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const Flags first = OfReplica(*flags, 0), second = OfReplica(*flags, 1);
+  EXPECT_EQ(first.cluster_port, 7000);
+  EXPECT_EQ(second.cluster_port, 7001);
+  EXPECT_EQ(LocalIndex(first, 2), 2);
+  EXPECT_EQ(LocalIndex(second, 0), 3);
+  EXPECT_EQ(ReplicaPrefix(second), "replica 1: ");
+  const absl::StatusOr<Flags> alone = ParseFlags({"m", "--workers=remote:3", "--cluster-port=0"});
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(OfReplica(*alone, 0).cluster_port, 0);
+  EXPECT_EQ(ReplicaPrefix(*alone), "");
 }
 
 TEST(FlagsTest, EveryNameIsThereOnce) {

@@ -279,7 +279,7 @@ class CommandLine(unittest.TestCase):
                 (f"https://127.0.0.1:{port}", 3, f"cannot connect to 127.0.0.1:{port}: Connection refused"),
                 (f"https://127.0.0.1:{self.talker()}", 3, "does not speak TLS"), ("http://127.0.0.1:x", 2, "'http://127.0.0.1:x' is not an address")):
             with self.subTest(url=url):
-                for command in ("status", "sleep", "wake-up", "stop"):
+                for command in ("status", "sleep", "wake-up", "roll", "stop"):
                     done = self.run_somnus(command, SOMNUS_URL=url)
                     self.assertEqual(done.returncode, code, done.stderr)
                     self.assertIn(words, done.stderr)

@@ -55,6 +55,10 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   EXPECT_EQ(options->memory_utilization, 0.9);
   request.mutable_parallel()->set_rank(2);
   EXPECT_EQ(MakeLoadOptions(request, {})->ranks_on_host, 2);
+  request.set_groups_on_host(3);
+  EXPECT_EQ(MakeLoadOptions(request, {})->ranks_on_host, 6) << "other groups are on the host, too";
+  request.set_groups_on_host(-1);
+  EXPECT_FALSE(MakeLoadOptions(request, {}).ok());
 }
 
 TEST(LoadOptionsTest, ThreadsOfTheWorkersOwnCommandLineComeFirst) {

@@ -17,6 +17,7 @@ int RunGenerate(const std::vector<std::string>& args);
 int RunStatus(const std::vector<std::string>& args);
 int RunSleep(const std::vector<std::string>& args);
 int RunWakeUp(const std::vector<std::string>& args);
+int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);
 
 // Parses `args` into the table's variables. Returns an exit code when the command ends here: after --help,

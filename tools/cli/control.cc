@@ -1,4 +1,4 @@
-// The commands status, sleep and wake-up.
+// The commands status, sleep, wake-up and roll.
 #include <google/protobuf/util/json_util.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -30,6 +30,7 @@ struct ControlOptions {
   absl::Duration timeout = absl::Minutes(2);
   int32_t level = 1;
   std::string tags;
+  absl::Duration grace = absl::Seconds(10);
   bool json = false;
   bool ready = false;
 };
@@ -51,21 +52,47 @@ std::string Bytes(int64_t bytes) {
   return absl::StrFormat("%.1f MiB", bytes / double(1 << 20));
 }
 
-std::string StateText(const v1::GetStatusResponse& status) {
+std::string StateText(v1::EngineState state) {
   const std::string name =
-      absl::AsciiStrToLower(v1::EngineState_Name(status.state()).substr(sizeof("ENGINE_STATE_") - 1));
-  const Style style = status.state() == v1::ENGINE_STATE_AWAKE    ? Style::kGreen
-                      : status.state() == v1::ENGINE_STATE_FAILED ? Style::kRed
-                                                                  : Style::kYellow;
-  const std::string level =
-      status.sleep_level() > 0 ? absl::StrCat(" (level ", status.sleep_level(), ")") : "";
-  return Styled(STDOUT_FILENO, style, name) + level;
+      absl::AsciiStrToLower(v1::EngineState_Name(state).substr(sizeof("ENGINE_STATE_") - 1));
+  const Style style = state == v1::ENGINE_STATE_AWAKE    ? Style::kGreen
+                      : state == v1::ENGINE_STATE_FAILED ? Style::kRed
+                                                         : Style::kYellow;
+  return Styled(STDOUT_FILENO, style, name);
+}
+
+void PrintReplica(const v1::ReplicaStatus& replica) {
+  absl::PrintF("replica %d %s, epoch %d, recoveries %d, %d running, %d waiting%s\n", replica.replica(),
+               StateText(replica.state()), replica.group_epoch(), replica.num_recoveries(),
+               replica.num_requests_running(), replica.num_requests_waiting(),
+               replica.error().empty() ? "" : ": " + replica.error());
+}
+
+// Ranks are counted within their replica.
+void PrintRanks(const v1::GetStatusResponse& status) {
+  if (status.ranks().empty()) return;
+  absl::PrintF("%s\n", Styled(STDOUT_FILENO, Style::kBold,
+                              absl::StrFormat("%-5s %-8s %-20s %-8s %12s %12s %12s", "rank", "pid", "host",
+                                              "device", "weights", "kv_cache", "workspace")));
+  for (const v1::RankStatus& rank : status.ranks()) {
+    const auto bytes = [&rank](const char* tag) {
+      const auto found = rank.bytes_by_tag().find(tag);
+      return Bytes(found == rank.bytes_by_tag().end() ? 0 : found->second);
+    };
+    const std::string name = status.replicas().empty() ? absl::StrCat(rank.rank())
+                                                       : absl::StrCat(rank.replica(), ".", rank.rank());
+    absl::PrintF("%-5s %-8d %-20s %-8s %12s %12s %12s%s\n", name, rank.pid(), rank.host(), rank.device(),
+                 bytes("weights"), bytes("kv_cache"), bytes("workspace"),
+                 rank.error().empty() ? "" : "  " + Styled(STDOUT_FILENO, Style::kRed, rank.error()));
+  }
 }
 
 void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   const std::string uptime = absl::FormatDuration(absl::Seconds(static_cast<int64_t>(status.uptime_s())));
   absl::PrintF("model     %s\n", status.model());
-  absl::PrintF("state     %s\n", StateText(status));
+  const std::string level =
+      status.sleep_level() > 0 ? absl::StrCat(" (level ", status.sleep_level(), ")") : "";
+  absl::PrintF("state     %s%s\n", StateText(status.state()), level);
   if (!status.error().empty()) absl::PrintF("error     %s\n", status.error());
   if (status.num_recoveries() > 0) {
     absl::PrintF("epoch     %d, recoveries %d\n", status.group_epoch(), status.num_recoveries());
@@ -81,19 +108,8 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   absl::PrintF("address   %s, gRPC %s\n", server.http.Url(), server.grpc.ToString());
   absl::PrintF("context   %d tokens\n", status.max_model_len());
   absl::PrintF("version   %s, up %s\n\n", status.version(), uptime);
-  if (status.ranks().empty()) return;
-  absl::PrintF("%s\n", Styled(STDOUT_FILENO, Style::kBold,
-                              absl::StrFormat("%-5s %-8s %-20s %-8s %12s %12s %12s", "rank", "pid", "host",
-                                              "device", "weights", "kv_cache", "workspace")));
-  for (const v1::RankStatus& rank : status.ranks()) {
-    const auto bytes = [&rank](const char* tag) {
-      const auto found = rank.bytes_by_tag().find(tag);
-      return Bytes(found == rank.bytes_by_tag().end() ? 0 : found->second);
-    };
-    absl::PrintF("%-5d %-8d %-20s %-8s %12s %12s %12s%s\n", rank.rank(), rank.pid(), rank.host(),
-                 rank.device(), bytes("weights"), bytes("kv_cache"), bytes("workspace"),
-                 rank.error().empty() ? "" : "  " + Styled(STDOUT_FILENO, Style::kRed, rank.error()));
-  }
+  for (const v1::ReplicaStatus& replica : status.replicas()) PrintReplica(replica);
+  PrintRanks(status);
 }
 
 absl::Status PrintJson(const v1::GetStatusResponse& status) {
@@ -165,6 +181,13 @@ absl::StatusOr<int> Wake(const ControlOptions& options) {
   return kOk;
 }
 
+absl::StatusOr<int> RollReplicas(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  ASSIGN_OR_RETURN(const v1::RollResponse response, Roll(server, options.grace, options.timeout));
+  absl::PrintF("restarted %d replicas in %.1f s\n", response.num_replicas(), response.seconds());
+  return kOk;
+}
+
 }  // namespace
 
 int RunStatus(const std::vector<std::string>& args) {
@@ -202,6 +225,20 @@ int RunWakeUp(const std::vector<std::string>& args) {
       {Flag::Text("tags", &o.tags, "wake only these: weights, kv_cache, workspace").Shows("TAG,...")});
   if (const auto code = ParseCommand(table, args)) return *code;
   return ExitCode(Wake(o));
+}
+
+int RunRoll(const std::vector<std::string>& args) {
+  ControlOptions o;
+  o.timeout = absl::Hours(1);
+  const FlagTable table = ControlTable(
+      &o, "roll",
+      "Restarts the workers of one replica after the other, while the others serve. No request is lost: "
+      "those\n"
+      "that are still open at a replica when --grace is over go on at another one, with the same tokens.",
+      {Flag::Time("grace", &o.grace, absl::ZeroDuration(), absl::Hours(24),
+                  "how long a replica's open requests may finish there")});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(RollReplicas(o));
 }
 
 }  // namespace somnus::cli

@@ -109,6 +109,12 @@ absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vecto
   return Call(server, timeout, request, &v1::ControlService::Stub::WakeUp);
 }
 
+absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout) {
+  v1::RollRequest request;
+  request.set_grace_s(absl::ToDoubleSeconds(grace));
+  return Call(server, timeout, request, &v1::ControlService::Stub::Roll);
+}
+
 absl::Status CheckServing(const Server& server) {
   ASSIGN_OR_RETURN(const HttpResponse health, server.Client().Get("/health"));
   if (health.status == 200) return absl::OkStatus();

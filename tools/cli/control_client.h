@@ -19,6 +19,8 @@ absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, int level, absl::D
 absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,
                                           absl::Duration timeout);
 
+absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout);
+
 // OK when a request would be served now; else FailedPrecondition, which says why not and what to do.
 absl::Status CheckServing(const Server& server);
 

@@ -1,0 +1,43 @@
+#pragma once
+// The groups of workers of all replicas (--data-parallel-size): started, loaded and ended together. What
+// happens to one of them in between is its replica's business.
+//
+// Ownership: owns the groups. Thread safety: Interrupt and RankStatuses are for any thread, everything else
+// is for one.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/group/worker_group.h"
+
+namespace somnus {
+
+class ReplicaGroups {
+ public:
+  explicit ReplicaGroups(const Flags& flags);
+  ~ReplicaGroups() { Stop(); }
+
+  // These are WorkerGroup's, for all groups; an error names the replica where there are several. One that
+  // cannot load ends the loading of the others.
+  absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
+  absl::StatusOr<std::vector<KvPlan>> Load();
+  void Interrupt(const absl::Status& reason);
+  void Stop();
+  std::vector<v1::RankStatus> RankStatuses();
+
+  const Residency& residency(size_t replica) const { return groups_[replica]->residency(); }
+  GrpcExecutor* executor(size_t replica) { return groups_[replica]->executor(); }
+
+ private:
+  // Runs `call` for every group, all at once where there are several.
+  void ForAll(const std::function<void(size_t)>& call);
+  absl::Status Named(size_t replica, const absl::Status& status) const;
+
+  std::vector<std::unique_ptr<WorkerGroup>> groups_;
+};
+
+}  // namespace somnus

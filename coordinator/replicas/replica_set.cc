@@ -1,0 +1,273 @@
+#include "coordinator/replicas/replica_set.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "coordinator/request/request_bytes.h"
+
+namespace somnus {
+namespace {
+
+// A request is accepted only if every replica can serve it: it may have to go on at any of them.
+EngineOptions Smallest(const std::vector<ReplicaOptions>& replicas) {
+  SOMNUS_CHECK(replicas.size() >= 2 && replicas.size() <= Router::kMaxReplicas);
+  EngineOptions smallest = replicas[0].engine;
+  for (const ReplicaOptions& replica : replicas) {
+    const SchedulerOptions& scheduler = replica.engine.scheduler;
+    smallest.scheduler.max_model_len = std::min(smallest.scheduler.max_model_len, scheduler.max_model_len);
+    smallest.scheduler.blocks.num_blocks =
+        std::min(smallest.scheduler.blocks.num_blocks, scheduler.blocks.num_blocks);
+  }
+  return smallest;
+}
+
+// What all prefix caches together can hold.
+int64_t TotalBlocksOf(const std::vector<ReplicaOptions>& replicas) {
+  int64_t total = 0;
+  for (const ReplicaOptions& replica : replicas) {
+    const BlockManagerOptions& blocks = replica.engine.scheduler.blocks;
+    if (blocks.enable_prefix_caching) total += blocks.num_blocks;
+  }
+  constexpr int64_t kMaxBlocks = 1 << 18;
+  return std::min(total, kMaxBlocks);
+}
+
+}  // namespace
+
+// Passes a loop's events on, and tells the set what it needs to know of them.
+class ReplicaSet::ReplicaObserver : public EngineObserver {
+ public:
+  ReplicaObserver(ReplicaSet* set, EngineObserver* next) : set_(set), next_(next) {}
+
+  void OnRequestScheduled(const EngineRequest& request) override {
+    set_->OnRequestScheduled(request);
+    if (next_ != nullptr) next_->OnRequestScheduled(request);
+  }
+  void OnStep(int32_t num_tokens, absl::Duration duration) override {
+    if (set_->has_queued_) set_->mail_.Wake();
+    if (next_ != nullptr) next_->OnStep(num_tokens, duration);
+  }
+  void OnRecovered(absl::Duration duration) override {
+    if (next_ != nullptr) next_->OnRecovered(duration);
+  }
+  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
+                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+    set_->OnRequestEnded(request);
+    if (next_ == nullptr) return;
+    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+  }
+
+ private:
+  ReplicaSet* const set_;
+  EngineObserver* const next_;
+};
+
+ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer)
+    : smallest_(Smallest(replicas)),
+      observer_(observer),
+      room_(smallest_.queue),
+      queue_(smallest_.scheduler.policy == SchedulingPolicy::kPriority
+                 ? smallest_.scheduler.priority_aging_steps
+                 : 0),
+      router_(smallest_.scheduler.blocks.block_size, TotalBlocksOf(replicas)),
+      state_(EngineState::kLoading) {
+  replicas_.resize(replicas.size());
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    EngineOptions options = std::move(replicas[i].engine);
+    options.log_name = absl::StrCat("replica ", i, ": ");
+    options.hand_over = [this](std::vector<EngineRequest> requests) { OnHandOver(std::move(requests)); };
+    replicas_[i].observer = std::make_unique<ReplicaObserver>(this, observer);
+    replicas_[i].loop =
+        std::make_unique<EngineLoop>(std::move(options), replicas[i].executor, replicas_[i].observer.get());
+  }
+  for (size_t i = 0; i < replicas_.size(); ++i)
+    replicas_[i].loop->OnStateChange([this, i] { OnReplicaStateChange(i); });
+  absl::MutexLock lock(&join_mu_);
+  thread_ = std::thread([this] { Run(); });
+}
+
+ReplicaSet::~ReplicaSet() { DrainAndStop(absl::ZeroDuration()); }
+
+absl::Status ReplicaSet::Submit(EngineRequest request) {
+  std::vector<EngineRequest> requests;
+  requests.push_back(std::move(request));
+  return SubmitAll(std::move(requests));
+}
+
+absl::Status ReplicaSet::SubmitAll(std::vector<EngineRequest> requests) {
+  RETURN_IF_ERROR(EngineLoop::CheckRequests(smallest_, requests));
+  SetQueuedBytes(&requests);
+  std::vector<PrefixChain> chains;
+  for (const EngineRequest& request : requests) {
+    chains.push_back(
+        MakePrefixChain(request.prompt, request.cache_salt, smallest_.scheduler.blocks.block_size));
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    const EngineState state = state_;
+    if (state == EngineState::kFailed)
+      return absl::UnavailableError(absl::StrCat("the engine failed: ", Errors()));
+    if (draining_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
+    if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
+    RETURN_IF_ERROR(room_.Check(requests, NumPreempted()));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      room_.Add(requests[i]);
+      Entry& entry = entries_[requests[i].id];
+      entry.chain = std::move(chains[i]);
+      entry.order = next_order_++;
+      InsertQueued(std::move(requests[i]), &entry);
+    }
+  }
+  mail_.Wake();
+  return absl::OkStatus();
+}
+
+// Of the requests that were scheduled before, those that wait: here, and at the replicas.
+int64_t ReplicaSet::NumPreempted() const {
+  int64_t count = num_queued_again_;
+  for (const Replica& replica : replicas_) count += replica.loop->backlog().num_preempted;
+  return count;
+}
+
+void ReplicaSet::Abort(const std::string& request_id) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = entries_.find(request_id);
+    if (it == entries_.end() || it->second.aborted) return;
+    it->second.aborted = true;
+    // When the replica hands it over in this moment, OnHandOver sees that it is aborted.
+    if (it->second.replica >= 0) return replicas_[it->second.replica].loop->Abort(request_id);
+    aborted_.push_back(request_id);
+  }
+  mail_.Wake();
+}
+
+absl::Status ReplicaSet::Health() const {
+  const EngineState state = state_;
+  if (state == EngineState::kFailed)
+    return absl::UnavailableError(absl::StrCat("The engine has failed: ", Errors()));
+  if (!IsReady(state)) return absl::UnavailableError(WhyNotReady(state));
+  absl::Status first;
+  for (const Replica& replica : replicas_) {
+    absl::Status health = replica.loop->Health();
+    if (health.ok()) return health;
+    if (first.ok() && replica.loop->state() == EngineState::kAwake) first = std::move(health);
+  }
+  return first.ok() ? absl::UnavailableError(WhyNotReady(EngineState::kRecovering)) : first;
+}
+
+std::string ReplicaSet::Errors() const {
+  std::string errors;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const std::string error = replicas_[i].loop->Stats().error;
+    if (!error.empty()) absl::StrAppend(&errors, errors.empty() ? "" : "; ", "replica ", i, ": ", error);
+  }
+  return errors;
+}
+
+EngineStats ReplicaSet::Stats() const {
+  EngineStats sum;
+  sum.state = state_;
+  sum.sleep_level = std::numeric_limits<int>::max();
+  for (const Replica& replica : replicas_) {
+    const EngineStats one = replica.loop->Stats();
+    if (one.state != EngineState::kFailed) sum.sleep_level = std::min(sum.sleep_level, one.sleep_level);
+    sum.num_running += one.num_running;
+    sum.num_waiting += one.num_waiting;
+    sum.total_blocks += one.total_blocks;
+    sum.free_blocks += one.free_blocks;
+    sum.used_blocks += one.used_blocks;
+    sum.block_size = one.block_size;
+    sum.num_preemptions += one.num_preemptions;
+    sum.prompt_tokens += one.prompt_tokens;
+    sum.generation_tokens += one.generation_tokens;
+    sum.prefix_cache_queries += one.prefix_cache_queries;
+    sum.prefix_cache_hits += one.prefix_cache_hits;
+    sum.num_steps += one.num_steps;
+    sum.num_recoveries += one.num_recoveries;
+    sum.group_epoch = std::max(sum.group_epoch, one.group_epoch);
+    sum.replicas.push_back({.state = one.state,
+                            .error = one.error,
+                            .num_running = one.num_running,
+                            .num_waiting = one.num_waiting,
+                            .num_recoveries = one.num_recoveries,
+                            .group_epoch = one.group_epoch});
+  }
+  if (sum.state == EngineState::kFailed) {
+    sum.sleep_level = 0;
+    sum.error = Errors();
+  }
+  absl::MutexLock lock(&mu_);
+  sum.num_waiting += static_cast<int32_t>(queue_.size());
+  sum.num_moved = num_moved_;
+  for (size_t i = 0; i < replicas_.size(); ++i) sum.replicas[i].num_requests = replicas_[i].num_requests;
+  return sum;
+}
+
+void ReplicaSet::OnStateChange(std::function<void()> callback) {
+  absl::MutexLock lock(&state_mu_);
+  on_state_change_ = std::move(callback);
+  if (on_state_change_) on_state_change_();
+}
+
+void ReplicaSet::UpdateState() {
+  std::vector<EngineState> states;
+  absl::MutexLock lock(&state_mu_);
+  for (const Replica& replica : replicas_) states.push_back(replica.loop->state());
+  const EngineState state = SetState(states, call_, state_drains_);
+  if (state == state_) return;
+  state_ = state;
+  if (on_state_change_) on_state_change_();
+}
+
+void ReplicaSet::OnReplicaStateChange(size_t replica) {
+  UpdateState();
+  {
+    absl::MutexLock lock(&mu_);  // whoever awaits something of the replicas looks again
+    // Whatever a replica does that is not awake empties its cache.
+    if (replicas_[replica].loop->state() != EngineState::kAwake) router_.Forget(static_cast<int>(replica));
+  }
+  mail_.Wake();
+}
+
+void ReplicaSet::OnRequestScheduled(const EngineRequest& request) {
+  absl::MutexLock lock(&mu_);
+  entries_.at(request.id).was_scheduled = true;
+  room_.NoteScheduled(request);
+}
+
+void ReplicaSet::OnRequestEnded(const EngineRequest& request) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = entries_.find(request.id);
+    Replica& replica = replicas_[it->second.replica];
+    --replica.num_open;
+    replica.load -= it->second.tokens;
+    room_.Remove(request, it->second.was_scheduled);
+    entries_.erase(it);
+  }
+  if (has_queued_) mail_.Wake();
+}
+
+void ReplicaSet::OnHandOver(std::vector<EngineRequest> requests) {
+  {
+    absl::MutexLock lock(&mu_);
+    for (EngineRequest& request : requests) {
+      Entry& entry = entries_.at(request.id);
+      Replica& replica = replicas_[entry.replica];
+      --replica.num_open;
+      replica.load -= entry.tokens;
+      ++num_moved_;
+      if (entry.aborted) aborted_.push_back(request.id);
+      InsertQueued(std::move(request), &entry);
+    }
+  }
+  mail_.Wake();
+}
+
+}  // namespace somnus

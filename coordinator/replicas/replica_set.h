@@ -1,0 +1,182 @@
+#pragma once
+// An engine that is served by several replicas: each an EngineLoop over a group of workers of its own, with
+// its own scheduler and KV cache. replica_set.cc has the callers' half and what replicas tell,
+// replica_set_queue.cc the queue, replica_set_lifecycle.cc sleep, wake-up and drain.
+//
+// One queue. A request that was accepted waits here, in the order of service, until a replica has room for
+// it; the bounds of the queue are those of all replicas together. A replica has room while it has fewer open
+// requests than it can run and an eighth more, and while what waits there is no more than two steps' budget
+// and nothing that was preempted: enough for its next admissions, and no more, since what waits here can
+// still go to whichever replica is free first. The router chooses among the replicas with room (router.h).
+// Under the priority policy waiting improves a priority here, too, by the steps of the busiest replica.
+//
+// Moves. A replica whose group is lost, or that is restarted or fails, hands its open requests over: they
+// come back to the queue with the tokens that their clients were given, at their old place in the order, and
+// go on at another replica, or at the same one after its recovery, with exactly the tokens of an undisturbed
+// run. What a request has failed in goes along, so that one that kills workers ends after as many failures as
+// it would with one replica. A request is in one place at a time: what a replica has handed over it never
+// delivers for again.
+//
+// A replica that has failed stays so; the engine fails when all have. state() is derived from the replicas'
+// (set_state.h).
+//
+// Ownership: owns the loops and the thread that hands requests out; executors and the observer are borrowed
+// and must live until DrainAndStop, which the destructor calls without grace, has returned. Thread safety: as
+// engine.h says. Locks are taken in the order lifecycle_mu_, mu_, a loop's own; state_mu_ is never held while
+// mu_ is taken.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_loop.h"
+#include "coordinator/engine/loop_mail.h"
+#include "coordinator/engine/queue_room.h"
+#include "coordinator/executor/executor.h"
+#include "coordinator/replicas/router.h"
+#include "coordinator/replicas/set_state.h"
+#include "coordinator/scheduler/waiting_queue.h"
+
+namespace somnus {
+
+struct ReplicaOptions {
+  // Equal over replicas but for residency and the number of KV blocks. The queue's bounds are those of all
+  // replicas together; log_name and hand_over are set by the set.
+  EngineOptions engine;
+  Executor* executor = nullptr;
+};
+
+class ReplicaSet : public Engine {
+ public:
+  // At least two replicas and at most Router::kMaxReplicas. `observer` may be null; it is called on several
+  // threads at once.
+  ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer);
+  ~ReplicaSet() override;
+
+  absl::Status Submit(EngineRequest request) override;
+  absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
+  void Abort(const std::string& request_id) override;
+  EngineState state() const override { return state_.load(); }
+  // Ok while one replica would serve.
+  absl::Status Health() const override;
+  void OnStateChange(std::function<void()> callback) override;
+  EngineStats Stats() const override;
+  // Atomic over replicas, too: when one returns an error, the others are brought back to what they were. A
+  // replica that fails for good meanwhile is none any longer.
+  absl::StatusOr<TagBytes> Sleep(int level) override;
+  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) override;
+  absl::Status ResetPrefixCache() override;
+  absl::Status Roll(absl::Duration grace) override;
+  void DrainAndStop(absl::Duration grace) override;
+  int32_t max_model_len() const override { return smallest_.scheduler.max_model_len; }
+  int32_t vocab_size() const override { return smallest_.vocab_size; }
+
+ private:
+  class ReplicaObserver;
+  // An accepted request.
+  struct Entry {
+    int replica = -1;      // that has it; -1: it is in the queue
+    SequencePtr sequence;  // while it is in the queue
+    PrefixChain chain;
+    int64_t order = 0;   // of its arrival
+    int64_t tokens = 0;  // what it adds to a replica's load
+    bool was_scheduled = false;
+    bool aborted = false;
+  };
+  struct Replica {
+    std::unique_ptr<ReplicaObserver> observer;
+    std::unique_ptr<EngineLoop> loop;
+    // Under mu_.
+    int64_t load = 0;  // tokens of the requests there: of their prompts, and what they had when they came
+    int64_t num_open = 0;
+    int64_t num_requests = 0;
+    bool is_rolling = false;
+  };
+  // A request that ends in the queue.
+  struct Ending {
+    EngineRequest request;
+    FinishReason reason;
+    absl::Status error;
+  };
+
+  // What replicas tell, each on its loop's thread.
+  void OnRequestScheduled(const EngineRequest& request);
+  void OnRequestEnded(const EngineRequest& request);
+  void OnHandOver(std::vector<EngineRequest> requests);
+  void OnReplicaStateChange(size_t replica);
+
+  // The queue.
+  void Run();
+  void InsertQueued(EngineRequest request, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  EngineRequest TakeQueued(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HandOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<Router::Candidate> Candidates() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasRoom(const Replica& replica) const;
+  std::vector<Ending> TakeEndings() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeExpired(absl::Time now, std::vector<Ending>* endings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Ending EndQueued(const std::string& id, FinishReason reason, const absl::Status& error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Deliver(Ending ending);
+  int64_t NumPreempted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t StepClock() const;
+
+  // Lifecycle.
+  class CallScope;
+  using Results = std::vector<absl::StatusOr<TagBytes>>;  // by replica
+  using ReplicaCall = std::function<absl::StatusOr<TagBytes>(EngineLoop*, size_t)>;
+  void UpdateState();
+  std::vector<bool> All() const { return std::vector<bool>(replicas_.size(), true); }
+  // Calls the chosen replicas that have not failed, all at once.
+  Results CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call);
+  // The bytes over all replicas, or the first error of one that has not failed.
+  absl::StatusOr<TagBytes> Sum(const Results& results) const;
+  void Undo(const Results& results, const std::function<bool(size_t)>& choose, const ReplicaCall& call);
+  std::vector<int> SleepLevels() const;
+  absl::Status CheckLifecycle() const;
+  // Ends when the replica has no open request, or `grace` after it got the last one. An error when it must
+  // not be restarted now.
+  absl::Status Empty(size_t replica, absl::Duration grace);
+  bool AnotherServes(size_t replica) const;
+  bool NobodyServes() const;
+  std::string Errors() const;
+
+  const EngineOptions smallest_;  // what every replica can serve
+  EngineObserver* const observer_;
+  std::vector<Replica> replicas_;  // the vector itself does not change after the constructor
+
+  LoopMail mail_;                        // wakes the thread that hands out
+  std::atomic<bool> has_queued_{false};  // the queue is not empty
+  absl::Mutex lifecycle_mu_;             // held during lifecycle calls, which are done one after the other
+  mutable absl::Mutex mu_;
+  QueueRoom room_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  WaitingQueue queue_ ABSL_GUARDED_BY(mu_);
+  Router router_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);                   // in the queue
+  absl::Time next_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // of the queue, or earlier
+  int64_t next_order_ ABSL_GUARDED_BY(mu_) = 1;
+  int64_t num_queued_again_ ABSL_GUARDED_BY(mu_) = 0;  // of the queue, those that were scheduled before
+  int64_t num_moved_ ABSL_GUARDED_BY(mu_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;  // what is in the queue ends
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::atomic<EngineState> state_;  // written under state_mu_
+  absl::Mutex state_mu_;
+  SetCall call_ ABSL_GUARDED_BY(state_mu_) = SetCall::kNone;
+  bool state_drains_ ABSL_GUARDED_BY(state_mu_) = false;
+  std::function<void()> on_state_change_ ABSL_GUARDED_BY(state_mu_);
+
+  absl::Mutex join_mu_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mu_);
+};
+
+}  // namespace somnus

@@ -1,0 +1,227 @@
+// ReplicaSet's part for sleep, wake-up, the reset of the prefix cache, and the end.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "coordinator/replicas/replica_set.h"
+
+namespace somnus {
+namespace {
+
+absl::Status OfReplica(size_t replica, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
+}
+
+}  // namespace
+
+// From its beginning until its end, the state says what the whole engine is doing.
+class ReplicaSet::CallScope {
+ public:
+  CallScope(ReplicaSet* set, SetCall call) : set_(set) { Set(call); }
+  ~CallScope() { Set(SetCall::kNone); }
+  CallScope(const CallScope&) = delete;
+
+ private:
+  void Set(SetCall call) {
+    {
+      absl::MutexLock lock(&set_->state_mu_);
+      set_->call_ = call;
+    }
+    set_->UpdateState();
+    set_->mail_.Wake();
+  }
+
+  ReplicaSet* const set_;
+};
+
+ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call) {
+  Results results(replicas_.size(), TagBytes());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    if (!chosen[i] || replicas_[i].loop->state() == EngineState::kFailed) continue;
+    threads.emplace_back([&, i] { results[i] = call(replicas_[i].loop.get(), i); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+absl::StatusOr<TagBytes> ReplicaSet::Sum(const Results& results) const {
+  TagBytes sum;
+  size_t num_failed = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const bool failed = replicas_[i].loop->state() == EngineState::kFailed;
+    num_failed += failed ? 1 : 0;
+    if (!results[i].ok() && (!failed || num_failed == results.size()))
+      return OfReplica(i, results[i].status());
+    if (!results[i].ok()) continue;
+    for (const auto& [tag, bytes] : *results[i]) sum[tag] += bytes;
+  }
+  if (num_failed == results.size()) return absl::FailedPreconditionError("the engine has failed");
+  return sum;
+}
+
+std::vector<int> ReplicaSet::SleepLevels() const {
+  std::vector<int> levels;
+  for (const Replica& replica : replicas_) levels.push_back(replica.loop->Stats().sleep_level);
+  return levels;
+}
+
+// Calls those whose call succeeded and that `choose` names, and logs what cannot be undone.
+void ReplicaSet::Undo(const Results& results, const std::function<bool(size_t)>& choose,
+                      const ReplicaCall& call) {
+  std::vector<bool> chosen;
+  for (size_t i = 0; i < results.size(); ++i) chosen.push_back(results[i].ok() && choose(i));
+  const Results undone = CallReplicas(chosen, call);
+  for (size_t i = 0; i < undone.size(); ++i) {
+    if (undone[i].ok()) continue;
+    LogError("replica {} is not what it was before the call that failed: {}", i,
+             std::string(undone[i].status().message()));
+  }
+}
+
+absl::Status ReplicaSet::CheckLifecycle() const {
+  absl::MutexLock lock(&mu_);
+  if (draining_) return absl::FailedPreconditionError("the server is shutting down");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TagBytes> ReplicaSet::Sleep(int level) {
+  absl::MutexLock lifecycle(&lifecycle_mu_);
+  RETURN_IF_ERROR(CheckLifecycle());
+  const CallScope scope(this, SetCall::kSleep);
+  const std::vector<int> before = SleepLevels();
+  const Results results =
+      CallReplicas(All(), [level](EngineLoop* loop, size_t) { return loop->Sleep(level); });
+  absl::StatusOr<TagBytes> freed = Sum(results);
+  if (!freed.ok()) {
+    Undo(
+        results, [&](size_t i) { return before[i] == 0; },
+        [](EngineLoop* loop, size_t) { return loop->WakeUp({}); });
+  }
+  return freed;
+}
+
+absl::StatusOr<TagBytes> ReplicaSet::WakeUp(const std::vector<std::string>& tags) {
+  absl::MutexLock lifecycle(&lifecycle_mu_);
+  RETURN_IF_ERROR(CheckLifecycle());
+  const CallScope scope(this, SetCall::kWakeUp);
+  const std::vector<int> before = SleepLevels();
+  const Results results = CallReplicas(All(), [&](EngineLoop* loop, size_t) { return loop->WakeUp(tags); });
+  absl::StatusOr<TagBytes> mapped = Sum(results);
+  if (!mapped.ok()) {
+    Undo(
+        results, [&](size_t i) { return before[i] > 0; },
+        [&](EngineLoop* loop, size_t i) { return loop->Sleep(before[i]); });
+  }
+  return mapped;
+}
+
+absl::Status ReplicaSet::ResetPrefixCache() {
+  absl::MutexLock lifecycle(&lifecycle_mu_);
+  const Results results = CallReplicas(All(), [](EngineLoop* loop, size_t) -> absl::StatusOr<TagBytes> {
+    RETURN_IF_ERROR(loop->ResetPrefixCache());
+    return TagBytes();
+  });
+  {
+    absl::MutexLock lock(&mu_);
+    for (size_t i = 0; i < replicas_.size(); ++i) router_.Forget(static_cast<int>(i));
+  }
+  return Sum(results).status();
+}
+
+bool ReplicaSet::AnotherServes(size_t replica) const {
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    if (i != replica && replicas_[i].loop->state() == EngineState::kAwake) return true;
+  }
+  return false;
+}
+
+absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace) {
+  absl::MutexLock lock(&mu_);
+  // A recovery ends by itself, well or not.
+  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return draining_ || std::none_of(replicas_.begin(), replicas_.end(), [](const Replica& one) {
+             return one.loop->state() == EngineState::kRecovering;
+           });
+  };
+  mu_.Await(absl::Condition(&settled));
+  if (draining_) return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
+  if (const EngineState state = replicas_[replica].loop->state(); state != EngineState::kAwake)
+    return absl::FailedPreconditionError(WhyNotReady(state));
+  if (!AnotherServes(replica)) return absl::FailedPreconditionError("no other replica would serve meanwhile");
+  replicas_[replica].is_rolling = true;
+  LogInfo("roll: replica {} has {} open requests, which may finish within {}", replica,
+          replicas_[replica].num_open, absl::FormatDuration(grace));
+  const auto empty = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return draining_ || replicas_[replica].num_open == 0;
+  };
+  mu_.AwaitWithTimeout(absl::Condition(&empty), grace);
+  if (!draining_) return absl::OkStatus();
+  return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
+}
+
+absl::Status ReplicaSet::Roll(absl::Duration grace) {
+  absl::MutexLock lifecycle(&lifecycle_mu_);
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    absl::Status status = Empty(i, grace);
+    if (status.ok()) status = replicas_[i].loop->Restart();
+    {
+      absl::MutexLock lock(&mu_);
+      replicas_[i].is_rolling = false;
+    }
+    mail_.Wake();
+    if (status.ok()) {
+      LogInfo("roll: replica {} is back, {} of {} are done", i, i + 1, replicas_.size());
+      continue;
+    }
+    LogError("the roll ends at replica {}: {}", i, std::string(status.message()));
+    return OfReplica(i, status);
+  }
+  return absl::OkStatus();
+}
+
+// No replica will get to serve by itself.
+bool ReplicaSet::NobodyServes() const {
+  return std::all_of(replicas_.begin(), replicas_.end(), [](const Replica& replica) {
+    const EngineState state = replica.loop->state();
+    return state == EngineState::kAsleep || state == EngineState::kFailed;
+  });
+}
+
+void ReplicaSet::DrainAndStop(absl::Duration grace) {
+  {
+    absl::MutexLock lock(&state_mu_);
+    state_drains_ = true;
+  }
+  UpdateState();
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = true;
+    // Only then do the replicas drain: until the last request has ended, each takes what another one loses.
+    const auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return entries_.empty() || stopping_ || NobodyServes();
+    };
+    mu_.AwaitWithTimeout(absl::Condition(&drained), grace);
+    stopping_ = true;
+  }
+  mail_.Wake();
+  std::vector<std::thread> threads;
+  for (Replica& replica : replicas_) {
+    threads.emplace_back([&replica] { replica.loop->DrainAndStop(absl::ZeroDuration()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  absl::MutexLock join_lock(&join_mu_);
+  if (!thread_.joinable()) return;
+  for (Replica& replica : replicas_) replica.loop->OnStateChange(nullptr);
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;  // the last pass ends what the replicas have handed over meanwhile
+  }
+  mail_.Wake();
+  thread_.join();
+}
+
+}  // namespace somnus

@@ -1,0 +1,171 @@
+// ReplicaSet's queue: which request goes to which replica, and which ends while it waits.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/replicas/replica_set.h"
+
+namespace somnus {
+
+void ReplicaSet::Run() {
+  while (true) {
+    std::vector<Ending> endings;
+    absl::Time next;
+    bool stopped;
+    {
+      absl::MutexLock lock(&mu_);
+      endings = TakeEndings();
+      HandOut();
+      next = next_deadline_;
+      stopped = stopped_;
+      has_queued_ = !queue_.empty();
+    }
+    for (Ending& ending : endings) Deliver(std::move(ending));
+    if (stopped) return;
+    mail_.WaitFor(next - smallest_.now());
+  }
+}
+
+void ReplicaSet::InsertQueued(EngineRequest request, Entry* entry) {
+  const RequestProgress* progress = request.progress.get();
+  entry->replica = -1;
+  entry->tokens = static_cast<int64_t>(request.prompt.size() +
+                                       (progress == nullptr ? 0 : progress->output_tokens.size()));
+  entry->sequence = std::make_shared<Sequence>();
+  Sequence& sequence = *entry->sequence;
+  sequence.id = entry->order;
+  if (smallest_.scheduler.policy == SchedulingPolicy::kPriority) {
+    sequence.effective_priority = progress == nullptr ? request.priority : progress->effective_priority;
+    sequence.waited_steps = progress == nullptr ? 0 : progress->waited_steps;
+  }
+  sequence.request = std::move(request);
+  queue_.Insert(entry->sequence, StepClock());
+  num_queued_again_ += entry->was_scheduled ? 1 : 0;
+  if (!entry->was_scheduled) next_deadline_ = std::min(next_deadline_, sequence.request.deadline);
+  has_queued_ = true;
+}
+
+EngineRequest ReplicaSet::TakeQueued(Entry* entry) {
+  const SequencePtr sequence = std::move(entry->sequence);
+  queue_.Erase(sequence.get(), StepClock());
+  num_queued_again_ -= entry->was_scheduled ? 1 : 0;
+  EngineRequest request = std::move(sequence->request);
+  if (smallest_.scheduler.policy != SchedulingPolicy::kPriority) return request;
+  RequestProgress progress = request.progress == nullptr ? RequestProgress() : *request.progress;
+  progress.effective_priority = sequence->effective_priority;
+  progress.waited_steps = sequence->waited_steps;
+  request.progress = std::make_shared<const RequestProgress>(std::move(progress));
+  return request;
+}
+
+// Time for aging: the steps of the replica that has done most of them.
+int64_t ReplicaSet::StepClock() const {
+  if (smallest_.scheduler.policy != SchedulingPolicy::kPriority) return 0;
+  int64_t steps = 0;
+  for (const Replica& replica : replicas_) steps = std::max(steps, replica.loop->backlog().num_steps);
+  return steps;
+}
+
+bool ReplicaSet::HasRoom(const Replica& replica) const {
+  if (replica.is_rolling || replica.loop->state() != EngineState::kAwake) return false;
+  const SchedulerOptions& scheduler = smallest_.scheduler;
+  const EngineLoop::Backlog backlog = replica.loop->backlog();
+  const int64_t ahead = std::max(1, scheduler.max_num_seqs / 8);
+  return backlog.num_open < scheduler.max_num_seqs + ahead && backlog.num_preempted == 0 &&
+         backlog.waiting_tokens < int64_t{2} * scheduler.max_num_batched_tokens;
+}
+
+std::vector<Router::Candidate> ReplicaSet::Candidates() const {
+  std::vector<Router::Candidate> candidates;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    if (HasRoom(replicas_[i])) candidates.push_back({static_cast<int>(i), replicas_[i].load});
+  }
+  return candidates;
+}
+
+void ReplicaSet::HandOut() {
+  if (stopping_ || queue_.empty()) return;
+  queue_.Age(StepClock());
+  for (std::vector<Router::Candidate> candidates = Candidates(); !queue_.empty() && !candidates.empty();) {
+    Entry& entry = entries_.at(queue_.begin()->second->request.id);
+    const int chosen = router_.Choose(entry.chain, candidates);
+    Replica& replica = replicas_[chosen];
+    EngineRequest request = TakeQueued(&entry);
+    // Before the replica has it, since it may tell of the request at once.
+    entry.replica = chosen;
+    if (!replica.loop->Offer(&request)) {  // it is awake no longer
+      InsertQueued(std::move(request), &entry);
+      std::erase_if(candidates, [&](const Router::Candidate& one) { return one.replica == chosen; });
+      continue;
+    }
+    router_.Note(entry.chain, chosen);
+    ++replica.num_open;
+    ++replica.num_requests;
+    replica.load += entry.tokens;
+    candidates = Candidates();
+  }
+}
+
+ReplicaSet::Ending ReplicaSet::EndQueued(const std::string& id, FinishReason reason,
+                                         const absl::Status& error) {
+  const auto it = entries_.find(id);
+  Ending ending{TakeQueued(&it->second), reason, error};
+  room_.Remove(ending.request, it->second.was_scheduled);
+  entries_.erase(it);
+  return ending;
+}
+
+std::vector<ReplicaSet::Ending> ReplicaSet::TakeEndings() {
+  std::vector<Ending> endings;
+  for (const std::string& id : std::exchange(aborted_, {}))
+    endings.push_back(EndQueued(id, FinishReason::kAbort, absl::OkStatus()));
+  TakeExpired(smallest_.now(), &endings);
+  const bool failed = state_ == EngineState::kFailed;
+  if (queue_.empty() || !(failed || stopping_)) return endings;
+  const absl::Status error =
+      failed ? absl::UnavailableError(absl::StrCat("the engine failed: ", Errors())) : absl::OkStatus();
+  while (!queue_.empty()) {
+    const std::string id = queue_.begin()->second->request.id;
+    endings.push_back(EndQueued(id, failed ? FinishReason::kError : FinishReason::kAbort, error));
+  }
+  return endings;
+}
+
+// Only a request that was never scheduled can miss its deadline.
+void ReplicaSet::TakeExpired(absl::Time now, std::vector<Ending>* endings) {
+  if (next_deadline_ > now) return;
+  next_deadline_ = absl::InfiniteFuture();
+  std::vector<std::string> expired;
+  for (const auto& [key, sequence] : queue_) {
+    const EngineRequest& request = sequence->request;
+    if (entries_.at(request.id).was_scheduled) continue;
+    if (request.deadline <= now) {
+      expired.push_back(request.id);
+    } else {
+      next_deadline_ = std::min(next_deadline_, request.deadline);
+    }
+  }
+  for (const std::string& id : expired) {
+    endings->push_back(EndQueued(id, FinishReason::kError,
+                                 absl::DeadlineExceededError("the request waited longer than its deadline")));
+  }
+}
+
+// As a loop does at the end of a request. Without the lock.
+void ReplicaSet::Deliver(Ending ending) {
+  RequestOutput output;
+  output.finish_reason = ending.reason;
+  output.error = std::move(ending.error);
+  const RequestProgress progress =
+      ending.request.progress == nullptr ? RequestProgress() : *ending.request.progress;
+  output.num_cached_tokens = progress.num_cached_tokens;
+  if (observer_ != nullptr) {
+    observer_->OnRequestFinished(ending.request, ending.reason,
+                                 static_cast<int32_t>(progress.output_tokens.size()), progress.scheduled_time,
+                                 progress.first_token_time, smallest_.now());
+  }
+  ending.request.sink->OnOutput(std::move(output));
+}
+
+}  // namespace somnus

@@ -1,0 +1,53 @@
+#include "coordinator/replicas/set_state.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace somnus {
+namespace {
+
+using State = EngineState;
+constexpr State kAwake = State::kAwake, kAsleep = State::kAsleep, kFalling = State::kFallingAsleep,
+                kWaking = State::kWaking, kRecovering = State::kRecovering, kFailed = State::kFailed;
+
+State Derive(std::vector<State> replicas, SetCall call = SetCall::kNone) {
+  const State state = SetState(replicas, call, /*draining=*/false);
+  std::reverse(replicas.begin(), replicas.end());
+  EXPECT_EQ(SetState(replicas, call, false), state) << "the order of replicas does not matter";
+  return state;
+}
+
+TEST(SetStateTest, OneReplicaThatServesIsEnough) {
+  EXPECT_EQ(Derive({kAwake, kAwake}), kAwake);
+  EXPECT_EQ(Derive({kAwake, kRecovering, kFailed}), kAwake);
+  EXPECT_EQ(Derive({kRecovering, kFailed}), kRecovering);
+}
+
+TEST(SetStateTest, ItFailsWhenAllHave) {
+  EXPECT_EQ(Derive({kFailed, kFailed}), kFailed);
+  EXPECT_EQ(SetState({kFailed, kFailed}, SetCall::kNone, /*draining=*/true), kFailed);
+  EXPECT_EQ(SetState({kFailed, kAwake}, SetCall::kNone, /*draining=*/true), State::kDraining);
+}
+
+// Whoever waits for the memory must not be told that it is free before all of it is.
+TEST(SetStateTest, ItSleepsOnlyWhenAllDo) {
+  EXPECT_EQ(Derive({kAsleep, kAsleep}), kAsleep);
+  EXPECT_EQ(Derive({kAsleep, kAsleep, kFailed}), kAsleep);
+  EXPECT_EQ(Derive({kAsleep, kFalling}), kFalling);
+  EXPECT_EQ(Derive({kAsleep, kAwake}, SetCall::kSleep), kFalling);
+  EXPECT_EQ(Derive({kAsleep, kRecovering}, SetCall::kSleep), kRecovering);
+}
+
+TEST(SetStateTest, ItWakesUntilAllAreAwake) {
+  EXPECT_EQ(Derive({kAsleep, kWaking}), kWaking);
+  EXPECT_EQ(Derive({kAwake, kWaking}), kWaking);
+  EXPECT_EQ(Derive({kAwake, kAsleep}, SetCall::kWakeUp), kWaking);
+  EXPECT_EQ(Derive({kAsleep, kAsleep}, SetCall::kWakeUp), kAsleep);
+}
+
+// After a call that failed on one replica and could not be undone on another one.
+TEST(SetStateTest, WhatIsAwakeServesWhenNoCallIsUnderWay) { EXPECT_EQ(Derive({kAwake, kAsleep}), kAwake); }
+
+}  // namespace
+}  // namespace somnus
