@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Two replicas behind one queue: one is killed, or both, or put to sleep, while 16 streams are open. No client notices.
+
+Run by run_suites.py; needs a build of //coordinator, //worker and //tools:somnus.
+"""
+import os
+import random
+import signal
+import sys
+import threading
+import unittest
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cluster.harness import SMOLLM2, Cluster, wait_until  # noqa: E402
+from cluster.streams import Round, make_requests  # noqa: E402
+
+STREAMS, MAX_TOKENS, SEED = 16, 40, 5
+HEAL_S = 120
+
+
+class HealthWatch:
+    """Asks /health again and again until stop(): the set of the statuses that it got."""
+
+    def __init__(self, cluster):
+        self._cluster, self._over, self._seen = cluster, threading.Event(), set()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._over.is_set():
+            self._seen.add(self._cluster.health())
+            self._over.wait(0.02)
+
+    def stop(self):
+        self._over.set()
+        self._thread.join()
+        return self._seen
+
+
+class Replicas(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(SMOLLM2, "--data-parallel-size=2", "--max-recoveries=1000000", workers=1)
+        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.requests = make_requests(random.Random(SEED), STREAMS, MAX_TOKENS)
+        cls.expected = Round(cls.cluster, cls.requests).answers()
+
+    def replicas(self):
+        return self.cluster.status()["replicas"]
+
+    def running_round(self):
+        """A round under way, with a fifth of its tokens delivered."""
+        enough = STREAMS * MAX_TOKENS // 5
+        streams = Round(self.cluster, self.requests)
+        wait_until(lambda: len(streams.token_times) > enough or streams.over(), HEAL_S, "tokens come", poll=0.005)
+        return streams
+
+    def wait_healed(self):
+        def healed():
+            status = self.cluster.status()
+            return all(replica["state"] == "ENGINE_STATE_AWAKE" for replica in status["replicas"])
+        wait_until(healed, HEAL_S, lambda: f"all replicas are awake; log:\n{self.cluster.log()[-4000:]}")
+        self.cluster.wait_idle()
+
+    def test_each_replica_has_workers_of_its_own(self):
+        status = self.cluster.status()
+        self.assertEqual([(rank["replica"], rank["rank"]) for rank in status["ranks"]], [(0, 0), (1, 0)])
+        self.assertEqual(len({rank["pid"] for rank in status["ranks"]}), 2)
+        self.assertEqual([replica["state"] for replica in status["replicas"]], ["ENGINE_STATE_AWAKE"] * 2)
+        for replica in status["replicas"]:
+            self.assertGreater(int(replica["num_requests"]), 0, "both have had requests")
+        shown = self.cluster.cli("status").stdout
+        self.assertIn("replica 1 awake", shown)
+        self.assertIn("1.0   ", shown)
+
+    def test_a_killed_replica_costs_nobody_anything(self):
+        for replica in (0, 1):
+            with self.subTest(replica=replica):
+                moved = self.cluster.metric("somnus:requests_moved_total")
+                before = self.replicas()[replica]
+                streams = self.running_round()
+                health = HealthWatch(self.cluster)
+                os.kill(self.cluster.status()["ranks"][replica]["pid"], signal.SIGKILL)
+                streams.check(self.expected)
+                self.wait_healed()
+                self.assertEqual(health.stop(), {200}, "the other replica serves all the while")
+                after = self.replicas()[replica]
+                self.assertEqual(int(after["num_recoveries"]), int(before["num_recoveries"]) + 1)
+                self.assertGreater(self.cluster.metric("somnus:requests_moved_total"), moved)
+        Round(self.cluster, self.requests).check(self.expected)
+
+    def test_a_replica_that_hangs_is_left(self):
+        streams = self.running_round()
+        os.kill(self.cluster.status()["ranks"][0]["pid"], signal.SIGSTOP)
+        streams.check(self.expected)
+        self.wait_healed()
+
+    def test_all_replicas_killed_at_once(self):
+        streams = self.running_round()
+        for rank in self.cluster.status()["ranks"]:
+            os.kill(rank["pid"], signal.SIGKILL)
+        streams.check(self.expected)
+        self.wait_healed()
+
+    def test_sleep_and_wake_up_under_load(self):
+        streams = self.running_round()
+        self.cluster.cli("sleep")
+        status = self.cluster.status()
+        self.assertEqual(status["state"], "ENGINE_STATE_ASLEEP")
+        self.assertEqual([replica["state"] for replica in status["replicas"]], ["ENGINE_STATE_ASLEEP"] * 2)
+        for rank in status["ranks"]:
+            self.assertEqual(sum(map(int, rank["bytes_by_tag"].values())), 0)
+        self.cluster.cli("wake-up")
+        streams.check(self.expected)
+        self.cluster.wait_idle()
+
+
+    def test_a_roll_under_load_loses_nothing(self):
+        before = {rank["pid"] for rank in self.cluster.status()["ranks"]}
+        recoveries = self.cluster.metric("somnus:recoveries_total")
+        streams = self.running_round()
+        health = HealthWatch(self.cluster)
+        self.assertRegex(self.cluster.cli("roll", "--grace=0").stdout, r"^restarted 2 replicas in .* s\n$")
+        streams.check(self.expected)
+        self.assertEqual(health.stop(), {200}, "one replica serves all the while")
+        after = {rank["pid"] for rank in self.cluster.status()["ranks"]}
+        self.assertEqual((len(after), before & after), (2, set()), "all workers are new processes")
+        self.assertEqual(self.cluster.metric("somnus:recoveries_total"), recoveries, "a roll is no recovery")
+        response = self.cluster.request("POST", "/roll?grace_s=5", port=self.cluster.admin_port)
+        self.assertEqual((response.status, response.json["num_replicas"]), (200, 2))
+        Round(self.cluster, self.requests).check(self.expected)
+
+
+class OneReplica(unittest.TestCase):
+    def test_it_cannot_be_rolled(self):
+        with Cluster(SMOLLM2, workers=1) as cluster:
+            refused = cluster.cli("roll", check=False)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("the engine has one replica", refused.stderr)
+            self.assertEqual(cluster.request("POST", "/roll", port=cluster.admin_port).status, 503)
+            self.assertEqual(cluster.status()["replicas"], [])
+
+
+class Ending(unittest.TestCase):
+    def test_sigterm_ends_all_workers(self):
+        with Cluster(SMOLLM2, "--data-parallel-size=2", workers=1) as cluster:
+            self.assertEqual(len(cluster.worker_pids()), 2)
+            self.assertEqual(cluster.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
