@@ -43,6 +43,7 @@ struct Setup {
   std::optional<DataType> cache = {};
   // The model is one of random weights of this type, computed as stored.
   std::optional<StorageType> quantized = {};
+  CpuIsa isa = CpuIsa::kBest;
 };
 
 class InvarianceTest : public testing::TestWithParam<Setup> {
@@ -57,7 +58,8 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     options.max_model_len = 256;
     const std::string path = GetParam().quantized ? WriteQuantizedGguf({.layers = *GetParam().quantized})
                                                   : std::string("tests/data/tiny/") + GetParam().model;
-    auto group = RankGroup::Load(path, GetParam().world_size, options, kBlocks, CpuRanks(threads));
+    auto group =
+        RankGroup::Load(path, GetParam().world_size, options, kBlocks, CpuRanks(threads, GetParam().isa));
     EXPECT_TRUE(group.ok()) << group.status();
     return group.ok() ? *std::move(group) : nullptr;
   }
@@ -158,6 +160,23 @@ INSTANTIATE_TEST_SUITE_P(Models, InvarianceTest,
                                          Setup{"", DataType::kBF16, 2, {}, StorageType::kQ4_0},
                                          Setup{"", DataType::kBF16, 3, {}, StorageType::kQ8_0},
                                          Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0}));
+
+// The same on every instruction set that this CPU has.
+std::vector<Setup> OnEachIsa() {
+  std::vector<Setup> setups;
+  for (const CpuIsa isa : kCpuIsas) {
+    if (!Device::CreateCpu({.num_threads = 1, .isa = isa}).ok()) continue;
+    setups.push_back({"llama-uneven", DataType::kBF16, 1, {}, {}, isa});
+    setups.push_back({"", DataType::kBF16, 2, {}, StorageType::kQ8_0, isa});
+  }
+  return setups;
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, InvarianceTest, testing::ValuesIn(OnEachIsa()),
+                         [](const testing::TestParamInfo<Setup>& info) {
+                           return std::string(CpuIsaName(info.param.isa)) +
+                                  (info.param.quantized.has_value() ? "_quantized" : "");
+                         });
 
 }  // namespace
 }  // namespace somnus

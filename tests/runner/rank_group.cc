@@ -19,11 +19,12 @@ v1::StepSampling GreedySampling() {
   return sampling;
 }
 
-MakeRankDevice CpuRanks(int threads_per_rank) {
-  return [threads_per_rank](int) -> absl::StatusOr<RankDevice> {
+MakeRankDevice CpuRanks(int threads_per_rank, CpuIsa isa) {
+  return [threads_per_rank, isa](int) -> absl::StatusOr<RankDevice> {
     CpuDeviceOptions options;
     options.num_threads = threads_per_rank;
     options.spin = false;
+    options.isa = isa;
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::CreateCpu(options));
     return RankDevice{MakeHostVmmDriver(), std::move(device), nullptr};
   };

@@ -32,7 +32,7 @@ struct RankDevice {
       join;
 };
 using MakeRankDevice = std::function<absl::StatusOr<RankDevice>(int rank)>;
-MakeRankDevice CpuRanks(int threads_per_rank = 1);
+MakeRankDevice CpuRanks(int threads_per_rank = 1, CpuIsa isa = CpuIsa::kBest);
 
 class RankGroup {
  public:
