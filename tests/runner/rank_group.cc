@@ -60,9 +60,12 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& pa
 
 absl::Status RankGroup::SleepAndWake(RestoreMode weights) {
   for (Rank& rank : ranks_) {
-    RETURN_IF_ERROR(rank.allocator->Sleep(
-        {{"weights", weights}, {"kv_cache", RestoreMode::kDiscard}, {"workspace", RestoreMode::kDiscard}}));
-    RETURN_IF_ERROR(rank.allocator->WakeUp({}));
+    RETURN_IF_ERROR(rank.allocator
+                        ->Sleep({{"weights", weights},
+                                 {"kv_cache", RestoreMode::kDiscard},
+                                 {"workspace", RestoreMode::kDiscard}})
+                        .status());
+    RETURN_IF_ERROR(rank.allocator->WakeUp({}).status());
     if (weights == RestoreMode::kDiscard) RETURN_IF_ERROR(rank.runner->ReloadWeights(*checkpoint_, nullptr));
     RETURN_IF_ERROR(rank.runner->ResetAfterWake());
   }
