@@ -44,12 +44,6 @@ absl::Status Region::Populate() {
   return absl::IsResourceExhausted(status) ? WithShortage(status) : status;
 }
 
-absl::Status Region::Attach() {
-  absl::Status status = MapChunks();
-  if (status.ok()) state_ = State::kResident;
-  return status;
-}
-
 absl::Status Region::Detach() {
   absl::Status status = driver_->Unmap(base_, bytes_);
   if (status.ok()) state_ = State::kDetached;

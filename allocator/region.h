@@ -38,7 +38,6 @@ class Region {
 
   absl::Status Populate();  // kEmpty -> kResident, new memory
   absl::Status Detach();    // kResident -> kDetached
-  absl::Status Attach();    // kDetached -> kResident, the same memory
   // kDetached -> kEmpty. A chunk that the driver fails to release stays in held_bytes and is tried again by
   // every later call and by the destructor; the state is kEmpty all the same. Returns the first such error.
   absl::Status Release();

@@ -1,20 +1,30 @@
 #include "allocator/sleepable_allocator.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "allocator/host_backup.h"
 #include "allocator/region.h"
+#include "base/monotonic.h"
 
 namespace somnus {
 namespace {
 
 struct Entry {
   std::unique_ptr<Region> region;
+  // A region that sleeps has no memory, except where the driver failed to unmap or to release it.
+  bool asleep = false;
   std::unique_ptr<HostBackup> backup;  // of a sleeping region, or retained
+  // Part of the prepared change:
+  std::optional<RestoreMode> sleep_mode;
+  bool new_backup = false;  // made by the prepared sleep
+  bool waking = false;
 };
+
+double SecondsSince(MonotonicTime begin) { return absl::ToDoubleSeconds(MonotonicNow() - begin); }
 
 class SleepableAllocatorImpl : public SleepableAllocator {
  public:
@@ -45,179 +55,242 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     return status;
   }
 
-  absl::StatusOr<std::map<std::string, int64_t>> Sleep(
-      const std::map<std::string, RestoreMode>& modes) override {
+  absl::Status PrepareSleep(const std::map<std::string, RestoreMode>& modes) override {
     absl::MutexLock lock(&mutex_);
-    std::vector<Sleeper> sleepers;
+    if (absl::Status status = RequireNothingPrepared(); !status.ok()) return status;
+    const MonotonicTime begin = MonotonicNow();
     for (auto& [data, entry] : entries_) {
       const auto mode = modes.find(entry.region->tag());
-      if (mode == modes.end()) continue;
-      // Left over from a rollback that failed: it must be readable for its backup.
-      if (entry.region->state() == Region::State::kDetached) {
-        if (absl::Status status = entry.region->Attach(); !status.ok()) return status;
-      }
-      sleepers.push_back({&entry, mode->second, nullptr});
+      if (mode != modes.end()) entry.sleep_mode = mode->second;
     }
-    if (absl::Status status = SaveBackups(sleepers); !status.ok()) return status;
-    if (absl::Status status = DetachAll(sleepers); !status.ok()) return status;
-    return Commit(sleepers);
+    prepared_ = Prepared::kSleep;
+    absl::Status status = SaveBackups();
+    backup_seconds_ = SecondsSince(begin);
+    if (!status.ok()) ForgetSleep(/*keep_backups=*/false);
+    Publish();
+    return status;
   }
 
-  absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) override {
+  SleepReport CommitSleep() override {
     absl::MutexLock lock(&mutex_);
-    const std::vector<Waker> asleep = Asleep(tags);
-    std::vector<Waker> woken;
+    SleepReport report;
+    if (prepared_ != Prepared::kSleep) return report;
+    const MonotonicTime begin = MonotonicNow();
+    for (auto& [data, entry] : entries_) {
+      if (entry.sleep_mode.has_value()) PutToSleep(&entry, &report.tags[entry.region->tag()]);
+    }
+    ForgetSleep(/*keep_backups=*/true);
+    report.backup_seconds = backup_seconds_;
+    report.release_seconds = SecondsSince(begin);
+    return report;
+  }
+
+  void AbortSleep() override {
+    absl::MutexLock lock(&mutex_);
+    if (prepared_ == Prepared::kSleep) ForgetSleep(options_.retain_backups);
+    Publish();
+  }
+
+  absl::StatusOr<WakeNeed> CheckWake(const std::vector<std::string>& tags) override {
+    absl::MutexLock lock(&mutex_);
+    WakeNeed need;
+    absl::StatusOr<int64_t> available = driver_->AvailableBytes();
+    if (!available.ok()) return available.status();
+    need.available = *available;
+    for (const Entry* entry : Asleep(tags)) {
+      int64_t& needed = need.needed[entry->region->tag()];
+      needed += std::max<int64_t>(0, entry->region->bytes() - entry->region->held_bytes());
+    }
+    int64_t left = need.available;
+    for (const auto& [tag, needed] : need.needed) {
+      if (needed > left) need.missing[tag] = needed - left;
+      left = std::max<int64_t>(0, left - needed);
+    }
+    return need;
+  }
+
+  absl::Status PrepareWake(const std::vector<std::string>& tags) override {
+    absl::MutexLock lock(&mutex_);
+    if (absl::Status status = RequireNothingPrepared(); !status.ok()) return status;
+    prepared_ = Prepared::kWake;
+    const MonotonicTime begin = MonotonicNow();
+    std::optional<MonotonicTime> first_copy;
     absl::Status status;
-    for (const Waker& waker : asleep) {
-      woken.push_back(waker);
-      status = Wake(waker);
+    for (Entry* entry : Asleep(tags)) {
+      entry->waking = true;
+      if (entry->region->state() == Region::State::kEmpty) status = entry->region->Populate();
+      if (status.ok() && entry->backup != nullptr) {
+        if (!first_copy.has_value()) first_copy = MonotonicNow();
+        status = entry->backup->Restore(entry->region->data());
+      }
       Publish();
       if (!status.ok()) break;
     }
-    // Waited for in any case: no copy may still run into memory that the rollback unmaps.
+    map_seconds_ = SecondsSince(begin);
+    // Waited for in any case: no copy may still run into memory that AbortWake unmaps.
     status.Update(driver_->Synchronize());
-    if (!status.ok()) {
-      for (const Waker& waker : woken) PutBack(waker);
-      Publish();
-      return status;
+    restore_seconds_ = first_copy.has_value() ? SecondsSince(*first_copy) : 0;
+    if (!status.ok()) ReleaseWaking();
+    return status;
+  }
+
+  WakeReport CommitWake() override {
+    absl::MutexLock lock(&mutex_);
+    WakeReport report;
+    if (prepared_ != Prepared::kWake) return report;
+    for (auto& [data, entry] : entries_) {
+      if (!entry.waking) continue;
+      WakeReport::Tag& tag = report.tags[entry.region->tag()];
+      tag.mapped += entry.region->bytes();
+      if (entry.backup != nullptr) tag.restored += entry.region->bytes();
+      if (!options_.retain_backups) entry.backup = nullptr;
+      entry.asleep = entry.waking = false;
     }
-    std::map<std::string, int64_t> mapped;
-    for (const Waker& waker : woken) {
-      mapped[waker.entry->region->tag()] += waker.entry->region->bytes();
-      if (!options_.retain_backups) waker.entry->backup = nullptr;
-    }
-    return mapped;
+    prepared_ = Prepared::kNothing;
+    Publish();
+    report.map_seconds = map_seconds_;
+    report.restore_seconds = restore_seconds_;
+    return report;
+  }
+
+  void AbortWake() override {
+    absl::MutexLock lock(&mutex_);
+    if (prepared_ == Prepared::kWake) ReleaseWaking();
   }
 
   void DropBackups(const std::string& tag) override {
     absl::MutexLock lock(&mutex_);
     for (auto& [data, entry] : entries_) {
-      const bool resident = entry.region->state() == Region::State::kResident;
-      if (resident && entry.region->tag() == tag) entry.backup = nullptr;
+      if (entry.region->tag() == tag && (!entry.asleep || entry.waking)) entry.backup = nullptr;
     }
+    Publish();
   }
 
-  std::map<std::string, int64_t> ResidentBytes() const override {
+  BytesByTag ResidentBytes() const override {
+    BytesByTag bytes;
+    for (const auto& [tag, stats] : Stats()) bytes[tag] = stats.resident;
+    return bytes;
+  }
+
+  std::map<std::string, TagStats> Stats() const override {
     absl::MutexLock lock(&published_mutex_);
     return published_;
   }
 
  private:
+  enum class Prepared { kNothing, kSleep, kWake };
+
   // Beyond any address space; keeps rounding from overflowing.
   static constexpr int64_t kMaxBytes = int64_t{1} << 46;
 
-  struct Sleeper {
-    Entry* entry;
-    RestoreMode mode;
-    std::unique_ptr<HostBackup> backup;  // made by this Sleep; Commit moves it to the entry
-  };
-  struct Waker {
-    Entry* entry;
-    bool was_detached;  // its memory was never released: contents are in place
-  };
+  absl::Status RequireNothingPrepared() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (prepared_ == Prepared::kNothing) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a ", prepared_ == Prepared::kSleep ? "sleep" : "wake-up", " is prepared and has not ended yet"));
+  }
 
   // The sleeping regions with these tags (empty: all), those with a backup first: their copies run while the
   // rest, a KV cache of most of the device, is mapped.
-  std::vector<Waker> Asleep(const std::vector<std::string>& tags) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<Waker> asleep;
+  std::vector<Entry*> Asleep(const std::vector<std::string>& tags) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<Entry*> asleep;
     for (auto& [data, entry] : entries_) {
-      if (entry.region->state() == Region::State::kResident) continue;
+      if (!entry.asleep) continue;
       if (!tags.empty() && std::find(tags.begin(), tags.end(), entry.region->tag()) == tags.end()) continue;
-      asleep.push_back({&entry, entry.region->state() == Region::State::kDetached});
+      asleep.push_back(&entry);
     }
     std::stable_partition(asleep.begin(), asleep.end(),
-                          [](const Waker& waker) { return waker.entry->backup != nullptr; });
+                          [](const Entry* entry) { return entry->backup != nullptr; });
     return asleep;
   }
 
   // Each step keeps what it did: after an error it can be called again.
-  static absl::Status FreeRegion(Region* region) {
+  static absl::Status ReleaseMemory(Region* region) {
     if (region->state() == Region::State::kResident) {
       if (absl::Status status = region->Detach(); !status.ok()) return status;
     }
-    if (absl::Status status = region->Release(); !status.ok()) return status;
+    return region->Release();
+  }
+
+  static absl::Status FreeRegion(Region* region) {
+    if (absl::Status status = ReleaseMemory(region); !status.ok()) return status;
     return region->FreeAddress();
   }
 
-  // Updates what ResidentBytes returns.
+  // Updates what Stats returns.
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::map<std::string, int64_t> bytes;
-    for (const auto& [data, entry] : entries_) bytes[entry.region->tag()] += entry.region->held_bytes();
+    std::map<std::string, TagStats> stats;
+    for (const auto& [data, entry] : entries_) {
+      TagStats& tag = stats[entry.region->tag()];
+      tag.resident += entry.region->held_bytes();
+      if (entry.asleep) tag.sleeping += entry.region->bytes();
+      if (entry.backup != nullptr) tag.backup += entry.region->bytes();
+    }
     absl::MutexLock lock(&published_mutex_);
-    published_ = std::move(bytes);
+    published_ = std::move(stats);
   }
 
-  absl::Status SaveBackups(std::vector<Sleeper>& sleepers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status SaveBackups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     absl::Status status;
-    for (Sleeper& sleeper : sleepers) {
-      const Region& region = *sleeper.entry->region;
-      const bool wanted = sleeper.mode == RestoreMode::kHostBackup && sleeper.entry->backup == nullptr;
-      if (!wanted || region.state() != Region::State::kResident) continue;
+    for (auto& [data, entry] : entries_) {
+      if (entry.asleep || entry.sleep_mode != RestoreMode::kBackup || entry.backup != nullptr) continue;
       absl::StatusOr<std::unique_ptr<HostBackup>> backup =
-          HostBackup::Save(driver_, region.data(), region.bytes());
-      if (!backup.ok()) {
-        status = backup.status();
-        break;
-      }
-      sleeper.backup = *std::move(backup);
+          HostBackup::Save(driver_, entry.region->data(), entry.region->bytes());
+      status = backup.status();
+      if (!status.ok()) break;
+      entry.backup = *std::move(backup);
+      entry.new_backup = true;
     }
     status.Update(driver_->Synchronize());
     return status;
   }
 
-  // Unmapping keeps contents, so it can still be undone; releasing, which cannot, comes after all have been
-  // unmapped.
-  absl::Status DetachAll(std::vector<Sleeper>& sleepers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<Region*> detached;
-    for (Sleeper& sleeper : sleepers) {
-      Region* region = sleeper.entry->region.get();
-      if (region->state() != Region::State::kResident) continue;
-      detached.push_back(region);
-      absl::Status status = region->Detach();
-      if (status.ok()) continue;
-      for (Region* undo : detached) {
-        if (undo->state() == Region::State::kDetached) undo->Attach().IgnoreError();
-      }
-      return status;
+  void PutToSleep(Entry* entry, SleepReport::Tag* tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Region* const region = entry->region.get();
+    const int64_t before = region->held_bytes();
+    const bool had_contents = !entry->asleep || entry->backup != nullptr;
+    // What is not released stays accounted for in the region, which tries again.
+    ReleaseMemory(region).IgnoreError();
+    entry->asleep = true;
+    if (entry->sleep_mode == RestoreMode::kDiscard) {
+      entry->backup = nullptr;
+      if (had_contents) tag->discarded += region->bytes();
     }
-    return absl::OkStatus();
+    if (entry->backup != nullptr) tag->backed_up += region->bytes();
+    if (entry->new_backup) tag->copied += region->bytes();
+    tag->freed += before - region->held_bytes();
+    tag->still_resident += region->held_bytes();
+    Publish();
   }
 
-  std::map<std::string, int64_t> Commit(std::vector<Sleeper>& sleepers)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::map<std::string, int64_t> freed;
-    for (Sleeper& sleeper : sleepers) {
-      Entry& entry = *sleeper.entry;
-      const int64_t before = entry.region->held_bytes();
-      // A chunk that is not released stays accounted for in the region, which tries again.
-      entry.region->Release().IgnoreError();
-      Publish();
-      if (before > 0) freed[entry.region->tag()] += before - entry.region->held_bytes();
-      if (sleeper.backup != nullptr) entry.backup = std::move(sleeper.backup);
-      if (sleeper.mode == RestoreMode::kDiscard) entry.backup = nullptr;
+  void ForgetSleep(bool keep_backups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (auto& [data, entry] : entries_) {
+      if (entry.new_backup && !keep_backups) entry.backup = nullptr;
+      entry.new_backup = false;
+      entry.sleep_mode.reset();
     }
-    return freed;
+    prepared_ = Prepared::kNothing;
   }
 
-  absl::Status Wake(const Waker& waker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Region& region = *waker.entry->region;
-    if (waker.was_detached) return region.Attach();
-    if (absl::Status status = region.Populate(); !status.ok()) return status;
-    return waker.entry->backup == nullptr ? absl::OkStatus() : waker.entry->backup->Restore(region.data());
-  }
-
-  void PutBack(const Waker& waker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Region& region = *waker.entry->region;
-    if (region.state() == Region::State::kResident) region.Detach().IgnoreError();
-    if (region.state() == Region::State::kDetached && !waker.was_detached) region.Release().IgnoreError();
+  // Ends the prepared wake-up: all of it sleeps as before.
+  void ReleaseWaking() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (auto& [data, entry] : entries_) {
+      if (entry.waking) ReleaseMemory(entry.region.get()).IgnoreError();
+      entry.waking = false;
+    }
+    prepared_ = Prepared::kNothing;
+    Publish();
   }
 
   VmmDriver* const driver_;
   const SleepableAllocatorOptions options_;
   absl::Mutex mutex_;  // held while memory is mapped, copied and released
   std::map<void*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  Prepared prepared_ ABSL_GUARDED_BY(mutex_) = Prepared::kNothing;
+  double backup_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
+  double map_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
+  double restore_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   mutable absl::Mutex published_mutex_;  // never held for long
-  std::map<std::string, int64_t> published_ ABSL_GUARDED_BY(published_mutex_);
+  std::map<std::string, TagStats> published_ ABSL_GUARDED_BY(published_mutex_);
 };
 
 }  // namespace
@@ -225,6 +298,22 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 std::unique_ptr<SleepableAllocator> SleepableAllocator::Create(VmmDriver* driver,
                                                                const SleepableAllocatorOptions& options) {
   return std::make_unique<SleepableAllocatorImpl>(driver, options);
+}
+
+absl::StatusOr<BytesByTag> SleepableAllocator::Sleep(const std::map<std::string, RestoreMode>& modes) {
+  if (absl::Status status = PrepareSleep(modes); !status.ok()) return status;
+  BytesByTag freed;
+  for (const auto& [tag, report] : CommitSleep().tags) {
+    if (report.freed > 0) freed[tag] = report.freed;
+  }
+  return freed;
+}
+
+absl::StatusOr<BytesByTag> SleepableAllocator::WakeUp(const std::vector<std::string>& tags) {
+  if (absl::Status status = PrepareWake(tags); !status.ok()) return status;
+  BytesByTag mapped;
+  for (const auto& [tag, report] : CommitWake().tags) mapped[tag] = report.mapped;
+  return mapped;
 }
 
 }  // namespace somnus

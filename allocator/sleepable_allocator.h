@@ -1,12 +1,16 @@
 #pragma once
 // Device memory that can be released and mapped again at the same address. Memory is in regions, each with a
-// tag ("weights", "kv_cache", "workspace"); Sleep releases the physical memory under tags, WakeUp maps new
-// memory there.
+// tag ("weights", "kv_cache", "workspace", or any other string); a sleep releases the physical memory under
+// tags, a wake-up maps new memory there.
 //
-// Ownership: owns every region; the VmmDriver is borrowed and must outlive it. Thread safety: all methods are
-// thread safe, but nothing may read or write the memory while Sleep or WakeUp runs. The allocator never knows
-// what the bytes mean. After an error in WakeUp the regions it had mapped are released again: still asleep,
-// and it can be retried.
+// Ownership: owns every region and every backup; the VmmDriver is borrowed and must outlive it. Thread
+// safety: all methods are thread safe, but nothing may read or write the memory while a sleep or a wake-up
+// runs, nor write it between PrepareSleep and what ends it. The allocator never knows what the bytes mean.
+//
+// Several ranks change together in two phases. Prepare does everything that can fail, and can be undone
+// without loss; Commit cannot fail, Abort cannot either. Sleep and WakeUp do both phases for one rank alone.
+// At most one change is prepared at a time; another Prepare is refused with FailedPrecondition. Allocate and
+// Free work in between: a new region does not take part, a freed one no longer does.
 
 #include <cstdint>
 #include <map>
@@ -22,14 +26,51 @@ namespace somnus {
 class VmmDriver;
 
 enum class RestoreMode {
-  kDiscard,     // contents are lost; zero pages afterwards on the host, undefined on a device
-  kHostBackup,  // copied to host memory at Sleep, copied back at WakeUp
+  kDiscard,  // contents are lost, and undefined after the wake-up
+  kBackup,   // contents are saved before the memory is released, and restored by the wake-up
 };
 
 struct SleepableAllocatorOptions {
   // Backups outlive WakeUp, so that the next Sleep of an unchanged region copies nothing. Then whoever
   // changes a region's bytes must call DropBackups. Costs the region's size in host memory.
   bool retain_backups = true;
+};
+
+using BytesByTag = std::map<std::string, int64_t>;
+
+struct SleepReport {
+  struct Tag {
+    int64_t freed = 0;           // physical bytes that this sleep released
+    int64_t backed_up = 0;       // bytes that sleep now with a backup, made now or kept from before
+    int64_t copied = 0;          // bytes that this sleep copied for that
+    int64_t discarded = 0;       // bytes whose contents this sleep gave up
+    int64_t still_resident = 0;  // physical bytes that the driver failed to release; tried again later
+  };
+  std::map<std::string, Tag> tags;  // every tag that the sleep named and that has regions
+  double backup_seconds = 0;        // in PrepareSleep
+  double release_seconds = 0;       // in CommitSleep
+};
+
+struct WakeReport {
+  struct Tag {
+    int64_t mapped = 0;    // bytes that were asleep and are resident now
+    int64_t restored = 0;  // of those, bytes that came back from a backup; the others are undefined
+  };
+  std::map<std::string, Tag> tags;  // every tag that this wake-up made resident
+  double map_seconds = 0;           // these two overlap: copies run while the rest is mapped
+  double restore_seconds = 0;       // from the first copy until the last has ended
+};
+
+struct WakeNeed {
+  BytesByTag needed;      // physical bytes of the sleeping regions, by tag; a tag that is awake is not there
+  int64_t available = 0;  // what the driver could hand out now
+  BytesByTag missing;     // what `available` does not cover, by tag in alphabetical order; empty: it suffices
+};
+
+struct TagStats {
+  int64_t resident = 0;  // physical bytes held
+  int64_t sleeping = 0;  // address bytes of regions that sleep
+  int64_t backup = 0;    // bytes of backups, of sleeping regions and retained ones
 };
 
 class SleepableAllocator {
@@ -41,26 +82,47 @@ class SleepableAllocator {
   // A new region of at least `bytes`, reserved and mapped, zeroed on the host. ResourceExhausted says how
   // much was missing.
   virtual absl::StatusOr<void*> Allocate(const std::string& tag, int64_t bytes) = 0;
-  // Frees a whole region by its address.
+  // Frees a whole region by its address, asleep or not, with its backup.
   virtual absl::Status Free(void* data) = 0;
 
-  // Releases every resident region whose tag is in `modes`. Returns the bytes freed by tag. All or nothing:
-  // after an error all are resident with their contents. A region that already sleeps loses its backup when
-  // its mode is kDiscard (level 1 deepens to 2). Memory that the driver fails to release in the end stays in
-  // ResidentBytes and is tried again later.
-  virtual absl::StatusOr<std::map<std::string, int64_t>> Sleep(
-      const std::map<std::string, RestoreMode>& modes) = 0;
-  // Maps every sleeping region whose tag is in `tags` (empty: all) and restores backups. Returns the bytes
-  // mapped by tag.
-  virtual absl::StatusOr<std::map<std::string, int64_t>> WakeUp(const std::vector<std::string>& tags) = 0;
+  // Saves the contents of every region whose tag is in `modes` with kBackup; nothing is released. Afterwards
+  // either CommitSleep or AbortSleep must come; until then the memory can be read. After an error nothing is
+  // prepared and all is as before.
+  virtual absl::Status PrepareSleep(const std::map<std::string, RestoreMode>& modes) = 0;
+  // Releases the regions of the prepared sleep. A region that sleeps already loses its backup when its mode
+  // is kDiscard (level 1 deepens to 2). Memory that the driver fails to release is in still_resident and in
+  // ResidentBytes; the region sleeps all the same, and the next sleep or wake-up tries again. Without a
+  // prepared sleep it does nothing.
+  virtual SleepReport CommitSleep() = 0;
+  // Forgets the prepared sleep. Backups that it made stay only where they are retained.
+  virtual void AbortSleep() = 0;
 
-  // Drops the retained backups of resident regions with this tag, because their bytes have changed. Regions
-  // asleep keep theirs.
+  // What PrepareWake of these tags (empty: all) would need. Others may take the memory in between: this is
+  // for a message before anything is done, PrepareWake is what counts.
+  virtual absl::StatusOr<WakeNeed> CheckWake(const std::vector<std::string>& tags) = 0;
+  // Maps every sleeping region whose tag is in `tags` (empty: all) and restores backups. Afterwards the
+  // memory can be read and written, and either CommitWake or AbortWake must come. After an error nothing is
+  // prepared, all sleeps as before, and it can be tried again; ResourceExhausted says how much was missing.
+  virtual absl::Status PrepareWake(const std::vector<std::string>& tags) = 0;
+  // The regions of the prepared wake-up are awake; backups that are not retained are given up. Without a
+  // prepared wake-up it does nothing.
+  virtual WakeReport CommitWake() = 0;
+  // Releases what PrepareWake had mapped: asleep as before, backups and all. What was written is lost.
+  virtual void AbortWake() = 0;
+
+  // PrepareSleep and CommitSleep. Returns the bytes freed by tag.
+  absl::StatusOr<BytesByTag> Sleep(const std::map<std::string, RestoreMode>& modes);
+  // PrepareWake and CommitWake. Returns the bytes mapped by tag.
+  absl::StatusOr<BytesByTag> WakeUp(const std::vector<std::string>& tags);
+
+  // Drops the retained backups of awake regions with this tag, because their bytes have changed, also of
+  // those that a prepared wake-up restored. Regions asleep keep theirs.
   virtual void DropBackups(const std::string& tag) = 0;
 
-  // Physical bytes held, by tag; a tag that holds nothing is there with 0. Returns at once, also while
+  // Physical bytes held, by tag; a tag that holds nothing is there with 0. Both return at once, also while
   // another call works; the numbers then follow that call region by region.
-  virtual std::map<std::string, int64_t> ResidentBytes() const = 0;
+  virtual BytesByTag ResidentBytes() const = 0;
+  virtual std::map<std::string, TagStats> Stats() const = 0;
 };
 
 }  // namespace somnus

@@ -193,7 +193,7 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
   std::map<std::string, RestoreMode> modes;
   for (const auto& [tag, bytes] : allocator_->ResidentBytes()) modes[tag] = RestoreMode::kDiscard;
   // Weights that are resident but empty (their reload is still to come) are not worth a copy.
-  if (level == 1 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kHostBackup;
+  if (level == 1 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kBackup;
   RETURN_IF_ERROR(SuspendGroup());  // before what can fail on one rank alone
   ASSIGN_OR_RETURN(BytesByTag freed, allocator_->Sleep(modes));
   if (level == 2) weights_lost_ = true;
@@ -220,7 +220,7 @@ absl::StatusOr<Worker::BytesByTag> Worker::DoWakeUp(const std::vector<std::strin
   if (absl::Status status = FinishWakeUp(mapped); !status.ok()) {
     std::map<std::string, RestoreMode> modes;
     for (const auto& [tag, bytes] : mapped) modes[tag] = RestoreMode::kDiscard;
-    if (mapped.count(kWeightsTag) > 0 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kHostBackup;
+    if (mapped.count(kWeightsTag) > 0 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kBackup;
     if (absl::StatusOr<BytesByTag> undone = allocator_->Sleep(modes); !undone.ok())
       return FailForGood(undone.status());
     if (mapped.count(kWeightsTag) > 0) lifecycle_.Set(WorkerState::kAsleep, weights_lost_ ? 2 : 1);

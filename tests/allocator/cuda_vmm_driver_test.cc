@@ -31,7 +31,7 @@ TEST(CudaVmmDriver, SleepsAndWakesOnTheDevice) {
   ASSERT_TRUE((*driver)->CopyFromHost(data, pattern.data(), bytes).ok());
   ASSERT_TRUE((*driver)->Synchronize().ok());
   const int64_t awake = (*driver)->AvailableBytes().value();
-  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kHostBackup}}).ok());
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
   EXPECT_GE((*driver)->AvailableBytes().value() - awake, bytes * 99 / 100);
   ASSERT_TRUE(allocator->WakeUp({}).ok());
   ASSERT_TRUE((*driver)->CopyToHost(back.data(), data, bytes).ok());

@@ -49,7 +49,7 @@ TEST(HostVmmDriver, SleepGivesMemoryBackAndWakeRestoresIt) {
   for (int64_t i = 0; i < words; ++i) weights[i] = static_cast<uint32_t>(i * 2654435761u);
   memset(kv, 0xab, kBytes);
   ASSERT_TRUE(
-      allocator->Sleep({{"weights", RestoreMode::kHostBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+      allocator->Sleep({{"weights", RestoreMode::kBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
   EXPECT_GE(awake - ResidentSet(), kBytes * 98 / 100);  // the copy of the weights stays in memory
   ASSERT_TRUE(allocator->WakeUp({}).ok());
   for (int64_t i = 0; i < words; ++i) ASSERT_EQ(weights[i], static_cast<uint32_t>(i * 2654435761u));

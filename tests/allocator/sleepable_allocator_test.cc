@@ -24,7 +24,7 @@ TEST(SleepableAllocator, SleepsAndWakesByTagAtTheSameAddress) {
   driver.Fill(kv, 3 * kUnit, 'k');
   EXPECT_EQ(driver.live_bytes(), 8 * kUnit);
 
-  auto freed = allocator->Sleep({{"weights", RestoreMode::kHostBackup}, {"kv_cache", RestoreMode::kDiscard}});
+  auto freed = allocator->Sleep({{"weights", RestoreMode::kBackup}, {"kv_cache", RestoreMode::kDiscard}});
   ASSERT_TRUE(freed.ok());
   EXPECT_EQ(*freed, (std::map<std::string, int64_t>{{"kv_cache", 3 * kUnit}, {"weights", 5 * kUnit}}));
   EXPECT_EQ(driver.live_bytes(), 0);
@@ -89,7 +89,7 @@ TEST(SleepableAllocator, TheRestIsMappedWhileTheBackupIsCopied) {
   ASSERT_LT(kv, weights);
   driver.Fill(weights, kUnit, 'w');
   ASSERT_TRUE(
-      allocator->Sleep({{"weights", RestoreMode::kHostBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+      allocator->Sleep({{"weights", RestoreMode::kBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
   driver.ClearCalls();
   ASSERT_TRUE(allocator->WakeUp({}).ok());
   const std::vector<std::string> wanted = {"Create", "Map", "SetAccess", "CopyFromHost", "Create",
@@ -104,8 +104,8 @@ TEST(SleepableAllocator, RepeatedCallsDoNothing) {
   void* data = allocator->Allocate("weights", kUnit).value();
   driver.Fill(data, kUnit, 'w');
   EXPECT_TRUE(allocator->WakeUp({})->empty());
-  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kHostBackup}}).ok());
-  EXPECT_TRUE(allocator->Sleep({{"weights", RestoreMode::kHostBackup}})->empty());
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
+  EXPECT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}})->empty());
   EXPECT_TRUE(allocator->Sleep({{"nothing", RestoreMode::kDiscard}})->empty());
   ASSERT_TRUE(allocator->WakeUp({}).ok());
   EXPECT_TRUE(driver.Holds(data, kUnit, 'w'));
@@ -117,11 +117,11 @@ TEST(SleepableAllocator, RetainedBackupIsNotCopiedAgain) {
     auto allocator = SleepableAllocator::Create(&driver, {.retain_backups = retain});
     void* data = allocator->Allocate("weights", kUnit).value();
     driver.Fill(data, kUnit, 'w');
-    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kHostBackup}}).ok());
+    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
     ASSERT_TRUE(allocator->WakeUp({}).ok());
     EXPECT_EQ(driver.host_bytes(), retain ? kUnit : 0);
     driver.ClearCalls();
-    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kHostBackup}}).ok());
+    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
     const bool copied = std::count(driver.calls().begin(), driver.calls().end(), "CopyToHost") > 0;
     EXPECT_EQ(copied, !retain);
     ASSERT_TRUE(allocator->WakeUp({}).ok());
@@ -130,7 +130,7 @@ TEST(SleepableAllocator, RetainedBackupIsNotCopiedAgain) {
     driver.Fill(data, kUnit, 'x');
     allocator->DropBackups("weights");
     EXPECT_EQ(driver.host_bytes(), 0);
-    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kHostBackup}}).ok());
+    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
     ASSERT_TRUE(allocator->WakeUp({}).ok());
     EXPECT_TRUE(driver.Holds(data, kUnit, 'x'));
   }
@@ -140,7 +140,7 @@ TEST(SleepableAllocator, DeeperSleepGivesTheBackupUp) {
   FakeVmmDriver driver;
   auto allocator = SleepableAllocator::Create(&driver);
   ASSERT_TRUE(allocator->Allocate("weights", kUnit).ok());
-  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kHostBackup}}).ok());
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
   EXPECT_EQ(driver.host_bytes(), kUnit);
   ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kDiscard}}).ok());
   EXPECT_EQ(driver.host_bytes(), 0);
@@ -153,7 +153,7 @@ TEST(SleepableAllocator, ShortageIsSaidInBytesAndLeavesAllAsleep) {
   ASSERT_TRUE(allocator->Allocate("kv_cache", 4 * kUnit).ok());
   driver.Fill(data, 4 * kUnit, 'w');
   ASSERT_TRUE(
-      allocator->Sleep({{"weights", RestoreMode::kHostBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+      allocator->Sleep({{"weights", RestoreMode::kBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
   driver.SetCapacity(7 * kUnit);
   const auto woken = allocator->WakeUp({});
   EXPECT_TRUE(absl::IsResourceExhausted(woken.status()));
@@ -211,7 +211,7 @@ TEST_P(FailEveryCall, RollsBackAndWorksWhenTriedAgain) {
       driver.Fill(weights, 5 * kUnit, value);
       driver.Fill(kv, 3 * kUnit, 'k');
       allocator->DropBackups("weights");
-      const Modes modes = {{"weights", RestoreMode::kHostBackup}, {"kv_cache", RestoreMode::kDiscard}};
+      const Modes modes = {{"weights", RestoreMode::kBackup}, {"kv_cache", RestoreMode::kDiscard}};
       RetryOnce(
           [&] {
             const bool ok = allocator->Sleep(modes).ok();
@@ -250,7 +250,7 @@ TEST(SleepableAllocator, DestructorGivesAllBack) {
     auto allocator = SleepableAllocator::Create(&driver);
     ASSERT_TRUE(allocator->Allocate("a", 3 * kUnit).ok());
     ASSERT_TRUE(allocator->Allocate("b", 3 * kUnit).ok());
-    ASSERT_TRUE(allocator->Sleep({{"a", RestoreMode::kHostBackup}}).ok());
+    ASSERT_TRUE(allocator->Sleep({{"a", RestoreMode::kBackup}}).ok());
   }
   EXPECT_EQ(driver.live_bytes() + driver.reserved_bytes() + driver.host_bytes(), 0);
 }
@@ -286,8 +286,7 @@ class RandomWalk : public testing::TestWithParam<int> {
   }
   void Sleep() {
     Modes modes;
-    for (int i = Pick(3); i >= 0; --i)
-      modes[Tag()] = Pick(2) ? RestoreMode::kHostBackup : RestoreMode::kDiscard;
+    for (int i = Pick(3); i >= 0; --i) modes[Tag()] = Pick(2) ? RestoreMode::kBackup : RestoreMode::kDiscard;
     if (!allocator_->Sleep(modes).ok()) return;
     for (auto& [data, region] : model_) {
       const auto mode = modes.find(region.tag);

@@ -216,7 +216,7 @@ TEST(GpuRunner, SameAfterSleep) {
   const auto group = Load(Options());
   ASSERT_NE(group, nullptr);
   const std::vector<MiniResult> before = RunMixed(*group);
-  const auto freed = group->allocator(0).Sleep({{"weights", RestoreMode::kHostBackup},
+  const auto freed = group->allocator(0).Sleep({{"weights", RestoreMode::kBackup},
                                                 {"kv_cache", RestoreMode::kDiscard},
                                                 {"workspace", RestoreMode::kDiscard}});
   ASSERT_TRUE(freed.ok()) << freed.status();

@@ -191,7 +191,7 @@ TEST(ModelRunnerTest, SleepsAndWakesAtBothLevels) {
   ASSERT_TRUE(group);
   const MiniRequest request{{3, 1, 4, 1, 5, 9, 2, 6}};
   const std::vector<int32_t> before = Generate(*group, request);
-  for (const RestoreMode weights : {RestoreMode::kHostBackup, RestoreMode::kDiscard}) {
+  for (const RestoreMode weights : {RestoreMode::kBackup, RestoreMode::kDiscard}) {
     const absl::Status woken = group->SleepAndWake(weights);
     ASSERT_TRUE(woken.ok()) << woken;
     EXPECT_EQ(Generate(*group, request), before);

@@ -109,7 +109,7 @@ TEST(QuantizedModel, SleepsAndWakesAtBothLevels) {
   const auto group = Load(path, 2, Options());
   ASSERT_TRUE(group);
   const MiniResult before = RunLong(*group);
-  for (const RestoreMode weights : {RestoreMode::kHostBackup, RestoreMode::kDiscard}) {
+  for (const RestoreMode weights : {RestoreMode::kBackup, RestoreMode::kDiscard}) {
     const absl::Status woken = group->SleepAndWake(weights);
     ASSERT_TRUE(woken.ok()) << woken;
     ExpectSame(RunLong(*group), before);

@@ -173,7 +173,7 @@ absl::Status SleepOnce(DecodeLoop& loop, const char* name, const GpuCeilings& ce
                        nlohmann::json* report) {
   ASSIGN_OR_RETURN(const int64_t before, loop.driver().AvailableBytes());
   auto start = Clock::now();
-  ASSIGN_OR_RETURN(const auto freed, loop.allocator().Sleep({{"weights", RestoreMode::kHostBackup},
+  ASSIGN_OR_RETURN(const auto freed, loop.allocator().Sleep({{"weights", RestoreMode::kBackup},
                                                              {"kv_cache", RestoreMode::kDiscard},
                                                              {"workspace", RestoreMode::kDiscard}}));
   const double sleep = SecondsSince(start);
