@@ -110,9 +110,10 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
   if (model == nullptr) return LoadingStatus();
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   if (const std::optional<ApiError> error = CheckSleepLevel(request->level())) return ToGrpcStatus(*error);
-  const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), request->level());
+  const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), {.level = request->level()});
   if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
-  response->mutable_freed_bytes_by_tag()->insert(result->freed_bytes.begin(), result->freed_bytes.end());
+  const TagBytes freed = result->report.freed_bytes();
+  response->mutable_freed_bytes_by_tag()->insert(freed.begin(), freed.end());
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_level(result->level);
   response->set_already_asleep(result->already_asleep);
@@ -129,7 +130,8 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
   const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model->engine.get(), tags);
   if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
-  response->mutable_mapped_bytes_by_tag()->insert(result->mapped_bytes.begin(), result->mapped_bytes.end());
+  const TagBytes mapped = result->report.mapped_bytes();
+  response->mutable_mapped_bytes_by_tag()->insert(mapped.begin(), mapped.end());
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_awake(result->awake);
   response->set_already_resident(result->already_resident);

@@ -27,30 +27,27 @@ std::optional<ApiError> CheckRollGrace(double seconds) {
   return BadRequest("grace_s", absl::StrCat("grace_s must be from 0 to ", kMaxRollGraceSeconds));
 }
 
-absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level) {
+absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request) {
   const MonotonicTime start = MonotonicNow();
-  const int level_before = engine->Stats().sleep_level;
-  absl::StatusOr<TagBytes> freed = engine->Sleep(level);
-  if (!freed.ok()) return freed.status();
+  absl::StatusOr<TransitionReport> report = engine->Sleep(request);
+  if (!report.ok()) return report.status();
   SleepResult result;
-  // A call that put anything to sleep has tags in `freed`; one that only went deeper released no device
-  // memory.
-  result.already_asleep = freed->empty() && level_before >= level;
+  result.already_asleep = !report->changed();
   // A wake-up that came right after this call does not change what the call did, hence the maximum.
-  result.level = std::max(level, engine->Stats().sleep_level);
-  result.freed_bytes = *std::move(freed);
+  result.level = std::max(request.level, engine->Stats().sleep_level);
+  result.report = *std::move(report);
   result.duration = MonotonicNow() - start;
   return result;
 }
 
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags) {
   const MonotonicTime start = MonotonicNow();
-  absl::StatusOr<TagBytes> mapped = engine->WakeUp(tags);
-  if (!mapped.ok()) return mapped.status();
+  absl::StatusOr<TransitionReport> report = engine->WakeUp(tags);
+  if (!report.ok()) return report.status();
   WakeUpResult result;
   result.awake = engine->state() == EngineState::kAwake;
-  result.already_resident = mapped->empty();
-  result.mapped_bytes = *std::move(mapped);
+  result.already_resident = !report->changed();
+  result.report = *std::move(report);
   result.duration = MonotonicNow() - start;
   return result;
 }

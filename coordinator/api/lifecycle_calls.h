@@ -17,14 +17,14 @@ namespace somnus {
 struct SleepResult {
   int level = 0;  // the engine's level after the call, which may be deeper than the requested one
   bool already_asleep = false;  // it was asleep at that level or a deeper one: nothing was done
-  TagBytes freed_bytes;         // by tag, summed over ranks
+  TransitionReport report;
   absl::Duration duration;
 };
 
 struct WakeUpResult {
   bool awake = false;             // every tag is resident
   bool already_resident = false;  // the requested tags were resident: nothing was done
-  TagBytes mapped_bytes;          // by tag, summed over ranks
+  TransitionReport report;
   absl::Duration duration;
 };
 
@@ -42,7 +42,7 @@ std::optional<ApiError> CheckSleepLevel(int64_t level);
 std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
 std::optional<ApiError> CheckRollGrace(double seconds);
 
-absl::StatusOr<SleepResult> SleepEngine(Engine* engine, int level);
+absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
 // Empty `tags`: all of them.
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags);
 

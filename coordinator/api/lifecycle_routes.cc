@@ -59,12 +59,12 @@ HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
     return ErrorResponse(BadRequest(
         "mode", known ? "only mode keep is supported: requests go on after waking" : "mode must be keep"));
   }
-  const absl::StatusOr<SleepResult> result = SleepEngine(engine, level);
+  const absl::StatusOr<SleepResult> result = SleepEngine(engine, {.level = level});
   if (!result.ok()) return ErrorResponse(FromStatus(result.status()));
   return JsonResponse(Json{{"status", "sleeping"},
                            {"level", result->level},
                            {"already_asleep", result->already_asleep},
-                           {"freed_bytes", ToJson(result->freed_bytes)}});
+                           {"freed_bytes", ToJson(result->report.freed_bytes())}});
 }
 
 HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
@@ -75,7 +75,7 @@ HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
   return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
                            {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
                            {"already_resident", result->already_resident},
-                           {"mapped_bytes", ToJson(result->mapped_bytes)}});
+                           {"mapped_bytes", ToJson(result->report.mapped_bytes())}});
 }
 
 HttpResponse RollResponse(Engine* engine, absl::string_view query) {

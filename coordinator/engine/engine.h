@@ -20,8 +20,22 @@
 #include "coordinator/request/request.h"
 #include "coordinator/residency/engine_state.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/transition_report.h"
 
 namespace somnus {
+
+// What becomes of open requests at a sleep.
+enum class SleepMode {
+  kAbort,  // they end with finish_reason "abort"
+  kWait,   // they finish first; what arrives meanwhile is queued
+  kKeep,   // they are preempted, and go on after the wake-up with the same tokens
+};
+
+struct SleepRequest {
+  int level = 1;                  // as of SleepSpec
+  std::vector<std::string> tags;  // empty: all
+  SleepMode mode = SleepMode::kKeep;
+};
 
 // One replica of an engine that has several (coordinator/replicas).
 struct ReplicaStats {
@@ -35,10 +49,11 @@ struct ReplicaStats {
 };
 
 // A consistent snapshot, which the loop takes between two steps. Of an engine with replicas: sums over them,
-// the shallowest sleep level and the latest epoch.
+// the shallowest sleep and the latest epoch.
 struct EngineStats {
   EngineState state = EngineState::kLoading;
   int sleep_level = 0;  // that every rank has reached
+  Residency residency;  // as of the last lifecycle call that has ended
   std::string error;    // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
@@ -97,14 +112,14 @@ class Engine {
   virtual EngineStats Stats() const = 0;
 
   // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same
-  // tokens. Returns the bytes that the call itself released or mapped, by tag, summed over ranks. Blocks the
-  // caller, and nobody else, until all ranks have replied; calls are done one after the other. Sleep releases
-  // every tag that is resident, whatever slept before; WakeUp without tags means all. A call that a loss of
+  // tokens. Blocks the caller, and nobody else, until all ranks have replied; calls are done one after the
+  // other. Sleep releases the tags that the request names, whatever slept before; WakeUp without tags means
+  // all. The report says what became of each of them. A call that a loss of
   // the group interrupts begins again after the recovery, a few times; it returns the loss when that comes
   // too often, or when the engine drains or fails. Another error leaves the engine awake when it was awake,
   // and asleep, with no tag resident and at the level that every rank has reached, when it was asleep.
-  virtual absl::StatusOr<TagBytes> Sleep(int level) = 0;
-  virtual absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) = 0;
+  virtual absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) = 0;
+  virtual absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) = 0;
   virtual absl::Status ResetPrefixCache() = 0;
   // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile
   // a replica gets no new requests; those that are open there have `grace` to finish, and then go on at

@@ -229,6 +229,7 @@ void EngineLoop::PublishStats() {
   const BlockManager& blocks = scheduler_.blocks();
   const SchedulerStats& counters = scheduler_.stats();
   stats.sleep_level = residency_.level();
+  stats.residency = residency_;
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting();
   stats.total_blocks = blocks.total_blocks();

@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,8 +85,8 @@ class EngineLoop : public Engine {
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
-  absl::StatusOr<TagBytes> Sleep(int level) override;
-  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) override;
+  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
   absl::Status ResetPrefixCache() override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
@@ -113,7 +114,7 @@ class EngineLoop : public Engine {
 
  private:
   // Hands the command to the loop thread and waits for its result. Unavailable once the loop has stopped.
-  absl::StatusOr<TagBytes> RunCommand(LifecycleCommand command);
+  absl::StatusOr<TransitionReport> RunCommand(LifecycleCommand command);
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Returns whether the state has changed; the caller then reports it, without the lock. A change that
@@ -161,14 +162,15 @@ class EngineLoop : public Engine {
   void StartSleep();
   void StartWakeUp();
   void StartRestart();
-  void CallSleep(int level);
+  void CallSleep(const SleepSpec& spec);
   void CallWakeUp();
-  Executor::LifecycleDone Call(int sleep_level, std::vector<std::string> tags);
+  Executor::LifecycleDone Call(const SleepSpec& spec);
   void FinishCall(LoopMail::CallResult event);
-  void FinishSleep(int level, absl::StatusOr<TagBytes> freed);
-  void FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TagBytes> mapped);
+  void FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report);
+  void FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TransitionReport> report);
   void InterruptCommand(const absl::Status& reason);
-  void EndCommand(absl::StatusOr<TagBytes> result);
+  void EndCommand(absl::StatusOr<TransitionReport> result);
+  std::map<std::string, TagOutcome> Outcomes() const;
   absl::Status CheckLifecycle() const;
   // No step is under way afterwards, and no sequence has a slot or a block; or the group is lost.
   void Quiesce();
@@ -200,8 +202,7 @@ class EngineLoop : public Engine {
   // A call of the executor whose result has not come.
   struct LifecycleCall {
     int64_t id;
-    int sleep_level;                // 0: a wake-up
-    std::vector<std::string> tags;  // of a wake-up
+    SleepSpec spec;  // level 0: a wake-up
   };
   std::optional<LifecycleCall> call_;
   int64_t last_call_ = 0;

@@ -12,6 +12,18 @@
 #include "coordinator/request/request_bytes.h"
 
 namespace somnus {
+namespace {
+
+absl::Status CheckTags(const std::vector<std::string>& tags) {
+  for (const std::string& tag : tags) {
+    if (IsMemoryTag(tag)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tags: unknown tag '", tag, "'; there are ", kMemoryTagNames));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer)
     : options_(std::move(options)),
@@ -133,10 +145,10 @@ EngineStats EngineLoop::Stats() const {
   return stats;
 }
 
-absl::StatusOr<TagBytes> EngineLoop::RunCommand(LifecycleCommand command) {
-  absl::StatusOr<TagBytes> result;
+absl::StatusOr<TransitionReport> EngineLoop::RunCommand(LifecycleCommand command) {
+  absl::StatusOr<TransitionReport> result;
   absl::Notification done;
-  command.reply = [&](absl::StatusOr<TagBytes> reply) {
+  command.reply = [&](absl::StatusOr<TransitionReport> reply) {
     result = std::move(reply);
     done.Notify();
   };
@@ -150,25 +162,24 @@ absl::StatusOr<TagBytes> EngineLoop::RunCommand(LifecycleCommand command) {
   return result;
 }
 
-absl::StatusOr<TagBytes> EngineLoop::Sleep(int level) {
-  if (level < kMinSleepLevel || level > kMaxSleepLevel) {
-    return absl::InvalidArgumentError(absl::StrCat("level: must be ", kSleepLevelNames, ", not ", level));
+absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) {
+  if (request.level < kMinSleepLevel || request.level > kMaxSleepLevel) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("level: must be ", kSleepLevelNames, ", not ", request.level));
   }
+  RETURN_IF_ERROR(CheckTags(request.tags));
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kSleep;
-  command.level = level;
+  command.spec = {request.level, request.tags};
+  command.mode = request.mode;
   return RunCommand(std::move(command));
 }
 
-absl::StatusOr<TagBytes> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
-  for (const std::string& tag : tags) {
-    if (IsMemoryTag(tag)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("tags: unknown tag '", tag, "'; there are ", kMemoryTagNames));
-  }
+absl::StatusOr<TransitionReport> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
+  RETURN_IF_ERROR(CheckTags(tags));
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kWakeUp;
-  command.tags = tags;
+  command.spec.tags = tags;
   return RunCommand(std::move(command));
 }
 

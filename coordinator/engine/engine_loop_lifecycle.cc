@@ -1,8 +1,10 @@
 // EngineLoop's part for lifecycle commands: sleep, wake-up and the reset of the prefix cache.
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "base/request_bounds.h"
 #include "coordinator/engine/engine_loop.h"
 
@@ -24,6 +26,7 @@ void EngineLoop::StartCommands() {
   while (!command_.has_value() && !recovering_ && !commands_.empty()) {
     command_ = std::move(commands_.front());
     commands_.pop_front();
+    command_->before = residency_;
     StartCommand();
   }
 }
@@ -36,7 +39,7 @@ void EngineLoop::StartCommand() {
       return StartWakeUp();
     case LifecycleCommand::Kind::kResetPrefixCache:
       scheduler_.ResetPrefixCache();
-      return EndCommand(TagBytes());
+      return EndCommand(TransitionReport());
     case LifecycleCommand::Kind::kRestart:
       return StartRestart();
   }
@@ -44,13 +47,13 @@ void EngineLoop::StartCommand() {
 
 void EngineLoop::StartSleep() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
-  if (!residency_.SleepChanges(command_->level)) return EndCommand(TagBytes());
+  if (residency_.ToSleep(command_->spec).empty()) return EndCommand(TransitionReport());
   if (residency_.awake()) {
     SwitchState(EngineState::kFallingAsleep);
     Quiesce();
     if (!Computes()) return;  // the command waits for the recovery, or the engine has failed
   }
-  CallSleep(command_->level);
+  CallSleep(command_->spec);
 }
 
 void EngineLoop::Quiesce() {
@@ -65,8 +68,8 @@ void EngineLoop::Quiesce() {
 
 void EngineLoop::StartWakeUp() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
-  if (residency_.ToWake(command_->tags).empty()) return EndCommand(TagBytes());
-  if (residency_.levels_differ()) return CallSleep(kMaxSleepLevel);
+  if (residency_.ToWake(command_->spec.tags).empty()) return EndCommand(TransitionReport());
+  if (residency_.levels_differ()) return CallSleep({.level = kMaxSleepLevel});
   CallWakeUp();
 }
 
@@ -85,17 +88,20 @@ void EngineLoop::StartRestart() {
   group_epoch_ = executor_->group_epoch();
 }
 
-void EngineLoop::CallSleep(int level) { executor_->SleepAsync(level, residency_, Call(level, {})); }
-
-void EngineLoop::CallWakeUp() {
-  const std::vector<std::string> tags = residency_.ToWake(command_->tags);
-  SwitchState(EngineState::kWaking);
-  executor_->WakeUpAsync(tags, residency_, Call(0, tags));
+void EngineLoop::CallSleep(const SleepSpec& spec) {
+  const SleepSpec changes = {spec.level, residency_.ToSleep(spec)};
+  executor_->SleepAsync(changes, residency_, Call(changes));
 }
 
-Executor::LifecycleDone EngineLoop::Call(int sleep_level, std::vector<std::string> tags) {
-  call_ = LifecycleCall{++last_call_, sleep_level, std::move(tags)};
-  return [mail = mail_, id = call_->id](absl::StatusOr<TagBytes> result) {
+void EngineLoop::CallWakeUp() {
+  const std::vector<std::string> tags = residency_.ToWake(command_->spec.tags);
+  SwitchState(EngineState::kWaking);
+  executor_->WakeUpAsync(tags, residency_, Call({.level = 0, .tags = tags}));
+}
+
+Executor::LifecycleDone EngineLoop::Call(const SleepSpec& spec) {
+  call_ = LifecycleCall{++last_call_, spec};
+  return [mail = mail_, id = call_->id](absl::StatusOr<TransitionReport> result) {
     mail->PostCallResult(id, std::move(result));
   };
 }
@@ -105,30 +111,30 @@ void EngineLoop::FinishCall(LoopMail::CallResult event) {
   if (const absl::Status health = executor_->Health(); !event.result.ok() && !health.ok())
     return Lose(health);
   const LifecycleCall call = *std::exchange(call_, std::nullopt);
-  if (call.sleep_level > 0) return FinishSleep(call.sleep_level, std::move(event.result));
-  FinishWakeUp(call.tags, std::move(event.result));
+  if (call.spec.level > 0) return FinishSleep(call.spec, std::move(event.result));
+  FinishWakeUp(call.spec.tags, std::move(event.result));
 }
 
-void EngineLoop::FinishSleep(int level, absl::StatusOr<TagBytes> freed) {
-  if (freed.ok()) {
-    residency_.Slept(level);
+void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report) {
+  if (report.ok()) {
+    residency_.Slept(spec);
   } else if (!residency_.awake()) {
-    residency_.SleptInPart(level);  // after an error, too, every tag of every rank sleeps
+    residency_.SleptInPart(spec.level);  // after an error, too, every tag of every rank sleeps
   }
   SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
-  if (freed.ok() && command_->kind == LifecycleCommand::Kind::kWakeUp) return CallWakeUp();
-  EndCommand(std::move(freed));
+  if (report.ok() && command_->kind == LifecycleCommand::Kind::kWakeUp) return CallWakeUp();
+  EndCommand(std::move(report));
 }
 
-void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TagBytes> mapped) {
-  if (mapped.ok()) {
+void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TransitionReport> report) {
+  if (report.ok()) {
     residency_.Woke(tags);
     step_deadline_.Restart();  // pages may be touched for the first time
   } else {
-    residency_.Slept(residency_.level());
+    residency_.Slept({.level = residency_.level()});
   }
   SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
-  EndCommand(std::move(mapped));
+  EndCommand(std::move(report));
 }
 
 // The group was lost. The command begins again after the recovery; a result of its call that comes later does
@@ -136,14 +142,27 @@ void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::Status
 void EngineLoop::InterruptCommand(const absl::Status& reason) {
   if (!command_.has_value()) return;
   // Some ranks may have discarded their weights already.
-  if (call_.has_value() && call_->sleep_level > 0 && !residency_.awake())
-    residency_.SleptInPart(call_->sleep_level);
+  if (call_.has_value() && call_->spec.level > 0 && !residency_.awake())
+    residency_.SleptInPart(call_->spec.level);
   call_.reset();
   if (++command_->num_interruptions > kMaxInterruptions || state() == EngineState::kDraining)
     EndCommand(reason);
 }
 
-void EngineLoop::EndCommand(absl::StatusOr<TagBytes> result) {
+// What became of the tags that the command named since it began.
+std::map<std::string, TagOutcome> EngineLoop::Outcomes() const {
+  std::map<std::string, TagOutcome> outcomes;
+  for (const std::string tag : kMemoryTags) {
+    const std::vector<std::string>& named = command_->spec.tags;
+    if (!named.empty() && std::find(named.begin(), named.end(), tag) == named.end()) continue;
+    const TagState state = residency_.state(tag);
+    outcomes[tag] = {state, state != command_->before.state(tag)};
+  }
+  return outcomes;
+}
+
+void EngineLoop::EndCommand(absl::StatusOr<TransitionReport> result) {
+  if (result.ok()) result->tags = Outcomes();
   const LifecycleCommand command = *std::exchange(command_, std::nullopt);
   call_.reset();
   PublishStats();

@@ -117,7 +117,7 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   // The news of another loss may have come before that of this recovery.
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
   SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
-  if (restarted && command_.has_value()) return EndCommand(TagBytes());
+  if (restarted && command_.has_value()) return EndCommand(TransitionReport());
   if (command_.has_value()) StartCommand();
 }
 

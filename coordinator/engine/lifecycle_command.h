@@ -3,21 +3,22 @@
 // state; the loop thread's once it has arrived.
 
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/engine/engine.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/transition_report.h"
 
 namespace somnus {
 
 struct LifecycleCommand {
   enum class Kind { kSleep, kWakeUp, kResetPrefixCache, kRestart };
   Kind kind = Kind::kSleep;
-  int level = 0;                  // of kSleep
-  std::vector<std::string> tags;  // of kWakeUp; empty: all
+  SleepSpec spec;                     // of kSleep; of kWakeUp its tags
+  SleepMode mode = SleepMode::kKeep;  // of kSleep
   // Called exactly once, on the loop thread, after the state has changed.
-  std::function<void(absl::StatusOr<TagBytes>)> reply;
+  std::function<void(absl::StatusOr<TransitionReport>)> reply;
+  Residency before;           // when it began
   int num_interruptions = 0;  // losses of the group after which it had to begin again
 };
 

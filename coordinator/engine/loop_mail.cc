@@ -21,7 +21,7 @@ void LoopMail::PostRecovered(absl::Status status) {
   Wake();
 }
 
-void LoopMail::PostCallResult(int64_t call, absl::StatusOr<TagBytes> result) {
+void LoopMail::PostCallResult(int64_t call, absl::StatusOr<TransitionReport> result) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
     if (events_.call_result.has_value() && events_.call_result->call > call) return;

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/residency/residency.h"
+#include "coordinator/residency/transition_report.h"
 
 namespace somnus {
 
@@ -21,7 +21,7 @@ class LoopMail {
  public:
   struct CallResult {
     int64_t call;  // as it was posted
-    absl::StatusOr<TagBytes> result;
+    absl::StatusOr<TransitionReport> result;
   };
   struct Events {
     std::optional<absl::Status> failure;    // the group was lost
@@ -34,7 +34,7 @@ class LoopMail {
   void PostFailure(absl::Status reason);
   void PostRecovered(absl::Status status);
   // Calls are numbered in the order in which they were made.
-  void PostCallResult(int64_t call, absl::StatusOr<TagBytes> result);
+  void PostCallResult(int64_t call, absl::StatusOr<TransitionReport> result);
   // Ends the wait under way, or the next one: there is mail elsewhere.
   void Wake();
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/transition_report.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -29,15 +30,16 @@ class Executor {
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
   // Both calls are collective and all or nothing, and return at once. One runs at a time, with no step under
-  // way. `done` is called exactly once, on any thread, also within the call; it must not block. It gets the
-  // bytes by tag, summed over ranks. `before` is what the ranks hold now, at one level before a WakeUp. After
-  // an error either Health says why the group is lost, or every rank has confirmed one state:
+  // way. `done` is called exactly once, on any thread, also within the call; it must not block. Of the report
+  // it gets the ranks. `before` is what the ranks hold now, at one level before a WakeUp; the tags, of which
+  // there is at least one, are those that the call changes (Residency::ToSleep, ToWake). After an error
+  // either Health says why the group is lost, or every rank has confirmed one state:
   //   Sleep of an awake group: every tag of every rank is resident again;
   //   Sleep of a group of which something slept: every tag of every rank sleeps, and some ranks may have
   //     discarded their weights already;
   //   WakeUp: every tag of every rank sleeps, also those that earlier calls had woken.
-  using LifecycleDone = std::function<void(absl::StatusOr<TagBytes>)>;
-  virtual void SleepAsync(int level, const Residency& before, LifecycleDone done) = 0;
+  using LifecycleDone = std::function<void(absl::StatusOr<TransitionReport>)>;
+  virtual void SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) = 0;
   virtual void WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
                            LifecycleDone done) = 0;
 

@@ -30,6 +30,7 @@
 #include "coordinator/executor/step_streams.h"
 #include "coordinator/executor/worker_link.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/transition_report.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -74,8 +75,10 @@ class GroupEpoch {
   // As Executor (executor.h) says; Sleep and WakeUp block.
   absl::Status ExecuteAsync(v1::StepRequest step);
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout);
-  absl::StatusOr<TagBytes> Sleep(int level, const Residency& before) { return sleep_.Sleep(level, before); }
-  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency& before) {
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const Residency& before) {
+    return sleep_.Sleep(spec, before);
+  }
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, const Residency& before) {
     return sleep_.WakeUp(tags, before);
   }
 

@@ -8,9 +8,12 @@
 namespace somnus {
 namespace {
 
+// Into the report of a rank: what one call on it did.
 template <typename Bytes>
-void AddBytes(const Bytes& bytes, TagBytes* sum) {
-  for (const auto& [tag, count] : bytes) (*sum)[tag] += count;
+void AddBytes(const Bytes& bytes, size_t rank, int64_t TagReport::*member, TransitionReport* report) {
+  while (report->ranks.size() <= rank)
+    report->ranks.push_back({.rank = static_cast<int>(report->ranks.size())});
+  for (const auto& [tag, count] : bytes) report->ranks[rank].tags[tag].*member += count;
 }
 
 // Whether the rank is in `state` entirely: asleep means that no tag has resident bytes.
@@ -31,7 +34,7 @@ std::string Describe(const v1::WorkerStatusResponse& status) {
 
 }  // namespace
 
-std::vector<absl::Status> GroupSleep::SleepAll(int level, TagBytes* freed) const {
+std::vector<absl::Status> GroupSleep::SleepAll(int level, TransitionReport* report) const {
   v1::WorkerSleepRequest request;
   request.set_level(level);
   calls_.Stamp(&request);
@@ -40,12 +43,13 @@ std::vector<absl::Status> GroupSleep::SleepAll(int level, TagBytes* freed) const
       options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         return worker.stub->Sleep(context, request, &responses[rank]);
       });
-  for (const auto& response : responses) AddBytes(response.freed_bytes_by_tag(), freed);
+  for (size_t rank = 0; rank < num_ranks_; ++rank)
+    AddBytes(responses[rank].freed_bytes_by_tag(), rank, &TagReport::freed_bytes, report);
   return statuses;
 }
 
 std::vector<absl::Status> GroupSleep::WakeAll(const std::vector<std::string>& tags, bool reads_weights,
-                                              TagBytes* mapped) const {
+                                              TransitionReport* report) const {
   v1::WorkerWakeUpRequest request;
   request.mutable_tags()->Add(tags.begin(), tags.end());
   calls_.Stamp(&request);
@@ -55,17 +59,21 @@ std::vector<absl::Status> GroupSleep::WakeAll(const std::vector<std::string>& ta
                           [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
                             return worker.stub->WakeUp(context, request, &responses[rank]);
                           });
-  for (const auto& response : responses) AddBytes(response.mapped_bytes_by_tag(), mapped);
+  for (size_t rank = 0; rank < num_ranks_; ++rank)
+    AddBytes(responses[rank].mapped_bytes_by_tag(), rank, &TagReport::mapped_bytes, report);
   return statuses;
 }
 
-absl::StatusOr<TagBytes> GroupSleep::Sleep(int level, const Residency& before) {
-  TagBytes freed;
+absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, const Residency& before) {
+  const int level = spec.level;
+  if (!spec.tags.empty() && spec.tags != before.ToSleep({.level = level}))
+    return absl::UnimplementedError("tags: a sleep releases all of them");
+  TransitionReport freed;
   const absl::Status error = calls_.FirstError(SleepAll(level, &freed));
   if (error.ok()) return freed;
   if (!latch_.status().ok()) return error;
   if (before.awake()) {
-    TagBytes ignored;
+    TransitionReport ignored;
     Confirm("awake", WakeAll({}, /*reads_weights=*/level == 2, &ignored), error);
     return error;
   }
@@ -77,12 +85,13 @@ absl::StatusOr<TagBytes> GroupSleep::Sleep(int level, const Residency& before) {
   return error;
 }
 
-absl::StatusOr<TagBytes> GroupSleep::WakeUp(const std::vector<std::string>& tags, const Residency& before) {
-  TagBytes mapped;
+absl::StatusOr<TransitionReport> GroupSleep::WakeUp(const std::vector<std::string>& tags,
+                                                    const Residency& before) {
+  TransitionReport mapped;
   const absl::Status error = calls_.FirstError(WakeAll(tags, before.WakeReadsWeights(tags), &mapped));
   if (error.ok()) return mapped;
   if (!latch_.status().ok()) return error;
-  TagBytes ignored;
+  TransitionReport ignored;
   Confirm("asleep", SleepAll(before.level(), &ignored), error);
   return error;
 }

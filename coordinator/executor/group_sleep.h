@@ -16,6 +16,7 @@
 #include "coordinator/executor/collective_calls.h"
 #include "coordinator/executor/executor_options.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/transition_report.h"
 
 namespace somnus {
 
@@ -26,13 +27,13 @@ class GroupSleep {
              const ExecutorOptions& options)
       : calls_(*calls), latch_(*latch), num_ranks_(num_ranks), options_(options) {}
 
-  absl::StatusOr<TagBytes> Sleep(int level, const Residency& before);
-  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags, const Residency& before);
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const Residency& before);
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, const Residency& before);
 
  private:
-  std::vector<absl::Status> SleepAll(int level, TagBytes* freed) const;
+  std::vector<absl::Status> SleepAll(int level, TransitionReport* report) const;
   std::vector<absl::Status> WakeAll(const std::vector<std::string>& tags, bool reads_weights,
-                                    TagBytes* mapped) const;
+                                    TransitionReport* report) const;
   // After `undone`, the statuses of the calls that were to bring every rank to `state` ("awake", "asleep"):
   // asks every rank, and fails the latch unless all are there. `error`: what had to be undone.
   void Confirm(const std::string& state, const std::vector<absl::Status>& undone, const absl::Status& error);

@@ -41,8 +41,8 @@ void GrpcExecutor::EndRecovery(const absl::Status& status) {
   if (on_recovered_) on_recovered_(status);
 }
 
-void GrpcExecutor::SleepAsync(int level, const Residency& before, LifecycleDone done) {
-  RunLifecycle([level, before](GroupEpoch* epoch) { return epoch->Sleep(level, before); }, std::move(done));
+void GrpcExecutor::SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) {
+  RunLifecycle([spec, before](GroupEpoch* epoch) { return epoch->Sleep(spec, before); }, std::move(done));
 }
 
 void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
@@ -51,7 +51,7 @@ void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, const Resid
 }
 
 // One call at a time: the thread of the one before has called its `done`, and is about to end.
-void GrpcExecutor::RunLifecycle(std::function<absl::StatusOr<TagBytes>(GroupEpoch*)> call,
+void GrpcExecutor::RunLifecycle(std::function<absl::StatusOr<TransitionReport>(GroupEpoch*)> call,
                                 LifecycleDone done) {
   if (lifecycle_.joinable()) lifecycle_.join();
   lifecycle_ = std::thread(

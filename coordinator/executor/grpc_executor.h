@@ -44,7 +44,7 @@ class GrpcExecutor : public Executor {
 
   absl::Status ExecuteAsync(v1::StepRequest step) override { return epoch()->ExecuteAsync(std::move(step)); }
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override { return epoch()->Wait(timeout); }
-  void SleepAsync(int level, const Residency& before, LifecycleDone done) override;
+  void SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) override;
   void WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
                    LifecycleDone done) override;
   absl::Status Health() const override { return epoch()->Health(); }
@@ -58,7 +58,7 @@ class GrpcExecutor : public Executor {
 
  private:
   std::shared_ptr<GroupEpoch> epoch() const;
-  void RunLifecycle(std::function<absl::StatusOr<TagBytes>(GroupEpoch*)> call, LifecycleDone done);
+  void RunLifecycle(std::function<absl::StatusOr<TransitionReport>(GroupEpoch*)> call, LifecycleDone done);
   void EndRecovery(const absl::Status& status);
 
   const Healer healer_;

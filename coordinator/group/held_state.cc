@@ -20,7 +20,7 @@ Residency HeldBy(const std::vector<v1::WorkerSnapshot>& snapshots) {
   }
   Residency held;
   if (level == 0) return held;
-  held.Slept(level);
+  held.Slept({.level = level});
   held.Woke({resident.begin(), resident.end()});
   return held;
 }

@@ -176,7 +176,10 @@ EngineStats ReplicaSet::Stats() const {
   sum.sleep_level = std::numeric_limits<int>::max();
   for (const Replica& replica : replicas_) {
     const EngineStats one = replica.loop->Stats();
-    if (one.state != EngineState::kFailed) sum.sleep_level = std::min(sum.sleep_level, one.sleep_level);
+    if (one.state != EngineState::kFailed && one.sleep_level < sum.sleep_level) {
+      sum.sleep_level = one.sleep_level;
+      sum.residency = one.residency;
+    }
     sum.num_running += one.num_running;
     sum.num_waiting += one.num_waiting;
     sum.total_blocks += one.total_blocks;

@@ -71,8 +71,8 @@ class ReplicaSet : public Engine {
   EngineStats Stats() const override;
   // Atomic over replicas, too: when one returns an error, the others are brought back to what they were. A
   // replica that fails for good meanwhile is none any longer.
-  absl::StatusOr<TagBytes> Sleep(int level) override;
-  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>& tags) override;
+  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
   absl::Status ResetPrefixCache() override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
@@ -130,16 +130,16 @@ class ReplicaSet : public Engine {
 
   // Lifecycle.
   class CallScope;
-  using Results = std::vector<absl::StatusOr<TagBytes>>;  // by replica
-  using ReplicaCall = std::function<absl::StatusOr<TagBytes>(EngineLoop*, size_t)>;
+  using Results = std::vector<absl::StatusOr<TransitionReport>>;  // by replica
+  using ReplicaCall = std::function<absl::StatusOr<TransitionReport>(EngineLoop*, size_t)>;
   void UpdateState();
   std::vector<bool> All() const { return std::vector<bool>(replicas_.size(), true); }
   // Calls the chosen replicas that have not failed, all at once.
   Results CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call);
-  // The bytes over all replicas, or the first error of one that has not failed.
-  absl::StatusOr<TagBytes> Sum(const Results& results) const;
+  // The report over all replicas, or the first error of one that has not failed.
+  absl::StatusOr<TransitionReport> Sum(const Results& results) const;
   void Undo(const Results& results, const std::function<bool(size_t)>& choose, const ReplicaCall& call);
-  std::vector<int> SleepLevels() const;
+  std::vector<Residency> Residencies() const;
   absl::Status CheckLifecycle() const;
   // Ends when the replica has no open request, or `grace` after it got the last one. An error when it must
   // not be restarted now.

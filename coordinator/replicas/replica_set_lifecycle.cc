@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "coordinator/replicas/replica_set.h"
 
@@ -13,6 +14,16 @@ namespace {
 
 absl::Status OfReplica(size_t replica, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
+}
+
+// Of `tags` (empty: all) those that are resident.
+std::vector<std::string> ResidentOf(const std::vector<std::string>& tags, const Residency& residency) {
+  std::vector<std::string> resident;
+  for (const std::string tag : kMemoryTags) {
+    const bool named = tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
+    if (named && residency.state(tag) == TagState::kResident) resident.push_back(tag);
+  }
+  return resident;
 }
 
 }  // namespace
@@ -38,7 +49,7 @@ class ReplicaSet::CallScope {
 };
 
 ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call) {
-  Results results(replicas_.size(), TagBytes());
+  Results results(replicas_.size(), TransitionReport());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < replicas_.size(); ++i) {
     if (!chosen[i] || replicas_[i].loop->state() == EngineState::kFailed) continue;
@@ -48,8 +59,8 @@ ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, co
   return results;
 }
 
-absl::StatusOr<TagBytes> ReplicaSet::Sum(const Results& results) const {
-  TagBytes sum;
+absl::StatusOr<TransitionReport> ReplicaSet::Sum(const Results& results) const {
+  TransitionReport sum;
   size_t num_failed = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     const bool failed = replicas_[i].loop->state() == EngineState::kFailed;
@@ -57,16 +68,16 @@ absl::StatusOr<TagBytes> ReplicaSet::Sum(const Results& results) const {
     if (!results[i].ok() && (!failed || num_failed == results.size()))
       return OfReplica(i, results[i].status());
     if (!results[i].ok()) continue;
-    for (const auto& [tag, bytes] : *results[i]) sum[tag] += bytes;
+    sum.Add(*results[i], static_cast<int>(i));
   }
   if (num_failed == results.size()) return absl::FailedPreconditionError("the engine has failed");
   return sum;
 }
 
-std::vector<int> ReplicaSet::SleepLevels() const {
-  std::vector<int> levels;
-  for (const Replica& replica : replicas_) levels.push_back(replica.loop->Stats().sleep_level);
-  return levels;
+std::vector<Residency> ReplicaSet::Residencies() const {
+  std::vector<Residency> residencies;
+  for (const Replica& replica : replicas_) residencies.push_back(replica.loop->Stats().residency);
+  return residencies;
 }
 
 // Calls those whose call succeeded and that `choose` names, and logs what cannot be undone.
@@ -88,43 +99,45 @@ absl::Status ReplicaSet::CheckLifecycle() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TagBytes> ReplicaSet::Sleep(int level) {
+absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) {
   absl::MutexLock lifecycle(&lifecycle_mu_);
   RETURN_IF_ERROR(CheckLifecycle());
   const CallScope scope(this, SetCall::kSleep);
-  const std::vector<int> before = SleepLevels();
-  const Results results =
-      CallReplicas(All(), [level](EngineLoop* loop, size_t) { return loop->Sleep(level); });
-  absl::StatusOr<TagBytes> freed = Sum(results);
-  if (!freed.ok()) {
+  const std::vector<Residency> before = Residencies();
+  const Results results = CallReplicas(All(), [&](EngineLoop* loop, size_t) { return loop->Sleep(request); });
+  absl::StatusOr<TransitionReport> report = Sum(results);
+  if (!report.ok()) {
     Undo(
-        results, [&](size_t i) { return before[i] == 0; },
-        [](EngineLoop* loop, size_t) { return loop->WakeUp({}); });
+        results, [&](size_t i) { return !ResidentOf(request.tags, before[i]).empty(); },
+        [&](EngineLoop* loop, size_t i) { return loop->WakeUp(ResidentOf(request.tags, before[i])); });
   }
-  return freed;
+  return report;
 }
 
-absl::StatusOr<TagBytes> ReplicaSet::WakeUp(const std::vector<std::string>& tags) {
+absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::string>& tags) {
   absl::MutexLock lifecycle(&lifecycle_mu_);
   RETURN_IF_ERROR(CheckLifecycle());
   const CallScope scope(this, SetCall::kWakeUp);
-  const std::vector<int> before = SleepLevels();
+  const std::vector<Residency> before = Residencies();
   const Results results = CallReplicas(All(), [&](EngineLoop* loop, size_t) { return loop->WakeUp(tags); });
-  absl::StatusOr<TagBytes> mapped = Sum(results);
-  if (!mapped.ok()) {
+  absl::StatusOr<TransitionReport> report = Sum(results);
+  if (!report.ok()) {
     Undo(
-        results, [&](size_t i) { return before[i] > 0; },
-        [&](EngineLoop* loop, size_t i) { return loop->Sleep(before[i]); });
+        results, [&](size_t i) { return !before[i].ToWake(tags).empty(); },
+        [&](EngineLoop* loop, size_t i) {
+          return loop->Sleep({.level = before[i].level(), .tags = before[i].ToWake(tags)});
+        });
   }
-  return mapped;
+  return report;
 }
 
 absl::Status ReplicaSet::ResetPrefixCache() {
   absl::MutexLock lifecycle(&lifecycle_mu_);
-  const Results results = CallReplicas(All(), [](EngineLoop* loop, size_t) -> absl::StatusOr<TagBytes> {
-    RETURN_IF_ERROR(loop->ResetPrefixCache());
-    return TagBytes();
-  });
+  const Results results =
+      CallReplicas(All(), [](EngineLoop* loop, size_t) -> absl::StatusOr<TransitionReport> {
+        RETURN_IF_ERROR(loop->ResetPrefixCache());
+        return TransitionReport();
+      });
   {
     absl::MutexLock lock(&mu_);
     for (size_t i = 0; i < replicas_.size(); ++i) router_.Forget(static_cast<int>(i));

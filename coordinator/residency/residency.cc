@@ -3,41 +3,87 @@
 #include <algorithm>
 
 #include "base/memory_tags.h"
+#include "base/request_bounds.h"
 
 namespace somnus {
+namespace {
+
+// As a set: all of them where none is named.
+std::set<std::string> Named(const std::vector<std::string>& tags) {
+  if (tags.empty()) return {kMemoryTags.begin(), kMemoryTags.end()};
+  return {tags.begin(), tags.end()};
+}
+
+TagState Target(const std::string& tag, int level) {
+  return tag == kWeightsTag && level < kMaxSleepLevel ? TagState::kBackedUp : TagState::kDiscarded;
+}
+
+}  // namespace
+
+const char* TagStateName(TagState state) {
+  switch (state) {
+    case TagState::kResident:
+      return "resident";
+    case TagState::kBackedUp:
+      return "backed_up";
+    case TagState::kDiscarded:
+      return "discarded";
+  }
+  return "";
+}
 
 bool Residency::fully_asleep() const { return asleep_.size() == kMemoryTags.size(); }
 
+int Residency::level() const {
+  if (awake()) return 0;
+  return weights_discarded_ ? 2 : 1;
+}
+
+TagState Residency::state(const std::string& tag) const {
+  if (asleep_.count(tag) == 0) return TagState::kResident;
+  return tag == kWeightsTag && !weights_discarded_ ? TagState::kBackedUp : TagState::kDiscarded;
+}
+
 bool Residency::WakeReadsWeights(const std::vector<std::string>& tags) const {
-  if (level_ != 2 || asleep_.count(kWeightsTag) == 0) return false;
-  return tags.empty() || std::find(tags.begin(), tags.end(), kWeightsTag) != tags.end();
+  return weights_discarded_ && Named(tags).count(kWeightsTag) > 0;
+}
+
+std::vector<std::string> Residency::ToSleep(const SleepSpec& spec) const {
+  std::vector<std::string> tags;
+  for (const std::string& tag : Named(spec.tags)) {
+    if (state(tag) < Target(tag, spec.level)) tags.push_back(tag);
+  }
+  return tags;
 }
 
 std::vector<std::string> Residency::ToWake(const std::vector<std::string>& tags) const {
   std::vector<std::string> woken;
-  for (const std::string& tag : asleep_) {
-    if (tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end()) woken.push_back(tag);
+  for (const std::string& tag : Named(tags)) {
+    if (asleep_.count(tag) > 0) woken.push_back(tag);
   }
   return woken;
 }
 
-bool Residency::SleepChanges(int level) const { return !fully_asleep() || level > level_; }
-
-void Residency::Slept(int level) {
-  const bool discarded = level_ == 2 && asleep_.count(kWeightsTag) > 0;
-  level_ = discarded ? 2 : level;
-  levels_differ_ = levels_differ_ && level_ < 2;
-  asleep_ = std::set<std::string>(kMemoryTags.begin(), kMemoryTags.end());
+void Residency::Slept(const SleepSpec& spec) {
+  for (const std::string& tag : ToSleep(spec)) {
+    asleep_.insert(tag);
+    if (tag == kWeightsTag) weights_discarded_ = Target(tag, spec.level) == TagState::kDiscarded;
+  }
+  levels_differ_ = levels_differ_ && !weights_discarded_;
 }
 
 void Residency::SleptInPart(int level) {
-  Slept(1);
-  levels_differ_ = levels_differ_ || level_ < level;
+  Slept({.level = 1});
+  levels_differ_ = levels_differ_ || this->level() < level;
 }
 
 void Residency::Woke(const std::vector<std::string>& tags) {
-  for (const std::string& tag : tags) asleep_.erase(tag);
-  if (asleep_.empty()) level_ = 0;
+  for (const std::string& tag : tags) {
+    asleep_.erase(tag);
+    if (tag != kWeightsTag) continue;
+    weights_discarded_ = false;
+    levels_differ_ = false;
+  }
 }
 
 }  // namespace somnus

@@ -110,19 +110,18 @@ class FakeEngine : public Engine {
     stats.num_recoveries = 2;
     return stats;
   }
-  // A call that has nothing to do returns no tags, as the engine does.
-  absl::StatusOr<TagBytes> Sleep(int level) override {
+  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override {
     absl::MutexLock lock(&mutex_);
     state_ = EngineState::kAsleep;
-    if (sleep_level_ >= level) return TagBytes();
-    sleep_level_ = level;
-    return TagBytes{{"weights", 7}};
+    const bool changed = sleep_level_ < request.level;
+    if (changed) sleep_level_ = request.level;
+    return Report({sleep_level_ == 2 ? TagState::kDiscarded : TagState::kBackedUp, changed},
+                  {.freed_bytes = 7});
   }
-  absl::StatusOr<TagBytes> WakeUp(const std::vector<std::string>&) override {
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&) override {
     absl::MutexLock lock(&mutex_);
     state_ = EngineState::kAwake;
-    if (std::exchange(sleep_level_, 0) == 0) return TagBytes();
-    return TagBytes{{"weights", 7}};
+    return Report({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
   }
   absl::Status ResetPrefixCache() override { return absl::OkStatus(); }
   absl::Status Roll(absl::Duration grace) override {
@@ -189,6 +188,13 @@ class FakeEngine : public Engine {
   }
 
  private:
+  // What a call did to the weights, of which there are 7 bytes.
+  static TransitionReport Report(TagOutcome outcome, TagReport bytes) {
+    TransitionReport report;
+    report.tags["weights"] = outcome;
+    if (outcome.changed) report.ranks = {{.tags = {{"weights", bytes}}}};
+    return report;
+  }
   struct Open {
     EngineRequest request;
     int32_t made;

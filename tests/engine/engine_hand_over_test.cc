@@ -181,7 +181,7 @@ TEST_P(HandOverTest, ARestartThatFailsIsTheEnginesEnd) {
 
 TEST_P(HandOverTest, AnEngineThatSleepsIsNotRestarted) {
   EngineLoop engine(options_, &executor_, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(engine.Restart()));
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
 }

@@ -11,7 +11,7 @@ namespace somnus {
 namespace {
 
 using Recovery = FakeExecutor::Recovery;
-using Result = absl::StatusOr<TagBytes>;
+using Result = absl::StatusOr<TransitionReport>;
 
 const absl::Status kLoss = absl::UnavailableError("rank 1 (pid 77) was killed by signal 9 (Killed)");
 
@@ -28,7 +28,7 @@ class EngineLifecycleTest : public ::testing::Test {
     while (executor_.lifecycle_calls().size() < count) absl::SleepFor(absl::Milliseconds(1));
   }
   std::future<Result> SleepAsync(int level) {
-    return std::async(std::launch::async, [this, level] { return engine_.Sleep(level); });
+    return std::async(std::launch::async, [this, level] { return engine_.Sleep({.level = level}); });
   }
   std::future<Result> WakeUpAsync(const std::vector<std::string>& tags = {}) {
     return std::async(std::launch::async, [this, tags] { return engine_.WakeUp(tags); });
@@ -104,9 +104,9 @@ TEST_F(EngineLifecycleTest, CallsAreDoneInTheirOrder) {
   std::future<Result> slept = HeldSleep();
   std::future<Result> woke = WakeUpAsync();
   executor_.HoldLifecycle(false);
-  EXPECT_EQ(slept.get()->size(), 3u);
+  EXPECT_EQ(slept.get()->freed_bytes().size(), 3u);
   // The wake-up came during the sleep; it had nothing to do only if it was done before.
-  EXPECT_EQ(woke.get()->size(), 3u);
+  EXPECT_EQ(woke.get()->mapped_bytes().size(), 3u);
   EXPECT_EQ(engine_.state(), EngineState::kAwake);
   EXPECT_EQ(executor_.lifecycle_calls(),
             (std::vector<std::string>{"sleep 1", "wake kv_cache weights workspace"}));
@@ -120,7 +120,7 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToSleep) {
   executor_.HoldLifecycle(false);
   const Result freed = slept.get();
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(freed->size(), 3u);
+  EXPECT_EQ(freed->freed_bytes().size(), 3u);
   EXPECT_EQ(engine_.state(), EngineState::kAsleep);
   EXPECT_EQ(executor_.lifecycle_calls(), (std::vector<std::string>{"sleep 1", "sleep 1"}));
   ExpectServes();
@@ -143,7 +143,7 @@ TEST_F(EngineLifecycleTest, ALossWhileTheLastStepBeforeASleepIsUnderWay) {
 }
 
 TEST_F(EngineLifecycleTest, ALossAsleep) {
-  ASSERT_TRUE(engine_.Sleep(1).ok());
+  ASSERT_TRUE(engine_.Sleep({.level = 1}).ok());
   executor_.SetRecovery(Recovery::kWaits);
   executor_.Lose(kLoss);
   AwaitState(EngineState::kRecovering);
@@ -156,7 +156,7 @@ TEST_F(EngineLifecycleTest, ALossAsleep) {
 
 // What an earlier wake-up brought back is not taken away by a loss during a later one.
 TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
-  ASSERT_TRUE(engine_.Sleep(2).ok());
+  ASSERT_TRUE(engine_.Sleep({.level = 2}).ok());
   ASSERT_TRUE(engine_.WakeUp({"weights"}).ok());
   executor_.HoldLifecycle(true);
   std::future<Result> woke = WakeUpAsync({"kv_cache"});
@@ -167,7 +167,7 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
   executor_.HoldLifecycle(false);
   const Result mapped = woke.get();
   ASSERT_TRUE(mapped.ok()) << mapped.status();
-  EXPECT_EQ(*mapped, (TagBytes{{"kv_cache", 100}}));
+  EXPECT_EQ(mapped->mapped_bytes(), (TagBytes{{"kv_cache", 100}}));
   EXPECT_EQ(engine_.state(), EngineState::kAsleep);
   ExpectServes();
   EXPECT_EQ(executor_.lifecycle_calls().back(), "wake workspace");
@@ -175,7 +175,7 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
 
 // Some ranks may have gone to level 2, so all must before any weights are restored.
 TEST_F(EngineLifecycleTest, ALossOnTheWayToADeeperSleep) {
-  ASSERT_TRUE(engine_.Sleep(1).ok());
+  ASSERT_TRUE(engine_.Sleep({.level = 1}).ok());
   executor_.HoldLifecycle(true);
   std::future<Result> slept = SleepAsync(2);
   for (size_t loss = 0; loss < 4; ++loss) {
@@ -211,7 +211,7 @@ TEST_F(EngineLifecycleTest, ACallThatCameDuringTheRecoveryWaitsBehindTheInterrup
   executor_.FinishRecovery(absl::OkStatus());
   AwaitCalls(2);
   executor_.HoldLifecycle(false);
-  EXPECT_EQ(slept.get()->size(), 3u);
+  EXPECT_EQ(slept.get()->freed_bytes().size(), 3u);
   woke.get().IgnoreError();
   EXPECT_EQ(executor_.lifecycle_calls()[1], "sleep 1");
   ExpectServes();

@@ -13,22 +13,50 @@ TEST(EngineTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(2).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 2}).ok());
   ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
-  const auto freed = engine.Sleep(2);
+  const auto freed = engine.Sleep({.level = 2});
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(*freed, (TagBytes{{"weights", 200}}));
+  EXPECT_EQ(freed->freed_bytes(), (TagBytes{{"weights", 200}}));
+  EXPECT_EQ(freed->tags, (std::map<std::string, TagOutcome>{{"kv_cache", {TagState::kDiscarded, false}},
+                                                            {"weights", {TagState::kDiscarded, true}},
+                                                            {"workspace", {TagState::kDiscarded, false}}}));
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
   EXPECT_EQ(engine.Stats().sleep_level, 2);
-  EXPECT_TRUE(engine.Sleep(2)->empty()) << "nothing is left to free";
-  EXPECT_EQ(engine.WakeUp({})->size(), 3u);
+  EXPECT_FALSE(engine.Sleep({.level = 2})->changed()) << "nothing is left to free";
+  EXPECT_EQ(engine.WakeUp({})->mapped_bytes().size(), 3u);
   EXPECT_EQ(executor.lifecycle_calls(), (std::vector<std::string>{"sleep 2", "wake weights", "sleep 2",
                                                                   "wake kv_cache weights workspace"}));
 }
 
+TEST(EngineTest, ASleepReleasesTheTagsThatItNames) {
+  const EngineOptions options = SmallEngine();
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  SleepRequest request;
+  request.tags = {"kv_cache"};
+  const auto freed = engine.Sleep(request);
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(freed->freed_bytes(), (TagBytes{{"kv_cache", 100}}));
+  EXPECT_EQ(freed->tags.size(), 1u);
+  EXPECT_EQ(engine.state(), EngineState::kAsleep);
+  EXPECT_EQ(engine.Stats().residency.asleep(), std::set<std::string>{"kv_cache"});
+  request.tags = {"weights", "kv_cache"};
+  const auto more = engine.Sleep(request);
+  ASSERT_TRUE(more.ok()) << more.status();
+  EXPECT_EQ(more->tags, (std::map<std::string, TagOutcome>{{"kv_cache", {TagState::kDiscarded, false}},
+                                                           {"weights", {TagState::kBackedUp, true}}}));
+  EXPECT_EQ(engine.WakeUp({})->mapped_bytes(), (TagBytes{{"kv_cache", 100}, {"weights", 200}}));
+  EXPECT_EQ(engine.state(), EngineState::kAwake);
+  request.tags = {"brain"};
+  EXPECT_TRUE(absl::IsInvalidArgument(engine.Sleep(request).status()));
+  EXPECT_EQ(executor.lifecycle_calls(),
+            (std::vector<std::string>{"sleep 1 kv_cache", "sleep 1 weights", "wake kv_cache weights"}));
+}
+
 TEST(EngineTest, AGroupThatWasAdoptedAsleepSleepsOn) {
   EngineOptions options = SmallEngine();
-  options.residency.Slept(2);
+  options.residency.Slept({.level = 2});
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
@@ -36,7 +64,7 @@ TEST(EngineTest, AGroupThatWasAdoptedAsleepSleepsOn) {
   EXPECT_EQ(engine.Health().message(), "The engine is asleep; requests wait until it is woken.");
   Ticket ticket = MakeTicket("a", 5, 5);
   ASSERT_TRUE(engine.Submit(ticket.request).ok());
-  EXPECT_TRUE(engine.Sleep(1)->empty()) << "it sleeps deeper already";
+  EXPECT_FALSE(engine.Sleep({.level = 1})->changed()) << "it sleeps deeper already";
   ASSERT_TRUE(engine.WakeUp({}).ok());
   EXPECT_EQ(engine.state(), EngineState::kAwake);
   ASSERT_TRUE(ticket.sink->Wait());
@@ -51,7 +79,7 @@ TEST(EngineTest, TheWayToSleepAndBackIsNotHealthyAndQueuesRequests) {
   EXPECT_TRUE(engine.Health().ok());
   Ticket a = MakeTicket("a", 5, 5), b = MakeTicket("b", 6, 5);
   executor.HoldLifecycle(true);
-  std::thread sleeping([&] { EXPECT_TRUE(engine.Sleep(1).ok()); });
+  std::thread sleeping([&] { EXPECT_TRUE(engine.Sleep({.level = 1}).ok()); });
   while (engine.state() == EngineState::kAwake) std::this_thread::yield();
   EXPECT_EQ(engine.state(), EngineState::kFallingAsleep);
   EXPECT_EQ(engine.Health().message(), "The engine is falling asleep; requests wait until it is woken.");
@@ -79,13 +107,13 @@ TEST(EngineTest, SleepAndWakeErrorsLeaveTheStateAsItWas) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  EXPECT_TRUE(absl::IsInvalidArgument(engine.Sleep(3).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(engine.Sleep({.level = 3}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(engine.WakeUp({"brain"}).status()));
   EXPECT_TRUE(engine.WakeUp({}).ok()) << "awake already";
   executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
-  EXPECT_TRUE(absl::IsInternal(engine.Sleep(1).status()));
+  EXPECT_TRUE(absl::IsInternal(engine.Sleep({.level = 1}).status()));
   EXPECT_EQ(engine.state(), EngineState::kAwake);
-  ASSERT_TRUE(engine.Sleep(2).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 2}).ok());
   executor.FailNextLifecycleCall(absl::ResourceExhaustedError("rank 1: 5 MiB missing"));
   EXPECT_TRUE(absl::IsResourceExhausted(engine.WakeUp({}).status()));
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
@@ -100,9 +128,9 @@ TEST(EngineTest, AfterAFailedDeepeningOrWakeUpEverythingSleeps) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
-  EXPECT_TRUE(absl::IsInternal(engine.Sleep(2).status()));
+  EXPECT_TRUE(absl::IsInternal(engine.Sleep({.level = 2}).status()));
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
   EXPECT_EQ(engine.Stats().sleep_level, 1) << "some rank may still have its weights";
   ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
@@ -116,9 +144,9 @@ TEST(EngineTest, AfterAFailedDeepeningOrWakeUpEverythingSleeps) {
 
 // Leaves the engine asleep at level 1, while some ranks may have discarded their weights.
 void FailToDeepen(EngineLoop& engine, FakeExecutor& executor) {
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   executor.FailNextLifecycleCall(absl::InternalError("rank 1: no"));
-  EXPECT_FALSE(engine.Sleep(2).ok());
+  EXPECT_FALSE(engine.Sleep({.level = 2}).ok());
 }
 
 TEST(EngineTest, AFailedDeepeningIsTriedAgain) {
@@ -126,7 +154,7 @@ TEST(EngineTest, AFailedDeepeningIsTriedAgain) {
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
   FailToDeepen(engine, executor);
-  ASSERT_TRUE(engine.Sleep(2).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 2}).ok());
   EXPECT_EQ(engine.Stats().sleep_level, 2);
   EXPECT_EQ(executor.lifecycle_calls(), (std::vector<std::string>{"sleep 1", "sleep 2", "sleep 2"}));
 }
@@ -157,10 +185,11 @@ TEST(EngineTest, ARankLostOnTheWayFailsTheEngineWithTheReason) {
     FakeExecutor executor(SmallWorker(options));
     EngineLoop engine(options, &executor, nullptr);
     if (asleep) {
-      ASSERT_TRUE(engine.Sleep(1).ok());
+      ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
     }
     executor.HoldLifecycle(true);
-    std::thread call([&] { EXPECT_FALSE(asleep ? engine.WakeUp({}).ok() : engine.Sleep(1).ok()); });
+    std::thread call(
+        [&] { EXPECT_FALSE(asleep ? engine.WakeUp({}).ok() : engine.Sleep({.level = 1}).ok()); });
     while (executor.lifecycle_calls().size() < (asleep ? 2 : 1)) std::this_thread::yield();
     executor.Lose(absl::UnavailableError("rank 0 (pid 5) was killed by signal 9"));
     call.join();
@@ -176,7 +205,7 @@ TEST(EngineTest, EveryChangeOfStateIsReported) {
   std::vector<EngineState> seen;
   EngineLoop engine(options, &executor, nullptr);
   engine.OnStateChange([&] { seen.push_back(engine.state()); });
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
   ASSERT_TRUE(engine.WakeUp({}).ok());
   engine.DrainAndStop(absl::ZeroDuration());
@@ -192,7 +221,7 @@ TEST(EngineTest, AStateCallbackThatWasTakenBackRunsNoMore) {
   int calls = 0;
   engine.OnStateChange([&] { ++calls; });
   engine.OnStateChange(nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   EXPECT_EQ(calls, 1);
 }
 
@@ -200,7 +229,7 @@ TEST(EngineTest, DrainWhileAsleepAbortsTheQueue) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   Ticket ticket = MakeTicket("a", 5, 50);
   ASSERT_TRUE(engine.Submit(ticket.request).ok());
   engine.DrainAndStop(absl::Minutes(10));
@@ -211,7 +240,7 @@ TEST(EngineTest, ADeadlinePassesWhileTheEngineSleeps) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   Ticket ticket = MakeTicket("a", 5, 50);
   ticket.request.deadline = absl::Now() + absl::Milliseconds(20);
   ASSERT_TRUE(engine.Submit(ticket.request).ok());

@@ -94,9 +94,9 @@ TEST_P(AsyncSchedulingTest, SleepKeepsRequestsAndTheirTokens) {
   Ticket running = MakeTicket("running", 10, 120), queued = MakeTicket("queued", 10, 20, 400);
   ASSERT_TRUE(engine.Submit(running.request).ok());
   ASSERT_TRUE(running.sink->WaitForTokens(5));
-  const auto freed = engine.Sleep(1);
+  const auto freed = engine.Sleep({.level = 1});
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(freed->at("weights"), 200);
+  EXPECT_EQ(freed->freed_bytes().at("weights"), 200);
   EXPECT_EQ(engine.Stats().sleep_level, 1);
   const bool still_open = !running.sink->done();
   const int64_t steps = executor.num_steps_sent();
@@ -106,7 +106,7 @@ TEST_P(AsyncSchedulingTest, SleepKeepsRequestsAndTheirTokens) {
   }
   ASSERT_TRUE(engine.Submit(queued.request).ok());
   EXPECT_EQ(engine.Stats().used_blocks, 0);
-  EXPECT_TRUE(engine.Sleep(1).ok()) << "asleep already";
+  EXPECT_TRUE(engine.Sleep({.level = 1}).ok()) << "asleep already";
   ASSERT_TRUE(engine.WakeUp({"weights"}).ok());
   EXPECT_EQ(engine.state(), EngineState::kAsleep) << "the cache is still away";
   EXPECT_EQ(executor.num_steps_sent(), steps);
@@ -169,7 +169,7 @@ TEST(EngineTest, AdmissionIsAllOrNothingAndBounded) {
   options.queue.max_num_waiting = 4;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());  // so that all requests wait
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());  // so that all requests wait
   std::vector<Ticket> tickets;
   for (int i = 0; i < 5; ++i) tickets.push_back(MakeTicket(std::to_string(i), 5, 3, i));
   const auto batch = [&](int from, int to) {
@@ -201,7 +201,7 @@ TEST(EngineTest, TheQueueIsBoundedInTokensToo) {
   options.queue.max_num_waiting_tokens = 20;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  ASSERT_TRUE(engine.Sleep(1).ok());
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());
   Ticket a = MakeTicket("a", 15, 1), b = MakeTicket("b", 6, 1);
   ASSERT_TRUE(engine.Submit(a.request).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(engine.Submit(b.request)));
@@ -221,7 +221,7 @@ TEST(EngineTest, PreemptedRequestsTakePlaceInTheQueue) {
     ASSERT_TRUE(engine.Submit(running.back().request).ok());
     ASSERT_TRUE(running.back().sink->WaitForTokens(1));
   }
-  ASSERT_TRUE(engine.Sleep(1).ok());  // preempts both
+  ASSERT_TRUE(engine.Sleep({.level = 1}).ok());  // preempts both
   Ticket third = MakeTicket("third", 5, 2), fourth = MakeTicket("fourth", 5, 2);
   ASSERT_TRUE(engine.Submit(third.request).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(engine.Submit(fourth.request)));
@@ -261,7 +261,7 @@ TEST(EngineTest, AFailedStepFailsEveryOpenRequestWithTheReason) {
   EXPECT_NE(engine.Stats().error.find("out of luck"), std::string::npos);
   const absl::Status refused = engine.Submit(MakeTicket("late", 5, 5).request);
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
-  EXPECT_TRUE(absl::IsFailedPrecondition(engine.Sleep(1).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine.Sleep({.level = 1}).status()));
 }
 
 TEST(EngineTest, AWorkerLostWhileIdleIsNoticed) {
@@ -301,7 +301,7 @@ TEST(EngineTest, DrainFinishesWhatIsOpenAndRefusesTheRest) {
   drain.join();
   EXPECT_TRUE(ticket.sink->done());
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-  EXPECT_TRUE(absl::IsUnavailable(engine.Sleep(1).status())) << "the loop is gone";
+  EXPECT_TRUE(absl::IsUnavailable(engine.Sleep({.level = 1}).status())) << "the loop is gone";
 }
 
 TEST(EngineTest, DrainAbortsWhatOutlivesTheGraceAndAHangingStep) {
@@ -344,7 +344,7 @@ TEST(EngineTest, ManyClientsAtOnce) {
     });
   }
   for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(engine.Sleep(1 + i % 2).ok());
+    ASSERT_TRUE(engine.Sleep({.level = 1 + i % 2}).ok());
     ASSERT_TRUE(engine.WakeUp({}).ok());
   }
   for (std::thread& client : clients) client.join();

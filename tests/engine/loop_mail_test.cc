@@ -14,7 +14,7 @@ TEST(LoopMailTest, TheFirstFailureAndTheLatestCallCount) {
   EXPECT_TRUE(mail.Take().empty());
   mail.PostFailure(absl::UnavailableError("first"));
   mail.PostFailure(absl::UnavailableError("second"));
-  mail.PostCallResult(2, TagBytes{{"weights", 2}});
+  mail.PostCallResult(2, TransitionReport());
   mail.PostCallResult(1, absl::UnavailableError("an older call"));
   mail.PostRecovered(absl::OkStatus());
   const LoopMail::Events events = mail.Take();

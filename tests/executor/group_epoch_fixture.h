@@ -18,7 +18,7 @@ namespace somnus {
 // The residency of a group after a Sleep at `level`.
 inline Residency Slept(int level) {
   Residency residency;
-  residency.Slept(level);
+  residency.Slept({.level = level});
   return residency;
 }
 

@@ -57,10 +57,10 @@ TEST_F(GroupEpochTest, LifecycleReachesEveryRank) {
   v1::KvCacheConfig config;
   config.set_num_blocks(33);
   EXPECT_TRUE(epoch_->AllocateKvCache(All(2), config, /*defer_graphs=*/false).ok());
-  const auto freed = epoch_->Sleep(1, Residency());
+  const auto freed = epoch_->Sleep({.level = 1}, Residency());
   ASSERT_TRUE(freed.ok());
-  EXPECT_EQ(freed->at("weights"), 14) << "the sum over ranks";
-  EXPECT_EQ(epoch_->WakeUp({}, Slept(1))->at("weights"), 14);
+  EXPECT_EQ(freed->freed_bytes().at("weights"), 14) << "the sum over ranks";
+  EXPECT_EQ(epoch_->WakeUp({}, Slept(1))->mapped_bytes().at("weights"), 14);
   const auto statuses = epoch_->RankStatuses(absl::Seconds(10));
   ASSERT_EQ(statuses.size(), 2u);
   EXPECT_EQ(statuses[1]->state(), "awake");
@@ -168,7 +168,7 @@ TEST_F(GroupEpochTest, AFailedStepNamesTheRankAndEndsTheEpoch) {
   EXPECT_TRUE(absl::IsInternal(status));
   EXPECT_EQ(status.message(), "rank 1 (pid 71) failed step 2: out of luck");
   EXPECT_EQ(epoch_->ExecuteAsync(MakeStep(3)), status);
-  EXPECT_EQ(epoch_->Sleep(1, Residency()).status().message(), status.message());
+  EXPECT_EQ(epoch_->Sleep({.level = 1}, Residency()).status().message(), status.message());
   EXPECT_EQ(epoch_->Health(), status);
 }
 

@@ -91,8 +91,8 @@ TEST_F(GrpcExecutorTest, LifecycleCallsReturnAtOnceAndTellTheirEnd) {
   Serve(2);
   workers_[0]->HoldCalls();
   absl::Notification slept, woke;
-  absl::StatusOr<TagBytes> freed, mapped;
-  executor_->SleepAsync(1, Residency(), [&](absl::StatusOr<TagBytes> bytes) {
+  absl::StatusOr<TransitionReport> freed, mapped;
+  executor_->SleepAsync({.level = 1}, Residency(), [&](absl::StatusOr<TransitionReport> bytes) {
     freed = std::move(bytes);
     slept.Notify();
   });
@@ -100,21 +100,21 @@ TEST_F(GrpcExecutorTest, LifecycleCallsReturnAtOnceAndTellTheirEnd) {
   workers_[0]->ReleaseCalls();
   slept.WaitForNotification();
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(freed->at("weights"), 14) << "the sum over ranks";
-  executor_->WakeUpAsync({}, Slept(1), [&](absl::StatusOr<TagBytes> bytes) {
+  EXPECT_EQ(freed->freed_bytes().at("weights"), 14) << "the sum over ranks";
+  executor_->WakeUpAsync({}, Slept(1), [&](absl::StatusOr<TransitionReport> bytes) {
     mapped = std::move(bytes);
     woke.Notify();
   });
   woke.WaitForNotification();
-  EXPECT_EQ(mapped->at("weights"), 14);
+  EXPECT_EQ(mapped->mapped_bytes().at("weights"), 14);
 }
 
 TEST_F(GrpcExecutorTest, AnAbortEndsALifecycleCall) {
   Serve(1);
   workers_[0]->HoldCalls();
   absl::Notification ended;
-  absl::StatusOr<TagBytes> freed;
-  executor_->SleepAsync(1, Residency(), [&](absl::StatusOr<TagBytes> bytes) {
+  absl::StatusOr<TransitionReport> freed;
+  executor_->SleepAsync({.level = 1}, Residency(), [&](absl::StatusOr<TransitionReport> bytes) {
     freed = std::move(bytes);
     ended.Notify();
   });

@@ -165,9 +165,15 @@ class FakeExecutor : public Executor {
     return reply;
   }
 
-  void SleepAsync(int level, const Residency& before, LifecycleDone done) override {
-    RunOrHold("sleep " + std::to_string(level), [this, before, epoch = group_epoch(),
-                                                 done = std::move(done)] { done(EndSleep(before, epoch)); });
+  void SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) override {
+    std::string call = "sleep " + std::to_string(spec.level);
+    // As of a request that names no tags, where these are all that it changes.
+    if (spec.tags != before.ToSleep({.level = spec.level})) {
+      for (const std::string& tag : spec.tags) call += " " + tag;
+    }
+    RunOrHold(call, [this, spec, before, epoch = group_epoch(), done = std::move(done)] {
+      done(EndSleep(spec, before, epoch));
+    });
   }
   void WakeUpAsync(const std::vector<std::string>& tags, const Residency&, LifecycleDone done) override {
     std::string call = "wake";
@@ -247,22 +253,22 @@ class FakeExecutor : public Executor {
     if (!replies_.empty()) return absl::InternalError("a lifecycle call with a step in flight");
     return std::exchange(lifecycle_error_, absl::OkStatus());
   }
-  absl::StatusOr<TagBytes> EndSleep(const Residency& before, int64_t epoch) {
+  absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const Residency& before, int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
     if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
-    TagBytes freed;
-    for (const auto& [tag, bytes] : kTagBytes) {
-      if (before.asleep().count(tag) == 0) freed[tag] = bytes;
+    RankReport rank;
+    for (const std::string& tag : spec.tags) {
+      if (before.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
     }
-    return freed;
+    return TransitionReport{.ranks = {rank}};
   }
-  absl::StatusOr<TagBytes> EndWakeUp(const std::vector<std::string>& tags, int64_t epoch) {
+  absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
-    TagBytes mapped;
-    for (const std::string& tag : tags) mapped[tag] = kTagBytes.at(tag);
-    return mapped;
+    RankReport rank;
+    for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);
+    return TransitionReport{.ranks = {rank}};
   }
 
   mutable absl::Mutex mu_;

@@ -122,10 +122,11 @@ TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
   Launch();
   ASSERT_TRUE(members_[0]->service().calls().size() > 0);
   absl::Notification slept;
-  group_->executor()->SleepAsync(2, Residency(), [&](const absl::StatusOr<TagBytes>&) { slept.Notify(); });
+  group_->executor()->SleepAsync({.level = 2}, Residency(),
+                                 [&](const absl::StatusOr<TransitionReport>&) { slept.Notify(); });
   slept.WaitForNotification();
   Residency held;
-  held.Slept(2);
+  held.Slept({.level = 2});
   Lose(0, held);
   Join("c", 0);
   ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
@@ -221,8 +222,8 @@ TEST_F(WorkerGroupTest, AGroupIsAdoptedAsleep) {
     members_.clear();
     Launch();
     absl::Notification slept;
-    group_->executor()->SleepAsync(level, Residency(),
-                                   [&](const absl::StatusOr<TagBytes>&) { slept.Notify(); });
+    group_->executor()->SleepAsync({.level = level}, Residency(),
+                                   [&](const absl::StatusOr<TransitionReport>&) { slept.Notify(); });
     slept.WaitForNotification();
     Restart();
     const absl::StatusOr<KvPlan> plan = group_->Load();

@@ -87,7 +87,7 @@ TEST_P(ReplicaRollTest, SomebodyHasToServeMeanwhile) {
 
 TEST_P(ReplicaRollTest, ASleepingEngineIsNotRolled) {
   Start();
-  ASSERT_TRUE(set_->Sleep(1).ok());
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(set_->Roll(absl::ZeroDuration())));
 }
 

@@ -187,9 +187,9 @@ TEST_P(ReplicaSetTest, SleepAndWakeUpReachAllReplicas) {
   });
   std::vector<Ticket> tickets = SubmitMany(6);
   tickets[0].sink->WaitForTokens(10);
-  const absl::StatusOr<TagBytes> freed = set_->Sleep(1);
+  const absl::StatusOr<TransitionReport> freed = set_->Sleep({.level = 1});
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(*freed, (TagBytes{{"kv_cache", 200}, {"weights", 400}, {"workspace", 600}}));
+  EXPECT_EQ(freed->freed_bytes(), (TagBytes{{"kv_cache", 200}, {"weights", 400}, {"workspace", 600}}));
   EXPECT_EQ(set_->state(), EngineState::kAsleep);
   EXPECT_EQ(set_->Stats().sleep_level, 1);
   tickets.push_back(Submit("asleep", 5, 20));
@@ -209,7 +209,7 @@ TEST_P(ReplicaSetTest, SleepAndWakeUpReachAllReplicas) {
 TEST_P(ReplicaSetTest, ASleepThatFailsOnOneReplicaIsUndoneOnTheOthers) {
   Start(3);
   executors_[1]->FailNextLifecycleCall(absl::ResourceExhaustedError("no host memory"));
-  const absl::StatusOr<TagBytes> freed = set_->Sleep(1);
+  const absl::StatusOr<TransitionReport> freed = set_->Sleep({.level = 1});
   EXPECT_EQ(freed.status(), absl::ResourceExhaustedError("replica 1: no host memory"));
   EXPECT_EQ(set_->state(), EngineState::kAwake);
   for (const ReplicaStats& replica : set_->Stats().replicas) EXPECT_EQ(replica.state, EngineState::kAwake);
@@ -218,7 +218,7 @@ TEST_P(ReplicaSetTest, ASleepThatFailsOnOneReplicaIsUndoneOnTheOthers) {
 
 TEST_P(ReplicaSetTest, AWakeUpThatFailsOnOneReplicaIsUndoneOnTheOthers) {
   Start(3);
-  ASSERT_TRUE(set_->Sleep(2).ok());
+  ASSERT_TRUE(set_->Sleep({.level = 2}).ok());
   executors_[1]->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));
   EXPECT_EQ(set_->WakeUp({}).status(), absl::ResourceExhaustedError("replica 1: no memory"));
   EXPECT_EQ(set_->state(), EngineState::kAsleep);
@@ -229,7 +229,7 @@ TEST_P(ReplicaSetTest, AWakeUpThatFailsOnOneReplicaIsUndoneOnTheOthers) {
 
 TEST_P(ReplicaSetTest, ALossAsleepLeavesTheOthersAsleep) {
   Start();
-  ASSERT_TRUE(set_->Sleep(1).ok());
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
   executors_[0]->Lose(kLoss);
   AwaitReplica(0, EngineState::kRecovering);
   const Ticket ticket = Submit("a", 5, 20);
@@ -260,7 +260,7 @@ TEST_P(ReplicaSetTest, DrainingFinishesWhatIsOpenAlsoWhenAReplicaIsLost) {
   std::thread drain([&] { set_->DrainAndStop(absl::Minutes(1)); });
   Await([&] { return set_->state() == EngineState::kDraining; });
   EXPECT_TRUE(absl::IsUnavailable(set_->Submit(MakeTicket("late", 5, 5).request)));
-  EXPECT_TRUE(absl::IsFailedPrecondition(set_->Sleep(1).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(set_->Sleep({.level = 1}).status()));
   executors_[0]->Lose(kLoss);
   ExpectExact(tickets);
   drain.join();
@@ -315,7 +315,7 @@ TEST_P(ReplicaSetTest, RandomLosses) {
       aborted.insert(id);
     }
     if (what == 4 && i % 3 == 0) {
-      EXPECT_TRUE(set_->Sleep(1).ok());
+      EXPECT_TRUE(set_->Sleep({.level = 1}).ok());
       EXPECT_TRUE(set_->WakeUp({}).ok());
     }
     if (what > 8) tickets.back().sink->WaitForTokens(1);

@@ -12,7 +12,7 @@ TEST(ResidencyTest, SleepsAndWakesTagByTag) {
   EXPECT_TRUE(residency.awake());
   EXPECT_EQ(residency.level(), 0);
   EXPECT_TRUE(residency.ToWake({}).empty());
-  residency.Slept(1);
+  residency.Slept({.level = 1});
   EXPECT_TRUE(residency.fully_asleep());
   EXPECT_EQ(residency.level(), 1);
   EXPECT_EQ(residency.ToWake({}), (Tags{"kv_cache", "weights", "workspace"}));
@@ -29,29 +29,48 @@ TEST(ResidencyTest, SleepsAndWakesTagByTag) {
 
 TEST(ResidencyTest, ASleepChangesWhatIsResidentOrTooShallow) {
   Residency residency;
-  EXPECT_TRUE(residency.SleepChanges(1));
-  residency.Slept(1);
-  EXPECT_FALSE(residency.SleepChanges(1));
-  EXPECT_TRUE(residency.SleepChanges(2));
-  residency.Slept(2);
-  EXPECT_FALSE(residency.SleepChanges(1));
-  EXPECT_FALSE(residency.SleepChanges(2));
+  EXPECT_FALSE(residency.ToSleep({.level = 1}).empty());
+  residency.Slept({.level = 1});
+  EXPECT_TRUE(residency.ToSleep({.level = 1}).empty());
+  EXPECT_FALSE(residency.ToSleep({.level = 2}).empty());
+  residency.Slept({.level = 2});
+  EXPECT_TRUE(residency.ToSleep({.level = 1}).empty());
+  EXPECT_TRUE(residency.ToSleep({.level = 2}).empty());
   residency.Woke({"weights"});
-  EXPECT_TRUE(residency.SleepChanges(2)) << "the weights are resident again";
-  EXPECT_TRUE(residency.SleepChanges(1));
+  EXPECT_FALSE(residency.ToSleep({.level = 2}).empty()) << "the weights are resident again";
+  EXPECT_FALSE(residency.ToSleep({.level = 1}).empty());
+}
+
+TEST(ResidencyTest, ASleepOfSomeTags) {
+  Residency residency;
+  residency.Slept({.level = 2, .tags = {"kv_cache"}});
+  EXPECT_FALSE(residency.awake());
+  EXPECT_EQ(residency.level(), 1) << "the weights are resident";
+  EXPECT_EQ(residency.state("kv_cache"), TagState::kDiscarded);
+  EXPECT_EQ(residency.state("weights"), TagState::kResident);
+  EXPECT_EQ(residency.ToSleep({.level = 1}), (Tags{"weights", "workspace"}));
+  EXPECT_EQ(residency.ToSleep({.level = 1, .tags = {"kv_cache"}}), Tags());
+  residency.Slept({.level = 1, .tags = {"weights"}});
+  EXPECT_EQ(residency.state("weights"), TagState::kBackedUp);
+  EXPECT_EQ(residency.ToSleep({.level = 2, .tags = {"weights", "kv_cache"}}), Tags{"weights"});
+  residency.Slept({.level = 2, .tags = {"weights"}});
+  EXPECT_EQ(residency.level(), 2);
+  EXPECT_FALSE(residency.fully_asleep());
+  residency.Woke({"weights", "kv_cache"});
+  EXPECT_TRUE(residency.awake());
 }
 
 TEST(ResidencyTest, AFailedDeepeningLeavesTheLevelThatEveryRankHasReached) {
   Residency residency;
-  residency.Slept(1);
+  residency.Slept({.level = 1});
   residency.SleptInPart(2);
   EXPECT_TRUE(residency.fully_asleep());
   EXPECT_EQ(residency.level(), 1);
   EXPECT_TRUE(residency.levels_differ());
-  EXPECT_TRUE(residency.SleepChanges(2)) << "it can be tried again";
-  residency.Slept(1);
+  EXPECT_FALSE(residency.ToSleep({.level = 2}).empty()) << "it can be tried again";
+  residency.Slept({.level = 1});
   EXPECT_TRUE(residency.levels_differ());
-  residency.Slept(2);
+  residency.Slept({.level = 2});
   EXPECT_EQ(residency.level(), 2);
   EXPECT_FALSE(residency.levels_differ());
   residency.Woke({"kv_cache"});
@@ -66,16 +85,16 @@ TEST(ResidencyTest, AFailedDeepeningLeavesTheLevelThatEveryRankHasReached) {
 
 TEST(ResidencyTest, DiscardedWeightsStayDiscardedUntilTheyAreRead) {
   Residency residency;
-  residency.Slept(2);
+  residency.Slept({.level = 2});
   EXPECT_TRUE(residency.WakeReadsWeights({}));
   EXPECT_TRUE(residency.WakeReadsWeights({"weights"}));
   EXPECT_FALSE(residency.WakeReadsWeights({"kv_cache"}));
   residency.Woke({"kv_cache"});
-  residency.Slept(1);
+  residency.Slept({.level = 1});
   EXPECT_EQ(residency.level(), 2) << "there is nothing to keep in host memory";
   residency.Woke({"weights"});
   EXPECT_FALSE(residency.WakeReadsWeights({})) << "they have been read";
-  residency.Slept(1);
+  residency.Slept({.level = 1});
   EXPECT_EQ(residency.level(), 1);
   EXPECT_FALSE(residency.WakeReadsWeights({}));
 }

@@ -1,0 +1,68 @@
+#pragma once
+// What a transition, a sleep or a wake-up, has done: to every tag, and on every rank. Plain values.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/residency/residency.h"
+
+namespace somnus {
+
+// Bytes of one tag on one rank.
+struct TagReport {
+  int64_t freed_bytes = 0;      // of device memory that the transition released
+  int64_t backed_up_bytes = 0;  // that a copy holds now, for the wake-up
+  int64_t discarded_bytes = 0;  // that the transition released without a copy
+  int64_t mapped_bytes = 0;     // of device memory that the transition mapped
+  int64_t resident_bytes = 0;   // of device memory, after the transition
+
+  bool operator==(const TagReport&) const = default;
+};
+
+// Seconds that one rank took for each phase. Those of the second group are parts of prepare and commit.
+struct PhaseSeconds {
+  double prepare = 0;
+  double commit = 0;
+
+  double copy = 0;     // between device and backup
+  double map = 0;      // creating memory and mapping it
+  double release = 0;  // unmapping memory and releasing it
+  double read = 0;     // weights from the checkpoint
+
+  bool operator==(const PhaseSeconds&) const = default;
+};
+
+struct RankReport {
+  int replica = 0;
+  int rank = 0;
+  std::map<std::string, TagReport> tags;  // every tag of the rank's memory
+  PhaseSeconds seconds;
+
+  bool operator==(const RankReport&) const = default;
+};
+
+// What became of a tag that the request named.
+struct TagOutcome {
+  TagState state = TagState::kResident;  // after the transition
+  bool changed = false;                  // by the transition; false: it was so before, and nothing was done
+
+  bool operator==(const TagOutcome&) const = default;
+};
+
+struct TransitionReport {
+  std::map<std::string, TagOutcome> tags;  // those that the request named; all where it named none
+  std::vector<RankReport> ranks;           // empty where nothing was done
+
+  // Whether the transition did anything.
+  bool changed() const;
+  // Summed over ranks, by tag; a tag with 0 is left out.
+  TagBytes freed_bytes() const;
+  TagBytes mapped_bytes() const;
+
+  // The ranks of another replica's report follow this one's; a tag is as shallow as on either.
+  void Add(const TransitionReport& other, int replica);
+};
+
+}  // namespace somnus
