@@ -80,9 +80,13 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   return reply;
 }
 
-void FakeWorker::Replace() {
+void FakeWorker::DropBatch() {
   last_step_id_ = 0;
   slots_.clear();
+}
+
+void FakeWorker::Replace() {
+  DropBatch();
   for (size_t i = 0; i < cache_.size(); ++i) cache_[i] = Mix(~uint64_t{0}, i);
 }
 

@@ -41,6 +41,9 @@ class FakeWorker {
   // Becomes another process in the place of this one, which has died: no slot is in use, and the cache holds
   // values that no sequence has. Its first step may have any id.
   void Replace();
+  // Gives up the batch, as a worker does at a Fence: no slot is in use, and the next step may have any id.
+  // The cache stays.
+  void DropBatch();
 
   // Step `step_id` will compute not-a-numbers for `slot`.
   void MakeNan(int64_t step_id, int32_t slot) { nan_steps_[step_id] = slot; }

@@ -1,0 +1,64 @@
+#include "tests/simulation/clients.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace somnus::simulation {
+namespace {
+
+constexpr int kNumPrefixes = 3;
+constexpr int kPrefixTokens = 12;
+constexpr int kMaxOwnTokens = 16;
+constexpr int kMaxOutputs = 20;
+
+}  // namespace
+
+Client::Client(Site* site, int number) : site_(*site), id_(absl::StrCat("request-", number)) {
+  Random& random = site_.world.random();
+  if (const int64_t prefix = random.Between(0, kNumPrefixes); prefix > 0) {
+    for (int i = 0; i < kPrefixTokens; ++i) prompt_.push_back(static_cast<int32_t>(prefix * 100 + i));
+  }
+  for (int64_t i = random.Between(1, kMaxOwnTokens); i > 0; --i)
+    prompt_.push_back(static_cast<int32_t>(random.Between(0, site_.model.vocab_size - 1)));
+  max_tokens_ = static_cast<int32_t>(random.Between(1, kMaxOutputs));
+  expected_ = FakeWorker::ReferenceTokens(prompt_, max_tokens_, site_.model.vocab_size);
+}
+
+EngineRequest Client::MakeRequest() {
+  EngineRequest request;
+  request.id = id_;
+  request.prompt = prompt_;
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  request.sampling = std::make_shared<const SamplingParams>(greedy);
+  request.max_tokens = max_tokens_;
+  request.priority = static_cast<int32_t>(site_.world.random().Between(0, 2));
+  return request;
+}
+
+void Client::OnOutput(RequestOutput output) {
+  if (ended_) return site_.world.Violate(absl::StrCat(id_, " gets an output after its end"));
+  for (const int32_t token : output.token_ids) {
+    if (num_tokens_ < expected_.size() && token == expected_[num_tokens_]) {
+      ++num_tokens_;
+      continue;
+    }
+    return site_.world.Violate(absl::StrCat(id_, ": token ", num_tokens_, " is ", token, ", not ",
+                                            num_tokens_ < expected_.size() ? expected_[num_tokens_] : -1));
+  }
+  if (output.finish_reason != FinishReason::kNone) CheckEnd(output);
+}
+
+void Client::CheckEnd(const RequestOutput& output) {
+  ended_ = true;
+  site_.world.Log(absl::StrCat(id_, " ends after ", num_tokens_, " tokens"));
+  const bool complete = num_tokens_ == expected_.size();
+  if (output.finish_reason == FinishReason::kLength && complete) return;
+  if (output.finish_reason == FinishReason::kAbort && may_abort_) return;
+  site_.world.Violate(absl::StrCat(id_, " ends with reason ", static_cast<int>(output.finish_reason),
+                                   " after ", num_tokens_, " of ", max_tokens_,
+                                   " tokens: ", output.error.message()));
+}
+
+}  // namespace somnus::simulation

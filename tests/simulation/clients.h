@@ -1,0 +1,40 @@
+#pragma once
+// Clients of a simulated engine, which check everything that they get.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/engine/engine.h"
+#include "tests/simulation/site.h"
+
+namespace somnus::simulation {
+
+// A request and what its client got.
+class Client : public OutputSink {
+ public:
+  // The prompt begins as others' do, now and then, so that prefixes are shared.
+  Client(Site* site, int number);
+
+  EngineRequest MakeRequest();
+  void OnOutput(RequestOutput output) override;
+
+  const std::string& id() const { return id_; }
+  bool ended() const { return ended_; }
+  // An error is allowed from now on.
+  void NoteAbort() { may_abort_ = true; }
+
+ private:
+  void CheckEnd(const RequestOutput& output);
+
+  Site& site_;
+  const std::string id_;
+  std::vector<int32_t> prompt_;
+  int32_t max_tokens_ = 0;
+  std::vector<int32_t> expected_;
+  size_t num_tokens_ = 0;
+  bool ended_ = false;
+  bool may_abort_ = false;
+};
+
+}  // namespace somnus::simulation

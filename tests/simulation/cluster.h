@@ -1,0 +1,23 @@
+#pragma once
+// One simulated cluster from start to end: the product's coordinator (WorkerGroup and EngineLoop), its
+// workers, clients, operators and faults, all drawn from a seed, and the invariants that must hold.
+
+#include <cstdint>
+#include <string>
+
+namespace somnus::simulation {
+
+struct Outcome {
+  std::string violation;  // empty: all invariants held
+  uint64_t trace = 0;     // of everything that was done, in order
+  // Counts, to see that the run tried something.
+  int num_requests = 0;
+  int num_faults = 0;
+  int64_t num_recoveries = 0;
+  int64_t num_sleeps = 0;
+  double seconds = 0;  // of virtual time
+};
+
+Outcome RunCluster(uint64_t seed, bool verbose);
+
+}  // namespace somnus::simulation

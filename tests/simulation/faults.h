@@ -1,0 +1,39 @@
+#pragma once
+// What goes wrong in a simulated cluster, and when.
+
+#include "absl/time/time.h"
+#include "tests/simulation/site.h"
+
+namespace somnus::simulation {
+
+class Faults {
+ public:
+  Faults(Site* site, int world_size) : site_(*site), world_size_(world_size) {}
+
+  // Draws up to kMaxFaults faults, which come within `span` from now.
+  void Plan(absl::Duration span);
+  int num_struck() const { return num_struck_; }
+  // A sleep or a wake-up may return an error, for no other reason than this.
+  bool memory_fails() const { return memory_fails_; }
+  // To be called when the group is being recovered: a fault that was planned for later may strike now.
+  void StrikeAgain();
+  // Nothing goes wrong any more.
+  void End() { over_ = true; }
+
+  // No more than what every request must survive.
+  static constexpr int kMaxFaults = 3;
+
+ private:
+  void Strike(int rank);
+  void JumpWallClock();
+  void StrikeAfter(absl::Duration delay);
+
+  Site& site_;
+  const int world_size_;
+  int num_struck_ = 0;
+  int num_left_ = 0;
+  bool memory_fails_ = false;
+  bool over_ = false;
+};
+
+}  // namespace somnus::simulation

@@ -1,0 +1,124 @@
+"""Defects that the simulation must find: a source of the product in which one piece of text is another one."""
+
+# name: (source, what stands there, what stands there instead)
+MUTATIONS = {
+    # The fence.
+    "fence_skips_epoch": (
+        "worker/epoch_fence.cc",
+        "if (epoch != epoch_ || epoch_ == 0) {",
+        "if (epoch_ == 0) {",
+    ),
+    "epoch_number_is_used_again": (
+        "coordinator/group/worker_group_epoch.cc",
+        "number_ = std::max(number_, pool_.last_epoch()) + 1;",
+        "number_ = 1;",
+    ),
+    "operations_outlive_their_epoch": ("worker/operation_log.cc", "records_.clear();", ""),
+    "abort_outlives_its_epoch": ("worker/comm/epoch_communicator.cc", "abort_reason_.clear();", ""),
+    "failure_outlives_its_epoch": ("worker/lifecycle.cc", "if (!for_good_) error_ = absl::OkStatus();", ""),
+    "fence_keeps_batch": ("worker/worker_epoch.cc", "if (runner_ != nullptr) {", "if (false) {"),
+    # The rollback.
+    "recovery_keeps_steps": (
+        "coordinator/engine/engine_loop_recovery.cc",
+        "EndSuspects(scheduler_.Recover(), reason);",
+        "",
+    ),
+    "recovery_keeps_prefix_cache": (
+        "coordinator/scheduler/scheduler.cc",
+        "freed_slots_.clear();\n  blocks_.ResetPrefixCache();",
+        "freed_slots_.clear();",
+    ),
+    "recovery_frees_slots_again": (
+        "coordinator/scheduler/scheduler.cc",
+        "freed_slots_.clear();\n  blocks_.ResetPrefixCache();",
+        "blocks_.ResetPrefixCache();",
+    ),
+    "failed_sleep_is_not_undone": (
+        "coordinator/executor/group_sleep.cc",
+        "Confirm(\"awake\", WakeAll({}, /*reads_weights=*/level == 2, &ignored), error);",
+        "",
+    ),
+    "failed_wake_up_is_not_undone": (
+        "coordinator/executor/group_sleep.cc",
+        "Confirm(\"asleep\", SleepAll(before.level(), &ignored), error);",
+        "",
+    ),
+    "broken_call_is_not_asked_again": (
+        "coordinator/executor/collective_calls.cc",
+        "asks < kMaxAsks && status",
+        "asks < 1 && status",
+    ),
+    # The recovery.
+    "deadlines_follow_the_wall_clock": (
+        "base/monotonic.cc",
+        "std::chrono::steady_clock::now()",
+        "std::chrono::system_clock::now()",
+    ),
+    "failure_cancels_nothing": (
+        "coordinator/executor/failure_latch.cc",
+        "for (grpc::ClientContext* call : calls_) call->TryCancel();",
+        "",
+    ),
+    "newcomer_stays_awake": (
+        "coordinator/group/worker_group_epoch.cc",
+        "RETURN_IF_ERROR(epoch->SetResidency(snapshots, target));",
+        "",
+    ),
+    "lost_worker_is_not_killed": ("coordinator/group/worker_pool.cc", "processes_->Kill(rank, pid);", ""),
+    "given_up_worker_registers_again": (
+        "coordinator/membership/membership.cc",
+        "if (std::find(taken_out_.begin(), taken_out_.end(), request.worker_id()) != taken_out_.end()) {",
+        "if (false) {",
+    ),
+    "given_up_worker_stays": (
+        "coordinator/membership/membership.cc",
+        "  return false;\n}\n\nvoid Membership::AssignRanks",
+        "  return true;\n}\n\nvoid Membership::AssignRanks",
+    ),
+}
+
+# Every test run has these. The others are built and run by name:
+# bazel test //tests/simulation:all_mutations
+IN_EVERY_TEST_RUN = [
+    "broken_call_is_not_asked_again",
+    "deadlines_follow_the_wall_clock",
+    "fence_keeps_batch",
+    "fence_skips_epoch",
+    "given_up_worker_registers_again",
+    "recovery_keeps_prefix_cache",
+    "recovery_keeps_steps",
+]
+
+def mutation_tests(copts, deps):
+    """A test for each of MUTATIONS: mutation_test.cc with the wrong source, which is linked before the good one.
+
+    Args:
+      copts: of the simulation.
+      deps: what a test of the simulation depends on.
+    """
+    for name, (source, good, wrong) in MUTATIONS.items():
+        (package, file) = source.rsplit("/", 1)
+        native.genrule(
+            name = name + "_source",
+            testonly = True,
+            srcs = ["//%s:%s" % (package, file)],
+            outs = [name + ".cc"],
+            cmd = "$(location mutate.py) $< $@ '%s' '%s'" % (good.replace("'", "'\\''"), wrong.replace("'", "'\\''")),
+            tools = ["mutate.py"],
+        )
+        native.cc_test(
+            name = name + "_mutation_test",
+            size = "medium",
+            srcs = [
+                "mutation_test.cc",
+                name + ".cc",
+            ],
+            copts = copts,
+            tags = ["no_tsan"] + ([] if name in IN_EVERY_TEST_RUN else ["manual"]),
+            deps = deps,
+        )
+    native.test_suite(
+        name = "all_mutations",
+        tags = ["manual"],
+        tests = [name + "_mutation_test" for name in MUTATIONS],
+    )

@@ -1,0 +1,131 @@
+#pragma once
+// The simulated network, under the gRPC of tests/simulation/grpc.h.
+//
+// Messages of a call arrive in their order, those of different calls in any. A lost packet is a late one, as
+// with TCP; some networks lose many. A cut holds back everything between a process and the others until it
+// ends. The end of a process, and a reset, break its connections: calls under way end with UNAVAILABLE, at
+// once or when a cut ends.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/simulation/grpc.h"
+#include "tests/simulation/world.h"
+
+namespace somnus::simulation {
+
+// What one client has to one address.
+struct Connection {
+  std::string address;
+  int client = 0;  // processes
+  int server = 0;
+  bool connected = false;
+  bool connecting = false;
+  bool known = false;   // to the network
+  int generation = 0;   // counts what the client has dialled
+  int num_severed = 0;  // of the generations: nothing passes over them any more
+};
+
+struct Listener {
+  std::string address;
+  int process = 0;
+  grpc::Service* service = nullptr;
+  bool open = true;
+  int num_calls = 0;  // that are being served
+};
+
+// One direction of a call.
+struct Pipe {
+  std::deque<std::function<void()>> messages;
+  absl::Duration last_arrival;
+};
+
+struct Call {
+  uint64_t number = 0;
+  std::string method;
+  std::shared_ptr<Connection> connection;
+  int generation = 0;                  // of the connection, when the call began
+  std::shared_ptr<Listener> listener;  // null until the call has arrived
+  absl::Duration deadline = absl::InfiniteDuration();
+  bool waits = false;             // for a server that accepts it
+  absl::Duration cancel_latency;  // drawn with the call: calls are cancelled in an order that differs
+  Pipe to_server, to_client;
+  // What the client knows.
+  bool accepted = false;
+  bool over = false;
+  grpc::Status status;
+  std::deque<std::string> replies;
+  std::function<void()> on_change;
+  // What the server knows.
+  std::deque<std::string> requests;
+  bool half_closed = false;
+  bool cancelled = false;
+  bool served = false;  // its handler has returned
+};
+
+class Network {
+ public:
+  explicit Network(World* world);
+  ~Network();
+  // The network of the world that runs.
+  static Network& current();
+
+  std::shared_ptr<Listener> Listen(const std::string& address, grpc::Service* service);
+  void Close(Listener* listener, absl::Duration deadline);
+  // To be called for every process that may listen or call.
+  void Watch(int process);
+
+  // `waits`: a server that nobody reaches is tried until the deadline.
+  std::shared_ptr<Call> Start(const std::shared_ptr<Connection>& connection, const std::string& method,
+                              absl::Duration deadline, bool waits);
+  void SendToServer(const std::shared_ptr<Call>& call, std::function<void()> arrives);
+  void SendToClient(const std::shared_ptr<Call>& call, std::function<void()> arrives);
+  // The client gives the call up.
+  void End(const std::shared_ptr<Call>& call, const grpc::Status& status);
+  bool AwaitConnected(const std::shared_ptr<Connection>& connection, absl::Duration deadline);
+
+  // Nothing passes between `process` and others for `duration`.
+  void Cut(int process, absl::Duration duration);
+  // Breaks every connection to the process' listener: the calls of each end together.
+  void Reset(int process);
+  absl::Duration Latency();
+
+  // A worker that was in an epoch has learned from a heartbeat that its group has given it up.
+  void NoteGivenUp(int process) { given_up_.insert(process); }
+  bool given_up(int process) const { return given_up_.count(process) > 0; }
+
+ private:
+  void Send(const std::shared_ptr<Call>& call, Pipe* pipe, absl::Duration latency,
+            std::function<void()> arrives);
+  void Note(const std::shared_ptr<Connection>& connection);
+  void Arrive(const std::shared_ptr<Call>& call, Pipe* pipe);
+  void Accept(const std::shared_ptr<Call>& call);
+  void Connect(const std::shared_ptr<Connection>& connection);
+  void Learn(const std::shared_ptr<Call>& call, const grpc::Status& status);
+  void AbandonCalls(int client);
+  void Sever(const std::shared_ptr<Connection>& connection);
+  bool IsSevered(const Connection& connection, int generation) const;
+  std::vector<std::shared_ptr<Call>> SeveredCalls(const std::shared_ptr<Connection>& connection) const;
+  void CancelAtServer(const std::shared_ptr<Call>& call);
+  void Forget(const std::shared_ptr<Call>& call);
+  absl::Duration CutUntil(const Connection& connection) const;
+
+  World* const world_;
+  const absl::Duration base_latency_;
+  const double loss_probability_;
+  uint64_t num_calls_ = 0;
+  std::map<std::string, std::shared_ptr<Listener>> listeners_;
+  std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended on both sides
+  std::vector<std::shared_ptr<Connection>> connections_;
+  std::map<int, absl::Duration> cut_until_;
+  std::set<int> given_up_;
+};
+
+}  // namespace somnus::simulation

@@ -1,0 +1,119 @@
+// JoinHostGroup for simulated ranks. Suspend and Resume wait for all ranks, which a communicator may do, and
+// a rank's death is noticed within a second, as communicator.h promises.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "tests/simulation/site.h"
+#include "worker/comm/host_group.h"
+#include "worker/worker.h"
+
+namespace somnus {
+namespace simulation {
+namespace {
+
+constexpr absl::Duration kCancelInterval = absl::Milliseconds(10);
+constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
+constexpr absl::Duration kCollectiveTimeout = absl::Seconds(300);
+
+class SimulatedCommunicator : public Communicator {
+ public:
+  SimulatedCommunicator(std::shared_ptr<RankGroup> group, int rank) : group_(std::move(group)), rank_(rank) {}
+  ~SimulatedCommunicator() override { group_->Fail(absl::UnavailableError("a rank has left the group")); }
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return group_->world_size; }
+  absl::Status AllReduceSum(void*, int64_t, DataType) override {
+    return absl::UnimplementedError("the simulated model only gathers");
+  }
+  absl::Status AllReduceAddRmsNorm(Device&, const TensorView&, const TensorView&, const float*, double,
+                                   const TensorView&) override {
+    return absl::UnimplementedError("the simulated model only gathers");
+  }
+  absl::Status AllGather(const void* in, int64_t bytes, void* out) override {
+    World& world = Site::current().world;
+    const int64_t number = next_round_++;
+    const absl::Duration deadline = world.now() + kCollectiveTimeout;
+    group_->rounds[number].data[rank_].assign(static_cast<const char*>(in), static_cast<size_t>(bytes));
+    world.Wake(group_.get());
+    while (group_->failure.ok() && static_cast<int>(group_->rounds[number].data.size()) < world_size()) {
+      if (!world.Block(group_.get(), deadline) && world.now() >= deadline)
+        group_->Fail(absl::DeadlineExceededError("a collective took too long"));
+    }
+    RETURN_IF_ERROR(group_->failure);
+    RankGroup::Round& round = group_->rounds[number];
+    char* place = static_cast<char*>(out);
+    for (const auto& [rank, data] : round.data) {
+      if (static_cast<int64_t>(data.size()) != bytes) {
+        world.Violate(absl::StrCat("rank ", rank, " and rank ", rank_, " are in different collectives"));
+        return absl::InternalError("different collectives");
+      }
+      std::memcpy(place, data.data(), data.size());
+      place += bytes;
+    }
+    if (++round.num_left == world_size()) group_->rounds.erase(number);
+    return absl::OkStatus();
+  }
+  absl::Status Barrier() override { return AllGather(nullptr, 0, nullptr); }
+  void Abort(const std::string& reason) override { group_->Fail(absl::AbortedError(reason)); }
+  absl::Status status() const override { return group_->failure; }
+  absl::Status Suspend() override { return std::exchange(suspended_, true) ? absl::OkStatus() : Barrier(); }
+  absl::Status Resume() override { return std::exchange(suspended_, false) ? Barrier() : absl::OkStatus(); }
+
+ private:
+  const std::shared_ptr<RankGroup> group_;
+  const int rank_;
+  int64_t next_round_ = 0;
+  bool suspended_ = false;
+};
+
+// The epoch is the end of the group's name.
+void CheckEpoch(Site& site, const std::string& group_name, int pid) {
+  const std::vector<std::string> parts = absl::StrSplit(group_name, '-');
+  const std::string epoch = absl::StrCat(site.workers[pid].worker->group_epoch());
+  if (parts.back() == epoch) return;
+  site.world.Violate(
+      absl::StrCat(site.world.name(pid), ", which is in epoch ", epoch, ", joins ", group_name));
+}
+
+}  // namespace
+
+void RankGroup::Fail(const absl::Status& reason) {
+  if (failure.ok()) failure = reason;
+  Site::current().world.Wake(this);
+}
+
+}  // namespace simulation
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinHostGroup(const HostGroupOptions& options, TcpListener) {
+  simulation::Site& site = simulation::Site::current();
+  simulation::World& world = site.world;
+  const int pid = world.current_process();
+  simulation::CheckEpoch(site, options.group_name, pid);
+  std::shared_ptr<simulation::RankGroup>& slot = site.groups[options.group_name];
+  if (slot == nullptr) slot = std::make_shared<simulation::RankGroup>();
+  const std::shared_ptr<simulation::RankGroup> group = slot;
+  group->world_size = options.world_size;
+  if (!group->processes.emplace(options.rank, pid).second)
+    world.Violate(absl::StrCat("rank ", options.rank, " has joined ", options.group_name, " twice"));
+  world.OnEnd(pid, [&world, group] {
+    world.After(world.random().Between(absl::Milliseconds(1), absl::Seconds(1)),
+                [group] { group->Fail(absl::UnavailableError("a rank of the group is dead")); });
+  });
+  world.Wake(group.get());
+  const absl::Duration deadline = world.now() + simulation::kConnectTimeout;
+  while (static_cast<int>(group->processes.size()) < options.world_size) {
+    if (options.cancelled()) return absl::AbortedError("the group was given up while it formed");
+    RETURN_IF_ERROR(group->failure);
+    if (world.now() >= deadline) return absl::DeadlineExceededError("not every rank has joined");
+    world.Block(group.get(), world.now() + simulation::kCancelInterval);
+  }
+  return std::make_unique<simulation::SimulatedCommunicator>(group, options.rank);
+}
+
+}  // namespace somnus

@@ -1,0 +1,30 @@
+#pragma once
+// Runs many simulated clusters in processes of their own: what a killed worker held stays allocated until its
+// process ends, and a crash of the code under test is the failure of one seed.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace somnus::simulation {
+
+struct SeedRange {
+  uint64_t first = 1;
+  uint64_t count = 1;
+};
+
+struct Summary {
+  uint64_t num_seeds = 0;                                  // that were run
+  std::vector<std::pair<uint64_t, std::string>> failures;  // seed, violation
+  std::map<uint64_t, uint64_t> traces;                     // by seed
+  uint64_t num_requests = 0, num_faults = 0, num_recoveries = 0, num_sleeps = 0;
+
+  std::string Describe() const;
+};
+
+// Stops after `max_failures`.
+Summary RunSeeds(const SeedRange& range, bool verbose, size_t max_failures = 10);
+
+}  // namespace somnus::simulation

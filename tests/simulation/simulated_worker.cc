@@ -1,0 +1,299 @@
+#include "tests/simulation/simulated_worker.h"
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/build_id.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "tests/worker/fake_parts.h"
+#include "worker/coordinator_link.h"
+#include "worker/runner/batch_state.h"
+#include "worker/worker.h"
+#include "worker/worker_service.h"
+
+namespace somnus::simulation {
+namespace {
+
+constexpr int64_t kRegionBytes = FakeVmmDriver::kUnit;
+constexpr absl::Duration kExitPatience = absl::Seconds(2);
+
+class SimulatedDevice : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  const OpTable& ops() const override { std::abort(); }  // nothing computes
+  std::string Describe() const override { return "simulated"; }
+  void SetWorkspace(void*, int64_t) override {}
+  void BeginStep() override {}
+  void EndStep() override {}
+  bool asynchronous() const override { return false; }
+  absl::StatusOr<void*> AllocatePinned(int64_t) override { return absl::UnimplementedError("simulated"); }
+  void FreePinned(void*) override {}
+  DeviceUploader* uploader() override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override {
+    return absl::UnimplementedError("simulated");
+  }
+  absl::Status BeginCapture() override { return absl::UnimplementedError("simulated"); }
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override {
+    return absl::UnimplementedError("simulated");
+  }
+  void CopyToDevice(void*, const void*, int64_t) override {}
+  void CopyToHost(void*, const void*, int64_t) override {}
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+};
+
+// Memory whose every change takes a moment.
+class SimulatedMemory : public FakeVmmDriver {
+ public:
+  explicit SimulatedMemory(int pid) : pid_(pid) {
+    Site& site = Site::current();
+    site.workers[pid].memory = this;
+    OnCall([&site] {
+      site.world.Sleep(site.world.random().Between(absl::Microseconds(1), absl::Milliseconds(1)));
+    });
+  }
+  ~SimulatedMemory() override {
+    Site& site = Site::current();
+    site.workers[pid_].memory = nullptr;
+    if (!violations().empty()) site.world.Violate(absl::StrCat("memory: ", violations().front()));
+    if (live_bytes() + host_bytes() + reserved_bytes() > 0 && !failed())
+      site.world.Violate(absl::StrCat("a worker leaves ", live_bytes(), " bytes of device memory and ",
+                                      host_bytes(), " of backups behind"));
+  }
+
+ private:
+  const int pid_;
+};
+
+class SimulatedRunner : public ModelRunner {
+ public:
+  SimulatedRunner(Site* site, int pid, const ModelRunnerOptions& options, Communicator* communicator,
+                  SleepableAllocator* allocator)
+      : site_(*site),
+        world_(site->world),
+        self_(site->workers[pid]),
+        communicator_(*communicator),
+        allocator_(*allocator),
+        model_(site->model),
+        batch_({.max_num_seqs = options.max_num_seqs,
+                .max_num_batched_tokens = options.max_num_batched_tokens,
+                .max_model_len = options.max_model_len,
+                .block_size = options.block_size,
+                .vocab_size = site->model.vocab_size,
+                .num_blocks = 0}) {}
+  ~SimulatedRunner() override {
+    for (void* data : {weights_, workspace_, kv_cache_})
+      if (data != nullptr) allocator_.Free(data).IgnoreError();
+  }
+
+  absl::Status Load(const Progress& progress) {
+    ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, kRegionBytes));
+    ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kRegionBytes));
+    ReadWeights(progress);
+    return absl::OkStatus();
+  }
+
+  std::string weight_types() const override { return "f32"; }
+  int64_t kv_block_bytes() const override { return kRegionBytes; }
+  absl::Status Profile() override { return absl::OkStatus(); }
+  absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
+  absl::Status AllocateKvCache(int32_t num_blocks, bool) override {
+    ASSIGN_OR_RETURN(kv_cache_, allocator_.Allocate("kv_cache", num_blocks * kv_block_bytes()));
+    batch_.SetNumBlocks(num_blocks);
+    Forget();
+    return absl::OkStatus();
+  }
+  absl::Status BeginEpoch() override {
+    error_ = absl::OkStatus();
+    begun_epoch_ = self_.worker->group_epoch();
+    model_.DropBatch();
+    batch_.Clear();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override {
+    RETURN_IF_ERROR(error_);
+    CheckMemory(request);
+    world_.Sleep(world_.random().Between(absl::Microseconds(200), absl::Milliseconds(4)));
+    if (self_.step_hang > absl::ZeroDuration())
+      world_.Sleep(std::exchange(self_.step_hang, absl::ZeroDuration()));
+    absl::StatusOr<v1::StepReply> reply = Compute(request);
+    if (!reply.ok()) return error_ = reply.status();
+    return std::make_unique<FinishedStep>(std::move(reply));
+  }
+  absl::Status ReloadWeights(const Checkpoint&, const Progress& progress) override {
+    ReadWeights(progress);
+    return absl::OkStatus();
+  }
+  absl::Status ResetAfterWake() override {
+    if (model_.num_slots_in_use() > 0) world_.Violate("slots are in use at a wake-up");
+    if (!self_.memory->Holds(kv_cache_, 1, 'k')) Forget();
+    return absl::OkStatus();
+  }
+
+ private:
+  void ReadWeights(const Progress& progress) {
+    const absl::Duration time = world_.random().Between(absl::Milliseconds(1), absl::Milliseconds(300)) +
+                                std::exchange(self_.load_delay, absl::ZeroDuration());
+    for (int part = 1; part <= 4; ++part) {
+      world_.Sleep(time / 4);
+      progress(part * kRegionBytes / 4, kRegionBytes);
+    }
+    self_.memory->Fill(weights_, 2, 'w');
+  }
+  // The contents of the cache are lost.
+  void Forget() {
+    model_.Replace();
+    batch_.Clear();
+    self_.memory->Fill(kv_cache_, 1, 'k');
+  }
+  void CheckMemory(const v1::StepRequest& request) {
+    if (request.group_epoch() < begun_epoch_)
+      world_.Violate(
+          absl::StrCat("a step of epoch ", request.group_epoch(), " runs in epoch ", begun_epoch_));
+    if (!self_.memory->Holds(weights_, 2, 'w')) world_.Violate("a step runs without weights");
+    if (!self_.memory->Holds(kv_cache_, 1, 'k')) world_.Violate("a step runs without a KV cache");
+  }
+  // What a step message of a good coordinator never is.
+  absl::Status Broken(const absl::Status& status) {
+    world_.Violate(absl::StrCat("a step breaks the rules: ", status.message()));
+    return status;
+  }
+  absl::Status CheckMessage(const v1::StepRequest& request) {
+    RETURN_IF_ERROR(batch_.Free(request));
+    RETURN_IF_ERROR(batch_.Add(request));
+    RETURN_IF_ERROR(batch_.Schedule(request));
+    for (const ScheduledSlot& slot : batch_.scheduled()) {
+      if (slot.samples) batch_.AppendToken(slot.slot, kUnknownToken);
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<v1::StepReply> Compute(const v1::StepRequest& request) {
+    RETURN_IF_ERROR(std::exchange(self_.step_error, absl::OkStatus()));
+    if (absl::Status status = CheckMessage(request); !status.ok()) return Broken(status);
+    absl::StatusOr<v1::StepReply> reply = model_.Execute(request);
+    if (!reply.ok()) return Broken(reply.status());
+    const int world_size = communicator_.world_size();
+    std::vector<int32_t> own{static_cast<int32_t>(request.group_epoch())};
+    for (const v1::SampledToken& token : reply->tokens()) own.push_back(token.token_id());
+    std::vector<int32_t> all(own.size() * world_size);
+    RETURN_IF_ERROR(communicator_.AllGather(own.data(), own.size() * sizeof(int32_t), all.data()));
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] == own[i % own.size()]) continue;
+      if (i % own.size() == 0) world_.Violate("two epochs compute together");
+      v1::SampledToken* token = reply->mutable_tokens(static_cast<int>(i % own.size()) - 1);
+      token->set_token_id((token->token_id() + 1) % site_.model.vocab_size);  // the ranks disagree
+    }
+    if (communicator_.rank() != 0) {
+      const int64_t step_id = reply->step_id();
+      reply = v1::StepReply();
+      reply->set_step_id(step_id);
+    }
+    return reply;
+  }
+
+  Site& site_;
+  World& world_;
+  WorkerProcess& self_;
+  Communicator& communicator_;
+  SleepableAllocator& allocator_;
+  FakeWorker model_;
+  BatchState batch_;
+  absl::Status error_;
+  int64_t begun_epoch_ = 0;
+  void *weights_ = nullptr, *workspace_ = nullptr, *kv_cache_ = nullptr;
+};
+
+WorkerParts MakeParts(Site* site, int pid) {
+  WorkerParts parts;
+  parts.open_device = [](const WorkerOptions&,
+                         const CpuDeviceOptions&) -> absl::StatusOr<std::unique_ptr<Device>> {
+    return std::make_unique<SimulatedDevice>();
+  };
+  parts.open_memory = [pid](const WorkerOptions&, int) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
+    return std::make_unique<SimulatedMemory>(pid);
+  };
+  parts.open_checkpoint = [](const std::string&, LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
+    return std::make_unique<FakeCheckpoint>();
+  };
+  parts.fingerprint = [](const std::string&, LoadFormat) -> absl::StatusOr<std::string> { return "files"; };
+  parts.load_runner =
+      [site, pid](const Checkpoint&, const ModelRunnerOptions& options, Device*, Communicator* communicator,
+                  SleepableAllocator* allocator,
+                  const ModelRunner::Progress& progress) -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
+    auto runner = std::make_unique<SimulatedRunner>(site, pid, options, communicator, allocator);
+    RETURN_IF_ERROR(runner->Load(progress));
+    return runner;
+  };
+  return parts;
+}
+
+v1::RegisterRequest MakeRegisterRequest(const Site& site, int pid, const std::string& address) {
+  v1::RegisterRequest request;
+  request.set_worker_id(site.world.name(pid));
+  request.set_host("host");
+  request.set_pid(pid);
+  request.set_address(address);
+  request.set_device_type(v1::DEVICE_TYPE_CPU);
+  request.set_preferred_rank(site.workers.at(pid).rank);
+  request.set_version(kVersion);
+  request.set_build_id(BuildId());
+  return request;
+}
+
+}  // namespace
+
+void RunWorker(Site* site, int pid, const std::string& coordinator, const std::string& address) {
+  World& world = site->world;
+  WorkerProcess& self = site->workers[pid];
+  world.Sleep(world.random().Between(absl::Milliseconds(1), absl::Milliseconds(100)));  // from fork to main
+  StopSignal leave;
+  const auto say_leave = [&leave] { leave.Stop(); };
+  self.leave = say_leave;
+  std::string reason = "exited with code 0";
+  {
+    Worker worker(WorkerOptions{}, MakeParts(site, pid));
+    self.worker = &worker;
+    const auto service = MakeWorkerService(&worker, say_leave);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address, nullptr);
+    builder.RegisterService(service.get());
+    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    CoordinatorLinkOptions options;
+    options.coordinator = coordinator;
+    const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(options);
+    std::thread registration([&] {
+      if (absl::Status status = link->Register(MakeRegisterRequest(*site, pid, address)); !status.ok()) {
+        world.Log(absl::StrCat("not registered: ", status.message()));
+        leave.Stop();
+        return;
+      }
+      link->StartHeartbeats(
+          [&worker](v1::HeartbeatRequest* beat) {
+            beat->set_last_step_id(worker.last_step_id());
+            beat->set_step_in_progress(worker.step_in_progress());
+            beat->set_group_epoch(worker.group_epoch());
+          },
+          [&worker](v1::RegisterRequest* request) { *request->mutable_snapshot() = worker.Snapshot(); },
+          [&](const absl::Status&) { leave.Stop(); });
+    });
+    leave.WaitFor(absl::InfiniteDuration());
+    link->Stop();
+    registration.join();
+    worker.Abort("rank leaves");
+    const bool idle = worker.WaitIdle(kExitPatience);
+    server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(idle ? 200 : 0)));
+    if (!idle) world.Kill(pid, "exited with its device busy");
+    self.worker = nullptr;
+  }
+  world.Kill(pid, reason);
+}
+
+}  // namespace somnus::simulation

@@ -1,0 +1,15 @@
+#pragma once
+// A worker process: the product's Worker, its service and its link to the coordinator, over a simulated
+// device, whose model is that of tests/fakes/fake_worker.h. Every rank computes the whole model and the ranks
+// compare what they got, so that a wrong block of any rank shows in the tokens.
+
+#include <string>
+
+#include "tests/simulation/site.h"
+
+namespace somnus::simulation {
+
+// The body of a worker process, as Run of worker/worker_main.cc without what only a real process has.
+void RunWorker(Site* site, int pid, const std::string& coordinator, const std::string& address);
+
+}  // namespace somnus::simulation

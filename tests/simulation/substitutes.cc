@@ -1,0 +1,42 @@
+// What stands for the parts of the product that only a real machine has: the log, the process table,
+// directories, certificates, and NCCL, which ranks on CPUs do not use.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/log.h"
+#include "base/socket_dir.h"
+#include "coordinator/membership/process_state.h"
+#include "proto/cluster_trust.h"
+#include "tests/simulation/world.h"
+#include "worker/comm/nccl_api.h"
+#include "worker/comm/tcp_socket.h"
+
+namespace somnus {
+
+void Log(LogLevel level, fmt::string_view format, fmt::format_args args) {
+  simulation::World* world = simulation::World::current();
+  if (world != nullptr && world->verbose()) world->Log(fmt::vformat(format, args));
+}
+
+std::string WhyNotRunning(pid_t) { return ""; }
+
+// Nothing listens in it: addresses are names.
+absl::StatusOr<SocketDir> SocketDir::Create(const std::string& parent) { return SocketDir(parent, -1); }
+SocketDir::SocketDir(SocketDir&& other) noexcept = default;
+SocketDir::~SocketDir() = default;
+
+absl::StatusOr<ClusterTrust> ClusterTrust::Create(const ClusterTrustOptions&) { return ClusterTrust(); }
+std::shared_ptr<grpc::ServerCredentials> ClusterTrust::Listener(const std::string&) const { return nullptr; }
+std::shared_ptr<grpc::ChannelCredentials> ClusterTrust::Dialer(const std::string&) const { return nullptr; }
+absl::Status ClusterTrust::CheckListen(const std::string&) const { return absl::OkStatus(); }
+
+absl::StatusOr<TcpListener> ListenOnTcp(const std::string&) {
+  return absl::UnimplementedError("all ranks are on one host");
+}
+absl::StatusOr<const NcclApi*> NcclApi::Load() { return absl::UnavailableError("there is no GPU"); }
+absl::StatusOr<std::string> MakeNcclUniqueId(const NcclApi&) {
+  return absl::UnavailableError("there is no GPU");
+}
+
+}  // namespace somnus
