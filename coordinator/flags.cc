@@ -96,17 +96,6 @@ absl::Status CheckReplicas(const Flags& flags) {
 
 }  // namespace
 
-Flags OfReplica(const Flags& flags, int32_t replica) {
-  Flags own = flags;
-  own.replica = replica;
-  if (flags.cluster_port > 0) own.cluster_port = flags.cluster_port + replica;
-  return own;
-}
-
-std::string ReplicaPrefix(const Flags& flags) {
-  return flags.data_parallel_size == 1 ? "" : absl::StrCat("replica ", flags.replica, ": ");
-}
-
 absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
                          Flags* flags) {
   if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));

@@ -1,0 +1,19 @@
+// The parts of flags.h that are about one replica, for those who parse no flags.
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/flags.h"
+
+namespace somnus {
+
+Flags OfReplica(const Flags& flags, int32_t replica) {
+  Flags own = flags;
+  own.replica = replica;
+  if (flags.cluster_port > 0) own.cluster_port = flags.cluster_port + replica;
+  return own;
+}
+
+std::string ReplicaPrefix(const Flags& flags) {
+  return flags.data_parallel_size == 1 ? "" : absl::StrCat("replica ", flags.replica, ": ");
+}
+
+}  // namespace somnus
