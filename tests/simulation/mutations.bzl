@@ -20,8 +20,8 @@ MUTATIONS = {
     # The rollback.
     "recovery_keeps_steps": (
         "coordinator/engine/engine_loop_recovery.cc",
-        "EndSuspects(scheduler_.Recover(), reason);",
-        "",
+        "EndSuspects(scheduler_.Recover(), reason);\n  SwitchState",
+        "SwitchState",
     ),
     "recovery_keeps_prefix_cache": (
         "coordinator/scheduler/scheduler.cc",

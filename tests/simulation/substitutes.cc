@@ -1,9 +1,10 @@
 // What stands for the parts of the product that only a real machine has: the log, the process table,
-// directories, certificates, and NCCL, which ranks on CPUs do not use.
+// the program, directories, certificates, and NCCL, which ranks on CPUs do not use.
 
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/build_id.h"
 #include "base/log.h"
 #include "base/socket_dir.h"
 #include "coordinator/membership/process_state.h"
@@ -18,6 +19,13 @@ void Log(LogLevel level, fmt::string_view format, fmt::format_args args) {
   simulation::World* world = simulation::World::current();
   if (world != nullptr && world->verbose()) world->Log(fmt::vformat(format, args));
 }
+
+// A message with it is the same in every program that runs a seed.
+const std::string& BuildId() {
+  static const std::string* const id = new std::string("simulation");
+  return *id;
+}
+absl::StatusOr<std::string> BuildIdOf(const std::string&) { return BuildId(); }
 
 std::string WhyNotRunning(pid_t) { return ""; }
 
