@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -97,7 +98,7 @@ class HostVmmDriver : public VmmDriver {
     }
     const Handle handle = next_handle_++;
     handles_[handle].bytes = bytes;
-    handles_[handle].reservation = std::move(reservation);
+    handles_[handle].absent = {bytes, std::move(reservation)};
     return handle;
   }
 
@@ -151,55 +152,86 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::Status SetAccess(void* address, int64_t bytes) override {
-    if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return ErrnoError("opening memory", bytes);
-    madvise(address, bytes, MADV_HUGEPAGE);  // a hint: without huge pages it is only slower
+    if (absl::Status status = SetAccessForCopy(address, bytes); !status.ok()) return status;
     absl::Status status = Populate(address, bytes);
-    absl::MutexLock lock(&mutex_);
-    for (auto& [handle, memory] : handles_) {
-      const char* begin = static_cast<char*>(address);
-      if (memory.mapped && memory.address >= begin && memory.address < begin + bytes)
-        memory.reservation = HostReservation();
-    }
+    NoteResident(address, bytes);
     return status;
   }
+  absl::Status SetAccessForCopy(void* address, int64_t bytes) override {
+    if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return ErrnoError("opening memory", bytes);
+    madvise(address, bytes, MADV_HUGEPAGE);  // a hint: without huge pages it is only slower
+    return absl::OkStatus();
+  }
 
+  bool HostIsDevice() const override { return true; }
   absl::StatusOr<void*> AllocateHost(int64_t bytes) override {
+    bytes = WholePages(bytes);
     ASSIGN_OR_RETURN(HostReservation reservation, account_->Reserve(bytes));
-    void* data =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) return ErrnoError("allocating host memory", bytes);
-    madvise(data, bytes, MADV_HUGEPAGE);
+    ASSIGN_OR_RETURN(void* const data, Reserve(bytes));
+    if (absl::Status status = SetAccessForCopy(data, bytes); !status.ok()) {
+      munmap(data, bytes);
+      return status;
+    }
     absl::MutexLock lock(&mutex_);
-    backups_[data] = std::move(reservation);
+    host_memory_[data] = {bytes, std::move(reservation)};
     return data;
   }
   void FreeHost(void* data, int64_t bytes) override {
     {
       absl::MutexLock lock(&mutex_);
-      backups_.erase(data);
+      host_memory_.erase(data);
     }
-    munmap(data, bytes);  // last: from here on another thread's AllocateHost may get the same address
+    // Last: from here on another thread's AllocateHost may get the same address.
+    munmap(data, WholePages(bytes));
   }
 
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
-    Copy(host, device, bytes);
+    absl::Status status = Copy(host, device, bytes);
     absl::MutexLock lock(&mutex_);
-    backups_.erase(host);  // its pages are resident now
-    return absl::OkStatus();
+    const auto next = host_memory_.upper_bound(host);
+    if (next != host_memory_.begin()) NoteCopied(bytes, &std::prev(next)->second);
+    return status;
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
-    Copy(device, host, bytes);
-    return absl::OkStatus();
+    absl::Status status = Copy(device, host, bytes);
+    NoteResident(device, bytes);
+    return status;
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
  private:
+  // The bytes of some memory that are not resident yet, and reserved until all are.
+  struct Absent {
+    int64_t bytes = 0;
+    HostReservation reservation;
+  };
   struct Memory {
     int64_t bytes = 0;
     void* address = nullptr;  // of its pages, once it was mapped
     bool mapped = false;
-    HostReservation reservation;  // until its pages are resident
+    Absent absent;
   };
+
+  static int64_t WholePages(int64_t bytes) {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+  }
+
+  static void NoteCopied(int64_t bytes, Absent* absent) {
+    absent->bytes -= bytes;
+    if (absent->bytes <= 0) absent->reservation = HostReservation();
+  }
+
+  // [address, address + bytes) lies within one handle's memory, or holds whole ones.
+  void NoteResident(void* address, int64_t bytes) {
+    const char* const begin = static_cast<char*>(address);
+    absl::MutexLock lock(&mutex_);
+    for (auto& [handle, memory] : handles_) {
+      const char* const at = static_cast<char*>(memory.address);
+      const int64_t inside = std::min(begin + bytes, at + memory.bytes) - std::max(begin, at);
+      if (memory.mapped && inside > 0) NoteCopied(inside, &memory.absent);
+    }
+  }
 
   int64_t LiveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     int64_t live = 0;
@@ -208,20 +240,34 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::Status Populate(void* address, int64_t bytes) {
+    return InParallel("populating memory", bytes, [&](int64_t begin, int64_t end) {
+      return PopulateRange(static_cast<char*>(address) + begin, end - begin);
+    });
+  }
+
+  // A page is filled as soon as the kernel has cleared it, while it is in the cache.
+  absl::Status Copy(void* to, const void* from, int64_t bytes) {
+    return InParallel("populating memory", bytes, [&](int64_t begin, int64_t end) {
+      for (int64_t at = begin; at < end; at += kHugePage) {
+        char* const target = static_cast<char*>(to) + at;
+        const int64_t step = std::min(kHugePage, end - at);
+        if (const int error = PopulateRange(target, step); error != 0) return error;
+        memcpy(target, static_cast<const char*>(from) + at, step);
+      }
+      return 0;
+    });
+  }
+
+  // `work` returns 0 or an errno.
+  absl::Status InParallel(absl::string_view what, int64_t bytes,
+                          const std::function<int(int64_t, int64_t)>& work) {
     std::atomic<int> error{0};
     ParallelRanges(bytes, kHugePage, threads_, [&](int64_t begin, int64_t end) {
-      const int failed = PopulateRange(static_cast<char*>(address) + begin, end - begin);
-      if (failed != 0) error = failed;
+      if (const int failed = work(begin, end); failed != 0) error = failed;
     });
     if (error == 0) return absl::OkStatus();
     errno = error == EFAULT ? ENOMEM : error.load();
-    return ErrnoError("populating memory", bytes);
-  }
-
-  void Copy(void* to, const void* from, int64_t bytes) {
-    ParallelRanges(bytes, kHugePage, threads_, [&](int64_t begin, int64_t end) {
-      memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, end - begin);
-    });
+    return ErrnoError(what, bytes);
   }
 
   const int threads_;
@@ -230,7 +276,7 @@ class HostVmmDriver : public VmmDriver {
   absl::Mutex mutex_;
   std::map<Handle, Memory> handles_ ABSL_GUARDED_BY(mutex_);
   Handle next_handle_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<void*, HostReservation> backups_ ABSL_GUARDED_BY(mutex_);  // of host memory that holds no copy yet
+  std::map<void*, Absent> host_memory_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -7,12 +7,15 @@
 
 namespace somnus {
 
-absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(VmmDriver* driver, std::string tag, int64_t bytes) {
+absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(VmmDriver* driver, std::string tag, int64_t bytes,
+                                                        int64_t chunk_bytes) {
   const int64_t unit = driver->Granularity();
   const int64_t rounded = (bytes + unit - 1) / unit * unit;
   absl::StatusOr<void*> base = driver->Reserve(rounded);
   if (!base.ok()) return base.status();
-  return std::unique_ptr<Region>(new Region(driver, std::move(tag), *base, rounded));
+  const int64_t chunk =
+      chunk_bytes > 0 ? std::max(chunk_bytes / unit, int64_t{1}) * unit : driver->ChunkBytes();
+  return std::unique_ptr<Region>(new Region(driver, std::move(tag), *base, rounded, chunk));
 }
 
 Region::~Region() {
@@ -29,11 +32,11 @@ int64_t Region::held_bytes() const {
   return sum;
 }
 
-absl::Status Region::Populate() {
+absl::Status Region::Populate(bool copy_follows) {
   if (absl::Status status = Release(); !status.ok()) return status;  // of what was left over
   absl::Status status = CreateChunks();
   if (status.ok()) {
-    status = MapChunks();
+    status = MapChunks(copy_follows);
     if (status.ok()) {
       state_ = State::kResident;
       return status;
@@ -42,6 +45,12 @@ absl::Status Region::Populate() {
   state_ = State::kDetached;
   Release().IgnoreError();
   return absl::IsResourceExhausted(status) ? WithShortage(status) : status;
+}
+
+absl::Status Region::Attach() {
+  absl::Status status = MapChunks(/*copy_follows=*/false);
+  if (status.ok()) state_ = State::kResident;
+  return status;
 }
 
 absl::Status Region::Detach() {
@@ -74,7 +83,7 @@ absl::Status Region::FreeAddress() {
 
 absl::Status Region::CreateChunks() {
   for (int64_t offset = 0; offset < bytes_;) {
-    const int64_t bytes = std::min(driver_->ChunkBytes(), bytes_ - offset);
+    const int64_t bytes = std::min(chunk_bytes_, bytes_ - offset);
     absl::StatusOr<VmmDriver::Handle> handle = driver_->Create(bytes);
     if (!handle.ok()) return handle.status();
     chunks_.push_back({*handle, offset, bytes});
@@ -84,14 +93,16 @@ absl::Status Region::CreateChunks() {
 }
 
 // Maps all chunks and opens them with one call; on an error none is mapped.
-absl::Status Region::MapChunks() {
+absl::Status Region::MapChunks(bool copy_follows) {
   absl::Status status;
   size_t mapped = 0;
   while (mapped < chunks_.size() && status.ok()) {
     status = driver_->Map(At(chunks_[mapped]), chunks_[mapped].bytes, chunks_[mapped].handle);
     if (status.ok()) ++mapped;
   }
-  if (status.ok()) status = driver_->SetAccess(base_, bytes_);
+  if (status.ok()) {
+    status = copy_follows ? driver_->SetAccessForCopy(base_, bytes_) : driver_->SetAccess(base_, bytes_);
+  }
   if (status.ok()) return status;
   const int64_t mapped_bytes = mapped < chunks_.size() ? chunks_[mapped].offset : bytes_;
   if (mapped_bytes > 0) driver_->Unmap(base_, mapped_bytes).IgnoreError();

@@ -22,8 +22,10 @@ class Region {
     kDetached,  // chunks exist with their contents, but are not mapped
   };
 
-  // Reserves addresses for `bytes`, rounded up to the driver's granularity.
-  static absl::StatusOr<std::unique_ptr<Region>> Reserve(VmmDriver* driver, std::string tag, int64_t bytes);
+  // Reserves addresses for `bytes`, rounded up to the driver's granularity. Memory is created in chunks of
+  // `chunk_bytes`, rounded down to it; 0: in the driver's chunks.
+  static absl::StatusOr<std::unique_ptr<Region>> Reserve(VmmDriver* driver, std::string tag, int64_t bytes,
+                                                         int64_t chunk_bytes);
   // Releases whatever is left, as far as the driver lets it.
   ~Region();
   Region(const Region&) = delete;
@@ -36,8 +38,10 @@ class Region {
   // Physical memory held, whatever the state.
   int64_t held_bytes() const;
 
-  absl::Status Populate();  // kEmpty -> kResident, new memory
-  absl::Status Detach();    // kResident -> kDetached
+  // kEmpty -> kResident, new memory. With `copy_follows` the caller fills it with CopyFromHost next.
+  absl::Status Populate(bool copy_follows = false);
+  absl::Status Attach();  // kDetached -> kResident, the same memory
+  absl::Status Detach();  // kResident -> kDetached
   // kDetached -> kEmpty. A chunk that the driver fails to release stays in held_bytes and is tried again by
   // every later call and by the destructor; the state is kEmpty all the same. Returns the first such error.
   absl::Status Release();
@@ -50,17 +54,18 @@ class Region {
     int64_t offset, bytes;
   };
 
-  Region(VmmDriver* driver, std::string tag, void* base, int64_t bytes)
-      : driver_(driver), tag_(std::move(tag)), base_(base), bytes_(bytes) {}
+  Region(VmmDriver* driver, std::string tag, void* base, int64_t bytes, int64_t chunk_bytes)
+      : driver_(driver), tag_(std::move(tag)), base_(base), bytes_(bytes), chunk_bytes_(chunk_bytes) {}
   char* At(const Chunk& chunk) const { return static_cast<char*>(base_) + chunk.offset; }
   absl::Status CreateChunks();
-  absl::Status MapChunks();
+  absl::Status MapChunks(bool copy_follows);
   absl::Status WithShortage(const absl::Status& status) const;
 
   VmmDriver* const driver_;
   const std::string tag_;
   void* base_;
   const int64_t bytes_;
+  const int64_t chunk_bytes_;
   State state_ = State::kEmpty;
   std::vector<Chunk> chunks_;
   std::vector<Chunk> unreleased_;

@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "allocator/backup_store.h"
 #include "allocator/host_backup.h"
 #include "allocator/region.h"
+#include "allocator/spill_store.h"
 #include "base/monotonic.h"
 
 namespace somnus {
@@ -17,26 +19,43 @@ struct Entry {
   std::unique_ptr<Region> region;
   // A region that sleeps has no memory, except where the driver failed to unmap or to release it.
   bool asleep = false;
-  std::unique_ptr<HostBackup> backup;  // of a sleeping region, or retained
+  std::unique_ptr<Backup> backup;  // of a sleeping region, or retained
+  // While it sleeps: its memory was not released and is its own backup.
+  bool kept_in_place = false;
   // Part of the prepared change:
   std::optional<RestoreMode> sleep_mode;
   bool new_backup = false;  // made by the prepared sleep
   bool waking = false;
 };
 
+// Pinning this much takes a few hundredths of a second, while the copy of what was pinned before runs.
+constexpr int64_t kHostChunk = 256 << 20;
+
+// Null: regions keep their memory, because a copy would take as much of the same.
+std::unique_ptr<BackupStore> MakeStore(VmmDriver* driver, const SleepableAllocatorOptions& options) {
+  if (options.backup == BackupPolicy::kFile) {
+    return MakeSpillStore(driver, {.dir = options.spill_dir, .open_io = options.open_spill_io});
+  }
+  if (options.backup == BackupPolicy::kRelease && driver->HostIsDevice()) return nullptr;
+  return MakeHostBackupStore(driver, kHostChunk);
+}
+
 double SecondsSince(MonotonicTime begin) { return absl::ToDoubleSeconds(MonotonicNow() - begin); }
 
 class SleepableAllocatorImpl : public SleepableAllocator {
  public:
   SleepableAllocatorImpl(VmmDriver* driver, const SleepableAllocatorOptions& options)
-      : driver_(driver), options_(options) {}
+      : driver_(driver),
+        chunk_bytes_(options.chunk_bytes),
+        retains_backups_(options.backup != BackupPolicy::kRelease),
+        store_(MakeStore(driver, options)) {}
 
   absl::StatusOr<void*> Allocate(const std::string& tag, int64_t bytes) override {
     if (bytes <= 0 || bytes > kMaxBytes) {
       return absl::InvalidArgumentError(absl::StrCat(tag, ": a region of ", bytes, " bytes"));
     }
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<std::unique_ptr<Region>> region = Region::Reserve(driver_, tag, bytes);
+    absl::StatusOr<std::unique_ptr<Region>> region = Region::Reserve(driver_, tag, bytes, chunk_bytes_);
     if (!region.ok()) return region.status();
     if (absl::Status status = (*region)->Populate(); !status.ok()) return status;
     void* data = (*region)->data();
@@ -87,7 +106,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 
   void AbortSleep() override {
     absl::MutexLock lock(&mutex_);
-    if (prepared_ == Prepared::kSleep) ForgetSleep(options_.retain_backups);
+    if (prepared_ == Prepared::kSleep) ForgetSleep(retains_backups_);
     Publish();
   }
 
@@ -118,7 +137,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     absl::Status status;
     for (Entry* entry : Asleep(tags)) {
       entry->waking = true;
-      if (entry->region->state() == Region::State::kEmpty) status = entry->region->Populate();
+      status = MakeUsable(entry);
       if (status.ok() && entry->backup != nullptr) {
         if (!first_copy.has_value()) first_copy = MonotonicNow();
         status = entry->backup->Restore(entry->region->data());
@@ -142,9 +161,9 @@ class SleepableAllocatorImpl : public SleepableAllocator {
       if (!entry.waking) continue;
       WakeReport::Tag& tag = report.tags[entry.region->tag()];
       tag.mapped += entry.region->bytes();
-      if (entry.backup != nullptr) tag.restored += entry.region->bytes();
-      if (!options_.retain_backups) entry.backup = nullptr;
-      entry.asleep = entry.waking = false;
+      if (entry.backup != nullptr || entry.kept_in_place) tag.restored += entry.region->bytes();
+      if (!retains_backups_) entry.backup = nullptr;
+      entry.asleep = entry.waking = entry.kept_in_place = false;
     }
     prepared_ = Prepared::kNothing;
     Publish();
@@ -161,7 +180,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   void DropBackups(const std::string& tag) override {
     absl::MutexLock lock(&mutex_);
     for (auto& [data, entry] : entries_) {
-      if (entry.region->tag() == tag && (!entry.asleep || entry.waking)) entry.backup = nullptr;
+      if (entry.region->tag() == tag && (!entry.asleep || entry.waking)) DropBackup(&entry);
     }
     Publish();
   }
@@ -189,6 +208,11 @@ class SleepableAllocatorImpl : public SleepableAllocator {
         "a ", prepared_ == Prepared::kSleep ? "sleep" : "wake-up", " is prepared and has not ended yet"));
   }
 
+  static void DropBackup(Entry* entry) {
+    entry->backup = nullptr;
+    entry->kept_in_place = false;
+  }
+
   // The sleeping regions with these tags (empty: all), those with a backup first: their copies run while the
   // rest, a KV cache of most of the device, is mapped.
   std::vector<Entry*> Asleep(const std::vector<std::string>& tags) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -211,6 +235,13 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     return region->Release();
   }
 
+  absl::Status MakeUsable(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Region* const region = entry->region.get();
+    if (region->state() == Region::State::kResident) return absl::OkStatus();
+    if (region->state() == Region::State::kDetached) return region->Attach();
+    return region->Populate(/*copy_follows=*/entry->backup != nullptr && store_->in_host_memory());
+  }
+
   static absl::Status FreeRegion(Region* region) {
     if (absl::Status status = ReleaseMemory(region); !status.ok()) return status;
     return region->FreeAddress();
@@ -221,24 +252,34 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     std::map<std::string, TagStats> stats;
     for (const auto& [data, entry] : entries_) {
       TagStats& tag = stats[entry.region->tag()];
-      tag.resident += entry.region->held_bytes();
+      const bool is_backup = entry.kept_in_place && !entry.waking;
+      (is_backup ? tag.host_backup : tag.resident) += entry.region->held_bytes();
       if (entry.asleep) tag.sleeping += entry.region->bytes();
-      if (entry.backup != nullptr) tag.backup += entry.region->bytes();
+      if (entry.backup == nullptr) continue;
+      (store_->in_host_memory() ? tag.host_backup : tag.file_backup) += entry.region->bytes();
     }
     absl::MutexLock lock(&published_mutex_);
     published_ = std::move(stats);
   }
 
   absl::Status SaveBackups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    absl::Status status;
+    if (store_ == nullptr) return absl::OkStatus();
+    std::vector<Entry*> unsaved;
+    int64_t bytes = 0;
     for (auto& [data, entry] : entries_) {
       if (entry.asleep || entry.sleep_mode != RestoreMode::kBackup || entry.backup != nullptr) continue;
-      absl::StatusOr<std::unique_ptr<HostBackup>> backup =
-          HostBackup::Save(driver_, entry.region->data(), entry.region->bytes());
+      unsaved.push_back(&entry);
+      bytes += entry.region->bytes();
+    }
+    store_->Expect(bytes);
+    absl::Status status;
+    for (Entry* entry : unsaved) {
+      absl::StatusOr<std::unique_ptr<Backup>> backup =
+          store_->Save(entry->region->data(), entry->region->bytes());
       status = backup.status();
       if (!status.ok()) break;
-      entry.backup = *std::move(backup);
-      entry.new_backup = true;
+      entry->backup = *std::move(backup);
+      entry->new_backup = true;
     }
     status.Update(driver_->Synchronize());
     return status;
@@ -246,20 +287,31 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 
   void PutToSleep(Entry* entry, SleepReport::Tag* tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Region* const region = entry->region.get();
-    const int64_t before = region->held_bytes();
-    const bool had_contents = !entry->asleep || entry->backup != nullptr;
-    // What is not released stays accounted for in the region, which tries again.
-    ReleaseMemory(region).IgnoreError();
-    entry->asleep = true;
+    const int64_t before = entry->kept_in_place ? 0 : region->held_bytes();
+    const bool had_contents = !entry->asleep || entry->backup != nullptr || entry->kept_in_place;
     if (entry->sleep_mode == RestoreMode::kDiscard) {
-      entry->backup = nullptr;
+      DropBackup(entry);
       if (had_contents) tag->discarded += region->bytes();
+    } else if (store_ == nullptr && !entry->asleep) {
+      entry->kept_in_place = true;
     }
-    if (entry->backup != nullptr) tag->backed_up += region->bytes();
+    TakeMemory(*entry);
+    entry->asleep = true;
+    const int64_t after = entry->kept_in_place ? 0 : region->held_bytes();
+    if (entry->backup != nullptr || entry->kept_in_place) tag->backed_up += region->bytes();
     if (entry->new_backup) tag->copied += region->bytes();
-    tag->freed += before - region->held_bytes();
-    tag->still_resident += region->held_bytes();
+    tag->freed += std::max<int64_t>(0, before - after);
+    tag->still_resident += after;
     Publish();
+  }
+
+  // What is not released stays accounted for in the region, which tries again.
+  static void TakeMemory(const Entry& entry) {
+    if (!entry.kept_in_place) {
+      ReleaseMemory(entry.region.get()).IgnoreError();
+    } else if (entry.region->state() == Region::State::kResident) {
+      entry.region->Detach().IgnoreError();
+    }
   }
 
   void ForgetSleep(bool keep_backups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -274,7 +326,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   // Ends the prepared wake-up: all of it sleeps as before.
   void ReleaseWaking() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto& [data, entry] : entries_) {
-      if (entry.waking) ReleaseMemory(entry.region.get()).IgnoreError();
+      if (entry.waking) TakeMemory(entry);
       entry.waking = false;
     }
     prepared_ = Prepared::kNothing;
@@ -282,8 +334,10 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   }
 
   VmmDriver* const driver_;
-  const SleepableAllocatorOptions options_;
-  absl::Mutex mutex_;  // held while memory is mapped, copied and released
+  const int64_t chunk_bytes_;
+  const bool retains_backups_;
+  const std::unique_ptr<BackupStore> store_;  // outlives the backups in entries_; null: kept in place
+  absl::Mutex mutex_;                         // held while memory is mapped, copied and released
   std::map<void*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   Prepared prepared_ ABSL_GUARDED_BY(mutex_) = Prepared::kNothing;
   double backup_seconds_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -13,6 +13,7 @@
 // Free work in between: a new region does not take part, a freed one no longer does.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@
 
 namespace somnus {
 
+class SpillIo;
 class VmmDriver;
 
 enum class RestoreMode {
@@ -30,17 +32,27 @@ enum class RestoreMode {
   kBackup,   // contents are saved before the memory is released, and restored by the wake-up
 };
 
+// Where kBackup saves contents, and for how long. A backup that outlives the wake-up makes the next sleep of
+// an unchanged region copy nothing; then whoever changes a region's bytes must call DropBackups.
+enum class BackupPolicy {
+  kRetain,   // in host memory, beyond the wake-up
+  kRelease,  // in host memory until the wake-up; where the device's memory is the host's, it keeps its pages
+  kFile,     // in a file, beyond the wake-up: neither device nor host memory
+};
+
 struct SleepableAllocatorOptions {
-  // Backups outlive WakeUp, so that the next Sleep of an unchanged region copies nothing. Then whoever
-  // changes a region's bytes must call DropBackups. Costs the region's size in host memory.
-  bool retain_backups = true;
+  BackupPolicy backup = BackupPolicy::kRetain;
+  std::string spill_dir;    // of kFile; the file has no name, and ends with the process
+  int64_t chunk_bytes = 0;  // physical memory is created in chunks of this size; 0: the driver's
+  // As SpillOptions::open_io, for tests.
+  std::function<std::unique_ptr<SpillIo>(int fd, int depth)> open_spill_io;
 };
 
 using BytesByTag = std::map<std::string, int64_t>;
 
 struct SleepReport {
   struct Tag {
-    int64_t freed = 0;           // physical bytes that this sleep released
+    int64_t freed = 0;           // physical bytes that no longer are the tag's; a backup may have taken them
     int64_t backed_up = 0;       // bytes that sleep now with a backup, made now or kept from before
     int64_t copied = 0;          // bytes that this sleep copied for that
     int64_t discarded = 0;       // bytes whose contents this sleep gave up
@@ -68,9 +80,10 @@ struct WakeNeed {
 };
 
 struct TagStats {
-  int64_t resident = 0;  // physical bytes held
-  int64_t sleeping = 0;  // address bytes of regions that sleep
-  int64_t backup = 0;    // bytes of backups, of sleeping regions and retained ones
+  int64_t resident = 0;     // physical bytes held, without backups
+  int64_t sleeping = 0;     // address bytes of regions that sleep
+  int64_t host_backup = 0;  // host memory of backups, of sleeping regions and retained ones
+  int64_t file_backup = 0;  // disk space of backups
 };
 
 class SleepableAllocator {
@@ -101,13 +114,15 @@ class SleepableAllocator {
   // for a message before anything is done, PrepareWake is what counts.
   virtual absl::StatusOr<WakeNeed> CheckWake(const std::vector<std::string>& tags) = 0;
   // Maps every sleeping region whose tag is in `tags` (empty: all) and restores backups. Afterwards the
-  // memory can be read and written, and either CommitWake or AbortWake must come. After an error nothing is
-  // prepared, all sleeps as before, and it can be tried again; ResourceExhausted says how much was missing.
+  // memory can be used, and either CommitWake or AbortWake must come. After an error nothing is prepared, all
+  // sleeps as before, and it can be tried again; ResourceExhausted says how much was missing. DataLoss: a
+  // backup in a file is damaged; discarding its tag (a sleep with kDiscard) gives it up.
   virtual absl::Status PrepareWake(const std::vector<std::string>& tags) = 0;
   // The regions of the prepared wake-up are awake; backups that are not retained are given up. Without a
   // prepared wake-up it does nothing.
   virtual WakeReport CommitWake() = 0;
-  // Releases what PrepareWake had mapped: asleep as before, backups and all. What was written is lost.
+  // Releases what PrepareWake had mapped: asleep as before, backups and all. Nobody may have written to
+  // regions that have a backup; what was written to others is lost.
   virtual void AbortWake() = 0;
 
   // PrepareSleep and CommitSleep. Returns the bytes freed by tag.

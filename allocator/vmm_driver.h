@@ -41,9 +41,15 @@ class VmmDriver {
   virtual absl::Status Unmap(void* address, int64_t bytes) = 0;
   // Makes a whole mapped range readable and writable. One call for many chunks: it is the expensive one.
   virtual absl::Status SetAccess(void* address, int64_t bytes) = 0;
+  // As SetAccess, for a range that CopyFromHost is going to fill as a whole: pages need not be resident
+  // before the copy reaches them.
+  virtual absl::Status SetAccessForCopy(void* address, int64_t bytes) { return SetAccess(address, bytes); }
 
   // Host memory that copies run fastest to and from: pinned, where the device can use that.
   virtual absl::StatusOr<void*> AllocateHost(int64_t bytes) = 0;
+  // Whether that is the memory which Create hands out, too: then a copy there frees nothing, and the
+  // device's memory can be used for reads and writes of files.
+  virtual bool HostIsDevice() const { return false; }
   virtual void FreeHost(void* data, int64_t bytes) = 0;
 
   // May return before the bytes have moved; Synchronize waits for all, and returns the first error.

@@ -69,8 +69,9 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
   // On a host the backup takes the same memory that the region released: kept after the wake-up it would
   // count twice.
-  std::shared_ptr<SleepableAllocator> allocator =
-      SleepableAllocator::Create(driver_.get(), {.retain_backups = worker.device != DeviceKind::kCpu});
+  const bool on_host = worker.device == DeviceKind::kCpu;
+  std::shared_ptr<SleepableAllocator> allocator = SleepableAllocator::Create(
+      driver_.get(), {.backup = on_host ? BackupPolicy::kRelease : BackupPolicy::kRetain});
   absl::MutexLock lock(&mu_);
   allocator_ = std::move(allocator);
   return absl::OkStatus();

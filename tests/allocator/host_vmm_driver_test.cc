@@ -27,7 +27,7 @@ constexpr int64_t kBytes = 96 << 20;
 
 TEST(HostVmmDriver, SleepGivesMemoryBackAndWakeRestoresIt) {
   auto driver = MakeHostVmmDriver({.num_threads = 2});
-  auto allocator = SleepableAllocator::Create(driver.get(), {.retain_backups = false});
+  auto allocator = SleepableAllocator::Create(driver.get(), {.backup = BackupPolicy::kRelease});
   const int64_t before = ResidentSet();
   auto* weights = static_cast<uint32_t*>(allocator->Allocate("weights", kBytes / 4).value());
   auto* kv = static_cast<uint8_t*>(allocator->Allocate("kv_cache", kBytes).value());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 
 #include "tests/fakes/fake_vmm_driver.h"
 
@@ -114,7 +115,8 @@ TEST(SleepableAllocator, RepeatedCallsDoNothing) {
 TEST(SleepableAllocator, RetainedBackupIsNotCopiedAgain) {
   for (const bool retain : {true, false}) {
     FakeVmmDriver driver;
-    auto allocator = SleepableAllocator::Create(&driver, {.retain_backups = retain});
+    auto allocator = SleepableAllocator::Create(
+        &driver, {.backup = retain ? BackupPolicy::kRetain : BackupPolicy::kRelease});
     void* data = allocator->Allocate("weights", kUnit).value();
     driver.Fill(data, kUnit, 'w');
     ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
@@ -179,7 +181,7 @@ TEST(SleepableAllocator, BadArguments) {
 
 // Makes the n-th driver call of the whole test fail, for every n: after the error nothing is lost or leaked,
 // and the same call works when tried again.
-class FailEveryCall : public testing::TestWithParam<int> {};
+class FailEveryCall : public testing::TestWithParam<std::tuple<BackupPolicy, int>> {};
 
 template <typename Call>
 void RetryOnce(const Call& call, bool* failed) {
@@ -190,11 +192,12 @@ void RetryOnce(const Call& call, bool* failed) {
 }
 
 TEST_P(FailEveryCall, RollsBackAndWorksWhenTriedAgain) {
+  const auto [policy, nth] = GetParam();
   FakeVmmDriver driver;
   bool failed = false;
   {
-    auto allocator = SleepableAllocator::Create(&driver);
-    driver.FailAt(GetParam());
+    auto allocator = SleepableAllocator::Create(&driver, {.backup = policy, .spill_dir = testing::TempDir()});
+    driver.FailAt(nth);
     void *weights = nullptr, *kv = nullptr;
     const auto allocate = [&](void** data, const char* tag, int64_t bytes) {
       return [&, data, tag, bytes] {
@@ -239,9 +242,12 @@ TEST_P(FailEveryCall, RollsBackAndWorksWhenTriedAgain) {
   EXPECT_EQ(driver.host_bytes(), 0);
   EXPECT_EQ(driver.violations(), std::vector<std::string>{});
   // Beyond the last call nothing fails; up to it every n must have been reached.
-  EXPECT_EQ(driver.failed(), GetParam() <= static_cast<int>(driver.calls().size())) << driver.calls().size();
+  EXPECT_EQ(driver.failed(), nth <= static_cast<int>(driver.calls().size())) << driver.calls().size();
 }
-INSTANTIATE_TEST_SUITE_P(Allocator, FailEveryCall, testing::Range(1, 110));
+INSTANTIATE_TEST_SUITE_P(Allocator, FailEveryCall,
+                         testing::Combine(testing::Values(BackupPolicy::kRetain, BackupPolicy::kRelease,
+                                                          BackupPolicy::kFile),
+                                          testing::Range(1, 110)));
 
 // The destructor alone also releases everything, whatever state the regions are in.
 TEST(SleepableAllocator, DestructorGivesAllBack) {
@@ -263,9 +269,12 @@ struct ModelRegion {
   char value = 0;
 };
 
-class RandomWalk : public testing::TestWithParam<int> {
+class RandomWalk : public testing::TestWithParam<std::tuple<BackupPolicy, int>> {
  protected:
-  RandomWalk() : random_(GetParam()), allocator_(SleepableAllocator::Create(&driver_)) {}
+  RandomWalk()
+      : random_(std::get<1>(GetParam())),
+        allocator_(SleepableAllocator::Create(
+            &driver_, {.backup = std::get<0>(GetParam()), .spill_dir = testing::TempDir()})) {}
 
   int Pick(int n) { return static_cast<int>(random_() % n); }
   std::string Tag() { return std::string(1, static_cast<char>('a' + Pick(3))); }
@@ -339,7 +348,10 @@ TEST_P(RandomWalk, AgreesWithTheModel) {
   allocator_.reset();
   EXPECT_EQ(driver_.live_bytes() + driver_.reserved_bytes() + driver_.host_bytes(), 0);
 }
-INSTANTIATE_TEST_SUITE_P(Allocator, RandomWalk, testing::Range(0, 20));
+INSTANTIATE_TEST_SUITE_P(Allocator, RandomWalk,
+                         testing::Combine(testing::Values(BackupPolicy::kRetain, BackupPolicy::kRelease,
+                                                          BackupPolicy::kFile),
+                                          testing::Range(0, 10)));
 
 }  // namespace
 }  // namespace somnus

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "allocator/sleepable_allocator.h"
 #include "tests/fakes/fake_vmm_driver.h"
 
@@ -15,9 +13,11 @@ constexpr int64_t kUnit = FakeVmmDriver::kUnit;
 using Modes = std::map<std::string, RestoreMode>;
 const Modes kLevel1 = {{"weights", RestoreMode::kBackup}, {"kv_cache", RestoreMode::kDiscard}};
 
-class TwoPhases : public testing::TestWithParam<bool> {
+class TwoPhases : public testing::TestWithParam<BackupPolicy> {
  protected:
-  TwoPhases() : allocator_(SleepableAllocator::Create(&driver_, {.retain_backups = GetParam()})) {
+  TwoPhases()
+      : allocator_(
+            SleepableAllocator::Create(&driver_, {.backup = GetParam(), .spill_dir = testing::TempDir()})) {
     weights_ = allocator_->Allocate("weights", 4 * kUnit).value();
     kv_ = allocator_->Allocate("kv_cache", 2 * kUnit).value();
     driver_.Fill(weights_, 4 * kUnit, 'w');
@@ -25,8 +25,10 @@ class TwoPhases : public testing::TestWithParam<bool> {
   }
   ~TwoPhases() override { EXPECT_EQ(driver_.violations(), std::vector<std::string>{}); }
 
-  int64_t Calls(const std::string& name) const {
-    return std::count(driver_.calls().begin(), driver_.calls().end(), name);
+  static bool retains() { return GetParam() != BackupPolicy::kRelease; }
+  int64_t WeightsBackup() const {
+    const TagStats stats = allocator_->Stats().at("weights");
+    return GetParam() == BackupPolicy::kFile ? stats.file_backup : stats.host_backup;
   }
 
   FakeVmmDriver driver_;
@@ -34,7 +36,8 @@ class TwoPhases : public testing::TestWithParam<bool> {
   void* weights_;
   void* kv_;
 };
-INSTANTIATE_TEST_SUITE_P(Retained, TwoPhases, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Policies, TwoPhases,
+                         testing::Values(BackupPolicy::kRetain, BackupPolicy::kRelease, BackupPolicy::kFile));
 
 TEST_P(TwoPhases, AnAbortedSleepReleasesNothing) {
   ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());
@@ -42,8 +45,8 @@ TEST_P(TwoPhases, AnAbortedSleepReleasesNothing) {
   EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
   EXPECT_TRUE(driver_.Holds(kv_, 2 * kUnit, 'k'));
   allocator_->AbortSleep();
-  EXPECT_EQ(allocator_->Stats().at("weights").backup, GetParam() ? 4 * kUnit : 0);
-  EXPECT_EQ(driver_.host_bytes(), GetParam() ? 4 * kUnit : 0);
+  EXPECT_EQ(WeightsBackup(), retains() ? 4 * kUnit : 0);
+  EXPECT_EQ(driver_.host_bytes(), GetParam() == BackupPolicy::kRetain ? 4 * kUnit : 0);
   EXPECT_TRUE(allocator_->CommitSleep().tags.empty()) << "nothing is prepared any longer";
   EXPECT_EQ(driver_.live_bytes(), 6 * kUnit);
   ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());
@@ -73,14 +76,14 @@ TEST_P(TwoPhases, TheReportsSayWhatBecameOfEachTag) {
   EXPECT_TRUE(allocator_->CommitWake().tags.empty());
 
   ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());
-  EXPECT_EQ(allocator_->CommitSleep().tags.at("weights").copied, GetParam() ? 0 : 4 * kUnit);
+  EXPECT_EQ(allocator_->CommitSleep().tags.at("weights").copied, retains() ? 0 : 4 * kUnit);
 }
 
 TEST_P(TwoPhases, AnAbortedWakeUpKeepsTheBackup) {
   ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());
   ASSERT_TRUE(allocator_->PrepareWake({}).ok());
   EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
-  driver_.Fill(weights_, 4 * kUnit, 'x');
+  driver_.Fill(kv_, 2 * kUnit, 'x');
   allocator_->AbortWake();
   EXPECT_EQ(driver_.live_bytes(), 0);
   EXPECT_EQ(allocator_->Stats().at("weights").sleeping, 4 * kUnit);

@@ -61,6 +61,34 @@ system_library_repository = repository_rule(
     local = True,
 )
 
+def _optional_library_impl(ctx):
+    compiler = ctx.which("g++") or ctx.which("gcc")
+    found = False
+    if compiler and ctx.path("/usr/include/" + ctx.attr.header).exists:
+        # A compiler that does not find the archive prints its name alone.
+        found = _run(ctx, [compiler, "-print-file-name=" + ctx.attr.archive])[0] != ctx.attr.archive
+    ctx.file("BUILD.bazel", """
+cc_library(
+    name = "{name}",
+    linkopts = {linkopts},
+    visibility = ["//visibility:public"],
+)
+""".format(name = ctx.name, linkopts = repr(["-l:" + ctx.attr.archive] if found else [])))
+    ctx.file("defs.bzl", "%s = %s\n" % (ctx.attr.constant, found))
+
+# A library that the build does without where it is not installed: a constant of defs.bzl says whether it is. It is
+# linked statically, so that a binary also starts where it is not.
+optional_library_repository = repository_rule(
+    implementation = _optional_library_impl,
+    attrs = {
+        "header": attr.string(mandatory = True),
+        "archive": attr.string(mandatory = True),
+        "constant": attr.string(mandatory = True),
+    },
+    local = True,
+    configure = True,
+)
+
 _CUDA_BUILD = """
 package(default_visibility = ["//visibility:public"])
 cc_library(name = "headers", hdrs = glob(["include/**"]), includes = ["include"])

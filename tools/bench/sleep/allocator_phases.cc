@@ -1,0 +1,107 @@
+#include "tools/bench/sleep/allocator_phases.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/host_vmm_driver.h"
+#include "base/memory_tags.h"
+#include "base/monotonic.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+const char* Name(BackupPolicy policy) {
+  switch (policy) {
+    case BackupPolicy::kRetain:
+      return "retain";
+    case BackupPolicy::kRelease:
+      return "release";
+    case BackupPolicy::kFile:
+      return "file";
+  }
+  return "?";
+}
+
+double SecondsSince(MonotonicTime begin) { return absl::ToDoubleSeconds(MonotonicNow() - begin); }
+
+class AllocatorRound {
+ public:
+  AllocatorRound(BackupPolicy policy, const AllocatorPhasesOptions& options, const SleepFloors& floors,
+                 PhaseTable* table)
+      : policy_(policy),
+        options_(options),
+        floors_(floors),
+        section_(absl::StrCat("allocator, backup ", Name(policy))),
+        table_(table),
+        driver_(MakeHostVmmDriver({.num_threads = options.threads})),
+        allocator_(SleepableAllocator::Create(driver_.get(), {policy, options.spill_dir})) {}
+
+  absl::Status Run() {
+    ASSIGN_OR_RETURN(void* const weights, allocator_->Allocate(kWeightsTag, options_.weights_bytes));
+    RETURN_IF_ERROR(allocator_->Allocate(kKvCacheTag, options_.kv_bytes).status());
+    weights_ = static_cast<uint64_t*>(weights);
+    for (int64_t i = 0; i < words(); ++i) weights_[i] = Word(i);
+    RETURN_IF_ERROR(SleepOnce("first sleep", RestoreMode::kBackup));
+    RETURN_IF_ERROR(WakeOnce("wake-up", RestoreMode::kBackup));
+    for (int64_t i = 0; i < words(); ++i) {
+      if (weights_[i] != Word(i)) return absl::DataLossError(absl::StrCat(section_, ": word ", i));
+    }
+    RETURN_IF_ERROR(SleepOnce("second sleep", RestoreMode::kBackup));
+    RETURN_IF_ERROR(WakeOnce("second wake-up", RestoreMode::kBackup));
+    RETURN_IF_ERROR(SleepOnce("sleep, all discarded", RestoreMode::kDiscard));
+    return WakeOnce("wake-up, all discarded", RestoreMode::kDiscard);
+  }
+
+ private:
+  int64_t words() const { return options_.weights_bytes / static_cast<int64_t>(sizeof(uint64_t)); }
+  static uint64_t Word(int64_t i) { return static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u; }
+  int64_t bytes() const { return options_.weights_bytes + options_.kv_bytes; }
+
+  absl::Status SleepOnce(const std::string& name, RestoreMode weights) {
+    const MonotonicTime begin = MonotonicNow();
+    RETURN_IF_ERROR(allocator_->PrepareSleep({{kWeightsTag, weights}, {kKvCacheTag, RestoreMode::kDiscard}}));
+    const SleepReport report = allocator_->CommitSleep();
+    table_->Add(section_, name, bytes(), SecondsSince(begin));
+    table_->Add(section_, absl::StrCat(name, ": backup"), report.tags.at(kWeightsTag).copied,
+                report.backup_seconds);
+    table_->Add(section_, absl::StrCat(name, ": release"), bytes(), report.release_seconds);
+    return absl::OkStatus();
+  }
+
+  absl::Status WakeOnce(const std::string& name, RestoreMode weights) {
+    const MonotonicTime begin = MonotonicNow();
+    RETURN_IF_ERROR(allocator_->PrepareWake({}));
+    const WakeReport report = allocator_->CommitWake();
+    table_->Add(section_, name, bytes(), SecondsSince(begin), WakeFloor(weights));
+    table_->Add(section_, absl::StrCat(name, ": restore"), report.tags.at(kWeightsTag).restored,
+                report.restore_seconds);
+    return absl::OkStatus();
+  }
+
+  // All memory faulted in, and then the weights copied there, or read from the disk.
+  double WakeFloor(RestoreMode weights) const {
+    const double fault = static_cast<double>(bytes()) / floors_.fault;
+    if (weights == RestoreMode::kDiscard) return fault;
+    const double speed = policy_ == BackupPolicy::kFile ? floors_.disk_read : floors_.copy;
+    return fault + static_cast<double>(options_.weights_bytes) / speed;
+  }
+
+  const BackupPolicy policy_;
+  const AllocatorPhasesOptions& options_;
+  const SleepFloors& floors_;
+  const std::string section_;
+  PhaseTable* const table_;
+  const std::unique_ptr<VmmDriver> driver_;
+  const std::unique_ptr<SleepableAllocator> allocator_;
+  uint64_t* weights_ = nullptr;
+};
+
+}  // namespace
+
+absl::Status MeasureAllocator(BackupPolicy policy, const AllocatorPhasesOptions& options,
+                              const SleepFloors& floors, PhaseTable* table) {
+  return AllocatorRound(policy, options, floors, table).Run();
+}
+
+}  // namespace somnus

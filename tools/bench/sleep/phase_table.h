@@ -1,0 +1,50 @@
+#pragma once
+// What sleep_bench measured: phases, each with its times over all rounds, and the least that it could take.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json_fwd.hpp"
+
+namespace somnus {
+
+// The speeds of this machine, measured in the same run; bytes a second, 0 where it was not measured.
+struct SleepFloors {
+  double fault = 0;       // new memory becomes resident, all threads
+  double copy = 0;        // from resident memory to resident memory, all threads
+  double release = 0;     // memory is given back
+  double disk_write = 0;  // past the page cache
+  double disk_read = 0;
+};
+
+struct Phase {
+  std::string section;  // "allocator, backup release"
+  std::string name;     // "wake-up"
+  int64_t bytes = 0;
+  std::vector<double> seconds;        // by round
+  std::vector<double> floor_seconds;  // by round, from the floors of that round; empty: it has none
+};
+
+class PhaseTable {
+ public:
+  // Adds one round's times to a phase, which the first call makes. floor_seconds 0: none.
+  void Add(const std::string& section, const std::string& name, int64_t bytes, double seconds,
+           double floor_seconds = 0);
+  void AddFloors(const SleepFloors& floors) { floors_.push_back(floors); }
+
+  // Medians of the rounds, for people.
+  std::string ToText() const;
+  // The same with every round's number.
+  nlohmann::json ToJson() const;
+
+ private:
+  std::vector<SleepFloors> floors_;  // by round
+  std::vector<Phase> phases_;        // in the order of their first round
+};
+
+// 0 of none.
+double Median(std::vector<double> values);
+
+}  // namespace somnus
