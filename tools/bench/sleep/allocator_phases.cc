@@ -65,7 +65,8 @@ class AllocatorRound {
     table_->Add(section_, name, bytes(), SecondsSince(begin));
     table_->Add(section_, absl::StrCat(name, ": backup"), report.tags.at(kWeightsTag).copied,
                 report.backup_seconds);
-    table_->Add(section_, absl::StrCat(name, ": release"), bytes(), report.release_seconds);
+    table_->Add(section_, absl::StrCat(name, ": release"), bytes(), report.release_seconds,
+                static_cast<double>(bytes()) / floors_.release);
     return absl::OkStatus();
   }
 
