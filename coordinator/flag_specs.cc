@@ -227,6 +227,25 @@ FlagGroup CacheFlags(Flags* f) {
       }};
 }
 
+FlagGroup SleepFlags(Flags* f) {
+  return {
+      "Sleep",
+      {
+          Flag::OneOf("backup", &f->backup,
+                      {{"auto", v1::BACKUP_POLICY_UNSPECIFIED},
+                       {"retain", v1::BACKUP_POLICY_RETAIN},
+                       {"release", v1::BACKUP_POLICY_RELEASE},
+                       {"file", v1::BACKUP_POLICY_FILE}},
+                      "where a level-1 sleep keeps the weights: in host memory, also after the wake-up "
+                      "(auto on GPUs) or until then (auto on CPUs), or in a file of --spill-dir"),
+          Flag::Text(
+              "spill-dir", &f->spill_dir,
+              "directory of --backup=file on each worker's host, on a disk with room for the weights; the "
+              "files have no names, and end with the workers")
+              .Shows("DIR"),
+      }};
+}
+
 FlagGroup TimeFlags(Flags* f) {
   return {
       "Times and failures",
@@ -342,6 +361,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   WorkerFlags(flags),
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),
+                  SleepFlags(flags),
                   TimeFlags(flags),
                   RequestLimitFlags(&flags->limits),
                   ConnectionLimitFlags(&flags->limits)};

@@ -133,6 +133,8 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
         "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
         "says");
   }
+  if (flags->spill_dir.empty() == (flags->backup == v1::BACKUP_POLICY_FILE))
+    return absl::InvalidArgumentError("--spill-dir: goes with --backup=file, and neither without the other");
   RETURN_IF_ERROR(CheckReplicas(*flags));
   return CheckPorts(*flags);
 }

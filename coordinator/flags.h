@@ -62,6 +62,8 @@ struct Flags {
   absl::Duration max_tune_time = absl::Seconds(5);
   bool batch_invariant = false;
   int64_t device_chunk_bytes = int64_t{1} << 30;
+  v1::BackupPolicy backup = v1::BACKUP_POLICY_UNSPECIFIED;  // unspecified: the device's default
+  std::string spill_dir;                                    // on each worker's host
   std::vector<int32_t> device_indices;  // the GPU of each local worker (LocalIndex); empty: i's is GPU i
   // KV cache.
   int32_t block_size = 16;

@@ -52,6 +52,20 @@ int RanksOnHost(const v1::ParallelConfig& parallel) {
                                      parallel.rank_hosts(parallel.rank())));
 }
 
+// On a host a backup takes the memory that the weights had: kept after the wake-up it would count twice.
+BackupPolicy ToBackupPolicy(v1::BackupPolicy policy, DeviceKind device) {
+  switch (policy) {
+    case v1::BACKUP_POLICY_RETAIN:
+      return BackupPolicy::kRetain;
+    case v1::BACKUP_POLICY_RELEASE:
+      return BackupPolicy::kRelease;
+    case v1::BACKUP_POLICY_FILE:
+      return BackupPolicy::kFile;
+    default:
+      return device == DeviceKind::kCpu ? BackupPolicy::kRelease : BackupPolicy::kRetain;
+  }
+}
+
 const char* Name(DeviceKind device) { return device == DeviceKind::kCuda ? "cuda" : "cpu"; }
 
 absl::StatusOr<DeviceKind> ResolveDevice(v1::DeviceType asked, const WorkerOptions& worker) {
@@ -93,6 +107,10 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("groups_on_host: ", request.groups_on_host(), " is not from 0 to ", kMaxGroupsOnHost));
   }
+  if (request.spill_dir().empty() == (request.backup() == v1::BACKUP_POLICY_FILE)) {
+    return absl::InvalidArgumentError(
+        "spill_dir: goes with BACKUP_POLICY_FILE, and neither without the other");
+  }
   if (request.max_tune_time_us() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tune_time_us: ", request.max_tune_time_us(), " is negative"));
@@ -116,6 +134,8 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   ASSIGN_OR_RETURN(options.device, ResolveDevice(request.device(), worker));
   options.device_chunk_bytes =
       request.device_chunk_bytes() > 0 ? request.device_chunk_bytes() : worker.device_chunk_bytes;
+  options.backup = ToBackupPolicy(request.backup(), options.device);
+  options.spill_dir = request.spill_dir();
   options.ranks_on_host = RanksOnHost(request.parallel()) * std::max(1, request.groups_on_host());
   options.num_threads = worker.num_threads > 0      ? worker.num_threads
                         : request.num_threads() > 0 ? request.num_threads()

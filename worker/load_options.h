@@ -2,7 +2,10 @@
 // How a worker runs a model: the options of the coordinator's LoadModelRequest, checked, and combined with
 // those that the worker was started with. Pure functions.
 
+#include <string>
+
 #include "absl/status/statusor.h"
+#include "allocator/sleepable_allocator.h"
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
 #include "worker/runner/model_runner.h"
@@ -24,6 +27,8 @@ struct LoadOptions {
   ModelRunnerOptions runner;
   DeviceKind device = DeviceKind::kCpu;
   int64_t device_chunk_bytes = 0;
+  BackupPolicy backup = BackupPolicy::kRetain;  // of the weights at level 1
+  std::string spill_dir;                        // of kFile
   int num_threads = 1;
   int ranks_on_host = 1;  // this one and those of other groups among them
   // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/spill_store.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
@@ -67,11 +68,9 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
   device_->SetBatchInvariant(batch_invariant);
   LogInfo("runs on {}", device_->Describe());
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
-  // On a host the backup takes the same memory that the region released: kept after the wake-up it would
-  // count twice.
-  const bool on_host = worker.device == DeviceKind::kCpu;
+  if (!load_options_.spill_dir.empty()) RETURN_IF_ERROR(CheckSpillDir(load_options_.spill_dir));
   std::shared_ptr<SleepableAllocator> allocator = SleepableAllocator::Create(
-      driver_.get(), {.backup = on_host ? BackupPolicy::kRelease : BackupPolicy::kRetain});
+      driver_.get(), {.backup = load_options_.backup, .spill_dir = load_options_.spill_dir});
   absl::MutexLock lock(&mu_);
   allocator_ = std::move(allocator);
   return absl::OkStatus();

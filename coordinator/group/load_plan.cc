@@ -30,6 +30,8 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_enforce_eager(flags.enforce_eager);
   request.mutable_graph_sizes()->Add(flags.graph_sizes.begin(), flags.graph_sizes.end());
   request.set_device_chunk_bytes(flags.device_chunk_bytes);
+  request.set_backup(flags.backup);
+  request.set_spill_dir(flags.spill_dir);
   request.set_max_tune_time_us(absl::ToInt64Microseconds(flags.max_tune_time));
   request.set_kv_cache_memory_bytes(flags.kv_cache_memory_bytes);
   request.set_weights_version(1);

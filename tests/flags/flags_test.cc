@@ -133,7 +133,8 @@ TEST(FlagsTest, HowWorkersRun) {
   const auto flags =
       ParseFlags({"m", "--workers=remote:2", "--device=cuda", "--threads-per-worker=3",
                   "--memory-utilization=0.7", "--enforce-eager", "--graph-sizes=1,8", "--max-tune-time=500ms",
-                  "--batch-invariant", "--device-chunk-bytes=64MiB", "--load-format=dummy", "--dtype=half"});
+                  "--batch-invariant", "--device-chunk-bytes=64MiB", "--backup=file", "--spill-dir=/disk",
+                  "--load-format=dummy", "--dtype=half"});
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_FALSE(flags->local_workers);
   EXPECT_EQ(flags->world_size, 2);
@@ -145,6 +146,8 @@ TEST(FlagsTest, HowWorkersRun) {
   EXPECT_EQ(flags->max_tune_time, absl::Milliseconds(500));
   EXPECT_TRUE(flags->batch_invariant);
   EXPECT_EQ(flags->device_chunk_bytes, 64 << 20);
+  EXPECT_EQ(flags->backup, v1::BACKUP_POLICY_FILE);
+  EXPECT_EQ(flags->spill_dir, "/disk");
   EXPECT_EQ(flags->load_format, v1::LOAD_FORMAT_DUMMY);
   EXPECT_EQ(flags->dtype, v1::DTYPE_FLOAT16);
 }
@@ -293,6 +296,8 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
        "--cluster-port: replica 2 has no port"},
       {{"m", "--data-parallel-size=0"}, "--data-parallel-size: '0' is not a whole number from 1 to 64"},
       {{"m", "--data-parallel-size=2", "--run-dir=/run/somnus"}, "--run-dir: is for one replica"},
+      {{"m", "--backup=file"}, "--spill-dir: goes with --backup=file"},
+      {{"m", "--spill-dir=/disk"}, "--spill-dir: goes with --backup=file"},
       {{"m", "--workers=some"}, "--workers: 'some' is not auto, local:N or remote:N, N from 1 to 64"},
       {{"m", "--workers=local:0"}, "--workers: 'local:0'"},
       {{"m", "--workers=remote:65"}, "--workers: 'remote:65'"},

@@ -19,11 +19,15 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   request.set_dequantize(true);
   for (const int32_t size : {1, 8}) request.add_graph_sizes(size);
   request.set_max_tune_time_us(1500);
+  request.set_backup(v1::BACKUP_POLICY_FILE);
+  request.set_spill_dir("/disk");
   request.set_kv_cache_dtype(v1::DTYPE_FLOAT8_E4M3);
   const auto options = MakeLoadOptions(request, {});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->num_threads, 3);
   EXPECT_EQ(options->device_chunk_bytes, 64 << 20);
+  EXPECT_EQ(options->backup, BackupPolicy::kFile);
+  EXPECT_EQ(options->spill_dir, "/disk");
   EXPECT_EQ(options->memory_utilization, 0.25);
   EXPECT_TRUE(options->runner.enforce_eager);
   EXPECT_TRUE(options->runner.dequantize);
@@ -45,6 +49,7 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   EXPECT_EQ(options->num_threads, std::max(1, NumAllowedCpus() / 3));
   EXPECT_EQ(options->memory_utilization, 0.5);
   EXPECT_EQ(options->device_chunk_bytes, 1 << 30);
+  EXPECT_EQ(options->backup, BackupPolicy::kRelease);
   EXPECT_FALSE(options->runner.enforce_eager);
   EXPECT_FALSE(options->runner.dequantize);
   for (const char* host : {"a", "b", "a"}) request.mutable_parallel()->add_rank_hosts(host);
@@ -53,6 +58,7 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   EXPECT_EQ(options->ranks_on_host, 1);
   EXPECT_EQ(options->num_threads, NumAllowedCpus());
   EXPECT_EQ(options->memory_utilization, 0.9);
+  EXPECT_EQ(options->backup, BackupPolicy::kRetain);
   request.mutable_parallel()->set_rank(2);
   EXPECT_EQ(MakeLoadOptions(request, {})->ranks_on_host, 2);
   request.set_groups_on_host(3);
@@ -96,6 +102,8 @@ TEST(LoadOptionsTest, WhatIsOutOfBoundsIsNamed) {
   EXPECT_EQ(message([](auto* r) { r->set_memory_utilization(1.5); }),
             "memory_utilization: 1.5 is not from 0 to 1");
   EXPECT_EQ(message([](auto* r) { r->add_graph_sizes(0); }), "graph_sizes: 0 is not from 1 to 4096");
+  EXPECT_EQ(message([](auto* r) { r->set_backup(v1::BACKUP_POLICY_FILE); }),
+            "spill_dir: goes with BACKUP_POLICY_FILE, and neither without the other");
   EXPECT_EQ(message([](auto* r) { r->set_device_chunk_bytes(-1); }), "device_chunk_bytes: -1 is negative");
   EXPECT_EQ(message([](auto* r) { r->set_max_tune_time_us(-1); }), "max_tune_time_us: -1 is negative");
   EXPECT_EQ(message([](auto* r) { r->mutable_parallel()->set_rank(1); }), "parallel: rank 1 of 1");
