@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <system_error>
@@ -28,6 +29,7 @@ constexpr absl::Duration kLockPatience = absl::Milliseconds(500);
 constexpr absl::Duration kLockPause = absl::Milliseconds(10);
 constexpr size_t kMaxSmallFile = 4096;
 constexpr size_t kMaxSecretBytes = 512;
+constexpr absl::string_view kReplicaPrefix = "replica-";
 constexpr absl::string_view kLongestSocket = "/worker-4194304.sock";  // with the largest process id there is
 
 absl::Status Refuse(const std::string& path, absl::string_view why) {
@@ -106,6 +108,13 @@ void ForEachSocket(const std::string& directory,
   }
 }
 
+// All but the lock's file.
+void RemoveFiles(const std::string& directory) {
+  ForEachSocket(directory, [](const std::filesystem::path& socket, pid_t) { unlink(socket.c_str()); });
+  for (const char* file : {"coordinator.sock", "secret", "group"})
+    unlink(absl::StrCat(directory, "/", file).c_str());
+}
+
 }  // namespace
 
 absl::StatusOr<RunDir> RunDir::Open(const std::string& given) {
@@ -167,9 +176,31 @@ void RunDir::RemoveDeadSockets() const {
   });
 }
 
-void RunDir::Clear() const {
-  ForEachSocket(path_, [](const std::filesystem::path& socket, pid_t) { unlink(socket.c_str()); });
-  for (const std::string& file : {socket_path(), path_ + "/secret", group_path()}) unlink(file.c_str());
+void RunDir::Clear() const { RemoveFiles(path_); }
+
+std::string RunDir::ReplicaPath(const std::string& path, int32_t replica) {
+  return absl::StrCat(path, "/", kReplicaPrefix, replica);
+}
+
+std::vector<int32_t> RunDir::Replicas() const {
+  std::vector<int32_t> replicas;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    absl::string_view digits = name;
+    int32_t replica = 0;
+    if (!absl::ConsumePrefix(&digits, kReplicaPrefix) || !absl::SimpleAtoi(digits, &replica)) continue;
+    if (replica >= 0 && ReplicaPath(path_, replica) == it->path()) replicas.push_back(replica);
+  }
+  std::sort(replicas.begin(), replicas.end());
+  return replicas;
+}
+
+void RunDir::RemoveReplica(int32_t replica) const {
+  const std::string path = ReplicaPath(path_, replica);
+  RemoveFiles(path);
+  unlink(absl::StrCat(path, "/lock").c_str());
+  rmdir(path.c_str());
 }
 
 absl::StatusOr<std::optional<ProcessId>> RunDirHolder(const std::string& path) {

@@ -4,17 +4,20 @@
 //   lock               locked while a coordinator runs: its process id and start time, as text
 //   coordinator.sock   where workers register
 //   worker-PID.sock    where the worker of that process listens
-//   secret             by which coordinator and workers know each other (proto/cluster_trust.h), unless a
-//   flag
-//                      gives it
+//   secret             by which coordinator and workers know each other (proto/cluster_trust.h), unless
+//                      a flag gives it
 //   group              the last epoch and the workers (proto/group_file.proto)
+//   replica-I          a run directory of its own for each replica, where there are several; the one around
+//                      them has the coordinator's lock and nothing else
 //
 // Thread safety: methods are for one thread at a time, functions for any. Errors name --run-dir.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,13 +42,20 @@ class RunDir {
   std::string socket_path() const { return path_ + "/coordinator.sock"; }
   std::string group_path() const { return GroupPath(path_); }
   static std::string GroupPath(const std::string& path) { return path + "/group"; }
+  // The directory of a replica in that of its coordinator.
+  static std::string ReplicaPath(const std::string& path, int32_t replica);
+  // The replicas that have one here, in their order.
+  std::vector<int32_t> Replicas() const;
 
   // The secret that is kept here, or `fresh` (at most 512 bytes), which is kept from now on until Clear.
   absl::StatusOr<std::string> KeepSecret(const std::string& fresh) const;
   // Removes the sockets of workers that have ended.
   void RemoveDeadSockets() const;
-  // Removes all that a cluster leaves but the lock's file: no worker is left.
+  // Removes all that a cluster leaves but the lock's file and what replicas have: no worker is left.
   void Clear() const;
+  // Removes a replica's directory. None of its workers is left, and its group has ended: whoever would lock
+  // it has to lock this directory first.
+  void RemoveReplica(int32_t replica) const;
 
  private:
   RunDir(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}

@@ -141,10 +141,11 @@ FlagGroup WorkerFlags(Flags* f) {
           Flag::Text("worker-binary", &f->worker_binary, "the worker's binary")
               .Shows("PATH")
               .Default("../worker/worker beside this one"),
-          Flag::Text("run-dir", &f->run_dir,
-                     "private directory of this coordinator, with which local workers outlive it when it is "
-                     "killed: the next one with the same directory adopts them, asleep or awake, with their "
-                     "weights")
+          Flag::Text(
+              "run-dir", &f->run_dir,
+              "private directory of this coordinator, with which local workers outlive it when it is "
+              "killed, or ended by SIGUSR1: the next one with the same directory adopts them, asleep or "
+              "awake, with their weights")
               .Shows("DIR")
               .Default("none: they leave with it"),
           Flag::Text("cluster-host", &f->cluster_host, "listen address where remote workers register")

@@ -86,11 +86,8 @@ absl::Status CheckReplicas(const Flags& flags) {
   if (flags.discover_workers) {
     return absl::InvalidArgumentError(
         "--data-parallel-size: needs --workers=local:N or remote:N, N workers for each replica; auto knows "
-        "one "
-        "group");
+        "one group");
   }
-  if (!flags.run_dir.empty())
-    return absl::InvalidArgumentError("--run-dir: is for one replica, see --data-parallel-size");
   return absl::OkStatus();
 }
 

@@ -100,7 +100,7 @@ struct Flags {
 };
 
 // The flags of one replica's group of workers: where remote workers register is a port of each replica's own,
-// --cluster-port and those after it.
+// --cluster-port and those after it; its run directory is one within --run-dir, where there are several.
 Flags OfReplica(const Flags& flags, int32_t replica);
 // The place of a replica's rank among all local workers, replica by replica: it decides CPUs and GPU.
 inline int32_t LocalIndex(const Flags& flags, int32_t rank) {

@@ -1,10 +1,13 @@
 // The coordinator: serves one model with the workers that it starts or waits for. Exit codes: 0 after SIGTERM
-// or SIGINT, 1 when it could not start or its engine failed, 2 for wrong flags.
+// or SIGINT, which end the workers, too, or SIGUSR1, which leaves them for the next coordinator; 1 when it
+// could not start or its engine failed, 2 for wrong flags.
 
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,21 +44,23 @@ int main(int argc, char** argv) {
   const std::unique_ptr<somnus::ServiceManager> manager = somnus::ServiceManager::TakeFromEnvironment();
   somnus::Server* to_stop = nullptr;
   absl::Mutex mu;
-  int early_signals = 0;
+  std::optional<somnus::StopRequest> requested;
   // It is constructed before any other thread exists, so that all inherit its signal mask. The third signal
   // ends the process at once.
-  somnus::SignalWatcher signals([&](int count) {
+  somnus::SignalWatcher signals([&](int signal, int count) {
     if (count >= 3) _exit(1);
     if (count == 1) manager->Stopping();
     absl::MutexLock lock(&mu);
-    early_signals = count;
-    if (to_stop != nullptr) to_stop->RequestStop(count > 1);
+    // Once somebody has asked for the workers' end, too, they are not left any more.
+    const bool leave = signal == SIGUSR1 && (!requested.has_value() || requested->leave_workers);
+    requested = somnus::StopRequest{.impatient = count > 1, .leave_workers = leave};
+    if (to_stop != nullptr) to_stop->RequestStop(*requested);
   });
   const std::unique_ptr<somnus::Server> server = somnus::Server::Create(flags);
   {
     absl::MutexLock lock(&mu);
     to_stop = server.get();
-    if (early_signals > 0) server->RequestStop(early_signals > 1);
+    if (requested.has_value()) server->RequestStop(*requested);
   }
   status = server->Start();
   if (status.ok()) {

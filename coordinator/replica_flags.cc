@@ -1,6 +1,7 @@
 // The parts of flags.h that are about one replica, for those who parse no flags.
 
 #include "absl/strings/str_cat.h"
+#include "base/run_dir.h"
 #include "coordinator/flags.h"
 
 namespace somnus {
@@ -9,6 +10,8 @@ Flags OfReplica(const Flags& flags, int32_t replica) {
   Flags own = flags;
   own.replica = replica;
   if (flags.cluster_port > 0) own.cluster_port = flags.cluster_port + replica;
+  if (flags.data_parallel_size > 1 && !flags.run_dir.empty())
+    own.run_dir = RunDir::ReplicaPath(flags.run_dir, replica);
   return own;
 }
 

@@ -137,17 +137,22 @@ class ServerImpl : public Server {
     }
     const std::string error = engine_->Stats().error;
     const absl::Duration grace = flags_.shutdown_timeout;
-    LogInfo("stopping; open requests have {}", absl::FormatDuration(grace));
+    LogInfo("stopping{}; open requests have {}", LeavesWorkers() ? ", and leaving the workers" : "",
+            absl::FormatDuration(grace));
     Stop(grace);
     if (!error.empty()) return absl::UnavailableError(absl::StrCat("the engine had failed: ", error));
     return absl::OkStatus();
   }
 
-  void RequestStop(bool impatient) override {
+  void RequestStop(const StopRequest& request) override {
+    const bool adoptable = !flags_.local_workers || !flags_.run_dir.empty();
+    if (request.leave_workers && !adoptable)
+      LogWarning("the workers are ended: without --run-dir no other coordinator could adopt them");
     absl::MutexLock lock(&mu_);
     stop_requested_ = true;
+    leave_workers_ = request.leave_workers && adoptable;
     // Once requests are served, Run drains them before it ends the workers.
-    if (starting_ || impatient) workers_.Interrupt(absl::CancelledError("stopped"));
+    if (starting_ || request.impatient) workers_.Interrupt(absl::CancelledError("stopped"));
   }
 
  private:
@@ -200,7 +205,14 @@ class ServerImpl : public Server {
     }
     if (front_ != nullptr) front_->Shutdown(absl::Seconds(1));
     front_.reset();
+    if (LeavesWorkers()) return workers_.Leave();
     workers_.Stop();
+  }
+
+  // Those of an engine that has failed are of no use to anybody.
+  bool LeavesWorkers() {
+    absl::MutexLock lock(&mu_);
+    return leave_workers_ && !engine_failed_;
   }
 
   // The front calls this, and it ends before the workers do. The workers are asked without the lock: a signal
@@ -222,6 +234,7 @@ class ServerImpl : public Server {
   std::unique_ptr<Front> front_;
   absl::Mutex mu_;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
+  bool leave_workers_ ABSL_GUARDED_BY(mu_) = false;
   bool starting_ ABSL_GUARDED_BY(mu_) = true;
   bool engine_failed_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -14,6 +14,11 @@
 
 namespace somnus {
 
+struct StopRequest {
+  bool impatient = false;      // open requests end at once
+  bool leave_workers = false;  // they stay, with what they hold, for the next coordinator
+};
+
 class Server {
  public:
   static std::unique_ptr<Server> Create(const Flags& flags);
@@ -24,10 +29,12 @@ class Server {
   // The operators' port; to be called once, between Start and Run.
   virtual int admin_port() const = 0;
   // Serves until RequestStop, or until the engine fails (unless --stay-after-failure is set); then drains,
-  // and ends the workers in order. Unavailable, with the engine's error, when the engine had failed.
+  // and ends the workers in order, or leaves them. Unavailable, with the engine's error, when the engine had
+  // failed.
   virtual absl::Status Run() = 0;
-  // Thread safe. `impatient`: open requests end at once.
-  virtual void RequestStop(bool impatient) = 0;
+  // Thread safe. The latest request counts. Local workers are left only with --run-dir, without which nobody
+  // could adopt them.
+  virtual void RequestStop(const StopRequest& request) = 0;
 };
 
 }  // namespace somnus

@@ -1,5 +1,5 @@
 #pragma once
-// Turns SIGTERM and SIGINT into calls on a thread of its own.
+// Turns SIGTERM, SIGINT and SIGUSR1 into calls on a thread of its own.
 
 #include <pthread.h>
 
@@ -10,10 +10,10 @@ namespace somnus {
 
 class SignalWatcher {
  public:
-  // Blocks both signals, and SIGUSR2 for its own use, in the calling thread: construct it before any other
-  // thread, so that all inherit that. Ignores SIGPIPE. `on_signal` gets 1 for the first signal, 2 for the
-  // second, ...
-  explicit SignalWatcher(std::function<void(int)> on_signal);
+  // Blocks these signals, and SIGUSR2 for its own use, in the calling thread: construct it before any other
+  // thread, so that all inherit that. Ignores SIGPIPE. `on_signal` gets the signal, and 1 for the first one,
+  // 2 for the second, ...
+  explicit SignalWatcher(std::function<void(int signal, int count)> on_signal);
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
 

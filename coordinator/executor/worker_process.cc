@@ -176,12 +176,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
 
   void Terminate(absl::Duration grace) override {
     absl::MutexLock terminate_lock(&terminate_mu_);
-    {
-      absl::MutexLock lock(&mu_);
-      terminating_ = true;
-      Wake();
-    }
-    if (watcher_.joinable()) watcher_.join();
+    EndWatch();
     Signal(SIGTERM);
     const MonotonicTime deadline = MonotonicNow() + grace;
     while (!ReapAll()) {
@@ -193,7 +188,26 @@ class WorkerProcessesImpl : public WorkerProcesses {
     while (!ReapAll()) Poll(1000);
   }
 
+  void Leave() override {
+    absl::MutexLock terminate_lock(&terminate_mu_);
+    EndWatch();
+    absl::MutexLock lock(&mu_);
+    for (Child& child : children_) {
+      if (child.running()) close(child.pidfd);
+    }
+    children_.clear();
+  }
+
  private:
+  void EndWatch() {
+    {
+      absl::MutexLock lock(&mu_);
+      terminating_ = true;
+      Wake();
+    }
+    if (watcher_.joinable()) watcher_.join();
+  }
+
   // Ends the watcher's wait, or its next one.
   void Wake() {
     const uint64_t one = 1;

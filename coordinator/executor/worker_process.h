@@ -3,10 +3,10 @@
 // and that it watches, replaces and ends.
 //
 // Ownership: owns the processes and a watcher thread; the destructor ends them all (SIGTERM, then SIGKILL),
-// so none is left behind on any way out of main. After a kill -9 of the coordinator the workers notice by
-// themselves. Children are in process groups of their own: Ctrl-C reaches the coordinator alone, which ends
-// them in order. Thread safety: all methods are thread safe, and all but Terminate may be called by the exit
-// callback too. A rank is below the number of commands.
+// unless Leave was called, so none is left behind on any other way out of main. After a kill -9 of the
+// coordinator the workers notice by themselves. Children are in process groups of their own: Ctrl-C reaches
+// the coordinator alone, which ends them in order. Thread safety: all methods are thread safe, and all but
+// Terminate and Leave may be called by the exit callback too. A rank is below the number of commands.
 
 #include <sys/types.h>
 
@@ -59,6 +59,9 @@ class WorkerProcesses {
   // Sends SIGTERM to all that still run, and SIGKILL after `grace`. All have ended and are reaped when it
   // returns. Idempotent.
   virtual void Terminate(absl::Duration grace) = 0;
+  // Watches the processes no longer, and lets them run. Only Terminate, which does nothing then, and the
+  // destructor may be called afterwards.
+  virtual void Leave() = 0;
 };
 
 }  // namespace somnus

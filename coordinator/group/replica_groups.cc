@@ -1,15 +1,18 @@
 #include "coordinator/group/replica_groups.h"
 
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
+#include "coordinator/group/run_state.h"
 
 namespace somnus {
 
-ReplicaGroups::ReplicaGroups(const Flags& flags) {
+ReplicaGroups::ReplicaGroups(const Flags& flags) : run_dir_path_(flags.run_dir) {
   for (int32_t i = 0; i < flags.data_parallel_size; ++i)
     groups_.push_back(std::make_unique<WorkerGroup>(OfReplica(flags, i)));
 }
@@ -26,35 +29,41 @@ absl::Status ReplicaGroups::Named(size_t replica, const absl::Status& status) co
   return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
 }
 
+absl::Status ReplicaGroups::ForAllUntilError(const std::function<absl::Status(size_t)>& call) {
+  absl::Mutex mu;
+  absl::Status first;
+  ForAll([&](size_t i) {
+    const absl::Status status = call(i);
+    if (status.ok()) return;
+    {
+      absl::MutexLock lock(&mu);
+      if (!first.ok()) return;
+      first = Named(i, status);
+    }
+    for (size_t other = 0; other < groups_.size(); ++other) {
+      if (other != i) groups_[other]->Interrupt(status);
+    }
+  });
+  return first;
+}
+
 absl::Status ReplicaGroups::Start(const ModelConfig& config, int32_t max_model_len,
                                   const std::string& fingerprint) {
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    if (absl::Status status = groups_[i]->Start(config, max_model_len, fingerprint); !status.ok())
-      return Named(i, status);
+  if (groups_.size() > 1 && !run_dir_path_.empty()) {
+    ASSIGN_OR_RETURN(RunDir directory, RunDir::Open(run_dir_path_));
+    run_dir_.emplace(std::move(directory));
+    RETURN_IF_ERROR(EndWorkersOfOtherReplicas(*run_dir_, static_cast<int32_t>(groups_.size())));
   }
-  return absl::OkStatus();
+  // All at once: each waits for the workers that were left to it.
+  return ForAllUntilError([&](size_t i) { return groups_[i]->Start(config, max_model_len, fingerprint); });
 }
 
 absl::StatusOr<std::vector<KvPlan>> ReplicaGroups::Load() {
   std::vector<KvPlan> plans(groups_.size());
-  absl::Mutex mu;
-  absl::Status first;
-  ForAll([&](size_t i) {
-    absl::StatusOr<KvPlan> plan = groups_[i]->Load();
-    if (plan.ok()) {
-      plans[i] = *plan;
-      return;
-    }
-    {
-      absl::MutexLock lock(&mu);
-      if (!first.ok()) return;
-      first = Named(i, plan.status());
-    }
-    for (size_t other = 0; other < groups_.size(); ++other) {
-      if (other != i) groups_[other]->Interrupt(plan.status());
-    }
-  });
-  RETURN_IF_ERROR(first);
+  RETURN_IF_ERROR(ForAllUntilError([&](size_t i) -> absl::Status {
+    ASSIGN_OR_RETURN(plans[i], groups_[i]->Load());
+    return absl::OkStatus();
+  }));
   return plans;
 }
 
@@ -64,6 +73,19 @@ void ReplicaGroups::Interrupt(const absl::Status& reason) {
 
 void ReplicaGroups::Stop() {
   ForAll([this](size_t i) { groups_[i]->Stop(); });
+  if (!run_dir_.has_value()) return;
+  for (const int32_t replica : run_dir_->Replicas()) {
+    // Where a start was interrupted, workers of an earlier coordinator may still be there.
+    std::error_code ignored;
+    const std::string group = RunDir::GroupPath(RunDir::ReplicaPath(run_dir_->path(), replica));
+    if (!std::filesystem::exists(group, ignored)) run_dir_->RemoveReplica(replica);
+  }
+  run_dir_.reset();  // another coordinator may use the directory from now on
+}
+
+void ReplicaGroups::Leave() {
+  ForAll([this](size_t i) { groups_[i]->Leave(); });
+  run_dir_.reset();
 }
 
 std::vector<v1::RankStatus> ReplicaGroups::RankStatuses() {

@@ -2,16 +2,20 @@
 // The groups of workers of all replicas (--data-parallel-size): started, loaded and ended together. What
 // happens to one of them in between is its replica's business.
 //
+// With --run-dir and several replicas the directory is locked here, and each group has one of its own within.
+//
 // Ownership: owns the groups. Thread safety: Interrupt and RankStatuses are for any thread, everything else
 // is for one.
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/run_dir.h"
 #include "coordinator/group/worker_group.h"
 
 namespace somnus {
@@ -22,11 +26,12 @@ class ReplicaGroups {
   ~ReplicaGroups() { Stop(); }
 
   // These are WorkerGroup's, for all groups; an error names the replica where there are several. One that
-  // cannot load ends the loading of the others.
+  // cannot start or load ends that of the others.
   absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
   absl::StatusOr<std::vector<KvPlan>> Load();
   void Interrupt(const absl::Status& reason);
   void Stop();
+  void Leave();
   std::vector<v1::RankStatus> RankStatuses();
 
   const Residency& residency(size_t replica) const { return groups_[replica]->residency(); }
@@ -35,8 +40,12 @@ class ReplicaGroups {
  private:
   // Runs `call` for every group, all at once where there are several.
   void ForAll(const std::function<void(size_t)>& call);
+  // The first error; the other groups are interrupted with it.
+  absl::Status ForAllUntilError(const std::function<absl::Status(size_t)>& call);
   absl::Status Named(size_t replica, const absl::Status& status) const;
 
+  const std::string run_dir_path_;
+  std::optional<RunDir> run_dir_;  // of several replicas
   std::vector<std::unique_ptr<WorkerGroup>> groups_;
 };
 

@@ -24,7 +24,38 @@ std::string WhyUseless(const v1::GroupFile& left, const v1::GroupFile& own) {
   return "";
 }
 
+std::vector<ProcessId> LiveProcesses(const std::string& group_path) {
+  std::vector<ProcessId> live;
+  const absl::StatusOr<v1::GroupFile> left = ReadGroupFile(group_path);
+  if (left.ok()) {
+    for (const v1::LocalWorker& worker : LiveWorkers(*left)) live.push_back(ProcessOf(worker));
+  } else if (!absl::IsNotFound(left.status())) {
+    LogWarning("--run-dir: {}", std::string(left.status().message()));
+  }
+  return live;
+}
+
 }  // namespace
+
+// One replica has its files in the directory itself, several have directories of their own there.
+absl::Status EndWorkersOfOtherReplicas(const RunDir& directory, int32_t num_replicas) {
+  std::vector<ProcessId> useless;
+  if (num_replicas > 1) useless = LiveProcesses(directory.group_path());
+  std::vector<int32_t> others;
+  for (const int32_t replica : directory.Replicas()) {
+    if (num_replicas > 1 && replica < num_replicas) continue;
+    others.push_back(replica);
+    const std::string path = RunDir::ReplicaPath(directory.path(), replica);
+    for (const ProcessId& process : LiveProcesses(RunDir::GroupPath(path))) useless.push_back(process);
+  }
+  if (!useless.empty()) {
+    LogInfo("{} workers that were left are ended: they belong to another number of replicas", useless.size());
+  }
+  RETURN_IF_ERROR(EndProcesses(useless, kEndGrace));
+  if (num_replicas > 1) directory.Clear();
+  for (const int32_t replica : others) directory.RemoveReplica(replica);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const std::string& path,
                                                          const v1::GroupFile& group) {
@@ -35,6 +66,7 @@ absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const std::string& path
 }
 
 absl::Status RunState::TakeOver() {
+  RETURN_IF_ERROR(EndWorkersOfOtherReplicas(directory_, /*num_replicas=*/1));
   const absl::StatusOr<v1::GroupFile> left = ReadGroupFile(directory_.group_path());
   if (left.ok()) {
     left_epoch_ = left->group_epoch();

@@ -19,6 +19,10 @@ namespace somnus {
 
 using ProcessesByRank = std::map<int, ProcessId>;
 
+// Ends the workers in `directory`, which an earlier coordinator had for another number of replicas, and
+// removes what tells of them. It takes up to 5 seconds; errors are those of workers that cannot be ended.
+absl::Status EndWorkersOfOtherReplicas(const RunDir& directory, int32_t num_replicas);
+
 class RunState {
  public:
   // `group` has world_size, model_path and options_digest of this coordinator. Workers that are left and run

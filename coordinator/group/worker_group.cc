@@ -195,12 +195,34 @@ void WorkerGroup::Stop() {
   {
     absl::MutexLock lock(&mu_);
     epoch = std::exchange(current_, nullptr);
-    stop_healing_ = true;
   }
   if (epoch != nullptr) epoch->Shutdown(kEndTimeout);
+  EndHealing();
+  pool_.Stop();
+  EndExecutor();
+}
+
+void WorkerGroup::Leave() {
+  EndHealing();
+  std::shared_ptr<GroupEpoch> epoch;  // ends without the lock
+  {
+    absl::MutexLock lock(&mu_);
+    epoch = std::exchange(current_, nullptr);  // Stop, which may follow, calls nobody
+  }
+  EndExecutor();  // while the workers still have a coordinator: no step's stream is open afterwards
+  pool_.Leave();
+}
+
+void WorkerGroup::EndHealing() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_healing_ = true;
+  }
   Interrupt(absl::CancelledError("stopped"));
   if (healer_.joinable()) healer_.join();
-  pool_.Stop();
+}
+
+void WorkerGroup::EndExecutor() {
   std::unique_ptr<GrpcExecutor> executor;
   absl::MutexLock lock(&mu_);
   executor = std::move(executor_);

@@ -47,6 +47,9 @@ class WorkerGroup {
   void Interrupt(const absl::Status& reason);
   // Ends the workers: by the Shutdown call, and local ones by SIGTERM and at last by SIGKILL. Idempotent.
   void Stop();
+  // As Stop, but the workers stay, with what they hold, for the next coordinator: local ones as --run-dir and
+  // --worker-grace say, others for their own --worker-grace.
+  void Leave();
 
   // Where workers register: "unix:/path" or "host:port". After a successful Start.
   const std::string& cluster_address() const { return pool_.cluster_address(); }
@@ -88,6 +91,8 @@ class WorkerGroup {
   void OnStall(const absl::Status& stall);
   void HealLoop();
   void EndWorkers();
+  void EndHealing();
+  void EndExecutor();
 
   const Flags flags_;
   ExecutorOptions options_;

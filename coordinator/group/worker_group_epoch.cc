@@ -150,7 +150,7 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   SetCache({.num_blocks = num_blocks,
             .max_model_len = std::min<int32_t>(load_request_.max_model_len(),
                                                TotalBlocks(num_blocks) * flags_.block_size)});
-  LogInfo("{} workers hold weights and {} KV blocks of an earlier coordinator, {}",
+  LogInfo("{}{} workers hold weights and {} KV blocks of an earlier coordinator, {}", ReplicaPrefix(flags_),
           std::count_if(snapshots.begin(), snapshots.end(),
                         [](const v1::WorkerSnapshot& snapshot) { return snapshot.weights_version() > 0; }),
           TotalBlocks(num_blocks),

@@ -157,8 +157,8 @@ absl::StatusOr<ProcessesByRank> WorkerPool::AwaitLeft() {
       if (adopted.count(rank) == 0) others.push_back(process);
     }
   }
-  LogInfo("{} of {} workers are adopted, {} that were left are ended", adopted.size(), flags_.world_size,
-          others.size());
+  LogInfo("{}{} of {} workers are adopted, {} that were left are ended", ReplicaPrefix(flags_),
+          adopted.size(), flags_.world_size, others.size());
   RETURN_IF_ERROR(EndProcesses(others, kEndGrace));
   return adopted;
 }
@@ -351,24 +351,43 @@ std::vector<v1::RegisterRequest> WorkerPool::Members() const {
 }
 
 void WorkerPool::Stop() {
+  EndCallbacks();
+  if (processes_ != nullptr) {
+    processes_->Terminate(absl::Seconds(5));
+    if (run_state_ != nullptr) run_state_->Clear();
+  }
+  CloseListener();
+}
+
+// Until the listener is closed the workers are known to it: none has to register again, or to leave.
+void WorkerPool::Leave() {
+  EndCallbacks();
+  if (processes_ != nullptr) processes_->Leave();
+  CloseListener();
+}
+
+void WorkerPool::EndCallbacks() {
   {
     absl::MutexLock lock(&mu_);
     stopped_ = true;
   }
-  if (cluster_ != nullptr) {
-    cluster_->OnSilence(nullptr);
-    cluster_->OnStall(nullptr);
-  }
+  if (cluster_ == nullptr) return;
+  cluster_->OnSilence(nullptr);
+  cluster_->OnStall(nullptr);
+}
+
+// Calls that are under way end first, and may need the lock.
+void WorkerPool::CloseListener() {
+  std::unique_ptr<ClusterServer> cluster;
   std::unique_ptr<WorkerProcesses> processes;
-  if (processes_ != nullptr) {
-    processes_->Terminate(absl::Seconds(5));
-    if (run_state_ != nullptr) run_state_->Clear();
+  {
     absl::MutexLock lock(&mu_);
+    interruption_ = absl::CancelledError("stopped");
+    cluster = std::move(cluster_);
     processes = std::move(processes_);
   }
+  cluster.reset();
   absl::MutexLock lock(&mu_);
-  interruption_ = absl::CancelledError("stopped");
-  cluster_.reset();
   run_state_.reset();  // another coordinator may use the directory from now on
 }
 

@@ -76,6 +76,8 @@ class WorkerPool {
   std::vector<v1::RegisterRequest> Members() const;
   // No callback runs afterwards; ends local workers by SIGTERM and at last by SIGKILL. Idempotent.
   void Stop();
+  // As Stop, but local workers stay for the next coordinator, as after a kill of this one.
+  void Leave();
 
  private:
   struct Place {
@@ -97,6 +99,8 @@ class WorkerPool {
   // `is_current` is asked under mu_: whether the report is about the worker that has the place now.
   void NoteLoss(size_t rank, const absl::Status& status, const std::function<bool()>& is_current);
   absl::Status SettleDevices(std::vector<v1::RegisterRequest>* members) const;
+  void EndCallbacks();
+  void CloseListener();
 
   const Flags flags_;
   const Callbacks callbacks_;

@@ -114,6 +114,25 @@ TEST_F(RunDirTest, SocketsOfTheDeadAreRemovedAndClearRemovesAll) {
   EXPECT_EQ(left, "lock");
 }
 
+TEST_F(RunDirTest, ReplicasHaveDirectoriesOfTheirOwn) {
+  const absl::StatusOr<RunDir> directory = RunDir::Open(path_);
+  ASSERT_TRUE(directory.ok());
+  EXPECT_TRUE(directory->Replicas().empty());
+  for (const int32_t replica : {10, 2}) {
+    const absl::StatusOr<RunDir> own = RunDir::Open(RunDir::ReplicaPath(path_, replica));
+    ASSERT_TRUE(own.ok()) << own.status();
+    EXPECT_EQ(own->KeepSecret("one").value(), "one");
+    std::ofstream(own->group_path()) << "";
+  }
+  for (const char* other : {"/replica-", "/replica-x", "/replica--1", "/replica-01"})
+    std::filesystem::create_directory(path_ + other);
+  EXPECT_EQ(directory->Replicas(), (std::vector<int32_t>{2, 10}));
+  directory->Clear();
+  EXPECT_EQ(directory->Replicas(), (std::vector<int32_t>{2, 10})) << "it is about the directory itself";
+  directory->RemoveReplica(2);
+  EXPECT_EQ(directory->Replicas(), (std::vector<int32_t>{10}));
+}
+
 TEST_F(RunDirTest, AFileIsReplacedWholeOrNotAtAll) {
   const std::string path = parent_ + "/file";
   ASSERT_TRUE(WriteFileAtomically(path, "old").ok());

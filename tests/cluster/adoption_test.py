@@ -6,26 +6,23 @@ As a script it measures the time from exec to the first token, after a cold star
 """
 import argparse
 import http.client
-import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import SMOLLM2, SOMNUS, Cluster, Stream, alive, expected, tiny, wait_until  # noqa: E402
+from cluster.run_directory import SOON_S, RunDirectory, kill, pids  # noqa: E402
 
 MODEL, OTHER_MODEL = "llama-uneven", "qwen3"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 FLAGS = ("--dtype=float32",)
 ROUNDS = 3
-SOON_S = 30  # for what takes a moment on a machine that does nothing else
 SHM = "/dev/shm"
 
 
@@ -34,55 +31,10 @@ def shared_memory():
     return {name for name in os.listdir(SHM) if name.startswith("somnus") and not name.startswith("somnus-memory")}
 
 
-def pids(cluster):
-    return {rank["rank"]: rank["pid"] for rank in cluster.status()["ranks"]}
-
-
-def status(cluster):
-    done = cluster.cli("status", "--json", check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else {"state": ""}
-
-
-def kill(cluster):
-    cluster.process.kill()
-    cluster.process.wait()
-
-
-class RunDirectory:
-    """A new one, and the clusters that used it; the end kills whatever is left of them."""
-
-    def __init__(self):
-        self.parent = tempfile.mkdtemp(prefix="somnus_adoption_")
-        self.path = os.path.join(self.parent, "run")
-        self.clusters = []
-        self.workers = set()
-
-    def start(self, *flags, model=None, workers=2, wait=True):
-        cluster = Cluster(model or tiny(MODEL), f"--run-dir={self.path}", *flags, workers=workers, wait=False)
-        self.clusters.append(cluster)
-        if wait:
-            cluster.wait_ready()
-            self.workers.update(pids(cluster).values())
-        return cluster
-
-    def start_asleep(self, *flags):
-        cluster = self.start(*flags, wait=False)
-        wait_until(lambda: status(cluster)["state"] == "ENGINE_STATE_ASLEEP", SOON_S, cluster.log)
-        return cluster
-
-    def close(self):
-        for cluster in self.clusters:
-            cluster.__exit__()
-        for pid in self.workers:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self.parent)
-
-
 class Adoption(unittest.TestCase):
     def setUp(self):
         self.before = shared_memory()
-        self.run_dir = RunDirectory()
+        self.run_dir = RunDirectory(tiny(MODEL), *FLAGS)
         self.addCleanup(self.run_dir.close)
 
     def assert_serves(self, cluster):
@@ -101,19 +53,19 @@ class Adoption(unittest.TestCase):
         return int(now["epoch"])
 
     def test_awake_and_asleep_the_workers_go_on(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         self.assert_serves(cluster)
         known, epoch = pids(cluster), int(cluster.status()["epoch"])
         for _ in range(ROUNDS):
             kill(cluster)
-            cluster = self.run_dir.start(*FLAGS)
+            cluster = self.run_dir.start()
             epoch = self.assert_adopted(cluster, known, epoch)
             self.assert_serves(cluster)
             for level in (1, 2):
                 with self.subTest(level=level):
                     cluster.cli("sleep", "--level", str(level))
                     kill(cluster)
-                    cluster = self.run_dir.start_asleep(*FLAGS)
+                    cluster = self.run_dir.start_asleep()
                     epoch = self.assert_adopted(cluster, known, epoch)
                     self.assertEqual(cluster.status()["sleep_level"], level)
                     self.assertEqual(cluster.request("GET", "/is_sleeping", port=cluster.admin_port).json["is_sleeping"], True)
@@ -123,42 +75,42 @@ class Adoption(unittest.TestCase):
         self.assert_nothing_left()
 
     def test_killed_in_the_middle_of_steps(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         known = pids(cluster)
         for _ in range(ROUNDS):
             stream = cluster.open_stream(CASE["prompt"], max_tokens=450)
             next(stream.events())
             kill(cluster)
-            cluster = self.run_dir.start(*FLAGS)
+            cluster = self.run_dir.start()
             self.assertEqual(pids(cluster), known)
             self.assert_serves(cluster)
 
     def test_a_worker_that_was_lost_meanwhile_is_replaced(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         known = pids(cluster)
         kill(cluster)
         os.kill(known[1], signal.SIGKILL)
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         now = pids(cluster)
         self.assertEqual(now[0], known[0])
         self.assertNotEqual(now[1], known[1])
         self.assert_serves(cluster)
 
     def test_a_worker_that_does_not_answer_is_replaced(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         known = pids(cluster)
         os.kill(known[0], signal.SIGSTOP)
         kill(cluster)
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         self.assertEqual(pids(cluster)[1], known[1])
         self.assertFalse(alive(known[0]))
         self.assert_serves(cluster)
 
     def test_an_adopted_worker_that_is_lost_is_replaced(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         known = pids(cluster)
         kill(cluster)
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         os.kill(known[0], signal.SIGKILL)
         wait_until(lambda: f"rank 0 (pid {known[0]}) has ended" in cluster.log(), SOON_S, cluster.log)
         wait_until(lambda: cluster.health() == 200, SOON_S, cluster.log)
@@ -171,12 +123,12 @@ class Adoption(unittest.TestCase):
         self.assert_nothing_left()
 
     def test_other_options_or_another_model_need_other_workers(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         for flags, model in ((("--max-num-seqs=7",), None), (("--kv-cache-memory-bytes=8MiB",), None), ((), tiny(OTHER_MODEL))):
             with self.subTest(flags=flags, model=model):
                 known = pids(cluster)
                 kill(cluster)
-                cluster = self.run_dir.start(*FLAGS, *flags, model=model)
+                cluster = self.run_dir.start(*flags, model=model)
                 self.assertFalse(set(pids(cluster).values()) & set(known.values()))
                 self.assertFalse([pid for pid in known.values() if alive(pid)])
                 if model is None:
@@ -185,27 +137,99 @@ class Adoption(unittest.TestCase):
         self.assert_nothing_left()
 
     def test_fewer_workers(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         known = pids(cluster)
         kill(cluster)
-        cluster = self.run_dir.start(*FLAGS, workers=1)
+        cluster = self.run_dir.start(workers=1)
         self.assertFalse([pid for pid in known.values() if alive(pid)])
         self.assert_serves(cluster)
 
     def test_workers_whose_coordinator_does_not_come_back_leave(self):
-        cluster = self.run_dir.start("--worker-grace-s=2", *FLAGS)
+        cluster = self.run_dir.start("--worker-grace-s=2")
         known = pids(cluster)
         kill(cluster)
         self.assertEqual([pid for pid in known.values() if not alive(pid)], [])
         wait_until(lambda: not [pid for pid in known.values() if alive(pid)], SOON_S, "the workers leave")
         self.assertIn("leaving: no reply from the coordinator at", cluster.log())
-        cluster = self.run_dir.start(*FLAGS)  # nobody is left to be adopted
+        cluster = self.run_dir.start()  # nobody is left to be adopted
         self.assert_serves(cluster)
+
+
+class Restart(unittest.TestCase):
+    """SIGUSR1, as systemd sends it at a restart: the requests end well, and the workers stay."""
+
+    def setUp(self):
+        self.run_dir = RunDirectory(tiny(MODEL), *FLAGS)
+        self.addCleanup(self.run_dir.close)
+
+    def assert_serves(self, cluster):
+        self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def leave(self, cluster):
+        cluster.process.send_signal(signal.SIGUSR1)
+        self.assertEqual(cluster.process.wait(SOON_S), 0, cluster.log())
+
+    def test_open_requests_end_well_and_nothing_is_loaded_again(self):
+        cluster = self.run_dir.start("--shutdown-timeout=10m")
+        known = pids(cluster)
+        undisturbed = cluster.tokens(CASE["prompt"], max_tokens=400, ignore_eos=True)
+        for asleep in (False, True):
+            with self.subTest(asleep=asleep):
+                if asleep:
+                    cluster.cli("sleep")
+                    self.leave(cluster)
+                    cluster = self.run_dir.start_asleep("--shutdown-timeout=10m")
+                    cluster.cli("wake-up")
+                else:
+                    stream = cluster.open_stream(CASE["prompt"], max_tokens=400, return_token_ids=True)
+                    events = stream.events()
+                    first = next(events)
+                    cluster.process.send_signal(signal.SIGUSR1)
+                    answer = [token for event in (first, *events) for token in event["choices"][0]["token_ids"]]
+                    self.assertEqual(answer, undisturbed)
+                    self.assertEqual(cluster.process.wait(SOON_S), 0, cluster.log())
+                    self.assertEqual([pid for pid in known.values() if not alive(pid)], [])
+                    cluster = self.run_dir.start("--shutdown-timeout=10m")
+                self.assertEqual(pids(cluster), known)
+                self.assertNotIn("weights loaded", cluster.log())
+                self.assert_serves(cluster)
+        self.assertEqual(cluster.stop(), 0)
+        self.assertEqual([pid for pid in known.values() if alive(pid)], [])
+        self.assertEqual(os.listdir(self.run_dir.path), ["lock"])
+
+    def test_other_options_and_a_restart_in_the_middle_of_a_start(self):
+        cluster = self.run_dir.start()
+        known = pids(cluster)
+        self.leave(cluster)
+        cluster = self.run_dir.start(wait=False)
+        wait_until(lambda: "loading test-model" in cluster.log(), SOON_S, cluster.log)
+        self.leave(cluster)  # wherever it is by now
+        cluster = self.run_dir.start("--max-num-seqs=7")
+        self.assertEqual([pid for pid in known.values() if alive(pid)], [])
+        self.assert_serves(cluster)
+
+    def test_sigterm_afterwards_ends_the_workers_too(self):
+        cluster = self.run_dir.start("--shutdown-timeout=10m")
+        stream = cluster.open_stream(CASE["prompt"], max_tokens=450)
+        next(stream.events())
+        known = pids(cluster)
+        cluster.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "leaving the workers" in cluster.log(), SOON_S, cluster.log)
+        cluster.process.send_signal(signal.SIGTERM)
+        self.assertEqual(cluster.process.wait(SOON_S), 0, cluster.log())
+        self.assertEqual([pid for pid in known.values() if alive(pid)], [])
+
+    def test_without_a_directory_nobody_stays(self):
+        with Cluster(tiny(MODEL), *FLAGS) as cluster:
+            known = pids(cluster)
+            self.leave(cluster)
+            self.assertIn("without --run-dir", cluster.log())
+            self.assertEqual([pid for pid in known.values() if alive(pid)], [])
 
 
 class Directory(unittest.TestCase):
     def setUp(self):
-        self.run_dir = RunDirectory()
+        self.run_dir = RunDirectory(tiny(MODEL), *FLAGS)
         self.addCleanup(self.run_dir.close)
 
     def refusal(self, *flags):
@@ -215,7 +239,7 @@ class Directory(unittest.TestCase):
         return done.stderr
 
     def test_a_second_coordinator_is_refused(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         known = pids(cluster)
         words = f"--run-dir: another coordinator (pid {cluster.process.pid}) uses {self.run_dir.path}"
         self.assertIn(words, self.refusal(f"--run-dir={self.run_dir.path}"))
@@ -229,7 +253,7 @@ class Directory(unittest.TestCase):
         self.assertIn("--run-dir", self.refusal(f"--run-dir={self.run_dir.path}", "--workers=remote:2", "--cluster-port=0"))
 
     def test_it_is_private(self):
-        self.run_dir.start(*FLAGS)
+        self.run_dir.start()
         self.assertEqual(os.stat(self.run_dir.path).st_mode & 0o777, 0o700)
         for name in ("secret", "group", "lock"):
             self.assertEqual(os.stat(os.path.join(self.run_dir.path, name)).st_mode & 0o077, 0, name)
@@ -237,7 +261,7 @@ class Directory(unittest.TestCase):
 
 class Stop(unittest.TestCase):
     def setUp(self):
-        self.run_dir = RunDirectory()
+        self.run_dir = RunDirectory(tiny(MODEL), *FLAGS)
         self.addCleanup(self.run_dir.close)
 
     def stop(self, *args):
@@ -252,14 +276,14 @@ class Stop(unittest.TestCase):
     def test_by_run_directory_and_by_address(self):
         for by_address in (False, True):
             with self.subTest(by_address=by_address):
-                cluster = self.run_dir.start(*FLAGS)
+                cluster = self.run_dir.start()
                 known = pids(cluster).values()
                 which = f"--port={cluster.port}" if by_address else f"--run-dir={self.run_dir.path}"
                 self.assert_stopped(cluster, known, self.stop(which))
         self.assertEqual(os.listdir(self.run_dir.path), ["lock"])
 
     def test_workers_that_were_left(self):
-        cluster = self.run_dir.start(*FLAGS)
+        cluster = self.run_dir.start()
         known = sorted(pids(cluster).items())
         kill(cluster)
         os.kill(known[0][1], signal.SIGSTOP)
@@ -312,23 +336,23 @@ def describe(what, seconds):
 
 
 def measure(rounds, model, workers, flags):
-    def serve(run_dir):
-        return run_dir.start(*flags, model=model, workers=workers, wait=False)
+    def new_directory():
+        return RunDirectory(model, *flags, workers=workers)
 
     print(f"seconds from exec to the first token of {os.path.basename(model)}, {workers} workers: least, median, most")
     cold = []
     for _ in range(rounds):
-        run_dir = RunDirectory()
+        run_dir = new_directory()
         try:
-            cluster, seconds = first_token_s(lambda: serve(run_dir))
+            cluster, seconds = first_token_s(lambda: run_dir.start(wait=False))
             cold.append(seconds)
             cluster.stop()
         finally:
             run_dir.close()
     describe("cold start", cold)
-    run_dir = RunDirectory()
+    run_dir = new_directory()
     try:
-        cluster, _ = first_token_s(lambda: serve(run_dir))
+        cluster, _ = first_token_s(lambda: run_dir.start(wait=False))
         known = pids(cluster)
         for level in (0, 1, 2):
             warm = []
@@ -336,7 +360,7 @@ def measure(rounds, model, workers, flags):
                 if level > 0:
                     cluster.cli("sleep", "--level", str(level))
                 kill(cluster)
-                cluster, seconds = first_token_s(lambda: woken(serve(run_dir)) if level > 0 else serve(run_dir))
+                cluster, seconds = first_token_s(lambda: woken(run_dir.start(wait=False)) if level > 0 else run_dir.start(wait=False))
                 warm.append(seconds)
                 if pids(cluster) != known:
                     raise AssertionError(f"workers {known} were not adopted:\n{cluster.log()}")

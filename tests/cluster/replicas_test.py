@@ -6,17 +6,21 @@ Run by run_suites.py; needs a build of //coordinator, //worker and //tools:somnu
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import unittest
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cluster.harness import SMOLLM2, Cluster, wait_until  # noqa: E402
+from cluster.harness import SMOLLM2, SOMNUS, Cluster, alive, expected, tiny, wait_until  # noqa: E402
+from cluster.run_directory import SOON_S, RunDirectory, kill  # noqa: E402
 from cluster.streams import Round, make_requests  # noqa: E402
 
 STREAMS, MAX_TOKENS, SEED = 16, 40, 5
 HEAL_S = 120
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 
 
 class HealthWatch:
@@ -115,7 +119,6 @@ class Replicas(unittest.TestCase):
         streams.check(self.expected)
         self.cluster.wait_idle()
 
-
     def test_a_roll_under_load_loses_nothing(self):
         before = {rank["pid"] for rank in self.cluster.status()["ranks"]}
         recoveries = self.cluster.metric("somnus:recoveries_total")
@@ -130,6 +133,93 @@ class Replicas(unittest.TestCase):
         response = self.cluster.request("POST", "/roll?grace_s=5", port=self.cluster.admin_port)
         self.assertEqual((response.status, response.json["num_replicas"]), (200, 2))
         Round(self.cluster, self.requests).check(self.expected)
+
+
+def pids(cluster):
+    return {(rank["replica"], rank["rank"]): rank["pid"] for rank in cluster.status()["ranks"]}
+
+
+class Adoption(unittest.TestCase):
+    """A coordinator that comes back finds the workers of every replica."""
+
+    FLAGS = ("--data-parallel-size=2", "--dtype=float32")
+
+    def setUp(self):
+        self.run_dir = RunDirectory(tiny(MODEL), *self.FLAGS)
+        self.addCleanup(self.run_dir.close)
+
+    def assert_serves(self, cluster):
+        self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def assert_nothing_left(self):
+        self.assertEqual([pid for pid in self.run_dir.workers if alive(pid)], [])
+        self.assertEqual(os.listdir(self.run_dir.path), ["lock"])
+
+    def test_awake_and_asleep_the_workers_of_all_replicas_go_on(self):
+        cluster = self.run_dir.start()
+        known = pids(cluster)
+        self.assertEqual(sorted(known), [(0, 0), (0, 1), (1, 0), (1, 1)])
+        for how in (signal.SIGKILL, signal.SIGUSR1):
+            with self.subTest(how=how):
+                cluster.process.send_signal(how)
+                self.assertEqual(cluster.process.wait(SOON_S), 0 if how == signal.SIGUSR1 else -how)
+                cluster = self.run_dir.start()
+                self.assertEqual(pids(cluster), known)
+                self.assertNotIn("weights loaded", cluster.log())
+                for _ in range(4):  # so that both replicas compute
+                    self.assert_serves(cluster)
+                cluster.cli("sleep")
+                cluster.process.send_signal(how)
+                cluster.process.wait(SOON_S)
+                cluster = self.run_dir.start_asleep()
+                self.assertEqual([replica["state"] for replica in cluster.status()["replicas"]], ["ENGINE_STATE_ASLEEP"] * 2)
+                self.assertEqual(pids(cluster), known)
+                cluster.cli("wake-up")
+                self.assert_serves(cluster)
+        self.assertEqual(cluster.stop(), 0)
+        self.assert_nothing_left()
+
+    def test_what_a_replica_has_lost_meanwhile_is_replaced(self):
+        cluster = self.run_dir.start()
+        known = pids(cluster)
+        kill(cluster)
+        lost = {(0, 1), (1, 0), (1, 1)}  # of replica 0 one worker, replica 1 as a whole
+        for place in lost:
+            os.kill(known[place], signal.SIGKILL)
+        cluster = self.run_dir.start()
+        now = pids(cluster)
+        self.assertEqual({place for place in known if now[place] != known[place]}, lost)
+        for _ in range(4):
+            self.assert_serves(cluster)
+
+    def test_another_number_of_replicas_needs_other_workers(self):
+        for count in (1, 3, 1):
+            cluster = self.run_dir.start()
+            known = pids(cluster)
+            kill(cluster)
+            cluster = self.run_dir.start(f"--data-parallel-size={count}")
+            self.assertEqual([pid for pid in known.values() if alive(pid)], [])
+            self.assertEqual(len(pids(cluster)), 2 * count)
+            self.assert_serves(cluster)
+            kill(cluster)
+        cluster = self.run_dir.start()
+        self.assertEqual(len(pids(cluster)), 4)
+        self.assertEqual(cluster.stop(), 0)
+        self.assert_nothing_left()
+
+    def test_somnus_stop_ends_what_was_left(self):
+        cluster = self.run_dir.start()
+        known = pids(cluster)
+        refused = subprocess.run([SOMNUS, "serve", tiny(MODEL), "--port=0", "--admin-port=0", "--grpc-port=0",
+                                  "--control-port=0", f"--run-dir={self.run_dir.path}", *self.FLAGS],
+                                 capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn(f"another coordinator (pid {cluster.process.pid}) uses {self.run_dir.path}", refused.stderr)
+        kill(cluster)
+        done = cluster.cli("stop", f"--run-dir={self.run_dir.path}")
+        self.assertRegex(done.stdout, r"^ended 4 workers that were left \(pid .*\)\n$")
+        self.assertEqual([pid for pid in known.values() if alive(pid)], [])
+        self.assert_nothing_left()
 
 
 class OneReplica(unittest.TestCase):

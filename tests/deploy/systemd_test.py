@@ -14,7 +14,6 @@ UNITS = {"somnus-coordinator.service": "coordinator", "somnus-worker@.service": 
 WORKERS_LEAVE_S = 7
 # systemd's own measure, from 0 to 10; above this it is "MEDIUM".
 MOST_EXPOSED = 2.5
-DROP_IN = "keep-workers.conf"
 
 
 def settings(name):
@@ -56,8 +55,11 @@ class Units(unittest.TestCase):
         self.assertEqual((unit["RuntimeDirectoryMode"], unit["RuntimeDirectoryPreserve"]), ("0700", "restart"))
         path = "/run/" + unit["RuntimeDirectory"]
         self.assertIn(f" --run-dir={path}\n", read("tools", "deploy", "systemd", "README.md"))
-        command = dict(settings(DROP_IN))["ExecStop"].split()
-        self.assertEqual(command, ["/opt/somnus/tools/stop-unless-restarting", "%n", path])
+
+    def test_a_restart_leaves_the_workers(self):
+        unit = dict(settings("somnus-coordinator.service"))
+        self.assertEqual((unit["RestartKillSignal"], unit.get("KillSignal")), ("SIGUSR1", None))
+        self.assertIn("signal == SIGUSR1", read("coordinator", "main.cc"))
 
     def test_both_are_hardened_alike(self):
         def hardening(name):
@@ -68,37 +70,6 @@ class Units(unittest.TestCase):
         self.assertEqual(coordinator["User"], "somnus")
         self.assertEqual(coordinator["NoNewPrivileges"], "yes")
         self.assertEqual(coordinator["CapabilityBoundingSet"], "")
-
-
-class StopUnlessRestarting(unittest.TestCase):
-    """The script, beside programs that stand for `somnus` and `systemctl`."""
-
-    def stop(self, jobs, **environment):
-        folder = self.enterContext(tempfile.TemporaryDirectory())
-        shutil.copy(os.path.join(FOLDER, "stop-unless-restarting"), folder)
-        for name, script in (("somnus", 'echo "somnus $*"'), ("systemctl", jobs)):
-            path = os.path.join(folder, name)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(f"#!/bin/sh\n{script}\n")
-            os.chmod(path, 0o755)
-        done = subprocess.run([os.path.join(folder, "stop-unless-restarting"), "somnus-coordinator.service", "/run/somnus"],
-                              capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-                              env={"PATH": f"{folder}:{os.environ['PATH']}", **environment})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def test_a_stop_ends_everything(self):
-        unit = dict(settings("somnus-coordinator.service"))
-        for jobs in ("echo 12 somnus-coordinator.service stop running", "echo 12 other.service restart running", "exit 1"):
-            stopped = self.stop(jobs, MAINPID="7")
-            self.assertTrue(stopped.startswith("somnus stop --run-dir=/run/somnus --timeout="), stopped)
-            timeout = seconds(stopped.rpartition("=")[2].strip())
-            self.assertLess(timeout, seconds(unit["TimeoutStopSec"]))
-            self.assertGreater(timeout, seconds(flags_of(unit["ExecStart"].split())["shutdown-timeout"]) + WORKERS_LEAVE_S)
-
-    def test_a_restart_and_a_crash_end_nobody(self):
-        self.assertEqual(self.stop("echo ' 12 somnus-coordinator.service restart running'", MAINPID="7"), "")
-        self.assertEqual(self.stop("echo 12 somnus-coordinator.service stop running"), "")
 
 
 @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
@@ -123,18 +94,6 @@ class Analyze(unittest.TestCase):
             done = self.analyze("verify", "--man=no", copy)
             complaints = [line for line in done.stderr.splitlines() if "somnus" in line]
             self.assertEqual((done.returncode, complaints), (0, []), done.stderr)
-
-    def test_systemd_takes_the_drop_in(self):
-        copy = next(copy for copy in self.copies if "coordinator" in copy)
-        os.mkdir(copy + ".d")
-        with open(os.path.join(FOLDER, DROP_IN), encoding="utf-8") as file:
-            text = re.sub(r"(?m)^ExecStop=\S+", "ExecStop=/bin/true", file.read())
-        with open(os.path.join(copy + ".d", DROP_IN), "w", encoding="utf-8") as file:
-            file.write(text + "Mistake=yes\n")
-        done = self.analyze("verify", "--man=no", copy)
-        complaints = [line for line in done.stderr.splitlines() if DROP_IN in line]
-        self.assertEqual(len(complaints), 1, done.stderr)
-        self.assertIn("Mistake", complaints[0])
 
     def test_little_is_exposed(self):
         for copy in self.copies:

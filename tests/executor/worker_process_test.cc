@@ -275,6 +275,24 @@ TEST(WorkerProcessesTest, AProcessThatHasEndedOrHasAnotherStartTimeIsNotAdopted)
   EXPECT_TRUE(IsRunning(stranger.id()));
 }
 
+TEST(WorkerProcessesTest, ProcessesThatAreLeftRunOnAndNobodyIsTold) {
+  Exits exits;
+  const size_t before = NumOpenFiles();
+  auto processes = WorkerProcesses::Spawn({kSleeper, kSleeper}, {}, exits.callback());
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  const pid_t pids[] = {(*processes)->pid(0), (*processes)->pid(1)};
+  (*processes)->Leave();
+  (*processes)->Terminate(absl::ZeroDuration());
+  processes->reset();
+  EXPECT_EQ(NumOpenFiles(), before);
+  for (const pid_t pid : pids) {
+    EXPECT_TRUE(Alive(pid));
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
+  }
+  EXPECT_TRUE(exits.Wait(0).empty());
+}
+
 TEST(WorkerProcessesTest, NothingIsStartedAfterTerminate) {
   Exits exits;
   auto processes = WorkerProcesses::Spawn({kSleeper}, {}, exits.callback());

@@ -295,7 +295,6 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
       {{"m", "--workers=remote:2", "--data-parallel-size=3", "--cluster-port=65534"},
        "--cluster-port: replica 2 has no port"},
       {{"m", "--data-parallel-size=0"}, "--data-parallel-size: '0' is not a whole number from 1 to 64"},
-      {{"m", "--data-parallel-size=2", "--run-dir=/run/somnus"}, "--run-dir: is for one replica"},
       {{"m", "--backup=file"}, "--spill-dir: goes with --backup=file"},
       {{"m", "--spill-dir=/disk"}, "--spill-dir: goes with --backup=file"},
       {{"m", "--workers=some"}, "--workers: 'some' is not auto, local:N or remote:N, N from 1 to 64"},
@@ -335,6 +334,12 @@ TEST(FlagsTest, ReplicasHavePlacesAndPortsOfTheirOwn) {
   EXPECT_EQ(LocalIndex(first, 2), 2);
   EXPECT_EQ(LocalIndex(second, 0), 3);
   EXPECT_EQ(ReplicaPrefix(second), "replica 1: ");
+  const absl::StatusOr<Flags> local = ParseFlags({"m", "--data-parallel-size=2", "--run-dir=/run/somnus"});
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_EQ(OfReplica(*local, 1).run_dir, "/run/somnus/replica-1");
+  const absl::StatusOr<Flags> one = ParseFlags({"m", "--run-dir=/run/somnus"});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(OfReplica(*one, 0).run_dir, "/run/somnus");
   const absl::StatusOr<Flags> alone = ParseFlags({"m", "--workers=remote:3", "--cluster-port=0"});
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ(OfReplica(*alone, 0).cluster_port, 0);

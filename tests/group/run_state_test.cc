@@ -97,6 +97,28 @@ TEST_F(RunStateTest, ADamagedFileIsNoReasonNotToStart) {
   EXPECT_TRUE(ReadGroupFile(path_ + "/group").ok());
 }
 
+TEST_F(RunStateTest, WorkersOfAnotherNumberOfReplicasAreEnded) {
+  const auto record = [&](const std::string& path) {
+    const ProcessId worker = StartWorker();
+    EXPECT_TRUE((*RunState::Open(path, group_))->Record(1, {{0, worker}}).ok());
+    return worker;
+  };
+  const ProcessId alone = record(path_);
+  const ProcessId first = record(RunDir::ReplicaPath(path_, 0)),
+                  third = record(RunDir::ReplicaPath(path_, 2));
+  {
+    const absl::StatusOr<RunDir> directory = RunDir::Open(path_);
+    ASSERT_TRUE(EndWorkersOfOtherReplicas(*directory, 2).ok());
+    EXPECT_FALSE(IsRunning(alone));
+    EXPECT_FALSE(IsRunning(third));
+    EXPECT_TRUE(IsRunning(first)) << "its replica is there still";
+    EXPECT_EQ(directory->Replicas(), (std::vector<int32_t>{0}));
+  }
+  const auto state = Open();
+  EXPECT_FALSE(IsRunning(first)) << "a single replica has no directory within";
+  EXPECT_FALSE(std::filesystem::exists(RunDir::ReplicaPath(path_, 0)));
+}
+
 TEST_F(RunStateTest, OneCoordinatorAtATime) {
   const auto state = Open();
   EXPECT_TRUE(absl::IsFailedPrecondition(RunState::Open(path_, group_).status()));

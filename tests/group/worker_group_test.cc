@@ -215,6 +215,15 @@ TEST_F(WorkerGroupTest, TheNextCoordinatorAdoptsTheWorkers) {
             (Calls{"fence 1", "load 0/2", "join 1", "profile", Allocate(), "shutdown", "fence 2", "join 2"}));
 }
 
+TEST_F(WorkerGroupTest, WorkersThatAreLeftAreToldNothing) {
+  Launch();
+  group_->Leave();
+  Restart();
+  const absl::StatusOr<KvPlan> plan = group_->Load();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(CallsOf(0), (Calls{"fence 1", "load 0/2", "join 1", "profile", Allocate(), "fence 2", "join 2"}));
+}
+
 TEST_F(WorkerGroupTest, AGroupIsAdoptedAsleep) {
   for (const int level : {1, 2}) {
     SCOPED_TRACE(level);

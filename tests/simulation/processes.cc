@@ -64,6 +64,11 @@ class SimulatedProcesses : public WorkerProcesses {
     return absl::OkStatus();
   }
 
+  void Leave() override {
+    children_->terminated = true;
+    children_->pids.clear();
+  }
+
   void Terminate(absl::Duration grace) override {
     Site& site = Site::current();
     children_->terminated = true;

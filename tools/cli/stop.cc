@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -55,13 +56,20 @@ absl::Status StopCoordinator(const ProcessId& coordinator, absl::Duration timeou
 // No coordinator can start while this runs. Returns how many workers there were.
 absl::StatusOr<size_t> StopLeftWorkers(const std::string& path) {
   ASSIGN_OR_RETURN(const RunDir directory, RunDir::Open(path));
-  const absl::StatusOr<v1::GroupFile> group = ReadGroupFile(directory.group_path());
-  if (absl::IsNotFound(group.status())) return 0;
-  RETURN_IF_ERROR(group.status());
+  const std::vector<int32_t> replicas = directory.Replicas();
+  std::vector<std::string> groups = {directory.group_path()};
+  for (const int32_t replica : replicas)
+    groups.push_back(RunDir::GroupPath(RunDir::ReplicaPath(directory.path(), replica)));
   std::vector<ProcessId> workers;
-  for (const v1::LocalWorker& worker : LiveWorkers(*group)) workers.push_back(ProcessOf(worker));
+  for (const std::string& group_path : groups) {
+    const absl::StatusOr<v1::GroupFile> group = ReadGroupFile(group_path);
+    if (absl::IsNotFound(group.status())) continue;
+    RETURN_IF_ERROR(group.status());
+    for (const v1::LocalWorker& worker : LiveWorkers(*group)) workers.push_back(ProcessOf(worker));
+  }
   RETURN_IF_ERROR(EndProcesses(workers, kWorkerGrace));
   directory.Clear();
+  for (const int32_t replica : replicas) directory.RemoveReplica(replica);
   if (workers.empty()) return 0;
   const std::string pids = absl::StrJoin(
       workers, ", ", [](std::string* out, const ProcessId& worker) { absl::StrAppend(out, worker.pid); });

@@ -1,0 +1,61 @@
+"""A run directory, the servers that use it one after the other, and the workers that they leave."""
+import json
+import os
+import shutil
+import signal
+import tempfile
+
+from cluster.harness import Cluster, alive, wait_until
+
+SOON_S = 30  # for what takes a moment on a machine that does nothing else
+
+
+def pids(cluster):
+    """By rank, of one replica."""
+    return {rank["rank"]: rank["pid"] for rank in cluster.status()["ranks"]}
+
+
+def status(cluster):
+    done = cluster.cli("status", "--json", check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else {"state": ""}
+
+
+def kill(cluster):
+    cluster.process.kill()
+    cluster.process.wait()
+
+
+class RunDirectory:
+    """A new one, and the clusters that used it; the end kills whatever is left of them.
+
+    The servers get `flags` and serve `model`, which are of all of them.
+    """
+
+    def __init__(self, model, *flags, workers=2):
+        self.model, self.flags, self.num_workers = model, flags, workers
+        self.parent = tempfile.mkdtemp(prefix="somnus_adoption_")
+        self.path = os.path.join(self.parent, "run")
+        self.clusters = []
+        self.workers = set()
+
+    def start(self, *flags, model=None, workers=None, wait=True):
+        cluster = Cluster(model or self.model, f"--run-dir={self.path}", *self.flags, *flags,
+                          workers=workers or self.num_workers, wait=False)
+        self.clusters.append(cluster)
+        if wait:
+            cluster.wait_ready()
+            self.workers.update(rank["pid"] for rank in cluster.status()["ranks"])
+        return cluster
+
+    def start_asleep(self, *flags):
+        cluster = self.start(*flags, wait=False)
+        wait_until(lambda: status(cluster)["state"] == "ENGINE_STATE_ASLEEP", SOON_S, cluster.log)
+        return cluster
+
+    def close(self):
+        for cluster in self.clusters:
+            cluster.__exit__()
+        for pid in self.workers:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.parent)
