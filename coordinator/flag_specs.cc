@@ -271,6 +271,9 @@ FlagGroup TimeFlags(Flags* f) {
                     "failure is final"),
           Flag::Time("recovery-window", &f->recovery_window, kShortest, kLongest, "see --max-recoveries")
               .Alias("recovery-window-s"),
+          Flag::Time("replica-retry-pause", &f->replica_retry_pause, absl::ZeroDuration(), absl::Hours(1),
+                     "until a replica that has failed is tried again, while another one serves; it doubles "
+                     "with every failure, up to 10m; 0: never"),
           Flag::Time("register-timeout", &f->register_timeout, kShortest, kLongest,
                      "how long to wait for local workers")
               .Alias("register-timeout-s"),

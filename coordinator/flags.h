@@ -90,6 +90,7 @@ struct Flags {
   int32_t max_recoveries_per_request = 3;
   int32_t max_recoveries = 10;  // within recovery_window
   absl::Duration recovery_window = absl::Minutes(10);
+  absl::Duration replica_retry_pause = absl::Seconds(30);  // zero: a failed replica is not tried again
   absl::Duration register_timeout = absl::Minutes(1);
   absl::Duration replacement_timeout = absl::Minutes(10);
   absl::Duration worker_grace = absl::Minutes(5);  // of local workers, with run_dir

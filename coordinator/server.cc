@@ -57,6 +57,14 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   return options;
 }
 
+ReplicaRetry MakeReplicaRetry(const Flags& flags) {
+  ReplicaRetry retry;
+  if (flags.replica_retry_pause > absl::ZeroDuration()) retry.first_pause = flags.replica_retry_pause;
+  // Nobody may be there to start remote ones again.
+  retry.restart_workers = flags.local_workers;
+  return retry;
+}
+
 absl::StatusOr<int32_t> ResolveMaxModelLen(const Flags& flags, const ModelConfig& config) {
   if (flags.max_model_len == 0) return config.max_position_embeddings;
   if (flags.max_model_len <= config.max_position_embeddings) return flags.max_model_len;
@@ -163,7 +171,8 @@ class ServerImpl : public Server {
       replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans[i]), workers_.executor(i)});
       replicas.back().engine.residency = workers_.residency(i);
     }
-    if (replicas.size() > 1) return std::make_shared<ReplicaSet>(std::move(replicas), metrics_.get());
+    if (replicas.size() > 1)
+      return std::make_shared<ReplicaSet>(std::move(replicas), metrics_.get(), MakeReplicaRetry(flags_));
     return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, metrics_.get());
   }
 

@@ -18,7 +18,8 @@
 // ends with kError when the group fails again meanwhile. When the executor cannot recover the group, when
 // max_recoveries of them have come within recovery_window without a token in between, or when the engine's
 // own books are wrong, the engine is kFailed for good: every open request ends with kError and the reason,
-// commands end with the reason, and Submit returns Unavailable.
+// commands end with the reason, and Submit returns Unavailable. Only Revive, which is for replicas, begins
+// again.
 //
 // Replicas. With options.hand_over the engine is one of several (coordinator/replicas): open requests do not
 // wait for a recovery, but are handed over at its beginning; so are those of an engine that fails, except the
@@ -111,6 +112,13 @@ class EngineLoop : public Engine {
   // recovery. Open requests are handed over, or wait. Blocks the caller until the group is whole again.
   // FailedPrecondition: the engine is not awake; another error is the engine's end.
   absl::Status Restart();
+  // Of an engine whose group has failed for good: tries once more to bring it up, awake, and returns at once,
+  // in the state kRecovering; how it ended shows in the state. `restart_workers`: also those that are well
+  // are replaced. False, and nothing happens, where the engine has not failed, ends, or has failed because
+  // its own books were wrong.
+  bool Revive(bool restart_workers);
+  // Revive would do something.
+  bool may_revive() const;
 
  private:
   // Hands the command to the loop thread and waits for its result. Unavailable once the loop has stopped.
@@ -145,6 +153,8 @@ class EngineLoop : public Engine {
 
   // Failures.
   void Fail(const absl::Status& status);
+  // As Fail, where it is the group that has failed: Revive may begin again.
+  void FailGroup(const absl::Status& status);
   // The group was lost: fails when that comes too often, else starts to recover it.
   void Lose(const absl::Status& reason);
   bool MayRecover();
@@ -162,6 +172,7 @@ class EngineLoop : public Engine {
   void StartSleep();
   void StartWakeUp();
   void StartRestart();
+  void StartRevive();
   void CallSleep(const SleepSpec& spec);
   void CallWakeUp();
   Executor::LifecycleDone Call(const SleepSpec& spec);
@@ -224,6 +235,7 @@ class EngineLoop : public Engine {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   StopSignal loop_ended_;
   std::string error_ ABSL_GUARDED_BY(mu_);
+  bool may_revive_ ABSL_GUARDED_BY(mu_) = false;  // once it has failed
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
   int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // those that wait again
   QueueRoom room_ ABSL_GUARDED_BY(mu_);

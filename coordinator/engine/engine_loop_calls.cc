@@ -200,6 +200,28 @@ absl::Status EngineLoop::Restart() {
   return RunCommand(std::move(command)).status();
 }
 
+bool EngineLoop::may_revive() const {
+  absl::MutexLock lock(&mu_);
+  return state_ == EngineState::kFailed && may_revive_ && !draining_ && !stopped_;
+}
+
+bool EngineLoop::Revive(bool restart_workers) {
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kRevive;
+  command.restart_workers = restart_workers;
+  command.reply = [](const absl::StatusOr<TransitionReport>&) {};
+  {
+    absl::MutexLock lock(&mu_);
+    if (state_ != EngineState::kFailed || !may_revive_ || draining_ || stopped_) return false;
+    may_revive_ = false;
+    (void)ChangeState(EngineState::kRecovering);
+    arrived_commands_.push_back(std::move(command));
+  }
+  ReportStateChange();
+  mail_->Wake();
+  return true;
+}
+
 void EngineLoop::OnStateChange(std::function<void()> callback) {
   absl::MutexLock lock(&on_state_change_mu_);
   on_state_change_ = std::move(callback);

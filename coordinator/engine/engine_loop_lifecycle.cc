@@ -42,6 +42,8 @@ void EngineLoop::StartCommand() {
       return EndCommand(TransitionReport());
     case LifecycleCommand::Kind::kRestart:
       return StartRestart();
+    case LifecycleCommand::Kind::kRevive:
+      return StartRevive();
   }
 }
 
@@ -85,6 +87,23 @@ void EngineLoop::StartRestart() {
   recovering_ = restarting_ = true;
   lost_at_ = options_.monotonic_now();
   executor_->Restart(residency_);
+  group_epoch_ = executor_->group_epoch();
+}
+
+// Other replicas have all its requests, and are awake.
+void EngineLoop::StartRevive() {
+  // It drains, or the group was lost once more in between and is whole again.
+  if (state() != EngineState::kRecovering) return EndCommand(TransitionReport());
+  LogInfo("{}it is tried again", options_.log_name);
+  residency_ = Residency();
+  scheduler_.Recover();
+  recovering_ = true;
+  lost_at_ = options_.monotonic_now();
+  if (command_->restart_workers) {
+    executor_->Restart(residency_);
+  } else {
+    executor_->Recover(residency_);
+  }
   group_epoch_ = executor_->group_epoch();
 }
 

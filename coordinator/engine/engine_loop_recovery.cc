@@ -35,6 +35,14 @@ void EngineLoop::Fail(const absl::Status& status) {
   if (command_.has_value()) EndCommand(status);
 }
 
+void EngineLoop::FailGroup(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    may_revive_ = true;
+  }
+  Fail(status);
+}
+
 bool EngineLoop::MayRecover() {
   const MonotonicTime now = options_.monotonic_now();
   while (!recoveries_.empty() && now - recoveries_.front() >= options_.recovery_window)
@@ -51,7 +59,7 @@ void EngineLoop::Lose(const absl::Status& reason) {
   if (!MayRecover()) {
     // Elsewhere those that were in flight may go on, unless one of them has done this too often.
     if (options_.hand_over) EndSuspects(scheduler_.Recover(), reason);
-    return Fail(reason);
+    return FailGroup(reason);
   }
   LogError("{}the group was lost: {}", options_.log_name, std::string(reason.message()));
   recovering_ = true;
@@ -106,11 +114,15 @@ void EngineLoop::HandOver() {
 void EngineLoop::FinishRecovery(const absl::Status& status) {
   if (!std::exchange(recovering_, false)) return;
   const bool restarted = std::exchange(restarting_, false);
-  if (!status.ok()) return Fail(status);
+  if (!status.ok()) return FailGroup(status);
   const absl::Duration duration = options_.monotonic_now() - lost_at_;
   num_recoveries_ += restarted ? 0 : 1;
   group_epoch_ = executor_->group_epoch();
   step_deadline_.Restart();
+  {
+    absl::MutexLock lock(&mu_);
+    error_.clear();  // of a failure from which it was revived
+  }
   LogInfo("{}the group is whole again, in epoch {}, after {:.2f} s", options_.log_name, group_epoch_,
           absl::ToDoubleSeconds(duration));
   if (observer_ != nullptr && !restarted) observer_->OnRecovered(duration);

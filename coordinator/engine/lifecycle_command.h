@@ -12,10 +12,11 @@
 namespace somnus {
 
 struct LifecycleCommand {
-  enum class Kind { kSleep, kWakeUp, kResetPrefixCache, kRestart };
+  enum class Kind { kSleep, kWakeUp, kResetPrefixCache, kRestart, kRevive };
   Kind kind = Kind::kSleep;
   SleepSpec spec;                     // of kSleep; of kWakeUp its tags
   SleepMode mode = SleepMode::kKeep;  // of kSleep
+  bool restart_workers = true;        // of kRevive
   // Called exactly once, on the loop thread, after the state has changed.
   std::function<void(absl::StatusOr<TransitionReport>)> reply;
   Residency before;           // when it began

@@ -67,8 +67,10 @@ class ReplicaSet::ReplicaObserver : public EngineObserver {
   EngineObserver* const next_;
 };
 
-ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer)
+ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer,
+                       const ReplicaRetry& retry)
     : smallest_(Smallest(replicas)),
+      retry_(retry),
       observer_(observer),
       room_(smallest_.queue),
       queue_(smallest_.scheduler.policy == SchedulingPolicy::kPriority
@@ -81,6 +83,7 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
     EngineOptions options = std::move(replicas[i].engine);
     options.log_name = absl::StrCat("replica ", i, ": ");
     options.hand_over = [this](std::vector<EngineRequest> requests) { OnHandOver(std::move(requests)); };
+    replicas_[i].retry = RetryBackoff(retry.first_pause, retry.longest_pause);
     replicas_[i].observer = std::make_unique<ReplicaObserver>(this, observer);
     replicas_[i].loop =
         std::make_unique<EngineLoop>(std::move(options), replicas[i].executor, replicas_[i].observer.get());
@@ -232,8 +235,16 @@ void ReplicaSet::OnReplicaStateChange(size_t replica) {
   UpdateState();
   {
     absl::MutexLock lock(&mu_);  // whoever awaits something of the replicas looks again
+    const EngineState state = replicas_[replica].loop->state();
     // Whatever a replica does that is not awake empties its cache.
-    if (replicas_[replica].loop->state() != EngineState::kAwake) router_.Forget(static_cast<int>(replica));
+    if (state != EngineState::kAwake) router_.Forget(static_cast<int>(replica));
+    RetryBackoff& retry = replicas_[replica].retry;
+    if (state == EngineState::kAwake) retry.NoteServing(smallest_.monotonic_now());
+    if (replicas_[replica].loop->may_revive() && retry.due() == absl::InfiniteDuration()) {
+      const absl::Duration pause = retry.NoteFailed(smallest_.monotonic_now());
+      if (pause < absl::InfiniteDuration())
+        LogInfo("replica {} is tried again in {}", replica, absl::FormatDuration(pause));
+    }
   }
   mail_.Wake();
 }

@@ -17,7 +17,8 @@
 // it would with one replica. A request is in one place at a time: what a replica has handed over it never
 // delivers for again.
 //
-// A replica that has failed stays so; the engine fails when all have. state() is derived from the replicas'
+// A replica that has failed is tried again after a pause (retry_backoff.h), while the engine is awake, and at
+// the beginning of a Roll; the engine fails, for good, when all have. state() is derived from the replicas'
 // (set_state.h).
 //
 // Ownership: owns the loops and the thread that hands requests out; executors and the observer are borrowed
@@ -41,6 +42,7 @@
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/executor/executor.h"
+#include "coordinator/replicas/retry_backoff.h"
 #include "coordinator/replicas/router.h"
 #include "coordinator/replicas/set_state.h"
 #include "coordinator/scheduler/waiting_queue.h"
@@ -54,11 +56,19 @@ struct ReplicaOptions {
   Executor* executor = nullptr;
 };
 
+// How replicas that have failed are tried again.
+struct ReplicaRetry {
+  absl::Duration first_pause = absl::InfiniteDuration();  // infinite: they are not
+  absl::Duration longest_pause = absl::Minutes(10);
+  // Workers that are well are replaced, too, since one of them may be the cause.
+  bool restart_workers = true;
+};
+
 class ReplicaSet : public Engine {
  public:
   // At least two replicas and at most Router::kMaxReplicas. `observer` may be null; it is called on several
   // threads at once.
-  ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer);
+  ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer, const ReplicaRetry& retry = {});
   ~ReplicaSet() override;
 
   absl::Status Submit(EngineRequest request) override;
@@ -99,6 +109,7 @@ class ReplicaSet : public Engine {
     int64_t num_open = 0;
     int64_t num_requests = 0;
     bool is_rolling = false;
+    RetryBackoff retry;
   };
   // A request that ends in the queue.
   struct Ending {
@@ -141,14 +152,22 @@ class ReplicaSet : public Engine {
   void Undo(const Results& results, const std::function<bool(size_t)>& choose, const ReplicaCall& call);
   std::vector<Residency> Residencies() const;
   absl::Status CheckLifecycle() const;
+  // Tries the replicas again whose time has come. Returns how long until the next one's.
+  absl::Duration RetryFailed();
+  // Tries the replica once more, and waits for the outcome.
+  absl::Status ReviveAndWait(size_t replica);
+  // Ends when no replica recovers. An error: the engine drains.
+  absl::Status AwaitSettled() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends when the replica has no open request, or `grace` after it got the last one. An error when it must
   // not be restarted now.
   absl::Status Empty(size_t replica, absl::Duration grace);
+  absl::Status RollOne(size_t replica, absl::Duration grace);
   bool AnotherServes(size_t replica) const;
   bool NobodyServes() const;
   std::string Errors() const;
 
   const EngineOptions smallest_;  // what every replica can serve
+  const ReplicaRetry retry_;
   EngineObserver* const observer_;
   std::vector<Replica> replicas_;  // the vector itself does not change after the constructor
 

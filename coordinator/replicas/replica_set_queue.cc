@@ -10,6 +10,7 @@ namespace somnus {
 
 void ReplicaSet::Run() {
   while (true) {
+    const absl::Duration retry = RetryFailed();
     std::vector<Ending> endings;
     absl::Time next;
     bool stopped;
@@ -23,7 +24,7 @@ void ReplicaSet::Run() {
     }
     for (Ending& ending : endings) Deliver(std::move(ending));
     if (stopped) return;
-    mail_.WaitFor(next - smallest_.now());
+    mail_.WaitFor(std::min(next - smallest_.now(), retry));
   }
 }
 

@@ -25,7 +25,7 @@ const char* EngineStateName(EngineState state) {
 }
 
 bool IsAllowedChange(EngineState from, EngineState to) {
-  if (from == EngineState::kFailed) return false;
+  if (from == EngineState::kFailed) return to == EngineState::kRecovering;
   if (to == EngineState::kFailed) return true;
   if (to == EngineState::kDraining) return AdmitsRequests(from);
   if (to == EngineState::kRecovering) return AdmitsRequests(from) && from != to;

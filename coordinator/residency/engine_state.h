@@ -21,7 +21,7 @@
 //                     draining, failed
 //   recovering     -> awake, asleep (what held before the loss), draining, failed
 //   draining       -> failed
-//   failed         -> nothing: it is final
+//   failed         -> nothing: it is final; only one of several replicas is tried again: recovering
 //
 // docs/sleep.md draws them. A group that is lost while the engine drains is recovered in the state draining.
 // A loss during the recovery of another one belongs to that recovery. Before falling_asleep or waking that a

@@ -73,7 +73,8 @@ class Replicas(unittest.TestCase):
         self.assertEqual(len({rank["pid"] for rank in status["ranks"]}), 2)
         self.assertEqual([replica["state"] for replica in status["replicas"]], ["ENGINE_STATE_AWAKE"] * 2)
         for replica in status["replicas"]:
-            self.assertGreater(int(replica["num_requests"]), 0, "both have had requests")
+            self.assertGreater(replica["num_requests"], 0, "both have had requests")
+            self.assertGreaterEqual(replica["epoch"], 1)
         shown = self.cluster.cli("status").stdout
         self.assertIn("replica 1 awake", shown)
         self.assertIn("1.0   ", shown)
@@ -90,7 +91,7 @@ class Replicas(unittest.TestCase):
                 self.wait_healed()
                 self.assertEqual(health.stop(), {200}, "the other replica serves all the while")
                 after = self.replicas()[replica]
-                self.assertEqual(int(after["num_recoveries"]), int(before["num_recoveries"]) + 1)
+                self.assertEqual(after["num_recoveries"], before["num_recoveries"] + 1)
                 self.assertGreater(self.cluster.metric("somnus:requests_moved_total"), moved)
         Round(self.cluster, self.requests).check(self.expected)
 
@@ -220,6 +221,45 @@ class Adoption(unittest.TestCase):
         self.assertRegex(done.stdout, r"^ended 4 workers that were left \(pid .*\)\n$")
         self.assertEqual([pid for pid in known.values() if alive(pid)], [])
         self.assert_nothing_left()
+
+
+class FailedReplica(unittest.TestCase):
+    """One whose workers were lost too often is tried again, by itself or by a roll."""
+
+    def lose(self, cluster, replica):
+        os.kill(pids(cluster)[replica, 0], signal.SIGKILL)
+        wait_until(lambda: f"replica {replica}: the engine has failed" in cluster.log(), SOON_S, cluster.log)
+
+    def wait_awake(self, cluster):
+        wait_until(lambda: [replica["state"] for replica in cluster.status()["replicas"]] == ["ENGINE_STATE_AWAKE"] * 2,
+                   HEAL_S, cluster.log)
+        self.assertEqual([replica["error"] for replica in cluster.status()["replicas"]], ["", ""])
+
+    def test_after_a_pause(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", "--data-parallel-size=2", "--max-recoveries=0",
+                     "--replica-retry-pause=100ms", workers=1) as cluster:
+            for lost in (0, 1):
+                with self.subTest(lost=lost):
+                    known = pids(cluster)
+                    health = HealthWatch(cluster)
+                    self.lose(cluster, lost)
+                    self.wait_awake(cluster)
+                    self.assertEqual(health.stop(), {200}, "the other replica serves all the while")
+                    now = pids(cluster)
+                    self.assertEqual([place for place in known if now[place] != known[place]], [(lost, 0)])
+                    for _ in range(4):
+                        self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def test_by_a_roll(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", "--data-parallel-size=2", "--max-recoveries=0",
+                     "--replica-retry-pause=0", workers=1) as cluster:
+            known = pids(cluster)
+            self.lose(cluster, 1)
+            self.assertEqual(cluster.status()["replicas"][1]["state"], "ENGINE_STATE_FAILED")
+            cluster.cli("roll", "--grace=0")
+            self.wait_awake(cluster)
+            self.assertEqual(set(pids(cluster).values()) & set(known.values()), set())
+            self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
 
 class OneReplica(unittest.TestCase):

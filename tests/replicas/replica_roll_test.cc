@@ -76,13 +76,21 @@ TEST_P(ReplicaRollTest, AReplicaThatDoesNotComeBackEndsTheRoll) {
   ExpectExact(SubmitMany(6));
 }
 
-TEST_P(ReplicaRollTest, SomebodyHasToServeMeanwhile) {
+TEST_P(ReplicaRollTest, AReplicaThatHasFailedComesFirst) {
   Start();
   executors_[1]->SetRecovery(Recovery::kFails);
   executors_[1]->Lose(kLoss);
   AwaitReplica(1, EngineState::kFailed);
-  EXPECT_TRUE(absl::IsFailedPrecondition(set_->Roll(absl::ZeroDuration())));
-  EXPECT_TRUE(executors_[0]->recoveries().empty());
+  EXPECT_EQ(set_->Roll(absl::ZeroDuration()),
+            absl::UnavailableError("replica 1: the new workers did not come"));
+  EXPECT_TRUE(executors_[0]->recoveries().empty()) << "nobody else would serve meanwhile";
+  for (const auto& executor : executors_) executor->SetRecovery(Recovery::kSucceeds);
+  const absl::Status status = set_->Roll(absl::ZeroDuration());
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(executors_[0]->recoveries(), (std::vector<std::string>{"restart"}));
+  EXPECT_EQ(executors_[1]->recoveries(), (std::vector<std::string>{"awake", "restart", "restart"}));
+  EXPECT_EQ(set_->Stats().replicas[1].error, "");
+  ExpectExact(SubmitMany(6));
 }
 
 TEST_P(ReplicaRollTest, ASleepingEngineIsNotRolled) {

@@ -25,14 +25,14 @@ class ReplicaSetTest : public ::testing::TestWithParam<bool> {
     set_.reset();
   }
 
-  void Start(size_t num_replicas = 2, EngineObserver* observer = nullptr) {
+  void Start(size_t num_replicas = 2, EngineObserver* observer = nullptr, const ReplicaRetry& retry = {}) {
     std::vector<ReplicaOptions> replicas;
     for (size_t i = 0; i < num_replicas; ++i) {
       executors_.push_back(std::make_unique<FakeExecutor>(SmallWorker(options_)));
       executors_.back()->SetRecovery(Recovery::kWaits);
       replicas.push_back({options_, executors_.back().get()});
     }
-    set_ = std::make_unique<ReplicaSet>(std::move(replicas), observer);
+    set_ = std::make_unique<ReplicaSet>(std::move(replicas), observer, retry);
   }
 
   Ticket Submit(const std::string& id, int32_t prompt_len, int32_t max_tokens, int32_t first = 1) {

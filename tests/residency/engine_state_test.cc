@@ -25,7 +25,8 @@ TEST(EngineStateTest, OnlyTheChangesOfTheTableAreAllowed) {
       {S::kAwake, S::kRecovering},       {S::kFallingAsleep, S::kRecovering},
       {S::kAsleep, S::kRecovering},      {S::kWaking, S::kRecovering},
       {S::kRecovering, S::kAwake},       {S::kRecovering, S::kAsleep},
-      {S::kRecovering, S::kDraining},    {S::kRecovering, S::kFailed}};
+      {S::kRecovering, S::kDraining},    {S::kRecovering, S::kFailed},
+      {S::kFailed, S::kRecovering}};
   for (const S from : kEngineStates) {
     for (const S to : kEngineStates) {
       EXPECT_EQ(IsAllowedChange(from, to), allowed.count({from, to}) > 0)

@@ -124,6 +124,13 @@ absl::Status PrintJson(const v1::GetStatusResponse& status) {
   // Scripts know it under this name, and as a number; protobuf writes 64-bit numbers as strings.
   fields.erase("group_epoch");
   fields["epoch"] = status.group_epoch();
+  for (int i = 0; i < status.replicas_size(); ++i) {
+    nlohmann::ordered_json& replica = fields["replicas"][static_cast<size_t>(i)];
+    replica.erase("group_epoch");
+    replica["epoch"] = status.replicas(i).group_epoch();
+    replica["num_requests"] = status.replicas(i).num_requests();
+    replica["num_recoveries"] = status.replicas(i).num_recoveries();
+  }
   puts(fields.dump(1).c_str());
   return absl::OkStatus();
 }

@@ -1,0 +1,33 @@
+#pragma once
+// When a replica that has failed is tried again: after a pause that doubles with every failure, up to a
+// bound. Once the replica has served for as long as the bound, the next pause is the first one again. Times
+// are those of a monotonic clock. A value; not thread safe.
+
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+
+namespace somnus {
+
+class RetryBackoff {
+ public:
+  RetryBackoff() : RetryBackoff(absl::InfiniteDuration(), absl::InfiniteDuration()) {}
+  // An infinite `first_pause`: never.
+  RetryBackoff(absl::Duration first_pause, absl::Duration longest_pause)
+      : first_pause_(first_pause), longest_pause_(longest_pause), pause_(first_pause) {}
+
+  // The replica has failed. Returns how long it stays so; infinite: for good.
+  absl::Duration NoteFailed(MonotonicTime now);
+  void NoteServing(MonotonicTime now) { serving_since_ = now; }
+  // It is tried now.
+  void NoteTry() { due_ = absl::InfiniteDuration(); }
+  // When it is to be tried; infinite where it has not failed, or not since the last NoteTry.
+  MonotonicTime due() const { return due_; }
+
+ private:
+  absl::Duration first_pause_, longest_pause_;
+  absl::Duration pause_;  // the next one
+  MonotonicTime due_ = absl::InfiniteDuration();
+  MonotonicTime serving_since_ = absl::InfiniteDuration();
+};
+
+}  // namespace somnus

@@ -1,0 +1,116 @@
+// A replica that has failed is tried again, while the others serve.
+
+#include <atomic>
+#include <thread>
+
+#include "coordinator/replicas/retry_backoff.h"
+#include "tests/replicas/replica_set_fixture.h"
+
+namespace somnus {
+namespace {
+
+using ReplicaRetryTest = ReplicaSetTest;
+INSTANTIATE_TEST_SUITE_P(Overlap, ReplicaRetryTest, ::testing::Bool());
+
+TEST(RetryBackoffTest, ThePauseDoublesUpToItsBound) {
+  RetryBackoff retry(absl::Seconds(30), absl::Minutes(1));
+  EXPECT_EQ(retry.due(), absl::InfiniteDuration());
+  MonotonicTime now = absl::Hours(1);
+  for (const int seconds : {30, 60, 60}) {
+    EXPECT_EQ(retry.NoteFailed(now), absl::Seconds(seconds));
+    EXPECT_EQ(retry.due(), now + absl::Seconds(seconds));
+    retry.NoteTry();
+    EXPECT_EQ(retry.due(), absl::InfiniteDuration());
+    now += absl::Minutes(2);
+  }
+  retry.NoteServing(now);
+  EXPECT_EQ(retry.NoteFailed(now + absl::Seconds(59)), absl::Minutes(1)) << "it has hardly served";
+  retry.NoteServing(now);
+  EXPECT_EQ(retry.NoteFailed(now + absl::Minutes(1)), absl::Seconds(30));
+  EXPECT_EQ(RetryBackoff().NoteFailed(now), absl::InfiniteDuration());
+}
+
+TEST_P(ReplicaRetryTest, ItServesAgain) {
+  Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});
+  executors_[0]->Lose(kLoss);
+  const absl::Status no_worker = absl::UnavailableError("no worker came");
+  std::vector<std::string> tries = {"awake"};
+  for (int i = 0; i < 3; ++i) {
+    Await([&] { return executors_[0]->recoveries() == tries; });
+    AwaitReplica(0, EngineState::kRecovering);
+    EXPECT_EQ(set_->state(), EngineState::kAwake);
+    ExpectExact(SubmitMany(4));
+    executors_[0]->FinishRecovery(no_worker);
+    tries.push_back("restart");
+  }
+  Await([&] { return executors_[0]->recoveries() == tries; });
+  EXPECT_EQ(set_->Stats().replicas[0].error, "no worker came");
+  executors_[0]->FinishRecovery(absl::OkStatus());
+  AwaitReplica(0, EngineState::kAwake);
+  EXPECT_EQ(set_->Stats().replicas[0].error, "");
+  EXPECT_EQ(set_->Stats().replicas[0].num_recoveries, 1);
+  const int64_t before = set_->Stats().replicas[0].num_requests;
+  ExpectExact(SubmitMany(8));
+  EXPECT_GT(set_->Stats().replicas[0].num_requests, before);
+}
+
+TEST_P(ReplicaRetryTest, WorkersThatAreWellMayStay) {
+  Start(2, nullptr, {.first_pause = absl::Milliseconds(1), .restart_workers = false});
+  executors_[0]->Lose(kLoss);
+  Await([&] { return !executors_[0]->recoveries().empty(); });
+  executors_[0]->FinishRecovery(kLoss);
+  Await([&] { return executors_[0]->recoveries().size() == 2; });
+  EXPECT_EQ(executors_[0]->recoveries()[1], "awake");
+  executors_[0]->FinishRecovery(absl::OkStatus());
+  AwaitReplica(0, EngineState::kAwake);
+}
+
+// What came back awake would take the memory that the sleep has freed.
+TEST_P(ReplicaRetryTest, NotWhileTheEngineSleeps) {
+  std::atomic<int64_t> seconds{1000};
+  options_.monotonic_now = [&] { return absl::Seconds(seconds.load()); };
+  Start(2, nullptr, {.first_pause = absl::Minutes(1)});
+  executors_[0]->SetRecovery(Recovery::kFails);
+  executors_[0]->Lose(kLoss);
+  AwaitReplica(0, EngineState::kFailed);
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  seconds += 100;
+  const Ticket waiting = Submit("1", 5, 10);  // wakes the thread that looks for what is due
+  EXPECT_EQ(executors_[0]->recoveries().size(), 1u);
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+  executors_[0]->SetRecovery(Recovery::kSucceeds);
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  AwaitReplica(0, EngineState::kAwake);
+  EXPECT_EQ(executors_[0]->recoveries(), (std::vector<std::string>{"awake", "restart"}));
+  ExpectExact({waiting});
+  set_.reset();  // before the clock ends
+}
+
+// A sleep that comes while it is tried waits for the outcome, so that all sleep.
+TEST_P(ReplicaRetryTest, ASleepMeanwhileIsItsToo) {
+  Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});
+  executors_[0]->Lose(kLoss);
+  Await([&] { return !executors_[0]->recoveries().empty(); });
+  executors_[0]->FinishRecovery(kLoss);
+  Await([&] { return executors_[0]->recoveries().size() == 2; });
+  std::thread sleep([&] { EXPECT_TRUE(set_->Sleep({.level = 1}).ok()); });
+  AwaitReplica(1, EngineState::kAsleep);
+  executors_[0]->FinishRecovery(absl::OkStatus());
+  sleep.join();
+  EXPECT_EQ(set_->Stats().replicas[0].state, EngineState::kAsleep);
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+}
+
+TEST_P(ReplicaRetryTest, NobodyIsTriedAgainOnceAllHaveFailed) {
+  Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});
+  for (const auto& executor : executors_) {
+    executor->Lose(kLoss);
+    Await([&] { return executor->recoveries().size() == 1; });
+  }
+  for (const auto& executor : executors_) executor->FinishRecovery(kLoss);
+  Await([&] { return set_->state() == EngineState::kFailed; });
+  EXPECT_FALSE(set_->Submit(MakeTicket("1", 5, 10).request).ok());
+}
+
+}  // namespace
+}  // namespace somnus
