@@ -27,6 +27,8 @@ inline constexpr CpuIsa kCpuIsas[] = {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::
                                       CpuIsa::kAvx512Bf16};
 // "avx512_bf16", as in SOMNUS_CPU_ISA; "best" for kBest.
 absl::string_view CpuIsaName(CpuIsa isa);
+// The name of the one that kBest stands for in this process; an error is that of Device::CreateCpu.
+absl::StatusOr<std::string> ChosenCpuIsaName();
 
 struct CpuDeviceOptions {
   int num_threads = 0;  // 0: as many as the process may use

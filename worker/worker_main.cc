@@ -72,6 +72,9 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address, const Chosen
   if (flags.rank.has_value()) request.set_preferred_rank(*flags.rank);
   request.set_version(kVersion);
   request.set_build_id(BuildId());
+  // Whether the worker runs on its CPU is the coordinator's to say; a wrong SOMNUS_CPU_ISA is LoadModel's
+  // error.
+  request.set_cpu_isa(ChosenCpuIsaName().value_or(""));
   return request;
 }
 

@@ -64,7 +64,20 @@ absl::StatusOr<std::vector<KvPlan>> ReplicaGroups::Load() {
     ASSIGN_OR_RETURN(plans[i], groups_[i]->Load());
     return absl::OkStatus();
   }));
+  RETURN_IF_ERROR(CheckCpuIsas());
   return plans;
+}
+
+// A request that goes on at another replica has to get the same tokens there.
+absl::Status ReplicaGroups::CheckCpuIsas() const {
+  const std::string first = groups_[0]->cpu_isa();
+  for (size_t i = 1; i < groups_.size(); ++i) {
+    if (groups_[i]->cpu_isa() == first) continue;
+    return Named(i, absl::FailedPreconditionError(absl::StrCat(
+                        "cpu_isa: it computes with ", groups_[i]->cpu_isa(), ", replica 0 with ", first,
+                        ", which gives other tokens; SOMNUS_CPU_ISA chooses one that all hosts have")));
+  }
+  return absl::OkStatus();
 }
 
 void ReplicaGroups::Interrupt(const absl::Status& reason) {

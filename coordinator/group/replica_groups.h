@@ -42,6 +42,7 @@ class ReplicaGroups {
   void ForAll(const std::function<void(size_t)>& call);
   // The first error; the other groups are interrupted with it.
   absl::Status ForAllUntilError(const std::function<absl::Status(size_t)>& call);
+  absl::Status CheckCpuIsas() const;
   absl::Status Named(size_t replica, const absl::Status& status) const;
 
   const std::string run_dir_path_;

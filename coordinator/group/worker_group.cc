@@ -79,6 +79,11 @@ absl::StatusOr<KvPlan> WorkerGroup::Load() {
   return plan_;
 }
 
+std::string WorkerGroup::cpu_isa() const {
+  const v1::RegisterRequest first = pool_.Members().front();
+  return first.device_type() == v1::DEVICE_TYPE_CPU ? first.cpu_isa() : "";
+}
+
 void WorkerGroup::HealLoop() {
   while (true) {
     Wanted wanted;

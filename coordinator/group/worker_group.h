@@ -55,6 +55,8 @@ class WorkerGroup {
   const std::string& cluster_address() const { return pool_.cluster_address(); }
   // What the ranks hold after a successful Load: everything, unless they were adopted asleep.
   const Residency& residency() const { return residency_; }
+  // Of all ranks, after a successful Load; empty on GPUs.
+  std::string cpu_isa() const;
   // Null before a successful Load and after Stop.
   GrpcExecutor* executor() { return executor_.get(); }
   // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does

@@ -104,6 +104,7 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
   options.trust = trust_;
   options.membership.world_size = flags_.world_size;
   options.membership.version = kVersion;
+  options.membership.device = flags_.device;
   options.membership.hang_timeout = flags_.hang_timeout;
   options.membership.confirm_members = !flags_.local_workers;
   options.membership.stall_threshold = flags_.step_stall;

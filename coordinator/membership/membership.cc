@@ -37,6 +37,7 @@ absl::Status Membership::CheckRequest(const v1::RegisterRequest& request) const 
   RETURN_IF_ERROR(CheckLength("host", request.host(), 0));
   RETURN_IF_ERROR(CheckLength("address", request.address(), 1));
   RETURN_IF_ERROR(CheckLength("build_id", request.build_id(), 0));
+  RETURN_IF_ERROR(CheckLength("cpu_isa", request.cpu_isa(), 0));
   if (request.version() != options_.version) {
     return absl::FailedPreconditionError(absl::StrCat("version: the coordinator is ", options_.version,
                                                       ", the worker is ", request.version()));
@@ -58,6 +59,26 @@ absl::Status Membership::CheckBuild(const v1::RegisterRequest& request) const {
   if (request.build_id() == build_id) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("build_id: the group's is ", ShortBuild(build_id),
                                                     ", the worker's is ", ShortBuild(request.build_id())));
+}
+
+bool Membership::RunsOnCpu(const v1::RegisterRequest& worker) const {
+  const bool is_given = options_.device != v1::DEVICE_TYPE_UNSPECIFIED;
+  return (is_given ? options_.device : worker.device_type()) == v1::DEVICE_TYPE_CPU;
+}
+
+// Instruction sets differ in the last bits of their results, and so in tokens: also in those of a request
+// that goes on after the loss of the group's last member.
+absl::Status Membership::CheckCpuIsa(const v1::RegisterRequest& request) const {
+  if (!RunsOnCpu(request)) return absl::OkStatus();
+  std::optional<std::string> cpu_isa = cpu_isa_;
+  for (const Member& member : members_) {
+    if (!cpu_isa.has_value() && RunsOnCpu(member.request)) cpu_isa = member.request.cpu_isa();
+  }
+  if (!cpu_isa.has_value() || request.cpu_isa() == *cpu_isa) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("cpu_isa: the group computes with ", cpu_isa->empty() ? "none" : *cpu_isa, ", ",
+                   NameOf(request), " with ", request.cpu_isa().empty() ? "none" : request.cpu_isa(),
+                   ", which gives other tokens; SOMNUS_CPU_ISA chooses one that all hosts have"));
 }
 
 bool Membership::NoteMember(const std::string& worker_id, MonotonicTime now) {
@@ -86,6 +107,7 @@ absl::Status Membership::Register(const v1::RegisterRequest& request, MonotonicT
     return absl::PermissionDeniedError("worker_id: the group has given this worker up; start another one");
   }
   RETURN_IF_ERROR(CheckBuild(request));
+  RETURN_IF_ERROR(CheckCpuIsa(request));
   RETURN_IF_ERROR(FindPlace(request));
   Member member;
   member.request = request;
@@ -118,6 +140,8 @@ void Membership::UpdateComplete(MonotonicTime now) {
   });
   if (!complete_) return;
   AssignRanks();
+  const v1::RegisterRequest& first = members_[0].request;
+  if (!cpu_isa_.has_value() && RunsOnCpu(first)) cpu_isa_ = first.cpu_isa();
   Wake();
 }
 

@@ -30,6 +30,9 @@ struct MembershipOptions {
   int32_t world_size = 1;
   std::string version;   // a worker of another version is refused
   std::string build_id;  // likewise; empty: the first member of a group decides for the others
+  // What the group runs on; unspecified: on what each worker found. On CPUs all members have one cpu_isa, as
+  // long as this object lives: the first complete group's.
+  v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
   absl::Duration hang_timeout = absl::Seconds(4);  // without a heartbeat, after which a member counts as lost
   // A group is complete only once a heartbeat of every member has come after the last one registered. This is
   // for remote workers, whose death no process table shows: one that has just died looks alive otherwise.
@@ -65,8 +68,8 @@ class Membership {
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
 
   // InvalidArgument names a field; PermissionDenied: a worker that Reopen has taken out;
-  // FailedPrecondition: another version or build; Unavailable: no place is open, or the one that it prefers
-  // is taken, for now. The same worker may register again. After an Ok the worker is a member unless
+  // FailedPrecondition: another version, build or cpu_isa; Unavailable: no place is open, or the one that it
+  // prefers is taken, for now. The same worker may register again. After an Ok the worker is a member unless
   // `adoption`, which may be null where no request has a snapshot, says that it has to leave.
   absl::Status Register(const v1::RegisterRequest& request, MonotonicTime now, Adoption* adoption = nullptr);
   // Returns whether the worker is a member; one that is not may try to register again.
@@ -131,6 +134,8 @@ class Membership {
   // What needs no look at the other members.
   absl::Status CheckRequest(const v1::RegisterRequest& request) const;
   absl::Status CheckBuild(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckCpuIsa(const v1::RegisterRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool RunsOnCpu(const v1::RegisterRequest& worker) const;
   // Takes note of a member's sign of life; false where the worker is none.
   bool NoteMember(const std::string& worker_id, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ok when there is a place for `request`; else says why not.
@@ -153,6 +158,7 @@ class Membership {
   MonotonicTime full_since_ ABSL_GUARDED_BY(mu_);           // when the last member came
   bool complete_ ABSL_GUARDED_BY(mu_) = false;              // while true, nobody joins or is dropped
   absl::Status interruption_ ABSL_GUARDED_BY(mu_);
+  std::optional<std::string> cpu_isa_ ABSL_GUARDED_BY(mu_);  // of the first complete group; none on GPUs
   // Silence counts from watched_since_ at the earliest.
   MonotonicTime watched_since_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
   MonotonicTime last_watch_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();

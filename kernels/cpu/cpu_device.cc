@@ -78,6 +78,12 @@ absl::string_view CpuIsaName(CpuIsa isa) {
   return kNames[static_cast<int>(isa)];
 }
 
+absl::StatusOr<std::string> ChosenCpuIsaName() {
+  const absl::StatusOr<const cpu::KernelTable*> kernels = ChooseKernels(CpuIsa::kBest);
+  if (!kernels.ok()) return kernels.status();
+  return std::string((*kernels)->name);
+}
+
 absl::StatusOr<std::unique_ptr<Device>> Device::CreateCpu(const CpuDeviceOptions& options) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(

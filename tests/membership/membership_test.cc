@@ -1,5 +1,6 @@
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "tests/membership/membership_fixture.h"
 
@@ -202,6 +203,45 @@ TEST(MembershipTest, ABuildThatTheCoordinatorNamesDecides) {
   EXPECT_EQ(membership.Register(Built("a", 0, "other"), kNow).message(),
             "build_id: the group's is mine, the worker's is other");
   EXPECT_TRUE(membership.Register(Built("a", 0, "mine"), kNow).ok());
+}
+
+v1::RegisterRequest OnCpu(const std::string& id, int rank, const std::string& cpu_isa) {
+  v1::RegisterRequest request = Built(id, rank, "mine");
+  request.set_device_type(v1::DEVICE_TYPE_CPU);
+  request.set_cpu_isa(cpu_isa);
+  return request;
+}
+
+TEST(MembershipTest, AllMembersHaveTheInstructionSetOfTheFirstGroup) {
+  Membership membership(Options(2));
+  ASSERT_TRUE(membership.Register(OnCpu("a", 0, "avx512"), kNow).ok());
+  const absl::Status other = membership.Register(OnCpu("b", 1, "avx2"), kNow);
+  EXPECT_TRUE(absl::IsFailedPrecondition(other));
+  EXPECT_TRUE(absl::StartsWith(other.message(), "cpu_isa: the group computes with avx512, the worker on "));
+  EXPECT_TRUE(absl::StrContains(other.message(), " with avx2, "));
+  membership.Reopen(0);
+  // Nothing was computed yet.
+  ASSERT_TRUE(membership.Register(OnCpu("c", 0, "avx2"), kNow).ok());
+  ASSERT_TRUE(membership.Register(OnCpu("d", 1, "avx2"), kNow).ok());
+  ASSERT_TRUE(membership.WaitForGroup(absl::ZeroDuration()).ok());
+  for (const int rank : {0, 1}) membership.Reopen(rank);
+  EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(OnCpu("e", 0, "avx512"), kNow)))
+      << "open requests would go on with other tokens";
+  EXPECT_TRUE(membership.Register(OnCpu("f", 0, "avx2"), kNow).ok());
+}
+
+TEST(MembershipTest, TheInstructionSetCountsWhereTheGroupRunsOnCpus) {
+  for (const v1::DeviceType device :
+       {v1::DEVICE_TYPE_UNSPECIFIED, v1::DEVICE_TYPE_CUDA, v1::DEVICE_TYPE_CPU}) {
+    MembershipOptions options = Options(2);
+    options.device = device;
+    Membership membership(options);
+    v1::RegisterRequest one = OnCpu("a", 0, "avx512"), other = OnCpu("b", 1, "avx2");
+    one.set_device_type(v1::DEVICE_TYPE_CUDA);
+    other.set_device_type(v1::DEVICE_TYPE_CUDA);
+    ASSERT_TRUE(membership.Register(one, kNow).ok());
+    EXPECT_EQ(membership.Register(other, kNow).ok(), device != v1::DEVICE_TYPE_CPU);
+  }
 }
 
 // Two ranks, and the step that each last reported.
