@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/counted.h"
 #include "base/log.h"
 #include "base/monotonic.h"
 #include "base/null_block.h"
@@ -113,8 +114,8 @@ class ServerImpl : public Server {
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len);
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, metrics_, [this] { return RankStatuses(); }));
-    LogInfo("loading {} from {} into {} workers", name_, flags_.model,
-            flags_.world_size * flags_.data_parallel_size);
+    LogInfo("loading {} from {} into {}", name_, flags_.model,
+            Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
     std::future<absl::StatusOr<TextParts>> text =
         std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });

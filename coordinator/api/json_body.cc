@@ -123,6 +123,8 @@ void AppendAscii(unsigned char c, std::string* out) {
 }  // namespace
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view body, const JsonLimits& limits) {
+  if (absl::StripAsciiWhitespace(body).empty())
+    return absl::InvalidArgumentError("The body is empty; it must be a JSON object");
   absl::StatusOr<std::string> scanned = Scanner(body, limits).Run();
   if (!scanned.ok()) return scanned.status();
   nlohmann::json value;

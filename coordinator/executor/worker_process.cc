@@ -28,6 +28,15 @@ extern char** environ;
 namespace somnus {
 namespace {
 
+// With this code a program ends that does not understand its command line: another attempt would end alike.
+constexpr int kUsageExitCode = 2;
+
+// How a process has ended.
+struct End {
+  std::string words;
+  bool is_usage_error = false;
+};
+
 // One process of a rank, the latest that was started or adopted for it.
 struct Child {
   pid_t pid = -1;
@@ -237,17 +246,17 @@ class WorkerProcessesImpl : public WorkerProcesses {
     if (timeout_ms < 0) (void)!read(wake_fd_, &wakes, sizeof(wakes));  // EAGAIN: a child has ended
   }
 
-  // Returns whether the process has ended, for the first time that it is seen; `how` gets the end of a
-  // sentence about it.
-  static bool Reap(Child* child, std::string* how) {
+  // Returns whether the process has ended, for the first time that it is seen.
+  static bool Reap(Child* child, End* end) {
     if (!child->running()) return false;
     if (child->adopted) {
       if (!AwaitProcess(child->pidfd, absl::ZeroDuration())) return false;
-      *how = "has ended";
+      end->words = "has ended";
     } else {
       int wait_status = 0;
       if (waitpid(child->pid, &wait_status, WNOHANG) != child->pid) return false;
-      *how = DescribeExit(wait_status);
+      end->words = DescribeExit(wait_status);
+      end->is_usage_error = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kUsageExitCode;
     }
     close(child->pidfd);
     child->pidfd = -1;
@@ -260,8 +269,8 @@ class WorkerProcessesImpl : public WorkerProcesses {
     absl::MutexLock lock(&mu_);
     bool all = true;
     for (Child& child : children_) {
-      std::string how;
-      Reap(&child, &how);
+      End ignored;
+      Reap(&child, &ignored);
       all = all && !child.running();
     }
     return all;
@@ -272,15 +281,17 @@ class WorkerProcessesImpl : public WorkerProcesses {
       Poll(-1);
       for (size_t rank = 0; rank < commands_.size(); ++rank) {
         pid_t pid = -1;
-        std::string how;
+        End end;
         {
           absl::MutexLock lock(&mu_);
           if (terminating_) return;
-          if (!Reap(&children_[rank], &how)) continue;
+          if (!Reap(&children_[rank], &end)) continue;
           pid = children_[rank].pid;
         }
+        const absl::StatusCode code =
+            end.is_usage_error ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable;
         on_exit_(static_cast<int>(rank), pid,
-                 absl::UnavailableError(absl::StrCat("rank ", rank, " (pid ", pid, ") ", how)));
+                 absl::Status(code, absl::StrCat("rank ", rank, " (pid ", pid, ") ", end.words)));
       }
     }
   }

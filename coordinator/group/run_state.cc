@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/counted.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/group_file.h"
@@ -49,7 +50,8 @@ absl::Status EndWorkersOfOtherReplicas(const RunDir& directory, int32_t num_repl
     for (const ProcessId& process : LiveProcesses(RunDir::GroupPath(path))) useless.push_back(process);
   }
   if (!useless.empty()) {
-    LogInfo("{} workers that were left are ended: they belong to another number of replicas", useless.size());
+    LogInfo("ending {} that were left: they belong to another number of replicas",
+            Counted(static_cast<int64_t>(useless.size()), "worker"));
   }
   RETURN_IF_ERROR(EndProcesses(useless, kEndGrace));
   if (num_replicas > 1) directory.Clear();
@@ -79,7 +81,8 @@ absl::Status RunState::TakeOver() {
         useless.push_back(ProcessOf(worker));
       }
     }
-    if (!useless.empty()) LogInfo("{} workers that were left are ended: {}", useless.size(), why);
+    if (!useless.empty())
+      LogInfo("ending {} that were left: {}", Counted(static_cast<int64_t>(useless.size()), "worker"), why);
     RETURN_IF_ERROR(EndProcesses(useless, kEndGrace));
   } else if (!absl::IsNotFound(left.status())) {
     // Workers that nobody knows of are sent away when they register.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/counted.h"
 #include "base/log.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
@@ -100,8 +101,8 @@ void WorkerGroup::HealLoop() {
     if (wanted.restart) EndWorkers();
     absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = FormEpoch(wanted.held);
     if (epoch.ok()) {
-      LogInfo("{}epoch {}: the group of {} workers is whole", ReplicaPrefix(flags_), number_,
-              flags_.world_size);
+      LogInfo("{}epoch {}: the group of {} is whole", ReplicaPrefix(flags_), number_,
+              Counted(flags_.world_size, "worker"));
       executor_->Serve(*std::move(epoch));
     } else {
       executor_->GiveUp(epoch.status());

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/build_id.h"
+#include "base/counted.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/random_hex.h"
@@ -118,8 +119,8 @@ absl::Status WorkerPool::Start(AdoptionTerms terms, const v1::GroupFile& group) 
   cluster_->OnSilence([this](const SilentMember& silent) { OnSilence(silent); });
   cluster_->OnStall(callbacks_.on_stall);
   if (flags_.local_workers) return StartProcesses(binary, trust.secret);
-  LogInfo("{}waiting for {} workers: worker --coordinator={}", ReplicaPrefix(flags_), flags_.world_size,
-          cluster_->address());
+  LogInfo("{}waiting for {}: worker --coordinator={}", ReplicaPrefix(flags_),
+          Counted(flags_.world_size, "worker"), cluster_->address());
   return absl::OkStatus();
 }
 
@@ -158,8 +159,8 @@ absl::StatusOr<ProcessesByRank> WorkerPool::AwaitLeft() {
       if (adopted.count(rank) == 0) others.push_back(process);
     }
   }
-  LogInfo("{}{} of {} workers are adopted, {} that were left are ended", ReplicaPrefix(flags_),
-          adopted.size(), flags_.world_size, others.size());
+  LogInfo("{}{} of {} adopted, {} that were left ended", ReplicaPrefix(flags_), adopted.size(),
+          Counted(flags_.world_size, "worker"), others.size());
   RETURN_IF_ERROR(EndProcesses(others, kEndGrace));
   return adopted;
 }

@@ -55,6 +55,9 @@ class CommandLine(unittest.TestCase):
                     self.assertEqual(done.returncode, 1)
                     self.assertEqual(done.stderr, f"error: {self.cluster.name} is asleep (level {level}), and a request would "
                                                   "wait; wake it with: somnus wake-up\n")
+                url = f"http://127.0.0.1:{self.cluster.port}"
+                self.assertTrue(self.cluster.cli("chat", "Hello", "--url", url, check=False).stderr.endswith(
+                    f"; wake it with: somnus wake-up --url={url}\n"))
                 self.assertIn("mapped", self.cluster.cli("wake-up").stdout)
                 self.assertEqual(self.cluster.cli("wake-up").stdout, "already awake\n")
 

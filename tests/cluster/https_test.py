@@ -11,12 +11,13 @@ import urllib.error
 import urllib.request
 
 from cluster.certificates import Certificates
-from cluster.harness import SOMNUS, Cluster, expected, tiny, wait_until
+from cluster.harness import BIN, SOMNUS, Cluster, expected, tiny, wait_until
 
 MODEL = "qwen3"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
 CLIENTS, OPERATORS = "key-of-clients", "key-of-operators"
 HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00"
+SERVING_BENCH = os.path.join(BIN, "tools", "bench", "serving_bench")
 PATIENCE_S = 30
 NO_CLUSTER = {name: "" for name in ("SOMNUS_URL", "SOMNUS_CA_CERT", "SOMNUS_API_KEY", "SOMNUS_ADMIN_API_KEY")}
 
@@ -78,6 +79,23 @@ class Https(unittest.TestCase):
         whole = chat().choices[0].message.content
         chunks = list(chat(stream=True))
         self.assertEqual("".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices), whole)
+
+    def test_serving_bench(self):
+        def bench(*flags):
+            return subprocess.run([SERVING_BENCH, f"--base-url=https://127.0.0.1:{self.cluster.port}", "--num-requests=4",
+                                   "--concurrency=2", "--input-len=8", "--output-len=8", "--vocab-low=5", "--vocab-high=100",
+                                   "--no-probe", *flags], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+                                  env={**os.environ, **NO_CLUSTER, "SOMNUS_API_KEY": CLIENTS})
+        done = bench(f"--ca-cert={self.certificates.ca}")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for refused in (bench(), bench(f"--ca-cert={self.key}")):
+            self.assertNotEqual(refused.returncode, 0)
+
+    def test_readiness_needs_no_key(self):
+        done = subprocess.run([SOMNUS, "status", "--ready", f"--url=https://127.0.0.1:{self.cluster.port}",
+                               f"--ca-cert={self.certificates.ca}"], capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, env={**os.environ, **NO_CLUSTER})
+        self.assertEqual((done.returncode, done.stdout), (0, "ready\n"), done.stderr)
 
     def test_a_client_that_leaves_a_stream(self):
         body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}

@@ -27,6 +27,9 @@ class Probes(unittest.TestCase):
         with Cluster(tiny(MODEL), "--workers=remote:1", f"--cluster-port={port}", workers=0, wait=False) as cluster:
             wait_until(lambda: cluster.health() == 503, PATIENCE_S, "it listens")
             self.assertEqual(self.probe(cluster), (200, 503))
+            shown = cluster.cli("status").stdout
+            self.assertRegex(shown, r"^state     loading\naddress   .*\nversion   .*, up \d+.*s\n$")
+            self.assertEqual(cluster.cli("status", "--ready", check=False).returncode, 1)
             self.assertEqual(cluster.stop(), 0)
 
     def test_asleep_and_awake(self):

@@ -29,6 +29,20 @@ def tensor(file, name):
     return 8 + size + entry["data_offsets"][0], entry
 
 
+class WrongCommandLine(unittest.TestCase):
+    def test_a_worker_that_does_not_understand_it_is_started_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            starts, script = os.path.join(folder, "starts"), os.path.join(folder, "worker")
+            with open(script, "w", encoding="ascii") as file:
+                file.write(f"#!/bin/sh\necho start >> {starts}\nexit 2\n")
+            os.chmod(script, 0o755)
+            with Cluster(tiny(MODEL), f"--worker-binary={script}", workers=1, wait=False) as cluster:
+                self.assertEqual(cluster.process.wait(END_S), 1)
+                self.assertIn("exited with code 2", cluster.log())
+            with open(starts, encoding="ascii") as file:
+                self.assertEqual(file.read(), "start\n")
+
+
 class NotANumber(unittest.TestCase):
     NAN_TOKEN = 501
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 
 namespace somnus {
 namespace {
@@ -273,6 +274,25 @@ TEST(WorkerProcessesTest, AProcessThatHasEndedOrHasAnotherStartTimeIsNotAdopted)
   ASSERT_TRUE(processes.ok()) << processes.status();
   EXPECT_NE((*processes)->pid(0), stranger.pid());
   EXPECT_TRUE(IsRunning(stranger.id()));
+}
+
+TEST(WorkerProcessesTest, ACommandLineThatIsWrongIsNoLossToRecoverFrom) {
+  const std::vector<std::pair<std::string, absl::StatusCode>> cases = {
+      {"exit 2", absl::StatusCode::kFailedPrecondition},
+      {"exit 1", absl::StatusCode::kUnavailable},
+      {"kill -2 $$", absl::StatusCode::kUnavailable}};
+  for (const auto& [script, expected] : cases) {
+    absl::Notification ended;
+    absl::Status status;
+    auto processes =
+        WorkerProcesses::Spawn({{"/bin/sh", "-c", script}}, {}, [&](int, pid_t, const absl::Status& end) {
+          status = end;
+          ended.Notify();
+        });
+    ASSERT_TRUE(processes.ok()) << processes.status();
+    ended.WaitForNotification();
+    EXPECT_EQ(status.code(), expected) << status;
+  }
 }
 
 TEST(WorkerProcessesTest, ProcessesThatAreLeftRunOnAndNobodyIsTold) {

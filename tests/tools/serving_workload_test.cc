@@ -84,14 +84,18 @@ TEST(ServingWorkload, InOrderNeedsADatasetAndNoWarmup) {
 TEST(ServingOptions, TheServersAddress) {
   const auto parsed = [](const std::string& url) {
     const auto options = ParseOptions({"--base-url", url});
-    return options.ok() ? absl::StrCat(options->host, " ", options->port, options->base_path) : "refused";
+    return options.ok() ? absl::StrCat(options->host, " ", options->port, options->base_path,
+                                       options->tls ? " over TLS" : "")
+                        : "refused";
   };
   EXPECT_EQ(parsed("http://127.0.0.1:81"), "127.0.0.1 81");
   EXPECT_EQ(parsed("http://example.com"), "example.com 80");
   EXPECT_EQ(parsed("http://example.com:8000/v1/"), "example.com 8000");
   EXPECT_EQ(parsed("http://[::1]:8000/prefix/v1"), "::1 8000/prefix");
   EXPECT_EQ(parsed("http://[::1]"), "::1 80");
-  for (const char* bad : {"example.com", "https://example.com", "http://", "http://:80",
+  EXPECT_EQ(parsed("https://example.com"), "example.com 443 over TLS");
+  EXPECT_EQ(parsed("https://example.com:8443/v1"), "example.com 8443 over TLS");
+  for (const char* bad : {"example.com", "ftp://example.com", "https://", "http://", "http://:80",
                           "http://host:", "http://host:0", "http://host:65536", "http://host:x"})
     EXPECT_EQ(parsed(bad), "refused") << bad;
 }

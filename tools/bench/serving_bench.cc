@@ -28,7 +28,8 @@ json ToJson(const MachineState& state) {
 }
 
 json ToJson(const BenchOptions& options) {
-  return {{"base_url", absl::StrCat("http://", options.host, ":", options.port, options.base_path)},
+  return {{"base_url", absl::StrCat(options.tls ? "https://" : "http://", options.host, ":", options.port,
+                                    options.base_path)},
           {"model", options.model},
           {"endpoint", options.chat ? "chat" : "completions"},
           {"num_requests", options.num_requests},
@@ -62,7 +63,7 @@ absl::StatusOr<bool> Run(BenchOptions options) {
   ASSIGN_OR_RETURN(const std::vector<BenchRequest> warmup, workload.Make(options.warmup, /*stream=*/1));
   ASSIGN_OR_RETURN(const std::vector<BenchRequest> requests,
                    workload.Make(options.num_requests, /*stream=*/2));
-  RunLoad(options, warmup);
+  RETURN_IF_ERROR(RunLoad(options, warmup).status());
   json result = {{"options", ToJson(options)}};
   FILE* out = options.json == "-" ? stderr : stdout;
   if (options.probe) {
@@ -70,7 +71,8 @@ absl::StatusOr<bool> Run(BenchOptions options) {
     fprintf(out, "machine before    %s\n", ToString(before).c_str());
     result["machine_before"] = ToJson(before);
   }
-  const Report report = MakeReport(RunLoad(options, requests), options.goodput);
+  ASSIGN_OR_RETURN(const std::vector<RequestRecord> records, RunLoad(options, requests));
+  const Report report = MakeReport(records, options.goodput);
   fputs(ToTable(report, options.goodput).c_str(), out);
   result["result"] = ToJson(report);
   if (options.probe) {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/line_editor.h"
@@ -97,14 +97,14 @@ bool HandleSlash(const std::string& line, Conversation* conversation) {
 
 // Asks one question and shows its answer. An error ends the question, not the conversation.
 void AskAndShow(const std::string& question, Conversation* conversation) {
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicNow();
   const absl::StatusOr<Answer> answer = conversation->Ask(question);
   if (!answer.ok()) {
     Fail(answer.status());
     return;
   }
   fputs("\n", stdout);
-  PrintUsage(*answer, absl::Now() - start);
+  PrintUsage(*answer, MonotonicNow() - start);
 }
 
 int Converse(Conversation* conversation) {

@@ -88,14 +88,22 @@ void PrintRanks(const v1::GetStatusResponse& status) {
 }
 
 void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
-  const std::string uptime = absl::FormatDuration(absl::Seconds(static_cast<int64_t>(status.uptime_s())));
-  absl::PrintF("model     %s\n", status.model());
+  const std::string uptime =
+      status.uptime_s() < 1 ? "0s"
+                            : absl::FormatDuration(absl::Seconds(static_cast<int64_t>(status.uptime_s())));
+  const bool loading = status.state() == v1::ENGINE_STATE_LOADING;  // the rest is not known yet
+  if (!loading) absl::PrintF("model     %s\n", status.model());
   const std::string level =
       status.sleep_level() > 0 ? absl::StrCat(" (level ", status.sleep_level(), ")") : "";
   absl::PrintF("state     %s%s\n", StateText(status.state()), level);
   if (!status.error().empty()) absl::PrintF("error     %s\n", status.error());
   if (status.num_recoveries() > 0) {
     absl::PrintF("epoch     %d, recoveries %d\n", status.group_epoch(), status.num_recoveries());
+  }
+  if (loading) {
+    absl::PrintF("address   %s, gRPC %s\nversion   %s, up %s\n", server.http.Url(), server.grpc.ToString(),
+                 status.version(), uptime);
+    return;
   }
   absl::PrintF("requests  %d running, %d waiting\n", status.num_requests_running(),
                status.num_requests_waiting());
@@ -136,12 +144,12 @@ absl::Status PrintJson(const v1::GetStatusResponse& status) {
 }
 
 absl::StatusOr<int> ShowStatus(const ControlOptions& options) {
-  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   if (options.ready) {
-    ASSIGN_OR_RETURN(const HttpResponse response, server.Client().Get("/health"));
-    puts(response.status == 200 ? "ready" : "not ready");
-    return response.status == 200 ? kOk : kServerError;
+    ASSIGN_OR_RETURN(const bool ready, IsReady(options.server));
+    puts(ready ? "ready" : "not ready");
+    return ready ? kOk : kServerError;
   }
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   ASSIGN_OR_RETURN(const v1::GetStatusResponse status, GetStatus(server, options.timeout));
   if (options.json) {
     RETURN_IF_ERROR(PrintJson(status));
@@ -183,7 +191,8 @@ absl::StatusOr<int> Wake(const ControlOptions& options) {
     puts(response.awake() ? "already awake" : "already resident; the engine is still asleep");
   } else {
     PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
-    if (!response.awake()) puts("the engine is still asleep; somnus wake-up maps the rest");
+    if (!response.awake())
+      absl::PrintF("the engine is still asleep; somnus wake-up%s maps the rest\n", server.url_flag);
   }
   return kOk;
 }

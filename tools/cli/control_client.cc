@@ -68,17 +68,20 @@ absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, cons
         server.control.ToString(), server.admin_api_key.empty() ? " requires a key" : " refuses this key",
         " (--admin-api-key or SOMNUS_ADMIN_API_KEY)"));
   }
+  // gRPC's words for what its server does at the end.
+  if (status.error_message() == "Cancelling all calls")
+    return absl::FailedPreconditionError("the server is shutting down");
   return absl::InternalError(status.error_message().empty() ? FromGrpcStatus(status).ToString()
                                                             : status.error_message());
 }
 
-std::string WhyNotServing(const v1::GetStatusResponse& status) {
+std::string WhyNotServing(const Server& server, const v1::GetStatusResponse& status) {
   switch (status.state()) {
     case v1::ENGINE_STATE_ASLEEP:
       return absl::StrCat(status.model(), " is asleep (level ", status.sleep_level(),
-                          "), and a request would wait; wake it with: somnus wake-up");
+                          "), and a request would wait; wake it with: somnus wake-up", server.url_flag);
     case v1::ENGINE_STATE_LOADING:
-      return "the model is still loading; see: somnus status";
+      return absl::StrCat("the model is still loading; see: somnus status", server.url_flag);
     case v1::ENGINE_STATE_DRAINING:
       return "the server is shutting down";
     case v1::ENGINE_STATE_FALLING_ASLEEP:
@@ -122,7 +125,7 @@ absl::Status CheckServing(const Server& server) {
   // The engine woke up between the two requests.
   if (status.ok() && status->state() == v1::ENGINE_STATE_AWAKE) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      status.ok() ? WhyNotServing(*status)
+      status.ok() ? WhyNotServing(server, *status)
                   : absl::StrCat("the server does not serve now (HTTP ", health.status, ")"));
 }
 

@@ -58,19 +58,23 @@ absl::Status NotThere(const Address& address, const absl::Status& status) {
   return absl::UnavailableError(absl::StrCat(where, " is not a Somnus server: ", status.message()));
 }
 
+// The error for an address that responds with what no Somnus server sends.
+absl::Status NoServer(const Address& address, const char* path, const HttpResponse& response) {
+  if (response.status == 400 && absl::StrContains(response.body, "HTTPS")) {
+    return absl::UnavailableError(
+        absl::StrCat(address.ToString(), " speaks https, not http: --url=https://", address.ToString()));
+  }
+  return absl::UnavailableError(
+      absl::StrCat(address.ToString(), " is not a Somnus server: GET ", path, " is HTTP ", response.status));
+}
+
 absl::Status CheckInfo(const Address& address, bool has_key, const HttpResponse& response) {
   if (response.status == 401) {
     return absl::FailedPreconditionError(
         absl::StrCat(address.ToString(), has_key ? " refuses this API key" : " requires an API key",
                      " (--api-key or SOMNUS_API_KEY)"));
   }
-  if (response.status == 400 && absl::StrContains(response.body, "HTTPS")) {
-    return absl::UnavailableError(
-        absl::StrCat(address.ToString(), " speaks https, not http: --url=https://", address.ToString()));
-  }
-  if (response.status == 200) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      address.ToString(), " is not a Somnus server: GET /server_info is HTTP ", response.status));
+  return response.status == 200 ? absl::OkStatus() : NoServer(address, "/server_info", response);
 }
 
 absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& body) {
@@ -177,7 +181,18 @@ absl::StatusOr<Server> FindServer(const ServerOptions& options) {
   server.api_key = api_key;
   server.admin_api_key = admin_api_key;
   server.trust = trust;
+  if (options.url.has_value()) server.url_flag = absl::StrCat(" --url=", *options.url);
   return server;
+}
+
+absl::StatusOr<bool> IsReady(const ServerOptions& options) {
+  ASSIGN_OR_RETURN(const Address address,
+                   ParseUrl(options.url.value_or(Environment("SOMNUS_URL", kDefaultUrl))));
+  const absl::StatusOr<HttpResponse> response = ClientOf(address, "", Trust(options)).Get("/health");
+  if (!response.ok()) return NotThere(address, response.status());
+  constexpr int kServes = 200, kDoesNot = 503;
+  if (response->status == kServes || response->status == kDoesNot) return response->status == kServes;
+  return NoServer(address, "/health", *response);
 }
 
 }  // namespace somnus::cli

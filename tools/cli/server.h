@@ -45,6 +45,7 @@ struct Server {
   std::string api_key;
   std::string admin_api_key;
   TlsClientOptions trust;  // where an address has TLS
+  std::string url_flag;    // " --url=URL" where the command was given one: another command needs it, too
 
   HttpClient Client() const;
 };
@@ -53,5 +54,8 @@ struct Server {
 // the message says which. InvalidArgument: the address is malformed. FailedPrecondition: the server requires
 // another API key or certificate, or its own is not to be trusted.
 absl::StatusOr<Server> FindServer(const ServerOptions& options);
+
+// Whether the server serves now; needs no key. Errors are FindServer's.
+absl::StatusOr<bool> IsReady(const ServerOptions& options);
 
 }  // namespace somnus::cli

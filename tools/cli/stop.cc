@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/counted.h"
 #include "base/process_id.h"
 #include "base/run_dir.h"
 #include "base/status_macros.h"
@@ -73,7 +74,8 @@ absl::StatusOr<size_t> StopLeftWorkers(const std::string& path) {
   if (workers.empty()) return 0;
   const std::string pids = absl::StrJoin(
       workers, ", ", [](std::string* out, const ProcessId& worker) { absl::StrAppend(out, worker.pid); });
-  absl::PrintF("ended %d workers that were left (pid %s)\n", workers.size(), pids);
+  absl::PrintF("ended %s that were left (pid %s)\n", Counted(static_cast<int64_t>(workers.size()), "worker"),
+               pids);
   return workers.size();
 }
 

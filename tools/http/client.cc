@@ -15,7 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "tools/http/response_reader.h"
 #include "tools/http/sse.h"
@@ -27,12 +27,12 @@ bool IsCancelled(const std::atomic<bool>* cancel) { return cancel != nullptr && 
 
 // Waits for `events` on `fd`. Cancelled when `cancel` turns true, DeadlineExceeded past `timeout`.
 absl::Status WaitFor(int fd, short events, absl::Duration timeout, const std::atomic<bool>* cancel) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const MonotonicTime deadline = MonotonicNow() + timeout;
   while (true) {
     if (IsCancelled(cancel)) return absl::CancelledError("interrupted");
     pollfd entry{fd, events, 0};
     // poll waits in slices of time, so that a signal that arrives just before it is noticed too.
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
     const int n = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 200)));
     if (n > 0) return absl::OkStatus();
     if (n < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", strerror(errno)));

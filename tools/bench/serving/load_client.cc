@@ -1,5 +1,12 @@
 #include "tools/bench/serving/load_client.h"
 
+#include <openssl/ssl.h>
+
+// Boost 1.74's awaitable.hpp uses std::exchange without including it.
+// clang-format off
+#include <utility>
+// clang-format on
+
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/connect.hpp>
@@ -7,17 +14,21 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/host_port.h"
+#include "base/status_macros.h"
 #include "tools/http/json_fields.h"
 #include "tools/http/response_reader.h"
 #include "tools/http/sse.h"
@@ -92,12 +103,52 @@ class AnswerTimer {
   bool finished_ = false;
 };
 
+// TCP, or TLS over it.
+class Connection {
+ public:
+  using executor_type = tcp::socket::executor_type;
+
+  explicit Connection(asio::io_context* io) : socket_(*io) {}
+
+  executor_type get_executor() { return socket_.get_executor(); }
+  tcp::socket& socket() { return socket_; }
+  void UseTls(asio::ssl::context* context, const std::string& host) {
+    tls_.emplace(socket_, *context);
+    tls_->set_verify_callback(asio::ssl::host_name_verification(host));
+    error_code not_numeric;
+    (void)asio::ip::make_address(host, not_numeric);
+    if (not_numeric) SSL_set_tlsext_host_name(tls_->native_handle(), host.c_str());
+  }
+  asio::awaitable<error_code> Handshake() {
+    error_code error;
+    co_await tls_->async_handshake(asio::ssl::stream_base::client,
+                                   asio::redirect_error(asio::use_awaitable, error));
+    co_return error;
+  }
+
+  template <typename Buffers, typename Token>
+  auto async_read_some(const Buffers& buffers, Token&& token) {
+    return tls_.has_value() ? tls_->async_read_some(buffers, std::forward<Token>(token))
+                            : socket_.async_read_some(buffers, std::forward<Token>(token));
+  }
+  template <typename Buffers, typename Token>
+  auto async_write_some(const Buffers& buffers, Token&& token) {
+    return tls_.has_value() ? tls_->async_write_some(buffers, std::forward<Token>(token))
+                            : socket_.async_write_some(buffers, std::forward<Token>(token));
+  }
+
+ private:
+  tcp::socket socket_;
+  std::optional<asio::ssl::stream<tcp::socket&>> tls_;
+};
+
 class LoadClient {
  public:
   LoadClient(const BenchOptions& options, const std::vector<BenchRequest>& requests)
       : options_(options), requests_(requests), records_(requests.size()) {}
 
-  std::vector<RequestRecord> Run() {
+  absl::StatusOr<std::vector<RequestRecord>> Run() {
+    RETURN_IF_ERROR(SetTrust());
     error_code error;
     endpoints_ = tcp::resolver(io_).resolve(options_.host, std::to_string(options_.port), error);
     start_ = Clock::now();
@@ -111,6 +162,19 @@ class LoadClient {
   }
 
  private:
+  absl::Status SetTrust() {
+    if (!options_.tls) return absl::OkStatus();
+    error_code error;
+    trust_.set_verify_mode(asio::ssl::verify_peer);
+    if (options_.ca_cert.empty()) {
+      trust_.set_default_verify_paths(error);
+    } else {
+      trust_.load_verify_file(options_.ca_cert, error);
+    }
+    if (!error) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--ca-cert: ", options_.ca_cert, ": ", error.message()));
+  }
+
   asio::awaitable<void> ClosedLoop() {
     while (next_ < requests_.size()) {
       const size_t index = next_++;
@@ -135,51 +199,60 @@ class LoadClient {
   asio::awaitable<void> RunOne(size_t index) {
     RequestRecord& record = records_[index];
     record.start_s = Since(start_);
-    const auto socket = std::make_shared<tcp::socket>(io_);
+    const auto connection = std::make_shared<Connection>(&io_);
     const auto timed_out = std::make_shared<bool>(false);
     asio::steady_timer deadline(
         io_, std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.timeout_s)));
-    deadline.async_wait([socket, timed_out](error_code error) {
+    deadline.async_wait([connection, timed_out](error_code error) {
       if (error) return;
       *timed_out = true;
-      socket->close(error);
+      connection->socket().close(error);
     });
-    co_await Exchange(socket.get(), requests_[index], &record);
+    co_await Exchange(connection.get(), requests_[index], &record);
     deadline.cancel();
     if (*timed_out) record.error = "timeout";
     record.end_s = Since(start_);
   }
 
-  asio::awaitable<void> Exchange(tcp::socket* socket, const BenchRequest& request, RequestRecord* record) {
+  asio::awaitable<void> Exchange(Connection* connection, const BenchRequest& request, RequestRecord* record) {
     error_code error;
     if (endpoints_.empty()) {
       record->error = "unknown host";
       co_return;
     }
-    co_await asio::async_connect(*socket, endpoints_, asio::redirect_error(asio::use_awaitable, error));
+    co_await asio::async_connect(connection->socket(), endpoints_,
+                                 asio::redirect_error(asio::use_awaitable, error));
     if (error) {
       record->error = "connect";
       co_return;
     }
-    socket->set_option(tcp::no_delay(true), error);
+    connection->socket().set_option(tcp::no_delay(true), error);
+    if (options_.tls) {
+      connection->UseTls(&trust_, options_.host);
+      if (co_await connection->Handshake()) {
+        record->error = "tls";
+        co_return;
+      }
+    }
     const std::string wire = Head(request) + request.body;
-    co_await asio::async_write(*socket, asio::buffer(wire), asio::redirect_error(asio::use_awaitable, error));
+    co_await asio::async_write(*connection, asio::buffer(wire),
+                               asio::redirect_error(asio::use_awaitable, error));
     if (error) {
       record->error = "send";
       co_return;
     }
-    co_await ReadAnswer(socket, record);
+    co_await ReadAnswer(connection, record);
   }
 
-  asio::awaitable<void> ReadAnswer(tcp::socket* socket, RequestRecord* record) {
+  asio::awaitable<void> ReadAnswer(Connection* connection, RequestRecord* record) {
     ResponseReader reader;
     SseParser sse;
     AnswerTimer timer(record, start_);
     char buffer[16384];
     while (!reader.done()) {
       error_code error;
-      const size_t n = co_await socket->async_read_some(asio::buffer(buffer),
-                                                        asio::redirect_error(asio::use_awaitable, error));
+      const size_t n = co_await connection->async_read_some(asio::buffer(buffer),
+                                                            asio::redirect_error(asio::use_awaitable, error));
       const absl::Status fed = error ? reader.FeedEof() : reader.Feed(absl::string_view(buffer, n));
       if (!fed.ok()) {
         record->error = "cut";
@@ -209,6 +282,7 @@ class LoadClient {
   const std::vector<BenchRequest>& requests_;
   std::vector<RequestRecord> records_;
   asio::io_context io_{1};
+  asio::ssl::context trust_{asio::ssl::context::tls_client};
   tcp::resolver::results_type endpoints_;
   Clock::time_point start_;
   size_t next_ = 0;
@@ -216,7 +290,8 @@ class LoadClient {
 
 }  // namespace
 
-std::vector<RequestRecord> RunLoad(const BenchOptions& options, const std::vector<BenchRequest>& requests) {
+absl::StatusOr<std::vector<RequestRecord>> RunLoad(const BenchOptions& options,
+                                                   const std::vector<BenchRequest>& requests) {
   return LoadClient(options, requests).Run();
 }
 

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "tools/bench/serving/options.h"
 #include "tools/bench/serving/report.h"
 #include "tools/bench/serving/workload.h"
@@ -12,7 +13,8 @@ namespace somnus::bench {
 
 // Runs all requests, as a closed or an open loop by the options, and returns one record for each, in the same
 // order. Blocks until the last has ended. Each request opens its own connection within the time that is
-// measured.
-std::vector<RequestRecord> RunLoad(const BenchOptions& options, const std::vector<BenchRequest>& requests);
+// measured, with its TLS. InvalidArgument: the file with the authorities is of no use.
+absl::StatusOr<std::vector<RequestRecord>> RunLoad(const BenchOptions& options,
+                                                   const std::vector<BenchRequest>& requests);
 
 }  // namespace somnus::bench

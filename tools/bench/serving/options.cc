@@ -49,12 +49,13 @@ absl::Status SetGoodput(const std::string& text, Goodput* goodput) {
   return absl::OkStatus();
 }
 
-// http://host[:port][/path], an IPv6 address in brackets; a path that ends in /v1 is the same as the one
-// before it.
+// http://host[:port][/path] or https://, an IPv6 address in brackets; a path that ends in /v1 is the same as
+// the one before it.
 absl::Status SetBaseUrl(const std::string& url, BenchOptions* options) {
   absl::string_view rest = url;
-  if (!absl::ConsumePrefix(&rest, "http://")) {
-    return absl::InvalidArgumentError("does not start with http://");
+  options->tls = absl::ConsumePrefix(&rest, "https://");
+  if (!options->tls && !absl::ConsumePrefix(&rest, "http://")) {
+    return absl::InvalidArgumentError("does not start with http:// or https://");
   }
   const size_t slash = rest.find('/');
   if (slash != rest.npos) {
@@ -63,7 +64,8 @@ absl::Status SetBaseUrl(const std::string& url, BenchOptions* options) {
   }
   // A colon within brackets is part of an IPv6 address.
   const bool has_port = rest.rfind(':') != rest.npos && !absl::EndsWith(rest, "]");
-  const std::optional<HostPort> address = SplitHostPort(has_port ? rest : absl::StrCat(rest, ":80"));
+  const std::optional<HostPort> address =
+      SplitHostPort(has_port ? rest : absl::StrCat(rest, options->tls ? ":443" : ":80"));
   if (!address.has_value()) return absl::InvalidArgumentError("has no host or no port");
   if (!absl::SimpleAtoi(address->port, &options->port) || options->port < 1 || options->port > 65535) {
     return absl::InvalidArgumentError("has a bad port");
@@ -88,6 +90,10 @@ FlagGroup TargetFlags(BenchOptions* o, Given* given) {
               "base-url", "URL", "http://127.0.0.1:8000",
               [o](const std::string& url) { return SetBaseUrl(url, o); }, "the server"),
           Flag::Text("model", &o->model, "model to ask for").Shows("NAME").Default("the first of /v1/models"),
+          Flag::Text("ca-cert", &o->ca_cert,
+                     "authorities in PEM for https, of which the server must have one")
+              .Shows("PATH")
+              .Default("the system's"),
           Flag::Text("api-key", &o->api_key, "bearer token").Shows("KEY").Default("SOMNUS_API_KEY"),
           Flag::OneOf("endpoint", &o->chat, {{"completions", false}, {"chat", true}}, "which route is asked"),
           Flag::Int("num-requests", &o->num_requests, 1, kMaxRequests, "requests that are measured"),

@@ -29,6 +29,8 @@ enum class PromptFormat { kAuto, kTokenIds, kText };
 struct BenchOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
+  bool tls = false;
+  std::string ca_cert;    // PEM file of the server's authorities; empty: the system's
   std::string base_path;  // before "/v1/..."
   std::string model;      // empty: the first of /v1/models
   std::string api_key;

@@ -73,6 +73,10 @@ HttpClient Client(const BenchOptions& options) {
   http.host = options.host;
   http.port = options.port;
   http.api_key = options.api_key;
+  if (options.tls) {
+    http.tls.emplace();
+    http.tls->authority = options.ca_cert;
+  }
   return HttpClient(http);
 }
 
