@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/request_bounds.h"
 #include "coordinator/flags.h"
 #include "coordinator/kv_cache_dtype.h"
 
@@ -244,6 +245,17 @@ FlagGroup SleepFlags(Flags* f) {
               "directory of --backup=file on each worker's host, on a disk with room for the weights; the "
               "files have no names, and end with the workers")
               .Shows("DIR"),
+          Flag::OneOf<std::string>(
+              "sleep-arrivals", &f->sleep_arrivals,
+              {{"queue", "queue"}, {"reject", "reject"}, {"wake", "wake"}},
+              "a request that comes while the engine sleeps waits until it is woken, is refused (503, "
+              "FAILED_PRECONDITION), or wakes it"),
+          Flag::Time("idle-sleep-s", &f->idle_sleep, absl::ZeroDuration(), kLongest,
+                     "an engine that has had no request for that long goes to sleep, and the next request "
+                     "wakes it; 0: never")
+              .Alias("idle-sleep"),
+          Flag::Int("idle-sleep-level", &f->idle_sleep_level, kMinSleepLevel, kMaxSleepLevel,
+                    "how deep it sleeps then"),
       }};
 }
 

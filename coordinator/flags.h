@@ -83,6 +83,10 @@ struct Flags {
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;
   int64_t max_waiting_bytes = 256 << 20;
+  // Sleep.
+  std::string sleep_arrivals = "queue";
+  absl::Duration idle_sleep;  // 0: never
+  int32_t idle_sleep_level = 1;
   // Times.
   absl::Duration step_timeout = absl::Minutes(5);
   absl::Duration step_stall = absl::Minutes(1);

@@ -56,7 +56,7 @@ class FrontImpl : public Front {
       LogWarning("--admin-host: whoever reaches {} may command this server; --admin-api-key gives it a key",
                  flags_.admin_host);
     }
-    RETURN_IF_ERROR(ListenGrpc(metrics, std::move(rank_status)));
+    RETURN_IF_ERROR(ListenGrpc(metrics, rank_status));
     ApiServerOptions http;
     http.host = flags_.host;
     http.port = static_cast<uint16_t>(flags_.port);
@@ -71,6 +71,7 @@ class FrontImpl : public Front {
     http.admin_tls = flags_.admin_tls;
     http.certificate_interval = kCertificateInterval;
     http.version = kVersion;
+    http.rank_status = std::move(rank_status);
     http.limits = flags_.limits;
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));
     return absl::OkStatus();
@@ -118,12 +119,12 @@ class FrontImpl : public Front {
   };
 
   absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics,
-                          std::function<std::vector<v1::RankStatus>()> rank_status) {
+                          const std::function<std::vector<v1::RankStatus>()>& rank_status) {
     GrpcServicesOptions options;
     options.version = kVersion;
     options.api_key = flags_.api_key;
     options.admin_api_key = flags_.admin_api_key;
-    options.rank_status = std::move(rank_status);
+    options.rank_status = rank_status;
     options.limits = flags_.limits;
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
     grpc::EnableDefaultHealthCheckService(true);

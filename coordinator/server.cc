@@ -12,6 +12,7 @@
 #include "base/null_block.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
+#include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/front.h"
 #include "coordinator/group/load_plan.h"
@@ -72,6 +73,16 @@ absl::StatusOr<int32_t> ResolveMaxModelLen(const Flags& flags, const ModelConfig
   return absl::InvalidArgumentError(absl::StrCat("--max-model-len: ", flags.max_model_len,
                                                  " is more than the model's ", config.max_position_embeddings,
                                                  " positions"));
+}
+
+AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
+  AutoSleepOptions options;
+  options.arrivals = flags.sleep_arrivals == "wake"     ? SleepArrivals::kWake
+                     : flags.sleep_arrivals == "reject" ? SleepArrivals::kReject
+                                                        : SleepArrivals::kQueue;
+  options.idle_sleep = flags.idle_sleep;
+  options.idle_level = flags.idle_sleep_level;
+  return options;
 }
 
 // What turns text into tokens and back.
@@ -165,16 +176,29 @@ class ServerImpl : public Server {
   }
 
  private:
-  // With one replica the engine is its loop, and nothing is between that and the API.
+  // With one replica that sleeps at an operator's word alone, the engine is its loop, and nothing is between
+  // that and the API.
   std::shared_ptr<Engine> MakeEngine(const std::vector<KvPlan>& plans) {
+    const auto make = [&](EngineObserver* observer) { return MakeReplicas(plans, observer); };
+    const AutoSleepOptions options = MakeAutoSleepOptions(flags_);
+    if (options.arrivals == SleepArrivals::kQueue && options.idle_sleep == absl::ZeroDuration())
+      return make(metrics_.get());
+    return std::make_shared<AutoSleepEngine>(options, metrics_.get(), make);
+  }
+
+  std::shared_ptr<Engine> MakeReplicas(const std::vector<KvPlan>& plans, EngineObserver* observer) {
     std::vector<ReplicaOptions> replicas;
     for (size_t i = 0; i < plans.size(); ++i) {
       replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans[i]), workers_.executor(i)});
       replicas.back().engine.residency = workers_.residency(i);
     }
+    for (const v1::RankStatus& rank : workers_.RankStatuses()) {
+      for (const auto& [tag, bytes] : rank.bytes_by_tag())
+        replicas[rank.replica()].engine.resident_bytes[tag] += bytes;
+    }
     if (replicas.size() > 1)
-      return std::make_shared<ReplicaSet>(std::move(replicas), metrics_.get(), MakeReplicaRetry(flags_));
-    return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, metrics_.get());
+      return std::make_shared<ReplicaSet>(std::move(replicas), observer, MakeReplicaRetry(flags_));
+    return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, observer);
   }
 
   void Serve(const std::vector<KvPlan>& plans, TextParts parts) {

@@ -63,6 +63,8 @@ ApiError FromStatus(const absl::Status& status) {
       return {400, message, ""};
     case absl::StatusCode::kNotFound:
       return {404, message, ""};
+    case absl::StatusCode::kAborted:
+      return {409, message, ""};
     case absl::StatusCode::kResourceExhausted:
       return {429, message, ""};
     case absl::StatusCode::kUnimplemented:
@@ -75,6 +77,11 @@ ApiError FromStatus(const absl::Status& status) {
     default:
       return {500, message.empty() ? "internal error" : message, ""};
   }
+}
+
+const char* RejectionReason(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return "queue_full";
+  return absl::IsFailedPrecondition(status) ? "asleep" : "not_serving";
 }
 
 const char* ErrorType(int http_status) {
@@ -112,6 +119,8 @@ const char* StatusPhrase(int http_status) {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 409:
+      return "Conflict";
     case 413:
       return "Content Too Large";
     case 415:

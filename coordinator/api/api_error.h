@@ -21,6 +21,8 @@ struct ApiError {
 ApiError BadRequest(absl::string_view param, absl::string_view message);
 // Maps an engine's or a tokenizer's status to an HTTP status; the message goes through CleanMessage.
 ApiError FromStatus(const absl::Status& status);
+// Why the engine did not accept a request, as metrics name it: "queue_full", "asleep" or "not_serving".
+const char* RejectionReason(const absl::Status& status);
 
 // vLLM's names: "BadRequestError", "NotFoundError", ...
 const char* ErrorType(int http_status);

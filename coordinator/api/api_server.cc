@@ -37,6 +37,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr int kRequestThreads = 2;
+constexpr int kLifecycleThreads = 8;  // calls that may wait for open requests to end
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 // Each connection takes a file descriptor, and the usual soft limit of 1024 is below max_connections.
@@ -75,6 +76,7 @@ class HttpServer : public ApiServer {
                  &io_,
                  &request_pool_,
                  &lifecycle_pool_,
+                 &ending_pool_,
                  [threads = output_threads_](std::function<void()> task) { threads->Post(std::move(task)); },
                  std::make_shared<ResponseBudget>(state_.options.limits.max_response_bytes,
                                                   state_.options.limits.max_buffered_response_bytes)} {}
@@ -114,6 +116,7 @@ class HttpServer : public ApiServer {
     thread_.join();
     request_pool_.join();
     lifecycle_pool_.join();
+    ending_pool_.join();
     output_threads_->Stop();
   }
 
@@ -197,7 +200,8 @@ class HttpServer : public ApiServer {
   HttpContext context_;
   std::set<HttpConnection*> connections_;
   asio::thread_pool request_pool_{kRequestThreads};
-  asio::thread_pool lifecycle_pool_{1};
+  asio::thread_pool lifecycle_pool_{kLifecycleThreads};
+  asio::thread_pool ending_pool_{1};
   asio::io_context io_{1};
   Listener inference_{io_}, admin_{io_};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};

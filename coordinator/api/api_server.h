@@ -4,17 +4,19 @@
 //
 // Ownership: the server owns its sockets and its threads; it shares the model and the metrics. One I/O thread
 // reads and writes sockets and nothing else that takes time; two threads parse requests and tokenize; the
-// output threads turn tokens into text, search stop strings and write JSON; one thread waits for sleep and
-// wake-up. Thread safety: all methods are thread safe. Errors: Start returns InvalidArgument for a bad
-// address or certificate and Unavailable for a port that cannot be bound (the message names it); afterwards a
-// problem of one connection ends that connection alone.
+// output threads turn tokens into text, search stop strings and write JSON; a few threads wait for sleep and
+// other lifecycle calls. Thread safety: all methods are thread safe. Errors: Start returns InvalidArgument
+// for a bad address or certificate and Unavailable for a port that cannot be bound (the message names it);
+// afterwards a problem of one connection ends that connection alone.
 //
 // Use: Start() early, so that /health returns 503 while the model loads; SetModel() once it can serve. At the
 // end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -25,6 +27,9 @@
 namespace somnus {
 
 class Metrics;
+namespace v1 {
+class RankStatus;
+}
 
 struct ApiServerOptions {
   std::string host = "127.0.0.1";
@@ -44,6 +49,8 @@ struct ApiServerOptions {
   TlsFiles admin_tls;
   absl::Duration certificate_interval = absl::Seconds(10);  // between two looks at the files
   std::string version;
+  // For /collective_rpc; may be empty. Called on a thread that may block.
+  std::function<std::vector<v1::RankStatus>()> rank_status;
   ApiLimits limits;
 };
 

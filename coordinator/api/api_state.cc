@@ -109,7 +109,11 @@ HttpResponse ApiState::Answer(const RouteMatch& match) const {
       return {200, "text/plain; version=0.0.4; charset=utf-8", metrics->Serialize(Stats()), {}};
     case Route::kIsSleeping: {
       const EngineStats stats = Stats();
-      return JsonResponse(Json{{"is_sleeping", IsSleeping(stats.state, stats.sleep_level)}});
+      return JsonResponse(Json{{"is_sleeping", IsSleeping(stats.state, stats.sleep_level, stats.paused)}});
+    }
+    case Route::kIsPaused: {
+      const EngineStats stats = Stats();
+      return JsonResponse(Json{{"is_paused", IsPaused(stats.state, stats.sleep_level, stats.paused)}});
     }
     default:
       return ErrorResponse({500, "internal error", ""});
@@ -120,7 +124,7 @@ HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view 
                                        absl::string_view body) const {
   const std::shared_ptr<const ServedModel> served = model();
   return served == nullptr ? LoadingResponse()
-                           : somnus::AnswerLifecycle(spec, served->engine.get(), query, body);
+                           : somnus::AnswerLifecycle(spec, *served, options.rank_status, query, body);
 }
 
 }  // namespace somnus

@@ -33,8 +33,8 @@ class ApiState {
   // BearerMatches of api_key.h, with the key of clients or of operators.
   bool Authorized(bool admin, absl::string_view authorization) const;
 
-  // The response of a route that does not block: all but completions, chat, (de)tokenize, sleep, wake_up and
-  // reset_prefix_cache.
+  // The response of a route that does not block: all but completions, chat, (de)tokenize and those of
+  // IsLifecycle.
   HttpResponse Answer(const RouteMatch& match) const;
   // Calls AnswerLifecycle of lifecycle_routes.h, which blocks; 503 while the model loads.
   HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;

@@ -55,7 +55,12 @@ ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const Gen
 }
 
 ClientRequest::~ClientRequest() {
+  LeaveOpenRequests();
   if (open_ > 0) Abort();
+}
+
+void ClientRequest::LeaveOpenRequests() {
+  if (const int64_t key = std::exchange(open_request_, 0); key != 0) model_->open_requests->Remove(key);
 }
 
 absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
@@ -64,6 +69,7 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
   const auto sampling = std::make_shared<const SamplingParams>(params_->sampling);
   const int64_t held_bytes = ParamsBytes(*params_) / num_choices();
   std::vector<EngineRequest> requests;
+  std::vector<std::string> engine_ids;
   for (int32_t index = 0; index < num_choices(); ++index) {
     const GenerateParams::Prompt& prompt = params_->prompts[index / params_->n];
     EngineRequest request;
@@ -77,12 +83,15 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     request.arrival = now;
     request.held_bytes = held_bytes;
     request.sink = std::make_shared<Sink>(queue_, index);
+    engine_ids.push_back(request.id);
     requests.push_back(std::move(request));
   }
+  open_request_ = model_->open_requests->Add(params_->response_id, std::move(engine_ids));
   const absl::Status status = requests.size() == 1 ? model_->engine->Submit(std::move(requests[0]))
                                                    : model_->engine->SubmitAll(std::move(requests));
   if (!status.ok()) {
     open_ = 0;
+    LeaveOpenRequests();
     return status;
   }
   if (metrics_ != nullptr) {
@@ -125,7 +134,7 @@ ChoiceUpdate ClientRequest::Process(int32_t index, RequestOutput output) {
   }
   if (delta.engine_still_runs) model_->engine->Abort(choice.engine_id);
   if (delta.finish_reason != FinishReason::kNone) {
-    --open_;
+    if (--open_ == 0) LeaveOpenRequests();
     if (metrics_ != nullptr) metrics_->OnSequenceEnd(delta.finish_reason);
   }
   return update;

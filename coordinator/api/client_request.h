@@ -64,6 +64,7 @@ class ClientRequest {
     bool counted_cache = false;
   };
   ChoiceUpdate Process(int32_t index, RequestOutput output);
+  void LeaveOpenRequests();
 
   const std::shared_ptr<const ServedModel> model_;
   const GenerateParams* const params_;
@@ -72,6 +73,7 @@ class ClientRequest {
   std::shared_ptr<OutputQueue> queue_;  // set by Submit
   std::vector<Choice> choices_;
   int32_t open_ = 0;
+  int64_t open_request_ = 0;  // its key among the model's open requests; 0: it is not there
   std::atomic<bool> aborted_{false};
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;

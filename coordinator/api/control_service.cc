@@ -35,8 +35,55 @@ v1::EngineState ToProto(EngineState state) {
       return v1::ENGINE_STATE_DRAINING;
     case EngineState::kFailed:
       return v1::ENGINE_STATE_FAILED;
+    case EngineState::kPausing:
+      return v1::ENGINE_STATE_PAUSING;
+    case EngineState::kPaused:
+      return v1::ENGINE_STATE_PAUSED;
   }
   return v1::ENGINE_STATE_UNSPECIFIED;
+}
+
+// Nullopt: a number that this server does not know.
+std::optional<SleepMode> FromProto(v1::SleepMode mode) {
+  switch (mode) {
+    case v1::SLEEP_MODE_UNSPECIFIED:
+    case v1::SLEEP_MODE_KEEP:
+      return SleepMode::kKeep;
+    case v1::SLEEP_MODE_WAIT:
+      return SleepMode::kWait;
+    case v1::SLEEP_MODE_ABORT:
+      return SleepMode::kAbort;
+    default:
+      return std::nullopt;
+  }
+}
+
+void Fill(const TransitionReport& report, v1::TransitionReport* out) {
+  for (const auto& [tag, outcome] : report.tags) {
+    v1::TransitionReport::Outcome& to = (*out->mutable_tags())[tag];
+    to.set_state(TagStateName(outcome.state));
+    to.set_changed(outcome.changed);
+  }
+  for (const RankReport& rank : report.ranks) {
+    v1::TransitionReport::Rank* to = out->add_ranks();
+    to->set_replica(rank.replica);
+    to->set_rank(rank.rank);
+    for (const auto& [tag, bytes] : rank.tags) {
+      v1::TransitionReport::TagBytes& of_tag = (*to->mutable_tags())[tag];
+      of_tag.set_freed(bytes.freed_bytes);
+      of_tag.set_backed_up(bytes.backed_up_bytes);
+      of_tag.set_discarded(bytes.discarded_bytes);
+      of_tag.set_mapped(bytes.mapped_bytes);
+      of_tag.set_resident(bytes.resident_bytes);
+    }
+    v1::TransitionReport::Seconds* seconds = to->mutable_seconds();
+    seconds->set_prepare(rank.seconds.prepare);
+    seconds->set_commit(rank.seconds.commit);
+    seconds->set_copy(rank.seconds.copy);
+    seconds->set_map(rank.seconds.map);
+    seconds->set_release(rank.seconds.release);
+    seconds->set_read(rank.seconds.read);
+  }
 }
 
 // A client that sends fields of a later version must not believe that this server acted on them.
@@ -99,6 +146,7 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_group_epoch(stats.group_epoch);
   response->set_num_recoveries(stats.num_recoveries);
   response->set_num_requests_moved(stats.num_moved);
+  response->set_paused(stats.paused);
   AddReplicas(stats, response);
   return grpc::Status::OK;
 }
@@ -109,14 +157,22 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
-  if (const std::optional<ApiError> error = CheckSleepLevel(request->level())) return ToGrpcStatus(*error);
-  const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), {.level = request->level()});
+  const std::optional<SleepMode> mode = FromProto(request->mode());
+  if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
+  SleepRequest sleep = {.level = request->has_level() ? request->level() : 1,
+                        .tags = {request->tags().begin(), request->tags().end()},
+                        .mode = *mode};
+  std::optional<ApiError> error = CheckSleepLevel(sleep.level);
+  if (!error.has_value()) error = CheckSleepTags(sleep.level, sleep.tags);
+  if (error.has_value()) return ToGrpcStatus(*error);
+  const absl::StatusOr<SleepResult> result = SleepEngine(model->engine.get(), sleep);
   if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
   const TagBytes freed = result->report.freed_bytes();
   response->mutable_freed_bytes_by_tag()->insert(freed.begin(), freed.end());
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_level(result->level);
   response->set_already_asleep(result->already_asleep);
+  Fill(result->report, response->mutable_report());
   return grpc::Status::OK;
 }
 
@@ -135,6 +191,49 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_awake(result->awake);
   response->set_already_resident(result->already_resident);
+  Fill(result->report, response->mutable_report());
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::Pause(grpc::ServerContext* context, const v1::PauseRequest* request,
+                                       v1::PauseResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  const std::optional<SleepMode> mode = FromProto(request->mode());
+  if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
+  PauseRequest pause = {.mode = *mode};
+  if (request->has_clear_cache()) pause.clear_cache = request->clear_cache();
+  const absl::StatusOr<absl::Duration> paused = PauseEngine(model->engine.get(), pause);
+  if (!paused.ok()) return EngineRefusal(paused.status(), *model->engine);
+  response->set_seconds(absl::ToDoubleSeconds(*paused));
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
+                                        v1::ResumeResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  if (const absl::Status status = model->engine->Resume(); !status.ok())
+    return EngineRefusal(status, *model->engine);
+  response->set_state(ToProto(model->engine->state()));
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::AbortRequests(grpc::ServerContext* context,
+                                               const v1::AbortRequestsRequest* request,
+                                               v1::AbortRequestsResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  std::optional<std::vector<std::string>> ids;
+  if (!request->request_ids().empty())
+    ids.emplace(request->request_ids().begin(), request->request_ids().end());
+  response->set_num_aborted(somnus::AbortRequests(*model, ids));
   return grpc::Status::OK;
 }
 

@@ -20,6 +20,12 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                      v1::SleepResponse* response) override;
   grpc::Status WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
                       v1::WakeUpResponse* response) override;
+  grpc::Status Pause(grpc::ServerContext* context, const v1::PauseRequest* request,
+                     v1::PauseResponse* response) override;
+  grpc::Status Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
+                      v1::ResumeResponse* response) override;
+  grpc::Status AbortRequests(grpc::ServerContext* context, const v1::AbortRequestsRequest* request,
+                             v1::AbortRequestsResponse* response) override;
   grpc::Status Roll(grpc::ServerContext* context, const v1::RollRequest* request,
                     v1::RollResponse* response) override;
 

@@ -293,7 +293,10 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
     const size_t mark = request->target.find('?');
     const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
     auto work = [&] { return context_->state->AnswerLifecycle(*match.spec, query, request->body); };
-    co_return co_await OnPool(context_->lifecycle_pool, work);
+    asio::thread_pool* const pool = route == Route::kAbortRequests ? context_->request_pool
+                                    : EndsWaits(route)             ? context_->ending_pool
+                                                                   : context_->lifecycle_pool;
+    co_return co_await OnPool(pool, work);
   }
   co_return context_->state->Answer(match);
 }

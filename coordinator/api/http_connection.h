@@ -36,7 +36,8 @@ struct HttpContext {
   ApiState* state;
   boost::asio::io_context* io;
   boost::asio::thread_pool* request_pool;    // parsing, tokenizing
-  boost::asio::thread_pool* lifecycle_pool;  // sleep and wake-up, which may block for minutes
+  boost::asio::thread_pool* lifecycle_pool;  // sleep and its like, which may block for minutes
+  boost::asio::thread_pool* ending_pool;     // those that end what others wait for (EndsWaits)
   PostTask post_output;                      // detokenizing, stop strings, responses' JSON
   std::shared_ptr<ResponseBudget> response_budget;
   std::atomic<int64_t> buffered_body_bytes{0};

@@ -142,7 +142,7 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
         model, std::move(params), metrics, context_->post_output, limits, context_->response_budget);
     const absl::Status status = producer->Submit([waker] { ConnectionWaker::Signal(waker); });
     if (status.ok()) return producer;
-    metrics->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
+    metrics->OnRejected(RejectionReason(status));
     return FromStatus(status);
   } catch (const std::exception&) {
     return ApiError{500, "internal error", ""};

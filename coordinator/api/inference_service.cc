@@ -192,8 +192,10 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
   ClientRequest client_request(model, &params, metrics_, limits_.max_stream_backlog_bytes);
   const auto bell = std::make_shared<Bell>();
   if (absl::Status status = client_request.Submit([bell] { bell->Ring(); }); !status.ok()) {
-    metrics_->OnRejected(absl::IsResourceExhausted(status) ? "queue_full" : "not_serving");
-    return EngineRefusal(status, *model->engine);
+    metrics_->OnRejected(RejectionReason(status));
+    const grpc::Status refusal = EngineRefusal(status, *model->engine);
+    // The engine is asleep, and may be woken.
+    return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
   }
   while (!client_request.done()) {
     bell->Wait();

@@ -11,16 +11,33 @@
 namespace somnus {
 
 std::optional<ApiError> CheckSleepLevel(int64_t level) {
-  if (level >= kMinSleepLevel && level <= kMaxSleepLevel) return std::nullopt;
-  return BadRequest("level", absl::StrCat("level must be ", kSleepLevelNames));
+  if (level == kPauseLevel || (level >= kMinSleepLevel && level <= kMaxSleepLevel)) return std::nullopt;
+  return BadRequest("level", absl::StrCat("level must be ", kPauseLevel, ", ", kSleepLevelNames));
 }
 
-std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags) {
+std::optional<ApiError> CheckSleepTags(int64_t level, const std::vector<std::string>& tags) {
+  if (level == kPauseLevel && !tags.empty())
+    return BadRequest("tags", "tags are of levels 1 and 2; level 0 releases no memory");
   if (std::all_of(tags.begin(), tags.end(), [](const std::string& tag) { return IsMemoryTag(tag); })) {
     return std::nullopt;
   }
   return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames));
 }
+
+std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags) {
+  const auto is_known = [](const std::string& tag) { return IsMemoryTag(tag) || tag == kSchedulingTag; };
+  if (std::all_of(tags.begin(), tags.end(), is_known)) return std::nullopt;
+  return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames, ", or ", kSchedulingTag));
+}
+
+std::optional<SleepMode> ParseSleepMode(absl::string_view word) {
+  if (word == "abort") return SleepMode::kAbort;
+  if (word == "wait") return SleepMode::kWait;
+  if (word == "keep") return SleepMode::kKeep;
+  return std::nullopt;
+}
+
+ApiError BadSleepMode() { return BadRequest("mode", "mode must be abort, wait or keep"); }
 
 std::optional<ApiError> CheckRollGrace(double seconds) {
   if (seconds >= 0 && seconds <= kMaxRollGraceSeconds) return std::nullopt;  // false for what is not a number
@@ -29,12 +46,22 @@ std::optional<ApiError> CheckRollGrace(double seconds) {
 
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request) {
   const MonotonicTime start = MonotonicNow();
+  SleepResult result;
+  if (request.level == kPauseLevel) {
+    result.already_asleep = engine->Stats().paused;
+    const absl::StatusOr<absl::Duration> paused =
+        PauseEngine(engine, {.mode = request.mode, .clear_cache = false});
+    if (!paused.ok()) return paused.status();
+    result.level = engine->Stats().sleep_level;
+    result.duration = *paused;
+    return result;
+  }
   absl::StatusOr<TransitionReport> report = engine->Sleep(request);
   if (!report.ok()) return report.status();
-  SleepResult result;
   result.already_asleep = !report->changed();
+  result.level = engine->Stats().sleep_level;
   // A wake-up that came right after this call does not change what the call did, hence the maximum.
-  result.level = std::max(request.level, engine->Stats().sleep_level);
+  if (request.tags.empty()) result.level = std::max(request.level, result.level);
   result.report = *std::move(report);
   result.duration = MonotonicNow() - start;
   return result;
@@ -50,6 +77,18 @@ absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std:
   result.report = *std::move(report);
   result.duration = MonotonicNow() - start;
   return result;
+}
+
+absl::StatusOr<absl::Duration> PauseEngine(Engine* engine, const PauseRequest& request) {
+  const MonotonicTime start = MonotonicNow();
+  if (absl::Status status = engine->Pause(request); !status.ok()) return status;
+  return MonotonicNow() - start;
+}
+
+int AbortRequests(const ServedModel& model, const std::optional<std::vector<std::string>>& response_ids) {
+  const OpenRequests::Found found = model.open_requests->Find(response_ids);
+  for (const std::string& id : found.engine_ids) model.engine->Abort(id);
+  return found.num_requests;
 }
 
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace) {

@@ -1,6 +1,6 @@
 #pragma once
-// Sleep, wake-up and roll for operators: the rules that HTTP and gRPC share. Thread safe. SleepEngine,
-// WakeUpEngine and RollEngine block until all ranks have replied; their errors are the engine's.
+// Sleep, wake-up, pause and roll for operators: the rules that HTTP and gRPC share. Thread safe. SleepEngine,
+// WakeUpEngine, PauseEngine and RollEngine block until all ranks have replied; their errors are the engine's.
 
 #include <cstdint>
 #include <optional>
@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/api/api_error.h"
+#include "coordinator/api/served_model.h"
 #include "coordinator/engine/engine.h"
 
 namespace somnus {
@@ -39,12 +40,24 @@ inline constexpr double kMaxRollGraceSeconds = 24 * 3600;
 
 // Returns what is wrong with a level, or with tags; nullopt: nothing.
 std::optional<ApiError> CheckSleepLevel(int64_t level);
+// Level 0 releases nothing, so it takes no tags.
+std::optional<ApiError> CheckSleepTags(int64_t level, const std::vector<std::string>& tags);
 std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
+// "abort", "wait" or "keep"; nullopt for another word.
+std::optional<SleepMode> ParseSleepMode(absl::string_view word);
+ApiError BadSleepMode();
 std::optional<ApiError> CheckRollGrace(double seconds);
 
+// Level 0 is a pause that keeps the prefix cache.
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
 // Empty `tags`: all of them.
 absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags);
+
+absl::StatusOr<absl::Duration> PauseEngine(Engine* engine, const PauseRequest& request);
+
+// The requests of clients with these ids in their responses, or all of them, end with finish_reason "abort".
+// Does not wait for their ends. Returns how many there were.
+int AbortRequests(const ServedModel& model, const std::optional<std::vector<std::string>>& response_ids);
 
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 

@@ -4,33 +4,32 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/api/collective_rpc.h"
 #include "coordinator/api/json_body.h"
 #include "coordinator/api/lifecycle_calls.h"
 #include "coordinator/api/query_string.h"
+#include "coordinator/api/report_json.h"
 
 namespace somnus {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json ToJson(const TagBytes& bytes) {
-  Json object = Json::object();
-  for (const auto& [tag, count] : bytes) object[tag] = count;
-  return object;
-}
-
 // Returns an error for a parameter or a body that the route does not take; nullopt: there is none.
 std::optional<ApiError> CheckParameters(const RouteSpec& spec, absl::string_view query,
                                         absl::string_view body) {
   std::vector<absl::string_view> known;
-  if (spec.route == Route::kSleep) known = {"level", "mode"};
+  if (spec.route == Route::kSleep) known = {"level", "mode", "tags"};
   if (spec.route == Route::kWakeUp) known = {"tags"};
+  if (spec.route == Route::kPause) known = {"mode", "clear_cache", "wait_for_inflight_requests"};
+  if (spec.route == Route::kResetPrefixCache) known = {"reset_running_requests", "reset_external"};
   if (spec.route == Route::kRoll) known = {"grace_s"};
   const std::string takes =
       known.empty() ? "no parameters" : absl::StrCat(absl::StrJoin(known, " and "), " in the query");
@@ -48,23 +47,48 @@ std::optional<ApiError> CheckParameters(const RouteSpec& spec, absl::string_view
       shown, absl::StrCat(shown, " is not understood: ", spec.path, " reads no body and takes ", takes));
 }
 
+// The last mode of the query; nullopt: it has none. An error names another word.
+std::optional<ApiError> ReadMode(absl::string_view query, SleepMode* mode) {
+  const std::vector<std::string> modes = QueryValues(query, "mode");
+  if (modes.empty()) return std::nullopt;
+  const std::optional<SleepMode> parsed = ParseSleepMode(modes.back());
+  if (!parsed.has_value()) return BadSleepMode();
+  *mode = *parsed;
+  return std::nullopt;
+}
+
+// As vLLM's framework reads truth values.
+std::optional<ApiError> ReadBool(absl::string_view query, const char* name, bool* value) {
+  const std::vector<std::string> values = QueryValues(query, name);
+  if (values.empty()) return std::nullopt;
+  const std::string word = absl::AsciiStrToLower(values.back());
+  for (const auto& [yes, no] : {std::pair("true", "false"), std::pair("1", "0"), std::pair("yes", "no"),
+                                std::pair("on", "off"), std::pair("t", "f"), std::pair("y", "n")}) {
+    if (word != yes && word != no) continue;
+    *value = word == yes;
+    return std::nullopt;
+  }
+  return BadRequest(name, absl::StrCat(name, " must be true or false"));
+}
+
 HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
-  int level = 1;
+  SleepRequest request;
   if (const auto levels = QueryValues(query, "level"); !levels.empty()) {
-    if (!absl::SimpleAtoi(levels.back(), &level)) level = -1;
-    if (const std::optional<ApiError> error = CheckSleepLevel(level)) return ErrorResponse(*error);
+    if (!absl::SimpleAtoi(levels.back(), &request.level)) request.level = -1;
+    if (const std::optional<ApiError> error = CheckSleepLevel(request.level)) return ErrorResponse(*error);
   }
-  if (const auto modes = QueryValues(query, "mode"); !modes.empty() && modes.back() != "keep") {
-    const bool known = modes.back() == "abort" || modes.back() == "wait";
-    return ErrorResponse(BadRequest(
-        "mode", known ? "only mode keep is supported: requests go on after waking" : "mode must be keep"));
-  }
-  const absl::StatusOr<SleepResult> result = SleepEngine(engine, {.level = level});
+  if (const auto error = ReadMode(query, &request.mode)) return ErrorResponse(*error);
+  request.tags = QueryValues(query, "tags");
+  if (const auto error = CheckSleepTags(request.level, request.tags)) return ErrorResponse(*error);
+  const absl::StatusOr<SleepResult> result = SleepEngine(engine, request);
   if (!result.ok()) return ErrorResponse(FromStatus(result.status()));
   return JsonResponse(Json{{"status", "sleeping"},
                            {"level", result->level},
                            {"already_asleep", result->already_asleep},
-                           {"freed_bytes", ToJson(result->report.freed_bytes())}});
+                           {"freed_bytes", ToJson(result->report.freed_bytes())},
+                           {"tag_states", TagStatesJson(result->report)},
+                           {"ranks", RanksJson(result->report)},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
 }
 
 HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
@@ -75,7 +99,51 @@ HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
   return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
                            {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
                            {"already_resident", result->already_resident},
-                           {"mapped_bytes", ToJson(result->report.mapped_bytes())}});
+                           {"mapped_bytes", ToJson(result->report.mapped_bytes())},
+                           {"tag_states", TagStatesJson(result->report)},
+                           {"ranks", RanksJson(result->report)},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
+
+HttpResponse PauseResponse(Engine* engine, absl::string_view query) {
+  PauseRequest request;
+  bool waits = false;  // vLLM's older word for the mode
+  if (const auto error = ReadBool(query, "wait_for_inflight_requests", &waits)) return ErrorResponse(*error);
+  if (waits) request.mode = SleepMode::kWait;
+  if (const auto error = ReadMode(query, &request.mode)) return ErrorResponse(*error);
+  if (const auto error = ReadBool(query, "clear_cache", &request.clear_cache)) return ErrorResponse(*error);
+  const absl::StatusOr<absl::Duration> paused = PauseEngine(engine, request);
+  if (!paused.ok()) return ErrorResponse(FromStatus(paused.status()));
+  return JsonResponse(Json{{"status", "paused"}, {"seconds", absl::ToDoubleSeconds(*paused)}});
+}
+
+HttpResponse ResetPrefixCacheResponse(Engine* engine, absl::string_view query) {
+  bool preempt_running = false;
+  bool external = false;  // there is no other tier: nothing is left there
+  if (const auto error = ReadBool(query, "reset_running_requests", &preempt_running))
+    return ErrorResponse(*error);
+  if (const auto error = ReadBool(query, "reset_external", &external)) return ErrorResponse(*error);
+  const absl::Status status = engine->ResetPrefixCache(preempt_running);
+  if (!status.ok()) return ErrorResponse(FromStatus(status));
+  return JsonResponse(Json{{"success", true}});
+}
+
+// Reads {"request_ids": [...]}; without the field, all requests.
+HttpResponse AbortResponse(const ServedModel& model, absl::string_view body) {
+  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, JsonLimits{.max_values = 100'000});
+  if (!object.ok()) return ErrorResponse(BadRequest("body", object.status().message()));
+  for (const auto& [name, value] : object->items()) {
+    if (name != "request_ids")
+      return ErrorResponse(BadRequest(CleanMessage(name), "the only field is request_ids"));
+  }
+  std::optional<std::vector<std::string>> ids;
+  if (const nlohmann::json value = object->value("request_ids", nlohmann::json()); !value.is_null()) {
+    const bool are_words = value.is_array() && std::all_of(value.begin(), value.end(),
+                                                           [](const auto& id) { return id.is_string(); });
+    if (!are_words) return ErrorResponse(BadRequest("request_ids", "request_ids must be a list of strings"));
+    ids = value.get<std::vector<std::string>>();
+  }
+  return JsonResponse(Json{{"status", "aborted"}, {"aborted", AbortRequests(model, ids)}});
 }
 
 HttpResponse RollResponse(Engine* engine, absl::string_view query) {
@@ -93,15 +161,34 @@ HttpResponse RollResponse(Engine* engine, absl::string_view query) {
 
 }  // namespace
 
-HttpResponse AnswerLifecycle(const RouteSpec& spec, Engine* engine, absl::string_view query,
-                             absl::string_view body) {
-  if (const auto error = CheckParameters(spec, query, body)) return ErrorResponse(*error);
-  if (spec.route == Route::kSleep) return SleepResponse(engine, query);
-  if (spec.route == Route::kWakeUp) return WakeUpResponse(engine, query);
-  if (spec.route == Route::kRoll) return RollResponse(engine, query);
-  const absl::Status status = engine->ResetPrefixCache();
-  if (!status.ok()) return ErrorResponse(FromStatus(status));
-  return JsonResponse(Json{{"success", true}});
+HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
+                             const std::function<std::vector<v1::RankStatus>()>& rank_status,
+                             absl::string_view query, absl::string_view body) {
+  const bool reads_body = spec.route == Route::kAbortRequests || spec.route == Route::kCollectiveRpc;
+  if (const auto error = CheckParameters(spec, query, reads_body ? "" : body)) return ErrorResponse(*error);
+  Engine* const engine = model.engine.get();
+  switch (spec.route) {
+    case Route::kSleep:
+      return SleepResponse(engine, query);
+    case Route::kWakeUp:
+      return WakeUpResponse(engine, query);
+    case Route::kPause:
+      return PauseResponse(engine, query);
+    case Route::kResume: {
+      const absl::Status status = engine->Resume();
+      return status.ok() ? JsonResponse(Json{{"status", "resumed"}}) : ErrorResponse(FromStatus(status));
+    }
+    case Route::kResetPrefixCache:
+      return ResetPrefixCacheResponse(engine, query);
+    case Route::kAbortRequests:
+      return AbortResponse(model, body);
+    case Route::kCollectiveRpc:
+      return AnswerCollectiveRpc(model, rank_status, body);
+    case Route::kRoll:
+      return RollResponse(engine, query);
+    default:
+      return ErrorResponse({500, "internal error", ""});
+  }
 }
 
 }  // namespace somnus

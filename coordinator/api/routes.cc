@@ -27,6 +27,11 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kSleep, "/sleep", false, true, false, true, true, false, true},
     {Route::kWakeUp, "/wake_up", false, true, false, true, true, false, true},
     {Route::kIsSleeping, "/is_sleeping", true, false, false, true, true, false, false},
+    {Route::kPause, "/pause", false, true, false, true, true, false, true},
+    {Route::kResume, "/resume", false, true, false, true, true, false, true},
+    {Route::kIsPaused, "/is_paused", true, false, false, true, true, false, false},
+    {Route::kAbortRequests, "/abort_requests", false, true, false, true, true, false, true},
+    {Route::kCollectiveRpc, "/collective_rpc", false, true, false, true, true, false, true},
     {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, true, true, false, true},
     {Route::kRoll, "/roll", false, true, false, true, true, false, true},
 };

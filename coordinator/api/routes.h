@@ -25,7 +25,12 @@ enum class Route {
   kSleep,
   kWakeUp,
   kIsSleeping,
+  kPause,
+  kResume,
+  kIsPaused,
   kResetPrefixCache,
+  kAbortRequests,
+  kCollectiveRpc,
   kRoll,
 };
 
@@ -39,11 +44,25 @@ struct RouteSpec {
   bool counted;  // in http_requests_total
 };
 
-// Routes that change the engine and block until all ranks have replied (lifecycle_routes.h).
+// Routes that change the engine and may block until all ranks have replied, or open requests have ended
+// (lifecycle_routes.h).
 inline bool IsLifecycle(Route route) {
-  return route == Route::kSleep || route == Route::kWakeUp || route == Route::kResetPrefixCache ||
-         route == Route::kRoll;
+  switch (route) {
+    case Route::kSleep:
+    case Route::kWakeUp:
+    case Route::kPause:
+    case Route::kResume:
+    case Route::kResetPrefixCache:
+    case Route::kAbortRequests:
+    case Route::kCollectiveRpc:
+    case Route::kRoll:
+      return true;
+    default:
+      return false;
+  }
 }
+// Those of them that end what others wait for, and must not wait behind them.
+inline bool EndsWaits(Route route) { return route == Route::kWakeUp || route == Route::kResume; }
 
 struct RouteMatch {
   int status = 404;                 // 200, 307 (trailing slash), 404 or 405

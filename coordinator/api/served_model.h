@@ -6,6 +6,7 @@
 #include <string>
 
 #include "checkpoint/model_config.h"
+#include "coordinator/api/open_requests.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/tokenizer/tokenizer.h"
 
@@ -16,6 +17,7 @@ class ChatTemplate;
 struct ServedModel {
   std::string name;  // what clients call it (--served-model-name)
   std::shared_ptr<Engine> engine;
+  std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a 400
   ModelConfig config;

@@ -24,18 +24,37 @@
 
 namespace somnus {
 
-// What becomes of open requests at a sleep.
+// What becomes of open requests at a sleep or a pause. An engine that computes nothing has nothing to wait
+// for: there kWait is kKeep.
 enum class SleepMode {
   kAbort,  // they end with finish_reason "abort"
   kWait,   // they finish first; what arrives meanwhile is queued
-  kKeep,   // they are preempted, and go on after the wake-up with the same tokens
+  kKeep,   // they stop, and go on afterwards with the same tokens
 };
 
 struct SleepRequest {
   int level = 1;                  // as of SleepSpec
   std::vector<std::string> tags;  // empty: all
   SleepMode mode = SleepMode::kKeep;
+  bool only_if_idle = false;  // Aborted, and nothing is done, unless the engine is awake without a request
 };
+
+struct PauseRequest {
+  SleepMode mode = SleepMode::kKeep;
+  // The prefix cache is emptied, and sequences that have run are preempted, so that all is computed again.
+  bool clear_cache = true;
+};
+
+// A sleep or a wake-up that has ended well and changed something.
+struct TransitionEvent {
+  bool wakes = false;
+  int level = 0;  // of the whole engine, after it
+  absl::Duration duration;
+  TransitionReport report;
+};
+
+// Not a tag of memory: WakeUp takes it beside them, and ends a pause.
+inline constexpr char kSchedulingTag[] = "scheduling";
 
 // One replica of an engine that has several (coordinator/replicas).
 struct ReplicaStats {
@@ -52,9 +71,11 @@ struct ReplicaStats {
 // the shallowest sleep and the latest epoch.
 struct EngineStats {
   EngineState state = EngineState::kLoading;
-  int sleep_level = 0;  // that every rank has reached
-  Residency residency;  // as of the last lifecycle call that has ended
-  std::string error;    // why the engine is kFailed
+  int sleep_level = 0;      // that every rank has reached
+  Residency residency;      // as of the last lifecycle call that has ended
+  bool paused = false;      // a pause holds, in whatever state; of replicas: all are paused
+  TagBytes resident_bytes;  // summed over ranks, as of the last transition
+  std::string error;        // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used.
@@ -72,6 +93,8 @@ struct EngineStats {
   int64_t num_recoveries = 0;          // of the group, that ended well
   int64_t group_epoch = 0;             // that the group is in, or that is being formed: 1 at first
   int64_t num_moved = 0;               // requests that left a replica for another one
+  int64_t num_auto_sleeps = 0;         // that the engine began by itself
+  int64_t num_auto_wake_ups = 0;       // that requests began
   std::vector<ReplicaStats> replicas;  // empty: the engine has none
 };
 
@@ -84,6 +107,7 @@ class EngineObserver {
   virtual void OnStep(int32_t num_tokens, absl::Duration duration) = 0;
   // The group is whole again, `duration` after it was lost.
   virtual void OnRecovered(absl::Duration duration) = 0;
+  virtual void OnTransition(const TransitionEvent& /*event*/) {}
   virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                                  absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
 };
@@ -94,7 +118,8 @@ class Engine {
 
   // Ok: the sink will get a final output. ResourceExhausted: the queue is full. InvalidArgument: the request
   // can never be served (beyond max_model_len or the whole cache), or its id is in use. Unavailable: the
-  // engine is loading, draining or failed. While it is asleep, requests are queued within the same bounds.
+  // engine is loading, draining or failed. While it sleeps or is paused, requests are queued within the same
+  // bounds.
   // The call decides atomically, and is cheap enough for an I/O thread.
   virtual absl::Status Submit(EngineRequest request) = 0;
   // Submits several requests, all or none (n choices, a list of prompts).
@@ -103,24 +128,37 @@ class Engine {
   virtual void Abort(const std::string& request_id) = 0;
 
   virtual EngineState state() const = 0;
-  // Ok exactly when a request that came now would be served: the engine is awake, and no step has been under
-  // way for longer than the stall threshold. Unavailable says why not, as a sentence for clients. Cheap.
+  // Ok exactly when a request that came now would be served without anybody's doing: the engine is awake, and
+  // no step has been under way for longer than the stall threshold. Unavailable says why not, as a sentence
+  // for clients. Cheap.
   virtual absl::Status Health() const = 0;
   // `callback` runs now and after every change of state(), on the thread that made it and one at a time; it
   // reads state() itself and must not block. An empty one removes it: none runs afterwards.
   virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
 
-  // Collective and atomic over ranks; in-flight requests are preempted and go on after wake-up with the same
-  // tokens. Blocks the caller, and nobody else, until all ranks have replied; calls are done one after the
-  // other. Sleep releases the tags that the request names, whatever slept before; WakeUp without tags means
-  // all. The report says what became of each of them. A call that a loss of
-  // the group interrupts begins again after the recovery, a few times; it returns the loss when that comes
-  // too often, or when the engine drains or fails. Another error leaves the engine awake when it was awake,
-  // and asleep, with no tag resident and at the level that every rank has reached, when it was asleep.
+  // Collective and atomic over ranks. Block the caller, and nobody else, until all ranks have replied; calls
+  // are done one after the other. Sleep releases the tags that the request names, whatever slept before;
+  // WakeUp without tags means all. The report says what became of each of them. A call that a loss of the
+  // group interrupts begins again after the recovery, a few times; it returns the loss when that comes too
+  // often, or when the engine drains or fails. Another error leaves the engine awake when it was awake, and
+  // asleep, with no tag resident and at the level that every rank has reached, when it was asleep.
+  //
+  // Of calls with kWait: while they wait for open requests, the next Sleep or Pause with another mode, Resume
+  // or WakeUp ends the wait, and they return Aborted.
   virtual absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) = 0;
+  // Ends a pause, too, once every tag is resident, or where kSchedulingTag is among the tags.
   virtual absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) = 0;
-  virtual absl::Status ResetPrefixCache() = 0;
+  // For requests that wait: WakeUp of all tags, but it ends neither a pause nor a wait. FailedPrecondition
+  // while the engine is paused.
+  virtual absl::StatusOr<TransitionReport> WakeForArrivals() = 0;
+  // Nothing is computed until Resume, in whatever state the engine is meanwhile; memory stays. No step is
+  // under way when it returns. Blocks as Sleep does.
+  virtual absl::Status Pause(const PauseRequest& request) = 0;
+  // Ends a pause. Where memory sleeps, the engine goes on when it is awake.
+  virtual absl::Status Resume() = 0;
+  // `preempt_running`: sequences that run are preempted before, so that no block of the cache stays in use.
+  virtual absl::Status ResetPrefixCache(bool preempt_running) = 0;
   // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile
   // a replica gets no new requests; those that are open there have `grace` to finish, and then go on at
   // another one, with the same tokens. Blocks the caller; lifecycle calls that come meanwhile wait for its

@@ -50,11 +50,20 @@ bool EngineLoop::ProcessMail() {
 void EngineLoop::ProcessRequests(std::vector<EngineRequest> submitted,
                                  const std::vector<std::string>& aborted) {
   if (!submitted.empty()) idle_checked_ = false;
-  for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
+  held_back_.insert(held_back_.end(), std::make_move_iterator(submitted.begin()),
+                    std::make_move_iterator(submitted.end()));
+  const absl::Time now = options_.now();
+  if (!held_back_.empty()) {
+    // One that ends while it is held back ends in the scheduler.
+    ReleaseHeldBack([&](const EngineRequest& request) {
+      return !waits_ || request.deadline <= now ||
+             std::find(aborted.begin(), aborted.end(), request.id) != aborted.end();
+    });
+  }
   for (const std::string& id : aborted) {
     if (SequencePtr sequence = scheduler_.Abort(id)) End(sequence, FinishReason::kAbort, absl::OkStatus());
   }
-  for (const SequencePtr& sequence : scheduler_.Expire(options_.now())) {
+  for (const SequencePtr& sequence : scheduler_.Expire(now)) {
     End(sequence, FinishReason::kError,
         absl::DeadlineExceededError("the request waited longer than its deadline"));
   }
@@ -70,16 +79,16 @@ void EngineLoop::ProcessEvents() {
   }
 }
 
-// True once no request is open. Aborts those that are when the grace is over, or when the engine sleeps, is
-// not being woken, and so could not finish them.
+// True once no request is open. Aborts those that are when the grace is over, or when the engine could not
+// finish them: it is paused, or it sleeps and is not being woken.
 bool EngineLoop::DrainIsOver() {
   MonotonicTime deadline;
   {
     absl::MutexLock lock(&mu_);
     deadline = drain_deadline_;
   }
-  const bool sleeps = !residency_.awake() && !call_.has_value();
-  if (options_.monotonic_now() >= deadline || sleeps) {
+  const bool stands = paused_ || (!residency_.awake() && !call_.has_value());
+  if (options_.monotonic_now() >= deadline || stands) {
     for (const SequencePtr& sequence : scheduler_.AbortAll())
       End(sequence, FinishReason::kAbort, absl::OkStatus());
   }
@@ -91,7 +100,7 @@ bool EngineLoop::Computes() const {
 }
 
 bool EngineLoop::Step() {
-  if (command_.has_value() || !Computes()) return false;
+  if ((command_.has_value() && !waits_) || !Runs()) return false;
   bool sent = false;
   if (scheduler_.has_sequences()) {
     StepPlan plan = scheduler_.Schedule();
@@ -120,7 +129,7 @@ void EngineLoop::CheckIdle() {
 }
 
 void EngineLoop::WaitForMail() {
-  absl::Duration duration = scheduler_.NextDeadline() - options_.now();
+  absl::Duration duration = NextDeadline() - options_.now();
   {
     absl::MutexLock lock(&mu_);
     if (draining_) duration = std::min(duration, drain_deadline_ - options_.monotonic_now());
@@ -230,8 +239,10 @@ void EngineLoop::PublishStats() {
   const SchedulerStats& counters = scheduler_.stats();
   stats.sleep_level = residency_.level();
   stats.residency = residency_;
+  stats.paused = paused_;
+  stats.resident_bytes = resident_bytes_;
   stats.num_running = scheduler_.num_running();
-  stats.num_waiting = scheduler_.num_waiting();
+  stats.num_waiting = scheduler_.num_waiting() + static_cast<int32_t>(held_back_.size());
   stats.total_blocks = blocks.total_blocks();
   stats.free_blocks = blocks.free_blocks();
   stats.used_blocks = blocks.used_blocks();

@@ -1,6 +1,7 @@
 #pragma once
 // The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc has the loop and its
-// steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_recovery.cc failures;
+// steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_pause.cc pauses and what becomes of open
+// requests at either, engine_loop_recovery.cc failures;
 // engine_loop_calls.cc is the callers' half: admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
@@ -10,6 +11,9 @@
 // Mail. The loop never waits for a lifecycle call of the executor: its result comes as mail (loop_mail.h),
 // and only then the state changes and the command's caller gets it. Meanwhile requests are queued, aborted
 // and expire as ever, and further lifecycle commands wait in their order.
+//
+// A command that waits for open requests (SleepMode::kWait) is under way while the loop goes on with steps.
+// What was accepted after it is held back, outside of the scheduler, until the wait is over.
 //
 // Failures. A group that is lost (a rank ended, hung, or failed a step) is recovered by the executor: open
 // requests wait and go on with the tokens they have; lifecycle commands wait, too, and one that the loss has
@@ -63,6 +67,7 @@ struct EngineOptions {
   absl::Duration recovery_window = absl::Minutes(10);
   int32_t vocab_size = 0;                       // ids in prompts and replies are below it
   Residency residency;                          // what the ranks hold at the start
+  TagBytes resident_bytes;                      // how much of it is resident, summed over ranks; for Stats
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
   MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
   std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
@@ -88,7 +93,10 @@ class EngineLoop : public Engine {
   EngineStats Stats() const override;
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
-  absl::Status ResetPrefixCache() override;
+  absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  absl::Status Pause(const PauseRequest& request) override;
+  absl::Status Resume() override;
+  absl::Status ResetPrefixCache(bool preempt_running) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return options_.scheduler.max_model_len; }
@@ -173,16 +181,33 @@ class EngineLoop : public Engine {
   void StartWakeUp();
   void StartRestart();
   void StartRevive();
+  void StartPause();
+  void StartResume();
+  void StartResetPrefixCache();
   void CallSleep(const SleepSpec& spec);
   void CallWakeUp();
   Executor::LifecycleDone Call(const SleepSpec& spec);
   void FinishCall(LoopMail::CallResult event);
   void FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report);
   void FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TransitionReport> report);
+  void EndWakeUp(absl::StatusOr<TransitionReport> report);
+  void NoteTransition(const TransitionReport& report);
   void InterruptCommand(const absl::Status& reason);
   void EndCommand(absl::StatusOr<TransitionReport> result);
   std::map<std::string, TagOutcome> Outcomes() const;
   absl::Status CheckLifecycle() const;
+  // Ends open requests as the command's mode says. False: the command waits for them, and CheckWait goes on
+  // with it.
+  bool SettleOpenRequests();
+  void CheckWait();
+  void EndWait();
+  void ReleaseHeldBack(const std::function<bool(const EngineRequest&)>& chosen);
+  absl::Time NextDeadline() const;
+  // Computes() and is not paused.
+  bool Runs() const;
+  bool IsIdle() const;
+  // The state between two commands.
+  EngineState RestingState() const;
   // No step is under way afterwards, and no sequence has a slot or a block; or the group is lost.
   void Quiesce();
 
@@ -201,6 +226,10 @@ class EngineLoop : public Engine {
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
   StepDeadline step_deadline_;
   Residency residency_;  // as of the last lifecycle call that has ended
+  TagBytes resident_bytes_;
+  bool paused_ = false;
+  bool waits_ = false;                    // command_ waits for open requests
+  std::vector<EngineRequest> held_back_;  // meanwhile, in the order of their arrival
   bool recovering_ = false;
   bool restarting_ = false;  // the recovery under way is a restart
   // When those began that were within the last recovery_window and had not led to a token.

@@ -32,6 +32,7 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       scheduler_(options_.scheduler),
       step_deadline_(options_.hang_timeout, options_.step_timeout),
       residency_(options_.residency),
+      resident_bytes_(options_.resident_bytes),
       state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep),
       room_(options_.queue) {
   group_epoch_ = executor_->group_epoch();
@@ -172,20 +173,46 @@ absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) 
   command.kind = LifecycleCommand::Kind::kSleep;
   command.spec = {request.level, request.tags};
   command.mode = request.mode;
+  command.only_if_idle = request.only_if_idle;
   return RunCommand(std::move(command));
 }
 
 absl::StatusOr<TransitionReport> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
-  RETURN_IF_ERROR(CheckTags(tags));
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kWakeUp;
   command.spec.tags = tags;
+  command.ends_pause = std::erase(command.spec.tags, kSchedulingTag) > 0;
+  RETURN_IF_ERROR(CheckTags(command.spec.tags));
+  // Without a tag of memory it would wake all.
+  if (command.ends_pause && command.spec.tags.empty()) command.kind = LifecycleCommand::Kind::kResume;
   return RunCommand(std::move(command));
 }
 
-absl::Status EngineLoop::ResetPrefixCache() {
+absl::StatusOr<TransitionReport> EngineLoop::WakeForArrivals() {
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kWakeUp;
+  command.for_arrivals = true;
+  return RunCommand(std::move(command));
+}
+
+absl::Status EngineLoop::Pause(const PauseRequest& request) {
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kPause;
+  command.mode = request.mode;
+  command.clear_cache = request.clear_cache;
+  return RunCommand(std::move(command)).status();
+}
+
+absl::Status EngineLoop::Resume() {
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kResume;
+  return RunCommand(std::move(command)).status();
+}
+
+absl::Status EngineLoop::ResetPrefixCache(bool preempt_running) {
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kResetPrefixCache;
+  command.clear_cache = preempt_running;
   return RunCommand(std::move(command)).status();
 }
 

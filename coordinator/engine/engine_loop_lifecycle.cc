@@ -1,4 +1,4 @@
-// EngineLoop's part for lifecycle commands: sleep, wake-up and the reset of the prefix cache.
+// EngineLoop's part for lifecycle commands, in general and of sleep and wake-up.
 
 #include <algorithm>
 #include <utility>
@@ -23,10 +23,12 @@ absl::Status EngineLoop::CheckLifecycle() const {
 }
 
 void EngineLoop::StartCommands() {
+  CheckWait();
   while (!command_.has_value() && !recovering_ && !commands_.empty()) {
     command_ = std::move(commands_.front());
     commands_.pop_front();
     command_->before = residency_;
+    command_->began = options_.monotonic_now();
     StartCommand();
   }
 }
@@ -37,9 +39,12 @@ void EngineLoop::StartCommand() {
       return StartSleep();
     case LifecycleCommand::Kind::kWakeUp:
       return StartWakeUp();
+    case LifecycleCommand::Kind::kPause:
+      return StartPause();
+    case LifecycleCommand::Kind::kResume:
+      return StartResume();
     case LifecycleCommand::Kind::kResetPrefixCache:
-      scheduler_.ResetPrefixCache();
-      return EndCommand(TransitionReport());
+      return StartResetPrefixCache();
     case LifecycleCommand::Kind::kRestart:
       return StartRestart();
     case LifecycleCommand::Kind::kRevive:
@@ -49,6 +54,8 @@ void EngineLoop::StartCommand() {
 
 void EngineLoop::StartSleep() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
+  if (command_->only_if_idle && !IsIdle()) return EndCommand(absl::AbortedError("the engine is not idle"));
+  if (!SettleOpenRequests()) return;
   if (residency_.ToSleep(command_->spec).empty()) return EndCommand(TransitionReport());
   if (residency_.awake()) {
     SwitchState(EngineState::kFallingAsleep);
@@ -70,7 +77,9 @@ void EngineLoop::Quiesce() {
 
 void EngineLoop::StartWakeUp() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
-  if (residency_.ToWake(command_->spec.tags).empty()) return EndCommand(TransitionReport());
+  if (paused_ && command_->for_arrivals)
+    return EndCommand(absl::FailedPreconditionError(WhyNotReady(EngineState::kPaused)));
+  if (residency_.ToWake(command_->spec.tags).empty()) return EndWakeUp(TransitionReport());
   if (residency_.levels_differ()) return CallSleep({.level = kMaxSleepLevel});
   CallWakeUp();
 }
@@ -96,6 +105,7 @@ void EngineLoop::StartRevive() {
   if (state() != EngineState::kRecovering) return EndCommand(TransitionReport());
   LogInfo("{}it is tried again", options_.log_name);
   residency_ = Residency();
+  paused_ = false;
   scheduler_.Recover();
   recovering_ = true;
   lost_at_ = options_.monotonic_now();
@@ -140,8 +150,9 @@ void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionRep
   } else if (!residency_.awake()) {
     residency_.SleptInPart(spec.level);  // after an error, too, every tag of every rank sleeps
   }
-  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
+  SwitchState(RestingState());
   if (report.ok() && command_->kind == LifecycleCommand::Kind::kWakeUp) return CallWakeUp();
+  if (report.ok()) NoteTransition(*report);
   EndCommand(std::move(report));
 }
 
@@ -152,8 +163,27 @@ void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::Status
   } else {
     residency_.Slept({.level = residency_.level()});
   }
-  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
+  if (report.ok()) NoteTransition(*report);
+  EndWakeUp(std::move(report));
+}
+
+void EngineLoop::EndWakeUp(absl::StatusOr<TransitionReport> report) {
+  if (report.ok() && (residency_.awake() || command_->ends_pause)) paused_ = false;
+  SwitchState(RestingState());
   EndCommand(std::move(report));
+}
+
+void EngineLoop::NoteTransition(const TransitionReport& report) {
+  TransitionEvent event;
+  event.wakes = command_->kind == LifecycleCommand::Kind::kWakeUp;
+  event.level = residency_.level();
+  event.duration = options_.monotonic_now() - command_->began;
+  event.report = report;
+  resident_bytes_.clear();
+  for (const RankReport& rank : report.ranks) {
+    for (const auto& [tag, bytes] : rank.tags) resident_bytes_[tag] += bytes.resident_bytes;
+  }
+  if (observer_ != nullptr) observer_->OnTransition(event);
 }
 
 // The group was lost. The command begins again after the recovery; a result of its call that comes later does
@@ -181,6 +211,7 @@ std::map<std::string, TagOutcome> EngineLoop::Outcomes() const {
 }
 
 void EngineLoop::EndCommand(absl::StatusOr<TransitionReport> result) {
+  EndWait();
   if (result.ok()) result->tags = Outcomes();
   const LifecycleCommand command = *std::exchange(command_, std::nullopt);
   call_.reset();

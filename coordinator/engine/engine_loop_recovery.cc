@@ -21,6 +21,7 @@ void EngineLoop::Fail(const absl::Status& status) {
   }
   ReportStateChange();
   for (EngineRequest& request : submitted) scheduler_.Add(std::move(request));
+  EndWait();
   sent_.clear();
   NoteAwaitedStep();
   const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
@@ -98,6 +99,7 @@ void EngineLoop::Exonerate(Sequence* sequence) {
 
 void EngineLoop::HandOver() {
   if (!options_.hand_over) return;
+  ReleaseHeldBack([](const EngineRequest&) { return true; });
   std::vector<EngineRequest> requests = scheduler_.ReleaseAll();
   {
     absl::MutexLock lock(&mu_);
@@ -128,7 +130,7 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   if (observer_ != nullptr && !restarted) observer_->OnRecovered(duration);
   // The news of another loss may have come before that of this recovery.
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
-  SwitchState(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep);
+  SwitchState(RestingState());
   if (restarted && command_.has_value()) return EndCommand(TransitionReport());
   if (command_.has_value()) StartCommand();
 }

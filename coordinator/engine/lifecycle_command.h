@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
+#include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
@@ -12,15 +13,26 @@
 namespace somnus {
 
 struct LifecycleCommand {
-  enum class Kind { kSleep, kWakeUp, kResetPrefixCache, kRestart, kRevive };
+  enum class Kind { kSleep, kWakeUp, kPause, kResume, kResetPrefixCache, kRestart, kRevive };
   Kind kind = Kind::kSleep;
   SleepSpec spec;                     // of kSleep; of kWakeUp its tags
-  SleepMode mode = SleepMode::kKeep;  // of kSleep
+  SleepMode mode = SleepMode::kKeep;  // of kSleep and kPause; kKeep once the wait of kWait is over
+  bool clear_cache = false;           // of kPause: see PauseRequest; of kResetPrefixCache: preempt_running
+  bool only_if_idle = false;          // of kSleep
+  bool for_arrivals = false;          // of kWakeUp: it does not end a pause
   bool restart_workers = true;        // of kRevive
+  bool ends_pause = false;            // of kWakeUp, whatever it wakes
   // Called exactly once, on the loop thread, after the state has changed.
   std::function<void(absl::StatusOr<TransitionReport>)> reply;
-  Residency before;           // when it began
+  Residency before;  // when it began
+  MonotonicTime began;
   int num_interruptions = 0;  // losses of the group after which it had to begin again
+
+  // Whether it ends another one's wait for open requests.
+  bool EndsWaits() const {
+    if (kind == Kind::kSleep || kind == Kind::kPause) return mode != SleepMode::kWait && !only_if_idle;
+    return kind == Kind::kResume || (kind == Kind::kWakeUp && !for_arrivals);
+  }
 };
 
 }  // namespace somnus

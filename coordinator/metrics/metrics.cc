@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -29,6 +30,7 @@ const Buckets kIterationBuckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 
 const Buckets kFineBuckets = {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05,
                               .1,    .2,    .5,    1,    2,    5,    10,  30};
 const Buckets kRecoveryBuckets = {.1, .2, .5, 1, 2, 5, 10, 20, 60, 120, 300, 600};
+const Buckets kTransitionBuckets = {.001, .005, .01, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 120, 600};
 const Buckets kHttpBuckets = {.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600};
 
 // 1, 2, 5, 10, 20, 50, ... up to `max`.
@@ -48,6 +50,7 @@ class PrometheusMetrics : public Metrics {
   PrometheusMetrics(const std::string& model_name, int32_t max_model_len)
       : labels_{{"model_name", model_name}, {"engine", "0"}}, token_buckets_(OneTwoFive(max_model_len)) {
     for (const char* reason : {"stop", "length", "abort", "error"}) SuccessCounter(reason);
+    RejectedCounter("asleep");
   }
 
   void SetCacheConfig(const CacheConfigInfo& info) override {
@@ -71,6 +74,25 @@ class PrometheusMetrics : public Metrics {
   }
   void OnRecovered(absl::Duration duration) override {
     recovery_seconds_.Observe(absl::ToDoubleSeconds(duration));
+  }
+  void OnTransition(const TransitionEvent& event) override {
+    const std::string level = absl::StrCat(event.level);
+    if (event.wakes) {
+      Count("somnus:wake_ups_total", "Wake-ups that changed something, by the level that is left.",
+            {{"level", level}});
+    } else {
+      Count("somnus:sleeps_total", "Sleeps that changed something, by the level that was reached.",
+            {{"level", level}});
+    }
+    // Of the phases, the slowest rank's time, which all wait for.
+    PhaseSeconds most;
+    for (const RankReport& rank : event.report.ranks) {
+      for (const PhaseName& phase : kPhases)
+        most.*phase.member = std::max(most.*phase.member, rank.seconds.*phase.member);
+    }
+    PhaseHistogram(event.wakes, "total").Observe(absl::ToDoubleSeconds(event.duration));
+    for (const PhaseName& phase : kPhases)
+      PhaseHistogram(event.wakes, phase.name).Observe(most.*phase.member);
   }
 
   void OnRequestFinished(const EngineRequest& request, FinishReason, int32_t num_output_tokens,
@@ -103,9 +125,7 @@ class PrometheusMetrics : public Metrics {
                                                      : "error")
         .Increment();
   }
-  void OnRejected(const std::string& reason) override {
-    Count("somnus:requests_rejected_total", "Requests refused, by reason.", {{"reason", reason}});
-  }
+  void OnRejected(const std::string& reason) override { RejectedCounter(reason).Increment(); }
   void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                      double seconds) override {
     const std::string klass = absl::StrCat(status / 100, "xx");
@@ -133,7 +153,7 @@ class PrometheusMetrics : public Metrics {
         .Set(0);
     Gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is full.")
         .Set(stats.total_blocks > 0 ? static_cast<double>(stats.used_blocks) / stats.total_blocks : 0.0);
-    const bool asleep = IsSleeping(stats.state, stats.sleep_level);
+    const bool asleep = IsSleeping(stats.state, stats.sleep_level, stats.paused);
     SleepState("awake", IsReady(stats.state));
     SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
     SleepState("discard_all", asleep && stats.sleep_level == 2);
@@ -142,6 +162,12 @@ class PrometheusMetrics : public Metrics {
             {{"state", EngineStateName(state)}})
           .Set(stats.state == state ? 1 : 0);
     }
+    for (const auto& [tag, bytes] : stats.resident_bytes) {
+      Gauge("somnus:resident_bytes", "Device memory that is resident, of all ranks.", {{"tag", tag}})
+          .Set(static_cast<double>(bytes));
+    }
+    Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.", stats.num_auto_sleeps);
+    Advance("somnus:auto_wake_ups_total", "Wake-ups that requests began.", stats.num_auto_wake_ups);
     Advance("vllm:num_preemptions_total", "Preemptions of running sequences.", stats.num_preemptions);
     Advance("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
     Advance("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
@@ -158,6 +184,24 @@ class PrometheusMetrics : public Metrics {
   }
 
  private:
+  struct PhaseName {
+    const char* name;
+    double PhaseSeconds::*member;
+  };
+  static constexpr PhaseName kPhases[] = {
+      {"prepare", &PhaseSeconds::prepare}, {"commit", &PhaseSeconds::commit},
+      {"copy", &PhaseSeconds::copy},       {"map", &PhaseSeconds::map},
+      {"release", &PhaseSeconds::release}, {"read", &PhaseSeconds::read}};
+
+  prometheus::Histogram& PhaseHistogram(bool wakes, const char* phase) {
+    return prometheus::BuildHistogram()
+        .Name(wakes ? "somnus:wake_up_seconds" : "somnus:sleep_seconds")
+        .Help(wakes ? "Duration of wake-ups, and of their phases on the slowest rank."
+                    : "Duration of sleeps, and of their phases on the slowest rank.")
+        .Register(registry_)
+        .Add(With({{"phase", phase}}), kTransitionBuckets);
+  }
+
   static double Seconds(absl::Time from, absl::Time to) { return absl::ToDoubleSeconds(to - from); }
 
   void SerializeReplicas(const EngineStats& stats) {
@@ -223,6 +267,9 @@ class PrometheusMetrics : public Metrics {
   prometheus::Counter& SuccessCounter(const std::string& reason) {
     return Counter("vllm:request_success_total", "Finished sequences by reason.",
                    {{"finished_reason", reason}});
+  }
+  prometheus::Counter& RejectedCounter(const std::string& reason) {
+    return Counter("somnus:requests_rejected_total", "Requests refused, by reason.", {{"reason", reason}});
   }
   void SleepState(const char* name, bool on) {
     Gauge("vllm:engine_sleep_state", "1 for the state that the engine is in.", {{"sleep_state", name}})

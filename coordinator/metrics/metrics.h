@@ -35,7 +35,7 @@ class Metrics : public EngineObserver {
   // One sequence has ended, as its client sees it: a stop string counts as kStop, though the engine saw an
   // abort.
   virtual void OnSequenceEnd(FinishReason reason) = 0;
-  virtual void OnRejected(const std::string& reason) = 0;  // "queue_full", "not_serving", "bad_request", ...
+  virtual void OnRejected(const std::string& reason) = 0;  // "queue_full", "asleep", "bad_request", ...
   virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                              double seconds) = 0;
 

@@ -177,12 +177,15 @@ EngineStats ReplicaSet::Stats() const {
   EngineStats sum;
   sum.state = state_;
   sum.sleep_level = std::numeric_limits<int>::max();
+  sum.paused = true;
   for (const Replica& replica : replicas_) {
     const EngineStats one = replica.loop->Stats();
     if (one.state != EngineState::kFailed && one.sleep_level < sum.sleep_level) {
       sum.sleep_level = one.sleep_level;
       sum.residency = one.residency;
     }
+    sum.paused = sum.paused && (one.paused || one.state == EngineState::kFailed);
+    for (const auto& [tag, bytes] : one.resident_bytes) sum.resident_bytes[tag] += bytes;
     sum.num_running += one.num_running;
     sum.num_waiting += one.num_waiting;
     sum.total_blocks += one.total_blocks;
@@ -206,6 +209,7 @@ EngineStats ReplicaSet::Stats() const {
   }
   if (sum.state == EngineState::kFailed) {
     sum.sleep_level = 0;
+    sum.paused = false;
     sum.error = Errors();
   }
   absl::MutexLock lock(&mu_);
@@ -263,6 +267,7 @@ void ReplicaSet::OnRequestEnded(const EngineRequest& request) {
     --replica.num_open;
     replica.load -= it->second.tokens;
     room_.Remove(request, it->second.was_scheduled);
+    NoteEnded(it->second);
     entries_.erase(it);
   }
   if (has_queued_) mail_.Wake();

@@ -1,7 +1,8 @@
 #pragma once
 // An engine that is served by several replicas: each an EngineLoop over a group of workers of its own, with
 // its own scheduler and KV cache. replica_set.cc has the callers' half and what replicas tell,
-// replica_set_queue.cc the queue, replica_set_lifecycle.cc sleep, wake-up and drain.
+// replica_set_queue.cc the queue, replica_set_lifecycle.cc sleep, wake-up, pause and drain,
+// replica_set_roll.cc restarts.
 //
 // One queue. A request that was accepted waits here, in the order of service, until a replica has room for
 // it; the bounds of the queue are those of all replicas together. A replica has room while it has fewer open
@@ -29,6 +30,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -83,7 +85,10 @@ class ReplicaSet : public Engine {
   // replica that fails for good meanwhile is none any longer.
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
-  absl::Status ResetPrefixCache() override;
+  absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  absl::Status Pause(const PauseRequest& request) override;
+  absl::Status Resume() override;
+  absl::Status ResetPrefixCache(bool preempt_running) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
   int32_t max_model_len() const override { return smallest_.scheduler.max_model_len; }
@@ -143,7 +148,28 @@ class ReplicaSet : public Engine {
   class CallScope;
   using Results = std::vector<absl::StatusOr<TransitionReport>>;  // by replica
   using ReplicaCall = std::function<absl::StatusOr<TransitionReport>(EngineLoop*, size_t)>;
+  // Lifecycle calls are done one after the other. One that `ends_waits` ends the wait of the one before it.
+  class LifecycleLock {
+   public:
+    LifecycleLock(ReplicaSet* set, bool ends_waits);
+    ~LifecycleLock();
+    LifecycleLock(const LifecycleLock&) = delete;
+
+   private:
+    void Interrupt(int64_t count);
+    ReplicaSet* const set_;
+  };
+  static absl::Status OfReplica(size_t replica, const absl::Status& status);
   void UpdateState();
+  absl::StatusOr<TransitionReport> WakeReplicas(const std::vector<std::string>& tags,
+                                                const ReplicaCall& call);
+  // Ends open requests as the mode says, those in the queue and those of the replicas. Aborted: another call
+  // has ended the wait.
+  absl::Status SettleOpenRequests(SleepMode mode);
+  void NoteEnded(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsHeldBack(int64_t order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return order >= hold_back_from_; }
+  // Calls the observer, if the transition has changed anything.
+  void NoteTransition(bool wakes, MonotonicTime began, const TransitionReport& report);
   std::vector<bool> All() const { return std::vector<bool>(replicas_.size(), true); }
   // Calls the chosen replicas that have not failed, all at once.
   Results CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call);
@@ -184,6 +210,11 @@ class ReplicaSet : public Engine {
   int64_t next_order_ ABSL_GUARDED_BY(mu_) = 1;
   int64_t num_queued_again_ ABSL_GUARDED_BY(mu_) = 0;  // of the queue, those that were scheduled before
   int64_t num_moved_ ABSL_GUARDED_BY(mu_) = 0;
+  // While a call waits for the requests that were open when it came: those from hold_back_from_ on stay in
+  // the queue, and num_awaited_ of the others have not ended.
+  int64_t hold_back_from_ ABSL_GUARDED_BY(mu_) = std::numeric_limits<int64_t>::max();
+  int64_t num_awaited_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_interruptions_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;  // what is in the queue ends
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,4 +1,4 @@
-// ReplicaSet's part for sleep, wake-up, the reset of the prefix cache, and the end.
+// ReplicaSet's part for sleep, wake-up, pause, the reset of the prefix cache, and the end.
 
 #include <algorithm>
 #include <utility>
@@ -12,10 +12,6 @@
 namespace somnus {
 namespace {
 
-absl::Status OfReplica(size_t replica, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
-}
-
 // Of `tags` (empty: all) those that are resident.
 std::vector<std::string> ResidentOf(const std::vector<std::string>& tags, const Residency& residency) {
   std::vector<std::string> resident;
@@ -26,16 +22,48 @@ std::vector<std::string> ResidentOf(const std::vector<std::string>& tags, const 
   return resident;
 }
 
+// A call of a replica that returns no report.
+template <typename Call>
+auto StatusCall(Call call) {
+  return [call = std::move(call)](EngineLoop* loop, size_t) -> absl::StatusOr<TransitionReport> {
+    RETURN_IF_ERROR(call(loop));
+    return TransitionReport();
+  };
+}
+
 }  // namespace
 
-// From its beginning until its end, the state says what the whole engine is doing.
+ReplicaSet::LifecycleLock::LifecycleLock(ReplicaSet* set, bool ends_waits) : set_(set) {
+  if (ends_waits) Interrupt(1);
+  set_->lifecycle_mu_.Lock();
+  if (ends_waits) Interrupt(-1);
+}
+
+ReplicaSet::LifecycleLock::~LifecycleLock() { set_->lifecycle_mu_.Unlock(); }
+
+void ReplicaSet::LifecycleLock::Interrupt(int64_t count) {
+  absl::MutexLock lock(&set_->mu_);
+  set_->num_interruptions_ += count;
+}
+
+absl::Status ReplicaSet::OfReplica(size_t replica, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
+}
+
+// From its beginning until its end, the state says what the whole engine is doing. At its end nothing is held
+// back any more.
 class ReplicaSet::CallScope {
  public:
   CallScope(ReplicaSet* set, SetCall call) : set_(set) { Set(call); }
-  ~CallScope() { Set(SetCall::kNone); }
+  ~CallScope() {
+    {
+      absl::MutexLock lock(&set_->mu_);
+      set_->hold_back_from_ = std::numeric_limits<int64_t>::max();
+    }
+    Set(SetCall::kNone);
+  }
   CallScope(const CallScope&) = delete;
 
- private:
   void Set(SetCall call) {
     {
       absl::MutexLock lock(&set_->state_mu_);
@@ -45,6 +73,7 @@ class ReplicaSet::CallScope {
     set_->mail_.Wake();
   }
 
+ private:
   ReplicaSet* const set_;
 };
 
@@ -99,45 +128,130 @@ absl::Status ReplicaSet::CheckLifecycle() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) {
-  absl::MutexLock lifecycle(&lifecycle_mu_);
-  RETURN_IF_ERROR(CheckLifecycle());
-  const CallScope scope(this, SetCall::kSleep);
-  const std::vector<Residency> before = Residencies();
-  const Results results = CallReplicas(All(), [&](EngineLoop* loop, size_t) { return loop->Sleep(request); });
-  absl::StatusOr<TransitionReport> report = Sum(results);
-  if (!report.ok()) {
-    Undo(
-        results, [&](size_t i) { return !ResidentOf(request.tags, before[i]).empty(); },
-        [&](EngineLoop* loop, size_t i) { return loop->WakeUp(ResidentOf(request.tags, before[i])); });
+absl::Status ReplicaSet::SettleOpenRequests(SleepMode mode) {
+  const EngineState state = state_;
+  if (mode == SleepMode::kKeep) return absl::OkStatus();
+  if (mode == SleepMode::kWait && (state == EngineState::kPaused || state == EngineState::kAsleep))
+    return absl::OkStatus();
+  std::vector<std::string> open;
+  {
+    absl::MutexLock lock(&mu_);
+    hold_back_from_ = next_order_;
+    num_awaited_ = static_cast<int64_t>(entries_.size());
+    for (const auto& [id, entry] : entries_) open.push_back(id);
   }
+  if (mode == SleepMode::kAbort) {
+    for (const std::string& id : open) Abort(id);
+  }
+  absl::MutexLock lock(&mu_);
+  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return num_awaited_ == 0 || draining_ || (mode == SleepMode::kWait && num_interruptions_ > 0);
+  };
+  mu_.Await(absl::Condition(&settled));
+  if (num_awaited_ == 0) return absl::OkStatus();
+  if (draining_) return absl::FailedPreconditionError("the server is shutting down");
+  return absl::AbortedError("another call has ended the wait for open requests");
+}
+
+void ReplicaSet::NoteEnded(const Entry& entry) {
+  if (!IsHeldBack(entry.order)) --num_awaited_;
+}
+
+void ReplicaSet::NoteTransition(bool wakes, MonotonicTime began, const TransitionReport& report) {
+  if (observer_ == nullptr || !report.changed()) return;
+  TransitionEvent event;
+  event.wakes = wakes;
+  event.level = Stats().sleep_level;
+  event.duration = smallest_.monotonic_now() - began;
+  event.report = report;
+  observer_->OnTransition(event);
+}
+
+absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) {
+  const LifecycleLock lifecycle(this, request.mode != SleepMode::kWait && !request.only_if_idle);
+  RETURN_IF_ERROR(CheckLifecycle());
+  if (request.only_if_idle) {
+    absl::MutexLock lock(&mu_);
+    if (!entries_.empty() || state_ != EngineState::kAwake)
+      return absl::AbortedError("the engine is not idle");
+  }
+  CallScope scope(this, request.mode == SleepMode::kWait ? SetCall::kPause : SetCall::kSleep);
+  RETURN_IF_ERROR(SettleOpenRequests(request.mode));
+  scope.Set(SetCall::kSleep);
+  const MonotonicTime began = smallest_.monotonic_now();
+  const std::vector<Residency> before = Residencies();
+  const SleepRequest of_replica = {.level = request.level, .tags = request.tags};
+  const Results results =
+      CallReplicas(All(), [&](EngineLoop* loop, size_t) { return loop->Sleep(of_replica); });
+  absl::StatusOr<TransitionReport> report = Sum(results);
+  if (report.ok()) {
+    NoteTransition(/*wakes=*/false, began, *report);
+    return report;
+  }
+  Undo(
+      results, [&](size_t i) { return !ResidentOf(request.tags, before[i]).empty(); },
+      [&](EngineLoop* loop, size_t i) { return loop->WakeUp(ResidentOf(request.tags, before[i])); });
+  return report;
+}
+
+absl::StatusOr<TransitionReport> ReplicaSet::WakeReplicas(const std::vector<std::string>& tags,
+                                                          const ReplicaCall& call) {
+  RETURN_IF_ERROR(CheckLifecycle());
+  const CallScope scope(this, SetCall::kWakeUp);
+  const MonotonicTime began = smallest_.monotonic_now();
+  const std::vector<Residency> before = Residencies();
+  const Results results = CallReplicas(All(), call);
+  absl::StatusOr<TransitionReport> report = Sum(results);
+  if (report.ok()) {
+    NoteTransition(/*wakes=*/true, began, *report);
+    return report;
+  }
+  Undo(
+      results, [&](size_t i) { return !before[i].ToWake(tags).empty(); },
+      [&](EngineLoop* loop, size_t i) {
+        return loop->Sleep({.level = before[i].level(), .tags = before[i].ToWake(tags)});
+      });
   return report;
 }
 
 absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::string>& tags) {
-  absl::MutexLock lifecycle(&lifecycle_mu_);
-  RETURN_IF_ERROR(CheckLifecycle());
-  const CallScope scope(this, SetCall::kWakeUp);
-  const std::vector<Residency> before = Residencies();
-  const Results results = CallReplicas(All(), [&](EngineLoop* loop, size_t) { return loop->WakeUp(tags); });
-  absl::StatusOr<TransitionReport> report = Sum(results);
-  if (!report.ok()) {
-    Undo(
-        results, [&](size_t i) { return !before[i].ToWake(tags).empty(); },
-        [&](EngineLoop* loop, size_t i) {
-          return loop->Sleep({.level = before[i].level(), .tags = before[i].ToWake(tags)});
-        });
-  }
-  return report;
+  const LifecycleLock lifecycle(this, /*ends_waits=*/true);
+  return WakeReplicas(tags, [&](EngineLoop* loop, size_t) { return loop->WakeUp(tags); });
 }
 
-absl::Status ReplicaSet::ResetPrefixCache() {
-  absl::MutexLock lifecycle(&lifecycle_mu_);
+absl::StatusOr<TransitionReport> ReplicaSet::WakeForArrivals() {
+  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  return WakeReplicas({}, [](EngineLoop* loop, size_t) { return loop->WakeForArrivals(); });
+}
+
+absl::Status ReplicaSet::Pause(const PauseRequest& request) {
+  const LifecycleLock lifecycle(this, request.mode != SleepMode::kWait);
+  RETURN_IF_ERROR(CheckLifecycle());
+  const CallScope scope(this, SetCall::kPause);
+  RETURN_IF_ERROR(SettleOpenRequests(request.mode));
+  const bool was_paused = Stats().paused;
+  const PauseRequest of_replica = {.clear_cache = request.clear_cache};
   const Results results =
-      CallReplicas(All(), [](EngineLoop* loop, size_t) -> absl::StatusOr<TransitionReport> {
-        RETURN_IF_ERROR(loop->ResetPrefixCache());
-        return TransitionReport();
-      });
+      CallReplicas(All(), StatusCall([&](EngineLoop* loop) { return loop->Pause(of_replica); }));
+  absl::Status status = Sum(results).status();
+  if (!status.ok()) {
+    Undo(
+        results, [&](size_t) { return !was_paused; },
+        StatusCall([](EngineLoop* loop) { return loop->Resume(); }));
+  }
+  return status;
+}
+
+absl::Status ReplicaSet::Resume() {
+  const LifecycleLock lifecycle(this, /*ends_waits=*/true);
+  RETURN_IF_ERROR(CheckLifecycle());
+  return Sum(CallReplicas(All(), StatusCall([](EngineLoop* loop) { return loop->Resume(); }))).status();
+}
+
+absl::Status ReplicaSet::ResetPrefixCache(bool preempt_running) {
+  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  const Results results = CallReplicas(
+      All(), StatusCall([=](EngineLoop* loop) { return loop->ResetPrefixCache(preempt_running); }));
   {
     absl::MutexLock lock(&mu_);
     for (size_t i = 0; i < replicas_.size(); ++i) router_.Forget(static_cast<int>(i));
@@ -145,132 +259,11 @@ absl::Status ReplicaSet::ResetPrefixCache() {
   return Sum(results).status();
 }
 
-bool ReplicaSet::AnotherServes(size_t replica) const {
-  for (size_t i = 0; i < replicas_.size(); ++i) {
-    if (i != replica && replicas_[i].loop->state() == EngineState::kAwake) return true;
-  }
-  return false;
-}
-
-// During a lifecycle call, and unless the engine is awake, they wait: what comes back is awake, which others
-// must not be asked to undo.
-absl::Duration ReplicaSet::RetryFailed() {
-  constexpr absl::Duration kBusyPause = absl::Seconds(1);
-  absl::Duration next = absl::InfiniteDuration();
-  std::vector<size_t> due;
-  {
-    absl::MutexLock lock(&mu_);
-    for (size_t i = 0; i < replicas_.size() && !draining_; ++i) {
-      const absl::Duration left = replicas_[i].retry.due() - smallest_.monotonic_now();
-      if (left > absl::ZeroDuration()) {
-        next = std::min(next, left);
-      } else {
-        due.push_back(i);
-      }
-    }
-  }
-  if (due.empty() || state_ != EngineState::kAwake) return next;  // a change of the state wakes this thread
-  if (!lifecycle_mu_.TryLock()) return kBusyPause;
-  const bool awake = state_ == EngineState::kAwake;
-  for (const size_t replica : due) {
-    if (!awake) break;
-    {
-      absl::MutexLock lock(&mu_);
-      replicas_[replica].retry.NoteTry();
-    }
-    (void)replicas_[replica].loop->Revive(retry_.restart_workers);
-  }
-  lifecycle_mu_.Unlock();
-  return awake ? next : kBusyPause;
-}
-
-absl::Status ReplicaSet::AwaitSettled() {
-  // A recovery ends by itself, well or not.
-  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return draining_ || std::none_of(replicas_.begin(), replicas_.end(), [](const Replica& one) {
-             return one.loop->state() == EngineState::kRecovering;
-           });
-  };
-  mu_.Await(absl::Condition(&settled));
-  if (!draining_) return absl::OkStatus();
-  return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
-}
-
-absl::Status ReplicaSet::ReviveAndWait(size_t replica) {
-  EngineLoop* const loop = replicas_[replica].loop.get();
-  {
-    absl::MutexLock lock(&mu_);
-    replicas_[replica].retry.NoteTry();
-  }
-  if (loop->Revive(/*restart_workers=*/true)) {
-    absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(AwaitSettled());
-  }
-  if (loop->state() != EngineState::kFailed) return absl::OkStatus();
-  return absl::UnavailableError(loop->Stats().error);
-}
-
-absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace) {
-  absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(AwaitSettled());
-  if (const EngineState state = replicas_[replica].loop->state(); state != EngineState::kAwake)
-    return absl::FailedPreconditionError(WhyNotReady(state));
-  if (!AnotherServes(replica)) return absl::FailedPreconditionError("no other replica would serve meanwhile");
-  replicas_[replica].is_rolling = true;
-  LogInfo("roll: replica {} has {} open requests, which may finish within {}", replica,
-          replicas_[replica].num_open, absl::FormatDuration(grace));
-  const auto empty = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return draining_ || replicas_[replica].num_open == 0;
-  };
-  mu_.AwaitWithTimeout(absl::Condition(&empty), grace);
-  if (!draining_) return absl::OkStatus();
-  return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
-}
-
-// Those that have failed come first, so that as many as can be serve while the others are restarted. They
-// have new workers then.
-absl::Status ReplicaSet::Roll(absl::Duration grace) {
-  absl::MutexLock lifecycle(&lifecycle_mu_);
-  std::vector<size_t> failed, others;
-  {
-    absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(AwaitSettled());
-  }
-  if (const EngineState state = state_; state != EngineState::kAwake)
-    return absl::FailedPreconditionError(WhyNotReady(state));
-  for (size_t i = 0; i < replicas_.size(); ++i)
-    (replicas_[i].loop->state() == EngineState::kFailed ? failed : others).push_back(i);
-  size_t num_done = 0;
-  for (const std::vector<size_t>* part : {&failed, &others}) {
-    for (const size_t i : *part) {
-      const absl::Status status = part == &failed ? ReviveAndWait(i) : RollOne(i, grace);
-      if (status.ok()) {
-        LogInfo("roll: replica {} is back, {} of {} are done", i, ++num_done, replicas_.size());
-        continue;
-      }
-      LogError("the roll ends at replica {}: {}", i, std::string(status.message()));
-      return OfReplica(i, status);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReplicaSet::RollOne(size_t replica, absl::Duration grace) {
-  absl::Status status = Empty(replica, grace);
-  if (status.ok()) status = replicas_[replica].loop->Restart();
-  {
-    absl::MutexLock lock(&mu_);
-    replicas_[replica].is_rolling = false;
-  }
-  mail_.Wake();
-  return status;
-}
-
 // No replica will get to serve by itself.
 bool ReplicaSet::NobodyServes() const {
   return std::all_of(replicas_.begin(), replicas_.end(), [](const Replica& replica) {
     const EngineState state = replica.loop->state();
-    return state == EngineState::kAsleep || state == EngineState::kFailed;
+    return state == EngineState::kAsleep || state == EngineState::kPaused || state == EngineState::kFailed;
   });
 }
 

@@ -88,8 +88,11 @@ std::vector<Router::Candidate> ReplicaSet::Candidates() const {
 void ReplicaSet::HandOut() {
   if (stopping_ || queue_.empty()) return;
   queue_.Age(StepClock());
-  for (std::vector<Router::Candidate> candidates = Candidates(); !queue_.empty() && !candidates.empty();) {
-    Entry& entry = entries_.at(queue_.begin()->second->request.id);
+  for (std::vector<Router::Candidate> candidates = Candidates(); !candidates.empty();) {
+    const auto next = std::find_if(queue_.begin(), queue_.end(),
+                                   [&](const auto& queued) { return !IsHeldBack(queued.second->id); });
+    if (next == queue_.end()) return;
+    Entry& entry = entries_.at(next->second->request.id);
     const int chosen = router_.Choose(entry.chain, candidates);
     Replica& replica = replicas_[chosen];
     EngineRequest request = TakeQueued(&entry);
@@ -113,6 +116,7 @@ ReplicaSet::Ending ReplicaSet::EndQueued(const std::string& id, FinishReason rea
   const auto it = entries_.find(id);
   Ending ending{TakeQueued(&it->second), reason, error};
   room_.Remove(ending.request, it->second.was_scheduled);
+  NoteEnded(it->second);
   entries_.erase(it);
   return ending;
 }

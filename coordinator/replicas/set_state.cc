@@ -14,8 +14,10 @@ EngineState SetState(const std::vector<EngineState>& replicas, SetCall call, boo
   const bool is_mixed = count(EngineState::kAwake) > 0 && count(EngineState::kAsleep) > 0;
   if (is_mixed && call == SetCall::kSleep) return EngineState::kFallingAsleep;
   if (is_mixed && call == SetCall::kWakeUp) return EngineState::kWaking;
-  if (count(EngineState::kAwake) > 0) return EngineState::kAwake;
-  return count(EngineState::kAsleep) == num_live ? EngineState::kAsleep : EngineState::kRecovering;
+  if (count(EngineState::kAwake) > 0)
+    return call == SetCall::kPause ? EngineState::kPausing : EngineState::kAwake;
+  if (count(EngineState::kAsleep) == num_live) return EngineState::kAsleep;
+  return count(EngineState::kPaused) > 0 ? EngineState::kPaused : EngineState::kRecovering;
 }
 
 }  // namespace somnus

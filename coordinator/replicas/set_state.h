@@ -6,10 +6,12 @@
 //   it drains                                                draining
 //   a replica is falling asleep                              falling_asleep
 //   a replica is waking                                      waking
+//   some are awake, during a pause                           pausing
 //   some are awake and some asleep, during a sleep           falling_asleep
 //   some are awake and some asleep, during a wake-up         waking
 //   one is awake                                             awake
 //   all are asleep                                           asleep
+//   one is paused, and none is awake                         paused
 //   otherwise: the others recover, or are restarted          recovering
 //
 // Replicas that have failed count in the first row alone. So the engine is ready as soon as one replica is,
@@ -21,7 +23,7 @@
 
 namespace somnus {
 
-enum class SetCall { kNone, kSleep, kWakeUp };
+enum class SetCall { kNone, kSleep, kWakeUp, kPause };
 
 // `call` is the lifecycle call of the whole engine that is under way.
 EngineState SetState(const std::vector<EngineState>& replicas, SetCall call, bool draining);

@@ -20,6 +20,10 @@ const char* EngineStateName(EngineState state) {
       return "draining";
     case EngineState::kFailed:
       return "failed";
+    case EngineState::kPausing:
+      return "pausing";
+    case EngineState::kPaused:
+      return "paused";
   }
   return "unknown";
 }
@@ -31,11 +35,18 @@ bool IsAllowedChange(EngineState from, EngineState to) {
   if (to == EngineState::kRecovering) return AdmitsRequests(from) && from != to;
   switch (from) {
     case EngineState::kAwake:
-      return to == EngineState::kFallingAsleep;
-    case EngineState::kLoading:
+      return to == EngineState::kPausing || to == EngineState::kPaused || to == EngineState::kFallingAsleep;
+    case EngineState::kPausing:
+      return to == EngineState::kPaused || to == EngineState::kFallingAsleep || to == EngineState::kAwake;
+    case EngineState::kPaused:
+      return to == EngineState::kAwake || to == EngineState::kFallingAsleep;
     case EngineState::kFallingAsleep:
-    case EngineState::kWaking:
+      return to == EngineState::kAsleep || to == EngineState::kAwake || to == EngineState::kPaused;
     case EngineState::kRecovering:
+      return to == EngineState::kAsleep || to == EngineState::kAwake || to == EngineState::kPausing ||
+             to == EngineState::kPaused;
+    case EngineState::kLoading:
+    case EngineState::kWaking:
       return to == EngineState::kAwake || to == EngineState::kAsleep;
     case EngineState::kAsleep:
       return to == EngineState::kWaking;
@@ -47,17 +58,20 @@ bool IsAllowedChange(EngineState from, EngineState to) {
 }
 
 bool AdmitsRequests(EngineState state) {
-  return state == EngineState::kAwake || state == EngineState::kFallingAsleep ||
-         state == EngineState::kAsleep || state == EngineState::kWaking || state == EngineState::kRecovering;
+  return state != EngineState::kLoading && state != EngineState::kDraining && state != EngineState::kFailed;
 }
 
 bool IsReady(EngineState state) { return state == EngineState::kAwake; }
 
 bool IsLive(EngineState state) { return state != EngineState::kFailed; }
 
-bool IsSleeping(EngineState state, int sleep_level) {
-  if (state == EngineState::kRecovering) return sleep_level > 0;
-  return state == EngineState::kAsleep || state == EngineState::kWaking;
+bool IsSleeping(EngineState state, int sleep_level, bool paused) {
+  if (state == EngineState::kRecovering) return sleep_level > 0 || paused;
+  return state == EngineState::kAsleep || state == EngineState::kWaking || state == EngineState::kPaused;
+}
+
+bool IsPaused(EngineState state, int sleep_level, bool paused) {
+  return paused || IsSleeping(state, sleep_level, paused);
 }
 
 const char* WhyNotReady(EngineState state) {
@@ -79,6 +93,10 @@ const char* WhyNotReady(EngineState state) {
       return "The server is shutting down.";
     case EngineState::kFailed:
       return "The engine has failed.";
+    case EngineState::kPausing:
+      return "The engine is about to pause; requests wait until it is resumed.";
+    case EngineState::kPaused:
+      return "The engine is paused; requests wait until it is resumed.";
   }
   return "The engine's state is unknown.";
 }

@@ -5,6 +5,8 @@
 //   state          new requests   ready  live  is_sleeping  memory
 //   loading        refused        no     yes   no           being loaded
 //   awake          queued, run    yes    yes   no           all resident
+//   pausing        queued         no     yes   no           all resident; what is open goes on to its end
+//   paused         queued         no     yes   yes          all resident; nothing is computed
 //   falling_asleep queued         no     yes   no           being released on every rank
 //   asleep         queued         no     yes   yes          at least one tag is released on every rank
 //   waking         queued         no     yes   yes          being mapped on every rank
@@ -14,18 +16,24 @@
 //
 // Allowed changes:
 //   loading        -> awake, asleep (workers that slept were adopted), failed
-//   awake          -> falling_asleep, recovering, draining, failed
-//   falling_asleep -> asleep, awake (a failed sleep was undone), recovering, draining, failed
+//   awake          -> pausing, paused, falling_asleep, recovering, draining, failed
+//   pausing        -> paused, falling_asleep, awake (resumed), recovering, draining, failed
+//   paused         -> awake, falling_asleep, recovering, draining, failed
+//   falling_asleep -> asleep, awake or paused (a failed sleep was undone), recovering, draining, failed
 //   asleep         -> waking, recovering, draining, failed
 //   waking         -> awake, asleep (some tags still sleep, or a failed wake-up was undone), recovering,
 //                     draining, failed
-//   recovering     -> awake, asleep (what held before the loss), draining, failed
+//   recovering     -> awake, pausing, paused, asleep (what held before the loss), draining, failed
 //   draining       -> failed
 //   failed         -> nothing: it is final; only one of several replicas is tried again: recovering
 //
 // docs/sleep.md draws them. A group that is lost while the engine drains is recovered in the state draining.
 // A loss during the recovery of another one belongs to that recovery. Before falling_asleep or waking that a
 // loss has interrupted, awake or asleep come again, and the call begins anew.
+//
+// A pause is an operator's word, which the engine remembers beside what sleeps (EngineStats::paused): it ends
+// by Resume, or by a wake-up after which every tag is resident, and by no request. An engine that was paused
+// and then sleeps is asleep.
 //
 // An engine that goes from level 1 to level 2 is asleep all the while. "ready" is necessary for health, not
 // sufficient: an engine that is awake but whose step hangs is not healthy (Engine::Health).
@@ -40,11 +48,14 @@ enum class EngineState {
   kWaking,
   kRecovering,
   kDraining,
-  kFailed
+  kFailed,
+  kPausing,
+  kPaused
 };
 inline constexpr EngineState kEngineStates[] = {
     EngineState::kLoading, EngineState::kAwake,      EngineState::kFallingAsleep, EngineState::kAsleep,
-    EngineState::kWaking,  EngineState::kRecovering, EngineState::kDraining,      EngineState::kFailed};
+    EngineState::kWaking,  EngineState::kRecovering, EngineState::kDraining,      EngineState::kFailed,
+    EngineState::kPausing, EngineState::kPaused};
 
 // "loading", "awake", "falling_asleep", ...: the names that the wire, metrics and logs use.
 const char* EngineStateName(EngineState state);
@@ -56,11 +67,13 @@ bool AdmitsRequests(EngineState state);
 bool IsReady(EngineState state);
 // False once nothing will ever be served again.
 bool IsLive(EngineState state);
-// What GET /is_sleeping returns: the sleep has been reached, and the wake-up has not been completed. A
-// process that waits for the memory may take it when this turns true; a loss of the group does not make it
-// false, since the memory is not taken back. `sleep_level` is that of the last lifecycle call that has ended,
-// 0 when every tag is resident.
-bool IsSleeping(EngineState state, int sleep_level);
+// What GET /is_sleeping returns: the sleep, of which a pause is level 0, has been reached, and the wake-up
+// has not been completed. A process that waits for the memory may take it when this turns true and the level
+// is not 0; a loss of the group does not make it false, since the memory is not taken back. `sleep_level` is
+// that of the last lifecycle call that has ended, 0 when every tag is resident; `paused`: a pause holds.
+bool IsSleeping(EngineState state, int sleep_level, bool paused);
+// What GET /is_paused returns: nothing is computed by an operator's word, a pause or a sleep.
+bool IsPaused(EngineState state, int sleep_level, bool paused);
 
 // Why a request is not served now, as a sentence for clients; empty when the state is ready.
 const char* WhyNotReady(EngineState state);

@@ -68,8 +68,10 @@ class FakeEngine : public Engine {
   }
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override {
     absl::MutexLock lock(&mutex_);
-    if (state_ != EngineState::kAwake && state_ != EngineState::kRecovering)
-      return absl::UnavailableError("not serving");
+    if (!submit_status_.ok()) return submit_status_;
+    const bool admits =
+        state_ == EngineState::kAwake || state_ == EngineState::kRecovering || state_ == EngineState::kPaused;
+    if (!admits) return absl::UnavailableError("not serving");
     if (open_.size() + requests.size() > max_open_) return absl::ResourceExhaustedError("the queue is full");
     for (EngineRequest& request : requests) {
       seeds_.push_back(request.seed);
@@ -103,6 +105,7 @@ class FakeEngine : public Engine {
     EngineStats stats;
     stats.state = state_;
     stats.sleep_level = sleep_level_;
+    stats.paused = paused_;
     stats.num_running = static_cast<int32_t>(open_.size());
     stats.total_blocks = 100;
     stats.generation_tokens = tokens_;
@@ -112,6 +115,7 @@ class FakeEngine : public Engine {
   }
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override {
     absl::MutexLock lock(&mutex_);
+    last_sleep_ = request;
     state_ = EngineState::kAsleep;
     const bool changed = sleep_level_ < request.level;
     if (changed) sleep_level_ = request.level;
@@ -121,9 +125,29 @@ class FakeEngine : public Engine {
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&) override {
     absl::MutexLock lock(&mutex_);
     state_ = EngineState::kAwake;
+    paused_ = false;
     return Report({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
   }
-  absl::Status ResetPrefixCache() override { return absl::OkStatus(); }
+  absl::StatusOr<TransitionReport> WakeForArrivals() override { return WakeUp({}); }
+  absl::Status Pause(const PauseRequest& request) override {
+    absl::MutexLock lock(&mutex_);
+    last_pause_ = request;
+    if (!pause_status_.ok()) return pause_status_;
+    paused_ = true;
+    if (state_ == EngineState::kAwake) state_ = EngineState::kPaused;
+    return absl::OkStatus();
+  }
+  absl::Status Resume() override {
+    absl::MutexLock lock(&mutex_);
+    paused_ = false;
+    if (state_ == EngineState::kPaused) state_ = EngineState::kAwake;
+    return absl::OkStatus();
+  }
+  absl::Status ResetPrefixCache(bool preempt_running) override {
+    absl::MutexLock lock(&mutex_);
+    preempt_running_ = preempt_running;
+    return absl::OkStatus();
+  }
   absl::Status Roll(absl::Duration grace) override {
     absl::MutexLock lock(&mutex_);
     roll_grace_ = grace;
@@ -133,6 +157,27 @@ class FakeEngine : public Engine {
   int32_t max_model_len() const override { return 4096; }
   int32_t vocab_size() const override { return 257; }
 
+  // What the last calls were given, and what Pause and Submit return.
+  SleepRequest last_sleep() const {
+    absl::MutexLock lock(&mutex_);
+    return last_sleep_;
+  }
+  PauseRequest last_pause() const {
+    absl::MutexLock lock(&mutex_);
+    return last_pause_;
+  }
+  bool preempt_running() const {
+    absl::MutexLock lock(&mutex_);
+    return preempt_running_;
+  }
+  void set_pause_status(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    pause_status_ = status;
+  }
+  void set_submit_status(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    submit_status_ = status;
+  }
   // What Roll returns, and the grace that it was called with last.
   void set_roll_status(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
@@ -269,6 +314,12 @@ class FakeEngine : public Engine {
   EngineState state_ = EngineState::kAwake;
   absl::Status stall_;
   absl::Status roll_status_;
+  absl::Status pause_status_;
+  absl::Status submit_status_;
+  bool paused_ = false;
+  bool preempt_running_ = false;
+  SleepRequest last_sleep_;
+  PauseRequest last_pause_;
   absl::Duration roll_grace_;
   int sleep_level_ = 0;
   std::vector<Open> open_;

@@ -55,6 +55,22 @@ TEST_F(GrpcErrorsTest, AnEngineThatDoesNotServeSaysInWhichStateItIs) {
   EXPECT_EQ(info.domain(), "somnus");
 }
 
+TEST_F(GrpcErrorsTest, ARefusalOfASleepingEngineSaysWhyAndWhenToTryAgain) {
+  engine_->set_state(EngineState::kAsleep);
+  engine_->set_submit_status(absl::FailedPreconditionError("The engine is asleep; requests are refused."));
+  const grpc::Status status = Refused(Request("abc", 3));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  rpc::Status whole;
+  ASSERT_TRUE(whole.ParseFromString(status.error_details()));
+  ASSERT_EQ(whole.details_size(), 2);
+  rpc::ErrorInfo info;
+  ASSERT_TRUE(info.ParseFromString(whole.details(0).value()));
+  EXPECT_EQ(info.reason(), "ASLEEP");
+  rpc::RetryInfo retry;
+  ASSERT_TRUE(retry.ParseFromString(whole.details(1).value()));
+  EXPECT_EQ(retry.retry_delay().seconds(), 1);
+}
+
 TEST_F(GrpcErrorsTest, EachServiceIsAtItsOwnListenerAlone) {
   grpc::Status status = CallWithBytes(channel_, "/somnus.v1.ControlService/Sleep", "");
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);

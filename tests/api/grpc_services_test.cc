@@ -156,12 +156,12 @@ TEST_F(GrpcServicesTest, AnErrorNamesItsFieldOnce) {
   EXPECT_EQ(Refused(request).error_message(), "model: The model `other` does not exist.");
 }
 
-TEST_F(GrpcServicesTest, SleepLevelsAreOneAndTwo) {
+TEST_F(GrpcServicesTest, SleepLevelsAreZeroToTwo) {
   v1::SleepResponse response;
-  for (const int level : {-1, 0, 3}) {
+  for (const int level : {-1, 3}) {
     const grpc::Status status = Sleep(level, &response);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_EQ(status.error_message(), "level: must be 1 or 2");
+    EXPECT_EQ(status.error_message(), "level: must be 0, 1 or 2");
   }
   EXPECT_EQ(engine_->state(), EngineState::kAwake);
 }
@@ -218,12 +218,86 @@ TEST_F(GrpcServicesTest, BytesThatAreNoMessageAreRefusedWithAText) {
   EXPECT_EQ(Text(Request("abc", 3)), "abc");
 }
 
-// A client of a later version puts only the KV cache to sleep: level 1, and field 2 with a tag.
+TEST_F(GrpcServicesTest, SleepTakesTagsAndAModeAndTellsWhatItDid) {
+  const auto sleep = [this](const v1::SleepRequest& request, v1::SleepResponse* response) {
+    grpc::ClientContext context;
+    return control_->Sleep(&context, request, response);
+  };
+  v1::SleepRequest request;
+  request.add_tags("weights");
+  request.set_mode(v1::SLEEP_MODE_ABORT);
+  v1::SleepResponse response;
+  ASSERT_TRUE(sleep(request, &response).ok());
+  EXPECT_EQ(engine_->last_sleep().level, 1) << "without a level";
+  EXPECT_EQ(engine_->last_sleep().tags, std::vector<std::string>{"weights"});
+  EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kAbort);
+  EXPECT_EQ(response.report().tags().at("weights").state(), "backed_up");
+  EXPECT_TRUE(response.report().tags().at("weights").changed());
+  EXPECT_EQ(response.report().ranks(0).tags().at("weights").freed(), 7);
+  request.add_tags("brain");
+  EXPECT_EQ(sleep(request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.clear_tags();
+  request.set_mode(static_cast<v1::SleepMode>(9));
+  EXPECT_EQ(sleep(request, &response).error_message(), "mode: must be abort, wait or keep");
+}
+
+TEST_F(GrpcServicesTest, PauseAndResume) {
+  const auto pause = [this](const v1::PauseRequest& request) {
+    grpc::ClientContext context;
+    v1::PauseResponse response;
+    return control_->Pause(&context, request, &response);
+  };
+  v1::PauseRequest request;
+  ASSERT_TRUE(pause(request).ok());
+  EXPECT_EQ(engine_->last_pause().mode, SleepMode::kKeep);
+  EXPECT_TRUE(engine_->last_pause().clear_cache);
+  grpc::ClientContext of_status, of_resume;
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(control_->GetStatus(&of_status, v1::GetStatusRequest(), &status).ok());
+  EXPECT_TRUE(status.paused());
+  EXPECT_EQ(status.state(), v1::ENGINE_STATE_PAUSED);
+  v1::ResumeResponse resumed;
+  ASSERT_TRUE(control_->Resume(&of_resume, v1::ResumeRequest(), &resumed).ok());
+  EXPECT_EQ(resumed.state(), v1::ENGINE_STATE_AWAKE);
+  request.set_mode(v1::SLEEP_MODE_WAIT);
+  request.set_clear_cache(false);
+  engine_->set_pause_status(absl::AbortedError("another call has ended the wait for open requests"));
+  EXPECT_EQ(pause(request).error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(engine_->last_pause().mode, SleepMode::kWait);
+  EXPECT_FALSE(engine_->last_pause().clear_cache);
+  v1::SleepResponse slept;
+  engine_->set_pause_status(absl::OkStatus());
+  ASSERT_TRUE(Sleep(0, &slept).ok());
+  EXPECT_EQ(engine_->state(), EngineState::kPaused);
+  EXPECT_EQ(slept.level(), 0);
+}
+
+TEST_F(GrpcServicesTest, OperatorsAbortRequestsByTheirIds) {
+  engine_->set_state(EngineState::kPaused);
+  v1::GenerateRequest request = Request("abc", 5);
+  request.set_request_id("mine");
+  grpc::ClientContext context, of_abort;
+  const auto reader = inference_->Generate(&context, request);
+  while (engine_->num_open() == 0) absl::SleepFor(absl::Milliseconds(1));
+  v1::AbortRequestsRequest abort;
+  abort.add_request_ids("mine");
+  v1::AbortRequestsResponse aborted;
+  ASSERT_TRUE(control_->AbortRequests(&of_abort, abort, &aborted).ok());
+  EXPECT_EQ(aborted.num_aborted(), 1);
+  engine_->set_state(EngineState::kAwake);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.choices(0).finish_reason(), "abort");
+  EXPECT_EQ(response.choices(0).token_ids_size(), 0);
+  EXPECT_TRUE(Drain(reader.get()).ok());
+}
+
+// A client of a later version sends level 1, and field 15.
 TEST_F(GrpcServicesTest, AFieldThatIsNotKnownIsRefused) {
   grpc::Status status =
-      CallWithBytes(control_channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x12\x08kv_cache");
+      CallWithBytes(control_channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x7a\x08kv_cache");
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(), "field 2 of SleepRequest is not known here");
+  EXPECT_EQ(status.error_message(), "field 15 of SleepRequest is not known here");
   status = CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", "\x10\x01");
   EXPECT_EQ(status.error_message(), "field 2 of WakeUpRequest is not known here");
   EXPECT_EQ(engine_->state(), EngineState::kAwake);

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "coordinator/api/api_key.h"
+#include "proto/control.pb.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -35,7 +38,7 @@ TEST_F(ApiServerTest, ReadyzIsHealthAndLivezFailsOnlyWhenNothingIsServedAnyMore)
     EXPECT_EQ(Send("GET", "/livez").status, live) << EngineStateName(state);
     EXPECT_EQ(Admin("GET", "/readyz").status, ready);
     EXPECT_EQ(Admin("GET", "/livez").status, live);
-    EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], IsSleeping(state, 0));
+    EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], IsSleeping(state, 0, false));
   }
 }
 
@@ -56,16 +59,26 @@ TEST_F(ApiServerTest, LifecycleRoutesRefuseWhatTheyDoNotUnderstand) {
     EXPECT_EQ(reply.status, 400) << target << " " << body;
     EXPECT_EQ(Json::parse(reply.body)["error"]["param"], param) << reply.body;
   };
-  refused("/sleep?tags=kv_cache", "", "tags");
-  refused("/sleep?level=1&tags=kv_cache", "", "tags");
+  refused("/sleep?tags=brain", "", "tags");
+  refused("/sleep?level=0&tags=kv_cache", "", "tags");
+  refused("/sleep?mode=foo", "", "mode");
+  refused("/sleep?mode=", "", "mode");
   refused("/sleep?Level=1", "", "Level");
   refused("/sleep", R"({"tags": ["kv_cache"]})", "tags");
   refused("/sleep", R"({"level": 2})", "level");
   refused("/sleep", "[1]", "body");
-  refused("/sleep?level=0", "", "level");
   refused("/wake_up?level=1", "", "level");
   refused("/wake_up", R"({"tags": ["weights"]})", "tags");
   refused("/reset_prefix_cache?force=1", "", "force");
+  refused("/reset_prefix_cache?reset_running_requests=2", "", "reset_running_requests");
+  refused("/pause?mode=zzz", "", "mode");
+  refused("/pause?clear_cache=perhaps", "", "clear_cache");
+  refused("/pause?level=1", "", "level");
+  refused("/pause", R"({"mode": "abort"})", "mode");
+  refused("/resume?mode=abort", "", "mode");
+  refused("/abort_requests", "", "body");
+  refused("/abort_requests", R"({"request_ids": "cmpl-1"})", "request_ids");
+  refused("/abort_requests", R"({"ids": []})", "ids");
   refused("/roll?grace_s=-1", "", "grace_s");
   refused("/roll?grace_s=nan", "", "grace_s");
   refused("/roll?grace=5", "", "grace");
@@ -141,12 +154,11 @@ TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
 
 TEST_F(ApiServerTest, SleepAndWake) {
   Serve();
-  for (const char* level : {"0", "3", "-1", "x", ""}) {
+  for (const char* level : {"1.5", "3", "-1", "x", ""}) {
     const HttpReply reply = Admin("POST", absl::StrCat("/sleep?level=", level));
     EXPECT_EQ(reply.status, 400) << level;
-    EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "level must be 1 or 2");
+    EXPECT_EQ(Json::parse(reply.body)["error"]["message"], "level must be 0, 1 or 2");
   }
-  EXPECT_EQ(Admin("POST", "/sleep?mode=abort").status, 400);
   const Json slept = Json::parse(Admin("POST", "/sleep?level=2").body);
   EXPECT_EQ(slept["status"], "sleeping");
   EXPECT_EQ(slept["level"], 2);
@@ -170,6 +182,122 @@ TEST_F(ApiServerTest, SleepAndWake) {
   engine_->set_roll_status(absl::FailedPreconditionError("the engine has one replica"));
   EXPECT_EQ(Admin("POST", "/roll").status, 503);
   EXPECT_EQ(engine_->roll_grace(), absl::Seconds(10));
+}
+
+TEST_F(ApiServerTest, SleepPassesOnTagsAndModeAndTellsWhatItDid) {
+  Serve();
+  const Json slept = Json::parse(Admin("POST", "/sleep?tags=kv_cache&mode=abort&tags=weights").body);
+  EXPECT_EQ(engine_->last_sleep().tags, (std::vector<std::string>{"kv_cache", "weights"}));
+  EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kAbort);
+  EXPECT_EQ(engine_->last_sleep().level, 1);
+  EXPECT_EQ(slept["tag_states"]["weights"], (Json{{"state", "backed_up"}, {"changed", true}})) << slept;
+  EXPECT_EQ(slept["ranks"][0]["tags"]["weights"]["freed_bytes"], 7) << slept;
+  EXPECT_TRUE(slept["ranks"][0]["seconds"].contains("commit"));
+  const Json woken = Json::parse(Admin("POST", "/wake_up").body);
+  EXPECT_EQ(woken["ranks"][0]["tags"]["weights"]["mapped_bytes"], 7) << woken;
+  Admin("POST", "/sleep?mode=wait");
+  EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kWait);
+}
+
+TEST_F(ApiServerTest, PauseAndResume) {
+  Serve();
+  const auto paused = [&] { return Json::parse(Admin("GET", "/is_paused").body)["is_paused"].get<bool>(); };
+  EXPECT_FALSE(paused());
+  EXPECT_EQ(Json::parse(Admin("POST", "/pause").body)["status"], "paused");
+  EXPECT_EQ(engine_->last_pause().mode, SleepMode::kKeep);
+  EXPECT_TRUE(engine_->last_pause().clear_cache);
+  EXPECT_TRUE(paused());
+  EXPECT_EQ(Send("GET", "/health").status, 503);
+  EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], true);
+  EXPECT_EQ(Json::parse(Admin("POST", "/resume").body), (Json{{"status", "resumed"}}));
+  EXPECT_FALSE(paused());
+  EXPECT_EQ(Admin("POST", "/pause?mode=abort&clear_cache=False").status, 200);
+  EXPECT_EQ(engine_->last_pause().mode, SleepMode::kAbort);
+  EXPECT_FALSE(engine_->last_pause().clear_cache);
+  EXPECT_EQ(Admin("POST", "/pause?wait_for_inflight_requests=true").status, 200);
+  EXPECT_EQ(engine_->last_pause().mode, SleepMode::kWait);
+  const Json again = Json::parse(Admin("POST", "/sleep?level=0&mode=keep").body);
+  EXPECT_EQ(again["level"], 0);
+  EXPECT_EQ(again["already_asleep"], true);
+  EXPECT_FALSE(engine_->last_pause().clear_cache) << "a sleep at level 0 keeps the cache";
+  EXPECT_EQ(Json::parse(Admin("POST", "/wake_up?tags=scheduling").body)["status"], "awake");
+  engine_->set_pause_status(absl::AbortedError("another call has ended the wait for open requests"));
+  EXPECT_EQ(Admin("POST", "/pause?mode=wait").status, 409);
+  EXPECT_EQ(Admin("POST", "/reset_prefix_cache?reset_running_requests=true&reset_external=1").status, 200);
+  EXPECT_TRUE(engine_->preempt_running());
+  EXPECT_EQ(Send("POST", "/pause").status, 404) << "it is on operators' listener alone";
+}
+
+TEST_F(ApiServerTest, RequestsAreAbortedByTheIdsOfTheirResponses) {
+  Serve();
+  engine_->set_state(EngineState::kPaused);
+  std::vector<std::future<HttpReply>> replies;
+  for (const char* id : {"one", "two", "three"}) {
+    replies.push_back(std::async(std::launch::async, [this, id] {
+      return Send("POST", "/v1/completions", R"({"prompt": "ab", "max_tokens": 4, "n": 2})",
+                  absl::StrCat("X-Request-Id: ", id, "\r\n"));
+    }));
+  }
+  while (engine_->num_open() < 6) absl::SleepFor(absl::Milliseconds(1));
+  const auto abort = [&](const std::string& body) {
+    return Json::parse(Admin("POST", "/abort_requests", body).body);
+  };
+  EXPECT_EQ(abort(R"({"request_ids": ["cmpl-two", "cmpl-none"]})"),
+            (Json{{"status", "aborted"}, {"aborted", 1}}));
+  EXPECT_EQ(abort(R"({"request_ids": []})")["aborted"], 0);
+  engine_->set_state(EngineState::kAwake);
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const HttpReply reply = replies[i].get();
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json choice = Json::parse(reply.body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], i == 1 ? "abort" : "length");
+    EXPECT_EQ(choice["text"], i == 1 ? "" : "abab");
+  }
+  EXPECT_EQ(abort("{}")["aborted"], 0) << "none is open any more";
+}
+
+TEST_F(ApiServerTest, ARefusalOfASleepingEngineSaysWhenToTryAgain) {
+  Serve();
+  engine_->set_submit_status(absl::FailedPreconditionError("The engine is asleep; requests are refused."));
+  const HttpReply reply = Complete(R"({"prompt": "a"})");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.head.find("Retry-After: 1\r\n"), std::string::npos) << reply.head;
+  EXPECT_NE(Send("GET", "/metrics").body.find("reason=\"asleep\"} 1\n"), std::string::npos);
+}
+
+TEST_F(ApiServerTest, CollectiveRpcKnowsItsMethodsByName) {
+  ApiServerOptions options;
+  options.rank_status = [] {
+    std::vector<v1::RankStatus> ranks(2);
+    ranks[1].set_rank(1);
+    ranks[1].set_state("awake");
+    (*ranks[1].mutable_bytes_by_tag())["weights"] = 5;
+    return ranks;
+  };
+  Start(options);
+  server_->SetModel(FakeModel(engine_));
+  const auto call = [&](const std::string& body) { return Admin("POST", "/collective_rpc", body); };
+  const Json nulls = {{"results", {nullptr, nullptr}}};
+  EXPECT_EQ(Json::parse(call(R"({"method": "sleep", "args": [2], "kwargs": {"mode": "wait"}})").body), nulls);
+  EXPECT_EQ(engine_->last_sleep().level, 2);
+  EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kWait);
+  EXPECT_EQ(Json::parse(call(R"({"method": "wake_up", "kwargs": {"tags": ["weights"]}})").body), nulls);
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  EXPECT_EQ(Json::parse(call(R"({"method": "reset_prefix_cache", "timeout": 5})").body), nulls);
+  const Json status = Json::parse(call(R"({"method": "get_status"})").body)["results"];
+  EXPECT_EQ(status[1]["state"], "awake");
+  EXPECT_EQ(status[1]["bytes_by_tag"], (Json{{"weights", 5}}));
+  const HttpReply unknown = call(R"({"method": "os.system", "args": ["true"]})");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_NE(unknown.body.find("get_status, reset_prefix_cache, sleep, wake_up"), std::string::npos);
+  for (const char* body :
+       {"", "[]", "{}", R"({"method": 7})", R"({"method": "sleep", "args": 1})",
+        R"({"method": "sleep", "args": [1], "kwargs": {"level": 1}})",
+        R"({"method": "sleep", "args": [true]})", R"({"method": "sleep", "kwargs": {"mode": "x"}})",
+        R"({"method": "sleep", "kwargs": {"depth": 1}})", R"({"method": "wake_up", "args": ["weights"]})",
+        R"({"method": "wake_up", "args": [["weights"], 1]})", R"({"method": "get_status", "args": [1]})"}) {
+    EXPECT_EQ(call(body).status, 400) << body;
+  }
 }
 
 TEST(RoutesTest, ConstantTimeCompareIsRight) {

@@ -116,7 +116,7 @@ TEST_P(EngineRecoveryTest, MeanwhileRequestsQueueAndCommandsWait) {
   EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
   absl::Notification reset;
   std::thread command([&] {
-    EXPECT_TRUE(engine.ResetPrefixCache().ok());
+    EXPECT_TRUE(engine.ResetPrefixCache(false).ok());
     reset.Notify();
   });
   EXPECT_FALSE(ticket.sink->done());

@@ -269,7 +269,7 @@ TEST(EngineTest, AWorkerLostWhileIdleIsNoticed) {
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
   executor.Lose(absl::UnavailableError("rank 0 (pid 5) was killed by signal 9"));
-  ASSERT_TRUE(engine.ResetPrefixCache().ok());  // the loop handles the loss before this command
+  ASSERT_TRUE(engine.ResetPrefixCache(false).ok());  // the loop handles the loss before this command
   EXPECT_EQ(engine.state(), EngineState::kFailed);
 }
 

@@ -104,6 +104,41 @@ TEST(MetricsTest, SleepStates) {
       Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"discard_all\"} 1"));
 }
 
+TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
+  const auto metrics = Metrics::Create("m", 100);
+  TransitionEvent slept;
+  slept.level = 2;
+  slept.duration = absl::Seconds(3);
+  slept.report.ranks = {{.rank = 0, .seconds = {.prepare = 1, .release = 0.25}},
+                        {.rank = 1, .seconds = {.prepare = 2, .release = 0.125}}};
+  metrics->OnTransition(slept);
+  TransitionEvent woken;
+  woken.wakes = true;
+  woken.duration = absl::Seconds(4);
+  woken.report.ranks = {{.seconds = {.read = 3}}};
+  metrics->OnTransition(woken);
+  EngineStats stats;
+  stats.resident_bytes = {{"weights", 5}, {"kv_cache", 0}};
+  stats.num_auto_sleeps = 2;
+  stats.num_auto_wake_ups = 1;
+  const std::string text = metrics->Serialize(stats);
+  const std::string labels = "{engine=\"0\",";
+  const auto has = [&](const std::string& name, const std::string& label, const std::string& value) {
+    EXPECT_TRUE(Has(text, absl::StrCat(name, labels, label, "} ", value))) << name << label;
+  };
+  has("somnus:sleeps_total", "level=\"2\",model_name=\"m\"", "1");
+  has("somnus:wake_ups_total", "level=\"0\",model_name=\"m\"", "1");
+  has("somnus:sleep_seconds_sum", "model_name=\"m\",phase=\"total\"", "3");
+  has("somnus:sleep_seconds_sum", "model_name=\"m\",phase=\"prepare\"", "2");
+  has("somnus:sleep_seconds_sum", "model_name=\"m\",phase=\"release\"", "0.25");
+  has("somnus:wake_up_seconds_sum", "model_name=\"m\",phase=\"read\"", "3");
+  has("somnus:resident_bytes", "model_name=\"m\",tag=\"weights\"", "5");
+  has("somnus:resident_bytes", "model_name=\"m\",tag=\"kv_cache\"", "0");
+  has("somnus:auto_sleeps_total", "model_name=\"m\"", "2");
+  has("somnus:auto_wake_ups_total", "model_name=\"m\"", "1");
+  has("somnus:requests_rejected_total", "model_name=\"m\",reason=\"asleep\"", "0");
+}
+
 TEST(MetricsTest, AFinishedRequestFillsItsHistograms) {
   const auto metrics = Metrics::Create("m", 4096);
   EngineRequest request;

@@ -247,7 +247,7 @@ TEST_P(ReplicaSetTest, AfterAResetNothingIsCached) {
     ASSERT_TRUE(ticket.sink->Wait());
     EXPECT_EQ(ticket.sink->num_cached_tokens(), cached);
   }
-  ASSERT_TRUE(set_->ResetPrefixCache().ok());
+  ASSERT_TRUE(set_->ResetPrefixCache(false).ok());
   const Ticket ticket = Submit("b", 33, 4);
   ASSERT_TRUE(ticket.sink->Wait());
   EXPECT_EQ(ticket.sink->num_cached_tokens(), 0);

@@ -9,7 +9,8 @@ namespace {
 
 using State = EngineState;
 constexpr State kAwake = State::kAwake, kAsleep = State::kAsleep, kFalling = State::kFallingAsleep,
-                kWaking = State::kWaking, kRecovering = State::kRecovering, kFailed = State::kFailed;
+                kWaking = State::kWaking, kRecovering = State::kRecovering, kFailed = State::kFailed,
+                kPaused = State::kPaused, kPausing = State::kPausing;
 
 State Derive(std::vector<State> replicas, SetCall call = SetCall::kNone) {
   const State state = SetState(replicas, call, /*draining=*/false);
@@ -44,6 +45,16 @@ TEST(SetStateTest, ItWakesUntilAllAreAwake) {
   EXPECT_EQ(Derive({kAwake, kWaking}), kWaking);
   EXPECT_EQ(Derive({kAwake, kAsleep}, SetCall::kWakeUp), kWaking);
   EXPECT_EQ(Derive({kAsleep, kAsleep}, SetCall::kWakeUp), kAsleep);
+}
+
+TEST(SetStateTest, ItIsPausedWhenNoneServes) {
+  EXPECT_EQ(Derive({kPaused, kPaused}), kPaused);
+  EXPECT_EQ(Derive({kPaused, kFailed}), kPaused);
+  EXPECT_EQ(Derive({kPaused, kRecovering}), kPaused);
+  EXPECT_EQ(Derive({kAwake, kAwake}, SetCall::kPause), kPausing);
+  EXPECT_EQ(Derive({kAwake, kPaused}, SetCall::kPause), kPausing);
+  EXPECT_EQ(Derive({kAwake, kPaused}), kAwake) << "it is being resumed";
+  EXPECT_EQ(Derive({kPaused, kFalling}, SetCall::kSleep), kFalling);
 }
 
 // After a call that failed on one replica and could not be undone on another one.

@@ -24,6 +24,14 @@ TEST(EngineStateTest, OnlyTheChangesOfTheTableAreAllowed) {
       {S::kWaking, S::kFailed},          {S::kDraining, S::kFailed},
       {S::kAwake, S::kRecovering},       {S::kFallingAsleep, S::kRecovering},
       {S::kAsleep, S::kRecovering},      {S::kWaking, S::kRecovering},
+      {S::kAwake, S::kPausing},          {S::kAwake, S::kPaused},
+      {S::kPausing, S::kPaused},         {S::kPausing, S::kFallingAsleep},
+      {S::kPausing, S::kAwake},          {S::kPausing, S::kRecovering},
+      {S::kPausing, S::kDraining},       {S::kPausing, S::kFailed},
+      {S::kPaused, S::kAwake},           {S::kPaused, S::kFallingAsleep},
+      {S::kPaused, S::kRecovering},      {S::kPaused, S::kDraining},
+      {S::kPaused, S::kFailed},          {S::kFallingAsleep, S::kPaused},
+      {S::kRecovering, S::kPausing},     {S::kRecovering, S::kPaused},
       {S::kRecovering, S::kAwake},       {S::kRecovering, S::kAsleep},
       {S::kRecovering, S::kDraining},    {S::kRecovering, S::kFailed},
       {S::kFailed, S::kRecovering}};
@@ -48,7 +56,9 @@ TEST(EngineStateTest, WhatEachStateMeans) {
                       {S::kWaking, "waking", true, false, true, true},
                       {S::kRecovering, "recovering", true, false, true, false},
                       {S::kDraining, "draining", false, false, true, false},
-                      {S::kFailed, "failed", false, false, false, false}};
+                      {S::kFailed, "failed", false, false, false, false},
+                      {S::kPausing, "pausing", true, false, true, false},
+                      {S::kPaused, "paused", true, false, true, true}};
   ASSERT_EQ(std::size(rows), std::size(kEngineStates));
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
@@ -56,8 +66,13 @@ TEST(EngineStateTest, WhatEachStateMeans) {
     EXPECT_EQ(AdmitsRequests(row.state), row.admits);
     EXPECT_EQ(IsReady(row.state), row.ready);
     EXPECT_EQ(IsLive(row.state), row.live);
-    EXPECT_EQ(IsSleeping(row.state, 0), row.sleeping);
-    EXPECT_EQ(IsSleeping(row.state, 2), row.sleeping || row.state == S::kRecovering);
+    const bool recovers = row.state == S::kRecovering;
+    EXPECT_EQ(IsSleeping(row.state, 0, false), row.sleeping);
+    EXPECT_EQ(IsSleeping(row.state, 2, false), row.sleeping || recovers);
+    EXPECT_EQ(IsSleeping(row.state, 0, true), row.sleeping || recovers);
+    EXPECT_EQ(IsPaused(row.state, 0, false), row.sleeping);
+    EXPECT_EQ(IsPaused(row.state, 2, false), row.sleeping || recovers);
+    EXPECT_TRUE(IsPaused(row.state, 0, true));
     EXPECT_EQ(std::string(WhyNotReady(row.state)).empty(), row.ready);
   }
 }

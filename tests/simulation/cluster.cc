@@ -178,7 +178,7 @@ class Cluster {
       world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(1)));
       if (random_.Chance(0.3)) WakeUp({"weights"});
       if (random_.Chance(0.2)) Sleep(2);
-      if (random_.Chance(0.2)) engine_->ResetPrefixCache().IgnoreError();
+      if (random_.Chance(0.2)) engine_->ResetPrefixCache(false).IgnoreError();
       WakeUp({});
     }
     // A memory that fails does so once in each process that was struck.

@@ -16,6 +16,8 @@ int RunChat(const std::vector<std::string>& args);
 int RunGenerate(const std::vector<std::string>& args);
 int RunStatus(const std::vector<std::string>& args);
 int RunSleep(const std::vector<std::string>& args);
+int RunPause(const std::vector<std::string>& args);
+int RunResume(const std::vector<std::string>& args);
 int RunWakeUp(const std::vector<std::string>& args);
 int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);

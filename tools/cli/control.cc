@@ -1,4 +1,4 @@
-// The commands status, sleep, wake-up and roll.
+// The commands status, sleep, wake-up, pause, resume and roll.
 #include <google/protobuf/util/json_util.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -30,6 +30,8 @@ struct ControlOptions {
   absl::Duration timeout = absl::Minutes(2);
   int32_t level = 1;
   std::string tags;
+  v1::SleepMode mode = v1::SLEEP_MODE_KEEP;
+  bool clear_cache = true;
   absl::Duration grace = absl::Seconds(10);
   bool json = false;
   bool ready = false;
@@ -40,11 +42,21 @@ FlagTable ControlTable(ControlOptions* o, std::string name, std::string about, s
   FlagGroup server = ServerFlags(&o->server);
   server.flags.push_back(
       Flag::Time("timeout", &o->timeout, absl::Seconds(1), absl::Hours(24), "give up after this time"));
-  std::vector<FlagGroup> groups = {{"Flags", std::move(own)}, std::move(server)};
+  std::vector<FlagGroup> groups;
+  if (!own.empty()) groups.push_back({"Flags", std::move(own)});
+  groups.push_back(std::move(server));
   return {.program = "somnus " + name,
           .usage = "somnus " + name + " [flags]",
           .about = std::move(about),
           .groups = std::move(groups)};
+}
+
+Flag ModeFlag(ControlOptions* o) {
+  return Flag::OneOf(
+      "mode", &o->mode,
+      {{"keep", v1::SLEEP_MODE_KEEP}, {"wait", v1::SLEEP_MODE_WAIT}, {"abort", v1::SLEEP_MODE_ABORT}},
+      "open requests go on afterwards, with the same tokens; end first (new ones wait); or "
+      "are aborted");
 }
 
 std::string Bytes(int64_t bytes) {
@@ -95,7 +107,9 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   if (!loading) absl::PrintF("model     %s\n", status.model());
   const std::string level =
       status.sleep_level() > 0 ? absl::StrCat(" (level ", status.sleep_level(), ")") : "";
-  absl::PrintF("state     %s%s\n", StateText(status.state()), level);
+  const bool says_so = status.state() == v1::ENGINE_STATE_PAUSED;
+  absl::PrintF("state     %s%s%s\n", StateText(status.state()), level,
+               status.paused() && !says_so ? ", paused" : "");
   if (!status.error().empty()) absl::PrintF("error     %s\n", status.error());
   if (status.num_recoveries() > 0) {
     absl::PrintF("epoch     %d, recoveries %d\n", status.group_epoch(), status.num_recoveries());
@@ -172,8 +186,15 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
 
 absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  ASSIGN_OR_RETURN(const v1::SleepResponse response, Sleep(server, options.level, options.timeout));
-  if (response.already_asleep()) {
+  v1::SleepRequest request;
+  request.set_level(options.level);
+  request.set_mode(options.mode);
+  for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
+    request.add_tags(std::string(tag));
+  ASSIGN_OR_RETURN(const v1::SleepResponse response, Sleep(server, request, options.timeout));
+  if (options.level == kPauseLevel) {
+    puts(response.already_asleep() ? "already paused" : "paused");
+  } else if (response.already_asleep()) {
     absl::PrintF("already asleep at level %d\n", response.level());
   } else if (response.freed_bytes_by_tag().empty()) {
     absl::PrintF("asleep at level %d; no device memory was left to free\n", response.level());
@@ -194,6 +215,23 @@ absl::StatusOr<int> Wake(const ControlOptions& options) {
     if (!response.awake())
       absl::PrintF("the engine is still asleep; somnus wake-up%s maps the rest\n", server.url_flag);
   }
+  return kOk;
+}
+
+absl::StatusOr<int> PauseEngine(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  v1::PauseRequest request;
+  request.set_mode(options.mode);
+  request.set_clear_cache(options.clear_cache);
+  ASSIGN_OR_RETURN(const v1::PauseResponse response, Pause(server, request, options.timeout));
+  absl::PrintF("paused after %.3f s\n", response.seconds());
+  return kOk;
+}
+
+absl::StatusOr<int> ResumeEngine(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  ASSIGN_OR_RETURN(const v1::ResumeResponse response, Resume(server, options.timeout));
+  absl::PrintF("resumed; the engine is %s\n", StateText(response.state()));
   return kOk;
 }
 
@@ -226,10 +264,11 @@ int RunSleep(const std::vector<std::string>& args) {
   ControlOptions o;
   const FlagTable table = ControlTable(
       &o, "sleep",
-      "Frees device memory on every rank, or on none. Open requests go on after wake-up, with the same\n"
-      "tokens; new ones wait. Level 1 keeps the weights in host memory, level 2 drops them too (wake-up\n"
-      "then reads them from disk).",
-      {Flag::Int("level", &o.level, kMinSleepLevel, kMaxSleepLevel, "how deep")});
+      "Frees device memory on every rank, or on none. Level 1 keeps the weights in host memory, level 2\n"
+      "drops them too (wake-up then reads them from disk); level 0 frees nothing, and is a pause.",
+      {Flag::Int("level", &o.level, kPauseLevel, kMaxSleepLevel, "how deep"),
+       Flag::Text("tags", &o.tags, "free only these: weights, kv_cache, workspace").Shows("TAG,..."),
+       ModeFlag(&o)});
   if (const auto code = ParseCommand(table, args)) return *code;
   return ExitCode(PutToSleep(o));
 }
@@ -237,10 +276,31 @@ int RunSleep(const std::vector<std::string>& args) {
 int RunWakeUp(const std::vector<std::string>& args) {
   ControlOptions o;
   const FlagTable table = ControlTable(
-      &o, "wake-up", "Maps everything back, at the same addresses, and serves again.",
-      {Flag::Text("tags", &o.tags, "wake only these: weights, kv_cache, workspace").Shows("TAG,...")});
+      &o, "wake-up", "Maps everything back, at the same addresses, and serves again. That ends a pause, too.",
+      {Flag::Text("tags", &o.tags,
+                  "wake only these: weights, kv_cache, workspace; scheduling ends a pause alone")
+           .Shows("TAG,...")});
   if (const auto code = ParseCommand(table, args)) return *code;
   return ExitCode(Wake(o));
+}
+
+int RunPause(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table = ControlTable(
+      &o, "pause", "Computes nothing until somnus resume. All memory stays; requests are accepted, and wait.",
+      {ModeFlag(&o), Flag::Switch("clear-cache", &o.clear_cache,
+                                  "empty the prefix cache; what open requests have computed is computed "
+                                  "again")});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(PauseEngine(o));
+}
+
+int RunResume(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table =
+      ControlTable(&o, "resume", "Ends a pause. An engine that sleeps besides goes on when it is awake.", {});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(ResumeEngine(o));
 }
 
 int RunRoll(const std::vector<std::string>& args) {

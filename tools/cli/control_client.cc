@@ -80,10 +80,15 @@ std::string WhyNotServing(const Server& server, const v1::GetStatusResponse& sta
     case v1::ENGINE_STATE_ASLEEP:
       return absl::StrCat(status.model(), " is asleep (level ", status.sleep_level(),
                           "), and a request would wait; wake it with: somnus wake-up", server.url_flag);
+    case v1::ENGINE_STATE_PAUSED:
+      return absl::StrCat(status.model(),
+                          " is paused, and a request would wait; end that with: somnus resume",
+                          server.url_flag);
     case v1::ENGINE_STATE_LOADING:
       return absl::StrCat("the model is still loading; see: somnus status", server.url_flag);
     case v1::ENGINE_STATE_DRAINING:
       return "the server is shutting down";
+    case v1::ENGINE_STATE_PAUSING:
     case v1::ENGINE_STATE_FALLING_ASLEEP:
     case v1::ENGINE_STATE_WAKING:
     case v1::ENGINE_STATE_RECOVERING:
@@ -99,9 +104,8 @@ absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Dura
   return Call(server, timeout, v1::GetStatusRequest(), &v1::ControlService::Stub::GetStatus);
 }
 
-absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, int level, absl::Duration timeout) {
-  v1::SleepRequest request;
-  request.set_level(level);
+absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, const v1::SleepRequest& request,
+                                        absl::Duration timeout) {
   return Call(server, timeout, request, &v1::ControlService::Stub::Sleep);
 }
 
@@ -110,6 +114,15 @@ absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vecto
   v1::WakeUpRequest request;
   for (const std::string& tag : tags) request.add_tags(tag);
   return Call(server, timeout, request, &v1::ControlService::Stub::WakeUp);
+}
+
+absl::StatusOr<v1::PauseResponse> Pause(const Server& server, const v1::PauseRequest& request,
+                                        absl::Duration timeout) {
+  return Call(server, timeout, request, &v1::ControlService::Stub::Pause);
+}
+
+absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, absl::Duration timeout) {
+  return Call(server, timeout, v1::ResumeRequest(), &v1::ControlService::Stub::Resume);
 }
 
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout) {

@@ -15,10 +15,13 @@ namespace somnus::cli {
 // Each makes one call. Unavailable: operators' port, which the server names, cannot be reached.
 // FailedPrecondition: it requires another key. Internal: the server has refused, and the message is its own.
 absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Duration timeout);
-absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, int level, absl::Duration timeout);
+absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, const v1::SleepRequest& request,
+                                        absl::Duration timeout);
 absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,
                                           absl::Duration timeout);
-
+absl::StatusOr<v1::PauseResponse> Pause(const Server& server, const v1::PauseRequest& request,
+                                        absl::Duration timeout);
+absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, absl::Duration timeout);
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout);
 
 // OK when a request would be served now; else FailedPrecondition, which says why not and what to do.

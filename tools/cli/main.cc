@@ -31,6 +31,8 @@ constexpr Entry kEntries[] = {{"serve", "serve a model: one coordinator, N worke
                               {"status", "what the server and its workers are doing", RunStatus},
                               {"sleep", "give the device memory back, keep the processes", RunSleep},
                               {"wake-up", "take the memory again and serve", RunWakeUp},
+                              {"pause", "compute nothing, keep the memory", RunPause},
+                              {"resume", "end a pause", RunResume},
                               {"roll", "restart the workers, one replica at a time", RunRoll},
                               {"stop", "end the server and its workers", RunStop}};
 

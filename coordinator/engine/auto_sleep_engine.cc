@@ -1,0 +1,292 @@
+#include "coordinator/engine/auto_sleep_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace somnus {
+
+// Counts the requests that end, and passes everything on.
+class AutoSleepEngine::Observer : public EngineObserver {
+ public:
+  Observer(AutoSleepEngine* engine, EngineObserver* next) : engine_(engine), next_(next) {}
+
+  void OnRequestScheduled(const EngineRequest& request) override {
+    if (next_ != nullptr) next_->OnRequestScheduled(request);
+  }
+  void OnStep(int32_t num_tokens, absl::Duration duration) override {
+    if (next_ != nullptr) next_->OnStep(num_tokens, duration);
+  }
+  void OnRecovered(absl::Duration duration) override {
+    if (next_ != nullptr) next_->OnRecovered(duration);
+  }
+  void OnTransition(const TransitionEvent& event) override {
+    if (next_ != nullptr) next_->OnTransition(event);
+  }
+  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
+                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+    engine_->NoteEnded(1);
+    if (next_ == nullptr) return;
+    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+  }
+
+ private:
+  AutoSleepEngine* const engine_;
+  EngineObserver* const next_;
+};
+
+AutoSleepEngine::AutoSleepEngine(AutoSleepOptions options, EngineObserver* observer, const MakeEngine& make)
+    : options_(std::move(options)),
+      observer_(std::make_unique<Observer>(this, observer)),
+      engine_(make(observer_.get())) {
+  {
+    absl::MutexLock lock(&mu_);
+    idle_since_ = options_.now();
+    retry_delay_ = options_.first_retry;
+  }
+  OnStateChange(nullptr);
+  absl::MutexLock lock(&join_mu_);
+  thread_ = std::thread([this] { Run(); });
+}
+
+AutoSleepEngine::~AutoSleepEngine() { DrainAndStop(absl::ZeroDuration()); }
+
+bool AutoSleepEngine::ArrivalsWake() const {
+  return options_.arrivals == SleepArrivals::kWake || slept_by_itself_;
+}
+
+bool AutoSleepEngine::Refuses() const {
+  if (options_.arrivals != SleepArrivals::kReject || slept_by_itself_) return false;
+  const EngineState state = engine_->state();
+  if (state == EngineState::kRecovering) return engine_->Stats().sleep_level > 0;
+  return state == EngineState::kFallingAsleep || state == EngineState::kAsleep;
+}
+
+absl::Status AutoSleepEngine::Submit(EngineRequest request) {
+  std::vector<EngineRequest> requests;
+  requests.push_back(std::move(request));
+  return SubmitAll(std::move(requests));
+}
+
+absl::Status AutoSleepEngine::SubmitAll(std::vector<EngineRequest> requests) {
+  const auto count = static_cast<int64_t>(requests.size());
+  {
+    absl::MutexLock lock(&mu_);
+    if (Refuses())
+      return absl::FailedPreconditionError("The engine is asleep; requests are refused until it is woken.");
+    num_open_ += count;
+  }
+  if (absl::Status status = engine_->SubmitAll(std::move(requests)); !status.ok()) {
+    NoteEnded(count);
+    return status;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    // A sleep that was called for, but has not begun, counts: it may come before the request is computed.
+    const bool sleeps = engine_->state() != EngineState::kAwake || num_sleep_calls_ > 0;
+    if (!ArrivalsWake() || (!sleeps && !slept_by_itself_)) return absl::OkStatus();
+    ++last_wanting_;
+  }
+  mail_.Wake();
+  return absl::OkStatus();
+}
+
+void AutoSleepEngine::NoteEnded(int64_t num_requests) {
+  {
+    absl::MutexLock lock(&mu_);
+    num_open_ -= num_requests;
+    if (num_open_ > 0) return;
+    idle_since_ = options_.now();
+  }
+  mail_.Wake();
+}
+
+void AutoSleepEngine::NoteCall() {
+  {
+    absl::MutexLock lock(&mu_);
+    idle_since_ = options_.now();
+    retry_at_ = -absl::InfiniteDuration();
+    retry_delay_ = options_.first_retry;
+  }
+  mail_.Wake();
+}
+
+absl::Status AutoSleepEngine::Health() const {
+  const absl::Status health = engine_->Health();
+  if (health.ok()) return health;
+  absl::MutexLock lock(&mu_);
+  const EngineState state = engine_->state();
+  const bool sleeps =
+      state == EngineState::kFallingAsleep || state == EngineState::kAsleep || state == EngineState::kWaking;
+  if (!sleeps || !ArrivalsWake() || engine_->Stats().paused) return health;
+  return wake_error_;
+}
+
+void AutoSleepEngine::OnStateChange(std::function<void()> callback) {
+  engine_->OnStateChange([this, callback = std::move(callback)] {
+    mail_.Wake();
+    if (callback) callback();
+  });
+}
+
+EngineStats AutoSleepEngine::Stats() const {
+  EngineStats stats = engine_->Stats();
+  absl::MutexLock lock(&mu_);
+  stats.num_auto_sleeps = num_auto_sleeps_;
+  stats.num_auto_wake_ups = num_auto_wake_ups_;
+  return stats;
+}
+
+absl::StatusOr<TransitionReport> AutoSleepEngine::Sleep(const SleepRequest& request) {
+  {
+    absl::MutexLock lock(&mu_);
+    ++num_sleep_calls_;
+  }
+  absl::StatusOr<TransitionReport> report = engine_->Sleep(request);
+  {
+    absl::MutexLock lock(&mu_);
+    --num_sleep_calls_;
+    if (report.ok()) {
+      slept_by_itself_ = false;
+      // A request that would have ended the engine's own sleep does not end an operator's.
+      if (!ArrivalsWake()) last_served_ = last_wanting_;
+    }
+  }
+  NoteCall();
+  return report;
+}
+
+absl::StatusOr<TransitionReport> AutoSleepEngine::WakeUp(const std::vector<std::string>& tags) {
+  absl::StatusOr<TransitionReport> report = engine_->WakeUp(tags);
+  {
+    absl::MutexLock lock(&mu_);
+    if (report.ok()) wake_error_ = absl::OkStatus();
+  }
+  NoteCall();
+  return report;
+}
+
+absl::StatusOr<TransitionReport> AutoSleepEngine::WakeForArrivals() { return engine_->WakeForArrivals(); }
+
+absl::Status AutoSleepEngine::Pause(const PauseRequest& request) {
+  absl::Status status = engine_->Pause(request);
+  NoteCall();
+  return status;
+}
+
+absl::Status AutoSleepEngine::Resume() {
+  absl::Status status = engine_->Resume();
+  NoteCall();
+  return status;
+}
+
+absl::Status AutoSleepEngine::ResetPrefixCache(bool preempt_running) {
+  return engine_->ResetPrefixCache(preempt_running);
+}
+
+absl::Status AutoSleepEngine::Roll(absl::Duration grace) {
+  absl::Status status = engine_->Roll(grace);
+  NoteCall();
+  return status;
+}
+
+void AutoSleepEngine::Run() {
+  while (true) {
+    absl::Duration wait = absl::InfiniteDuration();
+    Action action;
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopped_) return;
+      action = NextAction(&wait);
+    }
+    if (action == Action::kSleep) {
+      FallAsleep();
+    } else if (action == Action::kWake) {
+      Wake();
+    } else {
+      mail_.WaitFor(wait);
+    }
+  }
+}
+
+AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
+  if (num_sleep_calls_ > 0) return Action::kNone;  // its end is looked at
+  const EngineState state = engine_->state();
+  const bool is_awake = state == EngineState::kAwake;
+  if (is_awake) slept_by_itself_ = false;
+  // It was woken otherwise, those that waited have ended, or the engine is ending.
+  if (is_awake || num_open_ == 0 || !AdmitsRequests(state)) last_served_ = last_wanting_;
+  const MonotonicTime now = options_.now();
+  if (last_wanting_ > last_served_) {
+    if (now >= retry_at_) return Action::kWake;
+    *wait = retry_at_ - now;
+    return Action::kNone;
+  }
+  if (options_.idle_sleep <= absl::ZeroDuration() || !is_awake || num_open_ > 0) return Action::kNone;
+  const MonotonicTime due = idle_since_ + options_.idle_sleep;
+  if (now < due) {
+    *wait = due - now;
+    return Action::kNone;
+  }
+  slept_by_itself_ = true;  // a request that comes from now on wakes the engine
+  return Action::kSleep;
+}
+
+void AutoSleepEngine::FallAsleep() {
+  SleepRequest request;
+  request.level = options_.idle_level;
+  request.only_if_idle = true;
+  const absl::StatusOr<TransitionReport> report = engine_->Sleep(request);
+  if (report.ok()) {
+    LogInfo("idle for {}: the engine has gone to sleep at level {}",
+            absl::FormatDuration(options_.idle_sleep), request.level);
+  }
+  absl::MutexLock lock(&mu_);
+  idle_since_ = options_.now();  // after an error it is tried again when that time has passed once more
+  num_auto_sleeps_ += report.ok() ? 1 : 0;
+  if (report.ok()) return;
+  slept_by_itself_ = false;
+  // Not when a request has come meanwhile, or the engine is about to end.
+  if (!absl::IsAborted(report.status()) && !absl::IsFailedPrecondition(report.status()))
+    LogWarning("the engine could not go to sleep: {}", std::string(report.status().message()));
+}
+
+void AutoSleepEngine::Wake() {
+  int64_t last_wanting;
+  {
+    absl::MutexLock lock(&mu_);
+    last_wanting = last_wanting_;  // one that comes from now on may come after the wake-up
+  }
+  const absl::StatusOr<TransitionReport> report = engine_->WakeForArrivals();
+  absl::MutexLock lock(&mu_);
+  if (report.ok()) {
+    last_served_ = std::max(last_served_, last_wanting);
+    num_auto_wake_ups_ += report->changed() ? 1 : 0;
+    wake_error_ = absl::OkStatus();
+    retry_delay_ = options_.first_retry;
+    return;
+  }
+  retry_at_ = options_.now() + retry_delay_;
+  retry_delay_ = std::min(2 * retry_delay_, options_.last_retry);
+  if (absl::IsFailedPrecondition(report.status())) return;  // paused, or about to end
+  wake_error_ = absl::UnavailableError(
+      absl::StrCat("The engine sleeps and could not be woken: ", report.status().message()));
+  LogWarning("a request waits, but the engine could not be woken: {}",
+             std::string(report.status().message()));
+}
+
+void AutoSleepEngine::DrainAndStop(absl::Duration grace) {
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+  }
+  mail_.Wake();
+  engine_->DrainAndStop(grace);  // ends a call of the thread, too
+  absl::MutexLock join_lock(&join_mu_);
+  if (thread_.joinable()) thread_.join();
+  engine_->OnStateChange(nullptr);
+}
+
+}  // namespace somnus

@@ -1,0 +1,115 @@
+#pragma once
+// An Engine over another one that requests wake up, and that goes to sleep by itself when nobody needs it.
+//
+// Arrivals. A request that comes while memory sleeps waits in the engine's queue, is refused, or waits and
+// has every tag woken, as options.arrivals says. From a sleep that the engine has begun by itself any request
+// wakes it, whatever options.arrivals says. No request ends a pause: one that waits for a wake-up gets it
+// when the engine is resumed.
+//
+// Idle. An engine that is awake, and has had no open request for options.idle_sleep, goes to sleep. Its time
+// begins anew with every lifecycle call; status, health and metrics are no requests.
+//
+// No wake-up is lost. Requests are counted before they are given to the engine, so that one that comes
+// between the decision to sleep and the sleep is seen by either; a request that came while the engine fell
+// asleep is remembered until the engine is awake or the request has ended. A wake-up that fails is tried
+// again, later and later, as long as a request waits for it, and Health says so meanwhile.
+//
+// Ownership: owns the engine below and a thread that makes these calls; the observer is borrowed and must
+// live until DrainAndStop, which the destructor calls without grace, has returned. Thread safety: as engine.h
+// says. mu_ is never held while the engine below is called, but for its state and its Stats.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/monotonic.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/engine/loop_mail.h"
+
+namespace somnus {
+
+enum class SleepArrivals { kQueue, kReject, kWake };
+
+struct AutoSleepOptions {
+  SleepArrivals arrivals = SleepArrivals::kQueue;
+  absl::Duration idle_sleep;  // 0: never
+  int idle_level = 1;
+  absl::Duration first_retry = absl::Seconds(1);  // after a wake-up that failed; doubled each time
+  absl::Duration last_retry = absl::Seconds(30);
+  MonotonicClock now = MonotonicNow;
+};
+
+class AutoSleepEngine : public Engine {
+ public:
+  // Makes the engine below, which reports to the observer that it is given.
+  using MakeEngine = std::function<std::shared_ptr<Engine>(EngineObserver*)>;
+  // `observer` may be null.
+  AutoSleepEngine(AutoSleepOptions options, EngineObserver* observer, const MakeEngine& make);
+  ~AutoSleepEngine() override;
+
+  // FailedPrecondition, too: the engine is asleep, and options.arrivals is kReject.
+  absl::Status Submit(EngineRequest request) override;
+  absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
+  void Abort(const std::string& request_id) override { engine_->Abort(request_id); }
+  EngineState state() const override { return engine_->state(); }
+  // Ok also while the engine sleeps, if a request would wake it, and the last wake-up has not failed.
+  absl::Status Health() const override;
+  void OnStateChange(std::function<void()> callback) override;
+  EngineStats Stats() const override;
+  absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
+  absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  absl::Status Pause(const PauseRequest& request) override;
+  absl::Status Resume() override;
+  absl::Status ResetPrefixCache(bool preempt_running) override;
+  absl::Status Roll(absl::Duration grace) override;
+  void DrainAndStop(absl::Duration grace) override;
+  int32_t max_model_len() const override { return engine_->max_model_len(); }
+  int32_t vocab_size() const override { return engine_->vocab_size(); }
+
+ private:
+  class Observer;
+  enum class Action { kNone, kSleep, kWake };
+
+  void Run();
+  // What the thread has to do now; kNone: nothing for `wait`.
+  Action NextAction(absl::Duration* wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FallAsleep() ABSL_LOCKS_EXCLUDED(mu_);
+  void Wake() ABSL_LOCKS_EXCLUDED(mu_);
+  // A request would wake the engine, were it asleep and not paused.
+  bool ArrivalsWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Refuses() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteEnded(int64_t num_requests);
+  // An operator's call has ended: what it left is looked at now.
+  void NoteCall();
+
+  const AutoSleepOptions options_;
+  std::unique_ptr<Observer> observer_;
+  std::shared_ptr<Engine> engine_;
+  LoopMail mail_;  // wakes the thread
+
+  mutable absl::Mutex mu_;
+  int64_t num_open_ ABSL_GUARDED_BY(mu_) = 0;         // requests
+  int64_t num_sleep_calls_ ABSL_GUARDED_BY(mu_) = 0;  // of operators, under way
+  bool slept_by_itself_ ABSL_GUARDED_BY(mu_) = false;
+  // Requests that need a wake-up, counted, and up to which of them none needs it any longer.
+  int64_t last_wanting_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t last_served_ ABSL_GUARDED_BY(mu_) = 0;
+  MonotonicTime idle_since_ ABSL_GUARDED_BY(mu_);
+  MonotonicTime retry_at_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
+  absl::Duration retry_delay_ ABSL_GUARDED_BY(mu_);
+  absl::Status wake_error_ ABSL_GUARDED_BY(mu_);  // of the last wake-up
+  int64_t num_auto_sleeps_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_auto_wake_ups_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+
+  absl::Mutex join_mu_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mu_);
+};
+
+}  // namespace somnus

@@ -1,0 +1,101 @@
+// EngineLoop's part for pauses, and for what becomes of open requests at a pause or a sleep.
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "coordinator/engine/engine_loop.h"
+
+namespace somnus {
+
+bool EngineLoop::Runs() const { return Computes() && !paused_; }
+
+EngineState EngineLoop::RestingState() const {
+  if (!residency_.awake()) return EngineState::kAsleep;
+  if (waits_) return EngineState::kPausing;
+  return paused_ ? EngineState::kPaused : EngineState::kAwake;
+}
+
+bool EngineLoop::IsIdle() const {
+  if (!Runs() || scheduler_.has_sequences()) return false;
+  absl::MutexLock lock(&mu_);
+  return submitted_.empty();
+}
+
+bool EngineLoop::SettleOpenRequests() {
+  if (command_->mode == SleepMode::kAbort) {
+    for (const SequencePtr& sequence : scheduler_.AbortAll())
+      End(sequence, FinishReason::kAbort, absl::OkStatus());
+  }
+  waits_ = command_->mode == SleepMode::kWait && Runs() && scheduler_.has_sequences();
+  if (waits_) SwitchState(EngineState::kPausing);
+  return !waits_;
+}
+
+// Goes on with a command that waited until the open requests have ended, or ends it because of another one.
+void EngineLoop::CheckWait() {
+  if (!waits_ || recovering_) return;
+  if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
+  const auto ends_waits = [](const LifecycleCommand& command) { return command.EndsWaits(); };
+  // The state stays what it is: the other command changes it at once.
+  if (std::any_of(commands_.begin(), commands_.end(), ends_waits))
+    return EndCommand(absl::AbortedError("another call has ended the wait for open requests"));
+  if (scheduler_.has_sequences()) return;
+  command_->mode = SleepMode::kKeep;  // what was held back is not waited for
+  EndWait();
+  StartCommand();
+}
+
+void EngineLoop::EndWait() {
+  waits_ = false;
+  ReleaseHeldBack([](const EngineRequest&) { return true; });
+}
+
+// Gives those requests that `chosen` names to the scheduler.
+void EngineLoop::ReleaseHeldBack(const std::function<bool(const EngineRequest&)>& chosen) {
+  const auto stays = [&](const EngineRequest& request) { return !chosen(request); };
+  const auto first = std::stable_partition(held_back_.begin(), held_back_.end(), stays);
+  for (auto it = first; it != held_back_.end(); ++it) scheduler_.Add(std::move(*it));
+  held_back_.erase(first, held_back_.end());
+}
+
+absl::Time EngineLoop::NextDeadline() const {
+  absl::Time next = scheduler_.NextDeadline();
+  for (const EngineRequest& request : held_back_) next = std::min(next, request.deadline);
+  return next;
+}
+
+void EngineLoop::StartPause() {
+  if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
+  if (!SettleOpenRequests()) return;
+  if (Computes()) {
+    if (command_->clear_cache) {
+      Quiesce();
+    } else {
+      ReceiveAll();
+    }
+    if (!Computes()) return;  // the command waits for the recovery, or the engine has failed
+  }
+  paused_ = true;
+  SwitchState(RestingState());
+  EndCommand(TransitionReport());
+}
+
+void EngineLoop::StartResume() {
+  if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
+  paused_ = false;
+  SwitchState(RestingState());
+  EndCommand(TransitionReport());
+}
+
+void EngineLoop::StartResetPrefixCache() {
+  if (command_->clear_cache && Computes()) {
+    Quiesce();
+    if (!Computes()) return;
+  } else {
+    scheduler_.ResetPrefixCache();
+  }
+  EndCommand(TransitionReport());
+}
+
+}  // namespace somnus

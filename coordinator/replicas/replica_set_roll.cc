@@ -1,0 +1,133 @@
+// ReplicaSet's part for replicas that are restarted: after a failure, or in a roll.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "coordinator/replicas/replica_set.h"
+
+namespace somnus {
+
+bool ReplicaSet::AnotherServes(size_t replica) const {
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    if (i != replica && replicas_[i].loop->state() == EngineState::kAwake) return true;
+  }
+  return false;
+}
+
+// During a lifecycle call, and unless the engine is awake, they wait: what comes back is awake, which others
+// must not be asked to undo.
+absl::Duration ReplicaSet::RetryFailed() {
+  constexpr absl::Duration kBusyPause = absl::Seconds(1);
+  absl::Duration next = absl::InfiniteDuration();
+  std::vector<size_t> due;
+  {
+    absl::MutexLock lock(&mu_);
+    for (size_t i = 0; i < replicas_.size() && !draining_; ++i) {
+      const absl::Duration left = replicas_[i].retry.due() - smallest_.monotonic_now();
+      if (left > absl::ZeroDuration()) {
+        next = std::min(next, left);
+      } else {
+        due.push_back(i);
+      }
+    }
+  }
+  if (due.empty() || state_ != EngineState::kAwake) return next;  // a change of the state wakes this thread
+  if (!lifecycle_mu_.TryLock()) return kBusyPause;
+  const bool awake = state_ == EngineState::kAwake;
+  for (const size_t replica : due) {
+    if (!awake) break;
+    {
+      absl::MutexLock lock(&mu_);
+      replicas_[replica].retry.NoteTry();
+    }
+    (void)replicas_[replica].loop->Revive(retry_.restart_workers);
+  }
+  lifecycle_mu_.Unlock();
+  return awake ? next : kBusyPause;
+}
+
+absl::Status ReplicaSet::AwaitSettled() {
+  // A recovery ends by itself, well or not.
+  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return draining_ || std::none_of(replicas_.begin(), replicas_.end(), [](const Replica& one) {
+             return one.loop->state() == EngineState::kRecovering;
+           });
+  };
+  mu_.Await(absl::Condition(&settled));
+  if (!draining_) return absl::OkStatus();
+  return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
+}
+
+absl::Status ReplicaSet::ReviveAndWait(size_t replica) {
+  EngineLoop* const loop = replicas_[replica].loop.get();
+  {
+    absl::MutexLock lock(&mu_);
+    replicas_[replica].retry.NoteTry();
+  }
+  if (loop->Revive(/*restart_workers=*/true)) {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(AwaitSettled());
+  }
+  if (loop->state() != EngineState::kFailed) return absl::OkStatus();
+  return absl::UnavailableError(loop->Stats().error);
+}
+
+absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace) {
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(AwaitSettled());
+  if (const EngineState state = replicas_[replica].loop->state(); state != EngineState::kAwake)
+    return absl::FailedPreconditionError(WhyNotReady(state));
+  if (!AnotherServes(replica)) return absl::FailedPreconditionError("no other replica would serve meanwhile");
+  replicas_[replica].is_rolling = true;
+  LogInfo("roll: replica {} has {} open requests, which may finish within {}", replica,
+          replicas_[replica].num_open, absl::FormatDuration(grace));
+  const auto empty = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return draining_ || replicas_[replica].num_open == 0;
+  };
+  mu_.AwaitWithTimeout(absl::Condition(&empty), grace);
+  if (!draining_) return absl::OkStatus();
+  return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
+}
+
+// Those that have failed come first, so that as many as can be serve while the others are restarted. They
+// have new workers then.
+absl::Status ReplicaSet::Roll(absl::Duration grace) {
+  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  std::vector<size_t> failed, others;
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(AwaitSettled());
+  }
+  if (const EngineState state = state_; state != EngineState::kAwake)
+    return absl::FailedPreconditionError(WhyNotReady(state));
+  for (size_t i = 0; i < replicas_.size(); ++i)
+    (replicas_[i].loop->state() == EngineState::kFailed ? failed : others).push_back(i);
+  size_t num_done = 0;
+  for (const std::vector<size_t>* part : {&failed, &others}) {
+    for (const size_t i : *part) {
+      const absl::Status status = part == &failed ? ReviveAndWait(i) : RollOne(i, grace);
+      if (status.ok()) {
+        LogInfo("roll: replica {} is back, {} of {} are done", i, ++num_done, replicas_.size());
+        continue;
+      }
+      LogError("the roll ends at replica {}: {}", i, std::string(status.message()));
+      return OfReplica(i, status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReplicaSet::RollOne(size_t replica, absl::Duration grace) {
+  absl::Status status = Empty(replica, grace);
+  if (status.ok()) status = replicas_[replica].loop->Restart();
+  {
+    absl::MutexLock lock(&mu_);
+    replicas_[replica].is_rolling = false;
+  }
+  mail_.Wake();
+  return status;
+}
+
+}  // namespace somnus

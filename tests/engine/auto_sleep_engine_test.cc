@@ -1,0 +1,224 @@
+// An engine that requests wake and that sleeps by itself; above all, that no wake-up is lost.
+
+#include "coordinator/engine/auto_sleep_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+namespace {
+
+constexpr absl::Duration kSoon = absl::Milliseconds(1);
+
+class AutoSleepEngineTest : public ::testing::Test {
+ protected:
+  AutoSleepEngineTest() : options_(SmallEngine()) { executor_.emplace(SmallWorker(options_)); }
+
+  void Start(SleepArrivals arrivals, absl::Duration idle_sleep = absl::ZeroDuration()) {
+    AutoSleepOptions options;
+    options.arrivals = arrivals;
+    options.idle_sleep = idle_sleep;
+    options.first_retry = kSoon;
+    engine_ = std::make_unique<AutoSleepEngine>(options, nullptr, [&](EngineObserver* observer) {
+      return std::make_shared<EngineLoop>(options_, &*executor_, observer);
+    });
+  }
+  // For another Start.
+  void StartAnew() {
+    engine_.reset();
+    executor_.emplace(SmallWorker(options_));
+  }
+  template <typename Condition>
+  void Await(const Condition& condition) {
+    while (!condition()) absl::SleepFor(absl::Milliseconds(1));
+  }
+  void AwaitState(EngineState state) {
+    Await([&] { return engine_->state() == state; });
+  }
+  Ticket Submit(const std::string& id, int32_t max_tokens = 5) {
+    Ticket ticket = MakeTicket(id, 5, max_tokens);
+    const absl::Status status = engine_->Submit(ticket.request);
+    EXPECT_TRUE(status.ok()) << status;
+    return ticket;
+  }
+  void ExpectExact(const Ticket& ticket) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  }
+
+  const EngineOptions options_;
+  std::optional<FakeExecutor> executor_;
+  std::unique_ptr<AutoSleepEngine> engine_;
+};
+
+TEST_F(AutoSleepEngineTest, RequestsWaitForAnOperator) {
+  Start(SleepArrivals::kQueue);
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  const Ticket ticket = Submit("a");
+  EXPECT_FALSE(engine_->Health().ok());
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectExact(ticket);
+  EXPECT_EQ(engine_->Stats().num_auto_wake_ups, 0);
+}
+
+TEST_F(AutoSleepEngineTest, RequestsAreRefused) {
+  Start(SleepArrivals::kReject);
+  ExpectExact(Submit("a"));
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  const Ticket paused = Submit("b");
+  ASSERT_TRUE(engine_->Resume().ok());
+  ExpectExact(paused);
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Submit(MakeTicket("c", 5, 5).request)));
+  EXPECT_FALSE(engine_->Health().ok());
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectExact(Submit("d"));
+}
+
+TEST_F(AutoSleepEngineTest, ARequestWakesTheEngine) {
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_TRUE(engine_->Health().ok()) << "a request would be served";
+  ExpectExact(Submit("a"));
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  Await([&] { return engine_->Stats().num_auto_wake_ups == 1; });
+  EXPECT_EQ(executor_->lifecycle_calls().back(), "wake kv_cache weights workspace");
+}
+
+TEST_F(AutoSleepEngineTest, ARequestThatComesWhileTheEngineFallsAsleepWakesIt) {
+  Start(SleepArrivals::kWake);
+  executor_->HoldLifecycle(true);
+  auto slept = std::async(std::launch::async, [this] { return engine_->Sleep({}).status(); });
+  AwaitState(EngineState::kFallingAsleep);
+  const Ticket ticket = Submit("a");
+  executor_->HoldLifecycle(false);
+  EXPECT_TRUE(slept.get().ok());
+  ExpectExact(ticket);
+}
+
+TEST_F(AutoSleepEngineTest, ARequestThatWaitsDoesNotWakeWhatAnOperatorPutsToSleep) {
+  Start(SleepArrivals::kWake);
+  executor_->Hold(true);
+  const Ticket open = Submit("a", 50);
+  auto slept = std::async(std::launch::async, [this] { return engine_->Sleep({}).status(); });
+  executor_->Hold(false);
+  EXPECT_TRUE(slept.get().ok());
+  EXPECT_EQ(engine_->state(), EngineState::kAsleep);
+  const Ticket arrived = Submit("b");
+  ExpectExact(arrived);
+  ExpectExact(open);
+}
+
+TEST_F(AutoSleepEngineTest, AWakeUpThatFailsIsTriedAgain) {
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  executor_->FailNextLifecycleCall(absl::ResourceExhaustedError("rank 1: 5 MiB missing"));
+  ExpectExact(Submit("a"));
+  EXPECT_EQ(executor_->lifecycle_calls().size(), 3u);
+  EXPECT_TRUE(engine_->Health().ok());
+}
+
+TEST_F(AutoSleepEngineTest, ARequestEndsNoPause) {
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  EXPECT_FALSE(engine_->Health().ok());
+  const Ticket ticket = Submit("a");
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->WakeForArrivals().status()));
+  EXPECT_EQ(engine_->state(), EngineState::kAsleep);
+  ASSERT_TRUE(engine_->Resume().ok());
+  ExpectExact(ticket);
+  Await([&] { return engine_->Stats().num_auto_wake_ups == 1; });
+}
+
+TEST_F(AutoSleepEngineTest, AnIdleEngineSleepsUntilTheNextRequest) {
+  for (const SleepArrivals arrivals : {SleepArrivals::kQueue, SleepArrivals::kReject}) {
+    Start(arrivals, kSoon);
+    AwaitState(EngineState::kAsleep);
+    EXPECT_TRUE(engine_->Health().ok());
+    ExpectExact(Submit("a"));
+    AwaitState(EngineState::kAsleep);
+    Await([&] { return engine_->Stats().num_auto_sleeps >= 2; });
+    EXPECT_GE(engine_->Stats().num_auto_wake_ups, 1);
+    StartAnew();
+  }
+}
+
+TEST_F(AutoSleepEngineTest, ARequestThatComesWhileAnIdleEngineFallsAsleepWakesIt) {
+  executor_->HoldLifecycle(true);
+  Start(SleepArrivals::kQueue, kSoon);
+  AwaitState(EngineState::kFallingAsleep);
+  const Ticket ticket = Submit("a");
+  executor_->HoldLifecycle(false);
+  ExpectExact(ticket);
+}
+
+TEST_F(AutoSleepEngineTest, AnOperatorsSleepIsNotEndedByARequest) {
+  Start(SleepArrivals::kQueue, kSoon);
+  AwaitState(EngineState::kAsleep);
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  const Ticket ticket = Submit("a");
+  ASSERT_TRUE(engine_->ResetPrefixCache(false).ok());
+  EXPECT_EQ(engine_->state(), EngineState::kAsleep);
+  EXPECT_FALSE(ticket.sink->done());
+  EXPECT_FALSE(engine_->Health().ok());
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectExact(ticket);
+}
+
+TEST_F(AutoSleepEngineTest, APausedEngineDoesNotSleepByItself) {
+  Start(SleepArrivals::kQueue, absl::Hours(1));
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  EXPECT_TRUE(absl::IsAborted(engine_->Sleep({.only_if_idle = true}).status()));
+  EXPECT_EQ(engine_->state(), EngineState::kPaused);
+}
+
+TEST_F(AutoSleepEngineTest, AnAbortedRequestNeedsNoWakeUp) {
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  const Ticket ticket = Submit("a");
+  engine_->Abort("a");
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->reason(), FinishReason::kAbort);
+  EXPECT_TRUE(ticket.sink->tokens().empty());
+  ASSERT_TRUE(engine_->Resume().ok());
+  ASSERT_TRUE(engine_->ResetPrefixCache(false).ok());
+  EXPECT_EQ(engine_->state(), EngineState::kAsleep);
+}
+
+// Requests come at every point of falling asleep and waking; each is served.
+TEST_F(AutoSleepEngineTest, NoWakeUpIsLost) {
+  for (const SleepArrivals arrivals : {SleepArrivals::kQueue, SleepArrivals::kReject, SleepArrivals::kWake}) {
+    Start(arrivals, absl::Microseconds(20));
+    const auto client = [&](int number) {
+      for (int i = 0; i < 100; ++i) {
+        const Ticket ticket = Submit(absl::StrCat(number, "-", i), 1 + i % 3);
+        ExpectExact(ticket);
+        absl::SleepFor(absl::Microseconds(7 * ((i * (number + 1)) % 13)));
+      }
+    };
+    std::thread first(client, 0), second(client, 1);
+    first.join();
+    second.join();
+    StartAnew();
+  }
+}
+
+TEST_F(AutoSleepEngineTest, TheEndDoesNotWaitForAWakeUp) {
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  executor_->HoldLifecycle(true);
+  const Ticket ticket = Submit("a");
+  AwaitState(EngineState::kWaking);
+  engine_->DrainAndStop(absl::ZeroDuration());
+  EXPECT_TRUE(ticket.sink->done());
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,117 @@
+// Pauses of an engine with replicas, and what becomes of the requests of its one queue.
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "tests/replicas/replica_set_fixture.h"
+
+namespace somnus {
+namespace {
+
+class ReplicaPauseTest : public ReplicaSetTest {
+ protected:
+  // More requests than run at once, so that some wait in the queue.
+  std::vector<Ticket> SubmitBacklog() {
+    std::vector<Ticket> tickets = SubmitMany(12, 100);
+    tickets[0].sink->WaitForTokens(2);
+    return tickets;
+  }
+  void ExpectNoTokens(const Ticket& ticket) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->reason(), FinishReason::kAbort);
+    EXPECT_TRUE(ticket.sink->tokens().empty());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Scheduling, ReplicaPauseTest, ::testing::Bool());
+
+TEST_P(ReplicaPauseTest, WhatIsOpenGoesOnAfterwards) {
+  Start();
+  std::vector<Ticket> tickets = SubmitBacklog();
+  ASSERT_TRUE(set_->Pause({}).ok());
+  EXPECT_EQ(set_->state(), EngineState::kPaused);
+  EXPECT_TRUE(set_->Stats().paused);
+  tickets.push_back(Submit("arrived", 5, 20));
+  const Ticket aborted = Submit("aborted", 5, 20);
+  set_->Abort("aborted");
+  ExpectNoTokens(aborted);
+  EXPECT_TRUE(tickets.back().sink->tokens().empty());
+  ASSERT_TRUE(set_->Resume().ok());
+  EXPECT_EQ(set_->state(), EngineState::kAwake);
+  EXPECT_FALSE(set_->Stats().paused);
+  ExpectExact(tickets);
+}
+
+TEST_P(ReplicaPauseTest, WaitLetsWhatIsOpenEndAlsoInTheQueue) {
+  options_.scheduler.max_num_seqs = 1;
+  Start();
+  std::vector<Ticket> tickets = SubmitBacklog();
+  auto paused = std::async(std::launch::async, [this] { return set_->Pause({.mode = SleepMode::kWait}); });
+  EXPECT_TRUE(paused.get().ok());
+  EXPECT_EQ(set_->state(), EngineState::kPaused);
+  for (const Ticket& ticket : tickets) EXPECT_TRUE(ticket.sink->done());
+  ExpectExact(tickets);
+  const Ticket arrived = Submit("arrived", 5, 20);
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  ExpectExact({arrived});
+}
+
+TEST_P(ReplicaPauseTest, AnotherCallEndsAWait) {
+  Start();
+  for (const auto& executor : executors_) executor->Hold(true);
+  const std::vector<Ticket> tickets = SubmitMany(3);
+  auto waiting = std::async(std::launch::async, [this] { return set_->Pause({.mode = SleepMode::kWait}); });
+  Await([&] { return set_->state() == EngineState::kPausing; });
+  const Ticket arrived = Submit("arrived", 5, 20);
+  auto resumed = std::async(std::launch::async, [this] { return set_->Resume(); });
+  EXPECT_TRUE(absl::IsAborted(waiting.get()));
+  for (const auto& executor : executors_) executor->Hold(false);
+  EXPECT_TRUE(resumed.get().ok());
+  EXPECT_EQ(set_->state(), EngineState::kAwake);
+  ExpectExact(tickets);
+  ExpectExact({arrived});
+}
+
+TEST_P(ReplicaPauseTest, SleepWaitsOrAborts) {
+  options_.scheduler.max_num_seqs = 1;
+  Start();
+  const std::vector<Ticket> waited = SubmitMany(6, 30);
+  ASSERT_TRUE(set_->Sleep({.mode = SleepMode::kWait}).ok());
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+  for (const Ticket& ticket : waited) EXPECT_TRUE(ticket.sink->done());
+  ExpectExact(waited);
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  std::vector<Ticket> aborted;
+  for (int i = 0; i < 6; ++i) aborted.push_back(Submit(absl::StrCat("b", i), 5, 190, 50 * i + 1));
+  ASSERT_TRUE(set_->Sleep({.mode = SleepMode::kAbort}).ok());
+  for (const Ticket& ticket : aborted) EXPECT_TRUE(ticket.sink->done());
+  EXPECT_EQ(aborted.back().sink->reason(), FinishReason::kAbort);
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  ExpectExact({Submit("after", 5, 20)});
+}
+
+TEST_P(ReplicaPauseTest, RequestsWakeItUnlessItIsPaused) {
+  Start();
+  ASSERT_TRUE(set_->Sleep({}).ok());
+  ASSERT_TRUE(set_->Pause({}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(set_->WakeForArrivals().status()));
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+  ASSERT_TRUE(set_->Resume().ok());
+  ASSERT_TRUE(set_->WakeForArrivals().ok());
+  EXPECT_EQ(set_->state(), EngineState::kAwake);
+}
+
+TEST_P(ReplicaPauseTest, OnlyAnIdleSetSleepsByItself) {
+  Start();
+  for (const auto& executor : executors_) executor->Hold(true);
+  const std::vector<Ticket> tickets = SubmitMany(3, 10);
+  EXPECT_TRUE(absl::IsAborted(set_->Sleep({.only_if_idle = true}).status()));
+  for (const auto& executor : executors_) executor->Hold(false);
+  ExpectExact(tickets);
+  ASSERT_TRUE(set_->Sleep({.only_if_idle = true}).ok());
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+}
+
+}  // namespace
+}  // namespace somnus
