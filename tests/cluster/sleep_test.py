@@ -101,14 +101,14 @@ class Sleep(unittest.TestCase):
 
     def test_what_is_not_understood_is_refused_and_nothing_sleeps(self):
         admin = self.cluster.admin_port
-        for target, body, param in (("/sleep?tags=kv_cache", None, "tags"), ("/sleep?level=1&deep=1", None, "deep"),
+        for target, body, param in (("/sleep?tags=brain", None, "tags"), ("/sleep?level=1&deep=1", None, "deep"),
                                     ("/sleep", {"tags": ["kv_cache"]}, "tags"), ("/wake_up?level=1", None, "level")):
             with self.subTest(target=target):
                 response = self.cluster.request("POST", target, body, port=admin)
                 self.assertEqual((response.status, response.json["error"]["param"]), (400, param))
-        done = self.cluster.cli("sleep", "--tags", "kv_cache", check=False)
+        done = self.cluster.cli("sleep", "--tagged", "kv_cache", check=False)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--tags", done.stderr)
+        self.assertIn("--tagged", done.stderr)
         self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")
         self.assertEqual(self.cluster.health(), 200)
 
