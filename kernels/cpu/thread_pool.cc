@@ -1,19 +1,19 @@
 #include "kernels/cpu/thread_pool.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <utility>
 
+#include "absl/time/time.h"
 #include "base/cpus.h"
+#include "base/monotonic.h"
 
 namespace somnus::cpu {
 namespace {
 
-// About 30 us of pauses (an estimate; processors differ): longer than the gap between two ops. Then
-// sched_yield lets other threads of this CPU run.
-constexpr int kPauses = 1000;
-constexpr int kYields = 200;
+// Longer than the gap between two ops, and more than it costs to wake a thread. Whoever waits for longer
+// blocks, and does not yield instead: where other processes want the CPU, each yield lasts as long as their
+// turn, while a thread that blocked runs soon after it is woken.
+constexpr absl::Duration kSpinTime = absl::Microseconds(100);
+constexpr int kPauses = 64;  // between two looks at the clock
 
 void Pause() {
 #if defined(__x86_64__)
@@ -21,18 +21,18 @@ void Pause() {
 #endif
 }
 
-// Waits for `done` by pauses, then by yields; returns false when both are used up.
+// Waits actively; returns whether `done` has come within kSpinTime.
 template <typename Done>
 bool SpinUntil(const Done& done) {
-  for (int i = 0; i < kPauses; ++i) {
-    if (done()) return true;
-    Pause();
-  }
-  for (int i = 0; i < kYields; ++i) {
-    if (done()) return true;
-    sched_yield();
-  }
-  return done();
+  if (done()) return true;
+  const MonotonicTime end = MonotonicNow() + kSpinTime;
+  do {
+    for (int i = 0; i < kPauses; ++i) {
+      Pause();
+      if (done()) return true;
+    }
+  } while (MonotonicNow() < end);
+  return false;
 }
 
 }  // namespace
