@@ -1,0 +1,262 @@
+"""Pauses, the modes of pause and sleep, requests that wake an engine, and an engine that sleeps by itself, through the
+whole cluster."""
+import random
+import threading
+import time
+import unittest
+
+from cluster.harness import Cluster, expected, tiny, wait_until
+
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
+LONG = 400
+
+
+class Asking:
+    """A completion in a thread of its own."""
+
+    def __init__(self, cluster, prompt, request_id=None, **fields):
+        self.response = None
+        body = {"model": cluster.name, "prompt": prompt, "temperature": 0, "max_tokens": 32, "return_token_ids": True, **fields}
+        headers = {"X-Request-Id": request_id} if request_id else {}
+
+        def ask():
+            self.response = cluster.request("POST", "/v1/completions", body, headers)
+        self._thread = threading.Thread(target=ask)
+        self._thread.start()
+
+    def done(self):
+        return not self._thread.is_alive()
+
+    def choice(self):
+        self._thread.join(120)
+        if self.response is None or self.response.status != 200:
+            raise AssertionError(f"no answer: {self.response and self.response.text}")
+        return self.response.json["choices"][0]
+
+    def tokens(self):
+        return self.choice()["token_ids"]
+
+
+class Base(unittest.TestCase):
+    FLAGS = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", *cls.FLAGS, workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def tearDown(self):
+        self.assertEqual(self.admin("/wake_up").status, 200)
+        wait_until(lambda: self.cluster.health() == 200, 30, "awake again")
+
+    def admin(self, target, body=None, method="POST"):
+        return self.cluster.request(method, target, body, port=self.cluster.admin_port)
+
+    def is_sleeping(self):
+        return self.admin("/is_sleeping", method="GET").json["is_sleeping"]
+
+    def is_paused(self):
+        return self.admin("/is_paused", method="GET").json["is_paused"]
+
+    def state(self):
+        return self.cluster.status()["state"].removeprefix("ENGINE_STATE_")
+
+    def num_waiting(self):
+        status = self.cluster.status()
+        return status["num_requests_waiting"] + status["num_requests_running"]
+
+    def assert_tokens(self):
+        self.assertEqual(self.cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
+
+    def undisturbed(self):
+        return self.cluster.tokens(CASE["prompt"], max_tokens=LONG, ignore_eos=True)
+
+    def start_stream(self):
+        """A stream of which the first tokens have come, as (events, tokens)."""
+        stream = self.cluster.open_stream(CASE["prompt"], max_tokens=LONG, return_token_ids=True)
+        self.addCleanup(stream.close)
+        events = stream.events()
+        return events, list(next(events)["choices"][0]["token_ids"])
+
+    def finish(self, events, tokens):
+        """All tokens of a stream, and its finish_reason."""
+        reason = None
+        for event in events:
+            for choice in event["choices"]:
+                tokens += choice.get("token_ids") or []
+                reason = choice.get("finish_reason") or reason
+        return tokens, reason
+
+
+class Pause(Base):
+    def test_keep(self):
+        expect = self.undisturbed()
+        for clear_cache in ("true", "false"):
+            with self.subTest(clear_cache=clear_cache):
+                events, tokens = self.start_stream()
+                self.assertEqual(self.admin(f"/pause?clear_cache={clear_cache}").json["status"], "paused")
+                self.assertEqual(self.num_waiting(), 1, "it ended before the pause")
+                self.assertEqual((self.state(), self.is_paused(), self.is_sleeping(), self.cluster.health()), ("PAUSED", True, True, 503))
+                steps = self.cluster.metric("somnus:steps_total")
+                arrived = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
+                wait_until(lambda: self.num_waiting() == 2, 30, "the request waits")
+                self.assertEqual(self.cluster.metric("somnus:steps_total"), steps, "nothing is computed")
+                self.assertEqual(self.admin("/resume").json, {"status": "resumed"})
+                self.assertEqual(self.finish(events, tokens), (expect, "length"))
+                self.assertEqual(arrived.tokens(), CASE["tokens"])
+                self.assertFalse(self.is_paused())
+
+    def test_wait(self):
+        expect = self.undisturbed()
+        for target in ("/pause?mode=wait", "/sleep?level=1&mode=wait"):
+            with self.subTest(target=target):
+                events, tokens = self.start_stream()
+                answers = []
+                call = threading.Thread(target=lambda target=target: answers.append(self.admin(target).status))
+                call.start()
+                wait_until(lambda: self.state() != "AWAKE", 30, "the engine pauses")
+                arrived = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
+                self.assertEqual(self.finish(events, tokens), (expect, "length"))
+                call.join(60)
+                self.assertEqual(answers, [200])
+                wait_until(lambda: self.num_waiting() == 1, 30, "the request waits")
+                self.assertFalse(arrived.done())
+                self.assertTrue(self.is_sleeping())
+                self.assertEqual(self.admin("/wake_up").json["status"], "awake")
+                self.assertEqual(arrived.tokens(), CASE["tokens"])
+
+    def test_abort(self):
+        expect = self.undisturbed()
+        for target in ("/pause?mode=abort", "/sleep?level=1&mode=abort"):
+            with self.subTest(target=target):
+                events, tokens = self.start_stream()
+                self.assertEqual(self.admin(target).status, 200)
+                tokens, reason = self.finish(events, tokens)
+                self.assertEqual(tokens, expect[:len(tokens)])
+                self.assertIn(reason, ("abort", "length"))
+                self.assertEqual(reason == "length", len(tokens) == LONG)
+                self.assertEqual(self.num_waiting(), 0)
+                self.assertEqual(self.admin("/wake_up").json["status"], "awake")
+                self.assert_tokens()
+
+    def test_a_queued_request_is_aborted_with_no_token(self):
+        self.admin("/pause")
+        asking = [Asking(self.cluster, CASE["prompt"], request_id=name) for name in ("first", "second")]
+        wait_until(lambda: self.num_waiting() == 2, 30, "both wait")
+        self.assertEqual(self.admin("/abort_requests", {"request_ids": ["cmpl-first"]}).json, {"status": "aborted", "aborted": 1})
+        choice = asking[0].choice()
+        self.assertEqual((choice["finish_reason"], choice["text"], choice["token_ids"]), ("abort", "", []))
+        self.assertFalse(asking[1].done())
+        self.assertEqual(self.admin("/abort_requests", {}).json["aborted"], 1)
+        self.assertEqual(asking[1].choice()["finish_reason"], "abort")
+
+    def test_a_pause_and_a_sleep_end_together(self):
+        self.admin("/pause")
+        self.admin("/sleep?level=2")
+        self.assertEqual(self.admin("/resume").status, 200)
+        self.assertEqual((self.state(), self.is_paused()), ("ASLEEP", True))
+        self.admin("/pause")
+        self.assertEqual(self.admin("/wake_up").json["status"], "awake")
+        self.assertFalse(self.is_paused())
+        self.assert_tokens()
+
+    def test_command_line(self):
+        self.assertIn("paused", self.cluster.cli("pause", "--mode", "wait").stdout)
+        self.assertTrue(self.cluster.status()["paused"])
+        self.assertEqual(self.cluster.cli("sleep", "--level", "0").stdout, "already paused\n")
+        self.assertIn("somnus resume", self.cluster.cli("generate", "x", check=False).stderr)
+        self.assertEqual(self.cluster.cli("resume").stdout, "resumed; the engine is awake\n")
+        self.assertIn("freed", self.cluster.cli("sleep", "--mode", "abort").stdout)
+        self.assertIn("mapped", self.cluster.cli("wake-up").stdout)
+        self.assertEqual(self.cluster.cli("pause", "--mode", "never", check=False).returncode, 2)
+
+    def test_methods_by_name(self):
+        called = self.admin("/collective_rpc", {"method": "sleep", "kwargs": {"level": 1}})
+        self.assertEqual(called.json, {"results": [None, None]})
+        ranks = self.admin("/collective_rpc", {"method": "get_status"}).json["results"]
+        self.assertEqual([(rank["rank"], rank["state"]) for rank in ranks], [(0, "asleep"), (1, "asleep")])
+        self.assertEqual(self.admin("/collective_rpc", {"method": "exec"}).status, 404)
+
+
+class Reject(Base):
+    FLAGS = ("--sleep-arrivals=reject",)
+
+    def test_a_sleeping_engine_refuses(self):
+        self.admin("/pause")
+        paused = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
+        wait_until(lambda: self.num_waiting() == 1, 30, "a paused engine takes requests")
+        self.admin("/resume")
+        self.assertEqual(paused.tokens(), CASE["tokens"])
+        self.admin("/sleep")
+        refused = self.cluster.request("POST", "/v1/completions", {"model": self.cluster.name, "prompt": "a"})
+        self.assertEqual((refused.status, refused.headers["Retry-After"]), (503, "1"))
+        self.assertEqual(refused.json["error"]["type"], "ServiceUnavailableError")
+        self.assertGreaterEqual(self.cluster.metric("somnus:requests_rejected_total"), 1)
+        self.assertTrue(self.is_sleeping())
+        self.admin("/wake_up")
+        self.assert_tokens()
+
+
+class Wake(Base):
+    FLAGS = ("--sleep-arrivals=wake",)
+
+    def test_a_request_wakes_the_engine(self):
+        for level in (1, 2):
+            with self.subTest(level=level):
+                self.admin(f"/sleep?level={level}")
+                self.assertTrue(self.is_sleeping())
+                self.assertEqual(self.cluster.health(), 200, "a request would be served")
+                self.assert_tokens()
+                self.assertFalse(self.is_sleeping())
+        wait_until(lambda: self.cluster.metric("somnus:auto_wake_ups_total") == 2, 30, "both are counted")
+
+    def test_a_request_ends_no_pause(self):
+        self.admin("/pause")
+        self.admin("/sleep")
+        asking = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
+        wait_until(lambda: self.num_waiting() == 1, 30, "the request waits")
+        self.assertEqual((self.state(), self.cluster.health()), ("ASLEEP", 503))
+        self.admin("/resume")
+        self.assertEqual(asking.tokens(), CASE["tokens"])
+
+
+class Idle(Base):
+    FLAGS = ("--idle-sleep-s=0.2", "--idle-sleep-level=2")
+
+    def tearDown(self):
+        pass
+
+    def test_an_idle_engine_sleeps_until_the_next_request(self):
+        for _ in range(2):
+            wait_until(self.is_sleeping, 30, "it sleeps by itself")
+            self.assertEqual(self.cluster.status()["sleep_level"], 2)
+            for path in ("/health", "/livez", "/metrics", "/v1/models", "/server_info"):
+                self.assertEqual(self.cluster.request("GET", path).status, 200, path)
+            self.assertTrue(self.is_sleeping(), "that is no traffic")
+            self.assert_tokens()
+        self.assertGreaterEqual(self.cluster.metric("somnus:auto_sleeps_total"), 2)
+        self.assertGreaterEqual(self.cluster.metric("somnus:auto_wake_ups_total"), 2)
+
+    def test_no_wake_up_is_lost(self):
+        chance = random.Random(7)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            self.assert_tokens()
+            time.sleep(chance.uniform(0.15, 0.3))  # about when it falls asleep
+
+    def test_an_operators_sleep_lasts(self):
+        wait_until(self.is_sleeping, 30, "it sleeps by itself")
+        self.assertEqual(self.admin("/sleep?level=2").json["already_asleep"], True)
+        asking = Asking(self.cluster, CASE["prompt"], ignore_eos=CASE["ignore_eos"])
+        wait_until(lambda: self.num_waiting() == 1, 30, "the request waits")
+        self.assertTrue(self.is_sleeping())
+        self.assertFalse(asking.done())
+        self.admin("/wake_up")
+        self.assertEqual(asking.tokens(), CASE["tokens"])
+
+
+del Base
+
+if __name__ == "__main__":
+    unittest.main()
