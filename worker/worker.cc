@@ -2,15 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/memory_tags.h"
-#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "worker/comm/nccl_api.h"
 
@@ -26,10 +22,6 @@ int64_t ResidentSetBytes() {
   return fields == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
-bool AllResident(const Worker::BytesByTag& resident) {
-  return std::all_of(resident.begin(), resident.end(), [](const auto& tag) { return tag.second > 0; });
-}
-
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options, WorkerParts parts)
@@ -41,21 +33,6 @@ Worker::~Worker() {
     runner_.reset();
     communicator_.BeginEpoch(epoch_);
   });
-}
-
-template <typename Result>
-Result Worker::InEpoch(int64_t epoch, const std::function<Result()>& work) {
-  std::optional<Result> result;
-  thread_.Run([&] {
-    // Checked here, because an epoch may begin while the call waits for its turn.
-    const absl::Status admitted = fence_.Admit(epoch);
-    if (admitted.ok()) {
-      result.emplace(work());
-    } else {
-      result.emplace(admitted);
-    }
-  });
-  return *std::move(result);
 }
 
 // Needs no device, and therefore not the runner thread.
@@ -123,15 +100,6 @@ void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply
   });
 }
 
-absl::StatusOr<Worker::BytesByTag> Worker::Sleep(const v1::WorkerSleepRequest& request) {
-  return InEpoch<absl::StatusOr<BytesByTag>>(request.group_epoch(), [&] { return DoSleep(request.level()); });
-}
-
-absl::StatusOr<Worker::BytesByTag> Worker::WakeUp(const v1::WorkerWakeUpRequest& request) {
-  const std::vector<std::string> tags(request.tags().begin(), request.tags().end());
-  return InEpoch<absl::StatusOr<BytesByTag>>(request.group_epoch(), [&] { return DoWakeUp(tags); });
-}
-
 std::shared_ptr<SleepableAllocator> Worker::allocator() const {
   absl::MutexLock lock(&mu_);
   return allocator_;
@@ -172,6 +140,7 @@ absl::Status Worker::AdmitStep(const v1::StepRequest& request) {
   }
   RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake}, "Execute"));
   RETURN_IF_ERROR(order);
+  if (prepared_.has_value()) return absl::FailedPreconditionError("Execute: a transition is prepared");
   return RequireGroup("Execute");
 }
 
@@ -182,62 +151,6 @@ absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequ
   absl::StatusOr<std::unique_ptr<PendingStep>> step = runner_->Launch(request);
   if (!step.ok()) return Fail(epoch_, step.status());
   return step;
-}
-
-absl::StatusOr<Worker::BytesByTag> Worker::DoSleep(int level) {
-  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake, WorkerState::kAsleep}, "Sleep"));
-  if (level < kMinSleepLevel || level > kMaxSleepLevel) {
-    return absl::InvalidArgumentError(absl::StrCat("level: must be ", kSleepLevelNames, ", not ", level));
-  }
-  RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
-  std::map<std::string, RestoreMode> modes;
-  for (const auto& [tag, bytes] : allocator_->ResidentBytes()) modes[tag] = RestoreMode::kDiscard;
-  // Weights that are resident but empty (their reload is still to come) are not worth a copy.
-  if (level == 1 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kBackup;
-  RETURN_IF_ERROR(SuspendGroup());  // before what can fail on one rank alone
-  ASSIGN_OR_RETURN(BytesByTag freed, allocator_->Sleep(modes));
-  if (level == 2) weights_lost_ = true;
-  lifecycle_.Set(WorkerState::kAsleep, weights_lost_ ? 2 : 1);
-  return freed;
-}
-
-// All ranks suspend together, and resume together at their next step. After a recovery some ranks may sleep
-// already, and get no call, when others are put to sleep: those must not wait for them.
-absl::Status Worker::SuspendGroup() {
-  if (!communicator_.joined() || ranks_may_differ_) return absl::OkStatus();
-  const absl::Status status = communicator_.Suspend();
-  return status.ok() ? status : Fail(epoch_, status);
-}
-
-absl::StatusOr<Worker::BytesByTag> Worker::DoWakeUp(const std::vector<std::string>& tags) {
-  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake, WorkerState::kAsleep}, "WakeUp"));
-  const BytesByTag known = allocator_->ResidentBytes();
-  for (const std::string& tag : tags) {
-    if (known.count(tag) == 0)
-      return absl::InvalidArgumentError(absl::StrCat("tags: there is no '", tag, "'"));
-  }
-  ASSIGN_OR_RETURN(BytesByTag mapped, allocator_->WakeUp(tags));
-  if (absl::Status status = FinishWakeUp(mapped); !status.ok()) {
-    std::map<std::string, RestoreMode> modes;
-    for (const auto& [tag, bytes] : mapped) modes[tag] = RestoreMode::kDiscard;
-    if (mapped.count(kWeightsTag) > 0 && !weights_lost_) modes[kWeightsTag] = RestoreMode::kBackup;
-    if (absl::StatusOr<BytesByTag> undone = allocator_->Sleep(modes); !undone.ok())
-      return FailForGood(undone.status());
-    if (mapped.count(kWeightsTag) > 0) lifecycle_.Set(WorkerState::kAsleep, weights_lost_ ? 2 : 1);
-    return status;
-  }
-  return mapped;
-}
-
-// Restores what mapping alone does not: discarded weights, and the runner's state once every tag is resident.
-absl::Status Worker::FinishWakeUp(const BytesByTag& mapped) {
-  if (mapped.count(kWeightsTag) > 0 && weights_lost_) {
-    RETURN_IF_ERROR(ReloadWeights());
-  }
-  if (mapped.empty() || !AllResident(allocator_->ResidentBytes())) return absl::OkStatus();
-  RETURN_IF_ERROR(runner_->ResetAfterWake());
-  lifecycle_.Set(WorkerState::kAwake);
-  return absl::OkStatus();
 }
 
 absl::Status Worker::Fail(int64_t epoch, const absl::Status& status) {

@@ -1,6 +1,6 @@
 #pragma once
 // One rank's lifecycle and epochs, as proto/worker.proto describes them:
-//   Created --LoadModel--> Loaded --AllocateKvCache--> Awake <--Sleep/WakeUp--> Asleep; a failed load, step
+//   Created --LoadModel--> Loaded --AllocateKvCache--> Awake <--transitions--> Asleep; a failed load, step
 //   or collective --> Failed; Fence begins an epoch in every state.
 //
 // Owns the device, the memory, the communicator and the model, and the one thread that uses them. Thread
@@ -12,8 +12,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,8 +40,6 @@ class Worker {
   Worker(const WorkerOptions& options, WorkerParts parts);
   // Aborts the group, so that nothing hangs, and waits for the calls that still run.
   ~Worker();
-
-  using BytesByTag = std::map<std::string, int64_t>;
 
   // Begins `epoch`, and calls `end_streams`, which ends the step streams of older ones. From then on nothing
   // of an older epoch is done, also not what was queued. Then it waits until what still runs has ended, and
@@ -70,12 +68,12 @@ class Worker {
   // Calls `launched` on the runner thread once the step is queued on the device. The next step may be
   // launched before this one's reply is awaited; replies must be awaited in order.
   void ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched);
-  // Level 1 keeps the weights in host memory, level 2 keeps nothing. Returns the bytes freed by tag. After an
-  // error nothing has changed, unless the worker has failed.
-  absl::StatusOr<BytesByTag> Sleep(const v1::WorkerSleepRequest& request);
-  // Maps the regions of the request's tags (none: all) and returns the bytes mapped by tag. The worker is
-  // awake once every tag is resident. After an error the regions that this call had mapped sleep again.
-  absl::StatusOr<BytesByTag> WakeUp(const v1::WorkerWakeUpRequest& request);
+  // A transition, a sleep or a wake-up, in its phases (proto/worker.proto). After an error of Prepare nothing
+  // has changed. The worker is awake once every tag is resident.
+  absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request);
+  absl::Status Prepare(const v1::PrepareRequest& request);
+  absl::StatusOr<v1::CommitResponse> Commit(const v1::CommitRequest& request);
+  absl::Status AbortTransition(const v1::AbortRequest& request);
 
   v1::WorkerStatusResponse GetStatus() const;
   v1::WorkerSnapshot Snapshot() const;
@@ -108,7 +106,8 @@ class Worker {
   absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
                                             const ModelRunner::Progress& progress);
   absl::Status OpenDevice(bool batch_invariant);
-  absl::Status ReloadWeights();
+  // Returns the checkpoint's fingerprint.
+  absl::StatusOr<std::string> ReloadWeights();
   absl::Status DoJoinGroup(const v1::ParallelConfig& parallel);
   absl::StatusOr<std::unique_ptr<Communicator>> MakeGroup(const v1::ParallelConfig& parallel);
   TcpListener TakeOpenPort();
@@ -117,10 +116,26 @@ class Worker {
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config, bool defer_graphs);
   absl::Status AdmitStep(const v1::StepRequest& request);
   absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
-  absl::StatusOr<BytesByTag> DoSleep(int level);
+  // A transition that is prepared and neither committed nor aborted.
+  struct Prepared {
+    uint64_t id = 0;
+    int sleep_level = 0;            // 0: a wake-up
+    std::vector<std::string> tags;  // that it changes; may be none
+    std::string fingerprint;        // of the checkpoint, where it has read the weights
+    v1::PhaseSeconds seconds;
+  };
+  absl::StatusOr<std::vector<std::string>> TagsToChange(const v1::Transition& transition) const;
+  absl::StatusOr<v1::PlanResponse> DoPlan(const v1::Transition& transition);
+  absl::Status DoPrepare(const v1::PrepareRequest& request);
+  absl::Status PrepareSleep(Prepared* prepared);
+  absl::Status PrepareWake(Prepared* prepared);
+  absl::Status FillMapped(Prepared* prepared);
+  absl::StatusOr<v1::CommitResponse> DoCommit(uint64_t id);
+  void CommitSleep(v1::CommitResponse* response);
+  void CommitWake(v1::CommitResponse* response);
+  absl::Status DoAbort(uint64_t id);
+  void AbortPrepared();
   absl::Status SuspendGroup();
-  absl::StatusOr<BytesByTag> DoWakeUp(const std::vector<std::string>& tags);
-  absl::Status FinishWakeUp(const BytesByTag& mapped);
 
   // Runs `work` on the runner thread, where the epoch is checked, and returns its result.
   template <typename Result>
@@ -143,8 +158,11 @@ class Worker {
   std::unique_ptr<Device> device_;
   EpochCommunicator communicator_;  // Abort: on any thread
   std::unique_ptr<ModelRunner> runner_;
-  int64_t epoch_ = 0;              // the last one that was begun here
-  bool weights_lost_ = false;      // a level-2 sleep discarded them, and they were not read again yet
+  int64_t epoch_ = 0;          // the last one that was begun here
+  bool weights_lost_ = false;  // a level-2 sleep discarded them, and they were not read again yet
+  std::optional<Prepared> prepared_;
+  uint64_t last_transition_ = 0;   // of the epoch that has ended; an earlier one may not begin any more
+  uint64_t last_committed_ = 0;    // of the epoch
   bool stepped_in_epoch_ = false;  // the next step's id is the last one's plus 1
   // The ranks came into the epoch in different states: until its first step they may not do alike.
   bool ranks_may_differ_ = false;
@@ -163,5 +181,20 @@ class Worker {
 
   RunnerThread thread_;  // last: destroyed before what it uses
 };
+
+template <typename Result>
+Result Worker::InEpoch(int64_t epoch, const std::function<Result()>& work) {
+  std::optional<Result> result;
+  thread_.Run([&] {
+    // Checked here, because an epoch may begin while the call waits for its turn.
+    const absl::Status admitted = fence_.Admit(epoch);
+    if (admitted.ok()) {
+      result.emplace(work());
+    } else {
+      result.emplace(admitted);
+    }
+  });
+  return *std::move(result);
+}
 
 }  // namespace somnus

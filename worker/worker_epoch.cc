@@ -40,6 +40,8 @@ absl::Status Worker::BeginEpoch(int64_t epoch) {
     // A device that returns errors even when nothing is left to do has to be opened by a new process.
     if (absl::Status status = runner_->BeginEpoch(); !status.ok()) return FailForGood(status);
   }
+  AbortPrepared();
+  last_transition_ = last_committed_ = 0;
   communicator_.BeginEpoch(epoch);
   TakeOpenPort();
   lifecycle_.BeginEpoch(epoch);
@@ -125,8 +127,8 @@ v1::WorkerSnapshot Worker::Snapshot() const {
     snapshot.set_kv_block_bytes(loaded_.kv_block_bytes);
   }
   if (const auto allocator = this->allocator(); allocator != nullptr) {
-    for (const auto& [tag, bytes] : allocator->ResidentBytes()) {
-      if (bytes > 0) snapshot.add_resident_tags(tag);
+    for (const auto& [tag, stats] : allocator->Stats()) {
+      if (stats.sleeping == 0) snapshot.add_resident_tags(tag);
     }
   }
   return snapshot;

@@ -77,16 +77,13 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
 }
 
 // The checkpoint may have been replaced by one with other weights meanwhile.
-absl::Status Worker::ReloadWeights() {
+absl::StatusOr<std::string> Worker::ReloadWeights() {
   const LoadFormat format = FormatOf(load_request_);
-  ASSIGN_OR_RETURN(std::string fingerprint, parts_.fingerprint(load_request_.model_path(), format));
+  ASSIGN_OR_RETURN(const std::string fingerprint, parts_.fingerprint(load_request_.model_path(), format));
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                    parts_.open_checkpoint(load_request_.model_path(), format));
   RETURN_IF_ERROR(runner_->ReloadWeights(*checkpoint, [](int64_t, int64_t) {}));
-  weights_lost_ = false;
-  absl::MutexLock lock(&mu_);
-  loaded_.fingerprint = std::move(fingerprint);
-  return absl::OkStatus();
+  return fingerprint;
 }
 
 absl::StatusOr<v1::ProfileResponse> Worker::DoProfile() {

@@ -118,25 +118,38 @@ class Service : public v1::WorkerService::Service {
     return streams_.Serve(context, stream);
   }
 
-  grpc::Status Sleep(grpc::ServerContext* context, const v1::WorkerSleepRequest* request,
-                     v1::WorkerSleepResponse* response) override {
-    using Response = absl::StatusOr<v1::WorkerSleepResponse>;
-    return ToGrpcStatus(Operate("Sleep", context, *request, response, [&]() -> Response {
-      ASSIGN_OR_RETURN(const Worker::BytesByTag freed, worker_->Sleep(*request));
-      auto done = OfTheseWeights<v1::WorkerSleepResponse>();
-      done.mutable_freed_bytes_by_tag()->insert(freed.begin(), freed.end());
+  grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* request,
+                    v1::PlanResponse* response) override {
+    absl::StatusOr<v1::PlanResponse> plan = worker_->Plan(*request);
+    if (plan.ok()) *response = *std::move(plan);
+    return ToGrpcStatus(plan.status());
+  }
+
+  grpc::Status Prepare(grpc::ServerContext* context, const v1::PrepareRequest* request,
+                       v1::PrepareResponse* response) override {
+    using Response = absl::StatusOr<v1::PrepareResponse>;
+    return ToGrpcStatus(Operate("Prepare", context, *request, response, [&]() -> Response {
+      RETURN_IF_ERROR(worker_->Prepare(*request));
+      return OfTheseWeights<v1::PrepareResponse>();
+    }));
+  }
+
+  grpc::Status Commit(grpc::ServerContext* context, const v1::CommitRequest* request,
+                      v1::CommitResponse* response) override {
+    using Response = absl::StatusOr<v1::CommitResponse>;
+    return ToGrpcStatus(Operate("Commit", context, *request, response, [&]() -> Response {
+      ASSIGN_OR_RETURN(v1::CommitResponse done, worker_->Commit(*request));
+      done.set_weights_version(worker_->weights_version());
       return done;
     }));
   }
 
-  grpc::Status WakeUp(grpc::ServerContext* context, const v1::WorkerWakeUpRequest* request,
-                      v1::WorkerWakeUpResponse* response) override {
-    using Response = absl::StatusOr<v1::WorkerWakeUpResponse>;
-    return ToGrpcStatus(Operate("WakeUp", context, *request, response, [&]() -> Response {
-      ASSIGN_OR_RETURN(const Worker::BytesByTag mapped, worker_->WakeUp(*request));
-      auto done = OfTheseWeights<v1::WorkerWakeUpResponse>();
-      done.mutable_mapped_bytes_by_tag()->insert(mapped.begin(), mapped.end());
-      return done;
+  grpc::Status Abort(grpc::ServerContext* context, const v1::AbortRequest* request,
+                     v1::AbortResponse* response) override {
+    using Response = absl::StatusOr<v1::AbortResponse>;
+    return ToGrpcStatus(Operate("Abort", context, *request, response, [&]() -> Response {
+      RETURN_IF_ERROR(worker_->AbortTransition(*request));
+      return OfTheseWeights<v1::AbortResponse>();
     }));
   }
 

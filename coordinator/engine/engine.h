@@ -141,8 +141,7 @@ class Engine {
   // are done one after the other. Sleep releases the tags that the request names, whatever slept before;
   // WakeUp without tags means all. The report says what became of each of them. A call that a loss of the
   // group interrupts begins again after the recovery, a few times; it returns the loss when that comes too
-  // often, or when the engine drains or fails. Another error leaves the engine awake when it was awake, and
-  // asleep, with no tag resident and at the level that every rank has reached, when it was asleep.
+  // often, or when the engine drains or fails. Another error leaves every tag of every rank as it was.
   //
   // Of calls with kWait: while they wait for open requests, the next Sleep or Pause with another mode, Resume
   // or WakeUp ends the wait, and they return Aborted.

@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/memory_tags.h"
-#include "base/request_bounds.h"
 #include "coordinator/engine/engine_loop.h"
 
 namespace somnus {
@@ -80,7 +79,6 @@ void EngineLoop::StartWakeUp() {
   if (paused_ && command_->for_arrivals)
     return EndCommand(absl::FailedPreconditionError(WhyNotReady(EngineState::kPaused)));
   if (residency_.ToWake(command_->spec.tags).empty()) return EndWakeUp(TransitionReport());
-  if (residency_.levels_differ()) return CallSleep({.level = kMaxSleepLevel});
   CallWakeUp();
 }
 
@@ -119,13 +117,13 @@ void EngineLoop::StartRevive() {
 
 void EngineLoop::CallSleep(const SleepSpec& spec) {
   const SleepSpec changes = {spec.level, residency_.ToSleep(spec)};
-  executor_->SleepAsync(changes, residency_, Call(changes));
+  executor_->SleepAsync(changes, Call(changes));
 }
 
 void EngineLoop::CallWakeUp() {
   const std::vector<std::string> tags = residency_.ToWake(command_->spec.tags);
   SwitchState(EngineState::kWaking);
-  executor_->WakeUpAsync(tags, residency_, Call({.level = 0, .tags = tags}));
+  executor_->WakeUpAsync(tags, Call({.level = 0, .tags = tags}));
 }
 
 Executor::LifecycleDone EngineLoop::Call(const SleepSpec& spec) {
@@ -145,13 +143,8 @@ void EngineLoop::FinishCall(LoopMail::CallResult event) {
 }
 
 void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report) {
-  if (report.ok()) {
-    residency_.Slept(spec);
-  } else if (!residency_.awake()) {
-    residency_.SleptInPart(spec.level);  // after an error, too, every tag of every rank sleeps
-  }
+  if (report.ok()) residency_.Slept(spec);
   SwitchState(RestingState());
-  if (report.ok() && command_->kind == LifecycleCommand::Kind::kWakeUp) return CallWakeUp();
   if (report.ok()) NoteTransition(*report);
   EndCommand(std::move(report));
 }
@@ -160,8 +153,6 @@ void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::Status
   if (report.ok()) {
     residency_.Woke(tags);
     step_deadline_.Restart();  // pages may be touched for the first time
-  } else {
-    residency_.Slept({.level = residency_.level()});
   }
   if (report.ok()) NoteTransition(*report);
   EndWakeUp(std::move(report));
@@ -186,13 +177,17 @@ void EngineLoop::NoteTransition(const TransitionReport& report) {
   if (observer_ != nullptr) observer_->OnTransition(event);
 }
 
-// The group was lost. The command begins again after the recovery; a result of its call that comes later does
-// not count.
+// The group was lost. The command begins again after the recovery, and finds what it wants when its call was
+// committed. A result of its call that comes later does not count.
 void EngineLoop::InterruptCommand(const absl::Status& reason) {
   if (!command_.has_value()) return;
-  // Some ranks may have discarded their weights already.
-  if (call_.has_value() && call_->spec.level > 0 && !residency_.awake())
-    residency_.SleptInPart(call_->spec.level);
+  if (call_.has_value() && executor_->committed()) {
+    if (call_->spec.level > 0) {
+      residency_.Slept(call_->spec);
+    } else {
+      residency_.Woke(call_->spec.tags);
+    }
+  }
   call_.reset();
   if (++command_->num_interruptions > kMaxInterruptions || state() == EngineState::kDraining)
     EndCommand(reason);

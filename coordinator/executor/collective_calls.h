@@ -26,11 +26,13 @@ class CollectiveCalls {
       : group_epoch_(group_epoch), workers_(*workers), latch_(*latch), blame_grace_(blame_grace) {}
 
   int64_t group_epoch() const { return group_epoch_; }
+  // Returns the id of the epoch's next operation.
+  uint64_t NextOperation() const { return next_operation_.fetch_add(1); }
   // Makes `request` the epoch's next operation, the same one for every rank that it is sent to.
   template <typename Request>
   void Stamp(Request* request) const {
     request->set_group_epoch(group_epoch_);
-    request->set_operation_id(next_operation_.fetch_add(1));
+    request->set_operation_id(NextOperation());
   }
 
   // Runs `call` for every rank at once and returns when all have returned: one status per rank, an error with

@@ -1,6 +1,6 @@
 #pragma once
 // Collective RPC to all ranks of one model. The engine sees this interface; GrpcExecutor implements it, and
-// tests fake it. Used by the engine loop thread alone, except Health, Progress, Abort, group_epoch and the
+// tests fake it. Used by the engine loop thread alone, except what is said to be thread safe, Abort and the
 // callbacks.
 
 #include <cstdint>
@@ -29,19 +29,17 @@ class Executor {
   // DeadlineExceeded after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
 
-  // Both calls are collective and all or nothing, and return at once. One runs at a time, with no step under
-  // way. `done` is called exactly once, on any thread, also within the call; it must not block. Of the report
-  // it gets the ranks. `before` is what the ranks hold now, at one level before a WakeUp; the tags, of which
-  // there is at least one, are those that the call changes (Residency::ToSleep, ToWake). After an error
-  // either Health says why the group is lost, or every rank has confirmed one state:
-  //   Sleep of an awake group: every tag of every rank is resident again;
-  //   Sleep of a group of which something slept: every tag of every rank sleeps, and some ranks may have
-  //     discarded their weights already;
-  //   WakeUp: every tag of every rank sleeps, also those that earlier calls had woken.
+  // Transitions. Both calls are collective and all or nothing, and return at once. One runs at a time, with
+  // no step under way. The tags, of which there is at least one, are those that the call changes
+  // (Residency::ToSleep, ToWake). `done` is called exactly once, on any thread, also within the call; it must
+  // not block. Of the report it gets the ranks. After an error either Health says why the group is lost, or
+  // every rank is where it was.
   using LifecycleDone = std::function<void(absl::StatusOr<TransitionReport>)>;
-  virtual void SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) = 0;
-  virtual void WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
-                           LifecycleDone done) = 0;
+  virtual void SleepAsync(const SleepSpec& spec, LifecycleDone done) = 0;
+  virtual void WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) = 0;
+  // Whether the last of these calls was committed when the group was lost: then it has happened, and Recover
+  // has to bring all ranks to where it leads. Known once the failure is. Thread safe.
+  virtual bool committed() const = 0;
 
   // Ok while every rank is believed alive; else says which rank failed and why. Thread safe.
   virtual absl::Status Health() const = 0;

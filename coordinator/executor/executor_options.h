@@ -9,11 +9,15 @@ namespace somnus {
 struct ExecutorOptions {
   absl::Duration connect_timeout = absl::Seconds(20);
   absl::Duration fence_timeout = absl::Seconds(5);      // for a worker's device to become idle
-  absl::Duration load_timeout = absl::Hours(2);         // of whatever reads the checkpoint: load, wake from 2
-  absl::Duration lifecycle_timeout = absl::Minutes(5);  // join, profile, allocate, sleep, other wake-ups
-  absl::Duration status_timeout = absl::Seconds(10);    // GetStatus of a rank, to learn what became of a call
-  absl::Duration blame_grace = absl::Seconds(1);        // for the loss of a process to become known
-  MonotonicClock now = MonotonicNow;                    // of step deadlines
+  absl::Duration load_timeout = absl::Hours(2);         // of whatever reads the checkpoint
+  absl::Duration lifecycle_timeout = absl::Minutes(5);  // join, allocate
+  // Each phase of a sleep or a wake-up has this long, and the time in which its bytes are moved at that
+  // speed, which is a fraction of what the slowest machine does; one that reads weights has load_timeout
+  // besides.
+  absl::Duration transition_timeout = absl::Minutes(1);
+  double transition_bytes_per_s = 100e6;
+  absl::Duration blame_grace = absl::Seconds(1);  // for the loss of a process to become known
+  MonotonicClock now = MonotonicNow;              // of step deadlines
 };
 
 }  // namespace somnus

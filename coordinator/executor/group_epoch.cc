@@ -1,7 +1,6 @@
 #include "coordinator/executor/group_epoch.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,7 +8,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/host_port.h"
-#include "base/memory_tags.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "proto/status.h"
@@ -113,7 +111,7 @@ GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const Ex
       options_(options),
       workers_(std::move(workers)),
       calls_(number, &workers_, &latch_, options.blame_grace),
-      sleep_(&calls_, &latch_, workers_.size(), options),
+      sleep_(&calls_, &latch_, &workers_, options),
       streams_(&workers_, &latch_, options.blame_grace),
       monitor_(&workers_, &streams_, &latch_, options.blame_grace, options.now) {}
 
@@ -270,42 +268,6 @@ absl::Status GroupEpoch::AllocateKvCache(const Ranks& ranks, const v1::KvCacheCo
   *request.mutable_kv_cache() = config;
   request.set_defer_graphs(defer_graphs);
   return CallRanks(ranks, options_.lifecycle_timeout, &Stub::AllocateKvCache, std::move(request));
-}
-
-absl::Status GroupEpoch::SleepRanks(const Ranks& ranks, int level) {
-  v1::WorkerSleepRequest request;
-  request.set_level(level);
-  return CallRanks(ranks, options_.lifecycle_timeout, &Stub::Sleep, std::move(request));
-}
-
-// May read the checkpoint: a rank that lost its weights knows that by itself.
-absl::Status GroupEpoch::WakeRanks(const Ranks& ranks, const std::vector<std::string>& tags) {
-  v1::WorkerWakeUpRequest request;
-  request.mutable_tags()->Add(tags.begin(), tags.end());
-  return CallRanks(ranks, options_.load_timeout, &Stub::WakeUp, std::move(request));
-}
-
-absl::Status GroupEpoch::SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots,
-                                      const Residency& held) {
-  Ranks sleep(workers_.size(), false), wake(workers_.size(), false);
-  std::vector<std::string> awake_tags;
-  for (absl::string_view tag : kMemoryTags) {
-    if (held.asleep().count(std::string(tag)) == 0) awake_tags.emplace_back(tag);
-  }
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const auto& tags = snapshots[rank].resident_tags();
-    const std::set<std::string> resident(tags.begin(), tags.end());
-    const bool too_much = std::any_of(held.asleep().begin(), held.asleep().end(),
-                                      [&](const std::string& tag) { return resident.count(tag) > 0; });
-    const bool too_little = std::any_of(awake_tags.begin(), awake_tags.end(),
-                                        [&](const std::string& tag) { return resident.count(tag) == 0; });
-    // A sleep releases every tag; those that were to stay are mapped again.
-    sleep[rank] = too_much || (!held.awake() && snapshots[rank].sleep_level() < held.level());
-    wake[rank] = !awake_tags.empty() && (too_little || sleep[rank]);
-  }
-  if (NumIn(sleep) > 0) RETURN_IF_ERROR(SleepRanks(sleep, held.level()));
-  if (NumIn(wake) > 0) RETURN_IF_ERROR(WakeRanks(wake, awake_tags));
-  return absl::OkStatus();
 }
 
 absl::Status GroupEpoch::ExecuteAsync(v1::StepRequest step) {

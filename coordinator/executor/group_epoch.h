@@ -12,6 +12,7 @@
 // thread (the engine's), Sleep and WakeUp for one at a time; Health, OnFailure, ReportLoss and RankStatuses
 // are for any.
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -70,16 +71,19 @@ class GroupEpoch {
   absl::StatusOr<std::vector<v1::ProfileResponse>> Profile();
   absl::Status AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config, bool defer_graphs);
   // Brings every rank from what its snapshot says to `held`.
-  absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
+  absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held) {
+    return sleep_.SetResidency(snapshots, held);
+  }
 
-  // As Executor (executor.h) says; Sleep and WakeUp block.
+  // As Executor (executor.h) and GroupSleep say; Sleep and WakeUp block.
   absl::Status ExecuteAsync(v1::StepRequest step);
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout);
-  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const Residency& before) {
-    return sleep_.Sleep(spec, before);
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, std::atomic<bool>* committed) {
+    return sleep_.Sleep(spec, committed);
   }
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, const Residency& before) {
-    return sleep_.WakeUp(tags, before);
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+                                          std::atomic<bool>* committed) {
+    return sleep_.WakeUp(tags, committed);
   }
 
   // As StepStreams::MissingRanks. Thread safe.
@@ -109,8 +113,6 @@ class GroupEpoch {
   template <typename Request, typename Response>
   absl::Status CallRanks(const Ranks& ranks, absl::Duration timeout, Rpc<Request, Response> rpc,
                          Request request);
-  absl::Status SleepRanks(const Ranks& ranks, int level);
-  absl::Status WakeRanks(const Ranks& ranks, const std::vector<std::string>& tags);
 
   const int64_t number_;
   const ExecutorOptions options_;

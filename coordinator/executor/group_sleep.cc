@@ -1,122 +1,226 @@
 #include "coordinator/executor/group_sleep.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/status.h"
+#include "base/memory_tags.h"
+#include "base/request_bounds.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {
 
-// Into the report of a rank: what one call on it did.
+v1::Transition ToTransition(int sleep_level, const std::vector<std::string>& tags) {
+  v1::Transition transition;
+  transition.set_sleep_level(sleep_level);
+  transition.mutable_tags()->Add(tags.begin(), tags.end());
+  return transition;
+}
+
 template <typename Bytes>
-void AddBytes(const Bytes& bytes, size_t rank, int64_t TagReport::*member, TransitionReport* report) {
-  while (report->ranks.size() <= rank)
-    report->ranks.push_back({.rank = static_cast<int>(report->ranks.size())});
-  for (const auto& [tag, count] : bytes) report->ranks[rank].tags[tag].*member += count;
+int64_t SumOf(const Bytes& bytes_by_tag) {
+  int64_t sum = 0;
+  for (const auto& [tag, bytes] : bytes_by_tag) sum += bytes;
+  return sum;
 }
 
-// Whether the rank is in `state` entirely: asleep means that no tag has resident bytes.
-bool IsIn(const v1::WorkerStatusResponse& status, const std::string& state) {
-  if (status.state() != state) return false;
-  if (state != "asleep") return true;
-  return std::all_of(status.bytes_by_tag().begin(), status.bytes_by_tag().end(),
-                     [](const auto& tag) { return tag.second == 0; });
+// By whose name ranks share memory: that of their host, or of nobody where a rank has a GPU of its own.
+// Workers with Unix sockets are on the coordinator's own host, whatever they call it.
+std::string MemoryOf(const WorkerLink& worker) {
+  if (worker.endpoint.device_type == v1::DEVICE_TYPE_CUDA) return worker.name;
+  return absl::StartsWith(worker.endpoint.address, "unix:") ? "this host" : worker.endpoint.host;
 }
 
-std::string Describe(const v1::WorkerStatusResponse& status) {
-  std::string text = status.state();
-  for (const auto& [tag, bytes] : status.bytes_by_tag()) {
-    if (bytes > 0) absl::StrAppend(&text, ", ", tag, " ", bytes, " bytes");
-  }
+std::string Describe(const WorkerLink& worker, const v1::PlanResponse& plan) {
+  std::string text = worker.name;
+  std::map<std::string, int64_t> sorted(plan.map_bytes_by_tag().begin(), plan.map_bytes_by_tag().end());
+  const char* separator = " needs ";
+  for (const auto& [tag, bytes] : sorted)
+    absl::StrAppend(&text, std::exchange(separator, ", "), bytes, " bytes for ", tag);
   return text;
+}
+
+RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
+  RankReport report;
+  report.rank = static_cast<int>(rank);
+  for (const auto& [tag, bytes] : response.tags()) {
+    report.tags[tag] = {.freed_bytes = bytes.freed_bytes(),
+                        .backed_up_bytes = bytes.backed_up_bytes(),
+                        .discarded_bytes = bytes.discarded_bytes(),
+                        .mapped_bytes = bytes.mapped_bytes(),
+                        .resident_bytes = bytes.resident_bytes()};
+  }
+  const v1::PhaseSeconds& seconds = response.seconds();
+  report.seconds = {.prepare = seconds.prepare(),
+                    .commit = seconds.commit(),
+                    .copy = seconds.copy(),
+                    .map = seconds.map(),
+                    .release = seconds.release(),
+                    .read = seconds.read()};
+  return report;
 }
 
 }  // namespace
 
-std::vector<absl::Status> GroupSleep::SleepAll(int level, TransitionReport* report) const {
-  v1::WorkerSleepRequest request;
-  request.set_level(level);
-  calls_.Stamp(&request);
-  std::vector<v1::WorkerSleepResponse> responses(num_ranks_);
-  std::vector<absl::Status> statuses = calls_.RunOperation(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->Sleep(context, request, &responses[rank]);
-      });
-  for (size_t rank = 0; rank < num_ranks_; ++rank)
-    AddBytes(responses[rank].freed_bytes_by_tag(), rank, &TagReport::freed_bytes, report);
-  return statuses;
-}
-
-std::vector<absl::Status> GroupSleep::WakeAll(const std::vector<std::string>& tags, bool reads_weights,
-                                              TransitionReport* report) const {
-  v1::WorkerWakeUpRequest request;
-  request.mutable_tags()->Add(tags.begin(), tags.end());
-  calls_.Stamp(&request);
-  std::vector<v1::WorkerWakeUpResponse> responses(num_ranks_);
-  std::vector<absl::Status> statuses =
-      calls_.RunOperation(reads_weights ? options_.load_timeout : options_.lifecycle_timeout,
-                          [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-                            return worker.stub->WakeUp(context, request, &responses[rank]);
-                          });
-  for (size_t rank = 0; rank < num_ranks_; ++rank)
-    AddBytes(responses[rank].mapped_bytes_by_tag(), rank, &TagReport::mapped_bytes, report);
-  return statuses;
-}
-
-absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, const Residency& before) {
-  const int level = spec.level;
-  if (!spec.tags.empty() && spec.tags != before.ToSleep({.level = level}))
-    return absl::UnimplementedError("tags: a sleep releases all of them");
-  TransitionReport freed;
-  const absl::Status error = calls_.FirstError(SleepAll(level, &freed));
-  if (error.ok()) return freed;
-  if (!latch_.status().ok()) return error;
-  if (before.awake()) {
-    TransitionReport ignored;
-    Confirm("awake", WakeAll({}, /*reads_weights=*/level == 2, &ignored), error);
-    return error;
-  }
-  // Some tags slept already, so the one state that all ranks can reach is asleep: weights that a rank has
-  // discarded do not come back without a reload. Ranks that are asleep already return at once.
-  const std::vector<absl::Status> again = SleepAll(level, &freed);
-  if (calls_.FirstError(again).ok()) return freed;
-  Confirm("asleep", again, error);
-  return error;
+absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, std::atomic<bool>* committed) {
+  return Run(Transitions(workers_.size(), ToTransition(spec.level, spec.tags)), committed);
 }
 
 absl::StatusOr<TransitionReport> GroupSleep::WakeUp(const std::vector<std::string>& tags,
-                                                    const Residency& before) {
-  TransitionReport mapped;
-  const absl::Status error = calls_.FirstError(WakeAll(tags, before.WakeReadsWeights(tags), &mapped));
-  if (error.ok()) return mapped;
-  if (!latch_.status().ok()) return error;
-  TransitionReport ignored;
-  Confirm("asleep", SleepAll(before.level(), &ignored), error);
-  return error;
+                                                    std::atomic<bool>* committed) {
+  return Run(Transitions(workers_.size(), ToTransition(0, tags)), committed);
 }
 
-void GroupSleep::Confirm(const std::string& state, const std::vector<absl::Status>& undone,
-                         const absl::Status& error) {
-  std::vector<v1::WorkerStatusResponse> replies(num_ranks_);
-  v1::WorkerStatusRequest request;
-  request.set_group_epoch(calls_.group_epoch());
-  const std::vector<absl::Status> asked = calls_.Run(
-      options_.status_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->GetStatus(context, request, &replies[rank]);
-      });
-  for (size_t rank = 0; rank < num_ranks_; ++rank) {
-    // Without a reply to the undo the rank may still be at work, whatever it says now.
-    const bool unknown = absl::IsDeadlineExceeded(undone[rank]) || absl::IsUnavailable(undone[rank]) ||
-                         absl::IsCancelled(undone[rank]);
-    if (!unknown && asked[rank].ok() && IsIn(replies[rank], state)) continue;
-    const absl::Status cause = !undone[rank].ok() ? undone[rank] : asked[rank];
-    const std::string what = cause.ok() ? absl::StrCat("rank ", rank, " is ", Describe(replies[rank]))
-                                        : std::string(cause.message());
-    latch_.Fail(absl::InternalError(
-        absl::StrCat("not every rank is ", state, " after a failed call (", error.message(), "): ", what)));
-    return;
+absl::Status GroupSleep::SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots,
+                                      const Residency& held) {
+  Transitions sleep(workers_.size()), wake(workers_.size());
+  const bool discards = held.state(kWeightsTag) == TagState::kDiscarded;
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    const auto& tags = snapshots[rank].resident_tags();
+    const std::set<std::string> resident(tags.begin(), tags.end());
+    std::vector<std::string> to_sleep, to_wake;
+    for (const std::string tag : kMemoryTags) {
+      const bool is_resident = resident.count(tag) > 0, stays = held.state(tag) == TagState::kResident;
+      const bool deepens = tag == kWeightsTag && discards && snapshots[rank].sleep_level() < kMaxSleepLevel;
+      if (!stays && (is_resident || deepens)) to_sleep.push_back(tag);
+      if (stays && !is_resident) to_wake.push_back(tag);
+    }
+    if (!to_sleep.empty()) sleep[rank] = ToTransition(discards ? kMaxSleepLevel : kMinSleepLevel, to_sleep);
+    if (!to_wake.empty()) wake[rank] = ToTransition(0, to_wake);
   }
+  std::atomic<bool> committed{false};
+  RETURN_IF_ERROR(Run(sleep, &committed).status());
+  return Run(wake, &committed).status();
+}
+
+absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
+                                                 std::atomic<bool>* committed) {
+  if (std::none_of(transitions.begin(), transitions.end(), [](const auto& one) { return one.has_value(); }))
+    return TransitionReport();
+  ASSIGN_OR_RETURN(const Plans plans, Plan(transitions));
+  RETURN_IF_ERROR(CheckMemory(plans));
+  const Timeouts timeouts = TimeoutsOf(plans);
+  const uint64_t id = calls_.NextOperation();
+  if (const absl::Status error = Prepare(transitions, id, timeouts.prepare); !error.ok()) {
+    if (latch_.status().ok()) Abort(transitions, id, timeouts.prepare + timeouts.commit, error);
+    return error;
+  }
+  // In this order: whoever learns of the group's loss, and then reads `committed`, reads what was decided.
+  committed->store(true);
+  if (absl::Status lost = latch_.status(); !lost.ok()) {
+    committed->store(false);
+    return lost;
+  }
+  return Commit(transitions, id, timeouts.commit);
+}
+
+absl::StatusOr<GroupSleep::Plans> GroupSleep::Plan(const Transitions& transitions) const {
+  Plans plans(workers_.size());
+  RETURN_IF_ERROR(calls_.FirstError(calls_.RunOperation(
+      options_.transition_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        if (!transitions[rank].has_value()) return grpc::Status::OK;
+        v1::PlanRequest request;
+        request.set_group_epoch(calls_.group_epoch());
+        *request.mutable_transition() = *transitions[rank];
+        return worker.stub->Plan(context, request, &plans[rank]);
+      })));
+  return plans;
+}
+
+absl::Status GroupSleep::CheckMemory(const Plans& plans) const {
+  struct Account {
+    int64_t needed = 0, available = 0;
+    std::string ranks;
+  };
+  std::map<std::string, Account> accounts;
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    const int64_t needed = SumOf(plans[rank].map_bytes_by_tag());
+    if (needed == 0) continue;
+    Account& account = accounts[MemoryOf(workers_[rank])];
+    const int64_t available = plans[rank].available_bytes();
+    account.available = account.needed == 0 ? available : std::min(account.available, available);
+    account.needed += needed;
+    absl::StrAppend(&account.ranks, account.ranks.empty() ? "" : "; ", Describe(workers_[rank], plans[rank]));
+  }
+  std::string missing;
+  for (const auto& [name, account] : accounts) {
+    if (account.needed <= account.available) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : "; ", account.ranks, ": ", account.available,
+                    " available, ", account.needed - account.available, " missing");
+  }
+  return missing.empty() ? absl::OkStatus() : absl::ResourceExhaustedError(missing);
+}
+
+GroupSleep::Timeouts GroupSleep::TimeoutsOf(const Plans& plans) const {
+  int64_t prepared = 0, released = 0;
+  bool reads_weights = false;
+  for (const v1::PlanResponse& plan : plans) {
+    prepared = std::max(prepared, plan.copy_bytes() + SumOf(plan.map_bytes_by_tag()));
+    released = std::max(released, SumOf(plan.release_bytes_by_tag()));
+    reads_weights |= plan.reads_weights();
+  }
+  const auto timeout = [this](int64_t bytes) {
+    return options_.transition_timeout +
+           absl::Seconds(static_cast<double>(bytes) / options_.transition_bytes_per_s);
+  };
+  return {.prepare = timeout(prepared) + (reads_weights ? options_.load_timeout : absl::ZeroDuration()),
+          .commit = timeout(released)};
+}
+
+absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const {
+  return calls_.FirstError(
+      calls_.RunOperation(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        if (!transitions[rank].has_value()) return grpc::Status::OK;
+        v1::PrepareRequest request;
+        request.set_group_epoch(calls_.group_epoch());
+        request.set_operation_id(id);
+        *request.mutable_transition() = *transitions[rank];
+        v1::PrepareResponse response;
+        return worker.stub->Prepare(context, request, &response);
+      }));
+}
+
+absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitions, uint64_t id,
+                                                    absl::Duration timeout) {
+  v1::CommitRequest request;
+  request.set_transition_id(id);
+  calls_.Stamp(&request);
+  std::vector<v1::CommitResponse> responses(workers_.size());
+  const absl::Status error = calls_.FirstError(
+      calls_.RunOperation(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return transitions[rank].has_value() ? worker.stub->Commit(context, request, &responses[rank])
+                                             : grpc::Status::OK;
+      }));
+  if (!error.ok()) {
+    latch_.Fail(absl::UnavailableError(absl::StrCat(
+        "a sleep or a wake-up was committed, but not every rank confirms it: ", error.message())));
+    return error;
+  }
+  TransitionReport report;
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    if (transitions[rank].has_value()) report.ranks.push_back(ToReport(rank, responses[rank]));
+  }
+  return report;
+}
+
+void GroupSleep::Abort(const Transitions& transitions, uint64_t id, absl::Duration timeout,
+                       const absl::Status& error) {
+  v1::AbortRequest request;
+  request.set_transition_id(id);
+  calls_.Stamp(&request);
+  const absl::Status undone = calls_.FirstError(
+      calls_.RunOperation(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        v1::AbortResponse response;
+        return transitions[rank].has_value() ? worker.stub->Abort(context, request, &response)
+                                             : grpc::Status::OK;
+      }));
+  if (undone.ok()) return;
+  latch_.Fail(absl::UnavailableError(
+      absl::StrCat("not every rank has undone what had failed (", error.message(), "): ", undone.message())));
 }
 
 }  // namespace somnus

@@ -1,13 +1,14 @@
 #pragma once
-// Puts all ranks of a group to sleep and wakes them, all or nothing, as executor.h promises.
+// Transitions, sleeps and wake-ups, over all ranks of an epoch, so that all ranks change or none
+// (proto/worker.proto). Plan, Prepare, then Commit or Abort. Blocking; for one thread at a time.
 //
-// A rank whose connection breaks is asked again, and says what became of the call. One that has not replied
-// in time may have executed the call, or may still do so. The call is undone on it as on the others, and
-// since a worker runs its calls in order, the reply to the undo settles what became of the call. Then every
-// rank is asked for its state. A rank that does not reply even to that, or is in another state than the rest,
-// makes the latch fail. For use by one thread.
+// Until a transition is committed, an error leaves every rank where it was. From then on it has happened: a
+// rank that does not confirm its Commit is lost, which fails the latch, and whoever forms the next epoch
+// brings all ranks to where the transition leads. A rank that does not confirm its Abort is lost, too.
 
-#include <cstddef>
+#include <atomic>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,32 +16,47 @@
 #include "absl/status/statusor.h"
 #include "coordinator/executor/collective_calls.h"
 #include "coordinator/executor/executor_options.h"
+#include "coordinator/executor/failure_latch.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
+#include "proto/worker.pb.h"
 
 namespace somnus {
 
 class GroupSleep {
  public:
-  // `calls` and `latch` are borrowed.
-  GroupSleep(const CollectiveCalls* calls, FailureLatch* latch, size_t num_ranks,
+  // All are borrowed. `workers`: by rank.
+  GroupSleep(const CollectiveCalls* calls, FailureLatch* latch, const std::vector<WorkerLink>* workers,
              const ExecutorOptions& options)
-      : calls_(*calls), latch_(*latch), num_ranks_(num_ranks), options_(options) {}
+      : calls_(*calls), latch_(*latch), workers_(*workers), options_(options) {}
 
-  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const Residency& before);
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, const Residency& before);
+  // `committed` is true from before the first rank is told to commit. ResourceExhausted names the ranks that
+  // lack memory, and how much.
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, std::atomic<bool>* committed);
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, std::atomic<bool>* committed);
+  // Brings every rank from what its snapshot says to `held`.
+  absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
 
  private:
-  std::vector<absl::Status> SleepAll(int level, TransitionReport* report) const;
-  std::vector<absl::Status> WakeAll(const std::vector<std::string>& tags, bool reads_weights,
-                                    TransitionReport* report) const;
-  // After `undone`, the statuses of the calls that were to bring every rank to `state` ("awake", "asleep"):
-  // asks every rank, and fails the latch unless all are there. `error`: what had to be undone.
-  void Confirm(const std::string& state, const std::vector<absl::Status>& undone, const absl::Status& error);
+  using Transitions = std::vector<std::optional<v1::Transition>>;  // by rank; none: it is left alone
+  using Plans = std::vector<v1::PlanResponse>;
+  struct Timeouts {
+    absl::Duration prepare, commit;
+  };
+
+  absl::StatusOr<TransitionReport> Run(const Transitions& transitions, std::atomic<bool>* committed);
+  absl::StatusOr<Plans> Plan(const Transitions& transitions) const;
+  // One account for each host, and one for each GPU.
+  absl::Status CheckMemory(const Plans& plans) const;
+  Timeouts TimeoutsOf(const Plans& plans) const;
+  absl::Status Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const;
+  absl::StatusOr<TransitionReport> Commit(const Transitions& transitions, uint64_t id,
+                                          absl::Duration timeout);
+  void Abort(const Transitions& transitions, uint64_t id, absl::Duration timeout, const absl::Status& error);
 
   const CollectiveCalls& calls_;
   FailureLatch& latch_;
-  const size_t num_ranks_;
+  const std::vector<WorkerLink>& workers_;
   const ExecutorOptions options_;
 };
 

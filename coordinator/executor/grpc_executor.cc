@@ -41,19 +41,19 @@ void GrpcExecutor::EndRecovery(const absl::Status& status) {
   if (on_recovered_) on_recovered_(status);
 }
 
-void GrpcExecutor::SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) {
-  RunLifecycle([spec, before](GroupEpoch* epoch) { return epoch->Sleep(spec, before); }, std::move(done));
+void GrpcExecutor::SleepAsync(const SleepSpec& spec, LifecycleDone done) {
+  RunLifecycle([this, spec](GroupEpoch* epoch) { return epoch->Sleep(spec, &committed_); }, std::move(done));
 }
 
-void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
-                               LifecycleDone done) {
-  RunLifecycle([tags, before](GroupEpoch* epoch) { return epoch->WakeUp(tags, before); }, std::move(done));
+void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) {
+  RunLifecycle([this, tags](GroupEpoch* epoch) { return epoch->WakeUp(tags, &committed_); }, std::move(done));
 }
 
 // One call at a time: the thread of the one before has called its `done`, and is about to end.
 void GrpcExecutor::RunLifecycle(std::function<absl::StatusOr<TransitionReport>(GroupEpoch*)> call,
                                 LifecycleDone done) {
   if (lifecycle_.joinable()) lifecycle_.join();
+  committed_ = false;
   lifecycle_ = std::thread(
       [epoch = epoch(), call = std::move(call), done = std::move(done)] { done(call(epoch.get())); });
 }

@@ -6,6 +6,7 @@
 //
 // Thread safety: as executor.h says for what it declares; everything else may be called from any thread.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,9 +45,9 @@ class GrpcExecutor : public Executor {
 
   absl::Status ExecuteAsync(v1::StepRequest step) override { return epoch()->ExecuteAsync(std::move(step)); }
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override { return epoch()->Wait(timeout); }
-  void SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) override;
-  void WakeUpAsync(const std::vector<std::string>& tags, const Residency& before,
-                   LifecycleDone done) override;
+  void SleepAsync(const SleepSpec& spec, LifecycleDone done) override;
+  void WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) override;
+  bool committed() const override { return committed_.load(); }
   absl::Status Health() const override { return epoch()->Health(); }
   absl::Status Progress() const override;
   void OnFailure(std::function<void(absl::Status)> callback) override;
@@ -70,7 +71,8 @@ class GrpcExecutor : public Executor {
   std::function<void(absl::Status)> on_failure_ ABSL_GUARDED_BY(failure_mu_);
   absl::Mutex recovered_mu_;  // held while the callback runs
   std::function<void(absl::Status)> on_recovered_ ABSL_GUARDED_BY(recovered_mu_);
-  std::thread lifecycle_;  // runs the call under way; the engine thread's
+  std::atomic<bool> committed_{false};  // the last call of lifecycle_
+  std::thread lifecycle_;               // runs the call under way; the engine thread's
 };
 
 }  // namespace somnus

@@ -44,10 +44,6 @@ TagState Residency::state(const std::string& tag) const {
   return tag == kWeightsTag && !weights_discarded_ ? TagState::kBackedUp : TagState::kDiscarded;
 }
 
-bool Residency::WakeReadsWeights(const std::vector<std::string>& tags) const {
-  return weights_discarded_ && Named(tags).count(kWeightsTag) > 0;
-}
-
 std::vector<std::string> Residency::ToSleep(const SleepSpec& spec) const {
   std::vector<std::string> tags;
   for (const std::string& tag : Named(spec.tags)) {
@@ -69,20 +65,12 @@ void Residency::Slept(const SleepSpec& spec) {
     asleep_.insert(tag);
     if (tag == kWeightsTag) weights_discarded_ = Target(tag, spec.level) == TagState::kDiscarded;
   }
-  levels_differ_ = levels_differ_ && !weights_discarded_;
-}
-
-void Residency::SleptInPart(int level) {
-  Slept({.level = 1});
-  levels_differ_ = levels_differ_ || this->level() < level;
 }
 
 void Residency::Woke(const std::vector<std::string>& tags) {
   for (const std::string& tag : tags) {
     asleep_.erase(tag);
-    if (tag != kWeightsTag) continue;
-    weights_discarded_ = false;
-    levels_differ_ = false;
+    if (tag == kWeightsTag) weights_discarded_ = false;
   }
 }
 

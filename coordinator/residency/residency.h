@@ -37,12 +37,7 @@ class Residency {
   // 0 when awake; 2 when the weights are discarded; 1 otherwise.
   int level() const;
   TagState state(const std::string& tag) const;
-  // At level 1, after a sleep at level 2 that failed: some ranks may have discarded their weights all the
-  // same. They must all do so before a wake-up, since what is read again may not be what others kept.
-  bool levels_differ() const { return levels_differ_; }
   const std::set<std::string>& asleep() const { return asleep_; }
-  // Whether waking `tags` reads the checkpoint, which takes as long as a load.
-  bool WakeReadsWeights(const std::vector<std::string>& tags) const;
 
   // What a sleep or a wake-up has to do: of its tags (empty: all) those that are not as deep, or not
   // resident. Sorted, each once.
@@ -51,8 +46,6 @@ class Residency {
 
   // What was discarded before stays so, whatever the level.
   void Slept(const SleepSpec& spec);
-  // All tags sleep after a sleep at `level` that failed: each rank may have reached that level or not.
-  void SleptInPart(int level);
   // Exactly these.
   void Woke(const std::vector<std::string>& tags);
 
@@ -61,7 +54,6 @@ class Residency {
  private:
   std::set<std::string> asleep_;
   bool weights_discarded_ = false;
-  bool levels_differ_ = false;
 };
 
 }  // namespace somnus

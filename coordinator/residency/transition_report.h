@@ -14,22 +14,21 @@ namespace somnus {
 struct TagReport {
   int64_t freed_bytes = 0;      // of device memory that the transition released
   int64_t backed_up_bytes = 0;  // that a copy holds now, for the wake-up
-  int64_t discarded_bytes = 0;  // that the transition released without a copy
+  int64_t discarded_bytes = 0;  // whose contents the transition gave up
   int64_t mapped_bytes = 0;     // of device memory that the transition mapped
   int64_t resident_bytes = 0;   // of device memory, after the transition
 
   bool operator==(const TagReport&) const = default;
 };
 
-// Seconds that one rank took for each phase. Those of the second group are parts of prepare and commit.
+// Seconds that one rank took for each phase. copy, map, release and read are parts of prepare and commit.
 struct PhaseSeconds {
   double prepare = 0;
   double commit = 0;
-
-  double copy = 0;     // between device and backup
-  double map = 0;      // creating memory and mapping it
-  double release = 0;  // unmapping memory and releasing it
-  double read = 0;     // weights from the checkpoint
+  double copy = 0;     // into backups or out of them, which overlaps with map
+  double map = 0;      // of new memory
+  double release = 0;  // of memory
+  double read = 0;     // of weights from the checkpoint
 
   bool operator==(const PhaseSeconds&) const = default;
 };

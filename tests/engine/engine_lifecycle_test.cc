@@ -163,7 +163,7 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
   AwaitCalls(3);
   executor_.Lose(kLoss);
   AwaitCalls(4);
-  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"asleep 2 kv_cache workspace"});
+  EXPECT_EQ(executor_.recoveries(), std::vector<std::string>{"asleep 1 kv_cache workspace"});
   executor_.HoldLifecycle(false);
   const Result mapped = woke.get();
   ASSERT_TRUE(mapped.ok()) << mapped.status();
@@ -173,8 +173,7 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
   EXPECT_EQ(executor_.lifecycle_calls().back(), "wake workspace");
 }
 
-// Some ranks may have gone to level 2, so all must before any weights are restored.
-TEST_F(EngineLifecycleTest, ALossOnTheWayToADeeperSleep) {
+TEST_F(EngineLifecycleTest, ACallThatIsInterruptedTooOftenIsGivenUp) {
   ASSERT_TRUE(engine_.Sleep({.level = 1}).ok());
   executor_.HoldLifecycle(true);
   std::future<Result> slept = SleepAsync(2);
@@ -187,10 +186,34 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToADeeperSleep) {
   EXPECT_EQ(engine_.Stats().sleep_level, 1);
   executor_.HoldLifecycle(false);
   ExpectServes();
-  const std::vector<std::string> calls = executor_.lifecycle_calls();
-  ASSERT_EQ(calls.size(), 7u);
-  EXPECT_EQ(calls[5], "sleep 2");
-  EXPECT_EQ(calls[6], "wake kv_cache weights workspace");
+}
+
+// All ranks are brought to where the call leads, and its caller gets its result.
+TEST_F(EngineLifecycleTest, ALossAfterTheCallWasCommitted) {
+  std::future<Result> slept = HeldSleep();
+  executor_.Commit();
+  executor_.Lose(kLoss);
+  const Result freed = slept.get();
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(freed->tags.at("weights"), (TagOutcome{TagState::kBackedUp, true}));
+  EXPECT_EQ(engine_.state(), EngineState::kAsleep);
+  std::future<Result> deepened = SleepAsync(2);
+  AwaitCalls(2);
+  executor_.Commit();
+  executor_.Lose(kLoss);
+  EXPECT_EQ(deepened.get()->tags.at("weights"), (TagOutcome{TagState::kDiscarded, true}));
+  std::future<Result> woke = WakeUpAsync({"weights"});
+  AwaitCalls(3);
+  executor_.Commit();
+  executor_.Lose(kLoss);
+  EXPECT_EQ(woke.get()->tags.at("weights"), (TagOutcome{TagState::kResident, true}));
+  EXPECT_EQ(executor_.recoveries(),
+            (std::vector<std::string>{"asleep 1 kv_cache weights workspace",
+                                      "asleep 2 kv_cache weights workspace", "asleep 1 kv_cache workspace"}));
+  executor_.HoldLifecycle(false);
+  ExpectServes();
+  EXPECT_EQ(executor_.lifecycle_calls(),
+            (std::vector<std::string>{"sleep 1", "sleep 2", "wake weights", "wake kv_cache workspace"}));
 }
 
 TEST_F(EngineLifecycleTest, AResultThatComesAfterTheRecoveryIsNotThatOfTheNextCall) {

@@ -53,6 +53,12 @@ class GroupEpochTest : public ::testing::Test {
     snapshots_ = *snapshots;
   }
 
+  absl::StatusOr<TransitionReport> Sleep(int level, const std::vector<std::string>& tags = {}) {
+    return epoch_->Sleep({.level = level, .tags = tags}, &committed_);
+  }
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags = {}) {
+    return epoch_->WakeUp(tags, &committed_);
+  }
   static Ranks All(int world_size) { return Ranks(world_size, true); }
 
   // Step 1 computes a prompt of three tokens; each later step decodes.
@@ -91,6 +97,7 @@ class GroupEpochTest : public ::testing::Test {
 
   const TempDir directory_;
   ExecutorOptions options_;
+  std::atomic<bool> committed_{false};
   std::vector<v1::WorkerSnapshot> snapshots_;  // what the last Fence returned
   std::vector<std::unique_ptr<FakeWorkerService>> workers_;
   std::unique_ptr<GroupEpoch> epoch_;

@@ -1,4 +1,4 @@
-// Sleep and wake-up over ranks of which some fail.
+// Sleep and wake-up over ranks of which some fail, hang or end, in each phase.
 
 #include <thread>
 
@@ -7,161 +7,239 @@
 namespace somnus {
 namespace {
 
+using Calls = std::vector<std::string>;
 const std::vector<std::string> kBothAwake = {"awake", "awake"};
 const std::vector<std::string> kBothAsleep = {"asleep", "asleep"};
 // A timeout that ends, and that calls which nobody holds keep on the busiest machine.
 constexpr absl::Duration kShort = absl::Seconds(1);
 
-TEST_F(GroupEpochTest, AFailedSleepWakesEveryRankAgain) {
+class GroupSleepTest : public GroupEpochTest {
+ protected:
+  // Calls `act` once that rank has got a call of this name.
+  std::thread WhenCalled(size_t rank, const std::string& call, std::function<void()> act) {
+    return std::thread([this, rank, call, act = std::move(act)] {
+      while (true) {
+        const Calls calls = workers_[rank]->calls();
+        if (std::find(calls.begin(), calls.end(), call) != calls.end()) break;
+        std::this_thread::yield();
+      }
+      act();
+    });
+  }
+  std::string Health() { return std::string(epoch_->Health().message()); }
+};
+
+TEST_F(GroupSleepTest, ASleepThatOneRankCannotPrepareHappensOnNone) {
   Connect(2);
-  workers_[1]->FailNextCall(absl::InternalError("cannot"));
-  const absl::Status status = epoch_->Sleep({.level = 2}, Residency()).status();
-  EXPECT_TRUE(absl::IsInternal(status));
-  EXPECT_EQ(status.message(), "rank 1 (pid 71): cannot");
-  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"fence 1", "sleep 2", "wake 0"}));
+  workers_[1]->FailNextCall(absl::ResourceExhaustedError("no host memory"));
+  const absl::Status status = Sleep(1).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(status.message(), "rank 1 (pid 71): no host memory");
+  for (const auto& worker : workers_)
+    EXPECT_EQ(worker->calls(), (Calls{"fence 1", "prepare sleep 1", "abort"}));
   EXPECT_EQ(RankStates(), kBothAwake);
+  EXPECT_FALSE(committed_);
   EXPECT_TRUE(epoch_->Health().ok()) << "it can be tried again";
-  EXPECT_TRUE(epoch_->Sleep({.level = 2}, Residency()).ok());
+  EXPECT_TRUE(Sleep(1).ok());
+  EXPECT_TRUE(committed_);
   EXPECT_EQ(RankStates(), kBothAsleep);
 }
 
-TEST_F(GroupEpochTest, AFailedWakeUpPutsEveryRankBackToSleep) {
+TEST_F(GroupSleepTest, AWakeUpThatOneRankCannotPrepareLeavesEveryTagWhereItWas) {
   Connect(2);
-  ASSERT_TRUE(epoch_->Sleep({.level = 2}, Residency()).ok());
+  ASSERT_TRUE(Sleep(2).ok());
+  ASSERT_TRUE(WakeUp({"weights"}).ok());
+  const std::vector<std::string> half = {"asleep weights", "asleep weights"};
+  EXPECT_EQ(RankStates(), half);
+  committed_ = false;
   workers_[0]->FailNextCall(absl::ResourceExhaustedError("5 MiB missing"));
-  const absl::Status status = epoch_->WakeUp({}, Slept(2)).status();
+  const absl::Status status = WakeUp({"kv_cache"}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(status.message(), "rank 0 (pid 70): 5 MiB missing");
-  EXPECT_EQ(workers_[1]->calls().back(), "sleep 2") << "at the same level";
-  EXPECT_EQ(RankStates(), kBothAsleep);
+  EXPECT_EQ(workers_[1]->calls().back(), "abort");
+  EXPECT_EQ(RankStates(), half);
+  EXPECT_FALSE(committed_);
   EXPECT_TRUE(epoch_->Health().ok()) << "it can be tried again";
-  EXPECT_TRUE(epoch_->WakeUp({}, Slept(2)).ok());
+  EXPECT_TRUE(WakeUp().ok());
   EXPECT_EQ(RankStates(), kBothAwake);
 }
 
-TEST_F(GroupEpochTest, AFailedWakeOfTheCacheLeavesNoWeightsOnAnyRank) {
+TEST_F(GroupSleepTest, OnlyTheTagsThatAreNamedSleep) {
   Connect(2);
-  ASSERT_TRUE(epoch_->Sleep({.level = 2}, Residency()).ok());
-  Residency residency = Slept(2);
-  ASSERT_TRUE(epoch_->WakeUp({"weights"}, residency).ok());
-  residency.Woke({"weights"});
-  EXPECT_EQ(RankStates(), (std::vector<std::string>{"asleep weights", "asleep weights"}));
-  workers_[0]->FailNextCall(absl::ResourceExhaustedError("5 MiB missing"));
-  EXPECT_TRUE(absl::IsResourceExhausted(epoch_->WakeUp({"kv_cache"}, residency).status()));
-  EXPECT_EQ(RankStates(), kBothAsleep);
-  EXPECT_TRUE(epoch_->Health().ok());
+  const auto freed = Sleep(1, {"kv_cache"});
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(freed->freed_bytes(), (TagBytes{{"kv_cache", 14}}));
+  ASSERT_EQ(freed->ranks.size(), 2u);
+  EXPECT_EQ(freed->ranks[1].rank, 1);
+  EXPECT_EQ(RankStates(), (std::vector<std::string>{"asleep weights workspace", "asleep weights workspace"}));
+  EXPECT_EQ(workers_[1]->calls(), (Calls{"fence 1", "prepare sleep 1 kv_cache", "commit"}));
 }
 
-TEST_F(GroupEpochTest, ARankThatDidNotAnswerInTimeIsUndoneToo) {
-  options_.lifecycle_timeout = kShort;
+// Each rank alone would have room.
+TEST_F(GroupSleepTest, RanksOfAHostThatDoNotFitTogetherMapNothing) {
+  Connect(2);
+  ASSERT_TRUE(Sleep(2).ok());
+  for (const auto& worker : workers_) worker->SetAvailableBytes(30);
+  const absl::Status status = WakeUp().status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(
+      status.message(),
+      "rank 0 (pid 70) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes for workspace; rank 1 (pid "
+      "71) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes for workspace: 30 available, 12 missing");
+  for (const auto& worker : workers_)
+    EXPECT_EQ(worker->calls(), (Calls{"fence 1", "prepare sleep 2", "commit"})) << "nothing was mapped";
+  EXPECT_EQ(RankStates(), kBothAsleep);
+  EXPECT_TRUE(WakeUp({"weights", "kv_cache"}).ok()) << "there is room for these";
+}
+
+TEST_F(GroupSleepTest, RanksOfDifferentHostsDoNotShareMemory) {
+  Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CPU, /*over_tcp=*/true);
+  ASSERT_TRUE(Sleep(2).ok());
+  for (const auto& worker : workers_) worker->SetAvailableBytes(30);
+  EXPECT_TRUE(WakeUp().ok());
+  ASSERT_TRUE(Sleep(2).ok());
+  workers_[1]->SetAvailableBytes(20);
+  EXPECT_EQ(WakeUp().status(), absl::ResourceExhaustedError(
+                                   "rank 1 (pid 71) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes "
+                                   "for workspace: 20 available, 1 missing"));
+}
+
+TEST_F(GroupSleepTest, ARankThatDidNotPrepareInTimeIsUndoneToo) {
+  options_.transition_timeout = kShort;
   Connect(2);
   workers_[1]->HoldCalls();
-  // The rank executes the call after all, long after the coordinator has given it up.
-  std::thread release([&] {
-    while (workers_[1]->calls().size() < 3) std::this_thread::yield();
-    workers_[1]->ReleaseCalls();
-  });
-  const absl::Status status = epoch_->Sleep({.level = 2}, Residency()).status();
+  // The rank prepares after all, long after the coordinator has given it up.
+  std::thread release = WhenCalled(1, "abort", [this] { workers_[1]->ReleaseCalls(); });
+  const absl::Status status = Sleep(2).status();
   release.join();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_NE(status.message().find("rank 1 (pid 71)"), absl::string_view::npos) << status;
-  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"fence 1", "sleep 2", "wake 0"}));
+  EXPECT_EQ(workers_[1]->calls(), (Calls{"fence 1", "prepare sleep 2", "abort"}));
   EXPECT_EQ(RankStates(), kBothAwake);
   EXPECT_TRUE(epoch_->Health().ok());
 }
 
-TEST_F(GroupEpochTest, ARankWhoseReplyIsLostWithItsConnectionIsAskedAgain) {
+TEST_F(GroupSleepTest, ARankWhoseReplyIsLostWithItsConnectionIsAskedAgain) {
   Connect(2);
   workers_[1]->LoseReplies(2);
-  const absl::StatusOr<TransitionReport> freed = epoch_->Sleep({.level = 2}, Residency());
+  const absl::StatusOr<TransitionReport> freed = Sleep(2);
   ASSERT_TRUE(freed.ok()) << freed.status();
   EXPECT_EQ(freed->freed_bytes(), (TagBytes{{"kv_cache", 14}, {"weights", 14}, {"workspace", 14}}));
-  workers_[0]->LoseReplies(1);
-  const absl::StatusOr<TransitionReport> mapped = epoch_->WakeUp({}, Slept(2));
-  ASSERT_TRUE(mapped.ok()) << mapped.status();
-  EXPECT_EQ(mapped->mapped_bytes(), freed->freed_bytes());
   for (const auto& worker : workers_)
-    EXPECT_EQ(worker->calls(), (std::vector<std::string>{"fence 1", "sleep 2", "wake 0"})) << "each once";
+    EXPECT_EQ(worker->calls(), (Calls{"fence 1", "prepare sleep 2", "commit"})) << "each once";
   EXPECT_TRUE(epoch_->Health().ok());
 }
 
-TEST_F(GroupEpochTest, ARankWhoseRepliesAreAllLostIsLost) {
+TEST_F(GroupSleepTest, ACommitWhoseReplyIsLostIsAskedAgain) {
+  Connect(2);
+  std::thread lose = WhenCalled(1, "commit", [this] {
+    workers_[1]->LoseReplies(1);
+    workers_[1]->ReleaseCalls();
+  });
+  workers_[1]->HoldCalls("commit");
+  const absl::StatusOr<TransitionReport> freed = Sleep(2);
+  lose.join();
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(freed->freed_bytes().at("weights"), 14);
+  EXPECT_EQ(workers_[1]->calls(), (Calls{"fence 1", "prepare sleep 2", "commit"})) << "it is done once";
+}
+
+TEST_F(GroupSleepTest, ARankWhoseRepliesAreAllLostIsLost) {
   Connect(2);
   workers_[1]->LoseReplies(1000);
-  EXPECT_TRUE(absl::IsUnavailable(epoch_->Sleep({.level = 2}, Residency()).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Sleep(2).status()));
   EXPECT_FALSE(epoch_->Health().ok());
+  EXPECT_FALSE(committed_);
 }
 
-TEST_F(GroupEpochTest, ARankThatNeverAnswersIsLost) {
-  options_.lifecycle_timeout = kShort;
+TEST_F(GroupSleepTest, ARankThatConfirmsNoAbortIsLost) {
   Connect(2);
-  ASSERT_TRUE(epoch_->Sleep({.level = 1}, Residency()).ok());
+  ASSERT_TRUE(Sleep(1).ok());
+  absl::Notification failed;
+  epoch_->OnFailure([&](const absl::Status&) { failed.Notify(); });
+  workers_[0]->FailNextCall(absl::ResourceExhaustedError("no memory"));
+  workers_[1]->ScriptCalls({absl::OkStatus(), absl::InternalError("stuck")});
+  committed_ = false;
+  EXPECT_TRUE(absl::IsResourceExhausted(WakeUp().status()));
+  failed.WaitForNotification();
+  EXPECT_EQ(Health(),
+            "not every rank has undone what had failed (rank 0 (pid 70): no memory): rank 1 (pid 71): stuck");
+  EXPECT_FALSE(committed_) << "the next epoch is as before";
+}
+
+TEST_F(GroupSleepTest, ARankThatNeverAnswersIsLost) {
+  options_.transition_timeout = kShort;
+  Connect(2);
   workers_[1]->HoldCalls();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(epoch_->WakeUp({}, Slept(1)).status()));
-  const absl::Status health = epoch_->Health();
-  EXPECT_NE(health.message().find("not every rank is asleep after a failed call"), absl::string_view::npos)
-      << health;
-  EXPECT_NE(health.message().find("rank 1 (pid 71)"), absl::string_view::npos) << health;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Sleep(1).status()));
+  EXPECT_NE(Health().find("rank 1 (pid 71)"), std::string::npos) << Health();
+  EXPECT_FALSE(committed_);
+  workers_[1]->ReleaseCalls();
 }
 
-TEST_F(GroupEpochTest, AFailedDeepeningWakesNobody) {
+// There is no way back: the others have released their memory.
+TEST_F(GroupSleepTest, ARankThatConfirmsNoCommitIsLost) {
   Connect(2);
-  ASSERT_TRUE(epoch_->Sleep({.level = 1}, Residency()).ok());
-  workers_[1]->ScriptCalls({absl::InternalError("cannot"), absl::InternalError("still cannot")});
-  const absl::Status status = epoch_->Sleep({.level = 2}, Slept(1)).status();
-  EXPECT_EQ(status.message(), "rank 1 (pid 71): cannot");
-  EXPECT_EQ(workers_[0]->calls(), (std::vector<std::string>{"fence 1", "sleep 1", "sleep 2", "sleep 2"}));
-  EXPECT_EQ(RankStates(), kBothAsleep);
-  EXPECT_TRUE(epoch_->Health().ok()) << "it can be tried again";
-  EXPECT_TRUE(epoch_->Sleep({.level = 2}, Slept(1)).ok());
-  EXPECT_TRUE(epoch_->WakeUp({}, Slept(2)).ok());
-  EXPECT_EQ(RankStates(), kBothAwake);
+  workers_[1]->ScriptCalls({absl::OkStatus(), absl::InternalError("the driver has failed")});
+  EXPECT_TRUE(absl::IsInternal(Sleep(1).status()));
+  EXPECT_EQ(
+      Health(),
+      "a sleep or a wake-up was committed, but not every rank confirms it: rank 1 (pid 71): the driver has "
+      "failed");
+  EXPECT_TRUE(committed_) << "the next epoch is asleep";
 }
 
-TEST_F(GroupEpochTest, ADeepeningThatFailsOnceIsTriedAgain) {
+TEST_F(GroupSleepTest, ARankThatEndsWhileItPrepares) {
   Connect(2);
-  ASSERT_TRUE(epoch_->Sleep({.level = 1}, Residency()).ok());
-  workers_[1]->FailNextCall(absl::InternalError("cannot"));
-  EXPECT_TRUE(epoch_->Sleep({.level = 2}, Slept(1)).ok());
-  EXPECT_EQ(RankStates(), kBothAsleep);
+  workers_[1]->HoldCalls();
+  std::thread kill = WhenCalled(1, "prepare sleep 1", [this] {
+    epoch_->ReportLoss(absl::UnavailableError("rank 1 (pid 71) was killed by signal 9 (Killed)"));
+  });
+  EXPECT_EQ(Sleep(1).status().message(), "rank 1 (pid 71) was killed by signal 9 (Killed)");
+  kill.join();
+  EXPECT_FALSE(committed_);
+  EXPECT_EQ(workers_[0]->calls(), (Calls{"fence 1", "prepare sleep 1"})) << "the next Fence undoes it";
+  workers_[1]->ReleaseCalls();
 }
 
-TEST_F(GroupEpochTest, ASleepThatFreesOnlySomeRanksIsFinal) {
+TEST_F(GroupSleepTest, ARankThatEndsWhileItCommits) {
   Connect(2);
-  ASSERT_TRUE(epoch_->Sleep({.level = 2}, Residency()).ok());
-  Residency residency = Slept(2);
-  ASSERT_TRUE(epoch_->WakeUp({"weights"}, residency).ok());
-  residency.Woke({"weights"});
-  workers_[1]->ScriptCalls({absl::InternalError("cannot"), absl::InternalError("still cannot")});
-  EXPECT_FALSE(epoch_->Sleep({.level = 2}, residency).ok());
-  EXPECT_NE(epoch_->Health().message().find("rank 1 (pid 71): still cannot"), absl::string_view::npos)
-      << epoch_->Health();
+  workers_[1]->HoldCalls("commit");
+  std::thread kill = WhenCalled(1, "commit", [this] {
+    epoch_->ReportLoss(absl::UnavailableError("rank 1 (pid 71) was killed by signal 9 (Killed)"));
+  });
+  EXPECT_EQ(Sleep(1).status().message(), "rank 1 (pid 71) was killed by signal 9 (Killed)");
+  kill.join();
+  EXPECT_TRUE(committed_);
+  workers_[1]->ReleaseCalls();
 }
 
-TEST_F(GroupEpochTest, AWakeUpThatReadsTheCheckpointHasTheTimeOfALoad) {
-  options_.lifecycle_timeout = kShort;
+TEST_F(GroupSleepTest, APhaseHasTheTimeThatItsBytesTake) {
+  options_.transition_timeout = kShort;
+  options_.transition_bytes_per_s = 0.1;
+  Connect(1);
+  ASSERT_TRUE(Sleep(1).ok());
+  workers_[0]->HoldCalls();
+  std::thread release([&] {
+    absl::SleepFor(2 * kShort);
+    workers_[0]->ReleaseCalls();
+  });
+  EXPECT_TRUE(WakeUp({"weights"}).ok());
+  release.join();
+}
+
+TEST_F(GroupSleepTest, AWakeUpThatReadsTheCheckpointHasTheTimeOfALoad) {
+  options_.transition_timeout = kShort;
   options_.load_timeout = absl::Hours(1);
   Connect(1);
-  ASSERT_TRUE(epoch_->Sleep({.level = 2}, Residency()).ok());
+  ASSERT_TRUE(Sleep(2).ok());
   workers_[0]->HoldCalls();
   std::thread release([&] {
     absl::SleepFor(2 * kShort);  // longer than other calls may take
     workers_[0]->ReleaseCalls();
   });
-  EXPECT_TRUE(epoch_->WakeUp({"weights"}, Slept(2)).ok());
+  EXPECT_TRUE(WakeUp({"weights"}).ok());
   release.join();
-}
-
-TEST_F(GroupEpochTest, ARollbackThatFailsIsFinal) {
-  Connect(2);
-  absl::Notification failed;
-  epoch_->OnFailure([&](const absl::Status&) { failed.Notify(); });
-  ASSERT_TRUE(epoch_->Sleep({.level = 1}, Residency()).ok());
-  workers_[0]->FailNextCall(absl::ResourceExhaustedError("no memory"));
-  workers_[1]->ScriptCalls({absl::OkStatus(), absl::InternalError("stuck")});
-  EXPECT_TRUE(absl::IsResourceExhausted(epoch_->WakeUp({}, Slept(1)).status()));
-  failed.WaitForNotification();
-  EXPECT_NE(epoch_->Health().message().find("rank 1 (pid 71): stuck"), absl::string_view::npos);
 }
 
 }  // namespace

@@ -57,16 +57,17 @@ TEST_F(GroupEpochTest, LifecycleReachesEveryRank) {
   v1::KvCacheConfig config;
   config.set_num_blocks(33);
   EXPECT_TRUE(epoch_->AllocateKvCache(All(2), config, /*defer_graphs=*/false).ok());
-  const auto freed = epoch_->Sleep({.level = 1}, Residency());
+  const auto freed = Sleep(1);
   ASSERT_TRUE(freed.ok());
   EXPECT_EQ(freed->freed_bytes().at("weights"), 14) << "the sum over ranks";
-  EXPECT_EQ(epoch_->WakeUp({}, Slept(1))->mapped_bytes().at("weights"), 14);
+  EXPECT_EQ(WakeUp()->mapped_bytes().at("weights"), 14);
   const auto statuses = epoch_->RankStatuses(absl::Seconds(10));
   ASSERT_EQ(statuses.size(), 2u);
   EXPECT_EQ(statuses[1]->state(), "awake");
   epoch_->Shutdown(absl::Seconds(10));
-  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"fence 1", "load 1/2", "join group-1", "profile",
-                                                            "allocate 33", "sleep 1", "wake 0", "shutdown"}));
+  EXPECT_EQ(workers_[1]->calls(),
+            (std::vector<std::string>{"fence 1", "load 1/2", "join group-1", "profile", "allocate 33",
+                                      "prepare sleep 1", "commit", "prepare wake", "commit", "shutdown"}));
 }
 
 TEST_F(GroupEpochTest, OnlyTheRanksThatAreNamedLoadAndAllocate) {
@@ -168,7 +169,7 @@ TEST_F(GroupEpochTest, AFailedStepNamesTheRankAndEndsTheEpoch) {
   EXPECT_TRUE(absl::IsInternal(status));
   EXPECT_EQ(status.message(), "rank 1 (pid 71) failed step 2: out of luck");
   EXPECT_EQ(epoch_->ExecuteAsync(MakeStep(3)), status);
-  EXPECT_EQ(epoch_->Sleep({.level = 1}, Residency()).status().message(), status.message());
+  EXPECT_EQ(Sleep(1).status().message(), status.message());
   EXPECT_EQ(epoch_->Health(), status);
 }
 
@@ -281,6 +282,12 @@ TEST_F(GroupEpochTest, SurvivorsServeTheNextEpochAndRefuseTheLast) {
 
 TEST_F(GroupEpochTest, EveryRankIsBroughtToWhatIsHeld) {
   Connect(3);
+  std::vector<size_t> seen(3, 1);  // "fence 1"
+  const auto new_calls = [&](size_t rank) {
+    const std::vector<std::string> calls = workers_[rank]->calls();
+    const size_t first = std::exchange(seen[rank], calls.size());
+    return std::vector<std::string>(calls.begin() + static_cast<int64_t>(first), calls.end());
+  };
   const auto with = [](int level, std::vector<std::string> resident) {
     v1::WorkerSnapshot snapshot;
     snapshot.set_sleep_level(level);
@@ -290,22 +297,32 @@ TEST_F(GroupEpochTest, EveryRankIsBroughtToWhatIsHeld) {
   const std::vector<std::string> all = {"kv_cache", "weights", "workspace"};
   // Rank 0 has done the sleep that was held, rank 1 has not, rank 2 is deeper asleep.
   ASSERT_TRUE(epoch_->SetResidency({with(1, {}), with(0, all), with(2, {})}, Slept(1)).ok());
-  EXPECT_EQ(workers_[0]->calls().back(), "fence 1");
-  EXPECT_EQ(workers_[1]->calls().back(), "sleep 1");
-  EXPECT_EQ(workers_[2]->calls().back(), "fence 1");
+  EXPECT_EQ(new_calls(0), std::vector<std::string>{});
+  EXPECT_EQ(new_calls(1), (std::vector<std::string>{"prepare sleep 1 weights kv_cache workspace", "commit"}));
+  EXPECT_EQ(new_calls(2), std::vector<std::string>{});
   // Awake: whoever sleeps is woken, and nobody else.
-  ASSERT_TRUE(epoch_->SetResidency({with(1, {}), with(0, all), with(2, {"weights"})}, Residency()).ok());
-  EXPECT_EQ(workers_[0]->calls().back(), "wake 3");
-  EXPECT_EQ(workers_[1]->calls().back(), "sleep 1");
-  EXPECT_EQ(workers_[2]->calls().back(), "wake 3");
-  // The weights alone are to be resident: a rank that holds more sleeps first.
-  Residency weights = Slept(1);
-  weights.Woke({"weights"});
-  ASSERT_TRUE(epoch_->SetResidency({with(1, {"weights"}), with(0, all), with(1, {})}, weights).ok());
-  EXPECT_EQ(workers_[0]->calls().back(), "wake 3") << "nothing new";
-  EXPECT_EQ(workers_[1]->calls().back(), "wake 1");
-  EXPECT_EQ(*(workers_[1]->calls().end() - 2), "sleep 1");
-  EXPECT_EQ(workers_[2]->calls().back(), "wake 1");
+  ASSERT_TRUE(epoch_->SetResidency({with(1, {}), with(0, all), with(1, {"weights"})}, Residency()).ok());
+  EXPECT_EQ(new_calls(0), (std::vector<std::string>{"prepare wake weights kv_cache workspace", "commit"}));
+  EXPECT_EQ(new_calls(1), std::vector<std::string>{});
+  EXPECT_EQ(new_calls(2), (std::vector<std::string>{"prepare wake kv_cache workspace", "commit"}));
+  // The weights alone are to be resident.
+  Residency held = Slept(1);
+  held.Woke({"weights"});
+  ASSERT_TRUE(epoch_->SetResidency({with(1, {"weights"}), with(0, all), with(1, {})}, held).ok());
+  EXPECT_EQ(new_calls(0), std::vector<std::string>{});
+  EXPECT_EQ(new_calls(1), (std::vector<std::string>{"prepare sleep 1 kv_cache workspace", "commit"}));
+  EXPECT_EQ(new_calls(2), (std::vector<std::string>{"prepare wake weights", "commit"}));
+  // They are to be discarded: whoever holds them, or a copy, gives them up.
+  held = Residency();
+  held.Slept({.level = 2, .tags = {"weights"}});
+  ASSERT_TRUE(
+      epoch_
+          ->SetResidency(
+              {with(1, {"kv_cache", "workspace"}), with(0, all), with(2, {"kv_cache", "workspace"})}, held)
+          .ok());
+  EXPECT_EQ(new_calls(0), (std::vector<std::string>{"prepare sleep 2 weights", "commit"}));
+  EXPECT_EQ(new_calls(1), (std::vector<std::string>{"prepare sleep 2 weights", "commit"}));
+  EXPECT_EQ(new_calls(2), std::vector<std::string>{});
 }
 
 TEST_F(GroupEpochTest, NobodyThere) {

@@ -104,6 +104,11 @@ class FakeExecutor : public Executor {
     if (late) late();
     if (call) call();
   }
+  // The lifecycle call that is held is committed, as whoever learns of a loss hears.
+  void Commit() {
+    absl::MutexLock lock(&mu_);
+    committed_ = true;
+  }
   // Sets what Progress returns.
   void SetProgress(const absl::Status& progress) {
     absl::MutexLock lock(&mu_);
@@ -165,23 +170,29 @@ class FakeExecutor : public Executor {
     return reply;
   }
 
-  void SleepAsync(const SleepSpec& spec, const Residency& before, LifecycleDone done) override {
+  void SleepAsync(const SleepSpec& spec, LifecycleDone done) override {
     std::string call = "sleep " + std::to_string(spec.level);
-    // As of a request that names no tags, where these are all that it changes.
-    if (spec.tags != before.ToSleep({.level = spec.level})) {
-      for (const std::string& tag : spec.tags) call += " " + tag;
+    {
+      absl::MutexLock lock(&mu_);
+      // As of a request that names no tags, where these are all that it changes.
+      if (spec.tags != residency_.ToSleep({.level = spec.level})) {
+        for (const std::string& tag : spec.tags) call += " " + tag;
+      }
     }
-    RunOrHold(call, [this, spec, before, epoch = group_epoch(), done = std::move(done)] {
-      done(EndSleep(spec, before, epoch));
-    });
+    RunOrHold(call,
+              [this, spec, epoch = group_epoch(), done = std::move(done)] { done(EndSleep(spec, epoch)); });
   }
-  void WakeUpAsync(const std::vector<std::string>& tags, const Residency&, LifecycleDone done) override {
+  void WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) override {
     std::string call = "wake";
     for (const std::string& tag : tags) call += " " + tag;
     RunOrHold(call,
               [this, tags, epoch = group_epoch(), done = std::move(done)] { done(EndWakeUp(tags, epoch)); });
   }
 
+  bool committed() const override {
+    absl::MutexLock lock(&mu_);
+    return committed_;
+  }
   absl::Status Health() const override {
     absl::MutexLock lock(&mu_);
     return health_;
@@ -206,6 +217,7 @@ class FakeExecutor : public Executor {
       std::string what = held.awake() ? "awake" : "asleep " + std::to_string(held.level());
       for (const std::string& tag : held.asleep()) what += " " + tag;
       recoveries_.push_back(what);
+      residency_ = held;
       ++group_epoch_;
       recovery = recovery_;
       failure = health_;
@@ -240,6 +252,7 @@ class FakeExecutor : public Executor {
     {
       absl::MutexLock lock(&mu_);
       lifecycle_calls_.push_back(name);
+      committed_ = false;
       if (lifecycle_held_ && health_.ok()) {
         held_call_ = std::move(call);
         return;
@@ -253,14 +266,15 @@ class FakeExecutor : public Executor {
     if (!replies_.empty()) return absl::InternalError("a lifecycle call with a step in flight");
     return std::exchange(lifecycle_error_, absl::OkStatus());
   }
-  absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const Residency& before, int64_t epoch) {
+  absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
     if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
     RankReport rank;
     for (const std::string& tag : spec.tags) {
-      if (before.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
+      if (residency_.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
     }
+    residency_.Slept(spec);
     return TransitionReport{.ranks = {rank}};
   }
   absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, int64_t epoch) {
@@ -268,6 +282,7 @@ class FakeExecutor : public Executor {
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
     RankReport rank;
     for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);
+    residency_.Woke(tags);
     return TransitionReport{.ranks = {rank}};
   }
 
@@ -282,6 +297,8 @@ class FakeExecutor : public Executor {
   absl::Status health_ ABSL_GUARDED_BY(mu_);
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
+  Residency residency_ ABSL_GUARDED_BY(mu_);
+  bool committed_ ABSL_GUARDED_BY(mu_) = false;
   bool lifecycle_held_ ABSL_GUARDED_BY(mu_) = false;
   std::function<void()> held_call_ ABSL_GUARDED_BY(mu_);
   std::function<void()> late_call_ ABSL_GUARDED_BY(mu_);

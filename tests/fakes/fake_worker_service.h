@@ -4,11 +4,11 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +20,7 @@
 #include "proto/options_digest.h"
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
+#include "tests/fakes/fake_memory.h"
 #include "tests/fakes/fake_worker.h"
 
 namespace somnus {
@@ -59,26 +60,32 @@ class FakeWorkerService : public v1::WorkerService::Service {
     absl::MutexLock lock(&mu_);
     failing_step_ = step_id;
   }
-  // What the next lifecycle calls (LoadModel, AllocateKvCache, Sleep, WakeUp) return, in order; ok
+  // What the next lifecycle calls (LoadModel, AllocateKvCache, Prepare, Commit, Abort) return, in order; ok
   // afterwards. A call that returns an error has changed nothing.
   void FailNextCall(const absl::Status& error) { ScriptCalls({error}); }
   void ScriptCalls(std::deque<absl::Status> answers) {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
   }
-  // Lifecycle calls do their work only after ReleaseCalls, as a rank does whose device is slow.
-  void HoldCalls() {
+  // Lifecycle calls, or those of this name alone, do their work only after ReleaseCalls, as a rank does whose
+  // device is slow.
+  void HoldCalls(const std::string& name = "") {
     absl::MutexLock lock(&mu_);
-    calls_held_ = true;
+    held_calls_ = name;
   }
   void ReleaseCalls() {
     absl::MutexLock lock(&mu_);
-    calls_held_ = false;
+    held_calls_.reset();
   }
-  // The replies to the next `count` calls of Sleep and WakeUp get lost with their connection.
+  // The replies to the next `count` calls of Prepare, Commit and Abort get lost with their connection.
   void LoseReplies(int count) {
     absl::MutexLock lock(&mu_);
     num_lost_replies_ = count;
+  }
+  // What Plan says of the memory that a wake-up would take.
+  void SetAvailableBytes(int64_t bytes) {
+    absl::MutexLock lock(&mu_);
+    memory_.SetAvailableBytes(bytes);
   }
   std::vector<std::string> calls() const {
     absl::MutexLock lock(&mu_);
@@ -114,6 +121,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     if (request->group_epoch() < epoch_) return Refusal(request->group_epoch());
     if (request->group_epoch() > epoch_) calls_.push_back(absl::StrCat("fence ", request->group_epoch()));
     if (request->group_epoch() > epoch_) worker_.Replace();
+    if (request->group_epoch() > epoch_) memory_.Abort();
     epoch_ = request->group_epoch();
     *response->mutable_snapshot() = MakeSnapshot();
     return grpc::Status::OK;
@@ -206,42 +214,46 @@ class FakeWorkerService : public v1::WorkerService::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Sleep(grpc::ServerContext*, const v1::WorkerSleepRequest* request,
-                     v1::WorkerSleepResponse* response) override {
+  grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* request,
+                    v1::PlanResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    if (dead_) return grpc::Status::CANCELLED;
+    if (request->group_epoch() != epoch_) return Refusal(request->group_epoch());
+    *response = memory_.Plan(request->transition());
+    return grpc::Status::OK;
+  }
+  grpc::Status Prepare(grpc::ServerContext*, const v1::PrepareRequest* request,
+                       v1::PrepareResponse* response) override {
+    const v1::Transition& transition = request->transition();
+    const int level = transition.sleep_level();
+    std::string call = level > 0 ? absl::StrCat("prepare sleep ", level) : "prepare wake";
+    for (const std::string& tag : transition.tags()) absl::StrAppend(&call, " ", tag);
     return Once(*request, response, [&] {
-      return Called(request->group_epoch(), absl::StrCat("sleep ", request->level()),
-                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-                      sleep_level_ = request->level();
-                      for (auto& [tag, resident] : resident_) {
-                        if (std::exchange(resident, false))
-                          (*response->mutable_freed_bytes_by_tag())[tag] = kTagBytes;
-                      }
-                    });
+      return Called(request->group_epoch(), call,
+                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Prepare(*request); });
     });
   }
-  grpc::Status WakeUp(grpc::ServerContext*, const v1::WorkerWakeUpRequest* request,
-                      v1::WorkerWakeUpResponse* response) override {
-    const auto& tags = request->tags();
+  grpc::Status Commit(grpc::ServerContext*, const v1::CommitRequest* request,
+                      v1::CommitResponse* response) override {
     return Once(*request, response, [&] {
-      return Called(request->group_epoch(), absl::StrCat("wake ", tags.size()),
-                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-                      for (auto& [tag, resident] : resident_) {
-                        const bool wanted =
-                            tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
-                        if (wanted && !std::exchange(resident, true))
-                          (*response->mutable_mapped_bytes_by_tag())[tag] = kTagBytes;
-                      }
-                    });
+      return Called(request->group_epoch(), "commit", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        *response = memory_.Commit(request->transition_id());
+      });
+    });
+  }
+  grpc::Status Abort(grpc::ServerContext*, const v1::AbortRequest* request,
+                     v1::AbortResponse* response) override {
+    return Once(*request, response, [&] {
+      return Called(request->group_epoch(), "abort",
+                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Abort(); });
     });
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
                          v1::WorkerStatusResponse* response) override {
     absl::MutexLock lock(&mu_);
-    const bool awake =
-        std::all_of(resident_.begin(), resident_.end(), [](const auto& tag) { return tag.second; });
-    response->set_state(awake ? "awake" : "asleep");
-    for (const auto& [tag, resident] : resident_)
-      (*response->mutable_bytes_by_tag())[tag] = resident ? kTagBytes : 0;
+    response->set_state(memory_.asleep() ? "asleep" : "awake");
+    for (const auto& [tag, resident] : memory_.resident())
+      (*response->mutable_bytes_by_tag())[tag] = resident ? FakeMemory::kTagBytes : 0;
     return grpc::Status::OK;
   }
   grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest* request,
@@ -250,8 +262,6 @@ class FakeWorkerService : public v1::WorkerService::Service {
   }
 
  private:
-  static constexpr int64_t kTagBytes = 7;
-
   v1::WorkerSnapshot MakeSnapshot() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     v1::WorkerSnapshot snapshot;
     snapshot.set_group_epoch(epoch_);
@@ -265,12 +275,9 @@ class FakeWorkerService : public v1::WorkerService::Service {
     snapshot.set_num_blocks(num_blocks_);
     snapshot.set_weights_bytes(100);
     snapshot.set_kv_block_bytes(10 + rank_);
-    for (const auto& [tag, resident] : resident_) {
-      if (resident) snapshot.add_resident_tags(tag);
-    }
-    const bool sleeps = snapshot.resident_tags_size() < static_cast<int>(resident_.size());
-    if (sleeps && state_ == "awake") snapshot.set_state("asleep");
-    if (sleeps) snapshot.set_sleep_level(sleep_level_);
+    for (const std::string& tag : memory_.ResidentTags()) snapshot.add_resident_tags(tag);
+    if (memory_.asleep() && state_ == "awake") snapshot.set_state("asleep");
+    snapshot.set_sleep_level(memory_.sleep_level());
     return snapshot;
   }
 
@@ -304,7 +311,8 @@ class FakeWorkerService : public v1::WorkerService::Service {
     calls_.push_back(call);
     const int64_t turn = num_turns_++;
     const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return dead_ || (!calls_held_ && turn == turns_done_);
+      const bool held = held_calls_.has_value() && (held_calls_->empty() || *held_calls_ == call);
+      return dead_ || (!held && turn == turns_done_);
     };
     mu_.Await(absl::Condition(&ready));
     ++turns_done_;
@@ -341,11 +349,10 @@ class FakeWorkerService : public v1::WorkerService::Service {
   int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 1;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
-  bool calls_held_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<std::string> held_calls_ ABSL_GUARDED_BY(mu_);  // empty: all
   int64_t num_turns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t turns_done_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<std::string, bool> resident_ ABSL_GUARDED_BY(mu_) = {
-      {"kv_cache", true}, {"weights", true}, {"workspace", true}};
+  FakeMemory memory_ ABSL_GUARDED_BY(mu_);
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
@@ -357,7 +364,6 @@ class FakeWorkerService : public v1::WorkerService::Service {
   std::string fingerprint_ ABSL_GUARDED_BY(mu_) = "f00d";
   int32_t rank_ ABSL_GUARDED_BY(mu_) = 0;
   int32_t world_size_ ABSL_GUARDED_BY(mu_) = 0;
-  int32_t sleep_level_ ABSL_GUARDED_BY(mu_) = 0;
   std::string options_digest_ ABSL_GUARDED_BY(mu_);
   int32_t num_blocks_ ABSL_GUARDED_BY(mu_) = 0;
   v1::ParallelConfig parallel_ ABSL_GUARDED_BY(mu_);

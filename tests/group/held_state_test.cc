@@ -40,9 +40,9 @@ TEST(HeldStateTest, OneAwakeRankWakesTheGroup) {
 
 TEST(HeldStateTest, TheDeepestLevelAndTheTagsOfAllCount) {
   const Residency held =
-      HeldBy({Rank("asleep", 1, {"weights", "workspace"}), Rank("asleep", 2, {"weights"})});
+      HeldBy({Rank("asleep", 1, {"kv_cache", "workspace"}), Rank("asleep", 2, {"workspace"})});
   EXPECT_EQ(held.level(), 2);
-  EXPECT_EQ(held.asleep(), (std::set<std::string>{"kv_cache", "workspace"}));
+  EXPECT_EQ(held.asleep(), (std::set<std::string>{"kv_cache", "weights"}));
 }
 
 }  // namespace

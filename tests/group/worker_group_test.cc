@@ -122,7 +122,7 @@ TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
   Launch();
   ASSERT_TRUE(members_[0]->service().calls().size() > 0);
   absl::Notification slept;
-  group_->executor()->SleepAsync({.level = 2}, Residency(),
+  group_->executor()->SleepAsync({.level = 2},
                                  [&](const absl::StatusOr<TransitionReport>&) { slept.Notify(); });
   slept.WaitForNotification();
   Residency held;
@@ -130,7 +130,8 @@ TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
   Lose(0, held);
   Join("c", 0);
   ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
-  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 0/2", "join 2", Allocate(" without graphs"), "sleep 2"}));
+  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 0/2", "join 2", Allocate(" without graphs"),
+                               "prepare sleep 2 weights kv_cache workspace", "commit"}));
 }
 
 TEST_F(WorkerGroupTest, ALossDuringARecoveryBeginsAnotherEpoch) {
@@ -231,7 +232,7 @@ TEST_F(WorkerGroupTest, AGroupIsAdoptedAsleep) {
     members_.clear();
     Launch();
     absl::Notification slept;
-    group_->executor()->SleepAsync({.level = level}, Residency(),
+    group_->executor()->SleepAsync({.level = level},
                                    [&](const absl::StatusOr<TransitionReport>&) { slept.Notify(); });
     slept.WaitForNotification();
     Restart();

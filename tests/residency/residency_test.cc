@@ -60,43 +60,16 @@ TEST(ResidencyTest, ASleepOfSomeTags) {
   EXPECT_TRUE(residency.awake());
 }
 
-TEST(ResidencyTest, AFailedDeepeningLeavesTheLevelThatEveryRankHasReached) {
-  Residency residency;
-  residency.Slept({.level = 1});
-  residency.SleptInPart(2);
-  EXPECT_TRUE(residency.fully_asleep());
-  EXPECT_EQ(residency.level(), 1);
-  EXPECT_TRUE(residency.levels_differ());
-  EXPECT_FALSE(residency.ToSleep({.level = 2}).empty()) << "it can be tried again";
-  residency.Slept({.level = 1});
-  EXPECT_TRUE(residency.levels_differ());
-  residency.Slept({.level = 2});
-  EXPECT_EQ(residency.level(), 2);
-  EXPECT_FALSE(residency.levels_differ());
-  residency.Woke({"kv_cache"});
-  residency.SleptInPart(2);
-  EXPECT_EQ(residency.level(), 2) << "all had discarded their weights before";
-  EXPECT_FALSE(residency.levels_differ());
-  residency.Woke({"weights"});
-  residency.SleptInPart(1);
-  EXPECT_EQ(residency.level(), 1);
-  EXPECT_FALSE(residency.levels_differ());
-}
-
 TEST(ResidencyTest, DiscardedWeightsStayDiscardedUntilTheyAreRead) {
   Residency residency;
   residency.Slept({.level = 2});
-  EXPECT_TRUE(residency.WakeReadsWeights({}));
-  EXPECT_TRUE(residency.WakeReadsWeights({"weights"}));
-  EXPECT_FALSE(residency.WakeReadsWeights({"kv_cache"}));
   residency.Woke({"kv_cache"});
   residency.Slept({.level = 1});
   EXPECT_EQ(residency.level(), 2) << "there is nothing to keep in host memory";
   residency.Woke({"weights"});
-  EXPECT_FALSE(residency.WakeReadsWeights({})) << "they have been read";
+  EXPECT_EQ(residency.level(), 1) << "they have been read";
   residency.Slept({.level = 1});
-  EXPECT_EQ(residency.level(), 1);
-  EXPECT_FALSE(residency.WakeReadsWeights({}));
+  EXPECT_EQ(residency.state("weights"), TagState::kBackedUp);
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/group/worker_group.h"
 #include "tests/simulation/clients.h"
@@ -174,10 +177,10 @@ class Cluster {
   void Operate(absl::Duration span) {
     for (int64_t i = random_.Between(0, 3); i > 0; --i) {
       world_.Sleep(random_.Between(absl::ZeroDuration(), span));
-      Sleep(static_cast<int>(random_.Between(1, 2)));
+      Sleep(static_cast<int>(random_.Between(1, 2)), SomeTags());
       world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(1)));
       if (random_.Chance(0.3)) WakeUp({"weights"});
-      if (random_.Chance(0.2)) Sleep(2);
+      if (random_.Chance(0.2)) Sleep(2, SomeTags());
       if (random_.Chance(0.2)) engine_->ResetPrefixCache(false).IgnoreError();
       WakeUp({});
     }
@@ -185,9 +188,16 @@ class Cluster {
     for (int i = 0; i <= Faults::kMaxFaults && engine_->state() != EngineState::kAwake; ++i) WakeUp({});
   }
 
-  void Sleep(int level) {
+  // All, or one of them.
+  std::vector<std::string> SomeTags() {
+    if (random_.Chance(0.7)) return {};
+    return {kMemoryTags[static_cast<size_t>(random_.Between(0, kMemoryTags.size() - 1))]};
+  }
+
+  void Sleep(int level, const std::vector<std::string>& tags) {
     ++outcome_.num_sleeps;
-    Note(absl::StrCat("Sleep at ", level), engine_->Sleep({.level = level}).status());
+    Note(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
+         engine_->Sleep({.level = level, .tags = tags}).status());
   }
 
   void WakeUp(const std::vector<std::string>& tags) {
@@ -197,6 +207,26 @@ class Cluster {
   void Note(const std::string& what, const absl::Status& status) {
     world_.Log(absl::StrCat(what, ": ", status.ok() ? "done" : std::string(status.message())));
     if (!status.ok() && !faults_.memory_fails()) Fail(what, status);
+    CheckResidency();
+  }
+
+  // Every tag of every rank is what the engine says. Called when no lifecycle call is under way.
+  void CheckResidency() {
+    const EngineStats stats = engine_->Stats();
+    if ((stats.state != EngineState::kAwake && stats.state != EngineState::kAsleep) ||
+        !executor_->Health().ok())
+      return;
+    for (const auto& [pid, process] : site_.workers) {
+      if (!world_.alive(pid) || process.worker == nullptr) continue;
+      const v1::WorkerSnapshot snapshot = process.worker->Snapshot();
+      if (snapshot.group_epoch() != stats.group_epoch || snapshot.state() == "failed") continue;
+      std::set<std::string> asleep(kMemoryTags.begin(), kMemoryTags.end());
+      for (const std::string& tag : snapshot.resident_tags()) asleep.erase(tag);
+      if (asleep == stats.residency.asleep() && snapshot.sleep_level() == stats.residency.level()) continue;
+      world_.Violate(absl::StrCat(world_.name(pid), " is asleep at level ", snapshot.sleep_level(), " with ",
+                                  asleep.size(), " tags, the engine at level ", stats.residency.level(),
+                                  " with ", stats.residency.asleep().size()));
+    }
   }
 
   // The published state is the true one. Called within every change of it, when no lifecycle call is under

@@ -33,14 +33,14 @@ MUTATIONS = {
         "freed_slots_.clear();\n  blocks_.ResetPrefixCache();",
         "blocks_.ResetPrefixCache();",
     ),
-    "failed_sleep_is_not_undone": (
+    "failed_transition_is_not_undone": (
         "coordinator/executor/group_sleep.cc",
-        "Confirm(\"awake\", WakeAll({}, /*reads_weights=*/level == 2, &ignored), error);",
-        "",
+        "if (latch_.status().ok()) Abort(transitions",
+        "if (false) Abort(transitions",
     ),
-    "failed_wake_up_is_not_undone": (
-        "coordinator/executor/group_sleep.cc",
-        "Confirm(\"asleep\", SleepAll(before.level(), &ignored), error);",
+    "prepared_transition_outlives_its_epoch": (
+        "worker/worker_epoch.cc",
+        "AbortPrepared();",
         "",
     ),
     "broken_call_is_not_asked_again": (

@@ -86,13 +86,19 @@ struct WorkerService {
                                  AllocateKvCacheResponse* response) {
       return grpc::UnaryCall(*channel_, "AllocateKvCache", context, request, response);
     }
-    grpc::Status Sleep(grpc::ClientContext* context, const WorkerSleepRequest& request,
-                       WorkerSleepResponse* response) {
-      return grpc::UnaryCall(*channel_, "Sleep", context, request, response);
+    grpc::Status Plan(grpc::ClientContext* context, const PlanRequest& request, PlanResponse* response) {
+      return grpc::UnaryCall(*channel_, "Plan", context, request, response);
     }
-    grpc::Status WakeUp(grpc::ClientContext* context, const WorkerWakeUpRequest& request,
-                        WorkerWakeUpResponse* response) {
-      return grpc::UnaryCall(*channel_, "WakeUp", context, request, response);
+    grpc::Status Prepare(grpc::ClientContext* context, const PrepareRequest& request,
+                         PrepareResponse* response) {
+      return grpc::UnaryCall(*channel_, "Prepare", context, request, response);
+    }
+    grpc::Status Commit(grpc::ClientContext* context, const CommitRequest& request,
+                        CommitResponse* response) {
+      return grpc::UnaryCall(*channel_, "Commit", context, request, response);
+    }
+    grpc::Status Abort(grpc::ClientContext* context, const AbortRequest& request, AbortResponse* response) {
+      return grpc::UnaryCall(*channel_, "Abort", context, request, response);
     }
     grpc::Status GetStatus(grpc::ClientContext* context, const WorkerStatusRequest& request,
                            WorkerStatusResponse* response) {
@@ -128,8 +134,10 @@ struct WorkerService {
     virtual grpc::Status Profile(grpc::ServerContext*, const ProfileRequest*, ProfileResponse*) = 0;
     virtual grpc::Status AllocateKvCache(grpc::ServerContext*, const AllocateKvCacheRequest*,
                                          AllocateKvCacheResponse*) = 0;
-    virtual grpc::Status Sleep(grpc::ServerContext*, const WorkerSleepRequest*, WorkerSleepResponse*) = 0;
-    virtual grpc::Status WakeUp(grpc::ServerContext*, const WorkerWakeUpRequest*, WorkerWakeUpResponse*) = 0;
+    virtual grpc::Status Plan(grpc::ServerContext*, const PlanRequest*, PlanResponse*) = 0;
+    virtual grpc::Status Prepare(grpc::ServerContext*, const PrepareRequest*, PrepareResponse*) = 0;
+    virtual grpc::Status Commit(grpc::ServerContext*, const CommitRequest*, CommitResponse*) = 0;
+    virtual grpc::Status Abort(grpc::ServerContext*, const AbortRequest*, AbortResponse*) = 0;
     virtual grpc::Status GetStatus(grpc::ServerContext*, const WorkerStatusRequest*,
                                    WorkerStatusResponse*) = 0;
     virtual grpc::Status Shutdown(grpc::ServerContext*, const WorkerShutdownRequest*,
@@ -145,8 +153,10 @@ struct WorkerService {
       if (call->method == "Profile") return simulation::ServeUnary(call, this, &Service::Profile);
       if (call->method == "AllocateKvCache")
         return simulation::ServeUnary(call, this, &Service::AllocateKvCache);
-      if (call->method == "Sleep") return simulation::ServeUnary(call, this, &Service::Sleep);
-      if (call->method == "WakeUp") return simulation::ServeUnary(call, this, &Service::WakeUp);
+      if (call->method == "Plan") return simulation::ServeUnary(call, this, &Service::Plan);
+      if (call->method == "Prepare") return simulation::ServeUnary(call, this, &Service::Prepare);
+      if (call->method == "Commit") return simulation::ServeUnary(call, this, &Service::Commit);
+      if (call->method == "Abort") return simulation::ServeUnary(call, this, &Service::Abort);
       if (call->method == "GetStatus") return simulation::ServeUnary(call, this, &Service::GetStatus);
       if (call->method == "Shutdown") return simulation::ServeUnary(call, this, &Service::Shutdown);
       grpc::ServerContext context(call);

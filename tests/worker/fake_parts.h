@@ -202,18 +202,52 @@ inline v1::AllocateKvCacheRequest KvRequest(const v1::KvCacheConfig& config = Kv
   return request;
 }
 
-inline v1::WorkerSleepRequest SleepRequest(int level, int64_t epoch = 1) {
-  v1::WorkerSleepRequest request;
-  request.set_level(level);
+// `level` 0: a wake-up; no tags: all.
+inline v1::Transition TransitionOf(int level, const std::vector<std::string>& tags = {}) {
+  v1::Transition transition;
+  transition.set_sleep_level(level);
+  transition.mutable_tags()->Add(tags.begin(), tags.end());
+  return transition;
+}
+
+inline v1::PrepareRequest PrepareOf(const v1::Transition& transition, uint64_t id, int64_t epoch = 1) {
+  v1::PrepareRequest request;
   request.set_group_epoch(epoch);
+  request.set_operation_id(id);
+  *request.mutable_transition() = transition;
   return request;
 }
 
-inline v1::WorkerWakeUpRequest WakeRequest(const std::vector<std::string>& tags = {}, int64_t epoch = 1) {
-  v1::WorkerWakeUpRequest request;
-  request.mutable_tags()->Add(tags.begin(), tags.end());
+inline v1::CommitRequest CommitOf(uint64_t id, int64_t epoch = 1) {
+  v1::CommitRequest request;
   request.set_group_epoch(epoch);
+  request.set_transition_id(id);
   return request;
+}
+
+inline v1::AbortRequest AbortOf(uint64_t id, int64_t epoch = 1) {
+  v1::AbortRequest request;
+  request.set_group_epoch(epoch);
+  request.set_transition_id(id);
+  return request;
+}
+
+// Both phases of a transition, whose id is later than that of any other one of the process.
+inline absl::StatusOr<v1::CommitResponse> RunTransition(Worker& worker, const v1::Transition& transition,
+                                                        int64_t epoch = 1) {
+  static std::atomic<uint64_t> last_id{1000};
+  const uint64_t id = ++last_id;
+  RETURN_IF_ERROR(worker.Prepare(PrepareOf(transition, id, epoch)));
+  return worker.Commit(CommitOf(id, epoch));
+}
+
+inline absl::StatusOr<v1::CommitResponse> Sleep(Worker& worker, int level, int64_t epoch = 1) {
+  return RunTransition(worker, TransitionOf(level), epoch);
+}
+
+inline absl::StatusOr<v1::CommitResponse> WakeUp(Worker& worker, const std::vector<std::string>& tags = {},
+                                                 int64_t epoch = 1) {
+  return RunTransition(worker, TransitionOf(0, tags), epoch);
 }
 
 // Fence, with more patience than any test needs.

@@ -168,12 +168,12 @@ TEST_F(TwoRanksOfAHost, WakingOnAHostThatOthersFilledMeanwhile) {
   Run(200 * kMib, 0.5, [this](Worker& worker, int) -> absl::Status {
     absl::Status status =
         worker.AllocateKvCache(KvRequest(KvConfig(static_cast<int>(60 * kMib / kBlockBytes)))).status();
-    if (status.ok()) status = worker.Sleep(SleepRequest(2)).status();
+    if (status.ok()) status = Sleep(worker, 2).status();
     if (!status.ok()) return absl::InternalError(status.message());
     Meet(3);
     shared_->free_at_start = 110 * kMib;  // one of the two fits, with its weights
     Meet(4);
-    status = worker.WakeUp(WakeRequest()).status();
+    status = WakeUp(worker).status();
     Meet(5);
     return status;
   });

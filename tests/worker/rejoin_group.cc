@@ -110,27 +110,28 @@ absl::Status RejoinGroup::Recover(int sleep_level) {
   return OnRanks(lost, [&](int rank) -> absl::Status {
     RETURN_IF_ERROR(AllocateRank(rank, /*defer_graphs=*/true));
     if (sleep_level == 0) return absl::OkStatus();
-    v1::WorkerSleepRequest request;
-    request.set_level(sleep_level);
-    request.set_group_epoch(epoch_);
-    return workers_[rank]->Sleep(request).status();
+    return Transit(rank, sleep_level);
   });
 }
 
-absl::Status RejoinGroup::Sleep(int level) {
-  v1::WorkerSleepRequest request;
-  request.set_level(level);
-  request.set_group_epoch(epoch_);
-  return OnRanks(std::vector<bool>(workers_.size(), true),
-                 [&](int rank) { return workers_[rank]->Sleep(request).status(); });
+absl::Status RejoinGroup::Transit(int rank, int sleep_level) {
+  const uint64_t id = ++last_transition_;
+  v1::PrepareRequest prepare;
+  prepare.set_group_epoch(epoch_);
+  prepare.set_operation_id(id);
+  prepare.mutable_transition()->set_sleep_level(sleep_level);
+  RETURN_IF_ERROR(workers_[rank]->Prepare(prepare));
+  v1::CommitRequest commit;
+  commit.set_group_epoch(epoch_);
+  commit.set_transition_id(id);
+  return workers_[rank]->Commit(commit).status();
 }
 
-absl::Status RejoinGroup::WakeUp() {
-  v1::WorkerWakeUpRequest request;
-  request.set_group_epoch(epoch_);
-  return OnRanks(std::vector<bool>(workers_.size(), true),
-                 [&](int rank) { return workers_[rank]->WakeUp(request).status(); });
+absl::Status RejoinGroup::Sleep(int level) {
+  return OnRanks(std::vector<bool>(workers_.size(), true), [&](int rank) { return Transit(rank, level); });
 }
+
+absl::Status RejoinGroup::WakeUp() { return Sleep(0); }
 
 absl::StatusOr<v1::StepReply> RejoinGroup::Step(v1::StepRequest request, int absent) {
   request.set_group_epoch(epoch_);

@@ -2,6 +2,7 @@
 // Ranks of a tiny model in this process, a Worker each, driven as a coordinator drives them: they generate
 // tokens, lose a rank, and go on in the next epoch with a newcomer in its place.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,6 +47,8 @@ class RejoinGroup {
   absl::Status OnRanks(const std::vector<bool>& ranks, const std::function<absl::Status(int rank)>& call);
   absl::Status LoadRank(int rank);
   absl::Status AllocateRank(int rank, bool defer_graphs);
+  // Both phases of a sleep, or of a wake-up (level 0), on one rank.
+  absl::Status Transit(int rank, int sleep_level);
   // The step on all ranks but `absent`; rank 0's reply, or an error.
   absl::StatusOr<v1::StepReply> Step(v1::StepRequest request, int absent);
 
@@ -53,6 +56,7 @@ class RejoinGroup {
   std::vector<std::unique_ptr<Worker>> workers_;
   int64_t epoch_ = 0;
   int64_t last_step_ = 0;
+  std::atomic<uint64_t> last_transition_{0};
 };
 
 }  // namespace somnus

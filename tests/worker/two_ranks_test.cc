@@ -176,6 +176,26 @@ class TwoRanks : public testing::TestWithParam<Transport> {
     return tokens;
   }
 
+  // Both phases of a sleep, or of a wake-up (level 0).
+  void Transit(int sleep_level) {
+    v1::PrepareRequest prepare;
+    prepare.mutable_transition()->set_sleep_level(sleep_level);
+    Stamp(&prepare);
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::PrepareResponse response;
+      return stubs_[r]->Prepare(&context, prepare, &response);
+    });
+    v1::CommitRequest commit;
+    commit.set_transition_id(prepare.operation_id());
+    Stamp(&commit);
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::CommitResponse response;
+      return stubs_[r]->Commit(&context, commit, &response);
+    });
+  }
+
   FakeCoordinator coordinator_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
@@ -188,19 +208,7 @@ TEST_P(TwoRanks, SameTokensAfterEitherSleep) {
   const std::vector<int> tokens = Generate(12);
   EXPECT_EQ(tokens.size(), 12u);
   for (const int level : {1, 2, 1}) {
-    Both([&](int r) {
-      grpc::ClientContext context;
-      v1::WorkerSleepRequest request;
-      request.set_level(level);
-      v1::WorkerSleepResponse response;
-      return stubs_[r]->Sleep(&context, *Stamp(&request), &response);
-    });
-    Both([&](int r) {
-      grpc::ClientContext context;
-      v1::WorkerWakeUpRequest request;
-      v1::WorkerWakeUpResponse response;
-      return stubs_[r]->WakeUp(&context, *Stamp(&request), &response);
-    });
+    for (const int sleep_level : {level, 0}) Transit(sleep_level);
     EXPECT_EQ(Generate(12), tokens) << "after level " << level;
   }
 }

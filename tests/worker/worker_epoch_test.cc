@@ -59,8 +59,8 @@ class WorkerEpochTest : public testing::Test {
             worker_.Profile(ProfileOf(epoch)).status(),
             worker_.AllocateKvCache(KvRequest(KvConfig(), epoch)).status(),
             StepStatus(worker_, 1, epoch),
-            worker_.Sleep(SleepRequest(1, epoch)).status(),
-            worker_.WakeUp(WakeRequest({}, epoch)).status()};
+            Sleep(worker_, 1, epoch).status(),
+            WakeUp(worker_, {}, epoch).status()};
   }
   std::string State() { return worker_.GetStatus().state(); }
 
@@ -140,7 +140,7 @@ TEST_F(WorkerEpochTest, SurvivorsKeepTheirWeights) {
   control_.execute_error = absl::InternalError("boom");
   EXPECT_EQ(StepStatus(worker_, 1, 1), absl::InternalError("boom"));
   EXPECT_EQ(State(), "failed");
-  EXPECT_EQ(worker_.Sleep(SleepRequest(1)).status(), absl::InternalError("boom"));
+  EXPECT_EQ(Sleep(worker_, 1).status(), absl::InternalError("boom"));
   control_.execute_error = absl::OkStatus();
   const auto snapshot = BeginEpoch(worker_, 2);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
@@ -155,14 +155,14 @@ TEST_F(WorkerEpochTest, ASleeperStaysAsleep) {
   ASSERT_TRUE(MakeAwake(worker_).ok());
   for (const int level : {1, 2}) {
     const int64_t epoch = level + 1;
-    ASSERT_TRUE(worker_.Sleep(SleepRequest(level, epoch - 1)).ok());
+    ASSERT_TRUE(Sleep(worker_, level, epoch - 1).ok());
     const auto snapshot = BeginEpoch(worker_, epoch);
     ASSERT_TRUE(snapshot.ok()) << snapshot.status();
     EXPECT_EQ(snapshot->state(), "asleep");
     EXPECT_EQ(snapshot->sleep_level(), level);
     EXPECT_EQ(snapshot->resident_tags_size(), 0);
     ASSERT_TRUE(worker_.JoinGroup(JoinRequest(0, 1, "", epoch)).ok());
-    ASSERT_TRUE(worker_.WakeUp(WakeRequest({}, epoch)).ok());
+    ASSERT_TRUE(WakeUp(worker_, {}, epoch).ok());
     EXPECT_EQ(RunStep(worker_, EmptyStep(1, epoch)).tokens(0).token_id(), 8);
   }
   EXPECT_EQ(control_.reloads, 1) << "of level 2 alone";

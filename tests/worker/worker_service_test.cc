@@ -193,27 +193,32 @@ TEST_F(WorkerServiceTest, CancelledStreamMakesRoomForTheNext) {
 }
 
 // The caller did not get the reply and calls again.
-TEST_F(WorkerServiceTest, ARetriedSleepIsDoneOnce) {
+TEST_F(WorkerServiceTest, ARetriedPhaseIsDoneOnce) {
   MakeAwake();
-  v1::WorkerSleepRequest request = SleepRequest(1);
-  request.set_operation_id(77);
-  v1::WorkerSleepResponse first, second;
-  for (v1::WorkerSleepResponse* response : {&first, &second}) {
+  const v1::PrepareRequest prepare = PrepareOf(TransitionOf(1), 77);
+  v1::CommitRequest commit = CommitOf(77);
+  commit.set_operation_id(78);
+  for (int i = 0; i < 2; ++i) {
     grpc::ClientContext context;
-    ASSERT_TRUE(stub_->Sleep(&context, request, response).ok());
+    v1::PrepareResponse response;
+    EXPECT_EQ(FromGrpcStatus(stub_->Prepare(&context, prepare, &response)), absl::OkStatus());
+    EXPECT_EQ(response.weights_version(), 1);
   }
-  EXPECT_EQ(first.freed_bytes_by_tag().at("kv_cache"), 64 << 16);
-  EXPECT_EQ(second.freed_bytes_by_tag().size(), 3u) << "nothing was left to free";
-  EXPECT_EQ(second.freed_bytes_by_tag().at("kv_cache"), 64 << 16);
-  EXPECT_EQ(second.weights_version(), 1);
-  v1::WorkerWakeUpRequest other = WakeRequest();
-  other.set_operation_id(77);
-  v1::WorkerWakeUpResponse mapped;
+  for (int i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    v1::CommitResponse response;
+    EXPECT_EQ(FromGrpcStatus(stub_->Commit(&context, commit, &response)), absl::OkStatus());
+    EXPECT_EQ(response.tags().at("kv_cache").freed_bytes(), 64 << 16) << "also when it is asked again";
+    EXPECT_EQ(response.weights_version(), 1);
+  }
+  v1::AbortRequest abort = AbortOf(77);
+  abort.set_operation_id(77);
+  v1::AbortResponse aborted;
   grpc::ClientContext context, zero_context;
-  EXPECT_EQ(FromGrpcStatus(stub_->WakeUp(&context, other, &mapped)),
-            absl::InvalidArgumentError("operation_id: 77 is of a Sleep, not of a WakeUp"));
-  other.set_operation_id(0);
-  EXPECT_EQ(FromGrpcStatus(stub_->WakeUp(&zero_context, other, &mapped)),
+  EXPECT_EQ(FromGrpcStatus(stub_->Abort(&context, abort, &aborted)),
+            absl::InvalidArgumentError("operation_id: 77 is of a Prepare, not of a Abort"));
+  abort.set_operation_id(0);
+  EXPECT_EQ(FromGrpcStatus(stub_->Abort(&zero_context, abort, &aborted)),
             absl::InvalidArgumentError("operation_id: must not be 0"));
   EXPECT_EQ(worker_.GetStatus().state(), "asleep");
 }
@@ -343,13 +348,23 @@ TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
 
 TEST_F(WorkerServiceTest, SleepWakeAndShutdown) {
   MakeAwake();
-  v1::WorkerSleepResponse freed;
-  ASSERT_TRUE(Operate(&v1::WorkerService::Stub::Sleep, SleepRequest(1), &freed).ok());
-  EXPECT_EQ(freed.freed_bytes_by_tag().size(), 3u);
-  EXPECT_EQ(freed.weights_version(), 1);
-  v1::WorkerWakeUpResponse mapped;
-  ASSERT_TRUE(Operate(&v1::WorkerService::Stub::WakeUp, WakeRequest(), &mapped).ok());
-  EXPECT_EQ(mapped.mapped_bytes_by_tag().at("kv_cache"), 64 << 16);
+  v1::PlanRequest plan;
+  plan.set_group_epoch(1);
+  for (const int level : {1, 0}) {
+    *plan.mutable_transition() = TransitionOf(level);
+    grpc::ClientContext context;
+    v1::PlanResponse planned;
+    ASSERT_TRUE(stub_->Plan(&context, plan, &planned).ok());
+    EXPECT_EQ(planned.release_bytes_by_tag().size(), level == 1 ? 3u : 0u);
+    EXPECT_EQ(planned.map_bytes_by_tag().size(), level == 0 ? 3u : 0u);
+    v1::PrepareResponse prepared;
+    ASSERT_TRUE(
+        Operate(&v1::WorkerService::Stub::Prepare, PrepareOf(TransitionOf(level), 0), &prepared).ok());
+    v1::CommitResponse committed;
+    ASSERT_TRUE(Operate(&v1::WorkerService::Stub::Commit, CommitOf(last_operation_), &committed).ok());
+    EXPECT_EQ(committed.tags().at("kv_cache").resident_bytes(), level == 1 ? 0 : 64 << 16);
+    EXPECT_EQ(committed.weights_version(), 1);
+  }
   grpc::ClientContext context;
   v1::WorkerShutdownRequest request;
   request.set_group_epoch(1);

@@ -81,19 +81,19 @@ TEST_F(WorkerTest, EveryCallInTheWrongStateNamesTheState) {
     return absl::Status(static_cast<absl::StatusCode>(reply.error_code()), reply.error_message());
   };
   expect(worker_.AllocateKvCache(KvRequest()).status(), "created");
-  expect(worker_.Sleep(SleepRequest(1)).status(), "created");
-  expect(worker_.WakeUp(WakeRequest()).status(), "created");
+  expect(Sleep(worker_, 1).status(), "created");
+  expect(WakeUp(worker_).status(), "created");
   expect(step_status(), "created");
   Load();
   expect(worker_.LoadModel(LoadRequest(), [](int64_t, int64_t) {}).status(), "loaded");
-  expect(worker_.Sleep(SleepRequest(1)).status(), "loaded");
+  expect(Sleep(worker_, 1).status(), "loaded");
   expect(step_status(), "loaded");
   ASSERT_TRUE(worker_.AllocateKvCache(KvRequest()).ok());
   expect(worker_.AllocateKvCache(KvRequest()).status(), "awake");
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
+  ASSERT_TRUE(Sleep(worker_, 1).ok());
   expect(step_status(), "asleep");
   // None of these calls changed anything.
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
+  ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(Step(++last_step).error_code(), 0);
 }
 
@@ -126,24 +126,32 @@ TEST_F(WorkerTest, BadRequestsAreRefused) {
   other.set_dtype(v1::DTYPE_FLOAT8_E4M3);
   EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvRequest(other)).status()));
   ASSERT_TRUE(worker_.AllocateKvCache(KvRequest()).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(SleepRequest(0)).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.Sleep(SleepRequest(3)).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(worker_.WakeUp(WakeRequest({"weigths"})).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Sleep(worker_, -1).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Sleep(worker_, 3).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(WakeUp(worker_, {"weigths"}).status()));
   EXPECT_EQ(State(), "awake");
 }
 
 TEST_F(WorkerTest, LevelOneKeepsWeightsOnly) {
   MakeAwake();
   ASSERT_EQ(Step(1).error_code(), 0);
-  const auto freed = worker_.Sleep(SleepRequest(1));
+  const auto freed = Sleep(worker_, 1);
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(freed->at("weights"), kTagBytes);
-  EXPECT_EQ(freed->at("kv_cache"), 64 << 16);
+  EXPECT_EQ(freed->tags().at("weights").freed_bytes(), kTagBytes);
+  EXPECT_EQ(freed->tags().at("weights").backed_up_bytes(), kTagBytes);
+  EXPECT_EQ(freed->tags().at("weights").discarded_bytes(), 0);
+  EXPECT_EQ(freed->tags().at("kv_cache").freed_bytes(), 64 << 16);
+  EXPECT_EQ(freed->tags().at("kv_cache").discarded_bytes(), 64 << 16);
+  EXPECT_EQ(freed->tags().at("kv_cache").resident_bytes(), 0);
   EXPECT_EQ(State(), "asleep");
   for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
-  const auto mapped = worker_.WakeUp(WakeRequest());
+  const auto mapped = WakeUp(worker_);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
-  EXPECT_EQ(*mapped, *freed);
+  for (const auto& [tag, bytes] : mapped->tags()) {
+    EXPECT_EQ(bytes.mapped_bytes(), freed->tags().at(tag).freed_bytes()) << tag;
+    EXPECT_EQ(bytes.resident_bytes(), bytes.mapped_bytes()) << tag;
+    EXPECT_EQ(bytes.backed_up_bytes(), 0) << tag;
+  }
   EXPECT_EQ(State(), "awake");
   EXPECT_EQ(control_.reloads, 0);
   EXPECT_EQ(control_.resets, 1);
@@ -153,34 +161,35 @@ TEST_F(WorkerTest, LevelOneKeepsWeightsOnly) {
 
 TEST_F(WorkerTest, LevelTwoReadsTheWeightsAgain) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
+  ASSERT_TRUE(Sleep(worker_, 2).ok());
+  ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
 TEST_F(WorkerTest, LevelOneDeepensToTwo) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
+  ASSERT_TRUE(Sleep(worker_, 1).ok());
+  ASSERT_TRUE(Sleep(worker_, 2).ok());
+  ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
 TEST_F(WorkerTest, WakesByTagAndServesOnlyWhenWhole) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
-  const auto weights = worker_.WakeUp(WakeRequest({"weights"}));
+  ASSERT_TRUE(Sleep(worker_, 2).ok());
+  const auto weights = WakeUp(worker_, {"weights"});
   ASSERT_TRUE(weights.ok());
-  EXPECT_EQ(weights->size(), 1u);
+  EXPECT_EQ(weights->tags().at("weights").mapped_bytes(), kTagBytes);
+  EXPECT_EQ(weights->tags().at("kv_cache").mapped_bytes(), 0);
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(State(), "asleep");
   EXPECT_EQ(control_.resets, 0);
   EXPECT_NE(Step(2).error_code(), 0);
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"kv_cache"})).ok());
+  ASSERT_TRUE(WakeUp(worker_, {"kv_cache"}).ok());
   EXPECT_EQ(State(), "asleep");
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"workspace"})).ok());
+  ASSERT_TRUE(WakeUp(worker_, {"workspace"}).ok());
   EXPECT_EQ(State(), "awake");
   EXPECT_EQ(control_.reloads, 1);
   EXPECT_EQ(control_.resets, 1);
@@ -190,41 +199,42 @@ TEST_F(WorkerTest, StatusHasTheLevelOfTheSleep) {
   const auto level = [&] { return worker_.GetStatus().sleep_level(); };
   MakeAwake();
   EXPECT_EQ(level(), 0);
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
+  ASSERT_TRUE(Sleep(worker_, 1).ok());
   EXPECT_EQ(level(), 1);
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
+  ASSERT_TRUE(Sleep(worker_, 2).ok());
   EXPECT_EQ(level(), 2);
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
+  ASSERT_TRUE(Sleep(worker_, 1).ok());
   EXPECT_EQ(level(), 2) << "the weights are gone already";
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"weights"})).ok());
-  EXPECT_EQ(level(), 2) << "the KV cache still sleeps";
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
-  EXPECT_EQ(level(), 1) << "the weights were read again";
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
+  ASSERT_TRUE(WakeUp(worker_, {"weights"}).ok());
+  EXPECT_EQ(level(), 1) << "the weights were read again, the KV cache still sleeps";
+  ASSERT_TRUE(Sleep(worker_, 1).ok());
+  EXPECT_EQ(level(), 1);
+  ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(level(), 0);
 }
 
 TEST_F(WorkerTest, ASleepAfterAPartialWakeUpFreesWhatIsResident) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest({"weights"})).ok());
+  ASSERT_TRUE(Sleep(worker_, 2).ok());
+  ASSERT_TRUE(WakeUp(worker_, {"weights"}).ok());
   EXPECT_EQ(Resident("weights"), kTagBytes);
-  const auto freed = worker_.Sleep(SleepRequest(2));
+  const auto freed = Sleep(worker_, 2);
   ASSERT_TRUE(freed.ok()) << freed.status();
-  EXPECT_EQ(*freed, (Worker::BytesByTag{{"weights", kTagBytes}}));
+  EXPECT_EQ(freed->tags().at("weights").freed_bytes(), kTagBytes);
+  EXPECT_EQ(freed->tags().at("kv_cache").freed_bytes(), 0);
   for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
+  ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(control_.reloads, 2);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
 TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
   MakeAwake();
-  EXPECT_TRUE(worker_.WakeUp(WakeRequest())->empty());
+  EXPECT_EQ(WakeUp(worker_)->tags().at("weights").mapped_bytes(), 0);
   EXPECT_EQ(control_.resets, 0);
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(1)).ok());
-  EXPECT_TRUE(worker_.Sleep(SleepRequest(1))->empty());
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
+  ASSERT_TRUE(Sleep(worker_, 1).ok());
+  EXPECT_EQ(Sleep(worker_, 1)->tags().at("weights").freed_bytes(), 0);
+  ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(control_.reloads, 0);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
@@ -232,27 +242,27 @@ TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
 TEST_F(WorkerTest, FailedWakeUpSleepsOnAndCanBeTriedAgain) {
   MakeAwake();
   for (const int level : {1, 2}) {
-    ASSERT_TRUE(worker_.Sleep(SleepRequest(level)).ok());
+    ASSERT_TRUE(Sleep(worker_, level).ok());
     control_.reload_error = level == 2 ? absl::NotFoundError("file gone") : absl::OkStatus();
     control_.reset_error = level == 1 ? absl::InternalError("no") : absl::OkStatus();
-    EXPECT_FALSE(worker_.WakeUp(WakeRequest()).ok());
+    EXPECT_FALSE(WakeUp(worker_).ok());
     EXPECT_EQ(State(), "asleep");
     for (const char* tag : {"weights", "kv_cache", "workspace"}) EXPECT_EQ(Resident(tag), 0) << tag;
     control_.reload_error = control_.reset_error = absl::OkStatus();
-    ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
+    ASSERT_TRUE(WakeUp(worker_).ok());
     EXPECT_EQ(Step(level).tokens(0).token_id(), level + 7);
   }
 }
 
-TEST_F(WorkerTest, AWakeUpThatFailsAfterTheReloadKeepsTheWeights) {
+TEST_F(WorkerTest, AWakeUpThatFailsAfterTheReloadReadsTheWeightsOnceMore) {
   MakeAwake();
-  ASSERT_TRUE(worker_.Sleep(SleepRequest(2)).ok());
+  ASSERT_TRUE(Sleep(worker_, 2).ok());
   control_.reset_error = absl::InternalError("no");
-  EXPECT_FALSE(worker_.WakeUp(WakeRequest()).ok());
-  EXPECT_EQ(worker_.GetStatus().sleep_level(), 1);
+  EXPECT_FALSE(WakeUp(worker_).ok());
+  EXPECT_EQ(worker_.GetStatus().sleep_level(), 2) << "it is where it was";
   control_.reset_error = absl::OkStatus();
-  ASSERT_TRUE(worker_.WakeUp(WakeRequest()).ok());
-  EXPECT_EQ(control_.reloads, 1);
+  ASSERT_TRUE(WakeUp(worker_).ok());
+  EXPECT_EQ(control_.reloads, 2);
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
@@ -265,7 +275,7 @@ TEST_F(WorkerTest, FailedStepFailsTheWorkerForTheEpoch) {
   EXPECT_EQ(State(), "failed");
   control_.execute_error = absl::OkStatus();
   EXPECT_EQ(Step(2).error_message(), "slot 3 is not in use");
-  EXPECT_EQ(worker_.Sleep(SleepRequest(1)).status().message(), "slot 3 is not in use");
+  EXPECT_EQ(Sleep(worker_, 1).status().message(), "slot 3 is not in use");
   EXPECT_EQ(control_.steps, 0);
 }
 

@@ -1,0 +1,78 @@
+#pragma once
+// The memory of a rank of which only the tags matter, and its transitions. Not thread safe.
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+class FakeMemory {
+ public:
+  static constexpr int64_t kTagBytes = 7;
+
+  // What Plan says of the memory that a wake-up would take.
+  void SetAvailableBytes(int64_t bytes) { available_bytes_ = bytes; }
+
+  v1::PlanResponse Plan(const v1::Transition& transition) const {
+    v1::PlanResponse plan;
+    const bool wakes = transition.sleep_level() == 0;
+    for (const std::string& tag : TagsToChange(transition)) {
+      if (wakes) (*plan.mutable_map_bytes_by_tag())[tag] = kTagBytes;
+      if (!wakes && resident_.at(tag)) (*plan.mutable_release_bytes_by_tag())[tag] = kTagBytes;
+      if (wakes && tag == "weights") plan.set_reads_weights(weights_discarded_);
+    }
+    plan.set_available_bytes(available_bytes_);
+    return plan;
+  }
+  void Prepare(const v1::PrepareRequest& request) { prepared_ = request; }
+  void Abort() { prepared_.Clear(); }
+  // Does nothing for a transition that is not prepared.
+  v1::CommitResponse Commit(uint64_t transition_id) {
+    v1::CommitResponse response;
+    if (prepared_.operation_id() != transition_id) return response;
+    const int level = prepared_.transition().sleep_level();
+    for (const std::string& tag : TagsToChange(prepared_.transition())) {
+      v1::TagReport& report = (*response.mutable_tags())[tag];
+      if (level == 0) report.set_mapped_bytes(kTagBytes);
+      if (level > 0 && resident_[tag]) report.set_freed_bytes(kTagBytes);
+      resident_[tag] = level == 0;
+      if (tag == "weights") weights_discarded_ = level == 2;
+    }
+    prepared_.Clear();
+    return response;
+  }
+
+  std::vector<std::string> ResidentTags() const {
+    std::vector<std::string> tags;
+    for (const auto& [tag, resident] : resident_) {
+      if (resident) tags.push_back(tag);
+    }
+    return tags;
+  }
+  bool asleep() const { return ResidentTags().size() < resident_.size(); }
+  int sleep_level() const { return !asleep() ? 0 : weights_discarded_ ? 2 : 1; }
+  const std::map<std::string, bool>& resident() const { return resident_; }
+
+ private:
+  std::vector<std::string> TagsToChange(const v1::Transition& transition) const {
+    const auto& named = transition.tags();
+    std::vector<std::string> tags;
+    for (const auto& [tag, resident] : resident_) {
+      if (!named.empty() && std::find(named.begin(), named.end(), tag) == named.end()) continue;
+      const bool deepens = tag == "weights" && transition.sleep_level() == 2 && !weights_discarded_;
+      if (transition.sleep_level() == 0 ? !resident : resident || deepens) tags.push_back(tag);
+    }
+    return tags;
+  }
+
+  std::map<std::string, bool> resident_ = {{"kv_cache", true}, {"weights", true}, {"workspace", true}};
+  bool weights_discarded_ = false;
+  v1::PrepareRequest prepared_;
+  int64_t available_bytes_ = 1000;
+};
+
+}  // namespace somnus

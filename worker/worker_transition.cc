@@ -1,0 +1,214 @@
+// The Worker's transitions: sleep and wake-up, in two phases.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
+#include "base/monotonic.h"
+#include "base/request_bounds.h"
+#include "base/status_macros.h"
+#include "worker/worker.h"
+
+namespace somnus {
+namespace {
+
+double SecondsSince(MonotonicTime begin) { return absl::ToDoubleSeconds(MonotonicNow() - begin); }
+
+template <typename Tags>
+bool Has(const Tags& tags, const std::string& tag) {
+  return std::find(tags.begin(), tags.end(), tag) != tags.end();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::PlanResponse> Worker::Plan(const v1::PlanRequest& request) {
+  return InEpoch<absl::StatusOr<v1::PlanResponse>>(request.group_epoch(),
+                                                   [&] { return DoPlan(request.transition()); });
+}
+
+absl::Status Worker::Prepare(const v1::PrepareRequest& request) {
+  return InEpoch<absl::Status>(request.group_epoch(), [&] { return DoPrepare(request); });
+}
+
+absl::StatusOr<v1::CommitResponse> Worker::Commit(const v1::CommitRequest& request) {
+  return InEpoch<absl::StatusOr<v1::CommitResponse>>(request.group_epoch(),
+                                                     [&] { return DoCommit(request.transition_id()); });
+}
+
+absl::Status Worker::AbortTransition(const v1::AbortRequest& request) {
+  return InEpoch<absl::Status>(request.group_epoch(), [&] { return DoAbort(request.transition_id()); });
+}
+
+absl::StatusOr<std::vector<std::string>> Worker::TagsToChange(const v1::Transition& transition) const {
+  const int level = transition.sleep_level();
+  if (level < 0 || level > kMaxSleepLevel)
+    return absl::InvalidArgumentError(absl::StrCat("sleep_level: ", level, " is out of range"));
+  const std::map<std::string, TagStats> stats = allocator_->Stats();
+  for (const std::string& tag : transition.tags()) {
+    if (stats.count(tag) == 0)
+      return absl::InvalidArgumentError(absl::StrCat("tags: there is no '", tag, "'"));
+  }
+  std::vector<std::string> tags;
+  for (const auto& [tag, bytes] : stats) {
+    if (transition.tags_size() > 0 && !Has(transition.tags(), tag)) continue;
+    const bool asleep = bytes.sleeping > 0;
+    const bool deepens = asleep && level == kMaxSleepLevel && tag == kWeightsTag && !weights_lost_;
+    if (level == 0 ? asleep : !asleep || deepens) tags.push_back(tag);
+  }
+  return tags;
+}
+
+absl::StatusOr<v1::PlanResponse> Worker::DoPlan(const v1::Transition& transition) {
+  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake, WorkerState::kAsleep}, "Plan"));
+  ASSIGN_OR_RETURN(const std::vector<std::string> tags, TagsToChange(transition));
+  v1::PlanResponse plan;
+  if (tags.empty()) return plan;
+  const TagStats weights = allocator_->Stats()[kWeightsTag];
+  if (transition.sleep_level() > 0) {
+    for (const auto& [tag, stats] : allocator_->Stats()) {
+      if (Has(tags, tag)) (*plan.mutable_release_bytes_by_tag())[tag] = stats.resident;
+    }
+    const bool saves = transition.sleep_level() == 1 && Has(tags, kWeightsTag) &&
+                       weights.host_backup + weights.file_backup == 0;
+    plan.set_copy_bytes(saves ? weights.resident : 0);
+    return plan;
+  }
+  ASSIGN_OR_RETURN(const WakeNeed need, allocator_->CheckWake(tags));
+  plan.mutable_map_bytes_by_tag()->insert(need.needed.begin(), need.needed.end());
+  plan.set_available_bytes(need.available);
+  plan.set_copy_bytes(Has(tags, kWeightsTag) ? weights.host_backup + weights.file_backup : 0);
+  plan.set_reads_weights(Has(tags, kWeightsTag) && weights_lost_);
+  return plan;
+}
+
+absl::Status Worker::DoPrepare(const v1::PrepareRequest& request) {
+  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake, WorkerState::kAsleep}, "Prepare"));
+  const uint64_t id = request.operation_id();
+  if (id <= last_transition_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Prepare: transition ", id, " comes too late, ", last_transition_, " has ended"));
+  }
+  if (prepared_.has_value())
+    return absl::FailedPreconditionError(absl::StrCat("Prepare: ", prepared_->id, " is prepared already"));
+  Prepared prepared;
+  prepared.id = id;
+  prepared.sleep_level = request.transition().sleep_level();
+  ASSIGN_OR_RETURN(prepared.tags, TagsToChange(request.transition()));
+  const MonotonicTime begin = MonotonicNow();
+  RETURN_IF_ERROR(prepared.sleep_level > 0 ? PrepareSleep(&prepared) : PrepareWake(&prepared));
+  prepared.seconds.set_prepare(SecondsSince(begin));
+  prepared_ = std::move(prepared);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::PrepareSleep(Prepared* prepared) {
+  RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
+  RETURN_IF_ERROR(SuspendGroup());          // before what can fail on one rank alone
+  if (prepared->tags.empty()) return absl::OkStatus();
+  std::map<std::string, RestoreMode> modes;
+  for (const std::string& tag : prepared->tags) {
+    const bool saves = tag == kWeightsTag && prepared->sleep_level < kMaxSleepLevel;
+    modes[tag] = saves ? RestoreMode::kBackup : RestoreMode::kDiscard;
+  }
+  return allocator_->PrepareSleep(modes);
+}
+
+// All ranks suspend together, and resume together at their next step. After a recovery some ranks may sleep
+// already, and get no call, when others are put to sleep: those must not wait for them.
+absl::Status Worker::SuspendGroup() {
+  if (!communicator_.joined() || ranks_may_differ_) return absl::OkStatus();
+  const absl::Status status = communicator_.Suspend();
+  return status.ok() ? status : Fail(epoch_, status);
+}
+
+absl::Status Worker::PrepareWake(Prepared* prepared) {
+  if (prepared->tags.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(allocator_->PrepareWake(prepared->tags));
+  const absl::Status status = FillMapped(prepared);
+  if (!status.ok()) allocator_->AbortWake();
+  return status;
+}
+
+// Restores what mapping alone does not: discarded weights, and the runner's state once every tag is resident.
+absl::Status Worker::FillMapped(Prepared* prepared) {
+  if (Has(prepared->tags, kWeightsTag) && weights_lost_) {
+    RETURN_IF_ERROR(fence_.Check(epoch_));  // nobody waits for the weights of an older epoch
+    const MonotonicTime begin = MonotonicNow();
+    ASSIGN_OR_RETURN(prepared->fingerprint, ReloadWeights());
+    prepared->seconds.set_read(SecondsSince(begin));
+  }
+  for (const auto& [tag, bytes] : allocator_->Stats()) {
+    if (bytes.sleeping > 0 && !Has(prepared->tags, tag)) return absl::OkStatus();
+  }
+  return runner_->ResetAfterWake();
+}
+
+absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
+  if (!prepared_.has_value() || prepared_->id != id)
+    return absl::FailedPreconditionError(absl::StrCat("Commit: transition ", id, " is not prepared"));
+  const MonotonicTime begin = MonotonicNow();
+  v1::CommitResponse response;
+  *response.mutable_seconds() = prepared_->seconds;
+  if (!prepared_->tags.empty()) {
+    if (prepared_->sleep_level > 0) {
+      CommitSleep(&response);
+    } else {
+      CommitWake(&response);
+    }
+  }
+  const std::map<std::string, TagStats> stats = allocator_->Stats();
+  for (const auto& [tag, bytes] : stats) {
+    v1::TagReport& report = (*response.mutable_tags())[tag];
+    report.set_resident_bytes(bytes.resident);
+    report.set_backed_up_bytes(bytes.sleeping > 0 ? bytes.host_backup + bytes.file_backup : 0);
+  }
+  const bool asleep =
+      std::any_of(stats.begin(), stats.end(), [](const auto& tag) { return tag.second.sleeping > 0; });
+  lifecycle_.Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, !asleep ? 0 : weights_lost_ ? 2 : 1);
+  last_transition_ = last_committed_ = id;
+  prepared_.reset();
+  response.mutable_seconds()->set_commit(SecondsSince(begin));
+  return response;
+}
+
+void Worker::CommitSleep(v1::CommitResponse* response) {
+  const SleepReport report = allocator_->CommitSleep();
+  for (const auto& [tag, bytes] : report.tags) {
+    (*response->mutable_tags())[tag].set_freed_bytes(bytes.freed);
+    (*response->mutable_tags())[tag].set_discarded_bytes(bytes.discarded);
+  }
+  response->mutable_seconds()->set_copy(report.backup_seconds);
+  response->mutable_seconds()->set_release(report.release_seconds);
+  if (prepared_->sleep_level == kMaxSleepLevel && Has(prepared_->tags, kWeightsTag)) weights_lost_ = true;
+}
+
+void Worker::CommitWake(v1::CommitResponse* response) {
+  const WakeReport report = allocator_->CommitWake();
+  for (const auto& [tag, bytes] : report.tags)
+    (*response->mutable_tags())[tag].set_mapped_bytes(bytes.mapped);
+  response->mutable_seconds()->set_map(report.map_seconds);
+  response->mutable_seconds()->set_copy(report.restore_seconds);
+  if (!Has(prepared_->tags, kWeightsTag) || !std::exchange(weights_lost_, false)) return;
+  absl::MutexLock lock(&mu_);
+  loaded_.fingerprint = prepared_->fingerprint;
+}
+
+absl::Status Worker::DoAbort(uint64_t id) {
+  if (id == last_committed_)
+    return absl::FailedPreconditionError(absl::StrCat("Abort: transition ", id, " was committed"));
+  if (prepared_.has_value() && prepared_->id == id) AbortPrepared();
+  last_transition_ = std::max(last_transition_, id);  // a Prepare that comes later is refused
+  return absl::OkStatus();
+}
+
+void Worker::AbortPrepared() {
+  if (!prepared_.has_value()) return;
+  if (prepared_->sleep_level > 0) {
+    allocator_->AbortSleep();
+  } else {
+    allocator_->AbortWake();
+  }
+  prepared_.reset();
+}
+
+}  // namespace somnus
