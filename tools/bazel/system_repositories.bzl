@@ -62,27 +62,28 @@ system_library_repository = repository_rule(
 )
 
 def _optional_library_impl(ctx):
-    compiler = ctx.which("g++") or ctx.which("gcc")
-    found = False
-    if compiler and ctx.path("/usr/include/" + ctx.attr.header).exists:
+    archive = ctx.attr.archive
+    found = ctx.path("/usr/include/" + ctx.attr.header).exists
+    if found and archive:
         # A compiler that does not find the archive prints its name alone.
-        found = _run(ctx, [compiler, "-print-file-name=" + ctx.attr.archive])[0] != ctx.attr.archive
+        compiler = ctx.which("g++")
+        found = compiler != None and _run(ctx, [compiler, "-print-file-name=" + archive])[0] != archive
     ctx.file("BUILD.bazel", """
 cc_library(
     name = "{name}",
     linkopts = {linkopts},
     visibility = ["//visibility:public"],
 )
-""".format(name = ctx.name, linkopts = repr(["-l:" + ctx.attr.archive] if found else [])))
+""".format(name = ctx.name, linkopts = repr(["-l:" + archive] if found and archive else [])))
     ctx.file("defs.bzl", "%s = %s\n" % (ctx.attr.constant, found))
 
-# A library that the build does without where it is not installed: a constant of defs.bzl says whether it is. It is
-# linked statically, so that a binary also starts where it is not.
+# A library that the build does without where it is not installed: a constant of defs.bzl says whether it is. An archive
+# is linked statically, so that a binary also starts where the library is not installed.
 optional_library_repository = repository_rule(
     implementation = _optional_library_impl,
     attrs = {
         "header": attr.string(mandatory = True),
-        "archive": attr.string(mandatory = True),
+        "archive": attr.string(),
         "constant": attr.string(mandatory = True),
     },
     local = True,
