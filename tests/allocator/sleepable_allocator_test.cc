@@ -80,6 +80,46 @@ TEST(SleepableAllocator, OneUnmapForManyChunks) {
   EXPECT_EQ(driver.calls(), wanted);
 }
 
+// Pinning memory is slow: one piece holds the backups of many regions, and is used again.
+TEST(SleepableAllocator, OneArenaForManyRegions) {
+  FakeVmmDriver driver;
+  auto allocator = SleepableAllocator::Create(&driver);
+  std::vector<void*> regions;
+  for (int i = 0; i < 10; ++i) {
+    regions.push_back(allocator->Allocate("weights", (1 + i % 3) * kUnit).value());
+    driver.Fill(regions.back(), (1 + i % 3) * kUnit, static_cast<char>('a' + i));
+  }
+  const auto pieces = [&] {
+    return std::count(driver.calls().begin(), driver.calls().end(), "AllocateHost");
+  };
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
+  EXPECT_EQ(pieces(), 1);
+  EXPECT_EQ(driver.host_bytes(), 19 * kUnit);
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  // The space of a region that is gone takes a part of one that comes.
+  ASSERT_TRUE(allocator->Free(regions[4]).ok());
+  ASSERT_TRUE(allocator->Free(regions[7]).ok());
+  regions[4] = allocator->Allocate("weights", 4 * kUnit).value();
+  driver.Fill(regions[4], 4 * kUnit, 'e');
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
+  EXPECT_EQ(pieces(), 1);
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  EXPECT_TRUE(driver.Holds(regions[4], 4 * kUnit, 'e'));
+  EXPECT_TRUE(driver.Holds(regions[9], kUnit, 'j'));
+  allocator->DropBackups("weights");
+  EXPECT_EQ(driver.host_bytes(), 0);
+}
+
+TEST(SleepableAllocator, ChunksOfTheWantedSize) {
+  FakeVmmDriver driver;
+  auto allocator = SleepableAllocator::Create(&driver, {.chunk_bytes = 3 * kUnit + 1});
+  ASSERT_TRUE(allocator->Allocate("weights", 7 * kUnit).ok());
+  EXPECT_EQ(std::count(driver.calls().begin(), driver.calls().end(), "Create"), 3);
+  ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  EXPECT_EQ(driver.violations(), std::vector<std::string>{});
+}
+
 // A copy takes long and goes on by itself once it is queued: meanwhile the region without a backup is mapped,
 // though its address is the lower one.
 TEST(SleepableAllocator, TheRestIsMappedWhileTheBackupIsCopied) {

@@ -133,6 +133,20 @@ TEST_P(TwoPhases, CheckWakeSaysWhatIsMissing) {
   EXPECT_TRUE(allocator_->PrepareWake({"weights"}).ok()) << "an error leaves nothing prepared";
 }
 
+// Whatever is left of the device's memory, a wake-up brings all or nothing.
+TEST_P(TwoPhases, OutOfMemoryAtEachChunk) {
+  ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());
+  for (int64_t units = 0; units < 6; ++units) {
+    driver_.SetCapacity(units * kUnit);
+    EXPECT_TRUE(absl::IsResourceExhausted(allocator_->WakeUp({}).status())) << units;
+    EXPECT_EQ(driver_.live_bytes(), 0);
+    EXPECT_EQ(allocator_->Stats().at("weights").sleeping, 4 * kUnit);
+  }
+  driver_.SetCapacity(6 * kUnit);
+  ASSERT_TRUE(allocator_->WakeUp({}).ok());
+  EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
+}
+
 // The driver fails to unmap when it is too late to go back: the region sleeps, says that it still holds
 // memory, and the wake-up finds it, with the right contents whatever was written meanwhile.
 TEST_P(TwoPhases, CommittingCannotFail) {
