@@ -65,18 +65,18 @@ void Fill(const TransitionReport& report, v1::TransitionReport* out) {
     to.set_changed(outcome.changed);
   }
   for (const RankReport& rank : report.ranks) {
-    v1::TransitionReport::Rank* to = out->add_ranks();
+    v1::RankReport* to = out->add_ranks();
     to->set_replica(rank.replica);
     to->set_rank(rank.rank);
     for (const auto& [tag, bytes] : rank.tags) {
-      v1::TransitionReport::TagBytes& of_tag = (*to->mutable_tags())[tag];
-      of_tag.set_freed(bytes.freed_bytes);
-      of_tag.set_backed_up(bytes.backed_up_bytes);
-      of_tag.set_discarded(bytes.discarded_bytes);
-      of_tag.set_mapped(bytes.mapped_bytes);
-      of_tag.set_resident(bytes.resident_bytes);
+      v1::TagReport& of_tag = (*to->mutable_tags())[tag];
+      of_tag.set_freed_bytes(bytes.freed_bytes);
+      of_tag.set_backed_up_bytes(bytes.backed_up_bytes);
+      of_tag.set_discarded_bytes(bytes.discarded_bytes);
+      of_tag.set_mapped_bytes(bytes.mapped_bytes);
+      of_tag.set_resident_bytes(bytes.resident_bytes);
     }
-    v1::TransitionReport::Seconds* seconds = to->mutable_seconds();
+    v1::PhaseSeconds* seconds = to->mutable_seconds();
     seconds->set_prepare(rank.seconds.prepare);
     seconds->set_commit(rank.seconds.commit);
     seconds->set_copy(rank.seconds.copy);

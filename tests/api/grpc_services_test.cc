@@ -233,7 +233,7 @@ TEST_F(GrpcServicesTest, SleepTakesTagsAndAModeAndTellsWhatItDid) {
   EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kAbort);
   EXPECT_EQ(response.report().tags().at("weights").state(), "backed_up");
   EXPECT_TRUE(response.report().tags().at("weights").changed());
-  EXPECT_EQ(response.report().ranks(0).tags().at("weights").freed(), 7);
+  EXPECT_EQ(response.report().ranks(0).tags().at("weights").freed_bytes(), 7);
   request.add_tags("brain");
   EXPECT_EQ(sleep(request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   request.clear_tags();
