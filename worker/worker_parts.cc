@@ -1,5 +1,8 @@
 #include "worker/worker_parts.h"
 
+#include <fstream>
+#include <iterator>
+
 #include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_vmm_driver.h"
 #include "checkpoint/fingerprint.h"
@@ -7,6 +10,15 @@
 #include "worker/comm/cuda_communicator.h"
 
 namespace somnus {
+namespace {
+
+// Limits of memory are those of a control group (allocator/host_memory.h).
+std::string ControlGroup() {
+  std::ifstream file("/proc/self/cgroup");
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+}  // namespace
 
 WorkerParts RealWorkerParts() {
   WorkerParts parts;
@@ -22,6 +34,7 @@ WorkerParts RealWorkerParts() {
     if (options.device == DeviceKind::kCpu) return MakeHostVmmDriver({.num_threads = num_threads});
     return MakeCudaVmmDriver(options.device_index, {.chunk_bytes = options.device_chunk_bytes});
   };
+  parts.memory_pool = ControlGroup;
   parts.join_devices = MakeCudaCommunicator;
   parts.open_checkpoint = Checkpoint::Open;
   parts.fingerprint = CheckpointFingerprint;

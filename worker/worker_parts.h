@@ -27,6 +27,9 @@ struct WorkerParts {
       open_device;
   std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
       open_memory;
+  // Names the share of its host's memory that this process may take, which other processes may share: its
+  // control group. Null: there is one.
+  std::function<std::string()> memory_pool;
   // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
       join_devices;

@@ -76,6 +76,7 @@ absl::StatusOr<v1::PlanResponse> Worker::DoPlan(const v1::Transition& transition
   ASSIGN_OR_RETURN(const WakeNeed need, allocator_->CheckWake(tags));
   plan.mutable_map_bytes_by_tag()->insert(need.needed.begin(), need.needed.end());
   plan.set_available_bytes(need.available);
+  if (parts_.memory_pool) plan.set_memory_pool(parts_.memory_pool());
   plan.set_copy_bytes(Has(tags, kWeightsTag) ? weights.host_backup + weights.file_backup : 0);
   plan.set_reads_weights(Has(tags, kWeightsTag) && weights_lost_);
   return plan;

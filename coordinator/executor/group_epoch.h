@@ -86,6 +86,8 @@ class GroupEpoch {
     return sleep_.WakeUp(tags, committed);
   }
 
+  // A rank may still be reading its weights again, for a wake-up. Thread safe.
+  bool reads_weights() const { return sleep_.reads_weights(); }
   // As StepStreams::MissingRanks. Thread safe.
   std::vector<size_t> missing_ranks() const { return streams_.MissingRanks(); }
   // Ok until the epoch has ended.

@@ -28,11 +28,12 @@ int64_t SumOf(const Bytes& bytes_by_tag) {
   return sum;
 }
 
-// By whose name ranks share memory: that of their host, or of nobody where a rank has a GPU of its own.
+// Ranks with the same name share memory: those of one host and pool, unless a rank has a GPU of its own.
 // Workers with Unix sockets are on the coordinator's own host, whatever they call it.
-std::string MemoryOf(const WorkerLink& worker) {
+std::string MemoryOf(const WorkerLink& worker, const v1::PlanResponse& plan) {
   if (worker.endpoint.device_type == v1::DEVICE_TYPE_CUDA) return worker.name;
-  return absl::StartsWith(worker.endpoint.address, "unix:") ? "this host" : worker.endpoint.host;
+  const bool is_local = absl::StartsWith(worker.endpoint.address, "unix:");
+  return absl::StrCat(is_local ? "this host" : worker.endpoint.host, " ", plan.memory_pool());
 }
 
 std::string Describe(const WorkerLink& worker, const v1::PlanResponse& plan) {
@@ -105,10 +106,13 @@ absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
   RETURN_IF_ERROR(CheckMemory(plans));
   const Timeouts timeouts = TimeoutsOf(plans);
   const uint64_t id = calls_.NextOperation();
+  reads_weights_ =
+      std::any_of(plans.begin(), plans.end(), [](const auto& plan) { return plan.reads_weights(); });
   if (const absl::Status error = Prepare(transitions, id, timeouts.prepare); !error.ok()) {
     if (latch_.status().ok()) Abort(transitions, id, timeouts.prepare + timeouts.commit, error);
     return error;
   }
+  reads_weights_ = false;
   // In this order: whoever learns of the group's loss, and then reads `committed`, reads what was decided.
   committed->store(true);
   if (absl::Status lost = latch_.status(); !lost.ok()) {
@@ -140,7 +144,7 @@ absl::Status GroupSleep::CheckMemory(const Plans& plans) const {
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     const int64_t needed = SumOf(plans[rank].map_bytes_by_tag());
     if (needed == 0) continue;
-    Account& account = accounts[MemoryOf(workers_[rank])];
+    Account& account = accounts[MemoryOf(workers_[rank], plans[rank])];
     const int64_t available = plans[rank].available_bytes();
     account.available = account.needed == 0 ? available : std::min(account.available, available);
     account.needed += needed;
@@ -218,7 +222,10 @@ void GroupSleep::Abort(const Transitions& transitions, uint64_t id, absl::Durati
         return transitions[rank].has_value() ? worker.stub->Abort(context, request, &response)
                                              : grpc::Status::OK;
       }));
-  if (undone.ok()) return;
+  if (undone.ok()) {
+    reads_weights_ = false;
+    return;
+  }
   latch_.Fail(absl::UnavailableError(
       absl::StrCat("not every rank has undone what had failed (", error.message(), "): ", undone.message())));
 }

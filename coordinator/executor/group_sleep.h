@@ -36,6 +36,8 @@ class GroupSleep {
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, std::atomic<bool>* committed);
   // Brings every rank from what its snapshot says to `held`.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
+  // A rank may still be reading its weights. Thread safe.
+  bool reads_weights() const { return reads_weights_.load(); }
 
  private:
   using Transitions = std::vector<std::optional<v1::Transition>>;  // by rank; none: it is left alone
@@ -46,7 +48,7 @@ class GroupSleep {
 
   absl::StatusOr<TransitionReport> Run(const Transitions& transitions, std::atomic<bool>* committed);
   absl::StatusOr<Plans> Plan(const Transitions& transitions) const;
-  // One account for each host, and one for each GPU.
+  // One account for each host, or pool of its memory, and one for each GPU.
   absl::Status CheckMemory(const Plans& plans) const;
   Timeouts TimeoutsOf(const Plans& plans) const;
   absl::Status Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const;
@@ -58,6 +60,7 @@ class GroupSleep {
   FailureLatch& latch_;
   const std::vector<WorkerLink>& workers_;
   const ExecutorOptions options_;
+  std::atomic<bool> reads_weights_{false};
 };
 
 }  // namespace somnus

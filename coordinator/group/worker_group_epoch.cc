@@ -181,6 +181,7 @@ absl::Status WorkerGroup::FenceSurvivors() {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(interruption_);
     fencing_ = &latch;
+    loading_ |= current_ != nullptr && current_->reads_weights();
   }
   // Reading a shard is not cut short: it would have to be read again.
   const absl::Duration timeout = loading_ ? options_.load_timeout : options_.fence_timeout;

@@ -92,6 +92,14 @@ TEST_F(GroupSleepTest, RanksOfAHostThatDoNotFitTogetherMapNothing) {
   EXPECT_TRUE(WakeUp({"weights", "kv_cache"}).ok()) << "there is room for these";
 }
 
+TEST_F(GroupSleepTest, RanksInDifferentControlGroupsDoNotShareMemory) {
+  Connect(2);
+  ASSERT_TRUE(Sleep(2).ok());
+  for (size_t rank = 0; rank < 2; ++rank)
+    workers_[rank]->SetAvailableBytes(30, absl::StrCat("0::/job/task_", rank));
+  EXPECT_TRUE(WakeUp().ok());
+}
+
 TEST_F(GroupSleepTest, RanksOfDifferentHostsDoNotShareMemory) {
   Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CPU, /*over_tcp=*/true);
   ASSERT_TRUE(Sleep(2).ok());
@@ -199,6 +207,21 @@ TEST_F(GroupSleepTest, ARankThatEndsWhileItPrepares) {
   kill.join();
   EXPECT_FALSE(committed_);
   EXPECT_EQ(workers_[0]->calls(), (Calls{"fence 1", "prepare sleep 1"})) << "the next Fence undoes it";
+  EXPECT_FALSE(epoch_->reads_weights());
+  workers_[1]->ReleaseCalls();
+}
+
+// The others are busy, and are not replaced for it.
+TEST_F(GroupSleepTest, ARankThatEndsWhileItReadsItsWeights) {
+  Connect(2);
+  ASSERT_TRUE(Sleep(2).ok());
+  workers_[1]->HoldCalls();
+  std::thread kill = WhenCalled(1, "prepare wake", [this] {
+    epoch_->ReportLoss(absl::UnavailableError("rank 1 (pid 71) was killed by signal 9 (Killed)"));
+  });
+  EXPECT_FALSE(WakeUp().ok());
+  kill.join();
+  EXPECT_TRUE(epoch_->reads_weights());
   workers_[1]->ReleaseCalls();
 }
 

@@ -15,7 +15,10 @@ class FakeMemory {
   static constexpr int64_t kTagBytes = 7;
 
   // What Plan says of the memory that a wake-up would take.
-  void SetAvailableBytes(int64_t bytes) { available_bytes_ = bytes; }
+  void SetAvailableBytes(int64_t bytes, const std::string& pool) {
+    available_bytes_ = bytes;
+    pool_ = pool;
+  }
 
   v1::PlanResponse Plan(const v1::Transition& transition) const {
     v1::PlanResponse plan;
@@ -26,6 +29,7 @@ class FakeMemory {
       if (wakes && tag == "weights") plan.set_reads_weights(weights_discarded_);
     }
     plan.set_available_bytes(available_bytes_);
+    plan.set_memory_pool(pool_);
     return plan;
   }
   void Prepare(const v1::PrepareRequest& request) { prepared_ = request; }
@@ -73,6 +77,7 @@ class FakeMemory {
   bool weights_discarded_ = false;
   v1::PrepareRequest prepared_;
   int64_t available_bytes_ = 1000;
+  std::string pool_;
 };
 
 }  // namespace somnus

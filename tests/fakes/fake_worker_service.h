@@ -83,9 +83,9 @@ class FakeWorkerService : public v1::WorkerService::Service {
     num_lost_replies_ = count;
   }
   // What Plan says of the memory that a wake-up would take.
-  void SetAvailableBytes(int64_t bytes) {
+  void SetAvailableBytes(int64_t bytes, const std::string& pool = "") {
     absl::MutexLock lock(&mu_);
-    memory_.SetAvailableBytes(bytes);
+    memory_.SetAvailableBytes(bytes, pool);
   }
   std::vector<std::string> calls() const {
     absl::MutexLock lock(&mu_);
