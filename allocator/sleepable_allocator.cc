@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -133,18 +134,10 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     if (absl::Status status = RequireNothingPrepared(); !status.ok()) return status;
     prepared_ = Prepared::kWake;
     const MonotonicTime begin = MonotonicNow();
+    const std::vector<Entry*> asleep = Asleep(tags);
+    for (Entry* entry : asleep) entry->waking = true;
     std::optional<MonotonicTime> first_copy;
-    absl::Status status;
-    for (Entry* entry : Asleep(tags)) {
-      entry->waking = true;
-      status = MakeUsable(entry);
-      if (status.ok() && entry->backup != nullptr) {
-        if (!first_copy.has_value()) first_copy = MonotonicNow();
-        status = entry->backup->Restore(entry->region->data());
-      }
-      Publish();
-      if (!status.ok()) break;
-    }
+    absl::Status status = MapAndRestore(asleep, &first_copy);
     map_seconds_ = SecondsSince(begin);
     // Waited for in any case: no copy may still run into memory that AbortWake unmaps.
     status.Update(driver_->Synchronize());
@@ -240,6 +233,35 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     if (region->state() == Region::State::kResident) return absl::OkStatus();
     if (region->state() == Region::State::kDetached) return region->Attach();
     return region->Populate(/*copy_follows=*/entry->backup != nullptr && store_->in_host_memory());
+  }
+
+  // Copies from host memory run by themselves while the rest is mapped. A file is read by this thread, so
+  // another one maps the rest then.
+  absl::Status MapAndRestore(const std::vector<Entry*>& entries, std::optional<MonotonicTime>* first_copy)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto rest = std::find_if(entries.begin(), entries.end(),
+                             [](const Entry* entry) { return entry->backup == nullptr; });
+    absl::Status mapped, status;
+    std::thread mapper;
+    if (rest != entries.begin() && rest != entries.end() && !store_->in_host_memory()) {
+      mapper = std::thread([&mapped, this, begin = rest, end = entries.end()] {
+        for (auto it = begin; it != end && mapped.ok(); ++it) mapped = MakeUsable(*it);
+      });
+    } else {
+      rest = entries.end();
+    }
+    for (auto it = entries.begin(); it != rest && status.ok(); ++it) {
+      status = MakeUsable(*it);
+      if (status.ok() && (*it)->backup != nullptr) {
+        if (!first_copy->has_value()) *first_copy = MonotonicNow();
+        status = (*it)->backup->Restore((*it)->region->data());
+      }
+      if (!mapper.joinable()) Publish();
+    }
+    if (mapper.joinable()) mapper.join();
+    Publish();
+    status.Update(mapped);
+    return status;
   }
 
   static absl::Status FreeRegion(Region* region) {

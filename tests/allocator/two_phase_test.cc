@@ -133,6 +133,22 @@ TEST_P(TwoPhases, CheckWakeSaysWhatIsMissing) {
   EXPECT_TRUE(allocator_->PrepareWake({"weights"}).ok()) << "an error leaves nothing prepared";
 }
 
+// While a file is read another thread maps the rest; what fails there is the wake-up's error, too.
+TEST_P(TwoPhases, EachCallOfAWakeUpFails) {
+  ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());
+  for (int nth = 1;; ++nth) {
+    driver_.FailAt(nth);
+    const bool ok = allocator_->PrepareWake({}).ok();
+    driver_.FailAt(0);
+    if (ok) break;
+    EXPECT_EQ(driver_.live_bytes(), 0) << nth;
+    EXPECT_EQ(allocator_->Stats().at("weights").sleeping, 4 * kUnit);
+    ASSERT_LT(nth, 30);
+  }
+  allocator_->CommitWake();
+  EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
+}
+
 // Whatever is left of the device's memory, a wake-up brings all or nothing.
 TEST_P(TwoPhases, OutOfMemoryAtEachChunk) {
   ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());

@@ -1,10 +1,12 @@
 #pragma once
 // A VmmDriver over plain memory that fails on command, keeps count of everything it handed out, and records
-// every call that would be an error on a real device (violations). Not thread safe.
+// every call that would be an error on a real device (violations). The driver's calls are thread safe; what
+// tests ask for is not, while a call runs.
 
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,9 +60,13 @@ class FakeVmmDriver : public VmmDriver {
   int64_t Granularity() const override { return kUnit; }
   int64_t ChunkBytes() const override { return 2 * kUnit; }
   absl::StatusOr<int64_t> TotalBytes() override { return capacity_; }
-  absl::StatusOr<int64_t> AvailableBytes() override { return capacity_ - live_bytes(); }
+  absl::StatusOr<int64_t> AvailableBytes() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return capacity_ - live_bytes();
+  }
 
   absl::StatusOr<void*> Reserve(int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("Reserve")) return Broken();
     Expect(bytes > 0 && bytes % kUnit == 0, "Reserve of odd size");
     const int64_t address = next_address_;
@@ -69,6 +75,7 @@ class FakeVmmDriver : public VmmDriver {
     return reinterpret_cast<void*>(address);
   }
   absl::Status FreeAddress(void* address, int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("FreeAddress")) return Broken();
     const auto it = ranges_.find(Number(address));
     Expect(it != ranges_.end() && it->second == bytes, "FreeAddress of no range");
@@ -79,6 +86,7 @@ class FakeVmmDriver : public VmmDriver {
     return absl::OkStatus();
   }
   absl::StatusOr<Handle> Create(int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("Create")) return Broken();
     if (bytes > capacity_ - live_bytes()) return absl::ResourceExhaustedError("out of device memory");
     // New memory is not zero: it holds what was there before.
@@ -86,6 +94,7 @@ class FakeVmmDriver : public VmmDriver {
     return next_handle_++;
   }
   absl::Status Release(Handle handle) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("Release")) return Broken();
     Expect(handles_.count(handle) == 1, "Release of no handle");
     for (const auto& [at, mapped] : maps_) Expect(mapped != handle, "Release while mapped");
@@ -93,6 +102,7 @@ class FakeVmmDriver : public VmmDriver {
     return absl::OkStatus();
   }
   absl::Status Map(void* address, int64_t bytes, Handle handle) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("Map")) return Broken();
     Expect(handles_.count(handle) == 1 && static_cast<int64_t>(handles_[handle].bytes.size()) == bytes,
            "Map of no handle");
@@ -102,6 +112,7 @@ class FakeVmmDriver : public VmmDriver {
     return absl::OkStatus();
   }
   absl::Status Unmap(void* address, int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("Unmap")) return Broken();
     const int64_t end = Number(address) + bytes;
     int64_t at = Number(address);
@@ -112,6 +123,7 @@ class FakeVmmDriver : public VmmDriver {
     return absl::OkStatus();
   }
   absl::Status SetAccess(void* address, int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("SetAccess")) return Broken();
     for (int64_t at = Number(address); at < Number(address) + bytes; at += kUnit) {
       Expect(At(at, false) != nullptr, "SetAccess of an unmapped range");
@@ -122,15 +134,18 @@ class FakeVmmDriver : public VmmDriver {
     return absl::OkStatus();
   }
   absl::StatusOr<void*> AllocateHost(int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("AllocateHost")) return Broken();
     host_bytes_ += bytes;
     return new char[bytes];
   }
   void FreeHost(void* data, int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     host_bytes_ -= bytes;
     delete[] static_cast<char*>(data);
   }
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("CopyToHost")) return Broken();
     for (int64_t i = 0; i < bytes; ++i) {
       if (const char* byte = At(Number(device) + i, true)) static_cast<char*>(host)[i] = *byte;
@@ -138,13 +153,17 @@ class FakeVmmDriver : public VmmDriver {
     return absl::OkStatus();
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (Fails("CopyFromHost")) return Broken();
     for (int64_t i = 0; i < bytes; ++i) {
       if (char* byte = At(Number(device) + i, true)) *byte = static_cast<const char*>(host)[i];
     }
     return absl::OkStatus();
   }
-  absl::Status Synchronize() override { return Fails("Synchronize") ? Broken() : absl::OkStatus(); }
+  absl::Status Synchronize() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return Fails("Synchronize") ? Broken() : absl::OkStatus();
+  }
 
  private:
   struct Memory {
@@ -179,6 +198,7 @@ class FakeVmmDriver : public VmmDriver {
     return nullptr;
   }
 
+  std::mutex mutex_;
   std::function<void()> on_call_;
   int fail_in_ = 0;
   bool failed_ = false;
