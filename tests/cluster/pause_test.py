@@ -209,7 +209,7 @@ class Wake(Base):
                 self.assertEqual(self.cluster.health(), 200, "a request would be served")
                 self.assert_tokens()
                 self.assertFalse(self.is_sleeping())
-        wait_until(lambda: self.cluster.metric("somnus:auto_wake_ups_total") == 2, 30, "both are counted")
+        wait_until(lambda: self.cluster.metric("somnus:auto_wake_ups_total") >= 2, 30, "both are counted")
 
     def test_a_request_ends_no_pause(self):
         self.admin("/pause")
