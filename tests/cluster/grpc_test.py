@@ -174,15 +174,27 @@ class Grpc(unittest.TestCase):
                          (cluster.port, cluster.admin_port, cluster.grpc_port, cluster.control_port, cluster.name))
 
     def test_a_field_that_is_not_known_is_refused(self):
-        # A client of a later version that wants only its KV cache to sleep: level 1, and field 2 with a tag.
-        for call, request in ((self.control.Sleep, control_pb.SleepRequest.FromString(b"\x08\x01\x12\x08kv_cache")),
-                              (self.control.WakeUp, control_pb.WakeUpRequest.FromString(b"\x10\x01"))):
+        # A client of a later version: level 1, and field 15 with text; field 15 with a number.
+        for call, request in ((self.control.Sleep, control_pb.SleepRequest.FromString(b"\x08\x01\x7a\x08kv_cache")),
+                              (self.control.WakeUp, control_pb.WakeUpRequest.FromString(b"\x78\x01"))):
             with self.assertRaises(grpc.RpcError) as caught:
                 call(request, timeout=DEADLINE_S)
             self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
-            self.assertIn("field 2", caught.exception.details())
+            self.assertIn("field 15", caught.exception.details())
         self.assertEqual(self.control.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S).state,
                          control_pb.ENGINE_STATE_AWAKE)
+
+    def test_pause_abort_and_resume(self):
+        self.control.Pause(control_pb.PauseRequest(mode=control_pb.SLEEP_MODE_WAIT), timeout=DEADLINE_S)
+        status = self.control.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S)
+        self.assertEqual((status.state, status.paused), (control_pb.ENGINE_STATE_PAUSED, True))
+        with self.assertRaises(grpc.RpcError) as caught:
+            self.control.Sleep(control_pb.SleepRequest(mode=9), timeout=DEADLINE_S)
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+        aborted = self.control.AbortRequests(control_pb.AbortRequestsRequest(request_ids=["none"]), timeout=DEADLINE_S)
+        self.assertEqual(aborted.num_aborted, 0)
+        resumed = self.control.Resume(control_pb.ResumeRequest(), timeout=DEADLINE_S)
+        self.assertEqual(resumed.state, control_pb.ENGINE_STATE_AWAKE)
 
     def test_reflection_lists_the_services(self):
         def names(channel):
