@@ -239,6 +239,7 @@ void ReplicaSet::OnReplicaStateChange(size_t replica) {
   UpdateState();
   {
     absl::MutexLock lock(&mu_);  // whoever awaits something of the replicas looks again
+    NoteChange();
     const EngineState state = replicas_[replica].loop->state();
     // Whatever a replica does that is not awake empties its cache.
     if (state != EngineState::kAwake) router_.Forget(static_cast<int>(replica));
@@ -251,6 +252,21 @@ void ReplicaSet::OnReplicaStateChange(size_t replica) {
     }
   }
   mail_.Wake();
+}
+
+void ReplicaSet::AwaitFor(const std::function<bool()>& condition, absl::Duration timeout) {
+  const MonotonicTime deadline = MonotonicNow() + timeout;
+  while (!condition() && MonotonicNow() < deadline) {
+    if (changed_ == nullptr) changed_ = std::make_shared<StopSignal>();
+    const std::shared_ptr<StopSignal> changed = changed_;
+    mu_.Unlock();
+    changed->WaitFor(deadline - MonotonicNow());
+    mu_.Lock();
+  }
+}
+
+void ReplicaSet::NoteChange() {
+  if (changed_ != nullptr) std::exchange(changed_, nullptr)->Stop();
 }
 
 void ReplicaSet::OnRequestScheduled(const EngineRequest& request) {
@@ -269,6 +285,7 @@ void ReplicaSet::OnRequestEnded(const EngineRequest& request) {
     room_.Remove(request, it->second.was_scheduled);
     NoteEnded(it->second);
     entries_.erase(it);
+    NoteChange();
   }
   if (has_queued_) mail_.Wake();
 }
@@ -285,6 +302,7 @@ void ReplicaSet::OnHandOver(std::vector<EngineRequest> requests) {
       if (entry.aborted) aborted_.push_back(request.id);
       InsertQueued(std::move(request), &entry);
     }
+    NoteChange();
   }
   mail_.Wake();
 }

@@ -39,6 +39,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/engine/loop_mail.h"
@@ -141,6 +142,11 @@ class ReplicaSet : public Engine {
   Ending EndQueued(const std::string& id, FinishReason reason, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(Ending ending);
+  // Waits for `condition`, which is asked again after every NoteChange, at most for `timeout` of a monotonic
+  // clock (absl::Mutex would wait by wall time). The lock is free meanwhile.
+  void AwaitFor(const std::function<bool()>& condition, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t NumPreempted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t StepClock() const;
 
@@ -218,6 +224,7 @@ class ReplicaSet : public Engine {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;  // what is in the queue ends
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<StopSignal> changed_ ABSL_GUARDED_BY(mu_);  // stopped by NoteChange; null: nobody waits
 
   std::atomic<EngineState> state_;  // written under state_mu_
   absl::Mutex state_mu_;

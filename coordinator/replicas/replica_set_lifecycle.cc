@@ -276,12 +276,14 @@ void ReplicaSet::DrainAndStop(absl::Duration grace) {
   {
     absl::MutexLock lock(&mu_);
     draining_ = true;
+    NoteChange();
     // Only then do the replicas drain: until the last request has ended, each takes what another one loses.
     const auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return entries_.empty() || stopping_ || NobodyServes();
     };
-    mu_.AwaitWithTimeout(absl::Condition(&drained), grace);
+    AwaitFor(drained, grace);
     stopping_ = true;
+    NoteChange();
   }
   mail_.Wake();
   std::vector<std::thread> threads;

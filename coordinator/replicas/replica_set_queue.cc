@@ -118,6 +118,7 @@ ReplicaSet::Ending ReplicaSet::EndQueued(const std::string& id, FinishReason rea
   room_.Remove(ending.request, it->second.was_scheduled);
   NoteEnded(it->second);
   entries_.erase(it);
+  NoteChange();
   return ending;
 }
 

@@ -86,7 +86,7 @@ absl::Status ReplicaSet::Empty(size_t replica, absl::Duration grace) {
   const auto empty = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return draining_ || replicas_[replica].num_open == 0;
   };
-  mu_.AwaitWithTimeout(absl::Condition(&empty), grace);
+  AwaitFor(empty, grace);
   if (!draining_) return absl::OkStatus();
   return absl::FailedPreconditionError(WhyNotReady(EngineState::kDraining));
 }
