@@ -202,7 +202,11 @@ void WorkerGroup::Stop() {
     absl::MutexLock lock(&mu_);
     epoch = std::exchange(current_, nullptr);
   }
-  if (epoch != nullptr) epoch->Shutdown(kEndTimeout);
+  if (epoch != nullptr) {
+    epoch->Shutdown(kEndTimeout);
+    // Nobody else ends it any more, and a recovery may be waiting for a worker of it that hangs.
+    epoch->ReportLoss(absl::CancelledError("stopped"));
+  }
   EndHealing();
   pool_.Stop();
   EndExecutor();

@@ -271,6 +271,15 @@ TEST_F(WorkerGroupTest, WorkersWithOtherOptionsAreSentAway) {
   EXPECT_TRUE(absl::StrContains(absl::StrJoin(CallsOf(3), ","), "load 1/2"));
 }
 
+TEST_F(WorkerGroupTest, StopEndsARecoveryWhoseNewcomerHangs) {
+  Launch();
+  Lose(1, Residency());
+  Join("c", 1).HoldCalls("load");
+  while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
+  group_->Stop();
+  EXPECT_TRUE(absl::IsCancelled(AwaitRecovery())) << recovered_;
+}
+
 TEST_F(WorkerGroupTest, AnInterruptEndsTheWaitForANewcomer) {
   Launch();
   Lose(1, Residency());
