@@ -274,7 +274,7 @@ TEST_F(WorkerGroupTest, WorkersWithOtherOptionsAreSentAway) {
 TEST_F(WorkerGroupTest, StopEndsARecoveryWhoseNewcomerHangs) {
   Launch();
   Lose(1, Residency());
-  Join("c", 1).HoldCalls("load");
+  Join("c", 1).HoldCalls("load 1/2");
   while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
   group_->Stop();
   EXPECT_TRUE(absl::IsCancelled(AwaitRecovery())) << recovered_;
