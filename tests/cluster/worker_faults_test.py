@@ -132,8 +132,8 @@ class OutOfMemory(unittest.TestCase):
             eater.kill()
             eater.wait()
         self.addCleanup(end)
-        wait_until(lambda: self.cgroup.kills() > 0 or eater.poll() is not None, END_S, "the kernel kills")
-        self.assertIsNone(eater.poll())
+        # The worker is the first; before its memory is free the kernel may kill the eater, too.
+        wait_until(lambda: self.cgroup.kills() > 0, END_S, "the kernel kills")
 
     def test_the_kernel_kills_a_worker(self):
         with Cluster(tiny(MODEL), "--dtype=float32", "--kv-cache-memory-bytes=16MiB", workers=2) as cluster:
