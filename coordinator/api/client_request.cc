@@ -87,8 +87,7 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     requests.push_back(std::move(request));
   }
   open_request_ = model_->open_requests->Add(params_->response_id, std::move(engine_ids));
-  const absl::Status status = requests.size() == 1 ? model_->engine->Submit(std::move(requests[0]))
-                                                   : model_->engine->SubmitAll(std::move(requests));
+  const absl::Status status = model_->engine->SubmitAll(std::move(requests));
   if (!status.ok()) {
     open_ = 0;
     LeaveOpenRequests();

@@ -8,33 +8,19 @@
 
 namespace somnus {
 
-// Counts the requests that end, and passes everything on.
-class AutoSleepEngine::Observer : public EngineObserver {
+// Counts the requests that end.
+class AutoSleepEngine::Observer : public PassingObserver {
  public:
-  Observer(AutoSleepEngine* engine, EngineObserver* next) : engine_(engine), next_(next) {}
+  Observer(AutoSleepEngine* engine, EngineObserver* next) : PassingObserver(next), engine_(engine) {}
 
-  void OnRequestScheduled(const EngineRequest& request) override {
-    if (next_ != nullptr) next_->OnRequestScheduled(request);
-  }
-  void OnStep(int32_t num_tokens, absl::Duration duration) override {
-    if (next_ != nullptr) next_->OnStep(num_tokens, duration);
-  }
-  void OnRecovered(absl::Duration duration) override {
-    if (next_ != nullptr) next_->OnRecovered(duration);
-  }
-  void OnTransition(const TransitionEvent& event) override {
-    if (next_ != nullptr) next_->OnTransition(event);
-  }
   void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
     engine_->NoteEnded(1);
-    if (next_ == nullptr) return;
-    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+    PassingObserver::OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
   }
 
  private:
   AutoSleepEngine* const engine_;
-  EngineObserver* const next_;
 };
 
 AutoSleepEngine::AutoSleepEngine(AutoSleepOptions options, EngineObserver* observer, const MakeEngine& make)
@@ -62,12 +48,6 @@ bool AutoSleepEngine::Refuses() const {
   const EngineState state = engine_->state();
   if (state == EngineState::kRecovering) return engine_->Stats().sleep_level > 0;
   return state == EngineState::kFallingAsleep || state == EngineState::kAsleep;
-}
-
-absl::Status AutoSleepEngine::Submit(EngineRequest request) {
-  std::vector<EngineRequest> requests;
-  requests.push_back(std::move(request));
-  return SubmitAll(std::move(requests));
 }
 
 absl::Status AutoSleepEngine::SubmitAll(std::vector<EngineRequest> requests) {

@@ -53,7 +53,6 @@ class AutoSleepEngine : public Engine {
   ~AutoSleepEngine() override;
 
   // FailedPrecondition, too: the engine is asleep, and options.arrivals is kReject.
-  absl::Status Submit(EngineRequest request) override;
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override { engine_->Abort(request_id); }
   EngineState state() const override { return engine_->state(); }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -112,18 +113,44 @@ class EngineObserver {
                                  absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
 };
 
+// Passes every event on to another observer, which is borrowed and may be null.
+class PassingObserver : public EngineObserver {
+ public:
+  explicit PassingObserver(EngineObserver* next) : next_(next) {}
+
+  void OnRequestScheduled(const EngineRequest& request) override {
+    if (next_ != nullptr) next_->OnRequestScheduled(request);
+  }
+  void OnStep(int32_t num_tokens, absl::Duration duration) override {
+    if (next_ != nullptr) next_->OnStep(num_tokens, duration);
+  }
+  void OnRecovered(absl::Duration duration) override {
+    if (next_ != nullptr) next_->OnRecovered(duration);
+  }
+  void OnTransition(const TransitionEvent& event) override {
+    if (next_ != nullptr) next_->OnTransition(event);
+  }
+  void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
+                         absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
+    if (next_ == nullptr) return;
+    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+  }
+
+ private:
+  EngineObserver* const next_;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Ok: the sink will get a final output. ResourceExhausted: the queue is full. InvalidArgument: the request
-  // can never be served (beyond max_model_len or the whole cache), or its id is in use. Unavailable: the
-  // engine is loading, draining or failed. While it sleeps or is paused, requests are queued within the same
-  // bounds.
+  // Submits requests, all or none (n choices, a list of prompts). Ok: the sink of each will get a final
+  // output. ResourceExhausted: the queue is full. InvalidArgument: a request can never be served (beyond
+  // max_model_len or the whole cache), or its id is in use. Unavailable: the engine is loading, draining or
+  // failed. While it sleeps or is paused, requests are queued within the same bounds.
   // The call decides atomically, and is cheap enough for an I/O thread.
-  virtual absl::Status Submit(EngineRequest request) = 0;
-  // Submits several requests, all or none (n choices, a list of prompts).
   virtual absl::Status SubmitAll(std::vector<EngineRequest> requests) = 0;
+  absl::Status Submit(EngineRequest request);
   // The request ends with kAbort and its blocks are free within one step. Unknown ids are ignored.
   virtual void Abort(const std::string& request_id) = 0;
 
@@ -171,5 +198,11 @@ class Engine {
   virtual int32_t max_model_len() const = 0;
   virtual int32_t vocab_size() const = 0;
 };
+
+inline absl::Status Engine::Submit(EngineRequest request) {
+  std::vector<EngineRequest> requests;
+  requests.push_back(std::move(request));
+  return SubmitAll(std::move(requests));
+}
 
 }  // namespace somnus

@@ -84,7 +84,6 @@ class EngineLoop : public Engine {
   EngineLoop(EngineOptions options, Executor* executor, EngineObserver* observer);
   ~EngineLoop() override;
 
-  absl::Status Submit(EngineRequest request) override;
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override;
   EngineState state() const override { return state_.load(); }

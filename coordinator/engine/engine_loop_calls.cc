@@ -47,12 +47,6 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
 
 EngineLoop::~EngineLoop() { DrainAndStop(absl::ZeroDuration()); }
 
-absl::Status EngineLoop::Submit(EngineRequest request) {
-  std::vector<EngineRequest> requests;
-  requests.push_back(std::move(request));
-  return SubmitAll(std::move(requests));
-}
-
 absl::Status EngineLoop::CheckRequests(const EngineOptions& options,
                                        const std::vector<EngineRequest>& requests) {
   for (const EngineRequest& request : requests) {

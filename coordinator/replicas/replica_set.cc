@@ -40,31 +40,28 @@ int64_t TotalBlocksOf(const std::vector<ReplicaOptions>& replicas) {
 }  // namespace
 
 // Passes a loop's events on, and tells the set what it needs to know of them.
-class ReplicaSet::ReplicaObserver : public EngineObserver {
+class ReplicaSet::ReplicaObserver : public PassingObserver {
  public:
-  ReplicaObserver(ReplicaSet* set, EngineObserver* next) : set_(set), next_(next) {}
+  ReplicaObserver(ReplicaSet* set, EngineObserver* next) : PassingObserver(next), set_(set) {}
 
   void OnRequestScheduled(const EngineRequest& request) override {
     set_->OnRequestScheduled(request);
-    if (next_ != nullptr) next_->OnRequestScheduled(request);
+    PassingObserver::OnRequestScheduled(request);
   }
   void OnStep(int32_t num_tokens, absl::Duration duration) override {
     if (set_->has_queued_) set_->mail_.Wake();
-    if (next_ != nullptr) next_->OnStep(num_tokens, duration);
+    PassingObserver::OnStep(num_tokens, duration);
   }
-  void OnRecovered(absl::Duration duration) override {
-    if (next_ != nullptr) next_->OnRecovered(duration);
-  }
+  // The set reports the transitions of all replicas as one.
+  void OnTransition(const TransitionEvent& /*event*/) override {}
   void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
     set_->OnRequestEnded(request);
-    if (next_ == nullptr) return;
-    next_->OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
+    PassingObserver::OnRequestFinished(request, reason, num_output_tokens, scheduled, first_token, finished);
   }
 
  private:
   ReplicaSet* const set_;
-  EngineObserver* const next_;
 };
 
 ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer,
@@ -95,12 +92,6 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
 }
 
 ReplicaSet::~ReplicaSet() { DrainAndStop(absl::ZeroDuration()); }
-
-absl::Status ReplicaSet::Submit(EngineRequest request) {
-  std::vector<EngineRequest> requests;
-  requests.push_back(std::move(request));
-  return SubmitAll(std::move(requests));
-}
 
 absl::Status ReplicaSet::SubmitAll(std::vector<EngineRequest> requests) {
   RETURN_IF_ERROR(EngineLoop::CheckRequests(smallest_, requests));

@@ -74,7 +74,6 @@ class ReplicaSet : public Engine {
   ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer, const ReplicaRetry& retry = {});
   ~ReplicaSet() override;
 
-  absl::Status Submit(EngineRequest request) override;
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override;
   EngineState state() const override { return state_.load(); }

@@ -61,11 +61,6 @@ class FakeEngine : public Engine {
     thread_.join();
   }
 
-  absl::Status Submit(EngineRequest request) override {
-    std::vector<EngineRequest> one;
-    one.push_back(std::move(request));
-    return SubmitAll(std::move(one));
-  }
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override {
     absl::MutexLock lock(&mutex_);
     if (!submit_status_.ok()) return submit_status_;

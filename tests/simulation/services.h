@@ -63,51 +63,30 @@ struct ClusterService {
   };
 };
 
+// Every unary call of WorkerService: name, request, response.
+#define SOMNUS_WORKER_CALLS(CALL)                                        \
+  CALL(Fence, FenceRequest, FenceResponse)                               \
+  CALL(NewGroup, NewGroupRequest, NewGroupResponse)                      \
+  CALL(JoinGroup, JoinGroupRequest, JoinGroupResponse)                   \
+  CALL(Profile, ProfileRequest, ProfileResponse)                         \
+  CALL(AllocateKvCache, AllocateKvCacheRequest, AllocateKvCacheResponse) \
+  CALL(Plan, PlanRequest, PlanResponse)                                  \
+  CALL(Prepare, PrepareRequest, PrepareResponse)                         \
+  CALL(Commit, CommitRequest, CommitResponse)                            \
+  CALL(Abort, AbortRequest, AbortResponse)                               \
+  CALL(GetStatus, WorkerStatusRequest, WorkerStatusResponse)             \
+  CALL(Shutdown, WorkerShutdownRequest, WorkerShutdownResponse)
+
 struct WorkerService {
   class Stub {
    public:
     explicit Stub(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
-    grpc::Status Fence(grpc::ClientContext* context, const FenceRequest& request, FenceResponse* response) {
-      return grpc::UnaryCall(*channel_, "Fence", context, request, response);
-    }
-    grpc::Status NewGroup(grpc::ClientContext* context, const NewGroupRequest& request,
-                          NewGroupResponse* response) {
-      return grpc::UnaryCall(*channel_, "NewGroup", context, request, response);
-    }
-    grpc::Status JoinGroup(grpc::ClientContext* context, const JoinGroupRequest& request,
-                           JoinGroupResponse* response) {
-      return grpc::UnaryCall(*channel_, "JoinGroup", context, request, response);
-    }
-    grpc::Status Profile(grpc::ClientContext* context, const ProfileRequest& request,
-                         ProfileResponse* response) {
-      return grpc::UnaryCall(*channel_, "Profile", context, request, response);
-    }
-    grpc::Status AllocateKvCache(grpc::ClientContext* context, const AllocateKvCacheRequest& request,
-                                 AllocateKvCacheResponse* response) {
-      return grpc::UnaryCall(*channel_, "AllocateKvCache", context, request, response);
-    }
-    grpc::Status Plan(grpc::ClientContext* context, const PlanRequest& request, PlanResponse* response) {
-      return grpc::UnaryCall(*channel_, "Plan", context, request, response);
-    }
-    grpc::Status Prepare(grpc::ClientContext* context, const PrepareRequest& request,
-                         PrepareResponse* response) {
-      return grpc::UnaryCall(*channel_, "Prepare", context, request, response);
-    }
-    grpc::Status Commit(grpc::ClientContext* context, const CommitRequest& request,
-                        CommitResponse* response) {
-      return grpc::UnaryCall(*channel_, "Commit", context, request, response);
-    }
-    grpc::Status Abort(grpc::ClientContext* context, const AbortRequest& request, AbortResponse* response) {
-      return grpc::UnaryCall(*channel_, "Abort", context, request, response);
-    }
-    grpc::Status GetStatus(grpc::ClientContext* context, const WorkerStatusRequest& request,
-                           WorkerStatusResponse* response) {
-      return grpc::UnaryCall(*channel_, "GetStatus", context, request, response);
-    }
-    grpc::Status Shutdown(grpc::ClientContext* context, const WorkerShutdownRequest& request,
-                          WorkerShutdownResponse* response) {
-      return grpc::UnaryCall(*channel_, "Shutdown", context, request, response);
-    }
+#define SOMNUS_STUB(method, Request, Response)                                                    \
+  grpc::Status method(grpc::ClientContext* context, const Request& request, Response* response) { \
+    return grpc::UnaryCall(*channel_, #method, context, request, response);                       \
+  }
+    SOMNUS_WORKER_CALLS(SOMNUS_STUB)
+#undef SOMNUS_STUB
     std::unique_ptr<grpc::ClientReader<LoadModelEvent>> LoadModel(grpc::ClientContext* context,
                                                                   const LoadModelRequest& request) {
       return std::make_unique<grpc::ClientReader<LoadModelEvent>>(
@@ -128,37 +107,19 @@ struct WorkerService {
 
   class Service : public grpc::Service {
    public:
-    virtual grpc::Status Fence(grpc::ServerContext*, const FenceRequest*, FenceResponse*) = 0;
-    virtual grpc::Status NewGroup(grpc::ServerContext*, const NewGroupRequest*, NewGroupResponse*) = 0;
-    virtual grpc::Status JoinGroup(grpc::ServerContext*, const JoinGroupRequest*, JoinGroupResponse*) = 0;
-    virtual grpc::Status Profile(grpc::ServerContext*, const ProfileRequest*, ProfileResponse*) = 0;
-    virtual grpc::Status AllocateKvCache(grpc::ServerContext*, const AllocateKvCacheRequest*,
-                                         AllocateKvCacheResponse*) = 0;
-    virtual grpc::Status Plan(grpc::ServerContext*, const PlanRequest*, PlanResponse*) = 0;
-    virtual grpc::Status Prepare(grpc::ServerContext*, const PrepareRequest*, PrepareResponse*) = 0;
-    virtual grpc::Status Commit(grpc::ServerContext*, const CommitRequest*, CommitResponse*) = 0;
-    virtual grpc::Status Abort(grpc::ServerContext*, const AbortRequest*, AbortResponse*) = 0;
-    virtual grpc::Status GetStatus(grpc::ServerContext*, const WorkerStatusRequest*,
-                                   WorkerStatusResponse*) = 0;
-    virtual grpc::Status Shutdown(grpc::ServerContext*, const WorkerShutdownRequest*,
-                                  WorkerShutdownResponse*) = 0;
+#define SOMNUS_METHOD(method, Request, Response) \
+  virtual grpc::Status method(grpc::ServerContext*, const Request*, Response*) = 0;
+    SOMNUS_WORKER_CALLS(SOMNUS_METHOD)
+#undef SOMNUS_METHOD
     virtual grpc::Status LoadModel(grpc::ServerContext*, const LoadModelRequest*,
                                    grpc::ServerWriter<LoadModelEvent>*) = 0;
     virtual grpc::Status Execute(grpc::ServerContext*, grpc::ServerReaderWriter<StepReply, StepRequest>*) = 0;
 
     grpc::Status Serve(const std::shared_ptr<simulation::Call>& call) override {
-      if (call->method == "Fence") return simulation::ServeUnary(call, this, &Service::Fence);
-      if (call->method == "NewGroup") return simulation::ServeUnary(call, this, &Service::NewGroup);
-      if (call->method == "JoinGroup") return simulation::ServeUnary(call, this, &Service::JoinGroup);
-      if (call->method == "Profile") return simulation::ServeUnary(call, this, &Service::Profile);
-      if (call->method == "AllocateKvCache")
-        return simulation::ServeUnary(call, this, &Service::AllocateKvCache);
-      if (call->method == "Plan") return simulation::ServeUnary(call, this, &Service::Plan);
-      if (call->method == "Prepare") return simulation::ServeUnary(call, this, &Service::Prepare);
-      if (call->method == "Commit") return simulation::ServeUnary(call, this, &Service::Commit);
-      if (call->method == "Abort") return simulation::ServeUnary(call, this, &Service::Abort);
-      if (call->method == "GetStatus") return simulation::ServeUnary(call, this, &Service::GetStatus);
-      if (call->method == "Shutdown") return simulation::ServeUnary(call, this, &Service::Shutdown);
+#define SOMNUS_SERVE(method, Request, Response) \
+  if (call->method == #method) return simulation::ServeUnary(call, this, &Service::method);
+      SOMNUS_WORKER_CALLS(SOMNUS_SERVE)
+#undef SOMNUS_SERVE
       grpc::ServerContext context(call);
       if (call->method == "LoadModel") {
         LoadModelRequest request;
@@ -173,5 +134,7 @@ struct WorkerService {
     }
   };
 };
+
+#undef SOMNUS_WORKER_CALLS
 
 }  // namespace somnus::v1
