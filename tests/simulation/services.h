@@ -81,9 +81,9 @@ struct WorkerService {
   class Stub {
    public:
     explicit Stub(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
-#define SOMNUS_STUB(method, Request, Response)                                                    \
-  grpc::Status method(grpc::ClientContext* context, const Request& request, Response* response) { \
-    return grpc::UnaryCall(*channel_, #method, context, request, response);                       \
+#define SOMNUS_STUB(Name, Request, Response)                                                    \
+  grpc::Status Name(grpc::ClientContext* context, const Request& request, Response* response) { \
+    return grpc::UnaryCall(*channel_, #Name, context, request, response);                       \
   }
     SOMNUS_WORKER_CALLS(SOMNUS_STUB)
 #undef SOMNUS_STUB
@@ -107,8 +107,8 @@ struct WorkerService {
 
   class Service : public grpc::Service {
    public:
-#define SOMNUS_METHOD(method, Request, Response) \
-  virtual grpc::Status method(grpc::ServerContext*, const Request*, Response*) = 0;
+#define SOMNUS_METHOD(Name, Request, Response) \
+  virtual grpc::Status Name(grpc::ServerContext*, const Request*, Response*) = 0;
     SOMNUS_WORKER_CALLS(SOMNUS_METHOD)
 #undef SOMNUS_METHOD
     virtual grpc::Status LoadModel(grpc::ServerContext*, const LoadModelRequest*,
@@ -116,8 +116,8 @@ struct WorkerService {
     virtual grpc::Status Execute(grpc::ServerContext*, grpc::ServerReaderWriter<StepReply, StepRequest>*) = 0;
 
     grpc::Status Serve(const std::shared_ptr<simulation::Call>& call) override {
-#define SOMNUS_SERVE(method, Request, Response) \
-  if (call->method == #method) return simulation::ServeUnary(call, this, &Service::method);
+#define SOMNUS_SERVE(Name, Request, Response) \
+  if (call->method == #Name) return simulation::ServeUnary(call, this, &Service::Name);
       SOMNUS_WORKER_CALLS(SOMNUS_SERVE)
 #undef SOMNUS_SERVE
       grpc::ServerContext context(call);
