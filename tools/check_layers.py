@@ -32,7 +32,8 @@ ARROWS = {
     "tools": ["proto"],
     # Benchmarks run kernels and the model in process, beside the served ones.
     "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli"],
-    "tools/simulator": ["proto", "coordinator/scheduler", "coordinator/block_manager"],
+    # Policies alone, in virtual time.
+    "tools/simulator": ["proto", "coordinator/scheduler", "coordinator/block_manager", "coordinator/residency"],
 }
 ROOMS = ("base", "proto", "allocator", "kernels", "checkpoint", "worker", "coordinator", "tools", "tests")
 SOURCES = (".h", ".cc", ".cu", ".cuh")
