@@ -1,0 +1,215 @@
+#include "coordinator/served_engine.h"
+
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/counted.h"
+#include "base/log.h"
+#include "base/null_block.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/fingerprint.h"
+#include "coordinator/engine/auto_sleep_engine.h"
+#include "coordinator/engine/engine_loop.h"
+#include "coordinator/group/load_plan.h"
+#include "coordinator/group/replica_groups.h"
+#include "coordinator/jinja/chat_template.h"
+#include "coordinator/kv_cache_dtype.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/replicas/replica_set.h"
+#include "coordinator/tokenizer/tokenizer.h"
+#include "proto/status.h"
+
+namespace somnus {
+namespace {
+
+LoadFormat Format(const Flags& flags) {
+  return flags.load_format == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
+}
+
+EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
+  EngineOptions options;
+  options.scheduler.max_num_seqs = flags.max_num_seqs;
+  options.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
+  options.scheduler.max_model_len = plan.max_model_len;
+  options.scheduler.policy =
+      flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  options.scheduler.max_num_partial_prefills = flags.max_num_partial_prefills;
+  options.scheduler.max_long_partial_prefills = flags.max_long_partial_prefills;
+  options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;
+  options.scheduler.priority_aging_steps = flags.priority_aging_steps;
+  options.scheduler.blocks.num_blocks = plan.num_blocks;
+  options.scheduler.blocks.block_size = flags.block_size;
+  options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
+  options.async_scheduling = flags.async_scheduling;
+  options.queue.max_num_waiting = flags.max_num_waiting;
+  options.queue.max_num_waiting_tokens = flags.max_num_waiting_tokens;
+  options.queue.max_waiting_bytes = flags.max_waiting_bytes;
+  options.step_timeout = flags.step_timeout;
+  options.step_stall = flags.step_stall;
+  options.hang_timeout = flags.hang_timeout;
+  options.max_recoveries_per_request = flags.max_recoveries_per_request;
+  options.max_recoveries = flags.max_recoveries;
+  options.recovery_window = flags.recovery_window;
+  options.vocab_size = config.vocab_size;
+  return options;
+}
+
+ReplicaRetry MakeReplicaRetry(const Flags& flags) {
+  ReplicaRetry retry;
+  if (flags.replica_retry_pause > absl::ZeroDuration()) retry.first_pause = flags.replica_retry_pause;
+  // Nobody may be there to start remote ones again.
+  retry.restart_workers = flags.local_workers;
+  return retry;
+}
+
+absl::StatusOr<int32_t> ResolveMaxModelLen(const Flags& flags, const ModelConfig& config) {
+  if (flags.max_model_len == 0) return config.max_position_embeddings;
+  if (flags.max_model_len <= config.max_position_embeddings) return flags.max_model_len;
+  return absl::InvalidArgumentError(absl::StrCat("--max-model-len: ", flags.max_model_len,
+                                                 " is more than the model's ", config.max_position_embeddings,
+                                                 " positions"));
+}
+
+AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
+  AutoSleepOptions options;
+  options.arrivals = flags.sleep_arrivals == "wake"     ? SleepArrivals::kWake
+                     : flags.sleep_arrivals == "reject" ? SleepArrivals::kReject
+                                                        : SleepArrivals::kQueue;
+  options.idle_sleep = flags.idle_sleep;
+  options.idle_level = flags.idle_sleep_level;
+  return options;
+}
+
+// What turns text into tokens and back.
+struct TextParts {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat_template;
+};
+
+absl::StatusOr<TextParts> ReadText(const Checkpoint& checkpoint, const std::string& path) {
+  absl::StatusOr<TokenizerData> data = checkpoint.ReadTokenizer();
+  if (!data.ok()) return Annotate(data.status(), path);
+  TextParts parts;
+  const std::string source = data->chat_template;
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(data));
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ": tokenizer"));
+  parts.tokenizer = *std::move(tokenizer);
+  if (source.empty()) return parts;
+  absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Compile(source);
+  if (chat_template.ok()) {
+    parts.chat_template = *std::move(chat_template);
+  } else {
+    LogWarning("the chat template cannot be used, chat requests will be refused: {}",
+               std::string(chat_template.status().message()));
+  }
+  return parts;
+}
+
+class ServedEngineImpl : public ServedEngine {
+ public:
+  explicit ServedEngineImpl(const Flags& flags) : flags_(flags), workers_(flags) {}
+
+  absl::Status Open() override {
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model, Format(flags_));
+    if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
+    checkpoint_ = *std::move(checkpoint);
+    const ModelConfig& config = checkpoint_->config();
+    ASSIGN_OR_RETURN(max_model_len_, ResolveMaxModelLen(flags_, config));
+    name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
+    metrics_ = Metrics::Create(name_, max_model_len_);
+    return absl::OkStatus();
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::shared_ptr<Metrics>& metrics() const override { return metrics_; }
+
+  absl::Status Load() override {
+    LogInfo("loading {} from {} into {}", name_, flags_.model,
+            Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
+    ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
+    text_ = std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
+    RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
+    ASSIGN_OR_RETURN(plans_, workers_.Load());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ServedModel> Serve() override {
+    ASSIGN_OR_RETURN(TextParts parts, text_.get());
+    const ModelConfig& config = checkpoint_->config();
+    CacheConfigInfo cache;
+    cache.block_size = flags_.block_size;
+    for (const KvPlan& plan : plans_)
+      cache.total_blocks += static_cast<int32_t>(TotalBlocks(plan.num_blocks));
+    cache.enable_prefix_caching = flags_.enable_prefix_caching;
+    cache.cache_dtype = flags_.kv_cache_dtype_name;
+    metrics_->SetCacheConfig(cache);
+    engine_ = MakeEngine();
+    ServedModel model;
+    model.name = name_;
+    model.engine = engine_;
+    model.tokenizer = std::move(parts.tokenizer);
+    model.chat_template = std::move(parts.chat_template);
+    model.config = config;
+    model.kv_cache_dtype = KvCacheDTypeName(
+        ResolveKvCacheDType(flags_.kv_cache_dtype, ResolveDType(flags_.dtype, config.stored_type)));
+    model.generation_defaults = flags_.generation_config;
+    return model;
+  }
+
+  void Interrupt(const absl::Status& reason) override { workers_.Interrupt(reason); }
+  std::vector<v1::RankStatus> RankStatuses() override { return workers_.RankStatuses(); }
+
+  void Drain(absl::Duration grace) override {
+    if (engine_ == nullptr) return;
+    engine_->DrainAndStop(grace);
+    engine_->OnStateChange(nullptr);
+  }
+
+  void EndWorkers(bool leave) override { return leave ? workers_.Leave() : workers_.Stop(); }
+
+ private:
+  // With one replica that sleeps at an operator's word alone, the engine is its loop, and nothing is between
+  // that and the API.
+  std::shared_ptr<Engine> MakeEngine() {
+    const auto make = [&](EngineObserver* observer) { return MakeReplicas(observer); };
+    const AutoSleepOptions options = MakeAutoSleepOptions(flags_);
+    if (options.arrivals == SleepArrivals::kQueue && options.idle_sleep == absl::ZeroDuration())
+      return make(metrics_.get());
+    return std::make_shared<AutoSleepEngine>(options, metrics_.get(), make);
+  }
+
+  std::shared_ptr<Engine> MakeReplicas(EngineObserver* observer) {
+    std::vector<ReplicaOptions> replicas;
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans_[i]), workers_.executor(i)});
+      replicas.back().engine.residency = workers_.residency(i);
+    }
+    for (const v1::RankStatus& rank : workers_.RankStatuses()) {
+      for (const auto& [tag, bytes] : rank.bytes_by_tag())
+        replicas[rank.replica()].engine.resident_bytes[tag] += bytes;
+    }
+    if (replicas.size() > 1)
+      return std::make_shared<ReplicaSet>(std::move(replicas), observer, MakeReplicaRetry(flags_));
+    return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, observer);
+  }
+
+  const Flags flags_;
+  std::string name_;
+  int32_t max_model_len_ = 0;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::shared_ptr<Metrics> metrics_;
+  std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
+  ReplicaGroups workers_;
+  std::vector<KvPlan> plans_;
+  std::shared_ptr<Engine> engine_;  // ends before the workers, whose executors it borrows
+};
+
+}  // namespace
+
+std::unique_ptr<ServedEngine> ServedEngine::Create(const Flags& flags) {
+  return std::make_unique<ServedEngineImpl>(flags);
+}
+
+}  // namespace somnus

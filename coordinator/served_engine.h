@@ -1,0 +1,49 @@
+#pragma once
+// One served model: its checkpoint, its workers, its engine, and what turns text into tokens and back.
+//
+// Open, then Load, then Serve; at the end Drain, then EndWorkers. Whatever is wrong with the checkpoint's
+// headers is found by Open, before a worker exists. Thread safety: Interrupt and RankStatuses are for any
+// thread, everything else is for one.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/api/served_model.h"
+#include "coordinator/flags.h"
+#include "proto/control.pb.h"
+
+namespace somnus {
+
+class Metrics;
+
+class ServedEngine {
+ public:
+  // Of `flags` it serves flags.model.
+  static std::unique_ptr<ServedEngine> Create(const Flags& flags);
+  virtual ~ServedEngine() = default;
+
+  // Reads the checkpoint's headers. From now on there are a name and metrics.
+  virtual absl::Status Open() = 0;
+  virtual const std::string& name() const = 0;
+  virtual const std::shared_ptr<Metrics>& metrics() const = 0;
+
+  // Starts the workers, or adopts those that an earlier coordinator has left, and waits until they hold the
+  // model; meanwhile the tokenizer is read.
+  virtual absl::Status Load() = 0;
+  // Makes the engine, which borrows the workers.
+  virtual absl::StatusOr<ServedModel> Serve() = 0;
+  // Load, or what the workers do now, ends with `reason`.
+  virtual void Interrupt(const absl::Status& reason) = 0;
+  virtual std::vector<v1::RankStatus> RankStatuses() = 0;
+
+  // Open requests end within `grace`; then the engine stops, and tells nobody of it.
+  virtual void Drain(absl::Duration grace) = 0;
+  // `leave`: they stay for the next coordinator.
+  virtual void EndWorkers(bool leave) = 0;
+};
+
+}  // namespace somnus
