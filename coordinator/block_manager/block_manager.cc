@@ -11,7 +11,8 @@ namespace somnus {
 BlockManager::BlockManager(const BlockManagerOptions& options)
     : options_(options),
       watermark_blocks_(static_cast<int32_t>(options.watermark * options.num_blocks)),
-      pool_(options.num_blocks, options.block_size) {}
+      pool_(options.num_blocks, options.block_size),
+      host_pool_(options.num_host_blocks) {}
 
 int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
@@ -130,6 +131,12 @@ bool BlockManager::Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_
   return true;
 }
 
+int32_t BlockManager::BlocksMissingToGrow(int64_t sequence, int64_t num_tokens) const {
+  const auto table = tables_.find(sequence);
+  SOMNUS_CHECK(table != tables_.end());
+  return Missing(table->second, num_tokens, /*ignore_watermark=*/true);
+}
+
 void BlockManager::Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed) {
   if (!options_.enable_prefix_caching) return;
   BlockTable& table = TableOf(sequence);
@@ -220,7 +227,7 @@ absl::Status BlockManager::CheckIntegrity() const {
           absl::StrCat("block ", id, " has ", references, " references but is in ", counts[id], " tables"));
     }
   }
-  return absl::OkStatus();
+  return CheckKept();
 }
 
 }  // namespace somnus

@@ -23,6 +23,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "coordinator/block_manager/block_pool.h"
+#include "coordinator/block_manager/host_block_pool.h"
+#include "coordinator/block_manager/kept_block.h"
 
 namespace somnus {
 
@@ -38,6 +40,7 @@ struct BlockManagerOptions {
   bool enable_prefix_caching = true;
   // The share of the blocks that admission leaves free, so that running sequences can grow.
   double watermark = 0.01;
+  int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
 };
 
 // A block whose contents must be copied before the step writes.
@@ -73,6 +76,8 @@ class BlockManager {
   // Extends the table to hold `num_tokens` tokens and appends the new blocks' ids to `new_blocks`. False, and
   // nothing is taken, when there are too few blocks.
   bool Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
+  // Returns how many more blocks such a Grow would need; it would succeed when that is 0 or less.
+  int32_t BlocksMissingToGrow(int64_t sequence, int64_t num_tokens) const;
   // Remembers the full blocks among the first `num_computed` of `tokens`: those are in the cache, or will be
   // once the steps scheduled so far are done.
   void Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed);
@@ -103,6 +108,24 @@ class BlockManager {
   // Forgets all cached contents; tables stay.
   void ResetPrefixCache();
 
+  // What outlives a sleep of the cache, in the host tier (keep_blocks.cc). Before the sleep it is chosen,
+  // which takes host blocks and changes nothing else. Once the sleep has happened, all contents that were not
+  // chosen are forgotten. The host blocks are released when the contents are on the device again, at the same
+  // device blocks, or are not wanted any more. Between the choice and the release no block may be allocated.
+  struct Computed {
+    int64_t sequence;    // which has a table
+    int64_t num_tokens;  // its leading tokens whose keys and values are in the cache
+  };
+  // Chooses the blocks that hold those tokens, all of a sequence or none, in the order of `sequences`.
+  // Returns the sequences for which the host tier has no room. What room is left goes to these sequences'
+  // beginnings, as far as they can be adopted, and then to cached blocks, the most recently used first.
+  // Nothing may have been chosen since the last release.
+  std::vector<int64_t> ChooseKept(absl::Span<const Computed> sequences);
+  // Of the sequences with tables only the chosen ones may be left.
+  void ForgetUnkept();
+  void ReleaseKept();
+  const std::vector<KeptBlock>& kept() const { return kept_; }
+
   std::vector<int32_t> Table(int64_t sequence) const;
   int32_t block_size() const { return options_.block_size; }
   // Counts of blocks without the null block: total = free + used, and cached ones are free.
@@ -110,11 +133,14 @@ class BlockManager {
   int32_t free_blocks() const { return pool_.num_free(); }
   int32_t used_blocks() const { return pool_.num_used(); }
   int32_t cached_blocks() const { return pool_.num_cached(); }
+  // Of the host tier.
+  int32_t total_host_blocks() const { return host_pool_.num_total(); }
+  int32_t used_host_blocks() const { return host_pool_.num_used(); }
   // How many blocks were hashed since the start: what the prefix cache costs.
   int64_t num_blocks_hashed() const { return num_blocks_hashed_; }
 
-  // Internal when the pool's own check fails, or when a block's reference count is not the number of its
-  // occurrences in tables.
+  // Internal when a pool's own check fails, when a block's reference count is not the number of its
+  // occurrences in tables, or when the kept blocks are not the host blocks in use.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -135,11 +161,14 @@ class BlockManager {
   // Undoes BeginTable, but keeps the hashes.
   void GiveUpTable(int64_t sequence, BlockTable table);
   int32_t Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const;
+  absl::Status CheckKept() const;
   BlockTable& TableOf(int64_t sequence);
 
   const BlockManagerOptions options_;
   const int32_t watermark_blocks_;
   BlockPool pool_;
+  HostBlockPool host_pool_;
+  std::vector<KeptBlock> kept_;
   absl::flat_hash_map<int64_t, BlockTable> tables_;
   absl::flat_hash_map<int64_t, std::vector<uint64_t>> waiting_hashes_;  // by sequence without a table
   int64_t num_blocks_hashed_ = 0;

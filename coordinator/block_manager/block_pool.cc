@@ -104,6 +104,22 @@ void BlockPool::ForgetAll() {
   num_cached_ = 0;
 }
 
+void BlockPool::ForgetAllBut(const std::vector<bool>& stays) {
+  for (KvBlock& block : blocks_) {
+    if (block.content_id != 0 && !stays[block.id]) Forget(&block);
+  }
+}
+
+// All cached blocks are at the tail of the list.
+std::vector<int32_t> BlockPool::LastCached(int32_t count) const {
+  std::vector<int32_t> ids;
+  for (const KvBlock* block = list_.prev; block != &list_ && block->content_id != 0; block = block->prev) {
+    if (static_cast<int32_t>(ids.size()) == count) break;
+    ids.push_back(block->id);
+  }
+  return ids;
+}
+
 absl::Status BlockPool::CheckIntegrity() const {
   int32_t listed = 0, cached = 0, used = 0, known = 0;
   for (const KvBlock* block = list_.next; block != &list_; block = block->next) {

@@ -75,6 +75,10 @@ class BlockPool {
   void Forget(KvBlock* block);
   // Forgets the contents of all blocks, used ones too.
   void ForgetAll();
+  // As ForgetAll, but for those blocks; `stays` is by id.
+  void ForgetAllBut(const std::vector<bool>& stays);
+  // The ids of cached blocks, at most `count`, the most recently used first.
+  std::vector<int32_t> LastCached(int32_t count) const;
 
   int32_t num_total() const { return static_cast<int32_t>(TotalBlocks(blocks_.size())); }
   int32_t num_free() const { return num_free_; }      // cached ones included

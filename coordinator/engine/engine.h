@@ -90,6 +90,11 @@ struct EngineStats {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
+  // Of the host tier, and of what outlived sleeps there.
+  int32_t total_host_blocks = 0;
+  int32_t used_host_blocks = 0;
+  int64_t kept_blocks = 0;  // that came back
+  int64_t kept_tokens = 0;  // of open requests, that were not computed again
   int64_t num_steps = 0;
   int64_t num_recoveries = 0;          // of the group, that ended well
   int64_t group_epoch = 0;             // that the group is in, or that is being formed: 1 at first

@@ -252,6 +252,10 @@ void EngineLoop::PublishStats() {
   stats.generation_tokens = counters.generation_tokens;
   stats.prefix_cache_queries = counters.prefix_cache_queries;
   stats.prefix_cache_hits = counters.prefix_cache_hits;
+  stats.total_host_blocks = blocks.total_host_blocks();
+  stats.used_host_blocks = blocks.used_host_blocks();
+  stats.kept_blocks = counters.kept_blocks;
+  stats.kept_tokens = counters.kept_tokens;
   stats.num_steps = num_steps_;
   stats.group_epoch = group_epoch_;
   stats.num_recoveries = num_recoveries_;

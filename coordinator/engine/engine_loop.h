@@ -1,7 +1,7 @@
 #pragma once
 // The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc has the loop and its
-// steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_pause.cc pauses and what becomes of open
-// requests at either, engine_loop_recovery.cc failures;
+// steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_keep.cc what of the KV cache outlives them,
+// engine_loop_pause.cc pauses and what becomes of open requests at either, engine_loop_recovery.cc failures;
 // engine_loop_calls.cc is the callers' half: admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
@@ -56,7 +56,8 @@ namespace somnus {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  bool async_scheduling = true;  // step k+1 is sent before the reply to step k is handled
+  bool async_scheduling = true;   // step k+1 is sent before the reply to step k is handled
+  bool keep_kv_on_sleep = false;  // what fits into the host tier outlives a sleep of level 1
   QueueLimits queue;
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; it is still waited for, until its deadline.
@@ -209,6 +210,23 @@ class EngineLoop : public Engine {
   EngineState RestingState() const;
   // No step is under way afterwards, and no sequence has a slot or a block; or the group is lost.
   void Quiesce();
+  // No step is under way afterwards, and the workers have no slot; or the group is lost.
+  void FlushFreedSlots();
+
+  // What of the KV cache outlives a sleep. `changes`: with the tags that the call changes.
+  bool KeepsKv(const SleepSpec& spec) const;
+  // As Quiesce, but sequences keep their blocks where the sleep keeps the cache.
+  void QuiesceForSleep(const SleepSpec& spec);
+  std::vector<KeptBlock> ChooseKept(const SleepSpec& changes);
+  // What the wake-up of these tags brings back.
+  std::vector<KeptBlock> KeptFor(const std::vector<std::string>& woken) const;
+  // The call has happened.
+  void NoteSleptKv(const SleepSpec& changes);
+  void NoteWokenKv(const std::vector<std::string>& tags);
+  // The sleep has not happened. True: it should be tried once more, and keep nothing.
+  bool RetriesWithoutKept(const SleepSpec& changes, const absl::Status& error);
+  // Of a sleep for which the workers have nothing to do.
+  void ForgetKept(const SleepSpec& spec);
 
   const EngineOptions options_;
   Executor* const executor_;

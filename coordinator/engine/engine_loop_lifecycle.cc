@@ -55,10 +55,13 @@ void EngineLoop::StartSleep() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
   if (command_->only_if_idle && !IsIdle()) return EndCommand(absl::AbortedError("the engine is not idle"));
   if (!SettleOpenRequests()) return;
-  if (residency_.ToSleep(command_->spec).empty()) return EndCommand(TransitionReport());
+  if (residency_.ToSleep(command_->spec).empty()) {
+    ForgetKept(command_->spec);
+    return EndCommand(TransitionReport());
+  }
   if (residency_.awake()) {
     SwitchState(EngineState::kFallingAsleep);
-    Quiesce();
+    QuiesceForSleep(command_->spec);
     if (!Computes()) return;  // the command waits for the recovery, or the engine has failed
   }
   CallSleep(command_->spec);
@@ -67,8 +70,11 @@ void EngineLoop::StartSleep() {
 void EngineLoop::Quiesce() {
   ReceiveAll();
   if (!Computes()) return;
-  scheduler_.PreemptAll();
-  scheduler_.ResetPrefixCache();
+  scheduler_.ForgetComputed();
+  FlushFreedSlots();
+}
+
+void EngineLoop::FlushFreedSlots() {
   StepPlan flush = scheduler_.FlushFreedSlots();
   if (flush.request.freed_slots_size() > 0) Send(std::move(flush));
   ReceiveAll();
@@ -117,13 +123,13 @@ void EngineLoop::StartRevive() {
 
 void EngineLoop::CallSleep(const SleepSpec& spec) {
   const SleepSpec changes = {spec.level, residency_.ToSleep(spec)};
-  executor_->SleepAsync(changes, Call(changes));
+  executor_->SleepAsync(changes, ChooseKept(changes), Call(changes));
 }
 
 void EngineLoop::CallWakeUp() {
   const std::vector<std::string> tags = residency_.ToWake(command_->spec.tags);
   SwitchState(EngineState::kWaking);
-  executor_->WakeUpAsync(tags, Call({.level = 0, .tags = tags}));
+  executor_->WakeUpAsync(tags, KeptFor(tags), Call({.level = 0, .tags = tags}));
 }
 
 Executor::LifecycleDone EngineLoop::Call(const SleepSpec& spec) {
@@ -143,7 +149,11 @@ void EngineLoop::FinishCall(LoopMail::CallResult event) {
 }
 
 void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report) {
-  if (report.ok()) residency_.Slept(spec);
+  if (!report.ok() && RetriesWithoutKept(spec, report.status())) return CallSleep(command_->spec);
+  if (report.ok()) {
+    residency_.Slept(spec);
+    NoteSleptKv(spec);
+  }
   SwitchState(RestingState());
   if (report.ok()) NoteTransition(*report);
   EndCommand(std::move(report));
@@ -152,6 +162,7 @@ void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionRep
 void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TransitionReport> report) {
   if (report.ok()) {
     residency_.Woke(tags);
+    NoteWokenKv(tags);
     step_deadline_.Restart();  // pages may be touched for the first time
   }
   if (report.ok()) NoteTransition(*report);

@@ -19,6 +19,7 @@ struct LifecycleCommand {
   SleepMode mode = SleepMode::kKeep;  // of kSleep and kPause; kKeep once the wait of kWait is over
   bool clear_cache = false;           // of kPause: see PauseRequest; of kResetPrefixCache: preempt_running
   bool only_if_idle = false;          // of kSleep
+  bool keeps_nothing = false;         // of kSleep: the host had no memory for what would be kept
   bool for_arrivals = false;          // of kWakeUp: it does not end a pause
   bool restart_workers = true;        // of kRevive
   bool ends_pause = false;            // of kWakeUp, whatever it wakes

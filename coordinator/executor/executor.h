@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/block_manager/kept_block.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
 #include "proto/worker.pb.h"
@@ -33,10 +34,13 @@ class Executor {
   // no step under way. The tags, of which there is at least one, are those that the call changes
   // (Residency::ToSleep, ToWake). `done` is called exactly once, on any thread, also within the call; it must
   // not block. Of the report it gets the ranks. After an error either Health says why the group is lost, or
-  // every rank is where it was.
+  // every rank is where it was. `kept`: blocks of the KV cache that are copied to the host tier before a
+  // sleep of level 1 that releases it, and copied back by the wake-up that maps it, which names the same
+  // ones.
   using LifecycleDone = std::function<void(absl::StatusOr<TransitionReport>)>;
-  virtual void SleepAsync(const SleepSpec& spec, LifecycleDone done) = 0;
-  virtual void WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) = 0;
+  virtual void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) = 0;
+  virtual void WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
+                           LifecycleDone done) = 0;
   // Whether the last of these calls was committed when the group was lost: then it has happened, and Recover
   // has to bring all ranks to where it leads. Known once the failure is. Thread safe.
   virtual bool committed() const = 0;

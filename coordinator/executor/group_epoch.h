@@ -78,12 +78,13 @@ class GroupEpoch {
   // As Executor (executor.h) and GroupSleep say; Sleep and WakeUp block.
   absl::Status ExecuteAsync(v1::StepRequest step);
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout);
-  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, std::atomic<bool>* committed) {
-    return sleep_.Sleep(spec, committed);
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
+                                         std::atomic<bool>* committed) {
+    return sleep_.Sleep(spec, kept, committed);
   }
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
-                                          std::atomic<bool>* committed) {
-    return sleep_.WakeUp(tags, committed);
+                                          const std::vector<KeptBlock>& kept, std::atomic<bool>* committed) {
+    return sleep_.WakeUp(tags, kept, committed);
   }
 
   // A rank may still be reading its weights again, for a wake-up. Thread safe.

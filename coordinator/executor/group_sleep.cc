@@ -14,10 +14,16 @@
 namespace somnus {
 namespace {
 
-v1::Transition ToTransition(int sleep_level, const std::vector<std::string>& tags) {
+v1::Transition ToTransition(int sleep_level, const std::vector<std::string>& tags,
+                            const std::vector<KeptBlock>& kept = {}) {
   v1::Transition transition;
   transition.set_sleep_level(sleep_level);
   transition.mutable_tags()->Add(tags.begin(), tags.end());
+  for (const KeptBlock& block : kept) {
+    v1::BlockCopy* copy = transition.add_kept_blocks();
+    copy->set_src(block.device_block);
+    copy->set_dst(block.host_block);
+  }
   return transition;
 }
 
@@ -67,13 +73,15 @@ RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
 
 }  // namespace
 
-absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, std::atomic<bool>* committed) {
-  return Run(Transitions(workers_.size(), ToTransition(spec.level, spec.tags)), committed);
+absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
+                                                   std::atomic<bool>* committed) {
+  return Run(Transitions(workers_.size(), ToTransition(spec.level, spec.tags, kept)), committed);
 }
 
 absl::StatusOr<TransitionReport> GroupSleep::WakeUp(const std::vector<std::string>& tags,
+                                                    const std::vector<KeptBlock>& kept,
                                                     std::atomic<bool>* committed) {
-  return Run(Transitions(workers_.size(), ToTransition(0, tags)), committed);
+  return Run(Transitions(workers_.size(), ToTransition(0, tags, kept)), committed);
 }
 
 absl::Status GroupSleep::SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots,

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/block_manager/kept_block.h"
 #include "coordinator/executor/collective_calls.h"
 #include "coordinator/executor/executor_options.h"
 #include "coordinator/executor/failure_latch.h"
@@ -30,10 +31,12 @@ class GroupSleep {
              const ExecutorOptions& options)
       : calls_(*calls), latch_(*latch), workers_(*workers), options_(options) {}
 
-  // `committed` is true from before the first rank is told to commit. ResourceExhausted names the ranks that
-  // lack memory, and how much.
-  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, std::atomic<bool>* committed);
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, std::atomic<bool>* committed);
+  // `kept`: as Executor::SleepAsync. `committed` is true from before the first rank is told to commit.
+  // ResourceExhausted names the ranks that lack memory, and how much.
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
+                                         std::atomic<bool>* committed);
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+                                          const std::vector<KeptBlock>& kept, std::atomic<bool>* committed);
   // Brings every rank from what its snapshot says to `held`.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
   // A rank may still be reading its weights. Thread safe.

@@ -41,12 +41,15 @@ void GrpcExecutor::EndRecovery(const absl::Status& status) {
   if (on_recovered_) on_recovered_(status);
 }
 
-void GrpcExecutor::SleepAsync(const SleepSpec& spec, LifecycleDone done) {
-  RunLifecycle([this, spec](GroupEpoch* epoch) { return epoch->Sleep(spec, &committed_); }, std::move(done));
+void GrpcExecutor::SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) {
+  RunLifecycle([this, spec, kept](GroupEpoch* epoch) { return epoch->Sleep(spec, kept, &committed_); },
+               std::move(done));
 }
 
-void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) {
-  RunLifecycle([this, tags](GroupEpoch* epoch) { return epoch->WakeUp(tags, &committed_); }, std::move(done));
+void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
+                               LifecycleDone done) {
+  RunLifecycle([this, tags, kept](GroupEpoch* epoch) { return epoch->WakeUp(tags, kept, &committed_); },
+               std::move(done));
 }
 
 // One call at a time: the thread of the one before has called its `done`, and is about to end.

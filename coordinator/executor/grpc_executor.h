@@ -45,8 +45,9 @@ class GrpcExecutor : public Executor {
 
   absl::Status ExecuteAsync(v1::StepRequest step) override { return epoch()->ExecuteAsync(std::move(step)); }
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override { return epoch()->Wait(timeout); }
-  void SleepAsync(const SleepSpec& spec, LifecycleDone done) override;
-  void WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) override;
+  void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) override;
+  void WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
+                   LifecycleDone done) override;
   bool committed() const override { return committed_.load(); }
   absl::Status Health() const override { return epoch()->Health(); }
   absl::Status Progress() const override;

@@ -175,6 +175,12 @@ class PrometheusMetrics : public Metrics {
             stats.prefix_cache_queries);
     Advance("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
             stats.prefix_cache_hits);
+    Gauge("somnus:kv_host_blocks", "KV blocks that the workers' host memory has room for.")
+        .Set(stats.total_host_blocks);
+    Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept there.").Set(stats.used_host_blocks);
+    Advance("somnus:kv_blocks_kept_total", "KV blocks that came back after a sleep.", stats.kept_blocks);
+    Advance("somnus:kv_tokens_kept_total",
+            "Tokens of open requests that were not computed again after a sleep.", stats.kept_tokens);
     Advance("somnus:steps_total", "Steps of the engine.", stats.num_steps);
     Advance("somnus:recoveries_total", "Recoveries of the group of workers.", stats.num_recoveries);
     Gauge("somnus:group_epoch", "Epoch of the group of workers: 1 at first.").Set(stats.group_epoch);

@@ -188,6 +188,10 @@ EngineStats ReplicaSet::Stats() const {
     sum.generation_tokens += one.generation_tokens;
     sum.prefix_cache_queries += one.prefix_cache_queries;
     sum.prefix_cache_hits += one.prefix_cache_hits;
+    sum.total_host_blocks += one.total_host_blocks;
+    sum.used_host_blocks += one.used_host_blocks;
+    sum.kept_blocks += one.kept_blocks;
+    sum.kept_tokens += one.kept_tokens;
     sum.num_steps += one.num_steps;
     sum.num_recoveries += one.num_recoveries;
     sum.group_epoch = std::max(sum.group_epoch, one.group_epoch);

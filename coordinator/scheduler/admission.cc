@@ -1,6 +1,7 @@
 // The part of the Scheduler that decides which waiting sequences start to run.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -43,7 +44,7 @@ Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, c
   // A prompt with no more tokens than this is completed at once.
   const int64_t whole = std::min(long_prefill_tokens_, draft.budget);
   if (num_tokens <= whole) return Admission::kOk;
-  if (UsesPrefixCache(sequence))
+  if (UsesPrefixCache(sequence) && !sequence.is_suspended)
     num_tokens -= blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
   if (num_tokens <= whole) return Admission::kOk;
   int32_t num_partial = 0, num_long = 0;
@@ -67,15 +68,30 @@ bool Scheduler::HasBytes(const Sequence& sequence, const Draft& draft) const {
   return Chunk(sequence, 1, draft) > 0;
 }
 
+// Returns how many tokens are in the cache already; -1 when there are too few blocks.
+int64_t Scheduler::TakeBlocks(const Sequence& sequence) {
+  if (!sequence.is_suspended) {
+    return blocks_.Allocate(sequence.id, sequence.tokens, sequence.request.cache_salt,
+                            UsesPrefixCache(sequence), running_.empty());
+  }
+  std::vector<int32_t> new_blocks;  // they go with the others
+  const bool has_room = blocks_.Grow(sequence.id, static_cast<int64_t>(sequence.tokens.size()), &new_blocks);
+  return has_room ? sequence.num_computed : -1;
+}
+
 bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
-  const int32_t computed = blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
-                                            UsesPrefixCache(*sequence), running_.empty());
+  int64_t computed;
+  do {
+    computed = TakeBlocks(*sequence);
+  } while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence)));
   if (computed < 0) return false;
   waiting_.Erase(sequence.get(), next_step_id_);
   running_.emplace(KeyOf(*sequence), sequence);
   sequence->state = SequenceState::kRunning;
+  if (!sequence->is_suspended) sequence->num_adopted = static_cast<int32_t>(computed);
+  num_suspended_ -= sequence->is_suspended ? 1 : 0;
+  sequence->is_suspended = false;
   sequence->num_computed = computed;
-  sequence->num_adopted = computed;
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   num_preempted_ -= sequence->was_scheduled ? 1 : 0;
@@ -95,6 +111,13 @@ void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
   plan->first_scheduled.push_back(sequence);
 }
 
+int32_t Scheduler::BlocksMissing(const Sequence& sequence) {
+  if (sequence.is_suspended)
+    return blocks_.BlocksMissingToGrow(sequence.id, static_cast<int64_t>(sequence.tokens.size()));
+  return blocks_.BlocksMissing(sequence.id, sequence.tokens, sequence.request.cache_salt,
+                               UsesPrefixCache(sequence), /*ignore_watermark=*/false);
+}
+
 void Scheduler::DisplaceForFirstWaiting() {
   if (waiting_.empty() || running_.empty()) return;
   const Sequence& first = *waiting_.begin()->second;
@@ -102,9 +125,11 @@ void Scheduler::DisplaceForFirstWaiting() {
     return running.effective_priority > first.request.priority;
   };
   if (first.num_pending > 0 || !is_less_urgent(*running_.rbegin()->second)) return;
-  const int32_t missing = blocks_.BlocksMissing(first.id, first.tokens, first.request.cache_salt,
-                                                UsesPrefixCache(first), /*ignore_watermark=*/false);
+  const int32_t missing = BlocksMissing(first);
   BlockManager::FreedBlocks freed;
+  for (auto it = std::next(waiting_.begin()); num_suspended_ > 0 && it != waiting_.end(); ++it) {
+    if (it->second->is_suspended) freed.Add(blocks_, it->second->id);  // Admit takes them
+  }
   std::vector<SequencePtr> victims;
   const auto has_room = [&] {
     return freed.count() >= missing && (!victims.empty() || !free_slots_.empty());

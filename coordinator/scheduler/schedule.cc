@@ -1,6 +1,7 @@
 // The half of the Scheduler that makes steps; admission is in admission.cc.
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -8,6 +9,12 @@
 #include "coordinator/scheduler/step_size.h"
 
 namespace somnus {
+namespace {
+
+// Before every key of the order of service.
+constexpr ServiceKey kFirstKey = {std::numeric_limits<int64_t>::min(), 0};
+
+}  // namespace
 
 StepPlan Scheduler::Schedule() {
   waiting_.Age(next_step_id_);
@@ -50,6 +57,10 @@ bool Scheduler::ScheduleDecodes(Draft* draft) {
     if (sequence->num_to_compute() != 1 || WillFinish(*sequence)) continue;
     std::vector<int32_t> new_blocks;
     while (!blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
+      if (PreemptSuspendedBehind(kFirstKey)) {
+        preempted = true;
+        continue;
+      }
       const SequencePtr victim = running_.rbegin()->second;
       Preempt(victim);
       preempted = true;

@@ -84,7 +84,6 @@ SequencePtr Scheduler::Add(EngineRequest request) {
 }
 
 void Scheduler::LeaveRunning(Sequence* sequence) {
-  blocks_.Free(sequence->id);
   free_slots_.push_back(sequence->slot);
   freed_slots_.push_back(sequence->slot);
   sequence->slot = -1;
@@ -94,10 +93,13 @@ void Scheduler::LeaveRunning(Sequence* sequence) {
 void Scheduler::Finish(const SequencePtr& sequence) {
   if (sequence->state == SequenceState::kRunning) {
     LeaveRunning(sequence.get());
+    blocks_.Free(sequence->id);
   } else {
     waiting_.Erase(sequence.get(), next_step_id_);
     num_preempted_ -= sequence->was_scheduled ? 1 : 0;
-    blocks_.Withdraw(sequence->id);
+    num_suspended_ -= sequence->is_suspended ? 1 : 0;
+    sequence->is_suspended ? blocks_.Free(sequence->id) : blocks_.Withdraw(sequence->id);
+    sequence->is_suspended = sequence->is_kept = false;
   }
   if (sequence->counts_deadline()) --num_deadlines_;
   sequence->state = SequenceState::kFinished;
@@ -142,6 +144,7 @@ absl::Time Scheduler::NextDeadline() const {
 // The pointer is passed by value: the caller's may be an element of a map from which it is erased here.
 void Scheduler::Preempt(SequencePtr sequence) {
   LeaveRunning(sequence.get());
+  blocks_.Free(sequence->id);
   sequence->num_computed = 0;
   sequence->state = SequenceState::kWaiting;
   waiting_.Insert(sequence, next_step_id_);
@@ -152,6 +155,9 @@ void Scheduler::Preempt(SequencePtr sequence) {
 void Scheduler::PreemptAll() {
   SOMNUS_CHECK(in_flight_.empty());
   while (!running_.empty()) Preempt(running_.rbegin()->second);
+  for (const auto& [key, sequence] : waiting_) {
+    if (sequence->is_suspended) PreemptSuspended(sequence.get());
+  }
 }
 
 std::vector<SequencePtr> Scheduler::Recover() {
@@ -165,9 +171,8 @@ std::vector<SequencePtr> Scheduler::Recover() {
     }
   }
   in_flight_.clear();
-  PreemptAll();
+  ForgetComputed();
   freed_slots_.clear();
-  blocks_.ResetPrefixCache();
   return sequences;
 }
 
@@ -196,6 +201,11 @@ StepPlan Scheduler::FlushFreedSlots() {
 
 absl::Status Scheduler::CheckIntegrity() const {
   RETURN_IF_ERROR(blocks_.CheckIntegrity());
+  RETURN_IF_ERROR(CheckSequences());
+  return CheckSuspended();
+}
+
+absl::Status Scheduler::CheckSequences() const {
   if (live_.size() != running_.size() + waiting_.size())
     return absl::InternalError("sequences do not add up");
   const auto was_scheduled = [](const auto& waiting) { return waiting.second->was_scheduled; };
@@ -215,7 +225,7 @@ absl::Status Scheduler::CheckIntegrity() const {
           absl::StrCat("sequence ", sequence->id, " has computed more than its blocks hold"));
     }
   }
-  if (running_.empty() && blocks_.used_blocks() != 0) {
+  if (running_.empty() && num_suspended_ == 0 && blocks_.used_blocks() != 0) {
     return absl::InternalError(absl::StrCat(blocks_.used_blocks(), " blocks are used though nothing runs"));
   }
   return absl::OkStatus();

@@ -28,6 +28,11 @@
 // priority is worse than its request's own priority, and only when that makes enough room. What a sequence
 // gained by waiting thus protects it, but displaces nobody: two sequences never displace each other in turn.
 //
+// Suspension. A sequence that ran may also wait with its blocks, for a sleep during which they are kept. It
+// goes on where it was: it is sent whole again, and nothing is computed twice. When blocks run out, suspended
+// sequences are preempted first, and one that is ahead in the order of service takes the blocks of those
+// behind it.
+//
 // Asynchronous scheduling. Schedule may be called again before the previous steps' replies were given to
 // Update: a sequence's tokens that are sampled but not known yet are pending. No sequence is scheduled beyond
 // its max_tokens or max_model_len, so the only surplus is the one token per step in flight of a sequence that
@@ -88,6 +93,8 @@ struct SchedulerStats {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
+  int64_t kept_blocks = 0;           // of the KV cache, that came back after a sleep
+  int64_t kept_tokens = 0;           // of live sequences, that were not computed again after it
 };
 
 // One step, and what the engine needs to know of it.
@@ -134,8 +141,23 @@ class Scheduler {
   // changed then.
   absl::StatusOr<std::vector<SequenceOutput>> Update(const v1::StepReply& reply);
 
-  // All running sequences go back to waiting. No step may be in flight.
+  // All running sequences go back to waiting, and none has blocks any more. No step may be in flight.
   void PreemptAll();
+  // All running sequences wait, and keep their blocks. No step may be in flight.
+  void SuspendAll();
+
+  // What outlives a sleep of the KV cache (BlockManager::ChooseKept). No sequence may be running from the
+  // choice until RestoreKept or ForgetComputed, and nothing may be scheduled. ChooseKept takes the blocks of
+  // suspended sequences in the order of service. ForgetUnkept: the sleep has happened. RestoreKept: the
+  // blocks are on the device again. AbandonKept: the sleep has not happened, nothing has changed.
+  const std::vector<KeptBlock>& ChooseKept();
+  void ForgetUnkept();
+  void RestoreKept();
+  void AbandonKept();
+  // Everything is computed again: no sequence has blocks, nothing is cached, nothing is kept. No step may be
+  // in flight.
+  void ForgetComputed();
+
   // Gives up the steps in flight after a failure in which their results and the workers' batch state were
   // lost. Their sequences go on with the tokens that were delivered, all running ones wait again, and no
   // block that was computed before is adopted any more. Afterwards the workers must have no slot taken.
@@ -152,11 +174,14 @@ class Scheduler {
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   // How many of the waiting ones have run before.
   int32_t num_preempted() const { return num_preempted_; }
+  // How many of these are suspended.
+  int32_t num_suspended() const { return num_suspended_; }
   bool has_sequences() const { return !live_.empty(); }
   const SchedulerStats& stats() const { return stats_; }
   const BlockManager& blocks() const { return blocks_; }
 
-  // Internal unless blocks add up, tables belong to running sequences, and every slot is used once.
+  // Internal unless blocks add up, tables belong to running and suspended sequences, and every slot is used
+  // once.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -205,6 +230,8 @@ class Scheduler {
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
   bool HasBytes(const Sequence& sequence, const Draft& draft) const;
+  int64_t TakeBlocks(const Sequence& sequence);
+  int32_t BlocksMissing(const Sequence& sequence);
   bool Admit(const SequencePtr& sequence, Draft* draft);
   int64_t Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const;
   void AddPrefill(const SequencePtr& sequence, Draft* draft);
@@ -212,6 +239,14 @@ class Scheduler {
                 Draft* draft);
   void ExtendEntry(int index, int64_t num_tokens, Draft* draft);
   void Preempt(SequencePtr sequence);
+  void Suspend(SequencePtr sequence);
+  // Takes a suspended sequence's blocks.
+  void PreemptSuspended(Sequence* sequence);
+  // Does that with the last suspended one in the order of service, if it is behind `key`. False: there is
+  // none.
+  bool PreemptSuspendedBehind(const ServiceKey& key);
+  absl::Status CheckSequences() const;
+  absl::Status CheckSuspended() const;
   void LeaveRunning(Sequence* sequence);
   void Finish(const SequencePtr& sequence);
   struct ReplyBySlot;
@@ -241,6 +276,7 @@ class Scheduler {
   int64_t next_sequence_id_ = 1;
   int64_t next_step_id_ = 1;
   int32_t num_preempted_ = 0;
+  int32_t num_suspended_ = 0;
   int64_t num_deadlines_ = 0;  // live sequences, never scheduled, with a finite deadline
 };
 

@@ -29,6 +29,8 @@ struct Sequence {
   int64_t num_computed = 0;     // tokens in the cache once all steps sent are done
   int32_t num_pending = 0;      // tokens that steps in flight will sample, beyond `tokens`
   int32_t slot = -1;            // row of the workers' batch state while running
+  bool is_suspended = false;    // it waits, and has its blocks: nothing is computed again
+  bool is_kept = false;         // while suspended: its blocks were chosen to outlive a sleep
   int32_t num_adopted = 0;      // tokens that the prefix cache served at the last admission
   int32_t num_cached = 0;       // prompt tokens that the prefix cache served at first admission
   // Positions whose prompt log-probabilities were delivered, position 0 included: recomputation does not

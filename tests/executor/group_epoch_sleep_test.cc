@@ -75,6 +75,17 @@ TEST_F(GroupSleepTest, OnlyTheTagsThatAreNamedSleep) {
   EXPECT_EQ(workers_[1]->calls(), (Calls{"fence 1", "prepare sleep 1 kv_cache", "commit"}));
 }
 
+TEST_F(GroupSleepTest, EveryRankKeepsTheSameBlocks) {
+  Connect(2);
+  kept_ = {{.device_block = 5, .host_block = 0}, {.device_block = 3, .host_block = 1}};
+  ASSERT_TRUE(Sleep(1).ok());
+  ASSERT_TRUE(WakeUp().ok());
+  for (const auto& worker : workers_) {
+    EXPECT_EQ(worker->calls(),
+              (Calls{"fence 1", "prepare sleep 1 5>0 3>1", "commit", "prepare wake 5>0 3>1", "commit"}));
+  }
+}
+
 // Each rank alone would have room.
 TEST_F(GroupSleepTest, RanksOfAHostThatDoNotFitTogetherMapNothing) {
   Connect(2);

@@ -92,7 +92,7 @@ TEST_F(GrpcExecutorTest, LifecycleCallsReturnAtOnceAndTellTheirEnd) {
   workers_[0]->HoldCalls();
   absl::Notification slept, woke;
   absl::StatusOr<TransitionReport> freed, mapped;
-  executor_->SleepAsync({.level = 1}, [&](absl::StatusOr<TransitionReport> bytes) {
+  executor_->SleepAsync({.level = 1}, {}, [&](absl::StatusOr<TransitionReport> bytes) {
     freed = std::move(bytes);
     slept.Notify();
   });
@@ -101,7 +101,7 @@ TEST_F(GrpcExecutorTest, LifecycleCallsReturnAtOnceAndTellTheirEnd) {
   slept.WaitForNotification();
   ASSERT_TRUE(freed.ok()) << freed.status();
   EXPECT_EQ(freed->freed_bytes().at("weights"), 14) << "the sum over ranks";
-  executor_->WakeUpAsync({}, [&](absl::StatusOr<TransitionReport> bytes) {
+  executor_->WakeUpAsync({}, {}, [&](absl::StatusOr<TransitionReport> bytes) {
     mapped = std::move(bytes);
     woke.Notify();
   });
@@ -114,7 +114,7 @@ TEST_F(GrpcExecutorTest, AnAbortEndsALifecycleCall) {
   workers_[0]->HoldCalls();
   absl::Notification ended;
   absl::StatusOr<TransitionReport> freed;
-  executor_->SleepAsync({.level = 1}, [&](absl::StatusOr<TransitionReport> bytes) {
+  executor_->SleepAsync({.level = 1}, {}, [&](absl::StatusOr<TransitionReport> bytes) {
     freed = std::move(bytes);
     ended.Notify();
   });

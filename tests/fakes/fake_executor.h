@@ -2,6 +2,7 @@
 // An Executor over one FakeWorker, with a script: steps and lifecycle calls can be held back or fail, and a
 // rank can be lost at any time. All methods are thread safe.
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -170,7 +171,7 @@ class FakeExecutor : public Executor {
     return reply;
   }
 
-  void SleepAsync(const SleepSpec& spec, LifecycleDone done) override {
+  void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) override {
     std::string call = "sleep " + std::to_string(spec.level);
     {
       absl::MutexLock lock(&mu_);
@@ -179,14 +180,19 @@ class FakeExecutor : public Executor {
         for (const std::string& tag : spec.tags) call += " " + tag;
       }
     }
-    RunOrHold(call,
-              [this, spec, epoch = group_epoch(), done = std::move(done)] { done(EndSleep(spec, epoch)); });
+    if (!kept.empty()) call += " keep " + std::to_string(kept.size());
+    RunOrHold(call, [this, spec, kept, epoch = group_epoch(), done = std::move(done)] {
+      done(EndSleep(spec, kept, epoch));
+    });
   }
-  void WakeUpAsync(const std::vector<std::string>& tags, LifecycleDone done) override {
+  void WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
+                   LifecycleDone done) override {
     std::string call = "wake";
     for (const std::string& tag : tags) call += " " + tag;
-    RunOrHold(call,
-              [this, tags, epoch = group_epoch(), done = std::move(done)] { done(EndWakeUp(tags, epoch)); });
+    if (!kept.empty()) call += " keep " + std::to_string(kept.size());
+    RunOrHold(call, [this, tags, kept, epoch = group_epoch(), done = std::move(done)] {
+      done(EndWakeUp(tags, kept, epoch));
+    });
   }
 
   bool committed() const override {
@@ -266,10 +272,21 @@ class FakeExecutor : public Executor {
     if (!replies_.empty()) return absl::InternalError("a lifecycle call with a step in flight");
     return std::exchange(lifecycle_error_, absl::OkStatus());
   }
-  absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, int64_t epoch) {
+  static FakeWorker::BlockPairs Pairs(const std::vector<KeptBlock>& kept) {
+    FakeWorker::BlockPairs pairs;
+    for (const KeptBlock& block : kept) pairs.emplace_back(block.device_block, block.host_block);
+    return pairs;
+  }
+  // The cache is lost once it sleeps; with other tags alone it stays.
+  absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
+                                            int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
-    if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
+    if (worker_.num_slots_in_use() > 0) return absl::InternalError("slots in use at a sleep");
+    if (std::find(spec.tags.begin(), spec.tags.end(), "kv_cache") != spec.tags.end()) {
+      worker_.CopyToHost(Pairs(kept));
+      if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
+    }
     RankReport rank;
     for (const std::string& tag : spec.tags) {
       if (residency_.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
@@ -277,9 +294,13 @@ class FakeExecutor : public Executor {
     residency_.Slept(spec);
     return TransitionReport{.ranks = {rank}};
   }
-  absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, int64_t epoch) {
+  absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags,
+                                             const std::vector<KeptBlock>& kept, int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+    if (!kept.empty()) {
+      if (absl::Status status = worker_.CopyFromHost(Pairs(kept)); !status.ok()) return status;
+    }
     RankReport rank;
     for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);
     residency_.Woke(tags);

@@ -87,12 +87,33 @@ void FakeWorker::DropBatch() {
 
 void FakeWorker::Replace() {
   DropBatch();
+  host_.clear();
+  kept_.clear();
   for (size_t i = 0; i < cache_.size(); ++i) cache_[i] = Mix(~uint64_t{0}, i);
 }
 
 absl::Status FakeWorker::Sleep() {
   std::fill(cache_.begin(), cache_.end(), 0xDEADBEEFull);
   if (!slots_.empty()) return Broken("slots in use at sleep");
+  return absl::OkStatus();
+}
+
+void FakeWorker::CopyToHost(const BlockPairs& blocks) {
+  kept_ = blocks;
+  host_.clear();
+  for (const auto& [device, host] : blocks) {
+    const auto begin = cache_.begin() + static_cast<int64_t>(device) * options_.block_size;
+    host_[host].assign(begin, begin + options_.block_size);
+  }
+}
+
+absl::Status FakeWorker::CopyFromHost(const BlockPairs& blocks) {
+  if (blocks.empty()) return absl::OkStatus();  // nothing is wanted any more
+  if (blocks != kept_) return Broken("a wake-up names other blocks than the sleep");
+  for (const auto& [device, host] : blocks) {
+    const std::vector<uint64_t>& kept = host_.at(host);
+    std::copy(kept.begin(), kept.end(), cache_.begin() + static_cast<int64_t>(device) * options_.block_size);
+  }
   return absl::OkStatus();
 }
 
@@ -107,8 +128,7 @@ absl::Status FakeWorker::AddSequence(const v1::NewSequence& message, const v1::S
   if (message.sampling_index() < 0 || message.sampling_index() >= request.samplings_size())
     return Broken("sampling_index out of range");
   slot.sampling = request.samplings(message.sampling_index());
-  if (slot.num_computed % options_.block_size != 0 ||
-      slot.num_computed >= static_cast<int64_t>(slot.tokens.size())) {
+  if (slot.num_computed < 0 || slot.num_computed >= static_cast<int64_t>(slot.tokens.size())) {
     return Broken(absl::StrCat("num_computed_tokens ", slot.num_computed, " of ", slot.tokens.size()));
   }
   slots_.emplace(message.slot(), std::move(slot));

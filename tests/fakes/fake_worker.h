@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +38,11 @@ class FakeWorker {
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
   // Forgets the cache's contents. An error when a slot is still in use.
   absl::Status Sleep();
+  // Copies block first of a pair to block second of a host tier, and back. An error of CopyFromHost when
+  // these are not the pairs that were copied to it last.
+  using BlockPairs = std::vector<std::pair<int32_t, int32_t>>;
+  void CopyToHost(const BlockPairs& blocks);
+  absl::Status CopyFromHost(const BlockPairs& blocks);
 
   // Becomes another process in the place of this one, which has died: no slot is in use, and the cache holds
   // values that no sequence has. Its first step may have any id.
@@ -74,7 +80,9 @@ class FakeWorker {
   size_t CacheIndex(const Slot& slot, int64_t position) const;
 
   const FakeWorkerOptions options_;
-  std::vector<uint64_t> cache_;  // one hash of the whole prefix per token
+  std::vector<uint64_t> cache_;                    // one hash of the whole prefix per token
+  BlockPairs kept_;                                // as they were copied last
+  std::map<int32_t, std::vector<uint64_t>> host_;  // by host block
   std::map<int32_t, Slot> slots_;
   std::map<int64_t, int32_t> nan_steps_;
   int64_t last_step_id_ = 0;

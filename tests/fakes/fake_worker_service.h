@@ -228,6 +228,8 @@ class FakeWorkerService : public v1::WorkerService::Service {
     const int level = transition.sleep_level();
     std::string call = level > 0 ? absl::StrCat("prepare sleep ", level) : "prepare wake";
     for (const std::string& tag : transition.tags()) absl::StrAppend(&call, " ", tag);
+    for (const v1::BlockCopy& kept : transition.kept_blocks())
+      absl::StrAppend(&call, " ", kept.src(), ">", kept.dst());
     return Once(*request, response, [&] {
       return Called(request->group_epoch(), call,
                     [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Prepare(*request); });

@@ -122,7 +122,7 @@ TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
   Launch();
   ASSERT_TRUE(members_[0]->service().calls().size() > 0);
   absl::Notification slept;
-  group_->executor()->SleepAsync({.level = 2},
+  group_->executor()->SleepAsync({.level = 2}, {},
                                  [&](const absl::StatusOr<TransitionReport>&) { slept.Notify(); });
   slept.WaitForNotification();
   Residency held;
@@ -232,7 +232,7 @@ TEST_F(WorkerGroupTest, AGroupIsAdoptedAsleep) {
     members_.clear();
     Launch();
     absl::Notification slept;
-    group_->executor()->SleepAsync({.level = level},
+    group_->executor()->SleepAsync({.level = level}, {},
                                    [&](const absl::StatusOr<TransitionReport>&) { slept.Notify(); });
     slept.WaitForNotification();
     Restart();

@@ -94,6 +94,18 @@ TEST(BatchStateTest, ResumedSequenceCountsItsOutputs) {
   EXPECT_EQ(state.scheduled()[0].start, 16);
 }
 
+// Its blocks were kept while it waited.
+TEST(BatchStateTest, ASequenceGoesOnWithinABlock) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  request.mutable_new_sequences(0)->set_num_computed_tokens(19);
+  request.mutable_sequences(0)->set_num_tokens(1);
+  ASSERT_TRUE(Apply(state, request).ok());
+  EXPECT_EQ(state.slot(1).error, absl::OkStatus());
+  EXPECT_EQ(state.scheduled()[0].start, 19);
+  EXPECT_TRUE(state.scheduled()[0].samples);
+}
+
 struct Damage {
   const char* name;
   std::function<void(v1::StepRequest&)> apply;
@@ -146,7 +158,6 @@ TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
       {"token negative", [](auto& r) { fresh(r)->set_token_ids(3, -1); }},
       {"no prompt", [](auto& r) { fresh(r)->set_num_prompt_tokens(0); }},
       {"prompt longer than tokens", [](auto& r) { fresh(r)->set_num_prompt_tokens(21); }},
-      {"computed inside a block", [](auto& r) { fresh(r)->set_num_computed_tokens(3); }},
       {"all computed", [](auto& r) { fresh(r)->set_num_computed_tokens(32); }},
       {"computed negative", [](auto& r) { fresh(r)->set_num_computed_tokens(-16); }},
       {"temperature", [](auto& r) { sampling(r)->set_temperature(std::nanf("")); }},

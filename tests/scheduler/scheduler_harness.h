@@ -122,6 +122,33 @@ class Harness {
     return suspects;
   }
 
+  // A sleep of the KV cache that keeps what fits into the host tier, and the wake-up.
+  void Suspend() {
+    while (!replies_.empty()) Receive();
+    scheduler.SuspendAll();
+    const StepPlan flush = scheduler.FlushFreedSlots();
+    if (flush.request.freed_slots_size() > 0) Send(flush);
+    while (!replies_.empty()) Receive();
+  }
+  void SleepKeeping() {
+    Suspend();
+    FakeWorker::BlockPairs kept;
+    for (const KeptBlock& block : scheduler.ChooseKept())
+      kept.emplace_back(block.device_block, block.host_block);
+    worker.CopyToHost(kept);
+    ASSERT_TRUE(worker.Sleep().ok());
+    scheduler.ForgetUnkept();
+    Check();
+  }
+  void WakeKeeping() {
+    FakeWorker::BlockPairs kept;
+    for (const KeptBlock& block : scheduler.blocks().kept())
+      kept.emplace_back(block.device_block, block.host_block);
+    ASSERT_TRUE(worker.CopyFromHost(kept).ok());
+    scheduler.RestoreKept();
+    Check();
+  }
+
   size_t in_flight() const { return replies_.size(); }
 
   Scheduler scheduler;

@@ -103,8 +103,7 @@ absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const Ste
     return Invalid("slot ", sequence.slot(), ": ", sequence.num_prompt_tokens(), " prompt tokens of ",
                    num_tokens);
   }
-  if (sequence.num_computed_tokens() < 0 || sequence.num_computed_tokens() >= num_tokens ||
-      sequence.num_computed_tokens() % limits_.block_size != 0) {
+  if (sequence.num_computed_tokens() < 0 || sequence.num_computed_tokens() >= num_tokens) {
     return Invalid("slot ", sequence.slot(), ": ", sequence.num_computed_tokens(), " computed tokens of ",
                    num_tokens);
   }

@@ -1,0 +1,72 @@
+// The BlockManager's part for what outlives a sleep of the cache.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/null_block.h"
+#include "coordinator/block_manager/block_manager.h"
+
+namespace somnus {
+
+std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequences) {
+  SOMNUS_CHECK(kept_.empty());
+  std::vector<bool> chosen(options_.num_blocks, false);
+  const auto choose = [&](int32_t id) {
+    if (chosen[id]) return;  // another sequence shares it
+    chosen[id] = true;
+    kept_.push_back({id, host_pool_.Allocate()});
+  };
+  std::vector<int64_t> without_room;
+  for (const Computed& computed : sequences) {
+    const BlockTable& table = TableOf(computed.sequence);
+    const auto begin = table.blocks.begin(), end = begin + BlocksFor(computed.num_tokens);
+    const auto more = std::count_if(begin, end, [&](const KvBlock* block) { return !chosen[block->id]; });
+    if (more > host_pool_.num_free()) {
+      without_room.push_back(computed.sequence);
+      continue;
+    }
+    std::for_each(begin, end, [&](const KvBlock* block) { choose(block->id); });
+  }
+  for (const int64_t sequence : without_room) {
+    for (const KvBlock* block : TableOf(sequence).blocks) {
+      if (block->content_id == 0 || host_pool_.num_free() == 0) break;
+      choose(block->id);
+    }
+  }
+  for (const int32_t id : pool_.LastCached(host_pool_.num_free())) choose(id);
+  return without_room;
+}
+
+void BlockManager::ForgetUnkept() {
+  std::vector<bool> stays(options_.num_blocks, false);
+  for (const KeptBlock& kept : kept_) stays[kept.device_block] = true;
+  pool_.ForgetAllBut(stays);
+}
+
+void BlockManager::ReleaseKept() {
+  // In the other order, so that the next choice takes the same ones.
+  for (auto it = kept_.rbegin(); it != kept_.rend(); ++it) host_pool_.Release(it->host_block);
+  kept_.clear();
+}
+
+absl::Status BlockManager::CheckKept() const {
+  if (absl::Status status = host_pool_.CheckIntegrity(); !status.ok()) return status;
+  std::vector<bool> on_device(options_.num_blocks, false), on_host(host_pool_.num_total(), false);
+  for (const KeptBlock& kept : kept_) {
+    const bool exists = kept.device_block > kNullBlock && kept.device_block < options_.num_blocks;
+    if (!exists || on_device[kept.device_block] || !host_pool_.is_used(kept.host_block) ||
+        on_host[kept.host_block]) {
+      return absl::InternalError(absl::StrCat("block ", kept.device_block, " is kept as host block ",
+                                              kept.host_block, ", which cannot be"));
+    }
+    on_device[kept.device_block] = on_host[kept.host_block] = true;
+  }
+  if (static_cast<int32_t>(kept_.size()) != host_pool_.num_used()) {
+    return absl::InternalError(
+        absl::StrCat(host_pool_.num_used(), " host blocks are used, ", kept_.size(), " are kept"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

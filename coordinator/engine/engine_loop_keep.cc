@@ -1,0 +1,72 @@
+// EngineLoop's part for a KV cache that outlives a sleep of level 1. What was computed stays where it is, on
+// the device, unless the sleep releases the cache: then as much of it as fits is kept in the host tier, and a
+// wake-up of the cache brings it back. Everything else that ends a cache (a deeper sleep, a loss of the
+// group) makes the scheduler forget it.
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/request_bounds.h"
+#include "coordinator/engine/engine_loop.h"
+
+namespace somnus {
+namespace {
+
+bool HasKvCache(const std::vector<std::string>& tags) {
+  return std::find(tags.begin(), tags.end(), kKvCacheTag) != tags.end();
+}
+
+}  // namespace
+
+bool EngineLoop::KeepsKv(const SleepSpec& spec) const {
+  return options_.keep_kv_on_sleep && spec.level < kMaxSleepLevel;
+}
+
+void EngineLoop::QuiesceForSleep(const SleepSpec& spec) {
+  if (!KeepsKv(spec)) return Quiesce();
+  ReceiveAll();
+  if (!Computes()) return;
+  scheduler_.SuspendAll();
+  FlushFreedSlots();
+}
+
+std::vector<KeptBlock> EngineLoop::ChooseKept(const SleepSpec& changes) {
+  if (!KeepsKv(changes) || command_->keeps_nothing || !HasKvCache(changes.tags)) return {};
+  return scheduler_.ChooseKept();
+}
+
+std::vector<KeptBlock> EngineLoop::KeptFor(const std::vector<std::string>& woken) const {
+  return HasKvCache(woken) ? scheduler_.blocks().kept() : std::vector<KeptBlock>();
+}
+
+void EngineLoop::NoteSleptKv(const SleepSpec& changes) {
+  if (changes.level == kMaxSleepLevel) return scheduler_.ForgetComputed();
+  if (!HasKvCache(changes.tags)) return;
+  scheduler_.ForgetUnkept();
+  if (!options_.keep_kv_on_sleep) return;
+  LogInfo("{}{} KV blocks are kept in host memory, with those of {} open requests", options_.log_name,
+          scheduler_.blocks().kept().size(), scheduler_.num_suspended());
+}
+
+bool EngineLoop::RetriesWithoutKept(const SleepSpec& changes, const absl::Status& error) {
+  if (!HasKvCache(changes.tags)) return false;  // what is kept is from before
+  const bool kept = !scheduler_.blocks().kept().empty();
+  scheduler_.AbandonKept();
+  if (!kept || !absl::IsResourceExhausted(error)) return false;
+  LogWarning("{}the KV cache is not kept: {}", options_.log_name, std::string(error.message()));
+  command_->keeps_nothing = true;
+  return true;
+}
+
+void EngineLoop::ForgetKept(const SleepSpec& spec) {
+  const bool named = spec.tags.empty() || HasKvCache(spec.tags);
+  if (spec.level == kMaxSleepLevel && named && residency_.state(kKvCacheTag) != TagState::kResident)
+    scheduler_.ForgetComputed();
+}
+
+void EngineLoop::NoteWokenKv(const std::vector<std::string>& tags) {
+  if (HasKvCache(tags)) scheduler_.RestoreKept();
+}
+
+}  // namespace somnus

@@ -1,0 +1,106 @@
+// The Scheduler's part for sequences that wait with their blocks, and for what outlives a sleep.
+
+#include <iterator>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "coordinator/scheduler/scheduler.h"
+
+namespace somnus {
+
+// The pointer is passed by value: see Preempt.
+void Scheduler::Suspend(SequencePtr sequence) {
+  LeaveRunning(sequence.get());
+  sequence->state = SequenceState::kWaiting;
+  sequence->is_suspended = true;
+  waiting_.Insert(sequence, next_step_id_);
+  ++num_preempted_;
+  ++num_suspended_;
+}
+
+void Scheduler::SuspendAll() {
+  SOMNUS_CHECK(in_flight_.empty());
+  while (!running_.empty()) Suspend(running_.rbegin()->second);
+}
+
+void Scheduler::PreemptSuspended(Sequence* sequence) {
+  blocks_.Free(sequence->id);
+  sequence->num_computed = 0;
+  sequence->is_suspended = sequence->is_kept = false;
+  --num_suspended_;
+  ++stats_.num_preemptions;
+}
+
+bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key) {
+  if (num_suspended_ == 0) return false;
+  const auto end = std::make_reverse_iterator(waiting_.begin());
+  for (auto it = std::make_reverse_iterator(waiting_.end()); it != end && it->first > key; ++it) {
+    if (!it->second->is_suspended) continue;
+    PreemptSuspended(it->second.get());
+    return true;
+  }
+  return false;
+}
+
+const std::vector<KeptBlock>& Scheduler::ChooseKept() {
+  SOMNUS_CHECK(running_.empty() && in_flight_.empty());
+  std::vector<BlockManager::Computed> computed;
+  for (const auto& [key, sequence] : waiting_) {
+    if (sequence->is_suspended) computed.push_back({sequence->id, sequence->num_computed});
+  }
+  const std::vector<int64_t> left_out = blocks_.ChooseKept(computed);
+  const absl::flat_hash_set<int64_t> without_room(left_out.begin(), left_out.end());
+  for (const auto& [key, sequence] : waiting_)
+    sequence->is_kept = sequence->is_suspended && !without_room.contains(sequence->id);
+  return blocks_.kept();
+}
+
+void Scheduler::ForgetUnkept() {
+  for (const auto& [key, sequence] : waiting_) {
+    if (sequence->is_suspended && !sequence->is_kept) PreemptSuspended(sequence.get());
+  }
+  blocks_.ForgetUnkept();
+}
+
+void Scheduler::RestoreKept() {
+  stats_.kept_blocks += static_cast<int64_t>(blocks_.kept().size());
+  for (const auto& [key, sequence] : waiting_) {
+    if (sequence->is_kept) stats_.kept_tokens += sequence->num_computed;
+  }
+  AbandonKept();
+}
+
+void Scheduler::AbandonKept() {
+  for (const auto& [key, sequence] : waiting_) sequence->is_kept = false;
+  blocks_.ReleaseKept();
+}
+
+void Scheduler::ForgetComputed() {
+  PreemptAll();
+  blocks_.ResetPrefixCache();
+  blocks_.ReleaseKept();
+}
+
+absl::Status Scheduler::CheckSuspended() const {
+  int32_t num_suspended = 0;
+  for (const auto& [key, sequence] : waiting_) {
+    if (!sequence->is_suspended) {
+      if (sequence->is_kept || sequence->num_computed != 0)
+        return absl::InternalError(absl::StrCat("sequence ", sequence->id, " waits without its blocks"));
+      continue;
+    }
+    ++num_suspended;
+    const int64_t capacity =
+        static_cast<int64_t>(blocks_.Table(sequence->id).size()) * options_.blocks.block_size;
+    if (capacity < sequence->num_computed) {
+      return absl::InternalError(
+          absl::StrCat("sequence ", sequence->id, " is suspended with more tokens than its blocks hold"));
+    }
+  }
+  if (num_suspended != num_suspended_) return absl::InternalError("suspended sequences do not add up");
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

@@ -1,0 +1,201 @@
+// What outlives a sleep of the cache, and the books of the host tier.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "coordinator/block_manager/block_manager.h"
+
+namespace somnus {
+namespace {
+
+std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
+  std::vector<int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+BlockManagerOptions Options(int32_t num_blocks, int32_t num_host_blocks) {
+  BlockManagerOptions options;
+  options.num_blocks = num_blocks;
+  options.block_size = 4;
+  options.watermark = 0;
+  options.num_host_blocks = num_host_blocks;
+  return options;
+}
+
+// A sequence whose tokens are all computed.
+void AddComputed(BlockManager* manager, int64_t id, const std::vector<int32_t>& tokens) {
+  ASSERT_GE(manager->Allocate(id, tokens, "", true, false), 0);
+  manager->Commit(id, tokens, static_cast<int64_t>(tokens.size()));
+}
+
+std::vector<int32_t> DeviceBlocks(const BlockManager& manager) {
+  std::vector<int32_t> ids;
+  for (const KeptBlock& kept : manager.kept()) ids.push_back(kept.device_block);
+  return ids;
+}
+
+TEST(HostBlockPoolTest, TheLowestComeFirstAndThenTheLastReleased) {
+  HostBlockPool pool(4);
+  EXPECT_EQ(pool.Allocate(), 0);
+  EXPECT_EQ(pool.Allocate(), 1);
+  EXPECT_EQ(pool.num_used(), 2);
+  pool.Release(0);
+  EXPECT_FALSE(pool.is_used(0));
+  EXPECT_EQ(pool.Allocate(), 0);
+  EXPECT_EQ(pool.Allocate(), 2);
+  EXPECT_EQ(pool.num_free(), 1);
+  EXPECT_FALSE(pool.is_used(4));
+  EXPECT_FALSE(pool.is_used(-1));
+  EXPECT_TRUE(pool.CheckIntegrity().ok());
+  EXPECT_EQ(HostBlockPool(0).num_total(), 0);
+}
+
+TEST(KeepBlocksTest, SequencesComeFirstWithWhatTheyHaveComputedAndThenTheCache) {
+  BlockManager manager(Options(20, 10));
+  AddComputed(&manager, 1, Tokens(8));
+  manager.Free(1);  // blocks 1 and 2 are cached
+  AddComputed(&manager, 2, Tokens(6, 100));
+  ASSERT_EQ(manager.Allocate(3, Tokens(40, 200), "", true, false), 0);
+  const std::vector<int32_t> running = manager.Table(2), prefilling = manager.Table(3);
+  EXPECT_TRUE(manager.ChooseKept({{2, 6}, {3, 9}}).empty());
+  EXPECT_EQ(DeviceBlocks(manager),
+            (std::vector<int32_t>{running[0], running[1], prefilling[0], prefilling[1], prefilling[2], 1, 2}))
+      << "a block without a computed token holds nothing";
+  EXPECT_EQ(manager.used_host_blocks(), 7);
+  EXPECT_EQ(manager.cached_blocks(), 2) << "nothing else has changed";
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  manager.ForgetUnkept();
+  EXPECT_EQ(manager.cached_blocks(), 2);
+  manager.ReleaseKept();
+  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_EQ(manager.Table(3), prefilling);
+  EXPECT_EQ(manager.Allocate(4, Tokens(9), "", true, false), 8);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(KeepBlocksTest, WhatHasNoRoomIsForgotten) {
+  BlockManager manager(Options(30, 4));
+  for (const int32_t first : {0, 50, 100}) {  // the last one is the most recently used
+    AddComputed(&manager, 1 + first, Tokens(8, first));
+    manager.Free(1 + first);
+  }
+  EXPECT_TRUE(manager.ChooseKept({}).empty());
+  manager.ForgetUnkept();
+  EXPECT_EQ(manager.used_host_blocks(), 4);
+  EXPECT_EQ(manager.cached_blocks(), 4);
+  EXPECT_EQ(manager.CountCached(200, Tokens(9), ""), 0);
+  EXPECT_EQ(manager.CountCached(201, Tokens(9, 50), ""), 8);
+  EXPECT_EQ(manager.CountCached(202, Tokens(9, 100), ""), 8);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+// Of one that is preempted, what it can adopt again is kept as far as there is room.
+TEST(KeepBlocksTest, ASequenceIsKeptWholeOrNotAtAll) {
+  BlockManager manager(Options(30, 4));
+  AddComputed(&manager, 1, Tokens(8));
+  manager.Free(1);
+  AddComputed(&manager, 3, Tokens(14, 100));
+  AddComputed(&manager, 4, Tokens(6, 200));
+  EXPECT_EQ(manager.ChooseKept({{4, 6}, {3, 14}}), (std::vector<int64_t>{3}));
+  manager.Free(3);
+  manager.ForgetUnkept();
+  EXPECT_EQ(manager.used_host_blocks(), 4);
+  EXPECT_EQ(manager.CountCached(200, Tokens(9), ""), 0);
+  EXPECT_EQ(manager.CountCached(201, Tokens(14, 100), ""), 8);
+  EXPECT_EQ(manager.CountCached(202, Tokens(6, 200), ""), 4);
+  EXPECT_EQ(manager.used_blocks(), 2) << "the one that is kept";
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(KeepBlocksTest, OfAChainTheBeginningIsKept) {
+  BlockManager manager(Options(30, 2));
+  AddComputed(&manager, 1, Tokens(16));
+  manager.Free(1);
+  EXPECT_TRUE(manager.ChooseKept({}).empty());
+  manager.ForgetUnkept();
+  EXPECT_EQ(manager.CountCached(105, Tokens(17), ""), 8);
+}
+
+TEST(KeepBlocksTest, ASharedBlockIsKeptOnce) {
+  BlockManager manager(Options(30, 3));
+  AddComputed(&manager, 1, Tokens(8));
+  std::vector<int32_t> longer = Tokens(12);
+  AddComputed(&manager, 2, longer);
+  EXPECT_TRUE(manager.ChooseKept({{1, 8}, {2, 12}}).empty());
+  EXPECT_EQ(manager.used_host_blocks(), 3);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(KeepBlocksTest, WithoutAHostTierNothingIsKept) {
+  BlockManager manager(Options(30, 0));
+  AddComputed(&manager, 1, Tokens(8));
+  EXPECT_EQ(manager.ChooseKept({{1, 8}}), (std::vector<int64_t>{1}));
+  manager.Free(1);
+  manager.ForgetUnkept();
+  EXPECT_EQ(manager.cached_blocks(), 0);
+  EXPECT_EQ(manager.free_blocks(), 29);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(KeepBlocksTest, AResetInBetweenForgetsTheCacheAndTheSleepCanBeUndone) {
+  BlockManager manager(Options(30, 8));
+  AddComputed(&manager, 1, Tokens(8));
+  manager.Free(1);
+  manager.ChooseKept({});
+  manager.ResetPrefixCache();
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  manager.ReleaseKept();
+  AddComputed(&manager, 2, Tokens(8, 50));
+  manager.Free(2);
+  manager.ChooseKept({});
+  manager.ReleaseKept();
+  EXPECT_EQ(manager.CountCached(106, Tokens(9, 50), ""), 8);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+// Random tables, sleeps that happen and sleeps that do not: what is found in the cache afterwards was kept.
+TEST(KeepBlocksTest, TheBooksHoldThroughRandomSleeps) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](uint32_t bound) { return static_cast<int32_t>(random() % bound); };
+    BlockManager manager(Options(20 + below(20), below(25)));
+    std::vector<BlockManager::Computed> live;
+    for (int64_t id = 1; id <= 60; ++id) {
+      const std::vector<int32_t> tokens = Tokens(1 + below(20), below(4) * 100);
+      if (manager.Allocate(id, tokens, "", true, true) >= 0) {
+        manager.Commit(id, tokens, static_cast<int64_t>(tokens.size()));
+        live.push_back({id, static_cast<int64_t>(tokens.size())});
+      }
+      const auto release = [&](size_t at) {
+        manager.Free(live[at].sequence);
+        live.erase(live.begin() + static_cast<int64_t>(at));
+      };
+      if (!live.empty() && below(2) == 0) release(random() % live.size());
+      if (below(4) == 0) {
+        const std::vector<int64_t> without_room = manager.ChooseKept(live);
+        ASSERT_TRUE(manager.CheckIntegrity().ok()) << "seed " << seed;
+        if (below(3) > 0) {
+          for (const int64_t left_out : without_room) {
+            release(std::find_if(live.begin(), live.end(),
+                                 [&](const auto& one) { return one.sequence == left_out; }) -
+                    live.begin());
+          }
+          manager.ForgetUnkept();
+          ASSERT_LE(manager.used_blocks() == 0 ? manager.cached_blocks() : 0, manager.used_host_blocks());
+        }
+        if (!live.empty() && below(3) == 0) release(random() % live.size());  // aborted while it sleeps
+        ASSERT_TRUE(manager.CheckIntegrity().ok()) << "seed " << seed;
+        manager.ReleaseKept();
+      }
+      const absl::Status integrity = manager.CheckIntegrity();
+      ASSERT_TRUE(integrity.ok()) << integrity << " seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace somnus
