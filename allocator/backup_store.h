@@ -18,6 +18,8 @@ class Backup {
   // Copies the bytes back to `data`, which is mapped; they are there after VmmDriver::Synchronize. DataLoss:
   // what the store holds is not what was saved.
   virtual absl::Status Restore(void* data) = 0;
+  // The space that it takes, of host memory or of the disk.
+  virtual int64_t stored_bytes() const = 0;
 };
 
 class BackupStore {

@@ -15,6 +15,12 @@ class HostBackup : public Backup {
     for (const HostArena::Extent& extent : extents_) arena_->Give(extent);
   }
 
+  int64_t stored_bytes() const override {
+    int64_t bytes = 0;
+    for (const HostArena::Extent& extent : extents_) bytes += extent.bytes;
+    return bytes;
+  }
+
   absl::Status Save(const char* data, int64_t bytes) {
     while (bytes > 0) {
       absl::StatusOr<HostArena::Extent> extent = arena_->Take(bytes);

@@ -187,10 +187,13 @@ class HostVmmDriver : public VmmDriver {
 
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
     absl::Status status = Copy(host, device, bytes);
+    NoteHostWritten(host, bytes);
+    return status;
+  }
+  void NoteHostWritten(void* host, int64_t bytes) override {
     absl::MutexLock lock(&mutex_);
     const auto next = host_memory_.upper_bound(host);
     if (next != host_memory_.begin()) NoteCopied(bytes, &std::prev(next)->second);
-    return status;
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
     absl::Status status = Copy(device, host, bytes);

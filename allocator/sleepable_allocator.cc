@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "allocator/backup_store.h"
+#include "allocator/compressed_store.h"
 #include "allocator/host_backup.h"
 #include "allocator/region.h"
 #include "allocator/spill_store.h"
@@ -38,6 +39,7 @@ std::unique_ptr<BackupStore> MakeStore(VmmDriver* driver, const SleepableAllocat
     return MakeSpillStore(driver, {.dir = options.spill_dir, .open_io = options.open_spill_io});
   }
   if (options.backup == BackupPolicy::kRelease && driver->HostIsDevice()) return nullptr;
+  if (options.backup == BackupPolicy::kCompress) return MakeCompressedStore(driver, kHostChunk);
   return MakeHostBackupStore(driver, kHostChunk);
 }
 
@@ -278,7 +280,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
       (is_backup ? tag.host_backup : tag.resident) += entry.region->held_bytes();
       if (entry.asleep) tag.sleeping += entry.region->bytes();
       if (entry.backup == nullptr) continue;
-      (store_->in_host_memory() ? tag.host_backup : tag.file_backup) += entry.region->bytes();
+      (store_->in_host_memory() ? tag.host_backup : tag.file_backup) += entry.backup->stored_bytes();
     }
     absl::MutexLock lock(&published_mutex_);
     published_ = std::move(stats);

@@ -35,9 +35,10 @@ enum class RestoreMode {
 // Where kBackup saves contents, and for how long. A backup that outlives the wake-up makes the next sleep of
 // an unchanged region copy nothing; then whoever changes a region's bytes must call DropBackups.
 enum class BackupPolicy {
-  kRetain,   // in host memory, beyond the wake-up
-  kRelease,  // in host memory until the wake-up; where the device's memory is the host's, it keeps its pages
-  kFile,     // in a file, beyond the wake-up: neither device nor host memory
+  kRetain,    // in host memory, beyond the wake-up
+  kRelease,   // in host memory until the wake-up; where the device's memory is the host's, it keeps its pages
+  kFile,      // in a file, beyond the wake-up: neither device nor host memory
+  kCompress,  // compressed in host memory, beyond the wake-up (piece_codec.h: CheckCompression)
 };
 
 struct SleepableAllocatorOptions {

@@ -10,6 +10,7 @@
 #include "allocator/cuda_vmm_driver.h"
 #include "allocator/hip_vmm_driver.h"
 #include "allocator/host_vmm_driver.h"
+#include "allocator/piece_codec.h"
 #include "allocator/sleepable_allocator.h"
 #include "allocator/use_tag.h"
 #include "base/status_macros.h"
@@ -51,6 +52,9 @@ absl::StatusOr<BackupPolicy> ToPolicy(int32_t backup) {
       return BackupPolicy::kRelease;
     case SOMNUS_BACKUP_FILE:
       return BackupPolicy::kFile;
+    case SOMNUS_BACKUP_COMPRESS:
+      RETURN_IF_ERROR(CheckCompression());
+      return BackupPolicy::kCompress;
   }
   return absl::InvalidArgumentError(absl::StrCat("backup: there is no policy ", backup));
 }

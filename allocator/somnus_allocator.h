@@ -23,14 +23,19 @@ enum {
   SOMNUS_NOT_FOUND = 5,
   SOMNUS_RESOURCE_EXHAUSTED = 8, /* of memory, or of the disk */
   SOMNUS_FAILED_PRECONDITION = 9,
-  SOMNUS_UNIMPLEMENTED = 12, /* this build has no such device */
+  SOMNUS_UNIMPLEMENTED = 12, /* this build has no such device, or does not compress */
   SOMNUS_INTERNAL = 13,
   SOMNUS_UNAVAILABLE = 14, /* there is no such device */
-  SOMNUS_DATA_LOSS = 15    /* a backup in a file is damaged */
+  SOMNUS_DATA_LOSS = 15    /* a backup in a file, or a compressed one, is damaged */
 };
 
 enum { SOMNUS_DEVICE_HOST = 0, SOMNUS_DEVICE_CUDA = 1, SOMNUS_DEVICE_HIP = 2 };
-enum { SOMNUS_BACKUP_RETAIN = 0, SOMNUS_BACKUP_RELEASE = 1, SOMNUS_BACKUP_FILE = 2 };
+enum {
+  SOMNUS_BACKUP_RETAIN = 0,
+  SOMNUS_BACKUP_RELEASE = 1,
+  SOMNUS_BACKUP_FILE = 2,
+  SOMNUS_BACKUP_COMPRESS = 3
+};
 enum { SOMNUS_DISCARD = 0, SOMNUS_BACKUP = 1 }; /* what a sleep does with contents */
 
 /* All zero is the host's memory with retained backups. */

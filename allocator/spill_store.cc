@@ -68,6 +68,8 @@ class SpillBackup : public Backup {
         checksums_((bytes + piece_bytes_ - 1) / piece_bytes_) {}
   ~SpillBackup() override { spill_.file->Give(offset_, RoundUp(bytes_)); }
 
+  int64_t stored_bytes() const override { return bytes_; }
+
   absl::Status Save(const char* data) {
     SpillRun run;
     run.write = true;

@@ -51,6 +51,8 @@ class VmmDriver {
   // device's memory can be used for reads and writes of files.
   virtual bool HostIsDevice() const { return false; }
   virtual void FreeHost(void* data, int64_t bytes) = 0;
+  // Bytes of AllocateHost were written otherwise than by CopyToHost: their pages are resident.
+  virtual void NoteHostWritten(void* /*host*/, int64_t /*bytes*/) {}
 
   // May return before the bytes have moved; Synchronize waits for all, and returns the first error.
   virtual absl::Status CopyToHost(void* host, const void* device, int64_t bytes) = 0;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "allocator/piece_codec.h"
 #include "base/cpus.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
@@ -56,6 +57,7 @@ absl::Status Run(const BenchFlags& flags) {
   options.spill_dir = flags.spill_dir;
   std::vector<BackupPolicy> policies = {BackupPolicy::kRetain, BackupPolicy::kRelease};
   if (!flags.spill_dir.empty()) policies.push_back(BackupPolicy::kFile);
+  if (CheckCompression().ok()) policies.push_back(BackupPolicy::kCompress);
   PhaseTable table;
   const std::string before = ToString(ProbeMachine());
   for (int round = 0; round < flags.rounds; ++round) {

@@ -19,6 +19,8 @@ const char* Name(BackupPolicy policy) {
       return "release";
     case BackupPolicy::kFile:
       return "file";
+    case BackupPolicy::kCompress:
+      return "compress";
   }
   return "?";
 }
