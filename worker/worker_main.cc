@@ -1,6 +1,7 @@
 #include "worker/worker_main.h"
 
 #include <grpcpp/grpcpp.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -39,6 +40,15 @@ constexpr absl::Duration kLongestBeat = absl::Seconds(15);
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
 // A stranger that connects and says nothing is cut off after that.
 constexpr int kHandshakeTimeoutMs = 10'000;
+
+constexpr int kLargeBytes = 4 << 20;
+
+// What a load has used and freed goes back to the kernel. By default glibc keeps as much as the largest block
+// that was ever freed, so that a worker that sleeps would hold 25 MB of a tensor that it read once.
+void ReturnFreedMemory() {
+  mallopt(M_MMAP_THRESHOLD, kLargeBytes);
+  mallopt(M_TRIM_THRESHOLD, kLargeBytes);
+}
 
 std::string HostName() {
   char name[256] = {};
@@ -202,6 +212,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
 
 int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   SetNcclEnvironment();  // there are no threads yet
+  ReturnFreedMemory();
   // gRPC's own log repeats what our errors say, and reports as an error that no certificate has the name by
   // which the coordinator dials, which is an address and is not compared (proto/tls.h).
   setenv("GRPC_VERBOSITY", "NONE", 0);
