@@ -11,10 +11,10 @@ import signal
 import tempfile
 import unittest
 
-from cluster.harness import BIN, Cluster, alive, children, tiny, wait_until
+from cluster.fault_file import WORKER, FaultFile
+from cluster.harness import Cluster, alive, children, tiny, wait_until
 from cluster.streams import Round, ask, event_texts
 
-WORKER = os.path.join(BIN, "tests", "worker", "faulty_worker")
 MODEL = "llama-uneven"
 POISON = [77, 78, 79]
 MAX_RECOVERIES_PER_REQUEST = 3  # the flag's default
@@ -32,28 +32,25 @@ def neighbours(rng, count=8):
 class FaultyCluster:
     """A cluster of faulty workers, and the file that says how they fail. A context manager."""
 
-    def __init__(self, faults, *flags, workers=2, model=tiny(MODEL), wait=True):
-        self.file = tempfile.NamedTemporaryFile("w", prefix="somnus_faults_", encoding="ascii")
+    def __init__(self, faults, *flags, workers=2, model=tiny(MODEL), wait=True, prefix=()):
+        self.faults = FaultFile()
         self.set_faults(faults)
         try:
             self.cluster = Cluster(model, "--dtype=float32", f"--worker-binary={WORKER}", *flags, workers=workers, wait=wait,
-                                   env={"SOMNUS_FAULTS": self.file.name})
+                                   env=self.faults.environment, prefix=prefix)
         except BaseException:
-            self.file.close()
+            self.faults.close()
             raise
 
     def set_faults(self, faults):
-        self.file.seek(0)
-        self.file.truncate()
-        self.file.write(faults + "\n")
-        self.file.flush()
+        self.faults.set(faults)
 
     def __enter__(self):
         return self.cluster
 
     def __exit__(self, *_):
         self.cluster.__exit__()
-        self.file.close()
+        self.faults.close()
 
 
 class Poison(unittest.TestCase):

@@ -28,11 +28,11 @@ def kill(cluster):
 class RunDirectory:
     """A new one, and the clusters that used it; the end kills whatever is left of them.
 
-    The servers get `flags` and serve `model`, which are of all of them.
+    The servers get `flags` and `env` and serve `model`, which are of all of them.
     """
 
-    def __init__(self, model, *flags, workers=2):
-        self.model, self.flags, self.num_workers = model, flags, workers
+    def __init__(self, model, *flags, workers=2, env=None):
+        self.model, self.flags, self.num_workers, self.env = model, flags, workers, env
         self.parent = tempfile.mkdtemp(prefix="somnus_adoption_")
         self.path = os.path.join(self.parent, "run")
         self.clusters = []
@@ -40,7 +40,7 @@ class RunDirectory:
 
     def start(self, *flags, model=None, workers=None, wait=True):
         cluster = Cluster(model or self.model, f"--run-dir={self.path}", *self.flags, *flags,
-                          workers=workers or self.num_workers, wait=False)
+                          workers=workers or self.num_workers, wait=False, env=self.env)
         self.clusters.append(cluster)
         if wait:
             cluster.wait_ready()

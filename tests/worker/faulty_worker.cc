@@ -1,16 +1,17 @@
-// The worker with faults on demand, on CPUs (tests/cluster/poison_test.py). Never shipped.
+// The worker with faults on demand, on CPUs (tests/cluster/poison_test.py, transition_faults_test.py). Never
+// shipped.
 //
-// SOMNUS_FAULTS names a file, which need not exist; it is read when the process starts and when it loads a
-// model. Each line is one fault:
+// SOMNUS_FAULTS names a file, which need not exist; it is read when the process starts, when it loads a
+// model, and at the moments of transitions. Each line is one fault:
+//   at MOMENT ...      of a transition, see tests/worker/moments.h
 //   start-exit         the process ends before it has registered
 //   start-hang[@RANK]  the process stays and never registers
 //   load-exit          the process ends in the middle of a load
 //   load-fail          the load ends with an error
 //   load-wait          the load begins once the file does not say this any longer
 //   ACTION[@RANK] IDS  a step fails that brings a new sequence whose prompt contains the token ids IDS
-//   (5,6,7) in
-//                      this order: the process aborts ("abort"), the step never ends ("hang"), or it ends
-//                      with an error ("fail"); on every rank, or on one
+//                      (5,6,7) in this order: the process aborts ("abort"), the step never ends ("hang"), or
+//                      it ends with an error ("fail"); on every rank, or on one
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -34,6 +36,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/check.h"
+#include "base/status_macros.h"
+#include "tests/worker/faulty_memory.h"
+#include "tests/worker/moments.h"
 #include "worker/runner/model_runner.h"
 #include "worker/worker_main.h"
 
@@ -68,7 +73,7 @@ std::vector<Fault> ReadFaults() {
   if (path == nullptr) return faults;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    if (!line.empty()) faults.push_back(ParseFault(line));
+    if (!line.empty() && !absl::StartsWith(line, "at ")) faults.push_back(ParseFault(line));
   }
   return faults;
 }
@@ -123,9 +128,13 @@ class FaultyRunner : public ModelRunner {
     return runner_->Launch(request);
   }
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override {
+    RETURN_IF_ERROR(Reach("read"));
     return runner_->ReloadWeights(checkpoint, progress);
   }
-  absl::Status ResetAfterWake() override { return runner_->ResetAfterWake(); }
+  absl::Status ResetAfterWake() override {
+    RETURN_IF_ERROR(Reach("reset"));
+    return runner_->ResetAfterWake();
+  }
 
  private:
   const std::unique_ptr<ModelRunner> runner_;
@@ -135,6 +144,12 @@ class FaultyRunner : public ModelRunner {
 
 WorkerParts FaultyWorkerParts() {
   WorkerParts parts = RealWorkerParts();
+  parts.open_memory = [open = parts.open_memory](
+                          const WorkerOptions& options,
+                          int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
+    ASSIGN_OR_RETURN(std::unique_ptr<VmmDriver> driver, open(options, num_threads));
+    return std::make_unique<FaultyMemory>(std::move(driver));
+  };
   parts.load_runner =
       [load = parts.load_runner](
           const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device* device,
@@ -162,5 +177,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "this worker hangs before it registers\n");
     pause();
   }
+  somnus::SetMomentRank({argv, argv + argc});
+  somnus::WatchCalls();
   return somnus::WorkerMain(argc, argv, somnus::FaultyWorkerParts());
 }

@@ -1,0 +1,46 @@
+"""The file that tells tests/worker:faulty_worker how to fail (tests/worker/moments.h has its moments)."""
+import itertools
+import os
+import tempfile
+
+from cluster.harness import BIN, wait_until
+
+WORKER = os.path.join(BIN, "tests", "worker", "faulty_worker")
+STRIKE_S = 60
+
+
+class FaultFile:
+    def __init__(self):
+        self._file = tempfile.NamedTemporaryFile("w", prefix="somnus_faults_", encoding="ascii")
+        self._struck = self._file.name + ".struck"
+        self._numbers = itertools.count()
+        self.environment = {"SOMNUS_FAULTS": self._file.name}
+
+    def set(self, faults):
+        # One write: a worker that reads at the same time sees all of it or nothing.
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(faults + "\n")
+        self._file.flush()
+
+    def set_moment(self, moment, action, times=1):
+        """The one fault from now on: `action` ("kill@1") at `moment` ("Prepare:done", "map#2"). Returns its line."""
+        line = f"at {moment} {action} {times} {next(self._numbers)}"
+        self.set(line)
+        return line
+
+    def strikes(self, line):
+        """How often the fault of this line has struck."""
+        try:
+            with open(self._struck, encoding="ascii") as file:
+                return file.read().splitlines().count(line)
+        except FileNotFoundError:
+            return 0
+
+    def wait_for(self, line):
+        wait_until(lambda: self.strikes(line), STRIKE_S, f"'{line}' strikes", poll=0.005)
+
+    def close(self):
+        self._file.close()
+        if os.path.exists(self._struck):
+            os.remove(self._struck)
