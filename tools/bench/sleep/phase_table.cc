@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 
 namespace somnus {
 namespace {
@@ -30,11 +31,36 @@ double Ratio(const Phase& phase) {
 
 std::string Line(const Phase& phase) {
   const auto [least, most] = std::minmax_element(phase.seconds.begin(), phase.seconds.end());
-  std::string line = absl::StrFormat("  %-24s %8.1f MB %9.2f ms (%.2f..%.2f)", phase.name, phase.bytes / 1e6,
+  const std::string bytes = phase.bytes > 0 ? absl::StrFormat("%.1f MB", phase.bytes / 1e6) : "";
+  std::string line = absl::StrFormat("  %-34s %11s %9.2f ms (%.2f..%.2f)", phase.name, bytes,
                                      1e3 * Median(phase.seconds), 1e3 * *least, 1e3 * *most);
   if (phase.floor_seconds.empty()) return line;
   return absl::StrFormat("%s, %.2f of its floor of %.2f ms", line, Ratio(phase),
                          1e3 * Median(phase.floor_seconds));
+}
+
+// Of the picture, in pixels.
+constexpr int kRowHeight = 18, kNameWidth = 260, kBarWidth = 420, kFigureWidth = 220;
+
+std::string SvgText(int x, int y, const std::string& text, const char* attributes = "") {
+  const std::string escaped = absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+  return absl::StrFormat("<text x='%d' y='%d' %s>%s</text>\n", x, y, attributes, escaped);
+}
+
+std::string SvgBar(const Phase& phase, double pixels_per_second, int y) {
+  const double seconds = Median(phase.seconds), floor = Median(phase.floor_seconds);
+  std::string row = SvgText(12, y, phase.name);
+  absl::StrAppendFormat(&row, "<rect x='%d' y='%d' width='%.1f' height='12' fill='#4878a8'/>\n", kNameWidth,
+                        y - 11, seconds * pixels_per_second);
+  std::string figures = absl::StrFormat("%.1f ms", 1e3 * seconds);
+  if (floor > 0) {
+    const double x = kNameWidth + floor * pixels_per_second;
+    absl::StrAppendFormat(&row,
+                          "<line x1='%.1f' x2='%.1f' y1='%d' y2='%d' stroke='#c03020' stroke-width='2'/>\n",
+                          x, x, y - 13, y + 3);
+    absl::StrAppendFormat(&figures, ", %.2f of the floor", Ratio(phase));
+  }
+  return row + SvgText(kNameWidth + kBarWidth + 8, y, figures);
 }
 
 }  // namespace
@@ -56,6 +82,16 @@ void PhaseTable::Add(const std::string& section, const std::string& name, int64_
   if (floor_seconds > 0) phase->floor_seconds.push_back(floor_seconds);
 }
 
+void PhaseTable::AddQuantity(const std::string& section, const std::string& name, const std::string& unit,
+                             double value) {
+  auto quantity = std::find_if(quantities_.begin(), quantities_.end(), [&](const Quantity& known) {
+    return known.section == section && known.name == name;
+  });
+  if (quantity == quantities_.end())
+    quantity = quantities_.insert(quantities_.end(), {section, name, unit, {}});
+  quantity->values.push_back(value);
+}
+
 std::string PhaseTable::ToText() const {
   std::string text = "floors (GB/s):";
   for (const FloorName& floor : kFloorNames) {
@@ -68,6 +104,11 @@ std::string PhaseTable::ToText() const {
   for (const Phase& phase : phases_) {
     if (phase.section != section) absl::StrAppend(&text, section = phase.section, "\n");
     absl::StrAppend(&text, Line(phase), "\n");
+  }
+  for (const Quantity& quantity : quantities_) {
+    const auto [least, most] = std::minmax_element(quantity.values.begin(), quantity.values.end());
+    absl::StrAppendFormat(&text, "%s: %s %.2f %s (%.2f..%.2f)\n", quantity.section, quantity.name,
+                          Median(quantity.values), quantity.unit, *least, *most);
   }
   return text;
 }
@@ -90,7 +131,38 @@ nlohmann::json PhaseTable::ToJson() const {
     }
     json["phases"].push_back(std::move(row));
   }
+  json["quantities"] = nlohmann::json::array();
+  for (const Quantity& quantity : quantities_) {
+    json["quantities"].push_back({{"section", quantity.section},
+                                  {"name", quantity.name},
+                                  {"unit", quantity.unit},
+                                  {"values", quantity.values},
+                                  {"median", Median(quantity.values)}});
+  }
   return json;
+}
+
+std::string PhaseTable::ToSvg() const {
+  std::map<std::string, double> longest;
+  for (const Phase& phase : phases_) {
+    double& seconds = longest[phase.section];
+    seconds = std::max({seconds, Median(phase.seconds), Median(phase.floor_seconds)});
+  }
+  std::string rows;
+  int y = kRowHeight;
+  std::string section;
+  for (const Phase& phase : phases_) {
+    if (phase.section != section) {
+      absl::StrAppend(&rows, SvgText(0, y, section = phase.section, "font-weight='bold'"));
+      y += kRowHeight;
+    }
+    absl::StrAppend(&rows, SvgBar(phase, kBarWidth / std::max(longest[section], 1e-9), y));
+    y += kRowHeight;
+  }
+  return absl::StrFormat(
+      "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' font-family='sans-serif' "
+      "font-size='12'>\n%s</svg>\n",
+      kNameWidth + kBarWidth + kFigureWidth, y, rows);
 }
 
 }  // namespace somnus

@@ -27,21 +27,34 @@ struct Phase {
   std::vector<double> floor_seconds;  // by round, from the floors of that round; empty: it has none
 };
 
+// What is measured once a round and is no time.
+struct Quantity {
+  std::string section;
+  std::string name;            // "of the workers' memory released"
+  std::string unit;            // "%"
+  std::vector<double> values;  // by round
+};
+
 class PhaseTable {
  public:
   // Adds one round's times to a phase, which the first call makes. floor_seconds 0: none.
   void Add(const std::string& section, const std::string& name, int64_t bytes, double seconds,
            double floor_seconds = 0);
+  void AddQuantity(const std::string& section, const std::string& name, const std::string& unit,
+                   double value);
   void AddFloors(const SleepFloors& floors) { floors_.push_back(floors); }
 
   // Medians of the rounds, for people.
   std::string ToText() const;
   // The same with every round's number.
   nlohmann::json ToJson() const;
+  // A bar for each phase, as long as the median, with a mark at its floor; sections have scales of their own.
+  std::string ToSvg() const;
 
  private:
   std::vector<SleepFloors> floors_;  // by round
   std::vector<Phase> phases_;        // in the order of their first round
+  std::vector<Quantity> quantities_;
 };
 
 // 0 of none.

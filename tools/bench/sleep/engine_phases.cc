@@ -1,0 +1,116 @@
+#include "tools/bench/sleep/engine_phases.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
+#include "tools/bench/sleep/memory_floors.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kFirstTokens = 5;  // of an engine that never slept
+
+int64_t SumOf(const std::map<std::string, int64_t>& bytes_by_tag) {
+  int64_t sum = 0;
+  for (const auto& [tag, bytes] : bytes_by_tag) sum += bytes;
+  return sum;
+}
+
+class EngineRound {
+ public:
+  EngineRound(const ServedEngineOptions& options, int threads, PhaseTable* table)
+      : options_(options),
+        threads_(threads),
+        section_(absl::StrCat("engine, ", options.workers, options.workers == 1 ? " worker" : " workers")),
+        table_(table) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(MeasureUndisturbed());
+    ASSIGN_OR_RETURN(floors_, MeasureFloors(bytes_, threads_, ""));
+    table_->AddFloors(floors_);
+    ASSIGN_OR_RETURN(engine_, ServedEngine::Start(options_));
+    RETURN_IF_ERROR(SleepAndWake(1, "first"));
+    RETURN_IF_ERROR(SleepAndWake(1, "second"));
+    return SleepAndWake(2, "level 2");
+  }
+
+ private:
+  // An engine that has not slept, and the bytes of its memory, which a sleep at level 2 names.
+  absl::Status MeasureUndisturbed() {
+    ASSIGN_OR_RETURN(const std::unique_ptr<ServedEngine> engine, ServedEngine::Start(options_));
+    table_->Add(section_, "cold start, to the first token", 0, engine->cold_start_seconds());
+    std::vector<double> seconds;
+    for (int i = 0; i < kFirstTokens; ++i) {
+      ASSIGN_OR_RETURN(seconds.emplace_back(), engine->FirstToken());
+    }
+    undisturbed_ = Median(seconds);
+    table_->Add(section_, "first token, never slept", 0, undisturbed_);
+    ASSIGN_OR_RETURN(const MeasuredTransition slept, engine->Sleep(2));
+    bytes_ = SumOf(slept.freed);
+    if (const auto weights = slept.freed.find(kWeightsTag); weights != slept.freed.end())
+      weights_bytes_ = weights->second;
+    return absl::OkStatus();
+  }
+
+  absl::Status SleepAndWake(int level, const std::string& name) {
+    ASSIGN_OR_RETURN(const int64_t awake, engine_->WorkersPss());
+    ASSIGN_OR_RETURN(const MeasuredTransition slept, engine_->Sleep(level));
+    ASSIGN_OR_RETURN(const int64_t asleep, engine_->WorkersPss());
+    ASSIGN_OR_RETURN(const MeasuredTransition woken, engine_->WakeUp());
+    ASSIGN_OR_RETURN(const double first_token, engine_->FirstToken());
+    const std::string sleep = absl::StrCat("sleep, ", name), wake = absl::StrCat("wake-up, ", name);
+    AddTransition(sleep, slept, SumOf(slept.freed), static_cast<double>(bytes_) / floors_.release);
+    AddTransition(wake, woken, SumOf(woken.mapped), WakeFloor(level));
+    table_->Add(section_, absl::StrCat("first token, ", name), 0, first_token, undisturbed_);
+    const auto kept = static_cast<double>(level == 1 ? weights_bytes_ : 0);
+    table_->AddQuantity(section_, absl::StrCat("released by ", sleep), "% of what does not stay as a backup",
+                        100.0 * static_cast<double>(awake - asleep) / (static_cast<double>(bytes_) - kept));
+    table_->AddQuantity(section_, absl::StrCat("held by the workers after ", sleep), "MB",
+                        static_cast<double>(asleep) / 1e6);
+    return absl::OkStatus();
+  }
+
+  // All memory is faulted in, and then the weights are copied; how level 2 gets its weights has no floor
+  // here.
+  double WakeFloor(int level) const {
+    const double fault = static_cast<double>(bytes_) / floors_.fault;
+    return level == 1 ? fault + static_cast<double>(weights_bytes_) / floors_.copy : fault;
+  }
+
+  // What no rank took is the coordinator's: steps that end, calls, the answer.
+  void AddTransition(const std::string& name, const MeasuredTransition& measured, int64_t bytes,
+                     double floor) {
+    table_->Add(section_, name, bytes, measured.seconds, floor);
+    const std::pair<const char*, double> parts[] = {
+        {"prepare", measured.prepare}, {"copy", measured.copy},     {"map", measured.map},
+        {"read", measured.read},       {"commit", measured.commit}, {"release", measured.release}};
+    for (const auto& [part, seconds] : parts) {
+      if (seconds > 0) table_->Add(section_, absl::StrCat(name, ": ", part), 0, seconds);
+    }
+    table_->Add(section_, absl::StrCat(name, ": beside the ranks"), 0,
+                measured.seconds - measured.prepare - measured.commit);
+  }
+
+  const ServedEngineOptions& options_;
+  const int threads_;
+  const std::string section_;
+  PhaseTable* const table_;
+  std::unique_ptr<ServedEngine> engine_;
+  SleepFloors floors_;
+  double undisturbed_ = 0;  // seconds to a first token of an engine that never slept
+  int64_t bytes_ = 0, weights_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::Status MeasureEngine(const ServedEngineOptions& options, int threads, PhaseTable* table) {
+  return EngineRound(options, threads, table).Run();
+}
+
+}  // namespace somnus

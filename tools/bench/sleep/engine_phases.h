@@ -1,0 +1,15 @@
+#pragma once
+// Sleep and wake-up of a whole engine: a coordinator and its workers, as real processes.
+
+#include "absl/status/status.h"
+#include "tools/bench/sleep/phase_table.h"
+#include "tools/bench/sleep/served_engine.h"
+
+namespace somnus {
+
+// One round. A first engine is started, asked for first tokens, and ended after a sleep at level 2 that says
+// how much memory it has. The floors of that much memory are measured with `threads` threads, while nothing
+// runs, and added to the table. A second engine sleeps and wakes twice at level 1 and once at level 2.
+absl::Status MeasureEngine(const ServedEngineOptions& options, int threads, PhaseTable* table);
+
+}  // namespace somnus
