@@ -185,6 +185,7 @@ class ServedEngineImpl : public ServedEngine {
     for (size_t i = 0; i < plans_.size(); ++i) {
       replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans_[i]), workers_.executor(i)});
       replicas.back().engine.residency = workers_.residency(i);
+      replicas.back().engine.weights = workers_.weights(i);
     }
     for (const v1::RankStatus& rank : workers_.RankStatuses()) {
       for (const auto& [tag, bytes] : rank.bytes_by_tag())

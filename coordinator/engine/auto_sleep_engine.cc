@@ -100,7 +100,9 @@ absl::Status AutoSleepEngine::Health() const {
   const EngineState state = engine_->state();
   const bool sleeps =
       state == EngineState::kFallingAsleep || state == EngineState::kAsleep || state == EngineState::kWaking;
-  if (!sleeps || !ArrivalsWake() || engine_->Stats().paused) return health;
+  if (!sleeps || !ArrivalsWake()) return health;
+  const EngineStats stats = engine_->Stats();
+  if (stats.paused || stats.residency.weights_stale()) return health;
   return wake_error_;
 }
 
@@ -138,8 +140,9 @@ absl::StatusOr<TransitionReport> AutoSleepEngine::Sleep(const SleepRequest& requ
   return report;
 }
 
-absl::StatusOr<TransitionReport> AutoSleepEngine::WakeUp(const std::vector<std::string>& tags) {
-  absl::StatusOr<TransitionReport> report = engine_->WakeUp(tags);
+absl::StatusOr<TransitionReport> AutoSleepEngine::WakeUp(const std::vector<std::string>& tags,
+                                                         std::optional<bool> load_weights) {
+  absl::StatusOr<TransitionReport> report = engine_->WakeUp(tags, load_weights);
   {
     absl::MutexLock lock(&mu_);
     if (report.ok()) wake_error_ = absl::OkStatus();
@@ -160,6 +163,20 @@ absl::Status AutoSleepEngine::Resume() {
   absl::Status status = engine_->Resume();
   NoteCall();
   return status;
+}
+
+// No idle sleep comes while either is under way: the engine is not awake.
+absl::StatusOr<WeightsChange> AutoSleepEngine::ReloadWeights(const WeightsRequest& request) {
+  absl::StatusOr<WeightsChange> change = engine_->ReloadWeights(request);
+  NoteCall();
+  return change;
+}
+
+absl::StatusOr<std::unique_ptr<WeightUpdate>> AutoSleepEngine::BeginWeightUpdate(
+    const WeightsRequest& request) {
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine_->BeginWeightUpdate(request);
+  NoteCall();
+  return update;
 }
 
 absl::Status AutoSleepEngine::ResetPrefixCache(bool preempt_running) {

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,10 +62,14 @@ class AutoSleepEngine : public Engine {
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+                                          std::optional<bool> load_weights) override;
+  using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
+  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;

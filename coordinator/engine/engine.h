@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@
 #include "coordinator/residency/engine_state.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
+#include "coordinator/residency/weights.h"
+#include "proto/weights.pb.h"
 
 namespace somnus {
 
@@ -44,6 +47,40 @@ struct PauseRequest {
   SleepMode mode = SleepMode::kKeep;
   // The prefix cache is emptied, and sequences that have run are preempted, so that all is computed again.
   bool clear_cache = true;
+};
+
+// A change of the weights: a reload, or an update.
+struct WeightsRequest {
+  std::string path;     // of a reload: on the hosts of the workers; empty: the checkpoint that was read last
+  int64_t version = 0;  // of the new weights; 0: the last one and 1
+  SleepMode mode = SleepMode::kWait;
+};
+
+// What it has led to.
+struct WeightsChange {
+  int64_t version = 0;
+  std::string fingerprint;  // of the checkpoint, after a reload
+  int64_t num_tensors = 0;  // of an update
+  int64_t num_bytes = 0;    // likewise
+};
+
+// An update of the weights that is under way. Its engine must live as long; for one thread, which is the one
+// that began it.
+class WeightUpdate {
+ public:
+  // Gives the update up unless Finish was called: then the weights are stale.
+  virtual ~WeightUpdate() = default;
+  // Sends a part of a tensor to all ranks. Blocks while one of them takes no more. After an error, which
+  // names the rank, the update is of no use any longer.
+  virtual absl::Status Send(v1::WeightChunk chunk) = 0;
+  // The weights have their new version on every rank, or are stale. To be called once.
+  virtual absl::StatusOr<WeightsChange> Finish() = 0;
+};
+
+// A reload or an update that has ended well.
+struct WeightsEvent {
+  bool updates = false;  // false: a reload
+  absl::Duration duration;
 };
 
 // A sleep or a wake-up that has ended well and changed something.
@@ -72,11 +109,13 @@ struct ReplicaStats {
 // the shallowest sleep and the latest epoch.
 struct EngineStats {
   EngineState state = EngineState::kLoading;
-  int sleep_level = 0;      // that every rank has reached
-  Residency residency;      // as of the last lifecycle call that has ended
-  bool paused = false;      // a pause holds, in whatever state; of replicas: all are paused
-  TagBytes resident_bytes;  // summed over ranks, as of the last transition
-  std::string error;        // why the engine is kFailed
+  int sleep_level = 0;          // that every rank has reached
+  Residency residency;          // as of the last lifecycle call that has ended
+  int64_t weights_version = 0;  // that every rank has; 0: the weights are stale
+  std::string weights_source;   // as Weights::source; empty: the weights are stale
+  bool paused = false;          // a pause holds, in whatever state; of replicas: all are paused
+  TagBytes resident_bytes;      // summed over ranks, as of the last transition
+  std::string error;            // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used.
@@ -114,6 +153,7 @@ class EngineObserver {
   // The group is whole again, `duration` after it was lost.
   virtual void OnRecovered(absl::Duration duration) = 0;
   virtual void OnTransition(const TransitionEvent& /*event*/) {}
+  virtual void OnWeightsChanged(const WeightsEvent& /*event*/) {}
   virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                                  absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
 };
@@ -134,6 +174,9 @@ class PassingObserver : public EngineObserver {
   }
   void OnTransition(const TransitionEvent& event) override {
     if (next_ != nullptr) next_->OnTransition(event);
+  }
+  void OnWeightsChanged(const WeightsEvent& event) override {
+    if (next_ != nullptr) next_->OnWeightsChanged(event);
   }
   void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
@@ -178,8 +221,15 @@ class Engine {
   // Of calls with kWait: while they wait for open requests, the next Sleep or Pause with another mode, Resume
   // or WakeUp ends the wait, and they return Aborted.
   virtual absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) = 0;
-  // Ends a pause, too, once every tag is resident, or where kSchedulingTag is among the tags.
-  virtual absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) = 0;
+  // Ends a pause, too, once every tag is resident, or where kSchedulingTag is among the tags. `load_weights`:
+  // whether weights that were discarded, or that are stale, are read from their checkpoint; else they are
+  // stale afterwards. Not set: where they came from one. FailedPrecondition: they are stale, or would be
+  // read, and only a reload or an update can bring them.
+  virtual absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+                                                  std::optional<bool> load_weights) = 0;
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) {
+    return WakeUp(tags, std::nullopt);
+  }
   // For requests that wait: WakeUp of all tags, but it ends neither a pause nor a wait. FailedPrecondition
   // while the engine is paused.
   virtual absl::StatusOr<TransitionReport> WakeForArrivals() = 0;
@@ -188,6 +238,14 @@ class Engine {
   virtual absl::Status Pause(const PauseRequest& request) = 0;
   // Ends a pause. Where memory sleeps, the engine goes on when it is awake.
   virtual absl::Status Resume() = 0;
+  // Replaces the weights on every rank, whose memory must be mapped; nothing is computed meanwhile, and the
+  // prefix cache is emptied. Blocks as Sleep does, also in what ends a wait. FailedPrecondition and
+  // InvalidArgument: nothing has changed; after another error they are stale, and nothing is computed until a
+  // reload or an update has succeeded. A reload that a loss of the group interrupts begins again.
+  virtual absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) = 0;
+  // Begins an update: the old weights are gone when it returns. Other lifecycle calls wait for its end. A
+  // loss of the group ends it.
+  virtual absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) = 0;
   // `preempt_running`: sequences that run are preempted before, so that no block of the cache stays in use.
   virtual absl::Status ResetPrefixCache(bool preempt_running) = 0;
   // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile

@@ -40,6 +40,7 @@ bool EngineLoop::ProcessMail() {
     arrived_commands_.clear();
     draining = draining_;
   }
+  EndUpdates();
   ProcessRequests(std::move(submitted), aborted);
   // After the commands were taken: a command that came after a loss is run after it, too.
   ProcessEvents();
@@ -172,6 +173,11 @@ void EngineLoop::Receive() {
   sent_.pop_front();
   NoteAwaitedStep();
   if (!reply.ok()) return Lose(reply.status());
+  if (reply->weights_version() != weights_.version) {
+    return Lose(
+        absl::InternalError(absl::StrCat("the workers computed with version ", reply->weights_version(),
+                                         " of the weights, not ", weights_.version)));
+  }
   for (const v1::SampledToken& token : reply->tokens()) {
     if (token.token_id() < 0 || token.token_id() >= options_.vocab_size) {
       return Fail(absl::InternalError(absl::StrCat("a worker sampled token ", token.token_id(),
@@ -190,6 +196,7 @@ void EngineLoop::Receive() {
   last_reply_ = replied;
   PublishStats();  // before the outputs: a client that has its last one finds the blocks free
   for (SequenceOutput& output : *outputs) {
+    output.output.weights_version = reply->weights_version();
     if (output.output.finish_reason == FinishReason::kError) {
       LogWarning("request {} ended: {}", output.sequence->request.id,
                  std::string(output.output.error.message()));
@@ -223,6 +230,7 @@ void EngineLoop::End(const SequencePtr& sequence, FinishReason reason, const abs
   output.output.finish_reason = reason;
   output.output.error = error;
   output.output.num_cached_tokens = sequence->num_cached;
+  output.output.weights_version = residency_.weights_stale() ? 0 : weights_.version;
   PublishStats();
   Deliver(std::move(output), options_.now());
 }
@@ -239,6 +247,10 @@ void EngineLoop::PublishStats() {
   const SchedulerStats& counters = scheduler_.stats();
   stats.sleep_level = residency_.level();
   stats.residency = residency_;
+  if (!residency_.weights_stale()) {
+    stats.weights_version = weights_.version;
+    stats.weights_source = weights_.source();
+  }
   stats.paused = paused_;
   stats.resident_bytes = resident_bytes_;
   stats.num_running = scheduler_.num_running();
@@ -261,6 +273,7 @@ void EngineLoop::PublishStats() {
   stats.num_recoveries = num_recoveries_;
   absl::MutexLock lock(&mu_);
   stats_ = std::move(stats);
+  published_weights_ = weights_;
   num_preempted_ = scheduler_.num_preempted();
 }
 

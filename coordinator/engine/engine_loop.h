@@ -1,8 +1,9 @@
 #pragma once
 // The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc has the loop and its
 // steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_keep.cc what of the KV cache outlives them,
-// engine_loop_pause.cc pauses and what becomes of open requests at either, engine_loop_recovery.cc failures;
-// engine_loop_calls.cc is the callers' half: admission, commands, and the snapshot of the state.
+// engine_loop_pause.cc pauses and what becomes of open requests at either, engine_loop_weights.cc reloads and
+// updates of the weights, engine_loop_recovery.cc failures; engine_loop_calls.cc is the callers' half:
+// admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
@@ -11,6 +12,10 @@
 // Mail. The loop never waits for a lifecycle call of the executor: its result comes as mail (loop_mail.h),
 // and only then the state changes and the command's caller gets it. Meanwhile requests are queued, aborted
 // and expire as ever, and further lifecycle commands wait in their order.
+//
+// Weights. A command that replaces them makes them stale in residency_ before it calls the executor: whatever
+// happens then, nothing is computed until a command has brought weights that every rank has. An update is
+// under way, as a command, until its caller finishes it or gives it up.
 //
 // A command that waits for open requests (SleepMode::kWait) is under way while the loop goes on with steps.
 // What was accepted after it is held back, outside of the scheduler, until the wait is over.
@@ -68,6 +73,7 @@ struct EngineOptions {
   absl::Duration recovery_window = absl::Minutes(10);
   int32_t vocab_size = 0;                       // ids in prompts and replies are below it
   Residency residency;                          // what the ranks hold at the start
+  Weights weights;                              // likewise
   TagBytes resident_bytes;                      // how much of it is resident, summed over ranks; for Stats
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
   MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
@@ -92,10 +98,14 @@ class EngineLoop : public Engine {
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+                                          std::optional<bool> load_weights) override;
+  using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
+  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
@@ -118,17 +128,22 @@ class EngineLoop : public Engine {
   Backlog backlog() const;
   // Ends all workers of the group and brings up new ones; the epoch that begins then is not counted as a
   // recovery. Open requests are handed over, or wait. Blocks the caller until the group is whole again.
-  // FailedPrecondition: the engine is not awake; another error is the engine's end.
+  // FailedPrecondition: the engine is not awake, or its weights came from an update, which new workers cannot
+  // have; another error is the engine's end.
   absl::Status Restart();
   // Of an engine whose group has failed for good: tries once more to bring it up, awake, and returns at once,
   // in the state kRecovering; how it ended shows in the state. `restart_workers`: also those that are well
-  // are replaced. False, and nothing happens, where the engine has not failed, ends, or has failed because
-  // its own books were wrong.
-  bool Revive(bool restart_workers);
+  // are replaced. `weights`: those of the engines beside which it serves. False, and nothing happens, where
+  // the engine has not failed, ends, or has failed because its own books were wrong.
+  bool Revive(bool restart_workers, const Weights& weights);
   // Revive would do something.
   bool may_revive() const;
+  // The weights, which are stale or not, as of the last lifecycle call that has ended. Thread safe.
+  Weights weights() const;
 
  private:
+  class Update;
+
   // Hands the command to the loop thread and waits for its result. Unavailable once the loop has stopped.
   absl::StatusOr<TransitionReport> RunCommand(LifecycleCommand command);
   absl::Status CheckRoom(const std::vector<EngineRequest>& requests) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -184,12 +199,24 @@ class EngineLoop : public Engine {
   void StartPause();
   void StartResume();
   void StartResetPrefixCache();
+  void StartReload();
+  void StartUpdate();
+  // The command may change the weights now: nothing is computed, no block is cached, and they are stale.
+  // False: it waits, or it has ended.
+  bool BeginWeightsChange();
+  void FinishWeights(const WeightsOutcome& outcome);
+  void EndWeightsChange(const absl::Status& status);
+  // What callers said of their updates.
+  void EndUpdates();
+  // Whether a wake-up of these tags reads the checkpoint. An error: it cannot bring the weights.
+  absl::StatusOr<bool> WillReadWeights(const std::vector<std::string>& tags) const;
   void CallSleep(const SleepSpec& spec);
   void CallWakeUp();
-  Executor::LifecycleDone Call(const SleepSpec& spec);
+  Executor::LifecycleDone Call(const SleepSpec& spec, bool weights_stale = false);
+  Executor::WeightsDone CallWeights();
   void FinishCall(LoopMail::CallResult event);
   void FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report);
-  void FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TransitionReport> report);
+  void FinishWakeUp(absl::StatusOr<TransitionReport> report);
   void EndWakeUp(absl::StatusOr<TransitionReport> report);
   void NoteTransition(const TransitionReport& report);
   void InterruptCommand(const absl::Status& reason);
@@ -242,7 +269,8 @@ class EngineLoop : public Engine {
   std::deque<SentStep> sent_;
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
   StepDeadline step_deadline_;
-  Residency residency_;  // as of the last lifecycle call that has ended
+  Residency residency_;  // as of the last lifecycle call that has ended; weights that are replaced are stale
+  Weights weights_;      // likewise
   TagBytes resident_bytes_;
   bool paused_ = false;
   bool waits_ = false;                    // command_ waits for open requests
@@ -259,7 +287,9 @@ class EngineLoop : public Engine {
   // A call of the executor whose result has not come.
   struct LifecycleCall {
     int64_t id;
-    SleepSpec spec;  // level 0: a wake-up
+    SleepSpec spec;              // level 0: a wake-up
+    bool weights_stale = false;  // of a wake-up, as Residency::Woke
+    bool of_weights = false;     // it changes the weights
   };
   std::optional<LifecycleCall> call_;
   int64_t last_call_ = 0;
@@ -273,6 +303,11 @@ class EngineLoop : public Engine {
   std::vector<EngineRequest> submitted_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);
   std::vector<LifecycleCommand> arrived_commands_ ABSL_GUARDED_BY(mu_);
+  struct UpdateEnd {
+    std::string update_id;
+    bool finishes = false;  // false: it is given up
+  };
+  std::vector<UpdateEnd> update_ends_ ABSL_GUARDED_BY(mu_);
   // The oldest step without a reply (0: none), and since when it has been the oldest.
   int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);
@@ -283,6 +318,7 @@ class EngineLoop : public Engine {
   std::string error_ ABSL_GUARDED_BY(mu_);
   bool may_revive_ ABSL_GUARDED_BY(mu_) = false;  // once it has failed
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
+  Weights published_weights_ ABSL_GUARDED_BY(mu_);
   int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // those that wait again
   QueueRoom room_ ABSL_GUARDED_BY(mu_);
 

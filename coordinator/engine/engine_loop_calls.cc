@@ -32,6 +32,7 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       scheduler_(options_.scheduler),
       step_deadline_(options_.hang_timeout, options_.step_timeout),
       residency_(options_.residency),
+      weights_(options_.weights),
       resident_bytes_(options_.resident_bytes),
       state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep),
       room_(options_.queue) {
@@ -119,6 +120,8 @@ absl::Status EngineLoop::Health() const {
     absl::MutexLock lock(&mu_);
     if (state_ == EngineState::kFailed)
       return absl::UnavailableError(absl::StrCat("The engine has failed: ", error_));
+    if (state_ == EngineState::kAsleep && stats_.residency.weights_stale())
+      return absl::UnavailableError("The weights are stale; requests wait until others have been brought.");
     if (!IsReady(state_)) return absl::UnavailableError(WhyNotReady(state_));
     // A rank that is known to hang is a better reason than the step; heartbeats may report it a little later.
     const bool stalls = awaited_step_ != 0 && options_.monotonic_now() - awaited_since_ > options_.step_stall;
@@ -171,8 +174,10 @@ absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) 
   return RunCommand(std::move(command));
 }
 
-absl::StatusOr<TransitionReport> EngineLoop::WakeUp(const std::vector<std::string>& tags) {
+absl::StatusOr<TransitionReport> EngineLoop::WakeUp(const std::vector<std::string>& tags,
+                                                    std::optional<bool> load_weights) {
   LifecycleCommand command;
+  command.load_weights = load_weights;
   command.kind = LifecycleCommand::Kind::kWakeUp;
   command.spec.tags = tags;
   command.ends_pause = std::erase(command.spec.tags, kSchedulingTag) > 0;
@@ -226,10 +231,11 @@ bool EngineLoop::may_revive() const {
   return state_ == EngineState::kFailed && may_revive_ && !draining_ && !stopped_;
 }
 
-bool EngineLoop::Revive(bool restart_workers) {
+bool EngineLoop::Revive(bool restart_workers, const Weights& weights) {
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kRevive;
   command.restart_workers = restart_workers;
+  command.revived = weights;
   command.reply = [](const absl::StatusOr<TransitionReport>&) {};
   {
     absl::MutexLock lock(&mu_);

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory_tags.h"
+#include "base/request_bounds.h"
 #include "coordinator/engine/engine_loop.h"
 
 namespace somnus {
@@ -26,7 +27,7 @@ void EngineLoop::StartCommands() {
   while (!command_.has_value() && !recovering_ && !commands_.empty()) {
     command_ = std::move(commands_.front());
     commands_.pop_front();
-    command_->before = residency_;
+    command_->before = {residency_, weights_};
     command_->began = options_.monotonic_now();
     StartCommand();
   }
@@ -48,6 +49,10 @@ void EngineLoop::StartCommand() {
       return StartRestart();
     case LifecycleCommand::Kind::kRevive:
       return StartRevive();
+    case LifecycleCommand::Kind::kReload:
+      return StartReload();
+    case LifecycleCommand::Kind::kUpdate:
+      return StartUpdate();
   }
 }
 
@@ -91,6 +96,10 @@ void EngineLoop::StartWakeUp() {
 void EngineLoop::StartRestart() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
   if (!residency_.awake()) return EndCommand(absl::FailedPreconditionError(WhyNotReady(state())));
+  if (!weights_.readable()) {
+    return EndCommand(absl::FailedPreconditionError(
+        "the weights came from an update, which new workers could not have; reload_weights first"));
+  }
   SwitchState(EngineState::kRecovering);  // Offer takes no request from now on
   ReceiveAll();
   if (!Computes()) return;  // the command waits for the recovery, or the engine has failed
@@ -99,7 +108,7 @@ void EngineLoop::StartRestart() {
   LogInfo("{}the workers are restarted", options_.log_name);
   recovering_ = restarting_ = true;
   lost_at_ = options_.monotonic_now();
-  executor_->Restart(residency_);
+  executor_->Restart({residency_, weights_});
   group_epoch_ = executor_->group_epoch();
 }
 
@@ -109,31 +118,40 @@ void EngineLoop::StartRevive() {
   if (state() != EngineState::kRecovering) return EndCommand(TransitionReport());
   LogInfo("{}it is tried again", options_.log_name);
   residency_ = Residency();
+  if (command_->revived.has_value()) weights_ = *command_->revived;
+  residency_.SetWeightsStale(weights_.overwritten);
   paused_ = false;
   scheduler_.Recover();
   recovering_ = true;
   lost_at_ = options_.monotonic_now();
   if (command_->restart_workers) {
-    executor_->Restart(residency_);
+    executor_->Restart({residency_, weights_});
   } else {
-    executor_->Recover(residency_);
+    executor_->Recover({residency_, weights_});
   }
   group_epoch_ = executor_->group_epoch();
 }
 
 void EngineLoop::CallSleep(const SleepSpec& spec) {
-  const SleepSpec changes = {spec.level, residency_.ToSleep(spec)};
+  // Stale weights have nothing to keep.
+  const SleepSpec changes = {residency_.weights_stale() ? kMaxSleepLevel : spec.level,
+                             residency_.ToSleep(spec)};
   executor_->SleepAsync(changes, ChooseKept(changes), Call(changes));
 }
 
 void EngineLoop::CallWakeUp() {
-  const std::vector<std::string> tags = residency_.ToWake(command_->spec.tags);
+  std::vector<std::string> tags = residency_.ToWake(command_->spec.tags);
+  const absl::StatusOr<bool> reads = WillReadWeights(tags);
+  if (!reads.ok()) return EndCommand(reads.status());
+  if (!*reads && residency_.weights_stale()) std::erase(tags, kWeightsTag);  // they stay so
+  if (tags.empty()) return EndWakeUp(TransitionReport());
   SwitchState(EngineState::kWaking);
-  executor_->WakeUpAsync(tags, KeptFor(tags), Call({.level = 0, .tags = tags}));
+  executor_->WakeUpAsync(tags, *reads, KeptFor(tags),
+                         Call({.level = 0, .tags = tags}, /*weights_stale=*/!*reads));
 }
 
-Executor::LifecycleDone EngineLoop::Call(const SleepSpec& spec) {
-  call_ = LifecycleCall{++last_call_, spec};
+Executor::LifecycleDone EngineLoop::Call(const SleepSpec& spec, bool weights_stale) {
+  call_ = LifecycleCall{.id = ++last_call_, .spec = spec, .weights_stale = weights_stale};
   return [mail = mail_, id = call_->id](absl::StatusOr<TransitionReport> result) {
     mail->PostCallResult(id, std::move(result));
   };
@@ -144,8 +162,13 @@ void EngineLoop::FinishCall(LoopMail::CallResult event) {
   if (const absl::Status health = executor_->Health(); !event.result.ok() && !health.ok())
     return Lose(health);
   const LifecycleCall call = *std::exchange(call_, std::nullopt);
+  if (call.of_weights) return FinishWeights(event.weights);
   if (call.spec.level > 0) return FinishSleep(call.spec, std::move(event.result));
-  FinishWakeUp(call.spec.tags, std::move(event.result));
+  if (event.result.ok()) {
+    residency_.Woke(call.spec.tags, call.weights_stale);
+    NoteWokenKv(call.spec.tags);
+  }
+  FinishWakeUp(std::move(event.result));
 }
 
 void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report) {
@@ -159,13 +182,11 @@ void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionRep
   EndCommand(std::move(report));
 }
 
-void EngineLoop::FinishWakeUp(const std::vector<std::string>& tags, absl::StatusOr<TransitionReport> report) {
+void EngineLoop::FinishWakeUp(absl::StatusOr<TransitionReport> report) {
   if (report.ok()) {
-    residency_.Woke(tags);
-    NoteWokenKv(tags);
     step_deadline_.Restart();  // pages may be touched for the first time
+    NoteTransition(*report);
   }
-  if (report.ok()) NoteTransition(*report);
   EndWakeUp(std::move(report));
 }
 
@@ -192,15 +213,18 @@ void EngineLoop::NoteTransition(const TransitionReport& report) {
 // committed. A result of its call that comes later does not count.
 void EngineLoop::InterruptCommand(const absl::Status& reason) {
   if (!command_.has_value()) return;
-  if (call_.has_value() && executor_->committed()) {
+  const bool is_transition = call_.has_value() && !call_->of_weights;
+  if (is_transition && executor_->committed()) {
     if (call_->spec.level > 0) {
       residency_.Slept(call_->spec);
     } else {
-      residency_.Woke(call_->spec.tags);
+      residency_.Woke(call_->spec.tags, call_->weights_stale);
     }
   }
   call_.reset();
-  if (++command_->num_interruptions > kMaxInterruptions || state() == EngineState::kDraining)
+  // What was sent of an update cannot be sent again.
+  const bool ends = command_->kind == LifecycleCommand::Kind::kUpdate && residency_.weights_stale();
+  if (ends || ++command_->num_interruptions > kMaxInterruptions || state() == EngineState::kDraining)
     EndCommand(reason);
 }
 
@@ -211,7 +235,7 @@ std::map<std::string, TagOutcome> EngineLoop::Outcomes() const {
     const std::vector<std::string>& named = command_->spec.tags;
     if (!named.empty() && std::find(named.begin(), named.end(), tag) == named.end()) continue;
     const TagState state = residency_.state(tag);
-    outcomes[tag] = {state, state != command_->before.state(tag)};
+    outcomes[tag] = {state, state != command_->before.residency.state(tag)};
   }
   return outcomes;
 }
@@ -219,6 +243,7 @@ std::map<std::string, TagOutcome> EngineLoop::Outcomes() const {
 void EngineLoop::EndCommand(absl::StatusOr<TransitionReport> result) {
   EndWait();
   if (result.ok()) result->tags = Outcomes();
+  if (command_->kind == LifecycleCommand::Kind::kUpdate) executor_->CancelWeightUpdate();
   const LifecycleCommand command = *std::exchange(command_, std::nullopt);
   call_.reset();
   PublishStats();

@@ -69,7 +69,7 @@ void EngineLoop::Lose(const absl::Status& reason) {
   SwitchState(EngineState::kRecovering);
   HandOver();
   InterruptCommand(reason);
-  executor_->Recover(residency_);
+  executor_->Recover({residency_, weights_});
   group_epoch_ = executor_->group_epoch();
 }
 
@@ -120,6 +120,12 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   const absl::Duration duration = options_.monotonic_now() - lost_at_;
   num_recoveries_ += restarted ? 0 : 1;
   group_epoch_ = executor_->group_epoch();
+  const Held recovered = executor_->recovered();
+  if (recovered.residency.weights_stale() && !residency_.weights_stale())
+    LogWarning("{}the weights came from an update, which new workers cannot have: they are stale",
+               options_.log_name);
+  residency_ = recovered.residency;
+  weights_ = recovered.weights;
   step_deadline_.Restart();
   {
     absl::MutexLock lock(&mu_);

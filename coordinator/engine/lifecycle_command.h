@@ -2,36 +2,60 @@
 // A lifecycle call of a client, from its arrival at the engine loop until its caller gets the result. Plain
 // state; the loop thread's once it has arrived.
 
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
+#include "coordinator/residency/weights.h"
 
 namespace somnus {
 
 struct LifecycleCommand {
-  enum class Kind { kSleep, kWakeUp, kPause, kResume, kResetPrefixCache, kRestart, kRevive };
+  enum class Kind {
+    kSleep,
+    kWakeUp,
+    kPause,
+    kResume,
+    kResetPrefixCache,
+    kRestart,
+    kRevive,
+    kReload,
+    kUpdate
+  };
   Kind kind = Kind::kSleep;
   SleepSpec spec;                     // of kSleep; of kWakeUp its tags
-  SleepMode mode = SleepMode::kKeep;  // of kSleep and kPause; kKeep once the wait of kWait is over
+  SleepMode mode = SleepMode::kKeep;  // kKeep once the wait of kWait is over
   bool clear_cache = false;           // of kPause: see PauseRequest; of kResetPrefixCache: preempt_running
   bool only_if_idle = false;          // of kSleep
   bool keeps_nothing = false;         // of kSleep: the host had no memory for what would be kept
   bool for_arrivals = false;          // of kWakeUp: it does not end a pause
   bool restart_workers = true;        // of kRevive
   bool ends_pause = false;            // of kWakeUp, whatever it wakes
+  std::optional<bool> load_weights;   // of kWakeUp: see Engine::WakeUp
+  std::string path;                   // of kReload
+  int64_t weights_version = 0;        // of kReload and kUpdate; 0: the next one
+  std::string update_id;              // of kUpdate
+  std::function<void()> begun;        // of kUpdate: chunks may be sent; not called where it ends before
+  std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok
+  std::optional<Weights> revived;         // of kRevive: the weights of the other replicas
   // Called exactly once, on the loop thread, after the state has changed.
   std::function<void(absl::StatusOr<TransitionReport>)> reply;
-  Residency before;  // when it began
+  Held before;  // when it began
   MonotonicTime began;
   int num_interruptions = 0;  // losses of the group after which it had to begin again
 
+  bool ChangesWeights() const { return kind == Kind::kReload || kind == Kind::kUpdate; }
   // Whether it ends another one's wait for open requests.
   bool EndsWaits() const {
-    if (kind == Kind::kSleep || kind == Kind::kPause) return mode != SleepMode::kWait && !only_if_idle;
+    if (kind == Kind::kSleep || kind == Kind::kPause || ChangesWeights())
+      return mode != SleepMode::kWait && !only_if_idle;
     return kind == Kind::kResume || (kind == Kind::kWakeUp && !for_arrivals);
   }
 };

@@ -22,10 +22,20 @@ void LoopMail::PostRecovered(absl::Status status) {
 }
 
 void LoopMail::PostCallResult(int64_t call, absl::StatusOr<TransitionReport> result) {
+  PostResult({.call = call, .result = std::move(result)});
+}
+
+void LoopMail::PostWeightsResult(int64_t call, const WeightsOutcome& outcome) {
+  CallResult result = {.call = call, .result = TransitionReport(), .weights = outcome};
+  if (!outcome.status.ok()) result.result = outcome.status;
+  PostResult(std::move(result));
+}
+
+void LoopMail::PostResult(CallResult result) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    if (events_.call_result.has_value() && events_.call_result->call > call) return;
-    events_.call_result = CallResult{call, std::move(result)};
+    if (events_.call_result.has_value() && events_.call_result->call > result.call) return;
+    events_.call_result = std::move(result);
   }
   Wake();
 }

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/residency/transition_report.h"
+#include "coordinator/residency/weights.h"
 
 namespace somnus {
 
@@ -22,6 +23,7 @@ class LoopMail {
   struct CallResult {
     int64_t call;  // as it was posted
     absl::StatusOr<TransitionReport> result;
+    WeightsOutcome weights;  // of a call that changes the weights; its status is the result's
   };
   struct Events {
     std::optional<absl::Status> failure;    // the group was lost
@@ -35,6 +37,7 @@ class LoopMail {
   void PostRecovered(absl::Status status);
   // Calls are numbered in the order in which they were made.
   void PostCallResult(int64_t call, absl::StatusOr<TransitionReport> result);
+  void PostWeightsResult(int64_t call, const WeightsOutcome& outcome);
   // Ends the wait under way, or the next one: there is mail elsewhere.
   void Wake();
 
@@ -45,6 +48,8 @@ class LoopMail {
   void WaitFor(absl::Duration duration);
 
  private:
+  void PostResult(CallResult result);
+
   // Not absl::Mutex: base/monotonic.h says why.
   std::mutex mu_;
   std::condition_variable arrived_;

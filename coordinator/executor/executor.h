@@ -14,6 +14,7 @@
 #include "coordinator/block_manager/kept_block.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
+#include "coordinator/residency/weights.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -39,11 +40,30 @@ class Executor {
   // ones.
   using LifecycleDone = std::function<void(absl::StatusOr<TransitionReport>)>;
   virtual void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) = 0;
-  virtual void WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
-                           LifecycleDone done) = 0;
+  // `reads_weights`: weights that were discarded, or that are stale, are read from their checkpoint; else
+  // they are stale afterwards.
+  virtual void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
+                           const std::vector<KeptBlock>& kept, LifecycleDone done) = 0;
   // Whether the last of these calls was committed when the group was lost: then it has happened, and Recover
   // has to bring all ranks to where it leads. Known once the failure is. Thread safe.
   virtual bool committed() const = 0;
+
+  // Changes of the weights, whose memory is mapped. Collective, and they return at once; one of these calls,
+  // or of those above, runs at a time. `done` is called exactly once, on any thread, also within the call; it
+  // must not block. After an error the ranks may have different weights, unless it says `untouched`.
+  using WeightsDone = std::function<void(WeightsOutcome)>;
+  // Every rank reads the checkpoint at `path`; empty: the one that it has read last. It is an error when they
+  // read different files.
+  virtual void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) = 0;
+  // An update: the weights are stale on every rank, and SendWeights may be called until it is finished.
+  virtual void BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) = 0;
+  // Sends a chunk to every rank. Blocks while one of them takes no more. An error is the update's, and names
+  // the rank; FailedPrecondition: no update is under way. Thread safe, one call at a time.
+  virtual absl::Status SendWeights(v1::WeightChunk chunk) = 0;
+  // Waits until every rank has all chunks in place, and gives the weights their version.
+  virtual void FinishWeightUpdateAsync(int64_t version, WeightsDone done) = 0;
+  // Gives the update up, if one is under way: SendWeights returns. Thread safe, and does not block.
+  virtual void CancelWeightUpdate() = 0;
 
   // Ok while every rank is believed alive; else says which rank failed and why. Thread safe.
   virtual absl::Status Health() const = 0;
@@ -58,13 +78,16 @@ class Executor {
   virtual void Abort(const absl::Status& reason) = 0;
 
   // Makes the group whole again after a failure, which ended an epoch, and returns at once; OnRecovered tells
-  // how it ended. After success every rank serves the next epoch: no slot is taken, no step is in flight, the
-  // tags of `held` sleep at its level, and the others are resident. Until then every other call returns the
-  // failure. An error is final, and so is the reason of an Abort.
-  virtual void Recover(const Residency& held) = 0;
+  // how it ended. After success every rank serves the next epoch: no slot is taken, no step is in flight, and
+  // the ranks hold what recovered() says. Until then every other call returns the failure. An error is final,
+  // and so is the reason of an Abort.
+  virtual void Recover(const Held& held) = 0;
   // Ends the workers, which are well, starts others in their places, and goes on as Recover. No call is under
   // way.
-  virtual void Restart(const Residency& held) = 0;
+  virtual void Restart(const Held& held) = 0;
+  // What the last Recover or Restart that ended well has led to: what it was asked for, but that weights
+  // which new workers cannot have, since they came from an update, are stale, or discarded where they sleep.
+  virtual Held recovered() const = 0;
   // `callback` is called at the end of each Recover or Restart, on any thread, also within the call. It must
   // not block. An empty function removes the callback: none runs afterwards.
   virtual void OnRecovered(std::function<void(absl::Status)> callback) = 0;

@@ -112,6 +112,7 @@ GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const Ex
       workers_(std::move(workers)),
       calls_(number, &workers_, &latch_, options.blame_grace),
       sleep_(&calls_, &latch_, &workers_, options),
+      weights_(&calls_, &latch_, &workers_, options),
       streams_(&workers_, &latch_, options.blame_grace),
       monitor_(&workers_, &streams_, &latch_, options.blame_grace, options.now) {}
 
@@ -220,7 +221,7 @@ absl::Status GroupEpoch::OpenPorts(v1::ParallelConfig* parallel) {
   return absl::OkStatus();
 }
 
-absl::Status GroupEpoch::JoinGroup(const std::string& group_name) {
+absl::Status GroupEpoch::JoinGroup(const std::string& group_name, bool may_differ) {
   v1::JoinGroupRequest request;
   ASSIGN_OR_RETURN(*request.mutable_parallel(), NewGroup(group_name));
   calls_.Stamp(&request);
@@ -231,7 +232,7 @@ absl::Status GroupEpoch::JoinGroup(const std::string& group_name) {
         own.mutable_parallel()->set_rank(static_cast<int32_t>(rank));
         return worker.stub->JoinGroup(context, own, &responses[rank]);
       })));
-  for (size_t rank = 1; rank < responses.size(); ++rank) {
+  for (size_t rank = 1; rank < responses.size() && !may_differ; ++rank) {
     if (responses[rank].weights_version() == responses[0].weights_version()) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(workers_[rank].name, " has version ", responses[rank].weights_version(),

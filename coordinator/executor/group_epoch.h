@@ -9,8 +9,8 @@
 // (ReportLoss).
 //
 // Thread safety: the calls that form the epoch and Shutdown are for one thread at a time, steps for one
-// thread (the engine's), Sleep and WakeUp for one at a time; Health, OnFailure, ReportLoss and RankStatuses
-// are for any.
+// thread (the engine's), Sleep, WakeUp and changes of the weights for one at a time (group_weights.h);
+// Health, OnFailure, ReportLoss and RankStatuses are for any.
 
 #include <atomic>
 #include <cstdint>
@@ -28,6 +28,7 @@
 #include "coordinator/executor/failure_latch.h"
 #include "coordinator/executor/group_monitor.h"
 #include "coordinator/executor/group_sleep.h"
+#include "coordinator/executor/group_weights.h"
 #include "coordinator/executor/step_streams.h"
 #include "coordinator/executor/worker_link.h"
 #include "coordinator/residency/residency.h"
@@ -66,8 +67,8 @@ class GroupEpoch {
       const Ranks& ranks, const v1::LoadModelRequest& request,
       const std::function<void(int64_t, int64_t)>& progress);
   // `group_name` is of this epoch alone. FailedPrecondition names a rank that has another version of the
-  // weights than rank 0.
-  absl::Status JoinGroup(const std::string& group_name);
+  // weights than rank 0, unless the ranks `may_differ`, since what they have is of no use.
+  absl::Status JoinGroup(const std::string& group_name, bool may_differ = false);
   absl::StatusOr<std::vector<v1::ProfileResponse>> Profile();
   absl::Status AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config, bool defer_graphs);
   // Brings every rank from what its snapshot says to `held`.
@@ -82,13 +83,14 @@ class GroupEpoch {
                                          std::atomic<bool>* committed) {
     return sleep_.Sleep(spec, kept, committed);
   }
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, bool reads_weights,
                                           const std::vector<KeptBlock>& kept, std::atomic<bool>* committed) {
-    return sleep_.WakeUp(tags, kept, committed);
+    return sleep_.WakeUp(tags, reads_weights, kept, committed);
   }
+  GroupWeights* weights() { return &weights_; }
 
-  // A rank may still be reading its weights again, for a wake-up. Thread safe.
-  bool reads_weights() const { return sleep_.reads_weights(); }
+  // A rank may still be reading its weights again, for a wake-up or a reload. Thread safe.
+  bool reads_weights() const { return sleep_.reads_weights() || weights_.reads_weights(); }
   // As StepStreams::MissingRanks. Thread safe.
   std::vector<size_t> missing_ranks() const { return streams_.MissingRanks(); }
   // Ok until the epoch has ended.
@@ -123,6 +125,7 @@ class GroupEpoch {
   FailureLatch latch_;
   const CollectiveCalls calls_;
   GroupSleep sleep_;
+  GroupWeights weights_;
   StepStreams streams_;
   std::deque<int64_t> sent_;  // ids of steps not yet waited for; the engine thread's
   GroupMonitor monitor_;      // last: its thread ends before what it watches

@@ -27,6 +27,13 @@ v1::Transition ToTransition(int sleep_level, const std::vector<std::string>& tag
   return transition;
 }
 
+v1::Transition WakeTransition(const std::vector<std::string>& tags, bool reads_weights,
+                              const std::vector<KeptBlock>& kept = {}) {
+  v1::Transition transition = ToTransition(0, tags, kept);
+  transition.set_skip_weights_load(!reads_weights);
+  return transition;
+}
+
 template <typename Bytes>
 int64_t SumOf(const Bytes& bytes_by_tag) {
   int64_t sum = 0;
@@ -78,10 +85,10 @@ absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, const 
   return Run(Transitions(workers_.size(), ToTransition(spec.level, spec.tags, kept)), committed);
 }
 
-absl::StatusOr<TransitionReport> GroupSleep::WakeUp(const std::vector<std::string>& tags,
+absl::StatusOr<TransitionReport> GroupSleep::WakeUp(const std::vector<std::string>& tags, bool reads_weights,
                                                     const std::vector<KeptBlock>& kept,
                                                     std::atomic<bool>* committed) {
-  return Run(Transitions(workers_.size(), ToTransition(0, tags, kept)), committed);
+  return Run(Transitions(workers_.size(), WakeTransition(tags, reads_weights, kept)), committed);
 }
 
 absl::Status GroupSleep::SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots,
@@ -93,13 +100,13 @@ absl::Status GroupSleep::SetResidency(const std::vector<v1::WorkerSnapshot>& sna
     const std::set<std::string> resident(tags.begin(), tags.end());
     std::vector<std::string> to_sleep, to_wake;
     for (const std::string tag : kMemoryTags) {
-      const bool is_resident = resident.count(tag) > 0, stays = held.state(tag) == TagState::kResident;
+      const bool is_resident = resident.count(tag) > 0, stays = held.asleep().count(tag) == 0;
       const bool deepens = tag == kWeightsTag && discards && snapshots[rank].sleep_level() < kMaxSleepLevel;
       if (!stays && (is_resident || deepens)) to_sleep.push_back(tag);
       if (stays && !is_resident) to_wake.push_back(tag);
     }
     if (!to_sleep.empty()) sleep[rank] = ToTransition(discards ? kMaxSleepLevel : kMinSleepLevel, to_sleep);
-    if (!to_wake.empty()) wake[rank] = ToTransition(0, to_wake);
+    if (!to_wake.empty()) wake[rank] = WakeTransition(to_wake, !held.weights_stale());
   }
   std::atomic<bool> committed{false};
   RETURN_IF_ERROR(Run(sleep, &committed).status());

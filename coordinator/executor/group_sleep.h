@@ -35,9 +35,10 @@ class GroupSleep {
   // ResourceExhausted names the ranks that lack memory, and how much.
   absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
                                          std::atomic<bool>* committed);
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+  // `reads_weights`: as Executor::WakeUpAsync.
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, bool reads_weights,
                                           const std::vector<KeptBlock>& kept, std::atomic<bool>* committed);
-  // Brings every rank from what its snapshot says to `held`.
+  // Brings every rank from what its snapshot says to `held`, but that stale weights are only mapped.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
   // A rank may still be reading its weights. Thread safe.
   bool reads_weights() const { return reads_weights_.load(); }

@@ -18,7 +18,7 @@ std::shared_ptr<GroupEpoch> GrpcExecutor::epoch() const {
   return epoch_;
 }
 
-void GrpcExecutor::Serve(std::shared_ptr<GroupEpoch> next) {
+void GrpcExecutor::Serve(std::shared_ptr<GroupEpoch> next, const Held& held) {
   std::shared_ptr<GroupEpoch> last;
   {
     absl::MutexLock failure_lock(&failure_mu_);
@@ -27,6 +27,7 @@ void GrpcExecutor::Serve(std::shared_ptr<GroupEpoch> next) {
       absl::MutexLock lock(&mu_);
       last = std::exchange(epoch_, std::move(next));
       stall_ = absl::OkStatus();
+      recovered_to_ = held;
     }
     if (on_failure_) epoch()->OnFailure(on_failure_);
   }
@@ -42,23 +43,41 @@ void GrpcExecutor::EndRecovery(const absl::Status& status) {
 }
 
 void GrpcExecutor::SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) {
-  RunLifecycle([this, spec, kept](GroupEpoch* epoch) { return epoch->Sleep(spec, kept, &committed_); },
-               std::move(done));
+  RunLifecycle([this, spec, kept, done = std::move(done)](GroupEpoch* epoch) {
+    done(epoch->Sleep(spec, kept, &committed_));
+  });
 }
 
-void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
-                               LifecycleDone done) {
-  RunLifecycle([this, tags, kept](GroupEpoch* epoch) { return epoch->WakeUp(tags, kept, &committed_); },
-               std::move(done));
+void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
+                               const std::vector<KeptBlock>& kept, LifecycleDone done) {
+  RunLifecycle([this, tags, reads_weights, kept, done = std::move(done)](GroupEpoch* epoch) {
+    done(epoch->WakeUp(tags, reads_weights, kept, &committed_));
+  });
+}
+
+void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {
+  RunLifecycle([path, version, done = std::move(done)](GroupEpoch* epoch) {
+    done(epoch->weights()->Reload(path, version));
+  });
+}
+
+void GrpcExecutor::BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) {
+  RunLifecycle([update_id, done = std::move(done)](GroupEpoch* epoch) {
+    done(epoch->weights()->BeginUpdate(update_id));
+  });
+}
+
+void GrpcExecutor::FinishWeightUpdateAsync(int64_t version, WeightsDone done) {
+  RunLifecycle([version, done = std::move(done)](GroupEpoch* epoch) {
+    done(epoch->weights()->FinishUpdate(version));
+  });
 }
 
 // One call at a time: the thread of the one before has called its `done`, and is about to end.
-void GrpcExecutor::RunLifecycle(std::function<absl::StatusOr<TransitionReport>(GroupEpoch*)> call,
-                                LifecycleDone done) {
+void GrpcExecutor::RunLifecycle(std::function<void(GroupEpoch*)> call) {
   if (lifecycle_.joinable()) lifecycle_.join();
   committed_ = false;
-  lifecycle_ = std::thread(
-      [epoch = epoch(), call = std::move(call), done = std::move(done)] { done(call(epoch.get())); });
+  lifecycle_ = std::thread([epoch = epoch(), call = std::move(call)] { call(epoch.get()); });
 }
 
 absl::Status GrpcExecutor::Progress() const {
@@ -82,14 +101,19 @@ void GrpcExecutor::Abort(const absl::Status& reason) {
   if (on_abort_) on_abort_(reason);
 }
 
-void GrpcExecutor::Recover(const Residency& held) {
+void GrpcExecutor::Recover(const Held& held) {
   if (healer_) return healer_(held, /*restart=*/false);
   EndRecovery(Health());
 }
 
-void GrpcExecutor::Restart(const Residency& held) {
+void GrpcExecutor::Restart(const Held& held) {
   if (healer_) return healer_(held, /*restart=*/true);
   EndRecovery(absl::FailedPreconditionError("nobody can start other workers"));
+}
+
+Held GrpcExecutor::recovered() const {
+  absl::MutexLock lock(&mu_);
+  return recovered_to_;
 }
 
 void GrpcExecutor::OnRecovered(std::function<void(absl::Status)> callback) {

@@ -27,7 +27,7 @@ class GrpcExecutor : public Executor {
  public:
   // Forms the next epoch, and calls Serve or GiveUp in the end. It must not block. `restart`: all workers are
   // replaced, also those that are well.
-  using Healer = std::function<void(const Residency& held, bool restart)>;
+  using Healer = std::function<void(const Held& held, bool restart)>;
   // Called by Abort, after the current epoch has ended: whatever forms an epoch gives up.
   using OnAbort = std::function<void(const absl::Status&)>;
 
@@ -36,8 +36,8 @@ class GrpcExecutor : public Executor {
   // Ends the current epoch.
   ~GrpcExecutor() override;
 
-  // From now on `epoch` is the group's; the recovery has succeeded.
-  void Serve(std::shared_ptr<GroupEpoch> epoch);
+  // From now on `epoch` is the group's, whose ranks hold `held`; the recovery has succeeded.
+  void Serve(std::shared_ptr<GroupEpoch> epoch, const Held& held = {});
   // There will be no other epoch; the recovery has failed.
   void GiveUp(const absl::Status& reason);
   // What Progress returns from now on: a rank that hangs in a step for now, or ok.
@@ -46,21 +46,29 @@ class GrpcExecutor : public Executor {
   absl::Status ExecuteAsync(v1::StepRequest step) override { return epoch()->ExecuteAsync(std::move(step)); }
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override { return epoch()->Wait(timeout); }
   void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) override;
-  void WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
-                   LifecycleDone done) override;
+  void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
+                   const std::vector<KeptBlock>& kept, LifecycleDone done) override;
   bool committed() const override { return committed_.load(); }
+  void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
+  void BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) override;
+  absl::Status SendWeights(v1::WeightChunk chunk) override {
+    return epoch()->weights()->Send(std::move(chunk));
+  }
+  void FinishWeightUpdateAsync(int64_t version, WeightsDone done) override;
+  void CancelWeightUpdate() override { epoch()->weights()->CancelUpdate(); }
   absl::Status Health() const override { return epoch()->Health(); }
   absl::Status Progress() const override;
   void OnFailure(std::function<void(absl::Status)> callback) override;
   void Abort(const absl::Status& reason) override;
-  void Recover(const Residency& held) override;
-  void Restart(const Residency& held) override;
+  void Recover(const Held& held) override;
+  void Restart(const Held& held) override;
+  Held recovered() const override;
   void OnRecovered(std::function<void(absl::Status)> callback) override;
   int64_t group_epoch() const override { return epoch()->number(); }
 
  private:
   std::shared_ptr<GroupEpoch> epoch() const;
-  void RunLifecycle(std::function<absl::StatusOr<TransitionReport>(GroupEpoch*)> call, LifecycleDone done);
+  void RunLifecycle(std::function<void(GroupEpoch*)> call);
   void EndRecovery(const absl::Status& status);
 
   const Healer healer_;
@@ -68,6 +76,7 @@ class GrpcExecutor : public Executor {
   mutable absl::Mutex mu_;
   std::shared_ptr<GroupEpoch> epoch_ ABSL_GUARDED_BY(mu_);
   absl::Status stall_ ABSL_GUARDED_BY(mu_);
+  Held recovered_to_ ABSL_GUARDED_BY(mu_);
   absl::Mutex failure_mu_;  // held while the callback moves from one epoch to the next
   std::function<void(absl::Status)> on_failure_ ABSL_GUARDED_BY(failure_mu_);
   absl::Mutex recovered_mu_;  // held while the callback runs

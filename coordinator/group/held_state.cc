@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/memory_tags.h"
+#include "base/request_bounds.h"
 
 namespace somnus {
 
@@ -23,6 +24,29 @@ Residency HeldBy(const std::vector<v1::WorkerSnapshot>& snapshots) {
   held.Slept({.level = level});
   held.Woke({resident.begin(), resident.end()});
   return held;
+}
+
+Held HeldAgain(const Held& held, const std::vector<v1::WorkerSnapshot>& snapshots) {
+  Held possible = held;
+  const auto is_new = [](const v1::WorkerSnapshot& rank) { return rank.state() == "created"; };
+  const auto is_stale = [](const v1::WorkerSnapshot& rank) { return rank.weights_stale(); };
+  const bool lacks_update =
+      !held.weights.update_id.empty() && std::any_of(snapshots.begin(), snapshots.end(), is_new);
+  if (!lacks_update && std::none_of(snapshots.begin(), snapshots.end(), is_stale)) return possible;
+  possible.residency.SetWeightsStale(true);
+  if (held.residency.state(kWeightsTag) == TagState::kBackedUp)
+    possible.residency.Slept({.level = kMaxSleepLevel, .tags = {kWeightsTag}});
+  return possible;
+}
+
+bool AreOfUse(const Held& held) {
+  const TagState state = held.residency.state(kWeightsTag);
+  return state != TagState::kStale && (state != TagState::kDiscarded || held.weights.readable());
+}
+
+bool HasOtherWeights(const v1::WorkerSnapshot& rank, const Held& held) {
+  const bool is_known = !held.weights.path.empty() && AreOfUse(held);
+  return is_known && rank.weights_version() > 0 && rank.weights_version() != held.weights.version;
 }
 
 int32_t NumBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots) {

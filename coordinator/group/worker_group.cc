@@ -64,10 +64,13 @@ absl::Status WorkerGroup::Start(const ModelConfig& config, int32_t max_model_len
 }
 
 absl::StatusOr<KvPlan> WorkerGroup::Load() {
-  ASSIGN_OR_RETURN(std::shared_ptr<GroupEpoch> epoch, FormEpoch(Residency()));
+  ASSIGN_OR_RETURN(std::shared_ptr<GroupEpoch> epoch, FormEpoch({}));
+  held_.weights.version = load_request_.weights_version();
+  held_.weights.path = load_request_.model_path();
+  held_.weights.fingerprint = fingerprint_;
   auto executor = std::make_unique<GrpcExecutor>(
       std::move(epoch),
-      [this](const Residency& held, bool restart) {
+      [this](const Held& held, bool restart) {
         absl::MutexLock lock(&mu_);
         wanted_ = Wanted{held, restart};
       },
@@ -103,7 +106,7 @@ void WorkerGroup::HealLoop() {
     if (epoch.ok()) {
       LogInfo("{}epoch {}: the group of {} is whole", ReplicaPrefix(flags_), number_,
               Counted(flags_.world_size, "worker"));
-      executor_->Serve(*std::move(epoch));
+      executor_->Serve(*std::move(epoch), held_);
     } else {
       executor_->GiveUp(epoch.status());
     }

@@ -54,7 +54,9 @@ class WorkerGroup {
   // Where workers register: "unix:/path" or "host:port". After a successful Start.
   const std::string& cluster_address() const { return pool_.cluster_address(); }
   // What the ranks hold after a successful Load: everything, unless they were adopted asleep.
-  const Residency& residency() const { return residency_; }
+  const Residency& residency() const { return held_.residency; }
+  // Which weights they have then.
+  const Weights& weights() const { return held_.weights; }
   // Of all ranks, after a successful Load; empty on GPUs.
   std::string cpu_isa() const;
   // Null before a successful Load and after Stop.
@@ -67,17 +69,19 @@ class WorkerGroup {
   using Snapshots = std::vector<v1::WorkerSnapshot>;
   // A recovery, or a restart of all workers.
   struct Wanted {
-    Residency held;
+    Held held;
     bool restart = false;
   };
 
-  absl::StatusOr<std::shared_ptr<GroupEpoch>> FormEpoch(const Residency& held);
-  absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(const Residency& held);
+  // Of an epoch that was formed, held_ says what its ranks hold: `held`, or what HeldAgain makes of it.
+  absl::StatusOr<std::shared_ptr<GroupEpoch>> FormEpoch(Held held);
+  absl::StatusOr<std::shared_ptr<GroupEpoch>> TryEpoch(Held* held);
   absl::Status FenceSurvivors();
   void BeginNumber();
-  absl::Status CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots);
+  absl::Status CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots, const Held& held);
   void NoteAdopted(const Snapshots& snapshots);
   void SetCache(const KvPlan& plan);
+  // Ranks without weights get those of held_.
   absl::Status LoadWeights(GroupEpoch* epoch, Snapshots* snapshots);
   absl::Status CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots);
   absl::Status AllocateCache(GroupEpoch* epoch, Snapshots* snapshots);
@@ -109,7 +113,7 @@ class WorkerGroup {
   std::string fingerprint_;        // of the group's checkpoint; empty: not known yet
   v1::KvCacheConfig cache_;        // num_blocks 0: not planned yet
   KvPlan plan_;
-  Residency residency_;  // when the first epoch began
+  Held held_;  // what the ranks of the last epoch hold
 
   mutable absl::Mutex mu_;
   std::unique_ptr<GrpcExecutor> executor_;  // set and reset under mu_

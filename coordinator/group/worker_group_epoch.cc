@@ -46,13 +46,13 @@ void SetAllResident(v1::WorkerSnapshot* snapshot) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(const Residency& held) {
+absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::FormEpoch(Held held) {
   // Attempts that only lacked memory, or a newcomer with the right files, are bounded by time.
   const int max_attempts = flags_.max_recoveries + 1;
   const MonotonicTime begin = MonotonicNow();
   int attempts = 0;
   while (true) {
-    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = TryEpoch(held);
+    absl::StatusOr<std::shared_ptr<GroupEpoch>> epoch = TryEpoch(&held);
     if (epoch.ok()) return epoch;
     RETURN_IF_ERROR(Interruption());
     if (!WorthAnotherTry(epoch.status())) return epoch;
@@ -82,7 +82,7 @@ bool WorkerGroup::WorthAnotherTry(const absl::Status& error) const {
   }
 }
 
-absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residency& held) {
+absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held) {
   BeginNumber();
   refused_newcomer_ = false;
   RETURN_IF_ERROR(pool_.ReplaceLost());
@@ -105,14 +105,23 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residenc
   RETURN_IF_ERROR(SetCurrent(epoch));
   RETURN_IF_ERROR(epoch->AwaitConnections());
   ASSIGN_OR_RETURN(Snapshots snapshots, epoch->Fence());
-  RETURN_IF_ERROR(CheckFenced(*epoch, snapshots));
-  if (executor_ == nullptr) NoteAdopted(snapshots);
-  const Residency& target = executor_ == nullptr ? residency_ : held;
+  RETURN_IF_ERROR(CheckFenced(*epoch, snapshots, *held));
+  if (executor_ == nullptr) {
+    NoteAdopted(snapshots);
+  } else {
+    held_ = HeldAgain(*held, snapshots);
+  }
   RETURN_IF_ERROR(LoadWeights(epoch.get(), &snapshots));
-  RETURN_IF_ERROR(CheckFingerprints(*epoch, snapshots));
-  RETURN_IF_ERROR(epoch->JoinGroup(absl::StrCat(group_name_, "-", number_)));
+  const bool may_differ = !AreOfUse(held_);
+  if (!may_differ) RETURN_IF_ERROR(CheckFingerprints(*epoch, snapshots));
+  RETURN_IF_ERROR(epoch->JoinGroup(absl::StrCat(group_name_, "-", number_), may_differ));
   RETURN_IF_ERROR(AllocateCache(epoch.get(), &snapshots));
-  RETURN_IF_ERROR(epoch->SetResidency(snapshots, target));
+  RETURN_IF_ERROR(epoch->SetResidency(snapshots, held_.residency));
+  if (held_.residency.weights_stale()) {
+    ASSIGN_OR_RETURN(const bool overwrites, epoch->weights()->MakeStale(snapshots));
+    held->weights.overwritten |= overwrites;  // for further attempts, too
+    held_.weights.overwritten |= overwrites;
+  }
   RETURN_IF_ERROR(epoch->Health());
   return epoch;
 }
@@ -121,7 +130,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(const Residenc
 void WorkerGroup::BeginNumber() { number_ = std::max(number_, pool_.last_epoch()) + 1; }
 
 // Discards the workers that cannot serve in this epoch; an error when there are any.
-absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots) {
+absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& snapshots, const Held& held) {
   const int32_t num_blocks = cache_.num_blocks() > 0 ? cache_.num_blocks() : NumBlocksOf(snapshots);
   absl::Status first;
   for (size_t rank = 0; rank < snapshots.size(); ++rank) {
@@ -132,6 +141,9 @@ absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& 
     } else if (snapshots[rank].num_blocks() > 0 && snapshots[rank].num_blocks() != num_blocks) {
       status = absl::UnavailableError(
           absl::StrCat("has ", snapshots[rank].num_blocks(), " KV blocks, not ", num_blocks));
+    } else if (HasOtherWeights(snapshots[rank], held)) {
+      status = absl::UnavailableError(absl::StrCat("has version ", snapshots[rank].weights_version(),
+                                                   " of the weights, not ", held.weights.version));
     }
     if (status.ok()) continue;
     status = absl::UnavailableError(absl::StrCat(epoch.workers()[rank].name, " ", status.message()));
@@ -144,7 +156,7 @@ absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& 
 // What the first epoch begins with. Workers without weights do as the others.
 void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   if (cache_.num_blocks() > 0) return;  // an earlier attempt has decided
-  residency_ = HeldBy(snapshots);
+  held_.residency = HeldBy(snapshots);
   const int32_t num_blocks = NumBlocksOf(snapshots);
   if (num_blocks == 0) return;
   SetCache({.num_blocks = num_blocks,
@@ -154,7 +166,7 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
           std::count_if(snapshots.begin(), snapshots.end(),
                         [](const v1::WorkerSnapshot& snapshot) { return snapshot.weights_version() > 0; }),
           TotalBlocks(num_blocks),
-          residency_.awake() ? "awake" : absl::StrCat("asleep at level ", residency_.level()));
+          held_.residency.awake() ? "awake" : absl::StrCat("asleep at level ", held_.residency.level()));
 }
 
 void WorkerGroup::SetCache(const KvPlan& plan) {
@@ -219,11 +231,18 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
   const Ranks without =
       RanksWith(*snapshots, [](const v1::WorkerSnapshot& snapshot) { return snapshot.state() == "created"; });
   if (NumIn(without) == 0) return absl::OkStatus();
+  v1::LoadModelRequest request = load_request_;
+  if (executor_ != nullptr && !held_.weights.path.empty()) {
+    request.set_model_path(held_.weights.path);
+    request.set_weights_version(held_.weights.version);
+  }
+  const bool reads = held_.weights.readable() && !held_.residency.weights_stale();
+  if (!reads) request.set_load_format(v1::LOAD_FORMAT_NONE);
   LoadProgress progress;
   loading_ = true;
-  ASSIGN_OR_RETURN(const std::vector<v1::LoadModelEvent> events,
-                   epoch->LoadModel(without, load_request_,
-                                    [&](int64_t done, int64_t total) { progress.Update(done, total); }));
+  ASSIGN_OR_RETURN(
+      const std::vector<v1::LoadModelEvent> events,
+      epoch->LoadModel(without, request, [&](int64_t done, int64_t total) { progress.Update(done, total); }));
   loading_ = false;
   progress.Finish();
   for (size_t rank = 0; rank < without.size(); ++rank) {
@@ -232,18 +251,22 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
     snapshot.set_checkpoint_fingerprint(events[rank].checkpoint_fingerprint());
     snapshot.set_weights_bytes(events[rank].weights_bytes());
     snapshot.set_kv_block_bytes(events[rank].kv_block_bytes());
+    snapshot.set_weights_stale(!reads);
     SetAllResident(&snapshot);
   }
   return absl::OkStatus();
 }
 
-// Hosts with different files at one path never serve together. Those that hold weights decide, else the last
-// epoch, else rank 0. In a recovery another newcomer may do better, unless it would read the same files.
+// Hosts with different files at one path never serve together. What the engine knows decides, else those that
+// hold weights, else the last epoch, else rank 0. In a recovery another newcomer may do better, unless it
+// would read the same files.
 absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snapshots& snapshots) {
   const auto held = std::find_if(snapshots.begin(), snapshots.end(), [](const v1::WorkerSnapshot& snapshot) {
     return snapshot.state() != "created";
   });
-  if (held != snapshots.end()) {
+  if (const std::string expected = held_.weights.files(); executor_ != nullptr && !expected.empty()) {
+    fingerprint_ = expected;
+  } else if (held != snapshots.end()) {
     fingerprint_ = held->checkpoint_fingerprint();
   } else if (fingerprint_.empty()) {
     fingerprint_ = snapshots[0].checkpoint_fingerprint();

@@ -52,8 +52,9 @@ class ReplicaSet::ReplicaObserver : public PassingObserver {
     if (set_->has_queued_) set_->mail_.Wake();
     PassingObserver::OnStep(num_tokens, duration);
   }
-  // The set reports the transitions of all replicas as one.
+  // The set reports the transitions of all replicas, and changes of their weights, as one.
   void OnTransition(const TransitionEvent& /*event*/) override {}
+  void OnWeightsChanged(const WeightsEvent& /*event*/) override {}
   void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
     set_->OnRequestEnded(request);
@@ -174,6 +175,10 @@ EngineStats ReplicaSet::Stats() const {
     if (one.state != EngineState::kFailed && one.sleep_level < sum.sleep_level) {
       sum.sleep_level = one.sleep_level;
       sum.residency = one.residency;
+    }
+    if (one.state != EngineState::kFailed && one.weights_version > sum.weights_version) {
+      sum.weights_version = one.weights_version;
+      sum.weights_source = one.weights_source;
     }
     sum.paused = sum.paused && (one.paused || one.state == EngineState::kFailed);
     for (const auto& [tag, bytes] : one.resident_bytes) sum.resident_bytes[tag] += bytes;

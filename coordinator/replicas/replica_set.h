@@ -1,8 +1,8 @@
 #pragma once
 // An engine that is served by several replicas: each an EngineLoop over a group of workers of its own, with
 // its own scheduler and KV cache. replica_set.cc has the callers' half and what replicas tell,
-// replica_set_queue.cc the queue, replica_set_lifecycle.cc sleep, wake-up, pause and drain,
-// replica_set_roll.cc restarts.
+// replica_set_queue.cc the queue, replica_set_weights.cc changes of the weights, replica_set_lifecycle.cc
+// sleep, wake-up, pause and drain, replica_set_roll.cc restarts.
 //
 // One queue. A request that was accepted waits here, in the order of service, until a replica has room for
 // it; the bounds of the queue are those of all replicas together. A replica has room while it has fewer open
@@ -32,6 +32,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -84,10 +85,17 @@ class ReplicaSet : public Engine {
   // Atomic over replicas, too: when one returns an error, the others are brought back to what they were. A
   // replica that fails for good meanwhile is none any longer.
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override;
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) override;
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
+                                          std::optional<bool> load_weights) override;
+  using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
+  // The same version on every replica. One replica changes first, and the others follow at once where that
+  // went well. After an error that has changed something, replicas with the new version serve it, and the
+  // weights of the others are stale; the error names the first replica that had one.
+  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
@@ -151,6 +159,7 @@ class ReplicaSet : public Engine {
 
   // Lifecycle.
   class CallScope;
+  class Update;
   using Results = std::vector<absl::StatusOr<TransitionReport>>;  // by replica
   using ReplicaCall = std::function<absl::StatusOr<TransitionReport>(EngineLoop*, size_t)>;
   // Lifecycle calls are done one after the other. One that `ends_waits` ends the wait of the one before it.
@@ -166,6 +175,16 @@ class ReplicaSet : public Engine {
   };
   static absl::Status OfReplica(size_t replica, const absl::Status& status);
   void UpdateState();
+  // Weights: replica_set_weights.cc.
+  // What each replica is asked for; open requests have been settled.
+  WeightsRequest OfEveryReplica(const WeightsRequest& request) const;
+  // Those that have not failed; an error where there are none.
+  absl::StatusOr<std::vector<size_t>> LiveReplicas() const;
+  // Of one that serves beside the replica, else its own.
+  Weights WeightsOfOthers(size_t replica) const;
+  // Nothing may be served from what the replica has.
+  void MakeStale(size_t replica);
+  void NoteWeights(bool updates, MonotonicTime began);
   absl::StatusOr<TransitionReport> WakeReplicas(const std::vector<std::string>& tags,
                                                 const ReplicaCall& call);
   // Ends open requests as the mode says, those in the queue and those of the replicas. Aborted: another call

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "coordinator/replicas/call_scope.h"
 #include "coordinator/replicas/replica_set.h"
 
 namespace somnus {
@@ -49,33 +50,6 @@ void ReplicaSet::LifecycleLock::Interrupt(int64_t count) {
 absl::Status ReplicaSet::OfReplica(size_t replica, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
 }
-
-// From its beginning until its end, the state says what the whole engine is doing. At its end nothing is held
-// back any more.
-class ReplicaSet::CallScope {
- public:
-  CallScope(ReplicaSet* set, SetCall call) : set_(set) { Set(call); }
-  ~CallScope() {
-    {
-      absl::MutexLock lock(&set_->mu_);
-      set_->hold_back_from_ = std::numeric_limits<int64_t>::max();
-    }
-    Set(SetCall::kNone);
-  }
-  CallScope(const CallScope&) = delete;
-
-  void Set(SetCall call) {
-    {
-      absl::MutexLock lock(&set_->state_mu_);
-      set_->call_ = call;
-    }
-    set_->UpdateState();
-    set_->mail_.Wake();
-  }
-
- private:
-  ReplicaSet* const set_;
-};
 
 ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call) {
   Results results(replicas_.size(), TransitionReport());
@@ -214,9 +188,10 @@ absl::StatusOr<TransitionReport> ReplicaSet::WakeReplicas(const std::vector<std:
   return report;
 }
 
-absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::string>& tags) {
+absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::string>& tags,
+                                                    std::optional<bool> load_weights) {
   const LifecycleLock lifecycle(this, /*ends_waits=*/true);
-  return WakeReplicas(tags, [&](EngineLoop* loop, size_t) { return loop->WakeUp(tags); });
+  return WakeReplicas(tags, [&](EngineLoop* loop, size_t) { return loop->WakeUp(tags, load_weights); });
 }
 
 absl::StatusOr<TransitionReport> ReplicaSet::WakeForArrivals() {

@@ -42,7 +42,7 @@ absl::Duration ReplicaSet::RetryFailed() {
       absl::MutexLock lock(&mu_);
       replicas_[replica].retry.NoteTry();
     }
-    (void)replicas_[replica].loop->Revive(retry_.restart_workers);
+    (void)replicas_[replica].loop->Revive(retry_.restart_workers, WeightsOfOthers(replica));
   }
   lifecycle_mu_.Unlock();
   return awake ? next : kBusyPause;
@@ -66,7 +66,7 @@ absl::Status ReplicaSet::ReviveAndWait(size_t replica) {
     absl::MutexLock lock(&mu_);
     replicas_[replica].retry.NoteTry();
   }
-  if (loop->Revive(/*restart_workers=*/true)) {
+  if (loop->Revive(/*restart_workers=*/true, WeightsOfOthers(replica))) {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(AwaitSettled());
   }

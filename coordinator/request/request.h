@@ -54,6 +54,7 @@ struct RequestOutput {
   std::optional<int32_t> stop_token_id;  // the stop_token_ids member that ended it
   absl::Status error;                    // with kError: what the client is told
   int32_t num_cached_tokens = 0;         // prompt tokens served by the prefix cache
+  int64_t weights_version = 0;  // of the weights that computed the tokens; 0: none did, they are stale
 };
 
 // Receives a request's outputs, on the engine loop's thread, in order: hand them over and return; never

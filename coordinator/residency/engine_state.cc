@@ -46,8 +46,9 @@ bool IsAllowedChange(EngineState from, EngineState to) {
       return to == EngineState::kAsleep || to == EngineState::kAwake || to == EngineState::kPausing ||
              to == EngineState::kPaused;
     case EngineState::kLoading:
-    case EngineState::kWaking:
       return to == EngineState::kAwake || to == EngineState::kAsleep;
+    case EngineState::kWaking:
+      return to == EngineState::kAwake || to == EngineState::kAsleep || to == EngineState::kPaused;
     case EngineState::kAsleep:
       return to == EngineState::kWaking;
     case EngineState::kDraining:

@@ -8,8 +8,9 @@
 //   pausing        queued         no     yes   no           all resident; what is open goes on to its end
 //   paused         queued         no     yes   yes          all resident; nothing is computed
 //   falling_asleep queued         no     yes   no           being released on every rank
-//   asleep         queued         no     yes   yes          at least one tag is released on every rank
-//   waking         queued         no     yes   yes          being mapped on every rank
+//   asleep         queued         no     yes   yes          at least one tag is released on every rank, or
+//                                                           the weights are stale
+//   waking         queued         no     yes   yes          being mapped, or weights replaced, on every rank
 //   recovering     queued         no     yes   as before    lost on a rank, and on the others as before
 //   draining       refused        no     yes   no           unchanged
 //   failed         refused        no     no    no           unknown
@@ -21,8 +22,8 @@
 //   paused         -> awake, falling_asleep, recovering, draining, failed
 //   falling_asleep -> asleep, awake or paused (a failed sleep was undone), recovering, draining, failed
 //   asleep         -> waking, recovering, draining, failed
-//   waking         -> awake, asleep (some tags still sleep, or a failed wake-up was undone), recovering,
-//                     draining, failed
+//   waking         -> awake, asleep (some tags still sleep, or a failed wake-up was undone), paused (weights
+//                     were replaced during a pause), recovering, draining, failed
 //   recovering     -> awake, pausing, paused, asleep (what held before the loss), draining, failed
 //   draining       -> failed
 //   failed         -> nothing: it is final; only one of several replicas is tried again: recovering
@@ -34,6 +35,9 @@
 // A pause is an operator's word, which the engine remembers beside what sleeps (EngineStats::paused): it ends
 // by Resume, or by a wake-up after which every tag is resident, and by no request. An engine that was paused
 // and then sleeps is asleep.
+//
+// While weights are replaced, by a reload or an update, the engine is waking: from awake or paused it gets
+// there by falling_asleep and asleep. It has no sleep level then, since all memory stays mapped.
 //
 // An engine that goes from level 1 to level 2 is asleep all the while. "ready" is necessary for health, not
 // sufficient: an engine that is awake but whose step hangs is not healthy (Engine::Health).

@@ -24,6 +24,8 @@ const char* TagStateName(TagState state) {
   switch (state) {
     case TagState::kResident:
       return "resident";
+    case TagState::kStale:
+      return "stale";
     case TagState::kBackedUp:
       return "backed_up";
     case TagState::kDiscarded:
@@ -35,12 +37,13 @@ const char* TagStateName(TagState state) {
 bool Residency::fully_asleep() const { return asleep_.size() == kMemoryTags.size(); }
 
 int Residency::level() const {
-  if (awake()) return 0;
+  if (asleep_.empty()) return 0;
   return weights_discarded_ ? 2 : 1;
 }
 
 TagState Residency::state(const std::string& tag) const {
-  if (asleep_.count(tag) == 0) return TagState::kResident;
+  if (asleep_.count(tag) == 0)
+    return tag == kWeightsTag && weights_stale_ ? TagState::kStale : TagState::kResident;
   return tag == kWeightsTag && !weights_discarded_ ? TagState::kBackedUp : TagState::kDiscarded;
 }
 
@@ -55,7 +58,7 @@ std::vector<std::string> Residency::ToSleep(const SleepSpec& spec) const {
 std::vector<std::string> Residency::ToWake(const std::vector<std::string>& tags) const {
   std::vector<std::string> woken;
   for (const std::string& tag : Named(tags)) {
-    if (asleep_.count(tag) > 0) woken.push_back(tag);
+    if (state(tag) != TagState::kResident) woken.push_back(tag);
   }
   return woken;
 }
@@ -63,15 +66,24 @@ std::vector<std::string> Residency::ToWake(const std::vector<std::string>& tags)
 void Residency::Slept(const SleepSpec& spec) {
   for (const std::string& tag : ToSleep(spec)) {
     asleep_.insert(tag);
-    if (tag == kWeightsTag) weights_discarded_ = Target(tag, spec.level) == TagState::kDiscarded;
+    if (tag != kWeightsTag) continue;
+    weights_discarded_ = weights_stale_ || Target(tag, spec.level) == TagState::kDiscarded;
+    weights_stale_ = false;
   }
 }
 
-void Residency::Woke(const std::vector<std::string>& tags) {
+void Residency::Woke(const std::vector<std::string>& tags, bool weights_stale) {
   for (const std::string& tag : tags) {
+    if (tag == kWeightsTag) {
+      weights_stale_ = weights_stale && state(tag) != TagState::kBackedUp;
+      weights_discarded_ = false;
+    }
     asleep_.erase(tag);
-    if (tag == kWeightsTag) weights_discarded_ = false;
   }
+}
+
+void Residency::SetWeightsStale(bool stale) {
+  if (asleep_.count(kWeightsTag) == 0) weights_stale_ = stale;
 }
 
 }  // namespace somnus

@@ -15,14 +15,15 @@ using TagBytes = std::map<std::string, int64_t>;
 // From the shallowest to the deepest.
 enum class TagState {
   kResident,
+  kStale,      // of the weights alone: mapped, but their contents are of no version, so nothing is computed
   kBackedUp,   // released; a wake-up restores a copy
   kDiscarded,  // released; of the weights, a wake-up reads the checkpoint
 };
-// "resident", "backed_up", "discarded": the names that the wire, metrics and logs use.
+// "resident", "stale", "backed_up", "discarded": the names that the wire, metrics and logs use.
 const char* TagStateName(TagState state);
 
 // Which memory a sleep releases. The level matters for the weights alone: 1 backs them up, 2 discards them;
-// everything else is discarded.
+// everything else is discarded, and so are stale weights.
 struct SleepSpec {
   int level = 1;
   std::vector<std::string> tags;  // empty: all
@@ -30,30 +31,34 @@ struct SleepSpec {
 
 class Residency {
  public:
-  // Every tag is resident.
-  bool awake() const { return asleep_.empty(); }
+  // Every tag is resident, and the weights are not stale.
+  bool awake() const { return asleep_.empty() && !weights_stale_; }
   // No tag is resident.
   bool fully_asleep() const;
-  // 0 when awake; 2 when the weights are discarded; 1 otherwise.
+  // 0 when all is mapped; 2 when the weights are discarded; 1 otherwise.
   int level() const;
   TagState state(const std::string& tag) const;
   const std::set<std::string>& asleep() const { return asleep_; }
+  bool weights_stale() const { return weights_stale_; }
 
   // What a sleep or a wake-up has to do: of its tags (empty: all) those that are not as deep, or not
-  // resident. Sorted, each once.
+  // resident. Sorted, each once. Stale weights are among those that a wake-up has to do.
   std::vector<std::string> ToSleep(const SleepSpec& spec) const;
   std::vector<std::string> ToWake(const std::vector<std::string>& tags) const;
 
   // What was discarded before stays so, whatever the level.
   void Slept(const SleepSpec& spec);
-  // Exactly these.
-  void Woke(const std::vector<std::string>& tags);
+  // Exactly these. `weights_stale`: weights that are among them, and were discarded or stale, were not read.
+  void Woke(const std::vector<std::string>& tags, bool weights_stale = false);
+  // Of weights that are mapped.
+  void SetWeightsStale(bool stale);
 
   bool operator==(const Residency&) const = default;
 
  private:
   std::set<std::string> asleep_;
   bool weights_discarded_ = false;
+  bool weights_stale_ = false;  // never while they sleep
 };
 
 }  // namespace somnus

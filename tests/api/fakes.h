@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -106,6 +107,8 @@ class FakeEngine : public Engine {
     stats.generation_tokens = tokens_;
     stats.group_epoch = 3;
     stats.num_recoveries = 2;
+    stats.weights_version = weights_version_;
+    stats.weights_source = "/models/fake";
     return stats;
   }
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override {
@@ -117,13 +120,16 @@ class FakeEngine : public Engine {
     return Report({sleep_level_ == 2 ? TagState::kDiscarded : TagState::kBackedUp, changed},
                   {.freed_bytes = 7});
   }
-  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&) override {
+  absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&,
+                                          std::optional<bool> load_weights) override {
     absl::MutexLock lock(&mutex_);
+    load_weights_ = load_weights;
     state_ = EngineState::kAwake;
     paused_ = false;
     return Report({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
   }
-  absl::StatusOr<TransitionReport> WakeForArrivals() override { return WakeUp({}); }
+  using Engine::WakeUp;
+  absl::StatusOr<TransitionReport> WakeForArrivals() override { return WakeUp({}, std::nullopt); }
   absl::Status Pause(const PauseRequest& request) override {
     absl::MutexLock lock(&mutex_);
     last_pause_ = request;
@@ -137,6 +143,20 @@ class FakeEngine : public Engine {
     paused_ = false;
     if (state_ == EngineState::kPaused) state_ = EngineState::kAwake;
     return absl::OkStatus();
+  }
+  absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override {
+    absl::MutexLock lock(&mutex_);
+    last_reload_ = request;
+    if (!weights_status_.ok()) return weights_status_;
+    weights_version_ = request.version > 0 ? request.version : weights_version_ + 1;
+    return WeightsChange{.version = weights_version_};
+  }
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override {
+    absl::MutexLock lock(&mutex_);
+    last_reload_ = request;
+    if (!weights_status_.ok()) return weights_status_;
+    weights_version_ = 0;
+    return std::make_unique<Update>(this, request.version);
   }
   absl::Status ResetPrefixCache(bool preempt_running) override {
     absl::MutexLock lock(&mutex_);
@@ -168,6 +188,24 @@ class FakeEngine : public Engine {
   void set_pause_status(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     pause_status_ = status;
+  }
+  // What the last ReloadWeights or BeginWeightUpdate was given, and what they and Finish return.
+  WeightsRequest last_reload() const {
+    absl::MutexLock lock(&mutex_);
+    return last_reload_;
+  }
+  void set_weights_status(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    weights_status_ = status;
+  }
+  // Chunks of updates, by their names.
+  std::vector<std::string> chunks() const {
+    absl::MutexLock lock(&mutex_);
+    return chunks_;
+  }
+  std::optional<bool> load_weights() const {
+    absl::MutexLock lock(&mutex_);
+    return load_weights_;
   }
   void set_submit_status(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
@@ -228,6 +266,29 @@ class FakeEngine : public Engine {
   }
 
  private:
+  class Update : public WeightUpdate {
+   public:
+    Update(FakeEngine* engine, int64_t version) : engine_(engine), version_(version) {}
+    absl::Status Send(v1::WeightChunk chunk) override {
+      absl::MutexLock lock(&engine_->mutex_);
+      if (!engine_->weights_status_.ok()) return engine_->weights_status_;
+      engine_->chunks_.push_back(chunk.name());
+      num_bytes_ += static_cast<int64_t>(chunk.data().size());
+      return absl::OkStatus();
+    }
+    absl::StatusOr<WeightsChange> Finish() override {
+      absl::MutexLock lock(&engine_->mutex_);
+      if (!engine_->weights_status_.ok()) return engine_->weights_status_;
+      engine_->weights_version_ = version_ > 0 ? version_ : 2;
+      return WeightsChange{.version = engine_->weights_version_, .num_tensors = 1, .num_bytes = num_bytes_};
+    }
+
+   private:
+    FakeEngine* const engine_;
+    const int64_t version_;
+    int64_t num_bytes_ = 0;
+  };
+
   // What a call did to the weights, of which there are 7 bytes.
   static TransitionReport Report(TagOutcome outcome, TagReport bytes) {
     TransitionReport report;
@@ -270,6 +331,7 @@ class FakeEngine : public Engine {
       ++open->made;
       ++tokens_;
       output.token_ids = {id};
+      output.weights_version = weights_version_;
       if (sampling.num_logprobs >= 0) output.logprobs = {MakeLogprobs(id, sampling.num_logprobs)};
       const auto in = [id](const std::vector<int32_t>& ids) {
         return std::count(ids.begin(), ids.end(), id) > 0;
@@ -311,6 +373,11 @@ class FakeEngine : public Engine {
   absl::Status roll_status_;
   absl::Status pause_status_;
   absl::Status submit_status_;
+  absl::Status weights_status_;
+  WeightsRequest last_reload_;
+  int64_t weights_version_ = 1;
+  std::vector<std::string> chunks_;
+  std::optional<bool> load_weights_;
   bool paused_ = false;
   bool preempt_running_ = false;
   SleepRequest last_sleep_;

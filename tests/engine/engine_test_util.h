@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ class CollectingSink : public OutputSink {
     Append(output.logprobs, &logprobs_);
     Append(output.prompt_logprobs, &prompt_logprobs_);
     num_cached_tokens_ = output.num_cached_tokens;
+    if (!output.token_ids.empty()) weights_versions_.insert(output.weights_version);
     if (output.finish_reason == FinishReason::kNone) return;
     reason_ = output.finish_reason;
     error_ = output.error;
@@ -59,6 +61,11 @@ class CollectingSink : public OutputSink {
     absl::MutexLock lock(&mu_);
     return num_cached_tokens_;
   }
+  // Of the weights that computed the tokens.
+  std::set<int64_t> weights_versions() const {
+    absl::MutexLock lock(&mu_);
+    return weights_versions_;
+  }
   FinishReason reason() const {
     absl::MutexLock lock(&mu_);
     return reason_;
@@ -89,6 +96,7 @@ class CollectingSink : public OutputSink {
   TokenLogprobs logprobs_ ABSL_GUARDED_BY(mu_);
   TokenLogprobs prompt_logprobs_ ABSL_GUARDED_BY(mu_);
   int32_t num_cached_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<int64_t> weights_versions_ ABSL_GUARDED_BY(mu_);
   FinishReason reason_ ABSL_GUARDED_BY(mu_) = FinishReason::kNone;
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;

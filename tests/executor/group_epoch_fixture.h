@@ -57,7 +57,7 @@ class GroupEpochTest : public ::testing::Test {
     return epoch_->Sleep({.level = level, .tags = tags}, kept_, &committed_);
   }
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags = {}) {
-    return epoch_->WakeUp(tags, kept_, &committed_);
+    return epoch_->WakeUp(tags, /*reads_weights=*/true, kept_, &committed_);
   }
   static Ranks All(int world_size) { return Ranks(world_size, true); }
 

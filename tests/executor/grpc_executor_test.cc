@@ -22,8 +22,8 @@ class GrpcExecutorTest : public GroupEpochTest {
     links_ = epoch_->workers();
     executor_ = std::make_unique<GrpcExecutor>(
         std::move(epoch_),
-        [this](const Residency& held, bool restart) {
-          wanted_ = held;
+        [this](const Held& held, bool restart) {
+          wanted_ = held.residency;
           restarts_ = restart;
         },
         [this](const absl::Status& reason) { aborted_ = reason; });
@@ -101,12 +101,42 @@ TEST_F(GrpcExecutorTest, LifecycleCallsReturnAtOnceAndTellTheirEnd) {
   slept.WaitForNotification();
   ASSERT_TRUE(freed.ok()) << freed.status();
   EXPECT_EQ(freed->freed_bytes().at("weights"), 14) << "the sum over ranks";
-  executor_->WakeUpAsync({}, {}, [&](absl::StatusOr<TransitionReport> bytes) {
+  executor_->WakeUpAsync({}, /*reads_weights=*/true, {}, [&](absl::StatusOr<TransitionReport> bytes) {
     mapped = std::move(bytes);
     woke.Notify();
   });
   woke.WaitForNotification();
   EXPECT_EQ(mapped->mapped_bytes().at("weights"), 14);
+}
+
+TEST_F(GrpcExecutorTest, AnUpdateReachesEveryRank) {
+  Serve(2);
+  const auto run = [](const auto& call) {
+    absl::Notification ended;
+    WeightsOutcome result;
+    call([&](const WeightsOutcome& outcome) {
+      result = outcome;
+      ended.Notify();
+    });
+    ended.WaitForNotification();
+    return result;
+  };
+  v1::WeightChunk chunk;
+  chunk.set_name("a");
+  EXPECT_TRUE(absl::IsFailedPrecondition(executor_->SendWeights(chunk))) << "none is under way";
+  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u1", done); }).status.ok());
+  ASSERT_TRUE(executor_->SendWeights(chunk).ok());
+  const WeightsOutcome outcome = run([&](auto done) { executor_->FinishWeightUpdateAsync(4, done); });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.num_tensors, 1);
+  for (const auto& worker : workers_) {
+    EXPECT_EQ(worker->chunks(), std::vector<std::string>{"a"});
+    EXPECT_EQ(worker->calls(), (std::vector<std::string>{"fence 1", "begin update", "finish update"}));
+  }
+  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u2", done); }).status.ok());
+  executor_->CancelWeightUpdate();
+  EXPECT_FALSE(run([&](auto done) { executor_->FinishWeightUpdateAsync(5, done); }).status.ok());
+  EXPECT_EQ(run([&](auto done) { executor_->ReloadWeightsAsync("new", 5, done); }).fingerprint, "of new");
 }
 
 TEST_F(GrpcExecutorTest, AnAbortEndsALifecycleCall) {

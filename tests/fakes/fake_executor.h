@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -167,6 +168,7 @@ class FakeExecutor : public Executor {
     if (!health_.ok()) return health_;
     absl::StatusOr<v1::StepReply> reply = std::move(replies_.front());
     replies_.pop_front();
+    if (reply.ok()) reply->set_weights_version(weights_version_);
     if (!reply.ok()) health_ = reply.status();
     return reply;
   }
@@ -185,14 +187,61 @@ class FakeExecutor : public Executor {
       done(EndSleep(spec, kept, epoch));
     });
   }
-  void WakeUpAsync(const std::vector<std::string>& tags, const std::vector<KeptBlock>& kept,
-                   LifecycleDone done) override {
+  void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
+                   const std::vector<KeptBlock>& kept, LifecycleDone done) override {
     std::string call = "wake";
     for (const std::string& tag : tags) call += " " + tag;
+    if (!reads_weights && NamesDiscarded(tags)) call += " unread";
     if (!kept.empty()) call += " keep " + std::to_string(kept.size());
-    RunOrHold(call, [this, tags, kept, epoch = group_epoch(), done = std::move(done)] {
-      done(EndWakeUp(tags, kept, epoch));
+    RunOrHold(call, [this, tags, reads_weights, kept, epoch = group_epoch(), done = std::move(done)] {
+      done(EndWakeUp(tags, !reads_weights, kept, epoch));
     });
+  }
+
+  void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
+    ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
+  }
+  void BeginWeightUpdateAsync(const std::string&, WeightsDone done) override {
+    ChangeWeights("begin update", 0, [this, done = std::move(done)](const WeightsOutcome& outcome) {
+      {
+        absl::MutexLock lock(&mu_);
+        updating_ = outcome.status.ok();
+      }
+      done(outcome);
+    });
+  }
+  absl::Status SendWeights(v1::WeightChunk chunk) override {
+    absl::MutexLock lock(&mu_);
+    if (!health_.ok()) return health_;
+    if (!updating_) return absl::FailedPreconditionError("no update is under way");
+    lifecycle_calls_.push_back("chunk " + chunk.name());
+    return std::exchange(chunk_error_, absl::OkStatus());
+  }
+  void FinishWeightUpdateAsync(int64_t version, WeightsDone done) override {
+    ChangeWeights("finish update as " + std::to_string(version), version, std::move(done));
+  }
+  void CancelWeightUpdate() override {
+    absl::MutexLock lock(&mu_);
+    updating_ = false;
+  }
+  // The next call that changes the weights ends so.
+  void SetNextWeightsOutcome(const WeightsOutcome& outcome) {
+    absl::MutexLock lock(&mu_);
+    weights_outcome_ = outcome;
+  }
+  void FailNextChunk(const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    chunk_error_ = error;
+  }
+  // What replies carry from now on.
+  void SetWeightsVersion(int64_t version) {
+    absl::MutexLock lock(&mu_);
+    weights_version_ = version;
+  }
+  // What the next recovery leads to, whatever it is asked for.
+  void SetRecovered(const Held& held) {
+    absl::MutexLock lock(&mu_);
+    recovered_to_ = held;
   }
 
   bool committed() const override {
@@ -215,32 +264,11 @@ class FakeExecutor : public Executor {
     SetRecovery(Recovery::kFails);
     Lose(reason);
   }
-  void Recover(const Residency& held) override {
-    Recovery recovery;
-    absl::Status failure;
-    {
-      absl::MutexLock lock(&mu_);
-      std::string what = held.awake() ? "awake" : "asleep " + std::to_string(held.level());
-      for (const std::string& tag : held.asleep()) what += " " + tag;
-      recoveries_.push_back(what);
-      residency_ = held;
-      ++group_epoch_;
-      recovery = recovery_;
-      failure = health_;
-    }
-    if (recovery == Recovery::kFails) FinishRecovery(failure);
-    if (recovery == Recovery::kSucceeds) FinishRecovery(absl::OkStatus());
-  }
-  void Restart(const Residency&) override {
-    Recovery recovery;
-    {
-      absl::MutexLock lock(&mu_);
-      recoveries_.push_back("restart");
-      ++group_epoch_;
-      recovery = recovery_;
-    }
-    if (recovery == Recovery::kFails) FinishRecovery(absl::UnavailableError("the new workers did not come"));
-    if (recovery == Recovery::kSucceeds) FinishRecovery(absl::OkStatus());
+  void Recover(const Held& wanted) override;
+  void Restart(const Held& wanted) override;
+  Held recovered() const override {
+    absl::MutexLock lock(&mu_);
+    return recovered_to_.value_or(wanted_);
   }
   void OnRecovered(std::function<void(absl::Status)> callback) override {
     absl::MutexLock lock(&mu_);
@@ -265,6 +293,24 @@ class FakeExecutor : public Executor {
       }
     }
     call();
+  }
+  bool NamesDiscarded(const std::vector<std::string>& tags) const {
+    absl::MutexLock lock(&mu_);
+    return std::find(tags.begin(), tags.end(), "weights") != tags.end() &&
+           residency_.state("weights") == TagState::kDiscarded;
+  }
+  void ChangeWeights(const std::string& name, int64_t version, WeightsDone done) {
+    RunOrHold(name, [this, version, epoch = group_epoch(), done = std::move(done)] {
+      WeightsOutcome outcome;
+      {
+        absl::MutexLock lock(&mu_);
+        outcome = std::exchange(weights_outcome_, WeightsOutcome());
+        if (const absl::Status error = TakeLifecycleError(epoch); !error.ok()) outcome.status = error;
+        if (outcome.status.ok() && version > 0) weights_version_ = version;
+        if (!outcome.untouched) residency_.SetWeightsStale(!outcome.status.ok() || version == 0);
+      }
+      done(outcome);
+    });
   }
   absl::Status TakeLifecycleError(int64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!health_.ok()) return health_;
@@ -294,7 +340,7 @@ class FakeExecutor : public Executor {
     residency_.Slept(spec);
     return TransitionReport{.ranks = {rank}};
   }
-  absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags,
+  absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, bool weights_stale,
                                              const std::vector<KeptBlock>& kept, int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
@@ -303,7 +349,7 @@ class FakeExecutor : public Executor {
     }
     RankReport rank;
     for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);
-    residency_.Woke(tags);
+    residency_.Woke(tags, weights_stale);
     return TransitionReport{.ranks = {rank}};
   }
 
@@ -319,6 +365,12 @@ class FakeExecutor : public Executor {
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
+  Held wanted_ ABSL_GUARDED_BY(mu_);
+  std::optional<Held> recovered_to_ ABSL_GUARDED_BY(mu_);
+  WeightsOutcome weights_outcome_ ABSL_GUARDED_BY(mu_);
+  absl::Status chunk_error_ ABSL_GUARDED_BY(mu_);
+  bool updating_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 1;
   bool committed_ ABSL_GUARDED_BY(mu_) = false;
   bool lifecycle_held_ ABSL_GUARDED_BY(mu_) = false;
   std::function<void()> held_call_ ABSL_GUARDED_BY(mu_);

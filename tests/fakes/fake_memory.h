@@ -57,9 +57,19 @@ class FakeMemory {
     }
     return tags;
   }
+  void Fill(v1::WorkerStatusResponse* response) const {
+    response->set_state(asleep() ? "asleep" : "awake");
+    for (const auto& [tag, resident] : resident_)
+      (*response->mutable_bytes_by_tag())[tag] = resident ? kTagBytes : 0;
+  }
+  // Of a rank that is awake but for what sleeps here.
+  void Fill(v1::WorkerSnapshot* snapshot) const {
+    for (const std::string& tag : ResidentTags()) snapshot->add_resident_tags(tag);
+    if (asleep() && snapshot->state() == "awake") snapshot->set_state("asleep");
+    snapshot->set_sleep_level(sleep_level());
+  }
   bool asleep() const { return ResidentTags().size() < resident_.size(); }
   int sleep_level() const { return !asleep() ? 0 : weights_discarded_ ? 2 : 1; }
-  const std::map<std::string, bool>& resident() const { return resident_; }
 
  private:
   std::vector<std::string> TagsToChange(const v1::Transition& transition) const {

@@ -21,6 +21,7 @@
 #include "proto/status.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/fakes/fake_memory.h"
+#include "tests/fakes/fake_weights.h"
 #include "tests/fakes/fake_worker.h"
 
 namespace somnus {
@@ -95,21 +96,23 @@ class FakeWorkerService : public v1::WorkerService::Service {
   // What the next Fence says of the files that were read.
   void SetFingerprint(const std::string& fingerprint) {
     absl::MutexLock lock(&mu_);
-    fingerprint_ = fingerprint;
+    weights_.SetFingerprint(fingerprint);
   }
-  // From now on replies carry this number.
-  void SetWeightsVersion(int64_t version) {
+  void SetWeightsVersion(int64_t version) {  // that replies carry from now on
     absl::MutexLock lock(&mu_);
-    weights_version_ = version;
+    weights_.SetVersion(version);
   }
-  // From now on Fence reports `state` ("failed").
-  void SetState(const std::string& state) {
+  // Chunks of the last update, by the names of their tensors.
+  std::vector<std::string> chunks() const {
+    absl::MutexLock lock(&mu_);
+    return weights_.chunks();
+  }
+  void SetState(const std::string& state) {  // that Fence reports from now on: "failed"
     absl::MutexLock lock(&mu_);
     state_ = state;
   }
 
-  // What the last JoinGroup carried.
-  v1::ParallelConfig parallel() const {
+  v1::ParallelConfig parallel() const {  // of the last JoinGroup
     absl::MutexLock lock(&mu_);
     return parallel_;
   }
@@ -144,14 +147,16 @@ class FakeWorkerService : public v1::WorkerService::Service {
   grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
                          grpc::ServerWriter<v1::LoadModelEvent>* writer) override {
     const int32_t rank = request->parallel().rank();
+    std::string call = absl::StrCat("load ", rank, "/", request->parallel().world_size());
+    if (request->load_format() == v1::LOAD_FORMAT_NONE) call += " none";
     const grpc::Status status =
-        Called(request->group_epoch(), absl::StrCat("load ", rank, "/", request->parallel().world_size()),
-               [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-                 rank_ = rank;
-                 world_size_ = request->parallel().world_size();
-                 options_digest_ = OptionsDigest(*request);
-                 state_ = "loaded";
-               });
+        Called(request->group_epoch(), call, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+          rank_ = rank;
+          world_size_ = request->parallel().world_size();
+          options_digest_ = OptionsDigest(*request);
+          weights_.Load(*request);
+          state_ = "loaded";
+        });
     if (!status.ok()) return status;
     for (int64_t bytes : {50, 100}) {
       v1::LoadModelEvent event;
@@ -164,7 +169,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     last.set_weights_bytes(100);
     last.set_kv_block_bytes(10 + rank);
     absl::MutexLock lock(&mu_);
-    last.set_checkpoint_fingerprint(fingerprint_);
+    last.set_checkpoint_fingerprint(weights_.fingerprint());
     writer->Write(last);
     return grpc::Status::OK;
   }
@@ -174,7 +179,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     return Called(request->group_epoch(), absl::StrCat("join ", request->parallel().group_name()),
                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
                     parallel_ = request->parallel();
-                    response->set_weights_version(weights_version_);
+                    response->set_weights_version(weights_.version());
                   });
   }
 
@@ -230,32 +235,53 @@ class FakeWorkerService : public v1::WorkerService::Service {
     for (const std::string& tag : transition.tags()) absl::StrAppend(&call, " ", tag);
     for (const v1::BlockCopy& kept : transition.kept_blocks())
       absl::StrAppend(&call, " ", kept.src(), ">", kept.dst());
-    return Once(*request, response, [&] {
-      return Called(request->group_epoch(), call,
-                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Prepare(*request); });
-    });
+    return CalledOnce(*request, response, call,
+                      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Prepare(*request); });
   }
   grpc::Status Commit(grpc::ServerContext*, const v1::CommitRequest* request,
                       v1::CommitResponse* response) override {
-    return Once(*request, response, [&] {
-      return Called(request->group_epoch(), "commit", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        *response = memory_.Commit(request->transition_id());
-      });
+    return CalledOnce(*request, response, "commit", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      *response = memory_.Commit(request->transition_id());
     });
   }
   grpc::Status Abort(grpc::ServerContext*, const v1::AbortRequest* request,
                      v1::AbortResponse* response) override {
-    return Once(*request, response, [&] {
-      return Called(request->group_epoch(), "abort",
-                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Abort(); });
+    return CalledOnce(*request, response, "abort",
+                      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Abort(); });
+  }
+  grpc::Status ReloadWeights(grpc::ServerContext*, const v1::WorkerReloadWeightsRequest* request,
+                             v1::WorkerReloadWeightsResponse* response) override {
+    return CalledOnce(*request, response, absl::StrCat("reload ", request->model_path()),
+                      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { weights_.Reload(*request, response); });
+  }
+  grpc::Status BeginWeightUpdate(grpc::ServerContext*, const v1::BeginWeightUpdateRequest* request,
+                                 v1::BeginWeightUpdateResponse* response) override {
+    return CalledOnce(*request, response, "begin update", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      weights_.BeginUpdate(request->update_id());
     });
+  }
+  grpc::Status UpdateWeights(grpc::ServerContext*, grpc::ServerReader<v1::WorkerUpdateWeightsRequest>* reader,
+                             v1::WorkerUpdateWeightsResponse* response) override {
+    v1::WorkerUpdateWeightsRequest request;
+    for (bool is_first = true; reader->Read(&request); is_first = false) {
+      absl::MutexLock lock(&mu_);
+      if (absl::Status status = weights_.Add(request, is_first); !status.ok()) return ToGrpcStatus(status);
+      response->set_num_tensors(response->num_tensors() + 1);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status FinishWeightUpdate(grpc::ServerContext*, const v1::FinishWeightUpdateRequest* request,
+                                  v1::FinishWeightUpdateResponse* response) override {
+    absl::Status finished;
+    const grpc::Status status =
+        CalledOnce(*request, response, "finish update",
+                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { finished = weights_.FinishUpdate(*request); });
+    return finished.ok() ? status : ToGrpcStatus(finished);
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
                          v1::WorkerStatusResponse* response) override {
     absl::MutexLock lock(&mu_);
-    response->set_state(memory_.asleep() ? "asleep" : "awake");
-    for (const auto& [tag, resident] : memory_.resident())
-      (*response->mutable_bytes_by_tag())[tag] = resident ? FakeMemory::kTagBytes : 0;
+    memory_.Fill(response);
     return grpc::Status::OK;
   }
   grpc::Status Shutdown(grpc::ServerContext*, const v1::WorkerShutdownRequest* request,
@@ -271,21 +297,21 @@ class FakeWorkerService : public v1::WorkerService::Service {
     if (state_ == "created") return snapshot;
     snapshot.set_rank(rank_);
     snapshot.set_world_size(world_size_);
-    snapshot.set_weights_version(weights_version_);
+    snapshot.set_weights_version(weights_.version());
+    snapshot.set_weights_stale(weights_.stale());
     snapshot.set_options_digest(options_digest_);
-    snapshot.set_checkpoint_fingerprint(fingerprint_);
+    snapshot.set_checkpoint_fingerprint(weights_.fingerprint());
     snapshot.set_num_blocks(num_blocks_);
     snapshot.set_weights_bytes(100);
     snapshot.set_kv_block_bytes(10 + rank_);
-    for (const std::string& tag : memory_.ResidentTags()) snapshot.add_resident_tags(tag);
-    if (memory_.asleep() && state_ == "awake") snapshot.set_state("asleep");
-    snapshot.set_sleep_level(memory_.sleep_level());
+    memory_.Fill(&snapshot);
     return snapshot;
   }
 
-  // An operation that was done is answered from its record, as worker/operation_log.h does.
+  // Called, but an operation that was done is answered from its record, as worker/operation_log.h does.
   template <typename Request, typename Response>
-  grpc::Status Once(const Request& request, Response* response, const std::function<grpc::Status()>& call) {
+  grpc::Status CalledOnce(const Request& request, Response* response, const std::string& call,
+                          const std::function<void()>& work) {
     const std::pair<int64_t, uint64_t> operation(request.group_epoch(), request.operation_id());
     {
       absl::MutexLock lock(&mu_);
@@ -294,7 +320,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
         return LostOr(known->second.first);
       }
     }
-    const grpc::Status status = call();
+    const grpc::Status status = Called(request.group_epoch(), call, work);
     absl::MutexLock lock(&mu_);
     operations_[operation] = {status, response->SerializeAsString()};
     return LostOr(status);
@@ -335,7 +361,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     if (request.group_epoch() != epoch_) reply = absl::FailedPreconditionError("another epoch");
     if (request.step_id() == failing_step_) reply = absl::InternalError("out of luck");
     if (reply.ok()) {
-      reply->set_weights_version(weights_version_);
+      reply->set_weights_version(weights_.version());
       return *std::move(reply);
     }
     v1::StepReply error;
@@ -348,7 +374,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
   std::string address_;
   mutable absl::Mutex mu_;
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
-  int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 1;
+  FakeWeights weights_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<std::string> held_calls_ ABSL_GUARDED_BY(mu_);  // empty: all
@@ -363,7 +389,6 @@ class FakeWorkerService : public v1::WorkerService::Service {
       ABSL_GUARDED_BY(mu_);
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   std::string state_ ABSL_GUARDED_BY(mu_) = "created";
-  std::string fingerprint_ ABSL_GUARDED_BY(mu_) = "f00d";
   int32_t rank_ ABSL_GUARDED_BY(mu_) = 0;
   int32_t world_size_ ABSL_GUARDED_BY(mu_) = 0;
   std::string options_digest_ ABSL_GUARDED_BY(mu_);

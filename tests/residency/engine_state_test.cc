@@ -34,7 +34,7 @@ TEST(EngineStateTest, OnlyTheChangesOfTheTableAreAllowed) {
       {S::kRecovering, S::kPausing},     {S::kRecovering, S::kPaused},
       {S::kRecovering, S::kAwake},       {S::kRecovering, S::kAsleep},
       {S::kRecovering, S::kDraining},    {S::kRecovering, S::kFailed},
-      {S::kFailed, S::kRecovering}};
+      {S::kWaking, S::kPaused},          {S::kFailed, S::kRecovering}};
   for (const S from : kEngineStates) {
     for (const S to : kEngineStates) {
       EXPECT_EQ(IsAllowedChange(from, to), allowed.count({from, to}) > 0)

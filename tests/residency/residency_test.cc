@@ -72,5 +72,43 @@ TEST(ResidencyTest, DiscardedWeightsStayDiscardedUntilTheyAreRead) {
   EXPECT_EQ(residency.state("weights"), TagState::kBackedUp);
 }
 
+TEST(ResidencyTest, StaleWeightsAreMappedAndNothingIsAwake) {
+  Residency residency;
+  residency.Slept({.level = 2});
+  residency.Woke({"weights"}, /*weights_stale=*/true);
+  EXPECT_EQ(residency.state("weights"), TagState::kStale);
+  EXPECT_EQ(residency.asleep(), (std::set<std::string>{"kv_cache", "workspace"}));
+  residency.Woke({"kv_cache", "workspace"}, /*weights_stale=*/true);
+  EXPECT_FALSE(residency.awake());
+  EXPECT_EQ(residency.level(), 0) << "no memory is released";
+  EXPECT_EQ(residency.ToWake({}), Tags{"weights"});
+  EXPECT_TRUE(residency.ToWake({"kv_cache"}).empty());
+  residency.SetWeightsStale(false);
+  EXPECT_TRUE(residency.awake());
+  residency.SetWeightsStale(true);
+  residency.Woke({"weights"});
+  EXPECT_TRUE(residency.awake()) << "they were read";
+}
+
+TEST(ResidencyTest, StaleWeightsHaveNothingToBackUp) {
+  Residency residency;
+  residency.SetWeightsStale(true);
+  EXPECT_EQ(residency.ToSleep({.level = 1, .tags = {"weights"}}), Tags{"weights"});
+  residency.Slept({.level = 1, .tags = {"weights"}});
+  EXPECT_EQ(residency.state("weights"), TagState::kDiscarded);
+  EXPECT_EQ(residency.level(), 2);
+  residency.Woke({"weights"});
+  EXPECT_TRUE(residency.awake());
+}
+
+TEST(ResidencyTest, ABackupBringsWeightsThatAreNotStale) {
+  Residency residency;
+  residency.Slept({.level = 1});
+  residency.SetWeightsStale(true);  // of weights that sleep it says nothing
+  residency.Woke({}, /*weights_stale=*/true);
+  residency.Woke({"kv_cache", "weights", "workspace"}, /*weights_stale=*/true);
+  EXPECT_TRUE(residency.awake());
+}
+
 }  // namespace
 }  // namespace somnus

@@ -77,6 +77,12 @@ struct ClusterService {
   CALL(GetStatus, WorkerStatusRequest, WorkerStatusResponse)             \
   CALL(Shutdown, WorkerShutdownRequest, WorkerShutdownResponse)
 
+// Those of them that a service may do without.
+#define SOMNUS_WEIGHT_CALLS(CALL)                                              \
+  CALL(ReloadWeights, WorkerReloadWeightsRequest, WorkerReloadWeightsResponse) \
+  CALL(BeginWeightUpdate, BeginWeightUpdateRequest, BeginWeightUpdateResponse) \
+  CALL(FinishWeightUpdate, FinishWeightUpdateRequest, FinishWeightUpdateResponse)
+
 struct WorkerService {
   class Stub {
    public:
@@ -86,6 +92,7 @@ struct WorkerService {
     return grpc::UnaryCall(*channel_, #Name, context, request, response);                       \
   }
     SOMNUS_WORKER_CALLS(SOMNUS_STUB)
+    SOMNUS_WEIGHT_CALLS(SOMNUS_STUB)
 #undef SOMNUS_STUB
     std::unique_ptr<grpc::ClientReader<LoadModelEvent>> LoadModel(grpc::ClientContext* context,
                                                                   const LoadModelRequest& request) {
@@ -111,6 +118,12 @@ struct WorkerService {
   virtual grpc::Status Name(grpc::ServerContext*, const Request*, Response*) = 0;
     SOMNUS_WORKER_CALLS(SOMNUS_METHOD)
 #undef SOMNUS_METHOD
+#define SOMNUS_METHOD(Name, Request, Response)                                        \
+  virtual grpc::Status Name(grpc::ServerContext*, const Request*, Response*) {        \
+    return grpc::Status(grpc::UNIMPLEMENTED, #Name " is not part of the simulation"); \
+  }
+    SOMNUS_WEIGHT_CALLS(SOMNUS_METHOD)
+#undef SOMNUS_METHOD
     virtual grpc::Status LoadModel(grpc::ServerContext*, const LoadModelRequest*,
                                    grpc::ServerWriter<LoadModelEvent>*) = 0;
     virtual grpc::Status Execute(grpc::ServerContext*, grpc::ServerReaderWriter<StepReply, StepRequest>*) = 0;
@@ -119,6 +132,7 @@ struct WorkerService {
 #define SOMNUS_SERVE(Name, Request, Response) \
   if (call->method == #Name) return simulation::ServeUnary(call, this, &Service::Name);
       SOMNUS_WORKER_CALLS(SOMNUS_SERVE)
+      SOMNUS_WEIGHT_CALLS(SOMNUS_SERVE)
 #undef SOMNUS_SERVE
       grpc::ServerContext context(call);
       if (call->method == "LoadModel") {
@@ -136,5 +150,6 @@ struct WorkerService {
 };
 
 #undef SOMNUS_WORKER_CALLS
+#undef SOMNUS_WEIGHT_CALLS
 
 }  // namespace somnus::v1

@@ -1,0 +1,235 @@
+// EngineLoop's part for changes of the weights: reloads, and updates whose tensors a client sends.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/random_hex.h"
+#include "base/status_macros.h"
+#include "coordinator/engine/engine_loop.h"
+
+namespace somnus {
+namespace {
+
+constexpr size_t kUpdateIdBytes = 8;
+constexpr char kOnlyReplaced[] = "only reload_weights or an update can bring the weights";
+
+absl::Status CheckVersion(int64_t version) {
+  if (version >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError("weights_version: must be at least 1");
+}
+
+}  // namespace
+
+// The caller's end of an update. The command's callbacks share `call_`, since the command may outlive it.
+class EngineLoop::Update : public WeightUpdate {
+ public:
+  struct Call {
+    absl::Notification begun;  // chunks may be sent, or it has ended
+    absl::Notification ended;
+    absl::Status status;  // once it has ended
+    std::shared_ptr<WeightsChange> change = std::make_shared<WeightsChange>();
+  };
+
+  Update(EngineLoop* loop, std::string id, std::shared_ptr<Call> call)
+      : loop_(loop), id_(std::move(id)), call_(std::move(call)) {}
+  ~Update() override { End(/*finishes=*/false); }
+
+  absl::Status Send(v1::WeightChunk chunk) override {
+    const absl::Status sent = loop_->executor_->SendWeights(std::move(chunk));
+    // The engine knows best why it has ended.
+    return sent.ok() || !call_->ended.HasBeenNotified() ? sent : call_->status;
+  }
+  absl::StatusOr<WeightsChange> Finish() override {
+    End(/*finishes=*/true);
+    RETURN_IF_ERROR(call_->status);
+    return *call_->change;
+  }
+
+ private:
+  void End(bool finishes) {
+    if (call_->ended.HasBeenNotified()) return;
+    {
+      absl::MutexLock lock(&loop_->mu_);
+      loop_->update_ends_.push_back({id_, finishes});
+    }
+    loop_->mail_->Wake();
+    call_->ended.WaitForNotification();
+  }
+
+  EngineLoop* const loop_;
+  const std::string id_;
+  const std::shared_ptr<Call> call_;
+};
+
+absl::StatusOr<WeightsChange> EngineLoop::ReloadWeights(const WeightsRequest& request) {
+  RETURN_IF_ERROR(CheckVersion(request.version));
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kReload;
+  command.mode = request.mode;
+  command.path = request.path;
+  command.weights_version = request.version;
+  const auto change = std::make_shared<WeightsChange>();
+  command.change = change;
+  RETURN_IF_ERROR(RunCommand(std::move(command)).status());
+  return *change;
+}
+
+absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::BeginWeightUpdate(const WeightsRequest& request) {
+  RETURN_IF_ERROR(CheckVersion(request.version));
+  const auto call = std::make_shared<Update::Call>();
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kUpdate;
+  command.mode = request.mode;
+  command.weights_version = request.version;
+  command.update_id = RandomHex(kUpdateIdBytes);
+  command.change = call->change;
+  command.begun = [call] { call->begun.Notify(); };
+  command.reply = [call](const absl::StatusOr<TransitionReport>& result) {
+    call->status = result.status();
+    call->ended.Notify();
+    if (!call->begun.HasBeenNotified()) call->begun.Notify();
+  };
+  const std::string id = command.update_id;
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopped_) return absl::UnavailableError("the engine has stopped");
+    arrived_commands_.push_back(std::move(command));
+  }
+  mail_->Wake();
+  call->begun.WaitForNotification();
+  if (call->ended.HasBeenNotified()) return call->status;
+  return std::make_unique<Update>(this, id, call);
+}
+
+Weights EngineLoop::weights() const {
+  absl::MutexLock lock(&mu_);
+  return published_weights_;
+}
+
+bool EngineLoop::BeginWeightsChange() {
+  const auto refuse = [this](const absl::Status& status) {
+    EndCommand(status);
+    return false;
+  };
+  if (absl::Status status = CheckLifecycle(); !status.ok()) return refuse(status);
+  if (residency_.asleep().count(kWeightsTag) > 0)
+    return refuse(absl::FailedPreconditionError("the weights sleep; wake them up first"));
+  if (!SettleOpenRequests()) return false;
+  if (residency_.awake()) {
+    SwitchState(EngineState::kFallingAsleep);
+    Quiesce();
+    if (!Computes()) return false;  // the command waits for the recovery, or the engine has failed
+  }
+  scheduler_.ForgetComputed();
+  residency_.SetWeightsStale(true);
+  weights_.overwritten = true;
+  SwitchState(EngineState::kAsleep);
+  SwitchState(EngineState::kWaking);
+  return true;
+}
+
+void EngineLoop::StartReload() {
+  if (!BeginWeightsChange()) return;
+  const std::string path = command_->path.empty() ? weights_.path : command_->path;
+  const int64_t version = command_->weights_version > 0 ? command_->weights_version : weights_.version + 1;
+  command_->change->version = version;
+  executor_->ReloadWeightsAsync(path, version, CallWeights());
+}
+
+void EngineLoop::StartUpdate() {
+  if (!BeginWeightsChange()) return;
+  executor_->BeginWeightUpdateAsync(command_->update_id, CallWeights());
+}
+
+Executor::WeightsDone EngineLoop::CallWeights() {
+  call_ = LifecycleCall{.id = ++last_call_, .of_weights = true};
+  return
+      [mail = mail_, id = call_->id](const WeightsOutcome& outcome) { mail->PostWeightsResult(id, outcome); };
+}
+
+void EngineLoop::EndUpdates() {
+  std::vector<UpdateEnd> ends;
+  {
+    absl::MutexLock lock(&mu_);
+    ends.swap(update_ends_);
+  }
+  for (const UpdateEnd& end : ends) {
+    if (!command_.has_value() || command_->update_id != end.update_id) continue;  // it has ended already
+    if (!end.finishes) {
+      const absl::Status error = absl::CancelledError("the update of the weights was given up");
+      call_.reset();
+      EndWeightsChange(error);
+      continue;
+    }
+    const int64_t version = command_->weights_version > 0 ? command_->weights_version : weights_.version + 1;
+    command_->change->version = version;
+    executor_->FinishWeightUpdateAsync(version, CallWeights());
+  }
+}
+
+void EngineLoop::FinishWeights(const WeightsOutcome& outcome) {
+  if (!outcome.status.ok()) {
+    if (outcome.untouched) {
+      residency_ = command_->before.residency;
+      weights_ = command_->before.weights;
+    }
+    return EndWeightsChange(outcome.status);
+  }
+  WeightsChange* const change = command_->change.get();
+  if (command_->kind == LifecycleCommand::Kind::kUpdate && change->version == 0) {
+    PublishStats();
+    return command_->begun();
+  }
+  weights_.version = change->version;
+  weights_.update_id = command_->update_id;  // of a reload: none
+  weights_.overwritten = false;
+  if (command_->kind == LifecycleCommand::Kind::kReload) {
+    if (!command_->path.empty()) weights_.path = command_->path;
+    weights_.fingerprint = outcome.fingerprint;
+  }
+  residency_.SetWeightsStale(false);
+  change->fingerprint = outcome.fingerprint;
+  change->num_tensors = outcome.num_tensors;
+  change->num_bytes = outcome.num_bytes;
+  EndWeightsChange(absl::OkStatus());
+}
+
+void EngineLoop::EndWeightsChange(const absl::Status& status) {
+  step_deadline_.Restart();
+  SwitchState(RestingState());
+  WeightsEvent event;
+  event.updates = command_->kind == LifecycleCommand::Kind::kUpdate;
+  event.duration = options_.monotonic_now() - command_->began;
+  if (status.ok()) {
+    LogInfo("{}version {} of the weights, from {}", options_.log_name, weights_.version, weights_.source());
+    if (observer_ != nullptr) observer_->OnWeightsChanged(event);
+    return EndCommand(TransitionReport());
+  }
+  if (!residency_.weights_stale()) return EndCommand(status);
+  LogWarning("{}the weights are stale: {}", options_.log_name, std::string(status.message()));
+  // Of a reload these codes say that nothing has changed.
+  const bool says_unchanged = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+  const bool is_other = says_unchanged && command_->kind == LifecycleCommand::Kind::kReload;
+  EndCommand(absl::Status(
+      is_other ? absl::StatusCode::kInternal : status.code(),
+      absl::StrCat(status.message(), "; the weights are stale until a reload or an update succeeds")));
+}
+
+absl::StatusOr<bool> EngineLoop::WillReadWeights(const std::vector<std::string>& tags) const {
+  const bool named = std::find(tags.begin(), tags.end(), kWeightsTag) != tags.end();
+  const TagState state = residency_.state(kWeightsTag);
+  const bool reads = command_->load_weights.value_or(weights_.readable());
+  if (!named || state == TagState::kBackedUp || (state == TagState::kDiscarded && !reads)) return false;
+  if (weights_.readable()) return reads;
+  const bool stay = state == TagState::kStale && command_->load_weights == false;
+  if (stay) return false;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the weights are ", TagStateName(state), ": ", kOnlyReplaced));
+}
+
+}  // namespace somnus

@@ -1,0 +1,109 @@
+#include "coordinator/executor/group_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/random_hex.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kUpdateIdBytes = 8;
+
+// What a rank answers that has refused the call before it did anything.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+}
+
+}  // namespace
+
+WeightsOutcome GroupWeights::Reload(const std::string& path, int64_t version) {
+  v1::WorkerReloadWeightsRequest request;
+  request.set_model_path(path);
+  request.set_weights_version(version);
+  calls_.Stamp(&request);
+  std::vector<v1::WorkerReloadWeightsResponse> responses(workers_.size());
+  reads_weights_ = true;
+  const std::vector<absl::Status> statuses = calls_.RunOperation(
+      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return worker.stub->ReloadWeights(context, request, &responses[rank]);
+      });
+  WeightsOutcome outcome;
+  outcome.status = calls_.FirstError(statuses);
+  outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
+  // One whose call was cut short may read on.
+  reads_weights_ = std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& status) {
+    return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status);
+  });
+  if (!outcome.status.ok()) return outcome;
+  outcome.status = CheckFingerprints(responses);
+  outcome.fingerprint = responses[0].checkpoint_fingerprint();
+  return outcome;
+}
+
+absl::Status GroupWeights::CheckFingerprints(
+    const std::vector<v1::WorkerReloadWeightsResponse>& responses) const {
+  const std::string& first = responses[0].checkpoint_fingerprint();
+  for (size_t rank = 1; rank < responses.size(); ++rank) {
+    const std::string& own = responses[rank].checkpoint_fingerprint();
+    if (own == first) continue;
+    return absl::DataLossError(absl::StrCat(workers_[rank].name, " on ", workers_[rank].endpoint.host,
+                                            " has read other files than rank 0 (fingerprints ",
+                                            own.substr(0, 12), " and ", first.substr(0, 12), ")"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<absl::Status> GroupWeights::Begin(const std::string& update_id,
+                                              const std::vector<bool>& ranks) const {
+  v1::BeginWeightUpdateRequest request;
+  request.set_update_id(update_id);
+  calls_.Stamp(&request);
+  return calls_.RunOperation(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        v1::BeginWeightUpdateResponse response;
+        return ranks[rank] ? worker.stub->BeginWeightUpdate(context, request, &response) : grpc::Status::OK;
+      });
+}
+
+WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id) {
+  const std::vector<absl::Status> statuses = Begin(update_id, std::vector<bool>(workers_.size(), true));
+  WeightsOutcome outcome;
+  outcome.status = calls_.FirstError(statuses);
+  outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
+  if (!outcome.status.ok()) return outcome;
+  update_id_ = update_id;
+  streams_.Open(update_id);
+  return outcome;
+}
+
+WeightsOutcome GroupWeights::FinishUpdate(int64_t version) {
+  WeightsOutcome outcome;
+  absl::StatusOr<v1::WorkerUpdateWeightsResponse> sent = streams_.Close();
+  outcome.status = sent.status();
+  if (!sent.ok()) return outcome;
+  outcome.num_tensors = sent->num_tensors();
+  outcome.num_bytes = sent->num_bytes();
+  v1::FinishWeightUpdateRequest request;
+  request.set_update_id(update_id_);
+  request.set_weights_version(version);
+  calls_.Stamp(&request);
+  outcome.status = calls_.FirstError(calls_.RunOperation(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t, grpc::ClientContext* context) {
+        v1::FinishWeightUpdateResponse response;
+        return worker.stub->FinishWeightUpdate(context, request, &response);
+      }));
+  return outcome;
+}
+
+absl::StatusOr<bool> GroupWeights::MakeStale(const std::vector<v1::WorkerSnapshot>& snapshots) {
+  std::vector<bool> fresh;
+  for (const v1::WorkerSnapshot& snapshot : snapshots) fresh.push_back(!snapshot.weights_stale());
+  if (std::find(fresh.begin(), fresh.end(), true) == fresh.end()) return false;
+  RETURN_IF_ERROR(calls_.FirstError(Begin(RandomHex(kUpdateIdBytes), fresh)));
+  return true;
+}
+
+}  // namespace somnus

@@ -1,0 +1,63 @@
+#pragma once
+// Changes of the weights on all ranks of an epoch: a reload from a checkpoint, or an update whose tensors a
+// client sends (proto/worker.proto).
+//
+// They are not atomic: an error may leave ranks with different weights, of which nothing may be served. It
+// says so (WeightsOutcome::untouched is false), and a later reload or update brings all ranks to the same
+// again.
+//
+// Thread safety: Reload, BeginUpdate and FinishUpdate block, and are for one thread at a time, as Send is for
+// another one; CancelUpdate is for any.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/executor/collective_calls.h"
+#include "coordinator/executor/executor_options.h"
+#include "coordinator/executor/failure_latch.h"
+#include "coordinator/executor/weight_streams.h"
+#include "coordinator/residency/weights.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+class GroupWeights {
+ public:
+  // All are borrowed. `workers`: by rank.
+  GroupWeights(const CollectiveCalls* calls, FailureLatch* latch, const std::vector<WorkerLink>* workers,
+               const ExecutorOptions& options)
+      : calls_(*calls),
+        workers_(*workers),
+        options_(options),
+        streams_(workers, latch, calls->group_epoch()) {}
+
+  // As Executor (executor.h) says.
+  WeightsOutcome Reload(const std::string& path, int64_t version);
+  WeightsOutcome BeginUpdate(const std::string& update_id);
+  absl::Status Send(v1::WeightChunk chunk) { return streams_.Send(std::move(chunk)); }
+  WeightsOutcome FinishUpdate(int64_t version);
+  void CancelUpdate() { streams_.Cancel(); }
+
+  // Makes the weights of those ranks stale that are not so yet, by their snapshots. False: there was none.
+  absl::StatusOr<bool> MakeStale(const std::vector<v1::WorkerSnapshot>& snapshots);
+  // A rank may still be reading its weights. Thread safe.
+  bool reads_weights() const { return reads_weights_.load(); }
+
+ private:
+  std::vector<absl::Status> Begin(const std::string& update_id, const std::vector<bool>& ranks) const;
+  absl::Status CheckFingerprints(const std::vector<v1::WorkerReloadWeightsResponse>& responses) const;
+
+  const CollectiveCalls& calls_;
+  const std::vector<WorkerLink>& workers_;
+  const ExecutorOptions options_;
+  std::atomic<bool> reads_weights_{false};
+  WeightStreams streams_;
+  std::string update_id_;  // of the update that has begun
+};
+
+}  // namespace somnus

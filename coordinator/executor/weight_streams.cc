@@ -1,0 +1,129 @@
+#include "coordinator/executor/weight_streams.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status.h"
+
+namespace somnus {
+
+struct WeightStreams::Streams {
+  // Members are destroyed in reverse: the writer before its context and its response.
+  struct Rank {
+    grpc::ClientContext context;
+    v1::WorkerUpdateWeightsResponse response;
+    std::unique_ptr<grpc::ClientWriter<v1::WorkerUpdateWeightsRequest>> writer;  // null: the latch has failed
+    bool ended = false;                                                          // `status` is how
+    absl::Status status;
+  };
+
+  Streams(size_t num_ranks, FailureLatch* latch_in) : ranks(num_ranks), latch(*latch_in) {}
+  ~Streams() {
+    Cancel();
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (ranks[rank].writer == nullptr) continue;
+      (void)Finish(rank, "");
+      latch.Unregister(&ranks[rank].context);
+    }
+  }
+  void Cancel() {
+    for (Rank& rank : ranks) rank.context.TryCancel();
+  }
+  // Waits for the end of the rank's stream. To be called once all has been written, or after an error.
+  absl::Status Finish(size_t rank, const std::string& name) {
+    Rank& stream = ranks[rank];
+    if (stream.writer == nullptr) return latch.status();
+    if (!std::exchange(stream.ended, true))
+      stream.status = Annotate(FromGrpcStatus(stream.writer->Finish()), name);
+    return stream.status;
+  }
+
+  std::vector<Rank> ranks;
+  FailureLatch& latch;
+  std::string update_id;
+  bool begun = false;  // the first message was sent
+};
+
+WeightStreams::WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch)
+    : workers_(*workers), latch_(*latch), group_epoch_(group_epoch) {}
+
+WeightStreams::~WeightStreams() = default;
+
+std::shared_ptr<WeightStreams::Streams> WeightStreams::streams() const {
+  absl::MutexLock lock(&mu_);
+  return streams_;
+}
+
+void WeightStreams::Open(const std::string& update_id) {
+  Cancel();
+  auto streams = std::make_shared<Streams>(workers_.size(), &latch_);
+  streams->update_id = update_id;
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    Streams::Rank& stream = streams->ranks[rank];
+    if (!latch_.Register(&stream.context)) continue;
+    stream.writer = workers_[rank].stub->UpdateWeights(&stream.context, &stream.response);
+  }
+  absl::MutexLock lock(&mu_);
+  streams_ = std::move(streams);
+}
+
+absl::Status WeightStreams::Send(v1::WeightChunk chunk) {
+  const std::shared_ptr<Streams> open = streams();
+  if (open == nullptr) return absl::FailedPreconditionError("no update of the weights is under way");
+  v1::WorkerUpdateWeightsRequest request;
+  if (!std::exchange(open->begun, true)) {
+    request.set_group_epoch(group_epoch_);
+    request.set_update_id(open->update_id);
+  }
+  *request.mutable_chunk() = std::move(chunk);
+  for (size_t rank = 0; rank < open->ranks.size(); ++rank) {
+    Streams::Rank& stream = open->ranks[rank];
+    if (stream.writer == nullptr || !stream.writer->Write(request)) return Break(open, rank);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::WorkerUpdateWeightsResponse> WeightStreams::Close() {
+  const std::shared_ptr<Streams> open = streams();
+  if (open == nullptr) return absl::CancelledError("the update of the weights was given up");
+  if (!open->begun) {  // no rank has heard of it, or has anything to wait for
+    Forget(open);
+    return v1::WorkerUpdateWeightsResponse();
+  }
+  for (Streams::Rank& rank : open->ranks) {
+    if (rank.writer != nullptr) rank.writer->WritesDone();
+  }
+  for (size_t rank = 0; rank < open->ranks.size(); ++rank) {
+    if (absl::Status status = open->Finish(rank, workers_[rank].name); !status.ok()) {
+      open->Cancel();
+      Forget(open);
+      return status;
+    }
+  }
+  Forget(open);
+  return open->ranks[0].response;
+}
+
+// The stream of `rank` has ended with an error, for which the others are cancelled.
+absl::Status WeightStreams::Break(const std::shared_ptr<Streams>& open, size_t rank) {
+  absl::Status status = open->Finish(rank, workers_[rank].name);
+  open->Cancel();
+  Forget(open);
+  if (const absl::Status lost = latch_.status(); !lost.ok()) return lost;
+  return status.ok() ? absl::InternalError(absl::StrCat(workers_[rank].name, " ended the update early"))
+                     : status;
+}
+
+void WeightStreams::Forget(const std::shared_ptr<Streams>& streams) {
+  absl::MutexLock lock(&mu_);
+  if (streams_ == streams) streams_ = nullptr;
+}
+
+void WeightStreams::Cancel() {
+  absl::MutexLock lock(&mu_);
+  if (streams_ != nullptr) streams_->Cancel();
+}
+
+}  // namespace somnus

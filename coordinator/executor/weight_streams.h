@@ -1,0 +1,52 @@
+#pragma once
+// The UpdateWeights streams of one update: one per rank, each of which gets every chunk.
+//
+// A chunk is written to one rank after the other; a rank that takes no more holds the sender back, and with
+// it the client. Ownership: links and latch are borrowed and outlive it; a failure of the latch ends a Send.
+// Thread safety: Open, Send and Close are for one thread at a time; Cancel is for any.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/executor/failure_latch.h"
+#include "coordinator/executor/worker_link.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+class WeightStreams {
+ public:
+  WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch);
+  ~WeightStreams();
+  WeightStreams(const WeightStreams&) = delete;
+
+  // The streams of another update are cancelled.
+  void Open(const std::string& update_id);
+  // FailedPrecondition: no streams are open. Another error is that of the first rank that gave one, with its
+  // name; the streams have ended.
+  absl::Status Send(v1::WeightChunk chunk);
+  // Ends the streams, and waits until every rank has taken what was sent. Returns what rank 0 says of it.
+  absl::StatusOr<v1::WorkerUpdateWeightsResponse> Close();
+  // Ends the streams: Send and Close return Cancelled.
+  void Cancel();
+
+ private:
+  struct Streams;
+  std::shared_ptr<Streams> streams() const;
+  absl::Status Break(const std::shared_ptr<Streams>& open, size_t rank);
+  void Forget(const std::shared_ptr<Streams>& streams);
+
+  const std::vector<WorkerLink>& workers_;
+  FailureLatch& latch_;
+  const int64_t group_epoch_;
+  mutable absl::Mutex mu_;
+  std::shared_ptr<Streams> streams_ ABSL_GUARDED_BY(mu_);  // null: none are open
+};
+
+}  // namespace somnus

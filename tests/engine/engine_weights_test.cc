@@ -1,0 +1,344 @@
+// Reloads and updates of the weights, and what becomes of requests, of failures and of the state meanwhile.
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+namespace {
+
+using Calls = std::vector<std::string>;
+const absl::Status kLoss = absl::UnavailableError("rank 0 (pid 77) was killed by signal 9 (Killed)");
+
+class EngineWeightsTest : public ::testing::Test {
+ protected:
+  EngineWeightsTest() : options_(SmallEngine()), executor_(SmallWorker(options_)) {
+    options_.weights.path = "old";
+    executor_.SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  }
+
+  void Start() { engine_ = std::make_unique<EngineLoop>(options_, &executor_, nullptr); }
+  v1::WeightChunk Chunk(const std::string& name) {
+    v1::WeightChunk chunk;
+    chunk.set_name(name);
+    return chunk;
+  }
+  void ExpectServes(int64_t version) {
+    EXPECT_EQ(engine_->state(), EngineState::kAwake);
+    EXPECT_EQ(engine_->Stats().weights_version, version);
+    Ticket ticket = MakeTicket("serves", 5, 5);
+    ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+    EXPECT_EQ(ticket.sink->weights_versions(), std::set<int64_t>{version});
+  }
+  void ExpectStale() {
+    EXPECT_EQ(engine_->state(), EngineState::kAsleep);
+    const EngineStats stats = engine_->Stats();
+    EXPECT_EQ(stats.sleep_level, 0) << "all memory is mapped";
+    EXPECT_EQ(stats.weights_version, 0);
+    EXPECT_EQ(stats.weights_source, "");
+    EXPECT_EQ(stats.residency.state("weights"), TagState::kStale);
+    EXPECT_EQ(engine_->Health().message(),
+              "The weights are stale; requests wait until others have been brought.");
+  }
+
+  EngineOptions options_;
+  FakeExecutor executor_;
+  std::unique_ptr<EngineLoop> engine_;
+};
+
+TEST_F(EngineWeightsTest, AReloadGivesTheNextVersion) {
+  Start();
+  ExpectServes(1);
+  EXPECT_EQ(engine_->Stats().weights_source, "old");
+  EXPECT_EQ(engine_->ReloadWeights({.path = "new"})->version, 2);
+  EXPECT_EQ(engine_->Stats().weights_source, "new");
+  ExpectServes(2);
+  EXPECT_EQ(engine_->ReloadWeights({.version = 7})->version, 7);
+  EXPECT_EQ(engine_->Stats().weights_source, "new") << "the same once more";
+  ExpectServes(7);
+  EXPECT_EQ(executor_.lifecycle_calls(), (Calls{"reload new as 2", "reload new as 7"}));
+  EXPECT_TRUE(absl::IsInvalidArgument(engine_->ReloadWeights({.version = -1}).status()));
+}
+
+TEST_F(EngineWeightsTest, NothingOfTheOldWeightsIsCached) {
+  Start();
+  for (const int32_t cached : {0, 32}) {
+    Ticket ticket = MakeTicket("a", 33, 4);
+    ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->num_cached_tokens(), cached);
+  }
+  ASSERT_TRUE(engine_->ReloadWeights({}).ok());
+  Ticket ticket = MakeTicket("b", 33, 4);
+  ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->num_cached_tokens(), 0);
+}
+
+TEST_F(EngineWeightsTest, WaitEndsOpenRequestsWithTheOldWeights) {
+  Start();
+  Ticket before = MakeTicket("before", 5, 60), after = MakeTicket("after", 5, 5);
+  executor_.Hold(true);
+  ASSERT_TRUE(engine_->Submit(before.request).ok());
+  while (executor_.num_waits() == 0) std::this_thread::yield();
+  std::thread reloading([&] { EXPECT_TRUE(engine_->ReloadWeights({}).ok()); });
+  executor_.Hold(false);
+  while (engine_->state() == EngineState::kAwake && engine_->Stats().weights_version == 1)
+    std::this_thread::yield();
+  ASSERT_TRUE(engine_->Submit(after.request).ok());
+  reloading.join();
+  ASSERT_TRUE(before.sink->Wait());
+  EXPECT_EQ(before.sink->tokens(), Reference(before));
+  EXPECT_EQ(before.sink->weights_versions(), std::set<int64_t>{1});
+  ASSERT_TRUE(after.sink->Wait());
+  EXPECT_EQ(after.sink->weights_versions(), std::set<int64_t>{2});
+}
+
+TEST_F(EngineWeightsTest, KeepGoesOnWithTheNewWeights) {
+  Start();
+  Ticket ticket = MakeTicket("a", 5, 100);
+  ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->WaitForTokens(3));
+  executor_.HoldLifecycle(true);
+  std::thread reloading([&] { EXPECT_TRUE(engine_->ReloadWeights({.mode = SleepMode::kKeep}).ok()); });
+  while (engine_->state() != EngineState::kWaking) std::this_thread::yield();
+  EXPECT_FALSE(ticket.sink->done()) << "nothing is computed meanwhile";
+  executor_.HoldLifecycle(false);
+  reloading.join();
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  EXPECT_EQ(ticket.sink->weights_versions(), (std::set<int64_t>{1, 2}));
+}
+
+TEST_F(EngineWeightsTest, AbortEndsOpenRequests) {
+  Start();
+  Ticket ticket = MakeTicket("a", 5, 150);
+  executor_.Hold(true);
+  ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+  while (executor_.num_waits() == 0) std::this_thread::yield();
+  executor_.Hold(false);
+  ASSERT_TRUE(engine_->ReloadWeights({.mode = SleepMode::kAbort}).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_TRUE(ticket.sink->reason() == FinishReason::kAbort ||
+              ticket.sink->reason() == FinishReason::kLength);
+  ExpectServes(2);
+}
+
+TEST_F(EngineWeightsTest, WhatEveryRankRefusesChangesNothing) {
+  Start();
+  executor_.SetNextWeightsOutcome({.status = absl::InvalidArgumentError("no such file"), .untouched = true});
+  EXPECT_EQ(engine_->ReloadWeights({.path = "none"}).status(), absl::InvalidArgumentError("no such file"));
+  EXPECT_EQ(engine_->Stats().weights_source, "old");
+  ExpectServes(1);
+  executor_.SetNextWeightsOutcome({.status = absl::FailedPreconditionError("quantized"), .untouched = true});
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->BeginWeightUpdate({}).status()));
+  ExpectServes(1);
+}
+
+TEST_F(EngineWeightsTest, AReloadThatOneRankFailsLeavesStaleWeightsUntilAnotherOneSucceeds) {
+  Start();
+  executor_.SetNextWeightsOutcome({.status = absl::InvalidArgumentError("rank 1: no such file")});
+  const absl::Status status = engine_->ReloadWeights({.path = "new"}).status();
+  EXPECT_TRUE(absl::IsInternal(status)) << "INVALID_ARGUMENT would say that nothing has changed";
+  EXPECT_EQ(status.message(),
+            "rank 1: no such file; the weights are stale until a reload or an update succeeds");
+  ExpectStale();
+  Ticket waiting = MakeTicket("waiting", 5, 5);
+  ASSERT_TRUE(engine_->Submit(waiting.request).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->WakeUp({}).status())) << "ranks may have different files";
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->WakeForArrivals().status()));
+  EXPECT_TRUE(engine_->Resume().ok());
+  ExpectStale();
+  EXPECT_EQ(executor_.num_steps_sent(), 0);
+  EXPECT_EQ(engine_->ReloadWeights({}).value().version, 2);
+  EXPECT_EQ(executor_.lifecycle_calls(), (Calls{"reload new as 2", "reload old as 2"}));
+  ASSERT_TRUE(waiting.sink->Wait());
+  EXPECT_EQ(waiting.sink->weights_versions(), std::set<int64_t>{2});
+}
+
+TEST_F(EngineWeightsTest, WeightsThatSleepAreWokenFirst) {
+  Start();
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->ReloadWeights({}).status()));
+  const auto woken = engine_->WakeUp({"weights"}, /*load_weights=*/false);
+  ASSERT_TRUE(woken.ok()) << woken.status();
+  EXPECT_EQ(woken->tags, (std::map<std::string, TagOutcome>{{"weights", {TagState::kStale, true}}}));
+  EXPECT_FALSE(engine_->WakeUp({"weights"}, false)->changed());
+  EXPECT_EQ(engine_->ReloadWeights({.path = "new"})->version, 2);
+  EXPECT_EQ(engine_->state(), EngineState::kAsleep) << "the KV cache sleeps";
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectServes(2);
+  EXPECT_EQ(executor_.lifecycle_calls(),
+            (Calls{"sleep 2", "wake weights unread", "reload new as 2", "wake kv_cache workspace"}));
+}
+
+TEST_F(EngineWeightsTest, AWakeUpReadsStaleWeightsThatNothingHasOverwritten) {
+  Start();
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  ASSERT_TRUE(engine_->WakeUp({}, /*load_weights=*/false).ok());
+  ExpectStale();
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  EXPECT_EQ(executor_.lifecycle_calls(),
+            (Calls{"sleep 2", "wake kv_cache weights workspace unread", "wake weights"}));
+  ExpectServes(1);
+}
+
+TEST_F(EngineWeightsTest, AnUpdateIsRelayedAndItsVersionServed) {
+  Start();
+  auto update = engine_->BeginWeightUpdate({.version = 9});
+  ASSERT_TRUE(update.ok()) << update.status();
+  EXPECT_EQ(engine_->state(), EngineState::kWaking);
+  EXPECT_EQ(engine_->Stats().weights_version, 0);
+  Ticket waiting = MakeTicket("waiting", 5, 5);
+  ASSERT_TRUE(engine_->Submit(waiting.request).ok());
+  ASSERT_TRUE((*update)->Send(Chunk("a")).ok());
+  ASSERT_TRUE((*update)->Send(Chunk("b")).ok());
+  const absl::StatusOr<WeightsChange> change = (*update)->Finish();
+  ASSERT_TRUE(change.ok()) << change.status();
+  EXPECT_EQ(change->version, 9);
+  EXPECT_EQ(executor_.lifecycle_calls(), (Calls{"begin update", "chunk a", "chunk b", "finish update as 9"}));
+  EXPECT_EQ(engine_->Stats().weights_source.rfind("update ", 0), 0u);
+  ASSERT_TRUE(waiting.sink->Wait());
+  EXPECT_EQ(waiting.sink->weights_versions(), std::set<int64_t>{9});
+  update->reset();
+  ExpectServes(9);
+}
+
+TEST_F(EngineWeightsTest, AnUpdateThatIsGivenUpLeavesStaleWeights) {
+  Start();
+  {
+    auto update = engine_->BeginWeightUpdate({});
+    ASSERT_TRUE(update.ok()) << update.status();
+    ASSERT_TRUE((*update)->Send(Chunk("a")).ok());
+  }
+  ExpectStale();
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->WakeUp({"weights"}).status()));
+  ASSERT_TRUE(engine_->ReloadWeights({}).ok());
+  ExpectServes(2);
+}
+
+TEST_F(EngineWeightsTest, AnUpdateThatCannotBeFinishedSaysWhy) {
+  Start();
+  auto update = engine_->BeginWeightUpdate({});
+  ASSERT_TRUE(update.ok()) << update.status();
+  executor_.FailNextChunk(absl::InvalidArgumentError("rank 0: no tensor 'x'"));
+  EXPECT_EQ((*update)->Send(Chunk("x")).message(), "rank 0: no tensor 'x'");
+  executor_.SetNextWeightsOutcome({.status = absl::InvalidArgumentError("rank 0: 'y' is missing")});
+  const absl::Status status = (*update)->Finish().status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  update->reset();
+  ExpectStale();
+}
+
+// A file has none of an update's tensors: whatever reads the old checkpoint would make ranks differ.
+TEST_F(EngineWeightsTest, WeightsOfAnUpdateAreNeverReadFromTheCheckpoint) {
+  Start();
+  const auto apply = [&] {
+    auto update = engine_->BeginWeightUpdate({});
+    ASSERT_TRUE(update.ok()) << update.status();
+    ASSERT_TRUE((*update)->Finish().ok());
+  };
+  apply();
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectServes(2);
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->WakeUp({}, /*load_weights=*/true).status()));
+  EXPECT_EQ(engine_->WakeUp({})->tags["weights"].state, TagState::kStale);
+  ExpectStale();
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->WakeUp({}).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Restart())) << "not awake";
+  apply();
+  ExpectServes(3);
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Restart())) << "new workers could not have them";
+  ExpectServes(3);
+  EXPECT_EQ(
+      executor_.lifecycle_calls(),
+      (Calls{"begin update", "finish update as 2", "sleep 1", "wake kv_cache weights workspace", "sleep 2",
+             "wake kv_cache weights workspace unread", "begin update", "finish update as 3"}));
+}
+
+TEST_F(EngineWeightsTest, AReloadThatALossInterruptsBeginsAgain) {
+  Start();
+  executor_.HoldLifecycle(true);
+  std::thread reloading([&] { EXPECT_EQ(engine_->ReloadWeights({.path = "new"})->version, 2); });
+  while (engine_->state() != EngineState::kWaking) std::this_thread::yield();
+  executor_.Lose(kLoss);
+  while (executor_.recoveries().empty()) std::this_thread::yield();
+  executor_.HoldLifecycle(false);
+  reloading.join();
+  EXPECT_EQ(executor_.recoveries(), Calls{"stale"}) << "a new worker need not read the old checkpoint";
+  EXPECT_EQ(executor_.lifecycle_calls(), (Calls{"reload new as 2", "reload new as 2"}));
+  ExpectServes(2);
+}
+
+TEST_F(EngineWeightsTest, ALossEndsAnUpdate) {
+  Start();
+  auto update = engine_->BeginWeightUpdate({});
+  ASSERT_TRUE(update.ok()) << update.status();
+  executor_.Lose(kLoss);
+  EXPECT_FALSE((*update)->Send(Chunk("a")).ok());
+  const absl::Status status = (*update)->Finish().status();
+  EXPECT_EQ(status, kLoss);
+  while (engine_->state() == EngineState::kRecovering) std::this_thread::yield();
+  ExpectStale();
+  ASSERT_TRUE(engine_->ReloadWeights({}).ok());
+  ExpectServes(2);
+}
+
+TEST_F(EngineWeightsTest, ARecoveryMayLeadToStaleWeights) {
+  Start();
+  Residency stale;
+  stale.SetWeightsStale(true);
+  executor_.SetRecovered({stale, options_.weights});
+  executor_.Lose(kLoss);
+  while (engine_->Stats().num_recoveries == 0) std::this_thread::yield();
+  ExpectStale();
+}
+
+TEST_F(EngineWeightsTest, APauseHoldsBeyondAReload) {
+  Start();
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  ASSERT_TRUE(engine_->ReloadWeights({}).ok());
+  EXPECT_EQ(engine_->state(), EngineState::kPaused);
+  ASSERT_TRUE(engine_->Resume().ok());
+  ExpectServes(2);
+}
+
+TEST_F(EngineWeightsTest, RepliesOfAnotherVersionAreALossOfTheGroup) {
+  Start();
+  executor_.SetWeightsVersion(5);
+  Ticket ticket = MakeTicket("a", 5, 5);
+  ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+  while (executor_.recoveries().empty()) std::this_thread::yield();
+  EXPECT_TRUE(ticket.sink->tokens().empty());
+  executor_.SetWeightsVersion(1);
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+}
+
+TEST_F(EngineWeightsTest, StaleWeightsSleepWithoutABackup) {
+  Start();
+  { auto update = engine_->BeginWeightUpdate({}); }
+  const auto slept = engine_->Sleep({.level = 1});
+  ASSERT_TRUE(slept.ok()) << slept.status();
+  EXPECT_EQ(slept->tags.at("weights").state, TagState::kDiscarded);
+  EXPECT_EQ(engine_->Stats().sleep_level, 2);
+  EXPECT_EQ(executor_.lifecycle_calls().back(), "sleep 2");
+}
+
+TEST_F(EngineWeightsTest, TheEndOfTheEngineEndsAnUpdate) {
+  Start();
+  auto update = engine_->BeginWeightUpdate({});
+  ASSERT_TRUE(update.ok()) << update.status();
+  engine_->DrainAndStop(absl::ZeroDuration());
+  EXPECT_FALSE((*update)->Finish().ok());
+  EXPECT_FALSE(engine_->BeginWeightUpdate({}).ok());
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,133 @@
+// Changes of the weights over ranks of which some refuse, fail or end.
+
+#include <thread>
+
+#include "tests/executor/group_epoch_fixture.h"
+
+namespace somnus {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+class GroupWeightsTest : public GroupEpochTest {
+ protected:
+  GroupWeights& weights() { return *epoch_->weights(); }
+  absl::Status Send(const std::string& name) {
+    v1::WeightChunk chunk;
+    chunk.set_name(name);
+    return weights().Send(chunk);
+  }
+};
+
+TEST_F(GroupWeightsTest, EveryRankReads) {
+  Connect(2);
+  const WeightsOutcome outcome = weights().Reload("new", 2);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.fingerprint, "of new");
+  for (const auto& worker : workers_) {
+    EXPECT_EQ(worker->calls(), (Calls{"fence 1", "reload new"}));
+    EXPECT_EQ(worker->Snapshot().weights_version(), 0) << "of a worker that has loaded nothing";
+  }
+  EXPECT_FALSE(weights().reads_weights());
+}
+
+TEST_F(GroupWeightsTest, WhatAllRefuseHasTouchedNothing) {
+  Connect(2);
+  for (const auto& worker : workers_) worker->FailNextCall(absl::InvalidArgumentError("no such file"));
+  const WeightsOutcome outcome = weights().Reload("none", 2);
+  EXPECT_TRUE(outcome.untouched);
+  EXPECT_EQ(outcome.status, absl::InvalidArgumentError("rank 0 (pid 70): no such file"));
+}
+
+TEST_F(GroupWeightsTest, WhatOneRefusesHasTouchedTheOthers) {
+  Connect(2);
+  workers_[1]->FailNextCall(absl::InvalidArgumentError("no such file"));
+  const WeightsOutcome outcome = weights().Reload("none", 2);
+  EXPECT_FALSE(outcome.untouched);
+  EXPECT_EQ(outcome.status, absl::InvalidArgumentError("rank 1 (pid 71): no such file"));
+}
+
+TEST_F(GroupWeightsTest, WhatOneFailsHasTouchedSomething) {
+  Connect(1);
+  workers_[0]->FailNextCall(absl::DataLossError("a short file"));
+  EXPECT_FALSE(weights().Reload("short", 2).untouched);
+}
+
+TEST_F(GroupWeightsTest, RanksThatReadOtherFilesDoNotServeTogether) {
+  Connect(2);
+  workers_[1]->SetFingerprint("beef");
+  const WeightsOutcome outcome = weights().Reload("", 2);
+  EXPECT_TRUE(absl::IsDataLoss(outcome.status)) << outcome.status;
+  EXPECT_FALSE(outcome.untouched);
+}
+
+TEST_F(GroupWeightsTest, AReloadWhoseReplyIsLostIsAskedForAgain) {
+  Connect(2);
+  workers_[1]->LoseReplies(1);
+  EXPECT_TRUE(weights().Reload("new", 2).status.ok());
+  EXPECT_EQ(workers_[1]->calls(), (Calls{"fence 1", "reload new"})) << "and done once";
+}
+
+TEST_F(GroupWeightsTest, ATensorThatIsNotKnownEndsTheUpdate) {
+  Connect(2);
+  ASSERT_TRUE(weights().BeginUpdate("u").status.ok());
+  ASSERT_TRUE(Send("known").ok());
+  // The error of a stream comes when it can: at a later chunk, or at the end.
+  absl::Status status;
+  while (status.ok()) status = Send("unknown");
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(status.message(), "rank 0 (pid 70): there is no tensor 'unknown'");
+  EXPECT_FALSE(weights().FinishUpdate(2).status.ok());
+}
+
+TEST_F(GroupWeightsTest, AnErrorThatComesAfterTheLastChunkIsFound) {
+  Connect(2);
+  ASSERT_TRUE(weights().BeginUpdate("u").status.ok());
+  ASSERT_TRUE(Send("unknown").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(weights().FinishUpdate(2).status));
+}
+
+TEST_F(GroupWeightsTest, AnUpdateWithoutAChunk) {
+  Connect(2);
+  ASSERT_TRUE(weights().BeginUpdate("u").status.ok());
+  const WeightsOutcome outcome = weights().FinishUpdate(2);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.num_tensors, 0);
+}
+
+TEST_F(GroupWeightsTest, ALossEndsTheStreams) {
+  Connect(2, /*blame_grace=*/absl::Minutes(1));
+  ASSERT_TRUE(weights().BeginUpdate("u").status.ok());
+  ASSERT_TRUE(Send("a").ok());
+  const absl::Status loss = absl::UnavailableError("rank 1 (pid 71) was killed by signal 9 (Killed)");
+  epoch_->ReportLoss(loss);
+  absl::Status status;
+  while (status.ok()) status = Send("a");
+  EXPECT_EQ(status, loss);
+}
+
+TEST_F(GroupWeightsTest, ACancelEndsTheStreams) {
+  Connect(2);
+  ASSERT_TRUE(weights().BeginUpdate("u").status.ok());
+  ASSERT_TRUE(Send("a").ok());
+  weights().CancelUpdate();
+  absl::Status status;
+  while (status.ok()) status = Send("a");
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_TRUE(epoch_->Health().ok());
+  EXPECT_TRUE(weights().Reload("", 2).status.ok());
+}
+
+TEST_F(GroupWeightsTest, RanksThatAreNotStaleAreMadeSo) {
+  Connect(2);
+  std::vector<v1::WorkerSnapshot> ranks(2);
+  ranks[0].set_weights_stale(true);
+  EXPECT_TRUE(*weights().MakeStale(ranks));
+  EXPECT_EQ(workers_[0]->calls(), Calls{"fence 1"});
+  EXPECT_EQ(workers_[1]->calls(), (Calls{"fence 1", "begin update"}));
+  ranks[1].set_weights_stale(true);
+  EXPECT_FALSE(*weights().MakeStale(ranks));
+}
+
+}  // namespace
+}  // namespace somnus

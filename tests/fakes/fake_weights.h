@@ -1,0 +1,71 @@
+#pragma once
+// The weights of a rank of which only the version and the source matter. Not thread safe.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "proto/worker.pb.h"
+
+namespace somnus {
+
+class FakeWeights {
+ public:
+  // What replies carry.
+  int64_t version() const { return stale_ ? 0 : version_; }
+  bool stale() const { return stale_; }
+  const std::string& fingerprint() const { return fingerprint_; }
+  // Chunks of the last update, by the names of their tensors.
+  const std::vector<std::string>& chunks() const { return chunks_; }
+
+  void SetVersion(int64_t version) { version_ = version; }
+  void SetFingerprint(const std::string& fingerprint) { fingerprint_ = fingerprint; }
+
+  void Load(const v1::LoadModelRequest& request) {
+    if (request.weights_version() > 0) version_ = request.weights_version();
+    stale_ = request.load_format() == v1::LOAD_FORMAT_NONE;
+    if (!IsFirst(request.model_path())) fingerprint_ = "of " + request.model_path();
+  }
+  void Reload(const v1::WorkerReloadWeightsRequest& request, v1::WorkerReloadWeightsResponse* response) {
+    version_ = request.weights_version();
+    stale_ = false;
+    if (!IsFirst(request.model_path())) fingerprint_ = "of " + request.model_path();
+    response->set_weights_version(version_);
+    response->set_checkpoint_fingerprint(fingerprint_);
+  }
+  void BeginUpdate(const std::string& update_id) {
+    update_id_ = update_id;
+    stale_ = true;
+    chunks_.clear();
+  }
+  // A chunk of the tensor "unknown" is refused.
+  absl::Status Add(const v1::WorkerUpdateWeightsRequest& request, bool is_first) {
+    if (is_first && request.update_id() != update_id_)
+      return absl::FailedPreconditionError(absl::StrCat("there is no update ", request.update_id()));
+    if (request.chunk().name() == "unknown")
+      return absl::InvalidArgumentError("there is no tensor 'unknown'");
+    chunks_.push_back(request.chunk().name());
+    return absl::OkStatus();
+  }
+  absl::Status FinishUpdate(const v1::FinishWeightUpdateRequest& request) {
+    if (request.update_id() != update_id_)
+      return absl::FailedPreconditionError(absl::StrCat("there is no update ", request.update_id()));
+    version_ = request.weights_version();
+    fingerprint_ = "update " + update_id_;
+    stale_ = false;
+    return absl::OkStatus();
+  }
+
+ private:
+  static bool IsFirst(const std::string& path) { return path.empty() || path == "model"; }
+
+  int64_t version_ = 1;
+  bool stale_ = false;
+  std::string fingerprint_ = "f00d";
+  std::string update_id_;
+  std::vector<std::string> chunks_;
+};
+
+}  // namespace somnus
