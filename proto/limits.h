@@ -20,6 +20,9 @@ inline constexpr int64_t kMaxSequenceBytes = 32 << 20;
 // leaves.
 inline constexpr int64_t kStepBytes = 4 << 20;
 
+// The most bytes that one chunk of a tensor may carry; a client sends larger tensors in parts.
+inline constexpr int kMaxWeightChunkBytes = 4 << 20;
+
 // The most alternatives per token that a worker reports.
 inline constexpr int32_t kMaxStepLogprobs = 64;
 

@@ -64,8 +64,10 @@ HttpResponse ApiState::Models(absl::string_view name) const {
 // A client that has one address learns the others from it.
 HttpResponse ApiState::ServerInfo() const {
   const std::shared_ptr<const ServedModel> served = model();
+  const int64_t version = Stats().weights_version;
   return JsonResponse(Json{{"version", options.version},
                            {"model", served == nullptr ? Json(nullptr) : Json(served->name)},
+                           {"weight_version", version == 0 ? Json(nullptr) : Json(version)},
                            {"http_port", http_port},
                            {"admin_port", admin_port},
                            {"grpc_port", PortOrNull(options.grpc_port)},

@@ -23,10 +23,13 @@ struct Method {
 };
 
 const std::vector<Method>& Methods() {
-  static const auto* const methods = new std::vector<Method>{{"get_status", {}},
-                                                             {"reset_prefix_cache", {}},
-                                                             {"sleep", {"level", "mode", "tags"}},
-                                                             {"wake_up", {"tags"}}};
+  static const auto* const methods =
+      new std::vector<Method>{{"get_status", {}},
+                              // weights_path is vLLM's name of path
+                              {"reload_weights", {"path", "mode", "weight_version", "weights_path"}},
+                              {"reset_prefix_cache", {}},
+                              {"sleep", {"level", "mode", "tags"}},
+                              {"wake_up", {"tags"}}};
   return *methods;
 }
 
@@ -65,17 +68,36 @@ std::optional<ApiError> ReadTags(const Json& arguments, std::vector<std::string>
   return std::nullopt;
 }
 
+std::optional<ApiError> ReadMode(const Json& arguments, SleepMode* mode) {
+  const Json word = arguments.value("mode", Json());
+  if (word.is_null()) return std::nullopt;
+  const auto parsed = word.is_string() ? ParseSleepMode(word.get<std::string>()) : std::nullopt;
+  if (!parsed.has_value()) return BadSleepMode();
+  *mode = *parsed;
+  return std::nullopt;
+}
+
+std::optional<ApiError> ReadReload(const Json& arguments, WeightsRequest* request) {
+  for (const char* name : {"path", "weights_path"}) {
+    const Json path = arguments.value(name, Json());
+    if (path.is_null()) continue;
+    if (!path.is_string()) return BadRequest(name, absl::StrCat(name, " must be a string"));
+    request->path = path.get<std::string>();
+  }
+  if (const Json version = arguments.value("weight_version", Json()); !version.is_null()) {
+    request->version = version.is_number_integer() ? version.get<int64_t>() : 0;
+    if (auto error = CheckWeightsVersion(request->version)) return error;
+  }
+  return ReadMode(arguments, &request->mode);
+}
+
 std::optional<ApiError> ReadSleep(const Json& arguments, SleepRequest* request) {
   if (const Json level = arguments.value("level", Json()); !level.is_null()) {
     if (!level.is_number_integer()) return BadRequest("level", "level must be a whole number");
     if (auto error = CheckSleepLevel(level.get<int64_t>())) return error;
     request->level = level.get<int>();
   }
-  if (const Json mode = arguments.value("mode", Json()); !mode.is_null()) {
-    const auto parsed = mode.is_string() ? ParseSleepMode(mode.get<std::string>()) : std::nullopt;
-    if (!parsed.has_value()) return BadSleepMode();
-    request->mode = *parsed;
-  }
+  if (auto error = ReadMode(arguments, &request->mode)) return error;
   if (auto error = ReadTags(arguments, &request->tags)) return error;
   return CheckSleepTags(request->level, request->tags);
 }
@@ -90,11 +112,16 @@ std::optional<ApiError> Call(const ServedModel& model, const Method& method, con
     if (auto error = ReadSleep(arguments, &request)) return error;
     status = SleepEngine(model.engine.get(), request).status();
   }
+  if (name == "reload_weights") {
+    WeightsRequest request;
+    if (auto error = ReadReload(arguments, &request)) return error;
+    status = ReloadEngine(model.engine.get(), request).status();
+  }
   if (name == "wake_up") {
     std::vector<std::string> tags;
     if (auto error = ReadTags(arguments, &tags)) return error;
     if (auto error = CheckWakeUpTags(tags)) return error;
-    status = WakeUpEngine(model.engine.get(), tags).status();
+    status = WakeUpEngine(model.engine.get(), tags, std::nullopt).status();
   }
   if (status.ok()) return std::nullopt;
   return FromStatus(status);

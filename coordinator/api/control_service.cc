@@ -1,17 +1,15 @@
 #include "coordinator/api/control_service.h"
 
-#include <google/protobuf/message.h>
-#include <google/protobuf/unknown_field_set.h>
-
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/process_id.h"
+#include "coordinator/api/control_fields.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/lifecycle_calls.h"
+#include "coordinator/api/update_weights_call.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -43,21 +41,6 @@ v1::EngineState ToProto(EngineState state) {
   return v1::ENGINE_STATE_UNSPECIFIED;
 }
 
-// Nullopt: a number that this server does not know.
-std::optional<SleepMode> FromProto(v1::SleepMode mode) {
-  switch (mode) {
-    case v1::SLEEP_MODE_UNSPECIFIED:
-    case v1::SLEEP_MODE_KEEP:
-      return SleepMode::kKeep;
-    case v1::SLEEP_MODE_WAIT:
-      return SleepMode::kWait;
-    case v1::SLEEP_MODE_ABORT:
-      return SleepMode::kAbort;
-    default:
-      return std::nullopt;
-  }
-}
-
 void Fill(const TransitionReport& report, v1::TransitionReport* out) {
   for (const auto& [tag, outcome] : report.tags) {
     v1::TransitionReport::Outcome& to = (*out->mutable_tags())[tag];
@@ -84,15 +67,6 @@ void Fill(const TransitionReport& report, v1::TransitionReport* out) {
     seconds->set_release(rank.seconds.release);
     seconds->set_read(rank.seconds.read);
   }
-}
-
-// A client that sends fields of a later version must not believe that this server acted on them.
-grpc::Status CheckFields(const google::protobuf::Message& request) {
-  const google::protobuf::UnknownFieldSet& unknown = request.GetReflection()->GetUnknownFields(request);
-  if (unknown.empty()) return grpc::Status::OK;
-  return {grpc::StatusCode::INVALID_ARGUMENT,
-          absl::StrCat("field ", unknown.field(0).number(), " of ", request.GetDescriptor()->name(),
-                       " is not known here")};
 }
 
 void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response) {
@@ -147,6 +121,8 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_num_recoveries(stats.num_recoveries);
   response->set_num_requests_moved(stats.num_moved);
   response->set_paused(stats.paused);
+  response->set_weights_version(stats.weights_version);
+  response->set_weights_source(stats.weights_source);
   AddReplicas(stats, response);
   return grpc::Status::OK;
 }
@@ -184,7 +160,9 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
-  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model->engine.get(), tags);
+  std::optional<bool> load_weights;
+  if (request->has_load_weights()) load_weights = request->load_weights();
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model->engine.get(), tags, load_weights);
   if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
   const TagBytes mapped = result->report.mapped_bytes();
   response->mutable_mapped_bytes_by_tag()->insert(mapped.begin(), mapped.end());
@@ -250,6 +228,31 @@ grpc::Status ControlServiceImpl::Roll(grpc::ServerContext* context, const v1::Ro
   response->set_seconds(absl::ToDoubleSeconds(result->duration));
   response->set_num_replicas(result->num_replicas);
   return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::ReloadWeights(grpc::ServerContext* context,
+                                               const v1::ReloadWeightsRequest* request,
+                                               v1::ReloadWeightsResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  WeightsRequest reload = {.path = request->path()};
+  if (grpc::Status status = ReadWeightsFields(*request, &reload); !status.ok()) return status;
+  const absl::StatusOr<WeightsResult> result = ReloadEngine(model->engine.get(), reload);
+  if (!result.ok()) return EngineRefusal(result.status(), *model->engine);
+  response->set_weights_version(result->change.version);
+  response->set_seconds(absl::ToDoubleSeconds(result->duration));
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::UpdateWeights(grpc::ServerContext* context,
+                                               grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
+                                               v1::UpdateWeightsResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  if (model == nullptr) return LoadingStatus();
+  return ReceiveWeights(model->engine.get(), context, reader, response);
 }
 
 }  // namespace somnus

@@ -28,6 +28,11 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                              v1::AbortRequestsResponse* response) override;
   grpc::Status Roll(grpc::ServerContext* context, const v1::RollRequest* request,
                     v1::RollResponse* response) override;
+  grpc::Status ReloadWeights(grpc::ServerContext* context, const v1::ReloadWeightsRequest* request,
+                             v1::ReloadWeightsResponse* response) override;
+  grpc::Status UpdateWeights(grpc::ServerContext* context,
+                             grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
+                             v1::UpdateWeightsResponse* response) override;
 
  private:
   const ModelSlot* const slot_;

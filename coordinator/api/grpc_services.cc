@@ -15,6 +15,7 @@
 #include "coordinator/api/request_decoding.h"
 #include "coordinator/api/write_watch.h"
 #include "coordinator/metrics/metrics.h"
+#include "proto/limits.h"
 
 namespace somnus {
 namespace {
@@ -22,9 +23,9 @@ namespace {
 constexpr int kMaxQueues = 4;      // on which calls arrive; each has one or two threads that wait for them
 constexpr int kSpareThreads = 32;  // for those, and for calls that are refused
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
-// ControlService has few callers, with short messages.
+// ControlService has few callers, with short messages, but for chunks of weights.
 constexpr int kControlThreads = 16;
-constexpr int kControlMessageBytes = 64 << 10;
+constexpr int kControlMessageBytes = kMaxWeightChunkBytes + (64 << 10);
 // A connection that has had no call for so long is closed; one whose client does not reply to pings, too.
 constexpr absl::Duration kIdleConnection = absl::Minutes(10);
 constexpr absl::Duration kPingInterval = absl::Minutes(1);

@@ -23,8 +23,14 @@ namespace {
 constexpr auto kHangupPoll = std::chrono::milliseconds(200);
 constexpr char kSseComment[] = ": keep-alive\n\n";  // clients ignore it
 
-std::string StreamHead(bool http_1_0, bool keep_alive) {
-  const HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
+// Left out where the version is not known.
+void AddWeightsVersion(int64_t version, HttpResponse* response) {
+  if (version > 0) response->headers.emplace_back("X-Weight-Version", absl::StrCat(version));
+}
+
+std::string StreamHead(bool http_1_0, bool keep_alive, int64_t weights_version) {
+  HttpResponse response{200, "text/event-stream; charset=utf-8", "", {{"Cache-Control", "no-cache"}}};
+  AddWeightsVersion(weights_version, &response);
   // HTTP/1.0 has no chunks: the end of the connection ends the body.
   return http_1_0 ? ResponseHead(response, false, "")
                   : ResponseHead(response, keep_alive, "Transfer-Encoding: chunked\r\n");
@@ -183,9 +189,12 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
     if (output.bytes.empty()) continue;
     if (!producer->params().stream) {
       HttpResponse response{200, "application/json", std::move(output.bytes), {}};
+      AddWeightsVersion(output.weights_version, &response);
       co_return co_await SendResponse(request, std::move(response));
     }
-    std::string head = std::exchange(head_sent, true) ? "" : StreamHead(request.http_1_0, request.keep_alive);
+    std::string head;
+    if (!std::exchange(head_sent, true))
+      head = StreamHead(request.http_1_0, request.keep_alive, output.weights_version);
     last_status_ = 200;
     const bool usable = co_await SendChunk(request, std::move(head), std::move(output.bytes), output.done);
     if (output.done) co_return usable;

@@ -197,22 +197,33 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
     // The engine is asleep, and may be woken.
     return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
   }
+  v1::GenerateResponse response;
+  grpc::WriteOptions options;
+  const auto write = [&] {
+    response.set_request_id(params.response_id);
+    const bool written =
+        write_watch_->Run(*context, client_request, [&] { return writer->Write(response, options); });
+    response.Clear();
+    return written;
+  };
   while (!client_request.done()) {
     bell->Wait();
     if (context->IsCancelled()) return grpc::Status::CANCELLED;  // ~ClientRequest aborts the request
-    v1::GenerateResponse response;
-    response.set_request_id(params.response_id);
     for (const ChoiceUpdate& update : client_request.Take()) {
       if (update.delta.finish_reason == FinishReason::kError) {
         const absl::Status& error = update.delta.error;
         return EngineRefusal(error.ok() ? absl::InternalError("") : error, *model->engine);
       }
+      // Weights may be replaced between two tokens.
+      const int64_t version = update.delta.weights_version;
+      if (!response.choices().empty() && response.weights_version() != version && !write())
+        return grpc::Status::CANCELLED;
+      response.set_weights_version(version);
       FillResponse(*model->tokenizer, update, &response);
     }
     if (client_request.overflowed())
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the client reads too slowly"};
     if (response.choices().empty()) continue;
-    grpc::WriteOptions options;
     if (client_request.done()) {
       // The last write ends when the client's window has taken everything: the end of the call, which nobody
       // watches, then has to wait for nothing.
@@ -222,8 +233,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
           static_cast<int32_t>(client_request.completion_tokens()));
       response.mutable_usage()->set_cached_tokens(static_cast<int32_t>(client_request.cached_tokens()));
     }
-    const auto write = [&] { return writer->Write(response, options); };
-    if (!write_watch_->Run(*context, client_request, write)) return grpc::Status::CANCELLED;
+    if (!write()) return grpc::Status::CANCELLED;
   }
   return grpc::Status::OK;
 }

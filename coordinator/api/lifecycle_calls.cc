@@ -67,9 +67,10 @@ absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& requ
   return result;
 }
 
-absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags) {
+absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags,
+                                          std::optional<bool> load_weights) {
   const MonotonicTime start = MonotonicNow();
-  absl::StatusOr<TransitionReport> report = engine->WakeUp(tags);
+  absl::StatusOr<TransitionReport> report = engine->WakeUp(tags, load_weights);
   if (!report.ok()) return report.status();
   WakeUpResult result;
   result.awake = engine->state() == EngineState::kAwake;
@@ -89,6 +90,18 @@ int AbortRequests(const ServedModel& model, const std::optional<std::vector<std:
   const OpenRequests::Found found = model.open_requests->Find(response_ids);
   for (const std::string& id : found.engine_ids) model.engine->Abort(id);
   return found.num_requests;
+}
+
+std::optional<ApiError> CheckWeightsVersion(int64_t version) {
+  if (version >= 1) return std::nullopt;
+  return BadRequest("weight_version", "weight_version must be a whole number, at least 1");
+}
+
+absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request) {
+  const MonotonicTime start = MonotonicNow();
+  absl::StatusOr<WeightsChange> change = engine->ReloadWeights(request);
+  if (!change.ok()) return change.status();
+  return WeightsResult{*std::move(change), MonotonicNow() - start};
 }
 
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace) {

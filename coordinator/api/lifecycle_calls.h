@@ -1,6 +1,7 @@
 #pragma once
-// Sleep, wake-up, pause and roll for operators: the rules that HTTP and gRPC share. Thread safe. SleepEngine,
-// WakeUpEngine, PauseEngine and RollEngine block until all ranks have replied; their errors are the engine's.
+// Sleep, wake-up, pause, roll and reload for operators: the rules that HTTP and gRPC share. Thread safe.
+// SleepEngine, WakeUpEngine, PauseEngine, RollEngine and ReloadEngine block until all ranks have replied;
+// their errors are the engine's.
 
 #include <cstdint>
 #include <optional>
@@ -34,6 +35,11 @@ struct RollResult {
   absl::Duration duration;
 };
 
+struct WeightsResult {
+  WeightsChange change;
+  absl::Duration duration;
+};
+
 // For requests that are open at a replica which is restarted.
 inline constexpr absl::Duration kDefaultRollGrace = absl::Seconds(10);
 inline constexpr double kMaxRollGraceSeconds = 24 * 3600;
@@ -47,17 +53,21 @@ std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags);
 std::optional<SleepMode> ParseSleepMode(absl::string_view word);
 ApiError BadSleepMode();
 std::optional<ApiError> CheckRollGrace(double seconds);
+std::optional<ApiError> CheckWeightsVersion(int64_t version);
 
 // Level 0 is a pause that keeps the prefix cache.
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
-// Empty `tags`: all of them.
-absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags);
+// Empty `tags`: all of them. `load_weights`: as of Engine::WakeUp.
+absl::StatusOr<WakeUpResult> WakeUpEngine(Engine* engine, const std::vector<std::string>& tags,
+                                          std::optional<bool> load_weights);
 
 absl::StatusOr<absl::Duration> PauseEngine(Engine* engine, const PauseRequest& request);
 
 // The requests of clients with these ids in their responses, or all of them, end with finish_reason "abort".
 // Does not wait for their ends. Returns how many there were.
 int AbortRequests(const ServedModel& model, const std::optional<std::vector<std::string>>& response_ids);
+
+absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request);
 
 absl::StatusOr<RollResult> RollEngine(Engine* engine, absl::Duration grace);
 

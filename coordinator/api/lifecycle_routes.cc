@@ -27,10 +27,11 @@ std::optional<ApiError> CheckParameters(const RouteSpec& spec, absl::string_view
                                         absl::string_view body) {
   std::vector<absl::string_view> known;
   if (spec.route == Route::kSleep) known = {"level", "mode", "tags"};
-  if (spec.route == Route::kWakeUp) known = {"tags"};
+  if (spec.route == Route::kWakeUp) known = {"tags", "load_weights"};
   if (spec.route == Route::kPause) known = {"mode", "clear_cache", "wait_for_inflight_requests"};
   if (spec.route == Route::kResetPrefixCache) known = {"reset_running_requests", "reset_external"};
   if (spec.route == Route::kRoll) known = {"grace_s"};
+  if (spec.route == Route::kReloadWeights) known = {"path", "mode", "weight_version"};
   const std::string takes =
       known.empty() ? "no parameters" : absl::StrCat(absl::StrJoin(known, " and "), " in the query");
   for (const std::string& name : QueryNames(query)) {
@@ -94,7 +95,12 @@ HttpResponse SleepResponse(Engine* engine, absl::string_view query) {
 HttpResponse WakeUpResponse(Engine* engine, absl::string_view query) {
   const std::vector<std::string> tags = QueryValues(query, "tags");
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ErrorResponse(*error);
-  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(engine, tags);
+  std::optional<bool> load_weights;
+  if (!QueryValues(query, "load_weights").empty()) {
+    if (const auto error = ReadBool(query, "load_weights", &load_weights.emplace()))
+      return ErrorResponse(*error);
+  }
+  const absl::StatusOr<WakeUpResult> result = WakeUpEngine(engine, tags, load_weights);
   if (!result.ok()) return ErrorResponse(FromStatus(result.status()));
   return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
                            {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
@@ -159,6 +165,21 @@ HttpResponse RollResponse(Engine* engine, absl::string_view query) {
                            {"seconds", absl::ToDoubleSeconds(result->duration)}});
 }
 
+HttpResponse ReloadResponse(Engine* engine, absl::string_view query) {
+  WeightsRequest request;
+  if (const auto paths = QueryValues(query, "path"); !paths.empty()) request.path = paths.back();
+  if (const auto error = ReadMode(query, &request.mode)) return ErrorResponse(*error);
+  if (const auto versions = QueryValues(query, "weight_version"); !versions.empty()) {
+    if (!absl::SimpleAtoi(versions.back(), &request.version)) request.version = 0;
+    if (const auto error = CheckWeightsVersion(request.version)) return ErrorResponse(*error);
+  }
+  const absl::StatusOr<WeightsResult> result = ReloadEngine(engine, request);
+  if (!result.ok()) return ErrorResponse(FromStatus(result.status()));
+  return JsonResponse(Json{{"status", "reloaded"},
+                           {"weight_version", result->change.version},
+                           {"seconds", absl::ToDoubleSeconds(result->duration)}});
+}
+
 }  // namespace
 
 HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
@@ -186,6 +207,8 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
       return AnswerCollectiveRpc(model, rank_status, body);
     case Route::kRoll:
       return RollResponse(engine, query);
+    case Route::kReloadWeights:
+      return ReloadResponse(engine, query);
     default:
       return ErrorResponse({500, "internal error", ""});
   }

@@ -76,6 +76,7 @@ OutputDelta OutputProcessor::Process(RequestOutput output) {
   if (finished_) return delta;
   delta.prompt_logprobs = std::move(output.prompt_logprobs);
   delta.num_cached_tokens = output.num_cached_tokens;
+  delta.weights_version = output.weights_version;
   const bool ended_by_token = output.finish_reason == FinishReason::kStop;
   for (size_t i = 0; i < output.token_ids.size(); ++i) {
     const int32_t id = output.token_ids[i];

@@ -35,6 +35,7 @@ struct OutputDelta {
   std::optional<int32_t> stop_token_id;
   absl::Status error;
   int32_t num_cached_tokens = 0;
+  int64_t weights_version = 0;     // as of RequestOutput
   bool engine_still_runs = false;  // a stop string ended it here: the caller must abort the engine's request
 };
 

@@ -67,6 +67,9 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
   for (ChoiceUpdate& update : request_.Take()) {
     if (update.delta.finish_reason == FinishReason::kError)
       return Fail(FromStatus(update.delta.error), bytes);
+    const bool has_begun =
+        !update.delta.token_ids.empty() || update.delta.finish_reason != FinishReason::kNone;
+    if (has_begun && weights_version_ == 0) weights_version_ = update.delta.weights_version;
     *bytes += writer_->OnUpdate(std::move(update), Usage());
   }
   if (request_.overflowed()) return Fail({503, "The server is too busy to write the response.", ""}, bytes);
@@ -99,6 +102,7 @@ void ResponseProducer::Produce() {
     absl::MutexLock lock(&mutex_);
     output_.bytes += bytes;
     output_.done = ended_;
+    output_.weights_version = weights_version_;
     if (std::exchange(told_, true)) return;
   }
   on_ready_();

@@ -51,6 +51,7 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
     std::string bytes;              // not streamed: the whole body, once it is done
     bool done = false;              // nothing follows
     std::optional<ApiError> error;  // instead of all bytes: none were returned before
+    int64_t weights_version = 0;    // of the weights that computed the first token; 0: not known, or none did
   };
   // Returns what was made since the last call.
   Output Take();
@@ -81,7 +82,8 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   bool started_ = false;  // some bytes of a stream have been made
   bool ended_ = false;    // the last bytes, or the error, have been made
   const std::shared_ptr<ResponseBudget> budget_;
-  ResponseBudget::Part held_;  // given back after the response has been sent: its sender keeps the producer
+  int64_t weights_version_ = 0;  // as of Output
+  ResponseBudget::Part held_;    // given back after the response has been sent: its sender keeps the producer
 
   absl::Mutex mutex_;
   Output output_ ABSL_GUARDED_BY(mutex_);

@@ -34,6 +34,7 @@ constexpr RouteSpec kRoutes[] = {
     {Route::kCollectiveRpc, "/collective_rpc", false, true, false, true, true, false, true},
     {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, true, true, false, true},
     {Route::kRoll, "/roll", false, true, false, true, true, false, true},
+    {Route::kReloadWeights, "/reload_weights", false, true, false, true, true, false, true},
 };
 constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true, false, true, false, true, false,
                                    true};

@@ -32,6 +32,7 @@ enum class Route {
   kAbortRequests,
   kCollectiveRpc,
   kRoll,
+  kReloadWeights,
 };
 
 struct RouteSpec {
@@ -56,6 +57,7 @@ inline bool IsLifecycle(Route route) {
     case Route::kAbortRequests:
     case Route::kCollectiveRpc:
     case Route::kRoll:
+    case Route::kReloadWeights:
       return true;
     default:
       return false;

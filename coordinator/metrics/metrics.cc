@@ -95,6 +95,18 @@ class PrometheusMetrics : public Metrics {
       PhaseHistogram(event.wakes, phase.name).Observe(most.*phase.member);
   }
 
+  void OnWeightsChanged(const WeightsEvent& event) override {
+    const Labels change = {{"change", event.updates ? "update" : "reload"}};
+    Count("somnus:weights_changes_total", "Changes of the weights that went well: reloads and updates.",
+          change);
+    prometheus::BuildHistogram()
+        .Name("somnus:weights_change_seconds")
+        .Help("Duration of reloads and updates of the weights.")
+        .Register(registry_)
+        .Add(With(change), kTransitionBuckets)
+        .Observe(absl::ToDoubleSeconds(event.duration));
+  }
+
   void OnRequestFinished(const EngineRequest& request, FinishReason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
     e2e_.Observe(Seconds(request.arrival, finished));
@@ -162,6 +174,8 @@ class PrometheusMetrics : public Metrics {
             {{"state", EngineStateName(state)}})
           .Set(stats.state == state ? 1 : 0);
     }
+    Gauge("somnus:weights_version", "Version of the weights; 0: none, or they are stale.")
+        .Set(static_cast<double>(stats.weights_version));
     for (const auto& [tag, bytes] : stats.resident_bytes) {
       Gauge("somnus:resident_bytes", "Device memory that is resident, of all ranks.", {{"tag", tag}})
           .Set(static_cast<double>(bytes));

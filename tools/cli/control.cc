@@ -1,4 +1,4 @@
-// The commands status, sleep, wake-up, pause, resume and roll.
+// The commands status, sleep, wake-up, pause, resume, reload-weights and roll.
 #include <google/protobuf/util/json_util.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -31,6 +31,8 @@ struct ControlOptions {
   int32_t level = 1;
   std::string tags;
   v1::SleepMode mode = v1::SLEEP_MODE_KEEP;
+  std::string path;
+  int64_t weights_version = 0;
   bool clear_cache = true;
   absl::Duration grace = absl::Seconds(10);
   bool json = false;
@@ -126,6 +128,11 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   if (!status.ranks().empty() && !status.ranks(0).weight_types().empty()) {
     absl::PrintF("weights   %s%s\n", status.ranks(0).weight_types(),
                  status.ranks_size() > 1 ? " on rank 0" : "");
+  }
+  if (status.weights_version() > 0) {
+    absl::PrintF("source    %s, version %d\n", status.weights_source(), status.weights_version());
+  } else {
+    absl::PrintF("source    none: the weights are stale\n");
   }
   absl::PrintF("address   %s, gRPC %s\n", server.http.Url(), server.grpc.ToString());
   absl::PrintF("context   %d tokens\n", status.max_model_len());
@@ -235,6 +242,17 @@ absl::StatusOr<int> ResumeEngine(const ControlOptions& options) {
   return kOk;
 }
 
+absl::StatusOr<int> Reload(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  v1::ReloadWeightsRequest request;
+  request.set_path(options.path);
+  request.set_mode(options.mode);
+  if (options.weights_version > 0) request.set_weights_version(options.weights_version);
+  ASSIGN_OR_RETURN(const v1::ReloadWeightsResponse response, ReloadWeights(server, request, options.timeout));
+  absl::PrintF("version %d of the weights after %.3f s\n", response.weights_version(), response.seconds());
+  return kOk;
+}
+
 absl::StatusOr<int> RollReplicas(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   ASSIGN_OR_RETURN(const v1::RollResponse response, Roll(server, options.grace, options.timeout));
@@ -301,6 +319,25 @@ int RunResume(const std::vector<std::string>& args) {
       ControlTable(&o, "resume", "Ends a pause. An engine that sleeps besides goes on when it is awake.", {});
   if (const auto code = ParseCommand(table, args)) return *code;
   return ExitCode(ResumeEngine(o));
+}
+
+int RunReloadWeights(const std::vector<std::string>& args) {
+  ControlOptions o;
+  o.timeout = absl::Hours(1);
+  o.mode = v1::SLEEP_MODE_WAIT;
+  FlagTable table =
+      ControlTable(&o, "reload-weights",
+                   "Reads the weights anew on every rank, from the checkpoint that was read last or from "
+                   "PATH, another one\n"
+                   "of the same architecture on the hosts of the workers.",
+                   {ModeFlag(&o), Flag::Int("weights-version", &o.weights_version, 0, int64_t{1} << 62,
+                                            "the number that the new weights have; 0: the last one and 1")});
+  table.usage = "somnus reload-weights [PATH] [flags]";
+  table.max_positional = 1;
+  std::vector<std::string> positional;
+  if (const auto code = ParseCommand(table, args, &positional)) return *code;
+  if (!positional.empty()) o.path = positional[0];
+  return ExitCode(Reload(o));
 }
 
 int RunRoll(const std::vector<std::string>& args) {

@@ -125,6 +125,12 @@ absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, absl::Duration t
   return Call(server, timeout, v1::ResumeRequest(), &v1::ControlService::Stub::Resume);
 }
 
+absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
+                                                        const v1::ReloadWeightsRequest& request,
+                                                        absl::Duration timeout) {
+  return Call(server, timeout, request, &v1::ControlService::Stub::ReloadWeights);
+}
+
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout) {
   v1::RollRequest request;
   request.set_grace_s(absl::ToDoubleSeconds(grace));

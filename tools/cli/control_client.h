@@ -22,6 +22,9 @@ absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vecto
 absl::StatusOr<v1::PauseResponse> Pause(const Server& server, const v1::PauseRequest& request,
                                         absl::Duration timeout);
 absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, absl::Duration timeout);
+absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
+                                                        const v1::ReloadWeightsRequest& request,
+                                                        absl::Duration timeout);
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout);
 
 // OK when a request would be served now; else FailedPrecondition, which says why not and what to do.

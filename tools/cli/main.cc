@@ -33,6 +33,7 @@ constexpr Entry kEntries[] = {{"serve", "serve a model: one coordinator, N worke
                               {"wake-up", "take the memory again and serve", RunWakeUp},
                               {"pause", "compute nothing, keep the memory", RunPause},
                               {"resume", "end a pause", RunResume},
+                              {"reload-weights", "read the weights anew, or others", RunReloadWeights},
                               {"roll", "restart the workers, one replica at a time", RunRoll},
                               {"stop", "end the server and its workers", RunStop}};
 
@@ -40,7 +41,7 @@ std::string Help() {
   std::string text =
       "somnus: serves large language models with one coordinator and N workers.\n\nusage: somnus COMMAND "
       "[flags]\n\n";
-  for (const Entry& entry : kEntries) absl::StrAppendFormat(&text, "  %-10s %s\n", entry.name, entry.summary);
+  for (const Entry& entry : kEntries) absl::StrAppendFormat(&text, "  %-14s %s\n", entry.name, entry.summary);
   absl::StrAppend(&text,
                   "\nA first conversation:\n"
                   "  somnus serve SmolLM2-135M-Instruct.Q4_1.gguf --workers=local:2    (in one terminal)\n"

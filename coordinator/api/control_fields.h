@@ -1,0 +1,35 @@
+#pragma once
+// Reads fields of ControlService's requests. Internal to coordinator/api.
+
+#include <google/protobuf/message.h>
+#include <grpcpp/support/status.h>
+
+#include <optional>
+
+#include "coordinator/api/grpc_call.h"
+#include "coordinator/api/lifecycle_calls.h"
+#include "proto/control.pb.h"
+
+namespace somnus {
+
+// INVALID_ARGUMENT names a field that this server does not know: a client that sends fields of a later version
+// must not believe that it acted on them.
+grpc::Status CheckFields(const google::protobuf::Message& request);
+
+// Nullopt: a number that this server does not know.
+std::optional<SleepMode> FromProto(v1::SleepMode mode);
+
+// Reads mode and weights_version of a reload, or of the beginning of an update.
+template <typename Request>
+grpc::Status ReadWeightsFields(const Request& request, WeightsRequest* out) {
+  const std::optional<SleepMode> mode =
+      request.mode() == v1::SLEEP_MODE_UNSPECIFIED ? SleepMode::kWait : FromProto(request.mode());
+  if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
+  out->mode = *mode;
+  if (!request.has_weights_version()) return grpc::Status::OK;
+  out->version = request.weights_version();
+  if (const std::optional<ApiError> error = CheckWeightsVersion(out->version)) return ToGrpcStatus(*error);
+  return grpc::Status::OK;
+}
+
+}  // namespace somnus

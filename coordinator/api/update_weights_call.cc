@@ -1,0 +1,88 @@
+#include "coordinator/api/update_weights_call.h"
+
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "base/monotonic.h"
+#include "coordinator/api/control_fields.h"
+#include "coordinator/api/grpc_call.h"
+
+namespace somnus {
+namespace {
+
+grpc::Status Invalid(const char* message) { return {grpc::StatusCode::INVALID_ARGUMENT, message}; }
+
+// Cancels a call whose client is silent for too long while the call waits for it.
+class SilenceWatch {
+ public:
+  SilenceWatch(grpc::ServerContext* context, absl::Duration most)
+      : context_(context), most_(most), thread_([this] { Run(); }) {}
+  ~SilenceWatch() {
+    stop_.Stop();
+    thread_.join();
+  }
+  SilenceWatch(const SilenceWatch&) = delete;
+
+  // The call waits for the client from now on, or does not.
+  void SetWaits(bool waits) {
+    absl::MutexLock lock(&mu_);
+    silent_since_ = waits ? MonotonicNow() : absl::InfiniteDuration();
+  }
+
+ private:
+  void Run() {
+    while (!stop_.WaitFor(most_ / 10)) {
+      absl::MutexLock lock(&mu_);
+      if (MonotonicNow() - silent_since_ > most_) context_->TryCancel();
+    }
+  }
+
+  grpc::ServerContext* const context_;
+  const absl::Duration most_;
+  absl::Mutex mu_;
+  MonotonicTime silent_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
+  StopSignal stop_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+grpc::Status ReceiveWeights(Engine* engine, grpc::ServerContext* context,
+                            grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
+                            v1::UpdateWeightsResponse* response, absl::Duration max_silence) {
+  const MonotonicTime start = MonotonicNow();
+  SilenceWatch watch(context, max_silence);
+  v1::UpdateWeightsRequest message;
+  const auto read = [&] {
+    watch.SetWaits(true);
+    const bool got = reader->Read(&message);
+    watch.SetWaits(false);
+    return got;
+  };
+  if (!read() || !message.has_begin()) return Invalid("begin: it is the first message of an update");
+  if (grpc::Status status = CheckFields(message.begin()); !status.ok()) return status;
+  WeightsRequest request;
+  if (grpc::Status status = ReadWeightsFields(message.begin(), &request); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
+  if (!update.ok()) return EngineRefusal(update.status(), *engine);
+  // Whatever returns before Finish gives the update up.
+  do {
+    if (!read()) return {grpc::StatusCode::CANCELLED, "the client left before it had finished the update"};
+    if (message.has_finish()) break;
+    if (!message.has_chunk()) return Invalid("message: an update goes on with chunk or finish");
+    if (grpc::Status status = CheckFields(message.chunk()); !status.ok()) return status;
+    if (absl::Status sent = (*update)->Send(std::move(*message.mutable_chunk())); !sent.ok())
+      return EngineRefusal(sent, *engine);
+  } while (true);
+  const absl::StatusOr<WeightsChange> change = (*update)->Finish();
+  if (!change.ok()) return EngineRefusal(change.status(), *engine);
+  response->set_weights_version(change->version);
+  response->set_seconds(absl::ToDoubleSeconds(MonotonicNow() - start));
+  response->set_num_tensors(change->num_tensors);
+  response->set_num_bytes(change->num_bytes);
+  return grpc::Status::OK;
+}
+
+}  // namespace somnus

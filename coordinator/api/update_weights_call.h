@@ -1,0 +1,20 @@
+#pragma once
+// ControlService.UpdateWeights: from the client's stream to the engine. Internal to coordinator/api.
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/sync_stream.h>
+
+#include "coordinator/engine/engine.h"
+#include "proto/control.pb.h"
+
+namespace somnus {
+
+// Blocks until the client has finished the update or has left, and the ranks have what it sent. A client that
+// sends nothing for longer than kMaxUpdateSilence is one that has left: the update holds other calls back.
+inline constexpr absl::Duration kMaxUpdateSilence = absl::Minutes(10);
+grpc::Status ReceiveWeights(Engine* engine, grpc::ServerContext* context,
+                            grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
+                            v1::UpdateWeightsResponse* response,
+                            absl::Duration max_silence = kMaxUpdateSilence);
+
+}  // namespace somnus
