@@ -134,6 +134,12 @@ void FillResponse(const Tokenizer& tokenizer, const ChoiceUpdate& update, v1::Ge
   if (delta.stop_token_id.has_value()) choice->set_stop_reason(absl::StrCat(*delta.stop_token_id));
 }
 
+void FillUsage(const ClientRequest& request, v1::Usage* usage) {
+  usage->set_prompt_tokens(static_cast<int32_t>(request.prompt_tokens()));
+  usage->set_completion_tokens(static_cast<int32_t>(request.completion_tokens()));
+  usage->set_cached_tokens(static_cast<int32_t>(request.cached_tokens()));
+}
+
 // Wakes the call's thread. The engine shares it, and may ring it after the call has ended.
 struct Bell {
   absl::Mutex mutex;
@@ -228,10 +234,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
       // The last write ends when the client's window has taken everything: the end of the call, which nobody
       // watches, then has to wait for nothing.
       options.set_write_through();
-      response.mutable_usage()->set_prompt_tokens(static_cast<int32_t>(client_request.prompt_tokens()));
-      response.mutable_usage()->set_completion_tokens(
-          static_cast<int32_t>(client_request.completion_tokens()));
-      response.mutable_usage()->set_cached_tokens(static_cast<int32_t>(client_request.cached_tokens()));
+      FillUsage(client_request, response.mutable_usage());
     }
     if (!write()) return grpc::Status::CANCELLED;
   }

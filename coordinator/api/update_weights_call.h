@@ -1,11 +1,9 @@
 #pragma once
 // ControlService.UpdateWeights: from the client's stream to the engine. Internal to coordinator/api.
 
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/support/sync_stream.h>
-
+#include "absl/time/time.h"
 #include "coordinator/engine/engine.h"
-#include "proto/control.pb.h"
+#include "proto/control.grpc.pb.h"
 
 namespace somnus {
 
