@@ -186,6 +186,72 @@ TEST_F(GrpcServicesTest, RepeatedCallsSayThatNothingWasDone) {
   }
 }
 
+TEST_F(GrpcServicesTest, WeightsAreReloaded) {
+  const auto reload = [this](const v1::ReloadWeightsRequest& request, v1::ReloadWeightsResponse* response) {
+    grpc::ClientContext context;
+    return control_->ReloadWeights(&context, request, response);
+  };
+  v1::ReloadWeightsRequest request;
+  v1::ReloadWeightsResponse response;
+  request.set_path("/models/b");
+  ASSERT_TRUE(reload(request, &response).ok());
+  EXPECT_EQ(response.weights_version(), 2);
+  EXPECT_EQ(engine_->last_reload().path, "/models/b");
+  EXPECT_EQ(engine_->last_reload().mode, SleepMode::kWait);
+  request.set_mode(v1::SLEEP_MODE_KEEP);
+  request.set_weights_version(9);
+  ASSERT_TRUE(reload(request, &response).ok());
+  EXPECT_EQ(engine_->last_reload().mode, SleepMode::kKeep);
+  request.set_weights_version(0);
+  EXPECT_EQ(reload(request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  engine_->set_weights_status(absl::FailedPreconditionError("the weights sleep"));
+  EXPECT_EQ(reload(v1::ReloadWeightsRequest(), &response).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  grpc::ClientContext context;
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(control_->GetStatus(&context, v1::GetStatusRequest(), &status).ok());
+  EXPECT_EQ(status.weights_version(), 9);
+  EXPECT_EQ(status.weights_source(), "/models/fake");
+}
+
+TEST_F(GrpcServicesTest, AnUpdateIsReceived) {
+  v1::UpdateWeightsResponse response;
+  const auto update = [&](const std::vector<v1::UpdateWeightsRequest>& messages) {
+    grpc::ClientContext context;
+    const auto writer = control_->UpdateWeights(&context, &response);
+    for (const v1::UpdateWeightsRequest& message : messages) {
+      if (!writer->Write(message)) break;
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  };
+  v1::UpdateWeightsRequest begin, chunk, finish;
+  begin.mutable_begin()->set_weights_version(5);
+  chunk.mutable_chunk()->set_name("a");
+  chunk.mutable_chunk()->set_data(std::string(4 << 20, 'x'));
+  finish.mutable_finish();
+  const grpc::Status status = update({begin, chunk, chunk, finish});
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.weights_version(), 5);
+  EXPECT_EQ(response.num_bytes(), 8 << 20);
+  EXPECT_EQ(engine_->chunks(), (std::vector<std::string>{"a", "a"}));
+  for (const auto& messages : {std::vector<v1::UpdateWeightsRequest>{}, {chunk}, {finish}, {begin, begin}})
+    EXPECT_EQ(update(messages).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(update({begin, chunk}).error_code(), grpc::StatusCode::CANCELLED) << "it was not finished";
+  begin.mutable_begin()->set_mode(static_cast<v1::SleepMode>(9));
+  EXPECT_EQ(update({begin}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  begin.mutable_begin()->set_mode(v1::SLEEP_MODE_KEEP);
+  engine_->set_weights_status(absl::InvalidArgumentError("no tensor 'a'"));
+  EXPECT_EQ(update({begin, chunk, finish}).error_message(), "no tensor 'a'");
+}
+
+TEST_F(GrpcServicesTest, ResponsesSayWhichWeightsComputedThem) {
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, Request("abc", 5));
+  for (v1::GenerateResponse response; reader->Read(&response);) EXPECT_EQ(response.weights_version(), 1);
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
 TEST_F(GrpcServicesTest, Roll) {
   const auto roll = [this](const v1::RollRequest& request) {
     grpc::ClientContext context;

@@ -82,6 +82,11 @@ TEST_F(ApiServerTest, LifecycleRoutesRefuseWhatTheyDoNotUnderstand) {
   refused("/roll?grace_s=-1", "", "grace_s");
   refused("/roll?grace_s=nan", "", "grace_s");
   refused("/roll?grace=5", "", "grace");
+  refused("/reload_weights?weight_version=0", "", "weight_version");
+  refused("/reload_weights?weight_version=one", "", "weight_version");
+  refused("/reload_weights?mode=now", "", "mode");
+  refused("/reload_weights?model_path=a", "", "model_path");
+  refused("/wake_up?load_weights=perhaps", "", "load_weights");
   EXPECT_EQ(engine_->state(), EngineState::kAwake) << "nothing was done in part";
   EXPECT_EQ(Admin("POST", "/sleep?level=1&mode=keep", " {} ").status, 200);
 }
@@ -182,6 +187,45 @@ TEST_F(ApiServerTest, SleepAndWake) {
   engine_->set_roll_status(absl::FailedPreconditionError("the engine has one replica"));
   EXPECT_EQ(Admin("POST", "/roll").status, 503);
   EXPECT_EQ(engine_->roll_grace(), absl::Seconds(10));
+}
+
+TEST_F(ApiServerTest, WeightsAreReloadedAndTheirVersionIsShown) {
+  Serve();
+  EXPECT_EQ(Json::parse(Admin("GET", "/server_info").body)["weight_version"], 1);
+  const Json reply =
+      Json::parse(Admin("POST", "/reload_weights?path=/models/b&mode=abort&weight_version=7").body);
+  EXPECT_EQ(reply["status"], "reloaded");
+  EXPECT_EQ(reply["weight_version"], 7);
+  EXPECT_EQ(engine_->last_reload().path, "/models/b");
+  EXPECT_EQ(engine_->last_reload().mode, SleepMode::kAbort);
+  EXPECT_EQ(Json::parse(Send("GET", "/server_info").body)["weight_version"], 7);
+  EXPECT_EQ(Admin("POST", "/reload_weights").status, 200);
+  EXPECT_EQ(engine_->last_reload().mode, SleepMode::kWait) << "no response has tokens of two versions";
+  EXPECT_EQ(engine_->last_reload().path, "");
+  const auto call = [&](const std::string& body) { return Admin("POST", "/collective_rpc", body).status; };
+  EXPECT_EQ(call(R"({"method": "reload_weights", "kwargs": {"weights_path": "/c", "mode": "keep"}})"), 200);
+  EXPECT_EQ(engine_->last_reload().path, "/c");
+  EXPECT_EQ(engine_->last_reload().mode, SleepMode::kKeep);
+  EXPECT_EQ(call(R"({"method": "reload_weights", "args": ["/d", "wait", 12]})"), 200);
+  EXPECT_EQ(engine_->last_reload().version, 12);
+  EXPECT_EQ(call(R"({"method": "reload_weights", "args": [3]})"), 400);
+  EXPECT_EQ(call(R"({"method": "reload_weights", "kwargs": {"weight_version": 0}})"), 400);
+  engine_->set_weights_status(absl::InvalidArgumentError("another architecture"));
+  EXPECT_EQ(Admin("POST", "/reload_weights").status, 400);
+  EXPECT_EQ(Admin("POST", "/wake_up?load_weights=false").status, 200);
+  EXPECT_EQ(engine_->load_weights(), false);
+  EXPECT_EQ(Admin("POST", "/wake_up").status, 200);
+  EXPECT_EQ(engine_->load_weights(), std::nullopt);
+}
+
+TEST_F(ApiServerTest, ResponsesSayWhichWeightsBeganThem) {
+  Serve();
+  const auto has = [](const HttpReply& reply) {
+    return reply.head.find("X-Weight-Version: 1\r\n") != std::string::npos;
+  };
+  EXPECT_TRUE(has(Complete(R"({"prompt": "a"})")));
+  EXPECT_TRUE(has(Complete(R"({"prompt": "a", "stream": true})")));
+  EXPECT_FALSE(has(Complete(R"({"prompt": ""})"))) << "no weights have computed an error";
 }
 
 TEST_F(ApiServerTest, SleepPassesOnTagsAndModeAndTellsWhatItDid) {

@@ -100,18 +100,18 @@ TEST_F(EngineWeightsTest, WaitEndsOpenRequestsWithTheOldWeights) {
 
 TEST_F(EngineWeightsTest, KeepGoesOnWithTheNewWeights) {
   Start();
-  Ticket ticket = MakeTicket("a", 5, 100);
-  ASSERT_TRUE(engine_->Submit(ticket.request).ok());
-  ASSERT_TRUE(ticket.sink->WaitForTokens(3));
-  executor_.HoldLifecycle(true);
-  std::thread reloading([&] { EXPECT_TRUE(engine_->ReloadWeights({.mode = SleepMode::kKeep}).ok()); });
-  while (engine_->state() != EngineState::kWaking) std::this_thread::yield();
-  EXPECT_FALSE(ticket.sink->done()) << "nothing is computed meanwhile";
-  executor_.HoldLifecycle(false);
-  reloading.join();
-  ASSERT_TRUE(ticket.sink->Wait());
-  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-  EXPECT_EQ(ticket.sink->weights_versions(), (std::set<int64_t>{1, 2}));
+  // The reload may come when the request has ended already: then it is tried again.
+  for (int64_t version = 1; true; ++version) {
+    Ticket ticket = MakeTicket("a", 5, 190);
+    ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+    ASSERT_TRUE(ticket.sink->WaitForTokens(1));
+    EXPECT_EQ(engine_->ReloadWeights({.mode = SleepMode::kKeep})->version, version + 1);
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+    if (ticket.sink->weights_versions() == std::set<int64_t>{version}) continue;
+    EXPECT_EQ(ticket.sink->weights_versions(), (std::set<int64_t>{version, version + 1}));
+    break;
+  }
 }
 
 TEST_F(EngineWeightsTest, AbortEndsOpenRequests) {
@@ -315,8 +315,6 @@ TEST_F(EngineWeightsTest, RepliesOfAnotherVersionAreALossOfTheGroup) {
   Ticket ticket = MakeTicket("a", 5, 5);
   ASSERT_TRUE(engine_->Submit(ticket.request).ok());
   while (executor_.recoveries().empty()) std::this_thread::yield();
-  EXPECT_TRUE(ticket.sink->tokens().empty());
-  executor_.SetWeightsVersion(1);
   ASSERT_TRUE(ticket.sink->Wait());
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
 }

@@ -67,6 +67,7 @@ class FakeExecutor : public Executor {
         worker_.Replace();
         replies_.clear();
         health_ = absl::OkStatus();
+        weights_version_ = wanted_.weights.version;
       }
       callback = recovered_;
     }

@@ -45,5 +45,41 @@ TEST(HeldStateTest, TheDeepestLevelAndTheTagsOfAllCount) {
   EXPECT_EQ(held.asleep(), (std::set<std::string>{"kv_cache", "weights"}));
 }
 
+TEST(HeldStateTest, WhatAnUpdateBroughtIsLostWithARank) {
+  Held held;
+  held.weights.update_id = "u";
+  const std::vector<v1::WorkerSnapshot> survivors = {Rank("awake", 0, kAll), Rank("awake", 0, kAll)};
+  EXPECT_TRUE(HeldAgain(held, survivors).residency.awake());
+  EXPECT_TRUE(AreOfUse(held));
+  const std::vector<v1::WorkerSnapshot> one_new = {Rank("awake", 0, kAll), Rank("created", 0, {}, 0)};
+  EXPECT_EQ(HeldAgain(held, one_new).residency.state("weights"), TagState::kStale);
+  EXPECT_FALSE(AreOfUse(HeldAgain(held, one_new)));
+  held.residency.Slept({.level = 1});
+  const Held asleep = HeldAgain(held, one_new);
+  EXPECT_EQ(asleep.residency.state("weights"), TagState::kDiscarded)
+      << "there is no backup of it on all ranks";
+  EXPECT_FALSE(AreOfUse(asleep));
+  held.weights.update_id.clear();
+  EXPECT_TRUE(HeldAgain(held, one_new).residency == held.residency) << "a checkpoint can be read again";
+}
+
+TEST(HeldStateTest, OneStaleRankMakesAllStale) {
+  std::vector<v1::WorkerSnapshot> ranks = {Rank("awake", 0, kAll), Rank("awake", 0, kAll)};
+  ranks[1].set_weights_stale(true);
+  EXPECT_TRUE(HeldAgain(Held(), ranks).residency.weights_stale());
+}
+
+TEST(HeldStateTest, WeightsOfAnotherVersionDoNotGoOn) {
+  v1::WorkerSnapshot rank = Rank("awake", 0, kAll);
+  rank.set_weights_version(1);
+  Held held;
+  held.weights.version = 2;
+  EXPECT_FALSE(HasOtherWeights(rank, held)) << "nothing is known of the group's";
+  held.weights.path = "new";
+  EXPECT_TRUE(HasOtherWeights(rank, held));
+  held.residency.SetWeightsStale(true);
+  EXPECT_FALSE(HasOtherWeights(rank, held)) << "they are replaced anyway";
+}
+
 }  // namespace
 }  // namespace somnus

@@ -64,13 +64,25 @@ class WorkerGroupTest : public ::testing::Test {
     for (const auto& member : members_) member->RegisterAgain(coordinator_);
   }
   // The worker is lost, and what the engine does then.
-  void Lose(size_t member, const Residency& held) {
+  void Lose(size_t member, const Held& held) {
     absl::Notification failed;
     group_->executor()->OnFailure([&](const absl::Status&) { failed.Notify(); });
     members_[member]->Die();
     failed.WaitForNotification();
     group_->executor()->OnFailure(nullptr);
     group_->executor()->Recover(held);
+  }
+  // Waits for the end of a call that changes the weights.
+  template <typename Call>
+  absl::Status Change(const Call& call) {
+    absl::Notification ended;
+    absl::Status status;
+    call([&](const WeightsOutcome& outcome) {
+      status = outcome.status;
+      ended.Notify();
+    });
+    ended.WaitForNotification();
+    return status;
   }
   absl::Status AwaitRecovery() {
     ended_->WaitForNotification();
@@ -132,6 +144,38 @@ TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
   ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
   EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 0/2", "join 2", Allocate(" without graphs"),
                                "prepare sleep 2 weights kv_cache workspace", "commit"}));
+}
+
+TEST_F(WorkerGroupTest, ANewcomerLoadsTheCheckpointThatTheGroupHasRead) {
+  Launch();
+  EXPECT_EQ(group_->weights().path, "model");
+  EXPECT_EQ(group_->weights().fingerprint, "f00d");
+  ASSERT_TRUE(Change([&](auto done) { group_->executor()->ReloadWeightsAsync("new", 5, done); }).ok());
+  Lose(1, {Residency(), {.version = 5, .path = "new", .fingerprint = "of new"}});
+  Join("c", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  const v1::WorkerSnapshot newcomer = members_[2]->service().Snapshot();
+  EXPECT_EQ(newcomer.weights_version(), 5);
+  EXPECT_EQ(newcomer.checkpoint_fingerprint(), "of new");
+  EXPECT_TRUE(group_->executor()->recovered().residency.awake());
+}
+
+// A newcomer has none of an update's tensors: nobody may serve, and nobody may read the old checkpoint.
+TEST_F(WorkerGroupTest, WeightsOfAnUpdateAreStaleEverywhereOnceARankIsNew) {
+  Launch();
+  ASSERT_TRUE(Change([&](auto done) { group_->executor()->BeginWeightUpdateAsync("u", done); }).ok());
+  ASSERT_TRUE(Change([&](auto done) { group_->executor()->FinishWeightUpdateAsync(5, done); }).ok());
+  const Weights weights = {.version = 5, .path = "model", .fingerprint = "f00d", .update_id = "u"};
+  Lose(1, {Residency(), weights});
+  Join("c", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_TRUE(group_->executor()->recovered().residency.weights_stale());
+  EXPECT_FALSE(group_->executor()->recovered().weights.readable());
+  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 1/2 none", "join 2", Allocate(" without graphs")}));
+  EXPECT_EQ(CallsOf(0).back(), "begin update");
+  for (const size_t member : {0, 2}) EXPECT_TRUE(members_[member]->service().Snapshot().weights_stale());
+  ASSERT_TRUE(Change([&](auto done) { group_->executor()->ReloadWeightsAsync("model", 6, done); }).ok());
+  for (const size_t member : {0, 2}) EXPECT_EQ(members_[member]->service().Snapshot().weights_version(), 6);
 }
 
 TEST_F(WorkerGroupTest, ALossDuringARecoveryBeginsAnotherEpoch) {

@@ -139,6 +139,22 @@ TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   has("somnus:requests_rejected_total", "model_name=\"m\",reason=\"asleep\"", "0");
 }
 
+TEST(MetricsTest, ChangesOfTheWeightsAreCountedAndMeasured) {
+  const std::unique_ptr<Metrics> metrics = Metrics::Create("m", 100);
+  metrics->OnWeightsChanged({.updates = false, .duration = absl::Seconds(3)});
+  metrics->OnWeightsChanged({.updates = true, .duration = absl::Seconds(1)});
+  EngineStats stats;
+  stats.weights_version = 3;
+  const std::string text = metrics->Serialize(stats);
+  const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
+  EXPECT_TRUE(has("somnus:weights_version{engine=\"0\",model_name=\"m\"} 3\n")) << text;
+  for (const char* change : {"reload", "update"}) {
+    const std::string labels = std::string("{change=\"") + change + "\",engine=\"0\",model_name=\"m\"}";
+    EXPECT_TRUE(has("somnus:weights_changes_total" + labels + " 1\n")) << text;
+    EXPECT_TRUE(has("somnus:weights_change_seconds_count" + labels + " 1\n")) << text;
+  }
+}
+
 TEST(MetricsTest, AFinishedRequestFillsItsHistograms) {
   const auto metrics = Metrics::Create("m", 4096);
   EngineRequest request;

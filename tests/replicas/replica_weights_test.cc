@@ -1,0 +1,103 @@
+// Changes of the weights over several replicas.
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/replicas/replica_set_fixture.h"
+
+namespace somnus {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+class ReplicaWeightsTest : public ReplicaSetTest {
+ protected:
+  ReplicaWeightsTest() { options_.weights.path = "old"; }
+  EngineState StateOf(size_t replica) { return set_->Stats().replicas[replica].state; }
+  std::string LastCall(size_t replica) { return executors_[replica]->lifecycle_calls().back(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Scheduling, ReplicaWeightsTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "async" : "sync"; });
+
+TEST_P(ReplicaWeightsTest, AllReplicasGetTheSameVersion) {
+  Start(3);
+  ExpectExact(SubmitMany(6));
+  EXPECT_EQ(set_->ReloadWeights({.path = "new"})->version, 2);
+  for (const auto& executor : executors_) EXPECT_EQ(executor->lifecycle_calls(), Calls{"reload new as 2"});
+  EXPECT_EQ(set_->state(), EngineState::kAwake);
+  EXPECT_EQ(set_->Stats().weights_version, 2);
+  EXPECT_EQ(set_->Stats().weights_source, "new");
+  const std::vector<Ticket> tickets = SubmitMany(6);
+  ExpectExact(tickets);
+  for (const Ticket& ticket : tickets)
+    EXPECT_EQ(ticket.sink->weights_versions(), std::set<int64_t>{2}) << ticket.request.id;
+}
+
+TEST_P(ReplicaWeightsTest, WhatTheFirstReplicaRefusesIsNotTriedOnTheOthers) {
+  Start(2);
+  executors_[0]->SetNextWeightsOutcome({.status = absl::InvalidArgumentError("no file"), .untouched = true});
+  EXPECT_EQ(set_->ReloadWeights({}).status(), absl::InvalidArgumentError("replica 0: no file"));
+  EXPECT_TRUE(executors_[1]->lifecycle_calls().empty());
+  EXPECT_EQ(set_->Stats().weights_version, 1);
+  ExpectExact(SubmitMany(4));
+}
+
+TEST_P(ReplicaWeightsTest, AReplicaThatDoesNotFollowServesNothing) {
+  Start(2);
+  executors_[1]->SetNextWeightsOutcome({.status = absl::InvalidArgumentError("no file"), .untouched = true});
+  const absl::Status status = set_->ReloadWeights({}).status();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_EQ(status.message(), "replica 1: no file");
+  EXPECT_EQ(StateOf(0), EngineState::kAwake);
+  EXPECT_EQ(StateOf(1), EngineState::kAsleep) << "its weights are the old ones";
+  const std::vector<Ticket> tickets = SubmitMany(4);
+  ExpectExact(tickets);
+  for (const Ticket& ticket : tickets) EXPECT_EQ(ticket.sink->weights_versions(), std::set<int64_t>{2});
+  EXPECT_EQ(set_->ReloadWeights({})->version, 3);
+  EXPECT_EQ(StateOf(1), EngineState::kAwake);
+}
+
+TEST_P(ReplicaWeightsTest, ReplicasThatReadOtherFilesDoNotServeTogether) {
+  Start(2);
+  executors_[1]->SetNextWeightsOutcome({.fingerprint = "beef"});
+  EXPECT_FALSE(set_->ReloadWeights({}).ok());
+  EXPECT_EQ(StateOf(0), EngineState::kAwake);
+  EXPECT_EQ(StateOf(1), EngineState::kAsleep);
+}
+
+TEST_P(ReplicaWeightsTest, AnUpdateReachesAllReplicas) {
+  Start(2);
+  {
+    auto update = set_->BeginWeightUpdate({});
+    ASSERT_TRUE(update.ok()) << update.status();
+    v1::WeightChunk chunk;
+    chunk.set_name("a");
+    ASSERT_TRUE((*update)->Send(chunk).ok());
+    EXPECT_EQ((*update)->Finish()->version, 2);
+  }
+  for (const auto& executor : executors_)
+    EXPECT_EQ(executor->lifecycle_calls(), (Calls{"begin update", "chunk a", "finish update as 2"}));
+  ExpectExact(SubmitMany(4));
+  EXPECT_TRUE(absl::IsFailedPrecondition(set_->Roll(absl::ZeroDuration()))) << "new workers have no update";
+  { auto update = set_->BeginWeightUpdate({}); }
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+  EXPECT_EQ(set_->Stats().weights_version, 0);
+  ASSERT_TRUE(set_->ReloadWeights({}).ok()) << "the lock is free again";
+  ExpectExact(SubmitMany(4));
+}
+
+TEST_P(ReplicaWeightsTest, AReplicaThatIsTriedAgainGetsTheWeightsOfTheOthers) {
+  Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});
+  executors_[0]->SetRecovery(Recovery::kFails);
+  executors_[0]->Lose(kLoss);
+  AwaitReplica(0, EngineState::kFailed);
+  ASSERT_TRUE(set_->ReloadWeights({.path = "new"}).ok());
+  executors_[0]->SetRecovery(Recovery::kSucceeds);
+  AwaitReplica(0, EngineState::kAwake);
+  EXPECT_EQ(executors_[0]->recovered().weights.path, "new");
+  EXPECT_EQ(executors_[0]->recovered().weights.version, 2);
+}
+
+}  // namespace
+}  // namespace somnus
