@@ -12,8 +12,8 @@
 
 namespace somnus {
 
-// INVALID_ARGUMENT names a field that this server does not know: a client that sends fields of a later version
-// must not believe that it acted on them.
+// INVALID_ARGUMENT names a field that this server does not know: a client that sends fields of a later
+// version must not believe that it acted on them.
 grpc::Status CheckFields(const google::protobuf::Message& request);
 
 // Nullopt: a number that this server does not know.
