@@ -37,7 +37,7 @@ def setUpModule():
         raise unittest.SkipTest("grpcio-tools is not installed: tools/setup.sh tests")
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
-    protos = [f"proto/{name}.proto" for name in ("model", "transition", "control", "cluster", "worker")]
+    protos = [f"proto/{name}.proto" for name in ("model", "transition", "weights", "control", "cluster", "worker")]
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT, f"--python_out={folder.name}",
                     f"--grpc_python_out={folder.name}", *protos], check=True, stdin=subprocess.DEVNULL)
     sys.path.insert(0, folder.name)
