@@ -11,6 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace somnus {
@@ -40,6 +41,25 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   std::string name = BaseName(path);
   // O_NONBLOCK: a FIFO without a writer must not hang us; it has no effect on regular files.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  return Map(std::move(name), fd);
+}
+
+absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::OpenShared(const std::string& name) {
+  constexpr size_t kMaxName = 255;
+  const bool valid = name.size() > 1 && name.size() <= kMaxName && name[0] == '/' &&
+                     name.find('/', 1) == std::string::npos && name.find('\0') == std::string::npos &&
+                     name != "/." && name != "/..";
+  if (!valid) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shared memory \"", absl::CHexEscape(name.substr(0, kMaxName)),
+        "\": its name has to be a slash and up to ", kMaxName - 1, " characters, none of them a slash"));
+  }
+  std::string text = absl::StrCat("shared memory ", name);
+  const int fd = shm_open(name.c_str(), O_RDONLY | O_NONBLOCK, 0);
+  return Map(std::move(text), fd);
+}
+
+absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Map(std::string name, int fd) {
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name, ": cannot open"));
   auto closer = absl::MakeCleanup([fd] { close(fd); });
   struct stat info;

@@ -18,6 +18,9 @@ class MappedFile {
   // NotFound when there is no such file; InvalidArgument when it is not a regular file; others as errno says.
   // An empty file maps to size() == 0.
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
+  // The same of POSIX shared memory. `name`: as of shm_open, a slash and a name without one; InvalidArgument
+  // for another.
+  static absl::StatusOr<std::unique_ptr<MappedFile>> OpenShared(const std::string& name);
   // A stand-in for a file, over memory that outlives it (tests and fuzzers).
   static std::unique_ptr<MappedFile> Borrow(std::string name, absl::string_view bytes);
   ~MappedFile();
@@ -39,6 +42,8 @@ class MappedFile {
 
  private:
   MappedFile(std::string name, const uint8_t* data, uint64_t size, int fd);
+  // Takes `fd`, which may be an error's -1.
+  static absl::StatusOr<std::unique_ptr<MappedFile>> Map(std::string name, int fd);
 
   std::string name_;
   const uint8_t* data_;

@@ -128,6 +128,10 @@ class SimulatedRunner : public ModelRunner {
     if (!reply.ok()) return error_ = reply.status();
     return std::make_unique<FinishedStep>(std::move(reply));
   }
+  absl::Status CheckReload(const Checkpoint&) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool) override {
+    return absl::UnimplementedError("simulated weights come from files alone");
+  }
   absl::Status ReloadWeights(const Checkpoint&, const Progress& progress) override {
     ReadWeights(progress);
     return absl::OkStatus();

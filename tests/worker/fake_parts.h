@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
+#include "checkpoint/family.h"
+#include "checkpoint/memory_checkpoint.h"
 #include "worker/worker.h"
 
 namespace somnus {
@@ -29,7 +32,64 @@ struct FakeModelControl {
   absl::Notification* hold_step = nullptr;  // the next step waits for it
   uint8_t* weights = nullptr;
   uint8_t* kv_cache = nullptr;
+  absl::Status check_error, update_error, place_error;
+  std::string changed_files;        // of the checkpoint: the end of its fingerprint
+  std::vector<std::string> placed;  // names of tensors that updates have brought
+  std::atomic<int> num_placed{0};
 };
+
+// A model of eleven small tensors; its output matrix is its embedding, [8, 4].
+inline ModelConfig FakeConfig() {
+  ModelConfig config;
+  config.name = "fake";
+  config.family = FindFamily([](const Family& family) { return std::string(family.model_type) == "llama"; });
+  config.vocab_size = 8;
+  config.hidden_size = config.embedding_dim = config.intermediate_size = config.head_dim = 4;
+  config.num_layers = config.num_heads = config.num_kv_heads = 1;
+  config.max_position_embeddings = 128;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+// An update of that model: `fill` is called with the first number of each tensor that is whole.
+inline std::unique_ptr<WeightUpdate> FakeUpdate(FakeModelControl* control, bool needs_all,
+                                                std::function<void(uint8_t)> fill) {
+  return std::make_unique<WeightUpdate>(
+      FakeConfig(), needs_all,
+      [control, fill = std::move(fill)](const Checkpoint& checkpoint,
+                                        const TensorInfo& tensor) -> absl::Status {
+        RETURN_IF_ERROR(control->place_error);
+        float first = 0;
+        RETURN_IF_ERROR(checkpoint.ReadRows(tensor, 0, 1, 0, 1, &first));
+        fill(static_cast<uint8_t>(first));
+        control->placed.push_back(tensor.name);
+        ++control->num_placed;
+        return absl::OkStatus();
+      });
+}
+
+// A chunk that is the whole of a tensor, all of one number.
+inline v1::WeightChunk WholeTensor(const TensorInfo& tensor, float value) {
+  v1::WeightChunk chunk;
+  chunk.set_name(tensor.name);
+  chunk.set_dtype(v1::WEIGHT_DTYPE_FLOAT32);
+  size_t count = 1;
+  for (const int64_t size : tensor.shape) {
+    chunk.add_shape(size);
+    count *= static_cast<size_t>(size);
+  }
+  const std::vector<float> values(count, value);
+  chunk.set_data(values.data(), count * sizeof(float));
+  return chunk;
+}
+
+// One for each tensor of FakeConfig.
+inline std::vector<v1::WeightChunk> AllTensors(float value) {
+  const std::unique_ptr<MemoryCheckpoint> tensors = MemoryCheckpoint::Create(FakeConfig());
+  std::vector<v1::WeightChunk> chunks;
+  for (const TensorInfo* tensor : tensors->Tensors()) chunks.push_back(WholeTensor(*tensor, value));
+  return chunks;
+}
 
 class FakeCheckpoint : public Checkpoint {
  public:
@@ -119,11 +179,19 @@ class FakeRunner : public ModelRunner {
                                      static_cast<uint8_t*>(weights_)[kBytes - 1]);
     return std::make_unique<FinishedStep>(std::move(reply), std::exchange(control_->hold_reply, nullptr));
   }
+  absl::Status CheckReload(const Checkpoint&) const override { return control_->check_error; }
   absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
     ++control_->reloads;
+    allocator_->DropBackups("weights");
+    memset(weights_, 7, kBytes / 2);
     if (!control_->reload_error.ok()) return control_->reload_error;
     memset(weights_, 7, kBytes);
     return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) override {
+    if (!control_->update_error.ok()) return control_->update_error;
+    allocator_->DropBackups("weights");
+    return FakeUpdate(control_, needs_all, [this](uint8_t value) { memset(weights_, value, kBytes); });
   }
   absl::Status ResetAfterWake() override {
     ++control_->resets;
@@ -145,8 +213,8 @@ inline WorkerParts FakeParts(FakeModelControl* control) {
     if (!control->open_error.ok()) return control->open_error;
     return std::make_unique<FakeCheckpoint>();
   };
-  parts.fingerprint = [](const std::string& path, LoadFormat) -> absl::StatusOr<std::string> {
-    return absl::StrCat("fingerprint of ", path);
+  parts.fingerprint = [control](const std::string& path, LoadFormat) -> absl::StatusOr<std::string> {
+    return absl::StrCat("fingerprint of ", path, control->changed_files);
   };
   parts.load_runner =
       [control](const Checkpoint&, const ModelRunnerOptions&, Device*, Communicator* communicator,

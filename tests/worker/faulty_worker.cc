@@ -127,6 +127,12 @@ class FaultyRunner : public ModelRunner {
     }
     return runner_->Launch(request);
   }
+  absl::Status CheckReload(const Checkpoint& checkpoint) const override {
+    return runner_->CheckReload(checkpoint);
+  }
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) override {
+    return runner_->BeginWeightUpdate(needs_all);
+  }
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override {
     RETURN_IF_ERROR(Reach("read"));
     return runner_->ReloadWeights(checkpoint, progress);

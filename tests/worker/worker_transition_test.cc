@@ -51,6 +51,10 @@ class RegionRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest&) override {
     return std::make_unique<FinishedStep>(v1::StepReply());
   }
+  absl::Status CheckReload(const Checkpoint&) const override { return control_.check_error; }
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool) override {
+    return absl::UnimplementedError("not needed");
+  }
   absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
     ++control_.reloads;
     driver_.Fill(weights_, kRegionBytes, 'w');

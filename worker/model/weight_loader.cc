@@ -14,44 +14,55 @@ constexpr int64_t kPanel = 64;  // PackWeightRows may run in parallel on ranges 
 // f32 scratch of one job: small enough to stay in a core's L2 between reading and packing.
 constexpr int64_t kScratchFloats = 128 * 1024;
 
-// Rows of one packed matrix, or one whole vector.
+// Rows of one packed matrix, or a part of a vector.
 struct Job {
   const WeightPlan::Matrix* matrix = nullptr;
-  const WeightPlan::Vector* vector = nullptr;
   Range rows;
+  const WeightSource* part = nullptr;  // of a vector, whose elements begin at `to`
+  float* to = nullptr;
   int64_t bytes = 0;
 };
+
+// Cuts rows into jobs. Jobs side by side meet at multiples of kPanel.
+void AddMatrixJobs(const WeightPlan::Matrix& matrix, const Range& rows, std::vector<Job>* jobs) {
+  const LinearWeight& weight = *matrix.target;
+  const int64_t rows_per_job = std::max(kPanel, kScratchFloats / weight.k / kPanel * kPanel);
+  for (int64_t row = rows.begin; row < rows.end;) {
+    const int64_t end = std::min(rows.end, row / kPanel * kPanel + rows_per_job);
+    jobs->push_back({.matrix = &matrix,
+                     .rows = {row, end},
+                     .bytes = (end - row) * MatrixRowBytes(weight.dtype, weight.k)});
+    row = end;
+  }
+}
+
+// Of one tensor's part of the vector, or, without a tensor, of all of them.
+void AddVectorJobs(const WeightPlan::Vector& vector, const TensorInfo* tensor, std::vector<Job>* jobs) {
+  // The memory is ours to write: Bind pointed the target into the region.
+  float* to = const_cast<float*>(*vector.target);
+  for (const WeightSource& source : vector.sources) {
+    const int64_t count = source.rows.size() * source.cols.size();
+    if (count > 0 && (tensor == nullptr || source.tensor == tensor))
+      jobs->push_back({.part = &source, .to = to, .bytes = count * static_cast<int64_t>(sizeof(float))});
+    to += count;
+  }
+}
 
 std::vector<Job> MakeJobs(const WeightPlan& plan, bool matrices) {
   std::vector<Job> jobs;
   for (const WeightPlan::Matrix& matrix : plan.matrices()) {
-    if (!matrices) break;
-    const LinearWeight& weight = *matrix.target;
-    const int64_t rows_per_job = std::max(kPanel, kScratchFloats / weight.k / kPanel * kPanel);
-    for (int64_t row = 0; row < weight.n; row += rows_per_job) {
-      const Range rows = {row, std::min(weight.n, row + rows_per_job)};
-      jobs.push_back({&matrix, nullptr, rows, rows.size() * MatrixRowBytes(weight.dtype, weight.k)});
-    }
+    if (matrices) AddMatrixJobs(matrix, {0, matrix.target->n}, &jobs);
   }
-  for (const WeightPlan::Vector& vector : plan.vectors()) {
-    Job job{nullptr, &vector, {}, 0};
-    for (const WeightSource& source : vector.sources)
-      job.bytes += source.rows.size() * source.cols.size() * 4;
-    jobs.push_back(job);
-  }
+  for (const WeightPlan::Vector& vector : plan.vectors()) AddVectorJobs(vector, nullptr, &jobs);
   return jobs;
 }
 
-absl::Status LoadVector(const Checkpoint& checkpoint, const Device& device, const Job& job, float* scratch) {
-  float* out = scratch;
-  for (const WeightSource& source : job.vector->sources) {
-    if (source.rows.empty()) continue;
-    RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end, source.cols.begin,
-                                        source.cols.end, out));
-    out += source.rows.size() * source.cols.size();
-  }
-  // The memory is ours to write: Bind pointed the target into the region.
-  PackVector(device, const_cast<float*>(*job.vector->target), scratch, out - scratch);
+absl::Status LoadVectorPart(const Checkpoint& checkpoint, const Device& device, const Job& job,
+                            float* scratch) {
+  const WeightSource& source = *job.part;
+  RETURN_IF_ERROR(checkpoint.ReadRows(*source.tensor, source.rows.begin, source.rows.end, source.cols.begin,
+                                      source.cols.end, scratch));
+  PackVector(device, job.to, scratch, job.bytes / static_cast<int64_t>(sizeof(float)));
   return absl::OkStatus();
 }
 
@@ -98,10 +109,10 @@ absl::Status LoadQuantizedRows(const Checkpoint& checkpoint, const Device& devic
 
 absl::Status RunJob(const Checkpoint& checkpoint, const Device& device, const Job& job,
                     std::vector<float>* scratch) {
-  const int64_t floats = job.vector != nullptr ? job.bytes / static_cast<int64_t>(sizeof(float))
-                                               : job.rows.size() * job.matrix->target->k;
+  const int64_t floats = job.part != nullptr ? job.bytes / static_cast<int64_t>(sizeof(float))
+                                             : job.rows.size() * job.matrix->target->k;
   scratch->resize(std::max<size_t>(scratch->size(), floats));
-  if (job.vector != nullptr) return LoadVector(checkpoint, device, job, scratch->data());
+  if (job.part != nullptr) return LoadVectorPart(checkpoint, device, job, scratch->data());
   if (!IsQuantized(job.matrix->target->dtype))
     return LoadMatrixRows(checkpoint, device, job, scratch->data());
   return LoadQuantizedRows(checkpoint, device, job, reinterpret_cast<uint8_t*>(scratch->data()));
@@ -118,7 +129,9 @@ void FillMatricesRandomly(const WeightPlan& plan, Device& device) {
   }
 }
 
-std::vector<UploadPiece> MakePieces(const WeightPlan& plan, bool matrices, int64_t max_bytes) {
+// Of one tensor, or, without one, of all.
+std::vector<UploadPiece> MakePieces(const WeightPlan& plan, bool matrices, const TensorInfo* tensor,
+                                    int64_t max_bytes) {
   std::vector<UploadPiece> pieces;
   const auto stack = [&](const std::vector<WeightSource>& sources, DataType dtype, void* to) {
     UploadPiece whole{.dtype = dtype, .to = static_cast<uint8_t*>(to)};
@@ -126,7 +139,7 @@ std::vector<UploadPiece> MakePieces(const WeightPlan& plan, bool matrices, int64
       whole.tensor = source.tensor;
       whole.rows = source.rows;
       whole.cols = source.cols;
-      CutIntoPieces(whole, max_bytes, &pieces);
+      if (tensor == nullptr || source.tensor == tensor) CutIntoPieces(whole, max_bytes, &pieces);
       whole.to += whole.bytes();
     }
   };
@@ -139,17 +152,8 @@ std::vector<UploadPiece> MakePieces(const WeightPlan& plan, bool matrices, int64
   return pieces;
 }
 
-}  // namespace
-
-absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, Device& device,
-                         const LoadProgress& progress) {
-  const bool matrices = !checkpoint.is_dummy();
-  if (!matrices) FillMatricesRandomly(plan, device);
-  if (DeviceUploader* const uploader = device.uploader(); uploader != nullptr) {
-    return UploadPieces(checkpoint, MakePieces(plan, matrices, uploader->buffer_bytes()), *uploader,
-                        NumLoadThreads(), progress);
-  }
-  const std::vector<Job> jobs = MakeJobs(plan, matrices);
+absl::Status RunJobs(const Checkpoint& checkpoint, const Device& device, const std::vector<Job>& jobs,
+                     const LoadProgress& progress) {
   int64_t total = 0;
   for (const Job& job : jobs) total += job.bytes;
   ProgressMeter meter(progress, total);
@@ -160,6 +164,38 @@ absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, D
   }));
   meter.Finish();
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, Device& device,
+                         const LoadProgress& progress) {
+  const bool matrices = !checkpoint.is_dummy();
+  if (!matrices) FillMatricesRandomly(plan, device);
+  if (DeviceUploader* const uploader = device.uploader(); uploader != nullptr) {
+    return UploadPieces(checkpoint, MakePieces(plan, matrices, nullptr, uploader->buffer_bytes()), *uploader,
+                        NumLoadThreads(), progress);
+  }
+  return RunJobs(checkpoint, device, MakeJobs(plan, matrices), progress);
+}
+
+absl::Status LoadTensor(const WeightPlan& plan, const Checkpoint& checkpoint, const TensorInfo& tensor,
+                        Device& device) {
+  if (DeviceUploader* const uploader = device.uploader(); uploader != nullptr) {
+    return UploadPieces(checkpoint, MakePieces(plan, true, &tensor, uploader->buffer_bytes()), *uploader,
+                        NumLoadThreads(), nullptr);
+  }
+  std::vector<Job> jobs;
+  for (const WeightPlan::Matrix& matrix : plan.matrices()) {
+    int64_t begin = 0;  // row of the fused matrix where the source starts
+    for (const WeightSource& source : matrix.sources) {
+      const Range rows = {begin, begin + source.rows.size()};
+      if (source.tensor == &tensor) AddMatrixJobs(matrix, rows, &jobs);
+      begin = rows.end;
+    }
+  }
+  for (const WeightPlan::Vector& vector : plan.vectors()) AddVectorJobs(vector, &tensor, &jobs);
+  return RunJobs(checkpoint, device, jobs, nullptr);
 }
 
 }  // namespace somnus

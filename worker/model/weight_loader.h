@@ -18,4 +18,10 @@ namespace somnus {
 absl::Status LoadWeights(const WeightPlan& plan, const Checkpoint& checkpoint, Device& device,
                          const LoadProgress& progress);
 
+// Reads, converts and packs what the rank holds of one tensor, which `plan`'s sources name; what other
+// tensors have filled stays. After all tensors the region is bit for bit that of LoadWeights. Memory and
+// errors are as there.
+absl::Status LoadTensor(const WeightPlan& plan, const Checkpoint& checkpoint, const TensorInfo& tensor,
+                        Device& device);
+
 }  // namespace somnus

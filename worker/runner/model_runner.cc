@@ -114,7 +114,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
                    allocator_->Allocate(kWeightsTag, std::max<int64_t>(64, plan_.region_bytes())));
   plan_.Bind(weights_region_);
   if (communicator_->rank() == 0) LogInfo("weights: {}", weight_types());
-  RETURN_IF_ERROR(LoadWeights(plan_, checkpoint, *device_, progress));
+  if (options_.read_weights) RETURN_IF_ERROR(LoadWeights(plan_, checkpoint, *device_, progress));
   RETURN_IF_ERROR(device_->Synchronize());
   RETURN_IF_ERROR(AllocateWorkspace());
   context_.device = device_;
@@ -275,7 +275,7 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
   return absl::OkStatus();
 }
 
-absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
+absl::StatusOr<WeightPlan> ModelRunnerImpl::PlanReload(const Checkpoint& checkpoint) const {
   ASSIGN_OR_RETURN(WeightPlan plan, WeightPlan::Create(checkpoint, shards_, Types(), *device_));
   const ModelConfig& other = checkpoint.config();
   if (!ComputesAlike(other, config_) || !plan.LiesAs(plan_)) {
@@ -290,9 +290,36 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
           absl::StrCat(other.name, " has other scales of the KV cache than what was loaded"));
     }
   }
+  return plan;
+}
+
+absl::Status ModelRunnerImpl::CheckReload(const Checkpoint& checkpoint) const {
+  return PlanReload(checkpoint).status();
+}
+
+absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {
+  ASSIGN_OR_RETURN(WeightPlan plan, PlanReload(checkpoint));
   allocator_->DropBackups(kWeightsTag);  // they would restore the old weights
   plan.Bind(weights_region_);
   return LoadWeights(plan, checkpoint, *device_, progress);
+}
+
+absl::StatusOr<std::unique_ptr<WeightUpdate>> ModelRunnerImpl::BeginWeightUpdate(bool needs_all) {
+  // The update's own tensors are the sources of its plan, so it needs them before it can have the plan.
+  const auto plan = std::make_shared<WeightPlan>();
+  auto update = std::make_unique<WeightUpdate>(
+      config_, needs_all, [this, plan](const Checkpoint& checkpoint, const TensorInfo& tensor) {
+        return LoadTensor(*plan, checkpoint, tensor, *device_);
+      });
+  ASSIGN_OR_RETURN(*plan, WeightPlan::Create(update->tensors(), shards_, Types(), *device_));
+  if (!plan->LiesAs(plan_)) {
+    return absl::FailedPreconditionError(
+        "an update brings float weights, and these are computed as they are stored: start the server without "
+        "--no-dequantize");
+  }
+  allocator_->DropBackups(kWeightsTag);
+  plan->Bind(weights_region_);
+  return update;
 }
 
 absl::Status ModelRunnerImpl::ResetAfterWake() {

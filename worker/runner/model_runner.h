@@ -20,6 +20,7 @@
 #include "kernels/tensor.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
+#include "worker/model/weight_update.h"
 
 namespace somnus {
 
@@ -41,6 +42,7 @@ struct ModelRunnerOptions {
   // How long Profile may measure matrix products, at the sizes above and at the largest prompt's. A size that
   // was not measured in time is computed in the library's usual way.
   absl::Duration max_tune_time = absl::Seconds(5);
+  bool read_weights = true;  // false: their memory is taken, and nothing is written there
 };
 
 // 1, 2, 4, 8, 16, 24, ... up to max_num_seqs, and no more than 512.
@@ -101,9 +103,17 @@ class ModelRunner {
   // Launch and Wait.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 
-  // After a level-2 sleep the weights region is mapped but empty: reads the weights again from the
-  // checkpoint. InvalidArgument: it is not of the model that was loaded.
+  // Ok when ReloadWeights can put the checkpoint's weights in the place of those that were loaded: it is of
+  // the same model, and its tensors lie in memory alike. NotFound and InvalidArgument say why not.
+  virtual absl::Status CheckReload(const Checkpoint& checkpoint) const = 0;
+  // Reads the weights again, over old ones, or into a region that was discarded by a sleep and mapped again.
+  // Drops their backups. Errors of CheckReload have changed nothing; after another one the contents are
+  // undefined. No step may be under way.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
+  // Weights that come by chunks, each written over the old one as soon as it is whole, while no step is under
+  // way. Drops backups of the old ones. `needs_all` as of WeightUpdate. FailedPrecondition: the weights are
+  // computed as a file stores them. The update must end before the runner does.
+  virtual absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) = 0;
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.
   virtual absl::Status ResetAfterWake() = 0;
 };

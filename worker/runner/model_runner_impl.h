@@ -37,11 +37,15 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override;
   absl::Status BeginEpoch() override;
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
+  absl::Status CheckReload(const Checkpoint& checkpoint) const override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) override;
   absl::Status ResetAfterWake() override;
 
  private:
   absl::Status CheckOptions() const;
+  // Where the checkpoint's weights would lie, once it is known that it can be reloaded.
+  absl::StatusOr<WeightPlan> PlanReload(const Checkpoint& checkpoint) const;
   absl::Status AllocateWorkspace();
   absl::Status BindWorkspace();
   absl::Status FillSmallTables();

@@ -1,0 +1,129 @@
+// Models whose weights an update has brought, beside models that have loaded them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "tests/model/weight_chunks.h"
+#include "tests/runner/mini_engine.h"
+#include "tests/runner/quantized_gguf.h"
+#include "tests/runner/rank_group.h"
+
+namespace somnus {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kModel[] = "tests/data/tiny/llama-uneven";
+
+ModelRunnerOptions Options() {
+  ModelRunnerOptions options;
+  options.dtype = DataType::kF32;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = 128;
+  return options;
+}
+
+std::unique_ptr<RankGroup> Load(const std::string& path, int world_size, const ModelRunnerOptions& options,
+                                LoadFormat format = LoadFormat::kAuto) {
+  auto group = RankGroup::Load(path, world_size, options, 64, CpuRanks(), format);
+  EXPECT_TRUE(group.ok()) << group.status();
+  return group.ok() ? *std::move(group) : nullptr;
+}
+
+std::vector<int32_t> Tokens(RankGroup& group) {
+  MiniOptions options;
+  options.num_blocks = 64;
+  options.max_step_tokens = 64;
+  options.max_running = 4;
+  const auto result = RunAll(group, {{{5, 17, 42, 9, 3, 60}, 12}}, options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? (*result)[0].tokens : std::vector<int32_t>();
+}
+
+absl::Status Update(RankGroup& group, int world_size, const std::vector<v1::WeightChunk>& chunks) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<WeightUpdate> update,
+                     group.runner(rank).BeginWeightUpdate(/*needs_all=*/true));
+    for (const v1::WeightChunk& chunk : chunks) RETURN_IF_ERROR(update->Add(chunk));
+    RETURN_IF_ERROR(update->CheckComplete());
+  }
+  return absl::OkStatus();
+}
+
+TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
+  for (const int world_size : {1, 2}) {
+    const auto loaded = Load(kModel, world_size, Options());
+    const auto updated = Load(kModel, world_size, Options(), LoadFormat::kDummy);
+    ASSERT_TRUE(loaded && updated);
+    const std::vector<int32_t> want = Tokens(*loaded);
+    EXPECT_NE(Tokens(*updated), want);
+    ASSERT_EQ(updated->SleepAndWake(RestoreMode::kBackup), absl::OkStatus()) << "there is a backup now";
+    ASSERT_EQ(Update(*updated, world_size, ChunksOf(loaded->checkpoint(), 3000)), absl::OkStatus());
+    EXPECT_EQ(Tokens(*updated), want);
+    ASSERT_EQ(updated->SleepAndWake(RestoreMode::kBackup), absl::OkStatus());
+    EXPECT_EQ(Tokens(*updated), want) << "the sleep has kept the new ones";
+  }
+}
+
+TEST(UpdateWeights, AModelThatHasReadNothingTakesAReload) {
+  const auto loaded = Load(kModel, 2, Options());
+  ModelRunnerOptions options = Options();
+  options.read_weights = false;
+  const auto empty = Load(kModel, 2, options);
+  ASSERT_TRUE(loaded && empty);
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(empty->runner(rank).CheckReload(loaded->checkpoint()), absl::OkStatus());
+    ASSERT_EQ(empty->runner(rank).ReloadWeights(loaded->checkpoint(), nullptr), absl::OkStatus());
+  }
+  EXPECT_EQ(Tokens(*empty), Tokens(*loaded));
+}
+
+// All rows of the model's tensors as f32, under Hugging Face's names and in its order.
+std::vector<v1::WeightChunk> AsF32Chunks(const Checkpoint& checkpoint) {
+  std::vector<v1::WeightChunk> chunks;
+  const auto known = MemoryCheckpoint::Create(checkpoint.config());
+  for (const TensorInfo* tensor : known->Tensors()) {
+    const int64_t rows = tensor->shape[0], cols = tensor->shape.size() > 1 ? tensor->shape[1] : 1;
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    const absl::Status read =
+        checkpoint.ReadRows(*checkpoint.Find(tensor->name), 0, rows, 0, cols, values.data());
+    EXPECT_TRUE(read.ok()) << read;
+    v1::WeightChunk& chunk = chunks.emplace_back();
+    chunk.set_name(tensor->name);
+    chunk.set_dtype(v1::WEIGHT_DTYPE_FLOAT32);
+    chunk.mutable_shape()->Add(tensor->shape.begin(), tensor->shape.end());
+    chunk.set_data(values.data(), values.size() * sizeof(float));
+  }
+  return chunks;
+}
+
+// GGUF files store the rows of q and k in another order, and their types are none that an update has.
+TEST(UpdateWeights, AFileThatIsQuantizedTakesThemUnlessItIsComputedAsStored) {
+  const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_0});
+  const auto first = Load(path, 1, Options());
+  const auto second = Load(WriteQuantizedGguf({.layers = StorageType::kQ4_0, .seed = 2}), 1, Options());
+  ASSERT_TRUE(first && second);
+  const std::vector<int32_t> want = Tokens(*second);
+  EXPECT_NE(Tokens(*first), want);
+  const std::vector<v1::WeightChunk> chunks = AsF32Chunks(second->checkpoint());
+  ASSERT_EQ(Update(*first, 1, chunks), absl::OkStatus());
+  EXPECT_EQ(Tokens(*first), want);
+  ModelRunnerOptions options = Options();
+  options.dequantize = false;
+  const auto stored = Load(path, 1, options);
+  ASSERT_TRUE(stored);
+  const std::vector<int32_t> before = Tokens(*stored);
+  const absl::Status refused = Update(*stored, 1, chunks);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--no-dequantize"));
+  EXPECT_EQ(Tokens(*stored), before);
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,168 @@
+#include "worker/model/weight_update.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "checkpoint/family.h"
+
+namespace somnus {
+namespace {
+
+// An error does not repeat more than that of what a client has sent, or of what it has not.
+constexpr size_t kMaxNameInErrors = 256;
+constexpr size_t kMaxNamesInErrors = 5;
+
+std::string ShapeText(absl::Span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape.subspan(0, 8), ", "), shape.size() > 8 ? ", ..." : "", "]");
+}
+
+absl::Status Invalid(const std::string& name, const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", absl::CHexEscape(name.substr(0, kMaxNameInErrors)), ": ", what));
+}
+
+absl::StatusOr<StorageType> ToStorageType(v1::WeightDType dtype) {
+  switch (dtype) {
+    case v1::WEIGHT_DTYPE_FLOAT32:
+      return StorageType::kF32;
+    case v1::WEIGHT_DTYPE_BFLOAT16:
+      return StorageType::kBF16;
+    case v1::WEIGHT_DTYPE_FLOAT16:
+      return StorageType::kF16;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("dtype ", static_cast<int>(dtype), " is none that an update may have"));
+  }
+}
+
+int64_t BytesOf(absl::Span<const int64_t> shape, StorageType type) {
+  int64_t bytes = type == StorageType::kF32 ? 4 : 2;
+  for (const int64_t size : shape) bytes *= size;
+  return bytes;
+}
+
+}  // namespace
+
+WeightUpdate::WeightUpdate(const ModelConfig& config, bool needs_all, Place place)
+    : tensors_(MemoryCheckpoint::Create(config)), needs_all_(needs_all), place_(std::move(place)) {
+  const TensorSpec* head = FindTensor(*config.family, TensorRole::kHead);
+  if (head == nullptr || head->present(config)) return;
+  tied_name_ = TensorName(*config.family, TensorRole::kHead) + ".weight";
+  tied_shape_ = ShapeOf(*head, config);
+}
+
+absl::Status WeightUpdate::Add(const v1::WeightChunk& chunk) {
+  absl::Status status = chunk.name().empty() ? absl::OkStatus() : Begin(chunk);
+  if (status.ok()) status = AddSource(chunk);
+  if (!status.ok()) part_ = Part();  // in_part_ remembers its name
+  return status;
+}
+
+absl::Status WeightUpdate::Begin(const v1::WeightChunk& chunk) {
+  const std::string& name = chunk.name();
+  if (!part_.name.empty()) {
+    return Invalid(name, absl::StrCat("it begins before ", part_.name, " has ended, of which ",
+                                      part_.received, " of ", part_.bytes, " bytes have come"));
+  }
+  const TensorInfo* tensor = tensors_->Find(name);
+  const bool tied = !tied_name_.empty() && name == tied_name_;
+  if (tensor == nullptr && !tied) return Invalid(name, "the model has none of this name");
+  const std::vector<int64_t>& shape = tied ? tied_shape_ : tensor->shape;
+  if (!std::equal(chunk.shape().begin(), chunk.shape().end(), shape.begin(), shape.end())) {
+    return Invalid(name, absl::StrCat("shape ", ShapeText(chunk.shape()), " is sent, the model's is ",
+                                      ShapeText(shape)));
+  }
+  const absl::StatusOr<StorageType> type = ToStorageType(chunk.dtype());
+  if (!type.ok()) return Invalid(name, std::string(type.status().message()));
+  part_ = Part{.name = name, .tensor = tensor, .type = *type, .bytes = BytesOf(shape, *type)};
+  in_part_.insert(name);
+  return absl::OkStatus();
+}
+
+absl::Status WeightUpdate::AddSource(const v1::WeightChunk& chunk) {
+  if (part_.name.empty())
+    return absl::InvalidArgumentError("chunk: it names no tensor, and none has been begun");
+  if (chunk.name().empty() && (chunk.dtype() != v1::WEIGHT_DTYPE_UNSPECIFIED || chunk.shape_size() > 0))
+    return Invalid(part_.name, "dtype and shape come with its name, in its first chunk alone");
+  if (chunk.has_data()) {
+    return AddBytes({reinterpret_cast<const uint8_t*>(chunk.data().data()), chunk.data().size()}, nullptr);
+  }
+  if (!chunk.has_shared_memory()) return Invalid(part_.name, "a chunk has neither data nor shared memory");
+  const v1::SharedMemory& shared = chunk.shared_memory();
+  const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::OpenShared(shared.name());
+  if (!file.ok()) return Invalid(part_.name, std::string(file.status().message()));
+  const int64_t size = static_cast<int64_t>((*file)->size());
+  if (shared.offset() < 0 || shared.bytes() < 0 || shared.offset() > size ||
+      shared.bytes() > size - shared.offset()) {
+    return Invalid(part_.name, absl::StrCat((*file)->name(), " has ", size, " bytes, and not ",
+                                            shared.bytes(), " from ", shared.offset(), " on"));
+  }
+  return AddBytes({(*file)->data() + shared.offset(), static_cast<size_t>(shared.bytes())}, file->get());
+}
+
+absl::Status WeightUpdate::AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source) {
+  const int64_t count = static_cast<int64_t>(bytes.size());
+  if (count > part_.bytes - part_.received) {
+    return Invalid(part_.name,
+                   absl::StrCat("it has ", part_.bytes, " bytes, and ", part_.received + count, " are sent"));
+  }
+  num_bytes_ += count;
+  if (count == part_.bytes) return Finish(bytes.data(), source);  // no copy is needed
+  if (part_.tensor != nullptr && part_.memory == nullptr) {
+    part_.memory.reset(new (std::nothrow) uint8_t[part_.bytes]);
+    if (part_.memory == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("tensor ", part_.name, ": no memory for ", part_.bytes, " bytes"));
+    }
+  }
+  if (part_.tensor != nullptr && count > 0)
+    std::memcpy(part_.memory.get() + part_.received, bytes.data(), bytes.size());
+  if (source != nullptr) RETURN_IF_ERROR(source->CheckWhole());
+  part_.received += count;
+  return part_.received == part_.bytes ? Finish(part_.memory.get(), nullptr) : absl::OkStatus();
+}
+
+absl::Status WeightUpdate::Finish(const uint8_t* data, const MappedFile* source) {
+  const Part part = std::exchange(part_, Part());
+  if (part.tensor != nullptr) {
+    tensors_->Hold(*part.tensor, part.type, data, source);
+    const auto release = absl::MakeCleanup([this] { tensors_->Release(); });
+    RETURN_IF_ERROR(place_(*tensors_, *part.tensor));
+  }
+  in_part_.erase(part.name);
+  whole_.insert(part.name);
+  return absl::OkStatus();
+}
+
+absl::Status WeightUpdate::EndStream() {
+  const Part part = std::exchange(part_, Part());
+  if (part.name.empty()) return absl::OkStatus();
+  return Invalid(part.name,
+                 absl::StrCat("the stream ended after ", part.received, " of its ", part.bytes, " bytes"));
+}
+
+absl::Status WeightUpdate::CheckComplete() const {
+  std::vector<std::string> missing(in_part_.begin(), in_part_.end());
+  std::sort(missing.begin(), missing.end());
+  if (needs_all_) {
+    for (const TensorInfo* tensor : tensors_->Tensors()) {
+      if (!whole_.contains(tensor->name) && !in_part_.contains(tensor->name)) missing.push_back(tensor->name);
+    }
+  }
+  if (missing.empty()) return absl::OkStatus();
+  const size_t count = missing.size();
+  missing.resize(std::min(count, kMaxNamesInErrors));
+  return absl::InvalidArgumentError(
+      absl::StrCat(count, " tensors are missing, or have come in part: ", absl::StrJoin(missing, ", "),
+                   count > missing.size() ? ", ..." : ""));
+}
+
+}  // namespace somnus

@@ -1,0 +1,76 @@
+#pragma once
+// Puts tensors together that come in chunks (proto/weights.proto), and hands each over once it is whole. So
+// one that has come in part has changed nothing.
+//
+// Memory: the bytes of one tensor as it is sent, until it is whole; none for one that comes in a single
+// chunk. A tensor of another shape than the model's is refused before memory is taken for it. Shared memory
+// is mapped read-only while a chunk is read, and checked against its size. Used by one thread.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "checkpoint/memory_checkpoint.h"
+#include "proto/weights.pb.h"
+
+namespace somnus {
+
+class WeightUpdate {
+ public:
+  // Takes a whole tensor, one of the checkpoint's, which can be read until it returns.
+  using Place = std::function<absl::Status(const Checkpoint&, const TensorInfo&)>;
+
+  // For a model of this configuration. `needs_all`: it is complete only with every tensor.
+  WeightUpdate(const ModelConfig& config, bool needs_all, Place place);
+
+  // Every tensor that the model needs, by name and shape.
+  const Checkpoint& tensors() const { return *tensors_; }
+
+  // The next chunk. InvalidArgument names the tensor, also of an unknown name; DataLoss: shared memory was
+  // cut while it was read; others are those of `place`. After an error the tensor counts as one that has come
+  // in part, and can be sent anew.
+  absl::Status Add(const v1::WeightChunk& chunk);
+  // Nothing follows: a tensor that has come in part is dropped, and InvalidArgument names it.
+  absl::Status EndStream();
+
+  // InvalidArgument names tensors that are missing, or that have come in part.
+  absl::Status CheckComplete() const;
+
+  int64_t num_tensors() const { return static_cast<int64_t>(whole_.size()); }  // that have come whole
+  int64_t num_bytes() const { return num_bytes_; }                             // of all chunks
+
+ private:
+  // The tensor whose chunks come now.
+  struct Part {
+    std::string name;
+    const TensorInfo* tensor = nullptr;  // null: one that this model computes without
+    StorageType type = StorageType::kF32;
+    int64_t bytes = 0;  // of the whole
+    int64_t received = 0;
+    std::unique_ptr<uint8_t[]> memory;  // of `bytes`, from the first chunk that is not the whole
+  };
+
+  absl::Status Begin(const v1::WeightChunk& chunk);
+  absl::Status AddSource(const v1::WeightChunk& chunk);
+  // `source` is the map that they are in, or null.
+  absl::Status AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source);
+  absl::Status Finish(const uint8_t* data, const MappedFile* source);
+
+  const std::unique_ptr<MemoryCheckpoint> tensors_;
+  const bool needs_all_;
+  const Place place_;
+  // Of an output matrix that is the embedding: its own name and shape, which clients send as well. Or empty.
+  std::string tied_name_;
+  std::vector<int64_t> tied_shape_;
+
+  Part part_;  // without a name: none
+  absl::flat_hash_set<std::string> whole_;
+  absl::flat_hash_set<std::string> in_part_;  // begun, and not whole since
+  int64_t num_bytes_ = 0;
+};
+
+}  // namespace somnus
