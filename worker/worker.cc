@@ -30,6 +30,7 @@ Worker::Worker(const WorkerOptions& options, WorkerParts parts)
 Worker::~Worker() {
   Abort("the worker leaves");
   thread_.Run([this] {  // before the device and the memory that they borrow
+    update_.reset();
     runner_.reset();
     communicator_.BeginEpoch(epoch_);
   });
@@ -141,6 +142,7 @@ absl::Status Worker::AdmitStep(const v1::StepRequest& request) {
   RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake}, "Execute"));
   RETURN_IF_ERROR(order);
   if (prepared_.has_value()) return absl::FailedPreconditionError("Execute: a transition is prepared");
+  if (weights_.stale()) return absl::FailedPreconditionError("Execute: the weights are stale");
   return RequireGroup("Execute");
 }
 

@@ -31,6 +31,7 @@
 #include "worker/load_options.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner_thread.h"
+#include "worker/weights_record.h"
 #include "worker/worker_parts.h"
 
 namespace somnus {
@@ -75,6 +76,19 @@ class Worker {
   absl::StatusOr<v1::CommitResponse> Commit(const v1::CommitRequest& request);
   absl::Status AbortTransition(const v1::AbortRequest& request);
 
+  // Weights that are replaced in place (proto/worker.proto, "Weights"); no step runs while they are stale.
+  absl::StatusOr<v1::WorkerReloadWeightsResponse> ReloadWeights(
+      const v1::WorkerReloadWeightsRequest& request);
+  absl::Status BeginWeightUpdate(const v1::BeginWeightUpdateRequest& request);
+  // A stream of chunks begins. Its number is for the two calls below, which refuse it once a later one has
+  // begun: its sender is lost, or does not know better. FailedPrecondition: that update is not under way.
+  absl::StatusOr<uint64_t> OpenWeightStream(int64_t epoch, const std::string& update_id);
+  // Returns once the chunk was taken, and a tensor that is whole with it is in place.
+  absl::Status AddWeights(int64_t epoch, uint64_t stream, const v1::WeightChunk& chunk);
+  // To be called at the end of every stream. InvalidArgument: it ended within a tensor, which is dropped.
+  absl::StatusOr<v1::WorkerUpdateWeightsResponse> CloseWeightStream(int64_t epoch, uint64_t stream);
+  absl::Status FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
+
   v1::WorkerStatusResponse GetStatus() const;
   v1::WorkerSnapshot Snapshot() const;
   // Ends the collectives of the whole group with an error, and the step under way with it; up to that epoch.
@@ -84,16 +98,15 @@ class Worker {
   bool WaitIdle(absl::Duration timeout) { return thread_.WaitIdle(timeout); }
 
   int64_t group_epoch() const { return fence_.epoch(); }
-  int64_t weights_version() const { return weights_version_.load(); }  // 0 before LoadModel
+  int64_t weights_version() const { return weights_.version(); }  // 0 before LoadModel, and while stale
   int64_t last_step_id() const { return last_step_id_.load(); }
   bool step_in_progress() const { return steps_in_progress_.load() > 0; }
 
  private:
-  // What Snapshot returns of the load, beside weights_version_.
+  // What Snapshot returns of the load, beside weights_.
   struct Loaded {
     int rank = 0;
     int world_size = 0;
-    std::string fingerprint;
     std::string options_digest;
     int num_blocks = 0;
     int64_t weights_bytes = 0;
@@ -106,8 +119,25 @@ class Worker {
   absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
                                             const ModelRunner::Progress& progress);
   absl::Status OpenDevice(bool batch_invariant);
-  // Returns the checkpoint's fingerprint.
-  absl::StatusOr<std::string> ReloadWeights();
+  // A checkpoint's files, opened, and what they are.
+  struct Files {
+    std::string fingerprint;
+    std::unique_ptr<Checkpoint> checkpoint;
+  };
+  absl::StatusOr<Files> OpenFiles(const std::string& path) const;
+  // Of LOAD_FORMAT_NONE: those that it may have are read later.
+  absl::StatusOr<Files> OpenFilesForLayout(const std::string& path);
+  // Reads the weights' source into memory that was discarded, or is stale. Returns its fingerprint.
+  absl::StatusOr<std::string> ReadSource();
+  absl::StatusOr<v1::WorkerReloadWeightsResponse> DoReloadWeights(
+      const v1::WorkerReloadWeightsRequest& request);
+  absl::StatusOr<Files> OpenForReload(const std::string& path) const;
+  absl::Status DoBeginWeightUpdate(const std::string& update_id);
+  absl::Status DoFinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
+  // Ok when weights may be written now.
+  absl::Status RequireWritableWeights(const char* call) const;
+  absl::Status RequireUpdate(const std::string& update_id, const char* call) const;
+  absl::Status RequireStream(uint64_t stream) const;
   absl::Status DoJoinGroup(const v1::ParallelConfig& parallel);
   absl::StatusOr<std::unique_ptr<Communicator>> MakeGroup(const v1::ParallelConfig& parallel);
   TcpListener TakeOpenPort();
@@ -120,11 +150,19 @@ class Worker {
   struct Prepared {
     uint64_t id = 0;
     int sleep_level = 0;            // 0: a wake-up
+    bool reads_weights = false;     // of a wake-up: discarded or stale ones, from their source
     std::vector<std::string> tags;  // that it changes; may be none
     std::string fingerprint;        // of the checkpoint, where it has read the weights
     v1::PhaseSeconds seconds;
   };
+  // An update whose chunks may come.
+  struct Update {
+    std::string id;
+    std::unique_ptr<WeightUpdate> tensors;
+    uint64_t stream = 0;  // the one that may send
+  };
   absl::StatusOr<std::vector<std::string>> TagsToChange(const v1::Transition& transition) const;
+  bool ReadsWeights(const v1::Transition& wake) const;
   absl::StatusOr<v1::PlanResponse> DoPlan(const v1::Transition& transition);
   absl::Status DoPrepare(const v1::PrepareRequest& request);
   absl::Status PrepareSleep(Prepared* prepared);
@@ -158,8 +196,10 @@ class Worker {
   std::unique_ptr<Device> device_;
   EpochCommunicator communicator_;  // Abort: on any thread
   std::unique_ptr<ModelRunner> runner_;
-  int64_t epoch_ = 0;          // the last one that was begun here
-  bool weights_lost_ = false;  // a level-2 sleep discarded them, and they were not read again yet
+  LoadFormat load_format_ = LoadFormat::kAuto;  // of the files that reloads read
+  std::optional<Update> update_;                // borrows the runner
+  uint64_t last_weight_stream_ = 0;
+  int64_t epoch_ = 0;  // the last one that was begun here
   std::optional<Prepared> prepared_;
   uint64_t last_transition_ = 0;   // of the epoch that has ended; an earlier one may not begin any more
   uint64_t last_committed_ = 0;    // of the epoch
@@ -167,7 +207,7 @@ class Worker {
   // The ranks came into the epoch in different states: until its first step they may not do alike.
   bool ranks_may_differ_ = false;
 
-  std::atomic<int64_t> weights_version_{0};
+  WeightsRecord weights_;
   std::atomic<int64_t> last_step_id_{0};
   std::atomic<int> steps_in_progress_{0};
   std::atomic<int64_t> graph_bytes_{0};

@@ -41,6 +41,7 @@ absl::Status Worker::BeginEpoch(int64_t epoch) {
     if (absl::Status status = runner_->BeginEpoch(); !status.ok()) return FailForGood(status);
   }
   AbortPrepared();
+  update_.reset();
   last_transition_ = last_committed_ = 0;
   communicator_.BeginEpoch(epoch);
   TakeOpenPort();
@@ -114,13 +115,14 @@ v1::WorkerSnapshot Worker::Snapshot() const {
   snapshot.set_sleep_level(lifecycle_.sleep_level());
   snapshot.set_group_epoch(group_epoch());
   snapshot.set_weights_version(weights_version());
+  snapshot.set_weights_stale(weights_.stale());
+  snapshot.set_checkpoint_fingerprint(weights_.fingerprint());
   snapshot.set_last_step_id(last_step_id());
   snapshot.set_build_id(BuildId());
   {
     absl::MutexLock lock(&mu_);
     snapshot.set_rank(loaded_.rank);
     snapshot.set_world_size(loaded_.world_size);
-    snapshot.set_checkpoint_fingerprint(loaded_.fingerprint);
     snapshot.set_options_digest(loaded_.options_digest);
     snapshot.set_num_blocks(loaded_.num_blocks);
     snapshot.set_weights_bytes(loaded_.weights_bytes);

@@ -13,28 +13,31 @@
 namespace somnus {
 namespace {
 
-LoadFormat FormatOf(const v1::LoadModelRequest& request) {
-  return request.load_format() == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
+// Of a group's workers one may be asked for memory alone. It is like the others once it has the weights.
+std::string DigestOf(v1::LoadModelRequest request) {
+  if (request.load_format() == v1::LOAD_FORMAT_NONE) request.set_load_format(v1::LOAD_FORMAT_AUTO);
+  return OptionsDigest(request);
 }
 
 }  // namespace
 
 absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& request,
                                                   const ModelRunner::Progress& progress) {
-  if (request.weights_version() < 1) {
+  const bool reads = request.load_format() != v1::LOAD_FORMAT_NONE;
+  if (reads && request.weights_version() < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("weights_version: must be at least 1, not ", request.weights_version()));
   }
   ASSIGN_OR_RETURN(load_options_, MakeLoadOptions(request, options_));
   load_request_ = request;
-  ASSIGN_OR_RETURN(const std::string fingerprint,
-                   parts_.fingerprint(request.model_path(), FormatOf(request)));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
-                   parts_.open_checkpoint(request.model_path(), FormatOf(request)));
+  load_options_.runner.read_weights = reads;
+  load_format_ = request.load_format() == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
+  ASSIGN_OR_RETURN(const Files files,
+                   reads ? OpenFiles(request.model_path()) : OpenFilesForLayout(request.model_path()));
   RETURN_IF_ERROR(OpenDevice(request.batch_invariant()));
   const v1::ParallelConfig& parallel = request.parallel();
   communicator_.SetShape(parallel.rank(), parallel.world_size(), device_->kind() == DeviceKind::kCuda);
-  ASSIGN_OR_RETURN(runner_, parts_.load_runner(*checkpoint, load_options_.runner, device_.get(),
+  ASSIGN_OR_RETURN(runner_, parts_.load_runner(*files.checkpoint, load_options_.runner, device_.get(),
                                                &communicator_, allocator_.get(), progress));
   v1::LoadModelEvent event;
   event.set_done(true);
@@ -42,14 +45,17 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   event.set_bytes_loaded(event.weights_bytes());
   event.set_bytes_total(event.weights_bytes());
   event.set_kv_block_bytes(runner_->kv_block_bytes());
-  event.set_weights_version(request.weights_version());
-  event.set_checkpoint_fingerprint(fingerprint);
-  weights_version_ = request.weights_version();
+  if (reads) {
+    weights_.SetRead(request.weights_version(), files.fingerprint);
+  } else {
+    weights_.SetOverwritten();
+  }
+  event.set_weights_version(weights_.version());
+  event.set_checkpoint_fingerprint(weights_.fingerprint());
   absl::MutexLock lock(&mu_);
   loaded_.rank = parallel.rank();
   loaded_.world_size = parallel.world_size();
-  loaded_.fingerprint = fingerprint;
-  loaded_.options_digest = OptionsDigest(request);
+  loaded_.options_digest = DigestOf(request);
   loaded_.weights_bytes = event.weights_bytes();
   loaded_.weight_types = runner_->weight_types();
   loaded_.kv_block_bytes = event.kv_block_bytes();
@@ -74,16 +80,6 @@ absl::Status Worker::OpenDevice(bool batch_invariant) {
   absl::MutexLock lock(&mu_);
   allocator_ = std::move(allocator);
   return absl::OkStatus();
-}
-
-// The checkpoint may have been replaced by one with other weights meanwhile.
-absl::StatusOr<std::string> Worker::ReloadWeights() {
-  const LoadFormat format = FormatOf(load_request_);
-  ASSIGN_OR_RETURN(const std::string fingerprint, parts_.fingerprint(load_request_.model_path(), format));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
-                   parts_.open_checkpoint(load_request_.model_path(), format));
-  RETURN_IF_ERROR(runner_->ReloadWeights(*checkpoint, [](int64_t, int64_t) {}));
-  return fingerprint;
 }
 
 absl::StatusOr<v1::ProfileResponse> Worker::DoProfile() {

@@ -14,6 +14,7 @@
 #include "proto/worker.grpc.pb.h"
 #include "worker/execute_streams.h"
 #include "worker/operation_log.h"
+#include "worker/update_streams.h"
 #include "worker/worker.h"
 
 namespace somnus {
@@ -56,15 +57,17 @@ class ProgressWriter {
 class Service : public v1::WorkerService::Service {
  public:
   Service(Worker* worker, std::function<void()> on_shutdown)
-      : worker_(worker), on_shutdown_(std::move(on_shutdown)), streams_(worker) {}
+      : worker_(worker), on_shutdown_(std::move(on_shutdown)), streams_(worker), update_streams_(worker) {}
 
   grpc::Status Fence(grpc::ServerContext* context, const v1::FenceRequest* request,
                      v1::FenceResponse* response) override {
     const int64_t epoch = request->group_epoch();
     const absl::Duration patience =
         std::clamp(TimeLeft(*context) - kReplyMargin, absl::ZeroDuration(), kMaxFencePatience);
-    absl::StatusOr<v1::WorkerSnapshot> snapshot =
-        worker_->Fence(epoch, patience, [this] { streams_.CancelAll(); });
+    absl::StatusOr<v1::WorkerSnapshot> snapshot = worker_->Fence(epoch, patience, [this] {
+      streams_.CancelAll();
+      update_streams_.CancelAll();
+    });
     if (!snapshot.ok()) return ToGrpcStatus(snapshot.status());
     operations_.BeginEpoch(epoch);
     *response->mutable_snapshot() = *std::move(snapshot);
@@ -153,6 +156,35 @@ class Service : public v1::WorkerService::Service {
     }));
   }
 
+  grpc::Status ReloadWeights(grpc::ServerContext* context, const v1::WorkerReloadWeightsRequest* request,
+                             v1::WorkerReloadWeightsResponse* response) override {
+    return ToGrpcStatus(Operate("ReloadWeights", context, *request, response,
+                                [&] { return worker_->ReloadWeights(*request); }));
+  }
+
+  grpc::Status BeginWeightUpdate(grpc::ServerContext* context, const v1::BeginWeightUpdateRequest* request,
+                                 v1::BeginWeightUpdateResponse* response) override {
+    using Response = absl::StatusOr<v1::BeginWeightUpdateResponse>;
+    return ToGrpcStatus(Operate("BeginWeightUpdate", context, *request, response, [&]() -> Response {
+      RETURN_IF_ERROR(worker_->BeginWeightUpdate(*request));
+      return OfTheseWeights<v1::BeginWeightUpdateResponse>();
+    }));
+  }
+
+  grpc::Status UpdateWeights(grpc::ServerContext* context, UpdateStreams::Reader* reader,
+                             v1::WorkerUpdateWeightsResponse* response) override {
+    return update_streams_.Serve(context, reader, response);
+  }
+
+  grpc::Status FinishWeightUpdate(grpc::ServerContext* context, const v1::FinishWeightUpdateRequest* request,
+                                  v1::FinishWeightUpdateResponse* response) override {
+    using Response = absl::StatusOr<v1::FinishWeightUpdateResponse>;
+    return ToGrpcStatus(Operate("FinishWeightUpdate", context, *request, response, [&]() -> Response {
+      RETURN_IF_ERROR(worker_->FinishWeightUpdate(*request));
+      return OfTheseWeights<v1::FinishWeightUpdateResponse>();
+    }));
+  }
+
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest* request,
                          v1::WorkerStatusResponse* response) override {
     const absl::Status status = worker_->CheckEpoch(request->group_epoch());
@@ -196,6 +228,7 @@ class Service : public v1::WorkerService::Service {
   Worker* const worker_;
   const std::function<void()> on_shutdown_;
   ExecuteStreams streams_;
+  UpdateStreams update_streams_;
   OperationLog operations_;
 };
 

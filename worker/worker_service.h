@@ -1,6 +1,7 @@
 #pragma once
 // WorkerService over gRPC: passes calls to the Worker and its results back. A lifecycle call that is sent
-// again is not done again (OperationLog); ExecuteStreams serves the steps. Borrows the Worker.
+// again is not done again (OperationLog); ExecuteStreams serves the steps, and UpdateStreams the chunks of
+// updates. Borrows the Worker.
 
 #include <grpcpp/impl/service_type.h>
 

@@ -19,6 +19,11 @@ bool Has(const Tags& tags, const std::string& tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
+absl::Status NoSourceOfWeights() {
+  return absl::FailedPreconditionError(
+      "weights: they are stale, and no checkpoint has them: reload_weights or an update has to bring them");
+}
+
 }  // namespace
 
 absl::StatusOr<v1::PlanResponse> Worker::Plan(const v1::PlanRequest& request) {
@@ -52,7 +57,11 @@ absl::StatusOr<std::vector<std::string>> Worker::TagsToChange(const v1::Transiti
   for (const auto& [tag, bytes] : stats) {
     if (transition.tags_size() > 0 && !Has(transition.tags(), tag)) continue;
     const bool asleep = bytes.sleeping > 0;
-    const bool deepens = asleep && level == kMaxSleepLevel && tag == kWeightsTag && !weights_lost_;
+    if (level == 0 && !asleep && tag == kWeightsTag && weights_.stale() && !transition.skip_weights_load()) {
+      if (!weights_.in_checkpoint()) return NoSourceOfWeights();
+      tags.push_back(tag);
+    }
+    const bool deepens = asleep && level == kMaxSleepLevel && tag == kWeightsTag && !weights_.discarded();
     if (level == 0 ? asleep : !asleep || deepens) tags.push_back(tag);
   }
   return tags;
@@ -68,7 +77,7 @@ absl::StatusOr<v1::PlanResponse> Worker::DoPlan(const v1::Transition& transition
     for (const auto& [tag, stats] : allocator_->Stats()) {
       if (Has(tags, tag)) (*plan.mutable_release_bytes_by_tag())[tag] = stats.resident;
     }
-    const bool saves = transition.sleep_level() == 1 && Has(tags, kWeightsTag) &&
+    const bool saves = transition.sleep_level() == 1 && Has(tags, kWeightsTag) && !weights_.stale() &&
                        weights.host_backup + weights.file_backup == 0;
     plan.set_copy_bytes(saves ? weights.resident : 0);
     return plan;
@@ -78,8 +87,13 @@ absl::StatusOr<v1::PlanResponse> Worker::DoPlan(const v1::Transition& transition
   plan.set_available_bytes(need.available);
   if (parts_.memory_pool) plan.set_memory_pool(parts_.memory_pool());
   plan.set_copy_bytes(Has(tags, kWeightsTag) ? weights.host_backup + weights.file_backup : 0);
-  plan.set_reads_weights(Has(tags, kWeightsTag) && weights_lost_);
+  plan.set_reads_weights(Has(tags, kWeightsTag) && ReadsWeights(transition));
   return plan;
+}
+
+// Whether a wake-up that has weights among its tags reads them from their source.
+bool Worker::ReadsWeights(const v1::Transition& wake) const {
+  return (weights_.discarded() || weights_.stale()) && weights_.in_checkpoint() && !wake.skip_weights_load();
 }
 
 absl::Status Worker::DoPrepare(const v1::PrepareRequest& request) {
@@ -94,6 +108,7 @@ absl::Status Worker::DoPrepare(const v1::PrepareRequest& request) {
   Prepared prepared;
   prepared.id = id;
   prepared.sleep_level = request.transition().sleep_level();
+  prepared.reads_weights = prepared.sleep_level == 0 && ReadsWeights(request.transition());
   ASSIGN_OR_RETURN(prepared.tags, TagsToChange(request.transition()));
   const MonotonicTime begin = MonotonicNow();
   RETURN_IF_ERROR(prepared.sleep_level > 0 ? PrepareSleep(&prepared) : PrepareWake(&prepared));
@@ -108,7 +123,8 @@ absl::Status Worker::PrepareSleep(Prepared* prepared) {
   if (prepared->tags.empty()) return absl::OkStatus();
   std::map<std::string, RestoreMode> modes;
   for (const std::string& tag : prepared->tags) {
-    const bool saves = tag == kWeightsTag && prepared->sleep_level < kMaxSleepLevel;
+    // Stale weights are not worth a copy.
+    const bool saves = tag == kWeightsTag && prepared->sleep_level < kMaxSleepLevel && !weights_.stale();
     modes[tag] = saves ? RestoreMode::kBackup : RestoreMode::kDiscard;
   }
   return allocator_->PrepareSleep(modes);
@@ -132,10 +148,10 @@ absl::Status Worker::PrepareWake(Prepared* prepared) {
 
 // Restores what mapping alone does not: discarded weights, and the runner's state once every tag is resident.
 absl::Status Worker::FillMapped(Prepared* prepared) {
-  if (Has(prepared->tags, kWeightsTag) && weights_lost_) {
+  if (Has(prepared->tags, kWeightsTag) && prepared->reads_weights) {
     RETURN_IF_ERROR(fence_.Check(epoch_));  // nobody waits for the weights of an older epoch
     const MonotonicTime begin = MonotonicNow();
-    ASSIGN_OR_RETURN(prepared->fingerprint, ReloadWeights());
+    ASSIGN_OR_RETURN(prepared->fingerprint, ReadSource());
     prepared->seconds.set_read(SecondsSince(begin));
   }
   for (const auto& [tag, bytes] : allocator_->Stats()) {
@@ -165,7 +181,9 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
   }
   const bool asleep =
       std::any_of(stats.begin(), stats.end(), [](const auto& tag) { return tag.second.sleeping > 0; });
-  lifecycle_.Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, !asleep ? 0 : weights_lost_ ? 2 : 1);
+  lifecycle_.Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, !asleep                ? 0
+                                                                      : weights_.discarded() ? 2
+                                                                                             : 1);
   last_transition_ = last_committed_ = id;
   prepared_.reset();
   response.mutable_seconds()->set_commit(SecondsSince(begin));
@@ -180,7 +198,9 @@ void Worker::CommitSleep(v1::CommitResponse* response) {
   }
   response->mutable_seconds()->set_copy(report.backup_seconds);
   response->mutable_seconds()->set_release(report.release_seconds);
-  if (prepared_->sleep_level == kMaxSleepLevel && Has(prepared_->tags, kWeightsTag)) weights_lost_ = true;
+  if (!Has(prepared_->tags, kWeightsTag)) return;
+  update_.reset();
+  if (prepared_->sleep_level == kMaxSleepLevel || weights_.stale()) weights_.SetDiscarded();
 }
 
 void Worker::CommitWake(v1::CommitResponse* response) {
@@ -189,9 +209,12 @@ void Worker::CommitWake(v1::CommitResponse* response) {
     (*response->mutable_tags())[tag].set_mapped_bytes(bytes.mapped);
   response->mutable_seconds()->set_map(report.map_seconds);
   response->mutable_seconds()->set_copy(report.restore_seconds);
-  if (!Has(prepared_->tags, kWeightsTag) || !std::exchange(weights_lost_, false)) return;
-  absl::MutexLock lock(&mu_);
-  loaded_.fingerprint = prepared_->fingerprint;
+  if (!Has(prepared_->tags, kWeightsTag)) return;
+  if (prepared_->reads_weights) {
+    weights_.SetRead(weights_.source_version(), prepared_->fingerprint);
+  } else if (weights_.discarded()) {
+    weights_.SetUnread();
+  }
 }
 
 absl::Status Worker::DoAbort(uint64_t id) {

@@ -200,6 +200,19 @@ class ServerReaderWriter {
   const std::shared_ptr<somnus::simulation::Call> call_;
 };
 
+template <typename R>
+class ServerReader {
+ public:
+  explicit ServerReader(std::shared_ptr<somnus::simulation::Call> call) : call_(std::move(call)) {}
+  bool Read(R* message) {
+    std::string bytes;
+    return ServerReceive(call_, &bytes) && message->ParseFromString(bytes);
+  }
+
+ private:
+  const std::shared_ptr<somnus::simulation::Call> call_;
+};
+
 template <typename W>
 class ServerWriter {
  public:

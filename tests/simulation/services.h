@@ -127,6 +127,8 @@ struct WorkerService {
     virtual grpc::Status LoadModel(grpc::ServerContext*, const LoadModelRequest*,
                                    grpc::ServerWriter<LoadModelEvent>*) = 0;
     virtual grpc::Status Execute(grpc::ServerContext*, grpc::ServerReaderWriter<StepReply, StepRequest>*) = 0;
+    virtual grpc::Status UpdateWeights(grpc::ServerContext*, grpc::ServerReader<WorkerUpdateWeightsRequest>*,
+                                       WorkerUpdateWeightsResponse*) = 0;
 
     grpc::Status Serve(const std::shared_ptr<simulation::Call>& call) override {
 #define SOMNUS_SERVE(Name, Request, Response) \
@@ -142,6 +144,13 @@ struct WorkerService {
           return grpc::Status::CANCELLED;
         grpc::ServerWriter<LoadModelEvent> writer(call);
         return LoadModel(&context, &request, &writer);
+      }
+      if (call->method == "UpdateWeights") {
+        grpc::ServerReader<WorkerUpdateWeightsRequest> reader(call);
+        WorkerUpdateWeightsResponse response;
+        grpc::Status status = UpdateWeights(&context, &reader, &response);
+        if (status.ok()) grpc::ServerSend(call, grpc::Serialize(response));
+        return status;
       }
       grpc::ServerReaderWriter<StepReply, StepRequest> stream(call);
       return Execute(&context, &stream);

@@ -1,12 +1,16 @@
 // Two worker processes serve a real (tiny) model, with a coordinator that the test plays.
 
+#include <algorithm>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "tests/model/weight_chunks.h"
 #include "tests/worker/worker_processes.h"
 
 namespace somnus {
 namespace {
+
+constexpr char kModel[] = "tests/data/tiny/llama-uneven";
 
 enum class Transport { kSharedMemory, kTcp };
 
@@ -83,7 +87,8 @@ class TwoRanks : public testing::TestWithParam<Transport> {
 
   grpc::Status LoadRank(int r) {
     v1::LoadModelRequest request;
-    request.set_model_path(std::filesystem::absolute("tests/data/tiny/llama-uneven"));
+    request.set_model_path(std::filesystem::absolute(kModel));
+    request.set_backup(backup_);
     request.set_dtype(v1::DTYPE_FLOAT32);
     request.set_kv_cache_dtype(v1::DTYPE_FLOAT32);
     request.mutable_parallel()->set_rank(r);
@@ -196,9 +201,95 @@ class TwoRanks : public testing::TestWithParam<Transport> {
     });
   }
 
+  // Both ranks get these chunks, whole.
+  void Update(const std::string& id, const std::vector<v1::WeightChunk>& chunks, int64_t version) {
+    Both([&](int r) {
+      v1::BeginWeightUpdateRequest request;
+      request.set_update_id(id);
+      grpc::ClientContext context;
+      v1::BeginWeightUpdateResponse response;
+      return stubs_[r]->BeginWeightUpdate(&context, *Stamp(&request), &response);
+    });
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::WorkerUpdateWeightsResponse response;
+      const auto stream = stubs_[r]->UpdateWeights(&context, &response);
+      for (size_t i = 0; i < chunks.size(); ++i) {
+        v1::WorkerUpdateWeightsRequest request;
+        if (i == 0) {
+          request.set_group_epoch(1);
+          request.set_update_id(id);
+        }
+        *request.mutable_chunk() = chunks[i];
+        stream->Write(request);
+      }
+      stream->WritesDone();
+      return stream->Finish();
+    });
+    Both([&](int r) {
+      v1::FinishWeightUpdateRequest request;
+      request.set_update_id(id);
+      request.set_weights_version(version);
+      grpc::ClientContext context;
+      v1::FinishWeightUpdateResponse response;
+      const grpc::Status status = stubs_[r]->FinishWeightUpdate(&context, *Stamp(&request), &response);
+      EXPECT_EQ(response.weights_version(), version);
+      return status;
+    });
+  }
+
+  void Reload(int64_t version) {
+    Both([&](int r) {
+      v1::WorkerReloadWeightsRequest request;
+      request.set_weights_version(version);
+      grpc::ClientContext context;
+      v1::WorkerReloadWeightsResponse response;
+      const grpc::Status status = stubs_[r]->ReloadWeights(&context, *Stamp(&request), &response);
+      EXPECT_EQ(response.checkpoint_fingerprint().size(), 64u);
+      return status;
+    });
+  }
+
+  // Prepared on both ranks, and then given up.
+  void Abort(int sleep_level) {
+    v1::PrepareRequest prepare;
+    prepare.mutable_transition()->set_sleep_level(sleep_level);
+    Stamp(&prepare);
+    v1::AbortRequest abort;
+    abort.set_transition_id(prepare.operation_id());
+    Stamp(&abort);
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::PrepareResponse response;
+      return stubs_[r]->Prepare(&context, prepare, &response);
+    });
+    Both([&](int r) {
+      grpc::ClientContext context;
+      v1::AbortResponse response;
+      return stubs_[r]->Abort(&context, abort, &response);
+    });
+  }
+
+  // That every rank says.
+  int64_t Version() {
+    int64_t versions[2] = {-1, -1};
+    Both([&](int r) {
+      v1::WorkerStatusRequest request;
+      request.set_group_epoch(1);
+      grpc::ClientContext context;
+      v1::WorkerStatusResponse response;
+      const grpc::Status status = stubs_[r]->GetStatus(&context, request, &response);
+      versions[r] = response.weights_version();
+      return status;
+    });
+    EXPECT_EQ(versions[0], versions[1]);
+    return versions[0];
+  }
+
   FakeCoordinator coordinator_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<std::unique_ptr<v1::WorkerService::Stub>> stubs_;
+  v1::BackupPolicy backup_ = v1::BACKUP_POLICY_UNSPECIFIED;
   int64_t last_step_ = 0;
   std::atomic<uint64_t> last_operation_{0};
 };
@@ -211,6 +302,46 @@ TEST_P(TwoRanks, SameTokensAfterEitherSleep) {
     for (const int sleep_level : {level, 0}) Transit(sleep_level);
     EXPECT_EQ(Generate(12), tokens) << "after level " << level;
   }
+}
+
+// The model's own tensors, and others: the rows of its embedding in another order.
+TEST_P(TwoRanks, NoTransitionBringsOldWeightsBackAfterAnUpdate) {
+  backup_ = v1::BACKUP_POLICY_RETAIN;
+  Load();
+  const std::vector<int> tokens = Generate(12);
+  const auto checkpoint = Checkpoint::Open(kModel);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const std::vector<v1::WeightChunk> own = ChunksOf(**checkpoint, 1 << 20);
+  std::vector<v1::WeightChunk> others = own;
+  for (v1::WeightChunk& chunk : others) {
+    if (chunk.name() != "model.embed_tokens.weight") continue;
+    std::string* data = chunk.mutable_data();
+    const auto row = static_cast<std::string::difference_type>(data->size()) / chunk.shape(0);
+    std::rotate(data->begin(), data->begin() + row, data->end());
+  }
+  for (const int level : {1, 0}) Transit(level);  // a backup of the old weights is retained
+  Update("first", others, 2);
+  const std::vector<int> changed = Generate(12);
+  EXPECT_NE(changed, tokens);
+  EXPECT_EQ(Version(), 2);
+  for (const int level : {1, 0}) Transit(level);
+  EXPECT_EQ(Generate(12), changed);
+  for (const int level : {1, 2}) {
+    Abort(level);
+    EXPECT_EQ(Generate(12), changed);
+  }
+  for (const int level : {2, 0}) Transit(level);
+  EXPECT_EQ(Version(), 0) << "no file has them";
+  Update("second", own, 3);
+  EXPECT_EQ(Generate(12), tokens);
+  Update("third", others, 4);
+  EXPECT_EQ(Generate(12), changed);
+  Reload(5);
+  EXPECT_EQ(Generate(12), tokens);
+  EXPECT_EQ(Version(), 5);
+  for (const int level : {2, 0}) Transit(level);
+  EXPECT_EQ(Generate(12), tokens);
+  EXPECT_EQ(Version(), 5);
 }
 
 TEST_P(TwoRanks, DeathOfARankFailsTheOthersStepSoon) {
