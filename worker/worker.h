@@ -158,7 +158,7 @@ class Worker {
   // An update whose chunks may come.
   struct Update {
     std::string id;
-    std::unique_ptr<WeightUpdate> tensors;
+    std::unique_ptr<UpdatedTensors> tensors;
     uint64_t stream = 0;  // the one that may send
   };
   absl::StatusOr<std::vector<std::string>> TagsToChange(const v1::Transition& transition) const;

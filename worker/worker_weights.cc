@@ -163,7 +163,7 @@ absl::Status Worker::DoBeginWeightUpdate(const std::string& update_id) {
         absl::StrCat("update_id: has ", update_id.size(), " bytes, not 1 to ", kMaxUpdateIdBytes));
   }
   RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on weights that are replaced
-  ASSIGN_OR_RETURN(std::unique_ptr<WeightUpdate> tensors,
+  ASSIGN_OR_RETURN(std::unique_ptr<UpdatedTensors> tensors,
                    runner_->BeginWeightUpdate(/*needs_all=*/weights_.stale()));
   weights_.SetOverwritten();
   update_ = Update{.id = update_id, .tensors = std::move(tensors)};

@@ -10,8 +10,8 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/memory_checkpoint.h"
+#include "worker/model/updated_tensors.h"
 #include "worker/model/weight_loader.h"
-#include "worker/model/weight_update.h"
 
 namespace somnus {
 
@@ -71,7 +71,7 @@ inline absl::Status FillByLoad(const Checkpoint& checkpoint, const RankPart& par
 inline absl::Status FillByUpdate(const ModelConfig& config, const std::vector<v1::WeightChunk>& chunks,
                                  const RankPart& part, Device& device, void* region) {
   WeightPlan plan;
-  WeightUpdate update(config, /*needs_all=*/true, [&](const Checkpoint& tensors, const TensorInfo& tensor) {
+  UpdatedTensors update(config, /*needs_all=*/true, [&](const Checkpoint& tensors, const TensorInfo& tensor) {
     return LoadTensor(plan, tensors, tensor, device);
   });
   ASSIGN_OR_RETURN(plan, PlanOf(update.tensors(), part, device));

@@ -48,7 +48,7 @@ std::vector<int32_t> Tokens(RankGroup& group) {
 
 absl::Status Update(RankGroup& group, int world_size, const std::vector<v1::WeightChunk>& chunks) {
   for (int rank = 0; rank < world_size; ++rank) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WeightUpdate> update,
+    ASSIGN_OR_RETURN(const std::unique_ptr<UpdatedTensors> update,
                      group.runner(rank).BeginWeightUpdate(/*needs_all=*/true));
     for (const v1::WeightChunk& chunk : chunks) RETURN_IF_ERROR(update->Add(chunk));
     RETURN_IF_ERROR(update->CheckComplete());

@@ -129,7 +129,7 @@ class SimulatedRunner : public ModelRunner {
     return std::make_unique<FinishedStep>(std::move(reply));
   }
   absl::Status CheckReload(const Checkpoint&) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool) override {
+  absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool) override {
     return absl::UnimplementedError("simulated weights come from files alone");
   }
   absl::Status ReloadWeights(const Checkpoint&, const Progress& progress) override {

@@ -52,9 +52,9 @@ inline ModelConfig FakeConfig() {
 }
 
 // An update of that model: `fill` is called with the first number of each tensor that is whole.
-inline std::unique_ptr<WeightUpdate> FakeUpdate(FakeModelControl* control, bool needs_all,
-                                                std::function<void(uint8_t)> fill) {
-  return std::make_unique<WeightUpdate>(
+inline std::unique_ptr<UpdatedTensors> FakeUpdate(FakeModelControl* control, bool needs_all,
+                                                  std::function<void(uint8_t)> fill) {
+  return std::make_unique<UpdatedTensors>(
       FakeConfig(), needs_all,
       [control, fill = std::move(fill)](const Checkpoint& checkpoint,
                                         const TensorInfo& tensor) -> absl::Status {
@@ -188,7 +188,7 @@ class FakeRunner : public ModelRunner {
     memset(weights_, 7, kBytes);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) override {
+  absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override {
     if (!control_->update_error.ok()) return control_->update_error;
     allocator_->DropBackups("weights");
     return FakeUpdate(control_, needs_all, [this](uint8_t value) { memset(weights_, value, kBytes); });

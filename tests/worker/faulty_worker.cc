@@ -130,7 +130,7 @@ class FaultyRunner : public ModelRunner {
   absl::Status CheckReload(const Checkpoint& checkpoint) const override {
     return runner_->CheckReload(checkpoint);
   }
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) override {
+  absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override {
     return runner_->BeginWeightUpdate(needs_all);
   }
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override {

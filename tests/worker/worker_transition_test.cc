@@ -52,7 +52,7 @@ class RegionRunner : public ModelRunner {
     return std::make_unique<FinishedStep>(v1::StepReply());
   }
   absl::Status CheckReload(const Checkpoint&) const override { return control_.check_error; }
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool) override {
+  absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool) override {
     return absl::UnimplementedError("not needed");
   }
   absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {

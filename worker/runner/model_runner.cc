@@ -304,10 +304,10 @@ absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const 
   return LoadWeights(plan, checkpoint, *device_, progress);
 }
 
-absl::StatusOr<std::unique_ptr<WeightUpdate>> ModelRunnerImpl::BeginWeightUpdate(bool needs_all) {
+absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpdate(bool needs_all) {
   // The update's own tensors are the sources of its plan, so it needs them before it can have the plan.
   const auto plan = std::make_shared<WeightPlan>();
-  auto update = std::make_unique<WeightUpdate>(
+  auto update = std::make_unique<UpdatedTensors>(
       config_, needs_all, [this, plan](const Checkpoint& checkpoint, const TensorInfo& tensor) {
         return LoadTensor(*plan, checkpoint, tensor, *device_);
       });

@@ -20,7 +20,7 @@
 #include "kernels/tensor.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
-#include "worker/model/weight_update.h"
+#include "worker/model/updated_tensors.h"
 
 namespace somnus {
 
@@ -111,9 +111,9 @@ class ModelRunner {
   // undefined. No step may be under way.
   virtual absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) = 0;
   // Weights that come by chunks, each written over the old one as soon as it is whole, while no step is under
-  // way. Drops backups of the old ones. `needs_all` as of WeightUpdate. FailedPrecondition: the weights are
+  // way. Drops backups of the old ones. `needs_all` as of UpdatedTensors. FailedPrecondition: the weights are
   // computed as a file stores them. The update must end before the runner does.
-  virtual absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) = 0;
+  virtual absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) = 0;
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.
   virtual absl::Status ResetAfterWake() = 0;
 };

@@ -39,7 +39,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
   absl::Status CheckReload(const Checkpoint& checkpoint) const override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(bool needs_all) override;
+  absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
   absl::Status ResetAfterWake() override;
 
  private:

@@ -19,13 +19,13 @@
 
 namespace somnus {
 
-class WeightUpdate {
+class UpdatedTensors {
  public:
   // Takes a whole tensor, one of the checkpoint's, which can be read until it returns.
   using Place = std::function<absl::Status(const Checkpoint&, const TensorInfo&)>;
 
   // For a model of this configuration. `needs_all`: it is complete only with every tensor.
-  WeightUpdate(const ModelConfig& config, bool needs_all, Place place);
+  UpdatedTensors(const ModelConfig& config, bool needs_all, Place place);
 
   // Every tensor that the model needs, by name and shape.
   const Checkpoint& tensors() const { return *tensors_; }

@@ -1,4 +1,4 @@
-#include "worker/model/weight_update.h"
+#include "worker/model/updated_tensors.h"
 
 #include <algorithm>
 #include <cstring>
@@ -51,7 +51,7 @@ int64_t BytesOf(absl::Span<const int64_t> shape, StorageType type) {
 
 }  // namespace
 
-WeightUpdate::WeightUpdate(const ModelConfig& config, bool needs_all, Place place)
+UpdatedTensors::UpdatedTensors(const ModelConfig& config, bool needs_all, Place place)
     : tensors_(MemoryCheckpoint::Create(config)), needs_all_(needs_all), place_(std::move(place)) {
   const TensorSpec* head = FindTensor(*config.family, TensorRole::kHead);
   if (head == nullptr || head->present(config)) return;
@@ -59,14 +59,14 @@ WeightUpdate::WeightUpdate(const ModelConfig& config, bool needs_all, Place plac
   tied_shape_ = ShapeOf(*head, config);
 }
 
-absl::Status WeightUpdate::Add(const v1::WeightChunk& chunk) {
+absl::Status UpdatedTensors::Add(const v1::WeightChunk& chunk) {
   absl::Status status = chunk.name().empty() ? absl::OkStatus() : Begin(chunk);
   if (status.ok()) status = AddSource(chunk);
   if (!status.ok()) part_ = Part();  // in_part_ remembers its name
   return status;
 }
 
-absl::Status WeightUpdate::Begin(const v1::WeightChunk& chunk) {
+absl::Status UpdatedTensors::Begin(const v1::WeightChunk& chunk) {
   const std::string& name = chunk.name();
   if (!part_.name.empty()) {
     return Invalid(name, absl::StrCat("it begins before ", part_.name, " has ended, of which ",
@@ -87,7 +87,7 @@ absl::Status WeightUpdate::Begin(const v1::WeightChunk& chunk) {
   return absl::OkStatus();
 }
 
-absl::Status WeightUpdate::AddSource(const v1::WeightChunk& chunk) {
+absl::Status UpdatedTensors::AddSource(const v1::WeightChunk& chunk) {
   if (part_.name.empty())
     return absl::InvalidArgumentError("chunk: it names no tensor, and none has been begun");
   if (chunk.name().empty() && (chunk.dtype() != v1::WEIGHT_DTYPE_UNSPECIFIED || chunk.shape_size() > 0))
@@ -108,7 +108,7 @@ absl::Status WeightUpdate::AddSource(const v1::WeightChunk& chunk) {
   return AddBytes({(*file)->data() + shared.offset(), static_cast<size_t>(shared.bytes())}, file->get());
 }
 
-absl::Status WeightUpdate::AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source) {
+absl::Status UpdatedTensors::AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source) {
   const int64_t count = static_cast<int64_t>(bytes.size());
   if (count > part_.bytes - part_.received) {
     return Invalid(part_.name,
@@ -130,7 +130,7 @@ absl::Status WeightUpdate::AddBytes(absl::Span<const uint8_t> bytes, const Mappe
   return part_.received == part_.bytes ? Finish(part_.memory.get(), nullptr) : absl::OkStatus();
 }
 
-absl::Status WeightUpdate::Finish(const uint8_t* data, const MappedFile* source) {
+absl::Status UpdatedTensors::Finish(const uint8_t* data, const MappedFile* source) {
   const Part part = std::exchange(part_, Part());
   if (part.tensor != nullptr) {
     tensors_->Hold(*part.tensor, part.type, data, source);
@@ -142,14 +142,14 @@ absl::Status WeightUpdate::Finish(const uint8_t* data, const MappedFile* source)
   return absl::OkStatus();
 }
 
-absl::Status WeightUpdate::EndStream() {
+absl::Status UpdatedTensors::EndStream() {
   const Part part = std::exchange(part_, Part());
   if (part.name.empty()) return absl::OkStatus();
   return Invalid(part.name,
                  absl::StrCat("the stream ended after ", part.received, " of its ", part.bytes, " bytes"));
 }
 
-absl::Status WeightUpdate::CheckComplete() const {
+absl::Status UpdatedTensors::CheckComplete() const {
   std::vector<std::string> missing(in_part_.begin(), in_part_.end());
   std::sort(missing.begin(), missing.end());
   if (needs_all_) {

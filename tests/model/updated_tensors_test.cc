@@ -1,6 +1,6 @@
 // Chunks that become tensors, and what is refused.
 
-#include "worker/model/weight_update.h"
+#include "worker/model/updated_tensors.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -37,13 +37,13 @@ ModelConfig Config(bool tied = true) {
   return config;
 }
 
-class WeightUpdateTest : public testing::Test {
+class UpdatedTensorsTest : public testing::Test {
  protected:
-  WeightUpdateTest() { Begin(/*needs_all=*/false); }
+  UpdatedTensorsTest() { Begin(/*needs_all=*/false); }
 
   void Begin(bool needs_all, bool tied = true) {
     placed_.clear();
-    update_ = std::make_unique<WeightUpdate>(
+    update_ = std::make_unique<UpdatedTensors>(
         Config(tied), needs_all,
         [this](const Checkpoint& checkpoint, const TensorInfo& tensor) -> absl::Status {
           if (!place_error_.ok()) return place_error_;
@@ -72,12 +72,12 @@ class WeightUpdateTest : public testing::Test {
     return WithData(Head(kNorm, {4}), {value, value, value, value});
   }
 
-  std::unique_ptr<WeightUpdate> update_;
+  std::unique_ptr<UpdatedTensors> update_;
   std::map<std::string, std::vector<float>> placed_;
   absl::Status place_error_;
 };
 
-TEST_F(WeightUpdateTest, ChunksBecomeTensorsAndNothingElseIsNeeded) {
+TEST_F(UpdatedTensorsTest, ChunksBecomeTensorsAndNothingElseIsNeeded) {
   EXPECT_EQ(update_->Add(Norm(3)), absl::OkStatus());
   EXPECT_EQ(placed_[kNorm], std::vector<float>(4, 3));
   // A tensor's bytes may be cut anywhere, also within a number.
@@ -106,7 +106,7 @@ TEST_F(WeightUpdateTest, ChunksBecomeTensorsAndNothingElseIsNeeded) {
   EXPECT_EQ(update_->num_tensors(), 2);
 }
 
-TEST_F(WeightUpdateTest, TheTypesOfTheWireAreConverted) {
+TEST_F(UpdatedTensorsTest, TheTypesOfTheWireAreConverted) {
   v1::WeightChunk chunk = Head(kNorm, {4}, v1::WEIGHT_DTYPE_BFLOAT16);
   chunk.set_data(std::string("\x80\x3f\x00\xc0\x00\x00\x40\x40", 8));  // 1, -2, 0, 3
   EXPECT_EQ(update_->Add(chunk), absl::OkStatus());
@@ -117,7 +117,7 @@ TEST_F(WeightUpdateTest, TheTypesOfTheWireAreConverted) {
   EXPECT_EQ(placed_[kNorm], (std::vector<float>{1, -2, 0, 3}));
 }
 
-TEST_F(WeightUpdateTest, WhatDoesNotFitTheModelIsRefusedByName) {
+TEST_F(UpdatedTensorsTest, WhatDoesNotFitTheModelIsRefusedByName) {
   v1::WeightChunk no_source = Head(kNorm, {4});
   v1::WeightChunk too_long = Norm(1);
   too_long.mutable_data()->push_back('x');
@@ -152,7 +152,7 @@ TEST_F(WeightUpdateTest, WhatDoesNotFitTheModelIsRefusedByName) {
   EXPECT_EQ(update_->Add(Norm(1)), absl::OkStatus()) << "the next good one is taken";
 }
 
-TEST_F(WeightUpdateTest, PartsComeInTheirOrderWithNothingBetweenThem) {
+TEST_F(UpdatedTensorsTest, PartsComeInTheirOrderWithNothingBetweenThem) {
   v1::WeightChunk first = WithData(Head(kEmbedding, {6, 4}), {1, 2, 3});
   ASSERT_EQ(update_->Add(first), absl::OkStatus());
   absl::Status status = update_->Add(Norm(1));
@@ -182,7 +182,7 @@ TEST_F(WeightUpdateTest, PartsComeInTheirOrderWithNothingBetweenThem) {
   EXPECT_EQ(update_->CheckComplete(), absl::OkStatus());
 }
 
-TEST_F(WeightUpdateTest, AStreamThatEndsWithinATensorDropsIt) {
+TEST_F(UpdatedTensorsTest, AStreamThatEndsWithinATensorDropsIt) {
   ASSERT_EQ(update_->Add(WithData(Head(kEmbedding, {6, 4}), {1, 2, 3})), absl::OkStatus());
   const absl::Status status = update_->EndStream();
   EXPECT_EQ(status,
@@ -194,7 +194,7 @@ TEST_F(WeightUpdateTest, AStreamThatEndsWithinATensorDropsIt) {
   EXPECT_EQ(update_->CheckComplete(), absl::OkStatus());
 }
 
-TEST_F(WeightUpdateTest, AnErrorOfThePlaceIsTheChunks) {
+TEST_F(UpdatedTensorsTest, AnErrorOfThePlaceIsTheChunks) {
   place_error_ = absl::InternalError("the device is gone");
   EXPECT_EQ(update_->Add(Norm(1)), place_error_);
   EXPECT_FALSE(update_->CheckComplete().ok()) << "it may be there in part";
@@ -203,7 +203,7 @@ TEST_F(WeightUpdateTest, AnErrorOfThePlaceIsTheChunks) {
   EXPECT_EQ(update_->CheckComplete(), absl::OkStatus());
 }
 
-TEST_F(WeightUpdateTest, StaleWeightsNeedEveryTensor) {
+TEST_F(UpdatedTensorsTest, StaleWeightsNeedEveryTensor) {
   Begin(/*needs_all=*/true);
   EXPECT_THAT(std::string(update_->CheckComplete().message()),
               StartsWith("11 tensors are missing, or have come in part: model.embed_tokens.weight, "));
@@ -222,7 +222,7 @@ TEST_F(WeightUpdateTest, StaleWeightsNeedEveryTensor) {
 }
 
 // transformers' state_dict has it, whether it is the embedding or not.
-TEST_F(WeightUpdateTest, AnOutputMatrixThatIsTheEmbeddingIsIgnored) {
+TEST_F(UpdatedTensorsTest, AnOutputMatrixThatIsTheEmbeddingIsIgnored) {
   const v1::WeightChunk head = WithData(Head("lm_head.weight", {6, 4}), std::vector<float>(24, 9));
   EXPECT_EQ(update_->Add(head), absl::OkStatus());
   v1::WeightChunk begin = WithData(Head("lm_head.weight", {6, 4}), {1, 2});
@@ -261,7 +261,7 @@ class Shared {
   const std::string name_;
 };
 
-TEST_F(WeightUpdateTest, ChunksMayLieInSharedMemory) {
+TEST_F(UpdatedTensorsTest, ChunksMayLieInSharedMemory) {
   const std::vector<float> values = {9, 1, 2, 3, 4, 9};
   const Shared shared(std::string(reinterpret_cast<const char*>(values.data()), 24));
   v1::WeightChunk whole = Head(kNorm, {4});
@@ -279,7 +279,7 @@ TEST_F(WeightUpdateTest, ChunksMayLieInSharedMemory) {
   EXPECT_EQ(update_->num_bytes(), 32);
 }
 
-TEST_F(WeightUpdateTest, SharedMemoryIsCheckedBeforeItIsRead) {
+TEST_F(UpdatedTensorsTest, SharedMemoryIsCheckedBeforeItIsRead) {
   const Shared shared(std::string(16, '\0'));
   const auto add = [&](const v1::SharedMemory& part) {
     v1::WeightChunk chunk = Head(kNorm, {4});
@@ -314,9 +314,9 @@ TEST_F(WeightUpdateTest, SharedMemoryIsCheckedBeforeItIsRead) {
 }
 
 // The sender ends, or breaks its word, while a part is read: the worker lives, and the numbers do not count.
-TEST_F(WeightUpdateTest, SharedMemoryThatIsCutWhileItIsReadIsAnError) {
+TEST_F(UpdatedTensorsTest, SharedMemoryThatIsCutWhileItIsReadIsAnError) {
   const Shared shared(std::string(1 << 16, '\1'));
-  WeightUpdate update(Config(), false, [&](const Checkpoint& checkpoint, const TensorInfo& tensor) {
+  UpdatedTensors update(Config(), false, [&](const Checkpoint& checkpoint, const TensorInfo& tensor) {
     EXPECT_EQ(truncate(absl::StrCat("/dev/shm", shared.name()).c_str(), 0), 0);
     float values[4];
     return checkpoint.ReadRows(tensor, 0, 4, 0, 1, values);
