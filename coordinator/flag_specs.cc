@@ -1,14 +1,10 @@
 // The table of the coordinator's flags: a new flag is one row here and one member of Flags or ApiLimits.
 #include <limits>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "base/request_bounds.h"
+#include "coordinator/flag_setters.h"
 #include "coordinator/flags.h"
-#include "coordinator/kv_cache_dtype.h"
 
 namespace somnus {
 namespace {
@@ -18,31 +14,6 @@ constexpr absl::Duration kShortest = absl::Milliseconds(1);
 constexpr absl::Duration kLongest = absl::Hours(24 * 100);
 constexpr int64_t kMinBytes = 1 << 10;
 constexpr int64_t kMaxBytes = int64_t{1} << 30;  // gRPC counts a message's bytes in 32 bits
-
-// Parses "local:N", "remote:N", "auto" or N, which means local:N.
-absl::Status SetWorkers(const std::string& value, Flags* flags) {
-  flags->discover_workers = value == "auto";
-  if (flags->discover_workers) return absl::OkStatus();
-  const bool remote = absl::StartsWith(value, "remote:");
-  int32_t count;
-  const absl::string_view number =
-      remote ? absl::StripPrefix(value, "remote:") : absl::StripPrefix(value, "local:");
-  if (!absl::SimpleAtoi(number, &count) || count < 1 || count > kMaxWorkers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("is not auto, local:N or remote:N, N from 1 to ", kMaxWorkers));
-  }
-  flags->local_workers = !remote;
-  flags->world_size = count;
-  return absl::OkStatus();
-}
-
-absl::Status SetKvCacheDType(const std::string& value, Flags* flags) {
-  const absl::StatusOr<v1::DType> dtype = ParseKvCacheDType(value);
-  if (!dtype.ok()) return dtype.status();
-  flags->kv_cache_dtype = *dtype;
-  flags->kv_cache_dtype_name = absl::StrReplaceAll(value, {{"-", "_"}});
-  return absl::OkStatus();
-}
 
 FlagGroup ModelFlags(Flags* f) {
   return {
@@ -230,6 +201,7 @@ FlagGroup CacheFlags(Flags* f) {
 }
 
 FlagGroup SleepFlags(Flags* f) {
+  const auto set_swap_space = [f](const std::string& value) { return SetSwapSpace(value, f); };
   return {
       "Sleep",
       {
@@ -256,6 +228,12 @@ FlagGroup SleepFlags(Flags* f) {
               .Alias("idle-sleep"),
           Flag::Int("idle-sleep-level", &f->idle_sleep_level, kMinSleepLevel, kMaxSleepLevel,
                     "how deep it sleeps then"),
+          Flag::Switch("keep-kv-on-sleep", &f->keep_kv_on_sleep,
+                       "a level-1 sleep keeps what the KV cache holds, as far as --swap-space has room: open "
+                       "requests and cached prefixes are not computed again"),
+          Flag::Custom("swap-space", "BYTES", "4GiB", set_swap_space,
+                       "host memory of each worker for KV blocks, with --keep-kv-on-sleep; taken when it is "
+                       "needed; a bare number up to 1024 counts GiB"),
       }};
 }
 

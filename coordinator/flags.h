@@ -87,6 +87,8 @@ struct Flags {
   std::string sleep_arrivals = "queue";
   absl::Duration idle_sleep;  // 0: never
   int32_t idle_sleep_level = 1;
+  bool keep_kv_on_sleep = false;
+  int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
   // Times.
   absl::Duration step_timeout = absl::Minutes(5);
   absl::Duration step_stall = absl::Minutes(1);

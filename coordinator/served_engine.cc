@@ -40,9 +40,11 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;
   options.scheduler.priority_aging_steps = flags.priority_aging_steps;
   options.scheduler.blocks.num_blocks = plan.num_blocks;
+  options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
   options.scheduler.blocks.block_size = flags.block_size;
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
   options.async_scheduling = flags.async_scheduling;
+  options.keep_kv_on_sleep = flags.keep_kv_on_sleep;
   options.queue.max_num_waiting = flags.max_num_waiting;
   options.queue.max_num_waiting_tokens = flags.max_num_waiting_tokens;
   options.queue.max_waiting_bytes = flags.max_waiting_bytes;

@@ -194,8 +194,7 @@ struct BlockSwap {
 enum class SwapDirection { kToHost, kToDevice };
 // Copies whole blocks, all layers, between the cache and a pool in the host's memory, in order with other
 // ops. `layers`: [num_layers] views; `swaps`: host memory, which may be reused when the call returns. A block
-// that does not exist is a broken invariant; no destination may come twice. Only tests call it so far: it is
-// meant for preemption by swapping.
+// that does not exist is a broken invariant; no destination may come twice.
 void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const KvHostPool& pool,
                 SwapDirection direction, const BlockSwap* swaps, int64_t count);
 

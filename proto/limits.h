@@ -23,6 +23,9 @@ inline constexpr int64_t kStepBytes = 4 << 20;
 // The most bytes that one chunk of a tensor may carry; a client sends larger tensors in parts.
 inline constexpr int kMaxWeightChunkBytes = 4 << 20;
 
+// The most blocks of the KV cache that outlive a sleep: each takes at most 14 bytes of a transition.
+inline constexpr int32_t kMaxKeptBlocks = 2 << 20;
+
 // The most alternatives per token that a worker reports.
 inline constexpr int32_t kMaxStepLogprobs = 64;
 

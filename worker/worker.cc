@@ -30,6 +30,7 @@ Worker::Worker(const WorkerOptions& options, WorkerParts parts)
 Worker::~Worker() {
   Abort("the worker leaves");
   thread_.Run([this] {  // before the device and the memory that they borrow
+    kv_host_tier_.reset();
     update_.reset();
     runner_.reset();
     communicator_.BeginEpoch(epoch_);

@@ -27,6 +27,7 @@
 #include "worker/comm/epoch_communicator.h"
 #include "worker/comm/tcp_socket.h"
 #include "worker/epoch_fence.h"
+#include "worker/kv_host_tier.h"
 #include "worker/lifecycle.h"
 #include "worker/load_options.h"
 #include "worker/runner/model_runner.h"
@@ -173,6 +174,10 @@ class Worker {
   void CommitWake(v1::CommitResponse* response);
   absl::Status DoAbort(uint64_t id);
   void AbortPrepared();
+  void AbortMemory(int sleep_level);
+  // Copies the blocks that outlive a sleep; undoes what was prepared where that fails.
+  absl::Status PrepareKept(const v1::Transition& transition, const Prepared& prepared);
+  void CommitKept(const Prepared& prepared, v1::CommitResponse* response);
   absl::Status SuspendGroup();
 
   // Runs `work` on the runner thread, where the epoch is checked, and returns its result.
@@ -196,6 +201,7 @@ class Worker {
   std::unique_ptr<Device> device_;
   EpochCommunicator communicator_;  // Abort: on any thread
   std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<KvHostTier> kv_host_tier_;    // once there is a KV cache
   LoadFormat load_format_ = LoadFormat::kAuto;  // of the files that reloads read
   std::optional<Update> update_;                // borrows the runner
   uint64_t last_weight_stream_ = 0;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "proto/limits.h"
 #include "proto/options_digest.h"
 #include "worker/kv_memory.h"
 #include "worker/worker.h"
@@ -106,7 +107,16 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
   if (config.block_size() != load_request_.block_size() || config.dtype() != load_request_.kv_cache_dtype()) {
     return absl::InvalidArgumentError("kv_cache: block_size and kv_cache_dtype must be those of LoadModel");
   }
+  if (config.num_host_blocks() < 0 || config.num_host_blocks() > kMaxKeptBlocks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_host_blocks: ", config.num_host_blocks(), " is not from 0 to ", kMaxKeptBlocks));
+  }
   RETURN_IF_ERROR(runner_->AllocateKvCache(config.num_blocks(), defer_graphs));
+  kv_host_tier_ = std::make_unique<KvHostTier>(
+      KvHostTierOptions{.block_bytes = runner_->kv_block_bytes(),
+                        .num_blocks = config.num_host_blocks(),
+                        .retains_memory = load_options_.backup == BackupPolicy::kRetain},
+      device_.get(), driver_.get(), runner_.get());
   ranks_may_differ_ |= defer_graphs;
   lifecycle_.Set(WorkerState::kAwake);
   absl::MutexLock lock(&mu_);

@@ -27,8 +27,12 @@ absl::Status NoSourceOfWeights() {
 }  // namespace
 
 absl::StatusOr<v1::PlanResponse> Worker::Plan(const v1::PlanRequest& request) {
-  return InEpoch<absl::StatusOr<v1::PlanResponse>>(request.group_epoch(),
-                                                   [&] { return DoPlan(request.transition()); });
+  using Response = absl::StatusOr<v1::PlanResponse>;
+  return InEpoch<Response>(request.group_epoch(), [&]() -> Response {
+    ASSIGN_OR_RETURN(v1::PlanResponse plan, DoPlan(request.transition()));
+    plan.set_copy_bytes(plan.copy_bytes() + kv_host_tier_->CopyBytes(request.transition()));
+    return plan;
+  });
 }
 
 absl::Status Worker::Prepare(const v1::PrepareRequest& request) {
@@ -112,6 +116,7 @@ absl::Status Worker::DoPrepare(const v1::PrepareRequest& request) {
   ASSIGN_OR_RETURN(prepared.tags, TagsToChange(request.transition()));
   const MonotonicTime begin = MonotonicNow();
   RETURN_IF_ERROR(prepared.sleep_level > 0 ? PrepareSleep(&prepared) : PrepareWake(&prepared));
+  RETURN_IF_ERROR(PrepareKept(request.transition(), prepared));
   prepared.seconds.set_prepare(SecondsSince(begin));
   prepared_ = std::move(prepared);
   return absl::OkStatus();
@@ -179,6 +184,7 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
     report.set_resident_bytes(bytes.resident);
     report.set_backed_up_bytes(bytes.sleeping > 0 ? bytes.host_backup + bytes.file_backup : 0);
   }
+  CommitKept(*prepared_, &response);
   const bool asleep =
       std::any_of(stats.begin(), stats.end(), [](const auto& tag) { return tag.second.sleeping > 0; });
   lifecycle_.Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, !asleep                ? 0
@@ -225,13 +231,18 @@ absl::Status Worker::DoAbort(uint64_t id) {
   return absl::OkStatus();
 }
 
-void Worker::AbortPrepared() {
-  if (!prepared_.has_value()) return;
-  if (prepared_->sleep_level > 0) {
+void Worker::AbortMemory(int sleep_level) {
+  if (sleep_level > 0) {
     allocator_->AbortSleep();
   } else {
     allocator_->AbortWake();
   }
+}
+
+void Worker::AbortPrepared() {
+  if (!prepared_.has_value()) return;
+  AbortMemory(prepared_->sleep_level);
+  kv_host_tier_->Abort();
   prepared_.reset();
 }
 

@@ -29,7 +29,8 @@ struct KvPlanRequest {
 };
 
 struct KvPlan {
-  int32_t num_blocks = 0;  // counts the null block (base/null_block.h)
+  int32_t num_blocks = 0;       // counts the null block (base/null_block.h)
+  int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
   int32_t max_model_len = 0;
 };
 
@@ -37,5 +38,9 @@ struct KvPlan {
 // At least one sequence of max_model_len fits: where it does not, a max_model_len that the user did not ask
 // for is reduced; else ResourceExhausted says what is missing.
 absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const KvPlanRequest& request);
+
+// How many blocks of the host tier fit into `bytes` of host memory on every rank, but no more than the cache
+// has. `kv_block_bytes` is by rank; a rank with 0 is not known yet and does not count.
+int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes, int32_t num_blocks);
 
 }  // namespace somnus

@@ -1,9 +1,12 @@
 #include "coordinator/group/load_plan.h"
 
+#include <algorithm>
+
 #include "absl/time/time.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "coordinator/kv_cache_dtype.h"
+#include "proto/limits.h"
 
 namespace somnus {
 
@@ -60,6 +63,11 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
     LogWarning("max_model_len is {}, not {}: the KV cache holds no more", plan.max_model_len, max_model_len);
   }
   return plan;
+}
+
+int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks) {
+  if (!flags.keep_kv_on_sleep) return 0;
+  return std::min(PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, num_blocks), kMaxKeptBlocks);
 }
 
 }  // namespace somnus

@@ -24,4 +24,7 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
                                   const std::vector<int64_t>& kv_block_bytes,
                                   const std::vector<v1::ProfileResponse>& profiles, int32_t max_model_len);
 
+// The blocks of the host tier, as the flags ask for it; as PlanHostBlocks.
+int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks);
+
 }  // namespace somnus

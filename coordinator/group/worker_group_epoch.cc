@@ -39,6 +39,13 @@ Ranks RanksWith(const std::vector<v1::WorkerSnapshot>& snapshots, const Property
   return ranks;
 }
 
+// By rank.
+std::vector<int64_t> KvBlockBytes(const std::vector<v1::WorkerSnapshot>& snapshots) {
+  std::vector<int64_t> bytes;
+  for (const v1::WorkerSnapshot& snapshot : snapshots) bytes.push_back(snapshot.kv_block_bytes());
+  return bytes;
+}
+
 void SetAllResident(v1::WorkerSnapshot* snapshot) {
   snapshot->clear_resident_tags();
   for (absl::string_view tag : kMemoryTags) snapshot->add_resident_tags(std::string(tag));
@@ -160,6 +167,7 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   const int32_t num_blocks = NumBlocksOf(snapshots);
   if (num_blocks == 0) return;
   SetCache({.num_blocks = num_blocks,
+            .num_host_blocks = HostBlocks(flags_, KvBlockBytes(snapshots), num_blocks),
             .max_model_len = std::min<int32_t>(load_request_.max_model_len(),
                                                TotalBlocks(num_blocks) * flags_.block_size)});
   LogInfo("{}{} workers hold weights and {} KV blocks of an earlier coordinator, {}", ReplicaPrefix(flags_),
@@ -174,6 +182,7 @@ void WorkerGroup::SetCache(const KvPlan& plan) {
   cache_.set_block_size(flags_.block_size);
   cache_.set_dtype(load_request_.kv_cache_dtype());
   cache_.set_num_blocks(plan.num_blocks);
+  cache_.set_num_host_blocks(plan.num_host_blocks);
 }
 
 // How long workers may take to come. The first ones of a cluster may take any time.
@@ -304,10 +313,10 @@ absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots)
 absl::Status WorkerGroup::PlanCache(GroupEpoch* epoch, const Snapshots& snapshots) {
   ASSIGN_OR_RETURN(const std::vector<v1::ProfileResponse> profiles, epoch->Profile());
   LogRanks(snapshots, profiles);
-  std::vector<int64_t> kv_block_bytes;
-  for (const v1::WorkerSnapshot& snapshot : snapshots) kv_block_bytes.push_back(snapshot.kv_block_bytes());
-  ASSIGN_OR_RETURN(const KvPlan plan, PlanBlocks(flags_, epoch->workers()[0].endpoint.device_type,
-                                                 kv_block_bytes, profiles, load_request_.max_model_len()));
+  const std::vector<int64_t> kv_block_bytes = KvBlockBytes(snapshots);
+  ASSIGN_OR_RETURN(KvPlan plan, PlanBlocks(flags_, epoch->workers()[0].endpoint.device_type, kv_block_bytes,
+                                           profiles, load_request_.max_model_len()));
+  plan.num_host_blocks = HostBlocks(flags_, kv_block_bytes, plan.num_blocks);
   SetCache(plan);
   LogInfo("{}KV cache: {} blocks of {} tokens in {}, {} on rank 0", ReplicaPrefix(flags_),
           TotalBlocks(plan_.num_blocks), flags_.block_size, KvCacheDTypeName(cache_.dtype()),

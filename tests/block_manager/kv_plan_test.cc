@@ -20,6 +20,13 @@ TEST(KvPlanTest, TheTightestRankDecides) {
   EXPECT_EQ(plan->max_model_len, 160);
 }
 
+TEST(KvPlanTest, TheHostTierHasWhatFitsOnEveryRankAndNoMoreThanTheCacheHas) {
+  EXPECT_EQ(PlanHostBlocks({100, 200}, 4000, 100), 20);
+  EXPECT_EQ(PlanHostBlocks({100, 200}, 1 << 30, 100), 99) << "without the null block";
+  EXPECT_EQ(PlanHostBlocks({100, 0}, 4000, 100), 40) << "that rank has not loaded yet";
+  EXPECT_EQ(PlanHostBlocks({100}, 99, 100), 0);
+}
+
 TEST(KvPlanTest, NoMoreThanTheSequencesCanUse) {
   EXPECT_EQ(PlanKvCache({{1, 1 << 30}}, Request())->num_blocks, 41);
 }

@@ -101,20 +101,24 @@ absl::Status FakeWorker::Sleep() {
 void FakeWorker::CopyToHost(const BlockPairs& blocks) {
   kept_ = blocks;
   host_.clear();
-  for (const auto& [device, host] : blocks) {
-    const auto begin = cache_.begin() + static_cast<int64_t>(device) * options_.block_size;
-    host_[host].assign(begin, begin + options_.block_size);
-  }
+  for (const auto& [device, host] : blocks) host_[host] = Block(device);
 }
 
 absl::Status FakeWorker::CopyFromHost(const BlockPairs& blocks) {
   if (blocks.empty()) return absl::OkStatus();  // nothing is wanted any more
   if (blocks != kept_) return Broken("a wake-up names other blocks than the sleep");
-  for (const auto& [device, host] : blocks) {
-    const std::vector<uint64_t>& kept = host_.at(host);
-    std::copy(kept.begin(), kept.end(), cache_.begin() + static_cast<int64_t>(device) * options_.block_size);
-  }
+  for (const auto& [device, host] : blocks) SetBlock(device, host_.at(host));
   return absl::OkStatus();
+}
+
+std::vector<uint64_t> FakeWorker::Block(int32_t id) const {
+  const auto begin = cache_.begin() + static_cast<int64_t>(id) * options_.block_size;
+  return {begin, begin + options_.block_size};
+}
+
+void FakeWorker::SetBlock(int32_t id, const std::vector<uint64_t>& contents) {
+  std::copy(contents.begin(), contents.end(),
+            cache_.begin() + static_cast<int64_t>(id) * options_.block_size);
 }
 
 absl::Status FakeWorker::AddSequence(const v1::NewSequence& message, const v1::StepRequest& request) {

@@ -44,6 +44,10 @@ class FakeWorker {
   void CopyToHost(const BlockPairs& blocks);
   absl::Status CopyFromHost(const BlockPairs& blocks);
 
+  // A block's contents.
+  std::vector<uint64_t> Block(int32_t id) const;
+  void SetBlock(int32_t id, const std::vector<uint64_t>& contents);
+
   // Becomes another process in the place of this one, which has died: no slot is in use, and the cache holds
   // values that no sequence has. Its first step may have any id.
   void Replace();

@@ -1,6 +1,7 @@
 #include "tests/simulation/simulated_worker.h"
 
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,6 +112,20 @@ class SimulatedRunner : public ModelRunner {
     Forget();
     return absl::OkStatus();
   }
+  // Host blocks are known by their addresses.
+  absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
+                          absl::Span<const BlockSwap> swaps) override {
+    if (direction == SwapDirection::kToDevice && !self_.memory->Holds(kv_cache_, 1, 'k')) Forget();
+    for (const BlockSwap& swap : swaps) {
+      std::vector<uint64_t>& pooled = host_blocks_[static_cast<char*>(pool.data) + swap.host_block];
+      if (direction == SwapDirection::kToHost) {
+        pooled = model_.Block(swap.device_block);
+      } else {
+        model_.SetBlock(swap.device_block, pooled);
+      }
+    }
+    return absl::OkStatus();
+  }
   absl::Status BeginEpoch() override {
     error_ = absl::OkStatus();
     begun_epoch_ = self_.worker->group_epoch();
@@ -209,6 +224,7 @@ class SimulatedRunner : public ModelRunner {
   Communicator& communicator_;
   SleepableAllocator& allocator_;
   FakeWorker model_;
+  std::map<char*, std::vector<uint64_t>> host_blocks_;
   BatchState batch_;
   absl::Status error_;
   int64_t begun_epoch_ = 0;

@@ -157,6 +157,16 @@ class FakeRunner : public ModelRunner {
     control_->kv_cache = static_cast<uint8_t*>(kv_cache_);
     return absl::OkStatus();
   }
+  absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
+                          absl::Span<const BlockSwap> swaps) override {
+    for (const BlockSwap& swap : swaps) {
+      char* const cached = static_cast<char*>(kv_cache_) + swap.device_block * kv_block_bytes();
+      char* const pooled = static_cast<char*>(pool.data) + swap.host_block * kv_block_bytes();
+      const bool to_host = direction == SwapDirection::kToHost;
+      memcpy(to_host ? pooled : cached, to_host ? cached : pooled, kv_block_bytes());
+    }
+    return absl::OkStatus();
+  }
   absl::Status BeginEpoch() override {
     ++control_->epochs;
     return control_->epoch_error;
@@ -324,12 +334,12 @@ inline absl::StatusOr<v1::WorkerSnapshot> BeginEpoch(Worker& worker, int64_t epo
 }
 
 // A rank's way from a new process to Awake in epoch 1, with all the others'.
-inline absl::Status MakeAwake(Worker& worker, int rank = 0, int world_size = 1,
-                              const std::string& group = "") {
+inline absl::Status MakeAwake(Worker& worker, int rank = 0, int world_size = 1, const std::string& group = "",
+                              const v1::KvCacheConfig& cache = KvConfig()) {
   RETURN_IF_ERROR(BeginEpoch(worker, 1).status());
   RETURN_IF_ERROR(worker.LoadModel(LoadRequest(rank, world_size), [](int64_t, int64_t) {}).status());
   RETURN_IF_ERROR(worker.JoinGroup(JoinRequest(rank, world_size, group)));
-  return worker.AllocateKvCache(KvRequest()).status();
+  return worker.AllocateKvCache(KvRequest(cache)).status();
 }
 
 // A step's reply.

@@ -116,6 +116,10 @@ class FaultyRunner : public ModelRunner {
   absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override {
     return runner_->AllocateKvCache(num_blocks, defer_graphs);
   }
+  absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
+                          absl::Span<const BlockSwap> swaps) override {
+    return runner_->SwapBlocks(direction, pool, swaps);
+  }
   absl::Status BeginEpoch() override { return runner_->BeginEpoch(); }
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override {
     for (const v1::NewSequence& sequence : request.new_sequences()) {

@@ -14,9 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "allocator/sleepable_allocator.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
+#include "kernels/ops.h"
 #include "kernels/tensor.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
@@ -89,6 +91,11 @@ class ModelRunner {
   // `defer_graphs`, at the next Launch, on all ranks together. num_blocks counts the null block, and is at
   // least 2. ResourceExhausted: a smaller number can be tried.
   virtual absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) = 0;
+
+  // Queues copies of whole blocks between the cache and a part of the host tier, in order with steps; `pool`
+  // must stay as it is until the device has done them. InvalidArgument: a block does not exist.
+  virtual absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
+                                  absl::Span<const BlockSwap> swaps) = 0;
 
   // Begins an epoch: waits until the device is done and until somebody has waited for every step, or
   // destroyed it; then forgets the batch and the error of a failed step. Weights and KV cache stay. Graphs

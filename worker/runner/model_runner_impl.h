@@ -35,6 +35,8 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status Profile() override;
   absl::StatusOr<GraphReport> ProfileGraphs() override;
   absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override;
+  absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
+                          absl::Span<const BlockSwap> swaps) override;
   absl::Status BeginEpoch() override;
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
   absl::Status CheckReload(const Checkpoint& checkpoint) const override;

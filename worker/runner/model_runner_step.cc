@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/null_block.h"
 #include "base/status_macros.h"
 #include "worker/runner/block_copies.h"
 #include "worker/runner/logit_edits.h"
@@ -56,6 +58,25 @@ absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
     ASSIGN_OR_RETURN(const int32_t* dst, side_.Stage(call.dst.data(), count));
     CopyBlocks(*device_, context_.kv_cache.data(), num_layers, src, dst, count);
   }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::SwapBlocks(SwapDirection direction, const KvHostPool& pool,
+                                         absl::Span<const BlockSwap> swaps) {
+  if (context_.kv_cache.empty()) return absl::FailedPreconditionError("the KV cache is not allocated");
+  const int64_t num_blocks = context_.kv_cache[0].num_blocks;
+  for (const BlockSwap& swap : swaps) {
+    const bool exists = swap.device_block > kNullBlock && swap.device_block < num_blocks &&
+                        swap.host_block >= 0 && swap.host_block < pool.num_blocks;
+    if (!exists) {
+      return absl::InvalidArgumentError(absl::StrCat("a swap of block ", swap.device_block, " of ",
+                                                     num_blocks, " with host block ", swap.host_block, " of ",
+                                                     pool.num_blocks));
+    }
+  }
+  if (shards_.kv_heads.empty()) return absl::OkStatus();
+  somnus::SwapBlocks(*device_, context_.kv_cache.data(), static_cast<int64_t>(context_.kv_cache.size()), pool,
+                     direction, swaps.data(), static_cast<int64_t>(swaps.size()));
   return absl::OkStatus();
 }
 

@@ -1,0 +1,230 @@
+"""A KV cache that outlives level-1 sleeps, through the whole cluster: the same tokens, and nothing is computed again."""
+import os
+import random
+import signal
+import threading
+import unittest
+
+from cluster.harness import BIN, SMOLLM2, Cluster, expected, tiny, wait_until
+
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
+EMULATED = os.path.join(BIN, "tests", "cuda", "emulated_worker")
+
+
+ATTEMPTS = 10
+
+
+class Ended(Exception):
+    """The machine was so fast, or the test so slow, that a stream had ended before its engine slept."""
+
+
+class Stream:
+    """A streamed completion; `tokens` grows as they come."""
+
+    def __init__(self, cluster, prompt, max_tokens):
+        self.prompt, self.max_tokens, self.tokens, self.error = prompt, max_tokens, [], None
+        self.events = cluster.open_stream(prompt, max_tokens=max_tokens, return_token_ids=True, temperature=0).events()
+        self.take(next(self.events))
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def take(self, event):
+        for choice in event["choices"]:
+            self.tokens += choice.get("token_ids") or []
+
+    def read(self):
+        try:
+            for event in self.events:
+                self.take(event)
+        except BaseException as error:  # shown by whoever joins it
+            self.error = error
+
+    def join(self):
+        self.thread.join(120)
+        if self.error:
+            raise self.error
+        return self.tokens
+
+
+class Counters:
+    """How much the metrics have grown since."""
+
+    NAMES = {"computed": "vllm:iteration_tokens_total_sum", "preempted": "vllm:num_preemptions_total",
+             "kept_blocks": "somnus:kv_blocks_kept_total", "kept_tokens": "somnus:kv_tokens_kept_total"}
+
+    def __init__(self, cluster):
+        self.cluster, self.before = cluster, self.read(cluster)
+
+    @classmethod
+    def read(cls, cluster):
+        lines = cluster.request("GET", "/metrics").text.splitlines()
+        return {name: sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(metric + "{"))
+                for name, metric in cls.NAMES.items()}
+
+    def grown(self):
+        now = self.read(self.cluster)
+        return {name: now[name] - self.before[name] for name in now}
+
+
+def gauge(cluster, name):
+    lines = cluster.request("GET", "/metrics").text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+
+
+class KeepKv(unittest.TestCase):
+    def sleep(self, cluster, level=1, **more):
+        query = "&".join([f"level={level}", *(f"{name}={value}" for name, value in more.items())])
+        response = cluster.request("POST", f"/sleep?{query}", port=cluster.admin_port)
+        self.assertEqual(response.status, 200, response.text)
+        return response.json
+
+    def wake(self, cluster, tags=""):
+        response = cluster.request("POST", "/wake_up" + (f"?tags={tags}" if tags else ""), port=cluster.admin_port)
+        self.assertEqual(response.status, 200, response.text)
+        return response.json
+
+    def must_be_open(self, cluster, count):
+        status = cluster.status()
+        if status["num_requests_running"] + status["num_requests_waiting"] < count:
+            raise Ended()
+
+    def assert_open_requests_go_on(self, cluster, requests, naps):
+        """Streams `requests`, (prompt, max_tokens) each, and calls every nap while they run. Then each has the tokens that
+        it had undisturbed; returns how the counters have grown, and how many tokens there are to compute."""
+        wanted = [cluster.tokens(prompt, max_tokens=count, ignore_eos=True) for prompt, count in requests]
+        for attempt in range(ATTEMPTS):
+            self.assertEqual(cluster.request("POST", "/reset_prefix_cache", port=cluster.admin_port).status, 200)
+            counters = Counters(cluster)
+            streams = [Stream(cluster, prompt, count) for prompt, count in requests]
+            try:
+                for nap in naps:
+                    nap()
+            except Ended:
+                self.wake(cluster)
+                for stream in streams:
+                    stream.join()
+                continue
+            self.assertEqual([stream.join() for stream in streams], wanted)
+            # The last token of each is not computed.
+            return counters.grown(), sum(len(prompt) + count - 1 for prompt, count in requests)
+        self.fail(f"no stream was open at a sleep, in {ATTEMPTS} attempts")
+
+    def nap(self, cluster, requests=1):
+        """A sleep and a wake-up of everything, with open requests."""
+        report = self.sleep(cluster)
+        self.must_be_open(cluster, requests)
+        self.assertGreater(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+        for rank in report["ranks"]:
+            self.assertGreater(rank["tags"]["kv_cache"]["backed_up_bytes"], 0)
+            self.assertGreater(rank["tags"]["kv_cache"]["freed_bytes"], 0)
+        self.wake(cluster)
+        self.assertEqual(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+
+    def check_model(self, cluster, requests):
+        grown, tokens = self.assert_open_requests_go_on(cluster, requests, [lambda: self.nap(cluster)] * 3)
+        self.assertEqual((grown["computed"], grown["preempted"]), (tokens, 0))
+        self.assertGreaterEqual(grown["kept_tokens"], 3 * min(len(prompt) for prompt, _ in requests))
+        self.assertGreater(grown["kept_blocks"], 0)
+
+    def test_two_ranks_compute_nothing_again(self):
+        one = [(CASE["prompt"], 480)]
+        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", workers=2) as cluster:
+            with self.subTest("open requests"):
+                self.check_model(cluster, [(CASE["prompt"], 480), ([7, 8, 9] * 11, 460), ([5], 490)])
+            with self.subTest("the prefix cache"):
+                prompt = [11, 12, 13, 14] * 12
+                cluster.tokens(prompt, max_tokens=1, ignore_eos=True)
+                self.sleep(cluster)
+                self.wake(cluster)
+                usage = cluster.complete(prompt, max_tokens=1, ignore_eos=True)["usage"]
+                self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], 32)
+            with self.subTest("tags one by one"):
+                def by_tags():
+                    self.sleep(cluster, tags="weights")
+                    self.must_be_open(cluster, 1)
+                    self.sleep(cluster, tags="kv_cache")
+                    self.wake(cluster, tags="weights")
+                    self.wake(cluster)
+                grown, tokens = self.assert_open_requests_go_on(cluster, one, [by_tags])
+                self.assertEqual(grown["computed"], tokens)
+            with self.subTest("level 2, and a deeper sleep, forget it"):
+                def level_2():
+                    self.sleep(cluster, level=2)
+                    self.must_be_open(cluster, 1)
+                    self.wake(cluster)
+
+                def deepen():
+                    self.sleep(cluster)
+                    self.must_be_open(cluster, 1)
+                    self.sleep(cluster, level=2)
+                    self.assertEqual(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+                    self.wake(cluster)
+                for nap in (level_2, deepen):
+                    grown, tokens = self.assert_open_requests_go_on(cluster, one, [nap])
+                    self.assertGreater(grown["computed"], tokens)
+                    self.assertEqual(grown["kept_blocks"], 0)
+            with self.subTest("random sleeps"):
+                rng = random.Random(7)
+
+                def somehow():
+                    self.sleep(cluster, level=rng.choice((1, 1, 1, 2)), tags=rng.choice(("weights", "kv_cache", "weights,kv_cache,workspace")))
+                    self.wake(cluster)
+                self.assert_open_requests_go_on(cluster, [(CASE["prompt"], 480), ([3] * 40, 460)], [somehow] * 12)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_what_does_not_fit_is_computed_again(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", "--swap-space=96KiB", workers=2) as cluster:
+            room = gauge(cluster, "somnus:kv_host_blocks")
+            self.assertTrue(0 < room < 40, room)
+            requests = [([number] * 16, 480) for number in range(3, 11)]
+
+            def nap():
+                self.sleep(cluster)
+                self.assertLessEqual(gauge(cluster, "somnus:kv_host_blocks_used"), room)
+                self.wake(cluster)
+            grown, tokens = self.assert_open_requests_go_on(cluster, requests, [nap] * 3)
+            self.assertGreater(grown["kept_blocks"], 0)
+            self.assertGreaterEqual(grown["computed"], tokens)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_a_rank_that_is_lost_while_it_sleeps_takes_it_along(self):
+        one, recoveries = [(CASE["prompt"], 480)], []
+        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", workers=2) as cluster:
+            def lose():
+                self.sleep(cluster)
+                self.must_be_open(cluster, 1)
+                os.kill(cluster.status()["ranks"][1]["pid"], signal.SIGKILL)
+                recoveries.append(None)
+                wait_until(lambda: int(cluster.status()["num_recoveries"]) == len(recoveries), 60, "the recovery")
+                self.assertEqual(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+                wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_ASLEEP", 60, "asleep again")
+                self.wake(cluster)
+            grown, tokens = self.assert_open_requests_go_on(cluster, one, [lose])
+            self.assertGreater(grown["computed"], tokens)
+            grown, tokens = self.assert_open_requests_go_on(cluster, one, [lambda: self.nap(cluster)])
+            self.assertEqual(grown["computed"], tokens, "the new rank keeps them, too")
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_every_replica_has_a_tier_of_its_own(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", "--data-parallel-size=2", workers=1) as cluster:
+            self.check_model(cluster, [([number] * 20, 480) for number in range(3, 7)])
+            self.assertEqual(cluster.stop(), 0)
+
+    @unittest.skipUnless(os.path.exists(EMULATED), "no emulated GPU was built")
+    def test_emulated_gpus_keep_it_in_pinned_memory(self):
+        with Cluster(tiny(MODEL), "--device=cuda", f"--worker-binary={EMULATED}", "--graph-sizes=1,2,4", "--dtype=float32",
+                     "--max-num-seqs=4", "--max-num-batched-tokens=32", "--max-model-len=128", "--kv-cache-memory-bytes=1MiB",
+                     "--keep-kv-on-sleep", workers=2) as cluster:
+            self.check_model(cluster, [(CASE["prompt"], 40)])
+            self.assertEqual(cluster.stop(), 0)
+
+    @unittest.skipUnless(os.path.exists(SMOLLM2), "no SmolLM2")
+    def test_smollm2(self):
+        with Cluster(SMOLLM2, "--keep-kv-on-sleep", workers=2) as cluster:
+            self.check_model(cluster, [(list(range(500, 560)), 60), ([100, 200, 300] * 40, 60)])
+            self.assertEqual(cluster.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

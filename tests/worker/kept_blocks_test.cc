@@ -1,0 +1,109 @@
+// Blocks of the KV cache that outlive a sleep of one rank.
+
+#include "tests/worker/region_rank.h"
+
+namespace somnus {
+namespace {
+
+TEST(KeptBlocksTest, BlocksThatAreKeptAreThereAgainAfterTheWakeUp) {
+  Rank rank;
+  const Pairs kept = {{3, 0}, {1, 2}};
+  for (const int32_t id : {1, 2, 3}) rank.FillBlock(id);
+  for (int i = 0; i < 2; ++i) {
+    auto slept = RunTransition(rank.worker(), Keeping(TransitionOf(1), kept));
+    ASSERT_TRUE(slept.ok()) << slept.status();
+    EXPECT_EQ(slept->tags().at("kv_cache").backed_up_bytes(), 2 * kBlockBytes);
+    EXPECT_EQ(slept->tags().at("kv_cache").discarded_bytes(), kRegionBytes - 2 * kBlockBytes);
+    EXPECT_EQ(slept->tags().at("kv_cache").freed_bytes(), kRegionBytes);
+    EXPECT_EQ(rank.driver().live_bytes(), kHostBlocks * kBlockBytes)
+        << "the host tier's, which is of the host";
+    auto woken = RunTransition(rank.worker(), Keeping(TransitionOf(0), kept));
+    ASSERT_TRUE(woken.ok()) << woken.status();
+    EXPECT_EQ(woken->tags().at("kv_cache").backed_up_bytes(), 0);
+    EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(3));
+    EXPECT_FALSE(rank.HasBlock(2)) << "it was not kept";
+  }
+}
+
+TEST(KeptBlocksTest, KeptBlocksComeBackWithTheCacheAlone) {
+  Rank rank;
+  rank.FillBlock(1);
+  ASSERT_EQ(rank.Run(TransitionOf(1, {"weights"})), absl::OkStatus());
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1, {"kv_cache"}), {{1, 0}})), absl::OkStatus());
+  ASSERT_EQ(rank.Run(TransitionOf(0, {"weights"})), absl::OkStatus());
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(0, {"kv_cache"}), {{1, 0}})), absl::OkStatus());
+  EXPECT_TRUE(rank.HasBlock(1));
+  EXPECT_EQ(rank.state().name, "awake");
+}
+
+TEST(KeptBlocksTest, OtherBlocksThanThoseThatAreHeldAreRefused) {
+  Rank rank;
+  const Rank::State awake = rank.state();
+  EXPECT_TRUE(absl::IsInvalidArgument(rank.Run(Keeping(TransitionOf(1, {"weights"}), {{1, 0}}))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(rank.Run(Keeping(TransitionOf(2), {{1, 0}}))));
+  EXPECT_TRUE(absl::IsResourceExhausted(rank.Run(Keeping(TransitionOf(1), {{1, kHostBlocks}}))));
+  EXPECT_TRUE(absl::IsResourceExhausted(rank.Run(Keeping(TransitionOf(1), {{1, -1}}))));
+  EXPECT_TRUE(absl::IsInvalidArgument(rank.Run(Keeping(TransitionOf(1), {{1, 0}, {2, 0}}))));
+  EXPECT_EQ(rank.state(), awake);
+  rank.FillBlock(1);
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), {{1, 0}})), absl::OkStatus());
+  const Rank::State asleep = rank.state();
+  for (const Pairs& wrong : {Pairs{{2, 0}}, Pairs{{1, 1}}, Pairs{{1, 0}, {2, 1}}})
+    EXPECT_TRUE(absl::IsFailedPrecondition(rank.Run(Keeping(TransitionOf(0), wrong))));
+  EXPECT_EQ(rank.state(), asleep);
+  ASSERT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus()) << "nobody wants them any more";
+  EXPECT_EQ(rank.state(), awake);
+  EXPECT_TRUE(absl::IsInvalidArgument(rank.Run(Keeping(TransitionOf(0), {{1, 0}})))) << "it is awake";
+}
+
+TEST(KeptBlocksTest, ADeeperSleepGivesTheHostTiersMemoryUp) {
+  Rank rank;
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(1), {{1, 0}}), 1), absl::OkStatus());
+  ASSERT_EQ(rank.Commit(1), absl::OkStatus());
+  EXPECT_GT(rank.driver().live_bytes(), 0);
+  ASSERT_EQ(rank.Prepare(TransitionOf(2), 2), absl::OkStatus());
+  EXPECT_EQ(rank.Abort(2), absl::OkStatus());
+  EXPECT_GT(rank.driver().live_bytes(), 0) << "it has not happened";
+  ASSERT_EQ(rank.Run(TransitionOf(2)), absl::OkStatus());
+  EXPECT_EQ(rank.driver().live_bytes(), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(rank.Run(Keeping(TransitionOf(0), {{1, 0}}))));
+  EXPECT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
+}
+
+TEST(KeptBlocksTest, AHostWithoutMemoryForKeptBlocksLeavesEverythingAwake) {
+  Rank rank;
+  rank.FillBlock(1);
+  const Rank::State awake = rank.state();
+  rank.driver().SetCapacity(kAllBytes + kBlockBytes);
+  const absl::Status status = rank.Run(Keeping(TransitionOf(1), {{1, 0}}));
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.message().find("KV blocks that are kept"), absl::string_view::npos) << status;
+  EXPECT_EQ(rank.state(), awake);
+  EXPECT_TRUE(rank.HasBlock(1));
+  EXPECT_EQ(rank.Run(TransitionOf(1)), absl::OkStatus()) << "without them it can sleep";
+}
+
+TEST(KeptBlocksTest, AnAbortOrAFenceForgetsWhatASleepHasCopiedAndKeepsWhatAWakeUpNeeds) {
+  Rank rank;
+  const Pairs kept = {{1, 0}, {2, 1}};
+  for (const int32_t id : {1, 2}) rank.FillBlock(id);
+  const Rank::State awake = rank.state();
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(1), kept), 1), absl::OkStatus());
+  EXPECT_EQ(rank.Abort(1), absl::OkStatus());
+  EXPECT_EQ(rank.state(), awake);
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(1), kept), 2), absl::OkStatus());
+  ASSERT_TRUE(BeginEpoch(rank.worker(), 2).ok());
+  EXPECT_EQ(rank.state(), awake);
+  EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(2));
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept), 2), absl::OkStatus());
+  const Rank::State asleep = rank.state();
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(0), kept), 5000, 2), absl::OkStatus());
+  EXPECT_EQ(rank.worker().AbortTransition(AbortOf(5000, 2)), absl::OkStatus());
+  EXPECT_EQ(rank.state(), asleep);
+  ASSERT_TRUE(BeginEpoch(rank.worker(), 3).ok());
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), kept), 3), absl::OkStatus());
+  EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(2));
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,142 @@
+#include "worker/kv_host_tier.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/monotonic.h"
+#include "base/status_macros.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kPieceTag[] = "kv_host";
+
+bool SameBlocks(absl::Span<const BlockSwap> a, absl::Span<const BlockSwap> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const BlockSwap& one, const BlockSwap& other) {
+    return one.device_block == other.device_block && one.host_block == other.host_block;
+  });
+}
+
+}  // namespace
+
+KvHostTier::KvHostTier(const KvHostTierOptions& options, Device* device, VmmDriver* driver,
+                       ModelRunner* runner)
+    : options_(options),
+      piece_blocks_(std::clamp<int64_t>(options.piece_bytes / std::max<int64_t>(1, options.block_bytes), 1,
+                                        std::max<int64_t>(1, options.num_blocks))),
+      device_(device),
+      runner_(runner),
+      memory_(device->asynchronous() ? nullptr : SleepableAllocator::Create(driver)),
+      account_(device->asynchronous() ? HostMemoryAccount::Open() : nullptr) {}
+
+KvHostTier::~KvHostTier() { ReleaseMemory(); }
+
+int64_t KvHostTier::CopyBytes(const v1::Transition& transition) const {
+  return transition.kept_blocks_size() * options_.block_bytes;
+}
+
+absl::StatusOr<std::vector<BlockSwap>> KvHostTier::Check(const v1::Transition& transition) const {
+  std::vector<BlockSwap> swaps;
+  swaps.reserve(transition.kept_blocks_size());
+  std::vector<bool> taken(options_.num_blocks, false);
+  for (const v1::BlockCopy& block : transition.kept_blocks()) {
+    if (block.dst() < 0 || block.dst() >= options_.num_blocks) {
+      return absl::ResourceExhaustedError(absl::StrCat("kept_blocks: host block ", block.dst(),
+                                                       ", but the host tier has ", options_.num_blocks));
+    }
+    if (taken[block.dst()])
+      return absl::InvalidArgumentError(absl::StrCat("kept_blocks: host block ", block.dst(), " twice"));
+    taken[block.dst()] = true;
+    swaps.push_back({block.src(), block.dst()});
+  }
+  return swaps;
+}
+
+absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
+  copy_seconds_ = 0;
+  if (transition.kept_blocks().empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::vector<BlockSwap> swaps, Check(transition));
+  const MonotonicTime begin = MonotonicNow();
+  if (transition.sleep_level() == 0) {
+    if (!SameBlocks(swaps, held_))
+      return absl::FailedPreconditionError("kept_blocks: these are not the blocks that were kept");
+    RETURN_IF_ERROR(Copy(SwapDirection::kToDevice, swaps));
+  } else {
+    if (transition.sleep_level() != 1 || !held_.empty())
+      return absl::FailedPreconditionError("kept_blocks: only a first sleep of level 1 keeps any");
+    prepared_ = std::move(swaps);
+    absl::Status status = TakeMemory(prepared_);
+    if (status.ok()) status = Copy(SwapDirection::kToHost, prepared_);
+    if (!status.ok()) {
+      Abort();
+      return status;
+    }
+  }
+  copy_seconds_ = absl::ToDoubleSeconds(MonotonicNow() - begin);
+  return absl::OkStatus();
+}
+
+void KvHostTier::Commit(int sleep_level, bool with_cache) {
+  if (sleep_level == 1) {
+    if (with_cache) held_ = std::exchange(prepared_, {});
+    return;
+  }
+  if (sleep_level == 0 && !with_cache) return;
+  held_.clear();
+  if (sleep_level > 0 || !options_.retains_memory) ReleaseMemory();
+}
+
+void KvHostTier::Abort() {
+  if (prepared_.empty()) return;
+  prepared_.clear();
+  if (!options_.retains_memory) ReleaseMemory();
+}
+
+absl::StatusOr<void*> KvHostTier::TakePiece() {
+  const int64_t bytes = piece_blocks_ * options_.block_bytes;
+  if (memory_ != nullptr) return memory_->Allocate(kPieceTag, bytes);
+  // Pinned memory is resident when the call returns.
+  ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
+  return device_->AllocatePinned(bytes);
+}
+
+absl::Status KvHostTier::TakeMemory(absl::Span<const BlockSwap> swaps) {
+  for (const BlockSwap& swap : swaps) {
+    const int64_t number = swap.host_block / piece_blocks_;
+    if (pieces_.contains(number)) continue;
+    absl::StatusOr<void*> piece = TakePiece();
+    if (!piece.ok()) {
+      return absl::Status(piece.status().code(),
+                          absl::StrCat("memory for KV blocks that are kept: ", piece.status().message()));
+    }
+    pieces_[number] = *piece;
+  }
+  return absl::OkStatus();
+}
+
+void KvHostTier::ReleaseMemory() {
+  for (const auto& [number, piece] : pieces_) released_.push_back(piece);
+  pieces_.clear();
+  std::erase_if(released_, [this](void* piece) {
+    if (memory_ != nullptr) return memory_->Free(piece).ok();
+    device_->FreePinned(piece);
+    return true;
+  });
+}
+
+absl::Status KvHostTier::Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps) {
+  std::map<int64_t, std::vector<BlockSwap>> by_piece;
+  for (const BlockSwap& swap : swaps) {
+    by_piece[swap.host_block / piece_blocks_].push_back(
+        {swap.device_block, static_cast<int32_t>(swap.host_block % piece_blocks_)});
+  }
+  absl::Status status;
+  for (const auto& [number, own] : by_piece) {
+    if (status.ok()) status = runner_->SwapBlocks(direction, {pieces_.at(number), piece_blocks_}, own);
+  }
+  status.Update(device_->Synchronize());  // in any case: nothing may be copied when this returns
+  return status;
+}
+
+}  // namespace somnus

@@ -1,0 +1,82 @@
+#pragma once
+// The host tier of one rank: host memory for the contents of KV cache blocks, in the layout of KvHostPool
+// (kernels/ops.h), and the copies between it and the cache. The coordinator decides which block is where; all
+// ranks use the same ids. Memory is taken in pieces when blocks are first copied there, so that a tier that
+// is not used costs nothing: pinned memory of a GPU's host, counted in the host's account while it is made
+// resident, or on a CPU memory of the driver, like the cache itself.
+//
+// What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
+// in its Prepare, and held once it is committed, until a wake-up of the cache that names them is committed,
+// or until a sleep of level 2 gives them up.
+//
+// Device, driver and runner are borrowed. For the runner thread alone.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "allocator/host_account.h"
+#include "allocator/sleepable_allocator.h"
+#include "allocator/vmm_driver.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "proto/worker.pb.h"
+#include "worker/runner/model_runner.h"
+
+namespace somnus {
+
+struct KvHostTierOptions {
+  int64_t block_bytes = 0;  // ModelRunner::kv_block_bytes
+  int32_t num_blocks = 0;
+  bool retains_memory = false;  // beyond the wake-up, so that the next sleep need not take it again
+  int64_t piece_bytes = 32 << 20;
+};
+
+class KvHostTier {
+ public:
+  KvHostTier(const KvHostTierOptions& options, Device* device, VmmDriver* driver, ModelRunner* runner);
+  ~KvHostTier();
+  KvHostTier(const KvHostTier&) = delete;
+
+  // How many bytes the transition copies.
+  int64_t CopyBytes(const v1::Transition& transition) const;
+  // Copies the transition's kept blocks: to the host for a sleep, of which the cache must still be there, and
+  // back for a wake-up, of which it must be mapped. No step may be under way. After an error what is held has
+  // not changed. ResourceExhausted: the tier has fewer blocks, or the host lacks memory; FailedPrecondition:
+  // these are not the blocks that are held.
+  absl::Status Prepare(const v1::Transition& transition);
+  // The prepared transition has happened. `with_cache`: the cache was among its tags.
+  void Commit(int sleep_level, bool with_cache);
+  // It has not happened. Without one it does nothing.
+  void Abort();
+
+  // Bytes of the blocks that are held.
+  int64_t held_bytes() const { return static_cast<int64_t>(held_.size()) * options_.block_bytes; }
+  // That the last Prepare took.
+  double copy_seconds() const { return copy_seconds_; }
+
+ private:
+  absl::StatusOr<std::vector<BlockSwap>> Check(const v1::Transition& transition) const;
+  absl::StatusOr<void*> TakePiece();
+  absl::Status TakeMemory(absl::Span<const BlockSwap> swaps);
+  void ReleaseMemory();
+  absl::Status Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps);
+
+  const KvHostTierOptions options_;
+  const int64_t piece_blocks_;
+  Device* const device_;
+  ModelRunner* const runner_;
+  const std::unique_ptr<SleepableAllocator> memory_;  // of a device whose memory is the host's
+  const std::shared_ptr<HostMemoryAccount> account_;  // of another one
+  std::map<int64_t, void*> pieces_;                   // by number
+  std::vector<void*> released_;                       // that the driver has not freed yet: tried again
+  std::vector<BlockSwap> prepared_;                   // by a sleep that has not ended
+  std::vector<BlockSwap> held_;
+  double copy_seconds_ = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,39 @@
+// The Worker's part for blocks of the KV cache that outlive a sleep.
+#include <algorithm>
+
+#include "base/memory_tags.h"
+#include "worker/worker.h"
+
+namespace somnus {
+namespace {
+
+bool HasKvCache(const std::vector<std::string>& tags) {
+  return std::find(tags.begin(), tags.end(), kKvCacheTag) != tags.end();
+}
+
+}  // namespace
+
+// After the memory: of a sleep it can still be read, of a wake-up it is mapped.
+absl::Status Worker::PrepareKept(const v1::Transition& transition, const Prepared& prepared) {
+  absl::Status status;
+  if (transition.kept_blocks_size() > 0 && !HasKvCache(prepared.tags)) {
+    status = absl::InvalidArgumentError("kept_blocks: the transition does not change kv_cache");
+  } else {
+    status = kv_host_tier_->Prepare(transition);
+  }
+  if (!status.ok() && !prepared.tags.empty()) AbortMemory(prepared.sleep_level);
+  return status;
+}
+
+void Worker::CommitKept(const Prepared& prepared, v1::CommitResponse* response) {
+  if (prepared.tags.empty()) return;
+  kv_host_tier_->Commit(prepared.sleep_level, HasKvCache(prepared.tags));
+  v1::PhaseSeconds& seconds = *response->mutable_seconds();
+  seconds.set_copy(seconds.copy() + kv_host_tier_->copy_seconds());
+  const int64_t held = kv_host_tier_->held_bytes();
+  v1::TagReport& cache = (*response->mutable_tags())[kKvCacheTag];
+  cache.set_backed_up_bytes(cache.backed_up_bytes() + held);
+  cache.set_discarded_bytes(std::max<int64_t>(0, cache.discarded_bytes() - held));
+}
+
+}  // namespace somnus
