@@ -246,7 +246,10 @@ absl::Status WorkerGroup::LoadWeights(GroupEpoch* epoch, Snapshots* snapshots) {
     request.set_weights_version(held_.weights.version);
   }
   const bool reads = held_.weights.readable() && !held_.residency.weights_stale();
-  if (!reads) request.set_load_format(v1::LOAD_FORMAT_NONE);
+  if (!reads) {
+    request.set_load_format(v1::LOAD_FORMAT_NONE);
+    held_.weights.overwritten |= held_.residency.weights_stale();  // no wake-up can read the newcomers'
+  }
   LoadProgress progress;
   loading_ = true;
   ASSIGN_OR_RETURN(
