@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,7 @@ struct WeightStreams::Streams {
     }
   }
   void Cancel() {
+    cancelled = true;
     for (Rank& rank : ranks) rank.context.TryCancel();
   }
   // Waits for the end of the rank's stream. To be called once all has been written, or after an error.
@@ -44,6 +46,7 @@ struct WeightStreams::Streams {
   FailureLatch& latch;
   std::string update_id;
   bool begun = false;  // the first message was sent
+  std::atomic<bool> cancelled{false};
 };
 
 WeightStreams::WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch)
@@ -87,7 +90,8 @@ absl::Status WeightStreams::Send(v1::WeightChunk chunk) {
 
 absl::StatusOr<v1::WorkerUpdateWeightsResponse> WeightStreams::Close() {
   const std::shared_ptr<Streams> open = streams();
-  if (open == nullptr) return absl::CancelledError("the update of the weights was given up");
+  if (open == nullptr || open->cancelled)
+    return absl::CancelledError("the update of the weights was given up");
   if (!open->begun) {  // no rank has heard of it, or has anything to wait for
     Forget(open);
     return v1::WorkerUpdateWeightsResponse();

@@ -21,17 +21,18 @@ class FakeWeights {
   const std::vector<std::string>& chunks() const { return chunks_; }
 
   void SetVersion(int64_t version) { version_ = version; }
-  void SetFingerprint(const std::string& fingerprint) { fingerprint_ = fingerprint; }
+  // Of the first checkpoint's files.
+  void SetFingerprint(const std::string& fingerprint) { fingerprint_ = files_ = fingerprint; }
 
   void Load(const v1::LoadModelRequest& request) {
     if (request.weights_version() > 0) version_ = request.weights_version();
     stale_ = request.load_format() == v1::LOAD_FORMAT_NONE;
-    if (!IsFirst(request.model_path())) fingerprint_ = "of " + request.model_path();
+    fingerprint_ = FilesOf(request.model_path());
   }
   void Reload(const v1::WorkerReloadWeightsRequest& request, v1::WorkerReloadWeightsResponse* response) {
     version_ = request.weights_version();
     stale_ = false;
-    if (!IsFirst(request.model_path())) fingerprint_ = "of " + request.model_path();
+    fingerprint_ = FilesOf(request.model_path());
     response->set_weights_version(version_);
     response->set_checkpoint_fingerprint(fingerprint_);
   }
@@ -59,11 +60,13 @@ class FakeWeights {
   }
 
  private:
-  static bool IsFirst(const std::string& path) { return path.empty() || path == "model"; }
+  std::string FilesOf(const std::string& path) const {
+    return path.empty() || path == "model" ? files_ : "of " + path;
+  }
 
   int64_t version_ = 1;
   bool stale_ = false;
-  std::string fingerprint_ = "f00d";
+  std::string fingerprint_ = "f00d", files_ = "f00d";
   std::string update_id_;
   std::vector<std::string> chunks_;
 };
