@@ -61,7 +61,7 @@ MUTATIONS = {
     ),
     "newcomer_stays_awake": (
         "coordinator/group/worker_group_epoch.cc",
-        "RETURN_IF_ERROR(epoch->SetResidency(snapshots, target));",
+        "RETURN_IF_ERROR(epoch->SetResidency(snapshots, held_.residency));",
         "",
     ),
     "lost_worker_is_not_killed": ("coordinator/group/worker_pool.cc", "processes_->Kill(rank, pid);", ""),
