@@ -25,13 +25,13 @@ MUTATIONS = {
     ),
     "recovery_keeps_prefix_cache": (
         "coordinator/scheduler/scheduler.cc",
-        "freed_slots_.clear();\n  blocks_.ResetPrefixCache();",
-        "freed_slots_.clear();",
+        "ForgetComputed();\n  freed_slots_.clear();",
+        "PreemptAll();\n  freed_slots_.clear();",
     ),
     "recovery_frees_slots_again": (
         "coordinator/scheduler/scheduler.cc",
-        "freed_slots_.clear();\n  blocks_.ResetPrefixCache();",
-        "blocks_.ResetPrefixCache();",
+        "ForgetComputed();\n  freed_slots_.clear();",
+        "ForgetComputed();",
     ),
     "failed_transition_is_not_undone": (
         "coordinator/executor/group_sleep.cc",
