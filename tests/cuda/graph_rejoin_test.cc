@@ -56,6 +56,14 @@ class GraphRejoin : public testing::Test {
   std::vector<int32_t> undisturbed_;
 };
 
+// In pinned memory.
+TEST_F(GraphRejoin, ASequenceWhoseBlocksAreKeptGoesOnAfterEverySleep) {
+  const absl::StatusOr<std::vector<int32_t>> tokens = group_.GenerateOverSleeps(kTokens);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(*tokens, undisturbed_);
+  ExpectSameTokens();
+}
+
 TEST_F(GraphRejoin, SurvivorsOfAFailedStepCaptureAgain) {
 #ifdef SOMNUS_CUDA_EMULATOR
   const int64_t available = GetEmulatedDeviceMemory().available;

@@ -218,6 +218,20 @@ TEST_F(EngineKeepTest, AResetOfThePrefixCacheReachesWhatIsKept) {
   EXPECT_GT(Recomputed(), 0);
 }
 
+TEST_F(EngineKeepTest, AChangeOfTheWeightsForgetsIt) {
+  Start();
+  ASSERT_TRUE(engine_->Sleep({.level = 1, .tags = {"kv_cache"}}).ok());
+  EXPECT_GT(engine_->Stats().used_host_blocks, 0);
+  const auto change = engine_->ReloadWeights({});
+  ASSERT_TRUE(change.ok()) << change.status();
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  EXPECT_EQ(engine_->Stats().used_blocks, 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  EXPECT_EQ(executor_->lifecycle_calls().back(), "wake kv_cache");
+  ExpectTokens();
+  EXPECT_GT(Recomputed(), 0);
+}
+
 TEST_F(EngineKeepTest, APauseThatKeepsTheCacheAndThenASleepKeepIt) {
   Start();
   ASSERT_TRUE(engine_->Pause({.clear_cache = false}).ok());

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -16,17 +17,24 @@ namespace {
 constexpr int kBlockSize = 16;
 constexpr int kNumBlocks = 8;
 
-void AddPrompt(v1::StepRequest* step) {
+const std::vector<int32_t> kPrompt = {5, 17, 42, 9};
+// Of the sequence, and the host blocks where they are kept.
+constexpr int kBlocks[] = {1, 2};
+constexpr int kHostBlocks[] = {2, 0};
+
+// The first `num_computed` tokens are in the cache.
+void AddSequence(const std::vector<int32_t>& tokens, int32_t num_computed, v1::StepRequest* step) {
   v1::NewSequence* sequence = step->add_new_sequences();
-  for (const int token : {5, 17, 42, 9}) sequence->add_token_ids(token);
-  sequence->set_num_prompt_tokens(4);
-  for (const int block : {1, 2}) sequence->add_block_ids(block);
+  sequence->mutable_token_ids()->Add(tokens.begin(), tokens.end());
+  sequence->set_num_prompt_tokens(static_cast<int32_t>(kPrompt.size()));
+  sequence->set_num_computed_tokens(num_computed);
+  for (const int block : kBlocks) sequence->add_block_ids(block);
   v1::StepSampling* sampling = step->add_samplings();
   sampling->set_top_p(1);
   sampling->set_repetition_penalty(1);
   sampling->set_num_logprobs(-1);
   sampling->set_num_prompt_logprobs(-1);
-  step->add_sequences()->set_num_tokens(4);
+  step->add_sequences()->set_num_tokens(static_cast<int32_t>(tokens.size()) - num_computed);
 }
 
 }  // namespace
@@ -69,6 +77,7 @@ absl::Status RejoinGroup::AllocateRank(int rank, bool defer_graphs) {
   v1::AllocateKvCacheRequest request;
   request.mutable_kv_cache()->set_block_size(kBlockSize);
   request.mutable_kv_cache()->set_num_blocks(kNumBlocks);
+  request.mutable_kv_cache()->set_num_host_blocks(3);
   request.mutable_kv_cache()->set_dtype(v1::DTYPE_FLOAT32);
   request.set_defer_graphs(defer_graphs);
   request.set_group_epoch(epoch_);
@@ -114,12 +123,17 @@ absl::Status RejoinGroup::Recover(int sleep_level) {
   });
 }
 
-absl::Status RejoinGroup::Transit(int rank, int sleep_level) {
+absl::Status RejoinGroup::Transit(int rank, int sleep_level, bool keeps) {
   const uint64_t id = ++last_transition_;
   v1::PrepareRequest prepare;
   prepare.set_group_epoch(epoch_);
   prepare.set_operation_id(id);
   prepare.mutable_transition()->set_sleep_level(sleep_level);
+  for (size_t i = 0; keeps && i < std::size(kBlocks); ++i) {
+    v1::BlockCopy* block = prepare.mutable_transition()->add_kept_blocks();
+    block->set_src(kBlocks[i]);
+    block->set_dst(kHostBlocks[i]);
+  }
   RETURN_IF_ERROR(workers_[rank]->Prepare(prepare));
   v1::CommitRequest commit;
   commit.set_group_epoch(epoch_);
@@ -159,7 +173,7 @@ absl::StatusOr<std::vector<int32_t>> RejoinGroup::Generate(int count, int absent
   for (int i = 0; i < count; ++i) {
     v1::StepRequest step;
     if (i == 0) {
-      AddPrompt(&step);
+      AddSequence(kPrompt, 0, &step);
     } else {
       step.add_sequences()->set_num_tokens(1);
     }
@@ -171,6 +185,23 @@ absl::StatusOr<std::vector<int32_t>> RejoinGroup::Generate(int count, int absent
   free_slot.add_freed_slots(0);
   RETURN_IF_ERROR(Step(free_slot, -1).status());
   return tokens;
+}
+
+absl::StatusOr<std::vector<int32_t>> RejoinGroup::GenerateOverSleeps(int count) {
+  std::vector<int32_t> known = kPrompt;
+  const std::vector<bool> all(workers_.size(), true);
+  for (int i = 0; i < count; ++i) {
+    v1::StepRequest step, free_slot;
+    AddSequence(known, i == 0 ? 0 : static_cast<int32_t>(known.size()) - 1, &step);
+    ASSIGN_OR_RETURN(const v1::StepReply reply, Step(step, -1));
+    if (reply.tokens_size() != 1) return absl::InternalError("a step without a token");
+    known.push_back(reply.tokens(0).token_id());
+    free_slot.add_freed_slots(0);
+    RETURN_IF_ERROR(Step(free_slot, -1).status());
+    for (const int level : {1, 0})
+      RETURN_IF_ERROR(OnRanks(all, [&](int rank) { return Transit(rank, level, /*keeps=*/true); }));
+  }
+  return std::vector<int32_t>(known.begin() + static_cast<int64_t>(kPrompt.size()), known.end());
 }
 
 }  // namespace somnus

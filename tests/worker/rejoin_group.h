@@ -39,6 +39,9 @@ class RejoinGroup {
   // A prompt and `count` greedy tokens. When rank `absent` is not -1 it gets no step after the prompt's, and
   // the result is the error of another rank.
   absl::StatusOr<std::vector<int32_t>> Generate(int count, int absent = -1);
+  // As Generate, but after each token all ranks sleep and keep the sequence's blocks, and it goes on after
+  // the wake-up where it was: no token is computed twice.
+  absl::StatusOr<std::vector<int32_t>> GenerateOverSleeps(int count);
 
   Worker& worker(int rank) { return *workers_[rank]; }
 
@@ -47,8 +50,9 @@ class RejoinGroup {
   absl::Status OnRanks(const std::vector<bool>& ranks, const std::function<absl::Status(int rank)>& call);
   absl::Status LoadRank(int rank);
   absl::Status AllocateRank(int rank, bool defer_graphs);
-  // Both phases of a sleep, or of a wake-up (level 0), on one rank.
-  absl::Status Transit(int rank, int sleep_level);
+  // Both phases of a sleep, or of a wake-up (level 0), on one rank. `keeps`: the sequence's blocks outlive
+  // it.
+  absl::Status Transit(int rank, int sleep_level, bool keeps = false);
   // The step on all ranks but `absent`; rank 0's reply, or an error.
   absl::StatusOr<v1::StepReply> Step(v1::StepRequest request, int absent);
 

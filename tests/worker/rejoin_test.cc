@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-constexpr int kTokens = 12;
+constexpr int kTokens = 20;  // more than a block holds
 
 class RejoinTest : public testing::Test {
  protected:
@@ -41,6 +41,13 @@ class RejoinTest : public testing::Test {
   RejoinGroup group_;
   std::vector<int32_t> undisturbed_;
 };
+
+TEST_F(RejoinTest, ASequenceWhoseBlocksAreKeptGoesOnAfterEverySleep) {
+  const absl::StatusOr<std::vector<int32_t>> tokens = group_.GenerateOverSleeps(kTokens);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(*tokens, undisturbed_);
+  ExpectSameTokens();
+}
 
 TEST_F(RejoinTest, AfterAFailedStepTheTokensAreTheSame) {
   for (int i = 0; i < 3; ++i) {
