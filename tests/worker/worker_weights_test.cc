@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "tests/worker/weights_test.h"
@@ -242,6 +243,25 @@ TEST_F(WorkerWeightsTest, MemoryAloneIsStaleUntilAnUpdateOrAReload) {
   request.set_backup(v1::BACKUP_POLICY_RETAIN);
   ASSERT_TRUE(other.LoadModel(request, [](int64_t, int64_t) {}).ok());
   EXPECT_EQ(other.Snapshot().options_digest(), worker_.Snapshot().options_digest());
+}
+
+// A group of random weights has no other files, and an update may have replaced those.
+TEST(MemoryAlone, NeedsNoMoreThanAConfiguration) {
+  FakeModelControl control;
+  WorkerParts parts = FakeParts(&control);
+  parts.open_checkpoint = [](const std::string&,
+                             LoadFormat format) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
+    if (format != LoadFormat::kDummy) return absl::NotFoundError("no tensors");
+    return std::make_unique<FakeCheckpoint>();
+  };
+  for (const v1::LoadFormat format : {v1::LOAD_FORMAT_AUTO, v1::LOAD_FORMAT_NONE}) {
+    Worker worker({.num_threads = 1}, parts);
+    ASSERT_TRUE(BeginEpoch(worker, 1).ok());
+    v1::LoadModelRequest request = LoadRequest();
+    request.set_load_format(format);
+    const absl::Status status = worker.LoadModel(request, [](int64_t, int64_t) {}).status();
+    EXPECT_EQ(status, format == v1::LOAD_FORMAT_NONE ? absl::OkStatus() : absl::NotFoundError("no tensors"));
+  }
 }
 
 }  // namespace
