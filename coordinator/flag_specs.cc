@@ -209,9 +209,11 @@ FlagGroup SleepFlags(Flags* f) {
                       {{"auto", v1::BACKUP_POLICY_UNSPECIFIED},
                        {"retain", v1::BACKUP_POLICY_RETAIN},
                        {"release", v1::BACKUP_POLICY_RELEASE},
-                       {"file", v1::BACKUP_POLICY_FILE}},
+                       {"file", v1::BACKUP_POLICY_FILE},
+                       {"compress", v1::BACKUP_POLICY_COMPRESS}},
                       "where a level-1 sleep keeps the weights: in host memory, also after the wake-up "
-                      "(auto on GPUs) or until then (auto on CPUs), or in a file of --spill-dir"),
+                      "(auto on GPUs) or until then (auto on CPUs), in a file of --spill-dir, or compressed "
+                      "in host memory, also after the wake-up"),
           Flag::Text(
               "spill-dir", &f->spill_dir,
               "directory of --backup=file on each worker's host, on a disk with room for the weights; the "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/piece_codec.h"
 #include "base/cpus.h"
 #include "base/status_macros.h"
 
@@ -61,6 +62,8 @@ BackupPolicy ToBackupPolicy(v1::BackupPolicy policy, DeviceKind device) {
       return BackupPolicy::kRelease;
     case v1::BACKUP_POLICY_FILE:
       return BackupPolicy::kFile;
+    case v1::BACKUP_POLICY_COMPRESS:
+      return BackupPolicy::kCompress;
     default:
       return device == DeviceKind::kCpu ? BackupPolicy::kRelease : BackupPolicy::kRetain;
   }
@@ -110,6 +113,10 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
   if (request.spill_dir().empty() == (request.backup() == v1::BACKUP_POLICY_FILE)) {
     return absl::InvalidArgumentError(
         "spill_dir: goes with BACKUP_POLICY_FILE, and neither without the other");
+  }
+  if (request.backup() == v1::BACKUP_POLICY_COMPRESS) {
+    if (const absl::Status status = CheckCompression(); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat("backup: ", status.message()));
   }
   if (request.max_tune_time_us() < 0) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 #include "tools/bench/sleep/allocator_phases.h"
 
+#include <bit>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -57,7 +58,17 @@ class AllocatorRound {
 
  private:
   int64_t words() const { return options_.weights_bytes / static_cast<int64_t>(sizeof(uint64_t)); }
-  static uint64_t Word(int64_t i) { return static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u; }
+  // As four weights in bfloat16: an exponent comes half as often as the next larger one, and the rest is
+  // noise.
+  static uint64_t Word(int64_t i) {
+    uint64_t noise = static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15u, word = 0;
+    noise ^= noise >> 29;
+    for (int lane = 0; lane < 4; ++lane, noise >>= 16) {
+      const uint64_t exponent = 122 - std::countr_zero(noise >> 8 | 0x100);
+      word |= ((noise & 0x80) << 8 | exponent << 7 | (noise & 0x7f)) << (16 * lane);
+    }
+    return word;
+  }
   int64_t bytes() const { return options_.weights_bytes + options_.kv_bytes; }
 
   absl::Status SleepOnce(const std::string& name, RestoreMode weights) {
