@@ -5,7 +5,7 @@ import re
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ROOMS = ("base", "proto", "checkpoint", "coordinator", "worker", "kernels", "allocator", "tools", "tests", "docs")
+ROOMS = ("base", "proto", "checkpoint", "coordinator", "worker", "kernels", "allocator", "tools", "tests", "docs", "clients")
 PAGES = [os.path.join(ROOT, name) for name in ("README.md", "CONTRIBUTING.md")] + sorted(
     [path for room in ROOMS for path in glob.glob(os.path.join(ROOT, room, "**", "*.md"), recursive=True)])
 # `room/path` in backticks; commands and patterns have blanks, stars or braces and are left alone.
