@@ -45,13 +45,19 @@ print(json.dumps(answers))
 """
 
 BROKEN = """
-import json, os, sys, grpc
+import json, os, struct, sys
 from somnus import Client
+good = ("model.norm.weight", (struct.pack("<f", 1) * 48, "float32", (48,)))
+bad = ("model.layers.0.input_layernorm.weight", (bytes(8), "float64", (1,)))
+seen = []
 with Client(os.environ["GRPC"], os.environ["CONTROL"], timeout=60) as client:
-    try:
-        client.update_weights([("model.norm.weight", (b"12345678", "float64", (1,)))])
-    except TypeError as error:
-        print(json.dumps([str(error), client.status().weights_version]))
+    for tensors in ([bad, good], [good, bad]):
+        try:
+            client.update_weights(tensors)
+        except TypeError as error:
+            seen.append([str(error), client.status().weights_version])
+    seen.append(client.reload_weights())
+print(json.dumps(seen))
 """
 
 
@@ -82,9 +88,11 @@ class PythonClient(unittest.TestCase):
     def test_a_tensor_that_cannot_be_sent_is_named(self):
         with Cluster(tiny("qwen3"), "--dtype=float32", workers=2) as cluster:
             tokens = cluster.tokens(PROMPT, max_tokens=4)
-            message, version = client.run(cluster, "-c", BROKEN)
-            self.assertIn("model.norm.weight: its type is float64", message)
-            self.assertEqual(version, 1)
+            first, second, version = client.run(cluster, "-c", BROKEN)
+            message = "model.layers.0.input_layernorm.weight: its type is float64; float32, bfloat16 and float16 can be sent"
+            self.assertEqual(first, [message, 1], "nothing was sent")
+            self.assertEqual(second, [message, 0], "the weights are stale")
+            self.assertEqual(version, 2)
             self.assertEqual(cluster.tokens(PROMPT, max_tokens=4), tokens)
             self.assertEqual(cluster.stop(), 0)
 

@@ -110,9 +110,9 @@ class Client:
         """Replaces weights. Returns the version that they have now.
 
         named_tensors: pairs of a name, as in a Hugging Face checkpoint, and a whole, unsharded tensor
-        (tensors.read_tensor), for example model.state_dict().items(). They are read one at a time, as they are sent. From
-        the first one on the old weights are gone: if the update fails, the server serves nothing until a reload or a whole
-        update has succeeded.
+        (tensors.read_tensor), for example model.state_dict().items(). They are read one at a time, as they are sent, the
+        first one before anything is sent. From then on the old weights are gone: if the update fails, the server serves
+        nothing until a reload or a whole update has succeeded.
         shared_memory: the workers run on this host, and read the tensors from memory that they share with this process,
         which takes as much of it as all tensors until the update has ended.
         """
@@ -120,7 +120,7 @@ class Client:
         with contextlib.ExitStack() as segments:
             chunks = (chunk for name, tensor in named_tensors
                       for chunk in (shared(name, tensor, segments) if shared_memory else cut(name, tensor)))
-            update = Update(begin, chunks)
+            update = Update(begin, next(chunks, None), chunks)
             try:
                 return self._control.UpdateWeights(update.messages(), **self._control_options).weights_version
             except grpc.RpcError:
@@ -132,14 +132,16 @@ class Client:
 class Update:
     """The messages of an update. error: what its tensors have raised, which gRPC would only log."""
 
-    def __init__(self, begin, chunks):
-        self.begin, self.chunks, self.error = begin, chunks, None
+    def __init__(self, begin, first, others):
+        self.begin, self.first, self.others, self.error = begin, first, others, None
 
     def messages(self):
         request = control_pb2.UpdateWeightsRequest
         yield request(begin=self.begin)
+        if self.first is not None:
+            yield request(chunk=self.first)
         try:
-            for chunk in self.chunks:
+            for chunk in self.others:
                 yield request(chunk=chunk)
         except Exception as error:  # pylint: disable=broad-except
             self.error = error
