@@ -167,14 +167,25 @@ absl::StatusOr<MeasuredTransition> ServedEngine::Sleep(int level) {
 
 absl::StatusOr<MeasuredTransition> ServedEngine::WakeUp() { return Transit("/wake_up"); }
 
+absl::StatusOr<double> ServedEngine::ReloadWeights() const {
+  const MonotonicTime begin = MonotonicNow();
+  RETURN_IF_ERROR(Call("/reload_weights").status());
+  return absl::ToDoubleSeconds(MonotonicNow() - begin);
+}
+
 absl::StatusOr<MeasuredTransition> ServedEngine::Transit(const std::string& target) const {
   const MonotonicTime begin = MonotonicNow();
-  ASSIGN_OR_RETURN(const HttpResponse response, admin_.Post(target, ""));
+  ASSIGN_OR_RETURN(const std::string report, Call(target));
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
-  if (response.status != 200) return absl::UnavailableError(absl::StrCat(target, ": ", response.body));
-  MeasuredTransition measured = Read(nlohmann::json::parse(response.body));
+  MeasuredTransition measured = Read(nlohmann::json::parse(report));
   measured.seconds = seconds;
   return measured;
+}
+
+absl::StatusOr<std::string> ServedEngine::Call(const std::string& target) const {
+  ASSIGN_OR_RETURN(HttpResponse response, admin_.Post(target, ""));
+  if (response.status != 200) return absl::UnavailableError(absl::StrCat(target, ": ", response.body));
+  return std::move(response.body);
 }
 
 absl::StatusOr<int64_t> ServedEngine::WorkersPss() const {

@@ -45,6 +45,8 @@ class ServedEngine {
   absl::StatusOr<double> FirstToken();
   absl::StatusOr<MeasuredTransition> Sleep(int level);
   absl::StatusOr<MeasuredTransition> WakeUp();
+  // Seconds until every rank has read its weights again, while the engine is awake.
+  absl::StatusOr<double> ReloadWeights() const;
   // What the kernel counts as the workers' own memory and their part of what they share, in bytes.
   absl::StatusOr<int64_t> WorkersPss() const;
 
@@ -52,6 +54,8 @@ class ServedEngine {
   ServedEngine(pid_t pid, int port, int admin_port);
 
   absl::Status AwaitFirstToken();
+  // One call of the operators' port; the body of its answer.
+  absl::StatusOr<std::string> Call(const std::string& target) const;
   absl::StatusOr<MeasuredTransition> Transit(const std::string& target) const;
 
   const pid_t pid_;
