@@ -41,7 +41,7 @@ constexpr absl::Duration kExitPatience = absl::Seconds(2);
 // A stranger that connects and says nothing is cut off after that.
 constexpr int kHandshakeTimeoutMs = 10'000;
 
-constexpr int kLargeBytes = 4 << 20;
+constexpr int kLargeBytes = 1 << 20;
 
 // What a load has used and freed goes back to the kernel. By default glibc keeps as much as the largest block
 // that was ever freed, so that a worker that sleeps would hold 25 MB of a tensor that it read once.
