@@ -192,12 +192,12 @@ class FakeWorkerService : public v1::WorkerService::Service {
   grpc::Status AllocateKvCache(grpc::ServerContext*, const v1::AllocateKvCacheRequest* request,
                                v1::AllocateKvCacheResponse*) override {
     const int32_t num_blocks = request->kv_cache().num_blocks();
+    const int32_t on_host = request->kv_cache().num_host_blocks();
     return Called(request->group_epoch(),
-                  absl::StrCat("allocate ", num_blocks, request->defer_graphs() ? " without graphs" : ""),
-                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-                    num_blocks_ = num_blocks;
-                    state_ = "awake";
-                  });
+                  absl::StrCat("allocate ", num_blocks,
+                               on_host > 0 ? absl::StrCat(" and ", on_host, " on the host") : "",
+                               request->defer_graphs() ? " without graphs" : ""),
+                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { num_blocks_ = num_blocks, state_ = "awake"; });
   }
 
   grpc::Status Execute(grpc::ServerContext* context,

@@ -130,6 +130,24 @@ TEST_F(WorkerGroupTest, ANewcomerTakesTheLostPlaceAndTheSurvivorKeepsItsWeights)
   EXPECT_EQ(group_->RankStatuses()[1].error(), "");
 }
 
+// Blocks have 10 and 11 bytes.
+TEST_F(WorkerGroupTest, EveryRankGetsAsLargeAHostTier) {
+  flags_.keep_kv_on_sleep = true;
+  flags_.swap_space_bytes = 60;
+  Launch();
+  for (const size_t member : {0, 1}) EXPECT_EQ(CallsOf(member).back(), Allocate(" and 5 on the host"));
+  Lose(1, Residency());
+  Join("c", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_EQ(CallsOf(2).back(), Allocate(" and 5 on the host without graphs"));
+  group_->Leave();
+  members_.erase(members_.begin() + 1);
+  Restart();
+  const absl::StatusOr<KvPlan> plan = group_->Load();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_host_blocks, 5) << "the workers that were adopted have it";
+}
+
 TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {
   Launch();
   ASSERT_TRUE(members_[0]->service().calls().size() > 0);
