@@ -1,0 +1,259 @@
+"""Weights of a served cluster are replaced: from another checkpoint, and by tensors that a client sends."""
+import concurrent.futures
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from cluster.harness import ROOT, Cluster, expected, tiny, wait_until
+
+try:
+    import grpc
+except ImportError:
+    grpc = None
+
+MODEL = "llama-uneven"
+PROMPTS = [case["prompt"] for case in expected(MODEL) if not case["ambiguous"]]
+DEADLINE_S = 60
+PART_BYTES = 10_000  # of a chunk, so that every large tensor comes in parts
+
+
+def setUpModule():
+    if grpc is None:
+        raise unittest.SkipTest("grpcio-tools is not installed: tools/setup.sh tests")
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    protos = [f"proto/{name}.proto" for name in ("transition", "weights", "control")]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT, f"--python_out={folder.name}",
+                    f"--grpc_python_out={folder.name}", *protos], check=True, stdin=subprocess.DEVNULL)
+    sys.path.insert(0, folder.name)
+    unittest.addModuleCleanup(sys.path.remove, folder.name)
+    global pb, rpc, weights_pb
+    from proto import control_pb2 as pb, control_pb2_grpc as rpc, weights_pb2 as weights_pb
+
+
+def read_header(path):
+    """The file's tensors by name, and where their bytes begin."""
+    with open(path, "rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        return json.loads(file.read(length)), 8 + length
+
+
+def write_other(folder):
+    """Another checkpoint of the same architecture: two layers of the tiny one have changed places."""
+    shutil.copytree(tiny(MODEL), folder, dirs_exist_ok=True)
+    path = os.path.join(folder, "model.safetensors")
+    header, begin = read_header(path)
+    names = {name: name.replace(".layers.0.", ".layers.x.").replace(".layers.1.", ".layers.0.").replace(".layers.x.", ".layers.1.")
+             for name in header}
+    swapped = json.dumps({names[name]: tensor for name, tensor in header.items()}).encode()
+    with open(path, "rb") as file:
+        data = file.read()[begin:]
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(swapped)) + swapped + data)
+
+
+def tensors(folder):
+    """(name, shape, bytes) of every tensor of a checkpoint in float32."""
+    path = os.path.join(folder, "model.safetensors")
+    header, begin = read_header(path)
+    with open(path, "rb") as file:
+        data = file.read()[begin:]
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            first, last = tensor["data_offsets"]
+            yield name, tensor["shape"], data[first:last]
+
+
+class Weights(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.other = os.path.join(folder.name, "other")
+        write_other(cls.other)
+        with Cluster(cls.other, "--dtype=float32", workers=2) as cluster:
+            cls.other_tokens = [cluster.tokens(prompt, ignore_eos=True) for prompt in PROMPTS]
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.first_tokens = [cls.cluster.tokens(prompt, ignore_eos=True) for prompt in PROMPTS]
+        cls.channel = grpc.insecure_channel(f"127.0.0.1:{cls.cluster.control_port}")
+        cls.addClassCleanup(cls.channel.close)
+        cls.control = rpc.ControlServiceStub(cls.channel)
+
+    def setUp(self):
+        """Every case begins with the first checkpoint, awake."""
+        wait_until(lambda: self.status().state != pb.ENGINE_STATE_RECOVERING, 60, "recovered")
+        # Of stale weights only others can be brought, and what sleeps cannot be reloaded.
+        self.control.Sleep(pb.SleepRequest(level=2), timeout=DEADLINE_S)
+        self.control.WakeUp(pb.WakeUpRequest(load_weights=False), timeout=DEADLINE_S)
+        self.reload(tiny(MODEL))
+        self.assertEqual(self.tokens(), self.first_tokens)
+
+    def status(self):
+        return self.control.GetStatus(pb.GetStatusRequest(), timeout=DEADLINE_S)
+
+    def reload(self, path="", **fields):
+        return self.control.ReloadWeights(pb.ReloadWeightsRequest(path=path, **fields), timeout=DEADLINE_S).weights_version
+
+    def tokens(self):
+        return [self.cluster.tokens(prompt, ignore_eos=True) for prompt in PROMPTS]
+
+    def admin(self, target):
+        return self.cluster.request("POST", target, port=self.cluster.admin_port)
+
+    def chunks(self, folder, wanted=lambda name: True):
+        yield pb.UpdateWeightsRequest(begin=pb.UpdateWeightsRequest.Begin())
+        for name, shape, data in tensors(folder):
+            for at in range(0, len(data), PART_BYTES) if wanted(name) else ():
+                chunk = weights_pb.WeightChunk(data=data[at:at + PART_BYTES])
+                if at == 0:
+                    chunk.name, chunk.dtype = name, weights_pb.WEIGHT_DTYPE_FLOAT32
+                    chunk.shape.extend(shape)
+                yield pb.UpdateWeightsRequest(chunk=chunk)
+
+    def update(self, messages, finishes=True):
+        def stream():
+            yield from messages
+            if finishes:
+                yield pb.UpdateWeightsRequest(finish=pb.UpdateWeightsRequest.Finish())
+        return self.control.UpdateWeights(stream(), timeout=DEADLINE_S)
+
+    def assert_code(self, code, call, *args):
+        with self.assertRaises(grpc.RpcError) as caught:
+            call(*args)
+        self.assertEqual(caught.exception.code(), code, caught.exception.details())
+        return caught.exception.details()
+
+    def assert_stale(self):
+        status = self.status()
+        self.assertEqual((status.state, status.weights_version, status.weights_source), (pb.ENGINE_STATE_ASLEEP, 0, ""))
+        health = self.cluster.request("GET", "/health")
+        self.assertEqual(health.status, 503)
+        self.assertIn("stale", health.text)
+        self.assertIsNone(self.cluster.request("GET", "/server_info").json["weight_version"])
+        self.assert_code(grpc.StatusCode.FAILED_PRECONDITION, lambda: self.control.WakeUp(pb.WakeUpRequest(), timeout=DEADLINE_S))
+
+    def kill_a_worker(self):
+        epoch = self.status().group_epoch
+        os.kill(self.cluster.worker_pids()[1], signal.SIGKILL)
+        wait_until(lambda: self.status().group_epoch > epoch and self.status().state != pb.ENGINE_STATE_RECOVERING, 60, "recovered")
+
+    def test_a_reload_gives_the_other_checkpoints_tokens(self):
+        version = self.status().weights_version
+        said = self.cluster.cli("reload-weights", self.other).stdout
+        self.assertIn(f"version {version + 1} of the weights", said)
+        self.assertEqual(self.tokens(), self.other_tokens)
+        self.assertEqual(self.status().weights_source, self.other)
+        answer = self.cluster.request("POST", "/v1/completions", {"model": self.cluster.name, "prompt": "a", "max_tokens": 2})
+        self.assertEqual(answer.headers["X-Weight-Version"], str(version + 1))
+        self.assertEqual(self.cluster.request("GET", "/server_info").json["weight_version"], version + 1)
+        self.assertEqual(self.cluster.metric("somnus:weights_version"), version + 1)
+        self.assertEqual({rank.weights_version for rank in self.status().ranks}, {version + 1})
+        self.assertEqual(self.admin("/reload_weights?weight_version=77").json["weight_version"], 77)
+        self.assertEqual(self.tokens(), self.other_tokens, "the same checkpoint once more")
+        reply = self.cluster.request("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": tiny(MODEL)}},
+                                     port=self.cluster.admin_port)
+        self.assertEqual(reply.json, {"results": [None, None]})
+        self.assertEqual(self.tokens(), self.first_tokens)
+
+    def test_what_cannot_be_read_changes_nothing(self):
+        version = self.status().weights_version
+        for path in ("/nowhere", tiny("qwen3")):
+            with self.assertRaises(grpc.RpcError) as caught:
+                self.reload(path)
+            self.assertIn(caught.exception.code(), (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION))
+        self.assertEqual(self.status().weights_version, version)
+        self.assertEqual(self.tokens(), self.first_tokens)
+
+    def test_a_level_2_sleep_before_a_reload(self):
+        self.assertEqual(self.admin("/sleep?level=2").status, 200)
+        self.assertEqual(self.admin(f"/reload_weights?path={self.other}").status, 503, "their memory is not mapped")
+        woken = self.admin("/wake_up?tags=weights&load_weights=false").json
+        self.assertEqual(woken["tag_states"]["weights"], {"state": "stale", "changed": True})
+        self.assertEqual(self.admin(f"/reload_weights?path={self.other}").status, 200)
+        self.assertEqual(self.status().state, pb.ENGINE_STATE_ASLEEP, "the cache sleeps")
+        self.assertEqual(self.admin("/wake_up?tags=kv_cache&tags=workspace").json["status"], "awake")
+        self.assertEqual(self.tokens(), self.other_tokens)
+
+    def test_requests_that_are_open(self):
+        for mode in ("wait", "abort", "keep"):
+            with self.subTest(mode=mode):
+                stream = self.cluster.open_stream(PROMPTS[0], max_tokens=400, return_token_ids=True)
+                events = stream.events()
+                next(events)
+                self.assertEqual(self.admin(f"/reload_weights?path={self.other}&mode={mode}").status, 200)
+                reasons = [event["choices"][0]["finish_reason"] for event in events if event["choices"]]
+                stream.close()
+                # On a fast machine it may have ended before the call came.
+                self.assertIn(reasons[-1], ("abort", "length") if mode == "abort" else ("length",))
+                self.assertEqual(self.tokens(), self.other_tokens, "no block of the old weights is cached")
+                self.reload(tiny(MODEL))
+
+    def test_an_update_gives_the_other_checkpoints_tokens(self):
+        version = self.status().weights_version
+        reply = self.update(self.chunks(self.other))
+        self.assertEqual(reply.weights_version, version + 1)
+        self.assertEqual(reply.num_tensors, len(list(tensors(self.other))))
+        self.assertEqual(self.tokens(), self.other_tokens)
+        self.assertTrue(self.status().weights_source.startswith("update "))
+        # The embeddings are the same in both.
+        self.update(self.chunks(tiny(MODEL), lambda name: ".layers." in name))
+        self.assertEqual(self.tokens(), self.first_tokens)
+
+    def test_an_update_that_breaks_leaves_stale_weights(self):
+        some = [message for message in self.chunks(self.other)][:4]
+        self.assert_code(grpc.StatusCode.CANCELLED, self.update, iter(some), False)
+        self.assert_stale()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            waiting = pool.submit(self.cluster.tokens, PROMPTS[0], ignore_eos=True)
+            wait_until(lambda: self.status().num_requests_waiting == 1, 30, "the request waits")
+            self.reload(self.other)
+            self.assertEqual(waiting.result(DEADLINE_S), self.other_tokens[0])
+        self.assertEqual(self.tokens(), self.other_tokens)
+
+    def test_a_tensor_that_the_model_has_not(self):
+        messages = list(self.chunks(self.other))
+        messages[1].chunk.name = "model.layers.9.mlp.nonsense.weight"
+        self.assertIn("nonsense", self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.update, iter(messages)))
+        self.assert_stale()
+
+    def test_a_rank_that_is_lost_after_an_update(self):
+        self.update(self.chunks(self.other))
+        self.kill_a_worker()
+        self.assert_stale()
+        version = self.reload()
+        self.assertEqual(self.tokens(), self.first_tokens, "the checkpoint that was read last")
+        self.update(self.chunks(self.other))
+        self.assertEqual(self.status().weights_version, version + 1)
+        self.assertEqual(self.tokens(), self.other_tokens)
+
+    def test_a_rank_that_is_lost_after_a_reload(self):
+        version = self.reload(self.other)
+        self.kill_a_worker()
+        self.assertEqual(self.tokens(), self.other_tokens, "the newcomer reads what the others have")
+        self.assertEqual({rank.weights_version for rank in self.status().ranks}, {version})
+
+    def test_no_rank_reads_the_old_checkpoint_after_an_update(self):
+        self.update(self.chunks(self.other))
+        self.admin("/sleep?level=1")
+        self.admin("/wake_up")
+        self.assertEqual(self.tokens(), self.other_tokens, "the backup is of the new ones")
+        self.admin("/sleep?level=2")
+        self.assertEqual(self.admin("/wake_up").json["tag_states"]["weights"]["state"], "stale")
+        self.assert_stale()
+        self.update(self.chunks(self.other))
+        self.assertEqual(self.tokens(), self.other_tokens)
+        self.admin("/sleep?level=1")
+        self.kill_a_worker()
+        self.assertEqual(self.admin("/wake_up").json["tag_states"]["weights"]["state"], "stale", "one rank has no backup")
+        self.assert_stale()
+
+
+if __name__ == "__main__":
+    unittest.main()
