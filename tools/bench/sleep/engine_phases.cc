@@ -38,8 +38,9 @@ class EngineRound {
     RETURN_IF_ERROR(SleepAndWake(1, "first"));
     RETURN_IF_ERROR(SleepAndWake(1, "second"));
     RETURN_IF_ERROR(SleepAndWake(2, "level 2"));
-    ASSIGN_OR_RETURN(const double reload, engine_->ReloadWeights());
-    table_->Add(section_, "weights read again, awake", weights_bytes_, reload);
+    // Refused where there is no checkpoint to read: random weights.
+    const absl::StatusOr<double> reload = engine_->ReloadWeights();
+    if (reload.ok()) table_->Add(section_, "weights read again, awake", weights_bytes_, *reload);
     return absl::OkStatus();
   }
 
