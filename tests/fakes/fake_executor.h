@@ -27,6 +27,11 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     held_ = held;
   }
+  // From now on each step takes so long.
+  void SetStepTime(absl::Duration time) {
+    absl::MutexLock lock(&mu_);
+    step_time_ = time;
+  }
   // The reply to that step will be `error`, which is a failure of the group.
   void FailStep(int64_t step_id, const absl::Status& error) {
     absl::MutexLock lock(&mu_);
@@ -160,6 +165,8 @@ class FakeExecutor : public Executor {
 
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override {
     absl::MutexLock lock(&mu_);
+    const auto never = [] { return false; };
+    mu_.AwaitWithTimeout(absl::Condition(&never), step_time_);
     ++num_waits_;
     wait_timeouts_.push_back(timeout);
     const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_ || !health_.ok(); };
@@ -379,6 +386,7 @@ class FakeExecutor : public Executor {
   bool late_results_ ABSL_GUARDED_BY(mu_) = false;
   int64_t group_epoch_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<std::string> lifecycle_calls_ ABSL_GUARDED_BY(mu_);
+  absl::Duration step_time_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int64_t num_steps_sent_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_waits_ ABSL_GUARDED_BY(mu_) = 0;
