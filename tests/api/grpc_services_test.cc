@@ -364,8 +364,8 @@ TEST_F(GrpcServicesTest, AFieldThatIsNotKnownIsRefused) {
       CallWithBytes(control_channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x7a\x08kv_cache");
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status.error_message(), "field 15 of SleepRequest is not known here");
-  status = CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", "\x10\x01");
-  EXPECT_EQ(status.error_message(), "field 2 of WakeUpRequest is not known here");
+  status = CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", "\x70\x01");
+  EXPECT_EQ(status.error_message(), "field 14 of WakeUpRequest is not known here");
   EXPECT_EQ(engine_->state(), EngineState::kAwake);
 }
 
