@@ -5,8 +5,21 @@
 #include "absl/strings/str_cat.h"
 
 namespace somnus {
+namespace {
+
+constexpr size_t kMaxRequestBytes = 64 << 10;
+
+}  // namespace
 
 grpc::Status CheckFields(const google::protobuf::Message& request) {
+  if (request.ByteSizeLong() > kMaxRequestBytes) {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            absl::StrCat("a ", request.GetDescriptor()->name(), " has at most ", kMaxRequestBytes, " bytes")};
+  }
+  return CheckKnownFields(request);
+}
+
+grpc::Status CheckKnownFields(const google::protobuf::Message& request) {
   const google::protobuf::UnknownFieldSet& unknown = request.GetReflection()->GetUnknownFields(request);
   if (unknown.empty()) return grpc::Status::OK;
   return {grpc::StatusCode::INVALID_ARGUMENT,

@@ -14,6 +14,8 @@ namespace somnus {
 
 // INVALID_ARGUMENT names a field that this server does not know: a client that sends fields of a later
 // version must not believe that it acted on them.
+grpc::Status CheckKnownFields(const google::protobuf::Message& request);
+// The same for a request without weights: RESOURCE_EXHAUSTED where it is larger than any that makes sense.
 grpc::Status CheckFields(const google::protobuf::Message& request);
 
 // Nullopt: a number that this server does not know.

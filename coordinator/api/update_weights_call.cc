@@ -72,7 +72,7 @@ grpc::Status ReceiveWeights(Engine* engine, grpc::ServerContext* context,
     if (!read()) return {grpc::StatusCode::CANCELLED, "the client left before it had finished the update"};
     if (message.has_finish()) break;
     if (!message.has_chunk()) return Invalid("message: an update goes on with chunk or finish");
-    if (grpc::Status status = CheckFields(message.chunk()); !status.ok()) return status;
+    if (grpc::Status status = CheckKnownFields(message.chunk()); !status.ok()) return status;
     if (absl::Status sent = (*update)->Send(std::move(*message.mutable_chunk())); !sent.ok())
       return EngineRefusal(sent, *engine);
   } while (true);

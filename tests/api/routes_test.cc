@@ -143,6 +143,7 @@ TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
   Start(options);
   Json expected = {{"version", "1.2.3"},
                    {"model", nullptr},
+                   {"weight_version", nullptr},
                    {"http_port", server_->port()},
                    {"admin_port", server_->admin_port()},
                    {"grpc_port", 50051},
@@ -152,6 +153,7 @@ TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
   EXPECT_EQ(Json::parse(Admin("GET", "/server_info").body), expected);
   server_->SetModel(FakeModel(engine_));
   expected["model"] = "fake";
+  expected["weight_version"] = 1;
   EXPECT_EQ(Send("GET", "/server_info").status, 401);
   const HttpReply reply = Send("GET", "/server_info", "", "Authorization: Bearer secret\r\n");
   EXPECT_EQ(Json::parse(reply.body), expected);
@@ -333,7 +335,7 @@ TEST_F(ApiServerTest, CollectiveRpcKnowsItsMethodsByName) {
   EXPECT_EQ(status[1]["bytes_by_tag"], (Json{{"weights", 5}}));
   const HttpReply unknown = call(R"({"method": "os.system", "args": ["true"]})");
   EXPECT_EQ(unknown.status, 404);
-  EXPECT_NE(unknown.body.find("get_status, reset_prefix_cache, sleep, wake_up"), std::string::npos);
+  EXPECT_NE(unknown.body.find("get_status, reload_weights, reset_prefix_cache, sleep, wake_up"), std::string::npos);
   for (const char* body :
        {"", "[]", "{}", R"({"method": 7})", R"({"method": "sleep", "args": 1})",
         R"({"method": "sleep", "args": [1], "kwargs": {"level": 1}})",

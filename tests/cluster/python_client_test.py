@@ -50,8 +50,16 @@ from somnus import Client
 good = ("model.norm.weight", (struct.pack("<f", 1) * 48, "float32", (48,)))
 bad = ("model.layers.0.input_layernorm.weight", (bytes(8), "float64", (1,)))
 seen = []
+
+# A tensor that cannot be sent, once the update has begun.
+def late(client):
+    yield good
+    while client.status().weights_version:
+        pass
+    yield bad
+
 with Client(os.environ["GRPC"], os.environ["CONTROL"], timeout=60) as client:
-    for tensors in ([bad, good], [good, bad]):
+    for tensors in ([bad, good], late(client)):
         try:
             client.update_weights(tensors)
         except TypeError as error:

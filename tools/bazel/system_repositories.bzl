@@ -68,22 +68,24 @@ def _optional_library_impl(ctx):
         # A compiler that does not find the archive prints its name alone.
         compiler = ctx.which("g++")
         found = compiler != None and _run(ctx, [compiler, "-print-file-name=" + archive])[0] != archive
+    linkopts = ["-l:" + archive] if archive else ["-l" + ctx.attr.library] if ctx.attr.library else []
     ctx.file("BUILD.bazel", """
 cc_library(
     name = "{name}",
     linkopts = {linkopts},
     visibility = ["//visibility:public"],
 )
-""".format(name = ctx.name, linkopts = repr(["-l:" + archive] if found and archive else [])))
+""".format(name = ctx.name, linkopts = repr(linkopts if found else [])))
     ctx.file("defs.bzl", "%s = %s\n" % (ctx.attr.constant, found))
 
 # A library that the build does without where it is not installed: a constant of defs.bzl says whether it is. An archive
-# is linked statically, so that a binary also starts where the library is not installed.
+# is linked statically, so that a binary also starts where the library is not installed; `library` is a shared one.
 optional_library_repository = repository_rule(
     implementation = _optional_library_impl,
     attrs = {
         "header": attr.string(mandatory = True),
         "archive": attr.string(),
+        "library": attr.string(),
         "constant": attr.string(mandatory = True),
     },
     local = True,
