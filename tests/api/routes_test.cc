@@ -335,7 +335,8 @@ TEST_F(ApiServerTest, CollectiveRpcKnowsItsMethodsByName) {
   EXPECT_EQ(status[1]["bytes_by_tag"], (Json{{"weights", 5}}));
   const HttpReply unknown = call(R"({"method": "os.system", "args": ["true"]})");
   EXPECT_EQ(unknown.status, 404);
-  EXPECT_NE(unknown.body.find("get_status, reload_weights, reset_prefix_cache, sleep, wake_up"), std::string::npos);
+  EXPECT_NE(unknown.body.find("get_status, reload_weights, reset_prefix_cache, sleep, wake_up"),
+            std::string::npos);
   for (const char* body :
        {"", "[]", "{}", R"({"method": 7})", R"({"method": "sleep", "args": 1})",
         R"({"method": "sleep", "args": [1], "kwargs": {"level": 1}})",
