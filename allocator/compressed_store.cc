@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "allocator/host_arena.h"
+#include "allocator/host_buffer.h"
 #include "allocator/parallel.h"
 #include "allocator/piece_codec.h"
 #include "base/cpus.h"
@@ -23,30 +24,6 @@ constexpr int kMaxThreads = 8;
 
 int NumThreads() { return std::min(NumAllowedCpus(), kMaxThreads); }
 int64_t BatchBytes() { return NumThreads() * kBatchPerThread; }
-
-// Host memory through which bytes pass between the device and the processors.
-class Staging {
- public:
-  explicit Staging(VmmDriver* driver) : driver_(driver) {}
-  ~Staging() {
-    if (data_ != nullptr) driver_->FreeHost(data_, bytes_);
-  }
-  Staging(const Staging&) = delete;
-
-  absl::Status Init(int64_t bytes) {
-    absl::StatusOr<void*> data = driver_->AllocateHost(bytes);
-    if (!data.ok()) return data.status();
-    data_ = static_cast<char*>(*data);
-    bytes_ = bytes;
-    return absl::OkStatus();
-  }
-  char* data() const { return data_; }
-
- private:
-  VmmDriver* const driver_;
-  char* data_ = nullptr;
-  int64_t bytes_ = 0;
-};
 
 // Calls work(index) for every piece of a batch, on several threads.
 void ForPieces(int64_t bytes, const std::function<void(int64_t)>& work) {
@@ -70,8 +47,8 @@ class CompressedBackup : public Backup {
   int64_t stored_bytes() const override { return stored_bytes_; }
 
   absl::Status Save(const char* data) {
-    Staging staging(driver_);
-    if (absl::Status status = staging.Init(std::min(bytes_, BatchBytes())); !status.ok()) return status;
+    HostBuffer staging(driver_);
+    if (absl::Status status = staging.Allocate(std::min(bytes_, BatchBytes())); !status.ok()) return status;
     std::vector<std::string> frames(BatchBytes() / kPiece);
     for (int64_t at = 0; at < bytes_; at += BatchBytes()) {
       const int64_t batch = std::min(BatchBytes(), bytes_ - at);
@@ -93,8 +70,8 @@ class CompressedBackup : public Backup {
   // other.
   absl::Status Restore(void* data) override {
     const int64_t half = std::min(bytes_, BatchBytes());
-    Staging staging(driver_);
-    if (absl::Status status = staging.Init(2 * half); !status.ok()) return status;
+    HostBuffer staging(driver_);
+    if (absl::Status status = staging.Allocate(2 * half); !status.ok()) return status;
     absl::Status status;
     for (int64_t at = 0, batches = 0; at < bytes_ && status.ok(); at += half, ++batches) {
       char* const to = staging.data() + batches % 2 * half;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/host_buffer.h"
 #include "allocator/spill_file.h"
 #include "allocator/spill_pieces.h"
 
@@ -33,29 +34,17 @@ struct Spill {
 // Host memory through which pieces pass, one for each slot, where the file cannot reach the region itself.
 class Staging {
  public:
-  Staging(VmmDriver* driver, int64_t slot_bytes) : driver_(driver), slot_bytes_(slot_bytes) {}
-  ~Staging() {
-    if (data_ != nullptr) driver_->FreeHost(data_, bytes());
-  }
-  Staging(const Staging&) = delete;
+  Staging(VmmDriver* driver, int64_t slot_bytes) : buffer_(driver), slot_bytes_(slot_bytes) {}
 
-  absl::Status Init() {
-    absl::StatusOr<void*> data = driver_->AllocateHost(bytes());
-    if (!data.ok()) return data.status();
-    data_ = static_cast<char*>(*data);
-    return absl::OkStatus();
-  }
+  absl::Status Init() { return buffer_.Allocate(kDepth * slot_bytes_ + kSpillAlign); }
   char* slot(int i) const {
-    char* const aligned = reinterpret_cast<char*>(RoundUp(reinterpret_cast<int64_t>(data_)));
+    char* const aligned = reinterpret_cast<char*>(RoundUp(reinterpret_cast<int64_t>(buffer_.data())));
     return aligned + i * slot_bytes_;
   }
 
  private:
-  int64_t bytes() const { return kDepth * slot_bytes_ + kSpillAlign; }
-
-  VmmDriver* const driver_;
+  HostBuffer buffer_;
   const int64_t slot_bytes_;
-  char* data_ = nullptr;
 };
 
 class SpillBackup : public Backup {

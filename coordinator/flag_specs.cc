@@ -335,6 +335,8 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
           time("body-timeout", &l->body_timeout, "from there to the end of its body"),
           time("idle-timeout", &l->idle_timeout, "between two requests of a connection"),
           time("write-timeout", &l->write_timeout, "without the client taking a byte"),
+          time("weight-update-timeout", &l->weight_update_timeout,
+               "without a message of a client that updates weights; then its update is given up"),
           Flag::Time("sse-keepalive", &l->sse_keepalive, absl::ZeroDuration(), kLongest,
                      "a stream without an event for that long gets a comment, for proxies; 0: never")
               .Alias("sse-keepalive-s"),

@@ -4,6 +4,11 @@
 
 namespace somnus {
 
+absl::Status CheckWeightsVersion(int64_t version) {
+  if (version >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("weights_version: must be at least 1, not ", version));
+}
+
 void WeightsRecord::SetRead(int64_t version, const std::string& fingerprint) {
   absl::MutexLock lock(&mu_);
   contents_ = Contents::kWhole;

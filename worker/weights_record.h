@@ -6,10 +6,14 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
 namespace somnus {
+
+// InvalidArgument: it is no version that weights can have.
+absl::Status CheckWeightsVersion(int64_t version);
 
 // Thread safe.
 class WeightsRecord {

@@ -25,10 +25,7 @@ std::string DigestOf(v1::LoadModelRequest request) {
 absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& request,
                                                   const ModelRunner::Progress& progress) {
   const bool reads = request.load_format() != v1::LOAD_FORMAT_NONE;
-  if (reads && request.weights_version() < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weights_version: must be at least 1, not ", request.weights_version()));
-  }
+  if (reads) RETURN_IF_ERROR(CheckWeightsVersion(request.weights_version()));
   ASSIGN_OR_RETURN(load_options_, MakeLoadOptions(request, options_));
   load_request_ = request;
   load_options_.runner.read_weights = reads;

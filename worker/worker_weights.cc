@@ -23,11 +23,6 @@ absl::Status AfterWriting(const absl::Status& status) {
   return absl::InternalError(status.message());
 }
 
-absl::Status CheckVersion(int64_t version) {
-  if (version >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("weights_version: must be at least 1, not ", version));
-}
-
 }  // namespace
 
 absl::StatusOr<v1::WorkerReloadWeightsResponse> Worker::ReloadWeights(
@@ -136,7 +131,7 @@ absl::StatusOr<Worker::Files> Worker::OpenForReload(const std::string& path) con
 absl::StatusOr<v1::WorkerReloadWeightsResponse> Worker::DoReloadWeights(
     const v1::WorkerReloadWeightsRequest& request) {
   RETURN_IF_ERROR(RequireWritableWeights("ReloadWeights"));
-  RETURN_IF_ERROR(CheckVersion(request.weights_version()));
+  RETURN_IF_ERROR(CheckWeightsVersion(request.weights_version()));
   const MonotonicTime begin = MonotonicNow();
   const std::string path = request.model_path().empty() ? load_request_.model_path() : request.model_path();
   const absl::StatusOr<Files> files = OpenForReload(path);
@@ -173,7 +168,7 @@ absl::Status Worker::DoBeginWeightUpdate(const std::string& update_id) {
 absl::Status Worker::DoFinishWeightUpdate(const v1::FinishWeightUpdateRequest& request) {
   RETURN_IF_ERROR(RequireUpdate(request.update_id(), "FinishWeightUpdate"));
   RETURN_IF_ERROR(RequireWritableWeights("FinishWeightUpdate"));
-  RETURN_IF_ERROR(CheckVersion(request.weights_version()));
+  RETURN_IF_ERROR(CheckWeightsVersion(request.weights_version()));
   RETURN_IF_ERROR(update_->tensors->CheckComplete());
   RETURN_IF_ERROR(device_->Synchronize());  // what was packed is in place
   weights_.SetUpdated(request.weights_version(), request.update_id());

@@ -39,6 +39,9 @@ struct ApiLimits {
   absl::Duration body_timeout = absl::Seconds(60);    // from the end of the headers to the end of the body
   absl::Duration idle_timeout = absl::Seconds(75);    // between two requests of a connection
   absl::Duration write_timeout = absl::Seconds(60);   // without the client taking a byte
+  // Without a message of the client of ControlService.UpdateWeights: the update, which holds other calls
+  // back, is given up.
+  absl::Duration weight_update_timeout = absl::Minutes(10);
   absl::Duration sse_keepalive = absl::Seconds(15);  // without an event of a stream, then a comment; 0: never
   // After a refusal the server reads and drops what the client still sends, so that the client can read the
   // response; a close with unread input would reset the connection. It stops

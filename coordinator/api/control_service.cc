@@ -252,7 +252,8 @@ grpc::Status ControlServiceImpl::UpdateWeights(grpc::ServerContext* context,
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
   const std::shared_ptr<const ServedModel> model = slot_->Get();
   if (model == nullptr) return LoadingStatus();
-  return ReceiveWeights(model->engine.get(), context, reader, response);
+  return ReceiveWeights(model->engine.get(), context, reader, response,
+                        options_.limits.weight_update_timeout);
 }
 
 }  // namespace somnus

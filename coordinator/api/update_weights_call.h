@@ -8,11 +8,9 @@
 namespace somnus {
 
 // Blocks until the client has finished the update or has left, and the ranks have what it sent. A client that
-// sends nothing for longer than kMaxUpdateSilence is one that has left: the update holds other calls back.
-inline constexpr absl::Duration kMaxUpdateSilence = absl::Minutes(10);
+// sends nothing for longer than `max_silence` is one that has left: the update holds other calls back.
 grpc::Status ReceiveWeights(Engine* engine, grpc::ServerContext* context,
                             grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
-                            v1::UpdateWeightsResponse* response,
-                            absl::Duration max_silence = kMaxUpdateSilence);
+                            v1::UpdateWeightsResponse* response, absl::Duration max_silence);
 
 }  // namespace somnus

@@ -212,9 +212,8 @@ void EngineLoop::EndWeightsChange(const absl::Status& status) {
   }
   if (!residency_.weights_stale()) return EndCommand(status);
   LogWarning("{}the weights are stale: {}", options_.log_name, std::string(status.message()));
-  // Of a reload these codes say that nothing has changed.
-  const bool says_unchanged = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-  const bool is_other = says_unchanged && command_->kind == LifecycleCommand::Kind::kReload;
+  // Something has changed, so a reload must not return the error of a refusal.
+  const bool is_other = IsRefusal(status) && command_->kind == LifecycleCommand::Kind::kReload;
   EndCommand(absl::Status(
       is_other ? absl::StatusCode::kInternal : status.code(),
       absl::StrCat(status.message(), "; the weights are stale until a reload or an update succeeds")));

@@ -12,11 +12,6 @@ namespace {
 
 constexpr int kUpdateIdBytes = 8;
 
-// What a rank answers that has refused the call before it did anything.
-bool IsRefusal(const absl::Status& status) {
-  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-}
-
 }  // namespace
 
 WeightsOutcome GroupWeights::Reload(const std::string& path, int64_t version) {

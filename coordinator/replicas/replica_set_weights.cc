@@ -12,11 +12,6 @@
 namespace somnus {
 namespace {
 
-// The replica has not changed anything.
-bool IsRefusal(const absl::Status& status) {
-  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-}
-
 // Runs `call` for all of `indices` at once.
 void ForAll(const std::vector<size_t>& indices, const std::function<void(size_t)>& call) {
   std::vector<std::thread> threads;

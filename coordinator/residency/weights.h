@@ -40,6 +40,12 @@ struct Held {
   Weights weights;
 };
 
+// Of a change of weights: the error of a rank, or of a replica, that has refused it before it did anything
+// (proto/worker.proto).
+inline bool IsRefusal(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+}
+
 // How a change of weights has ended on the ranks.
 struct WeightsOutcome {
   absl::Status status;

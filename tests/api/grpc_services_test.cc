@@ -245,6 +245,19 @@ TEST_F(GrpcServicesTest, AnUpdateIsReceived) {
   EXPECT_EQ(update({begin, chunk, finish}).error_message(), "no tensor 'a'");
 }
 
+TEST_F(GrpcServicesTest, AnUpdateWhoseClientIsSilentIsGivenUp) {
+  ApiLimits limits;
+  limits.weight_update_timeout = absl::Milliseconds(50);
+  Start(limits);
+  grpc::ClientContext context;
+  v1::UpdateWeightsResponse response;
+  const auto writer = control_->UpdateWeights(&context, &response);
+  v1::UpdateWeightsRequest begin;
+  begin.mutable_begin();
+  EXPECT_TRUE(writer->Write(begin));
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST_F(GrpcServicesTest, ResponsesSayWhichWeightsComputedThem) {
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, Request("abc", 5));

@@ -1,11 +1,11 @@
 """The gRPC services, through stubs that are generated from proto/ as a client author would do it."""
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from cluster.harness import ROOT, Cluster, expected, tiny
+from cluster import stubs
+from cluster.harness import Cluster, expected, tiny
 
 try:
     import grpc
@@ -19,15 +19,7 @@ DEADLINE_S = 60
 
 
 def setUpModule():
-    if grpc is None:
-        raise unittest.SkipTest("grpcio-tools is not installed: tools/setup.sh tests")
-    folder = tempfile.TemporaryDirectory()
-    unittest.addModuleCleanup(folder.cleanup)
-    protos = [f"proto/{name}.proto" for name in ("model", "inference", "transition", "weights", "control")]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT, f"--python_out={folder.name}",
-                    f"--grpc_python_out={folder.name}", *protos], check=True, stdin=subprocess.DEVNULL)
-    sys.path.insert(0, folder.name)
-    unittest.addModuleCleanup(sys.path.remove, folder.name)
+    stubs.generate("model", "inference", "transition", "weights", "control")
     global pb, rpc, control_pb, control_rpc
     from proto import control_pb2 as control_pb, control_pb2_grpc as control_rpc
     from proto import inference_pb2 as pb, inference_pb2_grpc as rpc

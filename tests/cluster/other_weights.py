@@ -1,4 +1,4 @@
-"""A second checkpoint of the same architecture: the weights of the first two layers change places."""
+"""A second checkpoint of the same architecture, and the tensors of either."""
 import json
 import os
 import re
@@ -8,17 +8,32 @@ import struct
 LAYER = re.compile(r"layers\.([01])\.")
 
 
-def swapped_layers(model, folder):
-    """Copies the checkpoint `model`, in one .safetensors file, to `folder`, and returns that."""
-    shutil.copytree(model, folder)
-    path = os.path.join(folder, "model.safetensors")
+def read_file(path):
+    """Of a .safetensors file the header, by tensor, and the bytes after it."""
     with open(path, "rb") as file:
         data = file.read()
     begin = 8 + struct.unpack("<Q", data[:8])[0]
-    tensors = {LAYER.sub(lambda match: f"layers.{1 - int(match[1])}.", name): tensor
-               for name, tensor in json.loads(data[8:begin]).items()}
-    header = json.dumps(tensors).encode()
+    return json.loads(data[8:begin]), data[begin:]
+
+
+def swapped_layers(model, folder):
+    """Copies the checkpoint `model`, in one .safetensors file, to `folder`; the weights of its first two layers change places.
+    Returns the folder."""
+    shutil.copytree(model, folder)
+    path = os.path.join(folder, "model.safetensors")
+    tensors, data = read_file(path)
+    header = json.dumps({LAYER.sub(lambda match: f"layers.{1 - int(match[1])}.", name): tensor
+                         for name, tensor in tensors.items()}).encode()
     header += b" " * (-len(header) % 8)
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(header)) + header + data[begin:])
+        file.write(struct.pack("<Q", len(header)) + header + data)
     return folder
+
+
+def tensors_of(folder):
+    """(name, shape, bytes) of every tensor of a checkpoint."""
+    tensors, data = read_file(os.path.join(folder, "model.safetensors"))
+    for name, tensor in tensors.items():
+        if name != "__metadata__":
+            first, last = tensor["data_offsets"]
+            yield name, tensor["shape"], data[first:last]

@@ -7,13 +7,13 @@ import re
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import threading
 import unittest
 
 from cluster.certificates import Certificates
-from cluster.harness import ROOT, WORKER, Cluster, expected, free_ports, tiny
+from cluster import stubs
+from cluster.harness import WORKER, Cluster, expected, free_ports, tiny
 from cluster.lifecycle_test import HandStartedWorkers
 from cluster.rude_clients_test import HTTP2_PREFACE, TLS_HELLO
 
@@ -33,15 +33,7 @@ NOISE = (TLS_HELLO, HTTP2_PREFACE, HTTP_SLEEP, b"GET / HTTP/1.1\r\n\r\n", b"\x00
 
 
 def setUpModule():
-    if grpc is None:
-        raise unittest.SkipTest("grpcio-tools is not installed: tools/setup.sh tests")
-    folder = tempfile.TemporaryDirectory()
-    unittest.addModuleCleanup(folder.cleanup)
-    protos = [f"proto/{name}.proto" for name in ("model", "transition", "weights", "control", "cluster", "worker")]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT, f"--python_out={folder.name}",
-                    f"--grpc_python_out={folder.name}", *protos], check=True, stdin=subprocess.DEVNULL)
-    sys.path.insert(0, folder.name)
-    unittest.addModuleCleanup(sys.path.remove, folder.name)
+    stubs.generate("model", "transition", "weights", "control", "cluster", "worker")
     global services
     from proto import cluster_pb2, control_pb2, worker_pb2
     services = [(module, service) for module in (worker_pb2, cluster_pb2, control_pb2)

@@ -21,6 +21,7 @@ if __name__ == "__main__":
 from cluster.harness import Cluster, tiny  # noqa: E402
 from cluster.other_weights import swapped_layers  # noqa: E402
 from cluster.python_client import InstalledClient  # noqa: E402
+from cluster.sleep_cycles_test import Sleeper  # noqa: E402
 
 SEED, SECONDS, CLIENTS = 6, 12, 16
 PROMPTS = 12
@@ -42,7 +43,8 @@ class Hammer:
         self.cluster, self.checkpoints, self.trainer, self.rng = cluster, checkpoints, trainer, rng
         self.bodies = make_bodies(rng)
         self.over = threading.Event()
-        self.answers, self.errors, self.calls = [], [], []
+        self.answers, self.errors = [], []
+        self.operator = Sleeper(cluster, rng)
         self.source_of = {1: checkpoints[0]}  # by version
         self.trained = False  # the weights are those of an update
 
@@ -63,32 +65,25 @@ class Hammer:
         except Exception as error:  # pylint: disable=broad-except
             self.errors.append(error)
 
-    def post(self, target):
-        self.calls.append(target)
-        response = self.cluster.request("POST", target, port=self.cluster.admin_port)
-        if response.status != 200:
-            raise AssertionError(f"{target}: HTTP {response.status}: {response.text[:500]}; the calls before: {self.calls[-9:-1]}")
-        return response.json
-
     def sleep_and_wake(self):
         level = self.rng.randrange(3)
         if level == 2 and self.trained:  # then something else has to bring the weights, and open requests must not go on with it
-            self.post("/sleep?level=2&mode=wait")
-            self.post("/wake_up?tags=weights")
+            self.operator.call("/sleep?level=2&mode=wait")
+            self.operator.call("/wake_up?tags=weights")
             return self.rng.choice((self.reload, self.train))()
-        self.post(f"/sleep?level={level}&mode={self.rng.choice(('keep', 'keep', 'wait', 'abort'))}")
+        self.operator.call(f"/sleep?level={level}&mode={self.rng.choice(('keep', 'keep', 'wait', 'abort'))}")
         if self.rng.random() < 0.5:
-            self.post(f"/wake_up?tags={self.rng.choice(('weights', 'kv_cache'))}")
+            self.operator.call(f"/wake_up?tags={self.rng.choice(('weights', 'kv_cache'))}")
 
     def reload(self):
         checkpoint = self.rng.choice(self.checkpoints)
-        version = self.post(f"/reload_weights?path={checkpoint}&mode={self.rng.choice(('wait', 'abort'))}")["weight_version"]
+        version = self.operator.call(f"/reload_weights?path={checkpoint}&mode={self.rng.choice(('wait', 'abort'))}")["weight_version"]
         self.source_of[version], self.trained = checkpoint, False
 
     def train(self):
         """Level 2, memory of weights, an update, the rest: what a trainer does."""
         checkpoint = self.rng.choice(self.checkpoints)
-        self.calls.append(f"a step with {os.path.basename(checkpoint)}")
+        self.operator.calls.append(f"a step with {os.path.basename(checkpoint)}")
         step = self.trainer.rlhf_step(self.cluster, checkpoint, "A", max_tokens=1, shared_memory=self.rng.random() < 0.5)
         self.source_of[step["weights_version"]], self.trained = checkpoint, True
 
@@ -100,7 +95,7 @@ class Hammer:
             call = self.rng.choice((self.sleep_and_wake, self.sleep_and_wake, self.reload, self.train))
             call()
             counts[call.__name__] += 1
-            self.post("/wake_up")
+            self.operator.call("/wake_up")
             time.sleep(self.rng.random() * 0.2)
         return counts
 
@@ -108,7 +103,7 @@ class Hammer:
         """By checkpoint, the answers of an engine that nobody disturbs."""
         found = {}
         for checkpoint in self.checkpoints:
-            version = self.post(f"/reload_weights?path={checkpoint}")["weight_version"]
+            version = self.operator.call(f"/reload_weights?path={checkpoint}")["weight_version"]
             self.source_of[version] = checkpoint
             answers = [self.ask(body) for body in self.bodies]
             if {answer[0] for answer in answers} != {version}:
@@ -131,7 +126,7 @@ class Hammer:
             for thread in threads:
                 thread.join()
         if self.errors:
-            raise AssertionError(f"after {self.calls[-9:]}") from self.errors[0]
+            raise AssertionError(f"after {self.operator.calls[-9:]}") from self.errors[0]
         whole = 0
         for index, version, finish_reason, tokens in self.answers:
             if (version, finish_reason, tokens) == (None, "abort", ()):

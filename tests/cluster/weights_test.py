@@ -1,16 +1,13 @@
 """Weights of a served cluster are replaced: from another checkpoint, and by tensors that a client sends."""
 import concurrent.futures
-import json
 import os
-import shutil
 import signal
-import struct
-import subprocess
-import sys
 import tempfile
 import unittest
 
-from cluster.harness import ROOT, Cluster, expected, tiny, wait_until
+from cluster import stubs
+from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.other_weights import swapped_layers, tensors_of
 
 try:
     import grpc
@@ -24,50 +21,9 @@ PART_BYTES = 10_000  # of a chunk, so that every large tensor comes in parts
 
 
 def setUpModule():
-    if grpc is None:
-        raise unittest.SkipTest("grpcio-tools is not installed: tools/setup.sh tests")
-    folder = tempfile.TemporaryDirectory()
-    unittest.addModuleCleanup(folder.cleanup)
-    protos = [f"proto/{name}.proto" for name in ("transition", "weights", "control")]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT, f"--python_out={folder.name}",
-                    f"--grpc_python_out={folder.name}", *protos], check=True, stdin=subprocess.DEVNULL)
-    sys.path.insert(0, folder.name)
-    unittest.addModuleCleanup(sys.path.remove, folder.name)
+    stubs.generate("transition", "weights", "control")
     global pb, rpc, weights_pb
     from proto import control_pb2 as pb, control_pb2_grpc as rpc, weights_pb2 as weights_pb
-
-
-def read_header(path):
-    """The file's tensors by name, and where their bytes begin."""
-    with open(path, "rb") as file:
-        length = struct.unpack("<Q", file.read(8))[0]
-        return json.loads(file.read(length)), 8 + length
-
-
-def write_other(folder):
-    """Another checkpoint of the same architecture: two layers of the tiny one have changed places."""
-    shutil.copytree(tiny(MODEL), folder, dirs_exist_ok=True)
-    path = os.path.join(folder, "model.safetensors")
-    header, begin = read_header(path)
-    names = {name: name.replace(".layers.0.", ".layers.x.").replace(".layers.1.", ".layers.0.").replace(".layers.x.", ".layers.1.")
-             for name in header}
-    swapped = json.dumps({names[name]: tensor for name, tensor in header.items()}).encode()
-    with open(path, "rb") as file:
-        data = file.read()[begin:]
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(swapped)) + swapped + data)
-
-
-def tensors(folder):
-    """(name, shape, bytes) of every tensor of a checkpoint in float32."""
-    path = os.path.join(folder, "model.safetensors")
-    header, begin = read_header(path)
-    with open(path, "rb") as file:
-        data = file.read()[begin:]
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            first, last = tensor["data_offsets"]
-            yield name, tensor["shape"], data[first:last]
 
 
 class Weights(unittest.TestCase):
@@ -76,7 +32,7 @@ class Weights(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.other = os.path.join(folder.name, "other")
-        write_other(cls.other)
+        swapped_layers(tiny(MODEL), cls.other)
         with Cluster(cls.other, "--dtype=float32", workers=2) as cluster:
             cls.other_tokens = [cluster.tokens(prompt, ignore_eos=True) for prompt in PROMPTS]
         cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
@@ -109,7 +65,7 @@ class Weights(unittest.TestCase):
 
     def chunks(self, folder, wanted=lambda name: True):
         yield pb.UpdateWeightsRequest(begin=pb.UpdateWeightsRequest.Begin())
-        for name, shape, data in tensors(folder):
+        for name, shape, data in tensors_of(folder):
             for at in range(0, len(data), PART_BYTES) if wanted(name) else ():
                 chunk = weights_pb.WeightChunk(data=data[at:at + PART_BYTES])
                 if at == 0:
@@ -199,7 +155,7 @@ class Weights(unittest.TestCase):
         version = self.status().weights_version
         reply = self.update(self.chunks(self.other))
         self.assertEqual(reply.weights_version, version + 1)
-        self.assertEqual(reply.num_tensors, len(list(tensors(self.other))))
+        self.assertEqual(reply.num_tensors, len(list(tensors_of(self.other))))
         self.assertEqual(self.tokens(), self.other_tokens)
         self.assertTrue(self.status().weights_source.startswith("update "))
         # The embeddings are the same in both.

@@ -48,15 +48,6 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GpuGolden,
                                          GoldenParam{"qwen3", 1}, GoldenParam{"opt", 1}),
                          GoldenName);
 
-ModelRunnerOptions Options() {
-  ModelRunnerOptions options;
-  options.dtype = DataType::kF32;
-  options.max_num_seqs = 4;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = 128;
-  return options;
-}
-
 std::unique_ptr<RankGroup> Load(const ModelRunnerOptions& options, uint64_t seed = 1) {
   auto group = RankGroup::Load(kModel, 1, options, 64, GpuRanks(seed));
   EXPECT_TRUE(group.ok()) << group.status();
@@ -127,9 +118,9 @@ void ExpectCloseLogprobs(const std::vector<v1::StepLogprobs>& a, const std::vect
 
 TEST(GpuRunner, SameAsTheCpu) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  auto cpu = RankGroup::Load(kModel, 1, Options(), 64);
+  auto cpu = RankGroup::Load(kModel, 1, SmallRunnerOptions(), 64);
   ASSERT_TRUE(cpu.ok()) << cpu.status();
-  const auto gpu = Load(Options());
+  const auto gpu = Load(SmallRunnerOptions());
   ASSERT_NE(gpu, nullptr);
   const std::vector<MiniResult> expected = RunMixed(**cpu), got = RunMixed(*gpu);
   ExpectSameTokens(expected, got);
@@ -143,9 +134,10 @@ TEST(GpuRunner, SameAsTheCpu) {
 // moves it by an eighth of itself at most.
 TEST(GpuRunner, Float8CacheIsNearTheCpus) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  ModelRunnerOptions options = Options();
+  ModelRunnerOptions options = SmallRunnerOptions();
   options.kv_cache_dtype = DataType::kF8E4M3;
-  auto cpu = RankGroup::Load(kModel, 1, options, 64), exact = RankGroup::Load(kModel, 1, Options(), 64);
+  auto cpu = RankGroup::Load(kModel, 1, options, 64),
+       exact = RankGroup::Load(kModel, 1, SmallRunnerOptions(), 64);
   ASSERT_TRUE(cpu.ok() && exact.ok());
   const auto gpu = Load(options);
   ASSERT_NE(gpu, nullptr);
@@ -165,7 +157,7 @@ TEST(GpuRunner, Float8CacheIsNearTheCpus) {
 
 TEST(GpuRunner, RefusesACacheThatNoKernelReads) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  ModelRunnerOptions options = Options();
+  ModelRunnerOptions options = SmallRunnerOptions();
   options.kv_cache_dtype = DataType::kBF16;
   const absl::Status status = RankGroup::Load(kModel, 1, options, 64, GpuRanks()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -174,20 +166,20 @@ TEST(GpuRunner, RefusesACacheThatNoKernelReads) {
 
 TEST(GpuRunner, SameWithoutGraphs) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  ModelRunnerOptions eager = Options();
+  ModelRunnerOptions eager = SmallRunnerOptions();
   eager.enforce_eager = true;
-  const auto with = Load(Options()), without = Load(eager);
+  const auto with = Load(SmallRunnerOptions()), without = Load(eager);
   ASSERT_TRUE(with != nullptr && without != nullptr);
   ExpectSameTokens(RunMixed(*with), RunMixed(*without));
 }
 
 TEST(GpuRunner, SameInAnyOrderOfThreads) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  const auto first = Load(Options());
+  const auto first = Load(SmallRunnerOptions());
   ASSERT_NE(first, nullptr);
   const std::vector<MiniResult> expected = RunMixed(*first);
   for (uint64_t seed : {2, 3}) {
-    const auto other = Load(Options(), seed);
+    const auto other = Load(SmallRunnerOptions(), seed);
     ASSERT_NE(other, nullptr);
     ExpectSameTokens(expected, RunMixed(*other));
   }
@@ -196,7 +188,7 @@ TEST(GpuRunner, SameInAnyOrderOfThreads) {
 // Sizes that no batch can have must not write behind the inputs' arrays.
 TEST(GpuRunner, GraphSizesBeyondTheLargestBatchAreLeftOut) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  ModelRunnerOptions options = Options();
+  ModelRunnerOptions options = SmallRunnerOptions();
   options.max_num_batched_tokens = 3;
   options.graph_sizes = {2, 4, 4096};
   const auto group = Load(options);
@@ -205,7 +197,7 @@ TEST(GpuRunner, GraphSizesBeyondTheLargestBatchAreLeftOut) {
   run.max_step_tokens = 3;
   const auto results = RunAll(*group, Mixed(), run);
   ASSERT_TRUE(results.ok()) << results.status();
-  const auto usual = Load(Options());
+  const auto usual = Load(SmallRunnerOptions());
   ASSERT_NE(usual, nullptr);
   ExpectSameTokens(RunMixed(*usual), *results);
 }
@@ -213,7 +205,7 @@ TEST(GpuRunner, GraphSizesBeyondTheLargestBatchAreLeftOut) {
 // Graphs and addresses outlive the memory under them.
 TEST(GpuRunner, SameAfterSleep) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  const auto group = Load(Options());
+  const auto group = Load(SmallRunnerOptions());
   ASSERT_NE(group, nullptr);
   const std::vector<MiniResult> before = RunMixed(*group);
   const auto freed = group->allocator(0).Sleep({{"weights", RestoreMode::kBackup},
@@ -227,7 +219,7 @@ TEST(GpuRunner, SameAfterSleep) {
 
 TEST(GpuRunner, SameWithStepsInFlight) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
-  const auto group = Load(Options());
+  const auto group = Load(SmallRunnerOptions());
   ASSERT_NE(group, nullptr);
   const std::vector<MiniRequest> requests = Mixed();
   const std::vector<MiniResult> expected = RunMixed(*group);
@@ -242,7 +234,7 @@ TEST(GpuRunner, SameWithStepsInFlight) {
 TEST(GpuRunner, NanLogitsEndOneSequence) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   constexpr int32_t kNanToken = 77;
-  const auto group = Load(Options());
+  const auto group = Load(SmallRunnerOptions());
   ASSERT_NE(group, nullptr);
   std::vector<MiniRequest> requests = {
       {{5, 6, 7}, 6}, {{8, 9, 10, 11}, 6}, {{3, kNanToken, 4}, 6}, {{12}, 6}};

@@ -16,17 +16,8 @@ using testing::HasSubstr;
 
 constexpr char kModel[] = "tests/data/tiny/llama-uneven";
 
-ModelRunnerOptions Options() {
-  ModelRunnerOptions options;
-  options.dtype = DataType::kF32;
-  options.max_num_seqs = 4;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = 128;
-  return options;
-}
-
 std::unique_ptr<RankGroup> Load(int world_size = 1) {
-  auto group = RankGroup::Load(kModel, world_size, Options(), 64);
+  auto group = RankGroup::Load(kModel, world_size, SmallRunnerOptions(), 64);
   EXPECT_TRUE(group.ok()) << group.status();
   return group.ok() ? *std::move(group) : nullptr;
 }
@@ -126,10 +117,10 @@ TEST(ModelRunnerTest, ReloadsOnlyTheModelThatWasLoaded) {
 }
 
 TEST(ModelRunnerTest, RefusesOptionsThatCannotWork) {
-  ModelRunnerOptions options = Options();
+  ModelRunnerOptions options = SmallRunnerOptions();
   options.max_num_seqs = 0;
   EXPECT_EQ(RankGroup::Load(kModel, 1, options, 8).status().code(), absl::StatusCode::kInvalidArgument);
-  options = Options();
+  options = SmallRunnerOptions();
   options.max_model_len = 257;  // OPT's table has 256 positions
   EXPECT_EQ(RankGroup::Load("tests/data/tiny/opt", 1, options, 8).status().code(),
             absl::StatusCode::kInvalidArgument);

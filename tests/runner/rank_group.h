@@ -22,6 +22,16 @@ namespace somnus {
 // StepSampling with every field resolved: greedy, nothing else.
 v1::StepSampling GreedySampling();
 
+// Float32, and steps and sequences that fit the tiny checkpoints of tests/data.
+inline ModelRunnerOptions SmallRunnerOptions() {
+  ModelRunnerOptions options;
+  options.dtype = DataType::kF32;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = 128;
+  return options;
+}
+
 // Where a rank runs.
 struct RankDevice {
   std::unique_ptr<VmmDriver> driver;

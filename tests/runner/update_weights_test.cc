@@ -20,15 +20,6 @@ using testing::HasSubstr;
 
 constexpr char kModel[] = "tests/data/tiny/llama-uneven";
 
-ModelRunnerOptions Options() {
-  ModelRunnerOptions options;
-  options.dtype = DataType::kF32;
-  options.max_num_seqs = 4;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = 128;
-  return options;
-}
-
 std::unique_ptr<RankGroup> Load(const std::string& path, int world_size, const ModelRunnerOptions& options,
                                 LoadFormat format = LoadFormat::kAuto) {
   auto group = RankGroup::Load(path, world_size, options, 64, CpuRanks(), format);
@@ -58,8 +49,8 @@ absl::Status Update(RankGroup& group, int world_size, const std::vector<v1::Weig
 
 TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
   for (const int world_size : {1, 2}) {
-    const auto loaded = Load(kModel, world_size, Options());
-    const auto updated = Load(kModel, world_size, Options(), LoadFormat::kDummy);
+    const auto loaded = Load(kModel, world_size, SmallRunnerOptions());
+    const auto updated = Load(kModel, world_size, SmallRunnerOptions(), LoadFormat::kDummy);
     ASSERT_TRUE(loaded && updated);
     const std::vector<int32_t> want = Tokens(*loaded);
     EXPECT_NE(Tokens(*updated), want);
@@ -72,8 +63,8 @@ TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
 }
 
 TEST(UpdateWeights, AModelThatHasReadNothingTakesAReload) {
-  const auto loaded = Load(kModel, 2, Options());
-  ModelRunnerOptions options = Options();
+  const auto loaded = Load(kModel, 2, SmallRunnerOptions());
+  ModelRunnerOptions options = SmallRunnerOptions();
   options.read_weights = false;
   const auto empty = Load(kModel, 2, options);
   ASSERT_TRUE(loaded && empty);
@@ -106,15 +97,16 @@ std::vector<v1::WeightChunk> AsF32Chunks(const Checkpoint& checkpoint) {
 // GGUF files store the rows of q and k in another order, and their types are none that an update has.
 TEST(UpdateWeights, AFileThatIsQuantizedTakesThemUnlessItIsComputedAsStored) {
   const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_0});
-  const auto first = Load(path, 1, Options());
-  const auto second = Load(WriteQuantizedGguf({.layers = StorageType::kQ4_0, .seed = 2}), 1, Options());
+  const auto first = Load(path, 1, SmallRunnerOptions());
+  const auto second =
+      Load(WriteQuantizedGguf({.layers = StorageType::kQ4_0, .seed = 2}), 1, SmallRunnerOptions());
   ASSERT_TRUE(first && second);
   const std::vector<int32_t> want = Tokens(*second);
   EXPECT_NE(Tokens(*first), want);
   const std::vector<v1::WeightChunk> chunks = AsF32Chunks(second->checkpoint());
   ASSERT_EQ(Update(*first, 1, chunks), absl::OkStatus());
   EXPECT_EQ(Tokens(*first), want);
-  ModelRunnerOptions options = Options();
+  ModelRunnerOptions options = SmallRunnerOptions();
   options.dequantize = false;
   const auto stored = Load(path, 1, options);
   ASSERT_TRUE(stored);

@@ -7,10 +7,6 @@
 namespace somnus {
 namespace {
 
-std::vector<int32_t> Reference(const EngineRequest& request) {
-  return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
-}
-
 // Budget 16, so that a prompt of more than 8 tokens is long.
 SchedulerOptions Options(int32_t num_blocks = 400) {
   SchedulerOptions options = SmallOptions(num_blocks);

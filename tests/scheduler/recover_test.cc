@@ -9,10 +9,6 @@
 namespace somnus {
 namespace {
 
-std::vector<int32_t> Reference(const EngineRequest& request) {
-  return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
-}
-
 std::vector<std::string> Ids(const std::vector<SequencePtr>& sequences) {
   std::vector<std::string> ids;
   for (const SequencePtr& sequence : sequences) ids.push_back(sequence->request.id);

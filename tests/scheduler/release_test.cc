@@ -10,10 +10,6 @@
 namespace somnus {
 namespace {
 
-std::vector<int32_t> Reference(const EngineRequest& request) {
-  return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
-}
-
 // Several schedulers with workers of their own, and what clients have got of all of them together.
 class Schedulers {
  public:

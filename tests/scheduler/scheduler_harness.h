@@ -37,6 +37,11 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
   return request;
 }
 
+// What an undisturbed run gives.
+inline std::vector<int32_t> Reference(const EngineRequest& request) {
+  return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
+}
+
 // Up to 30 prompt tokens and up to 20 of output; some prompts begin alike.
 inline EngineRequest RandomRequest(const std::string& id, std::mt19937* random) {
   const auto below = [random](uint32_t bound) { return static_cast<int32_t>((*random)() % bound); };

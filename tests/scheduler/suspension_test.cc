@@ -10,10 +10,6 @@
 namespace somnus {
 namespace {
 
-std::vector<int32_t> Reference(const EngineRequest& request) {
-  return FakeWorker::ReferenceTokens(request.prompt, request.max_tokens);
-}
-
 // Each token but the last one is computed.
 int64_t TokensOf(const EngineRequest& request) {
   return static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
