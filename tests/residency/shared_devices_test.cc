@@ -1,0 +1,257 @@
+// Several engines on the same devices: who is woken for whom; that no request is lost, and no memory is taken
+// twice.
+
+#include "coordinator/residency/shared_devices.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <future>
+#include <optional>
+#include <random>
+
+#include "coordinator/engine/engine_loop.h"
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+namespace {
+
+constexpr int64_t kBytes = 100;  // of each model while it is awake
+
+// How many models are awake at once: a wake-up counts from its end, and what sleeps for it had ended before.
+class AwakeCounter : public PassingObserver {
+ public:
+  AwakeCounter() : PassingObserver(nullptr) {}
+  void OnTransition(const TransitionEvent& event) override { Add(event.wakes ? 1 : -1); }
+  void Add(int change) {
+    absl::MutexLock lock(&mu_);
+    num_awake_ += change;
+    most_ = std::max(most_, num_awake_);
+  }
+  int most() const {
+    absl::MutexLock lock(&mu_);
+    return most_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  int num_awake_ ABSL_GUARDED_BY(mu_) = 0;
+  int most_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class SharedDevicesTest : public ::testing::Test {
+ protected:
+  struct Served {
+    std::unique_ptr<FakeExecutor> executor;
+    std::shared_ptr<Engine> engine;
+  };
+
+  ~SharedDevicesTest() override { End(); }
+
+  // `num_awake` models fit.
+  void Start(int num_models, int num_awake, ResidencyPolicy policy = ResidencyPolicy::kFifo,
+             SleepArrivals arrivals = SleepArrivals::kQueue) {
+    SharedDevicesOptions options;
+    options.residency.policy = policy;
+    options.residency.device_memory_budget = num_awake * kBytes;
+    options.residency.minimum_stay = absl::Milliseconds(1);
+    options.residency.turn = absl::Milliseconds(20);
+    options.residency.max_wait = absl::Milliseconds(200);
+    options.arrivals = arrivals;
+    options.first_retry = absl::Milliseconds(1);
+    devices_.emplace(options);
+    counter_ = std::make_unique<AwakeCounter>();
+    for (int i = 0; i < num_models; ++i) {
+      Add("model " + std::to_string(i));
+      if (i + 1 < num_models) {
+        EXPECT_TRUE(devices_->MakeRoom().ok());
+      }
+    }
+    EXPECT_TRUE(devices_->Start().ok());
+  }
+  void Add(const std::string& name) {
+    Served& served = models_.emplace_back();
+    EngineOptions options = SmallEngine();
+    options.resident_bytes = {{"weights", kBytes}};
+    served.executor = std::make_unique<FakeExecutor>(SmallWorker(options));
+    SharingModel model;
+    model.name = name;
+    model.on_decision = [this](const ResidencyDecision& decision) {
+      absl::MutexLock lock(&mu_);
+      decisions_.push_back(decision);
+    };
+    counter_->Add(1);
+    served.engine = devices_->Add(model, counter_.get(), [&](EngineObserver* observer) {
+      return std::make_shared<EngineLoop>(options, served.executor.get(), observer);
+    });
+  }
+  void End() {
+    for (const Served& model : models_) model.engine->DrainAndStop(absl::ZeroDuration());
+    if (devices_.has_value()) devices_->Stop();
+    models_.clear();
+    devices_.reset();
+  }
+  Engine* engine(int model) { return models_[model].engine.get(); }
+  Ticket Submit(int model, const std::string& id, int32_t max_tokens = 5) {
+    Ticket ticket = MakeTicket(id, 5, max_tokens);
+    const absl::Status status = engine(model)->Submit(ticket.request);
+    EXPECT_TRUE(status.ok()) << status;
+    return ticket;
+  }
+  void ExpectExact(const Ticket& ticket) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  }
+  int NumAwake() {
+    int awake = 0;
+    for (const Served& model : models_) awake += model.engine->state() != EngineState::kAsleep;
+    return awake;
+  }
+  bool Decided(ResidencyAction action, int model) {
+    absl::MutexLock lock(&mu_);
+    for (const ResidencyDecision& decision : decisions_) {
+      if (decision.action == action && decision.model == model) return true;
+    }
+    return false;
+  }
+
+  absl::Mutex mu_;
+  std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<AwakeCounter> counter_;
+  std::optional<SharedDevices> devices_;
+  std::deque<Served> models_;
+};
+
+TEST_F(SharedDevicesTest, ARequestWakesItsModelAndAnotherOneSleeps) {
+  Start(3, 1);
+  EXPECT_EQ(NumAwake(), 1);
+  ExpectExact(Submit(0, "a"));
+  EXPECT_EQ(engine(0)->state(), EngineState::kAwake);
+  EXPECT_EQ(engine(2)->state(), EngineState::kAsleep);
+  EXPECT_TRUE(Decided(ResidencyAction::kSleepIfIdle, 2));
+  EXPECT_TRUE(engine(2)->Health().ok()) << "a request would wake it";
+  ExpectExact(Submit(2, "b"));
+  ExpectExact(Submit(1, "c"));
+}
+
+TEST_F(SharedDevicesTest, AModelThatIsLargerThanTheBudgetIsRefused) {
+  SharedDevicesOptions options;
+  options.residency.device_memory_budget = kBytes - 1;
+  devices_.emplace(options);
+  counter_ = std::make_unique<AwakeCounter>();
+  Add("large");
+  const absl::Status status = devices_->Start();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_NE(status.message().find("--device-memory-budget: large takes 100 bytes"), std::string::npos)
+      << status;
+}
+
+TEST_F(SharedDevicesTest, ABusyModelFinishesBeforeAnotherOneWakes) {
+  Start(2, 1);
+  ExpectExact(Submit(0, "first"));
+  models_[0].executor->Hold(true);
+  const Ticket open = Submit(0, "a", 60);
+  const Ticket waits = Submit(1, "b");
+  while (!Decided(ResidencyAction::kDrain, 0)) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(waits.sink->done());
+  models_[0].executor->Hold(false);
+  ExpectExact(waits);
+  ExpectExact(open);
+}
+
+TEST_F(SharedDevicesTest, TurnsBetweenTokensLoseNone) {
+  Start(2, 1, ResidencyPolicy::kSlo);
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 8; ++i) tickets.push_back(Submit(i % 2, "r" + std::to_string(i), 150));
+  for (const Ticket& ticket : tickets) ExpectExact(ticket);
+}
+
+TEST_F(SharedDevicesTest, AnOperatorsSleepHoldsUntilAnOperatorsWakeUp) {
+  Start(2, 2);
+  ExpectExact(Submit(0, "a"));
+  ASSERT_TRUE(engine(0)->Sleep({.level = 2}).ok());
+  EXPECT_FALSE(engine(0)->Health().ok());
+  const Ticket waits = Submit(0, "b");
+  ExpectExact(Submit(1, "c"));
+  EXPECT_FALSE(waits.sink->done());
+  const absl::StatusOr<TransitionReport> report = engine(0)->WakeUp({});
+  ASSERT_TRUE(report.ok()) << report.status();
+  ExpectExact(waits);
+}
+
+TEST_F(SharedDevicesTest, AnOperatorsSleepEndsByARequestWhereArrivalsWake) {
+  Start(2, 2, ResidencyPolicy::kFifo, SleepArrivals::kWake);
+  ASSERT_TRUE(engine(0)->Sleep({}).ok());
+  ExpectExact(Submit(0, "a"));
+}
+
+TEST_F(SharedDevicesTest, AnOperatorsSleepRefusesWhereArrivalsAreRejected) {
+  Start(2, 1, ResidencyPolicy::kFifo, SleepArrivals::kReject);
+  ExpectExact(Submit(0, "a"));
+  ASSERT_TRUE(engine(0)->Sleep({}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine(0)->Submit(MakeTicket("b", 5, 5).request)));
+  ExpectExact(Submit(1, "c"));
+  ASSERT_TRUE(engine(0)->WakeUp({}).ok());
+  ExpectExact(Submit(0, "d"));
+}
+
+TEST_F(SharedDevicesTest, AnOperatorsWakeUpMakesRoom) {
+  Start(2, 1);
+  EXPECT_EQ(engine(1)->state(), EngineState::kAwake);
+  const absl::StatusOr<TransitionReport> report = engine(0)->WakeUp({});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->changed());
+  EXPECT_TRUE(Decided(ResidencyAction::kSleepIfIdle, 1));
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine(1)->WakeUp({"weights"}).status()));
+}
+
+TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTriedAgain) {
+  Start(2, 1);
+  models_[0].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));
+  ExpectExact(Submit(0, "a"));
+}
+
+TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTheOperatorsAnswer) {
+  Start(2, 1);
+  models_[0].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));
+  EXPECT_TRUE(absl::IsResourceExhausted(engine(0)->WakeUp({}).status()));
+  EXPECT_TRUE(engine(0)->WakeUp({}).ok());
+}
+
+TEST_F(SharedDevicesTest, ASleepThatFailsIsTriedAgain) {
+  Start(2, 1);
+  models_[1].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no disk"));
+  ExpectExact(Submit(0, "a"));
+}
+
+TEST_F(SharedDevicesTest, TheEndComesWhileAnOperatorWaits) {
+  Start(2, 1);
+  models_[1].executor->Hold(true);
+  const Ticket open = Submit(1, "a", 100);
+  auto woken = std::async(std::launch::async, [&] { return engine(0)->WakeUp({}).status(); });
+  while (!Decided(ResidencyAction::kDrain, 1)) absl::SleepFor(absl::Milliseconds(1));
+  models_[1].executor->Hold(false);
+  for (const Served& model : models_) model.engine->DrainAndStop(absl::ZeroDuration());
+  devices_->Stop();
+  woken.wait();  // with whatever came first
+}
+
+TEST_F(SharedDevicesTest, RandomRequestsAreAllAnsweredExactly) {
+  for (const ResidencyPolicy policy : {ResidencyPolicy::kFifo, ResidencyPolicy::kSlo}) {
+    Start(6, 2, policy);
+    std::mt19937 random(7);
+    std::vector<Ticket> tickets;
+    for (int i = 0; i < 60; ++i) {
+      const int model = std::min(static_cast<int>(random() % 6), static_cast<int>(random() % 6));
+      tickets.push_back(Submit(model, "r" + std::to_string(i), 1 + static_cast<int32_t>(random() % 20)));
+      if (random() % 3 == 0) ExpectExact(tickets[random() % tickets.size()]);
+    }
+    for (const Ticket& ticket : tickets) ExpectExact(ticket);
+    EXPECT_EQ(counter_->most(), 2);
+    End();
+  }
+}
+
+}  // namespace
+}  // namespace somnus
