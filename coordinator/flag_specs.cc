@@ -19,8 +19,7 @@ FlagGroup ModelFlags(Flags* f) {
   return {
       "Model",
       {
-          Flag::Text("model", &f->model, "Hugging Face directory or GGUF file; may be given without --model")
-              .Shows("PATH"),
+          ModelFlag(f),
           Flag::Text("served-model-name", &f->served_model_name, "what clients call the model")
               .Shows("NAME")
               .Default("its directory or file name"),
@@ -360,6 +359,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),
                   SleepFlags(flags),
+                  SeveralModelsFlags(flags),
                   TimeFlags(flags),
                   RequestLimitFlags(&flags->limits),
                   ConnectionLimitFlags(&flags->limits)};

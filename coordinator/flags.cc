@@ -109,7 +109,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
     }
     flags->model = model;
   }
-  if (flags->model.empty()) return absl::InvalidArgumentError("--model: no model was given; see --help");
+  RETURN_IF_ERROR(FinishModels(flags));
   if (flags->max_num_batched_tokens < flags->max_num_seqs) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max-num-batched-tokens: ", flags->max_num_batched_tokens,

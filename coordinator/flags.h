@@ -2,6 +2,8 @@
 // The coordinator's command line. A flag that vLLM has, too, is named as vLLM names it.
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "base/flags.h"
 #include "base/tls_files.h"
 #include "coordinator/api/api_limits.h"
+#include "coordinator/residency/residency_policy.h"
 #include "proto/cluster_trust.h"
 #include "proto/model.pb.h"
 
@@ -20,8 +23,16 @@ namespace somnus {
 inline constexpr int32_t kMaxWorkers = 64;
 inline constexpr int32_t kMaxReplicas = 64;
 
+inline constexpr size_t kMaxModels = 1024;
+
+struct ModelPath {
+  std::string name;  // empty: the model's own
+  std::string path;
+};
+
 struct Flags {
-  std::string model;              // HF directory or GGUF file
+  std::string model;              // HF directory or GGUF file; of several models OfEachModel says which
+  std::vector<ModelPath> models;  // after FinishFlags: empty unless there are several
   std::string served_model_name;  // empty: the model's directory or file name
   v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
@@ -89,6 +100,12 @@ struct Flags {
   int32_t idle_sleep_level = 1;
   bool keep_kv_on_sleep = false;
   int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
+  // Several models.
+  int64_t device_memory_budget = 0;  // 0: no bound
+  int64_t host_memory_budget = 0;    // likewise
+  ResidencyPolicy residency_policy = ResidencyPolicy::kFifo;
+  std::set<std::string> pinned_models;
+  std::map<std::string, int32_t> model_priorities;
   // Times.
   absl::Duration step_timeout = absl::Minutes(5);
   absl::Duration step_stall = absl::Minutes(1);
@@ -113,8 +130,16 @@ Flags OfReplica(const Flags& flags, int32_t replica);
 inline int32_t LocalIndex(const Flags& flags, int32_t rank) {
   return flags.replica * flags.world_size + rank;
 }
+// The flags of each model, in their order: `model` is its path, and served_model_name its name.
+std::vector<Flags> OfEachModel(const Flags& flags);
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);
+
+// Of the table, model_flags.cc has --model and what is about several of them.
+Flag ModelFlag(Flags* flags);
+FlagGroup SeveralModelsFlags(Flags* flags);
+// The part of FinishFlags that is about models.
+absl::Status FinishModels(Flags* flags);
 
 // Returns the table of all flags (flag_specs.cc). Parsing writes into `flags`, which is borrowed.
 FlagTable CoordinatorFlags(Flags* flags);

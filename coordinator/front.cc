@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -50,13 +51,12 @@ class FrontImpl : public Front {
   ~FrontImpl() override { Shutdown(absl::ZeroDuration()); }
 
   // gRPC listens first, because the HTTP server tells its clients gRPC's ports.
-  absl::Status Listen(std::shared_ptr<Metrics> metrics,
-                      std::function<std::vector<v1::RankStatus>()> rank_status) {
+  absl::Status Listen(std::shared_ptr<Metrics> metrics) {
     if (flags_.admin_api_key.empty() && !IsLoopback(flags_.admin_host)) {
       LogWarning("--admin-host: whoever reaches {} may command this server; --admin-api-key gives it a key",
                  flags_.admin_host);
     }
-    RETURN_IF_ERROR(ListenGrpc(metrics, rank_status));
+    RETURN_IF_ERROR(ListenGrpc(metrics));
     ApiServerOptions http;
     http.host = flags_.host;
     http.port = static_cast<uint16_t>(flags_.port);
@@ -71,16 +71,18 @@ class FrontImpl : public Front {
     http.admin_tls = flags_.admin_tls;
     http.certificate_interval = kCertificateInterval;
     http.version = kVersion;
-    http.rank_status = std::move(rank_status);
     http.limits = flags_.limits;
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));
     return absl::OkStatus();
   }
 
-  void SetModel(const ServedModel& model) override {
-    services_->SetModel(model);
-    http_->SetModel(model);
-    engine_ = model.engine;
+  void SetModels(const std::vector<ServedModel>& models) override {
+    services_->SetModels(models);
+    http_->SetModels(models);
+    {
+      absl::MutexLock lock(&health_mu_);
+      for (const ServedModel& model : models) engines_.push_back(model.engine);
+    }
     health_thread_ = std::thread([this] {
       do {
         UpdateHealth();
@@ -118,13 +120,11 @@ class FrontImpl : public Front {
     int port = 0;
   };
 
-  absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics,
-                          const std::function<std::vector<v1::RankStatus>()>& rank_status) {
+  absl::Status ListenGrpc(std::shared_ptr<Metrics> metrics) {
     GrpcServicesOptions options;
     options.version = kVersion;
     options.api_key = flags_.api_key;
     options.admin_api_key = flags_.admin_api_key;
-    options.rank_status = rank_status;
     options.limits = flags_.limits;
     services_ = GrpcServices::Create(std::move(options), std::move(metrics));
     grpc::EnableDefaultHealthCheckService(true);
@@ -160,7 +160,10 @@ class FrontImpl : public Front {
   // one that is published.
   void UpdateHealth() {
     absl::MutexLock lock(&health_mu_);
-    SetHealth(inference_.server->GetHealthCheckService(), engine_->Health().ok());
+    const bool serving =
+        std::all_of(engines_.begin(), engines_.end(),
+                    [](const std::shared_ptr<Engine>& engine) { return engine->Health().ok(); });
+    SetHealth(inference_.server->GetHealthCheckService(), serving);
   }
 
   // The server as a whole and InferenceService are healthy while requests are served. The operators' listener
@@ -175,19 +178,17 @@ class FrontImpl : public Front {
   std::unique_ptr<GrpcServices> services_;  // outlives the listeners
   GrpcListener inference_;
   GrpcListener control_;
-  std::shared_ptr<Engine> engine_;  // null before SetModel
   absl::Mutex health_mu_;
+  std::vector<std::shared_ptr<Engine>> engines_ ABSL_GUARDED_BY(health_mu_);  // empty before SetModels
   StopSignal stop_;
-  std::thread health_thread_;  // runs from SetModel to Shutdown
+  std::thread health_thread_;  // runs from SetModels to Shutdown
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Front>> Front::Start(
-    const Flags& flags, std::shared_ptr<Metrics> metrics,
-    std::function<std::vector<v1::RankStatus>()> rank_status) {
+absl::StatusOr<std::unique_ptr<Front>> Front::Start(const Flags& flags, std::shared_ptr<Metrics> metrics) {
   auto front = std::make_unique<FrontImpl>(flags);
-  RETURN_IF_ERROR(front->Listen(std::move(metrics), std::move(rank_status)));
+  RETURN_IF_ERROR(front->Listen(std::move(metrics)));
   return front;
 }
 

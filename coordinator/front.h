@@ -1,8 +1,7 @@
 #pragma once
 // All listeners for clients and operators: HTTP and gRPC, of each two. They are bound early, and until
-// SetModel they reply that the model is loading. Thread safe.
+// SetModels they reply that the model is loading. Thread safe.
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "absl/time/time.h"
 #include "coordinator/api/served_model.h"
 #include "coordinator/flags.h"
-#include "proto/control.pb.h"
 
 namespace somnus {
 
@@ -19,15 +17,13 @@ class Metrics;
 
 class Front {
  public:
-  // Binds all ports. Unavailable names the address that cannot be bound. `rank_status` is called on a gRPC
-  // thread.
-  static absl::StatusOr<std::unique_ptr<Front>> Start(
-      const Flags& flags, std::shared_ptr<Metrics> metrics,
-      std::function<std::vector<v1::RankStatus>()> rank_status);
+  // Binds all ports. Unavailable names the address that cannot be bound. `metrics`: of the first model, for
+  // what belongs to none.
+  static absl::StatusOr<std::unique_ptr<Front>> Start(const Flags& flags, std::shared_ptr<Metrics> metrics);
   virtual ~Front() = default;
 
-  // From now on requests are served by `model`. Call it once.
-  virtual void SetModel(const ServedModel& model) = 0;
+  // From now on requests are served by these. Call it once.
+  virtual void SetModels(const std::vector<ServedModel>& models) = 0;
   // To be called when the engine's state has changed, so that gRPC health follows at once; otherwise it
   // follows within a second. Must not be called during or after Shutdown.
   virtual void OnStateChange() = 0;

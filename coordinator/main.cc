@@ -1,6 +1,6 @@
-// The coordinator: serves one model with the workers that it starts or waits for. Exit codes: 0 after SIGTERM
-// or SIGINT, which end the workers, too, or SIGUSR1, which leaves them for the next coordinator; 1 when it
-// could not start or its engine failed, 2 for wrong flags.
+// The coordinator: serves one or several models with the workers that it starts or waits for. Exit codes: 0
+// after SIGTERM or SIGINT, which end the workers, too, or SIGUSR1, which leaves them for the next
+// coordinator; 1 when it could not start or its engine failed, 2 for wrong flags.
 
 #include <signal.h>
 #include <stdlib.h>
@@ -64,7 +64,9 @@ int main(int argc, char** argv) {
   }
   status = server->Start();
   if (status.ok()) {
-    manager->Ready(absl::StrCat("serving ", flags.model));
+    const std::string what =
+        flags.models.empty() ? flags.model : absl::StrCat(flags.models.size(), " models");
+    manager->Ready(absl::StrCat("serving ", what));
     const bool tls = !flags.admin_tls.certificate.empty();
     manager->Watch([host = flags.admin_host, port = server->admin_port(), tls] {
       return somnus::ProbeLivez(host, port, tls, kProbeTimeout);

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
-#include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/replica_groups.h"
@@ -18,6 +17,7 @@
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/replicas/replica_set.h"
+#include "coordinator/residency/shared_devices.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "proto/status.h"
 
@@ -76,9 +76,7 @@ absl::StatusOr<int32_t> ResolveMaxModelLen(const Flags& flags, const ModelConfig
 
 AutoSleepOptions MakeAutoSleepOptions(const Flags& flags) {
   AutoSleepOptions options;
-  options.arrivals = flags.sleep_arrivals == "wake"     ? SleepArrivals::kWake
-                     : flags.sleep_arrivals == "reject" ? SleepArrivals::kReject
-                                                        : SleepArrivals::kQueue;
+  options.arrivals = SleepArrivalsOf(flags);
   options.idle_sleep = flags.idle_sleep;
   options.idle_level = flags.idle_sleep_level;
   return options;
@@ -113,14 +111,14 @@ class ServedEngineImpl : public ServedEngine {
  public:
   explicit ServedEngineImpl(const Flags& flags) : flags_(flags), workers_(flags) {}
 
-  absl::Status Open() override {
+  absl::Status Open(const Metrics* beside) override {
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model, Format(flags_));
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
     const ModelConfig& config = checkpoint_->config();
     ASSIGN_OR_RETURN(max_model_len_, ResolveMaxModelLen(flags_, config));
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
-    metrics_ = Metrics::Create(name_, max_model_len_);
+    metrics_ = Metrics::Create(name_, max_model_len_, beside);
     return absl::OkStatus();
   }
 
@@ -137,7 +135,7 @@ class ServedEngineImpl : public ServedEngine {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<ServedModel> Serve() override {
+  absl::StatusOr<ServedModel> Serve(SharedDevices* devices) override {
     ASSIGN_OR_RETURN(TextParts parts, text_.get());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
@@ -147,12 +145,14 @@ class ServedEngineImpl : public ServedEngine {
     cache.enable_prefix_caching = flags_.enable_prefix_caching;
     cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);
-    engine_ = MakeEngine();
+    engine_ = devices == nullptr ? MakeEngine() : Share(devices);
     ServedModel model;
     model.name = name_;
     model.engine = engine_;
     model.tokenizer = std::move(parts.tokenizer);
     model.chat_template = std::move(parts.chat_template);
+    model.metrics = metrics_;
+    model.rank_status = [this] { return RankStatuses(); };
     model.config = config;
     model.kv_cache_dtype = KvCacheDTypeName(
         ResolveKvCacheDType(flags_.kv_cache_dtype, ResolveDType(flags_.dtype, config.stored_type)));
@@ -198,6 +198,24 @@ class ServedEngineImpl : public ServedEngine {
     return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, observer);
   }
 
+  std::shared_ptr<Engine> Share(SharedDevices* devices) {
+    SharingModel model;
+    model.name = name_;
+    model.pinned = flags_.pinned_models.count(name_) > 0;
+    const auto priority = flags_.model_priorities.find(name_);
+    if (priority != flags_.model_priorities.end()) model.priority = priority->second;
+    model.backup_takes_memory = flags_.backup != v1::BACKUP_POLICY_FILE;
+    model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
+      metrics->OnResidencyDecision(ResidencyActionName(decision.action),
+                                   ResidencyReasonName(decision.reason));
+    };
+    model.on_awake = [metrics = metrics_](absl::Duration waited) {
+      metrics->OnModelAwake(absl::ToDoubleSeconds(waited));
+    };
+    return devices->Add(std::move(model), metrics_.get(),
+                        [this](EngineObserver* observer) { return MakeReplicas(observer); });
+  }
+
   const Flags flags_;
   std::string name_;
   int32_t max_model_len_ = 0;
@@ -210,6 +228,11 @@ class ServedEngineImpl : public ServedEngine {
 };
 
 }  // namespace
+
+SleepArrivals SleepArrivalsOf(const Flags& flags) {
+  if (flags.sleep_arrivals == "wake") return SleepArrivals::kWake;
+  return flags.sleep_arrivals == "reject" ? SleepArrivals::kReject : SleepArrivals::kQueue;
+}
 
 std::unique_ptr<ServedEngine> ServedEngine::Create(const Flags& flags) {
   return std::make_unique<ServedEngineImpl>(flags);

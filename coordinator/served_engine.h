@@ -13,12 +13,17 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/api/served_model.h"
+#include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/flags.h"
 #include "proto/control.pb.h"
 
 namespace somnus {
 
 class Metrics;
+class SharedDevices;
+
+// What --sleep-arrivals says.
+SleepArrivals SleepArrivalsOf(const Flags& flags);
 
 class ServedEngine {
  public:
@@ -26,16 +31,17 @@ class ServedEngine {
   static std::unique_ptr<ServedEngine> Create(const Flags& flags);
   virtual ~ServedEngine() = default;
 
-  // Reads the checkpoint's headers. From now on there are a name and metrics.
-  virtual absl::Status Open() = 0;
+  // Reads the checkpoint's headers. From now on there are a name and metrics, which are in one registry with
+  // those of `beside`; null: there is no other model.
+  virtual absl::Status Open(const Metrics* beside) = 0;
   virtual const std::string& name() const = 0;
   virtual const std::shared_ptr<Metrics>& metrics() const = 0;
 
   // Starts the workers, or adopts those that an earlier coordinator has left, and waits until they hold the
   // model; meanwhile the tokenizer is read.
   virtual absl::Status Load() = 0;
-  // Makes the engine, which borrows the workers.
-  virtual absl::StatusOr<ServedModel> Serve() = 0;
+  // Makes the engine, which borrows the workers. Null: it shares its devices with no other one.
+  virtual absl::StatusOr<ServedModel> Serve(SharedDevices* devices) = 0;
   // Load, or what the workers do now, ends with `reason`.
   virtual void Interrupt(const absl::Status& reason) = 0;
   virtual std::vector<v1::RankStatus> RankStatuses() = 0;

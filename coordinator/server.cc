@@ -1,38 +1,61 @@
 #include "coordinator/server.h"
 
+#include <algorithm>
+#include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "coordinator/front.h"
+#include "coordinator/residency/shared_devices.h"
 #include "coordinator/served_engine.h"
 
 namespace somnus {
 namespace {
 
+// Null: one model has the devices for itself.
+std::unique_ptr<SharedDevices> MakeSharedDevices(const Flags& flags) {
+  if (flags.models.empty()) return nullptr;
+  SharedDevicesOptions options;
+  options.residency.policy = flags.residency_policy;
+  if (flags.device_memory_budget > 0) options.residency.device_memory_budget = flags.device_memory_budget;
+  if (flags.host_memory_budget > 0) options.residency.host_memory_budget = flags.host_memory_budget;
+  options.arrivals = SleepArrivalsOf(flags);
+  return std::make_unique<SharedDevices>(std::move(options));
+}
+
 class ServerImpl : public Server {
  public:
-  explicit ServerImpl(const Flags& flags) : flags_(flags), model_(ServedEngine::Create(flags)) {}
+  explicit ServerImpl(const Flags& flags) : flags_(flags), devices_(MakeSharedDevices(flags)) {
+    for (const Flags& of_model : OfEachModel(flags)) models_.push_back(ServedEngine::Create(of_model));
+  }
   ~ServerImpl() override { Stop(absl::ZeroDuration()); }
 
   absl::Status Start() override {
     const MonotonicTime start = MonotonicNow();
-    RETURN_IF_ERROR(model_->Open());
-    ASSIGN_OR_RETURN(front_, Front::Start(flags_, model_->metrics(), [this] { return RankStatuses(); }));
-    const absl::Status loaded = model_->Load();
+    RETURN_IF_ERROR(Open());
+    ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics()));
+    std::vector<ServedModel> served;
+    const absl::Status loaded = Load(&served);
     {
       absl::MutexLock lock(&mu_);
       starting_ = false;
       if (stop_requested_) return absl::CancelledError("stopped");
     }
     RETURN_IF_ERROR(loaded);
-    ASSIGN_OR_RETURN(const ServedModel served, model_->Serve());
-    engine_ = served.engine;
-    front_->SetModel(served);
-    engine_->OnStateChange([this] { OnStateChange(); });
-    LogInfo("serving {} on {}; ready after {:.2f} s", model_->name(), front_->Addresses(),
+    // The last one is served after the point from which a stop drains.
+    ASSIGN_OR_RETURN(served.emplace_back(), models_.back()->Serve(devices_.get()));
+    if (devices_ != nullptr) RETURN_IF_ERROR(devices_->Start());
+    for (const ServedModel& model : served) engines_.push_back(model.engine);
+    front_->SetModels(served);
+    for (const std::shared_ptr<Engine>& engine : engines_)
+      engine->OnStateChange([this, engine = engine.get()] { OnStateChange(*engine); });
+    LogInfo("serving {} on {}; ready after {:.2f} s", Names(), front_->Addresses(),
             absl::ToDoubleSeconds(MonotonicNow() - start));
     return absl::OkStatus();
   }
@@ -43,11 +66,14 @@ class ServerImpl : public Server {
     {
       absl::MutexLock lock(&mu_);
       const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return stop_requested_ || (engine_failed_ && !flags_.stay_after_failure);
+        return stop_requested_ || (AllFailed() && !flags_.stay_after_failure);
       };
       mu_.Await(absl::Condition(&ended));
     }
-    const std::string error = engine_->Stats().error;
+    std::string error;
+    for (const std::shared_ptr<Engine>& engine : engines_) {
+      if (error.empty()) error = engine->Stats().error;
+    }
     const absl::Duration grace = flags_.shutdown_timeout;
     LogInfo("stopping{}; open requests have {}", LeavesWorkers() ? ", and leaving the workers" : "",
             absl::FormatDuration(grace));
@@ -64,51 +90,94 @@ class ServerImpl : public Server {
     stop_requested_ = true;
     leave_workers_ = request.leave_workers && adoptable;
     // Once requests are served, Run drains them before it ends the workers.
-    if (starting_ || request.impatient) model_->Interrupt(absl::CancelledError("stopped"));
+    if (!starting_ && !request.impatient) return;
+    for (const auto& model : models_) model->Interrupt(absl::CancelledError("stopped"));
   }
 
  private:
-  // Runs on the thread that changed the state.
-  void OnStateChange() {
-    front_->OnStateChange();
-    if (engine_->state() != EngineState::kFailed) return;
-    absl::MutexLock lock(&mu_);
-    engine_failed_ = true;
+  // Whatever is wrong with headers and names is found before a worker exists.
+  absl::Status Open() {
+    std::set<std::string> names;
+    for (const auto& model : models_) {
+      const bool first = model == models_.front();
+      RETURN_IF_ERROR(model->Open(first ? nullptr : models_.front()->metrics().get()));
+      if (!names.insert(model->name()).second)
+        return absl::InvalidArgumentError(absl::StrCat("--model: two models are named ", model->name()));
+    }
+    for (const std::string& name : flags_.pinned_models)
+      RETURN_IF_ERROR(CheckName("--pin-model", name, names));
+    for (const auto& [name, priority] : flags_.model_priorities)
+      RETURN_IF_ERROR(CheckName("--model-priority", name, names));
+    return absl::OkStatus();
   }
+
+  static absl::Status CheckName(const char* flag, const std::string& name,
+                                const std::set<std::string>& names) {
+    if (names.count(name) > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": no model is named ", name));
+  }
+
+  // One after the other, each with all the memory; `served` are all but the last.
+  absl::Status Load(std::vector<ServedModel>* served) {
+    for (const auto& model : models_) {
+      RETURN_IF_ERROR(model->Load());
+      if (model == models_.back()) break;
+      ASSIGN_OR_RETURN(served->emplace_back(), model->Serve(devices_.get()));
+      if (flags_.device_memory_budget > 0) RETURN_IF_ERROR(devices_->MakeRoom());
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Names() const {
+    return absl::StrJoin(models_, ", ",
+                         [](std::string* out, const auto& model) { absl::StrAppend(out, model->name()); });
+  }
+
+  // Runs on the thread that changed the state.
+  void OnStateChange(const Engine& engine) {
+    front_->OnStateChange();
+    if (engine.state() != EngineState::kFailed) return;
+    absl::MutexLock lock(&mu_);
+    failed_.insert(&engine);
+  }
+
+  // Some models serve as long as one does.
+  bool AllFailed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return failed_.size() == models_.size(); }
 
   // Ends requests first, then connections, then workers.
   void Stop(absl::Duration grace) {
-    model_->Drain(grace);
+    ForAllModels([grace](ServedEngine* model) { model->Drain(grace); });
+    if (devices_ != nullptr) devices_->Stop();
     if (front_ != nullptr) front_->Shutdown(absl::Seconds(1));
     front_.reset();
-    model_->EndWorkers(LeavesWorkers());
+    const bool leaves = LeavesWorkers();
+    ForAllModels([leaves](ServedEngine* model) { model->EndWorkers(leaves); });
+  }
+
+  void ForAllModels(const std::function<void(ServedEngine*)>& call) {
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < models_.size(); ++i)
+      threads.emplace_back([&call, model = models_[i].get()] { call(model); });
+    call(models_.front().get());
+    for (std::thread& thread : threads) thread.join();
   }
 
   // Those of an engine that has failed are of no use to anybody.
   bool LeavesWorkers() {
     absl::MutexLock lock(&mu_);
-    return leave_workers_ && !engine_failed_;
-  }
-
-  // The front calls this, and it ends before the workers do. The workers are asked without the lock: a signal
-  // must not wait for them.
-  std::vector<v1::RankStatus> RankStatuses() {
-    {
-      absl::MutexLock lock(&mu_);
-      if (starting_) return {};
-    }
-    return model_->RankStatuses();
+    return leave_workers_ && failed_.empty();
   }
 
   const Flags flags_;
-  const std::unique_ptr<ServedEngine> model_;
-  std::shared_ptr<Engine> engine_;  // the model's; null until it is served
+  const std::unique_ptr<SharedDevices> devices_;  // outlives the engines that it wraps
+  std::vector<std::unique_ptr<ServedEngine>> models_;
+  std::vector<std::shared_ptr<Engine>> engines_;  // the models'; empty until they are served
   std::unique_ptr<Front> front_;
   absl::Mutex mu_;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool leave_workers_ ABSL_GUARDED_BY(mu_) = false;
   bool starting_ ABSL_GUARDED_BY(mu_) = true;
-  bool engine_failed_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<const Engine*> failed_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

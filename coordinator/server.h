@@ -1,7 +1,7 @@
 #pragma once
-// One served model in one coordinator process: what main starts, waits for and stops.
+// The models that one coordinator process serves: what main starts, waits for and stops.
 //
-// Start reads the checkpoint's headers, binds all ports and starts the workers; while they load the weights
+// Start reads the checkpoints' headers, binds all ports and starts the workers; while they load the weights
 // it reads the tokenizer. Workers that an earlier coordinator left, with --run-dir, need not load anything.
 // So whatever is wrong with flags, the checkpoint's headers and ports is found before a worker exists. Thread
 // safety: RequestStop is thread safe; everything else is for main's thread.
@@ -28,9 +28,9 @@ class Server {
   virtual absl::Status Start() = 0;
   // The operators' port; to be called once, between Start and Run.
   virtual int admin_port() const = 0;
-  // Serves until RequestStop, or until the engine fails (unless --stay-after-failure is set); then drains,
-  // and ends the workers in order, or leaves them. Unavailable, with the engine's error, when the engine had
-  // failed.
+  // Serves until RequestStop, or until the engines of all models have failed (unless --stay-after-failure is
+  // set); then drains, and ends the workers in order, or leaves them. Unavailable, with the engine's error,
+  // when the engine had failed.
   virtual absl::Status Run() = 0;
   // Thread safe. The latest request counts. Local workers are left only with --run-dir, without which nobody
   // could adopt them.

@@ -100,7 +100,7 @@ class HttpServer : public ApiServer {
     return absl::OkStatus();
   }
 
-  void SetModel(ServedModel model) override { state_.SetModel(std::move(model)); }
+  void SetModels(std::vector<ServedModel> models) override { state_.SetModels(std::move(models)); }
   uint16_t port() const override { return inference_.port; }
   uint16_t admin_port() const override { return admin_.port; }
 

@@ -9,13 +9,13 @@
 // for a bad address or certificate and Unavailable for a port that cannot be bound (the message names it);
 // afterwards a problem of one connection ends that connection alone.
 //
-// Use: Start() early, so that /health returns 503 while the model loads; SetModel() once it can serve. At the
-// end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
+// Use: Start() early, so that /health returns 503 while the model loads; SetModels() once they can be served.
+// At the end Engine::DrainAndStop() (streams run to their ends), then Shutdown().
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,9 +27,6 @@
 namespace somnus {
 
 class Metrics;
-namespace v1 {
-class RankStatus;
-}
 
 struct ApiServerOptions {
   std::string host = "127.0.0.1";
@@ -49,8 +46,6 @@ struct ApiServerOptions {
   TlsFiles admin_tls;
   absl::Duration certificate_interval = absl::Seconds(10);  // between two looks at the files
   std::string version;
-  // For /collective_rpc; may be empty. Called on a thread that may block.
-  std::function<std::vector<v1::RankStatus>()> rank_status;
   ApiLimits limits;
 };
 
@@ -62,7 +57,8 @@ class ApiServer {
   virtual ~ApiServer() = default;
 
   // From now on requests are served. Call once.
-  virtual void SetModel(ServedModel model) = 0;
+  virtual void SetModels(std::vector<ServedModel> models) = 0;
+  void SetModel(ServedModel model);
 
   virtual uint16_t port() const = 0;
   virtual uint16_t admin_port() const = 0;
@@ -71,5 +67,11 @@ class ApiServer {
   // threads. Idempotent; the destructor calls it with no grace.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
+
+inline void ApiServer::SetModel(ServedModel model) {
+  std::vector<ServedModel> models;
+  models.push_back(std::move(model));
+  SetModels(std::move(models));
+}
 
 }  // namespace somnus

@@ -4,13 +4,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_server.h"
 #include "coordinator/api/http_response.h"
-#include "coordinator/api/model_slot.h"
+#include "coordinator/api/model_table.h"
 #include "coordinator/api/routes.h"
 #include "coordinator/metrics/metrics.h"
 
@@ -27,15 +31,18 @@ class ApiState {
   uint16_t http_port = 0, admin_port = 0;
   std::atomic<int64_t> load{0};  // generation requests in progress
 
-  void SetModel(ServedModel model) { slot_.Set(std::move(model)); }
-  std::shared_ptr<const ServedModel> model() const { return slot_.Get(); }  // null while loading
+  void SetModels(std::vector<ServedModel> models);
+  // The model that a body names; the first one where it names none, or one that is not served: whoever parses
+  // the body says what is wrong with it. Null while models load. Reads the body where there are several.
+  SharedModel ModelOf(absl::string_view body) const;
+  bool loading() const { return models_.Get() == nullptr; }
 
   // BearerMatches of api_key.h, with the key of clients or of operators.
   bool Authorized(bool admin, absl::string_view authorization) const;
 
   // The response of a route that does not block: all but completions, chat, (de)tokenize and those of
   // IsLifecycle.
-  HttpResponse Answer(const RouteMatch& match) const;
+  HttpResponse Answer(const RouteMatch& match, absl::string_view query) const;
   // Calls AnswerLifecycle of lifecycle_routes.h, which blocks; 503 while the model loads.
   HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;
 
@@ -46,9 +53,14 @@ class ApiState {
   HttpResponse Health() const;
   // 503 when no request will ever be served again, else 200.
   HttpResponse Livez() const;
-  EngineStats Stats() const;
+  std::string MetricsText() const;
+  // The model that ?model= names, which must be there where there are several; else an error's response.
+  std::variant<SharedModel, HttpResponse> Named(absl::string_view query) const;
+  // `answer` of that model.
+  HttpResponse OfModel(absl::string_view query,
+                       const std::function<HttpResponse(const ServedModel&)>& answer) const;
 
-  ModelSlot slot_;
+  ModelTable models_;
 };
 
 }  // namespace somnus

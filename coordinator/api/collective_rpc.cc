@@ -11,6 +11,7 @@
 #include "base/memory_tags.h"
 #include "coordinator/api/json_body.h"
 #include "coordinator/api/lifecycle_calls.h"
+#include "proto/control.pb.h"
 
 namespace somnus {
 namespace {
@@ -148,9 +149,7 @@ nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
 
 }  // namespace
 
-HttpResponse AnswerCollectiveRpc(const ServedModel& model,
-                                 const std::function<std::vector<v1::RankStatus>()>& rank_status,
-                                 absl::string_view body) {
+HttpResponse AnswerCollectiveRpc(const ServedModel& model, absl::string_view body) {
   const absl::StatusOr<Json> parsed = ParseJsonObject(body, JsonLimits{.max_values = 1000});
   if (!parsed.ok()) return ErrorResponse(BadRequest("body", parsed.status().message()));
   const Json name = parsed->value("method", Json());
@@ -164,9 +163,9 @@ HttpResponse AnswerCollectiveRpc(const ServedModel& model,
   if (const auto error = ReadArguments(*parsed, *method, &arguments)) return ErrorResponse(*error);
   if (const auto error = Call(model, *method, arguments)) return ErrorResponse(*error);
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  if (rank_status) {
+  if (model.rank_status) {
     const bool shows = std::string(method->name) == "get_status";
-    for (const v1::RankStatus& rank : rank_status())
+    for (const v1::RankStatus& rank : model.rank_status())
       results.push_back(shows ? RankJson(rank) : nlohmann::ordered_json(nullptr));
   }
   return JsonResponse({{"results", std::move(results)}});

@@ -2,19 +2,13 @@
 // POST /collective_rpc: calls on all ranks by name. Only the methods of a fixed list can be called, each with
 // parameters of fixed types. Thread safe; blocks as the call does.
 
-#include <functional>
-#include <vector>
-
 #include "absl/strings/string_view.h"
 #include "coordinator/api/http_response.h"
 #include "coordinator/api/served_model.h"
-#include "proto/control.pb.h"
 
 namespace somnus {
 
 // Returns {"results": [one for each rank]}: of get_status the rank's status, of the others null.
-HttpResponse AnswerCollectiveRpc(const ServedModel& model,
-                                 const std::function<std::vector<v1::RankStatus>()>& rank_status,
-                                 absl::string_view body);
+HttpResponse AnswerCollectiveRpc(const ServedModel& model, absl::string_view body);
 
 }  // namespace somnus

@@ -86,10 +86,21 @@ void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response) {
 
 }  // namespace
 
-ControlServiceImpl::ControlServiceImpl(const ModelSlot* slot, GrpcServicesOptions options)
-    : slot_(slot), options_(std::move(options)), start_(MonotonicNow()) {}
+ControlServiceImpl::ControlServiceImpl(const ModelTable* models, GrpcServicesOptions options)
+    : models_(models), options_(std::move(options)), start_(MonotonicNow()) {}
 
-grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest*,
+grpc::Status ControlServiceImpl::Find(const std::string& name, SharedModel* model) const {
+  const std::vector<SharedModel> models = models_->All();
+  if (models.empty()) return LoadingStatus();
+  if (name.empty() && models.size() > 1)
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            "model: several models are served; name the one that is meant"};
+  *model = name.empty() ? models.front() : models_->Find(name);
+  if (*model == nullptr) return {grpc::StatusCode::NOT_FOUND, "model: it does not exist"};
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
                                            v1::GetStatusResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
   response->set_version(options_.version);
@@ -100,11 +111,15 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_uptime_s(absl::ToDoubleSeconds(MonotonicNow() - start_));
   response->set_state(v1::ENGINE_STATE_LOADING);
   response->set_not_ready_reason(WhyNotReady(EngineState::kLoading));
-  if (options_.rank_status) {
-    for (v1::RankStatus& rank : options_.rank_status()) *response->add_ranks() = std::move(rank);
+  if (models_->Get() == nullptr) return grpc::Status::OK;
+  // Who does not know that there are several asks about the first.
+  SharedModel model = request->model().empty() ? models_->Get() : nullptr;
+  if (model == nullptr) {
+    if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   }
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return grpc::Status::OK;
+  if (model->rank_status) {
+    for (v1::RankStatus& rank : model->rank_status()) *response->add_ranks() = std::move(rank);
+  }
   const EngineStats stats = model->engine->Stats();
   response->set_model(model->name);
   response->set_state(ToProto(stats.state));
@@ -130,8 +145,8 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
 grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::SleepRequest* request,
                                        v1::SleepResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   const std::optional<SleepMode> mode = FromProto(request->mode());
   if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
@@ -155,8 +170,8 @@ grpc::Status ControlServiceImpl::Sleep(grpc::ServerContext* context, const v1::S
 grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
                                         v1::WakeUpResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   const std::vector<std::string> tags(request->tags().begin(), request->tags().end());
   if (const std::optional<ApiError> error = CheckWakeUpTags(tags)) return ToGrpcStatus(*error);
@@ -176,8 +191,8 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
 grpc::Status ControlServiceImpl::Pause(grpc::ServerContext* context, const v1::PauseRequest* request,
                                        v1::PauseResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   const std::optional<SleepMode> mode = FromProto(request->mode());
   if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
@@ -192,8 +207,8 @@ grpc::Status ControlServiceImpl::Pause(grpc::ServerContext* context, const v1::P
 grpc::Status ControlServiceImpl::Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
                                         v1::ResumeResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   if (const absl::Status status = model->engine->Resume(); !status.ok())
     return EngineRefusal(status, *model->engine);
@@ -205,8 +220,8 @@ grpc::Status ControlServiceImpl::AbortRequests(grpc::ServerContext* context,
                                                const v1::AbortRequestsRequest* request,
                                                v1::AbortRequestsResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   std::optional<std::vector<std::string>> ids;
   if (!request->request_ids().empty())
@@ -218,8 +233,8 @@ grpc::Status ControlServiceImpl::AbortRequests(grpc::ServerContext* context,
 grpc::Status ControlServiceImpl::Roll(grpc::ServerContext* context, const v1::RollRequest* request,
                                       v1::RollResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   const double grace = request->has_grace_s() ? request->grace_s() : absl::ToDoubleSeconds(kDefaultRollGrace);
   if (const std::optional<ApiError> error = CheckRollGrace(grace)) return ToGrpcStatus(*error);
@@ -234,8 +249,8 @@ grpc::Status ControlServiceImpl::ReloadWeights(grpc::ServerContext* context,
                                                const v1::ReloadWeightsRequest* request,
                                                v1::ReloadWeightsResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
   if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
   WeightsRequest reload = {.path = request->path()};
   if (grpc::Status status = ReadWeightsFields(*request, &reload); !status.ok()) return status;
@@ -250,10 +265,14 @@ grpc::Status ControlServiceImpl::UpdateWeights(grpc::ServerContext* context,
                                                grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
                                                v1::UpdateWeightsResponse* response) {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
-  return ReceiveWeights(model->engine.get(), context, reader, response,
-                        options_.limits.weight_update_timeout);
+  if (models_->Get() == nullptr) return LoadingStatus();
+  SharedModel model;
+  const auto find = [&](const std::string& name, Engine** engine) {
+    grpc::Status status = Find(name, &model);
+    if (status.ok()) *engine = model->engine.get();
+    return status;
+  };
+  return ReceiveWeights(find, context, reader, response, options_.limits.weight_update_timeout);
 }
 
 }  // namespace somnus

@@ -2,17 +2,19 @@
 // ControlService over a served model. Sync gRPC: a call blocks its thread until all ranks have replied.
 // Thread safe. Internal to coordinator/api.
 
+#include <string>
+
 #include "base/monotonic.h"
 #include "coordinator/api/grpc_services.h"
-#include "coordinator/api/model_slot.h"
+#include "coordinator/api/model_table.h"
 #include "proto/control.grpc.pb.h"
 
 namespace somnus {
 
 class ControlServiceImpl final : public v1::ControlService::Service {
  public:
-  // `slot` must outlive the service.
-  ControlServiceImpl(const ModelSlot* slot, GrpcServicesOptions options);
+  // `models` must outlive the service.
+  ControlServiceImpl(const ModelTable* models, GrpcServicesOptions options);
 
   grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
                          v1::GetStatusResponse* response) override;
@@ -35,7 +37,10 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                              v1::UpdateWeightsResponse* response) override;
 
  private:
-  const ModelSlot* const slot_;
+  // The model of that name, which may be empty where one is served.
+  grpc::Status Find(const std::string& name, SharedModel* model) const;
+
+  const ModelTable* const models_;
   const GrpcServicesOptions options_;
   const MonotonicTime start_;
 };

@@ -11,7 +11,7 @@
 #include "base/cpus.h"
 #include "coordinator/api/control_service.h"
 #include "coordinator/api/inference_service.h"
-#include "coordinator/api/model_slot.h"
+#include "coordinator/api/model_table.h"
 #include "coordinator/api/request_decoding.h"
 #include "coordinator/api/write_watch.h"
 #include "coordinator/metrics/metrics.h"
@@ -62,8 +62,9 @@ class GrpcServicesImpl : public GrpcServices {
   GrpcServicesImpl(GrpcServicesOptions options, std::shared_ptr<Metrics> metrics)
       : limits_(options.limits),
         write_watch_(std::make_shared<WriteWatch>(limits_.write_timeout)),
-        inference_(&slot_, std::move(metrics), options.api_key, options.limits, write_watch_),
-        control_(&slot_, std::move(options)) {}
+        metrics_(std::move(metrics)),
+        inference_(&models_, metrics_, options.api_key, options.limits, write_watch_),
+        control_(&models_, std::move(options)) {}
 
   void RegisterInference(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&inference_);
@@ -88,12 +89,18 @@ class GrpcServicesImpl : public GrpcServices {
     builder->SetResourceQuota(quota);
     builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   }
-  void SetModel(ServedModel model) override { slot_.Set(std::move(model)); }
+  void SetModels(std::vector<ServedModel> models) override {
+    for (ServedModel& model : models) {
+      if (model.metrics == nullptr) model.metrics = metrics_;
+    }
+    models_.Set(std::move(models));
+  }
 
  private:
   const ApiLimits limits_;
   const std::shared_ptr<WriteWatch> write_watch_;
-  ModelSlot slot_;
+  const std::shared_ptr<Metrics> metrics_;
+  ModelTable models_;
   InferenceServiceImpl inference_;
   ControlServiceImpl control_;
 };

@@ -4,9 +4,9 @@
 // registered with. Thread safety: all methods are thread safe; those that register are for the time before
 // the server is built.
 
-#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/api/api_limits.h"
@@ -19,17 +19,12 @@ class ServerBuilder;
 namespace somnus {
 
 class Metrics;
-namespace v1 {
-class RankStatus;
-}
 
 struct GrpcServicesOptions {
   std::string version;
   // Non-empty: every call of the service must have the metadata "authorization: Bearer <key>".
   std::string api_key;        // InferenceService's
   std::string admin_api_key;  // ControlService's
-  // For ControlService.GetStatus; may be empty. Called on a gRPC thread.
-  std::function<std::vector<v1::RankStatus>()> rank_status;
   ApiLimits limits;
 };
 
@@ -45,7 +40,14 @@ class GrpcServices {
   virtual void RegisterInference(grpc::ServerBuilder* builder) = 0;
   virtual void RegisterControl(grpc::ServerBuilder* builder) = 0;
   // Before it, calls return UNAVAILABLE. To be called once.
-  virtual void SetModel(ServedModel model) = 0;
+  virtual void SetModels(std::vector<ServedModel> models) = 0;
+  void SetModel(ServedModel model);
 };
+
+inline void GrpcServices::SetModel(ServedModel model) {
+  std::vector<ServedModel> models;
+  models.push_back(std::move(model));
+  SetModels(std::move(models));
+}
 
 }  // namespace somnus

@@ -272,13 +272,13 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
 }
 
 asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const RouteMatch& match) {
-  const std::shared_ptr<const ServedModel> model = context_->state->model();
   const Route route = match.spec->route;
   if (route == Route::kTokenize || route == Route::kDetokenize) {
-    if (model == nullptr) co_return LoadingResponse();
+    if (context_->state->loading()) co_return LoadingResponse();
     const ApiLimits& limits = context_->state->options.limits;
     auto work = [&]() -> HttpResponse {
       try {
+        const SharedModel model = context_->state->ModelOf(request->body);
         BodyOrError body = route == Route::kTokenize ? Tokenize(request->body, *model, limits)
                                                      : Detokenize(request->body, *model, limits);
         if (auto* error = std::get_if<ApiError>(&body)) return ErrorResponse(*error);
@@ -289,16 +289,16 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
     };
     co_return co_await OnPool(context_->request_pool, work);
   }
+  const size_t mark = request->target.find('?');
+  const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
   if (IsLifecycle(route)) {
-    const size_t mark = request->target.find('?');
-    const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
     auto work = [&] { return context_->state->AnswerLifecycle(*match.spec, query, request->body); };
     asio::thread_pool* const pool = route == Route::kAbortRequests ? context_->request_pool
                                     : EndsWaits(route)             ? context_->ending_pool
                                                                    : context_->lifecycle_pool;
     co_return co_await OnPool(pool, work);
   }
-  co_return context_->state->Answer(match);
+  co_return context_->state->Answer(match, query);
 }
 
 void HttpConnection::Count(const Request& request, const RouteMatch& match, int status, MonotonicTime start) {

@@ -99,14 +99,17 @@ void HttpConnection::PollHangup(uint64_t watch) {
 }
 
 asio::awaitable<bool> HttpConnection::Generate(Request* request, bool chat) {
-  const std::shared_ptr<const ServedModel> model = context_->state->model();
-  if (model == nullptr) {
+  if (context_->state->loading()) {
     context_->state->metrics->OnRejected("not_serving");
     HttpResponse response = LoadingResponse();
     co_return co_await SendResponse(*request, std::move(response));
   }
   const auto waker = std::make_shared<ConnectionWaker>(context_->io, this);
-  auto work = [&] { return StartGeneration(request, chat, model, waker); };
+  SharedModel model;
+  auto work = [&] {
+    model = context_->state->ModelOf(request->body);
+    return StartGeneration(request, chat, model, waker);
+  };
   std::variant<std::shared_ptr<ResponseProducer>, ApiError> started =
       co_await OnPool(context_->request_pool, work);
   context_->buffered_body_bytes -= std::exchange(buffered_, 0);
@@ -130,7 +133,7 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
     Request* request, bool chat, const std::shared_ptr<const ServedModel>& model,
     const std::shared_ptr<ConnectionWaker>& waker) {
   const ApiLimits& limits = context_->state->options.limits;
-  const std::shared_ptr<Metrics>& metrics = context_->state->metrics;
+  const std::shared_ptr<Metrics>& metrics = model->metrics;
   try {
     GenerateOrError parsed = chat ? ParseChatRequest(request->body, *model, limits)
                                   : ParseCompletionRequest(request->body, *model, limits);

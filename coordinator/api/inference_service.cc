@@ -157,10 +157,10 @@ struct Bell {
 
 }  // namespace
 
-InferenceServiceImpl::InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics,
+InferenceServiceImpl::InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics,
                                            std::string api_key, const ApiLimits& limits,
                                            std::shared_ptr<WriteWatch> write_watch)
-    : slot_(slot),
+    : models_(models),
       metrics_(std::move(metrics)),
       api_key_(std::move(api_key)),
       limits_(limits),
@@ -184,21 +184,22 @@ grpc::Status InferenceServiceImpl::Generate(grpc::ServerContext* context, const 
 
 grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
                                          grpc::ServerWriter<v1::GenerateResponse>* writer) {
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
+  SharedModel model = models_->Find(request.model());
+  if (model == nullptr) model = models_->Get();  // Resolve says what is wrong with the name
   if (model == nullptr) {
     metrics_->OnRejected("not_serving");
     return LoadingStatus();
   }
   GenerateOrError parsed = Resolve(request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
-    metrics_->OnRejected("bad_request");
+    model->metrics->OnRejected("bad_request");
     return ToGrpcStatus(*error);
   }
   const GenerateParams params = std::get<GenerateParams>(std::move(parsed));
-  ClientRequest client_request(model, &params, metrics_, limits_.max_stream_backlog_bytes);
+  ClientRequest client_request(model, &params, model->metrics, limits_.max_stream_backlog_bytes);
   const auto bell = std::make_shared<Bell>();
   if (absl::Status status = client_request.Submit([bell] { bell->Ring(); }); !status.ok()) {
-    metrics_->OnRejected(RejectionReason(status));
+    model->metrics->OnRejected(RejectionReason(status));
     const grpc::Status refusal = EngineRefusal(status, *model->engine);
     // The engine is asleep, and may be woken.
     return absl::IsFailedPrecondition(status) ? WithRetry(refusal, kRetryDelay) : refusal;
@@ -244,12 +245,14 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
 grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
                                               v1::ListModelsResponse* response) {
   if (grpc::Status status = CheckKey(*context, api_key_); !status.ok()) return status;
-  const std::shared_ptr<const ServedModel> model = slot_->Get();
-  if (model == nullptr) return LoadingStatus();
-  v1::ModelCard* card = response->add_models();
-  card->set_id(model->name);
-  card->set_max_model_len(model->engine->max_model_len());
-  card->set_vocab_size(model->config.vocab_size);
+  const std::vector<SharedModel> models = models_->All();
+  if (models.empty()) return LoadingStatus();
+  for (const SharedModel& model : models) {
+    v1::ModelCard* card = response->add_models();
+    card->set_id(model->name);
+    card->set_max_model_len(model->engine->max_model_len());
+    card->set_vocab_size(model->config.vocab_size);
+  }
   return grpc::Status::OK;
 }
 

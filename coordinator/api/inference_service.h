@@ -10,7 +10,7 @@
 #include <string>
 
 #include "coordinator/api/api_limits.h"
-#include "coordinator/api/model_slot.h"
+#include "coordinator/api/model_table.h"
 #include "coordinator/api/write_watch.h"
 #include "proto/inference.grpc.pb.h"
 
@@ -20,8 +20,8 @@ class Metrics;
 
 class InferenceServiceImpl final : public v1::InferenceService::Service {
  public:
-  // `slot` must outlive the service.
-  InferenceServiceImpl(const ModelSlot* slot, std::shared_ptr<Metrics> metrics, std::string api_key,
+  // `models` must outlive the service.
+  InferenceServiceImpl(const ModelTable* models, std::shared_ptr<Metrics> metrics, std::string api_key,
                        const ApiLimits& limits, std::shared_ptr<WriteWatch> write_watch);
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -33,7 +33,7 @@ class InferenceServiceImpl final : public v1::InferenceService::Service {
   grpc::Status Serve(grpc::ServerContext* context, const v1::GenerateRequest& request,
                      grpc::ServerWriter<v1::GenerateResponse>* writer);
 
-  const ModelSlot* const slot_;
+  const ModelTable* const models_;
   const std::shared_ptr<Metrics> metrics_;
   const std::string api_key_;
   const ApiLimits limits_;

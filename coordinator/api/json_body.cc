@@ -19,6 +19,49 @@ namespace {
 
 constexpr absl::string_view kNotFinite[] = {"-Infinity", "Infinity", "NaN"};
 
+// Stops at the outermost object's "model".
+class ModelNameFinder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::string name;
+  bool failed = false;
+
+  bool key(std::string& key) override {
+    wanted_ = depth_ == 1 && key == "model";
+    return true;
+  }
+  bool string(std::string& value) override {
+    if (wanted_) name = value;
+    return !wanted_;
+  }
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool null() override { return !wanted_; }
+  bool boolean(bool) override { return !wanted_; }
+  bool number_integer(number_integer_t) override { return !wanted_; }
+  bool number_unsigned(number_unsigned_t) override { return !wanted_; }
+  bool number_float(number_float_t, const std::string&) override { return !wanted_; }
+  bool binary(nlohmann::json::binary_t&) override { return !wanted_; }
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception&) override {
+    failed = true;
+    return false;
+  }
+
+ private:
+  bool Open() {
+    ++depth_;
+    return !wanted_;
+  }
+  bool Close() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;
+  bool wanted_ = false;  // the next value is the name
+};
+
 // Reads the tokens once, without recursion, and copies them to out_ with non-finite numbers quoted.
 class Scanner {
  public:
@@ -177,6 +220,17 @@ void AppendJsonString(absl::string_view text, std::string* out) {
     pos += step.length;
   }
   *out += '"';
+}
+
+std::string FindModelName(absl::string_view body, const JsonLimits& limits) {
+  ModelNameFinder finder;
+  nlohmann::json::sax_parse(body.begin(), body.end(), &finder);
+  if (!finder.failed) return std::move(finder.name);
+  // Numbers that JSON does not have, perhaps.
+  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, limits);
+  if (!object.ok()) return "";
+  const auto name = object->find("model");
+  return name != object->end() && name->is_string() ? name->get<std::string>() : "";
 }
 
 }  // namespace somnus

@@ -23,6 +23,10 @@ struct JsonLimits {
 // Returns an object; a body that is anything else is InvalidArgument. Messages never quote the body.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view body, const JsonLimits& limits);
 
+// Returns the string at the key "model" of a body that is an object; empty: there is none. Of most bodies
+// nothing is built, and what follows the key is not read.
+std::string FindModelName(absl::string_view body, const JsonLimits& limits);
+
 // Parses a body that ParseJsonObject accepted, and keeps the order of keys. Returns only the named members of
 // the body, or all where none are named. An object keeps its first max_keys keys, because ordered_json looks
 // them up one by one.

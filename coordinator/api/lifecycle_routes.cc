@@ -35,7 +35,8 @@ std::optional<ApiError> CheckParameters(const RouteSpec& spec, absl::string_view
   const std::string takes =
       known.empty() ? "no parameters" : absl::StrCat(absl::StrJoin(known, " and "), " in the query");
   for (const std::string& name : QueryNames(query)) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    // Every route takes the model, which has been found by now.
+    if (name == "model" || std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string shown = CleanMessage(name);
     return BadRequest(shown,
                       absl::StrCat(shown, " is not a parameter of ", spec.path, ", which takes ", takes));
@@ -182,9 +183,8 @@ HttpResponse ReloadResponse(Engine* engine, absl::string_view query) {
 
 }  // namespace
 
-HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
-                             const std::function<std::vector<v1::RankStatus>()>& rank_status,
-                             absl::string_view query, absl::string_view body) {
+HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model, absl::string_view query,
+                             absl::string_view body) {
   const bool reads_body = spec.route == Route::kAbortRequests || spec.route == Route::kCollectiveRpc;
   if (const auto error = CheckParameters(spec, query, reads_body ? "" : body)) return ErrorResponse(*error);
   Engine* const engine = model.engine.get();
@@ -204,7 +204,7 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
     case Route::kAbortRequests:
       return AbortResponse(model, body);
     case Route::kCollectiveRpc:
-      return AnswerCollectiveRpc(model, rank_status, body);
+      return AnswerCollectiveRpc(model, body);
     case Route::kRoll:
       return RollResponse(engine, query);
     case Route::kReloadWeights:

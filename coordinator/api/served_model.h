@@ -2,8 +2,10 @@
 // What the APIs need of the model that they serve. Plain data; the pointees are shared and thread safe.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/model_config.h"
 #include "coordinator/api/open_requests.h"
@@ -13,6 +15,10 @@
 namespace somnus {
 
 class ChatTemplate;
+class Metrics;
+namespace v1 {
+class RankStatus;
+}
 
 struct ServedModel {
   std::string name;  // what clients call it (--served-model-name)
@@ -20,8 +26,11 @@ struct ServedModel {
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a 400
+  std::shared_ptr<Metrics> metrics;                   // null: those of the API itself
+  // For /collective_rpc and GetStatus; may be empty. Called on a thread that may block.
+  std::function<std::vector<v1::RankStatus>()> rank_status;
   ModelConfig config;
-  int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); ModelSlot sets it
+  int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); ModelTable sets it
   std::string kv_cache_dtype;   // for GetStatus
   bool generation_defaults =
       true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto

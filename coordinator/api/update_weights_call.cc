@@ -49,7 +49,7 @@ class SilenceWatch {
 
 }  // namespace
 
-grpc::Status ReceiveWeights(Engine* engine, grpc::ServerContext* context,
+grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
                             grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
                             v1::UpdateWeightsResponse* response, absl::Duration max_silence) {
   const MonotonicTime start = MonotonicNow();
@@ -62,6 +62,8 @@ grpc::Status ReceiveWeights(Engine* engine, grpc::ServerContext* context,
     return got;
   };
   if (!read() || !message.has_begin()) return Invalid("begin: it is the first message of an update");
+  Engine* engine = nullptr;
+  if (grpc::Status status = find(message.begin().model(), &engine); !status.ok()) return status;
   if (grpc::Status status = CheckFields(message.begin()); !status.ok()) return status;
   WeightsRequest request;
   if (grpc::Status status = ReadWeightsFields(message.begin(), &request); !status.ok()) return status;

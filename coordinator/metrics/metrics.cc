@@ -47,8 +47,11 @@ Buckets OneTwoFive(int64_t max) {
 
 class PrometheusMetrics : public Metrics {
  public:
-  PrometheusMetrics(const std::string& model_name, int32_t max_model_len)
-      : labels_{{"model_name", model_name}, {"engine", "0"}}, token_buckets_(OneTwoFive(max_model_len)) {
+  PrometheusMetrics(std::shared_ptr<prometheus::Registry> registry, const std::string& model_name,
+                    int32_t max_model_len)
+      : shared_registry_(std::move(registry)),
+        labels_{{"model_name", model_name}, {"engine", "0"}},
+        token_buckets_(OneTwoFive(max_model_len)) {
     for (const char* reason : {"stop", "length", "abort", "error"}) SuccessCounter(reason);
     RejectedCounter("asleep");
   }
@@ -155,7 +158,17 @@ class PrometheusMetrics : public Metrics {
         .Observe(seconds);
   }
 
-  std::string Serialize(const EngineStats& stats) override {
+  void OnResidencyDecision(const std::string& action, const std::string& reason) override {
+    Count("somnus:residency_decisions_total", "Decisions about which model is awake, by action and reason.",
+          {{"action", action}, {"reason", reason}});
+  }
+  void OnModelAwake(double seconds) override {
+    Histogram("somnus:model_switch_seconds",
+              "From the first request for a model that slept until it was awake.", kTransitionBuckets)
+        .Observe(seconds);
+  }
+
+  void Update(const EngineStats& stats) override {
     absl::MutexLock lock(&serialize_mu_);  // or two scrapes could both add what a counter lacks
     Gauge("vllm:num_requests_running", "Requests in the running batch.").Set(stats.num_running);
     Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.").Set(stats.num_waiting);
@@ -200,8 +213,11 @@ class PrometheusMetrics : public Metrics {
     Gauge("somnus:group_epoch", "Epoch of the group of workers: 1 at first.").Set(stats.group_epoch);
     SerializeReplicas(stats);
     Gauge("somnus:kv_blocks_free", "Free blocks, cached ones included.").Set(stats.free_blocks);
-    return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
+
+  std::string Serialize() override { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
+
+  const std::shared_ptr<prometheus::Registry>& shared_registry() const { return shared_registry_; }
 
  private:
   struct PhaseName {
@@ -298,7 +314,8 @@ class PrometheusMetrics : public Metrics {
 
   absl::Mutex serialize_mu_;
   // One Add per name and label set makes one metric: prometheus-cpp returns the same object each time.
-  prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
+  const std::shared_ptr<prometheus::Registry> shared_registry_;  // of all models of this process
+  prometheus::Registry& registry_ = *shared_registry_;
   const Labels labels_;
   const Buckets token_buckets_;
   prometheus::Histogram& iteration_tokens_ =
@@ -331,8 +348,12 @@ class PrometheusMetrics : public Metrics {
 
 }  // namespace
 
-std::unique_ptr<Metrics> Metrics::Create(const std::string& model_name, int32_t max_model_len) {
-  return std::make_unique<PrometheusMetrics>(model_name, max_model_len);
+std::unique_ptr<Metrics> Metrics::Create(const std::string& model_name, int32_t max_model_len,
+                                         const Metrics* beside) {
+  auto registry = beside != nullptr
+                      ? static_cast<const PrometheusMetrics*>(beside)->shared_registry()
+                      : std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge);
+  return std::make_unique<PrometheusMetrics>(std::move(registry), model_name, max_model_len);
 }
 
 }  // namespace somnus

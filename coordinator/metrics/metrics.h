@@ -24,7 +24,9 @@ struct CacheConfigInfo {
 class Metrics : public EngineObserver {
  public:
   // Buckets of token counts end at max_model_len.
-  static std::unique_ptr<Metrics> Create(const std::string& model_name, int32_t max_model_len);
+  // `beside`: another model's metrics, in whose registry these are, too; null: none.
+  static std::unique_ptr<Metrics> Create(const std::string& model_name, int32_t max_model_len,
+                                         const Metrics* beside = nullptr);
 
   virtual void SetCacheConfig(const CacheConfigInfo& info) = 0;
 
@@ -39,8 +41,19 @@ class Metrics : public EngineObserver {
   virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                              double seconds) = 0;
 
-  // Returns all metrics in Prometheus' text format 0.0.4. What the engine itself keeps is taken from `stats`.
-  virtual std::string Serialize(const EngineStats& stats) = 0;
+  // A decision of residency_policy.h about this model, by the names that it has there.
+  virtual void OnResidencyDecision(const std::string& action, const std::string& reason) = 0;
+  // Seconds from the first request for a model that slept until it was awake.
+  virtual void OnModelAwake(double seconds) = 0;
+
+  // Takes over what the engine itself keeps.
+  virtual void Update(const EngineStats& stats) = 0;
+  // Returns all metrics of the registry in Prometheus' text format 0.0.4.
+  virtual std::string Serialize() = 0;
+  std::string Serialize(const EngineStats& stats) {
+    Update(stats);
+    return Serialize();
+  }
 };
 
 }  // namespace somnus

@@ -24,14 +24,15 @@ class GrpcServicesTest : public ::testing::Test {
   void Start(const ApiLimits& limits) {
     Stop();
     options_.limits = limits;
-    options_.rank_status = [this] {
+    services_ = GrpcServices::Create(options_, Metrics::Create("fake", 4096));
+    ServedModel model = GatedModel(engine_, &gate_);
+    model.rank_status = [this] {
       gate_.Pass();
       std::vector<v1::RankStatus> ranks(1);
       ranks[0].set_host(std::string(host_bytes_, 'h'));
       return ranks;
     };
-    services_ = GrpcServices::Create(options_, Metrics::Create("fake", 4096));
-    services_->SetModel(GatedModel(engine_, &gate_));
+    services_->SetModel(std::move(model));
     grpc::ServerBuilder inference, control;
     services_->RegisterInference(&inference);
     services_->RegisterControl(&control);

@@ -312,16 +312,16 @@ TEST_F(ApiServerTest, ARefusalOfASleepingEngineSaysWhenToTryAgain) {
 }
 
 TEST_F(ApiServerTest, CollectiveRpcKnowsItsMethodsByName) {
-  ApiServerOptions options;
-  options.rank_status = [] {
+  Start();
+  ServedModel model = FakeModel(engine_);
+  model.rank_status = [] {
     std::vector<v1::RankStatus> ranks(2);
     ranks[1].set_rank(1);
     ranks[1].set_state("awake");
     (*ranks[1].mutable_bytes_by_tag())["weights"] = 5;
     return ranks;
   };
-  Start(options);
-  server_->SetModel(FakeModel(engine_));
+  server_->SetModel(std::move(model));
   const auto call = [&](const std::string& body) { return Admin("POST", "/collective_rpc", body); };
   const Json nulls = {{"results", {nullptr, nullptr}}};
   EXPECT_EQ(Json::parse(call(R"({"method": "sleep", "args": [2], "kwargs": {"mode": "wait"}})").body), nulls);

@@ -1,0 +1,30 @@
+#pragma once
+// Holds the models that a server serves: none while they load, then the same ones for good. Thread safe.
+
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/api/served_model.h"
+
+namespace somnus {
+
+using SharedModel = std::shared_ptr<const ServedModel>;
+
+class ModelTable {
+ public:
+  // To be called once. Sets max_token_bytes of each.
+  void Set(std::vector<ServedModel> models);
+  // The one that a request gets that names none: the first. Null while they load.
+  SharedModel Get() const;
+  SharedModel Find(absl::string_view name) const;  // null: there is no such model, or they load
+  std::vector<SharedModel> All() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<SharedModel> models_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace somnus

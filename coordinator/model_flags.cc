@@ -1,0 +1,137 @@
+// The parts of flags.h that are about several models on the same devices.
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/flags.h"
+
+namespace somnus {
+namespace {
+
+// Whether `value` is NAME=PATH: a name has no slash, and a path that has an equals sign mostly has one
+// before.
+bool HasName(const std::string& value) {
+  const size_t equals = value.find('=');
+  return equals != std::string::npos && equals > 0 && value.find('/') > equals;
+}
+
+absl::Status SetModel(const std::string& value, Flags* flags) {
+  if (value.empty()) return absl::InvalidArgumentError("is empty");
+  if (!HasName(value)) {
+    flags->model = value;
+    return absl::OkStatus();
+  }
+  const size_t equals = value.find('=');
+  if (equals + 1 == value.size()) return absl::InvalidArgumentError("has no path after the name");
+  if (flags->models.size() >= kMaxModels)
+    return absl::InvalidArgumentError(absl::StrCat("is one model too many: there may be ", kMaxModels));
+  flags->models.push_back({value.substr(0, equals), value.substr(equals + 1)});
+  return absl::OkStatus();
+}
+
+absl::Status SetPriority(const std::string& value, Flags* flags) {
+  const size_t equals = value.rfind('=');
+  int32_t priority;
+  if (equals == std::string::npos || equals == 0 || !absl::SimpleAtoi(value.substr(equals + 1), &priority))
+    return absl::InvalidArgumentError("is not NAME=N");
+  flags->model_priorities[value.substr(0, equals)] = priority;
+  return absl::OkStatus();
+}
+
+absl::Status SetPin(const std::string& value, Flags* flags) {
+  if (value.empty()) return absl::InvalidArgumentError("is empty");
+  flags->pinned_models.insert(value);
+  return absl::OkStatus();
+}
+
+absl::Status CheckSeveral(const Flags& flags) {
+  const auto refuse = [](const char* flag, const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", why));
+  };
+  if (!flags.served_model_name.empty() && flags.model.empty())
+    return refuse("--served-model-name", "all models have the names that --model=NAME=PATH gives them");
+  if (!flags.local_workers) return refuse("--workers", "several models need workers of this host: local:N");
+  if (!flags.run_dir.empty()) return refuse("--run-dir", "is for one model");
+  if (flags.idle_sleep > absl::ZeroDuration())
+    return refuse("--idle-sleep-s",
+                  "is for one model; of several, one sleeps when another one needs its memory");
+  for (size_t i = 0; i < flags.models.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (flags.models[i].name == flags.models[j].name)
+        return refuse("--model", absl::StrCat("two models are named ", flags.models[i].name).c_str());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOne(const Flags& flags) {
+  const std::pair<const char*, bool> for_several[] = {
+      {"--device-memory-budget", flags.device_memory_budget > 0},
+      {"--host-memory-budget", flags.host_memory_budget > 0},
+      {"--pin-model", !flags.pinned_models.empty()},
+      {"--model-priority", !flags.model_priorities.empty()}};
+  for (const auto& [flag, given] : for_several) {
+    if (given) return absl::InvalidArgumentError(absl::StrCat(flag, ": is for several models"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Flag ModelFlag(Flags* flags) {
+  return Flag::Custom(
+      "model", "[NAME=]PATH", "", [flags](const std::string& value) { return SetModel(value, flags); },
+      "Hugging Face directory or GGUF file; may be given without --model. --model=NAME=PATH may be repeated: "
+      "clients call each model by its name, and those that do not fit into memory together take turns");
+}
+
+FlagGroup SeveralModelsFlags(Flags* flags) {
+  constexpr int64_t kMost = int64_t{1} << 50;
+  Flags* const f = flags;
+  return {
+      "Several models",
+      {Flag::Bytes("device-memory-budget", &f->device_memory_budget, 0, kMost,
+                   "of all workers, that models which are awake may take; 0: whatever they take"),
+       Flag::Bytes("host-memory-budget", &f->host_memory_budget, 0, kMost,
+                   "of all workers, that the weights of models which sleep at level 1 may take; beyond it "
+                   "models sleep at level 2; 0: whatever they take"),
+       Flag::OneOf("residency-policy", &f->residency_policy,
+                   {{"fifo", ResidencyPolicy::kFifo}, {"slo", ResidencyPolicy::kSlo}},
+                   "fifo: what is open at a model is finished, within bounds, before another one takes its "
+                   "place; slo: models with open requests take turns, between two tokens"),
+       Flag::Custom(
+           "pin-model", "NAME", "", [f](const std::string& value) { return SetPin(value, f); },
+           "this model stays awake; may be repeated"),
+       Flag::Custom(
+           "model-priority", "NAME=N", "", [f](const std::string& value) { return SetPriority(value, f); },
+           "waiting models with a higher one wake first, unless another one has waited for long; may be "
+           "repeated")}};
+}
+
+absl::Status FinishModels(Flags* flags) {
+  if (flags->models.empty() && flags->model.empty())
+    return absl::InvalidArgumentError("--model: no model was given; see --help");
+  if (flags->models.size() == 1 && flags->model.empty()) {
+    flags->model = flags->models[0].path;
+    if (flags->served_model_name.empty()) flags->served_model_name = flags->models[0].name;
+    flags->models.clear();
+  }
+  if (flags->models.empty()) return CheckOne(*flags);
+  if (!flags->model.empty()) 
+    flags->models.insert(flags->models.begin(), {flags->served_model_name, flags->model});
+  return CheckSeveral(*flags);
+}
+
+std::vector<Flags> OfEachModel(const Flags& flags) {
+  if (flags.models.empty()) return {flags};
+  std::vector<Flags> each;
+  for (const ModelPath& model : flags.models) {
+    each.push_back(flags);
+    each.back().model = model.path;
+    each.back().served_model_name = model.name;
+  }
+  return each;
+}
+
+}  // namespace somnus

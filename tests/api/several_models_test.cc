@@ -1,0 +1,144 @@
+// Several models behind one API: who gets which request, and whom operators mean.
+
+#include "proto/control.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
+#include "tests/api/api_server_fixture.h"
+#include "tests/api/grpc_services_fixture.h"
+
+namespace somnus {
+namespace {
+
+class SeveralModelsTest : public ApiServerTest {
+ protected:
+  void SetUp() override {
+    Start();
+    first_metrics_ = Metrics::Create("first", 4096);
+    other_ = std::make_shared<FakeEngine>();
+    std::vector<ServedModel> models = {FakeModel(engine_), FakeModel(other_)};
+    models[0].name = "first";
+    models[0].metrics = first_metrics_;
+    models[1].name = "other";
+    models[1].metrics = Metrics::Create("other", 4096, first_metrics_.get());
+    server_->SetModels(std::move(models));
+  }
+  // The engine that the last completion reached, by its tokens.
+  std::string Served(const std::string& body) {
+    const int64_t first = engine_->Stats().generation_tokens, other = other_->Stats().generation_tokens;
+    const HttpReply reply = Complete(body);
+    if (reply.status != 200) return std::to_string(reply.status);
+    const std::string name = Json::parse(reply.body)["model"];
+    const bool by_other = other_->Stats().generation_tokens > other;
+    EXPECT_NE(engine_->Stats().generation_tokens > first, by_other);
+    EXPECT_EQ(name, by_other ? "other" : "first");
+    return name;
+  }
+
+  std::shared_ptr<Metrics> first_metrics_;
+  std::shared_ptr<FakeEngine> other_;
+};
+
+TEST_F(SeveralModelsTest, ARequestGoesToTheModelThatItNames) {
+  EXPECT_EQ(Served(R"({"prompt": "a", "max_tokens": 2, "model": "other"})"), "other");
+  EXPECT_EQ(Served(R"({"model": "first", "prompt": "a", "max_tokens": 2})"), "first");
+  EXPECT_EQ(Served(R"({"prompt": "a", "max_tokens": 2})"), "first") << "it names none";
+  EXPECT_EQ(Served(R"({"model": "third", "prompt": "a"})"), "404");
+  EXPECT_EQ(Served(R"({"model": 7, "prompt": "a"})"), "400");
+  EXPECT_EQ(Served(R"({"model": "other", "prompt": )"), "400");
+  // Names elsewhere are not the model's, and numbers that JSON does not have are no end.
+  EXPECT_EQ(Served(R"({"x": {"model": "other"}, "y": [{"model": "other"}], "prompt": "a", "max_tokens": 2})"),
+            "first");
+  EXPECT_EQ(Served(R"({"x": NaN, "prompt": "a", "max_tokens": 2, "model": "other"})"), "other");
+  EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "other", "tokens": [65]})").status, 200);
+  EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "third", "tokens": [65]})").status, 404);
+}
+
+TEST_F(SeveralModelsTest, TheListHasAllWithTheirStates) {
+  ASSERT_TRUE(other_->Sleep({}).ok());
+  const Json list = Json::parse(Send("GET", "/v1/models").body)["data"];
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0]["id"], "first");
+  EXPECT_EQ(list[0]["state"], "awake");
+  EXPECT_EQ(list[1]["id"], "other");
+  EXPECT_EQ(list[1]["state"], "asleep");
+  EXPECT_EQ(Json::parse(Send("GET", "/v1/models/other").body)["id"], "other");
+  EXPECT_EQ(Send("GET", "/v1/models/third").status, 404);
+}
+
+TEST_F(SeveralModelsTest, OperatorsSayWhichModelTheyMean) {
+  EXPECT_EQ(Admin("POST", "/sleep").status, 400);
+  EXPECT_EQ(Admin("POST", "/sleep?model=third").status, 404);
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  EXPECT_EQ(Admin("POST", "/sleep?level=2&model=other").status, 200);
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  EXPECT_EQ(other_->state(), EngineState::kAsleep);
+  EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping?model=other").body)["is_sleeping"], true);
+  EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping?model=first").body)["is_sleeping"], false);
+  EXPECT_EQ(Admin("GET", "/is_sleeping").status, 400);
+  EXPECT_EQ(Admin("POST", "/wake_up?model=other").status, 200);
+  EXPECT_EQ(other_->state(), EngineState::kAwake);
+}
+
+TEST_F(SeveralModelsTest, HealthIsThatOfAllAndLifeThatOfOne) {
+  EXPECT_EQ(Send("GET", "/health").status, 200);
+  other_->set_state(EngineState::kFailed);
+  const HttpReply health = Send("GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_NE(health.body.find("other: "), std::string::npos) << health.body;
+  EXPECT_EQ(Send("GET", "/livez").status, 200);
+  engine_->set_state(EngineState::kFailed);
+  EXPECT_EQ(Send("GET", "/livez").status, 503);
+}
+
+TEST_F(SeveralModelsTest, MetricsHaveTheModelsNames) {
+  Served(R"({"model": "other", "prompt": "a", "max_tokens": 3})");
+  const std::string text = first_metrics_->Serialize();
+  for (const char* model : {"first", "other"}) {
+    EXPECT_NE(text.find(std::string("vllm:request_success_total{engine=\"0\",finished_reason=\"length\",") +
+                        "model_name=\"" + model + "\"} " + (std::string(model) == "other" ? "1" : "0")),
+              std::string::npos)
+        << text;
+  }
+}
+
+TEST_F(GrpcServicesTest, SeveralModelsAreKnownByTheirNames) {
+  services_ = GrpcServices::Create(options_, Metrics::Create("first", 4096));
+  Stop();
+  const auto other = std::make_shared<FakeEngine>();
+  std::vector<ServedModel> models = {FakeModel(engine_), FakeModel(other)};
+  models[0].name = "first";
+  models[1].name = "other";
+  services_->SetModels(std::move(models));
+  grpc::ServerBuilder inference, control;
+  services_->RegisterInference(&inference);
+  services_->RegisterControl(&control);
+  inference_ = v1::InferenceService::NewStub(Listen(&inference, &server_));
+  control_ = v1::ControlService::NewStub(Listen(&control, &control_server_));
+  grpc::ClientContext list_context;
+  v1::ListModelsResponse list;
+  ASSERT_TRUE(inference_->ListModels(&list_context, {}, &list).ok());
+  ASSERT_EQ(list.models_size(), 2);
+  EXPECT_EQ(list.models(1).id(), "other");
+  const auto sleep = [&](const std::string& model) {
+    grpc::ClientContext context;
+    v1::SleepRequest request;
+    request.set_model(model);
+    v1::SleepResponse response;
+    return control_->Sleep(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(sleep(""), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(sleep("third"), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(sleep("other"), grpc::StatusCode::OK);
+  EXPECT_EQ(other->state(), EngineState::kAsleep);
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  v1::GetStatusRequest request;
+  v1::GetStatusResponse status;
+  grpc::ClientContext first_context, other_context;
+  ASSERT_TRUE(control_->GetStatus(&first_context, request, &status).ok());
+  EXPECT_EQ(status.model(), "first");
+  request.set_model("other");
+  ASSERT_TRUE(control_->GetStatus(&other_context, request, &status).ok());
+  EXPECT_EQ(status.state(), v1::ENGINE_STATE_ASLEEP);
+}
+
+}  // namespace
+}  // namespace somnus

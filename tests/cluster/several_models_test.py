@@ -1,0 +1,112 @@
+"""Several models on one device, through the whole cluster: a request wakes the model that it names, answers stay exact, and
+the memory of two is never resident where it is for one."""
+import random
+import threading
+import unittest
+
+from cluster.harness import Cluster, expected, tiny, wait_until
+
+MODELS = {"test-model": "llama-uneven", "qwen": "qwen3", "rope": "llama-rope3"}
+CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
+# Of each model: its KV cache, and about a megabyte for weights and workspace, by two workers. One model fits.
+KV_BYTES = 32 << 20
+FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=local:1", "--max-model-len=512")
+
+
+def start(*flags):
+    named = [f"--model={name}={tiny(model)}" for name, model in MODELS.items() if name != "test-model"]
+    return Cluster(tiny(MODELS["test-model"]), *named, *FLAGS, *flags, workers=0)
+
+
+class SeveralModelsTest(unittest.TestCase):
+    def setUp(self):
+        self.cluster = None
+
+    def serve(self, *flags):
+        self.cluster = start(*flags)
+        self.addCleanup(self.cluster.__exit__)
+
+    def admin(self, target, method="POST"):
+        return self.cluster.request(method, target, port=self.cluster.admin_port)
+
+    def states(self):
+        return {card["id"]: card["state"] for card in self.cluster.request("GET", "/v1/models").json["data"]}
+
+    def resident(self, name):
+        text = self.cluster.request("GET", "/metrics").text
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines()
+                   if line.startswith("somnus:resident_bytes{") and f'model_name="{name}"' in line)
+
+    def assert_exact(self, name):
+        case = CASES[name]
+        self.assertEqual(self.cluster.tokens(case["prompt"], model=name, ignore_eos=case["ignore_eos"]), case["tokens"], name)
+
+    def budget_for_one(self):
+        self.serve()
+        self.assertEqual(set(self.states().values()), {"awake"}, "nothing bounds them")
+        for name in MODELS:
+            self.assert_exact(name)
+        most = max(self.resident(name) for name in MODELS)
+        self.assertEqual(self.cluster.stop(), 0)
+        return int(most * 1.5)
+
+    def test_a_request_wakes_the_model_that_it_names(self):
+        budget = self.budget_for_one()
+        self.serve(f"--device-memory-budget={budget}")
+        for name in [*MODELS, *MODELS]:
+            self.assert_exact(name)
+            self.assertEqual(self.states()[name], "awake")
+            self.assertLessEqual(sum(self.resident(one) for one in MODELS), budget)
+        self.assertEqual(self.cluster.request("POST", "/v1/completions", {"model": "fourth", "prompt": "a"}).status, 404)
+        self.assertEqual(self.cluster.health(), 200, "each would be woken")
+        self.assertGreaterEqual(self.cluster.metric("somnus:model_switch_seconds_count"), 5)
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def test_random_requests_of_many_clients_are_exact(self):
+        budget = self.budget_for_one()
+        for policy in ("fifo", "slo"):
+            self.serve(f"--device-memory-budget={budget}", f"--residency-policy={policy}")
+            wrong = []
+
+            def client(seed):
+                names = random.Random(seed)
+                for _ in range(12):
+                    try:
+                        self.assert_exact(names.choice(list(MODELS)))
+                    except AssertionError as error:
+                        wrong.append(str(error))
+            threads = [threading.Thread(target=client, args=(seed,)) for seed in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+            self.assertEqual(self.cluster.stop(), 0)
+
+    def test_operators_name_the_model(self):
+        self.serve()
+        self.assertEqual(self.admin("/sleep").status, 400)
+        self.assertEqual(self.admin("/sleep?model=qwen&level=2").status, 200)
+        self.assertEqual(self.states(), {"test-model": "awake", "qwen": "asleep", "rope": "awake"})
+        self.assertTrue(self.admin("/is_sleeping?model=qwen", "GET").json["is_sleeping"])
+        self.assert_exact("rope")
+        waiting = threading.Thread(target=self.assert_exact, args=("qwen",))
+        waiting.start()
+        self.assertEqual(self.admin("/wake_up?model=qwen").status, 200)
+        waiting.join(60)
+        self.assert_exact("qwen")
+        wait_until(lambda: set(self.states().values()) == {"awake"}, 30, "all awake")
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def test_a_pinned_model_stays(self):
+        budget = self.budget_for_one()
+        self.serve(f"--device-memory-budget={2 * budget}", "--pin-model=rope")
+        wait_until(lambda: self.states()["rope"] == "awake", 30, "the pinned model awake")
+        for name in [*MODELS, *MODELS]:
+            self.assert_exact(name)
+            self.assertEqual(self.states()["rope"], "awake")
+        self.assertEqual(self.cluster.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,59 @@
+// --model=NAME=PATH, and what is about several models.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/flags.h"
+
+namespace somnus {
+namespace {
+
+TEST(ModelFlagsTest, ModelsHaveNames) {
+  absl::StatusOr<Flags> flags = ParseFlags({"--model=a=x/y=z"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->model, "x/y=z");
+  EXPECT_EQ(flags->served_model_name, "a");
+  EXPECT_TRUE(flags->models.empty()) << "it is one model";
+  flags = ParseFlags({"--model=./x=y"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->model, "./x=y") << "a name has no slash";
+  flags = ParseFlags({"--model=a=x", "m", "--model=b=y", "--served-model-name=c", "--pin-model=b",
+                      "--model-priority=a=-3", "--device-memory-budget=2GiB", "--residency-policy=slo"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const std::vector<Flags> each = OfEachModel(*flags);
+  ASSERT_EQ(each.size(), 3u);
+  const char* const expected[][2] = {{"c", "m"}, {"a", "x"}, {"b", "y"}};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(each[i].served_model_name, expected[i][0]);
+    EXPECT_EQ(each[i].model, expected[i][1]);
+  }
+  EXPECT_EQ(flags->pinned_models.count("b"), 1u);
+  EXPECT_EQ(flags->model_priorities.at("a"), -3);
+  EXPECT_EQ(flags->residency_policy, ResidencyPolicy::kSlo);
+  EXPECT_EQ(flags->device_memory_budget, int64_t{2} << 30);
+}
+
+TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
+  const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+      {{"--model=a="}, "--model: 'a=' has no path after the name"},
+      {{"--model=a=x", "--model=a=y"}, "--model: two models are named a"},
+      {{"--model=a=x", "--model=b=y", "--served-model-name=c"}, "--served-model-name: all models have"},
+      {{"--model=a=x", "--model=b=y", "--workers=remote:1"}, "--workers: several models need workers of"},
+      {{"--model=a=x", "--model=b=y", "--run-dir=/r"}, "--run-dir: is for one model"},
+      {{"--model=a=x", "--model=b=y", "--idle-sleep-s=5"}, "--idle-sleep-s: is for one model"},
+      {{"--model=a=x", "--device-memory-budget=1GiB"}, "--device-memory-budget: is for several models"},
+      {{"m", "--pin-model=m"}, "--pin-model: is for several models"},
+      {{"m", "--model-priority=7"}, "--model-priority: '7' is not NAME=N"},
+  };
+  for (const auto& [args, expected] : cases) {
+    const auto flags = ParseFlags(args);
+    ASSERT_FALSE(flags.ok()) << expected;
+    EXPECT_EQ(flags.status().message().substr(0, std::string(expected).size()), expected);
+  }
+}
+
+}  // namespace
+}  // namespace somnus
