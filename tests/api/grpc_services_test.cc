@@ -371,12 +371,12 @@ TEST_F(GrpcServicesTest, OperatorsAbortRequestsByTheirIds) {
   EXPECT_TRUE(Drain(reader.get()).ok());
 }
 
-// A client of a later version sends level 1, and field 15.
+// A client of a later version sends level 1, and field 13.
 TEST_F(GrpcServicesTest, AFieldThatIsNotKnownIsRefused) {
   grpc::Status status =
-      CallWithBytes(control_channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x7a\x08kv_cache");
+      CallWithBytes(control_channel_, "/somnus.v1.ControlService/Sleep", "\x08\x01\x6a\x08kv_cache");
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(), "field 15 of SleepRequest is not known here");
+  EXPECT_EQ(status.error_message(), "field 13 of SleepRequest is not known here");
   status = CallWithBytes(control_channel_, "/somnus.v1.ControlService/WakeUp", "\x70\x01");
   EXPECT_EQ(status.error_message(), "field 14 of WakeUpRequest is not known here");
   EXPECT_EQ(engine_->state(), EngineState::kAwake);
