@@ -118,7 +118,7 @@ absl::Status FinishModels(Flags* flags) {
     flags->models.clear();
   }
   if (flags->models.empty()) return CheckOne(*flags);
-  if (!flags->model.empty()) 
+  if (!flags->model.empty())
     flags->models.insert(flags->models.begin(), {flags->served_model_name, flags->model});
   return CheckSeveral(*flags);
 }
