@@ -100,6 +100,10 @@ class SharedDevices {
   std::vector<ModelView> Views() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ModelView View(Model* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static ModelState StateOf(const Model& model, EngineState state);
+  // All of its memory is there.
+  static bool IsResident(EngineState state);
+
+  // Of a decision (shared_devices_transitions.cc).
   void Begin(const ResidencyDecision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CarryOut(Model* model, const ResidencyDecision& decision, int64_t id, Carrier* carrier)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -111,7 +115,7 @@ class SharedDevices {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Of the wrappers.
+  // Of the wrappers (shared_devices_calls.cc).
   absl::Status Submit(Model* model, std::vector<EngineRequest> requests);
   void NoteEnded(Model* model, int64_t num_requests);
   absl::StatusOr<TransitionReport> SleepByOperator(Model* model, const SleepRequest& request);
