@@ -9,7 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
 #include "tools/bench/sleep/memory_floors.h"
+#include "tools/bench/sleep/switch_phases.h"
+#include "tools/bench/sleep/weight_update.h"
 
 namespace somnus {
 namespace {
@@ -41,7 +44,10 @@ class EngineRound {
     // Refused where there is no checkpoint to read: random weights.
     const absl::StatusOr<double> reload = engine_->ReloadWeights();
     if (reload.ok()) table_->Add(section_, "weights read again, awake", weights_bytes_, *reload);
-    return absl::OkStatus();
+    RETURN_IF_ERROR(UpdateWeights());
+    engine_.reset();
+    const double release = static_cast<double>(bytes_) / floors_.release;
+    return MeasureSwitches(options_, {bytes_, release + WakeFloor(1), undisturbed_}, table_);
   }
 
  private:
@@ -78,6 +84,21 @@ class EngineRound {
                         1e-6 * static_cast<double>(awake - asleep));
     table_->AddQuantity(section_, absl::StrCat("held by the workers after ", sleep), "MB",
                         1e-6 * static_cast<double>(asleep));
+    return absl::OkStatus();
+  }
+
+  // As a trainer does it. Random weights have no tensors to send.
+  absl::Status UpdateWeights() {
+    const auto checkpoint = Checkpoint::Open(options_.model);
+    if (!checkpoint.ok()) return absl::OkStatus();
+    for (const auto& [transport, name] :
+         {std::pair{WeightTransport::kMessages, "weight update, in messages"},
+          {WeightTransport::kSharedMemory, "weight update, in shared memory"}}) {
+      ASSIGN_OR_RETURN(const MeasuredUpdate update,
+                       SendWeights(engine_->control_port(), **checkpoint, transport));
+      table_->Add(section_, name, update.bytes, update.seconds,
+                  static_cast<double>(update.bytes) / floors_.copy);
+    }
     return absl::OkStatus();
   }
 

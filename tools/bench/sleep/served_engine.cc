@@ -17,7 +17,10 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
@@ -108,27 +111,27 @@ MeasuredTransition Read(const nlohmann::json& report) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedEngine>> ServedEngine::Start(const ServedEngineOptions& options) {
-  const int port = FreePort(), admin_port = FreePort();
+  const int port = FreePort(), admin_port = FreePort(), control_port = FreePort();
   std::vector<std::string> command = {options.program,
                                       "serve",
                                       options.model,
                                       absl::StrCat("--port=", port),
                                       absl::StrCat("--admin-port=", admin_port),
                                       "--grpc-port=0",
-                                      "--control-port=0",
+                                      absl::StrCat("--control-port=", control_port),
                                       absl::StrCat("--workers=local:", options.workers),
                                       "--log-level=error"};
   command.insert(command.end(), options.flags.begin(), options.flags.end());
   const MonotonicTime begin = MonotonicNow();
   ASSIGN_OR_RETURN(const pid_t pid, Spawn(command));
-  std::unique_ptr<ServedEngine> engine(new ServedEngine(pid, port, admin_port));
+  std::unique_ptr<ServedEngine> engine(new ServedEngine(pid, port, admin_port, control_port));
   RETURN_IF_ERROR(engine->AwaitFirstToken());
   engine->cold_start_seconds_ = absl::ToDoubleSeconds(MonotonicNow() - begin);
   return engine;
 }
 
-ServedEngine::ServedEngine(pid_t pid, int port, int admin_port)
-    : pid_(pid), api_({.port = port}), admin_({.port = admin_port}) {}
+ServedEngine::ServedEngine(pid_t pid, int port, int admin_port, int control_port)
+    : pid_(pid), control_port_(control_port), api_({.port = port}), admin_({.port = admin_port}) {}
 
 ServedEngine::~ServedEngine() {
   kill(pid_, SIGTERM);
@@ -150,11 +153,12 @@ absl::Status ServedEngine::AwaitFirstToken() {
   }
 }
 
-absl::StatusOr<double> ServedEngine::FirstToken() {
+absl::StatusOr<double> ServedEngine::FirstToken(const std::string& model) {
   // The first token differs, so that the prefix cache has nothing of it.
   std::vector<int32_t> prompt(kPromptTokens, 5);
   prompt[0] = 10 + next_prompt_++ % 400;
-  const nlohmann::json body = {{"prompt", prompt}, {"max_tokens", 1}, {"temperature", 0}};
+  nlohmann::json body = {{"prompt", prompt}, {"max_tokens", 1}, {"temperature", 0}};
+  if (!model.empty()) body["model"] = model;
   const MonotonicTime begin = MonotonicNow();
   ASSIGN_OR_RETURN(const HttpResponse response, api_.Post("/v1/completions", body.dump()));
   if (response.status != 200) return absl::UnavailableError(response.body);
@@ -186,6 +190,18 @@ absl::StatusOr<std::string> ServedEngine::Call(const std::string& target) const 
   ASSIGN_OR_RETURN(HttpResponse response, admin_.Post(target, ""));
   if (response.status != 200) return absl::UnavailableError(absl::StrCat(target, ": ", response.body));
   return std::move(response.body);
+}
+
+absl::StatusOr<double> ServedEngine::Metric(const std::string& name, const std::string& label) const {
+  ASSIGN_OR_RETURN(const HttpResponse response, api_.Get("/metrics"));
+  double sum = 0;
+  for (const absl::string_view line : absl::StrSplit(response.body, '\n')) {
+    const bool named = absl::StartsWith(line, absl::StrCat(name, "{")) || absl::StartsWith(line, name + " ");
+    double value;
+    if (named && absl::StrContains(line, label) && absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value))
+      sum += value;
+  }
+  return sum;
 }
 
 absl::StatusOr<int64_t> ServedEngine::WorkersPss() const {

@@ -41,17 +41,21 @@ class ServedEngine {
 
   // From the start of the process to its first token.
   double cold_start_seconds() const { return cold_start_seconds_; }
-  // Seconds to the one token that follows a prompt which was not asked before.
-  absl::StatusOr<double> FirstToken();
+  int control_port() const { return control_port_; }
+  // Seconds to the one token that follows a prompt which was not asked before. `model`: by name; empty: the
+  // first one.
+  absl::StatusOr<double> FirstToken(const std::string& model = "");
   absl::StatusOr<MeasuredTransition> Sleep(int level);
   absl::StatusOr<MeasuredTransition> WakeUp();
   // Seconds until every rank has read its weights again, while the engine is awake.
   absl::StatusOr<double> ReloadWeights() const;
+  // The value of a metric, summed over those of its series that have `label` (NAME="VALUE"; empty: all).
+  absl::StatusOr<double> Metric(const std::string& name, const std::string& label = "") const;
   // What the kernel counts as the workers' own memory and their part of what they share, in bytes.
   absl::StatusOr<int64_t> WorkersPss() const;
 
  private:
-  ServedEngine(pid_t pid, int port, int admin_port);
+  ServedEngine(pid_t pid, int port, int admin_port, int control_port);
 
   absl::Status AwaitFirstToken();
   // One call of the operators' port; the body of its answer.
@@ -59,6 +63,7 @@ class ServedEngine {
   absl::StatusOr<MeasuredTransition> Transit(const std::string& target) const;
 
   const pid_t pid_;
+  const int control_port_;
   const HttpClient api_, admin_;
   double cold_start_seconds_ = 0;
   int32_t next_prompt_ = 0;

@@ -1,0 +1,25 @@
+#pragma once
+// A trainer that sends all weights of a model, to time how long that takes.
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
+
+namespace somnus {
+
+enum class WeightTransport {
+  kMessages,      // the tensors' bytes are in the messages
+  kSharedMemory,  // the workers read them from POSIX shared memory
+};
+
+struct MeasuredUpdate {
+  double seconds = 0;  // from the call until the new version is served
+  int64_t bytes = 0;   // of all tensors, in bfloat16
+};
+
+// Sends every tensor of `checkpoint` as bfloat16 zeros, which cost what other values do, to the operators'
+// gRPC port of this host. Blocks. NotFound: there is no shared memory.
+absl::StatusOr<MeasuredUpdate> SendWeights(int port, const Checkpoint& checkpoint, WeightTransport transport);
+
+}  // namespace somnus
