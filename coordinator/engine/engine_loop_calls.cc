@@ -235,7 +235,7 @@ bool EngineLoop::Revive(bool restart_workers, const Weights& weights) {
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kRevive;
   command.restart_workers = restart_workers;
-  command.revived = weights;
+  command.revived.emplace(weights);
   command.reply = [](const absl::StatusOr<TransitionReport>&) {};
   {
     absl::MutexLock lock(&mu_);

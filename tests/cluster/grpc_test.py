@@ -166,13 +166,13 @@ class Grpc(unittest.TestCase):
                          (cluster.port, cluster.admin_port, cluster.grpc_port, cluster.control_port, cluster.name))
 
     def test_a_field_that_is_not_known_is_refused(self):
-        # A client of a later version: level 1, and field 15 with text; field 15 with a number.
-        for call, request in ((self.control.Sleep, control_pb.SleepRequest.FromString(b"\x08\x01\x7a\x08kv_cache")),
-                              (self.control.WakeUp, control_pb.WakeUpRequest.FromString(b"\x78\x01"))):
+        # A client of a later version: level 1, and field 13 with text; field 13 with a number.
+        for call, request in ((self.control.Sleep, control_pb.SleepRequest.FromString(b"\x08\x01\x6a\x08kv_cache")),
+                              (self.control.WakeUp, control_pb.WakeUpRequest.FromString(b"\x68\x01"))):
             with self.assertRaises(grpc.RpcError) as caught:
                 call(request, timeout=DEADLINE_S)
             self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
-            self.assertIn("field 15", caught.exception.details())
+            self.assertIn("field 13", caught.exception.details())
         self.assertEqual(self.control.GetStatus(control_pb.GetStatusRequest(), timeout=DEADLINE_S).state,
                          control_pb.ENGINE_STATE_AWAKE)
 
