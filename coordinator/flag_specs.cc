@@ -232,6 +232,10 @@ FlagGroup SleepFlags(Flags* f) {
           Flag::Switch("keep-kv-on-sleep", &f->keep_kv_on_sleep,
                        "a level-1 sleep keeps what the KV cache holds, as far as --swap-space has room: open "
                        "requests and cached prefixes are not computed again"),
+          Flag::Switch("wake-self-check", &f->wake_self_check,
+                       "after a wake-up a fixed prompt is computed, and nothing is served unless its logits "
+                       "are bit for bit what they were before the sleep (on CPUs, and with "
+                       "--batch-invariant)"),
           Flag::Custom("swap-space", "BYTES", "4GiB", set_swap_space,
                        "host memory of each worker for KV blocks, with --keep-kv-on-sleep; taken when it is "
                        "needed; a bare number up to 1024 counts GiB"),

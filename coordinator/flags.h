@@ -99,6 +99,7 @@ struct Flags {
   absl::Duration idle_sleep;  // 0: never
   int32_t idle_sleep_level = 1;
   bool keep_kv_on_sleep = false;
+  bool wake_self_check = false;
   int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
   // Several models.
   int64_t device_memory_budget = 0;  // 0: no bound

@@ -45,6 +45,8 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
   options.async_scheduling = flags.async_scheduling;
   options.keep_kv_on_sleep = flags.keep_kv_on_sleep;
+  options.wake_self_check = flags.wake_self_check;
+  options.batch_invariant = flags.batch_invariant;
   options.queue.max_num_waiting = flags.max_num_waiting;
   options.queue.max_num_waiting_tokens = flags.max_num_waiting_tokens;
   options.queue.max_waiting_bytes = flags.max_waiting_bytes;

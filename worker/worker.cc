@@ -142,9 +142,15 @@ absl::Status Worker::AdmitStep(const v1::StepRequest& request) {
   }
   RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake}, "Execute"));
   RETURN_IF_ERROR(order);
-  if (prepared_.has_value()) return absl::FailedPreconditionError("Execute: a transition is prepared");
-  if (weights_.stale()) return absl::FailedPreconditionError("Execute: the weights are stale");
-  return RequireGroup("Execute");
+  return RequireComputable("Execute");
+}
+
+absl::Status Worker::RequireComputable(const char* call) const {
+  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake}, call));
+  if (prepared_.has_value())
+    return absl::FailedPreconditionError(absl::StrCat(call, ": a transition is prepared"));
+  if (weights_.stale()) return absl::FailedPreconditionError(absl::StrCat(call, ": the weights are stale"));
+  return RequireGroup(call);
 }
 
 absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequest& request) {

@@ -70,6 +70,8 @@ class Worker {
   // Calls `launched` on the runner thread once the step is queued on the device. The next step may be
   // launched before this one's reply is awaited; replies must be awaited in order.
   void ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched);
+  // Runs a fixed prompt with all ranks, between steps (ModelRunner::SelfCheck).
+  absl::StatusOr<v1::SelfCheckResponse> SelfCheck(const v1::SelfCheckRequest& request);
   // A transition, a sleep or a wake-up, in its phases (proto/worker.proto). After an error of Prepare nothing
   // has changed. The worker is awake once every tag is resident.
   absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request);
@@ -146,6 +148,9 @@ class Worker {
   absl::StatusOr<v1::ProfileResponse> DoProfile();
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config, bool defer_graphs);
   absl::Status AdmitStep(const v1::StepRequest& request);
+  // Ok when the whole group can compute.
+  absl::Status RequireComputable(const char* call) const;
+  absl::StatusOr<v1::SelfCheckResponse> DoSelfCheck();
   absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
   // A transition that is prepared and neither committed nor aborted.
   struct Prepared {

@@ -156,6 +156,12 @@ class Service : public v1::WorkerService::Service {
     }));
   }
 
+  grpc::Status SelfCheck(grpc::ServerContext* context, const v1::SelfCheckRequest* request,
+                         v1::SelfCheckResponse* response) override {
+    return ToGrpcStatus(
+        Operate("SelfCheck", context, *request, response, [&] { return worker_->SelfCheck(*request); }));
+  }
+
   grpc::Status ReloadWeights(grpc::ServerContext* context, const v1::WorkerReloadWeightsRequest* request,
                              v1::WorkerReloadWeightsResponse* response) override {
     return ToGrpcStatus(Operate("ReloadWeights", context, *request, response,

@@ -22,6 +22,7 @@
 #include "coordinator/request/request.h"
 #include "coordinator/residency/engine_state.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/self_check.h"
 #include "coordinator/residency/transition_report.h"
 #include "coordinator/residency/weights.h"
 #include "proto/weights.pb.h"
@@ -91,6 +92,12 @@ struct TransitionEvent {
   TransitionReport report;
 };
 
+// A self-check that was not a failure of the group.
+struct SelfCheckEvent {
+  SelfCheckOutcome outcome = SelfCheckOutcome::kTaken;
+  absl::Duration duration;  // of the check alone
+};
+
 // Not a tag of memory: WakeUp takes it beside them, and ends a pause.
 inline constexpr char kSchedulingTag[] = "scheduling";
 
@@ -154,6 +161,7 @@ class EngineObserver {
   virtual void OnRecovered(absl::Duration duration) = 0;
   virtual void OnTransition(const TransitionEvent& /*event*/) {}
   virtual void OnWeightsChanged(const WeightsEvent& /*event*/) {}
+  virtual void OnSelfCheck(const SelfCheckEvent& /*event*/) {}
   virtual void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                                  absl::Time scheduled, absl::Time first_token, absl::Time finished) = 0;
 };
@@ -177,6 +185,9 @@ class PassingObserver : public EngineObserver {
   }
   void OnWeightsChanged(const WeightsEvent& event) override {
     if (next_ != nullptr) next_->OnWeightsChanged(event);
+  }
+  void OnSelfCheck(const SelfCheckEvent& event) override {
+    if (next_ != nullptr) next_->OnSelfCheck(event);
   }
   void OnRequestFinished(const EngineRequest& request, FinishReason reason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
@@ -224,7 +235,8 @@ class Engine {
   // Ends a pause, too, once every tag is resident, or where kSchedulingTag is among the tags. `load_weights`:
   // whether weights that were discarded, or that are stale, are read from their checkpoint; else they are
   // stale afterwards. Not set: where they came from one. FailedPrecondition: they are stale, or would be
-  // read, and only a reload or an update can bring them.
+  // read, and only a reload or an update can bring them. DataLoss: the self-check has found that what was
+  // woken is not what went to sleep; all tags sleep at level 2.
   virtual absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
                                                   std::optional<bool> load_weights) = 0;
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags) {

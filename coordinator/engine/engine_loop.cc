@@ -10,6 +10,7 @@
 namespace somnus {
 
 void EngineLoop::Run() {
+  QueueSelfCheck();
   while (ProcessMail()) {
     const bool worked = Step();
     PublishStats();
@@ -88,7 +89,7 @@ bool EngineLoop::DrainIsOver() {
     absl::MutexLock lock(&mu_);
     deadline = drain_deadline_;
   }
-  const bool stands = paused_ || (!residency_.awake() && !call_.has_value());
+  const bool stands = paused_ || (!MayServe() && !call_.has_value());
   if (options_.monotonic_now() >= deadline || stands) {
     for (const SequencePtr& sequence : scheduler_.AbortAll())
       End(sequence, FinishReason::kAbort, absl::OkStatus());

@@ -2,8 +2,8 @@
 // The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc has the loop and its
 // steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_keep.cc what of the KV cache outlives them,
 // engine_loop_pause.cc pauses and what becomes of open requests at either, engine_loop_weights.cc reloads and
-// updates of the weights, engine_loop_recovery.cc failures; engine_loop_calls.cc is the callers' half:
-// admission, commands, and the snapshot of the state.
+// updates of the weights, engine_loop_check.cc the self-check after a wake-up, engine_loop_recovery.cc
+// failures; engine_loop_calls.cc is the callers' half: admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
@@ -16,6 +16,11 @@
 // Weights. A command that replaces them makes them stale in residency_ before it calls the executor: whatever
 // happens then, nothing is computed until a command has brought weights that every rank has. An update is
 // under way, as a command, until its caller finishes it or gives it up.
+//
+// Self-check (options.wake_self_check). A wake-up that has brought weights or workspace back makes a check
+// due. Until one has found the logits that they gave before, the engine is asleep though all is resident; one
+// that finds others puts it to sleep at level 2, so that nothing of the damaged memory or of its backup is
+// used.
 //
 // A command that waits for open requests (SleepMode::kWait) is under way while the loop goes on with steps.
 // What was accepted after it is held back, outside of the scheduler, until the wait is over.
@@ -63,6 +68,8 @@ struct EngineOptions {
   SchedulerOptions scheduler;
   bool async_scheduling = true;   // step k+1 is sent before the reply to step k is handled
   bool keep_kv_on_sleep = false;  // what fits into the host tier outlives a sleep of level 1
+  bool wake_self_check = false;   // nothing is served before the logits are those of before the sleep
+  bool batch_invariant = false;   // of the workers: --batch-invariant
   QueueLimits queue;
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; it is still waited for, until its deadline.
@@ -208,6 +215,17 @@ class EngineLoop : public Engine {
   void EndWeightsChange(const absl::Status& status);
   // What callers said of their updates.
   void EndUpdates();
+  // engine_loop_check.cc: the check after a wake-up, and the fingerprint with which it compares.
+  void StartSelfCheck();
+  void CallSelfCheck();
+  void FinishSelfCheck(const absl::Status& status, const SelfCheckResult& result, absl::Duration duration);
+  void GiveUpDamaged(const SelfCheckResult& result);
+  // The fingerprint is taken before anything else is done.
+  void QueueSelfCheck();
+  void NoteNewWeights();
+  void NoteWoken(const std::vector<std::string>& tags, bool weights_stale);
+  // Resident, and checked where that is asked for.
+  bool MayServe() const { return residency_.awake() && !check_due_; }
   // Whether a wake-up of these tags reads the checkpoint. An error: it cannot bring the weights.
   absl::StatusOr<bool> WillReadWeights(const std::vector<std::string>& tags) const;
   void CallSleep(const SleepSpec& spec);
@@ -218,7 +236,7 @@ class EngineLoop : public Engine {
   void FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionReport> report);
   void FinishWakeUp(absl::StatusOr<TransitionReport> report);
   void EndWakeUp(absl::StatusOr<TransitionReport> report);
-  void NoteTransition(const TransitionReport& report);
+  void NoteTransition(const TransitionReport& report, bool wakes);
   void InterruptCommand(const absl::Status& reason);
   void EndCommand(absl::StatusOr<TransitionReport> result);
   std::map<std::string, TagOutcome> Outcomes() const;
@@ -272,6 +290,8 @@ class EngineLoop : public Engine {
   Residency residency_;  // as of the last lifecycle call that has ended; weights that are replaced are stale
   Weights weights_;      // likewise
   TagBytes resident_bytes_;
+  std::optional<SelfCheckResult> checked_;  // of weights_; none: it has not been taken
+  bool check_due_ = false;                  // a wake-up has brought back what it checks
   bool paused_ = false;
   bool waits_ = false;                    // command_ waits for open requests
   std::vector<EngineRequest> held_back_;  // meanwhile, in the order of their arrival
@@ -290,6 +310,8 @@ class EngineLoop : public Engine {
     SleepSpec spec;              // level 0: a wake-up
     bool weights_stale = false;  // of a wake-up, as Residency::Woke
     bool of_weights = false;     // it changes the weights
+    bool of_check = false;       // it is a self-check
+    MonotonicTime began;         // of a self-check
   };
   std::optional<LifecycleCall> call_;
   int64_t last_call_ = 0;

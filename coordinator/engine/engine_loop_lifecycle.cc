@@ -53,6 +53,8 @@ void EngineLoop::StartCommand() {
       return StartReload();
     case LifecycleCommand::Kind::kUpdate:
       return StartUpdate();
+    case LifecycleCommand::Kind::kSelfCheck:
+      return StartSelfCheck();
   }
 }
 
@@ -89,13 +91,14 @@ void EngineLoop::StartWakeUp() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
   if (paused_ && command_->for_arrivals)
     return EndCommand(absl::FailedPreconditionError(WhyNotReady(EngineState::kPaused)));
+  command_->damage = absl::OkStatus();
   if (residency_.ToWake(command_->spec.tags).empty()) return EndWakeUp(TransitionReport());
   CallWakeUp();
 }
 
 void EngineLoop::StartRestart() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
-  if (!residency_.awake()) return EndCommand(absl::FailedPreconditionError(WhyNotReady(state())));
+  if (!MayServe()) return EndCommand(absl::FailedPreconditionError(WhyNotReady(state())));
   if (!weights_.readable()) {
     return EndCommand(absl::FailedPreconditionError(
         "the weights came from an update, which new workers could not have; reload_weights first"));
@@ -120,6 +123,8 @@ void EngineLoop::StartRevive() {
   residency_ = Residency();
   if (command_->revived.has_value()) weights_ = *command_->revived;
   residency_.SetWeightsStale(weights_.overwritten);
+  checked_.reset();
+  check_due_ = false;
   paused_ = false;
   scheduler_.Recover();
   recovering_ = true;
@@ -163,9 +168,12 @@ void EngineLoop::FinishCall(LoopMail::CallResult event) {
     return Lose(health);
   const LifecycleCall call = *std::exchange(call_, std::nullopt);
   if (call.of_weights) return FinishWeights(event.weights);
+  if (call.of_check) {
+    return FinishSelfCheck(event.result.status(), event.check, options_.monotonic_now() - call.began);
+  }
   if (call.spec.level > 0) return FinishSleep(call.spec, std::move(event.result));
   if (event.result.ok()) {
-    residency_.Woke(call.spec.tags, call.weights_stale);
+    NoteWoken(call.spec.tags, call.weights_stale);
     NoteWokenKv(call.spec.tags);
   }
   FinishWakeUp(std::move(event.result));
@@ -178,27 +186,32 @@ void EngineLoop::FinishSleep(const SleepSpec& spec, absl::StatusOr<TransitionRep
     NoteSleptKv(spec);
   }
   SwitchState(RestingState());
-  if (report.ok()) NoteTransition(*report);
+  if (report.ok()) NoteTransition(*report, /*wakes=*/false);
+  if (!command_->damage.ok()) report = command_->damage;
   EndCommand(std::move(report));
 }
 
 void EngineLoop::FinishWakeUp(absl::StatusOr<TransitionReport> report) {
   if (report.ok()) {
     step_deadline_.Restart();  // pages may be touched for the first time
-    NoteTransition(*report);
+    NoteTransition(*report, /*wakes=*/true);
   }
   EndWakeUp(std::move(report));
 }
 
 void EngineLoop::EndWakeUp(absl::StatusOr<TransitionReport> report) {
+  if (report.ok() && check_due_ && residency_.awake()) {
+    command_->woken = *std::move(report);
+    return CallSelfCheck();
+  }
   if (report.ok() && (residency_.awake() || command_->ends_pause)) paused_ = false;
   SwitchState(RestingState());
   EndCommand(std::move(report));
 }
 
-void EngineLoop::NoteTransition(const TransitionReport& report) {
+void EngineLoop::NoteTransition(const TransitionReport& report, bool wakes) {
   TransitionEvent event;
-  event.wakes = command_->kind == LifecycleCommand::Kind::kWakeUp;
+  event.wakes = wakes;
   event.level = residency_.level();
   event.duration = options_.monotonic_now() - command_->began;
   event.report = report;
@@ -213,12 +226,12 @@ void EngineLoop::NoteTransition(const TransitionReport& report) {
 // committed. A result of its call that comes later does not count.
 void EngineLoop::InterruptCommand(const absl::Status& reason) {
   if (!command_.has_value()) return;
-  const bool is_transition = call_.has_value() && !call_->of_weights;
+  const bool is_transition = call_.has_value() && !call_->of_weights && !call_->of_check;
   if (is_transition && executor_->committed()) {
     if (call_->spec.level > 0) {
       residency_.Slept(call_->spec);
     } else {
-      residency_.Woke(call_->spec.tags, call_->weights_stale);
+      NoteWoken(call_->spec.tags, call_->weights_stale);
     }
   }
   call_.reset();

@@ -8,10 +8,10 @@
 
 namespace somnus {
 
-bool EngineLoop::Runs() const { return Computes() && !paused_; }
+bool EngineLoop::Runs() const { return Computes() && !check_due_ && !paused_; }
 
 EngineState EngineLoop::RestingState() const {
-  if (!residency_.awake()) return EngineState::kAsleep;
+  if (!MayServe()) return EngineState::kAsleep;
   if (waits_) return EngineState::kPausing;
   return paused_ ? EngineState::kPaused : EngineState::kAwake;
 }

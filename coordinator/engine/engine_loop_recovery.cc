@@ -137,6 +137,7 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   // The news of another loss may have come before that of this recovery.
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
   SwitchState(RestingState());
+  if (!checked_.has_value()) QueueSelfCheck();  // those of a replica that was revived
   if (restarted && command_.has_value()) return EndCommand(TransitionReport());
   if (command_.has_value()) StartCommand();
 }

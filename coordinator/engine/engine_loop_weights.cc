@@ -207,6 +207,7 @@ void EngineLoop::EndWeightsChange(const absl::Status& status) {
   event.duration = options_.monotonic_now() - command_->began;
   if (status.ok()) {
     LogInfo("{}version {} of the weights, from {}", options_.log_name, weights_.version, weights_.source());
+    NoteNewWeights();
     if (observer_ != nullptr) observer_->OnWeightsChanged(event);
     return EndCommand(TransitionReport());
   }

@@ -27,7 +27,8 @@ struct LifecycleCommand {
     kRestart,
     kRevive,
     kReload,
-    kUpdate
+    kUpdate,
+    kSelfCheck
   };
   Kind kind = Kind::kSleep;
   SleepSpec spec;                     // of kSleep; of kWakeUp its tags
@@ -47,7 +48,9 @@ struct LifecycleCommand {
   std::optional<Weights> revived;         // of kRevive: the weights of the other replicas
   // Called exactly once, on the loop thread, after the state has changed.
   std::function<void(absl::StatusOr<TransitionReport>)> reply;
-  Held before;  // when it began
+  TransitionReport woken;  // of kWakeUp: what it has done, while the self-check is under way
+  absl::Status damage;     // likewise: why the sleep that is under way is its end
+  Held before;             // when it began
   MonotonicTime began;
   int num_interruptions = 0;  // losses of the group after which it had to begin again
 

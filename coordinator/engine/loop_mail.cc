@@ -31,6 +31,16 @@ void LoopMail::PostWeightsResult(int64_t call, const WeightsOutcome& outcome) {
   PostResult(std::move(result));
 }
 
+void LoopMail::PostCheckResult(int64_t call, const absl::StatusOr<SelfCheckResult>& checked) {
+  CallResult result = {.call = call, .result = TransitionReport()};
+  if (checked.ok()) {
+    result.check = *checked;
+  } else {
+    result.result = checked.status();
+  }
+  PostResult(std::move(result));
+}
+
 void LoopMail::PostResult(CallResult result) {
   {
     const std::lock_guard<std::mutex> lock(mu_);

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/residency/self_check.h"
 #include "coordinator/residency/transition_report.h"
 #include "coordinator/residency/weights.h"
 
@@ -24,6 +25,7 @@ class LoopMail {
     int64_t call;  // as it was posted
     absl::StatusOr<TransitionReport> result;
     WeightsOutcome weights;  // of a call that changes the weights; its status is the result's
+    SelfCheckResult check;   // of a self-check; likewise
   };
   struct Events {
     std::optional<absl::Status> failure;    // the group was lost
@@ -38,6 +40,7 @@ class LoopMail {
   // Calls are numbered in the order in which they were made.
   void PostCallResult(int64_t call, absl::StatusOr<TransitionReport> result);
   void PostWeightsResult(int64_t call, const WeightsOutcome& outcome);
+  void PostCheckResult(int64_t call, const absl::StatusOr<SelfCheckResult>& result);
   // Ends the wait under way, or the next one: there is mail elsewhere.
   void Wake();
 

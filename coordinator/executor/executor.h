@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "coordinator/block_manager/kept_block.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/self_check.h"
 #include "coordinator/residency/transition_report.h"
 #include "coordinator/residency/weights.h"
 #include "proto/worker.pb.h"
@@ -47,6 +48,12 @@ class Executor {
   // Whether the last of these calls was committed when the group was lost: then it has happened, and Recover
   // has to bring all ranks to where it leads. Known once the failure is. Thread safe.
   virtual bool committed() const = 0;
+
+  // Every rank computes a fixed prompt, with all tags resident and no step under way (proto/worker.proto). As
+  // those of transitions, but `done` gets its own result. An error is a loss of the group, of which Health
+  // tells.
+  using SelfCheckDone = std::function<void(absl::StatusOr<SelfCheckResult>)>;
+  virtual void SelfCheckAsync(SelfCheckDone done) = 0;
 
   // Changes of the weights, whose memory is mapped. Collective, and they return at once; one of these calls,
   // or of those above, runs at a time. `done` is called exactly once, on any thread, also within the call; it

@@ -290,6 +290,34 @@ absl::StatusOr<v1::StepReply> GroupEpoch::Wait(absl::Duration timeout) {
   return reply;
 }
 
+// What fails here is a collective, which leaves ranks that wait for others.
+absl::StatusOr<SelfCheckResult> GroupEpoch::SelfCheck() {
+  v1::SelfCheckRequest request;
+  calls_.Stamp(&request);
+  std::vector<v1::SelfCheckResponse> responses(workers_.size());
+  absl::Status status = calls_.FirstError(calls_.RunUntilError(
+      options_.transition_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return worker.stub->SelfCheck(context, request, &responses[rank]);
+      }));
+  SelfCheckResult result;
+  result.weights_version = responses[0].weights_version();
+  result.fingerprint = responses[0].fingerprint();
+  result.bitwise = true;
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    const WorkerEndpoint& endpoint = workers_[rank].endpoint;
+    if (status.ok() && responses[rank].weights_version() != result.weights_version) {
+      status = absl::InternalError(absl::StrCat(workers_[rank].name, " has checked version ",
+                                                responses[rank].weights_version(), " of the weights, rank 0 ",
+                                                result.weights_version));
+    }
+    result.bitwise &= endpoint.device_type == v1::DEVICE_TYPE_CPU;
+    absl::StrAppend(&result.machines, v1::DeviceType_Name(endpoint.device_type), " of ", endpoint.host, "; ");
+  }
+  if (status.ok()) return result;
+  latch_.Fail(absl::UnavailableError(absl::StrCat("the self-check has failed: ", status.message())));
+  return status;
+}
+
 std::vector<absl::StatusOr<v1::WorkerStatusResponse>> GroupEpoch::RankStatuses(absl::Duration timeout) {
   v1::WorkerStatusRequest request;
   request.set_group_epoch(number_);

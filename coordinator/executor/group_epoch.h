@@ -9,8 +9,8 @@
 // (ReportLoss).
 //
 // Thread safety: the calls that form the epoch and Shutdown are for one thread at a time, steps for one
-// thread (the engine's), Sleep, WakeUp and changes of the weights for one at a time (group_weights.h);
-// Health, OnFailure, ReportLoss and RankStatuses are for any.
+// thread (the engine's), Sleep, WakeUp, SelfCheck and changes of the weights for one at a time
+// (group_weights.h); Health, OnFailure, ReportLoss and RankStatuses are for any.
 
 #include <atomic>
 #include <cstdint>
@@ -32,6 +32,7 @@
 #include "coordinator/executor/step_streams.h"
 #include "coordinator/executor/worker_link.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/self_check.h"
 #include "coordinator/residency/transition_report.h"
 #include "proto/worker.pb.h"
 
@@ -87,6 +88,8 @@ class GroupEpoch {
                                           const std::vector<KeptBlock>& kept, std::atomic<bool>* committed) {
     return sleep_.WakeUp(tags, reads_weights, kept, committed);
   }
+  // As Executor::SelfCheckAsync; blocks.
+  absl::StatusOr<SelfCheckResult> SelfCheck();
   GroupWeights* weights() { return &weights_; }
 
   // A rank may still be reading its weights again, for a wake-up or a reload. Thread safe.

@@ -55,6 +55,10 @@ void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, bool reads_
   });
 }
 
+void GrpcExecutor::SelfCheckAsync(SelfCheckDone done) {
+  RunLifecycle([done = std::move(done)](GroupEpoch* epoch) { done(epoch->SelfCheck()); });
+}
+
 void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {
   RunLifecycle([path, version, done = std::move(done)](GroupEpoch* epoch) {
     done(epoch->weights()->Reload(path, version));

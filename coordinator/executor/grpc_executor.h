@@ -49,6 +49,7 @@ class GrpcExecutor : public Executor {
   void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
                    const std::vector<KeptBlock>& kept, LifecycleDone done) override;
   bool committed() const override { return committed_.load(); }
+  void SelfCheckAsync(SelfCheckDone done) override;
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) override;
   absl::Status SendWeights(v1::WeightChunk chunk) override {

@@ -110,6 +110,13 @@ class PrometheusMetrics : public Metrics {
         .Observe(absl::ToDoubleSeconds(event.duration));
   }
 
+  void OnSelfCheck(const SelfCheckEvent& event) override {
+    Count("somnus:self_checks_total", "Self-checks of what the workers compute, by result.",
+          {{"result", SelfCheckOutcomeName(event.outcome)}});
+    Histogram("somnus:self_check_seconds", "Duration of self-checks.", kTransitionBuckets)
+        .Observe(absl::ToDoubleSeconds(event.duration));
+  }
+
   void OnRequestFinished(const EngineRequest& request, FinishReason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
     e2e_.Observe(Seconds(request.arrival, finished));

@@ -1,6 +1,59 @@
 #include "tests/fakes/fake_executor.h"
 
+#include <algorithm>
+
 namespace somnus {
+namespace {
+
+FakeWorker::BlockPairs Pairs(const std::vector<KeptBlock>& kept) {
+  FakeWorker::BlockPairs pairs;
+  for (const KeptBlock& block : kept) pairs.emplace_back(block.device_block, block.host_block);
+  return pairs;
+}
+
+}  // namespace
+
+// The cache is lost once it sleeps; with other tags alone it stays.
+absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec,
+                                                        const std::vector<KeptBlock>& kept, int64_t epoch) {
+  absl::MutexLock lock(&mu_);
+  if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+  if (worker_.num_slots_in_use() > 0) return absl::InternalError("slots in use at a sleep");
+  if (std::find(spec.tags.begin(), spec.tags.end(), "kv_cache") != spec.tags.end()) {
+    worker_.CopyToHost(Pairs(kept));
+    if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
+  }
+  RankReport rank;
+  for (const std::string& tag : spec.tags) {
+    if (residency_.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
+  }
+  residency_.Slept(spec);
+  return TransitionReport{.ranks = {rank}};
+}
+
+absl::StatusOr<TransitionReport> FakeExecutor::EndWakeUp(const std::vector<std::string>& tags,
+                                                         bool weights_stale,
+                                                         const std::vector<KeptBlock>& kept, int64_t epoch) {
+  absl::MutexLock lock(&mu_);
+  if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+  if (!kept.empty()) {
+    if (absl::Status status = worker_.CopyFromHost(Pairs(kept)); !status.ok()) return status;
+  }
+  RankReport rank;
+  for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);
+  residency_.Woke(tags, weights_stale);
+  return TransitionReport{.ranks = {rank}};
+}
+
+absl::StatusOr<SelfCheckResult> FakeExecutor::EndCheck(int64_t epoch) {
+  absl::MutexLock lock(&mu_);
+  if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+  if (worker_.num_slots_in_use() > 0) return absl::InternalError("slots in use at a self-check");
+  if (!residency_.awake()) return absl::InternalError("a self-check of an engine that sleeps");
+  SelfCheckResult result = checked_;
+  result.weights_version = weights_version_;
+  return result;
+}
 
 void FakeExecutor::Recover(const Held& wanted) {
   const Residency& held = wanted.residency;

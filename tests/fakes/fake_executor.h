@@ -206,6 +206,28 @@ class FakeExecutor : public Executor {
     });
   }
 
+  void SelfCheckAsync(SelfCheckDone done) override {
+    RunOrHold("check", [this, epoch = group_epoch(), done = std::move(done)] {
+      std::function<void()> before;
+      {
+        absl::MutexLock lock(&mu_);
+        before = std::exchange(before_check_, nullptr);
+      }
+      if (before) before();
+      done(EndCheck(epoch));
+    });
+  }
+  // Within the next self-check.
+  void BeforeNextCheck(std::function<void()> before) {
+    absl::MutexLock lock(&mu_);
+    before_check_ = std::move(before);
+  }
+  // What self-checks find from now on.
+  void SetChecked(const SelfCheckResult& checked) {
+    absl::MutexLock lock(&mu_);
+    checked_ = checked;
+  }
+
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }
@@ -326,40 +348,11 @@ class FakeExecutor : public Executor {
     if (!replies_.empty()) return absl::InternalError("a lifecycle call with a step in flight");
     return std::exchange(lifecycle_error_, absl::OkStatus());
   }
-  static FakeWorker::BlockPairs Pairs(const std::vector<KeptBlock>& kept) {
-    FakeWorker::BlockPairs pairs;
-    for (const KeptBlock& block : kept) pairs.emplace_back(block.device_block, block.host_block);
-    return pairs;
-  }
-  // The cache is lost once it sleeps; with other tags alone it stays.
   absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
-                                            int64_t epoch) {
-    absl::MutexLock lock(&mu_);
-    if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
-    if (worker_.num_slots_in_use() > 0) return absl::InternalError("slots in use at a sleep");
-    if (std::find(spec.tags.begin(), spec.tags.end(), "kv_cache") != spec.tags.end()) {
-      worker_.CopyToHost(Pairs(kept));
-      if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
-    }
-    RankReport rank;
-    for (const std::string& tag : spec.tags) {
-      if (residency_.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
-    }
-    residency_.Slept(spec);
-    return TransitionReport{.ranks = {rank}};
-  }
+                                            int64_t epoch);
   absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, bool weights_stale,
-                                             const std::vector<KeptBlock>& kept, int64_t epoch) {
-    absl::MutexLock lock(&mu_);
-    if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
-    if (!kept.empty()) {
-      if (absl::Status status = worker_.CopyFromHost(Pairs(kept)); !status.ok()) return status;
-    }
-    RankReport rank;
-    for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);
-    residency_.Woke(tags, weights_stale);
-    return TransitionReport{.ranks = {rank}};
-  }
+                                             const std::vector<KeptBlock>& kept, int64_t epoch);
+  absl::StatusOr<SelfCheckResult> EndCheck(int64_t epoch);
 
   mutable absl::Mutex mu_;
   FakeWorker worker_ ABSL_GUARDED_BY(mu_);
@@ -377,6 +370,8 @@ class FakeExecutor : public Executor {
   std::optional<Held> recovered_to_ ABSL_GUARDED_BY(mu_);
   WeightsOutcome weights_outcome_ ABSL_GUARDED_BY(mu_);
   absl::Status chunk_error_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> before_check_ ABSL_GUARDED_BY(mu_);
+  SelfCheckResult checked_ ABSL_GUARDED_BY(mu_) = {.fingerprint = 1, .machines = "cpu", .bitwise = true};
   bool updating_ ABSL_GUARDED_BY(mu_) = false;
   int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 1;
   bool committed_ ABSL_GUARDED_BY(mu_) = false;

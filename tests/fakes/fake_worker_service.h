@@ -19,14 +19,14 @@
 #include "proto/limits.h"
 #include "proto/options_digest.h"
 #include "proto/status.h"
-#include "proto/worker.grpc.pb.h"
+#include "tests/fakes/fake_checks.h"
 #include "tests/fakes/fake_memory.h"
 #include "tests/fakes/fake_weights.h"
 #include "tests/fakes/fake_worker.h"
 
 namespace somnus {
 
-class FakeWorkerService : public v1::WorkerService::Service {
+class FakeWorkerService : public FakeChecks {
  public:
   static constexpr int kOpenPort = 4711;  // what NewGroup says that it opens
 

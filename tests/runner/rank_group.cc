@@ -58,6 +58,20 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Load(const std::string& pa
   return group;
 }
 
+absl::StatusOr<uint64_t> RankGroup::SelfCheck() {
+  uint64_t answer = 0;
+  RETURN_IF_ERROR(OnAllRanks([&](int rank) -> absl::Status {
+    ASSIGN_OR_RETURN(const uint64_t fingerprint, ranks_[rank].runner->SelfCheck());
+    if (rank == 0) {
+      answer = fingerprint;
+    } else if (fingerprint != 0) {
+      return absl::InternalError("a rank other than 0 answered with a fingerprint");
+    }
+    return absl::OkStatus();
+  }));
+  return answer;
+}
+
 absl::Status RankGroup::SleepAndWake(RestoreMode weights) {
   for (Rank& rank : ranks_) {
     RETURN_IF_ERROR(rank.allocator

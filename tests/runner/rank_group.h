@@ -56,6 +56,9 @@ class RankGroup {
   // The step on all ranks at once; rank 0's reply, or the lowest rank's error.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 
+  // ModelRunner::SelfCheck on all ranks at once; rank 0's fingerprint.
+  absl::StatusOr<uint64_t> SelfCheck();
+
   // Every rank releases all its memory and takes it back; the weights come from a backup on the host, or with
   // kDiscard from the checkpoint.
   absl::Status SleepAndWake(RestoreMode weights);

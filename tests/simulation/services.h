@@ -79,6 +79,7 @@ struct ClusterService {
 
 // Those of them that a service may do without.
 #define SOMNUS_WEIGHT_CALLS(CALL)                                              \
+  CALL(SelfCheck, SelfCheckRequest, SelfCheckResponse)                         \
   CALL(ReloadWeights, WorkerReloadWeightsRequest, WorkerReloadWeightsResponse) \
   CALL(BeginWeightUpdate, BeginWeightUpdateRequest, BeginWeightUpdateResponse) \
   CALL(FinishWeightUpdate, FinishWeightUpdateRequest, FinishWeightUpdateResponse)

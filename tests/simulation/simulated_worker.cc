@@ -1,5 +1,6 @@
 #include "tests/simulation/simulated_worker.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -142,6 +143,16 @@ class SimulatedRunner : public ModelRunner {
     absl::StatusOr<v1::StepReply> reply = Compute(request);
     if (!reply.ok()) return error_ = reply.status();
     return std::make_unique<FinishedStep>(std::move(reply));
+  }
+  // Every rank says whether its weights are whole.
+  absl::StatusOr<uint64_t> SelfCheck() override {
+    RETURN_IF_ERROR(error_);
+    if (!batch_.empty()) return absl::FailedPreconditionError("a sequence has a slot");
+    const char own = self_.memory->Holds(weights_, 2, 'w') ? 1 : 2;
+    std::string all(communicator_.world_size(), 0);
+    if (absl::Status status = communicator_.AllGather(&own, 1, all.data()); !status.ok())
+      return error_ = status;
+    return communicator_.rank() == 0 ? std::count(all.begin(), all.end(), 1) : 0;
   }
   absl::Status CheckReload(const Checkpoint&) const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool) override {

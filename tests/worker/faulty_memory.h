@@ -56,11 +56,17 @@ class FaultyMemory : public VmmDriver {
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
     RETURN_IF_ERROR(Reach("restore"));
-    return driver_->CopyFromHost(device, host, bytes);
+    RETURN_IF_ERROR(driver_->CopyFromHost(device, host, bytes));
+    if (Reach("restored").ok()) return absl::OkStatus();
+    RETURN_IF_ERROR(driver_->Synchronize());
+    for (int64_t i = 0; i < bytes; i += kDamageStride) static_cast<char*>(device)[i] ^= 1;
+    return absl::OkStatus();
   }
   absl::Status Synchronize() override { return driver_->Synchronize(); }
 
  private:
+  static constexpr int64_t kDamageStride = 64;  // so many bytes lie between two that are damaged
+
   const std::unique_ptr<VmmDriver> driver_;
 };
 

@@ -73,6 +73,7 @@ class Moments {
     if (!fault.has_value()) return absl::OkStatus();
     if (fault->action == "kill") kill(getpid(), SIGKILL);
     while (fault->action == "wait" && Has(fault->line)) absl::SleepFor(kFaultPoll);
+    if (fault->action == "damage") return absl::DataLossError("a fault was injected into this copy");
     if (fault->action != "fail") return absl::OkStatus();
     return absl::ResourceExhaustedError("a fault was injected into this call");
   }

@@ -9,13 +9,14 @@
 //   kill   the process is gone at once, as by kill -9
 //   wait   the worker goes on once the file does not have the line any longer
 //   fail   the call of the memory's driver ends with ResourceExhausted (of memory's moments alone)
+//   damage what a copy has restored is not what was saved (of the moment "restored" alone; host memory)
 // Whatever strikes is first written to the file SOMNUS_FAULTS.struck, which also counts TIMES; a test deletes
 // it. MOMENT is
 //   the name of a call (Plan, Prepare, Commit, Abort): it has arrived, and nothing is done;
 //   the name with ":done" (Commit:done): all is done, and the reply is not sent;
 //   create, map, access, unmap, release, save, restore: a call of the memory's driver
-//   (allocator/vmm_driver.h) read, reset: weights are about to be read, the runner's tables are about to be
-//   made.
+//   (allocator/vmm_driver.h); restored: such a copy has ended; read, reset: weights are about to be read, the
+//   runner's tables are about to be made.
 
 #include <string>
 #include <vector>
@@ -26,7 +27,8 @@ namespace somnus {
 
 // The rank of the worker's command line; -1: it has none. To be called before any other function here.
 void SetMomentRank(const std::vector<std::string>& arguments);
-// The worker has come to `moment`. Returns ResourceExhausted where it is to fail. Thread safe.
+// The worker has come to `moment`. Returns ResourceExhausted where it is to fail, DataLoss where it is to
+// damage something. Thread safe.
 absl::Status Reach(const std::string& moment);
 // Makes every gRPC server that is built from now on reach the moments of its calls.
 void WatchCalls();

@@ -42,6 +42,10 @@ void BatchState::Clear() {
   num_scheduled_tokens_ = 0;
 }
 
+bool BatchState::empty() const {
+  return std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.in_use; });
+}
+
 absl::Status BatchState::CheckSlot(int32_t slot) const {
   if (slot < 0 || slot >= limits_.max_num_seqs)
     return Invalid("slot ", slot, " is not one of ", limits_.max_num_seqs);

@@ -99,6 +99,7 @@ class BatchState {
   // Slots that the current step's message schedules though they have an error.
   const std::vector<int32_t>& refused_slots() const { return refused_slots_; }
   const Slot& slot(int32_t index) const { return slots_[index]; }
+  bool empty() const;  // no slot is in use
 
   // What the current step's message added to block tables, in order.
   const std::vector<BlockTableEdit>& block_edits() const { return block_edits_; }

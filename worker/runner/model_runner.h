@@ -107,6 +107,10 @@ class ModelRunner {
   // error leaves the runner failed until BeginEpoch: every later call returns the same error. The next step
   // may be launched before this one is waited for: the tokens that it needs are on the device.
   virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
+  // Runs a fixed prompt on the null block, on all ranks together, and returns a fingerprint of its logits,
+  // bit for bit, on rank 0; 0 on other ranks. FailedPrecondition: a slot is in use, or there is no KV cache;
+  // nothing was computed. Another error as of Launch.
+  virtual absl::StatusOr<uint64_t> SelfCheck() = 0;
   // Launch and Wait.
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
 

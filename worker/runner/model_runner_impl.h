@@ -39,6 +39,7 @@ class ModelRunnerImpl : public ModelRunner {
                           absl::Span<const BlockSwap> swaps) override;
   absl::Status BeginEpoch() override;
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
+  absl::StatusOr<uint64_t> SelfCheck() override;
   absl::Status CheckReload(const Checkpoint& checkpoint) const override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
@@ -59,6 +60,7 @@ class ModelRunnerImpl : public ModelRunner {
   DataType CacheType() const { return options_.kv_cache_dtype.value_or(options_.dtype); }
 
   absl::StatusOr<std::unique_ptr<PendingStep>> LaunchStep(const v1::StepRequest& request);
+  absl::StatusOr<uint64_t> RunCheck();
   absl::Status CopyBlocksOf(const v1::StepRequest& request);
   absl::Status RunModel(StepOutcome* outcome);
   // Records the event by which the step's reply waits for the device.

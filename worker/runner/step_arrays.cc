@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/null_block.h"
+
 namespace somnus {
 namespace {
 
@@ -99,6 +101,31 @@ void StepArrays::AddPadding(int64_t num_padded) {
   if (num_padded == 0) return;
   batch.num_decodes = batch.num_seqs;
   batch.max_context_len = limits_.max_model_len;  // of every replay
+}
+
+void StepArrays::BuildOnNullBlock(absl::Span<const int32_t> token_ids) {
+  sample_rows_.clear();
+  prompt_rows_.clear();
+  input_ = StepInput();
+  AttentionBatch& batch = input_.batch;
+  const int32_t count = static_cast<int32_t>(token_ids.size());
+  batch.num_seqs = 1;
+  batch.num_decodes = count == 1 ? 1 : 0;
+  batch.num_tokens = batch.max_query_len = batch.max_context_len = count;
+  query_start_.host()[0] = 0;
+  query_start_.host()[1] = context_len_.host()[0] = count;
+  seq_slots_.host()[0] = 0;
+  edits_.host()[0] = {0, 0, kNullBlock};
+  for (int32_t i = 0; i < count; ++i) {
+    token_ids_.host()[i] = token_ids[i];
+    positions_.host()[i] = i;
+    slot_mapping_.host()[i] = kNullBlock * limits_.block_size + i;
+    sample_rows_.push_back({i, 0, i});
+  }
+}
+
+void StepArrays::QueueNullBlock() {
+  EditBlockTables(*device_, edits_.device(), 1, slot_tables_, max_blocks_per_seq_);
 }
 
 absl::Status StepArrays::Queue(const BatchState& state, SideStage* side) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "worker/model/carver.h"
 #include "worker/model/decoder_model.h"
 #include "worker/runner/batch_state.h"
@@ -34,6 +35,11 @@ class StepArrays {
   // Fills the current host buffer for state.scheduled(): sequences of one token first, then, up to
   // `num_padded` sequences, padding (ops.h, AttentionBatch). 0: none.
   void Build(const BatchState& state, int64_t num_padded);
+  // Fills it for one sequence of these tokens, at most block_size, whose keys and values go to the null block
+  // and whose block table takes that of slot 0, which must be free. Every row gives logits.
+  void BuildOnNullBlock(absl::Span<const int32_t> token_ids);
+  // As Queue, of what BuildOnNullBlock has filled in.
+  void QueueNullBlock();
   // Queues the updates of the device's block tables; to be called after the inputs' Upload.
   absl::Status Queue(const BatchState& state, SideStage* side);
   // Queues the ops that a graph records with the model, which read the inputs and nothing else. Returns the
