@@ -38,6 +38,7 @@ namespace {
 
 constexpr int kRequestThreads = 2;
 constexpr int kLifecycleThreads = 8;  // calls that may wait for open requests to end
+constexpr int kEndingThreads = 8;     // calls that end such waits, and may wait for room themselves
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 // Each connection takes a file descriptor, and the usual soft limit of 1024 is below max_connections.
@@ -201,7 +202,7 @@ class HttpServer : public ApiServer {
   std::set<HttpConnection*> connections_;
   asio::thread_pool request_pool_{kRequestThreads};
   asio::thread_pool lifecycle_pool_{kLifecycleThreads};
-  asio::thread_pool ending_pool_{1};
+  asio::thread_pool ending_pool_{kEndingThreads};
   asio::io_context io_{1};
   Listener inference_{io_}, admin_{io_};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};

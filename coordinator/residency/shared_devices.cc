@@ -120,7 +120,9 @@ void SharedDevices::Run() {
       const MonotonicTime now = options_.now();
       const ResidencyPlan plan = PlanResidency(options_.residency, now, Views());
       for (const ResidencyDecision& decision : plan.decisions) Begin(decision);
-      wait = plan.look_again_at - now;
+      // Taking the mutex lets the waiting calls look at the time.
+      const MonotonicTime give_up_at = waits_.empty() ? absl::InfiniteDuration() : *waits_.begin();
+      wait = std::max(std::min(plan.look_again_at, give_up_at) - now, absl::ZeroDuration());
     }
     mail_.WaitFor(wait);
   }

@@ -3,7 +3,7 @@
 //
 // Each model has an engine of its own, which Add wraps: the wrapper counts requests, so that a model that
 // sleeps is woken for them, and keeps what an operator asked for. An operator's sleep ends by an operator's
-// wake-up, unless `arrivals` is kWake; an operator's wake-up waits until there is room, as requests do.
+// wake-up, unless `arrivals` is kWake; an operator's wake-up waits for room as requests do, but not for ever.
 //
 // A request is counted before its engine has it, so one that comes between the decision to sleep and the
 // sleep is seen by either. A wake-up that fails is tried again, later and later; a sleep that fails makes the
@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,6 +38,7 @@ struct SharedDevicesOptions {
   SleepArrivals arrivals = SleepArrivals::kQueue;  // while an operator's sleep holds
   absl::Duration first_retry = absl::Seconds(1);   // after a transition that failed; doubled each time
   absl::Duration last_retry = absl::Seconds(30);
+  absl::Duration operator_wait = absl::Minutes(2);  // an operator's wake-up waits so long for room, at most
   MonotonicClock now = MonotonicNow;
 };
 
@@ -127,6 +129,7 @@ class SharedDevices {
   std::vector<std::unique_ptr<Model>> models_;  // complete before Start; what they hold is guarded by mu_
   mutable absl::Mutex mu_;
   std::vector<std::unique_ptr<Carrier>> carriers_ ABSL_GUARDED_BY(mu_);
+  std::multiset<MonotonicTime> waits_ ABSL_GUARDED_BY(mu_);  // when operators' wake-ups give up
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

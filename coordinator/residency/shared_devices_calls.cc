@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/residency/shared_devices.h"
 
 namespace somnus {
@@ -60,15 +61,23 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model) {
     model->retry_delay = options_.first_retry;
     ++model->num_wanted;
     const int64_t before = model->num_wake_ups;
+    const auto wait = waits_.insert(options_.now() + options_.operator_wait);
     mail_.Wake();
     const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       const bool resident = !model->decision.has_value() && IsResident(model->engine->state());
-      return stopped_ || resident || model->num_wake_ups != before;
+      return stopped_ || resident || model->num_wake_ups != before || options_.now() >= *wait;
     };
     mu_.Await(absl::Condition(&over));
+    const bool gives_up = options_.now() >= *wait;
+    waits_.erase(wait);
     --model->num_wanted;
     if (model->num_wake_ups != before) return model->last_wake_up;
     if (stopped_) return absl::FailedPreconditionError("The server is about to end.");
+    if (gives_up && !IsResident(model->engine->state())) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no room within ", absl::FormatDuration(options_.operator_wait),
+                       ": other models are awake, and are pinned or have requests"));
+    }
   }
   return model->engine->WakeUp({});  // ends a pause, and says that all is resident
 }

@@ -60,6 +60,7 @@ class SharedDevicesTest : public ::testing::Test {
     options.residency.max_wait = absl::Milliseconds(200);
     options.arrivals = arrivals;
     options.first_retry = absl::Milliseconds(1);
+    options.operator_wait = operator_wait_;
     devices_.emplace(options);
     counter_ = std::make_unique<AwakeCounter>();
     for (int i = 0; i < num_models; ++i) {
@@ -116,6 +117,7 @@ class SharedDevicesTest : public ::testing::Test {
     return false;
   }
 
+  absl::Duration operator_wait_ = absl::Minutes(2);
   absl::Mutex mu_;
   std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<AwakeCounter> counter_;
@@ -204,6 +206,16 @@ TEST_F(SharedDevicesTest, AnOperatorsWakeUpMakesRoom) {
   EXPECT_TRUE(report->changed());
   EXPECT_TRUE(Decided(ResidencyAction::kSleepIfIdle, 1));
   EXPECT_TRUE(absl::IsFailedPrecondition(engine(1)->WakeUp({"weights"}).status()));
+}
+
+TEST_F(SharedDevicesTest, AnOperatorsWakeUpDoesNotWaitForRoomForEver) {
+  operator_wait_ = absl::Milliseconds(20);
+  Start(2, 1);
+  models_[1].executor->Hold(true);
+  const Ticket open = Submit(1, "a");
+  EXPECT_TRUE(absl::IsResourceExhausted(engine(0)->WakeUp({}).status()));
+  models_[1].executor->Hold(false);
+  ExpectExact(open);
 }
 
 TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTriedAgain) {
