@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -107,6 +108,9 @@ struct Flags {
   ResidencyPolicy residency_policy = ResidencyPolicy::kFifo;
   std::set<std::string> pinned_models;
   std::map<std::string, int32_t> model_priorities;
+  // By a model's name; the empty one stands for all that have none of their own.
+  std::map<std::string, absl::Duration> model_ttft_targets;
+  std::map<std::string, absl::Duration> model_tpot_targets;
   // Times.
   absl::Duration step_timeout = absl::Minutes(5);
   absl::Duration step_stall = absl::Minutes(1);
@@ -133,6 +137,10 @@ inline int32_t LocalIndex(const Flags& flags, int32_t rank) {
 }
 // The flags of each model, in their order: `model` is its path, and served_model_name its name.
 std::vector<Flags> OfEachModel(const Flags& flags);
+// Of a model by its name; zero: it has none.
+absl::Duration TargetOf(const std::map<std::string, absl::Duration>& targets, const std::string& name);
+// The names that flags about single models have, each with its flag.
+std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags& flags);
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/flag_values.h"
 #include "coordinator/flags.h"
 
 namespace somnus {
@@ -39,6 +40,15 @@ absl::Status SetPriority(const std::string& value, Flags* flags) {
   return absl::OkStatus();
 }
 
+absl::Status SetTarget(const std::string& value, std::map<std::string, absl::Duration>* targets) {
+  const size_t equals = value.rfind('=');
+  const bool named = equals != std::string::npos;
+  const absl::StatusOr<absl::Duration> target = ParseTime(named ? value.substr(equals + 1) : value);
+  if (!target.ok() || equals == 0) return absl::InvalidArgumentError("is not [NAME=]TIME");
+  (*targets)[named ? value.substr(0, equals) : ""] = *target;
+  return absl::OkStatus();
+}
+
 absl::Status SetPin(const std::string& value, Flags* flags) {
   if (value.empty()) return absl::InvalidArgumentError("is empty");
   flags->pinned_models.insert(value);
@@ -56,6 +66,11 @@ absl::Status CheckSeveral(const Flags& flags) {
   if (flags.idle_sleep > absl::ZeroDuration())
     return refuse("--idle-sleep-s",
                   "is for one model; of several, one sleeps when another one needs its memory");
+  const bool slo = flags.residency_policy == ResidencyPolicy::kSlo;
+  if (!slo && !flags.model_ttft_targets.empty())
+    return refuse("--model-ttft-target", "is for --residency-policy=slo");
+  if (!slo && !flags.model_tpot_targets.empty())
+    return refuse("--model-tpot-target", "is for --residency-policy=slo");
   for (size_t i = 0; i < flags.models.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (flags.models[i].name == flags.models[j].name)
@@ -70,7 +85,9 @@ absl::Status CheckOne(const Flags& flags) {
       {"--device-memory-budget", flags.device_memory_budget > 0},
       {"--host-memory-budget", flags.host_memory_budget > 0},
       {"--pin-model", !flags.pinned_models.empty()},
-      {"--model-priority", !flags.model_priorities.empty()}};
+      {"--model-priority", !flags.model_priorities.empty()},
+      {"--model-ttft-target", !flags.model_ttft_targets.empty()},
+      {"--model-tpot-target", !flags.model_tpot_targets.empty()}};
   for (const auto& [flag, given] : for_several) {
     if (given) return absl::InvalidArgumentError(absl::StrCat(flag, ": is for several models"));
   }
@@ -106,7 +123,16 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
        Flag::Custom(
            "model-priority", "NAME=N", "", [f](const std::string& value) { return SetPriority(value, f); },
            "waiting models with a higher one wake first, unless another one has waited for long; may be "
-           "repeated")}};
+           "repeated"),
+       Flag::Custom(
+           "model-ttft-target", "[NAME=]TIME", "",
+           [f](const std::string& value) { return SetTarget(value, &f->model_ttft_targets); },
+           "under slo: clients of this model, or of all, want their first token within this time; may be "
+           "repeated"),
+       Flag::Custom(
+           "model-tpot-target", "[NAME=]TIME", "",
+           [f](const std::string& value) { return SetTarget(value, &f->model_tpot_targets); },
+           "and each further one within another such time: turns become as short as that asks for")}};
 }
 
 absl::Status FinishModels(Flags* flags) {
@@ -121,6 +147,22 @@ absl::Status FinishModels(Flags* flags) {
   if (!flags->model.empty())
     flags->models.insert(flags->models.begin(), {flags->served_model_name, flags->model});
   return CheckSeveral(*flags);
+}
+
+absl::Duration TargetOf(const std::map<std::string, absl::Duration>& targets, const std::string& name) {
+  auto found = targets.find(name);
+  if (found == targets.end()) found = targets.find("");
+  return found == targets.end() ? absl::ZeroDuration() : found->second;
+}
+
+std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags& flags) {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const std::string& name : flags.pinned_models) names.emplace_back("--pin-model", name);
+  for (const auto& [name, priority] : flags.model_priorities) names.emplace_back("--model-priority", name);
+  for (const auto& [name, time] : flags.model_ttft_targets) names.emplace_back("--model-ttft-target", name);
+  for (const auto& [name, time] : flags.model_tpot_targets) names.emplace_back("--model-tpot-target", name);
+  std::erase_if(names, [](const auto& flag) { return flag.second.empty(); });
+  return names;
 }
 
 std::vector<Flags> OfEachModel(const Flags& flags) {

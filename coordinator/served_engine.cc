@@ -206,6 +206,8 @@ class ServedEngineImpl : public ServedEngine {
     model.pinned = flags_.pinned_models.count(name_) > 0;
     const auto priority = flags_.model_priorities.find(name_);
     if (priority != flags_.model_priorities.end()) model.priority = priority->second;
+    model.targets = {.ttft = TargetOf(flags_.model_ttft_targets, name_),
+                     .tpot = TargetOf(flags_.model_tpot_targets, name_)};
     model.backup_takes_memory = flags_.backup != v1::BACKUP_POLICY_FILE;
     model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
       metrics->OnResidencyDecision(ResidencyActionName(decision.action),

@@ -104,17 +104,11 @@ class ServerImpl : public Server {
       if (!names.insert(model->name()).second)
         return absl::InvalidArgumentError(absl::StrCat("--model: two models are named ", model->name()));
     }
-    for (const std::string& name : flags_.pinned_models)
-      RETURN_IF_ERROR(CheckName("--pin-model", name, names));
-    for (const auto& [name, priority] : flags_.model_priorities)
-      RETURN_IF_ERROR(CheckName("--model-priority", name, names));
+    for (const auto& [flag, name] : FlagsWithModelNames(flags_)) {
+      if (names.count(name) == 0)
+        return absl::InvalidArgumentError(absl::StrCat(flag, ": no model is named ", name));
+    }
     return absl::OkStatus();
-  }
-
-  static absl::Status CheckName(const char* flag, const std::string& name,
-                                const std::set<std::string>& names) {
-    if (names.count(name) > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": no model is named ", name));
   }
 
   // One after the other, each with all the memory; `served` are all but the last.

@@ -142,11 +142,12 @@ struct EngineStats {
   int64_t kept_blocks = 0;  // that came back
   int64_t kept_tokens = 0;  // of open requests, that were not computed again
   int64_t num_steps = 0;
-  int64_t num_recoveries = 0;          // of the group, that ended well
-  int64_t group_epoch = 0;             // that the group is in, or that is being formed: 1 at first
-  int64_t num_moved = 0;               // requests that left a replica for another one
-  int64_t num_auto_sleeps = 0;         // that the engine began by itself
-  int64_t num_auto_wake_ups = 0;       // that requests began
+  absl::Duration decode_step_time;  // of steps that only decode, lately; of the slowest replica; 0: none yet
+  int64_t num_recoveries = 0;       // of the group, that ended well
+  int64_t group_epoch = 0;          // that the group is in, or that is being formed: 1 at first
+  int64_t num_moved = 0;            // requests that left a replica for another one
+  int64_t num_auto_sleeps = 0;      // that the engine began by itself
+  int64_t num_auto_wake_ups = 0;    // that requests began
   std::vector<ReplicaStats> replicas;  // empty: the engine has none
 };
 

@@ -146,7 +146,8 @@ void EngineLoop::Send(StepPlan plan) {
   if (observer_ != nullptr) {
     for (const SequencePtr& sequence : plan.first_scheduled) observer_->OnRequestScheduled(sequence->request);
   }
-  sent_.push_back({plan.request.step_id(), plan.num_tokens, options_.monotonic_now()});
+  const bool decodes = plan.num_tokens == plan.request.sequences_size();
+  sent_.push_back({plan.request.step_id(), plan.num_tokens, decodes, options_.monotonic_now()});
   if (sent_.size() == 1) NoteAwaitedStep();
   absl::Status status = executor_->ExecuteAsync(std::move(plan.request));
   if (status.ok()) return;
@@ -193,6 +194,7 @@ void EngineLoop::Receive() {
   const MonotonicTime replied = options_.monotonic_now();
   const absl::Duration duration = replied - std::max(step.sent, last_reply_);
   step_deadline_.Observe(step.num_tokens, duration);
+  if (step.decodes) NoteDecodeStep(duration);
   if (observer_ != nullptr) observer_->OnStep(step.num_tokens, duration);
   last_reply_ = replied;
   PublishStats();  // before the outputs: a client that has its last one finds the blocks free
@@ -204,6 +206,11 @@ void EngineLoop::Receive() {
     }
     Deliver(std::move(output), now);
   }
+}
+
+void EngineLoop::NoteDecodeStep(absl::Duration duration) {
+  const bool first = decode_step_time_ == absl::ZeroDuration();
+  decode_step_time_ = first ? duration : (7 * decode_step_time_ + duration) / 8;
 }
 
 void EngineLoop::ReceiveAll() {
@@ -270,6 +277,7 @@ void EngineLoop::PublishStats() {
   stats.kept_blocks = counters.kept_blocks;
   stats.kept_tokens = counters.kept_tokens;
   stats.num_steps = num_steps_;
+  stats.decode_step_time = decode_step_time_;
   stats.group_epoch = group_epoch_;
   stats.num_recoveries = num_recoveries_;
   absl::MutexLock lock(&mu_);

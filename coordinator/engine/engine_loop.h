@@ -171,6 +171,7 @@ class EngineLoop : public Engine {
   void NoteAwaitedStep();
   void Receive();
   void ReceiveAll();
+  void NoteDecodeStep(absl::Duration duration);
   void Deliver(SequenceOutput output, absl::Time now);
   void End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error);
   void Forget(const Sequence& sequence);
@@ -282,11 +283,13 @@ class EngineLoop : public Engine {
   struct SentStep {
     int64_t step_id;
     int32_t num_tokens;
+    bool decodes;  // one token of each of its sequences
     MonotonicTime sent;
   };
   std::deque<SentStep> sent_;
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
   StepDeadline step_deadline_;
+  absl::Duration decode_step_time_;  // the mean, in which the latest step counts an eighth
   Residency residency_;  // as of the last lifecycle call that has ended; weights that are replaced are stale
   Weights weights_;      // likewise
   TagBytes resident_bytes_;

@@ -198,6 +198,7 @@ EngineStats ReplicaSet::Stats() const {
     sum.kept_blocks += one.kept_blocks;
     sum.kept_tokens += one.kept_tokens;
     sum.num_steps += one.num_steps;
+    sum.decode_step_time = std::max(sum.decode_step_time, one.decode_step_time);
     sum.num_recoveries += one.num_recoveries;
     sum.group_epoch = std::max(sum.group_epoch, one.group_epoch);
     sum.replicas.push_back({.state = one.state,

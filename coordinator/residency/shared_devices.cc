@@ -44,6 +44,7 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
   Model* const model = models_.back().get();
   model->options = std::move(options);
   model->observer = std::make_unique<Observer>(this, model, observer);
+  model->deadlines.emplace(model->options.targets, options_.now);
   std::shared_ptr<Engine> engine = make(model->observer.get());
   {
     const EngineStats stats = engine->Stats();
@@ -185,6 +186,9 @@ ModelView SharedDevices::View(Model* model) {
   view.awake_since = model->awake_since;
   view.retry_at = model->retry_at;
   view.switch_time = model->sleep_time + model->wake_up_time;
+  view.deadline = model->deadlines->Earliest();
+  view.step_time = stats.decode_step_time;
+  view.tpot_target = model->options.targets.tpot;
   return view;
 }
 

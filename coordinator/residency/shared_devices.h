@@ -29,6 +29,7 @@
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/residency/request_deadlines.h"
 #include "coordinator/residency/residency_policy.h"
 
 namespace somnus {
@@ -46,6 +47,7 @@ struct SharingModel {
   std::string name;
   bool pinned = false;
   int priority = 0;
+  TokenTargets targets;             // for ResidencyPolicy::kSlo
   bool backup_takes_memory = true;  // of the host, at level 1
   // Called on a thread of SharedDevices; must not block. May be empty. `waited`: of a model that has woken,
   // since the first request came for it.
@@ -74,9 +76,10 @@ class SharedDevices {
   struct Model {
     SharingModel options;
     std::unique_ptr<Observer> observer;
-    Engine* engine = nullptr;  // owned by what Add has returned
-    int64_t num_open = 0;      // requests
-    int64_t num_wanted = 0;    // operators' wake-ups that wait
+    std::optional<RequestDeadlines> deadlines;  // after Add
+    Engine* engine = nullptr;                   // owned by what Add has returned
+    int64_t num_open = 0;                       // requests
+    int64_t num_wanted = 0;                     // operators' wake-ups that wait
     bool held_asleep = false;
     int64_t device_bytes = 0;
     int64_t backup_bytes = 0;

@@ -16,6 +16,7 @@ absl::Status SharedDevices::Submit(Model* model, std::vector<EngineRequest> requ
     model->num_open += count;
     model->last_used = options_.now();
   }
+  model->deadlines->Watch(&requests);
   absl::Status status = model->engine->SubmitAll(std::move(requests));
   if (!status.ok()) {
     NoteEnded(model, count);

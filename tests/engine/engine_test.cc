@@ -40,6 +40,19 @@ TEST_P(AsyncSchedulingTest, AnswersAreExactAndStepsOverlapAsAsked) {
   EXPECT_EQ(observer.step_tokens(), executor.num_computed_tokens());
 }
 
+TEST_P(AsyncSchedulingTest, StepsThatOnlyDecodeAreMeasured) {
+  const EngineOptions options = SmallEngine(GetParam());
+  FakeExecutor executor(SmallWorker(options));
+  EngineLoop engine(options, &executor, nullptr);
+  const Ticket prefill = MakeTicket("a", 10, 1), decode = MakeTicket("b", 10, 5);
+  ASSERT_TRUE(engine.Submit(prefill.request).ok());
+  ASSERT_TRUE(prefill.sink->Wait());
+  EXPECT_EQ(engine.Stats().decode_step_time, absl::ZeroDuration());
+  ASSERT_TRUE(engine.Submit(decode.request).ok());
+  ASSERT_TRUE(decode.sink->Wait());
+  EXPECT_GT(engine.Stats().decode_step_time, absl::ZeroDuration());
+}
+
 TEST_P(AsyncSchedulingTest, AbortEndsTheRequestWithinAStepAndFreesItsBlocks) {
   const EngineOptions options = SmallEngine(GetParam());
   FakeExecutor executor(SmallWorker(options));

@@ -21,7 +21,8 @@ TEST(ModelFlagsTest, ModelsHaveNames) {
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->model, "./x=y") << "a name has no slash";
   flags = ParseFlags({"--model=a=x", "m", "--model=b=y", "--served-model-name=c", "--pin-model=b",
-                      "--model-priority=a=-3", "--device-memory-budget=2GiB", "--residency-policy=slo"});
+                      "--model-priority=a=-3", "--model-ttft-target=a=2s", "--model-ttft-target=500ms",
+                      "--model-tpot-target=b=0.1", "--device-memory-budget=2GiB", "--residency-policy=slo"});
   ASSERT_TRUE(flags.ok()) << flags.status();
   const std::vector<Flags> each = OfEachModel(*flags);
   ASSERT_EQ(each.size(), 3u);
@@ -32,6 +33,10 @@ TEST(ModelFlagsTest, ModelsHaveNames) {
   }
   EXPECT_EQ(flags->pinned_models.count("b"), 1u);
   EXPECT_EQ(flags->model_priorities.at("a"), -3);
+  EXPECT_EQ(TargetOf(flags->model_ttft_targets, "a"), absl::Seconds(2));
+  EXPECT_EQ(TargetOf(flags->model_ttft_targets, "b"), absl::Milliseconds(500)) << "that of all";
+  EXPECT_EQ(TargetOf(flags->model_tpot_targets, "a"), absl::ZeroDuration());
+  EXPECT_EQ(TargetOf(flags->model_tpot_targets, "b"), absl::Milliseconds(100));
   EXPECT_EQ(flags->residency_policy, ResidencyPolicy::kSlo);
   EXPECT_EQ(flags->device_memory_budget, int64_t{2} << 30);
 }
@@ -46,6 +51,11 @@ TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
       {{"--model=a=x", "--model=b=y", "--idle-sleep-s=5"}, "--idle-sleep-s: is for one model"},
       {{"--model=a=x", "--device-memory-budget=1GiB"}, "--device-memory-budget: is for several models"},
       {{"m", "--pin-model=m"}, "--pin-model: is for several models"},
+      {{"m", "--model-tpot-target=1s"}, "--model-tpot-target: is for several models"},
+      {{"--model=a=x", "--model=b=y", "--model-ttft-target=1s"},
+       "--model-ttft-target: is for --residency-pol"},
+      {{"m", "--model-ttft-target=a=soon"}, "--model-ttft-target: 'a=soon' is not [NAME=]TIME"},
+      {{"m", "--model-tpot-target==1s"}, "--model-tpot-target: '=1s' is not [NAME=]TIME"},
       {{"m", "--model-priority=7"}, "--model-priority: '7' is not NAME=N"},
   };
   for (const auto& [args, expected] : cases) {

@@ -57,7 +57,7 @@ class SharedDevicesTest : public ::testing::Test {
     options.residency.device_memory_budget = num_awake * kBytes;
     options.residency.minimum_stay = absl::Milliseconds(1);
     options.residency.turn = absl::Milliseconds(20);
-    options.residency.max_wait = absl::Milliseconds(200);
+    options.residency.max_wait = max_wait_;
     options.arrivals = arrivals;
     options.first_retry = absl::Milliseconds(1);
     options.operator_wait = operator_wait_;
@@ -78,6 +78,7 @@ class SharedDevicesTest : public ::testing::Test {
     served.executor = std::make_unique<FakeExecutor>(SmallWorker(options));
     SharingModel model;
     model.name = name;
+    if (models_.size() <= targets_.size()) model.targets = targets_[models_.size() - 1];
     model.on_decision = [this](const ResidencyDecision& decision) {
       absl::MutexLock lock(&mu_);
       decisions_.push_back(decision);
@@ -117,7 +118,10 @@ class SharedDevicesTest : public ::testing::Test {
     return false;
   }
 
+  // Of Start; the models after the last target have none.
   absl::Duration operator_wait_ = absl::Minutes(2);
+  absl::Duration max_wait_ = absl::Milliseconds(200);
+  std::vector<TokenTargets> targets_;
   absl::Mutex mu_;
   std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<AwakeCounter> counter_;
@@ -167,6 +171,25 @@ TEST_F(SharedDevicesTest, TurnsBetweenTokensLoseNone) {
   std::vector<Ticket> tickets;
   for (int i = 0; i < 8; ++i) tickets.push_back(Submit(i % 2, "r" + std::to_string(i), 150));
   for (const Ticket& ticket : tickets) ExpectExact(ticket);
+}
+
+TEST_F(SharedDevicesTest, TheModelWhoseClientsWaitForTheShortestTimeWakesFirst) {
+  max_wait_ = absl::Hours(1);
+  targets_ = {{.ttft = absl::Minutes(30)}, {.ttft = absl::Minutes(10), .tpot = absl::Seconds(1)}};
+  Start(3, 1, ResidencyPolicy::kSlo);
+  models_[2].executor->HoldLifecycle(true);
+  const Ticket later = Submit(0, "later");
+  const Ticket sooner = Submit(1, "sooner");
+  models_[2].executor->HoldLifecycle(false);  // now it may fall asleep
+  ExpectExact(later);
+  ExpectExact(sooner);
+  absl::MutexLock lock(&mu_);
+  std::vector<int> woken;
+  for (const ResidencyDecision& decision : decisions_) {
+    if (decision.action == ResidencyAction::kWake) woken.push_back(decision.model);
+  }
+  ASSERT_GE(woken.size(), 2u);
+  EXPECT_EQ(woken[0], 1) << "though the other one's request came first";
 }
 
 TEST_F(SharedDevicesTest, AnOperatorsSleepHoldsUntilAnOperatorsWakeUp) {
