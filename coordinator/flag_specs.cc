@@ -20,6 +20,10 @@ FlagGroup ModelFlags(Flags* f) {
       "Model",
       {
           ModelFlag(f),
+          Flag::Text("config", &f->config,
+                     "text file that lists models, each with flags of its own (docs/models.textproto); the "
+                     "command line goes before what it says of all models")
+              .Shows("FILE"),
           Flag::Text("served-model-name", &f->served_model_name, "what clients call the model")
               .Shows("NAME")
               .Default("its directory or file name"),

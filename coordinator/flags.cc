@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/serve_config.h"
 
 namespace somnus {
 namespace {
@@ -91,6 +92,35 @@ absl::Status CheckReplicas(const Flags& flags) {
   return absl::OkStatus();
 }
 
+// What does not go together in the flags of one model.
+absl::Status CheckModel(const Flags& flags) {
+  if (flags.max_num_batched_tokens < flags.max_num_seqs) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-num-batched-tokens: ", flags.max_num_batched_tokens,
+                                                   " is less than --max-num-seqs (", flags.max_num_seqs,
+                                                   ")"));
+  }
+  if (flags.max_long_partial_prefills > flags.max_num_partial_prefills) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-long-partial-prefills: ", flags.max_long_partial_prefills,
+                     " is more than --max-num-partial-prefills (", flags.max_num_partial_prefills, ")"));
+  }
+  if (!flags.local_workers && !flags.models.empty())
+    return absl::InvalidArgumentError("--workers: several models need workers of this host: local:N");
+  if (!flags.local_workers && !flags.device_indices.empty()) {
+    return absl::InvalidArgumentError(
+        "--device-indices: remote workers are told their GPU where they are started, by worker "
+        "--device-index");
+  }
+  if (!flags.local_workers && !flags.run_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
+        "says");
+  }
+  if (flags.spill_dir.empty() == (flags.backup == v1::BACKUP_POLICY_FILE))
+    return absl::InvalidArgumentError("--spill-dir: goes with --backup=file, and neither without the other");
+  return CheckReplicas(flags);
+}
+
 }  // namespace
 
 absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
@@ -110,35 +140,19 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
     flags->model = model;
   }
   RETURN_IF_ERROR(FinishModels(flags));
-  if (flags->max_num_batched_tokens < flags->max_num_seqs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max-num-batched-tokens: ", flags->max_num_batched_tokens,
-                     " is less than --max-num-seqs (", flags->max_num_seqs, ")"));
+  const std::vector<Flags> each = OfEachModel(*flags);
+  for (size_t i = 0; i < each.size(); ++i) {
+    const absl::Status status = CheckModel(each[i]);
+    const std::string source = flags->models.empty() ? "" : flags->models[i].source;
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(source, status.message()));
   }
-  if (flags->max_long_partial_prefills > flags->max_num_partial_prefills) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max-long-partial-prefills: ", flags->max_long_partial_prefills,
-                     " is more than --max-num-partial-prefills (", flags->max_num_partial_prefills, ")"));
-  }
-  if (!flags->local_workers && !flags->device_indices.empty()) {
-    return absl::InvalidArgumentError(
-        "--device-indices: remote workers are told their GPU where they are started, by worker "
-        "--device-index");
-  }
-  if (!flags->local_workers && !flags->run_dir.empty()) {
-    return absl::InvalidArgumentError(
-        "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
-        "says");
-  }
-  if (flags->spill_dir.empty() == (flags->backup == v1::BACKUP_POLICY_FILE))
-    return absl::InvalidArgumentError("--spill-dir: goes with --backup=file, and neither without the other");
-  RETURN_IF_ERROR(CheckReplicas(*flags));
   return CheckPorts(*flags);
 }
 
 absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& args, const Environment& environment) {
   Flags flags;
   ASSIGN_OR_RETURN(const ParsedArgs parsed, ParseArgs(CoordinatorFlags(&flags), args));
+  RETURN_IF_ERROR(AddServeConfig(args, &flags));
   RETURN_IF_ERROR(FinishFlags(parsed.positional, environment, &flags));
   return flags;
 }

@@ -29,11 +29,14 @@ inline constexpr size_t kMaxModels = 1024;
 struct ModelPath {
   std::string name;  // empty: the model's own
   std::string path;
+  std::vector<std::string> flags;  // its own alone, as of a command line; the table has taken them
+  std::string source;              // of these, for error messages: "--config: models.textproto:7: "
 };
 
 struct Flags {
   std::string model;              // HF directory or GGUF file; of several models OfEachModel says which
   std::vector<ModelPath> models;  // after FinishFlags: empty unless there are several
+  std::string config;             // file with models and flags (serve_config.h); empty: none
   std::string served_model_name;  // empty: the model's directory or file name
   v1::LoadFormat load_format = v1::LOAD_FORMAT_AUTO;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
@@ -153,9 +156,9 @@ absl::Status FinishModels(Flags* flags);
 // Returns the table of all flags (flag_specs.cc). Parsing writes into `flags`, which is borrowed.
 FlagTable CoordinatorFlags(Flags* flags);
 
-// To be called after the table was parsed: takes the model from the positional argument, asks `environment`
-// where --workers=auto is given, and checks flags against each other. InvalidArgument names the flag or the
-// variable.
+// To be called after the table was parsed, and AddServeConfig: takes the model from the positional argument,
+// asks `environment` where --workers=auto is given, and checks flags against each other. InvalidArgument
+// names the flag or the variable.
 absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
                          Flags* flags);
 

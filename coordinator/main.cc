@@ -17,6 +17,7 @@
 #include "base/service_manager.h"
 #include "coordinator/flags.h"
 #include "coordinator/livez_probe.h"
+#include "coordinator/serve_config.h"
 #include "coordinator/server.h"
 #include "coordinator/signals.h"
 
@@ -35,7 +36,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> positional;
   if (const auto code = somnus::ParseCommandLine(table, argc, argv, &positional); code.has_value())
     return *code;
-  absl::Status status = somnus::FinishFlags(positional, somnus::ProcessEnvironment(), &flags);
+  absl::Status status = somnus::AddServeConfig({argv + 1, argv + argc}, &flags);
+  if (status.ok()) status = somnus::FinishFlags(positional, somnus::ProcessEnvironment(), &flags);
   if (status.ok()) status = somnus::InitLogging("coordinator", flags.log_level);
   if (!status.ok()) return somnus::UsageError(table, status);
   if (!flags.discovered.empty()) somnus::LogInfo("{}", flags.discovered);

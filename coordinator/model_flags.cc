@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/flag_values.h"
 #include "coordinator/flags.h"
 
@@ -27,7 +28,7 @@ absl::Status SetModel(const std::string& value, Flags* flags) {
   if (equals + 1 == value.size()) return absl::InvalidArgumentError("has no path after the name");
   if (flags->models.size() >= kMaxModels)
     return absl::InvalidArgumentError(absl::StrCat("is one model too many: there may be ", kMaxModels));
-  flags->models.push_back({value.substr(0, equals), value.substr(equals + 1)});
+  flags->models.push_back({.name = value.substr(0, equals), .path = value.substr(equals + 1)});
   return absl::OkStatus();
 }
 
@@ -55,13 +56,17 @@ absl::Status SetPin(const std::string& value, Flags* flags) {
   return absl::OkStatus();
 }
 
+// `args` were checked where they were read.
+void SetOwn(const std::vector<std::string>& args, Flags* flags) {
+  SOMNUS_CHECK(ParseArgs(CoordinatorFlags(flags), args).ok());
+}
+
 absl::Status CheckSeveral(const Flags& flags) {
   const auto refuse = [](const char* flag, const char* why) {
     return absl::InvalidArgumentError(absl::StrCat(flag, ": ", why));
   };
   if (!flags.served_model_name.empty() && flags.model.empty())
     return refuse("--served-model-name", "all models have the names that --model=NAME=PATH gives them");
-  if (!flags.local_workers) return refuse("--workers", "several models need workers of this host: local:N");
   if (!flags.run_dir.empty()) return refuse("--run-dir", "is for one model");
   if (flags.idle_sleep > absl::ZeroDuration())
     return refuse("--idle-sleep-s",
@@ -141,11 +146,12 @@ absl::Status FinishModels(Flags* flags) {
   if (flags->models.size() == 1 && flags->model.empty()) {
     flags->model = flags->models[0].path;
     if (flags->served_model_name.empty()) flags->served_model_name = flags->models[0].name;
+    SetOwn(flags->models[0].flags, flags);
     flags->models.clear();
   }
   if (flags->models.empty()) return CheckOne(*flags);
   if (!flags->model.empty())
-    flags->models.insert(flags->models.begin(), {flags->served_model_name, flags->model});
+    flags->models.insert(flags->models.begin(), {.name = flags->served_model_name, .path = flags->model});
   return CheckSeveral(*flags);
 }
 
@@ -172,6 +178,7 @@ std::vector<Flags> OfEachModel(const Flags& flags) {
     each.push_back(flags);
     each.back().model = model.path;
     each.back().served_model_name = model.name;
+    SetOwn(model.flags, &each.back());
   }
   return each;
 }

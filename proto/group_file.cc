@@ -1,32 +1,15 @@
 #include "proto/group_file.h"
 
-#include <errno.h>
-#include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/run_dir.h"
+#include "proto/text_file.h"
 
 namespace somnus {
 namespace {
-
-constexpr size_t kMaxFileBytes = 1 << 20;
-
-// Keeps the first error; the parser would print it otherwise.
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, int, const std::string& message) override {
-    if (text_.empty()) text_ = absl::StrCat("line ", line + 1, ": ", message);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 absl::Status CheckGroup(const v1::GroupFile& group) {
   if (group.group_epoch() < 0) return absl::DataLossError("group_epoch: is negative");
@@ -45,23 +28,11 @@ absl::Status CheckGroup(const v1::GroupFile& group) {
 }  // namespace
 
 absl::StatusOr<v1::GroupFile> ReadGroupFile(const std::string& path) {
-  if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
-    return absl::NotFoundError(absl::StrCat("there is no ", path));
-  }
-  std::ifstream file(path);
-  std::string text(kMaxFileBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
   v1::GroupFile group;
-  FirstError error;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&error);
-  if (!parser.ParseFromString(text, &group)) {
-    return absl::DataLossError(absl::StrCat(path, " is damaged: ", error.text()));
-  }
-  if (const absl::Status status = CheckGroup(group); !status.ok()) {
-    return absl::DataLossError(absl::StrCat(path, " is damaged: ", status.message()));
-  }
+  absl::Status status = ReadTextFile(path, &group);
+  if (absl::IsNotFound(status)) return status;
+  if (status.ok()) status = CheckGroup(group);
+  if (!status.ok()) return absl::DataLossError(absl::StrCat(path, " is damaged: ", status.message()));
   return group;
 }
 

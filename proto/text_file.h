@@ -1,0 +1,21 @@
+#pragma once
+// Files in protobuf's text format. Thread safe.
+
+#include <google/protobuf/message.h>
+#include <google/protobuf/text_format.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace somnus {
+
+inline constexpr size_t kMaxTextFileBytes = 1 << 20;
+
+// Reads the file into an empty message; `lines`, where it is given, then knows on which line each field is,
+// counted from 0. NotFound: there is none. DataLoss says what is wrong with it, without its path: "line 7:
+// ...".
+absl::Status ReadTextFile(const std::string& path, google::protobuf::Message* message,
+                          google::protobuf::TextFormat::ParseInfoTree* lines = nullptr);
+
+}  // namespace somnus
