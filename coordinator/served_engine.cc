@@ -147,9 +147,14 @@ class ServedEngineImpl : public ServedEngine {
     cache.enable_prefix_caching = flags_.enable_prefix_caching;
     cache.cache_dtype = flags_.kv_cache_dtype_name;
     metrics_->SetCacheConfig(cache);
-    engine_ = devices == nullptr ? MakeEngine() : Share(devices);
+    const SharingModel sharing = Sharing();
+    engine_ = devices == nullptr ? MakeEngine() : Share(devices, sharing);
     ServedModel model;
     model.name = name_;
+    model.pinned = sharing.pinned;
+    model.priority = sharing.priority;
+    model.ttft_target = sharing.targets.ttft;
+    model.tpot_target = sharing.targets.tpot;
     model.engine = engine_;
     model.tokenizer = std::move(parts.tokenizer);
     model.chat_template = std::move(parts.chat_template);
@@ -200,7 +205,8 @@ class ServedEngineImpl : public ServedEngine {
     return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, observer);
   }
 
-  std::shared_ptr<Engine> Share(SharedDevices* devices) {
+  // What the others must know of it where several share the devices.
+  SharingModel Sharing() const {
     SharingModel model;
     model.name = name_;
     model.pinned = flags_.pinned_models.count(name_) > 0;
@@ -216,7 +222,11 @@ class ServedEngineImpl : public ServedEngine {
     model.on_awake = [metrics = metrics_](absl::Duration waited) {
       metrics->OnModelAwake(absl::ToDoubleSeconds(waited));
     };
-    return devices->Add(std::move(model), metrics_.get(),
+    return model;
+  }
+
+  std::shared_ptr<Engine> Share(SharedDevices* devices, const SharingModel& model) {
+    return devices->Add(model, metrics_.get(),
                         [this](EngineObserver* observer) { return MakeReplicas(observer); });
   }
 

@@ -130,7 +130,8 @@ std::variant<SharedModel, HttpResponse> ApiState::Named(absl::string_view query)
   const std::vector<std::string> names = QueryValues(query, "model");
   if (names.empty() && models.size() == 1) return models.front();
   if (names.empty())
-    return ErrorResponse(BadRequest("model", "several models are served: ?model= says which is meant"));
+    return ErrorResponse(BadRequest("model", absl::StrCat("several models are served (", ModelNames(models),
+                                                          "): ?model= says which is meant")));
   if (SharedModel model = models_.Find(names.back())) return model;
   return ErrorResponse({404, "The model does not exist.", "model"});
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/process_id.h"
 #include "coordinator/api/control_fields.h"
 #include "coordinator/api/grpc_call.h"
@@ -84,6 +85,30 @@ void AddReplicas(const EngineStats& stats, v1::GetStatusResponse* response) {
   }
 }
 
+void Fill(const ServedModel& model, v1::ModelStatus* status) {
+  const EngineStats stats = model.engine->Stats();
+  status->set_model(model.name);
+  status->set_state(ToProto(stats.state));
+  status->set_sleep_level(stats.sleep_level);
+  status->set_paused(stats.paused);
+  status->set_error(stats.error);
+  status->set_not_ready_reason(std::string(model.engine->Health().message()));
+  status->set_num_requests_running(stats.num_running);
+  status->set_num_requests_waiting(stats.num_waiting);
+  int64_t resident_bytes = 0;
+  for (const auto& [tag, bytes] : stats.resident_bytes) resident_bytes += bytes;
+  status->set_resident_bytes(resident_bytes);
+  status->set_total_blocks(stats.total_blocks);
+  status->set_free_blocks(stats.free_blocks);
+  status->set_prompt_tokens(stats.prompt_tokens);
+  status->set_generation_tokens(stats.generation_tokens);
+  status->set_pinned(model.pinned);
+  status->set_priority(model.priority);
+  status->set_ttft_target_s(absl::ToDoubleSeconds(model.ttft_target));
+  status->set_tpot_target_s(absl::ToDoubleSeconds(model.tpot_target));
+  status->set_decode_step_s(absl::ToDoubleSeconds(stats.decode_step_time));
+}
+
 }  // namespace
 
 ControlServiceImpl::ControlServiceImpl(const ModelTable* models, GrpcServicesOptions options)
@@ -94,7 +119,8 @@ grpc::Status ControlServiceImpl::Find(const std::string& name, SharedModel* mode
   if (models.empty()) return LoadingStatus();
   if (name.empty() && models.size() > 1)
     return {grpc::StatusCode::INVALID_ARGUMENT,
-            "model: several models are served; name the one that is meant"};
+            absl::StrCat("model: several models are served (", ModelNames(models),
+                         "); name the one that is meant")};
   *model = name.empty() ? models.front() : models_->Find(name);
   if (*model == nullptr) return {grpc::StatusCode::NOT_FOUND, "model: it does not exist"};
   return grpc::Status::OK;
@@ -139,6 +165,15 @@ grpc::Status ControlServiceImpl::GetStatus(grpc::ServerContext* context, const v
   response->set_weights_version(stats.weights_version);
   response->set_weights_source(stats.weights_source);
   AddReplicas(stats, response);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::ListModelStatus(grpc::ServerContext* context,
+                                                 const v1::ListModelStatusRequest* request,
+                                                 v1::ListModelStatusResponse* response) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  for (const SharedModel& model : models_->All()) Fill(*model, response->add_models());
   return grpc::Status::OK;
 }
 

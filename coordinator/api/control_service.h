@@ -18,6 +18,8 @@ class ControlServiceImpl final : public v1::ControlService::Service {
 
   grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
                          v1::GetStatusResponse* response) override;
+  grpc::Status ListModelStatus(grpc::ServerContext* context, const v1::ListModelStatusRequest* request,
+                               v1::ListModelStatusResponse* response) override;
   grpc::Status Sleep(grpc::ServerContext* context, const v1::SleepRequest* request,
                      v1::SleepResponse* response) override;
   grpc::Status WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,

@@ -1,8 +1,18 @@
 #include "coordinator/api/model_table.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace somnus {
+namespace {
+
+constexpr size_t kMaxNames = 8;
+
+}  // namespace
+
 void ModelTable::Set(std::vector<ServedModel> models) {
   std::vector<SharedModel> shared;
   for (ServedModel& model : models) {
@@ -29,6 +39,14 @@ SharedModel ModelTable::Find(absl::string_view name) const {
 std::vector<SharedModel> ModelTable::All() const {
   absl::MutexLock lock(&mutex_);
   return models_;
+}
+
+std::string ModelNames(const std::vector<SharedModel>& models) {
+  const auto end = models.begin() + static_cast<ptrdiff_t>(std::min(models.size(), kMaxNames));
+  return absl::StrCat(
+      absl::StrJoin(models.begin(), end, ", ",
+                    [](std::string* out, const SharedModel& model) { absl::StrAppend(out, model->name); }),
+      models.size() > kMaxNames ? ", ..." : "");
 }
 
 }  // namespace somnus

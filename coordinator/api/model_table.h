@@ -2,6 +2,7 @@
 // Holds the models that a server serves: none while they load, then the same ones for good. Thread safe.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,5 +27,8 @@ class ModelTable {
   mutable absl::Mutex mutex_;
   std::vector<SharedModel> models_ ABSL_GUARDED_BY(mutex_);
 };
+
+// "a, b, c": the names for a message, or the first few of many.
+std::string ModelNames(const std::vector<SharedModel>& models);
 
 }  // namespace somnus

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "checkpoint/model_config.h"
 #include "coordinator/api/open_requests.h"
 #include "coordinator/engine/engine.h"
@@ -32,6 +33,10 @@ struct ServedModel {
   ModelConfig config;
   int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); ModelTable sets it
   std::string kv_cache_dtype;   // for GetStatus
+  // Of several models, for ListModelStatus. Targets: 0 is none.
+  bool pinned = false;
+  int32_t priority = 0;
+  absl::Duration ttft_target, tpot_target;
   bool generation_defaults =
       true;  // sampling defaults from generation_config.json, as vLLM's --generation-config auto
 };

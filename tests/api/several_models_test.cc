@@ -65,7 +65,9 @@ TEST_F(SeveralModelsTest, TheListHasAllWithTheirStates) {
 }
 
 TEST_F(SeveralModelsTest, OperatorsSayWhichModelTheyMean) {
-  EXPECT_EQ(Admin("POST", "/sleep").status, 400);
+  const HttpReply unnamed = Admin("POST", "/sleep");
+  EXPECT_EQ(unnamed.status, 400);
+  EXPECT_NE(unnamed.body.find("several models are served (first, other)"), std::string::npos) << unnamed.body;
   EXPECT_EQ(Admin("POST", "/sleep?model=third").status, 404);
   EXPECT_EQ(engine_->state(), EngineState::kAwake);
   EXPECT_EQ(Admin("POST", "/sleep?level=2&model=other").status, 200);
@@ -107,6 +109,9 @@ TEST_F(GrpcServicesTest, SeveralModelsAreKnownByTheirNames) {
   std::vector<ServedModel> models = {FakeModel(engine_), FakeModel(other)};
   models[0].name = "first";
   models[1].name = "other";
+  models[1].pinned = true;
+  models[1].priority = -3;
+  models[1].tpot_target = absl::Milliseconds(50);
   services_->SetModels(std::move(models));
   grpc::ServerBuilder inference, control;
   services_->RegisterInference(&inference);
@@ -138,6 +143,20 @@ TEST_F(GrpcServicesTest, SeveralModelsAreKnownByTheirNames) {
   request.set_model("other");
   ASSERT_TRUE(control_->GetStatus(&other_context, request, &status).ok());
   EXPECT_EQ(status.state(), v1::ENGINE_STATE_ASLEEP);
+  grpc::ClientContext all_context;
+  v1::ListModelStatusResponse all;
+  ASSERT_TRUE(control_->ListModelStatus(&all_context, {}, &all).ok());
+  ASSERT_EQ(all.models_size(), 2);
+  EXPECT_EQ(all.models(0).model(), "first");
+  EXPECT_EQ(all.models(0).state(), v1::ENGINE_STATE_AWAKE);
+  EXPECT_EQ(all.models(0).not_ready_reason(), "");
+  EXPECT_EQ(all.models(1).model(), "other");
+  EXPECT_EQ(all.models(1).state(), v1::ENGINE_STATE_ASLEEP);
+  EXPECT_NE(all.models(1).not_ready_reason(), "");
+  EXPECT_TRUE(all.models(1).pinned());
+  EXPECT_EQ(all.models(1).priority(), -3);
+  EXPECT_EQ(all.models(1).ttft_target_s(), 0);
+  EXPECT_EQ(all.models(1).tpot_target_s(), 0.05);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ int RunServe(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
 int RunGenerate(const std::vector<std::string>& args);
 int RunStatus(const std::vector<std::string>& args);
+int RunModels(const std::vector<std::string>& args);
+int RunTop(const std::vector<std::string>& args);
 int RunSleep(const std::vector<std::string>& args);
 int RunPause(const std::vector<std::string>& args);
 int RunResume(const std::vector<std::string>& args);

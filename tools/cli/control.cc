@@ -19,6 +19,7 @@
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/control_client.h"
+#include "tools/cli/model_list.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
 
@@ -28,6 +29,7 @@ namespace {
 struct ControlOptions {
   ServerOptions server;
   absl::Duration timeout = absl::Minutes(2);
+  std::string model;
   int32_t level = 1;
   std::string tags;
   v1::SleepMode mode = v1::SLEEP_MODE_KEEP;
@@ -44,13 +46,19 @@ FlagTable ControlTable(ControlOptions* o, std::string name, std::string about, s
   FlagGroup server = ServerFlags(&o->server);
   server.flags.push_back(
       Flag::Time("timeout", &o->timeout, absl::Seconds(1), absl::Hours(24), "give up after this time"));
-  std::vector<FlagGroup> groups;
-  if (!own.empty()) groups.push_back({"Flags", std::move(own)});
-  groups.push_back(std::move(server));
+  own.push_back(Flag::Text("model", &o->model, "which model, where several are served").Shows("NAME"));
   return {.program = "somnus " + name,
           .usage = "somnus " + name + " [flags]",
           .about = std::move(about),
-          .groups = std::move(groups)};
+          .groups = {{"Flags", std::move(own)}, std::move(server)}};
+}
+
+// A request about the model that was named.
+template <typename Request>
+Request Named(const ControlOptions& options) {
+  Request request;
+  request.set_model(options.model);
+  return request;
 }
 
 Flag ModeFlag(ControlOptions* o) {
@@ -59,20 +67,6 @@ Flag ModeFlag(ControlOptions* o) {
       {{"keep", v1::SLEEP_MODE_KEEP}, {"wait", v1::SLEEP_MODE_WAIT}, {"abort", v1::SLEEP_MODE_ABORT}},
       "open requests go on afterwards, with the same tokens; end first (new ones wait); or "
       "are aborted");
-}
-
-std::string Bytes(int64_t bytes) {
-  if (bytes >= int64_t{1} << 30) return absl::StrFormat("%.2f GiB", bytes / double(int64_t{1} << 30));
-  return absl::StrFormat("%.1f MiB", bytes / double(1 << 20));
-}
-
-std::string StateText(v1::EngineState state) {
-  const std::string name =
-      absl::AsciiStrToLower(v1::EngineState_Name(state).substr(sizeof("ENGINE_STATE_") - 1));
-  const Style style = state == v1::ENGINE_STATE_AWAKE    ? Style::kGreen
-                      : state == v1::ENGINE_STATE_FAILED ? Style::kRed
-                                                         : Style::kYellow;
-  return Styled(STDOUT_FILENO, style, name);
 }
 
 void PrintReplica(const v1::ReplicaStatus& replica) {
@@ -91,7 +85,7 @@ void PrintRanks(const v1::GetStatusResponse& status) {
   for (const v1::RankStatus& rank : status.ranks()) {
     const auto bytes = [&rank](const char* tag) {
       const auto found = rank.bytes_by_tag().find(tag);
-      return Bytes(found == rank.bytes_by_tag().end() ? 0 : found->second);
+      return BytesText(found == rank.bytes_by_tag().end() ? 0 : found->second);
     };
     const std::string name = status.replicas().empty() ? absl::StrCat(rank.rank())
                                                        : absl::StrCat(rank.replica(), ".", rank.rank());
@@ -101,10 +95,15 @@ void PrintRanks(const v1::GetStatusResponse& status) {
   }
 }
 
-void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
+void PrintServer(const Server& server, const v1::GetStatusResponse& status, absl::string_view between = "") {
   const std::string uptime =
       status.uptime_s() < 1 ? "0s"
                             : absl::FormatDuration(absl::Seconds(static_cast<int64_t>(status.uptime_s())));
+  absl::PrintF("address   %s, gRPC %s\n%sversion   %s, up %s\n", server.http.Url(), server.grpc.ToString(),
+               between, status.version(), uptime);
+}
+
+void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   const bool loading = status.state() == v1::ENGINE_STATE_LOADING;  // the rest is not known yet
   if (!loading) absl::PrintF("model     %s\n", status.model());
   const std::string level =
@@ -116,11 +115,7 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   if (status.num_recoveries() > 0) {
     absl::PrintF("epoch     %d, recoveries %d\n", status.group_epoch(), status.num_recoveries());
   }
-  if (loading) {
-    absl::PrintF("address   %s, gRPC %s\nversion   %s, up %s\n", server.http.Url(), server.grpc.ToString(),
-                 status.version(), uptime);
-    return;
-  }
+  if (loading) return PrintServer(server, status);
   absl::PrintF("requests  %d running, %d waiting\n", status.num_requests_running(),
                status.num_requests_waiting());
   absl::PrintF("blocks    %d free of %d, %s\n", status.free_blocks(), status.total_blocks(),
@@ -134,9 +129,8 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   } else {
     absl::PrintF("source    none: the weights are stale\n");
   }
-  absl::PrintF("address   %s, gRPC %s\n", server.http.Url(), server.grpc.ToString());
-  absl::PrintF("context   %d tokens\n", status.max_model_len());
-  absl::PrintF("version   %s, up %s\n\n", status.version(), uptime);
+  PrintServer(server, status, absl::StrFormat("context   %d tokens\n", status.max_model_len()));
+  puts("");
   for (const v1::ReplicaStatus& replica : status.replicas()) PrintReplica(replica);
   PrintRanks(status);
 }
@@ -164,6 +158,18 @@ absl::Status PrintJson(const v1::GetStatusResponse& status) {
   return absl::OkStatus();
 }
 
+// The status of a server with several models, none of which was named.
+int ShowModels(const Server& server, const v1::GetStatusResponse& status,
+               const v1::ListModelStatusResponse& models, bool json) {
+  if (json) {
+    puts(ModelsJson(models).c_str());
+  } else {
+    PrintServer(server, status);
+    absl::PrintF("\n%s", ModelTable(models));
+  }
+  return AnyFailed(models) ? kServerError : kOk;
+}
+
 absl::StatusOr<int> ShowStatus(const ControlOptions& options) {
   if (options.ready) {
     ASSIGN_OR_RETURN(const bool ready, IsReady(options.server));
@@ -171,7 +177,12 @@ absl::StatusOr<int> ShowStatus(const ControlOptions& options) {
     return ready ? kOk : kServerError;
   }
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  ASSIGN_OR_RETURN(const v1::GetStatusResponse status, GetStatus(server, options.timeout));
+  ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
+                   GetStatus(server, Named<v1::GetStatusRequest>(options), options.timeout));
+  if (options.model.empty()) {
+    const absl::StatusOr<v1::ListModelStatusResponse> models = ListModelStatus(server, options.timeout);
+    if (models.ok() && models->models_size() > 1) return ShowModels(server, status, *models, options.json);
+  }
   if (options.json) {
     RETURN_IF_ERROR(PrintJson(status));
   } else {
@@ -186,14 +197,14 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
   std::vector<std::string> parts;
   for (const auto& [tag, bytes] : std::map<std::string, int64_t>(bytes_by_tag.begin(), bytes_by_tag.end())) {
     total += bytes;
-    parts.push_back(absl::StrCat(tag, " ", Bytes(bytes)));
+    parts.push_back(absl::StrCat(tag, " ", BytesText(bytes)));
   }
-  absl::PrintF("%s %s (%s) in %.3f s\n", verb, Bytes(total), absl::StrJoin(parts, ", "), seconds);
+  absl::PrintF("%s %s (%s) in %.3f s\n", verb, BytesText(total), absl::StrJoin(parts, ", "), seconds);
 }
 
 absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  v1::SleepRequest request;
+  auto request = Named<v1::SleepRequest>(options);
   request.set_level(options.level);
   request.set_mode(options.mode);
   for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
@@ -213,21 +224,24 @@ absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
 
 absl::StatusOr<int> Wake(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  const std::vector<std::string> tags = absl::StrSplit(options.tags, ',', absl::SkipEmpty());
-  ASSIGN_OR_RETURN(const v1::WakeUpResponse response, WakeUp(server, tags, options.timeout));
+  auto request = Named<v1::WakeUpRequest>(options);
+  for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
+    request.add_tags(std::string(tag));
+  ASSIGN_OR_RETURN(const v1::WakeUpResponse response, WakeUp(server, request, options.timeout));
   if (response.already_resident()) {
     puts(response.awake() ? "already awake" : "already resident; the engine is still asleep");
   } else {
     PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
     if (!response.awake())
-      absl::PrintF("the engine is still asleep; somnus wake-up%s maps the rest\n", server.url_flag);
+      absl::PrintF("the engine is still asleep; somnus wake-up%s%s maps the rest\n", server.url_flag,
+                   options.model.empty() ? "" : " --model=" + options.model);
   }
   return kOk;
 }
 
 absl::StatusOr<int> PauseEngine(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  v1::PauseRequest request;
+  auto request = Named<v1::PauseRequest>(options);
   request.set_mode(options.mode);
   request.set_clear_cache(options.clear_cache);
   ASSIGN_OR_RETURN(const v1::PauseResponse response, Pause(server, request, options.timeout));
@@ -237,14 +251,15 @@ absl::StatusOr<int> PauseEngine(const ControlOptions& options) {
 
 absl::StatusOr<int> ResumeEngine(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  ASSIGN_OR_RETURN(const v1::ResumeResponse response, Resume(server, options.timeout));
+  ASSIGN_OR_RETURN(const v1::ResumeResponse response,
+                   Resume(server, Named<v1::ResumeRequest>(options), options.timeout));
   absl::PrintF("resumed; the engine is %s\n", StateText(response.state()));
   return kOk;
 }
 
 absl::StatusOr<int> Reload(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  v1::ReloadWeightsRequest request;
+  auto request = Named<v1::ReloadWeightsRequest>(options);
   request.set_path(options.path);
   request.set_mode(options.mode);
   if (options.weights_version > 0) request.set_weights_version(options.weights_version);
@@ -255,7 +270,9 @@ absl::StatusOr<int> Reload(const ControlOptions& options) {
 
 absl::StatusOr<int> RollReplicas(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  ASSIGN_OR_RETURN(const v1::RollResponse response, Roll(server, options.grace, options.timeout));
+  auto request = Named<v1::RollRequest>(options);
+  request.set_grace_s(absl::ToDoubleSeconds(options.grace));
+  ASSIGN_OR_RETURN(const v1::RollResponse response, Roll(server, request, options.timeout));
   absl::PrintF("restarted %d replicas in %.1f s\n", response.num_replicas(), response.seconds());
   return kOk;
 }
@@ -266,12 +283,14 @@ int RunStatus(const std::vector<std::string>& args) {
   ControlOptions o;
   const FlagTable table = ControlTable(
       &o, "status",
-      "Shows the engine's state, its requests and KV blocks, and what memory each rank holds. Exit code 1\n"
-      "when the engine has failed.\n\n"
+      "Shows the engine's state, its requests and KV blocks, and what memory each rank holds; of several\n"
+      "models, and none named, a line for each. Exit code 1 when an engine has failed.\n\n"
       "  somnus status\n"
       "  until somnus status --ready; do sleep 1; done",
-      {Flag::Switch("json", &o.json,
-                    "the same as JSON (proto/control.proto, GetStatusResponse, with group_epoch as epoch)"),
+      {Flag::Switch(
+           "json", &o.json,
+           "the same as JSON (proto/control.proto, GetStatusResponse, with group_epoch as epoch; of several "
+           "models ModelStatus)"),
        Flag::Switch("ready", &o.ready,
                     "only whether requests are served: exit code 0 when they are, else 1 or 3")});
   if (const auto code = ParseCommand(table, args)) return *code;

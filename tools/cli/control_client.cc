@@ -75,19 +75,20 @@ absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, cons
                                                             : status.error_message());
 }
 
-std::string WhyNotServing(const Server& server, const v1::GetStatusResponse& status) {
+// `flags` are those that another command needs, to mean the same server and model.
+std::string WhyNotServing(const std::string& flags, const v1::GetStatusResponse& status) {
   switch (status.state()) {
     case v1::ENGINE_STATE_ASLEEP:
       return absl::StrCat(status.model(), " is asleep (level ", status.sleep_level(),
-                          "), and a request would wait; wake it with: somnus wake-up", server.url_flag);
+                          "), and a request would wait; wake it with: somnus wake-up", flags);
     case v1::ENGINE_STATE_PAUSED:
       return absl::StrCat(status.model(),
-                          " is paused, and a request would wait; end that with: somnus resume",
-                          server.url_flag);
+                          " is paused, and a request would wait; end that with: somnus resume", flags);
     case v1::ENGINE_STATE_LOADING:
-      return absl::StrCat("the model is still loading; see: somnus status", server.url_flag);
+      return absl::StrCat("the model is still loading; see: somnus status", flags);
     case v1::ENGINE_STATE_DRAINING:
       return "the server is shutting down";
+    case v1::ENGINE_STATE_AWAKE:
     case v1::ENGINE_STATE_PAUSING:
     case v1::ENGINE_STATE_FALLING_ASLEEP:
     case v1::ENGINE_STATE_WAKING:
@@ -100,8 +101,13 @@ std::string WhyNotServing(const Server& server, const v1::GetStatusResponse& sta
 
 }  // namespace
 
-absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Duration timeout) {
-  return Call(server, timeout, v1::GetStatusRequest(), &v1::ControlService::Stub::GetStatus);
+absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, const v1::GetStatusRequest& request,
+                                                absl::Duration timeout) {
+  return Call(server, timeout, request, &v1::ControlService::Stub::GetStatus);
+}
+
+absl::StatusOr<v1::ListModelStatusResponse> ListModelStatus(const Server& server, absl::Duration timeout) {
+  return Call(server, timeout, v1::ListModelStatusRequest(), &v1::ControlService::Stub::ListModelStatus);
 }
 
 absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, const v1::SleepRequest& request,
@@ -109,10 +115,8 @@ absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, const v1::SleepReq
   return Call(server, timeout, request, &v1::ControlService::Stub::Sleep);
 }
 
-absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,
+absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const v1::WakeUpRequest& request,
                                           absl::Duration timeout) {
-  v1::WakeUpRequest request;
-  for (const std::string& tag : tags) request.add_tags(tag);
   return Call(server, timeout, request, &v1::ControlService::Stub::WakeUp);
 }
 
@@ -121,8 +125,9 @@ absl::StatusOr<v1::PauseResponse> Pause(const Server& server, const v1::PauseReq
   return Call(server, timeout, request, &v1::ControlService::Stub::Pause);
 }
 
-absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, absl::Duration timeout) {
-  return Call(server, timeout, v1::ResumeRequest(), &v1::ControlService::Stub::Resume);
+absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, const v1::ResumeRequest& request,
+                                          absl::Duration timeout) {
+  return Call(server, timeout, request, &v1::ControlService::Stub::Resume);
 }
 
 absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
@@ -131,20 +136,22 @@ absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
   return Call(server, timeout, request, &v1::ControlService::Stub::ReloadWeights);
 }
 
-absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout) {
-  v1::RollRequest request;
-  request.set_grace_s(absl::ToDoubleSeconds(grace));
+absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
+                                      absl::Duration timeout) {
   return Call(server, timeout, request, &v1::ControlService::Stub::Roll);
 }
 
-absl::Status CheckServing(const Server& server) {
+absl::Status CheckServing(const Server& server, const std::string& model) {
   ASSIGN_OR_RETURN(const HttpResponse health, server.Client().Get("/health"));
   if (health.status == 200) return absl::OkStatus();
-  const absl::StatusOr<v1::GetStatusResponse> status = GetStatus(server, kStateTimeout);
-  // The engine woke up between the two requests.
-  if (status.ok() && status->state() == v1::ENGINE_STATE_AWAKE) return absl::OkStatus();
+  v1::GetStatusRequest request;
+  request.set_model(model);
+  const absl::StatusOr<v1::GetStatusResponse> status = GetStatus(server, request, kStateTimeout);
+  // The engine woke up between the two requests, or another model is what does not serve.
+  if (status.ok() && status->not_ready_reason().empty()) return absl::OkStatus();
+  const std::string flags = absl::StrCat(server.url_flag, model.empty() ? "" : " --model=", model);
   return absl::FailedPreconditionError(
-      status.ok() ? WhyNotServing(server, *status)
+      status.ok() ? WhyNotServing(flags, *status)
                   : absl::StrCat("the server does not serve now (HTTP ", health.status, ")"));
 }
 

@@ -2,7 +2,6 @@
 // Calls of ControlService, of the server that a command talks to.
 
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,20 +13,25 @@ namespace somnus::cli {
 
 // Each makes one call. Unavailable: operators' port, which the server names, cannot be reached.
 // FailedPrecondition: it requires another key. Internal: the server has refused, and the message is its own.
-absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, absl::Duration timeout);
+absl::StatusOr<v1::GetStatusResponse> GetStatus(const Server& server, const v1::GetStatusRequest& request,
+                                                absl::Duration timeout);
+absl::StatusOr<v1::ListModelStatusResponse> ListModelStatus(const Server& server, absl::Duration timeout);
 absl::StatusOr<v1::SleepResponse> Sleep(const Server& server, const v1::SleepRequest& request,
                                         absl::Duration timeout);
-absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const std::vector<std::string>& tags,
+absl::StatusOr<v1::WakeUpResponse> WakeUp(const Server& server, const v1::WakeUpRequest& request,
                                           absl::Duration timeout);
 absl::StatusOr<v1::PauseResponse> Pause(const Server& server, const v1::PauseRequest& request,
                                         absl::Duration timeout);
-absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, absl::Duration timeout);
+absl::StatusOr<v1::ResumeResponse> Resume(const Server& server, const v1::ResumeRequest& request,
+                                          absl::Duration timeout);
 absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
                                                         const v1::ReloadWeightsRequest& request,
                                                         absl::Duration timeout);
-absl::StatusOr<v1::RollResponse> Roll(const Server& server, absl::Duration grace, absl::Duration timeout);
+absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
+                                      absl::Duration timeout);
 
-// OK when a request would be served now; else FailedPrecondition, which says why not and what to do.
-absl::Status CheckServing(const Server& server);
+// OK when a request to the model would be served now; else FailedPrecondition, which says why not and what to
+// do. An empty name stands for the model that a request gets which names none.
+absl::Status CheckServing(const Server& server, const std::string& model);
 
 }  // namespace somnus::cli

@@ -29,6 +29,8 @@ constexpr Entry kEntries[] = {{"serve", "serve a model: one coordinator, N worke
                               {"chat", "talk to the served model", RunChat},
                               {"generate", "continue a text", RunGenerate},
                               {"status", "what the server and its workers are doing", RunStatus},
+                              {"models", "which models are served, and what each is doing", RunModels},
+                              {"top", "the same again and again, with tokens per second", RunTop},
                               {"sleep", "give the device memory back, keep the processes", RunSleep},
                               {"wake-up", "take the memory again and serve", RunWakeUp},
                               {"pause", "compute nothing, keep the memory", RunPause},

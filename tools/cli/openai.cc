@@ -72,7 +72,7 @@ FlagGroup SamplingFlags(SamplingOptions* o) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   return {
       "Request",
-      {Flag::Text("model", &o->model, "which model").Shows("NAME").Default("the served one"),
+      {Flag::Text("model", &o->model, "which model").Shows("NAME").Default("the first one that is served"),
        Flag::Int("max-tokens", &o->max_tokens, 1, kMax, "longest answer, in tokens"),
        Flag::Number("temperature", &o->temperature, 0, kMaxTemperature, "0 is greedy")
            .Default("the server's: 1, or the model's"),
@@ -107,7 +107,8 @@ std::string ErrorMessage(const HttpResponse& response) {
 }
 
 absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& path, json request) {
-  RETURN_IF_ERROR(CheckServing(server));
+  const std::string model = StringAt(request, "model");
+  RETURN_IF_ERROR(CheckServing(server, model));
   request["stream"] = true;
   request["stream_options"] = {{"include_usage", true}};
   AnswerReader reader;
@@ -115,7 +116,7 @@ absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& pat
   StreamWatch watch;
   watch.on_event = [&](absl::string_view data) { reader.OnEvent(data); };
   watch.on_silence = [&] {
-    if (const absl::Status status = CheckServing(server); absl::IsFailedPrecondition(status)) {
+    if (const absl::Status status = CheckServing(server, model); absl::IsFailedPrecondition(status)) {
       fputs(absl::StrCat("(", status.message(), ")\n").c_str(), stderr);
     }
   };

@@ -19,7 +19,8 @@ namespace somnus::cli {
 namespace {
 
 constexpr char kAbout[] =
-    "usage: somnus serve MODEL [flags]\n\n"
+    "usage: somnus serve MODEL [flags]\n"
+    "       somnus serve --config=FILE [flags]\n\n"
     "Serves MODEL, a Hugging Face directory or a .gguf file, until Ctrl-C or SIGTERM. GET /health is 200 as\n"
     "soon as requests are served. Flags have vLLM's names where vLLM has one; hyphens and underscores are "
     "the same,\n"

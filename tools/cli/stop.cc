@@ -91,7 +91,7 @@ absl::StatusOr<int> StopByDirectory(const std::string& path, absl::Duration time
 
 absl::StatusOr<int> StopByAddress(const ServerOptions& options, absl::Duration timeout) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options));
-  ASSIGN_OR_RETURN(const v1::GetStatusResponse status, GetStatus(server, kStatusTimeout));
+  ASSIGN_OR_RETURN(const v1::GetStatusResponse status, GetStatus(server, {}, kStatusTimeout));
   const ProcessId coordinator{.pid = status.process().pid(), .start_time = status.process().start_time()};
   if (status.process().boot_id() != BootId() || !IsRunning(coordinator)) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -1,0 +1,155 @@
+#include "tools/cli/model_list.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "tools/cli/terminal.h"
+
+namespace somnus::cli {
+namespace {
+
+Style StyleOf(v1::EngineState state) {
+  if (state == v1::ENGINE_STATE_AWAKE) return Style::kGreen;
+  return state == v1::ENGINE_STATE_FAILED ? Style::kRed : Style::kYellow;
+}
+
+std::string StateCell(const v1::ModelStatus& model) {
+  std::string text = StateName(model.state());
+  if (model.sleep_level() > 0) absl::StrAppend(&text, " (level ", model.sleep_level(), ")");
+  if (model.paused() && model.state() != v1::ENGINE_STATE_PAUSED) absl::StrAppend(&text, ", paused");
+  return text;
+}
+
+std::string BlocksCell(const v1::ModelStatus& model) {
+  if (model.total_blocks() == 0) return "-";
+  return absl::StrFormat("%.0f%%",
+                         100.0 * (model.total_blocks() - model.free_blocks()) / model.total_blocks());
+}
+
+// What is said of the model beside others, and what is wrong with it.
+std::string NotesCell(const v1::ModelStatus& model) {
+  std::vector<std::string> notes;
+  if (model.pinned()) notes.push_back("pinned");
+  if (model.priority() != 0) notes.push_back(absl::StrCat("priority ", model.priority()));
+  const auto add_time = [&notes](const char* name, double seconds) {
+    if (seconds > 0) notes.push_back(absl::StrCat(name, " ", absl::FormatDuration(absl::Seconds(seconds))));
+  };
+  add_time("ttft", model.ttft_target_s());
+  add_time("tpot", model.tpot_target_s());
+  if (!model.error().empty()) notes.push_back(model.error());
+  return absl::StrJoin(notes, ", ");
+}
+
+// Tokens since `before` had them, in each second; "-" where that is not known.
+std::string RateCell(int64_t tokens, const int64_t* before, absl::Duration passed) {
+  if (before == nullptr || passed <= absl::ZeroDuration() || tokens < *before) return "-";
+  return absl::StrFormat("%.1f", static_cast<double>(tokens - *before) / absl::ToDoubleSeconds(passed));
+}
+
+using Row = std::vector<std::string>;
+
+std::string Line(const Row& row, const std::vector<size_t>& widths, Style state_style) {
+  std::string line;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool is_text = i < 2 || i + 1 == row.size();
+    const std::string space(widths[i] - std::min(widths[i], row[i].size()), ' ');
+    const std::string cell = i == 1 ? Styled(STDOUT_FILENO, state_style, row[i]) : row[i];
+    absl::StrAppend(&line, i > 0 ? "  " : "", is_text ? "" : space, cell, is_text ? space : "");
+  }
+  absl::StripTrailingAsciiWhitespace(&line);
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string BytesText(int64_t bytes) {
+  if (bytes >= int64_t{1} << 30) return absl::StrFormat("%.2f GiB", bytes / double(int64_t{1} << 30));
+  return absl::StrFormat("%.1f MiB", bytes / double(1 << 20));
+}
+
+std::string StateName(v1::EngineState state) {
+  return absl::AsciiStrToLower(v1::EngineState_Name(state).substr(sizeof("ENGINE_STATE_") - 1));
+}
+
+std::string StateText(v1::EngineState state) {
+  return Styled(STDOUT_FILENO, StyleOf(state), StateName(state));
+}
+
+std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::ListModelStatusResponse* before,
+                       absl::Duration passed) {
+  std::map<std::string, const v1::ModelStatus*> earlier;
+  if (before != nullptr) {
+    for (const v1::ModelStatus& model : before->models()) earlier[model.model()] = &model;
+  }
+  Row titles = {"model", "state", "memory", "running", "waiting", "blocks"};
+  if (before != nullptr) titles.insert(titles.end(), {"prompt/s", "output/s"});
+  titles.push_back("");
+  std::vector<Row> rows = {titles};
+  for (const v1::ModelStatus& model : models.models()) {
+    Row row = {model.model(),
+               StateCell(model),
+               BytesText(model.resident_bytes()),
+               absl::StrCat(model.num_requests_running()),
+               absl::StrCat(model.num_requests_waiting()),
+               BlocksCell(model)};
+    if (before != nullptr) {
+      const auto found = earlier.find(model.model());
+      const v1::ModelStatus* then = found == earlier.end() ? nullptr : found->second;
+      const int64_t prompt = then == nullptr ? 0 : then->prompt_tokens();
+      const int64_t output = then == nullptr ? 0 : then->generation_tokens();
+      row.push_back(RateCell(model.prompt_tokens(), then == nullptr ? nullptr : &prompt, passed));
+      row.push_back(RateCell(model.generation_tokens(), then == nullptr ? nullptr : &output, passed));
+    }
+    row.push_back(NotesCell(model));
+    rows.push_back(std::move(row));
+  }
+  std::vector<size_t> widths(titles.size(), 0);
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string table = Line(rows[0], widths, Style::kBold);
+  for (int i = 0; i < models.models_size(); ++i)
+    absl::StrAppend(&table, Line(rows[i + 1], widths, StyleOf(models.models(i).state())));
+  return table;
+}
+
+std::string ModelsJson(const v1::ListModelStatusResponse& models) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const v1::ModelStatus& model : models.models()) {
+    list.push_back({{"model", model.model()},
+                    {"state", StateName(model.state())},
+                    {"sleep_level", model.sleep_level()},
+                    {"paused", model.paused()},
+                    {"error", model.error()},
+                    {"not_ready_reason", model.not_ready_reason()},
+                    {"num_requests_running", model.num_requests_running()},
+                    {"num_requests_waiting", model.num_requests_waiting()},
+                    {"resident_bytes", model.resident_bytes()},
+                    {"total_blocks", model.total_blocks()},
+                    {"free_blocks", model.free_blocks()},
+                    {"prompt_tokens", model.prompt_tokens()},
+                    {"generation_tokens", model.generation_tokens()},
+                    {"pinned", model.pinned()},
+                    {"priority", model.priority()},
+                    {"ttft_target_s", model.ttft_target_s()},
+                    {"tpot_target_s", model.tpot_target_s()},
+                    {"decode_step_s", model.decode_step_s()}});
+  }
+  const nlohmann::ordered_json whole = {{"models", std::move(list)}};
+  return whole.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool AnyFailed(const v1::ListModelStatusResponse& models) {
+  return std::any_of(models.models().begin(), models.models().end(),
+                     [](const v1::ModelStatus& model) { return model.state() == v1::ENGINE_STATE_FAILED; });
+}
+
+}  // namespace somnus::cli

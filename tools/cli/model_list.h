@@ -1,0 +1,24 @@
+#pragma once
+// The models of a server as tables and as JSON, for the commands models, status and top.
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+
+namespace somnus::cli {
+
+std::string BytesText(int64_t bytes);          // "63.3 MiB", "1.20 GiB"
+std::string StateName(v1::EngineState state);  // "awake"
+std::string StateText(v1::EngineState state);  // the same in its colour
+
+// One line for each model, below a line of titles. With `before`, which was asked for `passed` ago, also how
+// many tokens it has computed in each second since.
+std::string ModelTable(const v1::ListModelStatusResponse& models,
+                       const v1::ListModelStatusResponse* before = nullptr, absl::Duration passed = {});
+// {"models": [{"model": "chat", "state": "awake", ...}]}
+std::string ModelsJson(const v1::ListModelStatusResponse& models);
+
+bool AnyFailed(const v1::ListModelStatusResponse& models);
+
+}  // namespace somnus::cli
