@@ -1,6 +1,8 @@
 """Several models on one device, through the whole cluster: a request wakes the model that it names, answers stay exact, and
 the memory of two is never resident where it is for one."""
+import json
 import random
+import tempfile
 import threading
 import unittest
 
@@ -105,6 +107,75 @@ class SeveralModelsTest(unittest.TestCase):
         for name in [*MODELS, *MODELS]:
             self.assert_exact(name)
             self.assertEqual(self.states()["rope"], "awake")
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def write(self, text):
+        """The name of a file with that text, which is there until the test's end."""
+        file = tempfile.NamedTemporaryFile("w", suffix=".textproto")
+        self.addCleanup(file.close)
+        file.write(text)
+        file.flush()
+        return file.name
+
+    def test_models_of_a_file_have_flags_of_their_own(self):
+        config = self.write(f"""
+            flags: "--max-model-len=512"
+            flags: "--dtype=bfloat16"
+            models {{ name: "qwen" path: "{tiny('qwen3')}" workers: "local:2" max_model_len: 256 }}
+            models {{ name: "rope" path: "{tiny('llama-rope3')}" priority: -2 flags: "--no-enable-prefix-caching" }}
+        """)
+        self.cluster = Cluster(tiny(MODELS["test-model"]), f"--config={config}", "--dtype=float32",
+                               f"--kv-cache-memory-bytes={KV_BYTES}", workers=1)
+        self.addCleanup(self.cluster.__exit__)
+        cards = self.cluster.request("GET", "/v1/models").json["data"]
+        self.assertEqual([(card["id"], card["max_model_len"]) for card in cards],
+                         [("test-model", 512), ("qwen", 256), ("rope", 512)])
+        self.assertEqual(len(self.cluster.worker_pids()), 4, "one, two, one")
+        for name in MODELS:
+            self.assert_exact(name)
+        self.assertEqual(json.loads(self.cluster.cli("models", "--json").stdout)["models"][2]["priority"], -2)
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def test_a_mistake_in_a_file_ends_the_start(self):
+        config = self.write('models { name: "a" path: "x" }\nmodels {\n name: "b" path: "y"\n dtype: "int4"\n}\n')
+        with Cluster(tiny(MODELS["test-model"]), f"--config={config}", workers=1, wait=False) as cluster:
+            self.assertEqual(cluster.process.wait(60), 2)
+            self.assertIn(f"coordinator: --config: {config}:4: dtype: 'int4' is not one of auto, ", cluster.log())
+
+    def test_commands_name_the_model(self):
+        self.serve()
+        cli = self.cluster.cli
+
+        def listed():
+            return {model["model"]: model for model in json.loads(cli("models", "--json").stdout)["models"]}
+        for command in ("sleep", "wake-up", "pause", "resume", "reload-weights", "roll"):
+            done = cli(command, check=False)
+            self.assertEqual((done.returncode, done.stderr), (
+                1, "error: model: several models are served (test-model, qwen, rope); name the one that is meant\n"), command)
+        self.assertIn("freed", cli("sleep", "--level=2", "--model=qwen").stdout)
+        self.assertEqual([(name, model["state"], model["sleep_level"]) for name, model in listed().items()],
+                         [("test-model", "awake", 0), ("qwen", "asleep", 2), ("rope", "awake", 0)])
+        self.assertLess(listed()["qwen"]["resident_bytes"], KV_BYTES)
+        self.assertGreater(listed()["rope"]["resident_bytes"], KV_BYTES)
+        for command in ("models", "status"):
+            lines = [line.split() for line in cli(command).stdout.splitlines()]
+            self.assertIn(["qwen", "asleep", "(level", "2)"], [line[:4] for line in lines], command)
+            self.assertIn(["rope", "awake"], [line[:2] for line in lines], command)
+        self.assertIn("model     rope\n", cli("status", "--model=rope").stdout)
+        self.assertEqual(json.loads(cli("status", "--json", "--model=qwen").stdout)["sleep_level"], 2)
+        done = cli("generate", "--model=qwen", "a", check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stderr.endswith("wake it with: somnus wake-up --model=qwen\n"), done.stderr)
+        self.assertNotEqual(cli("generate", "--model=rope", "--max-tokens=3", "a").stdout, "", "it serves")
+        self.assertIn("mapped", cli("wake-up", "--model=qwen").stdout)
+        cli("pause", "--model=rope")
+        self.assertTrue(listed()["rope"]["paused"])
+        cli("resume", "--model=rope")
+        self.assertIn("version 2", cli("reload-weights", "--model=rope").stdout)
+        self.assertIn("does not exist", cli("sleep", "--model=x", check=False).stderr)
+        self.assert_exact("rope")
+        top = cli("top", "--count=2", "--interval=0.1").stdout
+        self.assertEqual(top.count("3 models"), 2, top)
         self.assertEqual(self.cluster.stop(), 0)
 
 
