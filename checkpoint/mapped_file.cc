@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -78,6 +80,25 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Map(std::string name, in
   file->guard_ = std::make_unique<MapGuard>(data, size);
   if (file->guard_->watching()) return file;
   return absl::ResourceExhaustedError(absl::StrCat(file->name(), ": too many files are open"));
+}
+
+// Reading and not only announcing it: the kernel may ignore what is announced, and would not say when it is
+// done.
+absl::Status MappedFile::ReadIntoPageCache(uint64_t begin, uint64_t end) const {
+  if (fd_ < 0) return absl::OkStatus();
+  end = std::min(end, size_);
+  if (begin >= end) return absl::OkStatus();
+  (void)posix_fadvise(fd_, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
+  std::array<char, 64 << 10> bytes;
+  while (begin < end) {
+    const ssize_t count =
+        pread(fd_, bytes.data(), std::min<uint64_t>(bytes.size(), end - begin), static_cast<off_t>(begin));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": cannot read"));
+    if (count == 0) return CheckWhole();  // it was cut
+    begin += static_cast<uint64_t>(count);
+  }
+  return absl::OkStatus();
 }
 
 std::unique_ptr<MappedFile> MappedFile::Borrow(std::string name, absl::string_view bytes) {

@@ -39,6 +39,9 @@ class MappedFile {
   // as zeros from there on, so this is called after reading and before using. DataLoss names the file. Costs
   // a system call.
   absl::Status CheckWhole() const;
+  // Reads the bytes [begin, end), so that the page cache has them, and maps none of their pages. Blocks while
+  // the disk reads. Of a stand-in it does nothing.
+  absl::Status ReadIntoPageCache(uint64_t begin, uint64_t end) const;
 
  private:
   MappedFile(std::string name, const uint8_t* data, uint64_t size, int fd);
@@ -50,6 +53,15 @@ class MappedFile {
   uint64_t size_;
   int fd_;  // -1: borrowed
   std::unique_ptr<MapGuard> guard_;
+};
+
+// The bytes [begin, end) of a file.
+struct FileRange {
+  const MappedFile* file = nullptr;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+
+  bool operator==(const FileRange&) const = default;
 };
 
 // The part of `path` after its last slash (trailing slashes ignored).

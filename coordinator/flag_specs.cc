@@ -234,14 +234,16 @@ FlagGroup SleepFlags(Flags* f) {
           Flag::Int("idle-sleep-level", &f->idle_sleep_level, kMinSleepLevel, kMaxSleepLevel,
                     "how deep it sleeps then"),
           Flag::Switch("keep-kv-on-sleep", &f->keep_kv_on_sleep,
-                       "a level-1 sleep keeps what the KV cache holds, as far as --swap-space has room: open "
-                       "requests and cached prefixes are not computed again"),
+                       "a level-1 sleep keeps what the KV cache holds, as far as --swap-space and "
+                       "--host-memory-budget have room: open requests and cached prefixes are not computed "
+                       "again")
+              .Default("false; of several models: open requests alone"),
           Flag::Switch("wake-self-check", &f->wake_self_check,
                        "after a wake-up a fixed prompt is computed, and nothing is served unless its logits "
                        "are bit for bit what they were before the sleep (on CPUs, and with "
                        "--batch-invariant)"),
           Flag::Custom("swap-space", "BYTES", "4GiB", set_swap_space,
-                       "host memory of each worker for KV blocks, with --keep-kv-on-sleep; taken when it is "
+                       "host memory of each worker for KV blocks that a sleep keeps; taken when it is "
                        "needed; a bare number up to 1024 counts GiB"),
       }};
 }

@@ -102,7 +102,7 @@ struct Flags {
   std::string sleep_arrivals = "queue";
   absl::Duration idle_sleep;  // 0: never
   int32_t idle_sleep_level = 1;
-  bool keep_kv_on_sleep = false;
+  std::optional<bool> keep_kv_on_sleep;  // not set: one of several models keeps that of open requests
   bool wake_self_check = false;
   int64_t swap_space_bytes = int64_t{4} << 30;  // host memory of each worker for KV blocks
   // Several models.
@@ -144,6 +144,8 @@ std::vector<Flags> OfEachModel(const Flags& flags);
 absl::Duration TargetOf(const std::map<std::string, absl::Duration>& targets, const std::string& name);
 // The names that flags about single models have, each with its flag.
 std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags& flags);
+// Whether a sleep of level 1 keeps anything of the KV cache, where the flags are one model's.
+bool KeepsKvOnSleep(const Flags& flags);
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);
 

@@ -116,8 +116,8 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
       {Flag::Bytes("device-memory-budget", &f->device_memory_budget, 0, kMost,
                    "of all workers, that models which are awake may take; 0: whatever they take"),
        Flag::Bytes("host-memory-budget", &f->host_memory_budget, 0, kMost,
-                   "of all workers, that the weights of models which sleep at level 1 may take; beyond it "
-                   "models sleep at level 2; 0: whatever they take"),
+                   "of all workers, that models which sleep at level 1 may take: beyond it what their KV "
+                   "caches keep is computed again, and then models sleep at level 2; 0: whatever they take"),
        Flag::OneOf("residency-policy", &f->residency_policy,
                    {{"fifo", ResidencyPolicy::kFifo}, {"slo", ResidencyPolicy::kSlo}},
                    "fifo: what is open at a model is finished, within bounds, before another one takes its "
@@ -170,6 +170,8 @@ std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags
   std::erase_if(names, [](const auto& flag) { return flag.second.empty(); });
   return names;
 }
+
+bool KeepsKvOnSleep(const Flags& flags) { return flags.keep_kv_on_sleep.value_or(!flags.models.empty()); }
 
 std::vector<Flags> OfEachModel(const Flags& flags) {
   if (flags.models.empty()) return {flags};

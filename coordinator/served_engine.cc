@@ -44,7 +44,9 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.blocks.block_size = flags.block_size;
   options.scheduler.blocks.enable_prefix_caching = flags.enable_prefix_caching;
   options.async_scheduling = flags.async_scheduling;
-  options.keep_kv_on_sleep = flags.keep_kv_on_sleep;
+  options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
+  options.keeps_cached_blocks = flags.keep_kv_on_sleep.has_value();
+  options.kv_block_bytes = plan.kv_block_bytes;
   options.wake_self_check = flags.wake_self_check;
   options.batch_invariant = flags.batch_invariant;
   options.queue.max_num_waiting = flags.max_num_waiting;

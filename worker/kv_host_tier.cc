@@ -93,8 +93,15 @@ void KvHostTier::Abort() {
   if (!options_.retains_memory) ReleaseMemory();
 }
 
-absl::StatusOr<void*> KvHostTier::TakePiece() {
-  const int64_t bytes = piece_blocks_ * options_.block_bytes;
+int64_t KvHostTier::host_bytes() const {
+  if (memory_ != nullptr) return memory_->Stats()[kPieceTag].resident;
+  int64_t bytes = 0;
+  for (const auto& [number, piece] : pieces_) bytes += piece.num_blocks * options_.block_bytes;
+  return bytes;
+}
+
+absl::StatusOr<void*> KvHostTier::TakePiece(int64_t num_blocks) {
+  const int64_t bytes = num_blocks * options_.block_bytes;
   if (memory_ != nullptr) return memory_->Allocate(kPieceTag, bytes);
   // Pinned memory is resident when the call returns.
   ASSIGN_OR_RETURN(const HostReservation reservation, account_->Reserve(bytes));
@@ -102,22 +109,38 @@ absl::StatusOr<void*> KvHostTier::TakePiece() {
 }
 
 absl::Status KvHostTier::TakeMemory(absl::Span<const BlockSwap> swaps) {
+  std::map<int64_t, int64_t> needed;  // blocks, by piece
   for (const BlockSwap& swap : swaps) {
-    const int64_t number = swap.host_block / piece_blocks_;
+    int64_t& num_blocks = needed[swap.host_block / piece_blocks_];
+    num_blocks = std::max(num_blocks, swap.host_block % piece_blocks_ + 1);
+  }
+  // Nothing is held, so smaller pieces of the sleep before can go.
+  for (const auto& [number, num_blocks] : needed) {
+    const auto kept = pieces_.find(number);
+    if (kept == pieces_.end() || kept->second.num_blocks >= num_blocks) continue;
+    released_.push_back(kept->second.data);
+    pieces_.erase(kept);
+  }
+  FreeReleased();
+  for (const auto& [number, num_blocks] : needed) {
     if (pieces_.contains(number)) continue;
-    absl::StatusOr<void*> piece = TakePiece();
+    absl::StatusOr<void*> piece = TakePiece(num_blocks);
     if (!piece.ok()) {
       return absl::Status(piece.status().code(),
                           absl::StrCat("memory for KV blocks that are kept: ", piece.status().message()));
     }
-    pieces_[number] = *piece;
+    pieces_[number] = {*piece, num_blocks};
   }
   return absl::OkStatus();
 }
 
 void KvHostTier::ReleaseMemory() {
-  for (const auto& [number, piece] : pieces_) released_.push_back(piece);
+  for (const auto& [number, piece] : pieces_) released_.push_back(piece.data);
   pieces_.clear();
+  FreeReleased();
+}
+
+void KvHostTier::FreeReleased() {
   std::erase_if(released_, [this](void* piece) {
     if (memory_ != nullptr) return memory_->Free(piece).ok();
     device_->FreePinned(piece);
@@ -133,7 +156,8 @@ absl::Status KvHostTier::Copy(SwapDirection direction, absl::Span<const BlockSwa
   }
   absl::Status status;
   for (const auto& [number, own] : by_piece) {
-    if (status.ok()) status = runner_->SwapBlocks(direction, {pieces_.at(number), piece_blocks_}, own);
+    const Piece& piece = pieces_.at(number);
+    if (status.ok()) status = runner_->SwapBlocks(direction, {piece.data, piece.num_blocks}, own);
   }
   status.Update(device_->Synchronize());  // in any case: nothing may be copied when this returns
   return status;

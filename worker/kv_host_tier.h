@@ -1,9 +1,9 @@
 #pragma once
 // The host tier of one rank: host memory for the contents of KV cache blocks, in the layout of KvHostPool
 // (kernels/ops.h), and the copies between it and the cache. The coordinator decides which block is where; all
-// ranks use the same ids. Memory is taken in pieces when blocks are first copied there, so that a tier that
-// is not used costs nothing: pinned memory of a GPU's host, counted in the host's account while it is made
-// resident, or on a CPU memory of the driver, like the cache itself.
+// ranks use the same ids. Memory is taken in pieces when blocks are copied there, for those blocks and no
+// more, so that a tier that is not used costs nothing: pinned memory of a GPU's host, counted in the host's
+// account while it is made resident, or on a CPU memory of the driver, like the cache itself.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache that names them is committed,
@@ -56,14 +56,23 @@ class KvHostTier {
 
   // Bytes of the blocks that are held.
   int64_t held_bytes() const { return static_cast<int64_t>(held_.size()) * options_.block_bytes; }
+  // Host memory that the tier has now.
+  int64_t host_bytes() const;
   // That the last Prepare took.
   double copy_seconds() const { return copy_seconds_; }
 
  private:
+  // Memory of the first blocks of piece_blocks_.
+  struct Piece {
+    void* data = nullptr;
+    int64_t num_blocks = 0;
+  };
+
   absl::StatusOr<std::vector<BlockSwap>> Check(const v1::Transition& transition) const;
-  absl::StatusOr<void*> TakePiece();
+  absl::StatusOr<void*> TakePiece(int64_t num_blocks);
   absl::Status TakeMemory(absl::Span<const BlockSwap> swaps);
   void ReleaseMemory();
+  void FreeReleased();
   absl::Status Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps);
 
   const KvHostTierOptions options_;
@@ -72,7 +81,7 @@ class KvHostTier {
   ModelRunner* const runner_;
   const std::unique_ptr<SleepableAllocator> memory_;  // of a device whose memory is the host's
   const std::shared_ptr<HostMemoryAccount> account_;  // of another one
-  std::map<int64_t, void*> pieces_;                   // by number
+  std::map<int64_t, Piece> pieces_;                   // by number
   std::vector<void*> released_;                       // that the driver has not freed yet: tried again
   std::vector<BlockSwap> prepared_;                   // by a sleep that has not ended
   std::vector<BlockSwap> held_;

@@ -32,6 +32,7 @@
 #include "worker/load_options.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner_thread.h"
+#include "worker/weight_prefetch.h"
 #include "worker/weights_record.h"
 #include "worker/worker_parts.h"
 
@@ -78,6 +79,9 @@ class Worker {
   absl::Status Prepare(const v1::PrepareRequest& request);
   absl::StatusOr<v1::CommitResponse> Commit(const v1::CommitRequest& request);
   absl::Status AbortTransition(const v1::AbortRequest& request);
+  // While discarded weights of a checkpoint sleep: begins to bring their bytes into the page cache, unless it
+  // has begun since they fell asleep. Returns at once; a wake-up ends it. Otherwise it does nothing.
+  absl::StatusOr<v1::PrefetchResponse> Prefetch(const v1::PrefetchRequest& request);
 
   // Weights that are replaced in place (proto/worker.proto, "Weights"); no step runs while they are stale.
   absl::StatusOr<v1::WorkerReloadWeightsResponse> ReloadWeights(
@@ -184,6 +188,7 @@ class Worker {
   absl::Status PrepareKept(const v1::Transition& transition, const Prepared& prepared);
   void CommitKept(const Prepared& prepared, v1::CommitResponse* response);
   absl::Status SuspendGroup();
+  absl::StatusOr<v1::PrefetchResponse> DoPrefetch();
 
   // Runs `work` on the runner thread, where the epoch is checked, and returns its result.
   template <typename Result>
@@ -207,6 +212,7 @@ class Worker {
   EpochCommunicator communicator_;  // Abort: on any thread
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KvHostTier> kv_host_tier_;    // once there is a KV cache
+  std::unique_ptr<WeightPrefetch> prefetch_;    // of weights that were discarded; may have ended
   LoadFormat load_format_ = LoadFormat::kAuto;  // of the files that reloads read
   std::optional<Update> update_;                // borrows the runner
   uint64_t last_weight_stream_ = 0;

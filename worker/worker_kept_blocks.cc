@@ -26,12 +26,13 @@ absl::Status Worker::PrepareKept(const v1::Transition& transition, const Prepare
 }
 
 void Worker::CommitKept(const Prepared& prepared, v1::CommitResponse* response) {
+  v1::TagReport& cache = (*response->mutable_tags())[kKvCacheTag];
+  if (!prepared.tags.empty()) kv_host_tier_->Commit(prepared.sleep_level, HasKvCache(prepared.tags));
+  cache.set_host_bytes(cache.host_bytes() + kv_host_tier_->host_bytes());
   if (prepared.tags.empty()) return;
-  kv_host_tier_->Commit(prepared.sleep_level, HasKvCache(prepared.tags));
   v1::PhaseSeconds& seconds = *response->mutable_seconds();
   seconds.set_copy(seconds.copy() + kv_host_tier_->copy_seconds());
   const int64_t held = kv_host_tier_->held_bytes();
-  v1::TagReport& cache = (*response->mutable_tags())[kKvCacheTag];
   cache.set_backed_up_bytes(cache.backed_up_bytes() + held);
   cache.set_discarded_bytes(std::max<int64_t>(0, cache.discarded_bytes() - held));
 }

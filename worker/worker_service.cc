@@ -156,6 +156,13 @@ class Service : public v1::WorkerService::Service {
     }));
   }
 
+  grpc::Status Prefetch(grpc::ServerContext*, const v1::PrefetchRequest* request,
+                        v1::PrefetchResponse* response) override {
+    absl::StatusOr<v1::PrefetchResponse> prefetch = worker_->Prefetch(*request);
+    if (prefetch.ok()) *response = *std::move(prefetch);
+    return ToGrpcStatus(prefetch.status());
+  }
+
   grpc::Status SelfCheck(grpc::ServerContext* context, const v1::SelfCheckRequest* request,
                          v1::SelfCheckResponse* response) override {
     return ToGrpcStatus(

@@ -145,6 +145,7 @@ absl::Status Worker::SuspendGroup() {
 
 absl::Status Worker::PrepareWake(Prepared* prepared) {
   if (prepared->tags.empty()) return absl::OkStatus();
+  prefetch_.reset();  // whoever reads them now needs the disk
   RETURN_IF_ERROR(allocator_->PrepareWake(prepared->tags));
   const absl::Status status = FillMapped(prepared);
   if (!status.ok()) allocator_->AbortWake();
@@ -183,6 +184,7 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
     v1::TagReport& report = (*response.mutable_tags())[tag];
     report.set_resident_bytes(bytes.resident);
     report.set_backed_up_bytes(bytes.sleeping > 0 ? bytes.host_backup + bytes.file_backup : 0);
+    report.set_host_bytes(bytes.host_backup);
   }
   CommitKept(*prepared_, &response);
   const bool asleep =

@@ -117,10 +117,10 @@ class BlockManager {
     int64_t num_tokens;  // its leading tokens whose keys and values are in the cache
   };
   // Chooses the blocks that hold those tokens, all of a sequence or none, in the order of `sequences`.
-  // Returns the sequences for which the host tier has no room. What room is left goes to these sequences'
-  // beginnings, as far as they can be adopted, and then to cached blocks, the most recently used first.
-  // Nothing may have been chosen since the last release.
-  std::vector<int64_t> ChooseKept(absl::Span<const Computed> sequences);
+  // Returns the sequences for which there is no room, in the host tier or within `limits`. What room is left
+  // goes to these sequences' beginnings, as far as they can be adopted, and then to cached blocks, the most
+  // recently used first. Nothing may have been chosen since the last release.
+  std::vector<int64_t> ChooseKept(absl::Span<const Computed> sequences, const KeepLimits& limits = {});
   // Of the sequences with tables only the chosen ones may be left.
   void ForgetUnkept();
   void ReleaseKept();

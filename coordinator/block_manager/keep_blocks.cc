@@ -9,8 +9,12 @@
 
 namespace somnus {
 
-std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequences) {
+std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequences,
+                                              const KeepLimits& limits) {
   SOMNUS_CHECK(kept_.empty());
+  const auto room = [&] {
+    return std::min<int64_t>(host_pool_.num_free(), limits.num_blocks - static_cast<int64_t>(kept_.size()));
+  };
   std::vector<bool> chosen(options_.num_blocks, false);
   const auto choose = [&](int32_t id) {
     if (chosen[id]) return;  // another sequence shares it
@@ -22,7 +26,7 @@ std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequenc
     const BlockTable& table = TableOf(computed.sequence);
     const auto begin = table.blocks.begin(), end = begin + BlocksFor(computed.num_tokens);
     const auto more = std::count_if(begin, end, [&](const KvBlock* block) { return !chosen[block->id]; });
-    if (more > host_pool_.num_free()) {
+    if (more > room()) {
       without_room.push_back(computed.sequence);
       continue;
     }
@@ -30,11 +34,13 @@ std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequenc
   }
   for (const int64_t sequence : without_room) {
     for (const KvBlock* block : TableOf(sequence).blocks) {
-      if (block->content_id == 0 || host_pool_.num_free() == 0) break;
+      if (block->content_id == 0 || room() == 0) break;
       choose(block->id);
     }
   }
-  for (const int32_t id : pool_.LastCached(host_pool_.num_free())) choose(id);
+  if (limits.cached_blocks) {
+    for (const int32_t id : pool_.LastCached(static_cast<int32_t>(room()))) choose(id);
+  }
   return without_room;
 }
 

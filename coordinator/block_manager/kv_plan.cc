@@ -60,4 +60,11 @@ int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes
   return static_cast<int32_t>(blocks);
 }
 
+int64_t SumBlockBytes(const std::vector<int64_t>& kv_block_bytes) {
+  int64_t sum = 0, largest = 0;
+  for (const int64_t bytes : kv_block_bytes) largest = std::max(largest, bytes);
+  for (const int64_t bytes : kv_block_bytes) sum += bytes > 0 ? bytes : largest;
+  return sum;
+}
+
 }  // namespace somnus

@@ -32,6 +32,7 @@ struct KvPlan {
   int32_t num_blocks = 0;       // counts the null block (base/null_block.h)
   int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
   int32_t max_model_len = 0;
+  int64_t kv_block_bytes = 0;  // of one block, over all ranks
 };
 
 // num_blocks is the minimum over the ranks, and at most what max_num_seqs sequences of max_model_len can use.
@@ -42,5 +43,8 @@ absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const K
 // How many blocks of the host tier fit into `bytes` of host memory on every rank, but no more than the cache
 // has. `kv_block_bytes` is by rank; a rank with 0 is not known yet and does not count.
 int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes, int32_t num_blocks);
+
+// Of one block, over all ranks. A rank with 0 is not known yet and counts as the largest one.
+int64_t SumBlockBytes(const std::vector<int64_t>& kv_block_bytes);
 
 }  // namespace somnus

@@ -65,6 +65,7 @@ class AutoSleepEngine : public Engine {
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags,
                                           std::optional<bool> load_weights) override;
   using Engine::WakeUp;
+  absl::Status Prefetch() override { return engine_->Prefetch(); }
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;

@@ -42,6 +42,9 @@ struct SleepRequest {
   std::vector<std::string> tags;  // empty: all
   SleepMode mode = SleepMode::kKeep;
   bool only_if_idle = false;  // Aborted, and nothing is done, unless the engine is awake without a request
+  // Of host memory over all ranks, at most, for KV blocks that outlive a sleep of level 1. Not set: as much
+  // as the host tier has.
+  std::optional<int64_t> max_kept_bytes;
 };
 
 struct PauseRequest {
@@ -122,6 +125,7 @@ struct EngineStats {
   std::string weights_source;   // as Weights::source; empty: the weights are stale
   bool paused = false;          // a pause holds, in whatever state; of replicas: all are paused
   TagBytes resident_bytes;      // summed over ranks, as of the last transition
+  TagBytes host_bytes;          // likewise, of host memory for backups and kept blocks
   std::string error;            // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
@@ -139,6 +143,9 @@ struct EngineStats {
   // Of the host tier, and of what outlived sleeps there.
   int32_t total_host_blocks = 0;
   int32_t used_host_blocks = 0;
+  // Of host memory over all ranks, that a sleep of level 1 would take for KV blocks if it came now, or a step
+  // later. 0: it would keep none.
+  int64_t keepable_bytes = 0;
   int64_t kept_blocks = 0;  // that came back
   int64_t kept_tokens = 0;  // of open requests, that were not computed again
   int64_t num_steps = 0;
@@ -246,6 +253,10 @@ class Engine {
   // For requests that wait: WakeUp of all tags, but it ends neither a pause nor a wait. FailedPrecondition
   // while the engine is paused.
   virtual absl::StatusOr<TransitionReport> WakeForArrivals() = 0;
+  // A hint: while discarded weights sleep, what a wake-up would read of the checkpoint is brought from the
+  // disk into the page cache of the workers' hosts, in the background. Returns once that has begun.
+  // FailedPrecondition: there is nothing to read.
+  virtual absl::Status Prefetch() = 0;
   // Nothing is computed until Resume, in whatever state the engine is meanwhile; memory stays. No step is
   // under way when it returns. Blocks as Sleep does.
   virtual absl::Status Pause(const PauseRequest& request) = 0;

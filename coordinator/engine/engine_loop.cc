@@ -261,6 +261,7 @@ void EngineLoop::PublishStats() {
   }
   stats.paused = paused_;
   stats.resident_bytes = resident_bytes_;
+  stats.host_bytes = host_bytes_;
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting() + static_cast<int32_t>(held_back_.size());
   stats.total_blocks = blocks.total_blocks();
@@ -274,6 +275,7 @@ void EngineLoop::PublishStats() {
   stats.prefix_cache_hits = counters.prefix_cache_hits;
   stats.total_host_blocks = blocks.total_host_blocks();
   stats.used_host_blocks = blocks.used_host_blocks();
+  stats.keepable_bytes = KeepableBytes();
   stats.kept_blocks = counters.kept_blocks;
   stats.kept_tokens = counters.kept_tokens;
   stats.num_steps = num_steps_;

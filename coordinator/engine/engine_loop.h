@@ -66,10 +66,12 @@ namespace somnus {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  bool async_scheduling = true;   // step k+1 is sent before the reply to step k is handled
-  bool keep_kv_on_sleep = false;  // what fits into the host tier outlives a sleep of level 1
-  bool wake_self_check = false;   // nothing is served before the logits are those of before the sleep
-  bool batch_invariant = false;   // of the workers: --batch-invariant
+  bool async_scheduling = true;     // step k+1 is sent before the reply to step k is handled
+  bool keep_kv_on_sleep = false;    // what fits into the host tier outlives a sleep of level 1
+  bool keeps_cached_blocks = true;  // the prefix cache, too, and not only the blocks of open requests
+  int64_t kv_block_bytes = 0;       // of one block of the KV cache, over all ranks
+  bool wake_self_check = false;     // nothing is served before the logits are those of before the sleep
+  bool batch_invariant = false;     // of the workers: --batch-invariant
   QueueLimits queue;
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; it is still waited for, until its deadline.
@@ -109,6 +111,7 @@ class EngineLoop : public Engine {
                                           std::optional<bool> load_weights) override;
   using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  absl::Status Prefetch() override;
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
   absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
@@ -264,6 +267,7 @@ class EngineLoop : public Engine {
   // As Quiesce, but sequences keep their blocks where the sleep keeps the cache.
   void QuiesceForSleep(const SleepSpec& spec);
   std::vector<KeptBlock> ChooseKept(const SleepSpec& changes);
+  int64_t KeepableBytes() const;
   // What the wake-up of these tags brings back.
   std::vector<KeptBlock> KeptFor(const std::vector<std::string>& woken) const;
   // The call has happened.
@@ -292,7 +296,7 @@ class EngineLoop : public Engine {
   absl::Duration decode_step_time_;  // the mean, in which the latest step counts an eighth
   Residency residency_;  // as of the last lifecycle call that has ended; weights that are replaced are stale
   Weights weights_;      // likewise
-  TagBytes resident_bytes_;
+  TagBytes resident_bytes_, host_bytes_;
   std::optional<SelfCheckResult> checked_;  // of weights_; none: it has not been taken
   bool check_due_ = false;                  // a wake-up has brought back what it checks
   bool paused_ = false;

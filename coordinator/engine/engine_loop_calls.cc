@@ -171,6 +171,7 @@ absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) 
   command.spec = {request.level, request.tags};
   command.mode = request.mode;
   command.only_if_idle = request.only_if_idle;
+  command.max_kept_bytes = request.max_kept_bytes;
   return RunCommand(std::move(command));
 }
 
@@ -192,6 +193,14 @@ absl::StatusOr<TransitionReport> EngineLoop::WakeForArrivals() {
   command.kind = LifecycleCommand::Kind::kWakeUp;
   command.for_arrivals = true;
   return RunCommand(std::move(command));
+}
+
+absl::Status EngineLoop::Prefetch() {
+  const EngineStats stats = Stats();
+  const bool discarded = stats.residency.state(kWeightsTag) == TagState::kDiscarded;
+  if (stats.state != EngineState::kAsleep || !discarded)
+    return absl::FailedPreconditionError("no weights sleep that a wake-up would read");
+  return executor_->Prefetch();
 }
 
 absl::Status EngineLoop::Pause(const PauseRequest& request) {

@@ -33,7 +33,20 @@ void EngineLoop::QuiesceForSleep(const SleepSpec& spec) {
 
 std::vector<KeptBlock> EngineLoop::ChooseKept(const SleepSpec& changes) {
   if (!KeepsKv(changes) || command_->keeps_nothing || !HasKvCache(changes.tags)) return {};
-  return scheduler_.ChooseKept();
+  KeepLimits limits;
+  limits.cached_blocks = options_.keeps_cached_blocks;
+  if (command_->max_kept_bytes.has_value() && options_.kv_block_bytes > 0)
+    limits.num_blocks = std::max<int64_t>(0, *command_->max_kept_bytes) / options_.kv_block_bytes;
+  return scheduler_.ChooseKept(limits);
+}
+
+int64_t EngineLoop::KeepableBytes() const {
+  if (!options_.keep_kv_on_sleep) return 0;
+  constexpr int64_t kGrowth = 2;  // blocks that a running sequence may take until the sleep begins
+  const BlockManager& blocks = scheduler_.blocks();
+  int64_t count = blocks.used_blocks() + kGrowth * scheduler_.num_running();
+  if (options_.keeps_cached_blocks) count += blocks.cached_blocks();
+  return std::min<int64_t>(count, blocks.total_host_blocks()) * options_.kv_block_bytes;
 }
 
 std::vector<KeptBlock> EngineLoop::KeptFor(const std::vector<std::string>& woken) const {

@@ -216,8 +216,12 @@ void EngineLoop::NoteTransition(const TransitionReport& report, bool wakes) {
   event.duration = options_.monotonic_now() - command_->began;
   event.report = report;
   resident_bytes_.clear();
+  host_bytes_.clear();
   for (const RankReport& rank : report.ranks) {
-    for (const auto& [tag, bytes] : rank.tags) resident_bytes_[tag] += bytes.resident_bytes;
+    for (const auto& [tag, bytes] : rank.tags) {
+      resident_bytes_[tag] += bytes.resident_bytes;
+      host_bytes_[tag] += bytes.host_bytes;
+    }
   }
   if (observer_ != nullptr) observer_->OnTransition(event);
 }

@@ -35,15 +35,16 @@ struct LifecycleCommand {
   SleepMode mode = SleepMode::kKeep;  // kKeep once the wait of kWait is over
   bool clear_cache = false;           // of kPause: see PauseRequest; of kResetPrefixCache: preempt_running
   bool only_if_idle = false;          // of kSleep
-  bool keeps_nothing = false;         // of kSleep: the host had no memory for what would be kept
-  bool for_arrivals = false;          // of kWakeUp: it does not end a pause
-  bool restart_workers = true;        // of kRevive
-  bool ends_pause = false;            // of kWakeUp, whatever it wakes
-  std::optional<bool> load_weights;   // of kWakeUp: see Engine::WakeUp
-  std::string path;                   // of kReload
-  int64_t weights_version = 0;        // of kReload and kUpdate; 0: the next one
-  std::string update_id;              // of kUpdate
-  std::function<void()> begun;        // of kUpdate: chunks may be sent; not called where it ends before
+  std::optional<int64_t> max_kept_bytes;  // of kSleep: see SleepRequest
+  bool keeps_nothing = false;             // of kSleep: the host had no memory for what would be kept
+  bool for_arrivals = false;              // of kWakeUp: it does not end a pause
+  bool restart_workers = true;            // of kRevive
+  bool ends_pause = false;                // of kWakeUp, whatever it wakes
+  std::optional<bool> load_weights;       // of kWakeUp: see Engine::WakeUp
+  std::string path;                       // of kReload
+  int64_t weights_version = 0;            // of kReload and kUpdate; 0: the next one
+  std::string update_id;                  // of kUpdate
+  std::function<void()> begun;            // of kUpdate: chunks may be sent; not called where it ends before
   std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok
   std::optional<Weights> revived;         // of kRevive: the weights of the other replicas
   // Called exactly once, on the loop thread, after the state has changed.

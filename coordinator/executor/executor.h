@@ -55,6 +55,10 @@ class Executor {
   using SelfCheckDone = std::function<void(absl::StatusOr<SelfCheckResult>)>;
   virtual void SelfCheckAsync(SelfCheckDone done) = 0;
 
+  // A hint while discarded weights sleep: every rank begins to bring what it would read of the checkpoint
+  // into its host's page cache. Blocks until all have begun; a wake-up does not wait for them. Thread safe.
+  virtual absl::Status Prefetch() = 0;
+
   // Changes of the weights, whose memory is mapped. Collective, and they return at once; one of these calls,
   // or of those above, runs at a time. `done` is called exactly once, on any thread, also within the call; it
   // must not block. After an error the ranks may have different weights, unless it says `untouched`.

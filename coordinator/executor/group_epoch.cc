@@ -271,6 +271,16 @@ absl::Status GroupEpoch::AllocateKvCache(const Ranks& ranks, const v1::KvCacheCo
   return CallRanks(ranks, options_.lifecycle_timeout, &Stub::AllocateKvCache, std::move(request));
 }
 
+absl::Status GroupEpoch::Prefetch() const {
+  v1::PrefetchRequest request;
+  request.set_group_epoch(number_);
+  return calls_.FirstError(calls_.Run(options_.lifecycle_timeout,
+                                      [&](const WorkerLink& worker, size_t, grpc::ClientContext* context) {
+                                        v1::PrefetchResponse response;
+                                        return worker.stub->Prefetch(context, request, &response);
+                                      }));
+}
+
 absl::Status GroupEpoch::ExecuteAsync(v1::StepRequest step) {
   RETURN_IF_ERROR(latch_.status());
   step.set_group_epoch(number_);

@@ -91,6 +91,8 @@ class GroupEpoch {
   // As Executor::SelfCheckAsync; blocks.
   absl::StatusOr<SelfCheckResult> SelfCheck();
   GroupWeights* weights() { return &weights_; }
+  // As Executor; thread safe.
+  absl::Status Prefetch() const;
 
   // A rank may still be reading its weights again, for a wake-up or a reload. Thread safe.
   bool reads_weights() const { return sleep_.reads_weights() || weights_.reads_weights(); }

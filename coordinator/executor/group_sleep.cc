@@ -66,7 +66,8 @@ RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
                         .backed_up_bytes = bytes.backed_up_bytes(),
                         .discarded_bytes = bytes.discarded_bytes(),
                         .mapped_bytes = bytes.mapped_bytes(),
-                        .resident_bytes = bytes.resident_bytes()};
+                        .resident_bytes = bytes.resident_bytes(),
+                        .host_bytes = bytes.host_bytes()};
   }
   const v1::PhaseSeconds& seconds = response.seconds();
   report.seconds = {.prepare = seconds.prepare(),

@@ -50,6 +50,7 @@ class GrpcExecutor : public Executor {
                    const std::vector<KeptBlock>& kept, LifecycleDone done) override;
   bool committed() const override { return committed_.load(); }
   void SelfCheckAsync(SelfCheckDone done) override;
+  absl::Status Prefetch() override { return epoch()->Prefetch(); }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) override;
   absl::Status SendWeights(v1::WeightChunk chunk) override {

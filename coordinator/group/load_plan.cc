@@ -66,7 +66,7 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
 }
 
 int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks) {
-  if (!flags.keep_kv_on_sleep) return 0;
+  if (!KeepsKvOnSleep(flags)) return 0;
   return std::min(PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, num_blocks), kMaxKeptBlocks);
 }
 

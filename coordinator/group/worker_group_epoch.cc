@@ -168,8 +168,9 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   if (num_blocks == 0) return;
   SetCache({.num_blocks = num_blocks,
             .num_host_blocks = HostBlocks(flags_, KvBlockBytes(snapshots), num_blocks),
-            .max_model_len = std::min<int32_t>(load_request_.max_model_len(),
-                                               TotalBlocks(num_blocks) * flags_.block_size)});
+            .max_model_len =
+                std::min<int32_t>(load_request_.max_model_len(), TotalBlocks(num_blocks) * flags_.block_size),
+            .kv_block_bytes = SumBlockBytes(KvBlockBytes(snapshots))});
   LogInfo("{}{} workers hold weights and {} KV blocks of an earlier coordinator, {}", ReplicaPrefix(flags_),
           std::count_if(snapshots.begin(), snapshots.end(),
                         [](const v1::WorkerSnapshot& snapshot) { return snapshot.weights_version() > 0; }),
@@ -320,6 +321,7 @@ absl::Status WorkerGroup::PlanCache(GroupEpoch* epoch, const Snapshots& snapshot
   ASSIGN_OR_RETURN(KvPlan plan, PlanBlocks(flags_, epoch->workers()[0].endpoint.device_type, kv_block_bytes,
                                            profiles, load_request_.max_model_len()));
   plan.num_host_blocks = HostBlocks(flags_, kv_block_bytes, plan.num_blocks);
+  plan.kv_block_bytes = SumBlockBytes(kv_block_bytes);
   SetCache(plan);
   LogInfo("{}KV cache: {} blocks of {} tokens in {}, {} on rank 0", ReplicaPrefix(flags_),
           TotalBlocks(plan_.num_blocks), flags_.block_size, KvCacheDTypeName(cache_.dtype()),

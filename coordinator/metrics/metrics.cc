@@ -200,6 +200,11 @@ class PrometheusMetrics : public Metrics {
       Gauge("somnus:resident_bytes", "Device memory that is resident, of all ranks.", {{"tag", tag}})
           .Set(static_cast<double>(bytes));
     }
+    for (const auto& [tag, bytes] : stats.host_bytes) {
+      Gauge("somnus:host_bytes", "Host memory that backups and kept KV blocks hold, of all ranks.",
+            {{"tag", tag}})
+          .Set(static_cast<double>(bytes));
+    }
     Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.", stats.num_auto_sleeps);
     Advance("somnus:auto_wake_ups_total", "Wake-ups that requests began.", stats.num_auto_wake_ups);
     Advance("vllm:num_preemptions_total", "Preemptions of running sequences.", stats.num_preemptions);

@@ -182,6 +182,7 @@ EngineStats ReplicaSet::Stats() const {
     }
     sum.paused = sum.paused && (one.paused || one.state == EngineState::kFailed);
     for (const auto& [tag, bytes] : one.resident_bytes) sum.resident_bytes[tag] += bytes;
+    for (const auto& [tag, bytes] : one.host_bytes) sum.host_bytes[tag] += bytes;
     sum.num_running += one.num_running;
     sum.num_waiting += one.num_waiting;
     sum.total_blocks += one.total_blocks;
@@ -195,6 +196,7 @@ EngineStats ReplicaSet::Stats() const {
     sum.prefix_cache_hits += one.prefix_cache_hits;
     sum.total_host_blocks += one.total_host_blocks;
     sum.used_host_blocks += one.used_host_blocks;
+    sum.keepable_bytes += one.keepable_bytes;
     sum.kept_blocks += one.kept_blocks;
     sum.kept_tokens += one.kept_tokens;
     sum.num_steps += one.num_steps;

@@ -89,6 +89,7 @@ class ReplicaSet : public Engine {
                                           std::optional<bool> load_weights) override;
   using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
+  absl::Status Prefetch() override;
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
   // The same version on every replica. One replica changes first, and the others follow at once where that
@@ -201,6 +202,7 @@ class ReplicaSet : public Engine {
   absl::StatusOr<TransitionReport> Sum(const Results& results) const;
   void Undo(const Results& results, const std::function<bool(size_t)>& choose, const ReplicaCall& call);
   std::vector<Residency> Residencies() const;
+  std::vector<std::optional<int64_t>> ShareKeptBytes(std::optional<int64_t> max_kept_bytes) const;
   absl::Status CheckLifecycle() const;
   // Tries the replicas again whose time has come. Returns how long until the next one's.
   absl::Duration RetryFailed();

@@ -141,6 +141,19 @@ void ReplicaSet::NoteTransition(bool wakes, MonotonicTime began, const Transitio
   observer_->OnTransition(event);
 }
 
+// As much as each would keep, in their order; the last of them have to do with less.
+std::vector<std::optional<int64_t>> ReplicaSet::ShareKeptBytes(std::optional<int64_t> max_kept_bytes) const {
+  std::vector<std::optional<int64_t>> shares(replicas_.size());
+  if (!max_kept_bytes.has_value()) return shares;
+  int64_t left = *max_kept_bytes;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const bool last = i + 1 == replicas_.size();
+    shares[i] = last ? left : std::min(left, replicas_[i].loop->Stats().keepable_bytes);
+    left -= *shares[i];
+  }
+  return shares;
+}
+
 absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) {
   const LifecycleLock lifecycle(this, request.mode != SleepMode::kWait && !request.only_if_idle);
   RETURN_IF_ERROR(CheckLifecycle());
@@ -154,9 +167,10 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) 
   scope.Set(SetCall::kSleep);
   const MonotonicTime began = smallest_.monotonic_now();
   const std::vector<Residency> before = Residencies();
-  const SleepRequest of_replica = {.level = request.level, .tags = request.tags};
-  const Results results =
-      CallReplicas(All(), [&](EngineLoop* loop, size_t) { return loop->Sleep(of_replica); });
+  const std::vector<std::optional<int64_t>> kept_bytes = ShareKeptBytes(request.max_kept_bytes);
+  const Results results = CallReplicas(All(), [&](EngineLoop* loop, size_t i) {
+    return loop->Sleep({.level = request.level, .tags = request.tags, .max_kept_bytes = kept_bytes[i]});
+  });
   absl::StatusOr<TransitionReport> report = Sum(results);
   if (report.ok()) {
     NoteTransition(/*wakes=*/false, began, *report);
@@ -197,6 +211,14 @@ absl::StatusOr<TransitionReport> ReplicaSet::WakeUp(const std::vector<std::strin
 absl::StatusOr<TransitionReport> ReplicaSet::WakeForArrivals() {
   const LifecycleLock lifecycle(this, /*ends_waits=*/false);
   return WakeReplicas({}, [](EngineLoop* loop, size_t) { return loop->WakeForArrivals(); });
+}
+
+absl::Status ReplicaSet::Prefetch() {
+  absl::Status first;
+  for (const Replica& replica : replicas_) {
+    if (replica.loop->state() != EngineState::kFailed) first.Update(replica.loop->Prefetch());
+  }
+  return first;
 }
 
 absl::Status ReplicaSet::Pause(const PauseRequest& request) {

@@ -20,9 +20,23 @@ bool WillRelease(const ModelView& model) {
   return model.state == ModelState::kDraining || model.state == ModelState::kFallingAsleep;
 }
 
+// What it takes of the host until the transition that it is in has ended.
 int64_t HostBytes(const ModelView& model) {
-  return WillRelease(model) && model.level == 1 ? std::max(model.held_bytes, model.backup_bytes)
-                                                : model.held_bytes;
+  if (!WillRelease(model) || model.level != 1) return model.held_bytes;
+  const int64_t held = model.held_bytes - model.held_kv_bytes;
+  return std::max(held, model.backup_bytes) + std::max(model.held_kv_bytes, model.max_kept_bytes);
+}
+
+int64_t FreeHostBytes(const ResidencyOptions& options, const std::vector<ModelView>& models) {
+  int64_t free = options.host_memory_budget;
+  if (free == kNoBudget) return free;
+  for (const ModelView& model : models) free -= HostBytes(model);
+  return free;
+}
+
+// Of the host, that a sleep at level 1 takes for the weights beyond what it holds.
+int64_t MissingForBackup(const ModelView& model) {
+  return std::max<int64_t>(0, model.backup_bytes - (model.held_bytes - model.held_kv_bytes));
 }
 
 // The share of the time that the model must run for its requests to get their tokens as they want them.
@@ -38,11 +52,11 @@ class Planner {
         now_(now),
         models_(models),
         free_(options.device_memory_budget),
-        host_free_(options.host_memory_budget),
-        leaves_(models.size(), false) {
+        host_free_(FreeHostBytes(options, models)),
+        leaves_(models.size(), false),
+        wakes_(models.size(), false) {
     for (const ModelView& model : models_) {
       free_ -= DeviceBytes(model);
-      host_free_ -= HostBytes(model);
       if (WillRelease(model)) releasing_ += DeviceBytes(model);
       if (model.state == ModelState::kDeepening) host_releasing_ += model.held_bytes;
       if (model.open_requests == 0) continue;
@@ -53,9 +67,12 @@ class Planner {
   }
 
   ResidencyPlan Run() {
-    for (const int waiter : Waiters()) {
+    const std::vector<int> waiters = Waiters();
+    for (const int waiter : waiters) {
       if (!MakeRoom(waiter) && IsOverdue(waiter)) break;
     }
+    PrefetchNext(waiters);
+    for (ResidencyDecision& decision : plan_.decisions) KeepBlocks(&decision);
     return std::move(plan_);
   }
 
@@ -106,6 +123,35 @@ class Planner {
     return std::max<int64_t>(0, models_[model].device_bytes - models_[model].resident_bytes);
   }
 
+  // Of those that do not wake yet the first one. Its weights are for no other one's turn, so there is no
+  // sense in more.
+  void PrefetchNext(const std::vector<int>& waiters) {
+    const auto next =
+        std::find_if(waiters.begin(), waiters.end(), [&](int waiter) { return !wakes_[waiter]; });
+    if (next == waiters.end() || models_[*next].level != 2 || models_[*next].prefetched) return;
+    plan_.decisions.push_back({ResidencyAction::kPrefetch, WakeReason(*next), *next, 2, *next});
+  }
+
+  // After all backups of weights have got their share.
+  void KeepBlocks(ResidencyDecision* decision) {
+    const bool sleeps = decision->action == ResidencyAction::kSleepIfIdle ||
+                        decision->action == ResidencyAction::kDrain ||
+                        decision->action == ResidencyAction::kPreempt;
+    const ModelView& model = models_[decision->model];
+    if (!sleeps || decision->level != 1 || model.kv_bytes == 0) return;
+    decision->max_kept_bytes = kNoBudget;
+    if (options_.host_memory_budget == kNoBudget) return;
+    // What it holds, and what it was promised when it began to drain, is its own.
+    const int64_t own =
+        WillRelease(model) ? std::max(model.held_kv_bytes, model.max_kept_bytes) : model.held_kv_bytes;
+    decision->max_kept_bytes = std::clamp<int64_t>(own + host_free_, 0, model.kv_bytes);
+    host_free_ -= std::max<int64_t>(0, decision->max_kept_bytes - own);
+  }
+
+  ResidencyReason WakeReason(int model) const {
+    return models_[model].open_requests > 0 ? ResidencyReason::kRequestsWait : ResidencyReason::kPinned;
+  }
+
   // Returns false when there is no way yet.
   bool MakeRoom(int waiter) {
     const int64_t needed = NeededBytes(waiter);
@@ -113,9 +159,8 @@ class Planner {
     supply_ -= needed;
     if (free_ >= needed) {
       free_ -= needed;
-      const auto reason =
-          models_[waiter].open_requests > 0 ? ResidencyReason::kRequestsWait : ResidencyReason::kPinned;
-      plan_.decisions.push_back({ResidencyAction::kWake, reason, waiter, 0, waiter});
+      wakes_[waiter] = true;
+      plan_.decisions.push_back({ResidencyAction::kWake, WakeReason(waiter), waiter, 0, waiter});
       return true;
     }
     HurryDrains(waiter);
@@ -222,7 +267,7 @@ class Planner {
   // models that were used less recently make room. Nullopt: these are being dropped first.
   std::optional<int> ChooseLevel(int index, int waiter) {
     const ModelView& model = models_[index];
-    const int64_t needed = std::max<int64_t>(0, model.backup_bytes - model.held_bytes);
+    const int64_t needed = MissingForBackup(model);
     if (needed == 0) return 1;
     if (needed <= host_free_) {
       host_free_ -= needed;
@@ -266,6 +311,7 @@ class Planner {
   double busy_share_ = 0;
   absl::Duration busy_switch_time_;
   std::vector<bool> leaves_;  // a decision of this plan
+  std::vector<bool> wakes_;   // likewise
   ResidencyPlan plan_;
 };
 
@@ -283,6 +329,8 @@ const char* ResidencyActionName(ResidencyAction action) {
       return "preempt";
     case ResidencyAction::kDropBackup:
       return "drop_backup";
+    case ResidencyAction::kPrefetch:
+      return "prefetch";
   }
   return "unknown";
 }
@@ -308,6 +356,12 @@ const char* ResidencyReasonName(ResidencyReason reason) {
 ResidencyPlan PlanResidency(const ResidencyOptions& options, MonotonicTime now,
                             const std::vector<ModelView>& models) {
   return Planner(options, now, models).Run();
+}
+
+int64_t MaxKeptBytes(const ResidencyOptions& options, const std::vector<ModelView>& models, int model) {
+  const int64_t free = FreeHostBytes(options, models);
+  if (free == kNoBudget) return kNoBudget;
+  return std::max<int64_t>(0, free - MissingForBackup(models[model]) + models[model].held_kv_bytes);
 }
 
 std::optional<int> FindModelThatNeverFits(const ResidencyOptions& options,

@@ -13,6 +13,8 @@
 //   than max_wait; under kSlo it is preempted, between two steps.
 // - A model that has woken stays for a multiple of what a switch takes, so that switches take a bounded share
 //   of the time however requests alternate.
+// - Host memory is never promised twice either. Weights come first; what they leave is for the KV blocks of
+//   models that fall asleep.
 // - Whoever has waited for longer than max_wait comes before all others, whatever their priority, and no
 // later
 //   one takes what it waits for: every model that fits wakes in the end.
@@ -48,8 +50,12 @@ struct ModelView {
   // Bytes over all ranks.
   int64_t device_bytes = 0;    // of device memory while it is awake
   int64_t resident_bytes = 0;  // of device memory now; counts while it is asleep or has failed
-  int64_t backup_bytes = 0;    // of host memory that a sleep at level 1 takes
-  int64_t held_bytes = 0;      // of host memory for a backup, now; may be retained while it is awake
+  int64_t backup_bytes = 0;    // of host memory that a sleep at level 1 takes for the weights
+  int64_t held_bytes = 0;      // of host memory, now; may be retained while it is awake
+  int64_t held_kv_bytes = 0;   // the part of them that is for KV blocks
+  int64_t kv_bytes = 0;        // of host memory that KV blocks would take, if it slept at level 1 now
+  int64_t max_kept_bytes = 0;  // while it falls asleep: of the decision
+  bool prefetched = false;     // kPrefetch has come since it fell asleep
   int32_t open_requests = 0;
   MonotonicTime waiting_since = absl::InfiniteDuration();  // not awake: since when have requests waited
   MonotonicTime deadline = absl::InfiniteDuration();       // kSlo: when a request needs its next token
@@ -73,7 +79,7 @@ inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 struct ResidencyOptions {
   ResidencyPolicy policy = ResidencyPolicy::kFifo;
   int64_t device_memory_budget = kNoBudget;
-  int64_t host_memory_budget = kNoBudget;  // for backups
+  int64_t host_memory_budget = kNoBudget;  // for backups, and for KV blocks that outlive a sleep
   // A model stays awake for this long at least, and for stay_factor times its switch_time.
   absl::Duration minimum_stay = absl::Milliseconds(100);
   double stay_factor = 2;
@@ -91,6 +97,7 @@ enum class ResidencyAction {
   kDrain,        // finish what is open, then sleep at `level`
   kPreempt,      // sleep at `level` after the step under way; what is open goes on after the next wake-up
   kDropBackup,   // from level 1 to level 2
+  kPrefetch,     // sleeps on; its weights are brought from the disk to the host, for the wake-up that is next
 };
 
 enum class ResidencyReason {
@@ -112,6 +119,8 @@ struct ResidencyDecision {
   int model = 0;
   int level = 0;      // of a sleep
   int for_model = 0;  // that gets the memory; the model itself where it wakes
+  // Of a sleep at level 1: of host memory for KV blocks, at most. What has no room is computed again.
+  int64_t max_kept_bytes = 0;
 
   bool operator==(const ResidencyDecision&) const = default;
 };
@@ -125,6 +134,9 @@ struct ResidencyPlan {
 // Models are named by their index.
 ResidencyPlan PlanResidency(const ResidencyOptions& options, MonotonicTime now,
                             const std::vector<ModelView>& models);
+
+// How much host memory the model may take for KV blocks, if it slept at level 1 now, whoever asks for it.
+int64_t MaxKeptBytes(const ResidencyOptions& options, const std::vector<ModelView>& models, int model);
 
 // The first model that could never be awake beside those that are pinned.
 std::optional<int> FindModelThatNeverFits(const ResidencyOptions& options,

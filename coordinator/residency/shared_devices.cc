@@ -42,6 +42,7 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
                                            const MakeEngine& make) {
   models_.push_back(std::make_unique<Model>());
   Model* const model = models_.back().get();
+  model->index = static_cast<int>(models_.size()) - 1;
   model->options = std::move(options);
   model->observer = std::make_unique<Observer>(this, model, observer);
   model->deadlines.emplace(model->options.targets, options_.now);
@@ -175,6 +176,10 @@ ModelView SharedDevices::View(Model* model) {
   view.resident_bytes = Sum(stats.resident_bytes);
   view.backup_bytes = model->backup_bytes;
   view.held_bytes = model->held_bytes;
+  view.held_kv_bytes = model->held_kv_bytes;
+  view.kv_bytes = stats.keepable_bytes;
+  if (model->decision.has_value()) view.max_kept_bytes = model->decision->max_kept_bytes;
+  view.prefetched = model->prefetched;
   view.open_requests = static_cast<int32_t>(model->num_open + model->num_wanted);
   if (view.state == ModelState::kAwake || view.open_requests == 0) {
     model->waiting_since = absl::InfiniteDuration();

@@ -74,6 +74,7 @@ class SharedDevices {
  private:
   class Observer;
   struct Model {
+    int index = 0;  // as the policy names it
     SharingModel options;
     std::unique_ptr<Observer> observer;
     std::optional<RequestDeadlines> deadlines;  // after Add
@@ -83,7 +84,8 @@ class SharedDevices {
     bool held_asleep = false;
     int64_t device_bytes = 0;
     int64_t backup_bytes = 0;
-    int64_t held_bytes = 0;
+    int64_t held_bytes = 0, held_kv_bytes = 0;
+    bool prefetched = false;                  // since it fell asleep
     absl::Duration sleep_time, wake_up_time;  // as last measured
     MonotonicTime waiting_since = absl::InfiniteDuration();
     MonotonicTime last_used;
@@ -114,6 +116,8 @@ class SharedDevices {
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<TransitionReport> Call(Model* model, const ResidencyDecision& decision)
       ABSL_LOCKS_EXCLUDED(mu_);
+  void Prefetch(Model* model, Carrier* carrier) ABSL_LOCKS_EXCLUDED(mu_);
+  static void NoteHostBytes(Model* model, const TransitionReport& report);
   void NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteSleep(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)

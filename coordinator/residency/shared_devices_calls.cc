@@ -37,11 +37,14 @@ void SharedDevices::NoteEnded(Model* model, int64_t num_requests) {
 }
 
 absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, const SleepRequest& request) {
+  SleepRequest bounded = request;
   {
     absl::MutexLock lock(&mu_);
     model->held_asleep = options_.arrivals != SleepArrivals::kWake;
+    const int64_t kept = MaxKeptBytes(options_.residency, Views(), model->index);
+    if (kept != kNoBudget) bounded.max_kept_bytes = kept;
   }
-  absl::StatusOr<TransitionReport> report = model->engine->Sleep(request);
+  absl::StatusOr<TransitionReport> report = model->engine->Sleep(bounded);
   {
     absl::MutexLock lock(&mu_);
     if (report.ok()) {

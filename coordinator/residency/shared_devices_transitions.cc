@@ -1,21 +1,21 @@
 // SharedDevices' part for carrying out a decision: each has a thread while it lasts.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "coordinator/residency/shared_devices.h"
 
 namespace somnus {
 namespace {
 
-int64_t BackedUpBytes(const TransitionReport& report) {
-  int64_t sum = 0;
-  for (const RankReport& rank : report.ranks) {
-    for (const auto& [tag, bytes] : rank.tags) sum += bytes.backed_up_bytes;
-  }
-  return sum;
+// What a decision lets a sleep keep, as its request says it.
+std::optional<int64_t> MaxKept(const ResidencyDecision& decision) {
+  if (decision.max_kept_bytes == kNoBudget) return std::nullopt;
+  return decision.max_kept_bytes;
 }
 
 }  // namespace
@@ -28,6 +28,13 @@ void SharedDevices::Begin(const ResidencyDecision& decision) {
               ? ""
               : absl::StrCat(", for ", models_[decision.for_model]->options.name));
   if (model->options.on_decision) model->options.on_decision(decision);
+  if (decision.action == ResidencyAction::kPrefetch) {
+    model->prefetched = true;
+    carriers_.push_back(std::make_unique<Carrier>());
+    Carrier* const carrier = carriers_.back().get();
+    carrier->thread = std::thread([this, model, carrier] { Prefetch(model, carrier); });
+    return;
+  }
   model->decision = decision;
   const int64_t id = ++model->decision_id;
   carriers_.push_back(std::make_unique<Carrier>());
@@ -54,13 +61,18 @@ absl::StatusOr<TransitionReport> SharedDevices::Call(Model* model, const Residen
       return wanted ? model->engine->WakeUp({}) : model->engine->WakeForArrivals();
     }
     case ResidencyAction::kSleepIfIdle:
-      return model->engine->Sleep({.level = decision.level, .only_if_idle = true});
+      return model->engine->Sleep(
+          {.level = decision.level, .only_if_idle = true, .max_kept_bytes = MaxKept(decision)});
     case ResidencyAction::kDrain:
-      return model->engine->Sleep({.level = decision.level, .mode = SleepMode::kWait});
+      return model->engine->Sleep(
+          {.level = decision.level, .mode = SleepMode::kWait, .max_kept_bytes = MaxKept(decision)});
     case ResidencyAction::kPreempt:
-      return model->engine->Sleep({.level = decision.level, .mode = SleepMode::kKeep});
+      return model->engine->Sleep(
+          {.level = decision.level, .mode = SleepMode::kKeep, .max_kept_bytes = MaxKept(decision)});
     case ResidencyAction::kDropBackup:
       return model->engine->Sleep({.level = 2});
+    case ResidencyAction::kPrefetch:
+      break;  // which is no transition
   }
   return absl::InternalError("no such action");
 }
@@ -85,13 +97,33 @@ void SharedDevices::CarryOut(Model* model, const ResidencyDecision& decision, in
   mail_.Wake();
 }
 
+// A hint: whatever becomes of it, the model can be woken.
+void SharedDevices::Prefetch(Model* model, Carrier* carrier) {
+  const absl::Status status = model->engine->Prefetch();
+  if (!status.ok() && !absl::IsFailedPrecondition(status))
+    LogWarning("{}: its weights are not prefetched: {}", model->options.name, std::string(status.message()));
+  absl::MutexLock lock(&mu_);
+  carrier->ended = true;
+}
+
+void SharedDevices::NoteHostBytes(Model* model, const TransitionReport& report) {
+  if (report.ranks.empty()) return;
+  model->held_bytes = model->held_kv_bytes = 0;
+  for (const RankReport& rank : report.ranks) {
+    for (const auto& [tag, bytes] : rank.tags) {
+      model->held_bytes += bytes.host_bytes;
+      if (tag == kKvCacheTag) model->held_kv_bytes += bytes.host_bytes;
+    }
+  }
+}
+
 void SharedDevices::NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report,
                                absl::Duration time) {
   ++model->num_wake_ups;
   model->last_wake_up = report;
   if (report.ok()) {
     if (report->changed()) model->wake_up_time = time;
-    if (!report->ranks.empty()) model->held_bytes = BackedUpBytes(*report);
+    NoteHostBytes(model, *report);
     model->awake_since = options_.now();
     model->retry_delay = options_.first_retry;
     model->wake_up_error = absl::OkStatus();
@@ -111,7 +143,8 @@ void SharedDevices::NoteSleep(Model* model, const absl::StatusOr<TransitionRepor
                               absl::Duration time) {
   if (report.ok()) {
     model->sleep_time = time;
-    if (!report->ranks.empty()) model->held_bytes = BackedUpBytes(*report);
+    model->prefetched = false;
+    NoteHostBytes(model, *report);
     return;
   }
   // A request has come meanwhile, or another call has ended the wait: it stays as if it had just woken.

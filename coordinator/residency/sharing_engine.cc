@@ -44,6 +44,7 @@ class SharingEngine : public Engine {
     return calls_.wake_up();
   }
   absl::StatusOr<TransitionReport> WakeForArrivals() override { return calls_.wake_up(); }
+  absl::Status Prefetch() override { return engine_->Prefetch(); }
   absl::Status Pause(const PauseRequest& request) override { return Noted(engine_->Pause(request)); }
   absl::Status Resume() override { return Noted(engine_->Resume()); }
   absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override {

@@ -150,7 +150,7 @@ class Scheduler {
   // choice until RestoreKept or ForgetComputed, and nothing may be scheduled. ChooseKept takes the blocks of
   // suspended sequences in the order of service. ForgetUnkept: the sleep has happened. RestoreKept: the
   // blocks are on the device again. AbandonKept: the sleep has not happened, nothing has changed.
-  const std::vector<KeptBlock>& ChooseKept();
+  const std::vector<KeptBlock>& ChooseKept(const KeepLimits& limits = {});
   void ForgetUnkept();
   void RestoreKept();
   void AbandonKept();

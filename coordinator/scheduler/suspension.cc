@@ -44,13 +44,13 @@ bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key) {
   return false;
 }
 
-const std::vector<KeptBlock>& Scheduler::ChooseKept() {
+const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
   SOMNUS_CHECK(running_.empty() && in_flight_.empty());
   std::vector<BlockManager::Computed> computed;
   for (const auto& [key, sequence] : waiting_) {
     if (sequence->is_suspended) computed.push_back({sequence->id, sequence->num_computed});
   }
-  const std::vector<int64_t> left_out = blocks_.ChooseKept(computed);
+  const std::vector<int64_t> left_out = blocks_.ChooseKept(computed, limits);
   const absl::flat_hash_set<int64_t> without_room(left_out.begin(), left_out.end());
   for (const auto& [key, sequence] : waiting_)
     sequence->is_kept = sequence->is_suspended && !without_room.contains(sequence->id);

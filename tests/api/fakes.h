@@ -98,6 +98,7 @@ class FakeEngine : public Engine {
     return Report({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
   }
   using Engine::WakeUp;
+  absl::Status Prefetch() override { return absl::OkStatus(); }
   absl::StatusOr<TransitionReport> WakeForArrivals() override { return WakeUp({}, std::nullopt); }
   absl::Status Pause(const PauseRequest& request) override {
     absl::MutexLock lock(&mutex_);

@@ -130,6 +130,23 @@ TEST(KeepBlocksTest, ASharedBlockIsKeptOnce) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
+TEST(KeepBlocksTest, LimitsAreKeptWhereTheTierHasMoreRoom) {
+  BlockManager manager(Options(30, 20));
+  AddComputed(&manager, 1, Tokens(8));
+  manager.Free(1);  // two cached blocks
+  AddComputed(&manager, 2, Tokens(6, 100));
+  AddComputed(&manager, 3, Tokens(14, 200));
+  EXPECT_EQ(manager.ChooseKept({{2, 6}, {3, 14}}, {.num_blocks = 4}), (std::vector<int64_t>{3}));
+  EXPECT_EQ(manager.used_host_blocks(), 4) << "the first sequence, and the beginning of the other one";
+  manager.ReleaseKept();
+  EXPECT_TRUE(manager.ChooseKept({{2, 6}, {3, 14}}, {.cached_blocks = false}).empty());
+  EXPECT_EQ(manager.used_host_blocks(), 6) << "no block that nobody holds";
+  manager.ReleaseKept();
+  EXPECT_EQ(manager.ChooseKept({{2, 6}, {3, 14}}, {.num_blocks = 0}), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
 TEST(KeepBlocksTest, WithoutAHostTierNothingIsKept) {
   BlockManager manager(Options(30, 0));
   AddComputed(&manager, 1, Tokens(8));

@@ -14,6 +14,9 @@ CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) f
 KV_BYTES = 32 << 20
 FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=local:1", "--max-model-len=512")
 
+COUNTERS = ("vllm:iteration_tokens_total_sum", "vllm:num_preemptions_total", "somnus:kv_tokens_kept_total",
+            "somnus:kv_blocks_kept_total")
+
 
 def start(*flags):
     named = [f"--model={name}={tiny(model)}" for name, model in MODELS.items() if name != "test-model"]
@@ -84,6 +87,76 @@ class SeveralModelsTest(unittest.TestCase):
                 thread.join()
             self.assertEqual(wrong, [])
             self.assertEqual(self.cluster.stop(), 0)
+
+    def total(self, metric, **labels):
+        text = self.cluster.request("GET", "/metrics").text
+        wanted = [f'{name}="{value}"' for name, value in labels.items()]
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines()
+                   if line.startswith(metric + "{") and all(label in line for label in wanted))
+
+    def answers_of_two_models(self, count):
+        """So many long answers of each of two models at once, which have to take turns. Every one is what it was when
+        nobody disturbed it; returns how many tokens there were to compute."""
+        requests = [(name, [1 + number, 2, 3, 4]) for number in range(count) for name in ("test-model", "qwen")]
+        wanted = [self.cluster.tokens(prompt, model=name, max_tokens=480, ignore_eos=True) for name, prompt in requests]
+        self.assertEqual({len(tokens) for tokens in wanted}, {480})
+        self.before = {metric: self.total(metric) for metric in COUNTERS}
+        found = [None] * len(requests)
+
+        def client(index):
+            name, prompt = requests[index]
+            found[index] = self.cluster.tokens(prompt, model=name, max_tokens=480, ignore_eos=True)
+        threads = [threading.Thread(target=client, args=(index,)) for index in range(len(requests))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(found, wanted)
+        # The last token of each is not computed.
+        return sum(len(prompt) + 480 - 1 for _, prompt in requests)
+
+    def grown(self, metric):
+        return self.total(metric) - self.before[metric]
+
+    def test_what_is_preempted_computes_nothing_again(self):
+        budget = self.budget_for_one()
+        self.serve(f"--device-memory-budget={budget}", "--residency-policy=slo", "--max-num-seqs=1",
+                   "--no-enable-prefix-caching")
+        for count in (8, 16, 32, 64):  # as many as it takes until one's turn ends in the middle of an answer
+            tokens = self.answers_of_two_models(count)
+            self.assertEqual(self.grown("vllm:iteration_tokens_total_sum"), tokens)
+            self.assertEqual(self.grown("vllm:num_preemptions_total"), 0)
+            if self.grown("somnus:kv_tokens_kept_total") > 0:
+                break
+        self.assertGreater(self.total("somnus:residency_decisions_total", action="preempt"), 0)
+        self.assertGreater(self.grown("somnus:kv_tokens_kept_total"), 0)
+        self.assertGreater(self.grown("somnus:kv_blocks_kept_total"), 0)
+        self.assertEqual(self.total("somnus:kv_host_blocks_used"), 0, "it was given back")
+        self.assertEqual(self.total("somnus:host_bytes", tag="kv_cache"), 0)
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def test_without_kept_blocks_the_tokens_are_the_same(self):
+        budget = self.budget_for_one()
+        self.serve(f"--device-memory-budget={budget}", "--residency-policy=slo", "--max-num-seqs=1",
+                   "--no-enable-prefix-caching", "--no-keep-kv-on-sleep")
+        for count in (8, 16, 32, 64):
+            tokens = self.answers_of_two_models(count)
+            if self.grown("vllm:num_preemptions_total") > 0:
+                break
+        self.assertGreater(self.grown("vllm:num_preemptions_total"), 0)
+        self.assertGreater(self.grown("vllm:iteration_tokens_total_sum"), tokens)
+        self.assertEqual(self.total("somnus:kv_blocks_kept_total"), 0)
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def test_the_next_model_is_prefetched_where_no_backup_has_room(self):
+        budget = self.budget_for_one()
+        self.serve(f"--device-memory-budget={budget}", "--host-memory-budget=1", "--residency-policy=slo",
+                   "--max-num-seqs=1", "--no-enable-prefix-caching")
+        self.answers_of_two_models(4)
+        self.assertGreater(self.total("somnus:residency_decisions_total", action="prefetch"), 0)
+        self.assertEqual(self.total("somnus:host_bytes"), 0)
+        self.assertEqual(self.total("somnus:kv_blocks_kept_total"), 0)
+        self.assertEqual(self.cluster.stop(), 0)
 
     def test_operators_name_the_model(self):
         self.serve()

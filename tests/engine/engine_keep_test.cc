@@ -108,6 +108,54 @@ TEST_F(EngineKeepTest, WhatDoesNotFitIsComputedAgain) {
   EXPECT_EQ(engine_->Stats().num_preemptions, 1);
 }
 
+TEST_F(EngineKeepTest, ASleepKeepsNoMoreThanItMay) {
+  EngineOptions options = Keeping();
+  options.kv_block_bytes = 10;
+  Start(options);
+  const int64_t keepable = engine_->Stats().keepable_bytes;
+  EXPECT_GE(keepable, 4 * 10) << "of 9 and 5 tokens";
+  ASSERT_TRUE(engine_->Sleep({.level = 1, .max_kept_bytes = 29}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 2);
+  EXPECT_EQ(engine_->Stats().host_bytes.at("kv_cache"), 2 * FakeExecutor::kKvBlockBytes);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  EXPECT_EQ(engine_->Stats().host_bytes.at("kv_cache"), 0);
+  ASSERT_TRUE(engine_->Sleep({.level = 1, .max_kept_bytes = 0}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ASSERT_TRUE(ticket_.sink->WaitForTokens(ticket_.sink->tokens().size() + 1));
+  ASSERT_TRUE(engine_->Sleep({.level = 1, .max_kept_bytes = 10000}).ok());
+  EXPECT_GT(engine_->Stats().used_host_blocks, 2);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
+  EXPECT_GT(Recomputed(), 0) << "twice its blocks had no room";
+}
+
+TEST_F(EngineKeepTest, OpenRequestsAloneAreKeptWhereCachedBlocksAreNot) {
+  EngineOptions options = Keeping();
+  options.keeps_cached_blocks = false;
+  Start(options);
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_GT(engine_->Stats().used_host_blocks, 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
+  EXPECT_EQ(Recomputed(), 0);
+  EXPECT_EQ(engine_->Stats().keepable_bytes, 0);
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+}
+
+TEST_F(EngineKeepTest, OnlyDiscardedWeightsArePrefetched) {
+  Start();
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Prefetch()));
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Prefetch()));
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_TRUE(engine_->Prefetch().ok());
+  EXPECT_EQ(executor_->lifecycle_calls().back(), "prefetch");
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
+}
+
 TEST_F(EngineKeepTest, Level2ForgetsIt) {
   Start();
   ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());

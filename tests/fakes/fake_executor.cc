@@ -19,11 +19,12 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec,
   absl::MutexLock lock(&mu_);
   if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
   if (worker_.num_slots_in_use() > 0) return absl::InternalError("slots in use at a sleep");
+  RankReport rank;
   if (std::find(spec.tags.begin(), spec.tags.end(), "kv_cache") != spec.tags.end()) {
     worker_.CopyToHost(Pairs(kept));
     if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
+    rank.tags["kv_cache"].host_bytes = static_cast<int64_t>(kept.size()) * kKvBlockBytes;
   }
-  RankReport rank;
   for (const std::string& tag : spec.tags) {
     if (residency_.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
   }

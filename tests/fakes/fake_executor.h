@@ -20,6 +20,8 @@ namespace somnus {
 
 class FakeExecutor : public Executor {
  public:
+  static constexpr int64_t kKvBlockBytes = 8;  // of the host, for each block that is kept
+
   explicit FakeExecutor(const FakeWorkerOptions& options) : worker_(options) {}
 
   // While held, Wait blocks (until its timeout).
@@ -228,6 +230,11 @@ class FakeExecutor : public Executor {
     checked_ = checked;
   }
 
+  absl::Status Prefetch() override {
+    absl::MutexLock lock(&mu_);
+    lifecycle_calls_.push_back("prefetch");
+    return health_;
+  }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }

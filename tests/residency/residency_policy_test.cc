@@ -265,6 +265,101 @@ TEST(ResidencyPolicyTest, WithoutRoomForItsBackupAModelSleepsAtLevel2) {
       << "its backup has been retained";
 }
 
+// A busy model that has to leave under kSlo, and one that waits.
+std::vector<ModelView> TurnIsOver() {
+  std::vector<ModelView> models = {Awake(5, 1, {}), Asleep(5, absl::Seconds(1))};
+  for (ModelView& model : models) model.backup_bytes = 4;
+  models[0].kv_bytes = 3;
+  return models;
+}
+
+TEST(ResidencyPolicyTest, WhatHostMemoryTheWeightsLeaveIsForTheBlocksOfOpenRequests) {
+  ResidencyOptions options = Budget(5, ResidencyPolicy::kSlo);
+  std::vector<ModelView> models = TurnIsOver();
+  EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, kNoBudget);
+  models[0].kv_bytes = 0;
+  EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 0) << "it keeps nothing";
+  models = TurnIsOver();
+  for (const auto& [budget, kept] : {std::pair(4, 0), std::pair(5, 1), std::pair(7, 3), std::pair(100, 3)}) {
+    options.host_memory_budget = budget;
+    const ResidencyDecision decision = Decisions(options, models)[0];
+    EXPECT_EQ(decision.action, Action::kPreempt);
+    EXPECT_EQ(decision.level, 1) << budget;
+    EXPECT_EQ(decision.max_kept_bytes, kept) << budget;
+  }
+  options.host_memory_budget = 3;
+  EXPECT_EQ(Decisions(options, models)[0].level, 2);
+  EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 0) << "level 2 keeps nothing";
+}
+
+TEST(ResidencyPolicyTest, HostMemoryIsNotPromisedTwice) {
+  ResidencyOptions options = Budget(5, ResidencyPolicy::kSlo);
+  options.host_memory_budget = 12;
+  std::vector<ModelView> models = TurnIsOver();
+  // One that falls asleep takes 4 for its weights, and 2 for blocks as was decided.
+  models.push_back(Awake(5, 1, {}));
+  models[2].state = ModelState::kFallingAsleep;
+  models[2].level = 1;
+  models[2].backup_bytes = 4;
+  models[2].max_kept_bytes = 2;
+  options.device_memory_budget = 10;
+  models[1].device_bytes = 10;
+  models[1].resident_bytes = 0;
+  EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 12 - 6 - 4);
+  // What is retained of an earlier sleep is its own.
+  models[0].held_bytes = 5;
+  models[0].held_kv_bytes = 1;
+  EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 2);
+  // Two that leave at once: both backups come before any block.
+  models[2] = Awake(5, 1, {});
+  models[2].backup_bytes = 4;
+  models[2].kv_bytes = 3;
+  models[0].held_bytes = models[0].held_kv_bytes = 0;
+  const std::vector<ResidencyDecision> both = Decisions(options, models);
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0].level + both[1].level, 2);
+  EXPECT_EQ(both[0].max_kept_bytes + both[1].max_kept_bytes, 12 - 8);
+}
+
+TEST(ResidencyPolicyTest, OneThatDrainsKeepsItsShareWhenItIsHurried) {
+  ResidencyOptions options = Budget(5);
+  options.host_memory_budget = 6;
+  std::vector<ModelView> models = {Awake(5, 3, {}), Asleep(5, absl::Seconds(20))};
+  models[0].state = ModelState::kDraining;
+  models[0].level = 1;
+  models[0].backup_bytes = 4;
+  models[0].kv_bytes = 9;
+  models[0].max_kept_bytes = 2;
+  EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 2);
+  options.host_memory_budget = 8;
+  EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 4);
+}
+
+TEST(ResidencyPolicyTest, AnOperatorsSleepKeepsWhatTheBudgetLeaves) {
+  std::vector<ModelView> models = TurnIsOver();
+  models[1].held_bytes = 4;
+  ResidencyOptions options = Budget(5);
+  EXPECT_EQ(MaxKeptBytes(options, models, 0), kNoBudget);
+  options.host_memory_budget = 10;
+  EXPECT_EQ(MaxKeptBytes(options, models, 0), 2);
+  options.host_memory_budget = 7;
+  EXPECT_EQ(MaxKeptBytes(options, models, 0), 0);
+}
+
+TEST(ResidencyPolicyTest, TheNextModelsWeightsAreReadWhileAnotherOneRuns) {
+  ModelView busy = Awake(5, 1, {});
+  busy.awake_since = kNow;
+  std::vector<ModelView> models = {busy, Asleep(5, absl::Seconds(3)), Asleep(5, absl::Seconds(2)), Asleep(5)};
+  EXPECT_TRUE(Decisions(Budget(5), models).empty()) << "their weights are on the host";
+  for (ModelView& model : models) model.level = 2;
+  EXPECT_EQ(Decisions(Budget(5), models), Only(Action::kPrefetch, Reason::kRequestsWait, 1, 2, 1));
+  models[1].prefetched = true;
+  EXPECT_TRUE(Decisions(Budget(5), models).empty()) << "once in a sleep, and the second in the row waits";
+  models[1].held_asleep = true;
+  EXPECT_EQ(Decisions(Budget(5), models), Only(Action::kPrefetch, Reason::kRequestsWait, 2, 2, 2));
+  EXPECT_EQ(Decisions(Budget(10), models), Wakes(2)) << "it reads them itself";
+}
+
 TEST(ResidencyPolicyTest, ModelsThatNeverFitAreFound) {
   ModelView pinned = Asleep(6);
   pinned.pinned = true;

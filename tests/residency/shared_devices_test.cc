@@ -61,6 +61,7 @@ class SharedDevicesTest : public ::testing::Test {
     options.arrivals = arrivals;
     options.first_retry = absl::Milliseconds(1);
     options.operator_wait = operator_wait_;
+    options.residency.host_memory_budget = host_memory_budget_;
     devices_.emplace(options);
     counter_ = std::make_unique<AwakeCounter>();
     for (int i = 0; i < num_models; ++i) {
@@ -75,6 +76,10 @@ class SharedDevicesTest : public ::testing::Test {
     Served& served = models_.emplace_back();
     EngineOptions options = SmallEngine();
     options.resident_bytes = {{"weights", kBytes}};
+    options.keep_kv_on_sleep = keeps_kv_;
+    options.keeps_cached_blocks = false;
+    options.kv_block_bytes = FakeExecutor::kKvBlockBytes;
+    options.scheduler.blocks.num_host_blocks = keeps_kv_ ? 64 : 0;
     served.executor = std::make_unique<FakeExecutor>(SmallWorker(options));
     SharingModel model;
     model.name = name;
@@ -118,10 +123,21 @@ class SharedDevicesTest : public ::testing::Test {
     return false;
   }
 
+  // Of what came to the end without a loss: how much was computed beyond what there was to compute.
+  int64_t Recomputed(const std::vector<Ticket>& tickets) {
+    int64_t tokens = 0;
+    for (const Served& model : models_) tokens += model.executor->num_computed_tokens();
+    for (const Ticket& ticket : tickets)
+      tokens -= static_cast<int64_t>(ticket.request.prompt.size()) + ticket.request.max_tokens - 1;
+    return tokens;
+  }
+
   // Of Start; the models after the last target have none.
   absl::Duration operator_wait_ = absl::Minutes(2);
   absl::Duration max_wait_ = absl::Milliseconds(200);
   std::vector<TokenTargets> targets_;
+  bool keeps_kv_ = false;
+  int64_t host_memory_budget_ = kNoBudget;
   absl::Mutex mu_;
   std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<AwakeCounter> counter_;
@@ -190,6 +206,48 @@ TEST_F(SharedDevicesTest, TheModelWhoseClientsWaitForTheShortestTimeWakesFirst) 
   }
   ASSERT_GE(woken.size(), 2u);
   EXPECT_EQ(woken[0], 1) << "though the other one's request came first";
+}
+
+TEST_F(SharedDevicesTest, WhatIsPreemptedComputesNothingAgain) {
+  keeps_kv_ = true;
+  Start(2, 1, ResidencyPolicy::kSlo);
+  std::vector<Ticket> tickets;
+  for (Served& model : models_) model.executor->SetStepTime(absl::Milliseconds(1));
+  for (int i = 0; i < 2; ++i) tickets.push_back(Submit(i, "r" + std::to_string(i), 150));
+  for (const Ticket& ticket : tickets) ExpectExact(ticket);
+  EXPECT_EQ(Recomputed(tickets), 0);
+  EXPECT_GT(engine(0)->Stats().kept_tokens + engine(1)->Stats().kept_tokens, 0);
+  EXPECT_EQ(engine(0)->Stats().num_preemptions + engine(1)->Stats().num_preemptions, 0);
+}
+
+TEST_F(SharedDevicesTest, WithoutHostMemoryForBlocksTheyAreComputedAgain) {
+  keeps_kv_ = true;
+  host_memory_budget_ = kBytes + FakeExecutor::kKvBlockBytes - 1;  // of weights alone
+  Start(2, 1, ResidencyPolicy::kSlo);
+  std::vector<Ticket> tickets;
+  for (Served& model : models_) model.executor->SetStepTime(absl::Milliseconds(1));
+  for (int i = 0; i < 2; ++i) tickets.push_back(Submit(i, "r" + std::to_string(i), 150));
+  for (const Ticket& ticket : tickets) ExpectExact(ticket);
+  EXPECT_TRUE(Decided(ResidencyAction::kPreempt, 0) || Decided(ResidencyAction::kPreempt, 1));
+  EXPECT_GT(Recomputed(tickets), 0);
+  EXPECT_EQ(engine(0)->Stats().kept_blocks + engine(1)->Stats().kept_blocks, 0);
+}
+
+TEST_F(SharedDevicesTest, TheNextModelsWeightsArePrefetchedOnceInASleep) {
+  host_memory_budget_ = 0;
+  Start(2, 1);
+  models_[1].executor->Hold(true);
+  const Ticket open = Submit(1, "a", 60);
+  const Ticket waits = Submit(0, "b");
+  while (models_[0].executor->lifecycle_calls().back() != "prefetch") absl::SleepFor(absl::Milliseconds(1));
+  models_[1].executor->Hold(false);
+  ExpectExact(waits);
+  ExpectExact(open);
+  const std::vector<std::string> calls = models_[0].executor->lifecycle_calls();
+  ASSERT_EQ(calls.size(), 3u);
+  EXPECT_EQ(calls[0], "sleep 2");
+  EXPECT_EQ(calls[1], "prefetch");
+  EXPECT_EQ(calls[2], "wake kv_cache weights workspace");
 }
 
 TEST_F(SharedDevicesTest, AnOperatorsSleepHoldsUntilAnOperatorsWakeUp) {

@@ -97,6 +97,31 @@ TEST(ModelSwitchingTest, WakeUpsThatFailDelayOnly) {
   }
 }
 
+TEST(ModelSwitchingTest, APrefetchShortensTheWakeUpOfTheNextModel) {
+  SimulatedModel model;
+  model.wake_up_discarded = absl::Seconds(3);
+  model.wake_up_prefetched = absl::Seconds(1);
+  model.prefetch = absl::Seconds(4);
+  model.sleep = absl::Milliseconds(50);
+  model.step = absl::Milliseconds(10);
+  ResidencyOptions options;
+  options.device_memory_budget = 1;
+  options.host_memory_budget = 0;
+  std::vector<SimulatedModel> models(2, model);
+  for (SimulatedModel& one : models) one.backup_bytes = 1;
+  // The second model is called while the first one has ten seconds to compute.
+  const std::vector<SimulatedRequest> requests = {{0, {}, 1000}, {1, absl::Seconds(4), 1}};
+  const auto ttft = [&] { return SimulateSwitching(models, requests, Planned(options)).requests[1].ttft; };
+  const absl::Duration with = ttft();
+  models[1].wake_up_prefetched = absl::InfiniteDuration();
+  EXPECT_EQ(ttft() - with, absl::Seconds(2));
+  models[1].wake_up_prefetched = absl::Seconds(1);
+  models[1].prefetch = absl::Minutes(1);
+  EXPECT_EQ(ttft() - with, absl::Seconds(2)) << "it has not ended in time";
+  EXPECT_EQ(SimulateSwitching(models, requests, Planned(options)).num_prefetches, 1)
+      << "the first one wakes at once";
+}
+
 // Two models that do not fit together and are called in turns: the worst for who switches at every call.
 TEST(ModelSwitchingTest, AlternatingRequestsDoNotThrash) {
   SimulatedModel model;

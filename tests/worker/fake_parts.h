@@ -34,6 +34,7 @@ struct FakeModelControl {
   uint8_t* weights = nullptr;
   uint8_t* kv_cache = nullptr;
   absl::Status check_error, update_error, place_error;
+  std::vector<FileRange> ranges;    // that the checkpoint's weights take
   std::string changed_files;        // of the checkpoint: the end of its fingerprint
   std::vector<std::string> placed;  // names of tensors that updates have brought
   std::atomic<int> num_placed{0};
@@ -199,6 +200,9 @@ class FakeRunner : public ModelRunner {
     return communicator_->rank() == 0 ? std::hash<std::string_view>()(bytes) : 0;
   }
   absl::Status CheckReload(const Checkpoint&) const override { return control_->check_error; }
+  absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint&) const override {
+    return control_->ranges;
+  }
   absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
     ++control_->reloads;
     allocator_->DropBackups("weights");

@@ -17,11 +17,25 @@ TEST(KeptBlocksTest, BlocksThatAreKeptAreThereAgainAfterTheWakeUp) {
     EXPECT_EQ(slept->tags().at("kv_cache").freed_bytes(), kRegionBytes);
     EXPECT_EQ(rank.driver().live_bytes(), kHostBlocks * kBlockBytes)
         << "the host tier's, which is of the host";
+    EXPECT_EQ(slept->tags().at("kv_cache").host_bytes(), kHostBlocks * kBlockBytes);
     auto woken = RunTransition(rank.worker(), Keeping(TransitionOf(0), kept));
     ASSERT_TRUE(woken.ok()) << woken.status();
     EXPECT_EQ(woken->tags().at("kv_cache").backed_up_bytes(), 0);
+    EXPECT_EQ(woken->tags().at("kv_cache").host_bytes(), 0) << "it is given back";
     EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(3));
     EXPECT_FALSE(rank.HasBlock(2)) << "it was not kept";
+  }
+}
+
+TEST(KeptBlocksTest, TheHostTierTakesMemoryForTheBlocksThatAreKeptAndNoMore) {
+  Rank rank;
+  for (const Pairs& kept : {Pairs{{3, 0}}, Pairs{{3, 0}, {1, 1}}, Pairs{}}) {
+    const auto slept = RunTransition(rank.worker(), Keeping(TransitionOf(1), kept));
+    ASSERT_TRUE(slept.ok()) << slept.status();
+    const int64_t bytes = static_cast<int64_t>(kept.size()) * kBlockBytes;
+    EXPECT_EQ(slept->tags().at("kv_cache").host_bytes(), bytes);
+    EXPECT_EQ(rank.driver().live_bytes(), bytes);
+    ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), kept)), absl::OkStatus());
   }
 }
 

@@ -59,6 +59,7 @@ class Simulation {
     std::vector<int> batch;  // of the step under way
     MonotonicTime step_end = kNever;
     MonotonicTime transition_end = kNever;
+    MonotonicTime prefetch_end = kNever;
   };
 
   int NumModels() const { return static_cast<int>(models_.size()); }
@@ -148,6 +149,8 @@ class Simulation {
     ModelView& view = model.view;
     if (view.state == ModelState::kWaking) return EndWakeUp(index);
     if (view.state == ModelState::kDeepening) view.level = 2;
+    view.prefetched = false;
+    model.prefetch_end = kNever;
     view.held_bytes = view.level == 1 ? view.backup_bytes : 0;
     view.state = ModelState::kAsleep;
     view.resident_bytes = 0;
@@ -193,7 +196,7 @@ class Simulation {
     view.level = decision.action == ResidencyAction::kWake ? view.level : decision.level;
     switch (decision.action) {
       case ResidencyAction::kWake: {
-        const absl::Duration time = level_before == 2 ? model.spec.wake_up_discarded : model.spec.wake_up;
+        const absl::Duration time = level_before == 2 ? WakeUpDiscarded(model) : model.spec.wake_up;
         view.state = ModelState::kWaking;
         view.resident_bytes = view.device_bytes;
         model.transition_end = now_ + time;
@@ -201,6 +204,11 @@ class Simulation {
         ++outcome_.num_wake_ups;
         return;
       }
+      case ResidencyAction::kPrefetch:
+        view.prefetched = true;
+        model.prefetch_end = now_ + model.spec.prefetch;
+        ++outcome_.num_prefetches;
+        return;
       case ResidencyAction::kDropBackup:
         view.level = 1;  // until it is dropped
         view.state = ModelState::kDeepening;
@@ -214,6 +222,12 @@ class Simulation {
       case ResidencyAction::kPreempt:
         return BeginSleep(decision.model);
     }
+  }
+
+  absl::Duration WakeUpDiscarded(const Model& model) const {
+    const bool prefetched = model.prefetch_end <= now_;
+    return prefetched ? std::min(model.spec.wake_up_prefetched, model.spec.wake_up_discarded)
+                      : model.spec.wake_up_discarded;
   }
 
   void NoteMemory() {

@@ -20,6 +20,9 @@ struct SimulatedModel {
   bool pinned = false;
   absl::Duration wake_up;            // from level 1
   absl::Duration wake_up_discarded;  // from level 2
+  // From level 2, when a prefetch has ended before, and how long that takes. Not set: it is of no use.
+  absl::Duration wake_up_prefetched = absl::InfiniteDuration();
+  absl::Duration prefetch;
   absl::Duration sleep;
   absl::Duration step;     // of one token for all open requests; models that compute share the device
   absl::Duration prefill;  // of a request, once
@@ -52,6 +55,7 @@ struct SwitchingOutcome {
   std::vector<RequestOutcome> requests;
   bool stuck = false;  // requests are open, and nothing would ever happen again
   int64_t num_wake_ups = 0;
+  int64_t num_prefetches = 0;
   int64_t num_preemptions = 0;                              // sleeps with open requests
   absl::Duration switching;                                 // sum of all sleeps and wake-ups
   absl::Duration shortest_stay = absl::InfiniteDuration();  // awake

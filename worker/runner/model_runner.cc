@@ -14,6 +14,7 @@
 #include "checkpoint/family.h"
 #include "worker/model/rope_table.h"
 #include "worker/model/weight_loader.h"
+#include "worker/model/weight_ranges.h"
 #include "worker/runner/model_runner_impl.h"
 
 namespace somnus {
@@ -295,6 +296,12 @@ absl::StatusOr<WeightPlan> ModelRunnerImpl::PlanReload(const Checkpoint& checkpo
 
 absl::Status ModelRunnerImpl::CheckReload(const Checkpoint& checkpoint) const {
   return PlanReload(checkpoint).status();
+}
+
+absl::StatusOr<std::vector<FileRange>> ModelRunnerImpl::WeightRanges(const Checkpoint& checkpoint) const {
+  if (checkpoint.is_dummy()) return std::vector<FileRange>();
+  ASSIGN_OR_RETURN(const WeightPlan plan, PlanReload(checkpoint));
+  return somnus::WeightRanges(plan);
 }
 
 absl::Status ModelRunnerImpl::ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) {

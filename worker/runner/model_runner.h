@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "allocator/sleepable_allocator.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/mapped_file.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
@@ -117,6 +118,10 @@ class ModelRunner {
   // Ok when ReloadWeights can put the checkpoint's weights in the place of those that were loaded: it is of
   // the same model, and its tensors lie in memory alike. NotFound and InvalidArgument say why not.
   virtual absl::Status CheckReload(const Checkpoint& checkpoint) const = 0;
+  // The bytes of the checkpoint's files that ReloadWeights would read; none where it has no files.
+  virtual absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint& /*checkpoint*/) const {
+    return std::vector<FileRange>();
+  }
   // Reads the weights again, over old ones, or into a region that was discarded by a sleep and mapped again.
   // Drops their backups. Errors of CheckReload have changed nothing; after another one the contents are
   // undefined. No step may be under way.

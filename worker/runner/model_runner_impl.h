@@ -41,6 +41,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) override;
   absl::StatusOr<uint64_t> SelfCheck() override;
   absl::Status CheckReload(const Checkpoint& checkpoint) const override;
+  absl::StatusOr<std::vector<FileRange>> WeightRanges(const Checkpoint& checkpoint) const override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
   absl::Status ResetAfterWake() override;

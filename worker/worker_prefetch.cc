@@ -1,0 +1,31 @@
+// The Worker's part for weights that are read ahead of a wake-up.
+#include <utility>
+
+#include "allocator/host_memory.h"
+#include "base/status_macros.h"
+#include "worker/worker.h"
+
+namespace somnus {
+
+absl::StatusOr<v1::PrefetchResponse> Worker::Prefetch(const v1::PrefetchRequest& request) {
+  using Response = absl::StatusOr<v1::PrefetchResponse>;
+  return InEpoch<Response>(request.group_epoch(), [&] { return DoPrefetch(); });
+}
+
+absl::StatusOr<v1::PrefetchResponse> Worker::DoPrefetch() {
+  v1::PrefetchResponse response;
+  const bool reads = weights_.discarded() && weights_.in_checkpoint() && !prepared_.has_value();
+  if (!reads) return response;
+  if (prefetch_ == nullptr) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
+                     parts_.open_checkpoint(load_request_.model_path(), load_format_));
+    ASSIGN_OR_RETURN(std::vector<FileRange> ranges, runner_->WeightRanges(*checkpoint));
+    // What is read must still be there at the wake-up, beside what other processes read meanwhile.
+    prefetch_ =
+        std::make_unique<WeightPrefetch>(std::move(checkpoint), std::move(ranges), AvailableHostMemory() / 2);
+  }
+  response.set_num_bytes(prefetch_->num_bytes());
+  return response;
+}
+
+}  // namespace somnus
