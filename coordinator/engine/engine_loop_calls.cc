@@ -241,10 +241,8 @@ bool EngineLoop::may_revive() const {
 }
 
 bool EngineLoop::Revive(bool restart_workers, const Weights& weights) {
-  LifecycleCommand command;
-  command.kind = LifecycleCommand::Kind::kRevive;
+  LifecycleCommand command = {.kind = LifecycleCommand::Kind::kRevive, .revived = weights};
   command.restart_workers = restart_workers;
-  command.revived.emplace(weights);
   command.reply = [](const absl::StatusOr<TransitionReport>&) {};
   {
     absl::MutexLock lock(&mu_);
