@@ -201,13 +201,13 @@ void EngineLoop::FinishWeights(const WeightsOutcome& outcome) {
 
 void EngineLoop::EndWeightsChange(const absl::Status& status) {
   step_deadline_.Restart();
+  if (status.ok()) NoteNewWeights();
   SwitchState(RestingState());
   WeightsEvent event;
   event.updates = command_->kind == LifecycleCommand::Kind::kUpdate;
   event.duration = options_.monotonic_now() - command_->began;
   if (status.ok()) {
     LogInfo("{}version {} of the weights, from {}", options_.log_name, weights_.version, weights_.source());
-    NoteNewWeights();
     if (observer_ != nullptr) observer_->OnWeightsChanged(event);
     return EndCommand(TransitionReport());
   }

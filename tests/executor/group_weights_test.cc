@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "tests/executor/group_epoch_fixture.h"
 
 namespace somnus {
@@ -76,7 +77,7 @@ TEST_F(GroupWeightsTest, ATensorThatIsNotKnownEndsTheUpdate) {
   absl::Status status;
   while (status.ok()) status = Send("unknown");
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_EQ(status.message(), "rank 0 (pid 70): there is no tensor 'unknown'");
+  EXPECT_TRUE(absl::EndsWith(status.message(), "): there is no tensor 'unknown'")) << "of either rank";
   EXPECT_FALSE(weights().FinishUpdate(2).status.ok());
 }
 
