@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "tools/bench/sleep/memory_floors.h"
+#include "tools/bench/sleep/prefetch_phases.h"
 #include "tools/bench/sleep/switch_phases.h"
 #include "tools/bench/sleep/weight_update.h"
 
@@ -47,7 +48,8 @@ class EngineRound {
     RETURN_IF_ERROR(UpdateWeights());
     engine_.reset();
     const double release = static_cast<double>(bytes_) / floors_.release;
-    return MeasureSwitches(options_, {bytes_, release + WakeFloor(1), undisturbed_}, table_);
+    RETURN_IF_ERROR(MeasureSwitches(options_, {bytes_, release + WakeFloor(1), undisturbed_}, table_));
+    return MeasurePrefetch(options_, bytes_, table_);
   }
 
  private:

@@ -153,6 +153,16 @@ absl::Status ServedEngine::AwaitFirstToken() {
   }
 }
 
+absl::Status ServedEngine::Answer(const std::string& model, int num_tokens) const {
+  nlohmann::json body = {{"prompt", std::vector<int32_t>(kPromptTokens, 7)},
+                         {"max_tokens", num_tokens},
+                         {"ignore_eos", true},
+                         {"temperature", 0}};
+  if (!model.empty()) body["model"] = model;
+  ASSIGN_OR_RETURN(const HttpResponse response, api_.Post("/v1/completions", body.dump()));
+  return response.status == 200 ? absl::OkStatus() : absl::UnavailableError(response.body);
+}
+
 absl::StatusOr<double> ServedEngine::FirstToken(const std::string& model) {
   // The first token differs, so that the prefix cache has nothing of it.
   std::vector<int32_t> prompt(kPromptTokens, 5);

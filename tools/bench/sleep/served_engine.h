@@ -45,6 +45,8 @@ class ServedEngine {
   // Seconds to the one token that follows a prompt which was not asked before. `model`: by name; empty: the
   // first one.
   absl::StatusOr<double> FirstToken(const std::string& model = "");
+  // Asks for an answer of so many tokens, and waits for it. Thread safe.
+  absl::Status Answer(const std::string& model, int num_tokens) const;
   absl::StatusOr<MeasuredTransition> Sleep(int level);
   absl::StatusOr<MeasuredTransition> WakeUp();
   // Seconds until every rank has read its weights again, while the engine is awake.
