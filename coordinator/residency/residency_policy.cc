@@ -34,9 +34,10 @@ int64_t FreeHostBytes(const ResidencyOptions& options, const std::vector<ModelVi
   return free;
 }
 
-// Of the host, that a sleep at level 1 takes for the weights beyond what it holds.
+// Of the host, that a sleep at level 1 takes for the weights beyond what it holds. A backup that was retained
+// is whole, also where it is compressed and smaller than the weights.
 int64_t MissingForBackup(const ModelView& model) {
-  return std::max<int64_t>(0, model.backup_bytes - (model.held_bytes - model.held_kv_bytes));
+  return model.held_bytes > model.held_kv_bytes ? 0 : model.backup_bytes;
 }
 
 // The share of the time that the model must run for its requests to get their tokens as they want them.

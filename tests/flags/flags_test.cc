@@ -156,9 +156,9 @@ TEST(FlagsTest, TheHostTierOfTheKvCache) {
   constexpr int64_t kGib = int64_t{1} << 30;
   const auto defaults = ParseFlags({"m"});
   ASSERT_TRUE(defaults.ok());
-  EXPECT_FALSE(defaults->keep_kv_on_sleep);
+  EXPECT_FALSE(KeepsKvOnSleep(*defaults));
   EXPECT_EQ(defaults->swap_space_bytes, 4 * kGib);
-  EXPECT_TRUE(ParseFlags({"m", "--keep-kv-on-sleep"})->keep_kv_on_sleep);
+  EXPECT_TRUE(KeepsKvOnSleep(*ParseFlags({"m", "--keep-kv-on-sleep"})));
   const std::pair<const char*, int64_t> sizes[] = {
       {"8", 8 * kGib},       {"0.5", kGib / 2},        {"0", 0},
       {"512MiB", 512 << 20}, {"8589934592", 8 * kGib}, {"2GB", 2'000'000'000}};

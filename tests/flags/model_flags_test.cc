@@ -65,5 +65,13 @@ TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
   }
 }
 
+TEST(ModelFlagsTest, OneOfSeveralModelsKeepsTheKvCacheOfOpenRequests) {
+  for (const Flags& flags : OfEachModel(*ParseFlags({"--model=a=/m", "--model=b=/m"})))
+    EXPECT_TRUE(KeepsKvOnSleep(flags));
+  for (const Flags& flags :
+       OfEachModel(*ParseFlags({"--model=a=/m", "--model=b=/m", "--no-keep-kv-on-sleep"})))
+    EXPECT_FALSE(KeepsKvOnSleep(flags));
+}
+
 }  // namespace
 }  // namespace somnus

@@ -260,9 +260,9 @@ TEST(ResidencyPolicyTest, WithoutRoomForItsBackupAModelSleepsAtLevel2) {
   options.host_memory_budget = 7;
   EXPECT_EQ(Decisions(options, models), Only(Action::kSleepIfIdle, Reason::kIdle, 0, 2, 1))
       << "the other's backup was used more recently";
-  models[0].held_bytes = 4;
+  models[0].held_bytes = 3;
   EXPECT_EQ(Decisions(options, models), Only(Action::kSleepIfIdle, Reason::kIdle, 0, 1, 1))
-      << "its backup has been retained";
+      << "its backup has been retained, compressed";
 }
 
 // A busy model that has to leave under kSlo, and one that waits.
