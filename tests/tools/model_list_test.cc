@@ -1,0 +1,74 @@
+#include "tools/cli/model_list.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace somnus::cli {
+namespace {
+
+v1::ListModelStatusResponse Two() {
+  v1::ListModelStatusResponse models;
+  v1::ModelStatus* chat = models.add_models();
+  chat->set_model("chat");
+  chat->set_state(v1::ENGINE_STATE_AWAKE);
+  chat->set_resident_bytes(3 << 20);
+  chat->set_num_requests_running(12);
+  chat->set_total_blocks(200);
+  chat->set_free_blocks(150);
+  chat->set_prompt_tokens(1000);
+  chat->set_generation_tokens(int64_t{1} << 40);
+  chat->set_pinned(true);
+  chat->set_ttft_target_s(2);
+  v1::ModelStatus* other = models.add_models();
+  other->set_model("a-longer-name");
+  other->set_state(v1::ENGINE_STATE_ASLEEP);
+  other->set_sleep_level(2);
+  other->set_paused(true);
+  other->set_num_requests_waiting(1);
+  other->set_priority(-3);
+  return models;
+}
+
+TEST(ModelListTest, ColumnsAreAsWideAsWhatIsInThem) {
+  EXPECT_EQ(ModelTable(Two()),
+            "model          state                      memory  running  waiting  blocks\n"
+            "chat           awake                     3.0 MiB       12        0     25%  pinned, ttft 2s\n"
+            "a-longer-name  asleep (level 2), paused  0.0 MiB        0        1       -  priority -3\n");
+}
+
+TEST(ModelListTest, TokensPerSecondSinceTheLastLook) {
+  const v1::ListModelStatusResponse before = Two();
+  v1::ListModelStatusResponse now = before;
+  now.mutable_models(0)->set_prompt_tokens(1100);
+  now.mutable_models(0)->set_generation_tokens((int64_t{1} << 40) + 5);
+  now.mutable_models(1)->set_model("new");
+  now.mutable_models(1)->set_prompt_tokens(7);
+  const std::string table = ModelTable(now, &before, absl::Seconds(2));
+  EXPECT_NE(table.find("25%      50.0       2.5  pinned"), std::string::npos) << table;
+  EXPECT_NE(table.find("-         -         -  priority -3"), std::string::npos) << "it is new\n" << table;
+  // A server that was started again counts anew.
+  now.mutable_models(0)->set_prompt_tokens(3);
+  EXPECT_NE(ModelTable(now, &before, absl::Seconds(2)).find("25%         -       2.5"), std::string::npos);
+}
+
+TEST(ModelListTest, JsonHasNumbersAndNames) {
+  const nlohmann::json models = nlohmann::json::parse(ModelsJson(Two()))["models"];
+  ASSERT_EQ(models.size(), 2u);
+  EXPECT_EQ(models[0]["state"], "awake");
+  EXPECT_EQ(models[0]["generation_tokens"], int64_t{1} << 40);
+  EXPECT_EQ(models[1]["state"], "asleep");
+  EXPECT_EQ(models[1]["sleep_level"], 2);
+  EXPECT_EQ(models[1]["priority"], -3);
+}
+
+TEST(ModelListTest, OneThatHasFailedIsFound) {
+  v1::ListModelStatusResponse models = Two();
+  EXPECT_FALSE(AnyFailed(models));
+  models.mutable_models(1)->set_state(v1::ENGINE_STATE_FAILED);
+  EXPECT_TRUE(AnyFailed(models));
+}
+
+}  // namespace
+}  // namespace somnus::cli
