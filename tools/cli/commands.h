@@ -22,6 +22,7 @@ int RunPause(const std::vector<std::string>& args);
 int RunResume(const std::vector<std::string>& args);
 int RunWakeUp(const std::vector<std::string>& args);
 int RunReloadWeights(const std::vector<std::string>& args);
+int RunResetPrefixCache(const std::vector<std::string>& args);
 int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);
 

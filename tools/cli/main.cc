@@ -25,25 +25,27 @@ struct Entry {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr Entry kEntries[] = {{"serve", "serve a model: one coordinator, N workers", RunServe},
-                              {"chat", "talk to the served model", RunChat},
-                              {"generate", "continue a text", RunGenerate},
-                              {"status", "what the server and its workers are doing", RunStatus},
-                              {"models", "which models are served, and what each is doing", RunModels},
-                              {"top", "the same again and again, with tokens per second", RunTop},
-                              {"sleep", "give the device memory back, keep the processes", RunSleep},
-                              {"wake-up", "take the memory again and serve", RunWakeUp},
-                              {"pause", "compute nothing, keep the memory", RunPause},
-                              {"resume", "end a pause", RunResume},
-                              {"reload-weights", "read the weights anew, or others", RunReloadWeights},
-                              {"roll", "restart the workers, one replica at a time", RunRoll},
-                              {"stop", "end the server and its workers", RunStop}};
+constexpr Entry kEntries[] = {
+    {"serve", "serve a model: one coordinator, N workers", RunServe},
+    {"chat", "talk to the served model", RunChat},
+    {"generate", "continue a text", RunGenerate},
+    {"status", "what the server and its workers are doing", RunStatus},
+    {"models", "which models are served, and what each is doing", RunModels},
+    {"top", "the same again and again, with tokens per second", RunTop},
+    {"sleep", "give the device memory back, keep the processes", RunSleep},
+    {"wake-up", "take the memory again and serve", RunWakeUp},
+    {"pause", "compute nothing, keep the memory", RunPause},
+    {"resume", "end a pause", RunResume},
+    {"reload-weights", "read the weights anew, or others", RunReloadWeights},
+    {"reset-prefix-cache", "forget the prompts that were computed before", RunResetPrefixCache},
+    {"roll", "restart the workers, one replica at a time", RunRoll},
+    {"stop", "end the server and its workers", RunStop}};
 
 std::string Help() {
   std::string text =
       "somnus: serves large language models with one coordinator and N workers.\n\nusage: somnus COMMAND "
       "[flags]\n\n";
-  for (const Entry& entry : kEntries) absl::StrAppendFormat(&text, "  %-14s %s\n", entry.name, entry.summary);
+  for (const Entry& entry : kEntries) absl::StrAppendFormat(&text, "  %-18s %s\n", entry.name, entry.summary);
   absl::StrAppend(&text,
                   "\nA first conversation:\n"
                   "  somnus serve SmolLM2-135M-Instruct.Q4_1.gguf --workers=local:2    (in one terminal)\n"

@@ -90,6 +90,7 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& body)
   server.http = admin ? Address{address.host, http_port, tls} : address;
   server.grpc = {address.host, IntAt(info, "grpc_port"), tls};
   server.control = {address.host, IntAt(info, "control_port"), admin_tls};
+  server.admin = admin ? address : Address{address.host, admin_port, admin_tls};
   return server;
 }
 
@@ -164,6 +165,8 @@ absl::StatusOr<Address> ParseUrl(const std::string& url) {
 }
 
 HttpClient Server::Client() const { return ClientOf(http, api_key, trust); }
+
+HttpClient Server::AdminClient() const { return ClientOf(admin, admin_api_key, trust); }
 
 absl::StatusOr<Server> FindServer(const ServerOptions& options) {
   ASSIGN_OR_RETURN(const Address address,

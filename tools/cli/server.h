@@ -42,12 +42,14 @@ struct Server {
   Address http;  // the public port
   Address grpc;
   Address control;  // operators' gRPC
+  Address admin;    // operators' HTTP
   std::string api_key;
   std::string admin_api_key;
   TlsClientOptions trust;  // where an address has TLS
   std::string url_flag;    // " --url=URL" where the command was given one: another command needs it, too
 
-  HttpClient Client() const;
+  HttpClient Client() const;       // of the public port
+  HttpClient AdminClient() const;  // of operators' port
 };
 
 // Asks the server for its ports. Unavailable: nothing listens there, or what listens is not a Somnus server;
