@@ -88,7 +88,7 @@ TEST(KeptBlocksTest, AHostWithoutMemoryForKeptBlocksLeavesEverythingAwake) {
   Rank rank;
   rank.FillBlock(1);
   const Rank::State awake = rank.state();
-  rank.driver().SetCapacity(kAllBytes + kBlockBytes);
+  rank.driver().SetCapacity(kAllBytes);
   const absl::Status status = rank.Run(Keeping(TransitionOf(1), {{1, 0}}));
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_NE(status.message().find("KV blocks that are kept"), absl::string_view::npos) << status;
