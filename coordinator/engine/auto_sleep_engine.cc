@@ -244,7 +244,8 @@ void AutoSleepEngine::FallAsleep() {
   idle_since_ = options_.now();  // after an error it is tried again when that time has passed once more
   num_auto_sleeps_ += report.ok() ? 1 : 0;
   if (report.ok()) return;
-  slept_by_itself_ = false;
+  // Not of one that was committed and then interrupted by losses of the group: requests have to end it.
+  if (engine_->state() == EngineState::kAwake) slept_by_itself_ = false;
   // Not when a request has come meanwhile, or the engine is about to end.
   if (!absl::IsAborted(report.status()) && !absl::IsFailedPrecondition(report.status()))
     LogWarning("the engine could not go to sleep: {}", std::string(report.status().message()));

@@ -60,7 +60,10 @@ void EngineLoop::StartCommand() {
 
 void EngineLoop::StartSleep() {
   if (absl::Status status = CheckLifecycle(); !status.ok()) return EndCommand(std::move(status));
-  if (command_->only_if_idle && !IsIdle()) return EndCommand(absl::AbortedError("the engine is not idle"));
+  // One that was committed when the group was lost has happened.
+  const bool has_happened = command_->num_interruptions > 0 && residency_.ToSleep(command_->spec).empty();
+  if (command_->only_if_idle && !has_happened && !IsIdle())
+    return EndCommand(absl::AbortedError("the engine is not idle"));
   if (!SettleOpenRequests()) return;
   if (residency_.ToSleep(command_->spec).empty()) {
     ForgetKept(command_->spec);

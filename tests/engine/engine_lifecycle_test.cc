@@ -216,6 +216,23 @@ TEST_F(EngineLifecycleTest, ALossAfterTheCallWasCommitted) {
             (std::vector<std::string>{"sleep 1", "sleep 2", "wake weights", "wake kv_cache workspace"}));
 }
 
+// Its caller has to know that requests must wake the engine now.
+TEST_F(EngineLifecycleTest, ASleepOfAnIdleEngineThatWasCommittedHasHappened) {
+  executor_.HoldLifecycle(true);
+  std::future<Result> slept =
+      std::async(std::launch::async, [&] { return engine_.Sleep({.only_if_idle = true}); });
+  AwaitCalls(1);
+  executor_.Commit();
+  executor_.Lose(kLoss);
+  const Result result = slept.get();
+  EXPECT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(engine_.state(), EngineState::kAsleep);
+  executor_.HoldLifecycle(false);
+  EXPECT_TRUE(absl::IsAborted(engine_.Sleep({.level = 2, .only_if_idle = true}).status()))
+      << "an engine that sleeps is not idle";
+  ExpectServes();
+}
+
 TEST_F(EngineLifecycleTest, AResultThatComesAfterTheRecoveryIsNotThatOfTheNextCall) {
   executor_.SetLateResults(true);
   std::future<Result> slept = HeldSleep();
