@@ -116,6 +116,20 @@ void ExpectCloseLogprobs(const std::vector<v1::StepLogprobs>& a, const std::vect
   }
 }
 
+TEST(GpuRunner, TheSelfCheckIsTheSameAfterRequestsAndSleeps) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  const std::unique_ptr<RankGroup> group = Load(SmallRunnerOptions());
+  ASSERT_TRUE(group);
+  const absl::StatusOr<uint64_t> first = group->SelfCheck();
+  ASSERT_TRUE(first.ok()) << first.status();
+  RunMixed(*group);
+  EXPECT_EQ(group->SelfCheck().value(), *first);
+  for (const RestoreMode mode : {RestoreMode::kBackup, RestoreMode::kDiscard}) {
+    ASSERT_TRUE(group->SleepAndWake(mode).ok());
+    EXPECT_EQ(group->SelfCheck().value(), *first);
+  }
+}
+
 TEST(GpuRunner, SameAsTheCpu) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   auto cpu = RankGroup::Load(kModel, 1, SmallRunnerOptions(), 64);
