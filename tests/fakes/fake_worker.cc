@@ -42,8 +42,8 @@ absl::Status Broken(const std::string& what) {
 }  // namespace
 
 std::vector<int32_t> FakeWorker::ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
-                                                 int32_t vocab_size) {
-  uint64_t state = 0;
+                                                 int32_t vocab_size, uint64_t weights) {
+  uint64_t state = weights;
   for (int32_t token : tokens) state = Mix(state, static_cast<uint64_t>(token));
   std::vector<int32_t> answer;
   for (int32_t i = 0; i < count; ++i) {
@@ -177,7 +177,7 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
   RETURN_IF_ERROR(CheckBlocks(slot));
   v1::PromptLogprobs* prompt_logprobs = nullptr;
   for (int64_t position = start; position < end; ++position) {
-    const uint64_t before = position == 0 ? 0 : cache_[CacheIndex(slot, position - 1)];
+    const uint64_t before = position == 0 ? weights_ : cache_[CacheIndex(slot, position - 1)];
     const uint64_t state = NextState(before, scheduled.slot(), slot.tokens[position]);
     cache_[CacheIndex(slot, position)] = state;
     ++num_computed_tokens_;

@@ -48,6 +48,9 @@ class FakeWorker {
   std::vector<uint64_t> Block(int32_t id) const;
   void SetBlock(int32_t id, const std::vector<uint64_t>& contents);
 
+  // The model computes with other weights from now on; 0: those of the beginning.
+  void SetWeights(uint64_t weights) { weights_ = weights; }
+
   // Becomes another process in the place of this one, which has died: no slot is in use, and the cache holds
   // values that no sequence has. Its first step may have any id.
   void Replace();
@@ -64,7 +67,7 @@ class FakeWorker {
   // Returns the `count` tokens that a correct engine generates after `tokens`: greedily, and without any
   // stop.
   static std::vector<int32_t> ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
-                                              int32_t vocab_size = 1000);
+                                              int32_t vocab_size = 1000, uint64_t weights = 0);
   // Returns the log-probability that the fake gives to token `position` of `tokens`.
   static float ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t position);
 
@@ -89,6 +92,7 @@ class FakeWorker {
   std::map<int32_t, std::vector<uint64_t>> host_;  // by host block
   std::map<int32_t, Slot> slots_;
   std::map<int64_t, int32_t> nan_steps_;
+  uint64_t weights_ = 0;  // the state before the first token
   int64_t last_step_id_ = 0;
   int64_t num_computed_tokens_ = 0;
 };

@@ -22,7 +22,7 @@ Client::Client(Site* site, int number) : site_(*site), id_(absl::StrCat("request
   for (int64_t i = random.Between(1, kMaxOwnTokens); i > 0; --i)
     prompt_.push_back(static_cast<int32_t>(random.Between(0, site_.model.vocab_size - 1)));
   max_tokens_ = static_cast<int32_t>(random.Between(1, kMaxOutputs));
-  expected_ = FakeWorker::ReferenceTokens(prompt_, max_tokens_, site_.model.vocab_size);
+  tokens_ = prompt_;
 }
 
 EngineRequest Client::MakeRequest() {
@@ -39,21 +39,29 @@ EngineRequest Client::MakeRequest() {
 
 void Client::OnOutput(RequestOutput output) {
   if (ended_) return site_.world.Violate(absl::StrCat(id_, " gets an output after its end"));
-  for (const int32_t token : output.token_ids) {
-    if (num_tokens_ < expected_.size() && token == expected_[num_tokens_]) {
-      ++num_tokens_;
-      continue;
-    }
-    return site_.world.Violate(absl::StrCat(id_, ": token ", num_tokens_, " is ", token, ", not ",
-                                            num_tokens_ < expected_.size() ? expected_[num_tokens_] : -1));
-  }
+  for (const int32_t token : output.token_ids) CheckToken(token, output.weights_version);
   if (output.finish_reason != FinishReason::kNone) CheckEnd(output);
+}
+
+void Client::CheckToken(int32_t token, int64_t weights_version) {
+  const auto weights = site_.weights.find(weights_version);
+  if (weights == site_.weights.end())
+    return site_.world.Violate(
+        absl::StrCat(id_, " gets a token of version ", weights_version, " of the weights"));
+  const int32_t expected = FakeWorker::ReferenceTokens(tokens_, 1, site_.model.vocab_size,
+                                                       static_cast<uint64_t>(weights->second))[0];
+  if (token != expected || num_tokens_ == max_tokens_) {
+    return site_.world.Violate(absl::StrCat(id_, ": token ", num_tokens_, " is ", token, ", not ", expected,
+                                            " of version ", weights_version));
+  }
+  ++num_tokens_;
+  tokens_.push_back(token);
 }
 
 void Client::CheckEnd(const RequestOutput& output) {
   ended_ = true;
   site_.world.Log(absl::StrCat(id_, " ends after ", num_tokens_, " tokens"));
-  const bool complete = num_tokens_ == expected_.size();
+  const bool complete = num_tokens_ == max_tokens_;
   if (output.finish_reason == FinishReason::kLength && complete) return;
   if (output.finish_reason == FinishReason::kAbort && may_abort_) return;
   site_.world.Violate(absl::StrCat(id_, " ends with reason ", static_cast<int>(output.finish_reason),

@@ -10,7 +10,7 @@
 
 namespace somnus::simulation {
 
-// A request and what its client got.
+// A request and what its client got: tokens of the weights whose version each output carries.
 class Client : public OutputSink {
  public:
   // The prompt begins as others' do, now and then, so that prefixes are shared.
@@ -25,14 +25,15 @@ class Client : public OutputSink {
   void NoteAbort() { may_abort_ = true; }
 
  private:
+  void CheckToken(int32_t token, int64_t weights_version);
   void CheckEnd(const RequestOutput& output);
 
   Site& site_;
   const std::string id_;
   std::vector<int32_t> prompt_;
+  std::vector<int32_t> tokens_;  // the prompt, and what came
   int32_t max_tokens_ = 0;
-  std::vector<int32_t> expected_;
-  size_t num_tokens_ = 0;
+  int32_t num_tokens_ = 0;
   bool ended_ = false;
   bool may_abort_ = false;
 };

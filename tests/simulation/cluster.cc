@@ -9,10 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
+#include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/group/worker_group.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/faults.h"
+#include "tests/simulation/operator.h"
 #include "tests/simulation/simulated_worker.h"
 #include "tests/simulation/site.h"
 #include "worker/worker.h"
@@ -29,6 +31,7 @@ class Cluster {
  public:
   Cluster(uint64_t seed, bool verbose) : site_(seed, RunWorker), faults_(&site_, DrawFlags()) {
     world_.SetVerbose(verbose);
+    if (flags_.wake_self_check) faults_.DamageBackups();
   }
 
   Outcome Run() {
@@ -62,6 +65,14 @@ class Cluster {
     flags_.max_num_batched_tokens = static_cast<int32_t>(random_.Between(8, 48));
     flags_.async_scheduling = random_.Chance(0.7);
     flags_.scheduling_policy = random_.Chance(0.3) ? "priority" : "fcfs";
+    flags_.backup = random_.Chance(0.5) ? v1::BACKUP_POLICY_RETAIN : v1::BACKUP_POLICY_RELEASE;
+    flags_.keep_kv_on_sleep = random_.Chance(0.5);
+    keeps_cached_blocks_ = random_.Chance(0.7);
+    flags_.swap_space_bytes = random_.Between(1, 24) * FakeVmmDriver::kUnit;
+    flags_.wake_self_check = random_.Chance(0.5);
+    if (random_.Chance(0.2)) flags_.sleep_arrivals = random_.Chance(0.5) ? "wake" : "reject";
+    if (random_.Chance(0.2)) flags_.idle_sleep = random_.Between(absl::Milliseconds(50), absl::Seconds(1));
+    site_.weights[1] = flags_.model.back();
     return flags_.world_size;
   }
 
@@ -73,11 +84,32 @@ class Cluster {
     options.scheduler.policy =
         flags_.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
     options.scheduler.blocks.num_blocks = plan.num_blocks;
+    options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
     options.scheduler.blocks.block_size = flags_.block_size;
     options.async_scheduling = flags_.async_scheduling;
+    options.keep_kv_on_sleep = KeepsKvOnSleep(flags_);
+    options.keeps_cached_blocks = keeps_cached_blocks_;
+    options.wake_self_check = flags_.wake_self_check;
     options.hang_timeout = flags_.hang_timeout;
     options.vocab_size = site_.model.vocab_size;
     return options;
+  }
+
+  bool sleeps_by_itself() const {
+    return flags_.sleep_arrivals == "wake" || flags_.idle_sleep > absl::ZeroDuration();
+  }
+
+  std::shared_ptr<Engine> MakeEngine(const EngineOptions& options) {
+    const auto make = [&](EngineObserver* observer) {
+      return std::make_shared<EngineLoop>(options, executor_, observer);
+    };
+    if (flags_.sleep_arrivals == "queue" && !sleeps_by_itself()) return make(nullptr);
+    AutoSleepOptions automatic;
+    if (flags_.sleep_arrivals == "wake") automatic.arrivals = SleepArrivals::kWake;
+    if (flags_.sleep_arrivals == "reject") automatic.arrivals = SleepArrivals::kReject;
+    automatic.idle_sleep = flags_.idle_sleep;
+    automatic.idle_level = random_.Chance(0.5) ? 1 : 2;
+    return std::make_shared<AutoSleepEngine>(automatic, nullptr, make);
   }
 
   // The coordinator's main thread.
@@ -87,21 +119,27 @@ class Cluster {
       ModelConfig config;
       config.vocab_size = site_.model.vocab_size;
       config.stored_type = StorageType::kF32;
-      if (absl::Status status = group.Start(config, flags_.max_model_len, "files"); !status.ok())
+      if (absl::Status status = group.Start(config, flags_.max_model_len, FilesOf(flags_.model));
+          !status.ok())
         return Fail("Start", status);
       if (!flags_.local_workers) StartRemoteWorkers(group.cluster_address());
       const absl::StatusOr<KvPlan> plan = group.Load();
       if (!plan.ok()) return Fail("Load", plan.status());
-      EngineLoop engine(MakeEngineOptions(*plan), group.executor(), nullptr);
-      engine_ = &engine;
+      EngineOptions options = MakeEngineOptions(*plan);
+      options.weights = group.weights();
       executor_ = group.executor();
-      engine.OnStateChange([this] { world_.LookAround([this] { CheckState(); }); });
+      const std::shared_ptr<Engine> engine = MakeEngine(options);
+      engine_ = engine.get();
+      operator_ = std::make_unique<Operator>(
+          &site_, &faults_, engine_,
+          [this](const std::string& what, const absl::Status& status) { Note(what, status); });
+      engine->OnStateChange([this] { world_.LookAround([this] { CheckState(); }); });
       Serve();
       if (!world_.violation().empty()) return;
       CheckQuiet();
       stopping_ = true;
-      engine.DrainAndStop(kGrace);
-      engine.OnStateChange(nullptr);
+      engine->DrainAndStop(kGrace);
+      engine->OnStateChange(nullptr);
       group.Stop();
     }
     AwaitWorkersEnd();
@@ -165,49 +203,43 @@ class Cluster {
     world_.Sleep(random_.Between(absl::ZeroDuration(), span));
     EngineRequest request = client->MakeRequest();
     request.sink = client;
-    if (absl::Status status = engine_->Submit(std::move(request)); !status.ok())
-      return Fail(client->id(), status);
+    absl::Status status = engine_->Submit(request);
+    while (absl::IsFailedPrecondition(status) && flags_.sleep_arrivals == "reject") {
+      world_.Sleep(random_.Between(absl::Milliseconds(10), absl::Milliseconds(200)));
+      status = engine_->Submit(request);
+    }
+    if (!status.ok()) return Fail(client->id(), status);
     if (!random_.Chance(0.15)) return;
     world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Milliseconds(200)));
     client->NoteAbort();
     engine_->Abort(client->id());
   }
 
-  // An operator's thread, which leaves the engine awake.
+  // An operator's thread, which leaves the engine awake, also when its weights are lost later: no file may
+  // have them.
   void Operate(absl::Duration span) {
-    for (int64_t i = random_.Between(0, 3); i > 0; --i) {
-      world_.Sleep(random_.Between(absl::ZeroDuration(), span));
-      Sleep(static_cast<int>(random_.Between(1, 2)), SomeTags());
-      world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(1)));
-      if (random_.Chance(0.3)) WakeUp({"weights"});
-      if (random_.Chance(0.2)) Sleep(2, SomeTags());
-      if (random_.Chance(0.2)) engine_->ResetPrefixCache(false).IgnoreError();
-      WakeUp({});
+    operator_->Work(span);
+    while (!AllEnded()) {
+      world_.Sleep(absl::Milliseconds(50));
+      if (engine_->Stats().residency.weights_stale()) operator_->MakeAwake();
     }
-    // A memory that fails does so once in each process that was struck.
-    for (int i = 0; i <= Faults::kMaxFaults && engine_->state() != EngineState::kAwake; ++i) WakeUp({});
-  }
-
-  // All, or one of them.
-  std::vector<std::string> SomeTags() {
-    if (random_.Chance(0.7)) return {};
-    return {kMemoryTags[static_cast<size_t>(random_.Between(0, kMemoryTags.size() - 1))]};
-  }
-
-  void Sleep(int level, const std::vector<std::string>& tags) {
-    ++outcome_.num_sleeps;
-    Note(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
-         engine_->Sleep({.level = level, .tags = tags}).status());
-  }
-
-  void WakeUp(const std::vector<std::string>& tags) {
-    Note(absl::StrCat("WakeUp of ", tags.empty() ? "all" : tags[0]), engine_->WakeUp(tags).status());
+    outcome_.num_sleeps = operator_->num_sleeps();
+    outcome_.num_weights_changes = operator_->num_weights_changes();
   }
 
   void Note(const std::string& what, const absl::Status& status) {
     world_.Log(absl::StrCat(what, ": ", status.ok() ? "done" : std::string(status.message())));
-    if (!status.ok() && !faults_.memory_fails()) Fail(what, status);
-    CheckResidency();
+    if (!status.ok() && !MayFail(what, status)) Fail(what, status);
+    if (!sleeps_by_itself()) CheckResidency();
+  }
+
+  bool MayFail(const std::string& what, const absl::Status& status) const {
+    if (faults_.memory_fails()) return true;
+    if (absl::IsDataLoss(status)) return faults_.damaged();
+    // Weights that nobody has any more, and those that an idle engine has put to sleep, are in the way.
+    if (absl::IsFailedPrecondition(status))
+      return sleeps_by_itself() || engine_->Stats().residency.weights_stale();
+    return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
   }
 
   // Every tag of every rank is what the engine says. Called when no lifecycle call is under way.
@@ -239,16 +271,33 @@ class Cluster {
     if (state == EngineState::kFailed)
       return world_.Violate(absl::StrCat("the engine failed: ", engine_->Stats().error));
     if ((state != EngineState::kAwake && state != EngineState::kAsleep) || !executor_->Health().ok()) return;
+    int64_t version = 0;
     for (const auto& [pid, process] : site_.workers) {
       if (!world_.alive(pid) || process.worker == nullptr) continue;
       if (process.worker->group_epoch() != executor_->group_epoch()) continue;  // given up by the group
       if (site_.network.given_up(pid))
         world_.Violate(absl::StrCat(world_.name(pid), " is a member of the group that has given it up"));
       const v1::WorkerStatusResponse status = process.worker->GetStatus();
-      if (status.state() == EngineStateName(state) || status.state() == "failed") continue;
+      if (status.state() == "failed") continue;
+      if (state == EngineState::kAwake) CheckVersion(pid, status.weights_version(), &version);
+      if (status.state() == EngineStateName(state) || IsAsleepWithMemory(state, *process.worker)) continue;
       world_.Violate(absl::StrCat(world_.name(pid), " is ", status.state(),
                                   " while the engine says that it is ", EngineStateName(state)));
     }
+  }
+
+  // Weights that are replaced or stale are mapped, and so is memory that has not been checked.
+  bool IsAsleepWithMemory(EngineState state, const Worker& worker) const {
+    if (state != EngineState::kAsleep) return false;
+    return flags_.wake_self_check || operator_->changes_weights() || worker.Snapshot().weights_stale();
+  }
+
+  // All ranks that serve together have the same weights.
+  void CheckVersion(int pid, int64_t version, int64_t* common) {
+    if (*common == 0) *common = version;
+    if (version > 0 && *common == version) return;
+    world_.Violate(absl::StrCat(world_.name(pid), " serves version ", version,
+                                " of the weights, another one ", *common));
   }
 
   // All requests have ended, and the engine is awake: nothing is held.
@@ -259,6 +308,8 @@ class Cluster {
       world_.Violate(
           absl::StrCat(stats.num_recoveries, " recoveries after ", faults_.num_struck(), " faults"));
     if (stats.num_running + stats.num_waiting > 0) world_.Violate("sequences are left");
+    if (stats.state == EngineState::kAwake && stats.used_host_blocks != 0)
+      world_.Violate(absl::StrCat(stats.used_host_blocks, " blocks are left in the host tier"));
     if (stats.used_blocks != 0 || stats.free_blocks != stats.total_blocks)
       world_.Violate(absl::StrCat(stats.used_blocks, " blocks are left"));
     for (int rank = 0; rank < flags_.world_size; ++rank) {
@@ -286,12 +337,14 @@ class Cluster {
   World& world_ = site_.world;
   Random& random_ = site_.world.random();
   Flags flags_;
+  bool keeps_cached_blocks_ = true;  // in the host tier, too
   Faults faults_;
   Outcome outcome_;
   int coordinator_ = 0;
   bool stopping_ = false;
-  EngineLoop* engine_ = nullptr;
+  Engine* engine_ = nullptr;
   GrpcExecutor* executor_ = nullptr;
+  std::unique_ptr<Operator> operator_;
   std::vector<std::shared_ptr<Client>> clients_;
 };
 

@@ -15,6 +15,7 @@ struct Outcome {
   int num_faults = 0;
   int64_t num_recoveries = 0;
   int64_t num_sleeps = 0;
+  int64_t num_weights_changes = 0;
   double seconds = 0;  // of virtual time
 };
 

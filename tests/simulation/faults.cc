@@ -54,10 +54,10 @@ void Faults::Strike(int rank) {
   WorkerProcess& worker = site_.workers[pid];
   --num_left_;
   ++num_struck_;
-  const int64_t kind = random.Between(0, 9);
+  const int64_t kind = random.Between(0, may_damage_ ? 10 : 9);
   // A step that fails, and one that takes a little longer, is no reason to replace the worker; nor is a
   // connection that breaks, unless it is a local one, which breaks when its worker ends.
-  worker.may_end |= kind == 5 ? worker.local : kind != 6 && kind != 7;
+  worker.may_end |= kind == 5 ? worker.local : kind != 6 && kind != 7 && kind != 10;
   switch (kind) {
     case 0:
     case 1:
@@ -95,6 +95,10 @@ void Faults::Strike(int rank) {
       world.Log(absl::StrCat(world.name(pid), ": a change of its memory fails"));
       memory_fails_ = true;
       worker.memory->FailAt(static_cast<int>(random.Between(1, 12)));
+      return;
+    case 10:
+      world.Log(absl::StrCat(world.name(pid), ": its backup is damaged"));
+      worker.damage_backup = damaged_ = true;
       return;
   }
 }

@@ -12,9 +12,13 @@ class Faults {
 
   // Draws up to kMaxFaults faults, which come within `span` from now.
   void Plan(absl::Duration span);
+  // Backups may be damaged, too: a self-check has to find it.
+  void DamageBackups() { may_damage_ = true; }
   int num_struck() const { return num_struck_; }
   // A sleep or a wake-up may return an error, for no other reason than this.
   bool memory_fails() const { return memory_fails_; }
+  // Likewise a wake-up, with DataLoss.
+  bool damaged() const { return damaged_; }
   // To be called when the group is being recovered: a fault that was planned for later may strike now.
   void StrikeAgain();
   // Nothing goes wrong any more.
@@ -33,6 +37,8 @@ class Faults {
   int num_struck_ = 0;
   int num_left_ = 0;
   bool memory_fails_ = false;
+  bool may_damage_ = false;
+  bool damaged_ = false;
   bool over_ = false;
 };
 

@@ -125,6 +125,19 @@ std::shared_ptr<Call> StartCall(const Channel& channel, const std::string& metho
   return call;
 }
 
+bool ClientWrite(const std::shared_ptr<Call>& call, std::string message) {
+  if (call->over) return false;
+  ClientSend(call, std::move(message));
+  return true;
+}
+
+void ClientWritesDone(const std::shared_ptr<Call>& call) {
+  Network::current().SendToServer(call, [call] {
+    call->half_closed = true;
+    World::current()->Wake(&call->requests);
+  });
+}
+
 bool ClientReceive(const std::shared_ptr<Call>& call, std::string* message) {
   AwaitCall(call, [&] { return !call->replies.empty(); });
   if (call->replies.empty()) return false;
@@ -241,10 +254,7 @@ void ClientStream::WriteBytes(std::string message, void* tag) {
 
 void ClientStream::WritesDone(void* tag) {
   state_->queue->Begin();
-  Network::current().SendToServer(state_->call, [call = state_->call] {
-    call->half_closed = true;
-    World::current()->Wake(&call->requests);
-  });
+  ClientWritesDone(state_->call);
   state_->queue->End(tag, !state_->call->over, state_->call->number);
 }
 

@@ -240,6 +240,33 @@ class ClientReader {
   const std::shared_ptr<somnus::simulation::Call> call_;
 };
 
+// Of a call whose requests are a stream.
+std::shared_ptr<somnus::simulation::Call> StartCall(const Channel& channel, const std::string& method,
+                                                    ClientContext* context);
+// False: the call is over.
+bool ClientWrite(const std::shared_ptr<somnus::simulation::Call>& call, std::string message);
+void ClientWritesDone(const std::shared_ptr<somnus::simulation::Call>& call);
+
+template <typename W>
+class ClientWriter {
+ public:
+  ClientWriter(std::shared_ptr<somnus::simulation::Call> call, std::function<bool(const std::string&)> parse)
+      : call_(std::move(call)), parse_(std::move(parse)) {}
+  bool Write(const W& message) { return ClientWrite(call_, Serialize(message)); }
+  void WritesDone() { ClientWritesDone(call_); }
+  Status Finish() {
+    std::string bytes;
+    const bool replied = ClientReceive(call_, &bytes);
+    const Status status = ClientFinish(call_);
+    if (status.ok() && !(replied && parse_(bytes))) return Status(INTERNAL, "no response");
+    return status;
+  }
+
+ private:
+  const std::shared_ptr<somnus::simulation::Call> call_;
+  const std::function<bool(const std::string&)> parse_;
+};
+
 class CompletionQueue {
  public:
   // Waits for the next operation to end. False once the queue is shut down and every operation has ended.

@@ -48,6 +48,17 @@ MUTATIONS = {
         "asks < kMaxAsks && status",
         "asks < 1 && status",
     ),
+    # The self-check.
+    "damage_is_served": (
+        "coordinator/engine/engine_loop_check.cc",
+        "if (event.outcome == SelfCheckOutcome::kRefused) return GiveUpDamaged(result);",
+        "",
+    ),
+    "damage_keeps_its_backup": (
+        "coordinator/engine/engine_loop_check.cc",
+        "CallSleep({.level = kMaxSleepLevel});",
+        "CallSleep({.level = 1});",
+    ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (
         "base/monotonic.cc",
@@ -63,6 +74,11 @@ MUTATIONS = {
         "coordinator/group/worker_group_epoch.cc",
         "RETURN_IF_ERROR(epoch->SetResidency(snapshots, held_.residency));",
         "",
+    ),
+    "newcomer_needs_no_update": (
+        "coordinator/group/held_state.cc",
+        "!held.weights.update_id.empty() && std::any_of(snapshots",
+        "false && std::any_of(snapshots",
     ),
     "lost_worker_is_not_killed": ("coordinator/group/worker_pool.cc", "processes_->Kill(rank, pid);", ""),
     "given_up_worker_registers_again": (

@@ -64,25 +64,23 @@ struct ClusterService {
 };
 
 // Every unary call of WorkerService: name, request, response.
-#define SOMNUS_WORKER_CALLS(CALL)                                        \
-  CALL(Fence, FenceRequest, FenceResponse)                               \
-  CALL(NewGroup, NewGroupRequest, NewGroupResponse)                      \
-  CALL(JoinGroup, JoinGroupRequest, JoinGroupResponse)                   \
-  CALL(Profile, ProfileRequest, ProfileResponse)                         \
-  CALL(AllocateKvCache, AllocateKvCacheRequest, AllocateKvCacheResponse) \
-  CALL(Plan, PlanRequest, PlanResponse)                                  \
-  CALL(Prepare, PrepareRequest, PrepareResponse)                         \
-  CALL(Commit, CommitRequest, CommitResponse)                            \
-  CALL(Abort, AbortRequest, AbortResponse)                               \
-  CALL(GetStatus, WorkerStatusRequest, WorkerStatusResponse)             \
+#define SOMNUS_WORKER_CALLS(CALL)                                                 \
+  CALL(Fence, FenceRequest, FenceResponse)                                        \
+  CALL(NewGroup, NewGroupRequest, NewGroupResponse)                               \
+  CALL(JoinGroup, JoinGroupRequest, JoinGroupResponse)                            \
+  CALL(Profile, ProfileRequest, ProfileResponse)                                  \
+  CALL(AllocateKvCache, AllocateKvCacheRequest, AllocateKvCacheResponse)          \
+  CALL(Plan, PlanRequest, PlanResponse)                                           \
+  CALL(Prepare, PrepareRequest, PrepareResponse)                                  \
+  CALL(Commit, CommitRequest, CommitResponse)                                     \
+  CALL(Abort, AbortRequest, AbortResponse)                                        \
+  CALL(SelfCheck, SelfCheckRequest, SelfCheckResponse)                            \
+  CALL(Prefetch, PrefetchRequest, PrefetchResponse)                               \
+  CALL(ReloadWeights, WorkerReloadWeightsRequest, WorkerReloadWeightsResponse)    \
+  CALL(BeginWeightUpdate, BeginWeightUpdateRequest, BeginWeightUpdateResponse)    \
+  CALL(FinishWeightUpdate, FinishWeightUpdateRequest, FinishWeightUpdateResponse) \
+  CALL(GetStatus, WorkerStatusRequest, WorkerStatusResponse)                      \
   CALL(Shutdown, WorkerShutdownRequest, WorkerShutdownResponse)
-
-// Those of them that a service may do without.
-#define SOMNUS_WEIGHT_CALLS(CALL)                                              \
-  CALL(SelfCheck, SelfCheckRequest, SelfCheckResponse)                         \
-  CALL(ReloadWeights, WorkerReloadWeightsRequest, WorkerReloadWeightsResponse) \
-  CALL(BeginWeightUpdate, BeginWeightUpdateRequest, BeginWeightUpdateResponse) \
-  CALL(FinishWeightUpdate, FinishWeightUpdateRequest, FinishWeightUpdateResponse)
 
 struct WorkerService {
   class Stub {
@@ -93,12 +91,17 @@ struct WorkerService {
     return grpc::UnaryCall(*channel_, #Name, context, request, response);                       \
   }
     SOMNUS_WORKER_CALLS(SOMNUS_STUB)
-    SOMNUS_WEIGHT_CALLS(SOMNUS_STUB)
 #undef SOMNUS_STUB
     std::unique_ptr<grpc::ClientReader<LoadModelEvent>> LoadModel(grpc::ClientContext* context,
                                                                   const LoadModelRequest& request) {
       return std::make_unique<grpc::ClientReader<LoadModelEvent>>(
           grpc::StartCall(*channel_, "LoadModel", context, grpc::Serialize(request)));
+    }
+    std::unique_ptr<grpc::ClientWriter<WorkerUpdateWeightsRequest>> UpdateWeights(
+        grpc::ClientContext* context, WorkerUpdateWeightsResponse* response) {
+      return std::make_unique<grpc::ClientWriter<WorkerUpdateWeightsRequest>>(
+          grpc::StartCall(*channel_, "UpdateWeights", context),
+          [response](const std::string& bytes) { return response->ParseFromString(bytes); });
     }
     std::unique_ptr<grpc::ClientAsyncReaderWriter<StepRequest, StepReply>> PrepareAsyncExecute(
         grpc::ClientContext* context, grpc::CompletionQueue* queue) {
@@ -119,12 +122,6 @@ struct WorkerService {
   virtual grpc::Status Name(grpc::ServerContext*, const Request*, Response*) = 0;
     SOMNUS_WORKER_CALLS(SOMNUS_METHOD)
 #undef SOMNUS_METHOD
-#define SOMNUS_METHOD(Name, Request, Response)                                        \
-  virtual grpc::Status Name(grpc::ServerContext*, const Request*, Response*) {        \
-    return grpc::Status(grpc::UNIMPLEMENTED, #Name " is not part of the simulation"); \
-  }
-    SOMNUS_WEIGHT_CALLS(SOMNUS_METHOD)
-#undef SOMNUS_METHOD
     virtual grpc::Status LoadModel(grpc::ServerContext*, const LoadModelRequest*,
                                    grpc::ServerWriter<LoadModelEvent>*) = 0;
     virtual grpc::Status Execute(grpc::ServerContext*, grpc::ServerReaderWriter<StepReply, StepRequest>*) = 0;
@@ -135,7 +132,6 @@ struct WorkerService {
 #define SOMNUS_SERVE(Name, Request, Response) \
   if (call->method == #Name) return simulation::ServeUnary(call, this, &Service::Name);
       SOMNUS_WORKER_CALLS(SOMNUS_SERVE)
-      SOMNUS_WEIGHT_CALLS(SOMNUS_SERVE)
 #undef SOMNUS_SERVE
       grpc::ServerContext context(call);
       if (call->method == "LoadModel") {
@@ -160,6 +156,5 @@ struct WorkerService {
 };
 
 #undef SOMNUS_WORKER_CALLS
-#undef SOMNUS_WEIGHT_CALLS
 
 }  // namespace somnus::v1

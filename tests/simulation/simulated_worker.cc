@@ -1,6 +1,5 @@
 #include "tests/simulation/simulated_worker.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -27,6 +26,17 @@ namespace {
 
 constexpr int64_t kRegionBytes = FakeVmmDriver::kUnit;
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
+constexpr int64_t kWeightBytes = 2;  // all have the letter of the weights; fewer: they are being replaced
+
+// The files at a path, whose end is what the weights are (Site::weights).
+class SimulatedCheckpoint : public FakeCheckpoint {
+ public:
+  explicit SimulatedCheckpoint(const std::string& path) : weights_(path.back()) {}
+  char weights() const { return weights_; }
+
+ private:
+  const char weights_;
+};
 
 class SimulatedDevice : public Device {
  public:
@@ -71,6 +81,12 @@ class SimulatedMemory : public FakeVmmDriver {
                                       host_bytes(), " of backups behind"));
   }
 
+  absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
+    if (std::exchange(Site::current().workers[pid_].damage_backup, false))
+      *static_cast<char*>(const_cast<void*>(host)) = '#';
+    return FakeVmmDriver::CopyFromHost(device, host, bytes);
+  }
+
  private:
   const int pid_;
 };
@@ -96,10 +112,10 @@ class SimulatedRunner : public ModelRunner {
       if (data != nullptr) allocator_.Free(data).IgnoreError();
   }
 
-  absl::Status Load(const Progress& progress) {
+  absl::Status Load(const Checkpoint& checkpoint, bool reads, const Progress& progress) {
     ASSIGN_OR_RETURN(weights_, allocator_.Allocate(kWeightsTag, kRegionBytes));
     ASSIGN_OR_RETURN(workspace_, allocator_.Allocate("workspace", kRegionBytes));
-    ReadWeights(progress);
+    if (reads) ReadWeights(checkpoint, progress);
     return absl::OkStatus();
   }
 
@@ -144,22 +160,29 @@ class SimulatedRunner : public ModelRunner {
     if (!reply.ok()) return error_ = reply.status();
     return std::make_unique<FinishedStep>(std::move(reply));
   }
-  // Every rank says whether its weights are whole.
   absl::StatusOr<uint64_t> SelfCheck() override {
     RETURN_IF_ERROR(error_);
     if (!batch_.empty()) return absl::FailedPreconditionError("a sequence has a slot");
-    const char own = self_.memory->Holds(weights_, 2, 'w') ? 1 : 2;
+    world_.Sleep(world_.random().Between(absl::Microseconds(200), absl::Milliseconds(4)));
+    const char own = Weights();
     std::string all(communicator_.world_size(), 0);
     if (absl::Status status = communicator_.AllGather(&own, 1, all.data()); !status.ok())
       return error_ = status;
-    return communicator_.rank() == 0 ? std::count(all.begin(), all.end(), 1) : 0;
+    uint64_t fingerprint = 0;
+    for (const char weights : all) fingerprint = 31 * fingerprint + static_cast<uint64_t>(weights);
+    return communicator_.rank() == 0 ? fingerprint : 0;
   }
   absl::Status CheckReload(const Checkpoint&) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool) override {
-    return absl::UnimplementedError("simulated weights come from files alone");
+  absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override {
+    allocator_.DropBackups(kWeightsTag);
+    num_placed_ = 0;
+    return std::make_unique<UpdatedTensors>(
+        FakeConfig(), needs_all,
+        [this](const Checkpoint& tensors, const TensorInfo& tensor) { return Place(tensors, tensor); });
   }
-  absl::Status ReloadWeights(const Checkpoint&, const Progress& progress) override {
-    ReadWeights(progress);
+  absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override {
+    allocator_.DropBackups(kWeightsTag);
+    ReadWeights(checkpoint, progress);
     return absl::OkStatus();
   }
   absl::Status ResetAfterWake() override {
@@ -169,14 +192,32 @@ class SimulatedRunner : public ModelRunner {
   }
 
  private:
-  void ReadWeights(const Progress& progress) {
+  void ReadWeights(const Checkpoint& checkpoint, const Progress& progress) {
+    const char weights = static_cast<const SimulatedCheckpoint&>(checkpoint).weights();
+    self_.memory->Fill(weights_, 1, weights);
     const absl::Duration time = world_.random().Between(absl::Milliseconds(1), absl::Milliseconds(300)) +
                                 std::exchange(self_.load_delay, absl::ZeroDuration());
     for (int part = 1; part <= 4; ++part) {
       world_.Sleep(time / 4);
       progress(part * kRegionBytes / 4, kRegionBytes);
     }
-    self_.memory->Fill(weights_, 2, 'w');
+    self_.memory->Fill(weights_, kWeightBytes, weights);
+  }
+  // One tensor of an update, whose numbers are the letter; with the last one the weights are whole.
+  absl::Status Place(const Checkpoint& tensors, const TensorInfo& tensor) {
+    world_.Sleep(world_.random().Between(absl::Microseconds(10), absl::Milliseconds(5)));
+    float number = 0;
+    RETURN_IF_ERROR(tensors.ReadRows(tensor, 0, 1, 0, 1, &number));
+    const bool whole = ++num_placed_ == tensors.Tensors().size();
+    self_.memory->Fill(weights_, whole ? kWeightBytes : 1, static_cast<char>(number));
+    return absl::OkStatus();
+  }
+  // What the memory of weights holds; 0: nothing that is whole.
+  char Weights() {
+    for (char weights = 'a'; weights <= 'z'; ++weights) {
+      if (self_.memory->Holds(weights_, kWeightBytes, weights)) return weights;
+    }
+    return 0;
   }
   // The contents of the cache are lost.
   void Forget() {
@@ -188,7 +229,7 @@ class SimulatedRunner : public ModelRunner {
     if (request.group_epoch() < begun_epoch_)
       world_.Violate(
           absl::StrCat("a step of epoch ", request.group_epoch(), " runs in epoch ", begun_epoch_));
-    if (!self_.memory->Holds(weights_, 2, 'w')) world_.Violate("a step runs without weights");
+    if (Weights() == 0) world_.Violate("a step runs without weights");
     if (!self_.memory->Holds(kv_cache_, 1, 'k')) world_.Violate("a step runs without a KV cache");
   }
   // What a step message of a good coordinator never is.
@@ -208,6 +249,7 @@ class SimulatedRunner : public ModelRunner {
   absl::StatusOr<v1::StepReply> Compute(const v1::StepRequest& request) {
     RETURN_IF_ERROR(std::exchange(self_.step_error, absl::OkStatus()));
     if (absl::Status status = CheckMessage(request); !status.ok()) return Broken(status);
+    model_.SetWeights(static_cast<uint64_t>(Weights()));
     absl::StatusOr<v1::StepReply> reply = model_.Execute(request);
     if (!reply.ok()) return Broken(reply.status());
     const int world_size = communicator_.world_size();
@@ -239,6 +281,7 @@ class SimulatedRunner : public ModelRunner {
   BatchState batch_;
   absl::Status error_;
   int64_t begun_epoch_ = 0;
+  size_t num_placed_ = 0;  // tensors of the update under way
   void *weights_ = nullptr, *workspace_ = nullptr, *kv_cache_ = nullptr;
 };
 
@@ -251,16 +294,19 @@ WorkerParts MakeParts(Site* site, int pid) {
   parts.open_memory = [pid](const WorkerOptions&, int) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
     return std::make_unique<SimulatedMemory>(pid);
   };
-  parts.open_checkpoint = [](const std::string&, LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
-    return std::make_unique<FakeCheckpoint>();
+  parts.open_checkpoint = [](const std::string& path,
+                             LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
+    return std::make_unique<SimulatedCheckpoint>(path);
   };
-  parts.fingerprint = [](const std::string&, LoadFormat) -> absl::StatusOr<std::string> { return "files"; };
+  parts.fingerprint = [](const std::string& path, LoadFormat) -> absl::StatusOr<std::string> {
+    return FilesOf(path);
+  };
   parts.load_runner =
-      [site, pid](const Checkpoint&, const ModelRunnerOptions& options, Device*, Communicator* communicator,
-                  SleepableAllocator* allocator,
+      [site, pid](const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device*,
+                  Communicator* communicator, SleepableAllocator* allocator,
                   const ModelRunner::Progress& progress) -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
     auto runner = std::make_unique<SimulatedRunner>(site, pid, options, communicator, allocator);
-    RETURN_IF_ERROR(runner->Load(progress));
+    RETURN_IF_ERROR(runner->Load(checkpoint, options.read_weights, progress));
     return runner;
   };
   return parts;

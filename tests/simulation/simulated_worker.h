@@ -9,6 +9,9 @@
 
 namespace somnus::simulation {
 
+// What the workers say of the files at a path.
+inline std::string FilesOf(const std::string& path) { return "files of " + path; }
+
 // The body of a worker process, as Run of worker/worker_main.cc without what only a real process has.
 void RunWorker(Site* site, int pid, const std::string& coordinator, const std::string& address);
 

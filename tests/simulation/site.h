@@ -35,6 +35,7 @@ struct WorkerProcess {
   absl::Status step_error;
   absl::Duration step_hang;
   absl::Duration load_delay;
+  bool damage_backup = false;  // before it is restored the next time
 };
 
 // The ranks that have met under a name.
@@ -66,6 +67,8 @@ class Site {
   FakeWorkerOptions model;
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
+  // What the weights of each version are: a letter, of which a checkpoint's path has it at its end.
+  std::map<int64_t, char> weights;
 
   std::function<void(int pid)> on_worker_end;
 

@@ -7,7 +7,6 @@
 #include "base/build_id.h"
 #include "base/log.h"
 #include "base/socket_dir.h"
-#include "coordinator/executor/weight_streams.h"
 #include "coordinator/membership/process_state.h"
 #include "proto/cluster_trust.h"
 #include "tests/simulation/world.h"
@@ -39,18 +38,6 @@ absl::StatusOr<ClusterTrust> ClusterTrust::Create(const ClusterTrustOptions&) { 
 std::shared_ptr<grpc::ServerCredentials> ClusterTrust::Listener(const std::string&) const { return nullptr; }
 std::shared_ptr<grpc::ChannelCredentials> ClusterTrust::Dialer(const std::string&) const { return nullptr; }
 absl::Status ClusterTrust::CheckListen(const std::string&) const { return absl::OkStatus(); }
-
-// Nobody sends updates of the weights.
-struct WeightStreams::Streams {};
-WeightStreams::WeightStreams(const std::vector<WorkerLink>* workers, FailureLatch* latch, int64_t group_epoch)
-    : workers_(*workers), latch_(*latch), group_epoch_(group_epoch) {}
-WeightStreams::~WeightStreams() = default;
-void WeightStreams::Open(const std::string&) {}
-absl::Status WeightStreams::Send(v1::WeightChunk) { return absl::UnimplementedError("an update"); }
-absl::StatusOr<v1::WorkerUpdateWeightsResponse> WeightStreams::Close() {
-  return absl::UnimplementedError("an update");
-}
-void WeightStreams::Cancel() {}
 
 absl::StatusOr<TcpListener> ListenOnTcp(const std::string&) {
   return absl::UnimplementedError("all ranks are on one host");

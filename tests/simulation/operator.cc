@@ -1,0 +1,118 @@
+#include "tests/simulation/operator.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
+#include "tests/worker/fake_parts.h"
+
+namespace somnus::simulation {
+
+void Operator::Work(absl::Duration span) {
+  for (int64_t i = random_.Between(0, 3); i > 0; --i) {
+    world_.Sleep(random_.Between(absl::ZeroDuration(), span));
+    switch (random_.Between(0, 5)) {
+      case 0:
+        PauseAndResume();
+        break;
+      case 1:
+        ChangeWeights(/*updates=*/false);
+        break;
+      case 2:
+        ChangeWeights(/*updates=*/true);
+        break;
+      default:
+        SleepAndWake();
+    }
+  }
+  MakeAwake();
+}
+
+void Operator::SleepAndWake() {
+  Sleep(static_cast<int>(random_.Between(1, 2)), SomeMode(), SomeTags());
+  world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(1)));
+  if (random_.Chance(0.3)) WakeUp({"weights"});
+  if (random_.Chance(0.2)) Sleep(2, SleepMode::kKeep, SomeTags());
+  if (random_.Chance(0.2)) engine_.ResetPrefixCache(random_.Chance(0.5)).IgnoreError();
+  MakeAwake();
+}
+
+void Operator::PauseAndResume() {
+  Note("Pause", engine_.Pause({.mode = SomeMode(), .clear_cache = random_.Chance(0.5)}));
+  world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(1)));
+  if (random_.Chance(0.3)) {
+    Sleep(static_cast<int>(random_.Between(1, 2)), SomeMode(), SomeTags());
+    if (random_.Chance(0.5)) return MakeAwake();  // which ends the pause
+  }
+  Note("Resume", engine_.Resume());
+  MakeAwake();
+}
+
+// A memory that fails does so once in each process that was struck, and so does a backup that is damaged.
+void Operator::MakeAwake() {
+  for (int i = 0; i <= 2 * Faults::kMaxFaults && engine_.state() != EngineState::kAwake; ++i) {
+    if (engine_.Stats().residency.weights_stale()) {
+      ChangeWeights(/*updates=*/false);
+    } else {
+      WakeUp({});
+    }
+  }
+}
+
+std::vector<std::string> Operator::SomeTags() {
+  if (random_.Chance(0.7)) return {};
+  return {kMemoryTags[static_cast<size_t>(random_.Between(0, kMemoryTags.size() - 1))]};
+}
+
+void Operator::Sleep(int level, SleepMode mode, const std::vector<std::string>& tags) {
+  ++num_sleeps_;
+  Note(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
+       engine_.Sleep({.level = level, .tags = tags, .mode = mode}).status());
+}
+
+// Weights that came from an update, and were discarded, are stale afterwards.
+void Operator::WakeUp(const std::vector<std::string>& tags) {
+  Note(absl::StrCat("WakeUp of ", tags.empty() ? "all" : tags[0]), engine_.WakeUp(tags).status());
+}
+
+int64_t Operator::NextVersion(char weights) {
+  site_.weights[++last_version_] = weights;
+  return last_version_;
+}
+
+void Operator::ChangeWeights(bool updates) {
+  ++num_weights_changes_;
+  changes_weights_ = true;
+  const absl::Status status = updates ? Update() : Reload();
+  changes_weights_ = false;
+  Note(updates ? "Update" : "Reload", status);
+}
+
+absl::Status Operator::Reload() {
+  const char weights = SomeWeights();
+  WeightsRequest request;
+  request.path = absl::StrCat("checkpoint-", std::string(1, weights));
+  request.version = NextVersion(weights);
+  request.mode = SomeMode();
+  return engine_.ReloadWeights(request).status();
+}
+
+absl::Status Operator::Update() {
+  const char weights = SomeWeights();
+  WeightsRequest request;
+  request.version = NextVersion(weights);
+  request.mode = SomeMode();
+  ASSIGN_OR_RETURN(const std::unique_ptr<WeightUpdate> update, engine_.BeginWeightUpdate(request));
+  const bool gives_up = random_.Chance(0.15);
+  for (v1::WeightChunk& chunk : AllTensors(static_cast<float>(weights))) {
+    if (gives_up && random_.Chance(0.2)) return absl::OkStatus();
+    RETURN_IF_ERROR(update->Send(std::move(chunk)));
+  }
+  return update->Finish().status();
+}
+
+void Operator::Note(const std::string& what, const absl::Status& status) { note_(what, status); }
+
+}  // namespace somnus::simulation

@@ -1,0 +1,64 @@
+#pragma once
+// An operator of a simulated engine: sleeps, wake-ups, pauses and changes of the weights at random.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "coordinator/engine/engine.h"
+#include "tests/simulation/faults.h"
+#include "tests/simulation/site.h"
+
+namespace somnus::simulation {
+
+class Operator {
+ public:
+  // `note` is called after every call, with its name and result, when no other one is under way.
+  Operator(Site* site, Faults* faults, Engine* engine,
+           std::function<void(const std::string&, const absl::Status&)> note)
+      : site_(*site),
+        world_(site->world),
+        random_(site->world.random()),
+        faults_(*faults),
+        engine_(*engine),
+        note_(std::move(note)) {}
+
+  // Up to a few rounds, with pauses of up to `span`.
+  void Work(absl::Duration span);
+  // Leaves the engine awake; brings weights where they are stale.
+  void MakeAwake();
+  int num_sleeps() const { return num_sleeps_; }
+  int num_weights_changes() const { return num_weights_changes_; }
+  // While a change of the weights is under way the engine says that it is asleep, and ranks are awake.
+  bool changes_weights() const { return changes_weights_; }
+
+ private:
+  void SleepAndWake();
+  void PauseAndResume();
+  void Sleep(int level, SleepMode mode, const std::vector<std::string>& tags);
+  void WakeUp(const std::vector<std::string>& tags);
+  absl::Status Reload();
+  absl::Status Update();
+  // The version of the next weights, which are these from then on.
+  int64_t NextVersion(char weights);
+  void ChangeWeights(bool updates);
+  void Note(const std::string& what, const absl::Status& status);
+  std::vector<std::string> SomeTags();
+  SleepMode SomeMode() { return random_.Chance(0.3) ? SleepMode::kWait : SleepMode::kKeep; }
+  char SomeWeights() { return static_cast<char>('a' + random_.Between(0, 25)); }
+
+  Site& site_;
+  World& world_;
+  Random& random_;
+  Faults& faults_;
+  Engine& engine_;
+  const std::function<void(const std::string&, const absl::Status&)> note_;
+  int64_t last_version_ = 1;
+  int num_sleeps_ = 0;
+  int num_weights_changes_ = 0;
+  bool changes_weights_ = false;
+};
+
+}  // namespace somnus::simulation
