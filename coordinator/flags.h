@@ -145,7 +145,9 @@ absl::Duration TargetOf(const std::map<std::string, absl::Duration>& targets, co
 // The names that flags about single models have, each with its flag.
 std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags& flags);
 // Whether a sleep of level 1 keeps anything of the KV cache, where the flags are one model's.
-bool KeepsKvOnSleep(const Flags& flags);
+inline bool KeepsKvOnSleep(const Flags& flags) {
+  return flags.keep_kv_on_sleep.value_or(!flags.models.empty());
+}
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);
 

@@ -171,8 +171,6 @@ std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags
   return names;
 }
 
-bool KeepsKvOnSleep(const Flags& flags) { return flags.keep_kv_on_sleep.value_or(!flags.models.empty()); }
-
 std::vector<Flags> OfEachModel(const Flags& flags) {
   if (flags.models.empty()) return {flags};
   std::vector<Flags> each;
