@@ -16,6 +16,8 @@ FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=lo
 
 COUNTERS = ("vllm:iteration_tokens_total_sum", "vllm:num_preemptions_total", "somnus:kv_tokens_kept_total",
             "somnus:kv_blocks_kept_total")
+# So that a model has more to do than fits into a turn, and everything that it computes is counted once.
+ONE_BY_ONE = ("--max-num-seqs=1", "--no-enable-prefix-caching")
 
 
 def start(*flags):
@@ -46,8 +48,8 @@ class SeveralModelsTest(unittest.TestCase):
         case = CASES[name]
         self.assertEqual(self.cluster.tokens(case["prompt"], model=name, ignore_eos=case["ignore_eos"]), case["tokens"], name)
 
-    def budget_for_one(self):
-        self.serve()
+    def budget_for_one(self, *flags):
+        self.serve(*flags)
         self.assertEqual(set(self.states().values()), {"awake"}, "nothing bounds them")
         for name in MODELS:
             self.assert_exact(name)
@@ -107,7 +109,11 @@ class SeveralModelsTest(unittest.TestCase):
             name, prompt = requests[index]
             found[index] = self.cluster.tokens(prompt, model=name, max_tokens=480, ignore_eos=True)
         threads = [threading.Thread(target=client, args=(index,)) for index in range(len(requests))]
-        for thread in threads:
+        # The one that is awake has begun when the other one is asked for: its turn is over then, and it is preempted.
+        for thread in threads[1::2]:
+            thread.start()
+        wait_until(lambda: self.total("vllm:num_requests_running", model_name="qwen") > 0, 30, "a running request")
+        for thread in threads[::2]:
             thread.start()
         for thread in threads:
             thread.join()
@@ -119,10 +125,8 @@ class SeveralModelsTest(unittest.TestCase):
         return self.total(metric) - self.before[metric]
 
     def test_what_is_preempted_computes_nothing_again(self):
-        budget = self.budget_for_one()
-        self.serve(f"--device-memory-budget={budget}", "--residency-policy=slo", "--max-num-seqs=1",
-                   "--no-enable-prefix-caching")
-        for count in (8, 16, 32, 64):  # as many as it takes until one's turn ends in the middle of an answer
+        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", "--residency-policy=slo", *ONE_BY_ONE)
+        for count in (2, 4, 8, 16):  # as many as it takes until a turn ends in the middle of an answer
             tokens = self.answers_of_two_models(count)
             self.assertEqual(self.grown("vllm:iteration_tokens_total_sum"), tokens)
             self.assertEqual(self.grown("vllm:num_preemptions_total"), 0)
@@ -136,10 +140,9 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_without_kept_blocks_the_tokens_are_the_same(self):
-        budget = self.budget_for_one()
-        self.serve(f"--device-memory-budget={budget}", "--residency-policy=slo", "--max-num-seqs=1",
-                   "--no-enable-prefix-caching", "--no-keep-kv-on-sleep")
-        for count in (8, 16, 32, 64):
+        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", "--residency-policy=slo", *ONE_BY_ONE,
+                   "--no-keep-kv-on-sleep")
+        for count in (2, 4, 8, 16):
             tokens = self.answers_of_two_models(count)
             if self.grown("vllm:num_preemptions_total") > 0:
                 break
@@ -149,9 +152,8 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_the_next_model_is_prefetched_where_no_backup_has_room(self):
-        budget = self.budget_for_one()
-        self.serve(f"--device-memory-budget={budget}", "--host-memory-budget=1", "--residency-policy=slo",
-                   "--max-num-seqs=1", "--no-enable-prefix-caching")
+        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", "--host-memory-budget=1",
+                   "--residency-policy=slo", *ONE_BY_ONE)
         self.answers_of_two_models(4)
         self.assertGreater(self.total("somnus:residency_decisions_total", action="prefetch"), 0)
         self.assertEqual(self.total("somnus:host_bytes"), 0)
