@@ -104,7 +104,7 @@ absl::Status CheckModel(const Flags& flags) {
         absl::StrCat("--max-long-partial-prefills: ", flags.max_long_partial_prefills,
                      " is more than --max-num-partial-prefills (", flags.max_num_partial_prefills, ")"));
   }
-  if (!flags.local_workers && !flags.models.empty())
+  if ((!flags.local_workers || flags.discover_workers) && !flags.models.empty())
     return absl::InvalidArgumentError("--workers: several models need workers of this host: local:N");
   if (!flags.local_workers && !flags.device_indices.empty()) {
     return absl::InvalidArgumentError(
@@ -125,6 +125,12 @@ absl::Status CheckModel(const Flags& flags) {
 
 absl::Status FinishFlags(const std::vector<std::string>& positional, const Environment& environment,
                          Flags* flags) {
+  for (const std::string& model : positional) {
+    if (!flags->model.empty())
+      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));
+    flags->model = model;
+  }
+  RETURN_IF_ERROR(FinishModels(flags));
   if (flags->discover_workers) RETURN_IF_ERROR(DiscoverWorkers(environment, flags));
   if (flags->cluster_host.empty()) flags->cluster_host = "127.0.0.1";
   if (flags->cluster_port < 0) flags->cluster_port = kClusterPort;
@@ -133,13 +139,6 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
   RETURN_IF_ERROR(CheckTlsFiles(flags->admin_tls, {"--admin-ssl-certfile", "--admin-ssl-keyfile", ""}));
   FillKey(environment, kKeyVariable, &flags->api_key);
   FillKey(environment, kAdminKeyVariable, &flags->admin_api_key);
-  for (const std::string& model : positional) {
-    if (!flags->model.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", model, "'"));
-    }
-    flags->model = model;
-  }
-  RETURN_IF_ERROR(FinishModels(flags));
   const std::vector<Flags> each = OfEachModel(*flags);
   for (size_t i = 0; i < each.size(); ++i) {
     const absl::Status status = CheckModel(each[i]);

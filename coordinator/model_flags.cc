@@ -67,6 +67,8 @@ absl::Status CheckSeveral(const Flags& flags) {
   };
   if (!flags.served_model_name.empty() && flags.model.empty())
     return refuse("--served-model-name", "all models have the names that --model=NAME=PATH gives them");
+  if (!flags.local_workers || flags.discover_workers)
+    return refuse("--workers", "several models need workers of this host: local:N");
   if (!flags.run_dir.empty()) return refuse("--run-dir", "is for one model");
   if (flags.idle_sleep > absl::ZeroDuration())
     return refuse("--idle-sleep-s",

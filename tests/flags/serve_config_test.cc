@@ -101,6 +101,15 @@ TEST_F(ServeConfigTest, OneModel) {
   EXPECT_EQ(flags->max_num_seqs, 3);
 }
 
+TEST_F(ServeConfigTest, OneModelMayHaveRemoteWorkers) {
+  Write("models { name: 'a' path: 'x' workers: 'auto' }");
+  const absl::StatusOr<Flags> flags = ParseFlags(
+      {"--config=" + path_}, {{"SOMNUS_WORLD_SIZE", "2"}, {"SOMNUS_COORDINATOR", "10.0.0.2:29400"}});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_FALSE(flags->local_workers);
+  EXPECT_EQ(flags->world_size, 2);
+}
+
 TEST_F(ServeConfigTest, MistakesAreNamedWithTheirLines) {
   const std::string two = "models { name: 'a' path: 'x' }\nmodels { name: 'b' path: 'y' }\n";
   const std::pair<std::string, const char*> cases[] = {
@@ -138,6 +147,7 @@ TEST_F(ServeConfigTest, MistakesAreNamedWithTheirLines) {
       {two + "flags: '--pin-model=a'", ":3: flags: --pin-model: 'a' is about one model: say it in `models`"},
       {two + "device_memory_budget: 'lots'", ":3: device_memory_budget: 'lots' is not "},
       {two + "models { name: 'c'\n path: 'z' workers: 'remote:1' }", ":3: --workers: several models need"},
+      {two + "models { name: 'c' path: 'z' workers: 'auto' }", ":3: --workers: several models need workers"},
       {two + "models { name: 'c' path: 'z' max_num_seqs: 600 }", ":3: --max-num-batched-tokens: 512 is less"},
   };
   for (const auto& [text, expected] : cases) {
