@@ -230,8 +230,7 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertIn("freed", cli("sleep", "--level=2", "--model=qwen").stdout)
         self.assertEqual([(name, model["state"], model["sleep_level"]) for name, model in listed().items()],
                          [("test-model", "awake", 0), ("qwen", "asleep", 2), ("rope", "awake", 0)])
-        self.assertLess(listed()["qwen"]["resident_bytes"], KV_BYTES)
-        self.assertGreater(listed()["rope"]["resident_bytes"], KV_BYTES)
+        self.assertLess(listed()["qwen"]["resident_bytes"], listed()["rope"]["resident_bytes"] / 10)
         for command in ("models", "status"):
             lines = [line.split() for line in cli(command).stdout.splitlines()]
             self.assertIn(["qwen", "asleep", "(level", "2)"], [line[:4] for line in lines], command)
