@@ -9,6 +9,8 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -88,6 +90,14 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::StatusOr<Handle> Create(int64_t bytes) override {
+    std::vector<Handle> handles;
+    RETURN_IF_ERROR(CreateAll({bytes}, &handles));
+    return handles.front();
+  }
+
+  // The pieces share a reservation: the account has room for few.
+  absl::Status CreateAll(absl::Span<const int64_t> sizes, std::vector<Handle>* handles) override {
+    const int64_t bytes = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     // Linux overcommits: without this check a shortage would show as an OOM kill at populate.
     ASSIGN_OR_RETURN(HostReservation reservation, account_->Reserve(bytes));
     absl::MutexLock lock(&mutex_);
@@ -96,10 +106,14 @@ class HostVmmDriver : public VmmDriver {
       return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", left,
                                                        " available, ", bytes - left, " missing"));
     }
-    const Handle handle = next_handle_++;
-    handles_[handle].bytes = bytes;
-    handles_[handle].absent = {bytes, std::move(reservation)};
-    return handle;
+    const auto absent = std::make_shared<Absent>(Absent{bytes, std::move(reservation)});
+    for (const int64_t size : sizes) {
+      const Handle handle = next_handle_++;
+      handles_[handle].bytes = size;
+      handles_[handle].absent = absent;
+      handles->push_back(handle);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Release(Handle handle) override {
@@ -212,7 +226,7 @@ class HostVmmDriver : public VmmDriver {
     int64_t bytes = 0;
     void* address = nullptr;  // of its pages, once it was mapped
     bool mapped = false;
-    Absent absent;
+    std::shared_ptr<Absent> absent;  // of all pieces that were created with it
   };
 
   static int64_t WholePages(int64_t bytes) {
@@ -232,7 +246,7 @@ class HostVmmDriver : public VmmDriver {
     for (auto& [handle, memory] : handles_) {
       const char* const at = static_cast<char*>(memory.address);
       const int64_t inside = std::min(begin + bytes, at + memory.bytes) - std::max(begin, at);
-      if (memory.mapped && inside > 0) NoteCopied(inside, &memory.absent);
+      if (memory.mapped && inside > 0) NoteCopied(inside, memory.absent.get());
     }
   }
 

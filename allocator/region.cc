@@ -6,23 +6,32 @@
 #include "absl/strings/str_cat.h"
 
 namespace somnus {
+namespace {
 
-absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(VmmDriver* driver, std::string tag, int64_t bytes,
-                                                        int64_t chunk_bytes) {
+int64_t RoundDown(int64_t bytes, int64_t unit) { return std::max(bytes / unit, int64_t{1}) * unit; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(VmmDriver* driver, std::string tag,
+                                                        const RegionShape& shape) {
   const int64_t unit = driver->Granularity();
-  const int64_t rounded = (bytes + unit - 1) / unit * unit;
+  const int64_t rounded = (shape.row_bytes * shape.num_rows + unit - 1) / unit * unit;
   absl::StatusOr<void*> base = driver->Reserve(rounded);
   if (!base.ok()) return base.status();
-  const int64_t chunk =
-      chunk_bytes > 0 ? std::max(chunk_bytes / unit, int64_t{1}) * unit : driver->ChunkBytes();
-  return std::unique_ptr<Region>(new Region(driver, std::move(tag), *base, rounded, chunk));
+  RegionShape own = shape;
+  own.chunk_bytes = shape.chunk_bytes > 0 ? RoundDown(shape.chunk_bytes, unit) : driver->ChunkBytes();
+  return std::unique_ptr<Region>(new Region(driver, std::move(tag), *base, own, rounded));
+}
+
+Region::Region(VmmDriver* driver, std::string tag, void* base, const RegionShape& shape, int64_t bytes)
+    : driver_(driver), tag_(std::move(tag)), base_(base), shape_(shape), bytes_(bytes) {
+  CountWanted();
 }
 
 Region::~Region() {
-  if (state_ == State::kResident) Detach().IgnoreError();
-  if (state_ == State::kDetached) Release().IgnoreError();
-  if (!unreleased_.empty()) Release().IgnoreError();
-  if (base_ != nullptr && state_ == State::kEmpty) FreeAddress().IgnoreError();
+  if (base_ != nullptr) Free().IgnoreError();
+  // The addresses can be free of chunks though some of these were not released.
+  if (base_ != nullptr && chunks_.empty()) driver_->FreeAddress(base_, bytes_).IgnoreError();
 }
 
 int64_t Region::held_bytes() const {
@@ -32,39 +41,188 @@ int64_t Region::held_bytes() const {
   return sum;
 }
 
-absl::Status Region::Populate(bool copy_follows) {
-  if (absl::Status status = Release(); !status.ok()) return status;  // of what was left over
-  absl::Status status = CreateChunks();
-  if (status.ok()) {
-    status = MapChunks(copy_follows);
-    if (status.ok()) {
-      state_ = State::kResident;
-      return status;
-    }
-  }
-  state_ = State::kDetached;
-  Release().IgnoreError();
-  return absl::IsResourceExhausted(status) ? WithShortage(status) : status;
+// Whether a chunk there holds a wanted byte: of the row that it begins in, or of the next one, whose first
+// byte is wanted.
+bool Region::Wants(int64_t offset, int64_t bytes) const {
+  const int64_t row = offset / shape_.row_bytes, next_row = (row + 1) * shape_.row_bytes;
+  return offset - row * shape_.row_bytes < shape_.wanted_row_bytes ||
+         (row + 1 < shape_.num_rows && next_row < offset + bytes);
 }
 
-absl::Status Region::Attach() {
-  absl::Status status = MapChunks(/*copy_follows=*/false);
-  if (status.ok()) state_ = State::kResident;
-  return status;
+std::vector<Region::Extent> Region::Extents() const {
+  std::vector<Extent> extents;
+  for (int64_t offset = 0; offset < bytes_; offset += shape_.chunk_bytes) {
+    const int64_t bytes = std::min(shape_.chunk_bytes, bytes_ - offset);
+    if (!Wants(offset, bytes)) continue;
+    const bool follows = !extents.empty() && extents.back().offset + extents.back().bytes == offset;
+    if (follows) {
+      extents.back().bytes += bytes;
+    } else {
+      extents.push_back({offset, bytes});
+    }
+  }
+  return extents;
+}
+
+void Region::CountWanted() {
+  wanted_bytes_ = 0;
+  for (const Extent& extent : Extents()) wanted_bytes_ += extent.bytes;
+}
+
+// As they lie in the grid of all chunks.
+std::vector<Region::Extent> Region::MissingChunks() const {
+  std::vector<Extent> missing;
+  auto next = chunks_.begin();
+  for (int64_t offset = 0; offset < bytes_; offset += shape_.chunk_bytes) {
+    const int64_t bytes = std::min(shape_.chunk_bytes, bytes_ - offset);
+    if (next != chunks_.end() && next->offset == offset) {
+      ++next;
+    } else if (Wants(offset, bytes)) {
+      missing.push_back({offset, bytes});
+    }
+  }
+  return missing;
+}
+
+absl::Status Region::Populate(bool copy_follows) {
+  const std::vector<Extent> missing = MissingChunks();
+  if (!missing.empty()) {
+    const auto none = [](const Chunk&) { return false; };
+    if (absl::Status status = ReleaseChunks(none); !status.ok()) return status;  // of what was left over
+  }
+  absl::Status status = AddChunks(missing);
+  if (status.ok()) status = MapChunks(copy_follows);
+  if (status.ok()) {
+    state_ = State::kResident;
+    return status;
+  }
+  const auto is_new = [&](const Chunk& chunk) {
+    const auto at = std::lower_bound(missing.begin(), missing.end(), chunk.offset,
+                                     [](const Extent& a, int64_t offset) { return a.offset < offset; });
+    return !chunk.mapped && at != missing.end() && at->offset == chunk.offset;
+  };
+  ReleaseChunks(is_new).IgnoreError();
+  if (state_ == State::kEmpty && !chunks_.empty()) state_ = State::kDetached;
+  int64_t needed = 0;
+  for (const Extent& extent : missing) needed += extent.bytes;
+  return absl::IsResourceExhausted(status) ? WithShortage(status, needed) : status;
 }
 
 absl::Status Region::Detach() {
-  absl::Status status = driver_->Unmap(base_, bytes_);
-  if (status.ok()) state_ = State::kDetached;
+  const absl::Status status = UnmapChunks([](const Chunk&) { return true; });
+  const bool detached =
+      std::any_of(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return !chunk.mapped; });
+  if (detached) state_ = State::kDetached;
   return status;
 }
 
 absl::Status Region::Release() {
-  std::vector<Chunk> pending = std::move(unreleased_);
-  pending.insert(pending.end(), chunks_.begin(), chunks_.end());
-  chunks_.clear();
-  unreleased_.clear();
-  if (state_ == State::kDetached) state_ = State::kEmpty;
+  const absl::Status status = ReleaseChunks([](const Chunk& chunk) { return !chunk.mapped; });
+  if (chunks_.empty()) state_ = State::kEmpty;
+  return status;
+}
+
+absl::Status Region::Resize(int64_t wanted_row_bytes) {
+  const int64_t before = std::exchange(shape_.wanted_row_bytes, wanted_row_bytes);
+  if (state_ == State::kResident) {
+    if (absl::Status status = Populate(); !status.ok()) {
+      shape_.wanted_row_bytes = before;
+      return status;
+    }
+  }
+  CountWanted();
+  const auto unwanted = [this](const Chunk& chunk) { return !Wants(chunk.offset, chunk.bytes); };
+  UnmapChunks(unwanted).IgnoreError();
+  ReleaseChunks([&](const Chunk& chunk) { return !chunk.mapped && unwanted(chunk); }).IgnoreError();
+  if (chunks_.empty()) state_ = State::kEmpty;
+  return absl::OkStatus();
+}
+
+absl::Status Region::Vacate() {
+  absl::Status status = Detach();
+  if (status.ok()) status = Release();
+  return status;
+}
+
+absl::Status Region::Free() {
+  absl::Status status = Vacate();
+  if (status.ok()) status = driver_->FreeAddress(base_, bytes_);
+  if (status.ok()) base_ = nullptr;
+  return status;
+}
+
+absl::Status Region::AddChunks(const std::vector<Extent>& missing) {
+  if (missing.empty()) return absl::OkStatus();
+  std::vector<int64_t> sizes;
+  for (const Extent& extent : missing) sizes.push_back(extent.bytes);
+  std::vector<VmmDriver::Handle> handles;
+  const absl::Status status = driver_->CreateAll(sizes, &handles);
+  for (size_t i = 0; i < handles.size(); ++i)
+    chunks_.push_back({handles[i], missing[i].offset, missing[i].bytes});
+  std::sort(chunks_.begin(), chunks_.end(),
+            [](const Chunk& a, const Chunk& b) { return a.offset < b.offset; });
+  return status;
+}
+
+// Maps what is not mapped, and opens it with as few calls as can be; on an error none of it is mapped.
+absl::Status Region::MapChunks(bool copy_follows) {
+  absl::Status status;
+  std::vector<size_t> mapped;
+  for (size_t i = 0; i < chunks_.size() && status.ok(); ++i) {
+    if (chunks_[i].mapped) continue;
+    status = driver_->Map(At(chunks_[i].offset), chunks_[i].bytes, chunks_[i].handle);
+    if (!status.ok()) break;
+    chunks_[i].mapped = true;
+    mapped.push_back(i);
+  }
+  if (status.ok()) status = SetAccess(mapped, copy_follows);
+  if (status.ok()) return status;
+  std::vector<bool> is_new(chunks_.size(), false);
+  for (const size_t i : mapped) is_new[i] = true;
+  UnmapChunks([&](const Chunk& chunk) { return is_new[&chunk - chunks_.data()]; }).IgnoreError();
+  return status;
+}
+
+absl::Status Region::SetAccess(const std::vector<size_t>& chunks, bool copy_follows) {
+  for (size_t i = 0; i < chunks.size();) {
+    const int64_t begin = chunks_[chunks[i]].offset;
+    int64_t end = begin;
+    while (i < chunks.size() && chunks_[chunks[i]].offset == end) end += chunks_[chunks[i++]].bytes;
+    absl::Status status = copy_follows ? driver_->SetAccessForCopy(At(begin), end - begin)
+                                       : driver_->SetAccess(At(begin), end - begin);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// One call for each range of chunks that are mapped and chosen. Goes on after an error, and returns the
+// first.
+template <typename Chosen>
+absl::Status Region::UnmapChunks(const Chosen& chosen) {
+  absl::Status first;
+  for (size_t i = 0; i < chunks_.size();) {
+    if (!chunks_[i].mapped || !chosen(chunks_[i])) {
+      ++i;
+      continue;
+    }
+    const size_t begin = i;
+    int64_t end = chunks_[i].offset;
+    while (i < chunks_.size() && chunks_[i].offset == end && chunks_[i].mapped && chosen(chunks_[i]))
+      end += chunks_[i++].bytes;
+    const absl::Status status = driver_->Unmap(At(chunks_[begin].offset), end - chunks_[begin].offset);
+    for (size_t k = begin; k < i && status.ok(); ++k) chunks_[k].mapped = false;
+    first.Update(status);
+  }
+  return first;
+}
+
+// Of what was left over, and of chunks that are chosen, none of which may be mapped.
+template <typename Chosen>
+absl::Status Region::ReleaseChunks(const Chosen& chosen) {
+  std::vector<Chunk> pending = std::exchange(unreleased_, {});
+  std::vector<Chunk> staying;
+  for (const Chunk& chunk : chunks_) (chosen(chunk) ? pending : staying).push_back(chunk);
+  chunks_ = std::move(staying);
   absl::Status first;
   for (const Chunk& chunk : pending) {
     absl::Status status = driver_->Release(chunk.handle);
@@ -75,49 +233,15 @@ absl::Status Region::Release() {
   return first;
 }
 
-absl::Status Region::FreeAddress() {
-  absl::Status status = driver_->FreeAddress(base_, bytes_);
-  if (status.ok()) base_ = nullptr;
-  return status;
-}
-
-absl::Status Region::CreateChunks() {
-  for (int64_t offset = 0; offset < bytes_;) {
-    const int64_t bytes = std::min(chunk_bytes_, bytes_ - offset);
-    absl::StatusOr<VmmDriver::Handle> handle = driver_->Create(bytes);
-    if (!handle.ok()) return handle.status();
-    chunks_.push_back({*handle, offset, bytes});
-    offset += bytes;
-  }
-  return absl::OkStatus();
-}
-
-// Maps all chunks and opens them with one call; on an error none is mapped.
-absl::Status Region::MapChunks(bool copy_follows) {
-  absl::Status status;
-  size_t mapped = 0;
-  while (mapped < chunks_.size() && status.ok()) {
-    status = driver_->Map(At(chunks_[mapped]), chunks_[mapped].bytes, chunks_[mapped].handle);
-    if (status.ok()) ++mapped;
-  }
-  if (status.ok()) {
-    status = copy_follows ? driver_->SetAccessForCopy(base_, bytes_) : driver_->SetAccess(base_, bytes_);
-  }
-  if (status.ok()) return status;
-  const int64_t mapped_bytes = mapped < chunks_.size() ? chunks_[mapped].offset : bytes_;
-  if (mapped_bytes > 0) driver_->Unmap(base_, mapped_bytes).IgnoreError();
-  return status;
-}
-
-// Compares the whole region's need with what is available now that its own chunks are released.
-absl::Status Region::WithShortage(const absl::Status& status) const {
+// Compares what was needed with what is available now that the region's own new chunks are released.
+absl::Status Region::WithShortage(const absl::Status& status, int64_t needed) const {
   absl::StatusOr<int64_t> available = driver_->AvailableBytes();
-  if (!available.ok() || *available >= bytes_) {
+  if (!available.ok() || *available >= needed) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(tag_, ": no memory for ", bytes_, " bytes: ", status.message()));
+        absl::StrCat(tag_, ": no memory for ", needed, " bytes: ", status.message()));
   }
-  return absl::ResourceExhaustedError(absl::StrCat(tag_, ": ", bytes_, " bytes needed, ", *available,
-                                                   " available, ", bytes_ - *available, " missing"));
+  return absl::ResourceExhaustedError(absl::StrCat(tag_, ": ", needed, " bytes needed, ", *available,
+                                                   " available, ", needed - *available, " missing"));
 }
 
 }  // namespace somnus

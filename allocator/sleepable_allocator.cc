@@ -10,25 +10,13 @@
 #include "allocator/backup_store.h"
 #include "allocator/compressed_store.h"
 #include "allocator/host_backup.h"
-#include "allocator/region.h"
+#include "allocator/region_backup.h"
+#include "allocator/sleepable_region.h"
 #include "allocator/spill_store.h"
 #include "base/monotonic.h"
 
 namespace somnus {
 namespace {
-
-struct Entry {
-  std::unique_ptr<Region> region;
-  // A region that sleeps has no memory, except where the driver failed to unmap or to release it.
-  bool asleep = false;
-  std::unique_ptr<Backup> backup;  // of a sleeping region, or retained
-  // While it sleeps: its memory was not released and is its own backup.
-  bool kept_in_place = false;
-  // Part of the prepared change:
-  std::optional<RestoreMode> sleep_mode;
-  bool new_backup = false;  // made by the prepared sleep
-  bool waking = false;
-};
 
 // Pinning this much takes a few hundredths of a second, while the copy of what was pinned before runs.
 constexpr int64_t kHostChunk = 256 << 20;
@@ -49,29 +37,48 @@ class SleepableAllocatorImpl : public SleepableAllocator {
  public:
   SleepableAllocatorImpl(VmmDriver* driver, const SleepableAllocatorOptions& options)
       : driver_(driver),
-        chunk_bytes_(options.chunk_bytes),
+        options_(options),
         retains_backups_(options.backup != BackupPolicy::kRelease),
         store_(MakeStore(driver, options)) {}
 
   absl::StatusOr<void*> Allocate(const std::string& tag, int64_t bytes) override {
-    if (bytes <= 0 || bytes > kMaxBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(tag, ": a region of ", bytes, " bytes"));
-    }
+    return AllocateRegion(
+        tag, {.row_bytes = bytes, .wanted_row_bytes = bytes, .chunk_bytes = options_.chunk_bytes});
+  }
+
+  absl::StatusOr<void*> AllocateRows(const std::string& tag, int64_t row_bytes, int64_t num_rows,
+                                     int64_t wanted_row_bytes) override {
+    const int64_t longest = options_.chunk_bytes > 0 ? options_.chunk_bytes : driver_->ChunkBytes();
+    const int64_t chunk = std::clamp(row_bytes / kChunksOfRow, driver_->Granularity(),
+                                     std::max(longest, driver_->Granularity()));
+    return AllocateRegion(tag, {row_bytes, num_rows, wanted_row_bytes, chunk});
+  }
+
+  absl::Status Resize(void* data, int64_t wanted_row_bytes) override {
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<std::unique_ptr<Region>> region = Region::Reserve(driver_, tag, bytes, chunk_bytes_);
-    if (!region.ok()) return region.status();
-    if (absl::Status status = (*region)->Populate(); !status.ok()) return status;
-    void* data = (*region)->data();
-    entries_[data].region = *std::move(region);
+    if (absl::Status status = RequireNothingPrepared(); !status.ok()) return status;
+    const auto it = entries_.find(data);
+    if (it == entries_.end()) return absl::NotFoundError("no region at this address");
+    SleepableRegion& entry = it->second;
+    if (wanted_row_bytes < 1 || wanted_row_bytes > entry.region->row_bytes()) {
+      return absl::InvalidArgumentError(absl::StrCat(entry.region->tag(), ": ", wanted_row_bytes,
+                                                     " bytes of rows of ", entry.region->row_bytes()));
+    }
+    if (entry.asleep && (entry.backup != nullptr || entry.kept_in_place))
+      return absl::FailedPreconditionError(absl::StrCat(entry.region->tag(), " sleeps with its contents"));
+    if (entry.asleep) entry.region->Vacate().IgnoreError();  // what was left over
+    const bool changes = wanted_row_bytes != entry.region->wanted_row_bytes();
+    absl::Status status = entry.region->Resize(wanted_row_bytes);
+    if (status.ok() && changes) entry.DropBackup();
     Publish();
-    return data;
+    return status;
   }
 
   absl::Status Free(void* data) override {
     absl::MutexLock lock(&mutex_);
     const auto it = entries_.find(data);
     if (it == entries_.end()) return absl::NotFoundError("no region at this address");
-    absl::Status status = FreeRegion(it->second.region.get());
+    absl::Status status = it->second.region->Free();
     if (status.ok()) entries_.erase(it);
     Publish();
     return status;
@@ -99,7 +106,9 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     if (prepared_ != Prepared::kSleep) return report;
     const MonotonicTime begin = MonotonicNow();
     for (auto& [data, entry] : entries_) {
-      if (entry.sleep_mode.has_value()) PutToSleep(&entry, &report.tags[entry.region->tag()]);
+      if (!entry.sleep_mode.has_value()) continue;
+      entry.PutToSleep(/*keeps_in_place=*/store_ == nullptr, &report.tags[entry.region->tag()]);
+      Publish();
     }
     ForgetSleep(/*keep_backups=*/true);
     report.backup_seconds = backup_seconds_;
@@ -119,9 +128,9 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     absl::StatusOr<int64_t> available = driver_->AvailableBytes();
     if (!available.ok()) return available.status();
     need.available = *available;
-    for (const Entry* entry : Asleep(tags)) {
+    for (const SleepableRegion* entry : Asleep(tags)) {
       int64_t& needed = need.needed[entry->region->tag()];
-      needed += std::max<int64_t>(0, entry->region->bytes() - entry->region->held_bytes());
+      needed += std::max<int64_t>(0, entry->region->wanted_bytes() - entry->region->held_bytes());
     }
     int64_t left = need.available;
     for (const auto& [tag, needed] : need.needed) {
@@ -136,8 +145,8 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     if (absl::Status status = RequireNothingPrepared(); !status.ok()) return status;
     prepared_ = Prepared::kWake;
     const MonotonicTime begin = MonotonicNow();
-    const std::vector<Entry*> asleep = Asleep(tags);
-    for (Entry* entry : asleep) entry->waking = true;
+    const std::vector<SleepableRegion*> asleep = Asleep(tags);
+    for (SleepableRegion* entry : asleep) entry->waking = true;
     std::optional<MonotonicTime> first_copy;
     absl::Status status = MapAndRestore(asleep, &first_copy);
     map_seconds_ = SecondsSince(begin);
@@ -155,8 +164,8 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     for (auto& [data, entry] : entries_) {
       if (!entry.waking) continue;
       WakeReport::Tag& tag = report.tags[entry.region->tag()];
-      tag.mapped += entry.region->bytes();
-      if (entry.backup != nullptr || entry.kept_in_place) tag.restored += entry.region->bytes();
+      tag.mapped += entry.region->wanted_bytes();
+      if (entry.backup != nullptr || entry.kept_in_place) tag.restored += entry.region->wanted_bytes();
       if (!retains_backups_) entry.backup = nullptr;
       entry.asleep = entry.waking = entry.kept_in_place = false;
     }
@@ -175,7 +184,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   void DropBackups(const std::string& tag) override {
     absl::MutexLock lock(&mutex_);
     for (auto& [data, entry] : entries_) {
-      if (entry.region->tag() == tag && (!entry.asleep || entry.waking)) DropBackup(&entry);
+      if (entry.region->tag() == tag && (!entry.asleep || entry.waking)) entry.DropBackup();
     }
     Publish();
   }
@@ -196,6 +205,23 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 
   // Beyond any address space; keeps rounding from overflowing.
   static constexpr int64_t kMaxBytes = int64_t{1} << 46;
+  static constexpr int64_t kChunksOfRow = 16;
+
+  absl::StatusOr<void*> AllocateRegion(const std::string& tag, const RegionShape& shape) {
+    const int64_t row = shape.row_bytes, rows = shape.num_rows, wanted = shape.wanted_row_bytes;
+    if (row < 1 || rows < 1 || row > kMaxBytes / rows || wanted < 1 || wanted > row) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(tag, ": a region of ", rows, " x ", row, " bytes, ", wanted, " of each wanted"));
+    }
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<std::unique_ptr<Region>> region = Region::Reserve(driver_, tag, shape);
+    if (!region.ok()) return region.status();
+    if (absl::Status status = (*region)->Populate(); !status.ok()) return status;
+    void* data = (*region)->data();
+    entries_[data].region = *std::move(region);
+    Publish();
+    return data;
+  }
 
   absl::Status RequireNothingPrepared() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (prepared_ == Prepared::kNothing) return absl::OkStatus();
@@ -203,46 +229,33 @@ class SleepableAllocatorImpl : public SleepableAllocator {
         "a ", prepared_ == Prepared::kSleep ? "sleep" : "wake-up", " is prepared and has not ended yet"));
   }
 
-  static void DropBackup(Entry* entry) {
-    entry->backup = nullptr;
-    entry->kept_in_place = false;
-  }
-
   // The sleeping regions with these tags (empty: all), those with a backup first: their copies run while the
   // rest, a KV cache of most of the device, is mapped.
-  std::vector<Entry*> Asleep(const std::vector<std::string>& tags) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<Entry*> asleep;
+  std::vector<SleepableRegion*> Asleep(const std::vector<std::string>& tags)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<SleepableRegion*> asleep;
     for (auto& [data, entry] : entries_) {
       if (!entry.asleep) continue;
       if (!tags.empty() && std::find(tags.begin(), tags.end(), entry.region->tag()) == tags.end()) continue;
       asleep.push_back(&entry);
     }
     std::stable_partition(asleep.begin(), asleep.end(),
-                          [](const Entry* entry) { return entry->backup != nullptr; });
+                          [](const SleepableRegion* entry) { return entry->backup != nullptr; });
     return asleep;
   }
 
-  // Each step keeps what it did: after an error it can be called again.
-  static absl::Status ReleaseMemory(Region* region) {
-    if (region->state() == Region::State::kResident) {
-      if (absl::Status status = region->Detach(); !status.ok()) return status;
-    }
-    return region->Release();
-  }
-
-  absl::Status MakeUsable(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status MakeUsable(SleepableRegion* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Region* const region = entry->region.get();
     if (region->state() == Region::State::kResident) return absl::OkStatus();
-    if (region->state() == Region::State::kDetached) return region->Attach();
     return region->Populate(/*copy_follows=*/entry->backup != nullptr && store_->in_host_memory());
   }
 
   // Copies from host memory run by themselves while the rest is mapped. A file is read by this thread, so
   // another one maps the rest then.
-  absl::Status MapAndRestore(const std::vector<Entry*>& entries, std::optional<MonotonicTime>* first_copy)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status MapAndRestore(const std::vector<SleepableRegion*>& entries,
+                             std::optional<MonotonicTime>* first_copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto rest = std::find_if(entries.begin(), entries.end(),
-                             [](const Entry* entry) { return entry->backup == nullptr; });
+                             [](const SleepableRegion* entry) { return entry->backup == nullptr; });
     absl::Status mapped, status;
     std::thread mapper;
     if (rest != entries.begin() && rest != entries.end() && !store_->in_host_memory()) {
@@ -266,11 +279,6 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     return status;
   }
 
-  static absl::Status FreeRegion(Region* region) {
-    if (absl::Status status = ReleaseMemory(region); !status.ok()) return status;
-    return region->FreeAddress();
-  }
-
   // Updates what Stats returns.
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::map<std::string, TagStats> stats;
@@ -278,7 +286,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
       TagStats& tag = stats[entry.region->tag()];
       const bool is_backup = entry.kept_in_place && !entry.waking;
       (is_backup ? tag.host_backup : tag.resident) += entry.region->held_bytes();
-      if (entry.asleep) tag.sleeping += entry.region->bytes();
+      if (entry.asleep) tag.sleeping += entry.region->wanted_bytes();
       if (entry.backup == nullptr) continue;
       (store_->in_host_memory() ? tag.host_backup : tag.file_backup) += entry.backup->stored_bytes();
     }
@@ -288,18 +296,17 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 
   absl::Status SaveBackups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (store_ == nullptr) return absl::OkStatus();
-    std::vector<Entry*> unsaved;
+    std::vector<SleepableRegion*> unsaved;
     int64_t bytes = 0;
     for (auto& [data, entry] : entries_) {
       if (entry.asleep || entry.sleep_mode != RestoreMode::kBackup || entry.backup != nullptr) continue;
       unsaved.push_back(&entry);
-      bytes += entry.region->bytes();
+      bytes += entry.region->wanted_bytes();
     }
     store_->Expect(bytes);
     absl::Status status;
-    for (Entry* entry : unsaved) {
-      absl::StatusOr<std::unique_ptr<Backup>> backup =
-          store_->Save(entry->region->data(), entry->region->bytes());
+    for (SleepableRegion* entry : unsaved) {
+      absl::StatusOr<std::unique_ptr<Backup>> backup = SaveRegion(*entry->region, store_.get());
       status = backup.status();
       if (!status.ok()) break;
       entry->backup = *std::move(backup);
@@ -307,35 +314,6 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     }
     status.Update(driver_->Synchronize());
     return status;
-  }
-
-  void PutToSleep(Entry* entry, SleepReport::Tag* tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Region* const region = entry->region.get();
-    const int64_t before = entry->kept_in_place ? 0 : region->held_bytes();
-    const bool had_contents = !entry->asleep || entry->backup != nullptr || entry->kept_in_place;
-    if (entry->sleep_mode == RestoreMode::kDiscard) {
-      DropBackup(entry);
-      if (had_contents) tag->discarded += region->bytes();
-    } else if (store_ == nullptr && !entry->asleep) {
-      entry->kept_in_place = true;
-    }
-    TakeMemory(*entry);
-    entry->asleep = true;
-    const int64_t after = entry->kept_in_place ? 0 : region->held_bytes();
-    if (entry->backup != nullptr || entry->kept_in_place) tag->backed_up += region->bytes();
-    if (entry->new_backup) tag->copied += region->bytes();
-    tag->freed += std::max<int64_t>(0, before - after);
-    tag->still_resident += after;
-    Publish();
-  }
-
-  // What is not released stays accounted for in the region, which tries again.
-  static void TakeMemory(const Entry& entry) {
-    if (!entry.kept_in_place) {
-      ReleaseMemory(entry.region.get()).IgnoreError();
-    } else if (entry.region->state() == Region::State::kResident) {
-      entry.region->Detach().IgnoreError();
-    }
   }
 
   void ForgetSleep(bool keep_backups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -350,7 +328,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   // Ends the prepared wake-up: all of it sleeps as before.
   void ReleaseWaking() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto& [data, entry] : entries_) {
-      if (entry.waking) TakeMemory(entry);
+      if (entry.waking) entry.TakeMemory();
       entry.waking = false;
     }
     prepared_ = Prepared::kNothing;
@@ -358,11 +336,11 @@ class SleepableAllocatorImpl : public SleepableAllocator {
   }
 
   VmmDriver* const driver_;
-  const int64_t chunk_bytes_;
+  const SleepableAllocatorOptions options_;
   const bool retains_backups_;
   const std::unique_ptr<BackupStore> store_;  // outlives the backups in entries_; null: kept in place
   absl::Mutex mutex_;                         // held while memory is mapped, copied and released
-  std::map<void*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<void*, SleepableRegion> entries_ ABSL_GUARDED_BY(mutex_);
   Prepared prepared_ ABSL_GUARDED_BY(mutex_) = Prepared::kNothing;
   double backup_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   double map_seconds_ ABSL_GUARDED_BY(mutex_) = 0;

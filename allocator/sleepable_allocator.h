@@ -82,7 +82,7 @@ struct WakeNeed {
 
 struct TagStats {
   int64_t resident = 0;     // physical bytes held, without backups
-  int64_t sleeping = 0;     // address bytes of regions that sleep
+  int64_t sleeping = 0;     // bytes that regions that sleep will hold when they are awake
   int64_t host_backup = 0;  // host memory of backups, of sleeping regions and retained ones
   int64_t file_backup = 0;  // disk space of backups
 };
@@ -96,6 +96,17 @@ class SleepableAllocator {
   // A new region of at least `bytes`, reserved and mapped, zeroed on the host. ResourceExhausted says how
   // much was missing.
   virtual absl::StatusOr<void*> Allocate(const std::string& tag, int64_t bytes) = 0;
+  // The same for a region of `num_rows` rows of `row_bytes` each, of which only the first `wanted_row_bytes`
+  // have memory, in whole chunks. These are smaller than the driver's where rows are short, so that Resize
+  // can release most of what is not wanted: at most a sixteenth of a row, if the granularity allows it.
+  virtual absl::StatusOr<void*> AllocateRows(const std::string& tag, int64_t row_bytes, int64_t num_rows,
+                                             int64_t wanted_row_bytes) = 0;
+  // Changes wanted_row_bytes of a region by its address. Addresses stay, and so do the contents of what was
+  // wanted before and still is; the rest is undefined. Only growth of a region that is awake can fail, and
+  // has changed nothing then; a region asleep wakes up in its new size. Memory that the driver fails to
+  // release stays in ResidentBytes; the next Resize or sleep tries again. Drops a retained backup.
+  // FailedPrecondition: a change is prepared, or the region sleeps with a backup.
+  virtual absl::Status Resize(void* data, int64_t wanted_row_bytes) = 0;
   // Frees a whole region by its address, asleep or not, with its backup.
   virtual absl::Status Free(void* data) = 0;
 

@@ -109,6 +109,18 @@ int somnus_allocate(somnus_allocator* allocator, const char* tag, int64_t bytes,
   return Return(made.status());
 }
 
+int somnus_allocate_rows(somnus_allocator* allocator, const char* tag, int64_t row_bytes, int64_t num_rows,
+                         int64_t wanted_row_bytes, void** data) {
+  const absl::StatusOr<void*> made = allocator->allocator->AllocateRows(
+      tag == nullptr ? somnus::UseTag::Current() : tag, row_bytes, num_rows, wanted_row_bytes);
+  if (made.ok()) *data = *made;
+  return Return(made.status());
+}
+
+int somnus_resize(somnus_allocator* allocator, void* data, int64_t wanted_row_bytes) {
+  return Return(allocator->allocator->Resize(data, wanted_row_bytes));
+}
+
 int somnus_free(somnus_allocator* allocator, void* data) { return Return(allocator->allocator->Free(data)); }
 
 void somnus_push_tag(const char* tag) { somnus::tag_scopes.push_back(std::make_unique<somnus::UseTag>(tag)); }

@@ -51,7 +51,7 @@ typedef struct {
 
 typedef struct {
   int64_t resident;    /* physical bytes held, without backups */
-  int64_t sleeping;    /* address bytes of regions that sleep */
+  int64_t sleeping;    /* bytes that regions that sleep will hold when they are awake */
   int64_t host_backup; /* host memory of backups */
   int64_t file_backup; /* disk space of backups */
 } somnus_tag_stats;
@@ -65,6 +65,13 @@ void somnus_destroy(somnus_allocator* allocator);
 
 /* A region of at least `bytes`; a null tag is the calling thread's (somnus_push_tag). */
 int somnus_allocate(somnus_allocator* allocator, const char* tag, int64_t bytes, void** data);
+/* The same for `num_rows` rows of `row_bytes` each, of which only the first `wanted_row_bytes` have memory,
+ * in whole chunks; a null tag as above. */
+int somnus_allocate_rows(somnus_allocator* allocator, const char* tag, int64_t row_bytes, int64_t num_rows,
+                         int64_t wanted_row_bytes, void** data);
+/* Changes wanted_row_bytes of a region by its address. Only growth of a region that is awake can fail, and
+ * has changed nothing then. */
+int somnus_resize(somnus_allocator* allocator, void* data, int64_t wanted_row_bytes);
 /* Frees a region by its address, asleep or not. */
 int somnus_free(somnus_allocator* allocator, void* data);
 

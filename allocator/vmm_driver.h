@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace somnus {
 
@@ -33,6 +35,15 @@ class VmmDriver {
   virtual absl::Status FreeAddress(void* address, int64_t bytes) = 0;
 
   virtual absl::StatusOr<Handle> Create(int64_t bytes) = 0;
+  // Creates pieces of these sizes and appends them to *handles, after an error those that it has created.
+  virtual absl::Status CreateAll(absl::Span<const int64_t> sizes, std::vector<Handle>* handles) {
+    for (const int64_t bytes : sizes) {
+      absl::StatusOr<Handle> handle = Create(bytes);
+      if (!handle.ok()) return handle.status();
+      handles->push_back(*handle);
+    }
+    return absl::OkStatus();
+  }
   virtual absl::Status Release(Handle handle) = 0;
 
   virtual absl::Status Map(void* address, int64_t bytes, Handle handle) = 0;

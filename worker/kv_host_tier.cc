@@ -93,6 +93,12 @@ void KvHostTier::Abort() {
   if (!options_.retains_memory) ReleaseMemory();
 }
 
+int32_t KvHostTier::end_of_held() const {
+  int32_t end = 0;
+  for (const BlockSwap& swap : held_) end = std::max(end, swap.device_block + 1);
+  return end;
+}
+
 int64_t KvHostTier::host_bytes() const {
   if (memory_ != nullptr) return memory_->Stats()[kPieceTag].resident;
   int64_t bytes = 0;

@@ -58,6 +58,8 @@ class KvHostTier {
   int64_t held_bytes() const { return static_cast<int64_t>(held_.size()) * options_.block_bytes; }
   // Host memory that the tier has now.
   int64_t host_bytes() const;
+  // 1 + the highest device block of them; 0 where there is none.
+  int32_t end_of_held() const;
   // That the last Prepare took.
   double copy_seconds() const { return copy_seconds_; }
 

@@ -83,6 +83,11 @@ absl::StatusOr<int64_t> Worker::AllocateKvCache(const v1::AllocateKvCacheRequest
       request.group_epoch(), [&] { return DoAllocateKvCache(request.kv_cache(), request.defer_graphs()); });
 }
 
+absl::StatusOr<v1::ResizeKvCacheResponse> Worker::ResizeKvCache(const v1::ResizeKvCacheRequest& request) {
+  return InEpoch<absl::StatusOr<v1::ResizeKvCacheResponse>>(
+      request.group_epoch(), [&] { return DoResizeKvCache(request.num_blocks()); });
+}
+
 void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply)> launched) {
   thread_.Post([this, request = std::move(request), launched = std::move(launched)] {
     ++steps_in_progress_;

@@ -66,6 +66,9 @@ class Worker {
   // Returns the bytes of this rank's KV cache. ResourceExhausted leaves the worker Loaded: a smaller one can
   // be tried.
   absl::StatusOr<int64_t> AllocateKvCache(const v1::AllocateKvCacheRequest& request);
+  // FailedPrecondition: the worker is neither awake nor asleep, a transition is prepared, or a block that
+  // would lose its memory is in use, or outlives a sleep.
+  absl::StatusOr<v1::ResizeKvCacheResponse> ResizeKvCache(const v1::ResizeKvCacheRequest& request);
   // Waits for a step and makes its reply; an error is in the reply. To be called once, from any thread.
   using AwaitReply = std::function<v1::StepReply()>;
   // Calls `launched` on the runner thread once the step is queued on the device. The next step may be
@@ -116,6 +119,7 @@ class Worker {
     int world_size = 0;
     std::string options_digest;
     int num_blocks = 0;
+    int num_mapped_blocks = 0;
     int64_t weights_bytes = 0;
     std::string weight_types;
     int64_t kv_block_bytes = 0;
@@ -151,6 +155,7 @@ class Worker {
   absl::Status RequireGroup(const char* call) const;
   absl::StatusOr<v1::ProfileResponse> DoProfile();
   absl::StatusOr<int64_t> DoAllocateKvCache(const v1::KvCacheConfig& config, bool defer_graphs);
+  absl::StatusOr<v1::ResizeKvCacheResponse> DoResizeKvCache(int32_t num_blocks);
   absl::Status AdmitStep(const v1::StepRequest& request);
   // Ok when the whole group can compute.
   absl::Status RequireComputable(const char* call) const;

@@ -108,7 +108,12 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
     return absl::InvalidArgumentError(
         absl::StrCat("num_host_blocks: ", config.num_host_blocks(), " is not from 0 to ", kMaxKeptBlocks));
   }
-  RETURN_IF_ERROR(runner_->AllocateKvCache(config.num_blocks(), defer_graphs));
+  const int32_t mapped = config.num_mapped_blocks() > 0 ? config.num_mapped_blocks() : config.num_blocks();
+  if (mapped < 2 || mapped > config.num_blocks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_mapped_blocks: ", mapped, " is not from 2 to ", config.num_blocks()));
+  }
+  RETURN_IF_ERROR(runner_->AllocateKvCache(config.num_blocks(), mapped, defer_graphs));
   kv_host_tier_ = std::make_unique<KvHostTier>(
       KvHostTierOptions{.block_bytes = runner_->kv_block_bytes(),
                         .num_blocks = config.num_host_blocks(),
@@ -118,7 +123,24 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
   lifecycle_.Set(WorkerState::kAwake);
   absl::MutexLock lock(&mu_);
   loaded_.num_blocks = config.num_blocks();
-  return runner_->kv_block_bytes() * config.num_blocks();
+  loaded_.num_mapped_blocks = mapped;
+  return runner_->kv_block_bytes() * mapped;
+}
+
+absl::StatusOr<v1::ResizeKvCacheResponse> Worker::DoResizeKvCache(int32_t num_blocks) {
+  RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake, WorkerState::kAsleep}, "ResizeKvCache"));
+  if (prepared_.has_value()) return absl::FailedPreconditionError("ResizeKvCache: a transition is prepared");
+  if (num_blocks < kv_host_tier_->end_of_held()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "num_blocks: ", num_blocks, ", but block ", kv_host_tier_->end_of_held() - 1, " outlives the sleep"));
+  }
+  RETURN_IF_ERROR(runner_->ResizeKvCache(num_blocks));
+  v1::ResizeKvCacheResponse response;
+  response.set_weights_version(weights_version());
+  response.set_kv_cache_bytes(allocator_->ResidentBytes()[kKvCacheTag]);
+  absl::MutexLock lock(&mu_);
+  loaded_.num_mapped_blocks = num_blocks;
+  return response;
 }
 
 }  // namespace somnus

@@ -117,6 +117,12 @@ class Service : public v1::WorkerService::Service {
     }));
   }
 
+  grpc::Status ResizeKvCache(grpc::ServerContext* context, const v1::ResizeKvCacheRequest* request,
+                             v1::ResizeKvCacheResponse* response) override {
+    return ToGrpcStatus(Operate("ResizeKvCache", context, *request, response,
+                                [&] { return worker_->ResizeKvCache(*request); }));
+  }
+
   grpc::Status Execute(grpc::ServerContext* context, ExecuteStreams::Stream* stream) override {
     return streams_.Serve(context, stream);
   }

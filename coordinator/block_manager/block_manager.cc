@@ -5,14 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/null_block.h"
 
 namespace somnus {
 
 BlockManager::BlockManager(const BlockManagerOptions& options)
-    : options_(options),
-      watermark_blocks_(static_cast<int32_t>(options.watermark * options.num_blocks)),
-      pool_(options.num_blocks, options.block_size),
-      host_pool_(options.num_host_blocks) {}
+    : options_(options), pool_(options.num_blocks, options.block_size), host_pool_(options.num_host_blocks) {}
 
 int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>((num_tokens + options_.block_size - 1) / options_.block_size);
@@ -20,9 +18,8 @@ int32_t BlockManager::BlocksFor(int64_t num_tokens) const {
 
 AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark) const {
   const int32_t needed = BlocksFor(num_tokens);
-  if (needed > pool_.num_total()) return AllocStatus::kNever;
-  const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
-  return pool_.num_free() - needed >= reserve ? AllocStatus::kOk : AllocStatus::kLater;
+  if (needed > TotalBlocks(options_.num_blocks)) return AllocStatus::kNever;
+  return pool_.num_free() - needed >= Watermark(ignore_watermark) ? AllocStatus::kOk : AllocStatus::kLater;
 }
 
 BlockManager::BlockTable& BlockManager::TableOf(int64_t sequence) {
@@ -76,8 +73,7 @@ void BlockManager::GiveUpTable(int64_t sequence, BlockTable table) {
 
 int32_t BlockManager::Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const {
   const int32_t needed = BlocksFor(num_tokens) - static_cast<int32_t>(table.blocks.size());
-  const int32_t reserve = ignore_watermark ? 0 : watermark_blocks_;
-  return needed + reserve - pool_.num_free();
+  return needed + Watermark(ignore_watermark) - pool_.num_free();
 }
 
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
@@ -115,6 +111,7 @@ void BlockManager::FreedBlocks::Add(const BlockManager& manager, int64_t sequenc
   auto table = manager.tables_.find(sequence);
   SOMNUS_CHECK(table != manager.tables_.end());
   for (const KvBlock* block : table->second.blocks) {
+    if (block->id >= manager.limit()) continue;
     if (block->ref_count == 1 || ++references_[block->id] == block->ref_count) ++count_;
   }
 }
@@ -202,6 +199,12 @@ void BlockManager::ResetPrefixCache() {
   for (auto& [id, table] : tables_) {
     if (table.num_committed > 0) table.last_content_id = 0;
   }
+}
+
+int32_t BlockManager::EndOfUsed() const {
+  int32_t end = pool_.EndOfUsed();
+  for (const KeptBlock& block : kept_) end = std::max(end, block.device_block + 1);
+  return end;
 }
 
 std::vector<int32_t> BlockManager::Table(int64_t sequence) const {

@@ -31,7 +31,7 @@ namespace somnus {
 enum class AllocStatus {
   kOk,
   kLater,  // not now: too few blocks are free
-  kNever,  // more than the pool has
+  kNever,  // more than the pool has without a limit
 };
 
 struct BlockManagerOptions {
@@ -126,9 +126,17 @@ class BlockManager {
   void ReleaseKept();
   const std::vector<KeptBlock>& kept() const { return kept_; }
 
+  // From now on only blocks with ids below `num_blocks`, which counts the null block and is at least 1, are
+  // given out, and the others are not cached. Tables stay.
+  void SetLimit(int32_t num_blocks) { pool_.SetLimit(num_blocks); }
+  int32_t limit() const { return pool_.limit(); }
+  // 1 + the highest id in a table or among the kept ones; 0 where there is none.
+  int32_t EndOfUsed() const;
+
   std::vector<int32_t> Table(int64_t sequence) const;
   int32_t block_size() const { return options_.block_size; }
-  // Counts of blocks without the null block: total = free + used, and cached ones are free.
+  // Counts of blocks without the null block: total = free + used, and cached ones are free. With a limit,
+  // what is not used beyond it does not count.
   int32_t total_blocks() const { return pool_.num_total(); }
   int32_t free_blocks() const { return pool_.num_free(); }
   int32_t used_blocks() const { return pool_.num_used(); }
@@ -162,10 +170,13 @@ class BlockManager {
   void GiveUpTable(int64_t sequence, BlockTable table);
   int32_t Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const;
   absl::Status CheckKept() const;
+  // How many blocks admission leaves free.
+  int32_t Watermark(bool ignored) const {
+    return ignored ? 0 : static_cast<int32_t>(options_.watermark * pool_.limit());
+  }
   BlockTable& TableOf(int64_t sequence);
 
   const BlockManagerOptions options_;
-  const int32_t watermark_blocks_;
   BlockPool pool_;
   HostBlockPool host_pool_;
   std::vector<KeptBlock> kept_;

@@ -13,28 +13,28 @@ uint64_t HashBlock(uint64_t parent_hash, absl::Span<const int32_t> tokens, absl:
   return XXH3_64bits_withSeed(tokens.data(), tokens.size() * sizeof(int32_t), seed);
 }
 
-BlockPool::BlockPool(int32_t num_blocks, int32_t block_size) : block_size_(block_size), blocks_(num_blocks) {
+BlockPool::BlockPool(int32_t num_blocks, int32_t block_size)
+    : block_size_(block_size), blocks_(num_blocks), unknown_(num_blocks), limit_(num_blocks) {
   SOMNUS_CHECK(num_blocks >= 1 && block_size >= 1);
   list_.prev = list_.next = &list_;
   for (int32_t id = 0; id < num_blocks; ++id) blocks_[id].id = id;
-  for (int32_t id = kNullBlock + 1; id < num_blocks; ++id) Link(&blocks_[id], list_.prev);
+  for (int32_t id = kNullBlock + 1; id < num_blocks; ++id) unknown_.Insert(id);
 }
 
-void BlockPool::Link(KvBlock* block, KvBlock* after) {
-  block->prev = after;
-  block->next = after->next;
-  after->next->prev = block;
-  after->next = block;
-  ++num_free_;
-  if (block->content_id != 0) ++num_cached_;
+void BlockPool::AddFree(KvBlock* block) {
+  if (block->content_id == 0) return unknown_.Insert(block->id);
+  block->prev = list_.prev;
+  block->next = &list_;
+  block->prev->next = block->next->prev = block;
+  ++num_cached_;
 }
 
-void BlockPool::Unlink(KvBlock* block) {
+void BlockPool::RemoveFree(KvBlock* block) {
+  if (block->content_id == 0) return unknown_.Erase(block->id);
   block->prev->next = block->next;
   block->next->prev = block->prev;
   block->prev = block->next = nullptr;
-  --num_free_;
-  if (block->content_id != 0) --num_cached_;
+  --num_cached_;
 }
 
 void BlockPool::ClearContent(KvBlock* block) {
@@ -47,30 +47,52 @@ void BlockPool::ClearContent(KvBlock* block) {
 }
 
 void BlockPool::Forget(KvBlock* block) {
-  const bool is_listed = block->ref_count == 0;
-  if (is_listed) Unlink(block);
+  const bool is_cached = block->ref_count == 0 && block->content_id != 0;
+  if (is_cached) RemoveFree(block);
   ClearContent(block);
-  if (is_listed) Link(block, &list_);
+  if (is_cached) AddFree(block);
 }
 
 KvBlock* BlockPool::Allocate() {
-  SOMNUS_CHECK(num_free_ > 0);
-  KvBlock* block = list_.next;
-  Unlink(block);
+  SOMNUS_CHECK(num_free() > 0);
+  KvBlock* block = unknown_.size() > 0 ? &blocks_[unknown_.Lowest()] : list_.next;
+  RemoveFree(block);
   ClearContent(block);
   block->ref_count = 1;
+  ++num_used_;
   return block;
 }
 
 void BlockPool::Reference(KvBlock* block) {
   SOMNUS_CHECK(block->id != kNullBlock);
-  if (block->ref_count++ == 0) Unlink(block);
+  if (block->ref_count++ > 0) return;
+  RemoveFree(block);
+  ++num_used_;
 }
 
 void BlockPool::Release(KvBlock* block) {
   SOMNUS_CHECK(block->ref_count > 0);
   if (--block->ref_count > 0) return;
-  Link(block, block->content_id != 0 ? list_.prev : &list_);
+  --num_used_;
+  if (block->id < limit_) AddFree(block);
+}
+
+void BlockPool::SetLimit(int32_t num_blocks) {
+  SOMNUS_CHECK(num_blocks > kNullBlock && num_blocks <= static_cast<int32_t>(blocks_.size()));
+  for (int32_t id = num_blocks; id < limit_; ++id) {
+    if (blocks_[id].ref_count == 0) RemoveFree(&blocks_[id]);
+    ClearContent(&blocks_[id]);
+  }
+  for (int32_t id = limit_; id < num_blocks; ++id) {
+    if (blocks_[id].ref_count == 0) AddFree(&blocks_[id]);
+  }
+  limit_ = num_blocks;
+}
+
+int32_t BlockPool::EndOfUsed() const {
+  int32_t end = static_cast<int32_t>(blocks_.size());
+  while (end > 0 && blocks_[end - 1].ref_count == 0) --end;
+  return end;
 }
 
 KvBlock* BlockPool::Find(const BlockContent& content) {
@@ -84,7 +106,7 @@ KvBlock* BlockPool::Find(const BlockContent& content) {
 
 void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
   SOMNUS_CHECK(block->ref_count > 0 && static_cast<int32_t>(content.tokens.size()) == block_size_);
-  if (block->content_id != 0 || Find(content) != nullptr) return;
+  if (block->id >= limit_ || block->content_id != 0 || Find(content) != nullptr) return;
   // Another block has the same hash by a collision, or because its parent was evicted since, so that no chain
   // leads to it any more. The newer block takes its place.
   auto [it, inserted] = index_.try_emplace(content.hash, block);
@@ -100,8 +122,9 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content) {
 }
 
 void BlockPool::ForgetAll() {
-  for (KvBlock& block : blocks_) ClearContent(&block);
-  num_cached_ = 0;
+  for (KvBlock& block : blocks_) {
+    if (block.content_id != 0) Forget(&block);
+  }
 }
 
 void BlockPool::ForgetAllBut(const std::vector<bool>& stays) {
@@ -110,10 +133,9 @@ void BlockPool::ForgetAllBut(const std::vector<bool>& stays) {
   }
 }
 
-// All cached blocks are at the tail of the list.
 std::vector<int32_t> BlockPool::LastCached(int32_t count) const {
   std::vector<int32_t> ids;
-  for (const KvBlock* block = list_.prev; block != &list_ && block->content_id != 0; block = block->prev) {
+  for (const KvBlock* block = list_.prev; block != &list_; block = block->prev) {
     if (static_cast<int32_t>(ids.size()) == count) break;
     ids.push_back(block->id);
   }
@@ -121,35 +143,52 @@ std::vector<int32_t> BlockPool::LastCached(int32_t count) const {
 }
 
 absl::Status BlockPool::CheckIntegrity() const {
-  int32_t listed = 0, cached = 0, used = 0, known = 0;
-  for (const KvBlock* block = list_.next; block != &list_; block = block->next) {
-    if (block->ref_count != 0)
-      return absl::InternalError(absl::StrCat("block ", block->id, " is free and used"));
-    if (block->next->prev != block || block->prev->next != block) {
-      return absl::InternalError(absl::StrCat("free list is broken at block ", block->id));
-    }
-    if (block->content_id != 0) ++cached;
-    if (++listed > num_total()) return absl::InternalError("free list has a cycle");
+  int32_t cached = 0;
+  for (const KvBlock* block = list_.next; block != &list_; block = block->next, ++cached) {
+    if (block->next->prev != block || block->prev->next != block)
+      return absl::InternalError(absl::StrCat("the list of cached blocks is broken at block ", block->id));
+    if (block->ref_count != 0 || block->content_id == 0 || unknown_.contains(block->id))
+      return absl::InternalError(absl::StrCat("block ", block->id, " is cached, and something else"));
+    if (cached > static_cast<int32_t>(blocks_.size()))
+      return absl::InternalError("the list of cached blocks has a cycle");
   }
+  int32_t used = 0, known = 0, unknown = 0;
   for (const KvBlock& block : blocks_) {
-    if (block.ref_count < 0)
-      return absl::InternalError(absl::StrCat("block ", block.id, " has a negative count"));
-    if (block.ref_count > 0) ++used;
-    if (block.content_id == 0) continue;
-    ++known;
-    auto it = index_.find(block.hash);
-    if (it == index_.end() || it->second != &block) {
-      return absl::InternalError(absl::StrCat("block ", block.id, " is cached but not in the index"));
-    }
+    if (absl::Status status = CheckBlock(block); !status.ok()) return status;
+    used += block.ref_count > 0 ? 1 : 0;
+    known += block.content_id != 0 ? 1 : 0;
+    unknown += unknown_.contains(block.id) ? 1 : 0;
   }
-  if (blocks_[kNullBlock].ref_count != 0 || blocks_[kNullBlock].next != nullptr)
-    return absl::InternalError("the null block is in use");
-  if (listed + used != num_total() || listed != num_free_ || cached != num_cached_ ||
+  if (used != num_used_ || cached != num_cached_ || unknown != unknown_.size() ||
       known != static_cast<int32_t>(index_.size())) {
-    return absl::InternalError(absl::StrCat("blocks do not add up: free ", listed, " (cached ", cached,
-                                            ") + used ", used, " of ", num_total(), "; counted ", num_free_,
-                                            " free, ", num_cached_, " cached, ", index_.size(), " indexed"));
+    return absl::InternalError(absl::StrCat("blocks do not add up: used ", used, ", cached ", cached,
+                                            ", free without known contents ", unknown, "; counted ",
+                                            num_used_, ", ", num_cached_, ", ", unknown_.size(), "; ", known,
+                                            " are known, ", index_.size(), " indexed"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status BlockPool::CheckBlock(const KvBlock& block) const {
+  const bool listed = block.next != nullptr, is_free = listed || unknown_.contains(block.id);
+  if (block.id == kNullBlock) {
+    return block.ref_count == 0 && !is_free ? absl::OkStatus()
+                                            : absl::InternalError("the null block is in use");
+  }
+  if (block.ref_count < 0)
+    return absl::InternalError(absl::StrCat("block ", block.id, " has a negative count"));
+  if (is_free != (block.ref_count == 0 && block.id < limit_)) {
+    return absl::InternalError(absl::StrCat("block ", block.id, " with ", block.ref_count,
+                                            " references and a limit of ", limit_, " is ",
+                                            is_free ? "free" : "not free"));
+  }
+  if (block.content_id == 0) return absl::OkStatus();
+  auto it = index_.find(block.hash);
+  const bool indexed = it != index_.end() && it->second == &block;
+  if (!indexed)
+    return absl::InternalError(absl::StrCat("block ", block.id, " is known but not in the index"));
+  if (block.id >= limit_)
+    return absl::InternalError(absl::StrCat("block ", block.id, " is known beyond the limit ", limit_));
   return absl::OkStatus();
 }
 

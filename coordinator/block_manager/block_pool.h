@@ -3,9 +3,12 @@
 // are cached.
 //
 // Every block is used (referenced by block tables) or free. A free block is cached while its contents are
-// known and can be adopted again. Free blocks are in one doubly linked list, whose head is taken next: cached
-// ones go to the tail, the others to the head, so that the cache is evicted in least recently used order and
-// only when no other free block is left.
+// known and can be adopted again. Of free blocks those without known contents are taken first, the lowest id
+// of all, so that used blocks gather at the beginning of the cache and its end can be given up (SetLimit);
+// then cached ones in least recently used order.
+//
+// A limit may take blocks at the end out of use: those with such ids are not given out and not cached; one
+// that is used stays so until it is released, and is not free then.
 //
 // A cached block is found by a hash of its whole prefix, but a hit is decided by comparison: the same tokens,
 // the same parent (by the parent's content id, which is never used twice) and, at the root, the same salt. No
@@ -23,13 +26,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/null_block.h"
+#include "coordinator/block_manager/lowest_id_set.h"
 
 namespace somnus {
 
 struct KvBlock {
   int32_t id = 0;
   int32_t ref_count = 0;
-  // Of the free list; null while used.
+  // Of the list of cached blocks; null while the block is not in it.
   KvBlock* prev = nullptr;
   KvBlock* next = nullptr;
   // Set while the contents are known (content_id != 0).
@@ -59,13 +63,19 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // Takes the head of the free list and forgets what it cached; it has one reference. The pool must not be
-  // exhausted.
+  // Takes a free block and forgets what it cached; it has one reference. The pool must not be exhausted.
   KvBlock* Allocate();
-  // Adds a reference; a cached block leaves the free list.
+  // Adds a reference to a block that is used or cached.
   void Reference(KvBlock* block);
-  // Drops a reference; with the last one the block goes into the free list.
+  // Drops a reference; with the last one the block is free.
   void Release(KvBlock* block);
+
+  // From now on only blocks with ids below `num_blocks`, which counts the null block, are given out; at least
+  // 1. What is known of the others is forgotten. Takes time in proportion to the difference.
+  void SetLimit(int32_t num_blocks);
+  int32_t limit() const { return limit_; }
+  // 1 + the highest id that is used. Takes time in proportion to the ids above it.
+  int32_t EndOfUsed() const;
 
   // Returns the cached or used block with this content, or null.
   KvBlock* Find(const BlockContent& content);
@@ -80,26 +90,31 @@ class BlockPool {
   // The ids of cached blocks, at most `count`, the most recently used first.
   std::vector<int32_t> LastCached(int32_t count) const;
 
-  int32_t num_total() const { return static_cast<int32_t>(TotalBlocks(blocks_.size())); }
-  int32_t num_free() const { return num_free_; }      // cached ones included
+  int32_t num_free() const { return unknown_.size() + num_cached_; }
   int32_t num_cached() const { return num_cached_; }  // all of them free
-  int32_t num_used() const { return num_total() - num_free_; }
+  int32_t num_used() const { return num_used_; }
+  // Of blocks that are used or can be: without a limit all.
+  int32_t num_total() const { return num_free() + num_used_; }
   const KvBlock* block(int32_t id) const { return &blocks_[id]; }
 
-  // Walks over all blocks. Internal names what does not add up: free + used = total, links, counts, or the
-  // index.
+  // Walks over all blocks. Internal names what does not add up: free or used or beyond the limit, links,
+  // counts, or the index.
   absl::Status CheckIntegrity() const;
 
  private:
-  void Link(KvBlock* block, KvBlock* after);
-  void Unlink(KvBlock* block);
-  // The block must not be in the free list.
+  // A block becomes free, or stops being so; what is known of it does not change in between.
+  void AddFree(KvBlock* block);
+  void RemoveFree(KvBlock* block);
+  // The block must not be free.
   void ClearContent(KvBlock* block);
+  absl::Status CheckBlock(const KvBlock& block) const;
 
   const int32_t block_size_;
   std::vector<KvBlock> blocks_;  // never resized: the list points into it
-  KvBlock list_;                 // sentinel: next is the head, prev the tail
-  int32_t num_free_ = 0;
+  LowestIdSet unknown_;          // free blocks without known contents
+  KvBlock list_;                 // of cached blocks; sentinel: next is the least recently used
+  int32_t limit_;
+  int32_t num_used_ = 0;
   int32_t num_cached_ = 0;
   uint64_t next_content_id_ = 1;
   absl::flat_hash_map<uint64_t, KvBlock*> index_;

@@ -179,6 +179,10 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> AutoSleepEngine::BeginWeightUpdate
   return update;
 }
 
+absl::StatusOr<int32_t> AutoSleepEngine::ResizeKvCache(int32_t total_blocks) {
+  return engine_->ResizeKvCache(total_blocks);
+}
+
 absl::Status AutoSleepEngine::ResetPrefixCache(bool preempt_running) {
   return engine_->ResetPrefixCache(preempt_running);
 }

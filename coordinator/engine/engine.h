@@ -129,11 +129,17 @@ struct EngineStats {
   std::string error;            // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
-  // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used.
+  // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used. Where the cache
+  // was shrunk, those that sequences may not take any more do not count.
   int32_t total_blocks = 0;
   int32_t free_blocks = 0;  // cached ones included
   int32_t used_blocks = 0;  // held by running sequences
   int32_t block_size = 0;
+  // Of the cache's size (ResizeKvCache), likewise without the null block.
+  int32_t mapped_blocks = 0;   // that have memory while the cache is resident
+  int32_t longest_blocks = 0;  // that a sequence of max_model_len takes
+  int32_t max_blocks = 0;      // of the whole cache
+  int64_t waiting_tokens = 0;  // of prompts that were never scheduled
   // Counters since start.
   int64_t num_preemptions = 0;
   int64_t prompt_tokens = 0;
@@ -270,6 +276,13 @@ class Engine {
   // Begins an update: the old weights are gone when it returns. Other lifecycle calls wait for its end. A
   // loss of the group ends it.
   virtual absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) = 0;
+  // Gives memory to the first `total_blocks` blocks of the KV cache (base/null_block.h), and takes it from
+  // the others: between two steps, or while the cache sleeps, for when it wakes up. Replicas share the number
+  // evenly. Blocks as Sleep does. Returns how many have memory then. The number is taken as no less than what
+  // a sequence of max_model_len needs, and no more than the whole cache. Shrinking preempts nobody: blocks
+  // that are used keep their memory, so more may have some; they are not given out again, and another call
+  // can take them later. Growth that finds no memory changes nothing: ResourceExhausted.
+  virtual absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) = 0;
   // `preempt_running`: sequences that run are preempted before, so that no block of the cache stays in use.
   virtual absl::Status ResetPrefixCache(bool preempt_running) = 0;
   // Restarts the workers of one replica after the other: new processes, which load the model again. Meanwhile

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/null_block.h"
 
 namespace somnus {
 
@@ -268,6 +269,9 @@ void EngineLoop::PublishStats() {
   stats.free_blocks = blocks.free_blocks();
   stats.used_blocks = blocks.used_blocks();
   stats.block_size = blocks.block_size();
+  stats.mapped_blocks = static_cast<int32_t>(TotalBlocks(mapped_blocks_));
+  stats.longest_blocks = static_cast<int32_t>(TotalBlocks(SmallestCache()));
+  stats.max_blocks = static_cast<int32_t>(TotalBlocks(options_.scheduler.blocks.num_blocks));
   stats.num_preemptions = counters.num_preemptions;
   stats.prompt_tokens = counters.prompt_tokens;
   stats.generation_tokens = counters.generation_tokens;

@@ -2,8 +2,9 @@
 // The Engine: a scheduler, an executor and the thread that drives them. engine_loop.cc has the loop and its
 // steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_keep.cc what of the KV cache outlives them,
 // engine_loop_pause.cc pauses and what becomes of open requests at either, engine_loop_weights.cc reloads and
-// updates of the weights, engine_loop_check.cc the self-check after a wake-up, engine_loop_recovery.cc
-// failures; engine_loop_calls.cc is the callers' half: admission, commands, and the snapshot of the state.
+// updates of the weights, engine_loop_kv_size.cc the size of the KV cache, engine_loop_check.cc the
+// self-check after a wake-up, engine_loop_recovery.cc failures; engine_loop_calls.cc is the callers' half:
+// admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
@@ -82,6 +83,7 @@ struct EngineOptions {
   absl::Duration recovery_window = absl::Minutes(10);
   int32_t vocab_size = 0;                       // ids in prompts and replies are below it
   Residency residency;                          // what the ranks hold at the start
+  int32_t num_mapped_blocks = 0;                // likewise, as of Held
   Weights weights;                              // likewise
   TagBytes resident_bytes;                      // how much of it is resident, summed over ranks; for Stats
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
@@ -116,6 +118,7 @@ class EngineLoop : public Engine {
   absl::Status Resume() override;
   absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
+  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;
@@ -210,6 +213,10 @@ class EngineLoop : public Engine {
   void StartPause();
   void StartResume();
   void StartResetPrefixCache();
+  void StartResizeKvCache();
+  void FinishResizeKvCache(int32_t num_blocks, const absl::StatusOr<TransitionReport>& report);
+  // How many blocks, the null block included, a sequence of max_model_len needs.
+  int32_t SmallestCache() const;
   void StartReload();
   void StartUpdate();
   // The command may change the weights now: nothing is computed, no block is cached, and they are stale.
@@ -297,6 +304,8 @@ class EngineLoop : public Engine {
   Residency residency_;  // as of the last lifecycle call that has ended; weights that are replaced are stale
   Weights weights_;      // likewise
   TagBytes resident_bytes_, host_bytes_;
+  // Of the KV cache's blocks, the null block included, as of the last lifecycle call that has ended.
+  int32_t mapped_blocks_;
   std::optional<SelfCheckResult> checked_;  // of weights_; none: it has not been taken
   bool check_due_ = false;                  // a wake-up has brought back what it checks
   bool paused_ = false;
@@ -319,6 +328,7 @@ class EngineLoop : public Engine {
     bool of_weights = false;     // it changes the weights
     bool of_check = false;       // it is a self-check
     MonotonicTime began;         // of a self-check
+    int32_t num_blocks = 0;      // of one that resizes the KV cache; 0: it does not
   };
   std::optional<LifecycleCall> call_;
   int64_t last_call_ = 0;

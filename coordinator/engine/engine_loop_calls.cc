@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/memory_tags.h"
+#include "base/null_block.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/engine_loop.h"
@@ -34,9 +35,12 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       residency_(options_.residency),
       weights_(options_.weights),
       resident_bytes_(options_.resident_bytes),
+      mapped_blocks_(options_.num_mapped_blocks > 0 ? options_.num_mapped_blocks
+                                                    : options_.scheduler.blocks.num_blocks),
       state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep),
       room_(options_.queue) {
   group_epoch_ = executor_->group_epoch();
+  scheduler_.SetBlockLimit(mapped_blocks_);
   PublishStats();
   {
     absl::MutexLock lock(&join_mu_);
@@ -140,6 +144,7 @@ EngineStats EngineLoop::Stats() const {
   stats.state = state_;
   stats.error = error_;
   stats.num_waiting += static_cast<int32_t>(submitted_.size());
+  stats.waiting_tokens = room_.waiting_tokens();
   return stats;
 }
 
@@ -222,6 +227,17 @@ absl::Status EngineLoop::ResetPrefixCache(bool preempt_running) {
   command.kind = LifecycleCommand::Kind::kResetPrefixCache;
   command.clear_cache = preempt_running;
   return RunCommand(std::move(command)).status();
+}
+
+absl::StatusOr<int32_t> EngineLoop::ResizeKvCache(int32_t total_blocks) {
+  LifecycleCommand command;
+  command.kind = LifecycleCommand::Kind::kResizeKvCache;
+  command.num_blocks =
+      static_cast<int32_t>(std::min<int64_t>(NumBlocks(total_blocks), options_.scheduler.blocks.num_blocks));
+  command.num_mapped = std::make_shared<int32_t>(0);
+  const std::shared_ptr<int32_t> num_mapped = command.num_mapped;
+  RETURN_IF_ERROR(RunCommand(std::move(command)).status());
+  return static_cast<int32_t>(TotalBlocks(*num_mapped));
 }
 
 absl::Status EngineLoop::Roll(absl::Duration) {

@@ -55,6 +55,8 @@ void EngineLoop::StartCommand() {
       return StartUpdate();
     case LifecycleCommand::Kind::kSelfCheck:
       return StartSelfCheck();
+    case LifecycleCommand::Kind::kResizeKvCache:
+      return StartResizeKvCache();
   }
 }
 
@@ -114,7 +116,7 @@ void EngineLoop::StartRestart() {
   LogInfo("{}the workers are restarted", options_.log_name);
   recovering_ = restarting_ = true;
   lost_at_ = options_.monotonic_now();
-  executor_->Restart({residency_, weights_});
+  executor_->Restart({residency_, weights_, mapped_blocks_});
   group_epoch_ = executor_->group_epoch();
 }
 
@@ -133,9 +135,9 @@ void EngineLoop::StartRevive() {
   recovering_ = true;
   lost_at_ = options_.monotonic_now();
   if (command_->restart_workers) {
-    executor_->Restart({residency_, weights_});
+    executor_->Restart({residency_, weights_, mapped_blocks_});
   } else {
-    executor_->Recover({residency_, weights_});
+    executor_->Recover({residency_, weights_, mapped_blocks_});
   }
   group_epoch_ = executor_->group_epoch();
 }
@@ -174,6 +176,7 @@ void EngineLoop::FinishCall(LoopMail::CallResult event) {
   if (call.of_check) {
     return FinishSelfCheck(event.result.status(), event.check, options_.monotonic_now() - call.began);
   }
+  if (call.num_blocks > 0) return FinishResizeKvCache(call.num_blocks, event.result);
   if (call.spec.level > 0) return FinishSleep(call.spec, std::move(event.result));
   if (event.result.ok()) {
     NoteWoken(call.spec.tags, call.weights_stale);
@@ -233,7 +236,10 @@ void EngineLoop::NoteTransition(const TransitionReport& report, bool wakes) {
 // committed. A result of its call that comes later does not count.
 void EngineLoop::InterruptCommand(const absl::Status& reason) {
   if (!command_.has_value()) return;
-  const bool is_transition = call_.has_value() && !call_->of_weights && !call_->of_check;
+  const bool resizes = call_.has_value() && call_->num_blocks > 0;
+  const bool is_transition = call_.has_value() && !call_->of_weights && !call_->of_check && !resizes;
+  // Some ranks may have changed: the recovery brings all to the size that surely has memory.
+  if (resizes) mapped_blocks_ = std::min(mapped_blocks_, call_->num_blocks);
   if (is_transition && executor_->committed()) {
     if (call_->spec.level > 0) {
       residency_.Slept(call_->spec);

@@ -69,7 +69,7 @@ void EngineLoop::Lose(const absl::Status& reason) {
   SwitchState(EngineState::kRecovering);
   HandOver();
   InterruptCommand(reason);
-  executor_->Recover({residency_, weights_});
+  executor_->Recover({residency_, weights_, mapped_blocks_});
   group_epoch_ = executor_->group_epoch();
 }
 

@@ -28,7 +28,8 @@ struct LifecycleCommand {
     kRevive,
     kReload,
     kUpdate,
-    kSelfCheck
+    kSelfCheck,
+    kResizeKvCache
   };
   Kind kind = Kind::kSleep;
   SleepSpec spec;                     // of kSleep; of kWakeUp its tags
@@ -46,6 +47,9 @@ struct LifecycleCommand {
   std::string update_id;                  // of kUpdate
   std::function<void()> begun;            // of kUpdate: chunks may be sent; not called where it ends before
   std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok
+  int32_t num_blocks = 0;                 // of kResizeKvCache: as asked for, and at most the cache's
+  int32_t limit_before = 0;               // of kResizeKvCache: of the block manager
+  std::shared_ptr<int32_t> num_mapped;    // of kResizeKvCache: filled in before a reply that is ok
   std::optional<Weights> revived;         // of kRevive: the weights of the other replicas
   // Called exactly once, on the loop thread, after the state has changed.
   std::function<void(absl::StatusOr<TransitionReport>)> reply;

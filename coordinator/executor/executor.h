@@ -45,8 +45,12 @@ class Executor {
   // they are stale afterwards.
   virtual void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
                            const std::vector<KeptBlock>& kept, LifecycleDone done) = 0;
-  // Whether the last of these calls was committed when the group was lost: then it has happened, and Recover
-  // has to bring all ranks to where it leads. Known once the failure is. Thread safe.
+  // Gives memory to the first num_blocks blocks of every rank's KV cache, and takes it from the others,
+  // whether the cache is resident or sleeps. Otherwise as those two calls. `num_before`: how many have it
+  // now. Of the report `done` gets each rank's resident bytes of the cache.
+  virtual void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) = 0;
+  // Whether the last sleep or wake-up was committed when the group was lost: then it has happened, and
+  // Recover has to bring all ranks to where it leads. Known once the failure is. Thread safe.
   virtual bool committed() const = 0;
 
   // Every rank computes a fixed prompt, with all tags resident and no step under way (proto/worker.proto). As

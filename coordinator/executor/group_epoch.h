@@ -72,6 +72,11 @@ class GroupEpoch {
   absl::Status JoinGroup(const std::string& group_name, bool may_differ = false);
   absl::StatusOr<std::vector<v1::ProfileResponse>> Profile();
   absl::Status AllocateKvCache(const Ranks& ranks, const v1::KvCacheConfig& config, bool defer_graphs);
+  // As Executor::ResizeKvCacheAsync; blocks. A rank that does not confirm that what failed was undone is
+  // lost.
+  absl::StatusOr<TransitionReport> ResizeKvCache(int32_t num_blocks, int32_t num_before);
+  // Brings every rank whose snapshot says otherwise to `num_blocks`.
+  absl::Status SetKvCacheSize(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t num_blocks);
   // Brings every rank from what its snapshot says to `held`.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held) {
     return sleep_.SetResidency(snapshots, held);
@@ -123,6 +128,9 @@ class GroupEpoch {
   template <typename Request, typename Response>
   absl::Status CallRanks(const Ranks& ranks, absl::Duration timeout, Rpc<Request, Response> rpc,
                          Request request);
+
+  // The bytes of each rank's cache go to *bytes.
+  absl::Status ResizeRanks(const Ranks& ranks, int32_t num_blocks, std::vector<int64_t>* bytes);
 
   const int64_t number_;
   const ExecutorOptions options_;

@@ -59,6 +59,12 @@ void GrpcExecutor::SelfCheckAsync(SelfCheckDone done) {
   RunLifecycle([done = std::move(done)](GroupEpoch* epoch) { done(epoch->SelfCheck()); });
 }
 
+void GrpcExecutor::ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) {
+  RunLifecycle([num_blocks, num_before, done = std::move(done)](GroupEpoch* epoch) {
+    done(epoch->ResizeKvCache(num_blocks, num_before));
+  });
+}
+
 void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {
   RunLifecycle([path, version, done = std::move(done)](GroupEpoch* epoch) {
     done(epoch->weights()->Reload(path, version));

@@ -48,6 +48,7 @@ class GrpcExecutor : public Executor {
   void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) override;
   void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
                    const std::vector<KeptBlock>& kept, LifecycleDone done) override;
+  void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) override;
   bool committed() const override { return committed_.load(); }
   void SelfCheckAsync(SelfCheckDone done) override;
   absl::Status Prefetch() override { return epoch()->Prefetch(); }

@@ -60,4 +60,15 @@ int32_t NumBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots) {
   return 0;
 }
 
+int32_t NumMappedBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots) {
+  int32_t fewest = 0;
+  for (const v1::WorkerSnapshot& snapshot : snapshots) {
+    if (snapshot.num_blocks() == 0) continue;
+    const bool is_known = snapshot.num_mapped_blocks() > 0;
+    const int32_t own = is_known ? snapshot.num_mapped_blocks() : snapshot.num_blocks();
+    fewest = fewest == 0 ? own : std::min(fewest, own);
+  }
+  return fewest;
+}
+
 }  // namespace somnus

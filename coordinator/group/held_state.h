@@ -26,5 +26,7 @@ bool HasOtherWeights(const v1::WorkerSnapshot& rank, const Held& held);
 
 // The number of KV blocks of the first rank that has any; 0 where none has.
 int32_t NumBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots);
+// How many of them have memory on every rank that has any; 0 where none has.
+int32_t NumMappedBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots);
 
 }  // namespace somnus

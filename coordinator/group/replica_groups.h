@@ -35,6 +35,7 @@ class ReplicaGroups {
   std::vector<v1::RankStatus> RankStatuses();
 
   const Residency& residency(size_t replica) const { return groups_[replica]->residency(); }
+  int32_t num_mapped_blocks(size_t replica) const { return groups_[replica]->num_mapped_blocks(); }
   const Weights& weights(size_t replica) const { return groups_[replica]->weights(); }
   GrpcExecutor* executor(size_t replica) { return groups_[replica]->executor(); }
 

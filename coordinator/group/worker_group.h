@@ -55,6 +55,8 @@ class WorkerGroup {
   const std::string& cluster_address() const { return pool_.cluster_address(); }
   // What the ranks hold after a successful Load: everything, unless they were adopted asleep.
   const Residency& residency() const { return held_.residency; }
+  // How many blocks of the KV cache have memory then, as of Held.
+  int32_t num_mapped_blocks() const { return held_.num_mapped_blocks; }
   // Which weights they have then.
   const Weights& weights() const { return held_.weights; }
   // Of all ranks, after a successful Load; empty on GPUs.

@@ -123,6 +123,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> WorkerGroup::TryEpoch(Held* held) {
   if (!may_differ) RETURN_IF_ERROR(CheckFingerprints(*epoch, snapshots));
   RETURN_IF_ERROR(epoch->JoinGroup(absl::StrCat(group_name_, "-", number_), may_differ));
   RETURN_IF_ERROR(AllocateCache(epoch.get(), &snapshots));
+  RETURN_IF_ERROR(epoch->SetKvCacheSize(snapshots, cache_.num_mapped_blocks()));
   RETURN_IF_ERROR(epoch->SetResidency(snapshots, held_.residency));
   if (held_.residency.weights_stale()) {
     ASSIGN_OR_RETURN(const bool overwrites, epoch->weights()->MakeStale(snapshots));
@@ -164,6 +165,7 @@ absl::Status WorkerGroup::CheckFenced(const GroupEpoch& epoch, const Snapshots& 
 void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   if (cache_.num_blocks() > 0) return;  // an earlier attempt has decided
   held_.residency = HeldBy(snapshots);
+  held_.num_mapped_blocks = NumMappedBlocksOf(snapshots);
   const int32_t num_blocks = NumBlocksOf(snapshots);
   if (num_blocks == 0) return;
   SetCache({.num_blocks = num_blocks,
@@ -303,13 +305,17 @@ absl::Status WorkerGroup::CheckFingerprints(const GroupEpoch& epoch, const Snaps
 
 absl::Status WorkerGroup::AllocateCache(GroupEpoch* epoch, Snapshots* snapshots) {
   if (cache_.num_blocks() == 0) RETURN_IF_ERROR(PlanCache(epoch, *snapshots));
+  if (held_.num_mapped_blocks == 0) held_.num_mapped_blocks = cache_.num_blocks();
+  cache_.set_num_mapped_blocks(held_.num_mapped_blocks);
   const Ranks without =
       RanksWith(*snapshots, [](const v1::WorkerSnapshot& snapshot) { return snapshot.num_blocks() == 0; });
   if (NumIn(without) == 0) return absl::OkStatus();
   const bool defer_graphs = NumIn(without) < without.size();
   RETURN_IF_ERROR(epoch->AllocateKvCache(without, cache_, defer_graphs));
   for (size_t rank = 0; rank < without.size(); ++rank) {
-    if (without[rank]) SetAllResident(&(*snapshots)[rank]);
+    if (!without[rank]) continue;
+    SetAllResident(&(*snapshots)[rank]);
+    (*snapshots)[rank].set_num_mapped_blocks(cache_.num_mapped_blocks());
   }
   return absl::OkStatus();
 }

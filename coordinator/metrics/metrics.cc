@@ -185,6 +185,8 @@ class PrometheusMetrics : public Metrics {
         .Set(0);
     Gauge("vllm:kv_cache_usage_perc", "Used share of the KV cache, 1 is full.")
         .Set(stats.total_blocks > 0 ? static_cast<double>(stats.used_blocks) / stats.total_blocks : 0.0);
+    Gauge("somnus:kv_blocks_mapped", "KV blocks that have memory while the cache is resident.")
+        .Set(stats.mapped_blocks);
     const bool asleep = IsSleeping(stats.state, stats.sleep_level, stats.paused);
     SleepState("awake", IsReady(stats.state));
     SleepState("weights_offloaded", asleep && stats.sleep_level == 1);

@@ -189,6 +189,10 @@ EngineStats ReplicaSet::Stats() const {
     sum.free_blocks += one.free_blocks;
     sum.used_blocks += one.used_blocks;
     sum.block_size = one.block_size;
+    sum.mapped_blocks += one.mapped_blocks;
+    sum.longest_blocks += one.longest_blocks;
+    sum.max_blocks += one.max_blocks;
+    sum.waiting_tokens += one.waiting_tokens;
     sum.num_preemptions += one.num_preemptions;
     sum.prompt_tokens += one.prompt_tokens;
     sum.generation_tokens += one.generation_tokens;

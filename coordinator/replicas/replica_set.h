@@ -97,6 +97,7 @@ class ReplicaSet : public Engine {
   // weights of the others are stale; the error names the first replica that had one.
   absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override;
+  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override;
   absl::Status ResetPrefixCache(bool preempt_running) override;
   absl::Status Roll(absl::Duration grace) override;
   void DrainAndStop(absl::Duration grace) override;

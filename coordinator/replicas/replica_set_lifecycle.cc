@@ -1,6 +1,7 @@
 // ReplicaSet's part for sleep, wake-up, pause, the reset of the prefix cache, and the end.
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -243,6 +244,27 @@ absl::Status ReplicaSet::Resume() {
   const LifecycleLock lifecycle(this, /*ends_waits=*/true);
   RETURN_IF_ERROR(CheckLifecycle());
   return Sum(CallReplicas(All(), StatusCall([](EngineLoop* loop) { return loop->Resume(); }))).status();
+}
+
+absl::StatusOr<int32_t> ReplicaSet::ResizeKvCache(int32_t total_blocks) {
+  const LifecycleLock lifecycle(this, /*ends_waits=*/false);
+  const auto count = static_cast<int32_t>(replicas_.size());
+  const int32_t share = total_blocks / count + (total_blocks % count > 0 ? 1 : 0);
+  std::vector<int32_t> before, mapped(replicas_.size(), 0);
+  for (const Replica& replica : replicas_) before.push_back(replica.loop->Stats().mapped_blocks);
+  const auto resize = [&](EngineLoop* loop, size_t i, int32_t blocks) -> absl::StatusOr<TransitionReport> {
+    ASSIGN_OR_RETURN(mapped[i], loop->ResizeKvCache(blocks));
+    return TransitionReport();
+  };
+  const Results results =
+      CallReplicas(All(), [&](EngineLoop* loop, size_t i) { return resize(loop, i, share); });
+  if (absl::Status status = Sum(results).status(); !status.ok()) {
+    Undo(
+        results, [](size_t) { return true; },
+        [&](EngineLoop* loop, size_t i) { return resize(loop, i, before[i]); });
+    return status;
+  }
+  return std::accumulate(mapped.begin(), mapped.end(), 0);
 }
 
 absl::Status ReplicaSet::ResetPrefixCache(bool preempt_running) {

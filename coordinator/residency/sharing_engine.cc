@@ -55,6 +55,9 @@ class SharingEngine : public Engine {
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override {
     return engine_->BeginWeightUpdate(request);
   }
+  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override {
+    return engine_->ResizeKvCache(total_blocks);
+  }
   absl::Status ResetPrefixCache(bool preempt_running) override {
     return engine_->ResetPrefixCache(preempt_running);
   }

@@ -33,11 +33,15 @@ struct Weights {
 // What the ranks of a group hold.
 struct Held {
   // Implicit: where the weights are those of the beginning, only the residency matters.
-  Held(Residency residency_in = {}, Weights weights_in = {})  // NOLINT(google-explicit-constructor)
-      : residency(std::move(residency_in)), weights(std::move(weights_in)) {}
+  Held(Residency residency_in = {}, Weights weights_in = {},  // NOLINT(google-explicit-constructor)
+       int32_t num_mapped_blocks_in = 0)
+      : residency(std::move(residency_in)),
+        weights(std::move(weights_in)),
+        num_mapped_blocks(num_mapped_blocks_in) {}
 
   Residency residency;
   Weights weights;
+  int32_t num_mapped_blocks = 0;  // of the KV cache, while it is resident; 0: all
 };
 
 // Of a change of weights: the error of a rank, or of a replica, that has refused it before it did anything

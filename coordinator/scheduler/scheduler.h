@@ -169,6 +169,8 @@ class Scheduler {
   // Makes a step that only frees slots; it must not be sent when it has none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
+  // BlockManager::SetLimit. One sequence of max_model_len must fit.
+  void SetBlockLimit(int32_t num_blocks) { blocks_.SetLimit(num_blocks); }
 
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }

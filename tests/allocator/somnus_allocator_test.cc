@@ -61,6 +61,21 @@ TEST(SomnusAllocator, SleepsAndWakes) {
   EXPECT_EQ(Stats(allocator, "weights").host_backup, 0);
 }
 
+TEST(SomnusAllocator, RowsShrinkAndGrow) {
+  const Allocator allocator = Make({});
+  void* data = nullptr;
+  ASSERT_EQ(somnus_allocate_rows(allocator.get(), "kv_cache", 16 * kMiB, 2, 16 * kMiB, &data), SOMNUS_OK);
+  char* const rows = static_cast<char*>(data);
+  rows[0] = rows[16 * kMiB] = 'k';
+  ASSERT_EQ(somnus_resize(allocator.get(), data, 4 * kMiB), SOMNUS_OK) << somnus_last_error();
+  EXPECT_EQ(Stats(allocator, "kv_cache").resident, 8 * kMiB);
+  ASSERT_EQ(somnus_resize(allocator.get(), data, 16 * kMiB), SOMNUS_OK) << somnus_last_error();
+  EXPECT_EQ(Stats(allocator, "kv_cache").resident, 32 * kMiB);
+  EXPECT_EQ(rows[0] + rows[16 * kMiB], 2 * 'k');
+  rows[32 * kMiB - 1] = 'k';
+  EXPECT_EQ(somnus_resize(allocator.get(), data, 17 * kMiB), SOMNUS_INVALID_ARGUMENT);
+}
+
 TEST(SomnusAllocator, TwoPhases) {
   const Allocator allocator = Make({});
   char* const weights = Allocate(allocator, "weights", 2 * kMiB);

@@ -128,6 +128,7 @@ class FakeEngine : public Engine {
     weights_version_ = 0;
     return std::make_unique<Update>(this, request.version);
   }
+  absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override { return total_blocks; }
   absl::Status ResetPrefixCache(bool preempt_running) override {
     absl::MutexLock lock(&mutex_);
     preempt_running_ = preempt_running;

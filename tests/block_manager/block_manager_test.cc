@@ -175,6 +175,31 @@ TEST(BlockManagerTest, BlocksMissingIsWhatAllocateLacks) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
+TEST(BlockManagerTest, ALimitIsForNowAndTheWholeForEver) {
+  BlockManager manager(Options(21, 4, 0.1));
+  ASSERT_EQ(manager.Allocate(1, Tokens(24), "", true, false), 0);  // blocks 1 to 6
+  manager.SetLimit(5);
+  EXPECT_EQ(manager.EndOfUsed(), 7);
+  EXPECT_EQ(manager.free_blocks(), 0);
+  EXPECT_EQ(manager.total_blocks(), 6);
+  EXPECT_EQ(manager.CanAllocate(80, true), AllocStatus::kLater);
+  EXPECT_EQ(manager.CanAllocate(81, true), AllocStatus::kNever);
+  std::vector<int32_t> ids;
+  EXPECT_FALSE(manager.Grow(1, 25, &ids));
+  // Of the sequence's six blocks only four become free again.
+  BlockManager::FreedBlocks freed;
+  freed.Add(manager, 1);
+  EXPECT_EQ(freed.count(), 4);
+  manager.Free(1);
+  EXPECT_EQ(manager.free_blocks(), 4);
+  EXPECT_EQ(manager.EndOfUsed(), 0);
+  EXPECT_EQ(manager.CanAllocate(16, false), AllocStatus::kOk);  // a tenth of the limit is no block
+  EXPECT_EQ(manager.CanAllocate(17, true), AllocStatus::kLater);
+  manager.SetLimit(21);
+  EXPECT_EQ(manager.CanAllocate(80, true), AllocStatus::kOk);
+  EXPECT_TRUE(manager.CheckIntegrity().ok()) << manager.CheckIntegrity();
+}
+
 TEST(BlockManagerTest, FreedBlocksCountSharedOnesOnce) {
   BlockManager manager(Options(20));
   const std::vector<int32_t> tokens = Tokens(10);

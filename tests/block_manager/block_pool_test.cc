@@ -34,8 +34,8 @@ TEST(BlockPoolTest, UnknownBlocksAreReusedBeforeCachedOnesAndThoseInLruOrder) {
   pool.Release(blocks[2]);
   pool.Release(blocks[3]);
   EXPECT_EQ(pool.num_cached(), 2);
-  EXPECT_EQ(pool.Allocate(), blocks[3]);  // freed last, and without known contents
-  EXPECT_EQ(pool.Allocate(), blocks[2]);
+  EXPECT_EQ(pool.Allocate(), blocks[2]);  // the lowest without known contents
+  EXPECT_EQ(pool.Allocate(), blocks[3]);
   EXPECT_EQ(pool.Allocate(), blocks[1]);
   EXPECT_EQ(pool.Find(Content(b)), nullptr);
   EXPECT_EQ(pool.Find(Content(a)), blocks[0]);
@@ -84,6 +84,64 @@ TEST(BlockPoolTest, ForgetAllLeavesUsedBlocksUsed) {
   EXPECT_TRUE(pool.CheckIntegrity().ok());
 }
 
+TEST(BlockPoolTest, ALimitTakesBlocksOutOfUse) {
+  BlockPool pool(7, 1);
+  std::vector<KvBlock*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(pool.Allocate());  // ids 1 to 6
+  const std::vector<int32_t> a = {1}, b = {2}, c = {3};
+  pool.Remember(blocks[0], Content(a));
+  pool.Remember(blocks[3], Content(b));
+  pool.Remember(blocks[5], Content(c));
+  for (const int i : {0, 1, 3}) pool.Release(blocks[i]);
+  pool.SetLimit(4);
+  EXPECT_NE(pool.Find(Content(a)), nullptr);
+  EXPECT_EQ(pool.Find(Content(b)), nullptr);  // of block 4, cached
+  EXPECT_EQ(pool.Find(Content(c)), nullptr);  // of block 6, used
+  EXPECT_EQ(pool.num_free(), 2);
+  EXPECT_EQ(pool.num_used(), 3);  // 3, 5 and 6
+  EXPECT_EQ(pool.num_total(), 5);
+  EXPECT_EQ(pool.EndOfUsed(), 7);
+  EXPECT_TRUE(pool.CheckIntegrity().ok()) << pool.CheckIntegrity();
+  pool.Remember(blocks[5], Content(c));  // nobody should use it any longer
+  EXPECT_EQ(pool.Find(Content(c)), nullptr);
+  pool.Release(blocks[5]);
+  EXPECT_EQ(pool.num_free(), 2);
+  EXPECT_EQ(pool.EndOfUsed(), 6);
+  pool.SetLimit(7);
+  EXPECT_EQ(pool.num_free(), 4);
+  EXPECT_EQ(pool.num_total(), 6);
+  EXPECT_TRUE(pool.CheckIntegrity().ok()) << pool.CheckIntegrity();
+  pool.Release(blocks[4]);
+  EXPECT_EQ(pool.num_free(), 5);
+}
+
+TEST(BlockPoolTest, UsedBlocksGatherAtTheBeginning) {
+  BlockPool pool(10000, 1);
+  std::vector<KvBlock*> blocks;
+  for (int i = 0; i < 9999; ++i) blocks.push_back(pool.Allocate());
+  std::mt19937 random(1);
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  while (blocks.size() > 100) {
+    pool.Release(blocks.back());
+    blocks.pop_back();
+  }
+  for (int round = 0; round < 300; ++round) {
+    pool.Release(blocks.front());
+    blocks.erase(blocks.begin());
+    blocks.push_back(pool.Allocate());
+  }
+  EXPECT_LE(pool.EndOfUsed(), 300);
+}
+
+// What a limit does to the model below.
+void ForgetBeyond(int32_t limit, std::map<int32_t, KvBlock*>* known,
+                  std::map<const KvBlock*, int32_t>* token_of, std::list<KvBlock*>* lru) {
+  const auto beyond = [limit](const KvBlock* block) { return block->id >= limit; };
+  lru->remove_if(beyond);
+  std::erase_if(*known, [&](const auto& entry) { return beyond(entry.second); });
+  std::erase_if(*token_of, [&](const auto& entry) { return beyond(entry.first); });
+}
+
 // Random operations against a plain model: references per block, LRU as a list, contents as a map.
 TEST(BlockPoolTest, RandomOperationsAgreeWithAModel) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
@@ -96,10 +154,14 @@ TEST(BlockPoolTest, RandomOperationsAgreeWithAModel) {
     std::list<KvBlock*> lru;  // cached and unreferenced, oldest first
     const auto references = [&](const KvBlock* block) { return std::count(held.begin(), held.end(), block); };
     for (int step = 0; step < 2000; ++step) {
-      const uint32_t operation = random() % 4;
-      if (operation == 0 && pool.num_free() > 0) {
+      const uint32_t operation = random() % 25 == 0 ? 4 : random() % 4;
+      if (operation == 4) {
+        pool.SetLimit(1 + static_cast<int32_t>(random() % num_blocks));
+        ForgetBeyond(pool.limit(), &known, &token_of, &lru);
+      } else if (operation == 0 && pool.num_free() > 0) {
         KvBlock* block = pool.Allocate();
         ASSERT_EQ(references(block), 0);
+        ASSERT_LT(block->id, pool.limit());
         if (token_of.contains(block)) {  // evicted: the oldest, and only when no free block was left
           ASSERT_EQ(block, lru.front());
           ASSERT_EQ(pool.num_free(), static_cast<int32_t>(lru.size()) - 1);
@@ -118,7 +180,7 @@ TEST(BlockPoolTest, RandomOperationsAgreeWithAModel) {
         KvBlock* block = held[random() % held.size()];
         const std::vector<int32_t> token = {static_cast<int32_t>(random() % 20)};
         pool.Remember(block, Content(token));
-        if (!token_of.contains(block) && !known.contains(token[0])) {
+        if (block->id < pool.limit() && !token_of.contains(block) && !known.contains(token[0])) {
           known[token[0]] = block;
           token_of[block] = token[0];
         }

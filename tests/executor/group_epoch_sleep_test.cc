@@ -64,6 +64,30 @@ TEST_F(GroupSleepTest, AWakeUpThatOneRankCannotPrepareLeavesEveryTagWhereItWas) 
   EXPECT_EQ(RankStates(), kBothAwake);
 }
 
+TEST_F(GroupSleepTest, AGrowthForWhichOneRankHasNoMemoryHappensOnNone) {
+  Connect(2);
+  const auto shrunk = epoch_->ResizeKvCache(20, 64);
+  ASSERT_TRUE(shrunk.ok()) << shrunk.status();
+  ASSERT_EQ(shrunk->ranks.size(), 2u);
+  EXPECT_EQ(shrunk->ranks[1].tags.at("kv_cache").resident_bytes, 200);
+  workers_[1]->FailNextCall(absl::ResourceExhaustedError("5 MiB missing"));
+  const absl::Status status = epoch_->ResizeKvCache(40, 20).status();
+  EXPECT_EQ(status, absl::ResourceExhaustedError("rank 1 (pid 71): 5 MiB missing"));
+  for (const auto& worker : workers_)
+    EXPECT_EQ(worker->calls(), (Calls{"fence 1", "resize 20", "resize 40", "resize 20"}));
+  EXPECT_TRUE(epoch_->Health().ok()) << "it can be tried again";
+}
+
+TEST_F(GroupSleepTest, ARankThatDoesNotUndoAGrowthIsLost) {
+  Connect(2);
+  workers_[0]->FailNextCall(absl::ResourceExhaustedError("5 MiB missing"));
+  workers_[1]->ScriptCalls({absl::OkStatus(), absl::InternalError("no longer")});
+  EXPECT_TRUE(absl::IsResourceExhausted(epoch_->ResizeKvCache(40, 20).status()));
+  EXPECT_EQ(Health(),
+            "the KV cache may have different sizes on the ranks (rank 0 (pid 70): 5 MiB missing): "
+            "rank 1 (pid 71): no longer");
+}
+
 TEST_F(GroupSleepTest, OnlyTheTagsThatAreNamedSleep) {
   Connect(2);
   const auto freed = Sleep(1, {"kv_cache"});

@@ -46,6 +46,29 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndWakeUp(const std::vector<std::
   return TransitionReport{.ranks = {rank}};
 }
 
+void FakeExecutor::ChangeWeights(const std::string& name, int64_t version, WeightsDone done) {
+  RunOrHold(name, [this, version, epoch = group_epoch(), done = std::move(done)] {
+    WeightsOutcome outcome;
+    {
+      absl::MutexLock lock(&mu_);
+      outcome = std::exchange(weights_outcome_, WeightsOutcome());
+      if (const absl::Status error = TakeLifecycleError(epoch); !error.ok()) outcome.status = error;
+      if (outcome.status.ok() && version > 0) weights_version_ = version;
+      if (!outcome.untouched) residency_.SetWeightsStale(!outcome.status.ok() || version == 0);
+    }
+    done(outcome);
+  });
+}
+
+absl::StatusOr<TransitionReport> FakeExecutor::EndResize(int32_t num_blocks, int64_t epoch) {
+  absl::MutexLock lock(&mu_);
+  if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+  if (absl::Status status = worker_.Resize(num_blocks); !status.ok()) return status;
+  RankReport rank;
+  if (residency_.asleep().count("kv_cache") == 0) rank.tags["kv_cache"].resident_bytes = 10 * num_blocks;
+  return TransitionReport{.ranks = {rank}};
+}
+
 absl::StatusOr<SelfCheckResult> FakeExecutor::EndCheck(int64_t epoch) {
   absl::MutexLock lock(&mu_);
   if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;

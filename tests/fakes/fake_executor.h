@@ -72,6 +72,7 @@ class FakeExecutor : public Executor {
       absl::MutexLock lock(&mu_);
       if (status.ok()) {
         worker_.Replace();
+        if (wanted_.num_mapped_blocks > 0) (void)worker_.Resize(wanted_.num_mapped_blocks);
         replies_.clear();
         health_ = absl::OkStatus();
         weights_version_ = wanted_.weights.version;
@@ -235,6 +236,12 @@ class FakeExecutor : public Executor {
     lifecycle_calls_.push_back("prefetch");
     return health_;
   }
+  void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) override {
+    RunOrHold("resize " + std::to_string(num_before) + " to " + std::to_string(num_blocks),
+              [this, num_blocks, epoch = group_epoch(), done = std::move(done)] {
+                done(EndResize(num_blocks, epoch));
+              });
+  }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }
@@ -336,19 +343,7 @@ class FakeExecutor : public Executor {
     return std::find(tags.begin(), tags.end(), "weights") != tags.end() &&
            residency_.state("weights") == TagState::kDiscarded;
   }
-  void ChangeWeights(const std::string& name, int64_t version, WeightsDone done) {
-    RunOrHold(name, [this, version, epoch = group_epoch(), done = std::move(done)] {
-      WeightsOutcome outcome;
-      {
-        absl::MutexLock lock(&mu_);
-        outcome = std::exchange(weights_outcome_, WeightsOutcome());
-        if (const absl::Status error = TakeLifecycleError(epoch); !error.ok()) outcome.status = error;
-        if (outcome.status.ok() && version > 0) weights_version_ = version;
-        if (!outcome.untouched) residency_.SetWeightsStale(!outcome.status.ok() || version == 0);
-      }
-      done(outcome);
-    });
-  }
+  void ChangeWeights(const std::string& name, int64_t version, WeightsDone done);
   absl::Status TakeLifecycleError(int64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!health_.ok()) return health_;
     if (epoch != group_epoch_) return absl::UnavailableError("that epoch is over");
@@ -357,6 +352,7 @@ class FakeExecutor : public Executor {
   }
   absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
                                             int64_t epoch);
+  absl::StatusOr<TransitionReport> EndResize(int32_t num_blocks, int64_t epoch);
   absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, bool weights_stale,
                                              const std::vector<KeptBlock>& kept, int64_t epoch);
   absl::StatusOr<SelfCheckResult> EndCheck(int64_t epoch);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -50,6 +51,21 @@ class FakeMemory {
     return response;
   }
 
+  // What the call says, in words.
+  static std::string Describe(const v1::AllocateKvCacheRequest& request) {
+    const v1::KvCacheConfig& cache = request.kv_cache();
+    std::string text = absl::StrCat("allocate ", cache.num_blocks());
+    if (cache.num_host_blocks() > 0) absl::StrAppend(&text, " and ", cache.num_host_blocks(), " on the host");
+    if (cache.num_mapped_blocks() > 0 && cache.num_mapped_blocks() < cache.num_blocks())
+      absl::StrAppend(&text, ", ", cache.num_mapped_blocks(), " mapped");
+    return text + (request.defer_graphs() ? " without graphs" : "");
+  }
+  void Allocate(const v1::KvCacheConfig& cache) { cache_ = cache; }
+  void Resize(int32_t num_blocks, v1::ResizeKvCacheResponse* response) {
+    cache_.set_num_mapped_blocks(num_blocks);
+    response->set_kv_cache_bytes(10 * num_blocks);
+  }
+
   std::vector<std::string> ResidentTags() const {
     std::vector<std::string> tags;
     for (const auto& [tag, resident] : resident_) {
@@ -67,6 +83,8 @@ class FakeMemory {
     for (const std::string& tag : ResidentTags()) snapshot->add_resident_tags(tag);
     if (asleep() && snapshot->state() == "awake") snapshot->set_state("asleep");
     snapshot->set_sleep_level(sleep_level());
+    snapshot->set_num_blocks(cache_.num_blocks());
+    snapshot->set_num_mapped_blocks(cache_.num_mapped_blocks());
   }
   bool asleep() const { return ResidentTags().size() < resident_.size(); }
   int sleep_level() const { return !asleep() ? 0 : weights_discarded_ ? 2 : 1; }
@@ -85,6 +103,7 @@ class FakeMemory {
 
   std::map<std::string, bool> resident_ = {{"kv_cache", true}, {"weights", true}, {"workspace", true}};
   bool weights_discarded_ = false;
+  v1::KvCacheConfig cache_;
   v1::PrepareRequest prepared_;
   int64_t available_bytes_ = 1000;
   std::string pool_;

@@ -23,6 +23,7 @@ class FakeVmmDriver : public VmmDriver {
   // The n-th call from now on that can fail (1 is the next) returns Internal, once. 0: none does.
   void FailAt(int n) { fail_in_ = n; }
   bool failed() const { return failed_; }
+  void ClearFailed() { failed_ = false; }
   // `callback` runs within every call that can fail, before the call does anything.
   void OnCall(std::function<void()> callback) { on_call_ = std::move(callback); }
   // How many physical bytes Create hands out in all.

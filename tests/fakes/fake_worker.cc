@@ -139,9 +139,22 @@ absl::Status FakeWorker::AddSequence(const v1::NewSequence& message, const v1::S
   return absl::OkStatus();
 }
 
+absl::Status FakeWorker::Resize(int32_t num_blocks) {
+  if (num_blocks < 2 || num_blocks > options_.num_blocks) return Broken(absl::StrCat(num_blocks, " blocks"));
+  for (const auto& [id, slot] : slots_) {
+    for (const int32_t block : slot.blocks) {
+      if (block >= num_blocks) return Broken(absl::StrCat("slot ", id, " has block ", block));
+    }
+  }
+  const int32_t first_lost = std::min(num_blocks, num_blocks_);
+  std::fill(cache_.begin() + static_cast<std::ptrdiff_t>(first_lost) * options_.block_size, cache_.end(), 0);
+  num_blocks_ = num_blocks;
+  return absl::OkStatus();
+}
+
 absl::Status FakeWorker::CheckBlocks(const Slot& slot) const {
   for (int32_t block : slot.blocks) {
-    if (block <= 0 || block >= options_.num_blocks) return Broken(absl::StrCat("block id ", block));
+    if (block <= 0 || block >= num_blocks_) return Broken(absl::StrCat("block id ", block));
   }
   if (static_cast<int64_t>(slot.blocks.size()) * options_.block_size < slot.num_computed)
     return Broken("too few blocks");

@@ -33,7 +33,9 @@ struct FakeWorkerOptions {
 class FakeWorker {
  public:
   explicit FakeWorker(const FakeWorkerOptions& options)
-      : options_(options), cache_(static_cast<size_t>(options.num_blocks) * options.block_size, 0) {}
+      : options_(options),
+        num_blocks_(options.num_blocks),
+        cache_(static_cast<size_t>(options.num_blocks) * options.block_size, 0) {}
 
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
   // Forgets the cache's contents. An error when a slot is still in use.
@@ -43,6 +45,10 @@ class FakeWorker {
   using BlockPairs = std::vector<std::pair<int32_t, int32_t>>;
   void CopyToHost(const BlockPairs& blocks);
   absl::Status CopyFromHost(const BlockPairs& blocks);
+
+  // From now on only the first `num_blocks` can be used; the contents of others are lost. An error when a
+  // slot has one of them.
+  absl::Status Resize(int32_t num_blocks);
 
   // A block's contents.
   std::vector<uint64_t> Block(int32_t id) const;
@@ -87,6 +93,7 @@ class FakeWorker {
   size_t CacheIndex(const Slot& slot, int64_t position) const;
 
   const FakeWorkerOptions options_;
+  int32_t num_blocks_;                             // that can be used
   std::vector<uint64_t> cache_;                    // one hash of the whole prefix per token
   BlockPairs kept_;                                // as they were copied last
   std::map<int32_t, std::vector<uint64_t>> host_;  // by host block

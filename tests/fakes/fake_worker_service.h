@@ -123,8 +123,7 @@ class FakeWorkerService : public FakeChecks {
     if (dead_) return grpc::Status::CANCELLED;
     if (request->group_epoch() < epoch_) return Refusal(request->group_epoch());
     if (request->group_epoch() > epoch_) calls_.push_back(absl::StrCat("fence ", request->group_epoch()));
-    if (request->group_epoch() > epoch_) worker_.Replace();
-    if (request->group_epoch() > epoch_) memory_.Abort();
+    if (request->group_epoch() > epoch_) worker_.Replace(), memory_.Abort();
     epoch_ = request->group_epoch();
     *response->mutable_snapshot() = MakeSnapshot();
     return grpc::Status::OK;
@@ -191,13 +190,16 @@ class FakeWorkerService : public FakeChecks {
 
   grpc::Status AllocateKvCache(grpc::ServerContext*, const v1::AllocateKvCacheRequest* request,
                                v1::AllocateKvCacheResponse*) override {
-    const int32_t num_blocks = request->kv_cache().num_blocks();
-    const int32_t on_host = request->kv_cache().num_host_blocks();
-    return Called(request->group_epoch(),
-                  absl::StrCat("allocate ", num_blocks,
-                               on_host > 0 ? absl::StrCat(" and ", on_host, " on the host") : "",
-                               request->defer_graphs() ? " without graphs" : ""),
-                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { num_blocks_ = num_blocks, state_ = "awake"; });
+    return Called(request->group_epoch(), FakeMemory::Describe(*request),
+                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                    memory_.Allocate(request->kv_cache()), state_ = "awake";
+                  });
+  }
+  grpc::Status ResizeKvCache(grpc::ServerContext*, const v1::ResizeKvCacheRequest* request,
+                             v1::ResizeKvCacheResponse* response) override {
+    return CalledOnce(
+        *request, response, absl::StrCat("resize ", request->num_blocks()),
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Resize(request->num_blocks(), response); });
   }
 
   grpc::Status Execute(grpc::ServerContext* context,
@@ -301,7 +303,6 @@ class FakeWorkerService : public FakeChecks {
     snapshot.set_weights_stale(weights_.stale());
     snapshot.set_options_digest(options_digest_);
     snapshot.set_checkpoint_fingerprint(weights_.fingerprint());
-    snapshot.set_num_blocks(num_blocks_);
     snapshot.set_weights_bytes(100);
     snapshot.set_kv_block_bytes(10 + rank_);
     memory_.Fill(&snapshot);
@@ -392,7 +393,6 @@ class FakeWorkerService : public FakeChecks {
   int32_t rank_ ABSL_GUARDED_BY(mu_) = 0;
   int32_t world_size_ ABSL_GUARDED_BY(mu_) = 0;
   std::string options_digest_ ABSL_GUARDED_BY(mu_);
-  int32_t num_blocks_ ABSL_GUARDED_BY(mu_) = 0;
   v1::ParallelConfig parallel_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
 };

@@ -196,6 +196,39 @@ TEST_F(WorkerGroupTest, WeightsOfAnUpdateAreStaleEverywhereOnceARankIsNew) {
   for (const size_t member : {0, 2}) EXPECT_EQ(members_[member]->service().Snapshot().weights_version(), 6);
 }
 
+TEST_F(WorkerGroupTest, AllRanksHaveOneSizeOfTheKvCacheAfterARecovery) {
+  Launch();
+  // The engine's last word; one rank has done what it asked for then, and the other one is lost.
+  absl::Notification resized;
+  group_->executor()->ResizeKvCacheAsync(4, num_blocks_,
+                                         [&](const absl::StatusOr<TransitionReport>&) { resized.Notify(); });
+  resized.WaitForNotification();
+  EXPECT_EQ(CallsOf(1).back(), "resize 4");
+  Lose(1, {Residency(), group_->weights(), 3});
+  Join("c", 1);
+  ASSERT_TRUE(AwaitRecovery().ok()) << recovered_;
+  EXPECT_EQ(CallsOf(0).back(), "resize 3");
+  EXPECT_EQ(CallsOf(2), (Calls{"fence 2", "load 1/2", "join 2", Allocate(", 3 mapped without graphs")}));
+  EXPECT_EQ(group_->executor()->recovered().num_mapped_blocks, 3);
+}
+
+TEST_F(WorkerGroupTest, AdoptedWorkersKeepTheSizeThatAllHave) {
+  Launch();
+  for (const int size : {5, 3}) {
+    v1::ResizeKvCacheRequest request;
+    request.set_group_epoch(1);
+    request.set_operation_id(1000 + size);
+    request.set_num_blocks(size);
+    v1::ResizeKvCacheResponse response;
+    members_[size == 5 ? 0 : 1]->service().ResizeKvCache(nullptr, &request, &response);
+  }
+  Restart();
+  ASSERT_TRUE(group_->Load().ok());
+  EXPECT_EQ(group_->num_mapped_blocks(), 3);
+  EXPECT_EQ(CallsOf(0).back(), "resize 3");
+  EXPECT_EQ(CallsOf(1).back(), "join 2");
+}
+
 TEST_F(WorkerGroupTest, ALossDuringARecoveryBeginsAnotherEpoch) {
   Launch();
   Lose(1, Residency());

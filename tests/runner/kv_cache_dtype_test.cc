@@ -109,7 +109,7 @@ struct ScaledModel {
     status = loaded.status();
     if (!status.ok()) return;
     runner = *std::move(loaded);
-    EXPECT_TRUE(runner->AllocateKvCache(kBlocks, /*defer_graphs=*/false).ok());
+    EXPECT_TRUE(runner->AllocateKvCache(kBlocks, kBlocks, /*defer_graphs=*/false).ok());
   }
   ~ScaledModel() { runner.reset(); }
 

@@ -167,12 +167,12 @@ TEST(ModelRunnerTest, EmptyStepIsLegal) {
 TEST(ModelRunnerTest, KvCacheSizeIsCheckedAndCanChange) {
   std::unique_ptr<RankGroup> group = Load();
   ASSERT_TRUE(group);
-  EXPECT_EQ(group->runner(0).AllocateKvCache(1, /*defer_graphs=*/false).code(),
+  EXPECT_EQ(group->runner(0).AllocateKvCache(1, 1, /*defer_graphs=*/false).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(group->runner(0).AllocateKvCache(1 << 30, /*defer_graphs=*/false).code(),
+  EXPECT_EQ(group->runner(0).AllocateKvCache(1 << 30, 1 << 30, /*defer_graphs=*/false).code(),
             absl::StatusCode::kInvalidArgument);
   const std::vector<int32_t> before = Generate(*group, {{5, 6, 7}});
-  ASSERT_TRUE(group->runner(0).AllocateKvCache(64, /*defer_graphs=*/false).ok());
+  ASSERT_TRUE(group->runner(0).AllocateKvCache(64, 64, /*defer_graphs=*/false).ok());
   EXPECT_GE(group->allocator(0).ResidentBytes().at("kv_cache"), 64 * group->runner(0).kv_block_bytes());
   EXPECT_EQ(Generate(*group, {{5, 6, 7}}), before);
 }

@@ -117,7 +117,7 @@ absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& gr
   // As in the worker: ranks of one process share the emulated device, and one that frees memory waits for all
   // that the others have queued.
   RETURN_IF_ERROR(r.communicator->Barrier());
-  return r.runner->AllocateKvCache(num_blocks, /*defer_graphs=*/false);
+  return r.runner->AllocateKvCache(num_blocks, num_blocks, /*defer_graphs=*/false);
 }
 
 absl::StatusOr<v1::StepReply> RankGroup::Execute(const v1::StepRequest& request) {

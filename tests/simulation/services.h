@@ -74,6 +74,7 @@ struct ClusterService {
   CALL(Prepare, PrepareRequest, PrepareResponse)                                  \
   CALL(Commit, CommitRequest, CommitResponse)                                     \
   CALL(Abort, AbortRequest, AbortResponse)                                        \
+  CALL(ResizeKvCache, ResizeKvCacheRequest, ResizeKvCacheResponse)                \
   CALL(SelfCheck, SelfCheckRequest, SelfCheckResponse)                            \
   CALL(Prefetch, PrefetchRequest, PrefetchResponse)                               \
   CALL(ReloadWeights, WorkerReloadWeightsRequest, WorkerReloadWeightsResponse)    \

@@ -123,10 +123,17 @@ class SimulatedRunner : public ModelRunner {
   int64_t kv_block_bytes() const override { return kRegionBytes; }
   absl::Status Profile() override { return absl::OkStatus(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
-  absl::Status AllocateKvCache(int32_t num_blocks, bool) override {
-    ASSIGN_OR_RETURN(kv_cache_, allocator_.Allocate("kv_cache", num_blocks * kv_block_bytes()));
-    batch_.SetNumBlocks(num_blocks);
+  absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool) override {
+    ASSIGN_OR_RETURN(kv_cache_, allocator_.AllocateRows("kv_cache", num_blocks * kv_block_bytes(), 1,
+                                                        num_mapped_blocks * kv_block_bytes()));
+    batch_.SetNumBlocks(num_mapped_blocks);
     Forget();
+    return absl::OkStatus();
+  }
+  absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {
+    RETURN_IF_ERROR(batch_.CheckUnused(num_mapped_blocks));
+    RETURN_IF_ERROR(allocator_.Resize(kv_cache_, num_mapped_blocks * kv_block_bytes()));
+    batch_.SetNumBlocks(num_mapped_blocks);
     return absl::OkStatus();
   }
   // Host blocks are known by their addresses.

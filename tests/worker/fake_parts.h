@@ -151,13 +151,18 @@ class FakeRunner : public ModelRunner {
   std::string weight_types() const override { return "float32 0.5 MiB"; }
   absl::Status Profile() override { return control_->profile_error; }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
-  absl::Status AllocateKvCache(int32_t num_blocks, bool) override {
+  absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool) override {
     if (!control_->kv_error.ok()) return control_->kv_error;
-    absl::StatusOr<void*> data = allocator_->Allocate("kv_cache", num_blocks * kv_block_bytes());
+    absl::StatusOr<void*> data = allocator_->AllocateRows("kv_cache", num_blocks * kv_block_bytes(), 1,
+                                                          num_mapped_blocks * kv_block_bytes());
     if (!data.ok()) return data.status();
     kv_cache_ = *data;
     control_->kv_cache = static_cast<uint8_t*>(kv_cache_);
     return absl::OkStatus();
+  }
+  absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {
+    if (!control_->kv_error.ok()) return control_->kv_error;
+    return allocator_->Resize(kv_cache_, num_mapped_blocks * kv_block_bytes());
   }
   absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                           absl::Span<const BlockSwap> swaps) override {

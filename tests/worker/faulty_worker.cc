@@ -113,8 +113,11 @@ class FaultyRunner : public ModelRunner {
   std::string weight_types() const override { return runner_->weight_types(); }
   absl::Status Profile() override { return runner_->Profile(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return runner_->ProfileGraphs(); }
-  absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override {
-    return runner_->AllocateKvCache(num_blocks, defer_graphs);
+  absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool defer_graphs) override {
+    return runner_->AllocateKvCache(num_blocks, num_mapped_blocks, defer_graphs);
+  }
+  absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {
+    return runner_->ResizeKvCache(num_mapped_blocks);
   }
   absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                           absl::Span<const BlockSwap> swaps) override {

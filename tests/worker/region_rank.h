@@ -47,9 +47,12 @@ class RegionRunner : public ModelRunner {
   std::string weight_types() const override { return "f32"; }
   absl::Status Profile() override { return absl::OkStatus(); }
   absl::StatusOr<GraphReport> ProfileGraphs() override { return GraphReport(); }
-  absl::Status AllocateKvCache(int32_t, bool) override {
+  absl::Status AllocateKvCache(int32_t, int32_t, bool) override {
     ASSIGN_OR_RETURN(kv_cache_, allocator_.Allocate("kv_cache", kRegionBytes));
     return absl::OkStatus();
+  }
+  absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {
+    return allocator_.Resize(kv_cache_, num_mapped_blocks * kv_block_bytes());
   }
   absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                           absl::Span<const BlockSwap> swaps) override {

@@ -70,6 +70,40 @@ TEST_F(WorkerTest, LoadsAllocatesAndSteps) {
   EXPECT_GT(worker_.GetStatus().rss_bytes(), 0);
 }
 
+TEST_F(WorkerTest, TheKvCacheShrinksAndGrowsAlsoWhileItSleeps) {
+  constexpr int64_t kBlock = 1 << 16;
+  const auto resize = [&](int32_t num_blocks) {
+    v1::ResizeKvCacheRequest request;
+    request.set_group_epoch(1);
+    request.set_num_blocks(num_blocks);
+    return worker_.ResizeKvCache(request);
+  };
+  Load();
+  EXPECT_TRUE(absl::IsFailedPrecondition(resize(64).status()));
+  v1::KvCacheConfig config = KvConfig(256);
+  config.set_num_mapped_blocks(257);
+  EXPECT_TRUE(absl::IsInvalidArgument(worker_.AllocateKvCache(KvRequest(config)).status()));
+  config.set_num_mapped_blocks(128);
+  EXPECT_EQ(worker_.AllocateKvCache(KvRequest(config)).value(), 128 * kBlock);
+  EXPECT_EQ(Resident("kv_cache"), 128 * kBlock);
+  EXPECT_EQ(worker_.Snapshot().num_blocks(), 256);
+  EXPECT_EQ(worker_.Snapshot().num_mapped_blocks(), 128);
+  EXPECT_EQ(resize(32)->kv_cache_bytes(), 32 * kBlock);
+  EXPECT_EQ(resize(256)->kv_cache_bytes(), 256 * kBlock);
+  EXPECT_EQ(resize(256)->weights_version(), 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(resize(257).status()));
+  ASSERT_TRUE(Sleep(worker_, 1).ok());
+  EXPECT_EQ(resize(64)->kv_cache_bytes(), 0);
+  ASSERT_TRUE(WakeUp(worker_).ok());
+  EXPECT_EQ(Resident("kv_cache"), 64 * kBlock);
+  EXPECT_EQ(resize(256)->kv_cache_bytes(), 256 * kBlock);
+  control_.kv_error = absl::ResourceExhaustedError("no memory");
+  EXPECT_TRUE(absl::IsResourceExhausted(resize(64).status()));
+  control_.kv_error = absl::OkStatus();
+  EXPECT_EQ(worker_.Snapshot().num_mapped_blocks(), 256);
+  EXPECT_EQ(Step(1).error_code(), 0) << "the worker has not failed";
+}
+
 TEST_F(WorkerTest, EveryCallInTheWrongStateNamesTheState) {
   const auto expect = [&](const absl::Status& status, const std::string& state) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;

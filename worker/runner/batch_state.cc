@@ -52,6 +52,17 @@ absl::Status BatchState::CheckSlot(int32_t slot) const {
   return absl::OkStatus();
 }
 
+absl::Status BatchState::CheckUnused(int32_t num_blocks) const {
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (!slots_[slot].in_use) continue;
+    for (const int32_t block : slots_[slot].block_ids) {
+      if (block >= num_blocks)
+        return absl::FailedPreconditionError(absl::StrCat("slot ", slot, " has block ", block));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BatchState::Free(const v1::StepRequest& request) {
   block_edits_.clear();
   added_slots_.clear();

@@ -27,7 +27,7 @@ struct BatchLimits {
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   int32_t vocab_size = 0;
-  int32_t num_blocks = 0;  // of the KV cache, the null block included; 0 until it is there
+  int32_t num_blocks = 0;  // of the KV cache that have memory, the null block included; 0 until it is there
 
   // One more than a full sequence needs: a step may be scheduled past its end before the coordinator knows.
   int32_t max_blocks_per_seq() const { return (max_model_len + block_size - 1) / block_size + 1; }
@@ -85,6 +85,8 @@ class BatchState {
 
   void SetNumBlocks(int32_t num_blocks) { limits_.num_blocks = num_blocks; }
   const BatchLimits& limits() const { return limits_; }
+  // FailedPrecondition unless every block that a sequence has is one of the first num_blocks.
+  absl::Status CheckUnused(int32_t num_blocks) const;
 
   // The parts of a StepRequest, in the order in which they apply. After an error the state is undefined but
   // safe.

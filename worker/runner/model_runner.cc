@@ -214,10 +214,15 @@ int64_t ModelRunnerImpl::kv_block_bytes() const {
   return std::max<int64_t>(64, LayerBlockBytes() * config_.num_layers);
 }
 
-absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks, bool defer_graphs) {
+int64_t ModelRunnerImpl::RowBytes(int64_t num_blocks) const {
+  return num_blocks * (shards_.kv_heads.empty() ? kv_block_bytes() : LayerBlockBytes());
+}
+
+absl::Status ModelRunnerImpl::AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks,
+                                              bool defer_graphs) {
   // A rank that joins a group which profiled long ago has not measured its matrix products yet.
   if (defer_graphs) RETURN_IF_ERROR(TuneLinears());
-  RETURN_IF_ERROR(AllocateBlocks(num_blocks));
+  RETURN_IF_ERROR(AllocateBlocks(num_blocks, num_mapped_blocks));
   graphs_deferred_ = defer_graphs;
   return defer_graphs ? absl::OkStatus() : CaptureGraphs().status();
 }
@@ -243,10 +248,12 @@ absl::Status ModelRunnerImpl::BeginEpoch() {
   return absl::OkStatus();
 }
 
-absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
-  if (num_blocks < 2 || num_blocks > std::numeric_limits<int32_t>::max() / options_.block_size ||
+absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks, int32_t num_mapped_blocks) {
+  if (num_mapped_blocks < 2 || num_mapped_blocks > num_blocks ||
+      num_blocks > std::numeric_limits<int32_t>::max() / options_.block_size ||
       num_blocks > std::numeric_limits<int64_t>::max() / kv_block_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("a KV cache cannot have ", num_blocks, " blocks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a KV cache cannot have ", num_blocks, " blocks, ", num_mapped_blocks, " with memory"));
   }
   if (kv_region_ != nullptr) {
     RETURN_IF_ERROR(allocator_->Free(kv_region_));
@@ -257,7 +264,9 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
   context_.kv_cache.clear();
   graphs_.Clear();
   graphs_deferred_ = false;
-  ASSIGN_OR_RETURN(kv_region_, allocator_->Allocate(kKvCacheTag, num_blocks * kv_block_bytes()));
+  const int64_t num_rows = shards_.kv_heads.empty() ? 1 : config_.num_layers;
+  ASSIGN_OR_RETURN(kv_region_, allocator_->AllocateRows(kKvCacheTag, RowBytes(num_blocks), num_rows,
+                                                        RowBytes(num_mapped_blocks)));
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     KvCacheView view;
     view.data = static_cast<uint8_t*>(kv_region_) + layer * num_blocks * LayerBlockBytes();
@@ -272,7 +281,21 @@ absl::Status ModelRunnerImpl::AllocateBlocks(int32_t num_blocks) {
     }
     context_.kv_cache.push_back(view);
   }
-  state_.SetNumBlocks(num_blocks);
+  state_.SetNumBlocks(num_mapped_blocks);
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunnerImpl::ResizeKvCache(int32_t num_mapped_blocks) {
+  if (context_.kv_cache.empty()) return absl::FailedPreconditionError("the KV cache is not allocated");
+  const int64_t num_blocks = context_.kv_cache[0].num_blocks;
+  if (num_mapped_blocks < 2 || num_mapped_blocks > num_blocks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_blocks: ", num_mapped_blocks, " is not from 2 to ", num_blocks));
+  }
+  RETURN_IF_ERROR(state_.CheckUnused(num_mapped_blocks));
+  RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
+  RETURN_IF_ERROR(allocator_->Resize(kv_region_, RowBytes(num_mapped_blocks)));
+  state_.SetNumBlocks(num_mapped_blocks);
   return absl::OkStatus();
 }
 

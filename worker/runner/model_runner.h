@@ -88,10 +88,15 @@ class ModelRunner {
   // Captures the decode graphs over scratch memory and keeps them, so that the caller's measurement counts
   // what they take. ResourceExhausted: the device has no room for them.
   virtual absl::StatusOr<GraphReport> ProfileGraphs() = 0;
-  // Allocates the cache, drops the graphs of ProfileGraphs, and captures them again over it: now, or, with
-  // `defer_graphs`, at the next Launch, on all ranks together. num_blocks counts the null block, and is at
-  // least 2. ResourceExhausted: a smaller number can be tried.
-  virtual absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) = 0;
+  // Allocates the cache, of which the first num_mapped_blocks have memory, drops the graphs of ProfileGraphs,
+  // and captures them again over it: now, or, with `defer_graphs`, at the next Launch, on all ranks together.
+  // Both numbers count the null block, and are at least 2. ResourceExhausted: a smaller number can be tried.
+  virtual absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool defer_graphs) = 0;
+  // Gives memory to the first num_mapped_blocks of the cache, and takes it from the others, as far as its
+  // pages allow; also while the cache sleeps, for when it wakes up. Waits for the device. Blocks that have
+  // memory before and after keep their contents, and graphs stay. FailedPrecondition: there is no cache, or a
+  // sequence has one of the others. After an error nothing has changed.
+  virtual absl::Status ResizeKvCache(int32_t num_mapped_blocks) = 0;
 
   // Queues copies of whole blocks between the cache and a part of the host tier, in order with steps; `pool`
   // must stay as it is until the device has done them. InvalidArgument: a block does not exist.

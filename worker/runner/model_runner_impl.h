@@ -34,7 +34,8 @@ class ModelRunnerImpl : public ModelRunner {
   std::string weight_types() const override { return plan_.DescribeTypes(); }
   absl::Status Profile() override;
   absl::StatusOr<GraphReport> ProfileGraphs() override;
-  absl::Status AllocateKvCache(int32_t num_blocks, bool defer_graphs) override;
+  absl::Status AllocateKvCache(int32_t num_blocks, int32_t num_mapped_blocks, bool defer_graphs) override;
+  absl::Status ResizeKvCache(int32_t num_mapped_blocks) override;
   absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                           absl::Span<const BlockSwap> swaps) override;
   absl::Status BeginEpoch() override;
@@ -56,6 +57,8 @@ class ModelRunnerImpl : public ModelRunner {
   // Lays out everything in the workspace region; over nullptr to learn its size.
   int64_t CarveWorkspace(void* base);
   int64_t LayerBlockBytes() const;
+  // The cache's region has a row for each layer, with a block after the other.
+  int64_t RowBytes(int64_t num_blocks) const;
   // What the options say of matrices.
   WeightTypes Types() const { return {options_.dtype, !options_.dequantize}; }
   DataType CacheType() const { return options_.kv_cache_dtype.value_or(options_.dtype); }
@@ -75,7 +78,7 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status SettleOldest();
   // Settles all steps in flight when a scheduled sequence's edits depend on its tokens.
   absl::Status SettleWhatIsNeeded();
-  absl::Status AllocateBlocks(int32_t num_blocks);
+  absl::Status AllocateBlocks(int32_t num_blocks, int32_t num_mapped_blocks);
   absl::Status FreeScratchBlocks();
   // The sizes of decode batches to prepare for; ascending.
   std::vector<int32_t> BatchSizes() const;

@@ -75,8 +75,9 @@ absl::Status ModelRunnerImpl::Profile() {
   const int32_t batch = std::min(options_.max_num_batched_tokens, options_.max_model_len);
   const int32_t num_tokens = lazy ? batch : std::min(batch, 8);
   const int32_t total_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
+  const int32_t num_blocks = static_cast<int32_t>(NumBlocks(total_blocks));
   RETURN_IF_ERROR(TuneLinears());  // first, so that the steps below run as all later ones
-  RETURN_IF_ERROR(AllocateBlocks(static_cast<int32_t>(NumBlocks(total_blocks))));
+  RETURN_IF_ERROR(AllocateBlocks(num_blocks, num_blocks));
   absl::Status status = Execute(LongestPrompt(num_tokens, total_blocks)).status();
   if (status.ok() && lazy) {
     const int32_t num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
@@ -163,7 +164,7 @@ absl::StatusOr<GraphReport> ModelRunnerImpl::ProfileGraphs() {
   // A call that frees memory may wait for the whole device. Without the barrier, a rank that still frees
   // could wait for a rank on the same device that is ahead and waits for it in a collective.
   RETURN_IF_ERROR(communicator_->Barrier());
-  RETURN_IF_ERROR(AllocateBlocks(2));  // graphs keep the addresses, but these are never launched
+  RETURN_IF_ERROR(AllocateBlocks(2, 2));  // graphs keep the addresses, but these are never launched
   absl::StatusOr<GraphReport> report = CaptureGraphs();
   RETURN_IF_ERROR(FreeScratchBlocks());
   return report;

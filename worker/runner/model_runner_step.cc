@@ -64,7 +64,7 @@ absl::Status ModelRunnerImpl::CopyBlocksOf(const v1::StepRequest& request) {
 absl::Status ModelRunnerImpl::SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                                          absl::Span<const BlockSwap> swaps) {
   if (context_.kv_cache.empty()) return absl::FailedPreconditionError("the KV cache is not allocated");
-  const int64_t num_blocks = context_.kv_cache[0].num_blocks;
+  const int64_t num_blocks = state_.limits().num_blocks;
   for (const BlockSwap& swap : swaps) {
     const bool exists = swap.device_block > kNullBlock && swap.device_block < num_blocks &&
                         swap.host_block >= 0 && swap.host_block < pool.num_blocks;

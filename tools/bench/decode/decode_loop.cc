@@ -70,8 +70,8 @@ absl::Status DecodeLoop::AllocateKvCache() {
     blocks = std::max(blocks, static_cast<int64_t>(bytes) / runner_->kv_block_bytes());
   }
   kv_cache_bytes_ = blocks * runner_->kv_block_bytes();
-  return runner_->AllocateKvCache(static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX)),
-                                  /*defer_graphs=*/false);
+  const auto num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX));
+  return runner_->AllocateKvCache(num_blocks, num_blocks, /*defer_graphs=*/false);
 }
 
 absl::Status DecodeLoop::OpenDevice() {

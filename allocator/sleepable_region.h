@@ -1,0 +1,34 @@
+#pragma once
+// What the allocator knows of one region: whether it sleeps, with which backup, and its part in the prepared
+// change. Plain state; the allocator's lock covers it.
+
+#include <memory>
+#include <optional>
+
+#include "allocator/backup_store.h"
+#include "allocator/region.h"
+#include "allocator/sleepable_allocator.h"
+
+namespace somnus {
+
+struct SleepableRegion {
+  std::unique_ptr<Region> region;
+  // A region that sleeps has no memory, except where the driver failed to unmap or to release it.
+  bool asleep = false;
+  std::unique_ptr<Backup> backup;  // of a sleeping region, or retained
+  // While it sleeps: its memory was not released and is its own backup.
+  bool kept_in_place = false;
+  // Part of the prepared change:
+  std::optional<RestoreMode> sleep_mode;
+  bool new_backup = false;  // made by the prepared sleep
+  bool waking = false;
+
+  void DropBackup();
+  // Ends access to the memory, and releases it unless it is kept in place. What is not released stays
+  // accounted for in the region, which tries again.
+  void TakeMemory();
+  // Carries out the prepared sleep. `keeps_in_place`: contents that are to be kept stay in the memory.
+  void PutToSleep(bool keeps_in_place, SleepReport::Tag* tag);
+};
+
+}  // namespace somnus
