@@ -170,6 +170,10 @@ FlagGroup CacheFlags(Flags* f) {
                       "KV cache of each worker")
               .Default("chosen by --memory-utilization")
               .Alias("kv-cache-memory"),
+          Flag::Bytes(
+              "min-kv-cache-memory-bytes", &f->min_kv_cache_memory_bytes, 0, int64_t{1} << 50,
+              "of each worker, that the KV cache keeps when other models need memory; at least what one "
+              "sequence of --max-model-len takes (--elastic-kv-cache)"),
           Flag::Custom("kv-cache-dtype", "TYPE", "auto", set_dtype,
                        "auto (the model's), bfloat16, float16, float32 or fp8 = fp8_e4m3"),
           Flag::Switch("enable-prefix-caching", &f->enable_prefix_caching,

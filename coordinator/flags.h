@@ -83,6 +83,7 @@ struct Flags {
   // KV cache.
   int32_t block_size = 16;
   int64_t kv_cache_memory_bytes = 0;                 // per worker; 0: chosen by memory_utilization
+  int64_t min_kv_cache_memory_bytes = 0;             // likewise, of an elastic cache
   v1::DType kv_cache_dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: the model's
   std::string kv_cache_dtype_name = "auto";          // as it was given
   bool enable_prefix_caching = true;
@@ -109,6 +110,7 @@ struct Flags {
   int64_t device_memory_budget = 0;  // 0: no bound
   int64_t host_memory_budget = 0;    // likewise
   ResidencyPolicy residency_policy = ResidencyPolicy::kFifo;
+  bool elastic_kv_cache = true;
   std::set<std::string> pinned_models;
   std::map<std::string, int32_t> model_priorities;
   // By a model's name; the empty one stands for all that have none of their own.

@@ -91,6 +91,7 @@ absl::Status CheckOne(const Flags& flags) {
   const std::pair<const char*, bool> for_several[] = {
       {"--device-memory-budget", flags.device_memory_budget > 0},
       {"--host-memory-budget", flags.host_memory_budget > 0},
+      {"--min-kv-cache-memory-bytes", flags.min_kv_cache_memory_bytes > 0},
       {"--pin-model", !flags.pinned_models.empty()},
       {"--model-priority", !flags.model_priorities.empty()},
       {"--model-ttft-target", !flags.model_ttft_targets.empty()},
@@ -124,6 +125,9 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
                    {{"fifo", ResidencyPolicy::kFifo}, {"slo", ResidencyPolicy::kSlo}},
                    "fifo: what is open at a model is finished, within bounds, before another one takes its "
                    "place; slo: models with open requests take turns, between two tokens"),
+       Flag::Switch("elastic-kv-cache", &f->elastic_kv_cache,
+                    "KV caches of models that are awake together share --device-memory-budget: one that has "
+                    "little to do shrinks for a busy one, or for a model that is to wake, and grows again"),
        Flag::Custom(
            "pin-model", "NAME", "", [f](const std::string& value) { return SetPin(value, f); },
            "this model stays awake; may be repeated"),

@@ -197,6 +197,7 @@ class ServedEngineImpl : public ServedEngine {
       replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans_[i]), workers_.executor(i)});
       replicas.back().engine.residency = workers_.residency(i);
       replicas.back().engine.weights = workers_.weights(i);
+      replicas.back().engine.num_mapped_blocks = workers_.num_mapped_blocks(i);
     }
     for (const v1::RankStatus& rank : workers_.RankStatuses()) {
       for (const auto& [tag, bytes] : rank.bytes_by_tag())
@@ -217,6 +218,10 @@ class ServedEngineImpl : public ServedEngine {
     model.targets = {.ttft = TargetOf(flags_.model_ttft_targets, name_),
                      .tpot = TargetOf(flags_.model_tpot_targets, name_)};
     model.backup_takes_memory = flags_.backup != v1::BACKUP_POLICY_FILE;
+    const int64_t num_workers = int64_t{flags_.world_size} * flags_.data_parallel_size;
+    model.elastic_kv = flags_.elastic_kv_cache;
+    model.min_kv_bytes = flags_.min_kv_cache_memory_bytes * num_workers;
+    model.num_kv_rows = num_workers * checkpoint_->config().num_layers;
     model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
       metrics->OnResidencyDecision(ResidencyActionName(decision.action),
                                    ResidencyReasonName(decision.reason));

@@ -57,6 +57,7 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
     const auto weights = stats.resident_bytes.find(kWeightsTag);
     if (model->options.backup_takes_memory && weights != stats.resident_bytes.end())
       model->backup_bytes = weights->second;
+    if (model->options.elastic_kv) InitKv(model, stats);
   }
   SharingCalls calls;
   calls.submit = [this, model](auto requests) { return Submit(model, std::move(requests)); };
@@ -87,10 +88,15 @@ absl::Status SharedDevices::MakeRoom() {
 absl::Status SharedDevices::Start() {
   {
     absl::MutexLock lock(&mu_);
-    if (const std::optional<int> large = FindModelThatNeverFits(options_.residency, Views())) {
+    std::vector<ModelView> views = Views();
+    for (size_t i = 0; i < views.size(); ++i) {
+      const KvState& kv = models_[i]->kv;
+      if (kv.block_bytes > 0) views[i].device_bytes = DeviceBytesWith(*models_[i], kv.min_blocks);
+    }
+    if (const std::optional<int> large = FindModelThatNeverFits(options_.residency, views)) {
       return absl::InvalidArgumentError(
           absl::StrCat("--device-memory-budget: ", models_[*large]->options.name, " takes ",
-                       models_[*large]->device_bytes, " bytes while it is awake, and there are not so many"));
+                       views[*large].device_bytes, " bytes while it is awake, and there are not so many"));
     }
   }
   thread_ = std::thread([this] { Run(); });
@@ -120,11 +126,13 @@ void SharedDevices::Run() {
       if (stopped_) return;
       JoinEnded();
       const MonotonicTime now = options_.now();
-      const ResidencyPlan plan = PlanResidency(options_.residency, now, Views());
+      std::vector<ModelView> views = Views();
+      const MonotonicTime share_again_at = ShareKv(now, &views);
+      const ResidencyPlan plan = PlanResidency(options_.residency, now, views);
       for (const ResidencyDecision& decision : plan.decisions) Begin(decision);
       // Taking the mutex lets the waiting calls look at the time.
       const MonotonicTime give_up_at = waits_.empty() ? absl::InfiniteDuration() : *waits_.begin();
-      wait = std::max(std::min(plan.look_again_at, give_up_at) - now, absl::ZeroDuration());
+      wait = std::max(std::min({plan.look_again_at, share_again_at, give_up_at}) - now, absl::ZeroDuration());
     }
     mail_.WaitFor(wait);
   }
@@ -174,6 +182,10 @@ ModelView SharedDevices::View(Model* model) {
       model->held_asleep || (stats.paused && model->num_wanted == 0) || stats.residency.weights_stale();
   view.device_bytes = model->device_bytes;
   view.resident_bytes = Sum(stats.resident_bytes);
+  if (model->kv.block_bytes > 0) {
+    NoteKv(model, stats);
+    view.device_bytes = DeviceBytesOf(*model, view);
+  }
   view.backup_bytes = model->backup_bytes;
   view.held_bytes = model->held_bytes;
   view.held_kv_bytes = model->held_kv_bytes;

@@ -9,6 +9,10 @@
 // sleep is seen by either. A wake-up that fails is tried again, later and later; a sleep that fails makes the
 // model stay for a while. Every decision is logged, and told to `on_decision`.
 //
+// Elastic KV caches (shared_devices_kv.cc): models that are awake together share the memory of their caches
+// as kv_shares.h decides. It is asked whenever something has happened, and every kv_period while requests are
+// open; before a model is put to sleep for one that waits, what other caches do not need is taken for it.
+//
 // Ownership: what Add returns owns the model's engine, and must live until Stop has returned; this object
 // must outlive both. Observers are borrowed as long. Thread safety: Add, MakeRoom, Start and Stop are for one
 // thread, the wrappers as engine.h says. mu_ is never held while an engine is called, but for its state and
@@ -29,6 +33,7 @@
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/residency/kv_shares.h"
 #include "coordinator/residency/request_deadlines.h"
 #include "coordinator/residency/residency_policy.h"
 
@@ -40,6 +45,11 @@ struct SharedDevicesOptions {
   absl::Duration first_retry = absl::Seconds(1);   // after a transition that failed; doubled each time
   absl::Duration last_retry = absl::Seconds(30);
   absl::Duration operator_wait = absl::Minutes(2);  // an operator's wake-up waits so long for room, at most
+  KvShareOptions kv_shares;
+  absl::Duration kv_period = absl::Milliseconds(200);
+  absl::Duration kv_memory = absl::Seconds(5);  // so long a model is taken to need what it has needed
+  // A model that waits is left to what caches can give for so long; then others sleep for it.
+  absl::Duration kv_patience = absl::Seconds(1);
   MonotonicClock now = MonotonicNow;
 };
 
@@ -49,6 +59,11 @@ struct SharingModel {
   int priority = 0;
   TokenTargets targets;             // for ResidencyPolicy::kSlo
   bool backup_takes_memory = true;  // of the host, at level 1
+  // Whether its KV cache shrinks and grows. Of all its workers together: what the cache keeps at least, and
+  // in how many rows it lies, each of whole chunks of memory (SleepableAllocator::AllocateRows).
+  bool elastic_kv = false;
+  int64_t min_kv_bytes = 0;
+  int64_t num_kv_rows = 0;
   // Called on a thread of SharedDevices; must not block. May be empty. `waited`: of a model that has woken,
   // since the first request came for it.
   std::function<void(const ResidencyDecision&)> on_decision;
@@ -73,6 +88,21 @@ class SharedDevices {
 
  private:
   class Observer;
+  // Of a model whose KV cache is elastic. Blocks do not count the null block.
+  struct KvState {
+    int64_t block_bytes = 0;  // 0: it is not
+    int64_t cache_bytes = 0;  // of the whole cache
+    int64_t slack_bytes = 0;  // that a part of the cache may take beyond its blocks
+    int64_t other_bytes = 0;  // of device memory, beside the cache
+    int32_t min_blocks = 0;
+    int32_t max_blocks = 0;
+    int32_t mapped_blocks = 0;
+    int64_t resident_bytes = 0;  // of the cache
+    int32_t needed_blocks = 0;   // the most of the last kv_memory, or since
+    MonotonicTime needed_at = -absl::InfiniteDuration();
+    std::optional<int32_t> target;  // of the resize that is under way
+    MonotonicTime resized_at = -absl::InfiniteDuration();
+  };
   struct Model {
     int index = 0;  // as the policy names it
     SharingModel options;
@@ -97,6 +127,7 @@ class SharedDevices {
     int64_t decision_id = 0;
     int64_t num_wake_ups = 0;  // that have ended, well or not
     absl::StatusOr<TransitionReport> last_wake_up = TransitionReport();
+    KvState kv;
   };
   struct Carrier {
     std::thread thread;
@@ -109,6 +140,19 @@ class SharedDevices {
   static ModelState StateOf(const Model& model, EngineState state);
   // All of its memory is there.
   static bool IsResident(EngineState state);
+
+  // Of elastic KV caches (shared_devices_kv.cc).
+  void InitKv(Model* model, const EngineStats& stats) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteKv(Model* model, const EngineStats& stats) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of device memory, with a cache of so many blocks, at most.
+  static int64_t DeviceBytesWith(const Model& model, int32_t blocks);
+  static int64_t DeviceBytesOf(const Model& model, const ModelView& view);
+  KvShareView KvView(const Model& model, const ModelView& view) const;
+  // Begins what kv_shares.h decides, and makes models that will get their memory so wait in the views.
+  // Returns when to look again.
+  MonotonicTime ShareKv(MonotonicTime now, std::vector<ModelView>* views) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginResize(Model* model, int32_t blocks, const Model& for_model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CarryOutResize(Model* model, int32_t blocks, Carrier* carrier) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Of a decision (shared_devices_transitions.cc).
   void Begin(const ResidencyDecision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -217,7 +217,8 @@ def main():
         budget = budget_of(args, args.gguf)
         print(f"{args.models} models in {budget / 2**20:.0f} MiB for {args.at_once}; logs in {args.logs}", flush=True)
         for policy in filter(None, args.policies.split(",")):
-            port, command = somnus(args, paths, [f"--device-memory-budget={budget}", f"--residency-policy={policy}"])
+            port, command = somnus(args, paths, [f"--device-memory-budget={budget}", "--no-elastic-kv-cache",
+                                                  f"--residency-policy={policy}"])
             measure(f"somnus {policy}", args, port, command, results)
         if args.llama_server:
             port, command = llama_server(args, folder)

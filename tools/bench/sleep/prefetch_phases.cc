@@ -74,6 +74,7 @@ absl::Status MeasurePrefetch(const ServedEngineOptions& options, int64_t model_b
   ServedEngineOptions two = options;
   two.flags.push_back(absl::StrCat("--model=", kOther, "=", options.model));
   two.flags.push_back(absl::StrCat("--device-memory-budget=", model_bytes * 5 / 4));
+  two.flags.push_back("--no-elastic-kv-cache");  // or both would stay awake
   two.flags.push_back("--host-memory-budget=1");
   ASSIGN_OR_RETURN(const std::unique_ptr<ServedEngine> engine, ServedEngine::Start(two));
   // ServedEngine::Start has woken the first one.

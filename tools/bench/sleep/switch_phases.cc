@@ -39,6 +39,7 @@ absl::Status MeasureSwitches(const ServedEngineOptions& options, const SwitchFlo
   ServedEngineOptions two = options;
   two.flags.push_back(absl::StrCat("--model=", kOther, "=", options.model));
   two.flags.push_back(absl::StrCat("--device-memory-budget=", floors.model_bytes * 5 / 4));
+  two.flags.push_back("--no-elastic-kv-cache");  // or both would stay awake
   ASSIGN_OR_RETURN(const std::unique_ptr<ServedEngine> engine, ServedEngine::Start(two));
   // The first sleep of each copies its weights; that is another phase.
   for (const char* const model : {kOther, ""}) {

@@ -1,0 +1,104 @@
+"""Elastic KV caches, through the whole cluster: two models are awake in a budget that does not hold both caches in full. Load
+on one makes its cache grow and the other one shrink, nobody sleeps, every token is exact, and the budget is kept."""
+import threading
+import unittest
+
+from cluster.harness import Cluster, tiny, wait_until
+
+MODEL = "qwen3"
+MODELS = ("test-model", "other")
+KV_BYTES = 64 << 20  # of each: 4095 blocks of 16 KiB
+FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=local:1", "--max-model-len=512",
+         "--max-num-seqs=256", "--max-num-batched-tokens=512")
+# They take 2760 blocks together: no prefix is shared.
+NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 120, 360, 24
+
+
+def prompt(seed):
+    return [3 + (seed * 7919 + 31 * i * (seed + i)) % 200 for i in range(PROMPT_TOKENS)]
+
+
+class ElasticKvTest(unittest.TestCase):
+    def serve(self, *flags):
+        self.cluster = Cluster(tiny(MODEL), f"--model=other={tiny(MODEL)}", *FLAGS, *flags, workers=0)
+        self.addCleanup(self.cluster.__exit__)
+
+    def series(self, metric, name, **labels):
+        wanted = [f'model_name="{name}"', *(f'{key}="{value}"' for key, value in labels.items())]
+        return sum(float(line.rpartition(" ")[2]) for line in self.cluster.request("GET", "/metrics").text.splitlines()
+                   if line.startswith(metric + "{") and all(label in line for label in wanted))
+
+    def resident(self):
+        return sum(self.series("somnus:resident_bytes", name) for name in MODELS)
+
+    def mapped(self, name):
+        return self.series("somnus:kv_blocks_mapped", name)
+
+    def sleeps(self):
+        text = self.cluster.request("GET", "/metrics").text
+        return [line for line in text.splitlines()
+                if line.startswith("somnus:residency_decisions_total{") and 'action="wake"' not in line]
+
+    def tokens(self, name, seed):
+        return self.cluster.tokens(prompt(seed), model=name, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
+
+    def load(self, name, results):
+        """Threads with a request each."""
+        def client(seed):
+            results[name, seed] = self.tokens(name, seed)
+        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(NUM_REQUESTS)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def reference(self):
+        """What each request answers where nothing is shared, and a budget for six tenths of both caches."""
+        self.serve()
+        tokens = {(name, seed): self.tokens(name, seed) for name in MODELS for seed in range(NUM_REQUESTS)}
+        full = {name: self.mapped(name) for name in MODELS}
+        caches = sum(self.series("somnus:resident_bytes", name, tag="kv_cache") for name in MODELS)
+        budget = int(self.resident() - 0.4 * caches)
+        self.assertEqual(self.cluster.stop(), 0)
+        return tokens, full, budget
+
+    def test_load_moves_memory_from_one_cache_to_the_other(self):
+        expected, full, budget = self.reference()
+        self.serve(f"--device-memory-budget={budget}")
+        most = 0
+        for name in MODELS:
+            self.assertEqual(self.tokens(name, 0), expected[name, 0])
+        self.assertEqual(self.sleeps(), [])
+        for busy, idle in (MODELS, MODELS[::-1], MODELS):
+            before = {name: self.mapped(name) for name in MODELS}
+            results, grown = {}, before[busy]
+            threads = self.load(busy, results)
+            while any(thread.is_alive() for thread in threads):
+                grown = max(grown, self.mapped(busy))
+                most = max(most, self.resident())
+            for thread in threads:
+                thread.join()
+            self.assertEqual(results, {key: expected[key] for key in results})
+            self.assertEqual(len(results), NUM_REQUESTS)
+            # While the other one's load is not forgotten, each has half.
+            self.assertGreaterEqual(grown, 2000, before)
+            self.assertLess(self.mapped(idle), 0.75 * full[idle], before)
+            self.assertEqual(self.tokens(idle, 1), expected[idle, 1])
+        self.assertLessEqual(most, budget)
+        self.assertEqual(self.sleeps(), [])
+        self.assertEqual({card["state"] for card in self.cluster.request("GET", "/v1/models").json["data"]}, {"awake"})
+        self.assertEqual(self.cluster.stop(), 0)
+
+    def test_both_at_once(self):
+        expected, _, budget = self.reference()
+        self.serve(f"--device-memory-budget={budget}", "--min-kv-cache-memory-bytes=8MiB")
+        results = {}
+        for thread in [*self.load(MODELS[0], results), *self.load(MODELS[1], results)]:
+            thread.join()
+        self.assertEqual(results, expected)
+        wait_until(lambda: self.resident() <= budget, 10, "within the budget")
+        self.assertEqual(self.sleeps(), [])
+        self.assertEqual(self.cluster.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
