@@ -65,7 +65,7 @@ class Planner {
       const int64_t least = models_[i].other_bytes + Bytes(i, models_[i].min_blocks);
       if (least > left) {
         // Whatever sleeps for it, the less it takes the sooner there is room.
-        if (models_[i].mapped_blocks > models_[i].min_blocks)
+        if (models_[i].mapped_blocks > models_[i].min_blocks && !Stays(i))
           plan_.resizes.push_back({i, models_[i].min_blocks, i});
         continue;
       }
@@ -141,7 +141,7 @@ class Planner {
       const int64_t as_it_is = model.other_bytes + Bytes(i, model.mapped_blocks);
       const bool fits = as_it_is <= free_;
       const int32_t more = shares_[i] - model.mapped_blocks;
-      if (!fits && (more < 0 || more >= Step(i))) plan_.resizes.push_back({i, shares_[i], i});
+      if (!fits && (more < 0 || more >= Step(i)) && !Stays(i)) plan_.resizes.push_back({i, shares_[i], i});
       free_ -= fits ? as_it_is : Wanted(i);
       return;
     }

@@ -111,6 +111,17 @@ TEST(KvSharesTest, ACacheThatWasResizedStaysForAWhile) {
   EXPECT_EQ(plan.look_again_at, kNow + absl::Milliseconds(700));
 }
 
+TEST(KvSharesTest, AWaiterThatCouldNotBeResizedIsNotAskedAtOnce) {
+  for (const int32_t mapped : {1600, 300}) {  // of the other one, which can or cannot give what is missing
+    std::vector<KvShareView> models = {Awake(mapped, 0), Waiter(1600, 0)};
+    if (mapped == 300) models[0].needed_blocks = 300;
+    models[1].resized_at = kNow - absl::Milliseconds(900);
+    const KvSharesPlan plan = PlanKvShares(KvShareOptions(), kNow, 0, models);
+    for (const KvResize& resize : plan.resizes) EXPECT_EQ(resize.model, 0);
+    EXPECT_EQ(plan.look_again_at, kNow + absl::Milliseconds(100));
+  }
+}
+
 // Whatever is carried out, and whatever models need in between: no cache leaves its bounds, memory is never
 // promised twice, nobody shrinks while nobody lacks memory, and where needs stay it comes to rest.
 TEST(KvSharesTest, RandomModelsStayWithinTheirBoundsAndComeToRest) {
