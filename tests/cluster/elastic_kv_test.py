@@ -54,7 +54,9 @@ class ElasticKvTest(unittest.TestCase):
     def reference(self):
         """What each request answers where nothing is shared, and a budget for six tenths of both caches."""
         self.serve()
-        tokens = {(name, seed): self.tokens(name, seed) for name in MODELS for seed in range(NUM_REQUESTS)}
+        tokens = {}
+        for thread in [thread for name in MODELS for thread in self.load(name, tokens)]:
+            thread.join()
         full = {name: self.mapped(name) for name in MODELS}
         caches = sum(self.series("somnus:resident_bytes", name, tag="kv_cache") for name in MODELS)
         budget = int(self.resident() - 0.4 * caches)
