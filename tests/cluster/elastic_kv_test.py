@@ -81,8 +81,8 @@ class ElasticKvTest(unittest.TestCase):
                 thread.join()
             self.assertEqual(results, {key: expected[key] for key in results})
             self.assertEqual(len(results), NUM_REQUESTS)
-            # While the other one's load is not forgotten, each has half.
-            self.assertGreaterEqual(grown, 2000, before)
+            # How far depends on how long the load lasts, and on when the other one's was forgotten.
+            self.assertGreater(grown, 1.2 * min(before[busy], 1500), before)
             self.assertLess(self.mapped(idle), 0.75 * full[idle], before)
             self.assertEqual(self.tokens(idle, 1), expected[idle, 1])
         self.assertLessEqual(most, budget)
