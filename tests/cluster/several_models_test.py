@@ -18,6 +18,8 @@ FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=lo
 
 COUNTERS = ("vllm:iteration_tokens_total_sum", "vllm:num_preemptions_total", "somnus:kv_tokens_kept_total",
             "somnus:kv_blocks_kept_total")
+# The target makes turns as short as they get, a tenth of a second: less than a long answer takes.
+TURNS = ("--residency-policy=slo", "--model-tpot-target=20ms")
 # So that a model has more to do than fits into a turn, and everything that it computes is counted once.
 ONE_BY_ONE = ("--max-num-seqs=1", "--no-enable-prefix-caching")
 
@@ -127,7 +129,7 @@ class SeveralModelsTest(unittest.TestCase):
         return self.total(metric) - self.before[metric]
 
     def test_what_is_preempted_computes_nothing_again(self):
-        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", "--residency-policy=slo", *ONE_BY_ONE)
+        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", *TURNS, *ONE_BY_ONE)
         for count in (2, 4, 8, 16):  # as many as it takes until a turn ends in the middle of an answer
             tokens = self.answers_of_two_models(count)
             self.assertEqual(self.grown("vllm:iteration_tokens_total_sum"), tokens)
@@ -142,7 +144,7 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_without_kept_blocks_the_tokens_are_the_same(self):
-        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", "--residency-policy=slo", *ONE_BY_ONE,
+        self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", *TURNS, *ONE_BY_ONE,
                    "--no-keep-kv-on-sleep")
         for count in (2, 4, 8, 16):
             tokens = self.answers_of_two_models(count)
@@ -155,7 +157,7 @@ class SeveralModelsTest(unittest.TestCase):
 
     def test_the_next_model_is_prefetched_where_no_backup_has_room(self):
         self.serve(f"--device-memory-budget={self.budget_for_one(*ONE_BY_ONE)}", "--host-memory-budget=1",
-                   "--residency-policy=slo", *ONE_BY_ONE)
+                   *TURNS, *ONE_BY_ONE)
         self.answers_of_two_models(4)
         self.assertGreater(self.total("somnus:residency_decisions_total", action="prefetch"), 0)
         self.assertEqual(self.total("somnus:host_bytes"), 0)
