@@ -12,6 +12,7 @@ FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--workers=lo
          "--max-num-seqs=256", "--max-num-batched-tokens=512")
 # They take 2760 blocks together: no prefix is shared.
 NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 120, 360, 24
+MOST_LOADS = 30
 
 
 def prompt(seed):
@@ -72,18 +73,21 @@ class ElasticKvTest(unittest.TestCase):
         self.assertEqual(self.sleeps(), [])
         for busy, idle in (MODELS, MODELS[::-1], MODELS):
             before = {name: self.mapped(name) for name in MODELS}
-            results, grown = {}, before[busy]
-            threads = self.load(busy, results)
-            while any(thread.is_alive() for thread in threads):
-                grown = max(grown, self.mapped(busy))
-                most = max(most, self.resident())
-            for thread in threads:
-                thread.join()
-            self.assertEqual(results, {key: expected[key] for key in results})
-            self.assertEqual(len(results), NUM_REQUESTS)
-            # How far depends on how long the load lasts, and on when the other one's was forgotten.
-            self.assertGreater(grown, 1.2 * min(before[busy], 1500), before)
-            self.assertLess(self.mapped(idle), 0.75 * full[idle], before)
+            grown = 0
+            # A load may end before the other one's was forgotten, which has its share until then.
+            for _ in range(MOST_LOADS):
+                results = {}
+                threads = self.load(busy, results)
+                while any(thread.is_alive() for thread in threads):
+                    grown = max(grown, self.mapped(busy))
+                    most = max(most, self.resident())
+                for thread in threads:
+                    thread.join()
+                self.assertEqual(results, {key: expected[key] for key in expected if key[0] == busy})
+                if grown >= full[busy] / 2:
+                    break
+            # The budget holds six tenths of both, so the other one has given what is missing.
+            self.assertGreaterEqual(grown, full[busy] / 2, before)
             self.assertEqual(self.tokens(idle, 1), expected[idle, 1])
         self.assertLessEqual(most, budget)
         self.assertEqual(self.sleeps(), [])
