@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "allocator/cuda_vmm_driver.h"
@@ -49,5 +50,6 @@ struct CudaDriverApi {
 // Makes the driver over these entry points, which must outlive it. Tests pass their own.
 absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(const CudaDriverApi& api, int device_index,
                                                              const CudaVmmDriverOptions& options);
+absl::StatusOr<std::string> CudaPciBusId(const CudaDriverApi& api, int device_index);
 
 }  // namespace somnus

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/cuda_driver_api.h"
+#include "base/numa.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -18,6 +19,7 @@ class CudaVmmDriver : public VmmDriver {
   CudaVmmDriver(const CudaDriverApi& api, const CudaVmmDriverOptions& options)
       : api_(api),
         chunk_bytes_(options.chunk_bytes),
+        numa_nodes_(options.numa_nodes),
         account_(options.account != nullptr ? options.account : HostMemoryAccount::Open()) {}
   ~CudaVmmDriver() override {
     if (context_ == nullptr) return;
@@ -128,6 +130,7 @@ class CudaVmmDriver : public VmmDriver {
     void* data = nullptr;
     absl::Status status = Enter();
     if (status.ok()) {
+      const ScopedPagePlacement placement(numa_nodes_);  // the driver takes the pages in this call
       status = Check("cuMemHostAlloc", api_.cuMemHostAlloc_fn(&data, bytes, CU_MEMHOSTALLOC_PORTABLE));
     }
     if (!status.ok()) return status;
@@ -187,6 +190,7 @@ class CudaVmmDriver : public VmmDriver {
 
   const CudaDriverApi& api_;
   const int64_t chunk_bytes_;
+  const std::vector<int> numa_nodes_;
   const std::shared_ptr<HostMemoryAccount> account_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
@@ -209,6 +213,26 @@ absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(const CudaDriverApi
   auto driver = std::make_unique<CudaVmmDriver>(api, options);
   if (absl::Status status = driver->Init(device_index); !status.ok()) return status;
   return driver;
+}
+
+absl::StatusOr<std::string> CudaPciBusId(int device_index) {
+  absl::StatusOr<const CudaDriverApi*> api = CudaDriverApi::Load();
+  if (!api.ok()) return api.status();
+  return CudaPciBusId(**api, device_index);
+}
+
+absl::StatusOr<std::string> CudaPciBusId(const CudaDriverApi& api, int device_index) {
+  CUdevice device = 0;
+  int domain = 0, bus = 0, slot = 0;
+  const bool is_known =
+      api.cuDeviceGet_fn(&device, device_index) == CUDA_SUCCESS &&
+      api.cuDeviceGetAttribute_fn(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device) == CUDA_SUCCESS &&
+      api.cuDeviceGetAttribute_fn(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device) == CUDA_SUCCESS &&
+      api.cuDeviceGetAttribute_fn(&slot, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device) == CUDA_SUCCESS;
+  if (!is_known)
+    return absl::UnavailableError(absl::StrCat("CUDA device ", device_index, " has no PCI address"));
+  return absl::StrCat(absl::Hex(domain, absl::kZeroPad4), ":", absl::Hex(bus, absl::kZeroPad2), ":",
+                      absl::Hex(slot, absl::kZeroPad2), ".0");
 }
 
 }  // namespace somnus

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "allocator/host_account.h"
@@ -18,6 +20,8 @@ struct CudaVmmDriverOptions {
   int64_t chunk_bytes = int64_t{1} << 30;
   // Pinned memory is reserved there until it is resident; null: the host's own.
   std::shared_ptr<HostMemoryAccount> account;
+  // Pinned memory comes from these NUMA nodes, as in PlacePages (base/numa.h); none: any.
+  std::vector<int> numa_nodes;
 };
 
 // Works in the device's primary context, which the CUDA runtime shares. Thread safe. Copies go over a stream
@@ -25,5 +29,8 @@ struct CudaVmmDriverOptions {
 // Unimplemented: this build has no CUDA.
 absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int device_index,
                                                              const CudaVmmDriverOptions& options = {});
+
+// The device's address on the PCI bus, "0000:3b:00.0", as the kernel names it. Errors as above.
+absl::StatusOr<std::string> CudaPciBusId(int device_index);
 
 }  // namespace somnus

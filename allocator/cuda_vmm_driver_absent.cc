@@ -8,4 +8,8 @@ absl::StatusOr<std::unique_ptr<VmmDriver>> MakeCudaVmmDriver(int, const CudaVmmD
   return absl::UnimplementedError("this build has no CUDA; build with --config=cuda");
 }
 
+absl::StatusOr<std::string> CudaPciBusId(int) {
+  return absl::UnimplementedError("this build has no CUDA; build with --config=cuda");
+}
+
 }  // namespace somnus

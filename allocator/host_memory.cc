@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/cgroup.h"
 
 namespace somnus {
 namespace {
@@ -56,29 +56,10 @@ int64_t LeftIn(const std::string& directory, const CgroupFiles& files) {
   return std::max<int64_t>(0, *limit - *usage + cache);
 }
 
-// The tightest of a cgroup and all above it, up to the mount.
-int64_t LeftInHierarchy(const std::string& mount, std::string path, const CgroupFiles& files) {
-  int64_t left = LeftIn(mount, files);
-  while (path.size() > 1) {
-    left = std::min(left, LeftIn(mount + path, files));
-    path.resize(path.rfind('/'));
-  }
-  return left;
-}
-
 int64_t LeftInCgroups(const std::string& root) {
   int64_t left = kUnlimited;
-  std::ifstream file(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {  // hierarchy:controllers:path
-    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (parts.size() != 3 || !absl::StartsWith(parts[2], "/")) continue;
-    if (parts[0] == "0" && parts[1].empty()) {
-      left = std::min(left, LeftInHierarchy(root + "/sys/fs/cgroup", parts[2], kV2));
-    } else if (absl::StrContains(parts[1], "memory")) {
-      left = std::min(left, LeftInHierarchy(root + "/sys/fs/cgroup/memory", parts[2], kV1));
-    }
-  }
+  for (const CgroupDirectory& directory : CgroupsOf("memory", root))
+    left = std::min(left, LeftIn(directory.path, directory.is_v2 ? kV2 : kV1));
   return left;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "allocator/host_account.h"
 #include "allocator/vmm_driver.h"
@@ -16,6 +17,7 @@ struct HostVmmDriverOptions {
   int num_threads = 0;             // for populate and copies; 0: the CPUs of this process, at most 4
   int64_t memory_limit_bytes = 0;  // of all live handles; 0: what the host has available
   std::shared_ptr<HostMemoryAccount> account;  // what the host has available; null: the host's own
+  std::vector<int> numa_nodes;  // that memory comes from, as in PlacePages (base/numa.h); none: any
 };
 
 std::unique_ptr<VmmDriver> MakeHostVmmDriver(const HostVmmDriverOptions& options = {});

@@ -4,6 +4,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
+
 namespace somnus {
 namespace {
 
@@ -18,7 +20,12 @@ void ParallelRanges(int64_t bytes, int64_t align, int num_threads,
   const int64_t units = (bytes + align - 1) / align;
   const auto cut = [&](int64_t part) { return std::min(bytes, units * part / parts * align); };
   std::vector<std::thread> threads;
-  for (int64_t part = 1; part < parts; ++part) threads.emplace_back(work, cut(part), cut(part + 1));
+  for (int64_t part = 1; part < parts; ++part) {
+    threads.emplace_back([&work, begin = cut(part), end = cut(part + 1)] {
+      UnpinThisThread();
+      work(begin, end);
+    });
+  }
   work(0, cut(1));
   for (std::thread& thread : threads) thread.join();
 }

@@ -13,6 +13,7 @@
 #include "allocator/region_backup.h"
 #include "allocator/sleepable_region.h"
 #include "allocator/spill_store.h"
+#include "base/cpus.h"
 #include "base/monotonic.h"
 
 namespace somnus {
@@ -260,6 +261,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     std::thread mapper;
     if (rest != entries.begin() && rest != entries.end() && !store_->in_host_memory()) {
       mapper = std::thread([&mapped, this, begin = rest, end = entries.end()] {
+        UnpinThisThread();
         for (auto it = begin; it != end && mapped.ok(); ++it) mapped = MakeUsable(*it);
       });
     } else {

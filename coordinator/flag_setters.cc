@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/flag_values.h"
+#include "base/numa.h"
 #include "coordinator/kv_cache_dtype.h"
 
 namespace somnus {
@@ -32,6 +33,11 @@ absl::Status SetKvCacheDType(const std::string& value, Flags* flags) {
   flags->kv_cache_dtype = *dtype;
   flags->kv_cache_dtype_name = absl::StrReplaceAll(value, {{"-", "_"}});
   return absl::OkStatus();
+}
+
+absl::Status SetNuma(const std::string& value, Flags* flags) {
+  flags->numa = value == "auto" ? "" : value;
+  return ParseNumaOption(value).status();
 }
 
 absl::Status SetSwapSpace(const std::string& value, Flags* flags) {

@@ -12,6 +12,8 @@ namespace somnus {
 // "local:N", "remote:N", "auto", or N, which means local:N.
 absl::Status SetWorkers(const std::string& value, Flags* flags);
 absl::Status SetKvCacheDType(const std::string& value, Flags* flags);
+// "auto", "off" or a node's number.
+absl::Status SetNuma(const std::string& value, Flags* flags);
 // As ParseBytes reads it; a bare number is vLLM's, which counts GiB, up to a size that no host has.
 absl::Status SetSwapSpace(const std::string& value, Flags* flags);
 

@@ -101,6 +101,13 @@ FlagGroup ListenerFlags(Flags* f) {
       }};
 }
 
+Flag NumaFlag(Flags* f) {
+  return Flag::Custom(
+      "numa", "auto|off|NODE", "auto", [f](const std::string& value) { return SetNuma(value, f); },
+      "NUMA node whose CPUs and memory workers use; auto: each that of its GPU, or ranks on CPUs divide the "
+      "nodes of their host; off: any, as the kernel chooses");
+}
+
 FlagGroup WorkerFlags(Flags* f) {
   const auto set_workers = [f](const std::string& value) { return SetWorkers(value, f); };
   return {
@@ -138,6 +145,7 @@ FlagGroup WorkerFlags(Flags* f) {
           Flag::Ints("device-indices", &f->device_indices, 0, 1023,
                      "the GPU of each local worker, replica by replica")
               .Default("0,1,..."),
+          NumaFlag(f),
           Flag::Int("threads-per-worker", &f->threads_per_worker, 0, 1024,
                     "compute threads of a worker; 0: the CPUs of its host / the workers there"),
           Flag::Number("memory-utilization", &f->memory_utilization, 0.01, 1,

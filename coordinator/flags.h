@@ -70,6 +70,7 @@ struct Flags {
   std::string discovered;          // what the environment told, for the log; empty: nothing was asked
   // How workers run. LoadModel carries all of these to them, except device_indices.
   v1::DeviceType device = v1::DEVICE_TYPE_UNSPECIFIED;
+  std::string numa;                // of workers: "off" or a node's number; empty: each chooses
   int32_t threads_per_worker = 0;  // 0: the CPUs of a host divided by its workers
   double memory_utilization = 0;   // 0: the device's default
   bool enforce_eager = false;
@@ -110,7 +111,12 @@ struct Flags {
   int64_t device_memory_budget = 0;  // 0: no bound
   int64_t host_memory_budget = 0;    // likewise
   ResidencyPolicy residency_policy = ResidencyPolicy::kFifo;
+  absl::Duration residency_turn = absl::Seconds(2);
+  absl::Duration residency_max_wait = absl::Seconds(20);
+  absl::Duration model_wake_timeout = absl::Minutes(2);
   bool elastic_kv_cache = true;
+  absl::Duration kv_cache_hold = absl::Seconds(5);
+  absl::Duration kv_cache_patience = absl::Seconds(1);
   std::set<std::string> pinned_models;
   std::map<std::string, int32_t> model_priorities;
   // By a model's name; the empty one stands for all that have none of their own.

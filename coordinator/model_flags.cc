@@ -125,9 +125,25 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
                    {{"fifo", ResidencyPolicy::kFifo}, {"slo", ResidencyPolicy::kSlo}},
                    "fifo: what is open at a model is finished, within bounds, before another one takes its "
                    "place; slo: models with open requests take turns, between two tokens"),
+       Flag::Time(
+           "residency-turn", &f->residency_turn, absl::Milliseconds(1), absl::Hours(24),
+           "so long may a model with open requests run while others wait; slo makes turns shorter where "
+           "targets ask for it"),
+       Flag::Time("residency-max-wait", &f->residency_max_wait, absl::Milliseconds(1), absl::Hours(24),
+                  "a model whose requests have waited for longer comes before all others, and under fifo "
+                  "others are preempted for it"),
+       Flag::Time("model-wake-timeout", &f->model_wake_timeout, absl::Milliseconds(1), absl::Hours(24),
+                  "an operator's wake-up, or sleep at level 1, waits for room for that long at most"),
        Flag::Switch("elastic-kv-cache", &f->elastic_kv_cache,
                     "KV caches of models that are awake together share --device-memory-budget: one that has "
                     "little to do shrinks for a busy one, or for a model that is to wake, and grows again"),
+       Flag::Time(
+           "kv-cache-hold", &f->kv_cache_hold, absl::Milliseconds(1), absl::Hours(24),
+           "so long a model is taken to need as much of its KV cache as it has needed: longer for load "
+           "that comes in bursts"),
+       Flag::Time("kv-cache-patience", &f->kv_cache_patience, absl::ZeroDuration(), absl::Hours(24),
+                  "so long a model that is to wake waits for what other models' KV caches can give; then "
+                  "models are put to sleep for it"),
        Flag::Custom(
            "pin-model", "NAME", "", [f](const std::string& value) { return SetPin(value, f); },
            "this model stays awake; may be repeated"),

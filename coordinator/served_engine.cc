@@ -162,6 +162,7 @@ class ServedEngineImpl : public ServedEngine {
     model.chat_template = std::move(parts.chat_template);
     model.metrics = metrics_;
     model.rank_status = [this] { return RankStatuses(); };
+    model.world_size = flags_.world_size;
     model.config = config;
     model.kv_cache_dtype = KvCacheDTypeName(
         ResolveKvCacheDType(flags_.kv_cache_dtype, ResolveDType(flags_.dtype, config.stored_type)));
@@ -199,10 +200,6 @@ class ServedEngineImpl : public ServedEngine {
       replicas.back().engine.weights = workers_.weights(i);
       replicas.back().engine.num_mapped_blocks = workers_.num_mapped_blocks(i);
     }
-    for (const v1::RankStatus& rank : workers_.RankStatuses()) {
-      for (const auto& [tag, bytes] : rank.bytes_by_tag())
-        replicas[rank.replica()].engine.resident_bytes[tag] += bytes;
-    }
     if (replicas.size() > 1)
       return std::make_shared<ReplicaSet>(std::move(replicas), observer, MakeReplicaRetry(flags_));
     return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, observer);
@@ -225,6 +222,9 @@ class ServedEngineImpl : public ServedEngine {
     model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
       metrics->OnResidencyDecision(ResidencyActionName(decision.action),
                                    ResidencyReasonName(decision.reason));
+    };
+    model.on_resize = [metrics = metrics_](bool grows, KvResizeReason reason) {
+      metrics->OnResidencyDecision(grows ? "grow_kv_cache" : "shrink_kv_cache", KvResizeReasonName(reason));
     };
     model.on_awake = [metrics = metrics_](absl::Duration waited) {
       metrics->OnModelAwake(absl::ToDoubleSeconds(waited));

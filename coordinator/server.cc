@@ -25,6 +25,11 @@ std::unique_ptr<SharedDevices> MakeSharedDevices(const Flags& flags) {
   options.residency.policy = flags.residency_policy;
   if (flags.device_memory_budget > 0) options.residency.device_memory_budget = flags.device_memory_budget;
   if (flags.host_memory_budget > 0) options.residency.host_memory_budget = flags.host_memory_budget;
+  options.residency.turn = flags.residency_turn;
+  options.residency.max_wait = flags.residency_max_wait;
+  options.operator_wait = flags.model_wake_timeout;
+  options.kv_hold = flags.kv_cache_hold;
+  options.kv_patience = flags.kv_cache_patience;
   options.arrivals = SleepArrivalsOf(flags);
   return std::make_unique<SharedDevices>(std::move(options));
 }

@@ -146,6 +146,13 @@ class Device {
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
 
+  // Copies from memory of another process on a GPU of this host to host memory, and blocks. `handle`: the
+  // cudaIpcMemHandle_t of the allocation, in which `offset` is. InvalidArgument: there is nothing of the
+  // kind. FailedPrecondition: this device is no GPU.
+  virtual absl::Status CopyFromProcess(absl::string_view handle, int64_t offset, int64_t bytes, void* host) {
+    return absl::FailedPreconditionError("only a rank on a GPU can open another process's memory on one");
+  }
+
   // Waits for everything queued. Returns the first error of any op since the last call.
   virtual absl::Status Synchronize() = 0;
 

@@ -40,9 +40,8 @@ std::string Derive(absl::string_view secret, absl::string_view purpose) {
   return bytes;
 }
 
-absl::Status AddConstraint(X509* certificate, bool is_authority) {
-  const ExtensionPtr extension(X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints,
-                                                   is_authority ? "critical,CA:TRUE" : "critical,CA:FALSE"));
+absl::Status AddExtension(X509* certificate, int nid, const std::string& value) {
+  const ExtensionPtr extension(X509V3_EXT_conf_nid(nullptr, nullptr, nid, value.c_str()));
   if (extension == nullptr || X509_add_ext(certificate, extension.get(), -1) != 1)
     return Failed("X509_add_ext");
   return absl::OkStatus();
@@ -55,7 +54,8 @@ absl::Status SetName(X509_NAME* name, const char* text) {
 }
 
 // The times are as far apart as the format has them: a cluster ends when its secret is changed.
-absl::StatusOr<CertificatePtr> MakeCertificate(const char* name, EVP_PKEY* key, EVP_PKEY* authority_key) {
+absl::StatusOr<CertificatePtr> MakeCertificate(const char* name, const char* authority_name, EVP_PKEY* key,
+                                               EVP_PKEY* authority_key, const std::string& dns_name = "") {
   CertificatePtr certificate(X509_new());
   if (certificate == nullptr) return Failed("X509_new");
   const bool is_authority = key == authority_key;
@@ -70,9 +70,14 @@ absl::StatusOr<CertificatePtr> MakeCertificate(const char* name, EVP_PKEY* key, 
     return Failed("cannot make a certificate");
   }
   RETURN_IF_ERROR(SetName(X509_get_subject_name(certificate.get()), name));
-  RETURN_IF_ERROR(SetName(X509_get_issuer_name(certificate.get()), kAuthorityName));
-  RETURN_IF_ERROR(AddConstraint(certificate.get(), is_authority));
-  if (X509_sign(certificate.get(), authority_key, nullptr) == 0) return Failed("X509_sign");
+  RETURN_IF_ERROR(SetName(X509_get_issuer_name(certificate.get()), authority_name));
+  RETURN_IF_ERROR(AddExtension(certificate.get(), NID_basic_constraints,
+                               is_authority ? "critical,CA:TRUE" : "critical,CA:FALSE"));
+  if (!dns_name.empty())
+    RETURN_IF_ERROR(AddExtension(certificate.get(), NID_subject_alt_name, absl::StrCat("DNS:", dns_name)));
+  // Ed25519 has a digest of its own.
+  const EVP_MD* digest = EVP_PKEY_get_base_id(authority_key) == EVP_PKEY_ED25519 ? nullptr : EVP_sha256();
+  if (X509_sign(certificate.get(), authority_key, digest) == 0) return Failed("X509_sign");
   return certificate;
 }
 
@@ -86,6 +91,16 @@ absl::StatusOr<std::string> Pem(const Write& write) {
   return std::string(data, size);
 }
 
+absl::StatusOr<TlsIdentity> ToPem(X509* certificate, EVP_PKEY* key, X509* authority) {
+  TlsIdentity identity;
+  ASSIGN_OR_RETURN(identity.authority, Pem([&](BIO* bio) { return PEM_write_bio_X509(bio, authority); }));
+  ASSIGN_OR_RETURN(identity.certificate, Pem([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate); }));
+  ASSIGN_OR_RETURN(identity.key, Pem([&](BIO* bio) {
+                     return PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr);
+                   }));
+  return identity;
+}
+
 }  // namespace
 
 absl::StatusOr<TlsIdentity> IdentityFromSecret(absl::string_view secret) {
@@ -95,18 +110,18 @@ absl::StatusOr<TlsIdentity> IdentityFromSecret(absl::string_view secret) {
   const KeyPtr key(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"));
   if (authority_key == nullptr || key == nullptr) return Failed("cannot make a key");
   ASSIGN_OR_RETURN(const CertificatePtr authority,
-                   MakeCertificate(kAuthorityName, authority_key.get(), authority_key.get()));
+                   MakeCertificate(kAuthorityName, kAuthorityName, authority_key.get(), authority_key.get()));
   ASSIGN_OR_RETURN(const CertificatePtr certificate,
-                   MakeCertificate(kMemberName, key.get(), authority_key.get()));
-  TlsIdentity identity;
-  ASSIGN_OR_RETURN(identity.authority,
-                   Pem([&](BIO* bio) { return PEM_write_bio_X509(bio, authority.get()); }));
-  ASSIGN_OR_RETURN(identity.certificate,
-                   Pem([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); }));
-  ASSIGN_OR_RETURN(identity.key, Pem([&](BIO* bio) {
-                     return PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
-                   }));
-  return identity;
+                   MakeCertificate(kMemberName, kAuthorityName, key.get(), authority_key.get()));
+  return ToPem(certificate.get(), key.get(), authority.get());
+}
+
+absl::StatusOr<TlsIdentity> SelfSignedIdentity(const std::string& name) {
+  const KeyPtr key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
+  if (key == nullptr) return Failed("cannot make a key");
+  ASSIGN_OR_RETURN(const CertificatePtr certificate,
+                   MakeCertificate(name.c_str(), name.c_str(), key.get(), key.get(), name));
+  return ToPem(certificate.get(), key.get(), certificate.get());
 }
 
 std::string CallToken(absl::string_view secret) {

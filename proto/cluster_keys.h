@@ -21,6 +21,11 @@ struct TlsIdentity {
 // wall clock. Internal: the system has no randomness or memory.
 absl::StatusOr<TlsIdentity> IdentityFromSecret(absl::string_view secret);
 
+// Returns a certificate for `name`, a DNS name, that is its own authority: whoever was handed it knows who
+// shows it. Its key is of P-256, which every TLS library has; it is valid as long as the one above. Internal:
+// likewise.
+absl::StatusOr<TlsIdentity> SelfSignedIdentity(const std::string& name);
+
 // Returns the token, 64 hexadecimal digits, by which a call shows that its sender knows `secret`. It tells
 // nothing about the secret, but whoever sees it can send it, too: it belongs in an encrypted or private
 // connection.

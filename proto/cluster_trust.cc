@@ -52,21 +52,23 @@ bool IsLoopback(const std::string& address) {
   return true;
 }
 
-// Lets only calls with the token pass, and takes the token out of their metadata.
+// Lets only calls with the token pass, and takes the token out of their metadata, where it is under `key`.
+// Others learn from `refusal` what they lack.
 class TokenCheck : public grpc::AuthMetadataProcessor {
  public:
-  explicit TokenCheck(std::string token) : token_(std::move(token)) {}
+  TokenCheck(const char* key, std::string token, const char* refusal)
+      : key_(key), token_(std::move(token)), refusal_(refusal) {}
 
   bool IsBlocking() const override { return false; }
 
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata* consumed,
                        OutputMetadata*) override {
-    const auto range = metadata.equal_range(kTokenKey);
+    const auto range = metadata.equal_range(key_);
     if (range.first == range.second || std::next(range.first) != range.second ||
         !IsToken(range.first->second)) {
-      return {grpc::StatusCode::UNAUTHENTICATED, "the caller does not know the secret of this cluster"};
+      return {grpc::StatusCode::UNAUTHENTICATED, refusal_};
     }
-    consumed->emplace(kTokenKey, token_);
+    consumed->emplace(key_, token_);
     return grpc::Status::OK;
   }
 
@@ -76,7 +78,9 @@ class TokenCheck : public grpc::AuthMetadataProcessor {
     return given.size() == token_.size() && CRYPTO_memcmp(given.data(), token_.data(), token_.size()) == 0;
   }
 
+  const char* const key_;
   const std::string token_;
+  const char* const refusal_;
 };
 
 // Adds the token to every call.
@@ -187,7 +191,9 @@ std::shared_ptr<grpc::ServerCredentials> ClusterTrust::Listener(const std::strin
   } else {
     return grpc::InsecureServerCredentials();
   }
-  if (!token_.empty()) credentials->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(token_));
+  if (token_.empty()) return credentials;
+  credentials->SetAuthMetadataProcessor(
+      std::make_shared<TokenCheck>(kTokenKey, token_, "the caller does not know the secret of this cluster"));
   return credentials;
 }
 
@@ -216,6 +222,17 @@ absl::Status ClusterTrust::CheckListen(const std::string& address) const {
                    " would be obeyed: give every process of the cluster the same ", kSecretFileFlag,
                    ", or certificates by --cluster-cert, --cluster-key and --cluster-ca, or say "
                    "--insecure-cluster"));
+}
+
+std::shared_ptr<grpc::ServerCredentials> UpdatePortListener(const std::string& address,
+                                                            const std::string& token,
+                                                            const CertificateSource& identity) {
+  const std::shared_ptr<grpc::ServerCredentials> credentials =
+      IsUnix(address) ? grpc::experimental::LocalServerCredentials(UDS)
+                      : TlsListener(identity, /*require_client=*/false);
+  credentials->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(
+      kUpdateTokenKey, token, "the caller does not have the token of the update that is under way"));
+  return credentials;
 }
 
 }  // namespace somnus

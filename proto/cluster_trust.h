@@ -65,4 +65,15 @@ class ClusterTrust {
   bool insecure_ = false;
 };
 
+// Of a direct update (proto/weights.proto): the metadata in which a call has the update's token, and the name
+// for which workers show certificates.
+inline constexpr char kUpdateTokenKey[] = "somnus-update-token";
+inline constexpr char kUpdatePortName[] = "somnus-update-port";
+
+// Of a worker's update port, which is open to who is no member of the cluster: only calls with the token
+// pass. Over TCP by TLS, with this identity.
+std::shared_ptr<grpc::ServerCredentials> UpdatePortListener(const std::string& address,
+                                                            const std::string& token,
+                                                            const CertificateSource& identity);
+
 }  // namespace somnus

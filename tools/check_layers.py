@@ -30,10 +30,12 @@ ARROWS = {
     # A language of its own, independent of models.
     "coordinator/jinja": [],
     "tools": ["proto"],
-    # Benchmarks run kernels and the model in process, beside the served ones.
-    "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli"],
+    # Benchmarks run kernels, the model and the scheduler in process, beside the served ones.
+    "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli", "coordinator/request",
+                    "coordinator/scheduler", "coordinator/block_manager"],
     # Policies alone, in virtual time.
-    "tools/simulator": ["proto", "coordinator/scheduler", "coordinator/block_manager", "coordinator/residency"],
+    "tools/simulator": ["proto", "coordinator/request", "coordinator/scheduler", "coordinator/block_manager",
+                        "coordinator/residency", "coordinator/replicas"],
 }
 ROOMS = ("base", "proto", "allocator", "kernels", "checkpoint", "worker", "coordinator", "tools", "tests")
 SOURCES = (".h", ".cc", ".cu", ".cuh")

@@ -92,12 +92,28 @@ absl::StatusOr<ListenAddress> ListenAddress::Choose(const std::string& coordinat
     address.bind_ = JoinHostPort(local, 0);
     return address;
   }
-  if (address.socket_path_.size() > kMaxSocketPath) {
+  RETURN_IF_ERROR(address.BindSocket());
+  return address;
+}
+
+absl::StatusOr<ListenAddress> ListenAddress::Beside(const std::string& suffix) const {
+  ListenAddress address;
+  if (socket_path_.empty()) {
+    address.bind_ = JoinHostPort(SplitHostPort(bind_)->host, 0);
+    return address;
+  }
+  address.socket_path_ = absl::StrCat(socket_path_, suffix);
+  RETURN_IF_ERROR(address.BindSocket());
+  return address;
+}
+
+absl::Status ListenAddress::BindSocket() {
+  if (socket_path_.size() > kMaxSocketPath) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen: the socket's path has more than ", kMaxSocketPath, " bytes"));
   }
-  address.bind_ = absl::StrCat("unix:", address.socket_path_);
-  return address;
+  bind_ = absl::StrCat("unix:", socket_path_);
+  return absl::OkStatus();
 }
 
 ListenAddress::ListenAddress(ListenAddress&& other) noexcept

@@ -19,6 +19,9 @@ class ListenAddress {
   ListenAddress(ListenAddress&& other) noexcept;
   ListenAddress& operator=(ListenAddress&&) = delete;
 
+  // A socket beside this one, whose name goes on with `suffix`, or a free port of the same address.
+  absl::StatusOr<ListenAddress> Beside(const std::string& suffix) const;
+
   const std::string& bind() const { return bind_; }
   // To be called once the server has bound it: nobody but this process's user can connect to a socket from
   // now on, whatever directory it is in.
@@ -29,6 +32,8 @@ class ListenAddress {
 
  private:
   ListenAddress() = default;
+  // Sets bind_ from socket_path_.
+  absl::Status BindSocket();
 
   std::string bind_;
   std::string socket_path_;  // to remove; "" for TCP

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/piece_codec.h"
-#include "base/cpus.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -51,6 +50,18 @@ int RanksOnHost(const v1::ParallelConfig& parallel) {
   if (parallel.rank_hosts_size() == 0) return parallel.world_size();
   return static_cast<int>(std::count(parallel.rank_hosts().begin(), parallel.rank_hosts().end(),
                                      parallel.rank_hosts(parallel.rank())));
+}
+
+// Ranks of the same host count as in rank_hosts, those of its first group first.
+int IndexOnHost(const v1::LoadModelRequest& request) {
+  const v1::ParallelConfig& parallel = request.parallel();
+  int index = parallel.rank();
+  if (parallel.rank_hosts_size() > 0) {
+    const auto first = parallel.rank_hosts().begin();
+    index =
+        static_cast<int>(std::count(first, first + parallel.rank(), parallel.rank_hosts(parallel.rank())));
+  }
+  return request.group_on_host() * RanksOnHost(parallel) + index;
 }
 
 // On a host a backup takes the memory that the weights had: kept after the wake-up it would count twice.
@@ -110,6 +121,11 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("groups_on_host: ", request.groups_on_host(), " is not from 0 to ", kMaxGroupsOnHost));
   }
+  if (request.group_on_host() < 0 || request.group_on_host() >= std::max(1, request.groups_on_host())) {
+    return absl::InvalidArgumentError(absl::StrCat("group_on_host: ", request.group_on_host(),
+                                                   " is not below groups_on_host, ",
+                                                   request.groups_on_host()));
+  }
   if (request.spill_dir().empty() == (request.backup() == v1::BACKUP_POLICY_FILE)) {
     return absl::InvalidArgumentError(
         "spill_dir: goes with BACKUP_POLICY_FILE, and neither without the other");
@@ -125,11 +141,26 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-bool SpinningPays(const LoadOptions& options) {
-  return options.num_threads * options.ranks_on_host <= NumAllowedCpus();
+// `options`: with its device and ranks_on_host.
+absl::StatusOr<PlacementRequest> MakePlacementRequest(const v1::LoadModelRequest& request,
+                                                      const WorkerOptions& worker,
+                                                      const LoadOptions& options) {
+  PlacementRequest placement;
+  const std::string& numa = worker.numa.empty() ? request.numa() : worker.numa;
+  const absl::StatusOr<NumaOption> option = ParseNumaOption(numa);
+  if (!option.ok())
+    return absl::InvalidArgumentError(absl::StrCat("numa: '", numa, "' ", option.status().message()));
+  placement.numa = *option;
+  placement.device = options.device;
+  placement.ranks_on_host = options.ranks_on_host;
+  placement.index_on_host = IndexOnHost(request);
+  placement.num_threads = worker.num_threads > 0 ? worker.num_threads : request.num_threads();
+  placement.pins = worker.pins;
+  placement.first_cpu = worker.first_cpu;
+  return placement;
 }
+
+}  // namespace
 
 double DefaultMemoryUtilization(DeviceKind device) { return device == DeviceKind::kCpu ? 0.5 : 0.9; }
 
@@ -144,9 +175,7 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   options.backup = ToBackupPolicy(request.backup(), options.device);
   options.spill_dir = request.spill_dir();
   options.ranks_on_host = RanksOnHost(request.parallel()) * std::max(1, request.groups_on_host());
-  options.num_threads = worker.num_threads > 0      ? worker.num_threads
-                        : request.num_threads() > 0 ? request.num_threads()
-                                                    : std::max(1, NumAllowedCpus() / options.ranks_on_host);
+  ASSIGN_OR_RETURN(options.placement, MakePlacementRequest(request, worker, options));
   options.memory_utilization = request.memory_utilization() > 0 ? request.memory_utilization()
                                                                 : DefaultMemoryUtilization(options.device);
   ModelRunnerOptions& runner = options.runner;

@@ -2,12 +2,15 @@
 // How a worker runs a model: the options of the coordinator's LoadModelRequest, checked, and combined with
 // those that the worker was started with. Pure functions.
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "allocator/sleepable_allocator.h"
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
+#include "worker/placement.h"
 #include "worker/runner/model_runner.h"
 
 namespace somnus {
@@ -20,7 +23,11 @@ struct WorkerOptions {
   // As CudaVmmDriverOptions::chunk_bytes; LoadModel may set another.
   int64_t device_chunk_bytes = int64_t{1} << 30;
   int num_threads = 0;  // of the CPU device; 0: as LoadModel says
-  int first_cpu = -1;   // as in CpuDeviceOptions
+  // As in PlacementRequest.
+  bool pins = false;
+  std::optional<int> first_cpu;
+  std::string numa;               // as ParseNumaOption takes it; empty: as LoadModel says
+  std::vector<int> memory_nodes;  // of what it loads: chosen (Placement)
 };
 
 struct LoadOptions {
@@ -29,15 +36,12 @@ struct LoadOptions {
   int64_t device_chunk_bytes = 0;
   BackupPolicy backup = BackupPolicy::kRetain;  // of the weights at level 1
   std::string spill_dir;                        // of kFile
-  int num_threads = 1;
-  int ranks_on_host = 1;  // this one and those of other groups among them
+  PlacementRequest placement;                   // but for the node of a GPU
+  int ranks_on_host = 1;                        // this one and those of other groups among them
   // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after
   // profiling for the KV cache of all ranks there.
   double memory_utilization = 0.5;
 };
-
-// Threads that wait for each other may spin only where each has a CPU of its own.
-bool SpinningPays(const LoadOptions& options);
 
 // 0.5 of a host, which others use too; 0.9 of a GPU.
 double DefaultMemoryUtilization(DeviceKind device);

@@ -1,33 +1,42 @@
 #include "worker/weight_prefetch.h"
 
-#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "base/cpus.h"
 #include "base/log.h"
 
 namespace somnus {
 namespace {
 
-constexpr uint64_t kReadBytes = 1 << 20;  // between two looks at whether it has to end
+constexpr uint64_t kReadBytes = 1 << 20;  // between two rests
+constexpr int kProcessorShare = 8;        // one of so many parts of a processor
 
 // What ioprio_set takes: the C library has no names for it.
 constexpr int kIoPriorityOfProcess = 1, kIoClassIdle = 3, kIoClassShift = 13;
 
-// Only when nobody else wants the processor or the disk. Where the system does not let us, it is a reader as
-// others.
-void TakeLowestPriority() {
-  constexpr int kLowest = 19;
-  const auto thread = static_cast<id_t>(syscall(SYS_gettid));
-  (void)setpriority(PRIO_PROCESS, thread, kLowest);
+// Another model's wake-up may be reading. Where the system does not let us, it is a reader as others.
+void LeaveTheDiskToOthers() {
   (void)syscall(SYS_ioprio_set, kIoPriorityOfProcess, 0, kIoClassIdle << kIoClassShift);
 }
 
+// Of the calling thread.
+absl::Duration ProcessorTime() {
+  timespec time;
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) return absl::ZeroDuration();
+  return absl::DurationFromTimespec(time);
+}
+
 }  // namespace
+
+absl::Duration RestOf(absl::Duration cpu_time, absl::Duration passed) {
+  return std::max(kProcessorShare * cpu_time - passed, absl::ZeroDuration());
+}
 
 WeightPrefetch::WeightPrefetch(std::unique_ptr<Checkpoint> checkpoint, std::vector<FileRange> ranges,
                                int64_t max_bytes)
@@ -36,12 +45,14 @@ WeightPrefetch::WeightPrefetch(std::unique_ptr<Checkpoint> checkpoint, std::vect
 }
 
 WeightPrefetch::~WeightPrefetch() {
-  stopped_ = true;
+  stop_.Stop();
   thread_.join();
 }
 
 void WeightPrefetch::Run() {
-  TakeLowestPriority();
+  UnpinThisThread();
+  LeaveTheDiskToOthers();
+  began_ = MonotonicNow();
   for (const FileRange& range : ranges_) {
     if (!Read(range)) break;
   }
@@ -51,7 +62,7 @@ void WeightPrefetch::Run() {
 bool WeightPrefetch::Read(const FileRange& range) {
   for (uint64_t at = range.begin; at < range.end;) {
     const int64_t left = max_bytes_ - num_bytes_;
-    if (stopped_ || left <= 0) return false;
+    if (stop_.stopped() || left <= 0) return false;
     const uint64_t end = std::min({range.end, at + kReadBytes, at + static_cast<uint64_t>(left)});
     if (const absl::Status status = range.file->ReadIntoPageCache(at, end); !status.ok()) {
       LogWarning("weights are not prefetched any further: {}", std::string(status.message()));
@@ -59,8 +70,16 @@ bool WeightPrefetch::Read(const FileRange& range) {
     }
     num_bytes_ += static_cast<int64_t>(end - at);
     at = end;
+    Rest();
   }
   return true;
+}
+
+// What waits for the disk takes no processor, so a slow disk leaves nothing to rest for.
+void WeightPrefetch::Rest() {
+  if (const absl::Duration rest = RestOf(ProcessorTime(), MonotonicNow() - began_);
+      rest > absl::ZeroDuration())
+    stop_.WaitFor(rest);
 }
 
 }  // namespace somnus

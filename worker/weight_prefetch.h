@@ -1,7 +1,9 @@
 #pragma once
-// Brings bytes of a checkpoint from the disk into the page cache, on a thread of its own with the lowest
-// priority for processor and disk, so that a later wake-up reads them from memory. It takes no memory that
-// anybody else would miss: the page cache is what the kernel gives up first.
+// Brings bytes of a checkpoint from the disk into the page cache, on a thread of its own, so that a later
+// wake-up reads them from memory. It takes no memory that anybody else would miss: the page cache is what the
+// kernel gives up first. The disk serves it when nobody else wants it. Of the processor it takes a bounded
+// share, and that also where others compute on every core: with a low priority it would get so little there
+// that the wake-up came before the weights.
 //
 // Ownership: owns the checkpoint, and the thread, which the destructor ends: it waits for one read of at most
 // a megabyte. Thread safety: num_bytes and done are for any thread.
@@ -12,10 +14,16 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mapped_file.h"
 
 namespace somnus {
+
+// How long a thread rests that has taken `cpu_time` of a processor within `passed`, so that it takes an
+// eighth of one: on two cores a decoding model loses a sixteenth of its speed at most.
+absl::Duration RestOf(absl::Duration cpu_time, absl::Duration passed);
 
 class WeightPrefetch {
  public:
@@ -34,11 +42,13 @@ class WeightPrefetch {
   void Run();
   // False: it is over.
   bool Read(const FileRange& range);
+  void Rest();
 
   const std::unique_ptr<Checkpoint> checkpoint_;
   const std::vector<FileRange> ranges_;
   const int64_t max_bytes_;
-  std::atomic<bool> stopped_{false};
+  StopSignal stop_;
+  MonotonicTime began_;
   std::atomic<bool> done_{false};
   std::atomic<int64_t> num_bytes_{0};
   std::thread thread_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "worker/comm/nccl_api.h"
 
@@ -123,10 +124,14 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
   {
     absl::MutexLock lock(&mu_);
     response.set_weight_types(loaded_.weight_types);
+    response.set_numa(loaded_.numa);
   }
   if (const auto allocator = this->allocator(); allocator != nullptr) {
-    for (const auto& [tag, bytes] : allocator->ResidentBytes())
-      (*response.mutable_bytes_by_tag())[tag] = bytes;
+    for (const auto& [tag, bytes] : allocator->Stats()) {
+      (*response.mutable_bytes_by_tag())[tag] = bytes.resident;
+      (*response.mutable_host_bytes_by_tag())[tag] = bytes.host_backup;
+    }
+    (*response.mutable_host_bytes_by_tag())[kKvCacheTag] += kv_host_bytes_.load();
   }
   return response;
 }

@@ -30,6 +30,7 @@
 #include "worker/kv_host_tier.h"
 #include "worker/lifecycle.h"
 #include "worker/load_options.h"
+#include "worker/placement.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner_thread.h"
 #include "worker/weight_prefetch.h"
@@ -97,6 +98,9 @@ class Worker {
   absl::Status AddWeights(int64_t epoch, uint64_t stream, const v1::WeightChunk& chunk);
   // To be called at the end of every stream. InvalidArgument: it ended within a tensor, which is dropped.
   absl::StatusOr<v1::WorkerUpdateWeightsResponse> CloseWeightStream(int64_t epoch, uint64_t stream);
+  // What has come by all streams of that update.
+  absl::StatusOr<v1::WorkerUpdateWeightsResponse> ReceivedWeights(int64_t epoch,
+                                                                  const std::string& update_id);
   absl::Status FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
 
   v1::WorkerStatusResponse GetStatus() const;
@@ -122,6 +126,7 @@ class Worker {
     int num_mapped_blocks = 0;
     int64_t weights_bytes = 0;
     std::string weight_types;
+    std::string numa;
     int64_t kv_block_bytes = 0;
   };
 
@@ -129,6 +134,8 @@ class Worker {
   absl::Status BeginEpoch(int64_t epoch);
   absl::StatusOr<v1::LoadModelEvent> DoLoad(const v1::LoadModelRequest& request,
                                             const ModelRunner::Progress& progress);
+  // Chooses the worker's CPUs and the NUMA nodes of its memory, and moves the process there.
+  absl::Status Place();
   absl::Status OpenDevice(bool batch_invariant);
   // A checkpoint's files, opened, and what they are.
   struct Files {
@@ -144,6 +151,7 @@ class Worker {
       const v1::WorkerReloadWeightsRequest& request);
   absl::StatusOr<Files> OpenForReload(const std::string& path) const;
   absl::Status DoBeginWeightUpdate(const std::string& update_id);
+  v1::WorkerUpdateWeightsResponse Received() const;
   absl::Status DoFinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
   // Ok when weights may be written now.
   absl::Status RequireWritableWeights(const char* call) const;
@@ -212,6 +220,7 @@ class Worker {
   // Used by the runner thread alone. The order matters: each member uses those before it.
   v1::LoadModelRequest load_request_;
   LoadOptions load_options_;
+  Placement placement_;
   std::unique_ptr<VmmDriver> driver_;
   std::unique_ptr<Device> device_;
   EpochCommunicator communicator_;  // Abort: on any thread
@@ -233,6 +242,7 @@ class Worker {
   std::atomic<int64_t> last_step_id_{0};
   std::atomic<int> steps_in_progress_{0};
   std::atomic<int64_t> graph_bytes_{0};
+  std::atomic<int64_t> kv_host_bytes_{0};  // as KvHostTier::host_bytes, for GetStatus
 
   mutable absl::Mutex mu_;
   TcpListener open_port_ ABSL_GUARDED_BY(mu_);  // of NewGroup, for the JoinGroup that follows

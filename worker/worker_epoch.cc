@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::MakeGroup(const v1::Parall
   options.world_size = parallel.world_size();
   options.rank_addresses.assign(parallel.rank_addresses().begin(), parallel.rank_addresses().end());
   options.secret = parallel.group_secret();
-  options.spin = SpinningPays(load_options_);
+  options.spin = placement_.spins;
   options.cancelled = [this] { return communicator_.aborted(); };
   TcpListener port = TakeOpenPort();
   if (!options.rank_addresses.empty() && port.fd.get() < 0) {

@@ -1,6 +1,7 @@
 #include "worker/worker_flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/numa.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -33,6 +34,10 @@ FlagGroup AddressFlags(WorkerFlags* f) {
 }
 
 FlagGroup DeviceFlags(WorkerFlags* f) {
+  const auto set_numa = [f](const std::string& value) {
+    f->numa = value;
+    return ParseNumaOption(value).status();
+  };
   return {
       "Device",
       {
@@ -46,6 +51,8 @@ FlagGroup DeviceFlags(WorkerFlags* f) {
           Flag::Int("first-cpu", &f->first_cpu, 0, 65535,
                     "pin thread i to the (first-cpu + i)-th allowed CPU")
               .Default("threads are not pinned"),
+          Flag::Custom("numa", "auto|off|NODE", "as the coordinator says", set_numa,
+                       "NUMA node whose CPUs and memory this worker uses; off: any, as the kernel chooses"),
           Flag::Int("nice", &f->nice, -20, 19, "niceness of the process"),
       }};
 }

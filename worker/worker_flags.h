@@ -25,6 +25,7 @@ struct WorkerFlags {
   std::optional<int32_t> device_index;
   int32_t threads = 0;  // 0: as the coordinator says
   std::optional<int32_t> first_cpu;
+  std::string numa;  // as ParseNumaOption takes it; empty: as the coordinator says
   int32_t nice = 0;
   absl::Duration heartbeat_interval = absl::ZeroDuration();  // zero: what the coordinator asks for
   absl::Duration register_timeout = absl::Minutes(5);

@@ -20,6 +20,7 @@ absl::Status Worker::PrepareKept(const v1::Transition& transition, const Prepare
     status = absl::InvalidArgumentError("kept_blocks: the transition does not change kv_cache");
   } else {
     status = kv_host_tier_->Prepare(transition);
+    kv_host_bytes_ = kv_host_tier_->host_bytes();
   }
   if (!status.ok() && !prepared.tags.empty()) AbortMemory(prepared.sleep_level);
   return status;
@@ -28,7 +29,8 @@ absl::Status Worker::PrepareKept(const v1::Transition& transition, const Prepare
 void Worker::CommitKept(const Prepared& prepared, v1::CommitResponse* response) {
   v1::TagReport& cache = (*response->mutable_tags())[kKvCacheTag];
   if (!prepared.tags.empty()) kv_host_tier_->Commit(prepared.sleep_level, HasKvCache(prepared.tags));
-  cache.set_host_bytes(cache.host_bytes() + kv_host_tier_->host_bytes());
+  kv_host_bytes_ = kv_host_tier_->host_bytes();
+  cache.set_host_bytes(cache.host_bytes() + kv_host_bytes_);
   if (prepared.tags.empty()) return;
   v1::PhaseSeconds& seconds = *response->mutable_seconds();
   seconds.set_copy(seconds.copy() + kv_host_tier_->copy_seconds());

@@ -3,8 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/spill_store.h"
+#include "base/cpus.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
+#include "base/numa.h"
 #include "base/status_macros.h"
 #include "proto/limits.h"
 #include "proto/options_digest.h"
@@ -56,21 +58,41 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   loaded_.options_digest = DigestOf(request);
   loaded_.weights_bytes = event.weights_bytes();
   loaded_.weight_types = runner_->weight_types();
+  loaded_.numa = placement_.description;
   loaded_.kv_block_bytes = event.kv_block_bytes();
   return event;
 }
 
+absl::Status Worker::Place() {
+  PlacementRequest request = load_options_.placement;
+  if (request.device == DeviceKind::kCuda && parts_.gpu_node)
+    request.gpu_node = parts_.gpu_node(options_.device_index);
+  HostCpus host = {{}, AllowedCpus(), NumAllowedCpus()};
+  if (parts_.numa_nodes) host.nodes = parts_.numa_nodes();
+  ASSIGN_OR_RETURN(placement_, ChoosePlacement(request, host));
+  if (!placement_.cpus.empty() && !RestrictToCpus(placement_.cpus))
+    LogWarning("NUMA: not every thread could be moved to CPUs {}", CpuListText(placement_.cpus));
+  if (const absl::Status status = CheckPlacePages(placement_.memory_nodes); !status.ok()) {
+    LogWarning("NUMA: memory is not placed: {}", std::string(status.message()));
+    absl::StrAppend(&placement_.description, ", memory not placed");
+    placement_.memory_nodes.clear();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Worker::OpenDevice(bool batch_invariant) {
+  RETURN_IF_ERROR(Place());
   WorkerOptions worker = options_;
   worker.device = load_options_.device;
   worker.device_chunk_bytes = load_options_.device_chunk_bytes;
+  worker.memory_nodes = placement_.memory_nodes;
   CpuDeviceOptions options;
-  options.num_threads = load_options_.num_threads;
-  options.first_cpu = options_.first_cpu;
-  options.spin = SpinningPays(load_options_);
+  options.num_threads = placement_.num_threads;
+  options.first_cpu = placement_.first_cpu;
+  options.spin = placement_.spins;
   ASSIGN_OR_RETURN(device_, parts_.open_device(worker, options));
   device_->SetBatchInvariant(batch_invariant);
-  LogInfo("runs on {}", device_->Describe());
+  LogInfo("runs on {}; NUMA: {}", device_->Describe(), placement_.description);
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, options.num_threads));
   if (!load_options_.spill_dir.empty()) RETURN_IF_ERROR(CheckSpillDir(load_options_.spill_dir));
   std::shared_ptr<SleepableAllocator> allocator = SleepableAllocator::Create(

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/build_id.h"
+#include "base/cpus.h"
 #include "base/discovery.h"
 #include "base/log.h"
 #include "base/monotonic.h"
@@ -28,6 +29,7 @@
 #include "worker/coordinator_link.h"
 #include "worker/leave_signal.h"
 #include "worker/listen_address.h"
+#include "worker/update_port.h"
 #include "worker/worker_flags.h"
 #include "worker/worker_service.h"
 
@@ -147,20 +149,29 @@ CoordinatorLink::Refresh TellWhatIsHeld(const Worker* worker) {
   };
 }
 
+WorkerOptions OptionsOf(const WorkerFlags& flags, const ChosenDevice& device) {
+  return {.device = device.kind,
+          .device_is_fixed = flags.device != "auto",
+          .device_index = flags.device_index.value_or(0),
+          .num_threads = flags.threads,
+          // Of a coordinator's own workers each has CPUs of its own; who starts others by hand says so. A
+          // quota gives CPUs to nobody.
+          .pins = flags.spawned_by.has_value() && !HasCpuQuota(),
+          .first_cpu = flags.first_cpu,
+          .numa = flags.numa};
+}
+
 // Everything between a good command line and the exit code.
 absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceManager* manager,
                         const WorkerParts& parts) {
   ASSIGN_OR_RETURN(const ChosenDevice device, ChooseByFlags(parts, flags));
-  const WorkerOptions options = {.device = device.kind,
-                                 .device_is_fixed = flags.device != "auto",
-                                 .device_index = flags.device_index.value_or(0),
-                                 .num_threads = flags.threads,
-                                 .first_cpu = flags.first_cpu.value_or(-1)};
-  Worker worker(options, parts);
-  const auto service = MakeWorkerService(&worker, [leave] { leave->Leave(0, "the coordinator said so"); });
-  int port = 0;
+  Worker worker(OptionsOf(flags, device), parts);
   ASSIGN_OR_RETURN(ListenAddress address, ListenAddress::Choose(flags.coordinator, flags.listen));
+  const auto service = MakeWorkerService(
+      &worker, [leave] { leave->Leave(0, "the coordinator said so"); },
+      UpdatePortsBeside(&address, flags.host));
   ASSIGN_OR_RETURN(const ClusterTrust trust, ClusterTrust::Create(flags.trust));
+  int port = 0;
   ASSIGN_OR_RETURN(const std::unique_ptr<grpc::Server> server,
                    StartServer(address, trust, service.get(), &port));
 

@@ -31,8 +31,15 @@ WorkerParts RealWorkerParts() {
   };
   parts.open_memory = [](const WorkerOptions& options,
                          int num_threads) -> absl::StatusOr<std::unique_ptr<VmmDriver>> {
-    if (options.device == DeviceKind::kCpu) return MakeHostVmmDriver({.num_threads = num_threads});
-    return MakeCudaVmmDriver(options.device_index, {.chunk_bytes = options.device_chunk_bytes});
+    if (options.device == DeviceKind::kCpu)
+      return MakeHostVmmDriver({.num_threads = num_threads, .numa_nodes = options.memory_nodes});
+    return MakeCudaVmmDriver(options.device_index,
+                             {.chunk_bytes = options.device_chunk_bytes, .numa_nodes = options.memory_nodes});
+  };
+  parts.numa_nodes = [] { return ReadNumaNodes(); };
+  parts.gpu_node = [](int device_index) -> std::optional<int> {
+    const absl::StatusOr<std::string> bus_id = CudaPciBusId(device_index);
+    return bus_id.ok() ? NumaNodeOfPciDevice(*bus_id) : std::nullopt;
   };
   parts.memory_pool = ControlGroup;
   parts.join_devices = MakeCudaCommunicator;

@@ -3,12 +3,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/sleepable_allocator.h"
 #include "allocator/vmm_driver.h"
+#include "base/numa.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
 #include "worker/comm/communicator.h"
@@ -27,6 +30,9 @@ struct WorkerParts {
       open_device;
   std::function<absl::StatusOr<std::unique_ptr<VmmDriver>>(const WorkerOptions&, int num_threads)>
       open_memory;
+  // The NUMA nodes of the host, and that of a GPU where it has one. Null: none is known.
+  std::function<std::vector<NumaNode>()> numa_nodes;
+  std::function<std::optional<int>(int device_index)> gpu_node;
   // Names the share of its host's memory that this process may take, which other processes may share: its
   // control group. Null: there is one.
   std::function<std::string()> memory_pool;

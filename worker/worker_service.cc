@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
+#include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "proto/status.h"
@@ -56,8 +57,11 @@ class ProgressWriter {
 
 class Service : public v1::WorkerService::Service {
  public:
-  Service(Worker* worker, std::function<void()> on_shutdown)
-      : worker_(worker), on_shutdown_(std::move(on_shutdown)), streams_(worker), update_streams_(worker) {}
+  Service(Worker* worker, std::function<void()> on_shutdown, OpenUpdatePort open_port)
+      : worker_(worker),
+        on_shutdown_(std::move(on_shutdown)),
+        streams_(worker),
+        update_streams_(worker, std::move(open_port)) {}
 
   grpc::Status Fence(grpc::ServerContext* context, const v1::FenceRequest* request,
                      v1::FenceResponse* response) override {
@@ -69,6 +73,7 @@ class Service : public v1::WorkerService::Service {
       update_streams_.CancelAll();
     });
     if (!snapshot.ok()) return ToGrpcStatus(snapshot.status());
+    update_streams_.ClosePort();
     operations_.BeginEpoch(epoch);
     *response->mutable_snapshot() = *std::move(snapshot);
     return grpc::Status::OK;
@@ -186,7 +191,16 @@ class Service : public v1::WorkerService::Service {
     using Response = absl::StatusOr<v1::BeginWeightUpdateResponse>;
     return ToGrpcStatus(Operate("BeginWeightUpdate", context, *request, response, [&]() -> Response {
       RETURN_IF_ERROR(worker_->BeginWeightUpdate(*request));
-      return OfTheseWeights<v1::BeginWeightUpdateResponse>();
+      auto response = OfTheseWeights<v1::BeginWeightUpdateResponse>();
+      if (const std::string& token = request->update_port_token(); !token.empty()) {
+        absl::StatusOr<v1::UpdatePort> port = update_streams_.OpenPort(request->update_id(), token);
+        if (port.ok()) {
+          *response.mutable_update_port() = *std::move(port);
+        } else {
+          LogInfo("no port for a direct update: {}", std::string(port.status().message()));
+        }
+      }
+      return response;
     }));
   }
 
@@ -253,8 +267,9 @@ class Service : public v1::WorkerService::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeWorkerService(Worker* worker, std::function<void()> on_shutdown) {
-  return std::make_unique<Service>(worker, std::move(on_shutdown));
+std::unique_ptr<grpc::Service> MakeWorkerService(Worker* worker, std::function<void()> on_shutdown,
+                                                 OpenUpdatePort open_port) {
+  return std::make_unique<Service>(worker, std::move(on_shutdown), std::move(open_port));
 }
 
 }  // namespace somnus

@@ -8,11 +8,15 @@
 #include <functional>
 #include <memory>
 
+#include "worker/update_port.h"
+
 namespace somnus {
 
 class Worker;
 
-// `on_shutdown` is called when the coordinator sends Shutdown, on an RPC thread; must not block.
-std::unique_ptr<grpc::Service> MakeWorkerService(Worker* worker, std::function<void()> on_shutdown);
+// `on_shutdown` is called when the coordinator sends Shutdown, on an RPC thread; must not block. Without
+// `open_port` a direct update finds no port here.
+std::unique_ptr<grpc::Service> MakeWorkerService(Worker* worker, std::function<void()> on_shutdown,
+                                                 OpenUpdatePort open_port = nullptr);
 
 }  // namespace somnus

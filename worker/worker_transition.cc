@@ -245,6 +245,7 @@ void Worker::AbortPrepared() {
   if (!prepared_.has_value()) return;
   AbortMemory(prepared_->sleep_level);
   kv_host_tier_->Abort();
+  kv_host_bytes_ = kv_host_tier_->host_bytes();
   prepared_.reset();
 }
 

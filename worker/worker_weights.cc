@@ -58,11 +58,25 @@ absl::StatusOr<v1::WorkerUpdateWeightsResponse> Worker::CloseWeightStream(int64_
     RETURN_IF_ERROR(RequireStream(stream));
     update_->stream = 0;
     RETURN_IF_ERROR(update_->tensors->EndStream());
-    v1::WorkerUpdateWeightsResponse response;
-    response.set_num_tensors(update_->tensors->num_tensors());
-    response.set_num_bytes(update_->tensors->num_bytes());
-    return response;
+    return Received();
   });
+}
+
+absl::StatusOr<v1::WorkerUpdateWeightsResponse> Worker::ReceivedWeights(int64_t epoch,
+                                                                        const std::string& update_id) {
+  using Response = absl::StatusOr<v1::WorkerUpdateWeightsResponse>;
+  return InEpoch<Response>(epoch, [&]() -> Response {
+    RETURN_IF_ERROR(RequireUpdate(update_id, "UpdateWeights"));
+    return Received();
+  });
+}
+
+v1::WorkerUpdateWeightsResponse Worker::Received() const {
+  v1::WorkerUpdateWeightsResponse response;
+  response.set_num_tensors(update_->tensors->num_tensors());
+  response.set_num_bytes(update_->tensors->num_bytes());
+  response.set_checksum(update_->tensors->checksum());
+  return response;
 }
 
 absl::Status Worker::FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request) {

@@ -36,6 +36,8 @@ using boost::system::error_code;
 
 namespace {
 
+// No flags. Parsing a request takes microseconds; lifecycle calls, of which there are a few a minute, only
+// wait on their threads, and one that finds none waits for its turn.
 constexpr int kRequestThreads = 2;
 constexpr int kLifecycleThreads = 8;  // calls that may wait for open requests to end
 constexpr int kEndingThreads = 8;     // calls that end such waits, and may wait for room themselves

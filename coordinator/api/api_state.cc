@@ -1,5 +1,6 @@
 #include "coordinator/api/api_state.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -39,8 +40,13 @@ ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics
       metrics(std::move(metrics_in)),
       created(absl::ToUnixSeconds(absl::Now())) {}
 
-bool ApiState::Authorized(bool admin, absl::string_view authorization) const {
-  return BearerMatches(authorization, admin ? options.admin_api_key : options.api_key);
+bool ApiState::Authorized(bool admin, RouteKey key, absl::string_view authorization) const {
+  if (key == RouteKey::kNone) return true;
+  if (!admin) return BearerMatches(authorization, options.api_key);
+  if (key == RouteKey::kListeners || !options.admin_api_key.empty())
+    return BearerMatches(authorization, options.admin_api_key);
+  if (!options.api_key.empty()) return BearerMatches(authorization, options.api_key);
+  return options.tls.authority.empty();
 }
 
 void ApiState::SetModels(std::vector<ServedModel> models) {
@@ -88,9 +94,13 @@ HttpResponse ApiState::Models(absl::string_view name) const {
   return ErrorResponse({404, "The model does not exist.", "model"});
 }
 
-// A client that has one address learns the others from it.
-HttpResponse ApiState::ServerInfo() const {
-  const SharedModel served = models_.Get();
+// A client that has one address learns the others from it, also while models load.
+HttpResponse ApiState::ServerInfo(absl::string_view query) const {
+  SharedModel served = models_.Get();
+  if (const std::vector<std::string> names = QueryValues(query, "model"); !loading() && !names.empty()) {
+    served = models_.Find(names.back());
+    if (served == nullptr) return ErrorResponse({404, "The model does not exist.", "model"});
+  }
   const int64_t version = served == nullptr ? 0 : served->engine->Stats().weights_version;
   return JsonResponse(Json{{"version", options.version},
                            {"model", served == nullptr ? Json(nullptr) : Json(served->name)},
@@ -124,10 +134,9 @@ HttpResponse ApiState::Livez() const {
   return ErrorResponse({503, CleanMessage(models.front()->engine->Health().message()), ""});
 }
 
-std::variant<SharedModel, HttpResponse> ApiState::Named(absl::string_view query) const {
+std::variant<SharedModel, HttpResponse> ApiState::Named(const std::vector<std::string>& names) const {
   const std::vector<SharedModel> models = models_.All();
   if (models.empty()) return LoadingResponse();
-  const std::vector<std::string> names = QueryValues(query, "model");
   if (names.empty() && models.size() == 1) return models.front();
   if (names.empty())
     return ErrorResponse(BadRequest("model", absl::StrCat("several models are served (", ModelNames(models),
@@ -136,9 +145,9 @@ std::variant<SharedModel, HttpResponse> ApiState::Named(absl::string_view query)
   return ErrorResponse({404, "The model does not exist.", "model"});
 }
 
-HttpResponse ApiState::OfModel(absl::string_view query,
+HttpResponse ApiState::OfModel(const std::vector<std::string>& names,
                                const std::function<HttpResponse(const ServedModel&)>& answer) const {
-  std::variant<SharedModel, HttpResponse> named = Named(query);
+  std::variant<SharedModel, HttpResponse> named = Named(names);
   if (auto* error = std::get_if<HttpResponse>(&named)) return std::move(*error);
   return answer(*std::get<SharedModel>(named));
 }
@@ -157,32 +166,59 @@ HttpResponse ApiState::Answer(const RouteMatch& match, absl::string_view query) 
     case Route::kVersion:
       return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
     case Route::kServerInfo:
-      return ServerInfo();
+      return ServerInfo(query);
     case Route::kLoad:
       return JsonResponse(Json{{"server_load", load.load()}});
     case Route::kMetrics:
       return {200, "text/plain; version=0.0.4; charset=utf-8", MetricsText(), {}};
     case Route::kIsSleeping:
       if (loading()) return JsonResponse(Json{{"is_sleeping", false}});
-      return OfModel(query, [](const ServedModel& model) {
+      return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
         const EngineStats stats = model.engine->Stats();
         return JsonResponse(Json{{"is_sleeping", IsSleeping(stats.state, stats.sleep_level, stats.paused)}});
       });
     case Route::kIsPaused:
       if (loading()) return JsonResponse(Json{{"is_paused", false}});
-      return OfModel(query, [](const ServedModel& model) {
+      return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
         const EngineStats stats = model.engine->Stats();
         return JsonResponse(Json{{"is_paused", IsPaused(stats.state, stats.sleep_level, stats.paused)}});
       });
+    case Route::kWeightInfo:
+      return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
+        const int64_t version = model.engine->Stats().weights_version;
+        return JsonResponse(Json{{"weight_version", version == 0 ? Json(nullptr) : Json(version)}});
+      });
+    case Route::kGetWorldSize:
+      return WorldSize(*match.spec, query);
+    case Route::kResetOtherCache:
+      return {200, "", "", {}};
     default:
       return ErrorResponse({500, "internal error", ""});
   }
 }
 
+HttpResponse ApiState::WorldSize(const RouteSpec& spec, absl::string_view query) const {
+  const std::variant<LifecycleParameters, ApiError> read = ReadParameters(spec, query, "");
+  if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);
+  const auto& parameters = std::get<LifecycleParameters>(read);
+  bool of_all_replicas = true;
+  if (const auto error = parameters.ReadBool("include_dp", &of_all_replicas)) return ErrorResponse(*error);
+  return OfModel(parameters.Values("model"), [&](const ServedModel& model) {
+    const size_t num_replicas = std::max<size_t>(1, model.engine->Stats().replicas.size());
+    return JsonResponse(
+        Json{{"world_size", model.world_size * static_cast<int64_t>(of_all_replicas ? num_replicas : 1)}});
+  });
+}
+
 HttpResponse ApiState::AnswerLifecycle(const RouteSpec& spec, absl::string_view query,
                                        absl::string_view body) const {
-  return OfModel(query,
-                 [&](const ServedModel& model) { return somnus::AnswerLifecycle(spec, model, query, body); });
+  if (loading()) return LoadingResponse();
+  const std::variant<LifecycleParameters, ApiError> read = ReadParameters(spec, query, body);
+  if (const auto* error = std::get_if<ApiError>(&read)) return ErrorResponse(*error);
+  const auto& parameters = std::get<LifecycleParameters>(read);
+  return OfModel(parameters.Values("model"), [&](const ServedModel& model) {
+    return somnus::AnswerLifecycle(spec, model, parameters, body);
+  });
 }
 
 }  // namespace somnus

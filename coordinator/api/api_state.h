@@ -37,8 +37,9 @@ class ApiState {
   SharedModel ModelOf(absl::string_view body) const;
   bool loading() const { return models_.Get() == nullptr; }
 
-  // BearerMatches of api_key.h, with the key of clients or of operators.
-  bool Authorized(bool admin, absl::string_view authorization) const;
+  // Whether a route that wants `key` may be used on that listener: BearerMatches of api_key.h. What clients
+  // need a key or a certificate for is not open on operators' listener because operators have no key.
+  bool Authorized(bool admin, RouteKey key, absl::string_view authorization) const;
 
   // The response of a route that does not block: all but completions, chat, (de)tokenize and those of
   // IsLifecycle.
@@ -48,16 +49,19 @@ class ApiState {
 
  private:
   HttpResponse Models(absl::string_view name) const;
-  HttpResponse ServerInfo() const;
+  // Of the model that ?model= names, else of the first.
+  HttpResponse ServerInfo(absl::string_view query) const;
+  // The number of workers: of all replicas, or with include_dp=false of one.
+  HttpResponse WorldSize(const RouteSpec& spec, absl::string_view query) const;
   // 200 when a request that arrived now would be served, else 503 with the reason.
   HttpResponse Health() const;
   // 503 when no request will ever be served again, else 200.
   HttpResponse Livez() const;
   std::string MetricsText() const;
-  // The model that ?model= names, which must be there where there are several; else an error's response.
-  std::variant<SharedModel, HttpResponse> Named(absl::string_view query) const;
+  // The model of the last name, which must be there where there are several; else an error's response.
+  std::variant<SharedModel, HttpResponse> Named(const std::vector<std::string>& names) const;
   // `answer` of that model.
-  HttpResponse OfModel(absl::string_view query,
+  HttpResponse OfModel(const std::vector<std::string>& names,
                        const std::function<HttpResponse(const ServedModel&)>& answer) const;
 
   ModelTable models_;

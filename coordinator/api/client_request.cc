@@ -79,6 +79,7 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
     request.max_tokens = prompt.max_tokens;
     request.seed = params_->seed + index % params_->n;
     request.cache_salt = params_->cache_salt;
+    if (index % params_->n > 0) request.fork_of = choices_[index - index % params_->n].engine_id;
     request.priority = params_->priority;
     request.arrival = now;
     request.held_bytes = held_bytes;

@@ -6,8 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/memory_tags.h"
 #include "coordinator/api/json_body.h"
 #include "coordinator/api/lifecycle_calls.h"
@@ -59,9 +61,21 @@ std::optional<ApiError> ReadArguments(const Json& body, const Method& method, Js
   return std::nullopt;
 }
 
+// vLLM hands arguments on as strings.
+std::optional<int64_t> ReadWhole(const Json& value) {
+  if (value.is_number_integer()) return value.get<int64_t>();
+  int64_t number = 0;
+  if (value.is_string() && absl::SimpleAtoi(value.get<std::string>(), &number)) return number;
+  return std::nullopt;
+}
+
 std::optional<ApiError> ReadTags(const Json& arguments, std::vector<std::string>* tags) {
   const Json value = arguments.value("tags", Json());
   if (value.is_null()) return std::nullopt;
+  if (value.is_string()) {
+    *tags = absl::StrSplit(value.get<std::string>(), ',');
+    return std::nullopt;
+  }
   const bool are_words = value.is_array() && std::all_of(value.begin(), value.end(),
                                                          [](const Json& tag) { return tag.is_string(); });
   if (!are_words) return BadRequest("tags", "tags must be a list of strings");
@@ -86,7 +100,7 @@ std::optional<ApiError> ReadReload(const Json& arguments, WeightsRequest* reques
     request->path = path.get<std::string>();
   }
   if (const Json version = arguments.value("weight_version", Json()); !version.is_null()) {
-    request->version = version.is_number_integer() ? version.get<int64_t>() : 0;
+    request->version = ReadWhole(version).value_or(0);
     if (auto error = CheckWeightsVersion(request->version)) return error;
   }
   return ReadMode(arguments, &request->mode);
@@ -94,9 +108,10 @@ std::optional<ApiError> ReadReload(const Json& arguments, WeightsRequest* reques
 
 std::optional<ApiError> ReadSleep(const Json& arguments, SleepRequest* request) {
   if (const Json level = arguments.value("level", Json()); !level.is_null()) {
-    if (!level.is_number_integer()) return BadRequest("level", "level must be a whole number");
-    if (auto error = CheckSleepLevel(level.get<int64_t>())) return error;
-    request->level = level.get<int>();
+    const std::optional<int64_t> number = ReadWhole(level);
+    if (!number.has_value()) return BadRequest("level", "level must be a whole number");
+    if (auto error = CheckSleepLevel(*number)) return error;
+    request->level = static_cast<int>(*number);
   }
   if (auto error = ReadMode(arguments, &request->mode)) return error;
   if (auto error = ReadTags(arguments, &request->tags)) return error;
@@ -125,7 +140,7 @@ std::optional<ApiError> Call(const ServedModel& model, const Method& method, con
     status = WakeUpEngine(model.engine.get(), tags, std::nullopt).status();
   }
   if (status.ok()) return std::nullopt;
-  return FromStatus(status);
+  return LifecycleError(status, *model.engine);
 }
 
 nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
@@ -139,6 +154,7 @@ nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
           {"host", rank.host()},
           {"pid", rank.pid()},
           {"device", rank.device()},
+          {"numa", rank.numa()},
           {"state", rank.state()},
           {"sleep_level", rank.sleep_level()},
           {"weights_version", rank.weights_version()},

@@ -10,7 +10,6 @@
 #include "coordinator/api/control_fields.h"
 #include "coordinator/api/grpc_call.h"
 #include "coordinator/api/lifecycle_calls.h"
-#include "coordinator/api/update_weights_call.h"
 #include "proto/status.h"
 
 namespace somnus {
@@ -96,11 +95,15 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_not_ready_reason(std::string(model.engine->Health().message()));
   status->set_num_requests_running(stats.num_running);
   status->set_num_requests_waiting(stats.num_waiting);
-  int64_t resident_bytes = 0;
+  int64_t resident_bytes = 0, host_bytes = 0;
   for (const auto& [tag, bytes] : stats.resident_bytes) resident_bytes += bytes;
+  for (const auto& [tag, bytes] : stats.host_bytes) host_bytes += bytes;
   status->set_resident_bytes(resident_bytes);
+  status->set_host_bytes(host_bytes);
   status->set_total_blocks(stats.total_blocks);
   status->set_free_blocks(stats.free_blocks);
+  status->set_mapped_blocks(stats.mapped_blocks);
+  status->set_max_blocks(stats.max_blocks);
   status->set_prompt_tokens(stats.prompt_tokens);
   status->set_generation_tokens(stats.generation_tokens);
   status->set_pinned(model.pinned);
@@ -252,6 +255,17 @@ grpc::Status ControlServiceImpl::Resume(grpc::ServerContext* context, const v1::
   return grpc::Status::OK;
 }
 
+grpc::Status ControlServiceImpl::ResetPrefixCache(grpc::ServerContext* context,
+                                                  const v1::ResetPrefixCacheRequest* request,
+                                                  v1::ResetPrefixCacheResponse*) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  const absl::Status reset = model->engine->ResetPrefixCache(request->reset_running_requests());
+  return reset.ok() ? grpc::Status::OK : EngineRefusal(reset, *model->engine);
+}
+
 grpc::Status ControlServiceImpl::AbortRequests(grpc::ServerContext* context,
                                                const v1::AbortRequestsRequest* request,
                                                v1::AbortRequestsResponse* response) {
@@ -300,6 +314,28 @@ grpc::Status ControlServiceImpl::ReloadWeights(grpc::ServerContext* context,
 grpc::Status ControlServiceImpl::UpdateWeights(grpc::ServerContext* context,
                                                grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
                                                v1::UpdateWeightsResponse* response) {
+  UpdateMessages messages;
+  messages.read = [reader](v1::UpdateWeightsRequest* message) { return reader->Read(message); };
+  return Update(context, messages, response);
+}
+
+grpc::Status ControlServiceImpl::DirectUpdateWeights(grpc::ServerContext* context,
+                                                     DirectUpdateStream* stream) {
+  UpdateMessages messages;
+  messages.read = [stream](v1::UpdateWeightsRequest* message) { return stream->Read(message); };
+  messages.write_ports = [stream](const v1::DirectUpdateWeightsResponse::Ports& ports) {
+    v1::DirectUpdateWeightsResponse response;
+    *response.mutable_ports() = ports;
+    return stream->Write(response);
+  };
+  v1::DirectUpdateWeightsResponse response;
+  grpc::Status status = Update(context, messages, response.mutable_done());
+  if (status.ok()) stream->Write(response);
+  return status;
+}
+
+grpc::Status ControlServiceImpl::Update(grpc::ServerContext* context, const UpdateMessages& messages,
+                                        v1::UpdateWeightsResponse* response) const {
   if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
   if (models_->Get() == nullptr) return LoadingStatus();
   SharedModel model;
@@ -308,7 +344,7 @@ grpc::Status ControlServiceImpl::UpdateWeights(grpc::ServerContext* context,
     if (status.ok()) *engine = model->engine.get();
     return status;
   };
-  return ReceiveWeights(find, context, reader, response, options_.limits.weight_update_timeout);
+  return ReceiveWeights(find, context, messages, response, options_.limits.weight_update_timeout);
 }
 
 }  // namespace somnus

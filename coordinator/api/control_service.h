@@ -7,12 +7,16 @@
 #include "base/monotonic.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/api/model_table.h"
+#include "coordinator/api/update_weights_call.h"
 #include "proto/control.grpc.pb.h"
 
 namespace somnus {
 
 class ControlServiceImpl final : public v1::ControlService::Service {
  public:
+  using DirectUpdateStream =
+      grpc::ServerReaderWriter<v1::DirectUpdateWeightsResponse, v1::UpdateWeightsRequest>;
+
   // `models` must outlive the service.
   ControlServiceImpl(const ModelTable* models, GrpcServicesOptions options);
 
@@ -28,6 +32,8 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                      v1::PauseResponse* response) override;
   grpc::Status Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
                       v1::ResumeResponse* response) override;
+  grpc::Status ResetPrefixCache(grpc::ServerContext* context, const v1::ResetPrefixCacheRequest* request,
+                                v1::ResetPrefixCacheResponse* response) override;
   grpc::Status AbortRequests(grpc::ServerContext* context, const v1::AbortRequestsRequest* request,
                              v1::AbortRequestsResponse* response) override;
   grpc::Status Roll(grpc::ServerContext* context, const v1::RollRequest* request,
@@ -37,8 +43,11 @@ class ControlServiceImpl final : public v1::ControlService::Service {
   grpc::Status UpdateWeights(grpc::ServerContext* context,
                              grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
                              v1::UpdateWeightsResponse* response) override;
+  grpc::Status DirectUpdateWeights(grpc::ServerContext* context, DirectUpdateStream* stream) override;
 
  private:
+  grpc::Status Update(grpc::ServerContext* context, const UpdateMessages& messages,
+                      v1::UpdateWeightsResponse* response) const;
   // The model of that name, which may be empty where one is served.
   grpc::Status Find(const std::string& name, SharedModel* model) const;
 

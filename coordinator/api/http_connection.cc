@@ -252,8 +252,8 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
     co_return ReadResult::kRefused;
   }
   const RouteMatch match = MatchRoute(admin_, request->method, request->target);
-  const bool wants_key = match.spec == nullptr || match.spec->needs_key;
-  if (wants_key && !context_->state->Authorized(admin_, request->authorization)) {
+  const RouteKey key = match.spec == nullptr ? RouteKey::kListeners : match.spec->key;
+  if (!context_->state->Authorized(admin_, key, request->authorization)) {
     co_await Refuse(*request, 401, "Unauthorized");
     co_return ReadResult::kRefused;
   }

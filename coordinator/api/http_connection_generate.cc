@@ -176,12 +176,11 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
       co_return false;
     }
     if (comments) patience = keepalive;
-    ResponseProducer::Output output;
-    if (woken) {
-      output = producer->Take();
-    } else {
-      output.bytes = kSseComment;
-    }
+    // What is made after this call has the version; what was made before it is taken, and goes with the head.
+    if (!woken && !head_sent) producer->TellWeightsVersionInEvents();
+    ResponseProducer::Output output = producer->Take();
+    const bool silent = output.bytes.empty() && !output.done && !output.error.has_value();
+    if (!woken && silent) output.bytes = kSseComment;
     if (output.error.has_value() && head_sent) {
       output.bytes = StreamError(*std::exchange(output.error, std::nullopt));
     }

@@ -9,6 +9,20 @@
 #include "base/request_bounds.h"
 
 namespace somnus {
+namespace {
+
+ApiError BadTag(const std::string& tag, absl::string_view others) {
+  return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames, others, "; there is no \"",
+                                         CleanMessage(tag), "\", and nothing was done"));
+}
+
+// States that end without an operator, or with the process.
+bool Passes(EngineState state) {
+  return state == EngineState::kLoading || state == EngineState::kRecovering ||
+         state == EngineState::kDraining || state == EngineState::kFailed;
+}
+
+}  // namespace
 
 std::optional<ApiError> CheckSleepLevel(int64_t level) {
   if (level == kPauseLevel || (level >= kMinSleepLevel && level <= kMaxSleepLevel)) return std::nullopt;
@@ -18,16 +32,17 @@ std::optional<ApiError> CheckSleepLevel(int64_t level) {
 std::optional<ApiError> CheckSleepTags(int64_t level, const std::vector<std::string>& tags) {
   if (level == kPauseLevel && !tags.empty())
     return BadRequest("tags", "tags are of levels 1 and 2; level 0 releases no memory");
-  if (std::all_of(tags.begin(), tags.end(), [](const std::string& tag) { return IsMemoryTag(tag); })) {
-    return std::nullopt;
+  for (const std::string& tag : tags) {
+    if (!IsMemoryTag(tag)) return BadTag(tag, "");
   }
-  return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames));
+  return std::nullopt;
 }
 
 std::optional<ApiError> CheckWakeUpTags(const std::vector<std::string>& tags) {
-  const auto is_known = [](const std::string& tag) { return IsMemoryTag(tag) || tag == kSchedulingTag; };
-  if (std::all_of(tags.begin(), tags.end(), is_known)) return std::nullopt;
-  return BadRequest("tags", absl::StrCat("tags must be among ", kMemoryTagNames, ", or ", kSchedulingTag));
+  for (const std::string& tag : tags) {
+    if (!IsMemoryTag(tag) && tag != kSchedulingTag) return BadTag(tag, absl::StrCat(", or ", kSchedulingTag));
+  }
+  return std::nullopt;
 }
 
 std::optional<SleepMode> ParseSleepMode(absl::string_view word) {
@@ -42,6 +57,13 @@ ApiError BadSleepMode() { return BadRequest("mode", "mode must be abort, wait or
 std::optional<ApiError> CheckRollGrace(double seconds) {
   if (seconds >= 0 && seconds <= kMaxRollGraceSeconds) return std::nullopt;  // false for what is not a number
   return BadRequest("grace_s", absl::StrCat("grace_s must be from 0 to ", kMaxRollGraceSeconds));
+}
+
+ApiError LifecycleError(const absl::Status& status, const Engine& engine) {
+  ApiError error = FromStatus(status);
+  if (absl::IsFailedPrecondition(status) && !Passes(engine.state())) error.status = 409;
+  if (absl::IsResourceExhausted(status)) error.status = 500;
+  return error;
 }
 
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request) {

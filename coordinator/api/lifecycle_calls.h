@@ -55,6 +55,11 @@ ApiError BadSleepMode();
 std::optional<ApiError> CheckRollGrace(double seconds);
 std::optional<ApiError> CheckWeightsVersion(int64_t version);
 
+// The HTTP error of a call that the engine has refused or could not do. Its status is FromStatus', but that a
+// call which fails again until an operator has done something else is a 409, where the engine itself is well,
+// and that missing memory or disk is a 500, as vLLM has it: nobody has sent too many requests.
+ApiError LifecycleError(const absl::Status& status, const Engine& engine);
+
 // Level 0 is a pause that keeps the prefix cache.
 absl::StatusOr<SleepResult> SleepEngine(Engine* engine, const SleepRequest& request);
 // Empty `tags`: all of them. `load_weights`: as of Engine::WakeUp.

@@ -304,6 +304,7 @@ class StreamWriter : public Writer {
       }
     }
     *out += "}]";
+    if (finished && weights_version_ > 0) absl::StrAppend(out, ",\"weight_version\":", weights_version_);
     EndEvent(usage, out);
   }
 

@@ -27,11 +27,14 @@ class ResponseWriter {
   // To be called after every choice has finished. Returns the JSON body, or the stream's last events with
   // [DONE].
   virtual std::string Finish(const UsageCounts& usage) = 0;
+  // From now on the last event of every choice has weight_version. 0: it has none.
+  void TellWeightsVersion(int64_t version) { weights_version_ = version; }
   // About how many bytes of JSON this object holds for Finish, or for a stream's next event.
   int64_t held_bytes() const { return held_bytes_; }
 
  protected:
   int64_t held_bytes_ = 0;
+  int64_t weights_version_ = 0;
 };
 
 // `params` and `model` must outlive the writer.

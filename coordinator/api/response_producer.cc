@@ -70,6 +70,7 @@ void ResponseProducer::ProduceOutputs(std::string* bytes) {
     const bool has_begun =
         !update.delta.token_ids.empty() || update.delta.finish_reason != FinishReason::kNone;
     if (has_begun && weights_version_ == 0) weights_version_ = update.delta.weights_version;
+    if (tells_weights_version_) writer_->TellWeightsVersion(weights_version_);
     *bytes += writer_->OnUpdate(std::move(update), Usage());
   }
   if (request_.overflowed()) return Fail({503, "The server is too busy to write the response.", ""}, bytes);

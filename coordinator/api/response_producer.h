@@ -13,6 +13,7 @@
 // more than max_queued_output_bytes. Ownership: tasks that have not run yet do not keep the producer alive;
 // one that is destroyed before its end aborts what is left.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -55,6 +56,9 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   };
   // Returns what was made since the last call.
   Output Take();
+  // A stream's head is sent before there is anything to Take, so it cannot tell the version of the weights:
+  // the last event of every choice that is made from now on does. Thread safe.
+  void TellWeightsVersionInEvents() { tells_weights_version_ = true; }
   // Aborts all sequences in the engine.
   void Abort();
 
@@ -83,7 +87,8 @@ class ResponseProducer : public std::enable_shared_from_this<ResponseProducer> {
   bool ended_ = false;    // the last bytes, or the error, have been made
   const std::shared_ptr<ResponseBudget> budget_;
   int64_t weights_version_ = 0;  // as of Output
-  ResponseBudget::Part held_;    // given back after the response has been sent: its sender keeps the producer
+  std::atomic<bool> tells_weights_version_{false};
+  ResponseBudget::Part held_;  // given back after the response has been sent: its sender keeps the producer
 
   absl::Mutex mutex_;
   Output output_ ABSL_GUARDED_BY(mutex_);

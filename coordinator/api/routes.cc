@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/api/query_string.h"
 
@@ -10,34 +11,40 @@ namespace somnus {
 namespace {
 
 constexpr RouteSpec kRoutes[] = {
-    //                                             get    post   infer  admin  key    json   counted
-    {Route::kModels, "/v1/models", true, false, true, false, true, false, true},
-    {Route::kCompletions, "/v1/completions", false, true, true, false, true, true, true},
-    {Route::kChat, "/v1/chat/completions", false, true, true, false, true, true, true},
-    {Route::kTokenize, "/tokenize", false, true, true, false, true, true, true},
-    {Route::kDetokenize, "/detokenize", false, true, true, false, true, true, true},
-    {Route::kHealth, "/health", true, false, true, true, false, false, false},
-    {Route::kReadyz, "/readyz", true, false, true, true, false, false, false},
-    {Route::kLivez, "/livez", true, false, true, true, false, false, false},
-    {Route::kPing, "/ping", true, true, true, true, false, false, false},
-    {Route::kVersion, "/version", true, false, true, true, true, false, false},
-    {Route::kServerInfo, "/server_info", true, false, true, true, true, false, false},
-    {Route::kLoad, "/load", true, false, true, true, true, false, false},
-    {Route::kMetrics, "/metrics", true, false, true, true, false, false, false},
-    {Route::kSleep, "/sleep", false, true, false, true, true, false, true},
-    {Route::kWakeUp, "/wake_up", false, true, false, true, true, false, true},
-    {Route::kIsSleeping, "/is_sleeping", true, false, false, true, true, false, false},
-    {Route::kPause, "/pause", false, true, false, true, true, false, true},
-    {Route::kResume, "/resume", false, true, false, true, true, false, true},
-    {Route::kIsPaused, "/is_paused", true, false, false, true, true, false, false},
-    {Route::kAbortRequests, "/abort_requests", false, true, false, true, true, false, true},
-    {Route::kCollectiveRpc, "/collective_rpc", false, true, false, true, true, false, true},
-    {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, true, true, false, true},
-    {Route::kRoll, "/roll", false, true, false, true, true, false, true},
-    {Route::kReloadWeights, "/reload_weights", false, true, false, true, true, false, true},
+    //                                             get    post   public key                  json   counted
+    {Route::kModels, "/v1/models", true, false, true, RouteKey::kClients, false, true},
+    {Route::kCompletions, "/v1/completions", false, true, true, RouteKey::kClients, true, true},
+    {Route::kChat, "/v1/chat/completions", false, true, true, RouteKey::kClients, true, true},
+    {Route::kTokenize, "/tokenize", false, true, true, RouteKey::kClients, true, true},
+    {Route::kDetokenize, "/detokenize", false, true, true, RouteKey::kClients, true, true},
+    {Route::kHealth, "/health", true, false, true, RouteKey::kNone, false, false},
+    {Route::kReadyz, "/readyz", true, false, true, RouteKey::kNone, false, false},
+    {Route::kLivez, "/livez", true, false, true, RouteKey::kNone, false, false},
+    {Route::kPing, "/ping", true, true, true, RouteKey::kNone, false, false},
+    {Route::kVersion, "/version", true, false, true, RouteKey::kListeners, false, false},
+    {Route::kServerInfo, "/server_info", true, false, true, RouteKey::kListeners, false, false},
+    {Route::kLoad, "/load", true, false, true, RouteKey::kListeners, false, false},
+    {Route::kMetrics, "/metrics", true, false, true, RouteKey::kNone, false, false},
+    {Route::kSleep, "/sleep", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kWakeUp, "/wake_up", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kIsSleeping, "/is_sleeping", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kPause, "/pause", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kResume, "/resume", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kIsPaused, "/is_paused", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kAbortRequests, "/abort_requests", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kCollectiveRpc, "/collective_rpc", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kResetPrefixCache, "/reset_prefix_cache", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kRoll, "/roll", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kReloadWeights, "/reload_weights", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kUpdateWeightVersion, "/update_weight_version", false, true, false, RouteKey::kListeners, false,
+     true},
+    {Route::kWeightInfo, "/weight_info", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kGetWorldSize, "/get_world_size", true, false, false, RouteKey::kListeners, false, false},
+    {Route::kResetOtherCache, "/reset_mm_cache", false, true, false, RouteKey::kListeners, false, true},
+    {Route::kResetOtherCache, "/reset_encoder_cache", false, true, false, RouteKey::kListeners, false, true},
 };
-constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true, false, true, false, true, false,
-                                   true};
+constexpr RouteSpec kModelRoute = {Route::kModel, "/v1/models/{model}", true,  false,
+                                   true,          RouteKey::kClients,   false, true};
 constexpr absl::string_view kModelPrefix = "/v1/models/";
 
 bool Allowed(const RouteSpec& spec, absl::string_view method) {
@@ -51,7 +58,7 @@ RouteMatch MatchSpec(const RouteSpec& spec, absl::string_view method, std::strin
 
 const RouteSpec* FindRoute(bool admin, absl::string_view path) {
   for (const RouteSpec& spec : kRoutes) {
-    if (path == spec.path && (admin ? spec.admin : spec.inference)) return &spec;
+    if (path == spec.path && (admin || spec.is_public)) return &spec;
   }
   return nullptr;
 }
@@ -65,9 +72,10 @@ RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view ta
   if (const RouteSpec* spec = FindRoute(admin, path)) return MatchSpec(*spec, method, "");
   if (!path.empty() && path.back() == '/') {
     const absl::string_view bare = path.substr(0, path.size() - 1);
-    if (FindRoute(admin, bare) != nullptr) return {307, nullptr, std::string(bare)};
+    const absl::string_view query = target.substr(path.size());  // with its '?'
+    if (FindRoute(admin, bare) != nullptr) return {307, nullptr, absl::StrCat(bare, query)};
   }
-  if (!admin && absl::StartsWith(path, kModelPrefix) && path.size() > kModelPrefix.size()) {
+  if (absl::StartsWith(path, kModelPrefix) && path.size() > kModelPrefix.size()) {
     return MatchSpec(kModelRoute, method, DecodePath(path.substr(kModelPrefix.size())));
   }
   return {404, nullptr, ""};

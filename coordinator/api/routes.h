@@ -33,14 +33,25 @@ enum class Route {
   kCollectiveRpc,
   kRoll,
   kReloadWeights,
+  kUpdateWeightVersion,
+  kWeightInfo,
+  kGetWorldSize,
+  kResetOtherCache,  // one that vLLM has, and this server does not
+};
+
+// Which key a route wants, where there is one.
+enum class RouteKey {
+  kNone,       // probes and metrics
+  kListeners,  // of the listener
+  kClients,    // clients'; on operators' listener theirs, where they have one
 };
 
 struct RouteSpec {
   Route route;
   const char* path;
   bool get, post;
-  bool inference, admin;  // on which listeners
-  bool needs_key;         // of the listener, where it has one
+  bool is_public;  // also on clients' listener; operators' has all, because many controllers know one address
+  RouteKey key;
   bool json_body;
   bool counted;  // in http_requests_total
 };
@@ -58,6 +69,7 @@ inline bool IsLifecycle(Route route) {
     case Route::kCollectiveRpc:
     case Route::kRoll:
     case Route::kReloadWeights:
+    case Route::kUpdateWeightVersion:
       return true;
     default:
       return false;
@@ -69,7 +81,8 @@ inline bool EndsWaits(Route route) { return route == Route::kWakeUp || route == 
 struct RouteMatch {
   int status = 404;                 // 200, 307 (trailing slash), 404 or 405
   const RouteSpec* spec = nullptr;  // with 200
-  std::string detail;               // 307: the location; 405: the allowed methods; kModel: the model's name
+  std::string
+      detail;  // 307: the location, with the query; 405: the allowed methods; kModel: the model's name
 };
 
 RouteMatch MatchRoute(bool admin, absl::string_view method, absl::string_view target);

@@ -1,5 +1,6 @@
 #pragma once
-// ControlService.UpdateWeights: from the client's stream to the engine. Internal to coordinator/api.
+// ControlService's UpdateWeights and DirectUpdateWeights: from the client's stream to the engine. Internal to
+// coordinator/api.
 
 #include <functional>
 #include <string>
@@ -13,10 +14,17 @@ namespace somnus {
 // Finds the engine of the model that the first message of an update names.
 using FindEngine = std::function<grpc::Status(const std::string& model, Engine** engine)>;
 
+// The client's stream. Both return false when it has ended.
+struct UpdateMessages {
+  std::function<bool(v1::UpdateWeightsRequest* message)> read;
+  // Tells the client where it sends its chunks; null: the update is not a direct one.
+  std::function<bool(const v1::DirectUpdateWeightsResponse::Ports& ports)> write_ports;
+};
+
 // Blocks until the client has finished the update or has left, and the ranks have what it sent. A client that
 // sends nothing for longer than `max_silence` is one that has left: the update holds other calls back.
 grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context,
-                            grpc::ServerReader<v1::UpdateWeightsRequest>* reader,
-                            v1::UpdateWeightsResponse* response, absl::Duration max_silence);
+                            const UpdateMessages& messages, v1::UpdateWeightsResponse* response,
+                            absl::Duration max_silence);
 
 }  // namespace somnus

@@ -166,6 +166,15 @@ void BlockManager::Fork(int64_t parent, int64_t child) {
   tables_.emplace(child, std::move(table));
 }
 
+bool BlockManager::ForkAt(int64_t parent, int64_t child, int64_t num_tokens,
+                          std::vector<BlockCopyOp>* copies) {
+  SOMNUS_CHECK(static_cast<int32_t>(TableOf(parent).blocks.size()) == BlocksFor(num_tokens));
+  const bool has_partial = num_tokens % options_.block_size != 0;
+  if (pool_.num_free() - (has_partial ? 1 : 0) < Watermark(/*ignored=*/false)) return false;
+  Fork(parent, child);
+  return !has_partial || MakeWritable(child, num_tokens, copies);
+}
+
 bool BlockManager::MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies) {
   BlockTable& table = TableOf(sequence);
   const size_t index = static_cast<size_t>(position / options_.block_size);

@@ -95,9 +95,13 @@ class BlockManager {
     int32_t count_ = 0;
   };
 
-  // `child` shares all blocks of `parent`. Nothing calls Fork and MakeWritable yet: they are for parallel
-  // sampling and beam search.
+  // `child` shares all blocks of `parent`.
   void Fork(int64_t parent, int64_t child);
+  // `child` begins with the `num_tokens` tokens that `parent` has computed, and shares its full blocks; it
+  // has a last, partly filled one of its own, and the copy that a step has to do first is appended. `parent`
+  // has no more blocks than those tokens take. False, and nothing is taken, where that would leave fewer
+  // blocks free than admission does.
+  bool ForkAt(int64_t parent, int64_t child, int64_t num_tokens, std::vector<BlockCopyOp>* copies);
   // To be called before `sequence` writes at `position`: replaces a shared block there by a new one, and
   // appends the copy that the step has to do. False when no block is free.
   bool MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/request_bounds.h"
 
 namespace somnus {
 
@@ -102,7 +103,7 @@ absl::Status AutoSleepEngine::Health() const {
       state == EngineState::kFallingAsleep || state == EngineState::kAsleep || state == EngineState::kWaking;
   if (!sleeps || !ArrivalsWake()) return health;
   const EngineStats stats = engine_->Stats();
-  if (stats.paused || stats.residency.weights_stale()) return health;
+  if (stats.paused || stats.needs_weights || stats.residency.weights_stale()) return health;
   return wake_error_;
 }
 
@@ -221,6 +222,8 @@ AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
   if (is_awake || num_open_ == 0 || !AdmitsRequests(state)) last_served_ = last_wanting_;
   const MonotonicTime now = options_.now();
   if (last_wanting_ > last_served_) {
+    // A wake-up brings nothing that could be computed with; a reload or an update changes the state.
+    if (engine_->Stats().needs_weights) return Action::kNone;
     if (now >= retry_at_) return Action::kWake;
     *wait = retry_at_ - now;
     return Action::kNone;
@@ -237,8 +240,10 @@ AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
 
 void AutoSleepEngine::FallAsleep() {
   SleepRequest request;
-  request.level = options_.idle_level;
+  // What nobody else has is kept.
+  request.level = engine_->Stats().only_copy ? kMinSleepLevel : options_.idle_level;
   request.only_if_idle = true;
+  request.spares_only_copy = true;
   const absl::StatusOr<TransitionReport> report = engine_->Sleep(request);
   if (report.ok()) {
     LogInfo("idle for {}: the engine has gone to sleep at level {}",

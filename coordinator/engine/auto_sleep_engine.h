@@ -7,7 +7,8 @@
 // when the engine is resumed.
 //
 // Idle. An engine that is awake, and has had no open request for options.idle_sleep, goes to sleep. Its time
-// begins anew with every lifecycle call; status, health and metrics are no requests.
+// begins anew with every lifecycle call; status, health and metrics are no requests. Weights that came from
+// an update sleep at level 1, whatever options.idle_level says: level 2 would lose them.
 //
 // No wake-up is lost. Requests are counted before they are given to the engine, so that one that comes
 // between the decision to sleep and the sleep is seen by either; a request that came while the engine fell

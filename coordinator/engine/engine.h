@@ -42,6 +42,9 @@ struct SleepRequest {
   std::vector<std::string> tags;  // empty: all
   SleepMode mode = SleepMode::kKeep;
   bool only_if_idle = false;  // Aborted, and nothing is done, unless the engine is awake without a request
+  // Aborted, and nothing is done, where level 2 would lose weights that no checkpoint has. For whoever puts
+  // an engine to sleep without an operator's word.
+  bool spares_only_copy = false;
   // Of host memory over all ranks, at most, for KV blocks that outlive a sleep of level 1. Not set: as much
   // as the host tier has.
   std::optional<int64_t> max_kept_bytes;
@@ -58,14 +61,15 @@ struct WeightsRequest {
   std::string path;     // of a reload: on the hosts of the workers; empty: the checkpoint that was read last
   int64_t version = 0;  // of the new weights; 0: the last one and 1
   SleepMode mode = SleepMode::kWait;
+  // Of an update, not empty: a direct one. Each rank opens a port for the client, whose calls need the token.
+  std::string port_token;
 };
 
 // What it has led to.
 struct WeightsChange {
   int64_t version = 0;
-  std::string fingerprint;  // of the checkpoint, after a reload
-  int64_t num_tensors = 0;  // of an update
-  int64_t num_bytes = 0;    // likewise
+  std::string fingerprint;   // of the checkpoint, after a reload
+  ReceivedWeights received;  // of an update
 };
 
 // An update of the weights that is under way. Its engine must live as long; for one thread, which is the one
@@ -77,8 +81,13 @@ class WeightUpdate {
   // Sends a part of a tensor to all ranks. Blocks while one of them takes no more. After an error, which
   // names the rank, the update is of no use any longer.
   virtual absl::Status Send(v1::WeightChunk chunk) = 0;
-  // The weights have their new version on every rank, or are stale. To be called once.
-  virtual absl::StatusOr<WeightsChange> Finish() = 0;
+  // Where the client of a direct update sends its chunks: ports of all ranks, or none. They are open until
+  // the update's end.
+  virtual std::vector<v1::UpdatePort> ports() const = 0;
+  // The weights have their new version on every rank, or are stale. To be called once. DataLoss: not the same
+  // has come to all ranks, or not what is expected.
+  virtual absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) = 0;
+  absl::StatusOr<WeightsChange> Finish() { return Finish(std::nullopt); }
 };
 
 // A reload or an update that has ended well.
@@ -123,10 +132,13 @@ struct EngineStats {
   Residency residency;          // as of the last lifecycle call that has ended
   int64_t weights_version = 0;  // that every rank has; 0: the weights are stale
   std::string weights_source;   // as Weights::source; empty: the weights are stale
+  bool only_copy = false;       // the workers alone have the weights, as after an update; level 2 loses them
+  bool needs_weights = false;   // no wake-up brings the weights any more: a reload or an update has to
   bool paused = false;          // a pause holds, in whatever state; of replicas: all are paused
-  TagBytes resident_bytes;      // summed over ranks, as of the last transition
-  TagBytes host_bytes;          // likewise, of host memory for backups and kept blocks
-  std::string error;            // why the engine is kFailed
+  // As of GroupBytes: after the last lifecycle call that has ended, well or not, or the last recovery.
+  TagBytes resident_bytes;
+  TagBytes host_bytes;
+  std::string error;  // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used. Where the cache
@@ -146,14 +158,17 @@ struct EngineStats {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
+  int64_t num_forks = 0;             // sequences that began as forks of another one
   // Of the host tier, and of what outlived sleeps there.
   int32_t total_host_blocks = 0;
   int32_t used_host_blocks = 0;
   // Of host memory over all ranks, that a sleep of level 1 would take for KV blocks if it came now, or a step
   // later. 0: it would keep none.
   int64_t keepable_bytes = 0;
-  int64_t kept_blocks = 0;  // that came back
-  int64_t kept_tokens = 0;  // of open requests, that were not computed again
+  int64_t num_cache_grows = 0;    // changes of the KV cache's size
+  int64_t num_cache_shrinks = 0;  // likewise; those of a recovery that brought all ranks to one size included
+  int64_t kept_blocks = 0;        // that came back
+  int64_t kept_tokens = 0;        // of open requests, that were not computed again
   int64_t num_steps = 0;
   absl::Duration decode_step_time;  // of steps that only decode, lately; of the slowest replica; 0: none yet
   int64_t num_recoveries = 0;       // of the group, that ended well

@@ -260,9 +260,12 @@ void EngineLoop::PublishStats() {
     stats.weights_version = weights_.version;
     stats.weights_source = weights_.source();
   }
+  stats.only_copy = HasOnlyCopy();
+  stats.needs_weights = !weights_.readable() && LacksWeights();
   stats.paused = paused_;
-  stats.resident_bytes = resident_bytes_;
-  stats.host_bytes = host_bytes_;
+  GroupBytes bytes = executor_->bytes();
+  stats.resident_bytes = std::move(bytes.resident);
+  stats.host_bytes = std::move(bytes.host);
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting() + static_cast<int32_t>(held_back_.size());
   stats.total_blocks = blocks.total_blocks();
@@ -280,6 +283,9 @@ void EngineLoop::PublishStats() {
   stats.total_host_blocks = blocks.total_host_blocks();
   stats.used_host_blocks = blocks.used_host_blocks();
   stats.keepable_bytes = KeepableBytes();
+  stats.num_forks = counters.num_forks;
+  stats.num_cache_grows = num_cache_grows_;
+  stats.num_cache_shrinks = num_cache_shrinks_;
   stats.kept_blocks = counters.kept_blocks;
   stats.kept_tokens = counters.kept_tokens;
   stats.num_steps = num_steps_;
@@ -292,8 +298,9 @@ void EngineLoop::PublishStats() {
   num_preempted_ = scheduler_.num_preempted();
 }
 
-// Does nothing when a failure or a drain has come in between.
+// Does nothing when a failure or a drain has come in between. Whoever sees the state sees what came with it.
 void EngineLoop::SwitchState(EngineState to) {
+  PublishStats();
   {
     absl::MutexLock lock(&mu_);
     if (!ChangeState(to)) return;

@@ -85,7 +85,6 @@ struct EngineOptions {
   Residency residency;                          // what the ranks hold at the start
   int32_t num_mapped_blocks = 0;                // likewise, as of Held
   Weights weights;                              // likewise
-  TagBytes resident_bytes;                      // how much of it is resident, summed over ranks; for Stats
   std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
   MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
   std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
@@ -214,6 +213,7 @@ class EngineLoop : public Engine {
   void StartResume();
   void StartResetPrefixCache();
   void StartResizeKvCache();
+  void NoteMappedBlocks(int32_t num_blocks);
   void FinishResizeKvCache(int32_t num_blocks, const absl::StatusOr<TransitionReport>& report);
   // How many blocks, the null block included, a sequence of max_model_len needs.
   int32_t SmallestCache() const;
@@ -237,6 +237,9 @@ class EngineLoop : public Engine {
   void NoteWoken(const std::vector<std::string>& tags, bool weights_stale);
   // Resident, and checked where that is asked for.
   bool MayServe() const { return residency_.awake() && !check_due_; }
+  // The workers have the weights, and nothing else has.
+  bool HasOnlyCopy() const { return !weights_.readable() && !LacksWeights(); }
+  bool LacksWeights() const;
   // Whether a wake-up of these tags reads the checkpoint. An error: it cannot bring the weights.
   absl::StatusOr<bool> WillReadWeights(const std::vector<std::string>& tags) const;
   void CallSleep(const SleepSpec& spec);
@@ -303,9 +306,9 @@ class EngineLoop : public Engine {
   absl::Duration decode_step_time_;  // the mean, in which the latest step counts an eighth
   Residency residency_;  // as of the last lifecycle call that has ended; weights that are replaced are stale
   Weights weights_;      // likewise
-  TagBytes resident_bytes_, host_bytes_;
   // Of the KV cache's blocks, the null block included, as of the last lifecycle call that has ended.
   int32_t mapped_blocks_;
+  int64_t num_cache_grows_ = 0, num_cache_shrinks_ = 0;
   std::optional<SelfCheckResult> checked_;  // of weights_; none: it has not been taken
   bool check_due_ = false;                  // a wake-up has brought back what it checks
   bool paused_ = false;
@@ -345,6 +348,7 @@ class EngineLoop : public Engine {
   struct UpdateEnd {
     std::string update_id;
     bool finishes = false;  // false: it is given up
+    std::optional<ReceivedWeights> expected;
   };
   std::vector<UpdateEnd> update_ends_ ABSL_GUARDED_BY(mu_);
   // The oldest step without a reply (0: none), and since when it has been the oldest.

@@ -34,7 +34,6 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       step_deadline_(options_.hang_timeout, options_.step_timeout),
       residency_(options_.residency),
       weights_(options_.weights),
-      resident_bytes_(options_.resident_bytes),
       mapped_blocks_(options_.num_mapped_blocks > 0 ? options_.num_mapped_blocks
                                                     : options_.scheduler.blocks.num_blocks),
       state_(residency_.awake() ? EngineState::kAwake : EngineState::kAsleep),
@@ -126,6 +125,10 @@ absl::Status EngineLoop::Health() const {
       return absl::UnavailableError(absl::StrCat("The engine has failed: ", error_));
     if (state_ == EngineState::kAsleep && stats_.residency.weights_stale())
       return absl::UnavailableError("The weights are stale; requests wait until others have been brought.");
+    if (state_ == EngineState::kAsleep && stats_.needs_weights)
+      return absl::UnavailableError(
+          "The weights came from an update and were discarded; requests wait until others have been "
+          "brought.");
     if (!IsReady(state_)) return absl::UnavailableError(WhyNotReady(state_));
     // A rank that is known to hang is a better reason than the step; heartbeats may report it a little later.
     const bool stalls = awaited_step_ != 0 && options_.monotonic_now() - awaited_since_ > options_.step_stall;
@@ -176,6 +179,7 @@ absl::StatusOr<TransitionReport> EngineLoop::Sleep(const SleepRequest& request) 
   command.spec = {request.level, request.tags};
   command.mode = request.mode;
   command.only_if_idle = request.only_if_idle;
+  command.spares_only_copy = request.spares_only_copy;
   command.max_kept_bytes = request.max_kept_bytes;
   return RunCommand(std::move(command));
 }

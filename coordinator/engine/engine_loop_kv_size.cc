@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/memory_tags.h"
 #include "base/null_block.h"
 #include "coordinator/engine/engine_loop.h"
 
@@ -40,6 +39,12 @@ void EngineLoop::StartResizeKvCache() {
   executor_->ResizeKvCacheAsync(num_blocks, mapped_blocks_, std::move(done));
 }
 
+void EngineLoop::NoteMappedBlocks(int32_t num_blocks) {
+  num_cache_grows_ += num_blocks > mapped_blocks_;
+  num_cache_shrinks_ += num_blocks < mapped_blocks_;
+  mapped_blocks_ = num_blocks;
+}
+
 void EngineLoop::FinishResizeKvCache(int32_t num_blocks, const absl::StatusOr<TransitionReport>& report) {
   if (!report.ok()) {
     scheduler_.SetBlockLimit(command_->limit_before);
@@ -49,13 +54,7 @@ void EngineLoop::FinishResizeKvCache(int32_t num_blocks, const absl::StatusOr<Tr
   if (grows) scheduler_.SetBlockLimit(num_blocks);
   LogInfo("{}the KV cache has {} blocks, {} before, of {}", options_.log_name, TotalBlocks(num_blocks),
           TotalBlocks(mapped_blocks_), TotalBlocks(options_.scheduler.blocks.num_blocks));
-  mapped_blocks_ = num_blocks;
-  int64_t bytes = 0;
-  for (const RankReport& rank : report->ranks) {
-    const auto cache = rank.tags.find(kKvCacheTag);
-    if (cache != rank.tags.end()) bytes += cache->second.resident_bytes;
-  }
-  resident_bytes_[kKvCacheTag] = bytes;
+  NoteMappedBlocks(num_blocks);
   *command_->num_mapped = mapped_blocks_;
   EndCommand(TransitionReport());
 }

@@ -66,6 +66,8 @@ void EngineLoop::StartSleep() {
   const bool has_happened = command_->num_interruptions > 0 && residency_.ToSleep(command_->spec).empty();
   if (command_->only_if_idle && !has_happened && !IsIdle())
     return EndCommand(absl::AbortedError("the engine is not idle"));
+  if (command_->spares_only_copy && command_->spec.level >= kMaxSleepLevel && HasOnlyCopy())
+    return EndCommand(absl::AbortedError(kSparesOnlyCopy));
   if (!SettleOpenRequests()) return;
   if (residency_.ToSleep(command_->spec).empty()) {
     ForgetKept(command_->spec);
@@ -221,14 +223,6 @@ void EngineLoop::NoteTransition(const TransitionReport& report, bool wakes) {
   event.level = residency_.level();
   event.duration = options_.monotonic_now() - command_->began;
   event.report = report;
-  resident_bytes_.clear();
-  host_bytes_.clear();
-  for (const RankReport& rank : report.ranks) {
-    for (const auto& [tag, bytes] : rank.tags) {
-      resident_bytes_[tag] += bytes.resident_bytes;
-      host_bytes_[tag] += bytes.host_bytes;
-    }
-  }
   if (observer_ != nullptr) observer_->OnTransition(event);
 }
 
@@ -239,7 +233,7 @@ void EngineLoop::InterruptCommand(const absl::Status& reason) {
   const bool resizes = call_.has_value() && call_->num_blocks > 0;
   const bool is_transition = call_.has_value() && !call_->of_weights && !call_->of_check && !resizes;
   // Some ranks may have changed: the recovery brings all to the size that surely has memory.
-  if (resizes) mapped_blocks_ = std::min(mapped_blocks_, call_->num_blocks);
+  if (resizes) NoteMappedBlocks(std::min(mapped_blocks_, call_->num_blocks));
   if (is_transition && executor_->committed()) {
     if (call_->spec.level > 0) {
       residency_.Slept(call_->spec);
@@ -254,14 +248,15 @@ void EngineLoop::InterruptCommand(const absl::Status& reason) {
     EndCommand(reason);
 }
 
-// What became of the tags that the command named since it began.
+// What became, since the command began, of the tags that it named, and of what went along.
 std::map<std::string, TagOutcome> EngineLoop::Outcomes() const {
   std::map<std::string, TagOutcome> outcomes;
   for (const std::string tag : kMemoryTags) {
-    const std::vector<std::string>& named = command_->spec.tags;
-    if (!named.empty() && std::find(named.begin(), named.end(), tag) == named.end()) continue;
+    const std::vector<std::string>& tags = command_->spec.tags;
+    const bool named = tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
     const TagState state = residency_.state(tag);
-    outcomes[tag] = {state, state != command_->before.residency.state(tag)};
+    const bool changed = state != command_->before.residency.state(tag);
+    if (named || changed) outcomes[tag] = {state, changed};
   }
   return outcomes;
 }

@@ -136,6 +136,7 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   if (observer_ != nullptr && !restarted) observer_->OnRecovered(duration);
   // The news of another loss may have come before that of this recovery.
   if (const absl::Status health = executor_->Health(); !health.ok()) return Lose(health);
+  PublishStats();  // before the state: whoever looks at its change finds which weights there are
   SwitchState(RestingState());
   if (!checked_.has_value()) QueueSelfCheck();  // those of a replica that was revived
   if (restarted && command_.has_value()) return EndCommand(TransitionReport());

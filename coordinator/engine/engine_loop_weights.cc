@@ -32,30 +32,33 @@ class EngineLoop::Update : public WeightUpdate {
     absl::Notification begun;  // chunks may be sent, or it has ended
     absl::Notification ended;
     absl::Status status;  // once it has ended
-    std::shared_ptr<WeightsChange> change = std::make_shared<WeightsChange>();
+    const std::shared_ptr<WeightsChange> change = std::make_shared<WeightsChange>();
+    const std::shared_ptr<std::vector<v1::UpdatePort>> ports =
+        std::make_shared<std::vector<v1::UpdatePort>>();
   };
 
   Update(EngineLoop* loop, std::string id, std::shared_ptr<Call> call)
       : loop_(loop), id_(std::move(id)), call_(std::move(call)) {}
-  ~Update() override { End(/*finishes=*/false); }
+  ~Update() override { End({.update_id = id_}); }
 
   absl::Status Send(v1::WeightChunk chunk) override {
     const absl::Status sent = loop_->executor_->SendWeights(std::move(chunk));
     // The engine knows best why it has ended.
     return sent.ok() || !call_->ended.HasBeenNotified() ? sent : call_->status;
   }
-  absl::StatusOr<WeightsChange> Finish() override {
-    End(/*finishes=*/true);
+  std::vector<v1::UpdatePort> ports() const override { return *call_->ports; }
+  absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
+    End({.update_id = id_, .finishes = true, .expected = expected});
     RETURN_IF_ERROR(call_->status);
     return *call_->change;
   }
 
  private:
-  void End(bool finishes) {
+  void End(UpdateEnd end) {
     if (call_->ended.HasBeenNotified()) return;
     {
       absl::MutexLock lock(&loop_->mu_);
-      loop_->update_ends_.push_back({id_, finishes});
+      loop_->update_ends_.push_back(std::move(end));
     }
     loop_->mail_->Wake();
     call_->ended.WaitForNotification();
@@ -87,7 +90,9 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::BeginWeightUpdate(cons
   command.mode = request.mode;
   command.weights_version = request.version;
   command.update_id = RandomHex(kUpdateIdBytes);
+  command.port_token = request.port_token;
   command.change = call->change;
+  command.ports = call->ports;
   command.begun = [call] { call->begun.Notify(); };
   command.reply = [call](const absl::StatusOr<TransitionReport>& result) {
     call->status = result.status();
@@ -143,7 +148,7 @@ void EngineLoop::StartReload() {
 
 void EngineLoop::StartUpdate() {
   if (!BeginWeightsChange()) return;
-  executor_->BeginWeightUpdateAsync(command_->update_id, CallWeights());
+  executor_->BeginWeightUpdateAsync(command_->update_id, command_->port_token, CallWeights());
 }
 
 Executor::WeightsDone EngineLoop::CallWeights() {
@@ -168,7 +173,7 @@ void EngineLoop::EndUpdates() {
     }
     const int64_t version = command_->weights_version > 0 ? command_->weights_version : weights_.version + 1;
     command_->change->version = version;
-    executor_->FinishWeightUpdateAsync(version, CallWeights());
+    executor_->FinishWeightUpdateAsync(version, end.expected, CallWeights());
   }
 }
 
@@ -183,6 +188,7 @@ void EngineLoop::FinishWeights(const WeightsOutcome& outcome) {
   WeightsChange* const change = command_->change.get();
   if (command_->kind == LifecycleCommand::Kind::kUpdate && change->version == 0) {
     PublishStats();
+    *command_->ports = outcome.ports;
     return command_->begun();
   }
   weights_.version = change->version;
@@ -194,14 +200,14 @@ void EngineLoop::FinishWeights(const WeightsOutcome& outcome) {
   }
   residency_.SetWeightsStale(false);
   change->fingerprint = outcome.fingerprint;
-  change->num_tensors = outcome.num_tensors;
-  change->num_bytes = outcome.num_bytes;
+  change->received = outcome.received;
   EndWeightsChange(absl::OkStatus());
 }
 
 void EngineLoop::EndWeightsChange(const absl::Status& status) {
   step_deadline_.Restart();
   if (status.ok()) NoteNewWeights();
+  PublishStats();  // before the state: whoever looks at its change finds which weights there are
   SwitchState(RestingState());
   WeightsEvent event;
   event.updates = command_->kind == LifecycleCommand::Kind::kUpdate;
@@ -218,6 +224,11 @@ void EngineLoop::EndWeightsChange(const absl::Status& status) {
   EndCommand(absl::Status(
       is_other ? absl::StatusCode::kInternal : status.code(),
       absl::StrCat(status.message(), "; the weights are stale until a reload or an update succeeds")));
+}
+
+bool EngineLoop::LacksWeights() const {
+  const TagState state = residency_.state(kWeightsTag);
+  return state == TagState::kStale || state == TagState::kDiscarded;
 }
 
 absl::StatusOr<bool> EngineLoop::WillReadWeights(const std::vector<std::string>& tags) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/monotonic.h"
@@ -36,6 +37,7 @@ struct LifecycleCommand {
   SleepMode mode = SleepMode::kKeep;  // kKeep once the wait of kWait is over
   bool clear_cache = false;           // of kPause: see PauseRequest; of kResetPrefixCache: preempt_running
   bool only_if_idle = false;          // of kSleep
+  bool spares_only_copy = false;      // of kSleep: see SleepRequest
   std::optional<int64_t> max_kept_bytes;  // of kSleep: see SleepRequest
   bool keeps_nothing = false;             // of kSleep: the host had no memory for what would be kept
   bool for_arrivals = false;              // of kWakeUp: it does not end a pause
@@ -45,6 +47,8 @@ struct LifecycleCommand {
   std::string path;                       // of kReload
   int64_t weights_version = 0;            // of kReload and kUpdate; 0: the next one
   std::string update_id;                  // of kUpdate
+  std::string port_token;                 // of kUpdate: see WeightsRequest
+  std::shared_ptr<std::vector<v1::UpdatePort>> ports;  // of kUpdate: filled in before `begun`
   std::function<void()> begun;            // of kUpdate: chunks may be sent; not called where it ends before
   std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok
   int32_t num_blocks = 0;                 // of kResizeKvCache: as asked for, and at most the cache's

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,13 +71,17 @@ class Executor {
   // Every rank reads the checkpoint at `path`; empty: the one that it has read last. It is an error when they
   // read different files.
   virtual void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) = 0;
-  // An update: the weights are stale on every rank, and SendWeights may be called until it is finished.
-  virtual void BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) = 0;
+  // An update: the weights are stale on every rank, and SendWeights may be called until it is finished. With
+  // a token it is a direct one: `done` gets the ranks' update ports, which are open until its end.
+  virtual void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
+                                      WeightsDone done) = 0;
   // Sends a chunk to every rank. Blocks while one of them takes no more. An error is the update's, and names
   // the rank; FailedPrecondition: no update is under way. Thread safe, one call at a time.
   virtual absl::Status SendWeights(v1::WeightChunk chunk) = 0;
-  // Waits until every rank has all chunks in place, and gives the weights their version.
-  virtual void FinishWeightUpdateAsync(int64_t version, WeightsDone done) = 0;
+  // Waits until every rank has all chunks in place, and gives the weights their version. It is an error when
+  // not the same has come to all ranks, or not what is expected.
+  virtual void FinishWeightUpdateAsync(int64_t version, const std::optional<ReceivedWeights>& expected,
+                                       WeightsDone done) = 0;
   // Gives the update up, if one is under way: SendWeights returns. Thread safe, and does not block.
   virtual void CancelWeightUpdate() = 0;
 
@@ -103,6 +108,9 @@ class Executor {
   // What the last Recover or Restart that ended well has led to: what it was asked for, but that weights
   // which new workers cannot have, since they came from an update, are stale, or discarded where they sleep.
   virtual Held recovered() const = 0;
+  // Of all ranks, as they say themselves: after the last of these calls that has ended, well or not, or after
+  // the last recovery. Thread safe.
+  virtual GroupBytes bytes() const = 0;
   // `callback` is called at the end of each Recover or Restart, on any thread, also within the call. It must
   // not block. An empty function removes the callback: none runs afterwards.
   virtual void OnRecovered(std::function<void(absl::Status)> callback) = 0;

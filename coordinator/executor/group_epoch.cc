@@ -347,6 +347,22 @@ std::vector<absl::StatusOr<v1::WorkerStatusResponse>> GroupEpoch::RankStatuses(a
   return results;
 }
 
+absl::StatusOr<GroupBytes> GroupEpoch::Bytes() const {
+  v1::WorkerStatusRequest request;
+  request.set_group_epoch(number_);
+  std::vector<v1::WorkerStatusResponse> responses(workers_.size());
+  RETURN_IF_ERROR(calls_.FirstError(calls_.RunOperation(
+      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+        return worker.stub->GetStatus(context, request, &responses[rank]);
+      })));
+  GroupBytes sum;
+  for (const v1::WorkerStatusResponse& response : responses) {
+    for (const auto& [tag, bytes] : response.bytes_by_tag()) sum.resident[tag] += bytes;
+    for (const auto& [tag, bytes] : response.host_bytes_by_tag()) sum.host[tag] += bytes;
+  }
+  return sum;
+}
+
 void GroupEpoch::Shutdown(absl::Duration timeout) {
   monitor_.Stop();
   streams_.Close();

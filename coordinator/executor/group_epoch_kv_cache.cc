@@ -7,6 +7,7 @@
 namespace somnus {
 
 absl::Status GroupEpoch::ResizeRanks(const Ranks& ranks, int32_t num_blocks, std::vector<int64_t>* bytes) {
+  sleep_.ForgetHeldBytes();
   v1::ResizeKvCacheRequest request;
   request.set_num_blocks(num_blocks);
   calls_.Stamp(&request);

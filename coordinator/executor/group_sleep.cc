@@ -118,12 +118,16 @@ absl::StatusOr<TransitionReport> GroupSleep::Run(const Transitions& transitions,
                                                  std::atomic<bool>* committed) {
   if (std::none_of(transitions.begin(), transitions.end(), [](const auto& one) { return one.has_value(); }))
     return TransitionReport();
-  ASSIGN_OR_RETURN(const Plans plans, Plan(transitions));
-  RETURN_IF_ERROR(CheckMemory(plans));
-  const Timeouts timeouts = TimeoutsOf(plans);
+  const bool only_sleeps = std::all_of(transitions.begin(), transitions.end(), [](const auto& one) {
+    return !one.has_value() || one->sleep_level() > 0;
+  });
+  Timeouts timeouts;
+  if (only_sleeps && held_bytes_.has_value()) {
+    timeouts = TimeoutsOf(*held_bytes_, *held_bytes_, /*reads_weights=*/false);
+  } else {
+    ASSIGN_OR_RETURN(timeouts, AskRanks(transitions));
+  }
   const uint64_t id = calls_.NextOperation();
-  reads_weights_ =
-      std::any_of(plans.begin(), plans.end(), [](const auto& plan) { return plan.reads_weights(); });
   if (const absl::Status error = Prepare(transitions, id, timeouts.prepare); !error.ok()) {
     if (latch_.status().ok()) Abort(transitions, id, timeouts.prepare + timeouts.commit, error);
     return error;
@@ -175,7 +179,9 @@ absl::Status GroupSleep::CheckMemory(const Plans& plans) const {
   return missing.empty() ? absl::OkStatus() : absl::ResourceExhaustedError(missing);
 }
 
-GroupSleep::Timeouts GroupSleep::TimeoutsOf(const Plans& plans) const {
+absl::StatusOr<GroupSleep::Timeouts> GroupSleep::AskRanks(const Transitions& transitions) {
+  ASSIGN_OR_RETURN(const Plans plans, Plan(transitions));
+  RETURN_IF_ERROR(CheckMemory(plans));
   int64_t prepared = 0, released = 0;
   bool reads_weights = false;
   for (const v1::PlanResponse& plan : plans) {
@@ -183,6 +189,11 @@ GroupSleep::Timeouts GroupSleep::TimeoutsOf(const Plans& plans) const {
     released = std::max(released, SumOf(plan.release_bytes_by_tag()));
     reads_weights |= plan.reads_weights();
   }
+  reads_weights_ = reads_weights;
+  return TimeoutsOf(prepared, released, reads_weights);
+}
+
+GroupSleep::Timeouts GroupSleep::TimeoutsOf(int64_t prepared, int64_t released, bool reads_weights) const {
   const auto timeout = [this](int64_t bytes) {
     return options_.transition_timeout +
            absl::Seconds(static_cast<double>(bytes) / options_.transition_bytes_per_s);
@@ -204,8 +215,21 @@ absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, ab
       }));
 }
 
+// Only of all ranks: a sleep may be of those that took no part.
+void GroupSleep::NoteHeldBytes(const TransitionReport& report) {
+  if (report.ranks.size() != workers_.size()) return;
+  int64_t most = 0;
+  for (const RankReport& rank : report.ranks) {
+    int64_t resident = 0;
+    for (const auto& [tag, bytes] : rank.tags) resident += bytes.resident_bytes;
+    most = std::max(most, resident);
+  }
+  held_bytes_ = most;
+}
+
 absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitions, uint64_t id,
                                                     absl::Duration timeout) {
+  held_bytes_.reset();
   v1::CommitRequest request;
   request.set_transition_id(id);
   calls_.Stamp(&request);
@@ -224,6 +248,7 @@ absl::StatusOr<TransitionReport> GroupSleep::Commit(const Transitions& transitio
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     if (transitions[rank].has_value()) report.ranks.push_back(ToReport(rank, responses[rank]));
   }
+  NoteHeldBytes(report);
   return report;
 }
 

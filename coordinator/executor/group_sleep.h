@@ -2,6 +2,9 @@
 // Transitions, sleeps and wake-ups, over all ranks of an epoch, so that all ranks change or none
 // (proto/worker.proto). Plan, Prepare, then Commit or Abort. Blocking; for one thread at a time.
 //
+// A sleep that follows another transition of the epoch needs no Plan: no rank moves more than what its last
+// Commit said is resident, which bounds the deadlines. Whether a wake-up fits is asked anew every time.
+//
 // Until a transition is committed, an error leaves every rank where it was. From then on it has happened: a
 // rank that does not confirm its Commit is lost, which fails the latch, and whoever forms the next epoch
 // brings all ranks to where the transition leads. A rank that does not confirm its Abort is lost, too.
@@ -40,6 +43,8 @@ class GroupSleep {
                                           const std::vector<KeptBlock>& kept, std::atomic<bool>* committed);
   // Brings every rank from what its snapshot says to `held`, but that stale weights are only mapped.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
+  // The memory of ranks has another size than their last Commit said.
+  void ForgetHeldBytes() { held_bytes_.reset(); }
   // A rank may still be reading its weights. Thread safe.
   bool reads_weights() const { return reads_weights_.load(); }
 
@@ -54,8 +59,10 @@ class GroupSleep {
   absl::StatusOr<Plans> Plan(const Transitions& transitions) const;
   // One account for each host, or pool of its memory, and one for each GPU.
   absl::Status CheckMemory(const Plans& plans) const;
-  Timeouts TimeoutsOf(const Plans& plans) const;
+  absl::StatusOr<Timeouts> AskRanks(const Transitions& transitions);
+  Timeouts TimeoutsOf(int64_t prepared, int64_t released, bool reads_weights) const;
   absl::Status Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const;
+  void NoteHeldBytes(const TransitionReport& report);
   absl::StatusOr<TransitionReport> Commit(const Transitions& transitions, uint64_t id,
                                           absl::Duration timeout);
   void Abort(const Transitions& transitions, uint64_t id, absl::Duration timeout, const absl::Status& error);
@@ -64,6 +71,7 @@ class GroupSleep {
   FailureLatch& latch_;
   const std::vector<WorkerLink>& workers_;
   const ExecutorOptions options_;
+  std::optional<int64_t> held_bytes_;  // resident on the rank that has most; none: it is not known
   std::atomic<bool> reads_weights_{false};
 };
 

@@ -51,36 +51,56 @@ absl::Status GroupWeights::CheckFingerprints(
   return absl::OkStatus();
 }
 
-std::vector<absl::Status> GroupWeights::Begin(const std::string& update_id,
-                                              const std::vector<bool>& ranks) const {
+std::vector<absl::Status> GroupWeights::Begin(const std::string& update_id, const std::vector<bool>& ranks,
+                                              const std::string& port_token,
+                                              std::vector<v1::UpdatePort>* ports) const {
   v1::BeginWeightUpdateRequest request;
   request.set_update_id(update_id);
+  request.set_update_port_token(port_token);
   calls_.Stamp(&request);
-  return calls_.RunOperation(
+  std::vector<v1::BeginWeightUpdateResponse> responses(workers_.size());
+  std::vector<absl::Status> statuses = calls_.RunOperation(
       options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        v1::BeginWeightUpdateResponse response;
-        return ranks[rank] ? worker.stub->BeginWeightUpdate(context, request, &response) : grpc::Status::OK;
+        if (!ranks[rank]) return grpc::Status::OK;
+        return worker.stub->BeginWeightUpdate(context, request, &responses[rank]);
       });
+  for (size_t rank = 0; rank < responses.size() && !port_token.empty(); ++rank) {
+    if (!responses[rank].has_update_port()) {
+      ports->clear();
+      break;
+    }
+    v1::UpdatePort& port = ports->emplace_back(std::move(*responses[rank].mutable_update_port()));
+    port.set_group_epoch(request.group_epoch());
+    port.set_update_id(update_id);
+    port.set_rank(static_cast<int32_t>(rank));
+  }
+  return statuses;
 }
 
-WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id) {
-  const std::vector<absl::Status> statuses = Begin(update_id, std::vector<bool>(workers_.size(), true));
+WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id, const std::string& port_token) {
   WeightsOutcome outcome;
+  const std::vector<absl::Status> statuses =
+      Begin(update_id, std::vector<bool>(workers_.size(), true), port_token, &outcome.ports);
   outcome.status = calls_.FirstError(statuses);
   outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
   if (!outcome.status.ok()) return outcome;
   update_id_ = update_id;
-  streams_.Open(update_id);
+  streams_.Open(update_id, /*hold_ports=*/!outcome.ports.empty());
   return outcome;
 }
 
-WeightsOutcome GroupWeights::FinishUpdate(int64_t version) {
+WeightsOutcome GroupWeights::FinishUpdate(int64_t version, const std::optional<ReceivedWeights>& expected) {
   WeightsOutcome outcome;
-  absl::StatusOr<v1::WorkerUpdateWeightsResponse> sent = streams_.Close();
-  outcome.status = sent.status();
-  if (!sent.ok()) return outcome;
-  outcome.num_tensors = sent->num_tensors();
-  outcome.num_bytes = sent->num_bytes();
+  const absl::StatusOr<ReceivedWeights> received = streams_.Close();
+  outcome.status = received.status();
+  if (!received.ok()) return outcome;
+  outcome.received = *received;
+  if (expected.has_value() && *expected != *received) {
+    outcome.status = absl::DataLossError(absl::StrCat(
+        "received: the workers have got ", received->num_tensors, " tensors of ", received->num_bytes,
+        " bytes, and not those ", expected->num_tensors, " tensors of ", expected->num_bytes, " bytes"));
+    return outcome;
+  }
   v1::FinishWeightUpdateRequest request;
   request.set_update_id(update_id_);
   request.set_weights_version(version);
@@ -97,7 +117,7 @@ absl::StatusOr<bool> GroupWeights::MakeStale(const std::vector<v1::WorkerSnapsho
   std::vector<bool> fresh;
   for (const v1::WorkerSnapshot& snapshot : snapshots) fresh.push_back(!snapshot.weights_stale());
   if (std::find(fresh.begin(), fresh.end(), true) == fresh.end()) return false;
-  RETURN_IF_ERROR(calls_.FirstError(Begin(RandomHex(kUpdateIdBytes), fresh)));
+  RETURN_IF_ERROR(calls_.FirstError(Begin(RandomHex(kUpdateIdBytes), fresh, "", nullptr)));
   return true;
 }
 

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,9 +39,9 @@ class GroupWeights {
 
   // As Executor (executor.h) says.
   WeightsOutcome Reload(const std::string& path, int64_t version);
-  WeightsOutcome BeginUpdate(const std::string& update_id);
+  WeightsOutcome BeginUpdate(const std::string& update_id, const std::string& port_token = "");
   absl::Status Send(v1::WeightChunk chunk) { return streams_.Send(std::move(chunk)); }
-  WeightsOutcome FinishUpdate(int64_t version);
+  WeightsOutcome FinishUpdate(int64_t version, const std::optional<ReceivedWeights>& expected = std::nullopt);
   void CancelUpdate() { streams_.Cancel(); }
 
   // Makes the weights of those ranks stale that are not so yet, by their snapshots. False: there was none.
@@ -49,7 +50,9 @@ class GroupWeights {
   bool reads_weights() const { return reads_weights_.load(); }
 
  private:
-  std::vector<absl::Status> Begin(const std::string& update_id, const std::vector<bool>& ranks) const;
+  // Without `ports` no rank opens one.
+  std::vector<absl::Status> Begin(const std::string& update_id, const std::vector<bool>& ranks,
+                                  const std::string& port_token, std::vector<v1::UpdatePort>* ports) const;
   absl::Status CheckFingerprints(const std::vector<v1::WorkerReloadWeightsResponse>& responses) const;
 
   const CollectiveCalls& calls_;

@@ -5,7 +5,9 @@
 namespace somnus {
 
 GrpcExecutor::GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort)
-    : healer_(std::move(healer)), on_abort_(std::move(on_abort)), epoch_(std::move(epoch)) {}
+    : healer_(std::move(healer)), on_abort_(std::move(on_abort)), epoch_(std::move(epoch)) {
+  NoteBytes(*this->epoch());
+}
 
 GrpcExecutor::~GrpcExecutor() {
   OnFailure(nullptr);
@@ -32,6 +34,7 @@ void GrpcExecutor::Serve(std::shared_ptr<GroupEpoch> next, const Held& held) {
     if (on_failure_) epoch()->OnFailure(on_failure_);
   }
   last.reset();  // waits for its streams, which have been cancelled
+  NoteBytes(*epoch());
   EndRecovery(absl::OkStatus());
 }
 
@@ -43,51 +46,76 @@ void GrpcExecutor::EndRecovery(const absl::Status& status) {
 }
 
 void GrpcExecutor::SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) {
-  RunLifecycle([this, spec, kept, done = std::move(done)](GroupEpoch* epoch) {
-    done(epoch->Sleep(spec, kept, &committed_));
-  });
+  RunLifecycle<absl::StatusOr<TransitionReport>>(
+      [this, spec, kept](GroupEpoch* epoch) { return epoch->Sleep(spec, kept, &committed_); },
+      std::move(done));
 }
 
 void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
                                const std::vector<KeptBlock>& kept, LifecycleDone done) {
-  RunLifecycle([this, tags, reads_weights, kept, done = std::move(done)](GroupEpoch* epoch) {
-    done(epoch->WakeUp(tags, reads_weights, kept, &committed_));
-  });
+  RunLifecycle<absl::StatusOr<TransitionReport>>(
+      [this, tags, reads_weights, kept](GroupEpoch* epoch) {
+        return epoch->WakeUp(tags, reads_weights, kept, &committed_);
+      },
+      std::move(done));
 }
 
 void GrpcExecutor::SelfCheckAsync(SelfCheckDone done) {
-  RunLifecycle([done = std::move(done)](GroupEpoch* epoch) { done(epoch->SelfCheck()); });
+  RunLifecycle<absl::StatusOr<SelfCheckResult>>([](GroupEpoch* epoch) { return epoch->SelfCheck(); },
+                                                std::move(done));
 }
 
 void GrpcExecutor::ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) {
-  RunLifecycle([num_blocks, num_before, done = std::move(done)](GroupEpoch* epoch) {
-    done(epoch->ResizeKvCache(num_blocks, num_before));
-  });
+  RunLifecycle<absl::StatusOr<TransitionReport>>(
+      [num_blocks, num_before](GroupEpoch* epoch) { return epoch->ResizeKvCache(num_blocks, num_before); },
+      std::move(done));
 }
 
 void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {
-  RunLifecycle([path, version, done = std::move(done)](GroupEpoch* epoch) {
-    done(epoch->weights()->Reload(path, version));
-  });
+  RunLifecycle<WeightsOutcome>(
+      [path, version](GroupEpoch* epoch) { return epoch->weights()->Reload(path, version); },
+      std::move(done));
 }
 
-void GrpcExecutor::BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) {
-  RunLifecycle([update_id, done = std::move(done)](GroupEpoch* epoch) {
-    done(epoch->weights()->BeginUpdate(update_id));
-  });
+void GrpcExecutor::BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
+                                          WeightsDone done) {
+  RunLifecycle<WeightsOutcome>(
+      [update_id, port_token](GroupEpoch* epoch) {
+        return epoch->weights()->BeginUpdate(update_id, port_token);
+      },
+      std::move(done));
 }
 
-void GrpcExecutor::FinishWeightUpdateAsync(int64_t version, WeightsDone done) {
-  RunLifecycle([version, done = std::move(done)](GroupEpoch* epoch) {
-    done(epoch->weights()->FinishUpdate(version));
-  });
+void GrpcExecutor::FinishWeightUpdateAsync(int64_t version, const std::optional<ReceivedWeights>& expected,
+                                           WeightsDone done) {
+  RunLifecycle<WeightsOutcome>(
+      [version, expected](GroupEpoch* epoch) { return epoch->weights()->FinishUpdate(version, expected); },
+      std::move(done));
 }
 
 // One call at a time: the thread of the one before has called its `done`, and is about to end.
-void GrpcExecutor::RunLifecycle(std::function<void(GroupEpoch*)> call) {
+template <typename Result>
+void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done) {
   if (lifecycle_.joinable()) lifecycle_.join();
   committed_ = false;
-  lifecycle_ = std::thread([epoch = epoch(), call = std::move(call)] { call(epoch.get()); });
+  lifecycle_ = std::thread([this, epoch = epoch(), call = std::move(call), done = std::move(done)] {
+    Result result = call(epoch.get());
+    NoteBytes(*epoch);
+    done(std::move(result));
+  });
+}
+
+// A rank that does not say it is lost, and the recovery brings the next news.
+void GrpcExecutor::NoteBytes(const GroupEpoch& epoch) {
+  absl::StatusOr<GroupBytes> bytes = epoch.Bytes();
+  if (!bytes.ok()) return;
+  absl::MutexLock lock(&mu_);
+  if (epoch_.get() == &epoch) bytes_ = *std::move(bytes);
+}
+
+GroupBytes GrpcExecutor::bytes() const {
+  absl::MutexLock lock(&mu_);
+  return bytes_;
 }
 
 absl::Status GrpcExecutor::Progress() const {

@@ -31,7 +31,7 @@ class GrpcExecutor : public Executor {
   // Called by Abort, after the current epoch has ended: whatever forms an epoch gives up.
   using OnAbort = std::function<void(const absl::Status&)>;
 
-  // `epoch` has been formed.
+  // `epoch` has been formed. Its ranks are asked what they hold, here as in Serve.
   GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort);
   // Ends the current epoch.
   ~GrpcExecutor() override;
@@ -53,11 +53,13 @@ class GrpcExecutor : public Executor {
   void SelfCheckAsync(SelfCheckDone done) override;
   absl::Status Prefetch() override { return epoch()->Prefetch(); }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
-  void BeginWeightUpdateAsync(const std::string& update_id, WeightsDone done) override;
+  void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
+                              WeightsDone done) override;
   absl::Status SendWeights(v1::WeightChunk chunk) override {
     return epoch()->weights()->Send(std::move(chunk));
   }
-  void FinishWeightUpdateAsync(int64_t version, WeightsDone done) override;
+  void FinishWeightUpdateAsync(int64_t version, const std::optional<ReceivedWeights>& expected,
+                               WeightsDone done) override;
   void CancelWeightUpdate() override { epoch()->weights()->CancelUpdate(); }
   absl::Status Health() const override { return epoch()->Health(); }
   absl::Status Progress() const override;
@@ -66,12 +68,16 @@ class GrpcExecutor : public Executor {
   void Recover(const Held& held) override;
   void Restart(const Held& held) override;
   Held recovered() const override;
+  GroupBytes bytes() const override;
   void OnRecovered(std::function<void(absl::Status)> callback) override;
   int64_t group_epoch() const override { return epoch()->number(); }
 
  private:
   std::shared_ptr<GroupEpoch> epoch() const;
-  void RunLifecycle(std::function<void(GroupEpoch*)> call);
+  // `done` gets what the call returns, once it is known what the ranks hold then.
+  template <typename Result>
+  void RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done);
+  void NoteBytes(const GroupEpoch& epoch) ABSL_LOCKS_EXCLUDED(mu_);
   void EndRecovery(const absl::Status& status);
 
   const Healer healer_;
@@ -80,6 +86,7 @@ class GrpcExecutor : public Executor {
   std::shared_ptr<GroupEpoch> epoch_ ABSL_GUARDED_BY(mu_);
   absl::Status stall_ ABSL_GUARDED_BY(mu_);
   Held recovered_to_ ABSL_GUARDED_BY(mu_);
+  GroupBytes bytes_ ABSL_GUARDED_BY(mu_);
   absl::Mutex failure_mu_;  // held while the callback moves from one epoch to the next
   std::function<void(absl::Status)> on_failure_ ABSL_GUARDED_BY(failure_mu_);
   absl::Mutex recovered_mu_;  // held while the callback runs

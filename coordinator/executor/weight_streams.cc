@@ -42,6 +42,13 @@ struct WeightStreams::Streams {
     return stream.status;
   }
 
+  v1::WorkerUpdateWeightsRequest FirstRequest(int64_t group_epoch) const {
+    v1::WorkerUpdateWeightsRequest request;
+    request.set_group_epoch(group_epoch);
+    request.set_update_id(update_id);
+    return request;
+  }
+
   std::vector<Rank> ranks;
   FailureLatch& latch;
   std::string update_id;
@@ -59,7 +66,7 @@ std::shared_ptr<WeightStreams::Streams> WeightStreams::streams() const {
   return streams_;
 }
 
-void WeightStreams::Open(const std::string& update_id) {
+void WeightStreams::Open(const std::string& update_id, bool hold_ports) {
   Cancel();
   auto streams = std::make_shared<Streams>(workers_.size(), &latch_);
   streams->update_id = update_id;
@@ -67,7 +74,10 @@ void WeightStreams::Open(const std::string& update_id) {
     Streams::Rank& stream = streams->ranks[rank];
     if (!latch_.Register(&stream.context)) continue;
     stream.writer = workers_[rank].stub->UpdateWeights(&stream.context, &stream.response);
+    // Where that fails, Send or Close tells why.
+    if (hold_ports) stream.writer->Write(streams->FirstRequest(group_epoch_));
   }
+  streams->begun = hold_ports;
   absl::MutexLock lock(&mu_);
   streams_ = std::move(streams);
 }
@@ -76,10 +86,7 @@ absl::Status WeightStreams::Send(v1::WeightChunk chunk) {
   const std::shared_ptr<Streams> open = streams();
   if (open == nullptr) return absl::FailedPreconditionError("no update of the weights is under way");
   v1::WorkerUpdateWeightsRequest request;
-  if (!std::exchange(open->begun, true)) {
-    request.set_group_epoch(group_epoch_);
-    request.set_update_id(open->update_id);
-  }
+  if (!std::exchange(open->begun, true)) request = open->FirstRequest(group_epoch_);
   *request.mutable_chunk() = std::move(chunk);
   for (size_t rank = 0; rank < open->ranks.size(); ++rank) {
     Streams::Rank& stream = open->ranks[rank];
@@ -88,13 +95,29 @@ absl::Status WeightStreams::Send(v1::WeightChunk chunk) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::WorkerUpdateWeightsResponse> WeightStreams::Close() {
+absl::StatusOr<ReceivedWeights> WeightStreams::WhatHasCome(const Streams& ended) const {
+  const auto of_rank = [&](size_t rank) {
+    const v1::WorkerUpdateWeightsResponse& response = ended.ranks[rank].response;
+    return ReceivedWeights{response.num_tensors(), response.num_bytes(), response.checksum()};
+  };
+  const ReceivedWeights first = of_rank(0);
+  for (size_t rank = 1; rank < ended.ranks.size(); ++rank) {
+    const ReceivedWeights own = of_rank(rank);
+    if (own == first) continue;
+    return absl::DataLossError(absl::StrCat(workers_[rank].name, " has got ", own.num_tensors, " tensors of ",
+                                            own.num_bytes, " bytes, and not those ", first.num_tensors,
+                                            " tensors of ", first.num_bytes, " bytes that rank 0 has got"));
+  }
+  return first;
+}
+
+absl::StatusOr<ReceivedWeights> WeightStreams::Close() {
   const std::shared_ptr<Streams> open = streams();
   if (open == nullptr || open->cancelled)
     return absl::CancelledError("the update of the weights was given up");
   if (!open->begun) {  // no rank has heard of it, or has anything to wait for
     Forget(open);
-    return v1::WorkerUpdateWeightsResponse();
+    return ReceivedWeights();
   }
   for (Streams::Rank& rank : open->ranks) {
     if (rank.writer != nullptr) rank.writer->WritesDone();
@@ -107,7 +130,7 @@ absl::StatusOr<v1::WorkerUpdateWeightsResponse> WeightStreams::Close() {
     }
   }
   Forget(open);
-  return open->ranks[0].response;
+  return WhatHasCome(*open);
 }
 
 // The stream of `rank` has ended with an error, for which the others are cancelled.

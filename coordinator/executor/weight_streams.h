@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/executor/failure_latch.h"
 #include "coordinator/executor/worker_link.h"
+#include "coordinator/residency/weights.h"
 #include "proto/worker.pb.h"
 
 namespace somnus {
@@ -26,13 +27,15 @@ class WeightStreams {
   ~WeightStreams();
   WeightStreams(const WeightStreams&) = delete;
 
-  // The streams of another update are cancelled.
-  void Open(const std::string& update_id);
+  // The streams of another update are cancelled. With `hold_ports` they hold the ranks' update ports open as
+  // long as they last, whether or not chunks are sent here.
+  void Open(const std::string& update_id, bool hold_ports);
   // FailedPrecondition: no streams are open. Another error is that of the first rank that gave one, with its
   // name; the streams have ended.
   absl::Status Send(v1::WeightChunk chunk);
-  // Ends the streams, and waits until every rank has taken what was sent. Returns what rank 0 says of it.
-  absl::StatusOr<v1::WorkerUpdateWeightsResponse> Close();
+  // Ends the streams, and waits until every rank has taken what was sent. Returns what has come to each.
+  // DataLoss: not the same to all of them.
+  absl::StatusOr<ReceivedWeights> Close();
   // Ends the streams: Send and Close return Cancelled.
   void Cancel();
 
@@ -41,6 +44,7 @@ class WeightStreams {
   std::shared_ptr<Streams> streams() const;
   absl::Status Break(const std::shared_ptr<Streams>& open, size_t rank);
   void Forget(const std::shared_ptr<Streams>& streams);
+  absl::StatusOr<ReceivedWeights> WhatHasCome(const Streams& ended) const;
 
   const std::vector<WorkerLink>& workers_;
   FailureLatch& latch_;

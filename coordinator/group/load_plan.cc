@@ -39,8 +39,11 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
   request.set_kv_cache_memory_bytes(flags.kv_cache_memory_bytes);
   request.set_weights_version(1);
   // Where remote workers are is not known yet; each replica is taken to have hosts of its own.
-  if (flags.local_workers && flags.data_parallel_size > 1)
+  if (flags.local_workers && flags.data_parallel_size > 1) {
     request.set_groups_on_host(flags.data_parallel_size);
+    request.set_group_on_host(flags.replica);
+  }
+  request.set_numa(flags.numa);
   return request;
 }
 

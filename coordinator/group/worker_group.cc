@@ -185,12 +185,14 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
         absl::StrCat(DeviceName(members[rank].device_type()), ":", members[rank].device_index()));
     if (statuses[rank].ok()) {
       *status.mutable_bytes_by_tag() = statuses[rank]->bytes_by_tag();
+      *status.mutable_host_bytes_by_tag() = statuses[rank]->host_bytes_by_tag();
       status.set_rss_bytes(statuses[rank]->rss_bytes());
       status.set_graph_bytes(statuses[rank]->graph_bytes());
       status.set_state(statuses[rank]->state());
       status.set_sleep_level(statuses[rank]->sleep_level());
       status.set_weights_version(statuses[rank]->weights_version());
       status.set_weight_types(statuses[rank]->weight_types());
+      status.set_numa(statuses[rank]->numa());
     } else {
       status.set_error(std::string(statuses[rank].status().message()));
     }

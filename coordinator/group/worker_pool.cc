@@ -9,7 +9,6 @@
 #include "absl/strings/strip.h"
 #include "base/build_id.h"
 #include "base/counted.h"
-#include "base/cpus.h"
 #include "base/log.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
@@ -41,12 +40,6 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
     command.push_back(absl::StrCat("--device=", DeviceName(flags.device)));
   }
   command.push_back(absl::StrCat("--device-index=", DeviceIndex(flags, rank)));
-  // Threads are pinned only where each has a CPU of its own.
-  const int cpus = NumAllowedCpus();
-  const int workers = flags.world_size * flags.data_parallel_size;
-  const int threads = flags.threads_per_worker > 0 ? flags.threads_per_worker : std::max(1, cpus / workers);
-  if (threads * workers <= cpus)
-    command.push_back(absl::StrCat("--first-cpu=", LocalIndex(flags, rank) * threads));
   if (!flags.run_dir.empty()) {
     command.push_back(absl::StrCat("--worker-grace=", absl::FormatDuration(flags.worker_grace)));
   }

@@ -187,6 +187,10 @@ class PrometheusMetrics : public Metrics {
         .Set(stats.total_blocks > 0 ? static_cast<double>(stats.used_blocks) / stats.total_blocks : 0.0);
     Gauge("somnus:kv_blocks_mapped", "KV blocks that have memory while the cache is resident.")
         .Set(stats.mapped_blocks);
+    Advance("somnus:kv_cache_resizes_total", "Changes of the KV cache's size, by direction.",
+            stats.num_cache_grows, {{"direction", "grow"}});
+    Advance("somnus:kv_cache_resizes_total", "Changes of the KV cache's size, by direction.",
+            stats.num_cache_shrinks, {{"direction", "shrink"}});
     const bool asleep = IsSleeping(stats.state, stats.sleep_level, stats.paused);
     SleepState("awake", IsReady(stats.state));
     SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
@@ -219,6 +223,9 @@ class PrometheusMetrics : public Metrics {
     Gauge("somnus:kv_host_blocks", "KV blocks that the workers' host memory has room for.")
         .Set(stats.total_host_blocks);
     Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept there.").Set(stats.used_host_blocks);
+    Advance("somnus:forked_sequences_total",
+            "Choices of a prompt that another choice of the same request has computed for them.",
+            stats.num_forks);
     Advance("somnus:kv_blocks_kept_total", "KV blocks that came back after a sleep.", stats.kept_blocks);
     Advance("somnus:kv_tokens_kept_total",
             "Tokens of open requests that were not computed again after a sleep.", stats.kept_tokens);

@@ -37,6 +37,39 @@ int64_t TotalBlocksOf(const std::vector<ReplicaOptions>& replicas) {
   return std::min(total, kMaxBlocks);
 }
 
+// What is a sum over replicas, or the largest of theirs.
+void AddSums(const EngineStats& one, EngineStats* sum) {
+  for (const auto& [tag, bytes] : one.resident_bytes) sum->resident_bytes[tag] += bytes;
+  for (const auto& [tag, bytes] : one.host_bytes) sum->host_bytes[tag] += bytes;
+  sum->num_running += one.num_running;
+  sum->num_waiting += one.num_waiting;
+  sum->total_blocks += one.total_blocks;
+  sum->free_blocks += one.free_blocks;
+  sum->used_blocks += one.used_blocks;
+  sum->block_size = one.block_size;
+  sum->mapped_blocks += one.mapped_blocks;
+  sum->longest_blocks += one.longest_blocks;
+  sum->max_blocks += one.max_blocks;
+  sum->waiting_tokens += one.waiting_tokens;
+  sum->num_preemptions += one.num_preemptions;
+  sum->prompt_tokens += one.prompt_tokens;
+  sum->generation_tokens += one.generation_tokens;
+  sum->prefix_cache_queries += one.prefix_cache_queries;
+  sum->prefix_cache_hits += one.prefix_cache_hits;
+  sum->total_host_blocks += one.total_host_blocks;
+  sum->used_host_blocks += one.used_host_blocks;
+  sum->keepable_bytes += one.keepable_bytes;
+  sum->num_forks += one.num_forks;
+  sum->num_cache_grows += one.num_cache_grows;
+  sum->num_cache_shrinks += one.num_cache_shrinks;
+  sum->kept_blocks += one.kept_blocks;
+  sum->kept_tokens += one.kept_tokens;
+  sum->num_steps += one.num_steps;
+  sum->decode_step_time = std::max(sum->decode_step_time, one.decode_step_time);
+  sum->num_recoveries += one.num_recoveries;
+  sum->group_epoch = std::max(sum->group_epoch, one.group_epoch);
+}
+
 }  // namespace
 
 // Passes a loop's events on, and tells the set what it needs to know of them.
@@ -180,33 +213,12 @@ EngineStats ReplicaSet::Stats() const {
       sum.weights_version = one.weights_version;
       sum.weights_source = one.weights_source;
     }
+    if (one.state != EngineState::kFailed) {
+      sum.only_copy |= one.only_copy;
+      sum.needs_weights |= one.needs_weights;
+    }
     sum.paused = sum.paused && (one.paused || one.state == EngineState::kFailed);
-    for (const auto& [tag, bytes] : one.resident_bytes) sum.resident_bytes[tag] += bytes;
-    for (const auto& [tag, bytes] : one.host_bytes) sum.host_bytes[tag] += bytes;
-    sum.num_running += one.num_running;
-    sum.num_waiting += one.num_waiting;
-    sum.total_blocks += one.total_blocks;
-    sum.free_blocks += one.free_blocks;
-    sum.used_blocks += one.used_blocks;
-    sum.block_size = one.block_size;
-    sum.mapped_blocks += one.mapped_blocks;
-    sum.longest_blocks += one.longest_blocks;
-    sum.max_blocks += one.max_blocks;
-    sum.waiting_tokens += one.waiting_tokens;
-    sum.num_preemptions += one.num_preemptions;
-    sum.prompt_tokens += one.prompt_tokens;
-    sum.generation_tokens += one.generation_tokens;
-    sum.prefix_cache_queries += one.prefix_cache_queries;
-    sum.prefix_cache_hits += one.prefix_cache_hits;
-    sum.total_host_blocks += one.total_host_blocks;
-    sum.used_host_blocks += one.used_host_blocks;
-    sum.keepable_bytes += one.keepable_bytes;
-    sum.kept_blocks += one.kept_blocks;
-    sum.kept_tokens += one.kept_tokens;
-    sum.num_steps += one.num_steps;
-    sum.decode_step_time = std::max(sum.decode_step_time, one.decode_step_time);
-    sum.num_recoveries += one.num_recoveries;
-    sum.group_epoch = std::max(sum.group_epoch, one.group_epoch);
+    AddSums(one, &sum);
     sum.replicas.push_back({.state = one.state,
                             .error = one.error,
                             .num_running = one.num_running,

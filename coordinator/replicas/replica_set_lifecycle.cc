@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/memory_tags.h"
+#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "coordinator/replicas/call_scope.h"
 #include "coordinator/replicas/replica_set.h"
@@ -14,14 +14,11 @@
 namespace somnus {
 namespace {
 
-// Of `tags` (empty: all) those that are resident.
-std::vector<std::string> ResidentOf(const std::vector<std::string>& tags, const Residency& residency) {
-  std::vector<std::string> resident;
-  for (const std::string tag : kMemoryTags) {
-    const bool named = tags.empty() || std::find(tags.begin(), tags.end(), tag) != tags.end();
-    if (named && residency.state(tag) == TagState::kResident) resident.push_back(tag);
-  }
-  return resident;
+// What a wake-up has to bring back to undo the sleep.
+std::vector<std::string> Released(const SleepSpec& spec, const Residency& before) {
+  std::vector<std::string> tags = before.ToSleep(spec);
+  std::erase_if(tags, [&](const std::string& tag) { return before.state(tag) != TagState::kResident; });
+  return tags;
 }
 
 // A call of a replica that returns no report.
@@ -165,6 +162,8 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) 
   }
   CallScope scope(this, request.mode == SleepMode::kWait ? SetCall::kPause : SetCall::kSleep);
   RETURN_IF_ERROR(SettleOpenRequests(request.mode));
+  if (request.spares_only_copy && request.level >= kMaxSleepLevel && Stats().only_copy)
+    return absl::AbortedError(kSparesOnlyCopy);
   scope.Set(SetCall::kSleep);
   const MonotonicTime began = smallest_.monotonic_now();
   const std::vector<Residency> before = Residencies();
@@ -177,9 +176,10 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) 
     NoteTransition(/*wakes=*/false, began, *report);
     return report;
   }
+  const SleepSpec spec = {request.level, request.tags};
   Undo(
-      results, [&](size_t i) { return !ResidentOf(request.tags, before[i]).empty(); },
-      [&](EngineLoop* loop, size_t i) { return loop->WakeUp(ResidentOf(request.tags, before[i])); });
+      results, [&](size_t i) { return !Released(spec, before[i]).empty(); },
+      [&](EngineLoop* loop, size_t i) { return loop->WakeUp(Released(spec, before[i])); });
   return report;
 }
 

@@ -42,11 +42,21 @@ class ReplicaSet::Update : public WeightUpdate {
     }
     return absl::OkStatus();
   }
-  absl::StatusOr<WeightsChange> Finish() override {
+  std::vector<v1::UpdatePort> ports() const override {
+    std::vector<v1::UpdatePort> ports;
+    for (const auto& [replica, update] : updates_) {
+      const std::vector<v1::UpdatePort> own = update->ports();
+      if (own.empty()) return {};
+      for (const v1::UpdatePort& port : own)
+        ports.emplace_back(port).set_replica(static_cast<int32_t>(replica));
+    }
+    return ports;
+  }
+  absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
     std::vector<absl::StatusOr<WeightsChange>> changes(updates_.size(), WeightsChange());
     std::vector<size_t> all;
     for (size_t i = 0; i < updates_.size(); ++i) all.push_back(i);
-    ForAll(all, [&](size_t i) { changes[i] = updates_[i].second->Finish(); });
+    ForAll(all, [&](size_t i) { changes[i] = updates_[i].second->Finish(expected); });
     for (size_t i = 0; i < changes.size(); ++i) {
       if (!changes[i].ok()) return OfReplica(updates_[i].first, changes[i].status());
     }

@@ -92,6 +92,10 @@ struct EngineRequest {
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;
+  // The id of another choice of the same prompt: of a request that was submitted before this one, with the
+  // same prompt, sampling and salt. Where it can be, the prompt is computed once for both. Empty: there is
+  // none.
+  std::string fork_of;
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();  // dropped if still waiting then
   std::shared_ptr<OutputSink> sink;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace somnus {
 namespace {
@@ -164,6 +163,18 @@ class Planner {
 };
 
 }  // namespace
+
+const char* KvResizeReasonName(KvResizeReason reason) {
+  switch (reason) {
+    case KvResizeReason::kCacheFull:
+      return "cache_full";
+    case KvResizeReason::kOthersLack:
+      return "others_lack";
+    case KvResizeReason::kRequestsWait:
+      return "requests_wait";
+  }
+  return "unknown";
+}
 
 KvSharesPlan PlanKvShares(const KvShareOptions& options, MonotonicTime now, int64_t free_bytes,
                           const std::vector<KvShareView>& models) {

@@ -39,12 +39,22 @@ struct KvShareView {
   MonotonicTime resized_at = -absl::InfiniteDuration();
 };
 
+// No flags: they bound how often memory is mapped and released for little, and what a model gets is bounded
+// by flags of its own, --min-kv-cache-memory-bytes and --kv-cache-memory-bytes.
 struct KvShareOptions {
   double headroom = 0.25;  // beyond what is needed
   double full = 0.9;       // a cache grows when this share of it is needed
   int32_t steps = 16;      // of the whole cache: a change is one of them at least
   absl::Duration min_stay = absl::Seconds(1);
 };
+
+enum class KvResizeReason {
+  kCacheFull,     // its requests need more
+  kOthersLack,    // another model lacks memory
+  kRequestsWait,  // of a model that sleeps: it is to wake in the size that its requests need
+};
+// "cache_full", "others_lack", "requests_wait": the names that metrics use.
+const char* KvResizeReasonName(KvResizeReason reason);
 
 struct KvResize {
   int model = 0;

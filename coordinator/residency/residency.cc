@@ -48,23 +48,32 @@ TagState Residency::state(const std::string& tag) const {
 }
 
 std::vector<std::string> Residency::ToSleep(const SleepSpec& spec) const {
+  std::set<std::string> named = Named(spec.tags);
+  const auto will_sleep = [&](const char* tag) { return asleep_.count(tag) > 0 || named.count(tag) > 0; };
+  if (will_sleep(kWeightsTag) && will_sleep(kKvCacheTag)) named.insert(kWorkspaceTag);
   std::vector<std::string> tags;
-  for (const std::string& tag : Named(spec.tags)) {
+  for (const std::string& tag : named) {
     if (state(tag) < Target(tag, spec.level)) tags.push_back(tag);
   }
   return tags;
 }
 
 std::vector<std::string> Residency::ToWake(const std::vector<std::string>& tags) const {
+  std::set<std::string> named = Named(tags);
+  const auto will_be_mapped = [&](const char* tag) {
+    return asleep_.count(tag) == 0 || named.count(tag) > 0;
+  };
+  if (will_be_mapped(kWeightsTag) && will_be_mapped(kKvCacheTag)) named.insert(kWorkspaceTag);
   std::vector<std::string> woken;
-  for (const std::string& tag : Named(tags)) {
+  for (const std::string& tag : named) {
     if (state(tag) != TagState::kResident) woken.push_back(tag);
   }
   return woken;
 }
 
 void Residency::Slept(const SleepSpec& spec) {
-  for (const std::string& tag : ToSleep(spec)) {
+  for (const std::string& tag : Named(spec.tags)) {
+    if (state(tag) >= Target(tag, spec.level)) continue;
     asleep_.insert(tag);
     if (tag != kWeightsTag) continue;
     weights_discarded_ = weights_stale_ || Target(tag, spec.level) == TagState::kDiscarded;

@@ -12,6 +12,14 @@ namespace somnus {
 // Bytes by tag, summed over the ranks.
 using TagBytes = std::map<std::string, int64_t>;
 
+// What the ranks of a group hold.
+struct GroupBytes {
+  TagBytes resident;  // of device memory
+  TagBytes host;      // of host memory, for backups and kept blocks, retained memory included
+
+  bool operator==(const GroupBytes&) const = default;
+};
+
 // From the shallowest to the deepest.
 enum class TagState {
   kResident,
@@ -42,11 +50,13 @@ class Residency {
   bool weights_stale() const { return weights_stale_; }
 
   // What a sleep or a wake-up has to do: of its tags (empty: all) those that are not as deep, or not
-  // resident. Sorted, each once. Stale weights are among those that a wake-up has to do.
+  // resident. Sorted, each once. Stale weights are among those that a wake-up has to do. The workspace is of
+  // no use alone: a sleep after which neither weights nor KV cache are mapped takes it along, and so does a
+  // wake-up after which both are. Controllers of vLLM know these two tags alone.
   std::vector<std::string> ToSleep(const SleepSpec& spec) const;
   std::vector<std::string> ToWake(const std::vector<std::string>& tags) const;
 
-  // What was discarded before stays so, whatever the level.
+  // Exactly these tags. What was discarded before stays so, whatever the level.
   void Slept(const SleepSpec& spec);
   // Exactly these. `weights_stale`: weights that are among them, and were discarded or stale, were not read.
   void Woke(const std::vector<std::string>& tags, bool weights_stale = false);

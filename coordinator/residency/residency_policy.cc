@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
+
+#include "coordinator/residency/host_memory.h"
 
 namespace somnus {
 namespace {
@@ -16,28 +19,11 @@ int64_t DeviceBytes(const ModelView& model) {
   return std::max(model.device_bytes, model.resident_bytes);
 }
 
+// What its sleep, or the rest of it, would release.
+int64_t Releasable(const ModelView& model) { return IsAsleep(model) ? model.idle_bytes : DeviceBytes(model); }
+
 bool WillRelease(const ModelView& model) {
   return model.state == ModelState::kDraining || model.state == ModelState::kFallingAsleep;
-}
-
-// What it takes of the host until the transition that it is in has ended.
-int64_t HostBytes(const ModelView& model) {
-  if (!WillRelease(model) || model.level != 1) return model.held_bytes;
-  const int64_t held = model.held_bytes - model.held_kv_bytes;
-  return std::max(held, model.backup_bytes) + std::max(model.held_kv_bytes, model.max_kept_bytes);
-}
-
-int64_t FreeHostBytes(const ResidencyOptions& options, const std::vector<ModelView>& models) {
-  int64_t free = options.host_memory_budget;
-  if (free == kNoBudget) return free;
-  for (const ModelView& model : models) free -= HostBytes(model);
-  return free;
-}
-
-// Of the host, that a sleep at level 1 takes for the weights beyond what it holds. A backup that was retained
-// is whole, also where it is compressed and smaller than the weights.
-int64_t MissingForBackup(const ModelView& model) {
-  return model.held_bytes > model.held_kv_bytes ? 0 : model.backup_bytes;
 }
 
 // The share of the time that the model must run for its requests to get their tokens as they want them.
@@ -70,9 +56,12 @@ class Planner {
   ResidencyPlan Run() {
     const std::vector<int> waiters = Waiters();
     for (const int waiter : waiters) {
-      if (!MakeRoom(waiter) && IsOverdue(waiter)) break;
+      if (MakeRoom(waiter)) continue;
+      if (!blocked_.has_value()) blocked_ = waiter;
+      if (IsOverdue(waiter)) break;
     }
     PrefetchNext(waiters);
+    TellStays();
     for (ResidencyDecision& decision : plan_.decisions) KeepBlocks(&decision);
     return std::move(plan_);
   }
@@ -85,13 +74,22 @@ class Planner {
   MonotonicTime OverdueAt(int model) const { return models_[model].waiting_since + options_.max_wait; }
   bool IsOverdue(int model) const { return now_ >= OverdueAt(model); }
 
+  // Its weights would be lost: there is no way to back them up.
+  bool MustStay(int index) const {
+    const ModelView& model = models_[index];
+    return model.only_copy && MissingForBackup(model) > MostForBackup(options_, models_, index);
+  }
+
   // Whether it would fit if every model that may sleep slept.
   bool CanFit(int index) const {
     int64_t left = options_.device_memory_budget;
     for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
       const ModelView& model = models_[i];
-      const bool stays = model.pinned || IsAsleep(model) || model.state == ModelState::kFailed;
-      if (i != index && stays) left -= DeviceBytes(model);
+      const bool stays =
+          model.pinned || model.held_awake || model.state == ModelState::kFailed || MustStay(i);
+      if (i == index) continue;
+      if (stays || IsAsleep(model)) left -= DeviceBytes(model);
+      if (!stays && IsAsleep(model)) left += model.idle_bytes;
     }
     return models_[index].device_bytes <= left;
   }
@@ -107,7 +105,12 @@ class Planner {
       const bool wants = model.open_requests > 0 || model.pinned;
       if (model.state != ModelState::kAsleep || model.held_asleep || !wants) continue;
       LookAgainAt(model.retry_at);
-      if (now_ >= model.retry_at && CanFit(i)) waiters.push_back(i);
+      if (now_ < model.retry_at) continue;
+      if (CanFit(i)) {
+        waiters.push_back(i);
+      } else if (!blocked_.has_value()) {
+        blocked_ = i;
+      }
     }
     const auto rank = [&](int i) {
       const ModelView& model = models_[i];
@@ -131,6 +134,16 @@ class Planner {
         std::find_if(waiters.begin(), waiters.end(), [&](int waiter) { return !wakes_[waiter]; });
     if (next == waiters.end() || models_[*next].level != 2 || models_[*next].prefetched) return;
     plan_.decisions.push_back({ResidencyAction::kPrefetch, WakeReason(*next), *next, 2, *next});
+  }
+
+  // Those that cannot leave for one that waits without a way to its memory.
+  void TellStays() {
+    for (int i = 0; blocked_.has_value() && i < static_cast<int>(models_.size()); ++i) {
+      const ModelView& model = models_[i];
+      const bool is_mapped = model.state == ModelState::kAwake || model.idle_bytes > 0;
+      if (!is_mapped || model.pinned || model.stay_told || !MustStay(i)) continue;
+      plan_.decisions.push_back({ResidencyAction::kStay, ResidencyReason::kOnlyCopy, i, 0, *blocked_});
+    }
   }
 
   // After all backups of weights have got their share.
@@ -200,7 +213,10 @@ class Planner {
   // How `model` may make room for `waiter` now. Nullopt: not now, or never.
   std::optional<ResidencyAction> MayLeave(int index, int waiter) {
     const ModelView& model = models_[index];
-    if (model.state != ModelState::kAwake || model.pinned || leaves_[index]) return std::nullopt;
+    if (model.pinned || model.held_awake || leaves_[index] || MustStay(index)) return std::nullopt;
+    const bool half_awake = model.state == ModelState::kAsleep && model.idle_bytes > 0 && !wakes_[index];
+    if (half_awake && index != waiter) return ResidencyAction::kRelease;
+    if (model.state != ModelState::kAwake) return std::nullopt;
     const bool idle = model.open_requests == 0;
     const MonotonicTime leaves_at = model.awake_since + (idle ? Stay(model) : Turn(model));
     if (now_ < leaves_at) {
@@ -231,18 +247,19 @@ class Planner {
       const bool slo = options_.policy == ResidencyPolicy::kSlo;
       // The least urgent of those that are preempted.
       const absl::Duration urgency = slo ? -Deadline(model) : absl::ZeroDuration();
-      return std::tuple(model.open_requests > 0, model.priority, urgency, model.last_used, candidate.model);
+      return std::tuple(candidate.action != ResidencyAction::kRelease, model.open_requests > 0,
+                        model.priority, urgency, model.last_used, candidate.model);
     };
     std::sort(candidates.begin(), candidates.end(),
               [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
     int64_t surplus = -missing;
     size_t num_taken = 0;
     while (surplus < 0 && num_taken < candidates.size())
-      surplus += DeviceBytes(models_[candidates[num_taken++].model]);
+      surplus += Releasable(models_[candidates[num_taken++].model]);
     if (surplus < 0) return false;
     // Of small and large ones the last may suffice without some before it; whoever is used most stays first.
     for (size_t i = num_taken; i-- > 0;) {
-      const int64_t bytes = DeviceBytes(models_[candidates[i].model]);
+      const int64_t bytes = Releasable(models_[candidates[i].model]);
       if (bytes <= surplus) {
         surplus -= bytes;
         continue;
@@ -252,20 +269,37 @@ class Planner {
     return true;
   }
 
+  ResidencyReason SleepReason(ResidencyAction action, int waiter) const {
+    if (action == ResidencyAction::kSleepIfIdle) return ResidencyReason::kIdle;
+    if (action == ResidencyAction::kRelease) return ResidencyReason::kHalfAwake;
+    return IsOverdue(waiter) ? ResidencyReason::kWaitedTooLong : ResidencyReason::kTurnIsOver;
+  }
+
   void Sleep(int index, ResidencyAction action, int waiter) {
     leaves_[index] = true;
-    supply_ += DeviceBytes(models_[index]);
+    supply_ += Releasable(models_[index]);
     const std::optional<int> level = ChooseLevel(index, waiter);
     if (!level.has_value()) return;
-    const bool idle = action == ResidencyAction::kSleepIfIdle;
-    const auto reason = idle                ? ResidencyReason::kIdle
-                        : IsOverdue(waiter) ? ResidencyReason::kWaitedTooLong
-                                            : ResidencyReason::kTurnIsOver;
-    plan_.decisions.push_back({action, reason, index, *level, waiter});
+    plan_.decisions.push_back({action, SleepReason(action, waiter), index, *level, waiter});
+  }
+
+  // Backups that give way to that of `model`: of models that were used less recently, and where its weights
+  // would be lost of any.
+  std::optional<std::vector<int>> ChooseDrops(const ModelView& model, int64_t missing) const {
+    std::vector<int> older, all;
+    for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
+      if (leaves_[i] || wakes_[i] || !CanDropBackup(models_[i])) continue;
+      all.push_back(i);
+      const bool is_older = models_[i].last_used < model.last_used || model.only_copy;
+      if (MayDropBackup(models_[i]) && is_older) older.push_back(i);
+    }
+    auto drops = ChooseBackupsToDrop(models_, std::move(older), missing);
+    if (drops.has_value() || !model.only_copy) return drops;
+    return ChooseBackupsToDrop(models_, std::move(all), missing);
   }
 
   // The level to which the model may fall asleep now, 1 if there is room for its backup, or if those of
-  // models that were used less recently make room. Nullopt: these are being dropped first.
+  // models that were used less recently make room. Nullopt: not now; these are being dropped first.
   std::optional<int> ChooseLevel(int index, int waiter) {
     const ModelView& model = models_[index];
     const int64_t needed = MissingForBackup(model);
@@ -274,21 +308,10 @@ class Planner {
       host_free_ -= needed;
       return 1;
     }
-    std::vector<int> older;
-    for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
-      const ModelView& other = models_[i];
-      const bool may_drop = other.state == ModelState::kAsleep && other.level == 1 && !leaves_[i];
-      if (may_drop && other.held_bytes > 0 && other.open_requests == 0 && other.last_used < model.last_used)
-        older.push_back(i);
-    }
-    std::sort(older.begin(), older.end(), [&](int a, int b) {
-      return std::tuple(models_[a].last_used, a) < std::tuple(models_[b].last_used, b);
-    });
-    int64_t missing = needed - host_free_ - host_releasing_;
-    size_t num_dropped = 0;
-    while (missing > 0 && num_dropped < older.size()) missing -= models_[older[num_dropped++]].held_bytes;
-    if (missing > 0) return 2;
-    for (size_t i = 0; i < num_dropped; ++i) DropBackup(older[i], waiter);
+    const auto drops = ChooseDrops(model, needed - host_free_ - host_releasing_);
+    // Where the weights would be lost it waits: another one takes the host memory that there was.
+    if (!drops.has_value()) return model.only_copy ? std::nullopt : std::optional(2);
+    for (const int drop : *drops) DropBackup(drop, waiter);
     host_releasing_ += host_free_ - needed;
     host_free_ = 0;
     return std::nullopt;
@@ -311,58 +334,23 @@ class Planner {
   int64_t host_releasing_ = 0;
   double busy_share_ = 0;
   absl::Duration busy_switch_time_;
-  std::vector<bool> leaves_;  // a decision of this plan
-  std::vector<bool> wakes_;   // likewise
+  std::vector<bool> leaves_;    // a decision of this plan
+  std::vector<bool> wakes_;     // likewise
+  std::optional<int> blocked_;  // the first that waits, and for whom nothing was decided
   ResidencyPlan plan_;
 };
 
 }  // namespace
-
-const char* ResidencyActionName(ResidencyAction action) {
-  switch (action) {
-    case ResidencyAction::kWake:
-      return "wake";
-    case ResidencyAction::kSleepIfIdle:
-      return "sleep_if_idle";
-    case ResidencyAction::kDrain:
-      return "drain";
-    case ResidencyAction::kPreempt:
-      return "preempt";
-    case ResidencyAction::kDropBackup:
-      return "drop_backup";
-    case ResidencyAction::kPrefetch:
-      return "prefetch";
-  }
-  return "unknown";
-}
-
-const char* ResidencyReasonName(ResidencyReason reason) {
-  switch (reason) {
-    case ResidencyReason::kRequestsWait:
-      return "requests_wait";
-    case ResidencyReason::kPinned:
-      return "pinned";
-    case ResidencyReason::kIdle:
-      return "idle";
-    case ResidencyReason::kTurnIsOver:
-      return "turn_is_over";
-    case ResidencyReason::kWaitedTooLong:
-      return "waited_too_long";
-    case ResidencyReason::kHostMemory:
-      return "host_memory";
-  }
-  return "unknown";
-}
 
 ResidencyPlan PlanResidency(const ResidencyOptions& options, MonotonicTime now,
                             const std::vector<ModelView>& models) {
   return Planner(options, now, models).Run();
 }
 
-int64_t MaxKeptBytes(const ResidencyOptions& options, const std::vector<ModelView>& models, int model) {
-  const int64_t free = FreeHostBytes(options, models);
-  if (free == kNoBudget) return kNoBudget;
-  return std::max<int64_t>(0, free - MissingForBackup(models[model]) + models[model].held_kv_bytes);
+int64_t FreeDeviceBytes(const ResidencyOptions& options, const std::vector<ModelView>& models) {
+  int64_t free = options.device_memory_budget;
+  for (const ModelView& model : models) free -= DeviceBytes(model);
+  return std::max<int64_t>(0, free);
 }
 
 std::optional<int> FindModelThatNeverFits(const ResidencyOptions& options,

@@ -13,11 +13,13 @@
 //   than max_wait; under kSlo it is preempted, between two steps.
 // - A model that has woken stays for a multiple of what a switch takes, so that switches take a bounded share
 //   of the time however requests alternate.
-// - Host memory is never promised twice either. Weights come first; what they leave is for the KV blocks of
-//   models that fall asleep.
+// - Weights that no checkpoint has are not lost: such a model sleeps at level 1, or keeps its place where the
+//   host has no room for its backup.
+// - Host memory is never promised twice either (host_memory.h). Weights come first; what they leave is for
+//   the KV blocks of models that fall asleep. A sleep at level 1 that an operator has asked for is never made
+//   one at level 2.
 // - Whoever has waited for longer than max_wait comes before all others, whatever their priority, and no
-// later
-//   one takes what it waits for: every model that fits wakes in the end.
+//   later one takes what it waits for: every model that fits wakes in the end.
 
 #include <cstdint>
 #include <limits>
@@ -46,16 +48,22 @@ struct ModelView {
   int level = 0;             // of the sleep: reached, or being reached
   bool pinned = false;       // is kept awake
   bool held_asleep = false;  // by an operator: no request wakes it
+  bool held_awake = false;   // by an operator, as far as it is awake: it is not put to sleep
   int priority = 0;          // waiting models with a higher one wake first, within max_wait
   // Bytes over all ranks.
-  int64_t device_bytes = 0;    // of device memory while it is awake
-  int64_t resident_bytes = 0;  // of device memory now; counts while it is asleep or has failed
-  int64_t backup_bytes = 0;    // of host memory that a sleep at level 1 takes for the weights
-  int64_t held_bytes = 0;      // of host memory, now; may be retained while it is awake
-  int64_t held_kv_bytes = 0;   // the part of them that is for KV blocks
-  int64_t kv_bytes = 0;        // of host memory that KV blocks would take, if it slept at level 1 now
-  int64_t max_kept_bytes = 0;  // while it falls asleep: of the decision
-  bool prefetched = false;     // kPrefetch has come since it fell asleep
+  int64_t device_bytes = 0;         // of device memory while it is awake
+  int64_t resident_bytes = 0;       // of device memory now; counts while it is asleep or has failed
+  int64_t idle_bytes = 0;           // of them, while it is asleep: that a sleep of all tags would release
+  int64_t backup_bytes = 0;         // of host memory that a sleep at level 1 takes for the weights
+  int64_t held_bytes = 0;           // of host memory, now; may be retained while it is awake
+  int64_t held_kv_bytes = 0;        // the part of them that is for KV blocks
+  int64_t kv_bytes = 0;             // of host memory that KV blocks would take, if it slept at level 1 now
+  int64_t max_kept_bytes = 0;       // while it falls asleep: of the decision, or of the operator's sleep
+  bool is_promised_backup = false;  // an operator's sleep at level 1 is under way, in whatever state
+  bool level_is_asked = false;      // it sleeps at level 1 because an operator has asked for that level
+  bool only_copy = false;           // level 2 would lose its weights, so it sleeps at level 1 or not at all
+  bool stay_told = false;           // kStay has come since it woke
+  bool prefetched = false;          // kPrefetch has come since it fell asleep
   int32_t open_requests = 0;
   MonotonicTime waiting_since = absl::InfiniteDuration();  // not awake: since when have requests waited
   MonotonicTime deadline = absl::InfiniteDuration();       // kSlo: when a request needs its next token
@@ -80,14 +88,17 @@ struct ResidencyOptions {
   ResidencyPolicy policy = ResidencyPolicy::kFifo;
   int64_t device_memory_budget = kNoBudget;
   int64_t host_memory_budget = kNoBudget;  // for backups, and for KV blocks that outlive a sleep
-  // A model stays awake for this long at least, and for stay_factor times its switch_time.
+  // A model stays awake for this long at least, and for stay_factor times its switch_time. No flags: they
+  // bound the share of the time that switches take, by what switches were measured to take; turn and max_wait
+  // say how long others wait.
   absl::Duration minimum_stay = absl::Milliseconds(100);
   double stay_factor = 2;
   // So long may a model with open requests run while others wait; kSlo gives shorter turns where tpot_target
   // asks for them.
   absl::Duration turn = absl::Seconds(2);
   absl::Duration max_wait = absl::Seconds(20);
-  // kSlo: the share of the device's time that turns are laid out for.
+  // kSlo: the share of the device's time that turns are laid out for. No flag: the rest is for what is not
+  // measured, and targets say what turns are for.
   double utilization = 0.95;
 };
 
@@ -98,6 +109,8 @@ enum class ResidencyAction {
   kPreempt,      // sleep at `level` after the step under way; what is open goes on after the next wake-up
   kDropBackup,   // from level 1 to level 2
   kPrefetch,     // sleeps on; its weights are brought from the disk to the host, for the wake-up that is next
+  kRelease,      // sleeps in part, or with stale weights: what is mapped is released at `level`
+  kStay,         // keeps its memory, though another model waits for it; told once
 };
 
 enum class ResidencyReason {
@@ -107,6 +120,8 @@ enum class ResidencyReason {
   kTurnIsOver,     // sleep: others wait
   kWaitedTooLong,  // sleep: another model has waited for longer than max_wait
   kHostMemory,     // the backup gives way to one that was used more recently
+  kHalfAwake,      // release: nothing can be computed with what is mapped
+  kOnlyCopy,       // stay: level 2 would lose its weights, and the host has no room for their backup
 };
 
 // "wake", "preempt", ...; "requests_wait", "turn_is_over", ...: the names that metrics and logs use.
@@ -135,8 +150,8 @@ struct ResidencyPlan {
 ResidencyPlan PlanResidency(const ResidencyOptions& options, MonotonicTime now,
                             const std::vector<ModelView>& models);
 
-// How much host memory the model may take for KV blocks, if it slept at level 1 now, whoever asks for it.
-int64_t MaxKeptBytes(const ResidencyOptions& options, const std::vector<ModelView>& models, int model);
+// Of the budget, what no model takes, or will when its transition has ended.
+int64_t FreeDeviceBytes(const ResidencyOptions& options, const std::vector<ModelView>& models);
 
 // The first model that could never be awake beside those that are pinned.
 std::optional<int> FindModelThatNeverFits(const ResidencyOptions& options,

@@ -16,6 +16,11 @@ int64_t Sum(const TagBytes& bytes) {
   return sum;
 }
 
+int64_t Of(const std::string& tag, const TagBytes& bytes) {
+  const auto found = bytes.find(tag);
+  return found == bytes.end() ? 0 : found->second;
+}
+
 }  // namespace
 
 class SharedDevices::Observer : public PassingObserver {
@@ -53,17 +58,20 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
     model->engine = engine.get();
     model->retry_delay = options_.first_retry;
     model->awake_since = model->last_used = options_.now();
+    model->tag_bytes = stats.resident_bytes;
     model->device_bytes = Sum(stats.resident_bytes);
-    const auto weights = stats.resident_bytes.find(kWeightsTag);
-    if (model->options.backup_takes_memory && weights != stats.resident_bytes.end())
-      model->backup_bytes = weights->second;
+    if (model->options.backup_takes_memory) model->backup_bytes = Of(kWeightsTag, stats.resident_bytes);
     if (model->options.elastic_kv) InitKv(model, stats);
   }
   SharingCalls calls;
   calls.submit = [this, model](auto requests) { return Submit(model, std::move(requests)); };
   calls.health = [this, model] { return Health(*model); };
   calls.sleep = [this, model](const SleepRequest& request) { return SleepByOperator(model, request); };
-  calls.wake_up = [this, model] { return WakeByOperator(model); };
+  calls.wake_up = [this, model](const auto& tags, std::optional<bool> load_weights) {
+    return WakeByOperator(model, tags, load_weights, /*stages=*/true);
+  };
+  calls.reload = [this, model](const WeightsRequest& request) { return ReloadByOperator(model, request); };
+  calls.update = [this, model](const WeightsRequest& request) { return UpdateByOperator(model, request); };
   calls.note = [this] { mail_.Wake(); };
   return MakeSharingEngine(std::move(engine), std::move(calls));
 }
@@ -71,16 +79,14 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
 absl::Status SharedDevices::MakeRoom() {
   int64_t left = options_.residency.host_memory_budget;
   for (const std::unique_ptr<Model>& model : models_) {
-    if (!IsResident(model->engine->state())) {
-      left -= model->held_bytes;
-      continue;
+    if (IsResident(model->engine->state())) {
+      const int level = model->backup_bytes <= left ? 1 : 2;
+      absl::StatusOr<TransitionReport> report = model->engine->Sleep({.level = level});
+      if (!report.ok()) return report.status();
+      absl::MutexLock lock(&mu_);
+      NoteSleep(model.get(), report, model->sleep_time);
     }
-    const int level = model->backup_bytes <= left ? 1 : 2;
-    absl::StatusOr<TransitionReport> report = model->engine->Sleep({.level = level});
-    if (!report.ok()) return report.status();
-    absl::MutexLock lock(&mu_);
-    NoteSleep(model.get(), report, model->sleep_time);
-    left -= model->held_bytes;
+    left -= Sum(model->engine->Stats().host_bytes);
   }
   return absl::OkStatus();
 }
@@ -169,6 +175,28 @@ ModelState SharedDevices::StateOf(const Model& model, EngineState state) {
   return ModelState::kLoading;  // or recovering, or draining: it is left alone
 }
 
+void SharedDevices::EndStage(Model* model, EngineState state) {
+  if (!model->staged || !IsResident(state)) return;
+  model->staged = model->held_asleep = false;
+}
+
+const SharedDevices::OperatorWake* SharedDevices::WakeOf(const Model& model) {
+  if (model.decision.has_value() && model.decision->action == ResidencyAction::kWake)
+    return model.carried.has_value() ? &*model.carried : nullptr;
+  return model.wanted.has_value() && !model.wanted->result.has_value() ? &*model.wanted : nullptr;
+}
+
+int64_t SharedDevices::BytesAfter(const Model& model, const EngineStats& stats, const ModelView& view,
+                                  const std::vector<std::string>& tags) {
+  int64_t bytes = view.resident_bytes;
+  for (const std::string& tag : stats.residency.ToWake(tags)) {
+    if (stats.residency.asleep().count(tag) == 0) continue;  // stale weights
+    const bool elastic = tag == kKvCacheTag && model.kv.block_bytes > 0;
+    bytes += elastic ? view.device_bytes - model.kv.other_bytes : Of(tag, model.tag_bytes);
+  }
+  return bytes;
+}
+
 ModelView SharedDevices::View(Model* model) {
   const EngineStats stats = model->engine->Stats();
   ModelView view;
@@ -177,22 +205,41 @@ ModelView SharedDevices::View(Model* model) {
   if (view.state == ModelState::kDeepening) view.level = 1;
   view.pinned = model->options.pinned;
   view.priority = model->options.priority;
-  // Nor does a request end a pause, or bring weights that only a reload or an update has.
-  view.held_asleep =
-      model->held_asleep || (stats.paused && model->num_wanted == 0) || stats.residency.weights_stale();
+  EndStage(model, stats.state);
+  const OperatorWake* const wake = WakeOf(*model);
+  const TagState weights = stats.residency.state(kWeightsTag);
+  // Nor does a request end a pause, or bring weights that only a reload or an update has, or that an operator
+  // is about to replace.
+  const bool replaced = stats.needs_weights || (model->staged && weights == TagState::kStale);
+  view.held_asleep = wake == nullptr && (model->held_asleep || stats.paused || replaced);
+  view.held_awake = model->staged || model->num_holds > 0 || model->wanted.has_value();
   view.device_bytes = model->device_bytes;
   view.resident_bytes = Sum(stats.resident_bytes);
   if (model->kv.block_bytes > 0) {
     NoteKv(model, stats);
     view.device_bytes = DeviceBytesOf(*model, view);
   }
-  view.backup_bytes = model->backup_bytes;
-  view.held_bytes = model->held_bytes;
-  view.held_kv_bytes = model->held_kv_bytes;
+  if (wake != nullptr && !wake->tags.empty() && !IsResident(stats.state))
+    view.device_bytes = BytesAfter(*model, stats, view, wake->tags);
+  for (const auto& [tag, bytes] : stats.resident_bytes) {
+    const bool idle = view.state == ModelState::kAsleep && !view.held_awake;
+    if (idle && stats.residency.asleep().count(tag) == 0) view.idle_bytes += bytes;
+  }
+  const bool has_weights = weights == TagState::kResident || weights == TagState::kBackedUp;
+  view.backup_bytes = has_weights ? model->backup_bytes : 0;
+  view.held_bytes = Sum(stats.host_bytes);
+  view.held_kv_bytes = Of(kKvCacheTag, stats.host_bytes);
   view.kv_bytes = stats.keepable_bytes;
-  if (model->decision.has_value()) view.max_kept_bytes = model->decision->max_kept_bytes;
+  view.max_kept_bytes = model->promised_kept_bytes;
+  if (model->decision.has_value())
+    view.max_kept_bytes = std::max(view.max_kept_bytes, model->decision->max_kept_bytes);
+  view.is_promised_backup = model->num_promised_backups > 0;
+  if (view.state == ModelState::kAwake) model->level_is_asked = false;
+  view.level_is_asked = model->level_is_asked;
+  view.only_copy = stats.only_copy;
+  view.stay_told = model->stay_told;
   view.prefetched = model->prefetched;
-  view.open_requests = static_cast<int32_t>(model->num_open + model->num_wanted);
+  view.open_requests = static_cast<int32_t>(model->num_open + (wake == nullptr ? 0 : 1));
   if (view.state == ModelState::kAwake || view.open_requests == 0) {
     model->waiting_since = absl::InfiniteDuration();
   } else {

@@ -5,6 +5,14 @@
 // sleeps is woken for them, and keeps what an operator asked for. An operator's sleep ends by an operator's
 // wake-up, unless `arrivals` is kWake; an operator's wake-up waits for room as requests do, but not for ever.
 //
+// An operator's sleep at level 1 gets host memory for its backup before it begins: backups that nobody has
+// asked for are dropped for it, the least recently used first. Where that does not suffice it is refused.
+//
+// An operator may wake a model in part, for the steps of an update: as much room as its tags need is made,
+// and what is awake stays so until an operator's next call. A reload or an update wakes the weights of a
+// model that sleeps by nobody's word, and holds its memory until it has ended. Stale weights, and other tags
+// that nothing can be computed with, give their memory to whoever waits.
+//
 // A request is counted before its engine has it, so one that comes between the decision to sleep and the
 // sleep is seen by either. A wake-up that fails is tried again, later and later; a sleep that fails makes the
 // model stay for a while. Every decision is logged, and told to `on_decision`.
@@ -42,12 +50,16 @@ namespace somnus {
 struct SharedDevicesOptions {
   ResidencyOptions residency;
   SleepArrivals arrivals = SleepArrivals::kQueue;  // while an operator's sleep holds
-  absl::Duration first_retry = absl::Seconds(1);   // after a transition that failed; doubled each time
+  // After a transition that failed, doubled each time. No flags: what failed is mended by others, and both
+  // ends are short beside that.
+  absl::Duration first_retry = absl::Seconds(1);
   absl::Duration last_retry = absl::Seconds(30);
   absl::Duration operator_wait = absl::Minutes(2);  // an operator's wake-up waits so long for room, at most
   KvShareOptions kv_shares;
+  // Between two looks at what caches need, while requests are open. No flag: a look costs microseconds, and
+  // kv_hold says how long what it has seen counts.
   absl::Duration kv_period = absl::Milliseconds(200);
-  absl::Duration kv_memory = absl::Seconds(5);  // so long a model is taken to need what it has needed
+  absl::Duration kv_hold = absl::Seconds(5);  // so long a model is taken to need what it has needed
   // A model that waits is left to what caches can give for so long; then others sleep for it.
   absl::Duration kv_patience = absl::Seconds(1);
   MonotonicClock now = MonotonicNow;
@@ -64,9 +76,10 @@ struct SharingModel {
   bool elastic_kv = false;
   int64_t min_kv_bytes = 0;
   int64_t num_kv_rows = 0;
-  // Called on a thread of SharedDevices; must not block. May be empty. `waited`: of a model that has woken,
-  // since the first request came for it.
+  // Called on a thread of SharedDevices; must not block. May be empty. on_resize: of its KV cache, when it is
+  // decided. `waited`: of a model that has woken, since the first request came for it.
   std::function<void(const ResidencyDecision&)> on_decision;
+  std::function<void(bool grows, KvResizeReason reason)> on_resize;
   std::function<void(absl::Duration waited)> on_awake;
 };
 
@@ -98,10 +111,18 @@ class SharedDevices {
     int32_t max_blocks = 0;
     int32_t mapped_blocks = 0;
     int64_t resident_bytes = 0;  // of the cache
-    int32_t needed_blocks = 0;   // the most of the last kv_memory, or since
+    int32_t needed_blocks = 0;   // the most of the last kv_hold, or since
     MonotonicTime needed_at = -absl::InfiniteDuration();
     std::optional<int32_t> target;  // of the resize that is under way
     MonotonicTime resized_at = -absl::InfiniteDuration();
+  };
+  // An operator's wake-up, of these tags; empty: all.
+  struct OperatorWake {
+    std::vector<std::string> tags;
+    std::optional<bool> load_weights;
+    bool stages = false;  // what it leaves half awake is the operator's
+    int64_t id = 0;
+    std::optional<absl::StatusOr<TransitionReport>> result;  // set: it has ended
   };
   struct Model {
     int index = 0;  // as the policy names it
@@ -110,12 +131,19 @@ class SharedDevices {
     std::optional<RequestDeadlines> deadlines;  // after Add
     Engine* engine = nullptr;                   // owned by what Add has returned
     int64_t num_open = 0;                       // requests
-    int64_t num_wanted = 0;                     // operators' wake-ups that wait
+    std::optional<OperatorWake> wanted;         // by its caller, who waits and resets it
     bool held_asleep = false;
+    bool staged = false;    // operators have put it to sleep, or woken it, in part
+    int64_t num_holds = 0;  // operators' calls that need its memory
+    int64_t last_wake_id = 0;
+    TagBytes tag_bytes;  // of device memory while it is awake, as of Add
     int64_t device_bytes = 0;
     int64_t backup_bytes = 0;
-    int64_t held_bytes = 0, held_kv_bytes = 0;
+    int num_promised_backups = 0;             // operators' sleeps at level 1 that are under way
+    int64_t promised_kept_bytes = 0;          // for their KV blocks
+    bool level_is_asked = false;              // as of ModelView
     bool prefetched = false;                  // since it fell asleep
+    bool stay_told = false;                   // since it woke
     absl::Duration sleep_time, wake_up_time;  // as last measured
     MonotonicTime waiting_since = absl::InfiniteDuration();
     MonotonicTime last_used;
@@ -124,9 +152,8 @@ class SharedDevices {
     absl::Duration retry_delay;
     absl::Status wake_up_error;                 // of the last wake-up
     std::optional<ResidencyDecision> decision;  // being carried out
+    std::optional<OperatorWake> carried;        // by a decision to wake; not set: it is for requests
     int64_t decision_id = 0;
-    int64_t num_wake_ups = 0;  // that have ended, well or not
-    absl::StatusOr<TransitionReport> last_wake_up = TransitionReport();
     KvState kv;
   };
   struct Carrier {
@@ -138,6 +165,13 @@ class SharedDevices {
   std::vector<ModelView> Views() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ModelView View(Model* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static ModelState StateOf(const Model& model, EngineState state);
+  // What was half awake may be awake by now.
+  static void EndStage(Model* model, EngineState state);
+  // That is being carried out, or waits; null: none.
+  static const OperatorWake* WakeOf(const Model& model);
+  // Of device memory, once these tags are awake, too.
+  static int64_t BytesAfter(const Model& model, const EngineStats& stats, const ModelView& view,
+                            const std::vector<std::string>& tags);
   // All of its memory is there.
   static bool IsResident(EngineState state);
 
@@ -152,28 +186,42 @@ class SharedDevices {
   // Returns when to look again.
   MonotonicTime ShareKv(MonotonicTime now, std::vector<ModelView>* views) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginResize(Model* model, int32_t blocks, const Model& for_model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void CarryOutResize(Model* model, int32_t blocks, Carrier* carrier) ABSL_LOCKS_EXCLUDED(mu_);
+  void CarryOutResize(Model* model, int32_t blocks) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Of a decision (shared_devices_transitions.cc).
   void Begin(const ResidencyDecision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void CarryOut(Model* model, const ResidencyDecision& decision, int64_t id, Carrier* carrier)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  void CarryOut(Model* model, const ResidencyDecision& decision, int64_t id) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<TransitionReport> Call(Model* model, const ResidencyDecision& decision)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void Prefetch(Model* model, Carrier* carrier) ABSL_LOCKS_EXCLUDED(mu_);
-  static void NoteHostBytes(Model* model, const TransitionReport& report);
+  void Prefetch(Model* model) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteSleep(Model* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `work` runs on a thread of its own, without mu_; what comes of it is looked at afterwards.
+  void Carry(std::function<void()> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Of the wrappers (shared_devices_calls.cc).
   absl::Status Submit(Model* model, std::vector<EngineRequest> requests);
   void NoteEnded(Model* model, int64_t num_requests);
   absl::StatusOr<TransitionReport> SleepByOperator(Model* model, const SleepRequest& request);
-  absl::StatusOr<TransitionReport> WakeByOperator(Model* model);
+  // Host memory for a backup of the model's weights is free. ResourceExhausted says how much is missing.
+  absl::Status MakeBackupRoom(Model* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `stages`: what it leaves half awake is the operator's from then on.
+  absl::StatusOr<TransitionReport> WakeByOperator(Model* model, const std::vector<std::string>& tags,
+                                                  std::optional<bool> load_weights, bool stages);
+  absl::Status NoRoom(const Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteStage(Model* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Health(const Model& model) const;
+
+  // Of changes of the weights (shared_devices_weights.cc).
+  class Hold;
+  class HeldUpdate;
+  absl::StatusOr<WeightsChange> ReloadByOperator(Model* model, const WeightsRequest& request);
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> UpdateByOperator(Model* model, const WeightsRequest& request);
+  // Wakes weights that sleep by nobody's word. The model must be held.
+  absl::Status BringWeights(Model* model, std::optional<bool> load_weights);
 
   const SharedDevicesOptions options_;
   LoopMail mail_;                               // wakes the thread

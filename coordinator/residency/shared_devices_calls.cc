@@ -1,11 +1,25 @@
 // SharedDevices' part for what clients and operators ask of one of the models.
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
+#include "base/status_macros.h"
+#include "coordinator/residency/host_memory.h"
 #include "coordinator/residency/shared_devices.h"
 
 namespace somnus {
+namespace {
+
+constexpr char kAboutToEnd[] = "The server is about to end.";
+
+bool NamesWeights(const std::vector<std::string>& tags) {
+  return tags.empty() || std::find(tags.begin(), tags.end(), kWeightsTag) != tags.end();
+}
+
+}  // namespace
 
 absl::Status SharedDevices::Submit(Model* model, std::vector<EngineRequest> requests) {
   const auto count = static_cast<int64_t>(requests.size());
@@ -36,18 +50,65 @@ void SharedDevices::NoteEnded(Model* model, int64_t num_requests) {
   mail_.Wake();
 }
 
+absl::Status SharedDevices::MakeBackupRoom(Model* model) {
+  const auto deadline = waits_.insert(options_.now() + options_.operator_wait);
+  const absl::Cleanup forget = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { waits_.erase(deadline); };
+  std::set<int> told;
+  while (!stopped_) {
+    std::vector<ModelView> views = Views();
+    for (const int other : told) views[other].level_is_asked = true;  // it could not drop its backup
+    const BackupRoom room = PlanBackupRoom(options_.residency, views, model->index);
+    if (room.is_free) return absl::OkStatus();
+    if (room.missing > 0 || options_.now() >= *deadline) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "--host-memory-budget: at level 1 the weights of ", model->options.name, " take ", room.needed,
+          " bytes of host memory, and ", room.missing,
+          " are missing; other models' backups hold it, or are kept as was asked; level 2 takes none"));
+    }
+    for (const int other : room.drops) {
+      told.insert(other);
+      Begin({ResidencyAction::kDropBackup, ResidencyReason::kHostMemory, other, 2, model->index});
+    }
+    const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      const bool drops = std::any_of(models_.begin(), models_.end(), [](const std::unique_ptr<Model>& one) {
+        return one->decision.has_value() && one->decision->action == ResidencyAction::kDropBackup;
+      });
+      return stopped_ || !drops || options_.now() >= *deadline;
+    };
+    mu_.Await(absl::Condition(&over));
+  }
+  return absl::FailedPreconditionError(kAboutToEnd);
+}
+
 absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, const SleepRequest& request) {
   SleepRequest bounded = request;
+  bool backs_up = false, was_staged = false;
   {
     absl::MutexLock lock(&mu_);
+    EndStage(model, model->engine->state());
+    backs_up = request.level == 1 && NamesWeights(request.tags) &&
+               model->engine->Stats().residency.state(kWeightsTag) == TagState::kResident;
+    if (backs_up) RETURN_IF_ERROR(MakeBackupRoom(model));
+    was_staged = std::exchange(model->staged, false);
+    ++model->num_holds;  // of a sleep of some tags the others stay
     model->held_asleep = options_.arrivals != SleepArrivals::kWake;
-    const int64_t kept = MaxKeptBytes(options_.residency, Views(), model->index);
-    if (kept != kNoBudget) bounded.max_kept_bytes = kept;
+    const std::vector<ModelView> views = Views();
+    const int64_t kept = MaxKeptBytes(options_.residency, views, model->index);
+    if (kept != kNoBudget && request.level == 1) {
+      model->promised_kept_bytes = std::min(kept, views[model->index].kv_bytes);
+      bounded.max_kept_bytes = model->promised_kept_bytes;
+    }
+    model->num_promised_backups += backs_up;
   }
   absl::StatusOr<TransitionReport> report = model->engine->Sleep(bounded);
   {
     absl::MutexLock lock(&mu_);
+    model->num_promised_backups -= backs_up;
+    model->promised_kept_bytes = 0;
+    --model->num_holds;
+    model->staged = (was_staged || report.ok()) && !model->engine->Stats().residency.fully_asleep();
     if (report.ok()) {
+      model->level_is_asked = request.level == 1;
       NoteSleep(model, report, model->sleep_time);
     } else if (IsResident(model->engine->state())) {
       model->held_asleep = false;
@@ -57,33 +118,66 @@ absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, co
   return report;
 }
 
-absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model) {
-  {
-    absl::MutexLock lock(&mu_);
-    model->held_asleep = false;
-    model->retry_at = -absl::InfiniteDuration();
-    model->retry_delay = options_.first_retry;
-    ++model->num_wanted;
-    const int64_t before = model->num_wake_ups;
-    const auto wait = waits_.insert(options_.now() + options_.operator_wait);
-    mail_.Wake();
-    const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      const bool resident = !model->decision.has_value() && IsResident(model->engine->state());
-      return stopped_ || resident || model->num_wake_ups != before || options_.now() >= *wait;
-    };
-    mu_.Await(absl::Condition(&over));
-    const bool gives_up = options_.now() >= *wait;
-    waits_.erase(wait);
-    --model->num_wanted;
-    if (model->num_wake_ups != before) return model->last_wake_up;
-    if (stopped_) return absl::FailedPreconditionError("The server is about to end.");
-    if (gives_up && !IsResident(model->engine->state())) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no room within ", absl::FormatDuration(options_.operator_wait),
-                       ": other models are awake, and are pinned or have requests"));
-    }
+absl::Status SharedDevices::NoRoom(const Model& model) {
+  const std::vector<ModelView> views = Views();
+  const ModelView& view = views[model.index];
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no room within ", absl::FormatDuration(options_.operator_wait), ": ", model.options.name, " needs ",
+      std::max<int64_t>(0, view.device_bytes - view.resident_bytes), " bytes of --device-memory-budget, and ",
+      FreeDeviceBytes(options_.residency, views),
+      " are free; other models are awake, and are pinned, held by an operator, or have requests"));
+}
+
+// What an operator's call has left half awake waits for the next one.
+void SharedDevices::NoteStage(Model* model) {
+  const EngineStats stats = model->engine->Stats();
+  model->staged = !IsResident(stats.state) && !stats.residency.fully_asleep();
+  model->held_asleep = !IsResident(stats.state) && options_.arrivals != SleepArrivals::kWake;
+}
+
+absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
+                                                               const std::vector<std::string>& tags,
+                                                               std::optional<bool> load_weights,
+                                                               bool stages) {
+  absl::MutexLock lock(&mu_);
+  const auto deadline = waits_.insert(options_.now() + options_.operator_wait);
+  const absl::Cleanup forget = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { waits_.erase(deadline); };
+  const auto given_up = [&] { return options_.now() >= *deadline; };
+  const auto is_next = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopped_ || !model->wanted.has_value() || given_up();
+  };
+  mu_.Await(absl::Condition(&is_next));
+  if (stopped_) return absl::FailedPreconditionError(kAboutToEnd);
+  if (model->wanted.has_value()) return NoRoom(*model);
+  if (stages) model->held_asleep = false;
+  model->retry_at = -absl::InfiniteDuration();
+  model->retry_delay = options_.first_retry;
+  model->wanted = {.tags = tags,
+                   .load_weights = load_weights,
+                   .stages = stages,
+                   .id = ++model->last_wake_id,
+                   .result = {}};
+  mail_.Wake();
+  const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const bool resident = !model->decision.has_value() && IsResident(model->engine->state());
+    return stopped_ || resident || model->wanted->result.has_value() || given_up();
+  };
+  mu_.Await(absl::Condition(&over));
+  absl::StatusOr<TransitionReport> report = absl::FailedPreconditionError(kAboutToEnd);
+  if (model->wanted->result.has_value()) {
+    report = *std::move(model->wanted->result);
+  } else if (!stopped_ && given_up() && !IsResident(model->engine->state())) {
+    report = NoRoom(*model);
+  } else if (!stopped_) {
+    // Ends a pause, and says that all is resident. The model is held meanwhile.
+    mu_.Unlock();
+    report = model->engine->WakeUp(tags, load_weights);
+    mu_.Lock();
   }
-  return model->engine->WakeUp({});  // ends a pause, and says that all is resident
+  model->wanted.reset();
+  if (stages) NoteStage(model);
+  mail_.Wake();
+  return report;
 }
 
 absl::Status SharedDevices::Health(const Model& model) const {
@@ -96,7 +190,8 @@ absl::Status SharedDevices::Health(const Model& model) const {
   const bool drains = model.decision.has_value() && state == EngineState::kPausing;
   if ((!sleeps && !drains) || model.held_asleep) return health;
   const EngineStats stats = model.engine->Stats();
-  return stats.paused || stats.residency.weights_stale() ? health : model.wake_up_error;
+  const bool replaced = stats.needs_weights || (model.staged && stats.residency.weights_stale());
+  return stats.paused || replaced ? health : model.wake_up_error;
 }
 
 }  // namespace somnus

@@ -24,6 +24,10 @@ int32_t NeededBlocks(const EngineStats& stats) {
   return static_cast<int32_t>(std::min<int64_t>(stats.used_blocks + waiting, stats.max_blocks));
 }
 
+bool Contains(const std::vector<std::string>& tags, const std::string& tag) {
+  return std::find(tags.begin(), tags.end(), tag) != tags.end();
+}
+
 // Of device memory that the model holds, or will when its transition has ended.
 int64_t PromisedBytes(const ModelView& view) {
   const bool sleeps = view.state == ModelState::kAsleep || view.state == ModelState::kDeepening ||
@@ -56,7 +60,7 @@ void SharedDevices::NoteKv(Model* model, const EngineStats& stats) {
   kv.resident_bytes = cache == stats.resident_bytes.end() ? 0 : cache->second;
   const int32_t needed = NeededBlocks(stats);
   const MonotonicTime now = options_.now();
-  if (needed < kv.needed_blocks && now < kv.needed_at + options_.kv_memory) return;
+  if (needed < kv.needed_blocks && now < kv.needed_at + options_.kv_hold) return;
   kv.needed_blocks = needed;
   kv.needed_at = now;
 }
@@ -80,7 +84,9 @@ KvShareView SharedDevices::KvView(const Model& model, const ModelView& view) con
   const KvState& kv = model.kv;
   KvShareView share;
   if (kv.block_bytes == 0 || kv.target.has_value()) return share;
-  const bool waits = view.state == ModelState::kAsleep && !view.held_asleep &&
+  const OperatorWake* const wake = WakeOf(model);
+  const bool brings_cache = wake == nullptr || wake->tags.empty() || Contains(wake->tags, kKvCacheTag);
+  const bool waits = view.state == ModelState::kAsleep && !view.held_asleep && brings_cache &&
                      (view.open_requests > 0 || view.pinned) && options_.now() >= view.retry_at;
   share.state = view.state == ModelState::kAwake ? KvShareView::State::kAwake
                 : waits                          ? KvShareView::State::kWaiter
@@ -131,32 +137,30 @@ MonotonicTime SharedDevices::ShareKv(MonotonicTime now, std::vector<ModelView>* 
 void SharedDevices::BeginResize(Model* model, int32_t blocks, const Model& for_model) {
   LogInfo("{}: the KV cache goes from {} to {} blocks{}", model->options.name, model->kv.mapped_blocks,
           blocks, model == &for_model ? "" : ", for " + for_model.options.name);
+  const KvResizeReason reason = model != &for_model            ? KvResizeReason::kOthersLack
+                                : model->kv.resident_bytes > 0 ? KvResizeReason::kCacheFull
+                                                               : KvResizeReason::kRequestsWait;
+  if (model->options.on_resize) model->options.on_resize(blocks > model->kv.mapped_blocks, reason);
   model->kv.target = blocks;
-  carriers_.push_back(std::make_unique<Carrier>());
-  Carrier* const carrier = carriers_.back().get();
-  carrier->thread = std::thread([this, model, blocks, carrier] { CarryOutResize(model, blocks, carrier); });
+  Carry([this, model, blocks] { CarryOutResize(model, blocks); });
 }
 
-void SharedDevices::CarryOutResize(Model* model, int32_t blocks, Carrier* carrier) {
+void SharedDevices::CarryOutResize(Model* model, int32_t blocks) {
   const absl::StatusOr<int32_t> mapped = model->engine->ResizeKvCache(blocks);
-  {
-    absl::MutexLock lock(&mu_);
-    KvState& kv = model->kv;
-    const MonotonicTime now = options_.now();
-    const bool grew = blocks > kv.mapped_blocks;
-    if (!mapped.ok() || grew) {
-      kv.resized_at = now;
-    } else if (*mapped > blocks) {
-      kv.resized_at = now - options_.kv_shares.min_stay + kAskAgain;
-    }
-    if (!mapped.ok() && !absl::IsFailedPrecondition(mapped.status())) {
-      LogWarning("{}: the KV cache keeps its size: {}", model->options.name,
-                 std::string(mapped.status().message()));
-    }
-    kv.target.reset();
-    carrier->ended = true;
+  absl::MutexLock lock(&mu_);
+  KvState& kv = model->kv;
+  const MonotonicTime now = options_.now();
+  const bool grew = blocks > kv.mapped_blocks;
+  if (!mapped.ok() || grew) {
+    kv.resized_at = now;
+  } else if (*mapped > blocks) {
+    kv.resized_at = now - options_.kv_shares.min_stay + kAskAgain;
   }
-  mail_.Wake();
+  if (!mapped.ok() && !absl::IsFailedPrecondition(mapped.status())) {
+    LogWarning("{}: the KV cache keeps its size: {}", model->options.name,
+               std::string(mapped.status().message()));
+  }
+  kv.target.reset();
 }
 
 }  // namespace somnus

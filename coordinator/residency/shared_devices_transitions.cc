@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/memory_tags.h"
 #include "coordinator/residency/shared_devices.h"
 
 namespace somnus {
@@ -28,19 +27,35 @@ void SharedDevices::Begin(const ResidencyDecision& decision) {
               ? ""
               : absl::StrCat(", for ", models_[decision.for_model]->options.name));
   if (model->options.on_decision) model->options.on_decision(decision);
+  if (decision.action == ResidencyAction::kStay) {
+    model->stay_told = true;
+    return;
+  }
   if (decision.action == ResidencyAction::kPrefetch) {
     model->prefetched = true;
-    carriers_.push_back(std::make_unique<Carrier>());
-    Carrier* const carrier = carriers_.back().get();
-    carrier->thread = std::thread([this, model, carrier] { Prefetch(model, carrier); });
-    return;
+    return Carry([this, model] { Prefetch(model); });
+  }
+  model->decision.reset();
+  if (decision.action == ResidencyAction::kWake) {
+    const OperatorWake* const wake = WakeOf(*model);
+    model->carried = wake == nullptr ? std::nullopt : std::optional(*wake);
   }
   model->decision = decision;
   const int64_t id = ++model->decision_id;
+  Carry([this, model, decision, id] { CarryOut(model, decision, id); });
+}
+
+void SharedDevices::Carry(std::function<void()> work) {
   carriers_.push_back(std::make_unique<Carrier>());
   Carrier* const carrier = carriers_.back().get();
-  carrier->thread =
-      std::thread([this, model, decision, id, carrier] { CarryOut(model, decision, id, carrier); });
+  carrier->thread = std::thread([this, carrier, work = std::move(work)] {
+    work();
+    {
+      absl::MutexLock lock(&mu_);
+      carrier->ended = true;
+    }
+    mail_.Wake();
+  });
 }
 
 void SharedDevices::JoinEnded() {
@@ -51,83 +66,77 @@ void SharedDevices::JoinEnded() {
 }
 
 absl::StatusOr<TransitionReport> SharedDevices::Call(Model* model, const ResidencyDecision& decision) {
+  SleepRequest request;
+  request.level = decision.level;
+  request.max_kept_bytes = MaxKept(decision);
+  request.spares_only_copy = true;  // of an update that has come since the decision
   switch (decision.action) {
     case ResidencyAction::kWake: {
-      bool wanted;
+      std::optional<OperatorWake> wake;
       {
         absl::MutexLock lock(&mu_);
-        wanted = model->num_wanted > 0;
+        wake = model->carried;
       }
-      return wanted ? model->engine->WakeUp({}) : model->engine->WakeForArrivals();
+      if (!wake.has_value()) return model->engine->WakeForArrivals();
+      return model->engine->WakeUp(wake->tags, wake->load_weights);
     }
     case ResidencyAction::kSleepIfIdle:
-      return model->engine->Sleep(
-          {.level = decision.level, .only_if_idle = true, .max_kept_bytes = MaxKept(decision)});
+      request.only_if_idle = true;
+      return model->engine->Sleep(request);
     case ResidencyAction::kDrain:
-      return model->engine->Sleep(
-          {.level = decision.level, .mode = SleepMode::kWait, .max_kept_bytes = MaxKept(decision)});
+      request.mode = SleepMode::kWait;
+      return model->engine->Sleep(request);
     case ResidencyAction::kPreempt:
-      return model->engine->Sleep(
-          {.level = decision.level, .mode = SleepMode::kKeep, .max_kept_bytes = MaxKept(decision)});
     case ResidencyAction::kDropBackup:
-      return model->engine->Sleep({.level = 2});
+    case ResidencyAction::kRelease:
+      return model->engine->Sleep(request);
     case ResidencyAction::kPrefetch:
-      break;  // which is no transition
+    case ResidencyAction::kStay:
+      break;  // which are no transitions
   }
   return absl::InternalError("no such action");
 }
 
-void SharedDevices::CarryOut(Model* model, const ResidencyDecision& decision, int64_t id, Carrier* carrier) {
+void SharedDevices::CarryOut(Model* model, const ResidencyDecision& decision, int64_t id) {
   const MonotonicTime begin = options_.now();
   const absl::StatusOr<TransitionReport> report = Call(model, decision);
-  {
-    absl::MutexLock lock(&mu_);
-    const absl::Duration time = options_.now() - begin;
-    if (decision.action == ResidencyAction::kWake) {
-      NoteWakeUp(model, report, time);
-    } else {
-      // A drain's time is that of requests.
-      const bool measured = decision.action != ResidencyAction::kDrain;
-      NoteSleep(model, report, measured ? time : model->sleep_time);
-    }
-    // A later decision may have taken its place: a preemption that of a drain.
-    if (model->decision_id == id) model->decision.reset();
-    carrier->ended = true;
+  absl::MutexLock lock(&mu_);
+  const absl::Duration time = options_.now() - begin;
+  if (decision.action == ResidencyAction::kWake) {
+    NoteWakeUp(model, report, time);
+  } else {
+    // A drain's time is that of requests, and a release is of a part.
+    const bool measured =
+        decision.action != ResidencyAction::kDrain && decision.action != ResidencyAction::kRelease;
+    NoteSleep(model, report, measured ? time : model->sleep_time);
   }
-  mail_.Wake();
+  // A later decision may have taken its place: a preemption that of a drain.
+  if (model->decision_id == id) model->decision.reset();
 }
 
 // A hint: whatever becomes of it, the model can be woken.
-void SharedDevices::Prefetch(Model* model, Carrier* carrier) {
+void SharedDevices::Prefetch(Model* model) {
   const absl::Status status = model->engine->Prefetch();
   if (!status.ok() && !absl::IsFailedPrecondition(status))
     LogWarning("{}: its weights are not prefetched: {}", model->options.name, std::string(status.message()));
-  absl::MutexLock lock(&mu_);
-  carrier->ended = true;
-}
-
-void SharedDevices::NoteHostBytes(Model* model, const TransitionReport& report) {
-  if (report.ranks.empty()) return;
-  model->held_bytes = model->held_kv_bytes = 0;
-  for (const RankReport& rank : report.ranks) {
-    for (const auto& [tag, bytes] : rank.tags) {
-      model->held_bytes += bytes.host_bytes;
-      if (tag == kKvCacheTag) model->held_kv_bytes += bytes.host_bytes;
-    }
-  }
 }
 
 void SharedDevices::NoteWakeUp(Model* model, const absl::StatusOr<TransitionReport>& report,
                                absl::Duration time) {
-  ++model->num_wake_ups;
-  model->last_wake_up = report;
+  const bool in_part = model->carried.has_value() && !model->carried->tags.empty();
+  const bool is_wanted = model->carried.has_value() && model->wanted.has_value();
+  if (is_wanted && model->carried->id == model->wanted->id) {
+    model->wanted->result = report;
+    // Before anything is decided: requests do not wake the rest.
+    if (model->wanted->stages) NoteStage(model);
+  }
   if (report.ok()) {
-    if (report->changed()) model->wake_up_time = time;
-    NoteHostBytes(model, *report);
+    if (report->changed() && !in_part) model->wake_up_time = time;
     model->awake_since = options_.now();
     model->retry_delay = options_.first_retry;
     model->wake_up_error = absl::OkStatus();
-    if (model->options.on_awake && model->waiting_since < model->awake_since)
+    model->stay_told = false;
+    if (model->options.on_awake && !in_part && model->waiting_since < model->awake_since)
       model->options.on_awake(model->awake_since - model->waiting_since);
     return;
   }
@@ -144,7 +153,6 @@ void SharedDevices::NoteSleep(Model* model, const absl::StatusOr<TransitionRepor
   if (report.ok()) {
     model->sleep_time = time;
     model->prefetched = false;
-    NoteHostBytes(model, *report);
     return;
   }
   // A request has come meanwhile, or another call has ended the wait: it stays as if it had just woken.

@@ -37,23 +37,17 @@ class SharingEngine : public Engine {
       return tag == kSchedulingTag;
     });
     if (schedules) return engine_->WakeUp(tags, load_weights);
-    if (!tags.empty() || load_weights.has_value()) {
-      return absl::FailedPreconditionError(
-          "tags: several models share the memory, and all of a model wakes together");
-    }
-    return calls_.wake_up();
+    return calls_.wake_up(tags, load_weights);
   }
-  absl::StatusOr<TransitionReport> WakeForArrivals() override { return calls_.wake_up(); }
+  absl::StatusOr<TransitionReport> WakeForArrivals() override { return calls_.wake_up({}, std::nullopt); }
   absl::Status Prefetch() override { return engine_->Prefetch(); }
   absl::Status Pause(const PauseRequest& request) override { return Noted(engine_->Pause(request)); }
   absl::Status Resume() override { return Noted(engine_->Resume()); }
   absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override {
-    absl::StatusOr<WeightsChange> change = engine_->ReloadWeights(request);
-    calls_.note();
-    return change;
+    return calls_.reload(request);
   }
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request) override {
-    return engine_->BeginWeightUpdate(request);
+    return calls_.update(request);
   }
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override {
     return engine_->ResizeKvCache(total_blocks);

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "coordinator/engine/engine.h"
@@ -15,8 +17,13 @@ struct SharingCalls {
   std::function<absl::Status(std::vector<EngineRequest>)> submit;
   std::function<absl::Status()> health;
   std::function<absl::StatusOr<TransitionReport>(const SleepRequest&)> sleep;
-  std::function<absl::StatusOr<TransitionReport>()> wake_up;  // of all tags, when there is room
-  std::function<void()> note;                                 // the engine may be in another state
+  // When there is room.
+  std::function<absl::StatusOr<TransitionReport>(const std::vector<std::string>& tags,
+                                                 std::optional<bool> load_weights)>
+      wake_up;
+  std::function<absl::StatusOr<WeightsChange>(const WeightsRequest&)> reload;
+  std::function<absl::StatusOr<std::unique_ptr<WeightUpdate>>(const WeightsRequest&)> update;
+  std::function<void()> note;  // the engine may be in another state
 };
 
 std::shared_ptr<Engine> MakeSharingEngine(std::shared_ptr<Engine> engine, SharingCalls calls);

@@ -43,7 +43,7 @@ struct RankReport {
   bool operator==(const RankReport&) const = default;
 };
 
-// What became of a tag that the request named.
+// What became of a tag that the request named, or that went along.
 struct TagOutcome {
   TagState state = TagState::kResident;  // after the transition
   bool changed = false;                  // by the transition; false: it was so before, and nothing was done
@@ -52,7 +52,7 @@ struct TagOutcome {
 };
 
 struct TransitionReport {
-  std::map<std::string, TagOutcome> tags;  // those that the request named; all where it named none
+  std::map<std::string, TagOutcome> tags;  // named by the request (all where it named none), or changed
   std::vector<RankReport> ranks;           // empty where nothing was done
 
   // Whether the transition did anything.

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/residency/residency.h"
+#include "proto/weights.pb.h"
 
 namespace somnus {
 
@@ -30,6 +32,10 @@ struct Weights {
   bool operator==(const Weights&) const = default;
 };
 
+// Why a sleep that was nobody's word has not come.
+inline constexpr char kSparesOnlyCopy[] =
+    "the weights came from an update, and the workers have the only copy of them";
+
 // What the ranks of a group hold.
 struct Held {
   // Implicit: where the weights are those of the beginning, only the residency matters.
@@ -50,13 +56,22 @@ inline bool IsRefusal(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
 }
 
+// What has come to a rank in an update; ranks that got the same say the same (proto/weights.proto).
+struct ReceivedWeights {
+  int64_t num_tensors = 0;
+  int64_t num_bytes = 0;
+  uint64_t checksum = 0;
+
+  bool operator==(const ReceivedWeights&) const = default;
+};
+
 // How a change of weights has ended on the ranks.
 struct WeightsOutcome {
   absl::Status status;
-  bool untouched = false;   // of an error: every rank has the weights that it had
-  std::string fingerprint;  // of the checkpoint that was read
-  int64_t num_tensors = 0;  // of an update
-  int64_t num_bytes = 0;    // likewise
+  bool untouched = false;             // of an error: every rank has the weights that it had
+  std::string fingerprint;            // of the checkpoint that was read
+  ReceivedWeights received;           // of an update that is finished
+  std::vector<v1::UpdatePort> ports;  // of a direct one that has begun: of every rank, or none
 };
 
 }  // namespace somnus

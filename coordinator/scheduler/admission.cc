@@ -21,9 +21,15 @@ bool Scheduler::UsesPrefixCache(const Sequence& sequence) const {
 
 void Scheduler::ScheduleWaiting(Draft* draft) {
   int skipped = 0;
-  for (auto it = waiting_.begin(); it != waiting_.end() && draft->budget > 0 && !free_slots_.empty();) {
+  size_t num_reserved = 0;  // slots for forks of this step
+  for (auto it = waiting_.begin();
+       it != waiting_.end() && draft->budget > 0 && free_slots_.size() > num_reserved;) {
     const SequencePtr sequence = it->second;
     ++it;  // before admission erases the element
+    if (const SequencePtr source = ForkSource(*sequence)) {
+      num_reserved += source->num_pending > 0 ? 1 : 0;
+      continue;
+    }
     // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
     // first.
     if (sequence->num_pending > 0 || IsKeptApart(*sequence)) return;
@@ -85,29 +91,35 @@ bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
     computed = TakeBlocks(*sequence);
   } while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence)));
   if (computed < 0) return false;
-  waiting_.Erase(sequence.get(), next_step_id_);
-  running_.emplace(KeyOf(*sequence), sequence);
-  sequence->state = SequenceState::kRunning;
   if (!sequence->is_suspended) sequence->num_adopted = static_cast<int32_t>(computed);
-  num_suspended_ -= sequence->is_suspended ? 1 : 0;
-  sequence->is_suspended = false;
-  sequence->num_computed = computed;
-  sequence->slot = free_slots_.back();
-  free_slots_.pop_back();
-  num_preempted_ -= sequence->was_scheduled ? 1 : 0;
-  if (!sequence->was_scheduled) NoteScheduled(sequence, &draft->plan);
+  StartRunning(sequence, computed);
+  if (!sequence->was_scheduled) {
+    sequence->num_cached = static_cast<int32_t>(computed);
+    stats_.prefix_cache_queries += sequence->prompt_len();
+    stats_.prefix_cache_hits += computed;
+    NoteScheduled(sequence, &draft->plan);
+  }
   draft->request_bytes -= draft->writer.Cost(*sequence, options_.blocks.block_size);
   draft->writer.Add(*sequence, blocks_.Table(sequence->id));
   return true;
 }
 
+void Scheduler::StartRunning(const SequencePtr& sequence, int64_t num_computed) {
+  waiting_.Erase(sequence.get(), next_step_id_);
+  running_.emplace(KeyOf(*sequence), sequence);
+  sequence->state = SequenceState::kRunning;
+  num_suspended_ -= sequence->is_suspended ? 1 : 0;
+  sequence->is_suspended = false;
+  sequence->num_computed = num_computed;
+  sequence->slot = free_slots_.back();
+  free_slots_.pop_back();
+  num_preempted_ -= sequence->was_scheduled ? 1 : 0;
+}
+
 void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
   if (sequence->counts_deadline()) --num_deadlines_;
   sequence->was_scheduled = true;
-  sequence->num_cached = static_cast<int32_t>(sequence->num_computed);
   stats_.prompt_tokens += sequence->prompt_len();
-  stats_.prefix_cache_queries += sequence->prompt_len();
-  stats_.prefix_cache_hits += sequence->num_computed;
   plan->first_scheduled.push_back(sequence);
 }
 
@@ -124,7 +136,8 @@ void Scheduler::DisplaceForFirstWaiting() {
   const auto is_less_urgent = [&](const Sequence& running) {
     return running.effective_priority > first.request.priority;
   };
-  if (first.num_pending > 0 || !is_less_urgent(*running_.rbegin()->second)) return;
+  if (first.num_pending > 0 || ForkSource(first) != nullptr || !is_less_urgent(*running_.rbegin()->second))
+    return;
   const int32_t missing = BlocksMissing(first);
   BlockManager::FreedBlocks freed;
   for (auto it = std::next(waiting_.begin()); num_suspended_ > 0 && it != waiting_.end(); ++it) {

@@ -35,6 +35,8 @@ StepPlan Scheduler::Schedule() {
   for (const ScheduledEntry& entry : draft.step.entries) {
     blocks_.Commit(entry.sequence->id, entry.sequence->tokens, entry.sequence->num_computed);
   }
+  SendCopies(&draft.plan.request);
+  ForkSequences(&draft);  // once the prefix cache knows the sources' blocks: they need not be hashed again
   draft.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
   freed_slots_.clear();
   draft.step.step_id = next_step_id_++;

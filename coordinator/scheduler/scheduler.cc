@@ -77,6 +77,7 @@ SequencePtr Scheduler::Add(EngineRequest request) {
     if (options_.policy != SchedulingPolicy::kPriority) sequence->effective_priority = 0;
     num_preempted_ += sequence->was_scheduled ? 1 : 0;
   }
+  LinkFork(sequence);
   if (sequence->counts_deadline()) ++num_deadlines_;
   waiting_.Insert(sequence, next_step_id_);
   live_.emplace(sequence->request.id, sequence);
@@ -103,6 +104,7 @@ void Scheduler::Finish(const SequencePtr& sequence) {
   }
   if (sequence->counts_deadline()) --num_deadlines_;
   sequence->state = SequenceState::kFinished;
+  sequence->forks.clear();
   live_.erase(sequence->request.id);
 }
 
@@ -194,6 +196,7 @@ StepPlan Scheduler::FlushFreedSlots() {
   if (freed_slots_.empty()) return plan;
   plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
   freed_slots_.clear();
+  SendCopies(&plan.request);
   plan.request.set_step_id(next_step_id_++);
   in_flight_.push_back({plan.request.step_id(), {}});
   return plan;

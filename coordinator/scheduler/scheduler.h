@@ -33,6 +33,11 @@
 // sequences are preempted first, and one that is ahead in the order of service takes the blocks of those
 // behind it.
 //
+// Forks. Of the choices of one prompt the first computes it. The others wait, others go ahead of them, and
+// they begin in the step in which it samples its first token: they share its full blocks, and have a copy of
+// the last, partly filled one, which the next step makes before it computes anything. A choice for which
+// there is no room then is admitted as any other, and finds the prompt in the prefix cache.
+//
 // Asynchronous scheduling. Schedule may be called again before the previous steps' replies were given to
 // Update: a sequence's tokens that are sampled but not known yet are pending. No sequence is scheduled beyond
 // its max_tokens or max_model_len, so the only surplus is the one token per step in flight of a sequence that
@@ -93,6 +98,7 @@ struct SchedulerStats {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
+  int64_t num_forks = 0;             // sequences that began as forks
   int64_t kept_blocks = 0;           // of the KV cache, that came back after a sleep
   int64_t kept_tokens = 0;           // of live sequences, that were not computed again after it
 };
@@ -166,7 +172,7 @@ class Scheduler {
   // Gives all sequences away, in the order of service, each with its progress: another scheduler's Add goes
   // on with exactly the same tokens. No sequence may be running, which Recover and PreemptAll see to.
   std::vector<EngineRequest> ReleaseAll();
-  // Makes a step that only frees slots; it must not be sent when it has none.
+  // Makes a step that frees slots, and computes nothing; it must not be sent when it frees none.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
   // BlockManager::SetLimit. One sequence of max_model_len must fit.
@@ -235,6 +241,15 @@ class Scheduler {
   int64_t TakeBlocks(const Sequence& sequence);
   int32_t BlocksMissing(const Sequence& sequence);
   bool Admit(const SequencePtr& sequence, Draft* draft);
+  // Takes a slot for a waiting sequence that has blocks.
+  void StartRunning(const SequencePtr& sequence, int64_t num_computed);
+  void LinkFork(const SequencePtr& sequence);
+  // The sequence whose prompt a waiting one waits for; null: it waits for none.
+  SequencePtr ForkSource(const Sequence& sequence) const;
+  // Begins the forks of sequences that sample their first token in the step.
+  void ForkSequences(Draft* draft);
+  bool Fork(const Sequence& source, const SequencePtr& sequence, Draft* draft);
+  void SendCopies(v1::StepRequest* request);
   int64_t Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const;
   void AddPrefill(const SequencePtr& sequence, Draft* draft);
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
@@ -274,6 +289,7 @@ class Scheduler {
   absl::flat_hash_map<std::string, SequencePtr> live_;  // waiting or running, by request id
   std::vector<int32_t> free_slots_;                     // a stack
   std::vector<int32_t> freed_slots_;                    // of which the next step tells the workers
+  std::vector<BlockCopyOp> copies_;                     // of forks, which the next step has to do
   std::deque<InFlightStep> in_flight_;
   int64_t next_sequence_id_ = 1;
   int64_t next_step_id_ = 1;

@@ -42,6 +42,10 @@ struct Sequence {
   int64_t num_tokens_at_failure = 0;
   bool runs_alone = false;
   bool was_scheduled = false;
+  // Until the sequence is scheduled: the one with the same prompt whose prompt it waits for, to fork it; and
+  // those that wait for this one's.
+  std::weak_ptr<Sequence> fork_source;
+  std::vector<std::weak_ptr<Sequence>> forks;
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
 
   // For the observer; stamped by the engine.

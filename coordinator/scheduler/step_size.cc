@@ -11,7 +11,7 @@ constexpr int64_t kAnyIntBytes = 10;      // of any int32
 constexpr int64_t kListBytes = 6;         // the tag and length of a packed field or a message
 constexpr int64_t kLogitBiasBytes = 13;   // an entry of the map: its tag and length, two tags, id and float
 constexpr int64_t kSamplingBytes = 128;   // the fields that are numbers, and the message's own tag and length
-constexpr int64_t kSequenceBytes = 128;   // the same of NewSequence and ScheduledSequence
+constexpr int64_t kSequenceBytes = 128;   // the same of NewSequence and ScheduledSequence, or a SequenceFork
 constexpr int64_t kPositionBytes = 24;    // tags and lengths of one StepLogprobs, and the rank
 constexpr int64_t kAlternativeBytes = 9;  // an id and a float
 
@@ -56,6 +56,10 @@ const char* LargestSamplingField(const SamplingParams& s) {
 int64_t NewSequenceBytes(int64_t num_tokens, int32_t block_size) {
   const int64_t num_blocks = num_tokens / block_size + 1;
   return kSequenceBytes + kIdBytes * (num_tokens + num_blocks);
+}
+
+int64_t SequenceForkBytes(int64_t num_tokens, int32_t block_size) {
+  return kSequenceBytes + kIdBytes * (num_tokens / block_size + 1);
 }
 
 int64_t PromptLogprobBytes(int32_t num_prompt_logprobs) {

@@ -16,6 +16,9 @@ const char* LargestSamplingField(const SamplingParams& sampling);
 // The size of a NewSequence of `num_tokens` tokens and its ScheduledSequence, without sampling parameters.
 int64_t NewSequenceBytes(int64_t num_tokens, int32_t block_size);
 
+// The size of a SequenceFork of a sequence of `num_tokens` tokens.
+int64_t SequenceForkBytes(int64_t num_tokens, int32_t block_size);
+
 // The size of one position of a PromptLogprobs with `num_prompt_logprobs` alternatives.
 int64_t PromptLogprobBytes(int32_t num_prompt_logprobs);
 

@@ -79,6 +79,7 @@ void Scheduler::AbandonKept() {
 
 void Scheduler::ForgetComputed() {
   PreemptAll();
+  copies_.clear();
   blocks_.ResetPrefixCache();
   blocks_.ReleaseKept();
 }

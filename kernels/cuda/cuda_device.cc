@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_device.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -252,6 +253,26 @@ void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
   ++calls_of_this_thread.copies_to_host;
   Record(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
          "copying to the host");
+}
+
+absl::Status CudaDevice::CopyFromProcess(absl::string_view handle, int64_t offset, int64_t bytes,
+                                         void* host) {
+  cudaIpcMemHandle_t ipc;
+  if (handle.size() != sizeof(ipc)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("handle: has ", handle.size(), " bytes, not ", sizeof(ipc)));
+  }
+  std::memcpy(&ipc, handle.data(), sizeof(ipc));
+  void* mapped = nullptr;
+  cudaError_t error = cudaIpcOpenMemHandle(&mapped, ipc, cudaIpcMemLazyEnablePeerAccess);
+  if (error == cudaSuccess) {
+    error = cudaMemcpy(host, static_cast<const char*>(mapped) + offset, static_cast<size_t>(bytes),
+                       cudaMemcpyDeviceToHost);
+    const cudaError_t closed = cudaIpcCloseMemHandle(mapped);
+    if (error == cudaSuccess) error = closed;
+  }
+  const absl::Status status = ToStatus(error, "memory of another process");
+  return status.ok() ? status : absl::InvalidArgumentError(status.message());
 }
 
 HostCalls CudaDevice::CallsOfThisThread() const { return calls_of_this_thread; }

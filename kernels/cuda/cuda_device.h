@@ -56,6 +56,7 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
   void CopyToDevice(void* device, const void* host, int64_t bytes) override;
   void CopyToHost(void* host, const void* device, int64_t bytes) override;
+  absl::Status CopyFromProcess(absl::string_view handle, int64_t offset, int64_t bytes, void* host) override;
   absl::Status Synchronize() override;
   HostCalls CallsOfThisThread() const override;
 

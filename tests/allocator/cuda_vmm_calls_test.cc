@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_account.h"
 #include "allocator/sleepable_allocator.h"
+#include "base/numa.h"
 #include "tests/allocator/fake_cuda_driver.h"
 
 namespace somnus {
@@ -119,6 +121,35 @@ TEST_F(PinnedMemoryTest, ReleasesItsReservationAfterAnError) {
   const auto driver = Make(fake_, {.account = Open()});
   EXPECT_TRUE(absl::IsResourceExhausted(driver->AllocateHost(60).status()));
   EXPECT_EQ(Open()->Available(), 100);
+}
+
+// What the calling thread's policy says of the program's own pages.
+std::string PolicyOfThisThread() {
+  std::ifstream maps("/proc/thread-self/numa_maps");
+  std::string address, policy;
+  maps >> address >> policy;
+  return policy;
+}
+
+TEST_F(PinnedMemoryTest, IsTakenFromTheNodesThatWereNamed) {
+  if (const absl::Status status = CheckPlacePages({0}); !status.ok()) GTEST_SKIP() << status;
+  const std::string before = PolicyOfThisThread();
+  std::string during;
+  fake_.on_host_alloc = [&](size_t) {
+    during = PolicyOfThisThread();
+    return CUDA_SUCCESS;
+  };
+  const auto driver = Make(fake_, {.account = Open(), .numa_nodes = {0}});
+  const absl::StatusOr<void*> data = driver->AllocateHost(60);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(during, "prefer:0");
+  EXPECT_EQ(PolicyOfThisThread(), before);
+  driver->FreeHost(*data, 60);
+}
+
+TEST(CudaPciBusId, IsWrittenAsTheKernelDoes) {
+  const FakeCudaDriver fake;  // all of its attributes are 1
+  EXPECT_EQ(*CudaPciBusId(fake.api(), 0), "0001:01:01.0");
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 
 #include "allocator/host_memory.h"
 #include "allocator/sleepable_allocator.h"
+#include "base/numa.h"
+#include "tests/fakes/numa_maps.h"
 
 namespace somnus {
 namespace {
@@ -103,6 +105,33 @@ TEST(HostVmmDriver, ContentsStayWithTheHandle) {
   ASSERT_TRUE(driver->Release(handle).ok());
   EXPECT_FALSE(driver->Release(handle).ok());
   EXPECT_TRUE(driver->FreeAddress(data, bytes).ok());
+}
+
+TEST(HostVmmDriver, MemoryComesFromTheNodesThatWereNamedAlsoAfterAWakeUp) {
+  if (const absl::Status status = CheckPlacePages({0}); !status.ok()) GTEST_SKIP() << status;
+  auto driver = MakeHostVmmDriver({.num_threads = 2, .numa_nodes = {0}});
+  auto allocator = SleepableAllocator::Create(driver.get(), {.backup = BackupPolicy::kRetain});
+  auto* weights = static_cast<uint8_t*>(allocator->Allocate("weights", kBytes / 4).value());
+  auto* kv = static_cast<uint8_t*>(allocator->Allocate("kv_cache", kBytes).value());
+  void* const pinned = driver->AllocateHost(1 << 20).value();
+  for (const bool after_wake : {false, true}) {
+    EXPECT_EQ(PolicyAt(weights), "prefer:0") << after_wake;
+    EXPECT_EQ(PolicyAt(kv), "prefer:0") << after_wake;
+    EXPECT_EQ(PolicyAt(pinned), "prefer:0") << after_wake;
+    if (after_wake) break;
+    ASSERT_TRUE(
+        allocator->Sleep({{"weights", RestoreMode::kBackup}, {"kv_cache", RestoreMode::kDiscard}}).ok());
+    ASSERT_TRUE(allocator->WakeUp({}).ok());
+  }
+  driver->FreeHost(pinned, 1 << 20);
+}
+
+TEST(HostVmmDriver, ANodeThatTheKernelRefusesIsNoError) {
+  auto driver = MakeHostVmmDriver({.num_threads = 2, .numa_nodes = {1023}});
+  auto allocator = SleepableAllocator::Create(driver.get(), {.backup = BackupPolicy::kRelease});
+  const auto kv = allocator->Allocate("kv_cache", kBytes);
+  ASSERT_TRUE(kv.ok()) << kv.status();
+  memset(*kv, 1, kBytes);
 }
 
 class FakeRoot {

@@ -126,7 +126,7 @@ class FakeEngine : public Engine {
     last_reload_ = request;
     if (!weights_status_.ok()) return weights_status_;
     weights_version_ = 0;
-    return std::make_unique<Update>(this, request.version);
+    return std::make_unique<Update>(this, request);
   }
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks) override { return total_blocks; }
   absl::Status ResetPrefixCache(bool preempt_running) override {
@@ -239,7 +239,10 @@ class FakeEngine : public Engine {
  private:
   class Update : public WeightUpdate {
    public:
-    Update(FakeEngine* engine, int64_t version) : engine_(engine), version_(version) {}
+    Update(FakeEngine* engine, const WeightsRequest& request) : engine_(engine), version_(request.version) {
+      if (request.port_token.empty()) return;
+      ports_.emplace_back().set_address("for " + request.port_token);
+    }
     absl::Status Send(v1::WeightChunk chunk) override {
       absl::MutexLock lock(&engine_->mutex_);
       if (!engine_->weights_status_.ok()) return engine_->weights_status_;
@@ -247,16 +250,20 @@ class FakeEngine : public Engine {
       num_bytes_ += static_cast<int64_t>(chunk.data().size());
       return absl::OkStatus();
     }
-    absl::StatusOr<WeightsChange> Finish() override {
+    std::vector<v1::UpdatePort> ports() const override { return ports_; }
+    absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
       absl::MutexLock lock(&engine_->mutex_);
+      if (expected.has_value() && expected->num_bytes != 7) return absl::DataLossError("not what has come");
       if (!engine_->weights_status_.ok()) return engine_->weights_status_;
       engine_->weights_version_ = version_ > 0 ? version_ : 2;
-      return WeightsChange{.version = engine_->weights_version_, .num_tensors = 1, .num_bytes = num_bytes_};
+      return WeightsChange{.version = engine_->weights_version_,
+                           .received = {.num_tensors = 1, .num_bytes = num_bytes_}};
     }
 
    private:
     FakeEngine* const engine_;
     const int64_t version_;
+    std::vector<v1::UpdatePort> ports_;  // of a direct update: one
     int64_t num_bytes_ = 0;
   };
 

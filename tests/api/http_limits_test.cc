@@ -211,13 +211,15 @@ TEST_F(ApiServerTest, OperatorsKeyGuardsEverythingButProbesAndMetrics) {
   options.admin_api_key = "operators";
   Serve(options);
   const std::pair<const char*, const char*> guarded[] = {
-      {"POST", "/sleep"},        {"POST", "/wake_up"},
-      {"GET", "/is_sleeping"},   {"POST", "/reset_prefix_cache"},
-      {"GET", "/server_info"},   {"GET", "/version"},
-      {"GET", "/load"},          {"GET", "/nope"},
-      {"GET", "/v1/models"},     {"GET", "/sleep"},
-      {"POST", "/sleep/"},       {"DELETE", "/sleep"},
-      {"POST", "/sleep?level=2"}};
+      {"POST", "/sleep"},         {"POST", "/wake_up"},
+      {"GET", "/is_sleeping"},    {"POST", "/reset_prefix_cache"},
+      {"GET", "/server_info"},    {"GET", "/version"},
+      {"GET", "/load"},           {"GET", "/nope"},
+      {"GET", "/v1/models"},      {"GET", "/sleep"},
+      {"POST", "/sleep/"},        {"DELETE", "/sleep"},
+      {"POST", "/sleep?level=2"}, {"POST", "/v1/completions"},
+      {"GET", "/v1/models/fake"}, {"POST", "/tokenize"},
+      {"GET", "/get_world_size"}};
   for (const auto& [method, path] : guarded) {
     for (const char* key : {"", "clients", "operator", "operators2"}) {
       const std::string headers = *key == 0 ? "" : absl::StrCat("Authorization: Bearer ", key, "\r\n");
@@ -232,6 +234,21 @@ TEST_F(ApiServerTest, OperatorsKeyGuardsEverythingButProbesAndMetrics) {
   EXPECT_EQ(Admin("POST", "/sleep", "", key).status, 200);
   EXPECT_EQ(Admin("POST", "/wake_up", "", key).status, 200);
   EXPECT_EQ(Send("GET", "/v1/models", "", key).status, 401) << "each listener has its own key";
+  EXPECT_EQ(Admin("GET", "/v1/models", "", key).status, 200);
+}
+
+TEST_F(ApiServerTest, WhatClientsNeedAKeyForIsNotOpenOnOperatorsListenerWithoutOne) {
+  ApiServerOptions options;
+  options.api_key = "clients";
+  Serve(options);
+  const char* key = "Authorization: Bearer clients\r\n";
+  for (const char* path : {"/v1/models", "/v1/models/fake"}) {
+    EXPECT_EQ(Admin("GET", path).status, 401) << path;
+    EXPECT_EQ(Admin("GET", path, "", key).status, 200) << path;
+  }
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"})
+    EXPECT_EQ(Admin("POST", path, "{}").status, 401) << path;
+  EXPECT_EQ(Admin("GET", "/is_sleeping").status, 200) << "operators have no key";
 }
 
 }  // namespace

@@ -180,6 +180,8 @@ TEST_F(HttpsTest, ClientsMustShowACertificateWhereThatIsAsked) {
   trusted_.certificate = client_files.certificate;
   trusted_.key = client_files.key;
   ExpectServing();
+  EXPECT_EQ(Admin("GET", "/v1/models").status, 401) << "operators have no key, and show no certificate";
+  EXPECT_EQ(Admin("GET", "/is_sleeping").status, 200);
 }
 
 TEST_F(HttpsTest, ANewCertificateIsShownWithoutARestart) {

@@ -64,17 +64,14 @@ TEST_F(ApiServerTest, LifecycleRoutesRefuseWhatTheyDoNotUnderstand) {
   refused("/sleep?mode=foo", "", "mode");
   refused("/sleep?mode=", "", "mode");
   refused("/sleep?Level=1", "", "Level");
-  refused("/sleep", R"({"tags": ["kv_cache"]})", "tags");
-  refused("/sleep", R"({"level": 2})", "level");
-  refused("/sleep", "[1]", "body");
+  refused("/sleep?tags=", "", "tags");
+  refused("/sleep?tags=kv_cache,", "", "tags");
   refused("/wake_up?level=1", "", "level");
-  refused("/wake_up", R"({"tags": ["weights"]})", "tags");
   refused("/reset_prefix_cache?force=1", "", "force");
   refused("/reset_prefix_cache?reset_running_requests=2", "", "reset_running_requests");
   refused("/pause?mode=zzz", "", "mode");
   refused("/pause?clear_cache=perhaps", "", "clear_cache");
   refused("/pause?level=1", "", "level");
-  refused("/pause", R"({"mode": "abort"})", "mode");
   refused("/resume?mode=abort", "", "mode");
   refused("/abort_requests", "", "body");
   refused("/abort_requests", R"({"request_ids": "cmpl-1"})", "request_ids");
@@ -100,7 +97,6 @@ TEST_F(ApiServerTest, RoutesAndMethods) {
   EXPECT_EQ(Send("OPTIONS", "/v1/completions").status, 405);
   EXPECT_EQ(Send("POST", "/ping").status, 200);
   EXPECT_EQ(Send("POST", "/sleep").status, 404) << "operators' routes have their own listener";
-  EXPECT_EQ(Admin("POST", "/v1/completions").status, 404);
   EXPECT_EQ(Json::parse(Send("GET", "/version").body)["version"], "1.2.3");
   EXPECT_EQ(Json::parse(Send("GET", "/load").body)["server_load"], 0);
   EXPECT_EQ(Json::parse(Send("GET", "/v1/models").body)["data"][0]["id"], "fake");
@@ -108,6 +104,11 @@ TEST_F(ApiServerTest, RoutesAndMethods) {
   EXPECT_EQ(Send("GET", "/v1/models/other").status, 404);
   const HttpReply redirect = Send("GET", "/v1/models/");
   EXPECT_EQ(redirect.status, 307);
+  EXPECT_TRUE(absl::StrContains(redirect.head, "Location: /v1/models\r\n")) << redirect.head;
+  const HttpReply with_query = Admin("POST", "/sleep/?level=2&tags=kv_cache");
+  EXPECT_EQ(with_query.status, 307);
+  EXPECT_TRUE(absl::StrContains(with_query.head, "Location: /sleep?level=2&tags=kv_cache\r\n"))
+      << "else it would be level 1: " << with_query.head;
 }
 
 TEST_F(ApiServerTest, AModelsNameInAPathMayHoldAPlus) {
@@ -187,8 +188,28 @@ TEST_F(ApiServerTest, SleepAndWake) {
   EXPECT_EQ(Json::parse(Admin("POST", "/roll?grace_s=2.5").body)["status"], "rolled");
   EXPECT_EQ(engine_->roll_grace(), absl::Seconds(2.5));
   engine_->set_roll_status(absl::FailedPreconditionError("the engine has one replica"));
-  EXPECT_EQ(Admin("POST", "/roll").status, 503);
+  const HttpReply refused = Admin("POST", "/roll");
+  EXPECT_EQ(refused.status, 409) << "another try would be refused, too";
+  EXPECT_EQ(refused.head.find("Retry-After"), std::string::npos) << refused.head;
   EXPECT_EQ(engine_->roll_grace(), absl::Seconds(10));
+}
+
+TEST_F(ApiServerTest, WhatALifecycleCallLacksIsNoRateLimit) {
+  Serve();
+  const auto reload = [&](const absl::Status& status) {
+    engine_->set_weights_status(status);
+    const HttpReply reply = Admin("POST", "/reload_weights");
+    EXPECT_EQ(Admin("POST", "/collective_rpc", R"({"method": "reload_weights"})").status, reply.status);
+    return reply;
+  };
+  const HttpReply no_memory = reload(absl::ResourceExhaustedError("5 MiB missing"));
+  EXPECT_EQ(no_memory.status, 500);
+  EXPECT_EQ(Json::parse(no_memory.body)["error"]["message"], "5 MiB missing");
+  EXPECT_EQ(no_memory.head.find("Retry-After"), std::string::npos) << no_memory.head;
+  EXPECT_EQ(reload(absl::FailedPreconditionError("the weights sleep; wake them up first")).status, 409);
+  EXPECT_EQ(reload(absl::UnavailableError("rank 1 was lost")).status, 503);
+  engine_->set_state(EngineState::kDraining);
+  EXPECT_EQ(reload(absl::FailedPreconditionError("the server is shutting down")).status, 503);
 }
 
 TEST_F(ApiServerTest, WeightsAreReloadedAndTheirVersionIsShown) {
@@ -210,6 +231,8 @@ TEST_F(ApiServerTest, WeightsAreReloadedAndTheirVersionIsShown) {
   EXPECT_EQ(engine_->last_reload().mode, SleepMode::kKeep);
   EXPECT_EQ(call(R"({"method": "reload_weights", "args": ["/d", "wait", 12]})"), 200);
   EXPECT_EQ(engine_->last_reload().version, 12);
+  EXPECT_EQ(call(R"({"method": "reload_weights", "args": ["/d", "wait", "13"]})"), 200);
+  EXPECT_EQ(engine_->last_reload().version, 13);
   EXPECT_EQ(call(R"({"method": "reload_weights", "args": [3]})"), 400);
   EXPECT_EQ(call(R"({"method": "reload_weights", "kwargs": {"weight_version": 0}})"), 400);
   engine_->set_weights_status(absl::InvalidArgumentError("another architecture"));
@@ -327,6 +350,10 @@ TEST_F(ApiServerTest, CollectiveRpcKnowsItsMethodsByName) {
   EXPECT_EQ(Json::parse(call(R"({"method": "sleep", "args": [2], "kwargs": {"mode": "wait"}})").body), nulls);
   EXPECT_EQ(engine_->last_sleep().level, 2);
   EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kWait);
+  EXPECT_EQ(Json::parse(call(R"({"method": "sleep", "args": ["1", "keep", "kv_cache"]})").body), nulls)
+      << "vLLM hands arguments on as strings";
+  EXPECT_EQ(engine_->last_sleep().level, 1);
+  EXPECT_EQ(engine_->last_sleep().tags, std::vector<std::string>{"kv_cache"});
   EXPECT_EQ(Json::parse(call(R"({"method": "wake_up", "kwargs": {"tags": ["weights"]}})").body), nulls);
   EXPECT_EQ(engine_->state(), EngineState::kAwake);
   EXPECT_EQ(Json::parse(call(R"({"method": "reset_prefix_cache", "timeout": 5})").body), nulls);
@@ -341,8 +368,9 @@ TEST_F(ApiServerTest, CollectiveRpcKnowsItsMethodsByName) {
        {"", "[]", "{}", R"({"method": 7})", R"({"method": "sleep", "args": 1})",
         R"({"method": "sleep", "args": [1], "kwargs": {"level": 1}})",
         R"({"method": "sleep", "args": [true]})", R"({"method": "sleep", "kwargs": {"mode": "x"}})",
-        R"({"method": "sleep", "kwargs": {"depth": 1}})", R"({"method": "wake_up", "args": ["weights"]})",
-        R"({"method": "wake_up", "args": [["weights"], 1]})", R"({"method": "get_status", "args": [1]})"}) {
+        R"({"method": "sleep", "kwargs": {"depth": 1}})", R"({"method": "wake_up", "args": ["brain"]})",
+        R"({"method": "sleep", "args": ["deep"]})", R"({"method": "wake_up", "args": [["weights"], 1]})",
+        R"({"method": "get_status", "args": [1]})"}) {
     EXPECT_EQ(call(body).status, 400) << body;
   }
 }

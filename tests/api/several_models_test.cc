@@ -52,6 +52,17 @@ TEST_F(SeveralModelsTest, ARequestGoesToTheModelThatItNames) {
   EXPECT_EQ(Send("POST", "/detokenize", R"({"model": "third", "tokens": [65]})").status, 404);
 }
 
+TEST_F(SeveralModelsTest, ServerInfoIsOfTheModelThatTheQueryNames) {
+  ASSERT_TRUE(other_->ReloadWeights({.version = 5}).ok());
+  const auto info = [&](const char* target) { return Json::parse(Admin("GET", target).body); };
+  EXPECT_EQ(info("/server_info?model=other")["model"], "other");
+  EXPECT_EQ(info("/server_info?model=other")["weight_version"], 5);
+  EXPECT_EQ(info("/server_info?model=first")["weight_version"], 1);
+  EXPECT_EQ(info("/server_info")["model"], "first") << "who does not know that there are several";
+  EXPECT_EQ(Send("GET", "/server_info?model=other").status, 200);
+  EXPECT_EQ(Send("GET", "/server_info?model=third").status, 404);
+}
+
 TEST_F(SeveralModelsTest, TheListHasAllWithTheirStates) {
   ASSERT_TRUE(other_->Sleep({}).ok());
   const Json list = Json::parse(Send("GET", "/v1/models").body)["data"];
@@ -102,22 +113,46 @@ TEST_F(SeveralModelsTest, MetricsHaveTheModelsNames) {
   }
 }
 
-TEST_F(GrpcServicesTest, SeveralModelsAreKnownByTheirNames) {
-  services_ = GrpcServices::Create(options_, Metrics::Create("first", 4096));
-  Stop();
-  const auto other = std::make_shared<FakeEngine>();
-  std::vector<ServedModel> models = {FakeModel(engine_), FakeModel(other)};
-  models[0].name = "first";
-  models[1].name = "other";
-  models[1].pinned = true;
-  models[1].priority = -3;
-  models[1].tpot_target = absl::Milliseconds(50);
-  services_->SetModels(std::move(models));
-  grpc::ServerBuilder inference, control;
-  services_->RegisterInference(&inference);
-  services_->RegisterControl(&control);
-  inference_ = v1::InferenceService::NewStub(Listen(&inference, &server_));
-  control_ = v1::ControlService::NewStub(Listen(&control, &control_server_));
+class SeveralModelsGrpcTest : public GrpcServicesTest {
+ protected:
+  void SetUp() override {
+    GrpcServicesTest::SetUp();
+    services_ = GrpcServices::Create(options_, Metrics::Create("first", 4096));
+    Stop();
+    std::vector<ServedModel> models = {FakeModel(engine_), FakeModel(other_)};
+    models[0].name = "first";
+    models[1].name = "other";
+    models[1].pinned = true;
+    models[1].priority = -3;
+    models[1].tpot_target = absl::Milliseconds(50);
+    services_->SetModels(std::move(models));
+    grpc::ServerBuilder inference, control;
+    services_->RegisterInference(&inference);
+    services_->RegisterControl(&control);
+    inference_ = v1::InferenceService::NewStub(Listen(&inference, &server_));
+    control_ = v1::ControlService::NewStub(Listen(&control, &control_server_));
+  }
+
+  const std::shared_ptr<FakeEngine> other_ = std::make_shared<FakeEngine>();
+};
+
+TEST_F(SeveralModelsGrpcTest, ThePrefixCacheOfTheOneThatIsNamedIsReset) {
+  const auto reset = [&](const std::string& model) {
+    grpc::ClientContext context;
+    v1::ResetPrefixCacheRequest request;
+    request.set_model(model);
+    request.set_reset_running_requests(true);
+    v1::ResetPrefixCacheResponse response;
+    return control_->ResetPrefixCache(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(reset(""), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_FALSE(other_->preempt_running());
+  EXPECT_EQ(reset("other"), grpc::StatusCode::OK);
+  EXPECT_TRUE(other_->preempt_running());
+  EXPECT_FALSE(engine_->preempt_running());
+}
+
+TEST_F(SeveralModelsGrpcTest, TheyAreKnownByTheirNames) {
   grpc::ClientContext list_context;
   v1::ListModelsResponse list;
   ASSERT_TRUE(inference_->ListModels(&list_context, {}, &list).ok());
@@ -133,7 +168,7 @@ TEST_F(GrpcServicesTest, SeveralModelsAreKnownByTheirNames) {
   EXPECT_EQ(sleep(""), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(sleep("third"), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(sleep("other"), grpc::StatusCode::OK);
-  EXPECT_EQ(other->state(), EngineState::kAsleep);
+  EXPECT_EQ(other_->state(), EngineState::kAsleep);
   EXPECT_EQ(engine_->state(), EngineState::kAwake);
   v1::GetStatusRequest request;
   v1::GetStatusResponse status;

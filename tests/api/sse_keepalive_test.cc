@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -48,6 +49,36 @@ TEST_F(ApiServerTest, AStreamThatIsAcceptedDuringARecoveryGetsItsHeadAtOnce) {
   EXPECT_EQ(reply.status, 200);
   EXPECT_TRUE(absl::StartsWith(reply.body, kComment));
   EXPECT_TRUE(absl::EndsWith(reply.body, "data: [DONE]\n\n"));
+}
+
+TEST_F(ApiServerTest, WhereTheHeadComesTooEarlyTheLastEventTellsTheVersionOfTheWeights) {
+  Serve();
+  const auto last_events = [](const std::string& body) {
+    std::vector<Json> found;
+    for (const absl::string_view event : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
+      if (!absl::StartsWith(event, "data: {")) continue;
+      Json parsed = Json::parse(event.substr(6));
+      const bool ends = !parsed["choices"].empty() && !parsed["choices"][0]["finish_reason"].is_null();
+      EXPECT_TRUE(ends || !parsed.contains("weight_version")) << event;
+      if (ends) found.push_back(std::move(parsed));
+    }
+    return found;
+  };
+  const HttpReply usual = Complete(kStream);
+  EXPECT_TRUE(absl::StrContains(usual.head, "X-Weight-Version: 1\r\n"));
+  for (const Json& event : last_events(usual.body)) EXPECT_FALSE(event.contains("weight_version")) << event;
+  ASSERT_TRUE(engine_->ReloadWeights({.version = 7}).ok());
+  engine_->set_state(EngineState::kRecovering);
+  HttpClient client(server_->port());
+  client.Write(
+      RequestText("POST", "/v1/completions", R"({"prompt": ["ab", "cd"], "max_tokens": 3, "stream": true})"));
+  ASSERT_TRUE(client.ReadUntil(kComment));
+  engine_->set_state(EngineState::kAwake);
+  const HttpReply early = client.ReadReply();
+  EXPECT_FALSE(absl::StrContains(early.head, "X-Weight-Version")) << early.head;
+  const std::vector<Json> events = last_events(early.body);
+  ASSERT_EQ(events.size(), 2u) << early.body;
+  for (const Json& event : events) EXPECT_EQ(event["weight_version"], 7) << event;
 }
 
 TEST_F(ApiServerTest, AnErrorAfterTheHeadIsAnEvent) {

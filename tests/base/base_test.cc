@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 
+#include "base/cgroup.h"
 #include "base/cpus.h"
 #include "base/host_port.h"
 #include "base/memory_tags.h"
@@ -64,7 +66,7 @@ TEST(Utf8, DrainKeepsAnUnfinishedCharacter) {
 TEST(Cpus, APinnedThreadStillKnowsAllOfThem) {
   const std::vector<int> all = AllowedCpus();
   ASSERT_FALSE(all.empty());
-  EXPECT_EQ(NumAllowedCpus(), static_cast<int>(all.size()));
+  EXPECT_EQ(NumAllowedCpus(), CpusWithin(CpuQuota(), static_cast<int>(all.size())));
   std::thread([&] {
     ASSERT_TRUE(PinThisThread({all.back()}));
     EXPECT_EQ(sched_getcpu(), all.back());
@@ -74,6 +76,48 @@ TEST(Cpus, APinnedThreadStillKnowsAllOfThem) {
     CPU_ZERO(&set);
     ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
     EXPECT_EQ(CPU_COUNT(&set), static_cast<int>(all.size()));
+  }).join();
+}
+
+TEST(Cpus, AQuotaIsRoundedDownToWholeCpus) {
+  EXPECT_EQ(CpusWithin(0, 8), 8) << "there is none";
+  EXPECT_EQ(CpusWithin(2.9, 8), 2);
+  EXPECT_EQ(CpusWithin(0.3, 8), 1);
+  EXPECT_EQ(CpusWithin(16, 8), 8);
+}
+
+TEST(Cpus, ARestrictedProcessKnowsAndHasThoseAlone) {
+  const std::vector<int> all = AllowedCpus();
+  std::thread earlier;
+  std::atomic<int> cpu{-1};
+  std::atomic<bool> restricted{false};
+  earlier = std::thread([&] {
+    while (!restricted) std::this_thread::yield();
+    cpu = sched_getcpu();
+  });
+  const bool moved = RestrictToCpus({all.back()});
+  restricted = true;
+  earlier.join();
+  EXPECT_TRUE(moved);
+  EXPECT_EQ(cpu, all.back());
+  EXPECT_EQ(AllowedCpus(), (std::vector<int>{all.back()}));
+  EXPECT_EQ(NumAllowedCpus(), 1);
+  std::thread([&] { EXPECT_EQ(sched_getcpu(), all.back()); }).join();
+  EXPECT_TRUE(RestrictToCpus(all));
+  EXPECT_EQ(AllowedCpus(), all);
+}
+
+// As the threads of a pool whose caller is pinned while steps run.
+TEST(Cpus, AThreadThatIsUnpinnedMayRunOnAllAgain) {
+  std::thread([] {
+    ASSERT_TRUE(PinThisThread({AllowedCpus().front()}));
+    std::thread([] {
+      UnpinThisThread();
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+      EXPECT_EQ(CPU_COUNT(&set), static_cast<int>(AllowedCpus().size()));
+    }).join();
   }).join();
 }
 

@@ -24,25 +24,18 @@ class ElasticKvTest(unittest.TestCase):
         self.cluster = Cluster(tiny(MODEL), f"--model=other={tiny(MODEL)}", *FLAGS, *flags, workers=0)
         self.addCleanup(self.cluster.__exit__)
 
-    def series(self, metric, name, **labels):
-        wanted = [f'model_name="{name}"', *(f'{key}="{value}"' for key, value in labels.items())]
-        return sum(float(line.rpartition(" ")[2]) for line in self.cluster.request("GET", "/metrics").text.splitlines()
-                   if line.startswith(metric + "{") and all(label in line for label in wanted))
-
     def resident(self):
         """Of two looks the lower one: during a look memory may go from a model that was counted to one that was not."""
-        def look():
-            return sum(float(line.rpartition(" ")[2]) for line in self.cluster.request("GET", "/metrics").text.splitlines()
-                       if line.startswith("somnus:resident_bytes{"))
-        return min(look(), look())
+        return min(self.cluster.metric("somnus:resident_bytes") for _ in range(2))
 
     def mapped(self, name):
-        return self.series("somnus:kv_blocks_mapped", name)
+        return self.cluster.metric("somnus:kv_blocks_mapped", model_name=name)
 
     def sleeps(self):
         text = self.cluster.request("GET", "/metrics").text
+        others = ('action="wake"', 'action="grow_kv_cache"', 'action="shrink_kv_cache"')
         return [line for line in text.splitlines()
-                if line.startswith("somnus:residency_decisions_total{") and 'action="wake"' not in line]
+                if line.startswith("somnus:residency_decisions_total{") and not any(one in line for one in others)]
 
     def tokens(self, name, seed):
         return self.cluster.tokens(prompt(seed), model=name, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
@@ -63,7 +56,7 @@ class ElasticKvTest(unittest.TestCase):
         for thread in [thread for name in MODELS for thread in self.load(name, tokens)]:
             thread.join()
         full = {name: self.mapped(name) for name in MODELS}
-        caches = sum(self.series("somnus:resident_bytes", name, tag="kv_cache") for name in MODELS)
+        caches = self.cluster.metric("somnus:resident_bytes", tag="kv_cache")
         budget = int(self.resident() - 0.4 * caches)
         self.assertEqual(self.cluster.stop(), 0)
         return tokens, full, budget

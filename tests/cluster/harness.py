@@ -220,11 +220,13 @@ class Cluster:
                 "ignore_eos": True, **fields}
         return Stream(self.connection(self.port, timeout), "/v1/completions", body)
 
-    def metric(self, name):
-        """The sum over all series of one metric, or None where there is none."""
+    def metric(self, name, **labels):
+        """The sum over those series of one metric that have these labels, or None where there is none."""
         text = self.request("GET", "/metrics").text
-        values = re.findall(rf"(?m)^{re.escape(name)}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", text)
-        return sum(map(float, values)) if values else None
+        series = re.findall(rf"(?m)^{re.escape(name)}(?:\{{([^}}]*)\}})? ([0-9.e+-]+)$", text)
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        values = [float(value) for found, value in series if all(label in found for label in wanted)]
+        return sum(values) if values else None
 
     def status(self):
         """ControlService.GetStatus, through the command line."""

@@ -58,18 +58,11 @@ class Counters:
 
     @classmethod
     def read(cls, cluster):
-        lines = cluster.request("GET", "/metrics").text.splitlines()
-        return {name: sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(metric + "{"))
-                for name, metric in cls.NAMES.items()}
+        return {name: cluster.metric(metric) or 0 for name, metric in cls.NAMES.items()}
 
     def grown(self):
         now = self.read(self.cluster)
         return {name: now[name] - self.before[name] for name in now}
-
-
-def gauge(cluster, name):
-    lines = cluster.request("GET", "/metrics").text.splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
 
 
 class KeepKv(unittest.TestCase):
@@ -114,12 +107,12 @@ class KeepKv(unittest.TestCase):
         """A sleep and a wake-up of everything, with open requests."""
         report = self.sleep(cluster)
         self.must_be_open(cluster, requests)
-        self.assertGreater(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+        self.assertGreater(cluster.metric("somnus:kv_host_blocks_used"), 0)
         for rank in report["ranks"]:
             self.assertGreater(rank["tags"]["kv_cache"]["backed_up_bytes"], 0)
             self.assertGreater(rank["tags"]["kv_cache"]["freed_bytes"], 0)
         self.wake(cluster)
-        self.assertEqual(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+        self.assertEqual(cluster.metric("somnus:kv_host_blocks_used"), 0)
 
     def check_model(self, cluster, requests):
         grown, tokens = self.assert_open_requests_go_on(cluster, requests, [lambda: self.nap(cluster)] * 3)
@@ -158,7 +151,7 @@ class KeepKv(unittest.TestCase):
                     self.sleep(cluster)
                     self.must_be_open(cluster, 1)
                     self.sleep(cluster, level=2)
-                    self.assertEqual(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+                    self.assertEqual(cluster.metric("somnus:kv_host_blocks_used"), 0)
                     self.wake(cluster)
                 for nap in (level_2, deepen):
                     grown, tokens = self.assert_open_requests_go_on(cluster, one, [nap])
@@ -175,13 +168,13 @@ class KeepKv(unittest.TestCase):
 
     def test_what_does_not_fit_is_computed_again(self):
         with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", "--swap-space=96KiB", workers=2) as cluster:
-            room = gauge(cluster, "somnus:kv_host_blocks")
+            room = cluster.metric("somnus:kv_host_blocks")
             self.assertTrue(0 < room < 40, room)
             requests = [([number] * 16, 480) for number in range(3, 11)]
 
             def nap():
                 self.sleep(cluster)
-                self.assertLessEqual(gauge(cluster, "somnus:kv_host_blocks_used"), room)
+                self.assertLessEqual(cluster.metric("somnus:kv_host_blocks_used"), room)
                 self.wake(cluster)
             grown, tokens = self.assert_open_requests_go_on(cluster, requests, [nap] * 3)
             self.assertGreater(grown["kept_blocks"], 0)
@@ -197,7 +190,7 @@ class KeepKv(unittest.TestCase):
                 os.kill(cluster.status()["ranks"][1]["pid"], signal.SIGKILL)
                 recoveries.append(None)
                 wait_until(lambda: int(cluster.status()["num_recoveries"]) == len(recoveries), 60, "the recovery")
-                self.assertEqual(gauge(cluster, "somnus:kv_host_blocks_used"), 0)
+                self.assertEqual(cluster.metric("somnus:kv_host_blocks_used"), 0)
                 wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_ASLEEP", 60, "asleep again")
                 self.wake(cluster)
             grown, tokens = self.assert_open_requests_go_on(cluster, one, [lose])

@@ -1,12 +1,15 @@
 """The Python client, installed by pip from its folder, in processes of its own."""
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import unittest
 
-from cluster.harness import Cluster, tiny
+from cluster.harness import Cluster, free_ports, tiny, wait_until
+from cluster.lifecycle_test import HandStartedWorkers
 from cluster.other_weights import swapped_layers
-from cluster.python_client import InstalledClient
+from cluster.python_client import RLHF_STEP, InstalledClient
 
 PROMPT = list(range(3, 40))
 TEXT = "A prompt of some length."
@@ -69,7 +72,119 @@ print(json.dumps(seen))
 """
 
 
+NAMED = """
+import json, os, struct, sys, grpc
+from somnus import Client
+answers = []
+tensor = ("model.norm.weight", (struct.pack("<f", 1) * 48, "float32", (48,)))
+with Client(os.environ["GRPC"], os.environ["CONTROL"], timeout=60) as client:
+    states = lambda field: [getattr(model, field) for model in client.models()]
+    other = {"model": "qwen"}
+    client.pause(**other)
+    answers.append(states("paused"))
+    client.resume(**other)
+    client.reset_prefix_cache(reset_running_requests=True, **other)
+    client.sleep(level=1, **other)
+    answers.append(states("sleep_level"))
+    answers.append(client.wake_up(**other).awake)
+    answers.append(client.reload_weights(**other))
+    answers.append(client.update_weights([tensor], **other))
+    answers.append([client.status(**other).weights_version, client.status().weights_version])
+    for call in (client.pause, client.resume, client.sleep, client.wake_up, client.reload_weights, client.reset_prefix_cache,
+                 lambda: client.update_weights([tensor])):
+        try:
+            call()
+        except grpc.RpcError as error:
+            answers.append(error.code().name)
+print(json.dumps(answers))
+"""
+
+# What its logger has warned of comes along. "away": workers that the client does not reach.
+UPDATE = """
+import json, logging, os, runpy, sys
+from somnus import Client, updates
+warned, handler = [], logging.Handler()
+handler.emit = lambda record: warned.append(record.getMessage())
+logging.getLogger("somnus").addHandler(handler)
+if "away" in sys.argv:
+    updates.WorkerStream.connect = lambda *_: False
+with Client(os.environ["GRPC"], os.environ["CONTROL"], timeout=60) as client:
+    version = client.update_weights(runpy.run_path(sys.argv[1])["read_tensors"](sys.argv[2]), direct="direct" in sys.argv)
+print(json.dumps([version, warned]))
+"""
+
+# A trainer that stops within an update.
+STUCK = """
+import os, runpy, sys, time
+from somnus import Client
+
+def tensors():
+    for number, tensor in enumerate(runpy.run_path(sys.argv[1])["read_tensors"](sys.argv[2])):
+        if number == 5:
+            print("stuck", flush=True)
+            time.sleep(1000)
+        yield tensor
+
+with Client(os.environ["GRPC"], os.environ["CONTROL"]) as client:
+    client.update_weights(tensors())
+"""
+
+
 class PythonClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.other = swapped_layers(tiny("qwen3"), os.path.join(folder.name, "other"))
+        with Cluster(cls.other, "--dtype=float32", workers=2) as cluster:
+            cls.other_tokens = cluster.tokens(PROMPT, max_tokens=8)
+
+    def test_the_model_that_a_call_names(self):
+        with Cluster(tiny("llama-uneven"), f"--model=qwen={tiny('qwen3')}", "--dtype=float32", "--kv-cache-memory-bytes=32MiB",
+                     "--workers=local:1", "--max-model-len=512", workers=0) as cluster:
+            self.assertEqual(client.run(cluster, "-c", NAMED),
+                             [[False, True], [0, 1], True, 2, 3, [3, 1], *["INVALID_ARGUMENT"] * 7])
+
+    def test_the_ways_of_an_update(self):
+        with Cluster(tiny("qwen3"), "--dtype=float32", workers=2) as cluster:
+            tokens = cluster.tokens(PROMPT, max_tokens=8)
+            self.assertNotEqual(tokens, self.other_tokens)
+            ways = [(["direct"], 0), (["server"], 0), (["direct", "away"], 1)]
+            for number, (words, num_warnings) in enumerate(ways):
+                folder, new = (self.other, self.other_tokens) if number % 2 == 0 else (tiny("qwen3"), tokens)
+                version, warned = client.run(cluster, "-c", UPDATE, RLHF_STEP, folder, *words)
+                self.assertEqual((version, len(warned)), (number + 2, num_warnings), warned)
+                self.assertEqual(cluster.tokens(PROMPT, max_tokens=8), new, words)
+            self.assertIn("is out of reach", warned[0])
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_an_update_over_tcp_to_the_workers(self):
+        port, = free_ports(1)
+        with HandStartedWorkers(port) as workers, \
+                Cluster(tiny("qwen3"), "--dtype=float32", "--workers=remote:2", f"--cluster-port={port}", workers=0, wait=False) as cluster:
+            for _ in range(2):
+                workers.start()
+            cluster.wait_ready()
+            self.assertEqual(client.run(cluster, "-c", UPDATE, RLHF_STEP, self.other, "direct"), [2, []], "and no warning")
+            self.assertEqual(cluster.tokens(PROMPT, max_tokens=8), self.other_tokens)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_a_trainer_that_is_killed_within_an_update(self):
+        with Cluster(tiny("qwen3"), "--dtype=float32", workers=2) as cluster:
+            tokens = cluster.tokens(PROMPT, max_tokens=8)
+            environment = {**os.environ, "PYTHONPATH": client.path, "GRPC": f"127.0.0.1:{cluster.grpc_port}",
+                           "CONTROL": f"127.0.0.1:{cluster.control_port}"}
+            with subprocess.Popen([sys.executable, "-c", STUCK, RLHF_STEP, self.other], env=environment, text=True,
+                                  stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as trainer:
+                self.assertEqual(trainer.stdout.readline(), "stuck\n")
+                trainer.kill()
+            wait_until(lambda: "stale" in cluster.request("GET", "/health").text, 30, "the weights are stale")
+            cluster.cli("reload-weights")
+            self.assertEqual(cluster.tokens(PROMPT, max_tokens=8), tokens)
+            self.assertEqual(client.run(cluster, "-c", UPDATE, RLHF_STEP, self.other, "direct")[1], [])
+            self.assertEqual(cluster.tokens(PROMPT, max_tokens=8), self.other_tokens)
+            self.assertEqual(cluster.stop(), 0)
+
     def test_calls(self):
         with Cluster(tiny("qwen3"), "--dtype=float32", "--admin-api-key=key", workers=2) as cluster:
             tokens = cluster.tokens(PROMPT, max_tokens=8)

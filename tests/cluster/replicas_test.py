@@ -268,7 +268,7 @@ class OneReplica(unittest.TestCase):
             refused = cluster.cli("roll", check=False)
             self.assertEqual(refused.returncode, 1)
             self.assertIn("the engine has one replica", refused.stderr)
-            self.assertEqual(cluster.request("POST", "/roll", port=cluster.admin_port).status, 503)
+            self.assertEqual(cluster.request("POST", "/roll", port=cluster.admin_port).status, 409)
             self.assertEqual(cluster.status()["replicas"], [])
 
 

@@ -44,9 +44,7 @@ class SeveralModelsTest(unittest.TestCase):
         return {card["id"]: card["state"] for card in self.cluster.request("GET", "/v1/models").json["data"]}
 
     def resident(self, name):
-        text = self.cluster.request("GET", "/metrics").text
-        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines()
-                   if line.startswith("somnus:resident_bytes{") and f'model_name="{name}"' in line)
+        return self.cluster.metric("somnus:resident_bytes", model_name=name)
 
     def assert_exact(self, name):
         case = CASES[name]
@@ -95,10 +93,7 @@ class SeveralModelsTest(unittest.TestCase):
             self.assertEqual(self.cluster.stop(), 0)
 
     def total(self, metric, **labels):
-        text = self.cluster.request("GET", "/metrics").text
-        wanted = [f'{name}="{value}"' for name, value in labels.items()]
-        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines()
-                   if line.startswith(metric + "{") and all(label in line for label in wanted))
+        return self.cluster.metric(metric, **labels) or 0
 
     def answers_of_two_models(self, count):
         """So many long answers of each of two models at once, which have to take turns. Every one is what it was when

@@ -102,7 +102,7 @@ class Sleep(unittest.TestCase):
     def test_what_is_not_understood_is_refused_and_nothing_sleeps(self):
         admin = self.cluster.admin_port
         for target, body, param in (("/sleep?tags=brain", None, "tags"), ("/sleep?level=1&deep=1", None, "deep"),
-                                    ("/sleep", {"tags": ["kv_cache"]}, "tags"), ("/wake_up?level=1", None, "level")):
+                                    ("/sleep", {"tags": ["brain"]}, "tags"), ("/wake_up?level=1", None, "level")):
             with self.subTest(target=target):
                 response = self.cluster.request("POST", target, body, port=admin)
                 self.assertEqual((response.status, response.json["error"]["param"]), (400, param))

@@ -19,6 +19,7 @@ from cluster.rude_clients_test import HTTP2_PREFACE, TLS_HELLO
 
 try:
     import grpc
+    from google.protobuf import message_factory
 except ImportError:
     grpc = None
 
@@ -35,8 +36,8 @@ NOISE = (TLS_HELLO, HTTP2_PREFACE, HTTP_SLEEP, b"GET / HTTP/1.1\r\n\r\n", b"\x00
 def setUpModule():
     stubs.generate("model", "transition", "weights", "control", "cluster", "worker")
     global services
-    from proto import cluster_pb2, control_pb2, worker_pb2
-    services = [(module, service) for module in (worker_pb2, cluster_pb2, control_pb2)
+    from proto import cluster_pb2, control_pb2, weights_pb2, worker_pb2
+    services = [service for module in (worker_pb2, cluster_pb2, control_pb2, weights_pb2)
                 for service in module.DESCRIPTOR.services_by_name.values()]
 
 
@@ -53,9 +54,9 @@ def forge_calls(target, metadata=(), credentials=None):
     """Every call of every service at one address: its name and the code that it got."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with (grpc.secure_channel(target, credentials, options) if credentials else grpc.insecure_channel(target, options)) as channel:
-        for module, service in services:
+        for service in services:
             for method in service.methods:
-                request = forged(getattr(module, method.input_type.name)())
+                request = forged(message_factory.GetMessageClass(method.input_type)())
                 # As bytes, and as a stream of one message: right for every kind of call.
                 call = channel.stream_stream(f"/{service.full_name}/{method.name}")
                 try:

@@ -171,7 +171,7 @@ class OutOfMemory(unittest.TestCase):
             if answer.status == 200:
                 self.assertEqual((state, faulty.faults.strikes(line)), (AWAKE, 0))
                 return number - 1
-            self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (429, ASLEEP, 1), answer.text)
+            self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (500, ASLEEP, 1), answer.text)
             self.assertIn("rank 1", answer.json["error"]["message"])
             now = {pid: holdings(pid) for pid in pids(cluster).values()}
             held = held or now
@@ -222,7 +222,7 @@ class SpillDisk(unittest.TestCase):
                 used = self.used()
                 for _ in range(2):
                     answer = post(self.cluster, sleep(1))
-                    self.assertEqual(answer.status, 429, answer.text)
+                    self.assertEqual(answer.status, 500, answer.text)
                     self.assertIn("the spill file in", answer.json["error"]["message"])
                     self.assertEqual(check_truth(self, self.cluster, self.awake), AWAKE)
                     self.assertLessEqual(self.used(), used + room)

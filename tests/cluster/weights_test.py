@@ -1,6 +1,7 @@
 """Weights of a served cluster are replaced: from another checkpoint, and by tensors that a client sends."""
 import concurrent.futures
 import os
+import queue
 import signal
 import tempfile
 import unittest
@@ -22,8 +23,53 @@ PART_BYTES = 10_000  # of a chunk, so that every large tensor comes in parts
 
 def setUpModule():
     stubs.generate("transition", "weights", "control")
-    global pb, rpc, weights_pb
-    from proto import control_pb2 as pb, control_pb2_grpc as rpc, weights_pb2 as weights_pb
+    global pb, rpc, weights_pb, weights_rpc
+    from proto import control_pb2 as pb, control_pb2_grpc as rpc, weights_pb2 as weights_pb, weights_pb2_grpc as weights_rpc
+
+
+def chunks_of(folder, wanted=lambda name: True):
+    for name, shape, data in tensors_of(folder):
+        for at in range(0, len(data), PART_BYTES) if wanted(name) else ():
+            chunk = weights_pb.WeightChunk(data=data[at:at + PART_BYTES])
+            if at == 0:
+                chunk.name, chunk.dtype = name, weights_pb.WEIGHT_DTYPE_FLOAT32
+                chunk.shape.extend(shape)
+            yield chunk
+
+
+class DirectUpdate:
+    """One that has begun. Use as a context manager; leaving it gives up what is not finished."""
+
+    def __init__(self, control):
+        self._requests = queue.SimpleQueue()
+        self._requests.put(pb.UpdateWeightsRequest(begin=pb.UpdateWeightsRequest.Begin()))
+        self.call = control.DirectUpdateWeights(iter(self._requests.get, None), timeout=DEADLINE_S)
+        ports = next(self.call).ports
+        self.ports, self.token = ports.ports, ports.token
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._requests.put(None)
+        self.call.cancel()
+
+    def send(self, rank, chunks, token=None, **fields):
+        """All chunks in one stream to one rank. Returns its reply."""
+        port = self.ports[rank]
+        head = {"group_epoch": port.group_epoch, "update_id": port.update_id, **fields}
+
+        def requests():
+            yield weights_pb.WorkerUpdateWeightsRequest(**head)
+            for chunk in chunks:
+                yield weights_pb.WorkerUpdateWeightsRequest(chunk=chunk)
+        with grpc.secure_channel(port.address, grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)) as channel:
+            return weights_rpc.UpdatePortServiceStub(channel).UpdateWeights(
+                requests(), timeout=DEADLINE_S, metadata=[("somnus-update-token", self.token if token is None else token)])
+
+    def finish(self, received):
+        self._requests.put(pb.UpdateWeightsRequest(finish=pb.UpdateWeightsRequest.Finish(received=received)))
+        return next(self.call).done
 
 
 class Weights(unittest.TestCase):
@@ -65,13 +111,8 @@ class Weights(unittest.TestCase):
 
     def chunks(self, folder, wanted=lambda name: True):
         yield pb.UpdateWeightsRequest(begin=pb.UpdateWeightsRequest.Begin())
-        for name, shape, data in tensors_of(folder):
-            for at in range(0, len(data), PART_BYTES) if wanted(name) else ():
-                chunk = weights_pb.WeightChunk(data=data[at:at + PART_BYTES])
-                if at == 0:
-                    chunk.name, chunk.dtype = name, weights_pb.WEIGHT_DTYPE_FLOAT32
-                    chunk.shape.extend(shape)
-                yield pb.UpdateWeightsRequest(chunk=chunk)
+        for chunk in chunks_of(folder, wanted):
+            yield pb.UpdateWeightsRequest(chunk=chunk)
 
     def update(self, messages, finishes=True):
         def stream():
@@ -129,12 +170,12 @@ class Weights(unittest.TestCase):
 
     def test_a_level_2_sleep_before_a_reload(self):
         self.assertEqual(self.admin("/sleep?level=2").status, 200)
-        self.assertEqual(self.admin(f"/reload_weights?path={self.other}").status, 503, "their memory is not mapped")
+        self.assertEqual(self.admin(f"/reload_weights?path={self.other}").status, 409, "their memory is not mapped")
         woken = self.admin("/wake_up?tags=weights&load_weights=false").json
         self.assertEqual(woken["tag_states"]["weights"], {"state": "stale", "changed": True})
         self.assertEqual(self.admin(f"/reload_weights?path={self.other}").status, 200)
         self.assertEqual(self.status().state, pb.ENGINE_STATE_ASLEEP, "the cache sleeps")
-        self.assertEqual(self.admin("/wake_up?tags=kv_cache&tags=workspace").json["status"], "awake")
+        self.assertEqual(self.admin("/wake_up?tags=kv_cache").json["status"], "awake")
         self.assertEqual(self.tokens(), self.other_tokens)
 
     def test_requests_that_are_open(self):
@@ -178,6 +219,67 @@ class Weights(unittest.TestCase):
         messages[1].chunk.name = "model.layers.9.mlp.nonsense.weight"
         self.assertIn("nonsense", self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.update, iter(messages)))
         self.assert_stale()
+
+    def test_a_direct_update_gives_the_other_checkpoints_tokens(self):
+        version = self.status().weights_version
+        with DirectUpdate(self.control) as update:
+            self.assertEqual([port.rank for port in update.ports], [0, 1])
+            replies = [update.send(rank, chunks_of(self.other)) for rank in (0, 1)]
+            self.assertEqual(replies[0], replies[1])
+            self.assertEqual(self.status().weights_version, 0, "nothing is served yet")
+            done = update.finish(replies[0])
+        self.assertEqual((done.weights_version, done.num_tensors), (version + 1, len(list(tensors_of(self.other)))))
+        self.assertEqual(self.tokens(), self.other_tokens)
+        self.assertEqual({rank.weights_version for rank in self.status().ranks}, {version + 1})
+
+    def test_strangers_at_a_workers_update_port(self):
+        with DirectUpdate(self.control) as update:
+            for token in ("", "0" * 64, update.token[:-1], update.token.upper() + "0"):
+                self.assert_code(grpc.StatusCode.UNAUTHENTICATED, lambda: update.send(0, chunks_of(tiny(MODEL)), token))
+            for fields in ({"update_id": "another"}, {"group_epoch": 1 << 40}, {"group_epoch": 0}):
+                self.assert_code(grpc.StatusCode.FAILED_PRECONDITION,
+                                 lambda: update.send(0, chunks_of(tiny(MODEL)), **fields))  # pylint: disable=cell-var-from-loop
+            replies = [update.send(rank, chunks_of(self.other)) for rank in (0, 1)]
+            update.finish(replies[0])
+            self.assert_code(grpc.StatusCode.UNAVAILABLE, lambda: update.send(0, chunks_of(tiny(MODEL))))
+        self.assertEqual(self.tokens(), self.other_tokens, "nothing of it counted")
+
+    def test_ranks_that_got_different_tensors_do_not_serve_together(self):
+        with DirectUpdate(self.control) as update:
+            replies = [update.send(rank, chunks_of(folder)) for rank, folder in enumerate((self.other, tiny(MODEL)))]
+            self.assertNotEqual(replies[0].checksum, replies[1].checksum)
+            self.assert_code(grpc.StatusCode.DATA_LOSS, lambda: update.finish(replies[0]))
+        self.assert_stale()
+
+    def test_a_rank_that_dies_in_a_direct_update(self):
+        with DirectUpdate(self.control) as update, concurrent.futures.ThreadPoolExecutor() as pool:
+            done, sent = queue.SimpleQueue(), queue.SimpleQueue()
+
+            def some_chunks():
+                for number, chunk in enumerate(chunks_of(self.other)):
+                    if number == 4:
+                        sent.put(number)
+                        done.get()
+                    yield chunk
+            try:
+                survivor = pool.submit(update.send, 0, some_chunks())
+                sent.get(timeout=DEADLINE_S)
+                self.kill_a_worker()
+                with self.assertRaises(grpc.RpcError):
+                    survivor.result(DEADLINE_S)  # the new epoch has ended its stream
+            finally:
+                done.put(None)
+            with self.assertRaises(grpc.RpcError):
+                update.finish(None)
+        self.assert_stale()
+
+    def test_a_direct_update_that_is_given_up_closes_the_ports(self):
+        with DirectUpdate(self.control) as update:
+            update.send(0, chunks_of(self.other))
+        wait_until(lambda: self.status().state == pb.ENGINE_STATE_ASLEEP, 30, "the server has noticed")
+        self.assert_stale()
+        wait_until(lambda: not os.path.exists(update.ports[0].address.removeprefix("unix:")), 30, "the port has closed")
+        self.assert_code(grpc.StatusCode.UNAVAILABLE, lambda: update.send(0, chunks_of(self.other)))
 
     def test_a_rank_that_is_lost_after_an_update(self):
         self.update(self.chunks(self.other))

@@ -19,10 +19,11 @@ class AutoSleepEngineTest : public ::testing::Test {
  protected:
   AutoSleepEngineTest() : options_(SmallEngine()) { executor_.emplace(SmallWorker(options_)); }
 
-  void Start(SleepArrivals arrivals, absl::Duration idle_sleep = absl::ZeroDuration()) {
+  void Start(SleepArrivals arrivals, absl::Duration idle_sleep = absl::ZeroDuration(), int idle_level = 1) {
     AutoSleepOptions options;
     options.arrivals = arrivals;
     options.idle_sleep = idle_sleep;
+    options.idle_level = idle_level;
     options.first_retry = kSoon;
     engine_ = std::make_unique<AutoSleepEngine>(options, nullptr, [&](EngineObserver* observer) {
       return std::make_shared<EngineLoop>(options_, &*executor_, observer);
@@ -147,6 +148,45 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineSleepsUntilTheNextRequest) {
     EXPECT_GE(engine_->Stats().num_auto_wake_ups, 1);
     StartAnew();
   }
+}
+
+TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {
+  Start(SleepArrivals::kQueue, kSoon, /*idle_level=*/2);
+  AwaitState(EngineState::kAsleep);
+  EXPECT_EQ(engine_->Stats().sleep_level, 2);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> update = absl::AbortedError("");
+  // It may sleep once more in between.
+  Await([&] { return engine_->WakeUp({}).ok() && (update = engine_->BeginWeightUpdate({})).ok(); });
+  ASSERT_TRUE((*update)->Finish().ok());
+  update->reset();
+  const int64_t num_sleeps = engine_->Stats().num_auto_sleeps;
+  Await([&] { return engine_->Stats().num_auto_sleeps > num_sleeps; });
+  EXPECT_EQ(engine_->Stats().sleep_level, 1);
+  const Ticket ticket = Submit("a");
+  ExpectExact(ticket);
+  EXPECT_EQ(ticket.sink->weights_versions(), std::set<int64_t>{2});
+  AwaitState(EngineState::kAsleep);
+  // An operator's word counts; no request wakes what only a reload brings.
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_EQ(engine_->Stats().sleep_level, 2);
+  EXPECT_EQ(
+      engine_->Health().message(),
+      "The weights came from an update and were discarded; requests wait until others have been brought.");
+}
+
+TEST_F(AutoSleepEngineTest, NoRequestWakesWeightsThatOnlyAReloadBrings) {
+  Start(SleepArrivals::kWake);
+  ASSERT_TRUE((*engine_->BeginWeightUpdate({}))->Finish().ok());
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  const Ticket ticket = Submit("a");
+  EXPECT_FALSE(engine_->Health().ok());
+  ASSERT_TRUE(engine_->WakeUp({"weights"}).ok());
+  ASSERT_TRUE((*engine_->BeginWeightUpdate({}))->Finish().ok());
+  ExpectExact(ticket);
+  EXPECT_EQ(executor_->lifecycle_calls(),
+            (std::vector<std::string>{"begin update", "finish update as 2", "sleep 2", "wake weights unread",
+                                      "begin update", "finish update as 3", "wake kv_cache workspace"}));
 }
 
 TEST_F(AutoSleepEngineTest, ARequestThatComesWhileAnIdleEngineFallsAsleepWakesIt) {

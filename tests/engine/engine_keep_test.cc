@@ -204,8 +204,9 @@ TEST_F(EngineKeepTest, TagsSleepAndWakeOneByOne) {
   ExpectTokens();
   EXPECT_EQ(Recomputed(), 0);
   const std::string blocks = " keep " + std::to_string(kept);
-  EXPECT_EQ(executor_->lifecycle_calls(), (Calls{"sleep 1 weights", "sleep 1 kv_cache" + blocks,
-                                                 "wake weights", "wake kv_cache" + blocks}));
+  // The workspace goes along with the last of the two.
+  EXPECT_EQ(executor_->lifecycle_calls(), (Calls{"sleep 1 weights", "sleep 1" + blocks, "wake weights",
+                                                 "wake kv_cache workspace" + blocks}));
 }
 
 TEST_F(EngineKeepTest, AFailedSleepLosesNothing) {

@@ -58,10 +58,13 @@ TEST_F(EngineKvSizeTest, AnIdleCacheShrinksAndGrows) {
   EXPECT_EQ(stats.total_blocks, 20);
   EXPECT_EQ(stats.free_blocks, 20);
   EXPECT_EQ(stats.resident_bytes.at("kv_cache"), 210);
+  EXPECT_EQ(stats.num_cache_shrinks, 1);
+  EXPECT_EQ(stats.num_cache_grows, 0);
   EXPECT_EQ(stats.state, EngineState::kAwake);
   ExpectServes("b");
   EXPECT_EQ(engine_->ResizeKvCache(1 << 30).value(), kMaxBlocks);
   EXPECT_EQ(engine_->ResizeKvCache(kMaxBlocks).value(), kMaxBlocks);
+  EXPECT_EQ(engine_->Stats().num_cache_grows, 1) << "the second call has changed nothing";
   ExpectServes("c");
   EXPECT_EQ(executor_->lifecycle_calls(), (Calls{"resize 200 to 21", "resize 21 to 200"}));
 }

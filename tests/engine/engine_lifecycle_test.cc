@@ -167,10 +167,12 @@ TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
   executor_.HoldLifecycle(false);
   const Result mapped = woke.get();
   ASSERT_TRUE(mapped.ok()) << mapped.status();
-  EXPECT_EQ(mapped->mapped_bytes(), (TagBytes{{"kv_cache", 100}}));
-  EXPECT_EQ(engine_.state(), EngineState::kAsleep);
+  EXPECT_EQ(mapped->mapped_bytes(), (TagBytes{{"kv_cache", 100}, {"workspace", 300}}));
+  EXPECT_EQ(mapped->tags, (std::map<std::string, TagOutcome>{{"kv_cache", {TagState::kResident, true}},
+                                                             {"workspace", {TagState::kResident, true}}}));
+  EXPECT_EQ(engine_.state(), EngineState::kAwake);
   ExpectServes();
-  EXPECT_EQ(executor_.lifecycle_calls().back(), "wake workspace");
+  EXPECT_EQ(executor_.lifecycle_calls().back(), "wake kv_cache workspace");
 }
 
 TEST_F(EngineLifecycleTest, ACallThatIsInterruptedTooOftenIsGivenUp) {

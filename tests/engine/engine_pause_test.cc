@@ -236,7 +236,7 @@ TEST_F(EnginePauseTest, APauseIsRememberedBesideWhatSleeps) {
   EXPECT_EQ(engine_.state(), EngineState::kAsleep) << "the cache is still away";
   EXPECT_FALSE(engine_.Stats().paused);
   ASSERT_TRUE(engine_.Pause({}).ok());
-  ASSERT_TRUE(engine_.WakeUp({"kv_cache", "workspace"}).ok());
+  ASSERT_TRUE(engine_.WakeUp({"kv_cache"}).ok());
   EXPECT_EQ(engine_.state(), EngineState::kAwake) << "with everything resident the pause ends";
   EXPECT_FALSE(engine_.Stats().paused);
   ExpectExact(open);

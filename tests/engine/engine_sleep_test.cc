@@ -44,14 +44,17 @@ TEST(EngineTest, ASleepReleasesTheTagsThatItNames) {
   request.tags = {"weights", "kv_cache"};
   const auto more = engine.Sleep(request);
   ASSERT_TRUE(more.ok()) << more.status();
+  // The workspace goes along with the last of the two.
   EXPECT_EQ(more->tags, (std::map<std::string, TagOutcome>{{"kv_cache", {TagState::kDiscarded, false}},
-                                                           {"weights", {TagState::kBackedUp, true}}}));
-  EXPECT_EQ(engine.WakeUp({})->mapped_bytes(), (TagBytes{{"kv_cache", 100}, {"weights", 200}}));
+                                                           {"weights", {TagState::kBackedUp, true}},
+                                                           {"workspace", {TagState::kDiscarded, true}}}));
+  EXPECT_EQ(engine.WakeUp({})->mapped_bytes(),
+            (TagBytes{{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}}));
   EXPECT_EQ(engine.state(), EngineState::kAwake);
   request.tags = {"brain"};
   EXPECT_TRUE(absl::IsInvalidArgument(engine.Sleep(request).status()));
   EXPECT_EQ(executor.lifecycle_calls(),
-            (std::vector<std::string>{"sleep 1 kv_cache", "sleep 1 weights", "wake kv_cache weights"}));
+            (std::vector<std::string>{"sleep 1 kv_cache", "sleep 1", "wake kv_cache weights workspace"}));
 }
 
 TEST(EngineTest, AGroupThatWasAdoptedAsleepSleepsOn) {
@@ -141,7 +144,7 @@ TEST(EngineTest, AFailedDeepeningOrWakeUpLeavesEveryTagAsItWas) {
   ASSERT_TRUE(engine.WakeUp({}).ok());
   EXPECT_EQ(engine.state(), EngineState::kAwake);
   EXPECT_EQ(executor.lifecycle_calls(),
-            (std::vector<std::string>{"sleep 1", "sleep 2", "wake weights", "wake kv_cache",
+            (std::vector<std::string>{"sleep 1", "sleep 2", "wake weights", "wake kv_cache workspace",
                                       "wake kv_cache workspace"}));
 }
 

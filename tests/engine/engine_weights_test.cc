@@ -208,6 +208,17 @@ TEST_F(EngineWeightsTest, AnUpdateIsRelayedAndItsVersionServed) {
   ExpectServes(9);
 }
 
+TEST_F(EngineWeightsTest, ADirectUpdateSaysWhereTheClientSends) {
+  Start();
+  auto update = engine_->BeginWeightUpdate({.port_token = "secret"});
+  ASSERT_TRUE(update.ok()) << update.status();
+  ASSERT_EQ((*update)->ports().size(), 1u);
+  EXPECT_EQ((*update)->ports()[0].address(), "port for secret");
+  ASSERT_TRUE((*update)->Finish(ReceivedWeights{.num_tensors = 3}).ok());
+  EXPECT_EQ(executor_.lifecycle_calls(), (Calls{"begin update", "finish update of 3 as 2"}));
+  ExpectServes(2);
+}
+
 TEST_F(EngineWeightsTest, AnUpdateThatIsGivenUpLeavesStaleWeights) {
   Start();
   {
@@ -260,6 +271,26 @@ TEST_F(EngineWeightsTest, WeightsOfAnUpdateAreNeverReadFromTheCheckpoint) {
       executor_.lifecycle_calls(),
       (Calls{"begin update", "finish update as 2", "sleep 1", "wake kv_cache weights workspace", "sleep 2",
              "wake kv_cache weights workspace unread", "begin update", "finish update as 3"}));
+}
+
+TEST_F(EngineWeightsTest, ASleepThatSparesTheOnlyCopyDiscardsWhatAFileHasAlone) {
+  Start();
+  const SleepRequest spares = {.level = 2, .spares_only_copy = true};
+  EXPECT_FALSE(engine_->Stats().only_copy);
+  ASSERT_TRUE(engine_->Sleep(spares).ok());
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ASSERT_TRUE((*engine_->BeginWeightUpdate({}))->Finish().ok());
+  EXPECT_TRUE(engine_->Stats().only_copy);
+  EXPECT_TRUE(absl::IsAborted(engine_->Sleep(spares).status()));
+  ExpectServes(2);
+  ASSERT_TRUE(engine_->Sleep({.level = 1, .spares_only_copy = true}).ok());
+  EXPECT_TRUE(absl::IsAborted(engine_->Sleep(spares).status())) << "nor does it go on to level 2";
+  EXPECT_TRUE(engine_->Stats().only_copy);
+  EXPECT_FALSE(engine_->Stats().needs_weights);
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_FALSE(engine_->Stats().only_copy);
+  EXPECT_TRUE(engine_->Stats().needs_weights);
+  EXPECT_TRUE(engine_->Sleep(spares).ok()) << "there is nothing to lose any more";
 }
 
 TEST_F(EngineWeightsTest, AReloadThatALossInterruptsBeginsAgain) {

@@ -286,6 +286,37 @@ TEST_F(GroupSleepTest, APhaseHasTheTimeThatItsBytesTake) {
   release.join();
 }
 
+TEST_F(GroupSleepTest, ASleepAfterAnotherTransitionIsNotPlannedAgain) {
+  Connect(2);
+  const auto plans = [&] { return std::vector<int>{workers_[0]->num_plans(), workers_[1]->num_plans()}; };
+  ASSERT_TRUE(Sleep(1).ok());
+  EXPECT_EQ(plans(), (std::vector<int>{1, 1})) << "nobody has said what is resident";
+  ASSERT_TRUE(WakeUp().ok());
+  EXPECT_EQ(plans(), (std::vector<int>{2, 2})) << "whether it fits is asked every time";
+  ASSERT_TRUE(Sleep(1).ok());
+  EXPECT_EQ(plans(), (std::vector<int>{2, 2}));
+  EXPECT_EQ(RankStates(), kBothAsleep);
+  ASSERT_TRUE(WakeUp().ok());
+  ASSERT_TRUE(epoch_->ResizeKvCache(50, 40).ok());
+  ASSERT_TRUE(Sleep(1).ok());
+  EXPECT_EQ(plans(), (std::vector<int>{4, 4})) << "the cache has another size";
+}
+
+TEST_F(GroupSleepTest, ASleepThatIsNotPlannedHasTheTimeThatItsBytesTake) {
+  options_.transition_timeout = kShort;
+  options_.transition_bytes_per_s = 0.1;
+  Connect(1);
+  ASSERT_TRUE(Sleep(1).ok());
+  ASSERT_TRUE(WakeUp().ok());
+  workers_[0]->HoldCalls();
+  std::thread release([&] {
+    absl::SleepFor(2 * kShort);
+    workers_[0]->ReleaseCalls();
+  });
+  EXPECT_TRUE(Sleep(1).ok());
+  release.join();
+}
+
 TEST_F(GroupSleepTest, AWakeUpThatReadsTheCheckpointHasTheTimeOfALoad) {
   options_.transition_timeout = kShort;
   options_.load_timeout = absl::Hours(1);

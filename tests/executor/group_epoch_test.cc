@@ -175,7 +175,7 @@ TEST_F(GroupEpochTest, AFailedStepNamesTheRankAndEndsTheEpoch) {
 
 TEST_F(GroupEpochTest, RanksWithDifferentWeightsDoNotFormAGroup) {
   Connect(3);
-  workers_[2]->SetWeightsVersion(2);
+  workers_[2]->EditWeights([](FakeWeights* weights) { weights->SetVersion(2); });
   const absl::Status status = epoch_->JoinGroup("group");
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_EQ(status.message(), "rank 2 (pid 72) has version 2 of the weights, rank 0 has 1");
@@ -183,7 +183,7 @@ TEST_F(GroupEpochTest, RanksWithDifferentWeightsDoNotFormAGroup) {
 
 TEST_F(GroupEpochTest, AStepThatRanksComputedWithDifferentWeightsEndsTheEpoch) {
   Connect(2);
-  workers_[1]->SetWeightsVersion(2);
+  workers_[1]->EditWeights([](FakeWeights* weights) { weights->SetVersion(2); });
   ASSERT_TRUE(epoch_->ExecuteAsync(MakeStep(1)).ok());
   const absl::Status status = epoch_->Wait(absl::Minutes(1)).status();
   EXPECT_TRUE(absl::IsInternal(status)) << status;

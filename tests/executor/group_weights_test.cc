@@ -93,7 +93,53 @@ TEST_F(GroupWeightsTest, AnUpdateWithoutAChunk) {
   ASSERT_TRUE(weights().BeginUpdate("u").status.ok());
   const WeightsOutcome outcome = weights().FinishUpdate(2);
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
-  EXPECT_EQ(outcome.num_tensors, 0);
+  EXPECT_EQ(outcome.received.num_tensors, 0);
+}
+
+TEST_F(GroupWeightsTest, ADirectUpdateHasPortsOfAllRanks) {
+  Connect(2);
+  const WeightsOutcome begun = weights().BeginUpdate("u", "secret");
+  ASSERT_TRUE(begun.status.ok()) << begun.status;
+  ASSERT_EQ(begun.ports.size(), 2u);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(begun.ports[rank].address(), "port for secret");
+    EXPECT_EQ(begun.ports[rank].group_epoch(), 1);
+    EXPECT_EQ(begun.ports[rank].update_id(), "u");
+    EXPECT_EQ(begun.ports[rank].rank(), rank);
+  }
+  ASSERT_TRUE(Send("a").ok()) << "what the client cannot send there";
+  EXPECT_TRUE(weights().FinishUpdate(2, ReceivedWeights{.num_tensors = 1}).status.ok());
+  EXPECT_EQ(workers_[1]->chunks(), Calls{"a"});
+}
+
+TEST_F(GroupWeightsTest, WhereOneRankHasNoPortNoneIsUsed) {
+  Connect(2);
+  workers_[1]->EditWeights([](FakeWeights* weights) { weights->TakePorts(); });
+  const WeightsOutcome begun = weights().BeginUpdate("u", "secret");
+  EXPECT_TRUE(begun.status.ok()) << begun.status;
+  EXPECT_TRUE(begun.ports.empty());
+  ASSERT_TRUE(Send("a").ok());
+  EXPECT_TRUE(weights().FinishUpdate(2).status.ok());
+}
+
+TEST_F(GroupWeightsTest, OtherTensorsThanWereSentAreNotServed) {
+  Connect(2);
+  ASSERT_TRUE(weights().BeginUpdate("u", "secret").status.ok());
+  const WeightsOutcome outcome = weights().FinishUpdate(2, ReceivedWeights{.num_tensors = 1, .num_bytes = 7});
+  EXPECT_EQ(outcome.status,
+            absl::DataLossError("received: the workers have got 0 tensors of 0 bytes, and not "
+                                "those 1 tensors of 7 bytes"));
+  EXPECT_EQ(workers_[0]->calls(), (Calls{"fence 1", "begin update"})) << "no rank has a new version";
+}
+
+TEST_F(GroupWeightsTest, RanksThatGotOtherTensorsDoNotServeTogether) {
+  Connect(2);
+  ASSERT_TRUE(weights().BeginUpdate("u", "secret").status.ok());
+  workers_[1]->EditWeights([](FakeWeights* weights) { weights->ReceiveAtPort(); });
+  const absl::Status status = weights().FinishUpdate(2).status;
+  EXPECT_EQ(status,
+            absl::DataLossError("rank 1 (pid 71) has got 1 tensors of 0 bytes, and not those 0 tensors "
+                                "of 0 bytes that rank 0 has got"));
 }
 
 TEST_F(GroupWeightsTest, ALossEndsTheStreams) {

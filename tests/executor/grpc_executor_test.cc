@@ -109,6 +109,26 @@ TEST_F(GrpcExecutorTest, LifecycleCallsReturnAtOnceAndTellTheirEnd) {
   EXPECT_EQ(mapped->mapped_bytes().at("weights"), 14);
 }
 
+TEST_F(GrpcExecutorTest, WhatTheRanksHoldIsKnownAfterEveryCallAndRecovery) {
+  Serve(2);
+  EXPECT_EQ(executor_->bytes().resident.at("weights"), 14);
+  absl::Notification slept;
+  executor_->SleepAsync({.level = 1}, {}, [&](const absl::StatusOr<TransitionReport>& report) {
+    EXPECT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(executor_->bytes().resident.at("weights"), 0) << "before whoever waits for the call goes on";
+    slept.Notify();
+  });
+  slept.WaitForNotification();
+  EXPECT_EQ(executor_->bytes().host.at("weights"), 14);
+
+  BeginEpoch(2, links_);
+  std::atomic<bool> committed{false};
+  ASSERT_TRUE(epoch_->WakeUp({}, /*reads_weights=*/false, {}, &committed).ok());
+  executor_->Serve(std::move(epoch_));
+  EXPECT_EQ(executor_->bytes().resident.at("weights"), 14);
+  EXPECT_EQ(executor_->bytes().host.at("weights"), 0);
+}
+
 TEST_F(GrpcExecutorTest, AnUpdateReachesEveryRank) {
   Serve(2);
   const auto run = [](const auto& call) {
@@ -124,18 +144,20 @@ TEST_F(GrpcExecutorTest, AnUpdateReachesEveryRank) {
   v1::WeightChunk chunk;
   chunk.set_name("a");
   EXPECT_TRUE(absl::IsFailedPrecondition(executor_->SendWeights(chunk))) << "none is under way";
-  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u1", done); }).status.ok());
+  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u1", "", done); }).status.ok());
   ASSERT_TRUE(executor_->SendWeights(chunk).ok());
-  const WeightsOutcome outcome = run([&](auto done) { executor_->FinishWeightUpdateAsync(4, done); });
+  const WeightsOutcome outcome =
+      run([&](auto done) { executor_->FinishWeightUpdateAsync(4, std::nullopt, done); });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
-  EXPECT_EQ(outcome.num_tensors, 1);
+  EXPECT_EQ(outcome.received.num_tensors, 1);
   for (const auto& worker : workers_) {
     EXPECT_EQ(worker->chunks(), std::vector<std::string>{"a"});
     EXPECT_EQ(worker->calls(), (std::vector<std::string>{"fence 1", "begin update", "finish update"}));
   }
-  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u2", done); }).status.ok());
+  ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u2", "", done); }).status.ok());
   executor_->CancelWeightUpdate();
-  EXPECT_FALSE(run([&](auto done) { executor_->FinishWeightUpdateAsync(5, done); }).status.ok());
+  EXPECT_FALSE(
+      run([&](auto done) { executor_->FinishWeightUpdateAsync(5, std::nullopt, done); }).status.ok());
   EXPECT_EQ(run([&](auto done) { executor_->ReloadWeightsAsync("new", 5, done); }).fingerprint, "of new");
 }
 

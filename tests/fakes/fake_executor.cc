@@ -13,6 +13,72 @@ FakeWorker::BlockPairs Pairs(const std::vector<KeptBlock>& kept) {
 
 }  // namespace
 
+void FakeExecutor::Lose(const absl::Status& reason) {
+  std::function<void(absl::Status)> callback;
+  std::function<void()> call;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!health_.ok()) return;
+    health_ = reason;
+    callback = callback_;
+    call = std::exchange(held_call_, nullptr);
+    if (late_results_) late_call_ = std::exchange(call, nullptr);
+  }
+  if (callback) callback(reason);
+  if (call) call();
+}
+
+void FakeExecutor::FinishRecovery(const absl::Status& status) {
+  std::function<void(absl::Status)> callback;
+  {
+    absl::MutexLock lock(&mu_);
+    if (status.ok()) {
+      worker_.Replace();
+      bytes_.host.clear();  // those that took the place of the lost ones have none but what sleeps
+      if (retains_backups_ && residency_.state("weights") == TagState::kBackedUp)
+        bytes_.host["weights"] = awake_bytes_["weights"];
+      if (wanted_.num_mapped_blocks > 0) ResizeCache(wanted_.num_mapped_blocks);
+      replies_.clear();
+      health_ = absl::OkStatus();
+      weights_version_ = wanted_.weights.version;
+    }
+    callback = recovered_;
+  }
+  if (callback) callback(status);
+}
+
+void FakeExecutor::LoseAtOnce(const absl::Status& reason) {
+  std::function<void(absl::Status)> failed, recovered;
+  {
+    absl::MutexLock lock(&mu_);
+    worker_.Replace();
+    replies_.clear();
+    health_ = reason;
+    failed = callback_;
+    recovered = recovered_;
+  }
+  if (failed) failed(reason);
+  if (recovered) recovered(absl::OkStatus());
+}
+
+absl::StatusOr<v1::StepReply> FakeExecutor::Wait(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  const auto never = [] { return false; };
+  mu_.AwaitWithTimeout(absl::Condition(&never), step_time_);
+  ++num_waits_;
+  wait_timeouts_.push_back(timeout);
+  const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_ || !health_.ok(); };
+  if (!mu_.AwaitWithTimeout(absl::Condition(&released), timeout)) {
+    health_ = absl::DeadlineExceededError("rank 0 (pid 1) did not reply");
+  }
+  if (!health_.ok()) return health_;
+  absl::StatusOr<v1::StepReply> reply = std::move(replies_.front());
+  replies_.pop_front();
+  if (reply.ok()) reply->set_weights_version(weights_version_);
+  if (!reply.ok()) health_ = reply.status();
+  return reply;
+}
+
 // The cache is lost once it sleeps; with other tags alone it stays.
 absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec,
                                                         const std::vector<KeptBlock>& kept, int64_t epoch) {
@@ -23,12 +89,16 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec,
   if (std::find(spec.tags.begin(), spec.tags.end(), "kv_cache") != spec.tags.end()) {
     worker_.CopyToHost(Pairs(kept));
     if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
-    rank.tags["kv_cache"].host_bytes = static_cast<int64_t>(kept.size()) * kKvBlockBytes;
+    bytes_.host["kv_cache"] = static_cast<int64_t>(kept.size()) * kKvBlockBytes;
   }
   for (const std::string& tag : spec.tags) {
     if (residency_.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
   }
   residency_.Slept(spec);
+  for (const std::string& tag : spec.tags) NoteResident(tag);
+  if (retains_backups_ && residency_.state("weights") == TagState::kBackedUp)
+    bytes_.host["weights"] = awake_bytes_["weights"];
+  if (residency_.state("weights") == TagState::kDiscarded) bytes_.host["weights"] = 0;
   return TransitionReport{.ranks = {rank}};
 }
 
@@ -43,6 +113,8 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndWakeUp(const std::vector<std::
   RankReport rank;
   for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);
   residency_.Woke(tags, weights_stale);
+  for (const std::string& tag : tags) NoteResident(tag);
+  if (residency_.asleep().count("kv_cache") == 0) bytes_.host["kv_cache"] = 0;
   return TransitionReport{.ranks = {rank}};
 }
 
@@ -54,7 +126,10 @@ void FakeExecutor::ChangeWeights(const std::string& name, int64_t version, Weigh
       outcome = std::exchange(weights_outcome_, WeightsOutcome());
       if (const absl::Status error = TakeLifecycleError(epoch); !error.ok()) outcome.status = error;
       if (outcome.status.ok() && version > 0) weights_version_ = version;
-      if (!outcome.untouched) residency_.SetWeightsStale(!outcome.status.ok() || version == 0);
+      if (!outcome.untouched) {
+        residency_.SetWeightsStale(!outcome.status.ok() || version == 0);
+        bytes_.host["weights"] = 0;
+      }
     }
     done(outcome);
   });
@@ -64,9 +139,22 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndResize(int32_t num_blocks, int
   absl::MutexLock lock(&mu_);
   if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
   if (absl::Status status = worker_.Resize(num_blocks); !status.ok()) return status;
-  RankReport rank;
-  if (residency_.asleep().count("kv_cache") == 0) rank.tags["kv_cache"].resident_bytes = 10 * num_blocks;
-  return TransitionReport{.ranks = {rank}};
+  awake_bytes_["kv_cache"] = kDeviceBlockBytes * num_blocks;
+  NoteResident("kv_cache");
+  return TransitionReport{.ranks = {RankReport()}};
+}
+
+void FakeExecutor::ResizeCache(int32_t num_blocks) {
+  (void)worker_.Resize(num_blocks);
+  const auto cache = awake_bytes_.find("kv_cache");
+  if (cache != awake_bytes_.end()) cache->second = kDeviceBlockBytes * num_blocks;
+  for (const auto& [tag, bytes] : awake_bytes_) NoteResident(tag);
+}
+
+void FakeExecutor::NoteResident(const std::string& tag) {
+  const auto bytes = awake_bytes_.find(tag);
+  const bool sleeps = residency_.asleep().count(tag) > 0 || bytes == awake_bytes_.end();
+  bytes_.resident[tag] = sleeps ? 0 : bytes->second;
 }
 
 absl::StatusOr<SelfCheckResult> FakeExecutor::EndCheck(int64_t epoch) {

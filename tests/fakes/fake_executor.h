@@ -20,7 +20,8 @@ namespace somnus {
 
 class FakeExecutor : public Executor {
  public:
-  static constexpr int64_t kKvBlockBytes = 8;  // of the host, for each block that is kept
+  static constexpr int64_t kKvBlockBytes = 8;       // of the host, for each block that is kept
+  static constexpr int64_t kDeviceBlockBytes = 10;  // of the device, for each block that has memory
 
   explicit FakeExecutor(const FakeWorkerOptions& options) : worker_(options) {}
 
@@ -40,20 +41,7 @@ class FakeExecutor : public Executor {
     step_errors_[step_id] = error;
   }
   // A rank is lost: every call returns `reason`, and the callback runs.
-  void Lose(const absl::Status& reason) {
-    std::function<void(absl::Status)> callback;
-    std::function<void()> call;
-    {
-      absl::MutexLock lock(&mu_);
-      if (!health_.ok()) return;
-      health_ = reason;
-      callback = callback_;
-      call = std::exchange(held_call_, nullptr);
-      if (late_results_) late_call_ = std::exchange(call, nullptr);
-    }
-    if (callback) callback(reason);
-    if (call) call();
-  }
+  void Lose(const absl::Status& reason);
   // A lifecycle call that a loss interrupts ends only when HoldLifecycle(false) is called.
   void SetLateResults(bool late) {
     absl::MutexLock lock(&mu_);
@@ -66,36 +54,10 @@ class FakeExecutor : public Executor {
     recovery_ = recovery;
   }
   // Ends the recovery that waits: well when `status` is ok.
-  void FinishRecovery(const absl::Status& status) {
-    std::function<void(absl::Status)> callback;
-    {
-      absl::MutexLock lock(&mu_);
-      if (status.ok()) {
-        worker_.Replace();
-        if (wanted_.num_mapped_blocks > 0) (void)worker_.Resize(wanted_.num_mapped_blocks);
-        replies_.clear();
-        health_ = absl::OkStatus();
-        weights_version_ = wanted_.weights.version;
-      }
-      callback = recovered_;
-    }
-    if (callback) callback(status);
-  }
+  void FinishRecovery(const absl::Status& status);
   // The recovery that waits ends well, and a rank is lost before anybody has heard of either; the news of the
   // loss comes first.
-  void LoseAtOnce(const absl::Status& reason) {
-    std::function<void(absl::Status)> failed, recovered;
-    {
-      absl::MutexLock lock(&mu_);
-      worker_.Replace();
-      replies_.clear();
-      health_ = reason;
-      failed = callback_;
-      recovered = recovered_;
-    }
-    if (failed) failed(reason);
-    if (recovered) recovered(absl::OkStatus());
-  }
+  void LoseAtOnce(const absl::Status& reason);
   // What the engine asked recoveries to bring back: "awake" or "asleep <level> <tag> ..."; or "restart".
   std::vector<std::string> recoveries() const {
     absl::MutexLock lock(&mu_);
@@ -166,23 +128,7 @@ class FakeExecutor : public Executor {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override {
-    absl::MutexLock lock(&mu_);
-    const auto never = [] { return false; };
-    mu_.AwaitWithTimeout(absl::Condition(&never), step_time_);
-    ++num_waits_;
-    wait_timeouts_.push_back(timeout);
-    const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !held_ || !health_.ok(); };
-    if (!mu_.AwaitWithTimeout(absl::Condition(&released), timeout)) {
-      health_ = absl::DeadlineExceededError("rank 0 (pid 1) did not reply");
-    }
-    if (!health_.ok()) return health_;
-    absl::StatusOr<v1::StepReply> reply = std::move(replies_.front());
-    replies_.pop_front();
-    if (reply.ok()) reply->set_weights_version(weights_version_);
-    if (!reply.ok()) health_ = reply.status();
-    return reply;
-  }
+  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override;
 
   void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) override {
     std::string call = "sleep " + std::to_string(spec.level);
@@ -245,12 +191,13 @@ class FakeExecutor : public Executor {
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }
-  void BeginWeightUpdateAsync(const std::string&, WeightsDone done) override {
-    ChangeWeights("begin update", 0, [this, done = std::move(done)](const WeightsOutcome& outcome) {
+  void BeginWeightUpdateAsync(const std::string&, const std::string& token, WeightsDone done) override {
+    ChangeWeights("begin update", 0, [this, token, done = std::move(done)](WeightsOutcome outcome) {
       {
         absl::MutexLock lock(&mu_);
         updating_ = outcome.status.ok();
       }
+      if (!token.empty()) outcome.ports.emplace_back().set_address("port for " + token);
       done(outcome);
     });
   }
@@ -261,8 +208,10 @@ class FakeExecutor : public Executor {
     lifecycle_calls_.push_back("chunk " + chunk.name());
     return std::exchange(chunk_error_, absl::OkStatus());
   }
-  void FinishWeightUpdateAsync(int64_t version, WeightsDone done) override {
-    ChangeWeights("finish update as " + std::to_string(version), version, std::move(done));
+  void FinishWeightUpdateAsync(int64_t version, const std::optional<ReceivedWeights>& expected,
+                               WeightsDone done) override {
+    const std::string of = expected.has_value() ? " of " + std::to_string(expected->num_tensors) : "";
+    ChangeWeights("finish update" + of + " as " + std::to_string(version), version, std::move(done));
   }
   void CancelWeightUpdate() override {
     absl::MutexLock lock(&mu_);
@@ -281,6 +230,17 @@ class FakeExecutor : public Executor {
   void SetWeightsVersion(int64_t version) {
     absl::MutexLock lock(&mu_);
     weights_version_ = version;
+  }
+  // What the ranks hold of device memory while every tag is resident. That of the KV cache follows its
+  // size, once that has changed.
+  void SetResidentBytes(const TagBytes& bytes) {
+    absl::MutexLock lock(&mu_);
+    awake_bytes_ = bytes_.resident = bytes;
+  }
+  // Backups of weights take host memory, from their sleep of level 1 until the weights change, or a loss.
+  void SetRetainsBackups() {
+    absl::MutexLock lock(&mu_);
+    retains_backups_ = true;
   }
   // What the next recovery leads to, whatever it is asked for.
   void SetRecovered(const Held& held) {
@@ -313,6 +273,10 @@ class FakeExecutor : public Executor {
   Held recovered() const override {
     absl::MutexLock lock(&mu_);
     return recovered_to_.value_or(wanted_);
+  }
+  GroupBytes bytes() const override {
+    absl::MutexLock lock(&mu_);
+    return bytes_;
   }
   void OnRecovered(std::function<void(absl::Status)> callback) override {
     absl::MutexLock lock(&mu_);
@@ -353,6 +317,9 @@ class FakeExecutor : public Executor {
   absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
                                             int64_t epoch);
   absl::StatusOr<TransitionReport> EndResize(int32_t num_blocks, int64_t epoch);
+  void ResizeCache(int32_t num_blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of a tag that may be resident.
+  void NoteResident(const std::string& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, bool weights_stale,
                                              const std::vector<KeptBlock>& kept, int64_t epoch);
   absl::StatusOr<SelfCheckResult> EndCheck(int64_t epoch);
@@ -369,6 +336,9 @@ class FakeExecutor : public Executor {
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
   Residency residency_ ABSL_GUARDED_BY(mu_);
+  TagBytes awake_bytes_ ABSL_GUARDED_BY(mu_);
+  GroupBytes bytes_ ABSL_GUARDED_BY(mu_);
+  bool retains_backups_ ABSL_GUARDED_BY(mu_) = false;
   Held wanted_ ABSL_GUARDED_BY(mu_);
   std::optional<Held> recovered_to_ ABSL_GUARDED_BY(mu_);
   WeightsOutcome weights_outcome_ ABSL_GUARDED_BY(mu_);

@@ -47,6 +47,8 @@ class FakeMemory {
       resident_[tag] = level == 0;
       if (tag == "weights") weights_discarded_ = level == 2;
     }
+    for (const auto& [tag, resident] : resident_)
+      (*response.mutable_tags())[tag].set_resident_bytes(resident ? kTagBytes : 0);
     prepared_.Clear();
     return response;
   }
@@ -59,6 +61,15 @@ class FakeMemory {
     if (cache.num_mapped_blocks() > 0 && cache.num_mapped_blocks() < cache.num_blocks())
       absl::StrAppend(&text, ", ", cache.num_mapped_blocks(), " mapped");
     return text + (request.defer_graphs() ? " without graphs" : "");
+  }
+  static std::string Describe(const v1::PrepareRequest& request) {
+    const v1::Transition& transition = request.transition();
+    const int level = transition.sleep_level();
+    std::string text = level > 0 ? absl::StrCat("prepare sleep ", level) : "prepare wake";
+    for (const std::string& tag : transition.tags()) absl::StrAppend(&text, " ", tag);
+    for (const v1::BlockCopy& kept : transition.kept_blocks())
+      absl::StrAppend(&text, " ", kept.src(), ">", kept.dst());
+    return text;
   }
   void Allocate(const v1::KvCacheConfig& cache) { cache_ = cache; }
   void Resize(int32_t num_blocks, v1::ResizeKvCacheResponse* response) {
@@ -77,6 +88,7 @@ class FakeMemory {
     response->set_state(asleep() ? "asleep" : "awake");
     for (const auto& [tag, resident] : resident_)
       (*response->mutable_bytes_by_tag())[tag] = resident ? kTagBytes : 0;
+    (*response->mutable_host_bytes_by_tag())["weights"] = asleep() && !weights_discarded_ ? kTagBytes : 0;
   }
   // Of a rank that is awake but for what sleeps here.
   void Fill(v1::WorkerSnapshot* snapshot) const {

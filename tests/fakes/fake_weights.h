@@ -20,7 +20,7 @@ class FakeWeights {
   // Chunks of the last update, by the names of their tensors.
   const std::vector<std::string>& chunks() const { return chunks_; }
 
-  void SetVersion(int64_t version) { version_ = version; }
+  void SetVersion(int64_t version) { version_ = version; }  // that replies carry from now on
   // Of the first checkpoint's files.
   void SetFingerprint(const std::string& fingerprint) { fingerprint_ = files_ = fingerprint; }
 
@@ -36,18 +36,25 @@ class FakeWeights {
     response->set_weights_version(version_);
     response->set_checkpoint_fingerprint(fingerprint_);
   }
-  void BeginUpdate(const std::string& update_id) {
-    update_id_ = update_id;
+  void BeginUpdate(const v1::BeginWeightUpdateRequest& request, v1::BeginWeightUpdateResponse* response) {
+    update_id_ = request.update_id();
     stale_ = true;
     chunks_.clear();
+    if (const std::string& token = request.update_port_token(); !token.empty() && has_ports_)
+      response->mutable_update_port()->set_address("port for " + token);
   }
+  // An update finds no port here.
+  void TakePorts() { has_ports_ = false; }
+  // What has come, each chunk a tensor, and what came to a port.
+  int64_t num_received() const { return static_cast<int64_t>(chunks_.size()) + num_at_port_; }
+  void ReceiveAtPort() { ++num_at_port_; }
   // A chunk of the tensor "unknown" is refused.
   absl::Status Add(const v1::WorkerUpdateWeightsRequest& request, bool is_first) {
     if (is_first && request.update_id() != update_id_)
       return absl::FailedPreconditionError(absl::StrCat("there is no update ", request.update_id()));
     if (request.chunk().name() == "unknown")
       return absl::InvalidArgumentError("there is no tensor 'unknown'");
-    chunks_.push_back(request.chunk().name());
+    if (request.has_chunk()) chunks_.push_back(request.chunk().name());
     return absl::OkStatus();
   }
   absl::Status FinishUpdate(const v1::FinishWeightUpdateRequest& request) {
@@ -66,6 +73,8 @@ class FakeWeights {
 
   int64_t version_ = 1;
   bool stale_ = false;
+  bool has_ports_ = true;
+  int64_t num_at_port_ = 0;
   std::string fingerprint_ = "f00d", files_ = "f00d";
   std::string update_id_;
   std::vector<std::string> chunks_;

@@ -65,6 +65,12 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   for (int32_t slot : request.freed_slots()) {
     if (slots_.erase(slot) == 0) return Broken(absl::StrCat("freed slot ", slot, " was not in use"));
   }
+  for (const v1::BlockCopy& copy : request.copies()) {
+    for (const int32_t block : {copy.src(), copy.dst()}) {
+      if (block <= 0 || block >= num_blocks_) return Broken(absl::StrCat("a copy names block ", block));
+    }
+    SetBlock(copy.dst(), Block(copy.src()));
+  }
   for (const v1::NewSequence& sequence : request.new_sequences())
     RETURN_IF_ERROR(AddSequence(sequence, request));
   v1::StepReply reply;
@@ -76,6 +82,7 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
     if (!seen.insert(scheduled.slot()).second) return Broken("a slot is scheduled twice");
     RETURN_IF_ERROR(Run(scheduled, &reply));
   }
+  for (const v1::SequenceFork& fork : request.forks()) RETURN_IF_ERROR(Fork(fork, seen, &reply));
   if (tokens > options_.max_num_batched_tokens) return Broken("the step is over its token budget");
   return reply;
 }
@@ -203,15 +210,20 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     logprobs->add_token_ids(slot.tokens[position + 1]);
     logprobs->add_logprobs(Logprob(state, slot.tokens[position + 1]));
   }
-  if (end < static_cast<int64_t>(slot.tokens.size())) return absl::OkStatus();
-  const uint64_t state = cache_[CacheIndex(slot, end - 1)];
+  if (end == static_cast<int64_t>(slot.tokens.size()))
+    Sample(scheduled.slot(), cache_[CacheIndex(slot, end - 1)], reply);
+  return absl::OkStatus();
+}
+
+void FakeWorker::Sample(int32_t index, uint64_t state, v1::StepReply* reply) {
+  Slot& slot = slots_.at(index);
   if (state == kNan) {
-    AddSlotError(scheduled.slot(), absl::InternalError("the logits are not finite numbers"), reply);
+    AddSlotError(index, absl::InternalError("the logits are not finite numbers"), reply);
     slot.tokens.push_back(0);
-    return absl::OkStatus();
+    return;
   }
   v1::SampledToken* sampled = reply->add_tokens();
-  sampled->set_slot(scheduled.slot());
+  sampled->set_slot(index);
   sampled->set_token_id(NextToken(state, options_.vocab_size));
   if (slot.sampling.num_logprobs() >= 0) {
     sampled->mutable_logprobs()->add_token_ids(sampled->token_id());
@@ -219,6 +231,28 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     sampled->mutable_logprobs()->set_rank(1);
   }
   slot.tokens.push_back(sampled->token_id());
+}
+
+absl::Status FakeWorker::Fork(const v1::SequenceFork& fork, const std::set<int32_t>& scheduled,
+                              v1::StepReply* reply) {
+  if (slots_.contains(fork.slot())) return Broken(absl::StrCat("slot ", fork.slot(), " is in use"));
+  if (fork.slot() < 0 || fork.slot() >= options_.max_num_seqs) return Broken("slot out of range");
+  if (!scheduled.contains(fork.source_slot())) return Broken("a fork of a slot that is not scheduled");
+  const Slot& source = slots_.at(fork.source_slot());
+  if (source.sampling.temperature() < 0) {
+    slots_.emplace(fork.slot(), Slot(source));
+    AddSlotError(fork.slot(), absl::InvalidArgumentError("temperature is negative"), reply);
+    return absl::OkStatus();
+  }
+  if (static_cast<int64_t>(source.tokens.size()) != source.num_computed + 1)
+    return Broken("a fork of a slot that does not sample");
+  const uint64_t state = cache_[CacheIndex(source, source.num_computed - 1)];
+  Slot slot = source;
+  slot.tokens.pop_back();
+  slot.blocks.assign(fork.block_ids().begin(), fork.block_ids().end());
+  RETURN_IF_ERROR(CheckBlocks(slot));
+  slots_.emplace(fork.slot(), std::move(slot));
+  Sample(fork.slot(), state, reply);
   return absl::OkStatus();
 }
 

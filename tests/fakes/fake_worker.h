@@ -89,6 +89,9 @@ class FakeWorker {
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
+  // Adds the slot's next token, or an error, to the reply, and to its tokens.
+  void Sample(int32_t slot, uint64_t state, v1::StepReply* reply);
+  absl::Status Fork(const v1::SequenceFork& fork, const std::set<int32_t>& scheduled, v1::StepReply* reply);
   uint64_t NextState(uint64_t before, int32_t slot, int32_t token) const;
   size_t CacheIndex(const Slot& slot, int64_t position) const;
 

@@ -92,15 +92,19 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     return calls_;
   }
+  int num_plans() const {  // which are not among the calls
+    absl::MutexLock lock(&mu_);
+    return num_plans_;
+  }
 
   // What the next Fence says of the files that were read.
   void SetFingerprint(const std::string& fingerprint) {
     absl::MutexLock lock(&mu_);
     weights_.SetFingerprint(fingerprint);
   }
-  void SetWeightsVersion(int64_t version) {  // that replies carry from now on
+  void EditWeights(const std::function<void(FakeWeights*)>& edit) {
     absl::MutexLock lock(&mu_);
-    weights_.SetVersion(version);
+    edit(&weights_);
   }
   // Chunks of the last update, by the names of their tensors.
   std::vector<std::string> chunks() const {
@@ -226,18 +230,13 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     if (dead_) return grpc::Status::CANCELLED;
     if (request->group_epoch() != epoch_) return Refusal(request->group_epoch());
+    ++num_plans_;
     *response = memory_.Plan(request->transition());
     return grpc::Status::OK;
   }
   grpc::Status Prepare(grpc::ServerContext*, const v1::PrepareRequest* request,
                        v1::PrepareResponse* response) override {
-    const v1::Transition& transition = request->transition();
-    const int level = transition.sleep_level();
-    std::string call = level > 0 ? absl::StrCat("prepare sleep ", level) : "prepare wake";
-    for (const std::string& tag : transition.tags()) absl::StrAppend(&call, " ", tag);
-    for (const v1::BlockCopy& kept : transition.kept_blocks())
-      absl::StrAppend(&call, " ", kept.src(), ">", kept.dst());
-    return CalledOnce(*request, response, call,
+    return CalledOnce(*request, response, FakeMemory::Describe(*request),
                       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { memory_.Prepare(*request); });
   }
   grpc::Status Commit(grpc::ServerContext*, const v1::CommitRequest* request,
@@ -258,9 +257,8 @@ class FakeWorkerService : public FakeChecks {
   }
   grpc::Status BeginWeightUpdate(grpc::ServerContext*, const v1::BeginWeightUpdateRequest* request,
                                  v1::BeginWeightUpdateResponse* response) override {
-    return CalledOnce(*request, response, "begin update", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      weights_.BeginUpdate(request->update_id());
-    });
+    return CalledOnce(*request, response, "begin update",
+                      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { weights_.BeginUpdate(*request, response); });
   }
   grpc::Status UpdateWeights(grpc::ServerContext*, grpc::ServerReader<v1::WorkerUpdateWeightsRequest>* reader,
                              v1::WorkerUpdateWeightsResponse* response) override {
@@ -268,8 +266,9 @@ class FakeWorkerService : public FakeChecks {
     for (bool is_first = true; reader->Read(&request); is_first = false) {
       absl::MutexLock lock(&mu_);
       if (absl::Status status = weights_.Add(request, is_first); !status.ok()) return ToGrpcStatus(status);
-      response->set_num_tensors(response->num_tensors() + 1);
     }
+    absl::MutexLock lock(&mu_);
+    response->set_num_tensors(weights_.num_received());
     return grpc::Status::OK;
   }
   grpc::Status FinishWeightUpdate(grpc::ServerContext*, const v1::FinishWeightUpdateRequest* request,
@@ -385,6 +384,7 @@ class FakeWorkerService : public FakeChecks {
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
+  int num_plans_ ABSL_GUARDED_BY(mu_) = 0;
   int num_lost_replies_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::pair<int64_t, uint64_t>, std::pair<grpc::Status, std::string>> operations_
       ABSL_GUARDED_BY(mu_);

@@ -119,6 +119,8 @@ TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   metrics->OnTransition(woken);
   EngineStats stats;
   stats.resident_bytes = {{"weights", 5}, {"kv_cache", 0}};
+  stats.num_cache_grows = 3;
+  stats.num_cache_shrinks = 4;
   stats.num_auto_sleeps = 2;
   stats.num_auto_wake_ups = 1;
   const std::string text = metrics->Serialize(stats);
@@ -134,6 +136,9 @@ TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   has("somnus:wake_up_seconds_sum", "model_name=\"m\",phase=\"read\"", "3");
   has("somnus:resident_bytes", "model_name=\"m\",tag=\"weights\"", "5");
   has("somnus:resident_bytes", "model_name=\"m\",tag=\"kv_cache\"", "0");
+  EXPECT_TRUE(Has(text, "somnus:kv_cache_resizes_total{direction=\"grow\",engine=\"0\",model_name=\"m\"} 3"));
+  EXPECT_TRUE(
+      Has(text, "somnus:kv_cache_resizes_total{direction=\"shrink\",engine=\"0\",model_name=\"m\"} 4"));
   has("somnus:auto_sleeps_total", "model_name=\"m\"", "2");
   has("somnus:auto_wake_ups_total", "model_name=\"m\"", "1");
   has("somnus:requests_rejected_total", "model_name=\"m\",reason=\"asleep\"", "0");

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -104,6 +105,59 @@ TEST_F(UpdatedTensorsTest, ChunksBecomeTensorsAndNothingElseIsNeeded) {
   EXPECT_EQ(update_->Add(Norm(5)), absl::OkStatus());
   EXPECT_EQ(placed_[kNorm], std::vector<float>(4, 5));
   EXPECT_EQ(update_->num_tensors(), 2);
+}
+
+TEST_F(UpdatedTensorsTest, MemoryOfAGpuIsCopiedIntoTheTensor) {
+  std::vector<float> values;
+  const auto place = [&](const Checkpoint& checkpoint, const TensorInfo& tensor) {
+    values.resize(4);
+    return checkpoint.ReadRows(tensor, 0, 4, 0, 1, values.data());
+  };
+  absl::Status error;
+  UpdatedTensors update(Config(), /*needs_all=*/false, place, [&](const v1::CudaMemory& memory, void* to) {
+    EXPECT_EQ(memory.handle(), "handle");
+    const std::vector<float> all = {0, 1, 2, 3};
+    std::memcpy(to, reinterpret_cast<const char*>(all.data()) + memory.offset(), memory.bytes());
+    return error;
+  });
+  v1::WeightChunk first = Head(kNorm, {4}), rest;
+  for (v1::WeightChunk* chunk : {&first, &rest}) chunk->mutable_cuda_memory()->set_handle("handle");
+  first.mutable_cuda_memory()->set_bytes(10);
+  rest.mutable_cuda_memory()->set_offset(10);
+  rest.mutable_cuda_memory()->set_bytes(6);
+  EXPECT_EQ(update.Add(first), absl::OkStatus());
+  EXPECT_EQ(update.Add(rest), absl::OkStatus());
+  EXPECT_EQ(values, (std::vector<float>{0, 1, 2, 3}));
+  EXPECT_EQ(update.num_bytes(), 16);
+  error = absl::InvalidArgumentError("no such handle");
+  EXPECT_EQ(update.Add(first), absl::InvalidArgumentError("tensor model.norm.weight: no such handle"));
+  for (const auto& [offset, bytes] :
+       {std::pair<int64_t, int64_t>{0, 17}, {-1, 16}, {0, -1}, {0, INT64_MAX}}) {
+    first.mutable_cuda_memory()->set_offset(offset);
+    first.mutable_cuda_memory()->set_bytes(bytes);
+    EXPECT_TRUE(absl::IsInvalidArgument(update.Add(first))) << offset << ", " << bytes;
+  }
+  first.mutable_cuda_memory()->set_offset(0);
+  EXPECT_EQ(update_->Add(first),
+            absl::InvalidArgumentError("tensor model.norm.weight: memory of a GPU cannot be opened here"));
+}
+
+TEST_F(UpdatedTensorsTest, TheChecksumIsOfNamesAndBytesHoweverTheyAreCut) {
+  const auto checksum = [this](const std::vector<v1::WeightChunk>& chunks) {
+    Begin(/*needs_all=*/false);
+    for (const v1::WeightChunk& chunk : chunks) EXPECT_EQ(update_->Add(chunk), absl::OkStatus());
+    return update_->checksum();
+  };
+  v1::WeightChunk first = Norm(3), rest;
+  rest.set_data(first.data().substr(5));
+  first.mutable_data()->resize(5);
+  const uint64_t whole = checksum({Norm(3)});
+  EXPECT_EQ(checksum({first, rest}), whole);
+  EXPECT_NE(checksum({Norm(4)}), whole);
+  EXPECT_NE(checksum({Norm(3), Norm(3)}), whole);
+  v1::WeightChunk other = Norm(3);
+  other.set_name("model.layers.0.input_layernorm.weight");
+  EXPECT_NE(checksum({other}), whole);
 }
 
 TEST_F(UpdatedTensorsTest, TheTypesOfTheWireAreConverted) {

@@ -71,9 +71,14 @@ inline absl::Status FillByLoad(const Checkpoint& checkpoint, const RankPart& par
 inline absl::Status FillByUpdate(const ModelConfig& config, const std::vector<v1::WeightChunk>& chunks,
                                  const RankPart& part, Device& device, void* region) {
   WeightPlan plan;
-  UpdatedTensors update(config, /*needs_all=*/true, [&](const Checkpoint& tensors, const TensorInfo& tensor) {
-    return LoadTensor(plan, tensors, tensor, device);
-  });
+  UpdatedTensors update(
+      config, /*needs_all=*/true,
+      [&](const Checkpoint& tensors, const TensorInfo& tensor) {
+        return LoadTensor(plan, tensors, tensor, device);
+      },
+      [&](const v1::CudaMemory& memory, void* to) {
+        return device.CopyFromProcess(memory.handle(), memory.offset(), memory.bytes(), to);
+      });
   ASSIGN_OR_RETURN(plan, PlanOf(update.tensors(), part, device));
   plan.Bind(region);
   for (const v1::WeightChunk& chunk : chunks) RETURN_IF_ERROR(update.Add(chunk));

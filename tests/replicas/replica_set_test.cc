@@ -208,11 +208,14 @@ TEST_P(ReplicaSetTest, SleepAndWakeUpReachAllReplicas) {
 
 TEST_P(ReplicaSetTest, ASleepThatFailsOnOneReplicaIsUndoneOnTheOthers) {
   Start(3);
-  executors_[1]->FailNextLifecycleCall(absl::ResourceExhaustedError("no host memory"));
-  const absl::StatusOr<TransitionReport> freed = set_->Sleep({.level = 1});
-  EXPECT_EQ(freed.status(), absl::ResourceExhaustedError("replica 1: no host memory"));
-  EXPECT_EQ(set_->state(), EngineState::kAwake);
-  for (const ReplicaStats& replica : set_->Stats().replicas) EXPECT_EQ(replica.state, EngineState::kAwake);
+  // Of the second one the workspace goes along.
+  for (const std::vector<std::string>& tags : {std::vector<std::string>(), {"weights", "kv_cache"}}) {
+    executors_[1]->FailNextLifecycleCall(absl::ResourceExhaustedError("no host memory"));
+    const absl::StatusOr<TransitionReport> freed = set_->Sleep({.level = 1, .tags = tags});
+    EXPECT_EQ(freed.status(), absl::ResourceExhaustedError("replica 1: no host memory"));
+    EXPECT_EQ(set_->state(), EngineState::kAwake);
+    for (const ReplicaStats& replica : set_->Stats().replicas) EXPECT_EQ(replica.state, EngineState::kAwake);
+  }
   ExpectExact(SubmitMany(6));
 }
 

@@ -87,6 +87,21 @@ TEST_P(ReplicaWeightsTest, AnUpdateReachesAllReplicas) {
   ExpectExact(SubmitMany(4));
 }
 
+TEST_P(ReplicaWeightsTest, ADirectUpdateHasPortsOfAllReplicas) {
+  Start(2);
+  auto update = set_->BeginWeightUpdate({.port_token = "secret"});
+  ASSERT_TRUE(update.ok()) << update.status();
+  const std::vector<v1::UpdatePort> ports = (*update)->ports();
+  ASSERT_EQ(ports.size(), 2u);
+  for (int replica = 0; replica < 2; ++replica) {
+    EXPECT_EQ(ports[replica].address(), "port for secret");
+    EXPECT_EQ(ports[replica].replica(), replica);
+  }
+  EXPECT_TRUE((*update)->Finish(ReceivedWeights{.num_tensors = 3}).ok());
+  for (const auto& executor : executors_)
+    EXPECT_EQ(executor->lifecycle_calls(), (Calls{"begin update", "finish update of 3 as 2"}));
+}
+
 TEST_P(ReplicaWeightsTest, AReplicaThatIsTriedAgainGetsTheWeightsOfTheOthers) {
   Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});
   executors_[0]->SetRecovery(Recovery::kFails);

@@ -2,13 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/residency/host_memory.h"
+#include "tests/residency/policy_decisions.h"
+
 namespace somnus {
 namespace {
-
-using Action = ResidencyAction;
-using Reason = ResidencyReason;
-
-constexpr MonotonicTime kNow = absl::Seconds(1000);
 
 ModelView Awake(int64_t bytes, int open_requests, absl::Duration unused_for) {
   ModelView model;
@@ -40,14 +38,6 @@ ResidencyOptions Budget(int64_t bytes, ResidencyPolicy policy = ResidencyPolicy:
   return options;
 }
 
-std::vector<ResidencyDecision> Decisions(const ResidencyOptions& options,
-                                         const std::vector<ModelView>& models) {
-  return PlanResidency(options, kNow, models).decisions;
-}
-
-std::vector<ResidencyDecision> Only(Action action, Reason reason, int model, int level, int for_model) {
-  return {{action, reason, model, level, for_model}};
-}
 std::vector<ResidencyDecision> Wakes(int model) {
   return Only(Action::kWake, Reason::kRequestsWait, model, 0, model);
 }

@@ -52,12 +52,35 @@ TEST(ResidencyTest, ASleepOfSomeTags) {
   EXPECT_EQ(residency.ToSleep({.level = 1, .tags = {"kv_cache"}}), Tags());
   residency.Slept({.level = 1, .tags = {"weights"}});
   EXPECT_EQ(residency.state("weights"), TagState::kBackedUp);
-  EXPECT_EQ(residency.ToSleep({.level = 2, .tags = {"weights", "kv_cache"}}), Tags{"weights"});
+  EXPECT_EQ(residency.ToSleep({.level = 2, .tags = {"weights", "kv_cache"}}), (Tags{"weights", "workspace"}));
   residency.Slept({.level = 2, .tags = {"weights"}});
   EXPECT_EQ(residency.level(), 2);
   EXPECT_FALSE(residency.fully_asleep());
   residency.Woke({"weights", "kv_cache"});
   EXPECT_TRUE(residency.awake());
+}
+
+// Controllers of vLLM know two tags, and expect that both are all.
+TEST(ResidencyTest, TheWorkspaceGoesAlongWithTheLastOfTheOthers) {
+  for (const auto& [first, last] :
+       {std::pair<std::string, std::string>("weights", "kv_cache"), {"kv_cache", "weights"}}) {
+    Residency residency;
+    EXPECT_EQ(residency.ToSleep({.tags = {first}}), Tags{first});
+    residency.Slept({.tags = {first}});
+    EXPECT_EQ(residency.ToSleep({.tags = {last}}), (Tags{last, "workspace"}));
+    residency.Slept({.tags = {last, "workspace"}});
+    EXPECT_EQ(residency.ToWake({first}), Tags{first});
+    residency.Woke({first});
+    EXPECT_EQ(residency.ToWake({last}), (Tags{last, "workspace"}));
+    EXPECT_EQ(residency.ToWake({"workspace"}), Tags{"workspace"}) << "it can be named, too";
+  }
+}
+
+TEST(ResidencyTest, StaleWeightsAreMappedAndCountForTheWorkspace) {
+  Residency residency;
+  residency.Slept({.level = 2});
+  residency.Woke({"weights"}, /*weights_stale=*/true);
+  EXPECT_EQ(residency.ToWake({"kv_cache"}), (Tags{"kv_cache", "workspace"}));
 }
 
 TEST(ResidencyTest, DiscardedWeightsStayDiscardedUntilTheyAreRead) {

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/residency/shared_devices.h"
@@ -36,7 +39,7 @@ class SharedKvTest : public ::testing::Test {
     options.residency.minimum_stay = absl::Milliseconds(1);
     options.kv_shares.min_stay = absl::Milliseconds(1);
     options.kv_period = absl::Milliseconds(1);
-    options.kv_memory = absl::Milliseconds(1);
+    options.kv_hold = absl::Milliseconds(1);
     devices_.emplace(options);
     for (int i = 0; i < 2; ++i) {
       Add(elastic);
@@ -54,8 +57,8 @@ class SharedKvTest : public ::testing::Test {
     options.scheduler.max_num_batched_tokens = 64;
     options.scheduler.blocks.num_blocks = kMaxBlocks + 1;
     options.queue.max_num_waiting = 200;
-    options.resident_bytes = {{"weights", kOther}, {"kv_cache", kMaxBlocks * kBlock}};
     served.executor = std::make_unique<FakeExecutor>(SmallWorker(options));
+    served.executor->SetResidentBytes({{"weights", kOther}, {"kv_cache", kMaxBlocks * kBlock}});
     served.executor->SetStepTime(absl::Milliseconds(1));
     SharingModel model;
     model.name = "model " + std::to_string(models_.size() - 1);
@@ -63,6 +66,10 @@ class SharedKvTest : public ::testing::Test {
     model.on_decision = [this](const ResidencyDecision& decision) {
       absl::MutexLock lock(&mu_);
       num_sleeps_ += decision.action != ResidencyAction::kWake;
+    };
+    model.on_resize = [this](bool grows, KvResizeReason reason) {
+      absl::MutexLock lock(&mu_);
+      resizes_.emplace(grows, KvResizeReasonName(reason));
     };
     served.engine = devices_->Add(model, nullptr, [&](EngineObserver* observer) {
       return std::make_shared<EngineLoop>(options, served.executor.get(), observer);
@@ -104,6 +111,7 @@ class SharedKvTest : public ::testing::Test {
   int next_id_ = 0;
   absl::Mutex mu_;
   int num_sleeps_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<std::pair<bool, std::string>> resizes_ ABSL_GUARDED_BY(mu_);
 };
 
 TEST_F(SharedKvTest, TheBusyCacheGrowsAndTheOtherOneShrinks) {
@@ -126,6 +134,9 @@ TEST_F(SharedKvTest, TheBusyCacheGrowsAndTheOtherOneShrinks) {
     ExpectExact(Submit(other, 3));
   }
   EXPECT_EQ(num_sleeps(), 0);
+  absl::MutexLock lock(&mu_);
+  EXPECT_TRUE(resizes_.count({true, "cache_full"}) > 0);
+  EXPECT_TRUE(resizes_.count({false, "others_lack"}) > 0);
 }
 
 TEST_F(SharedKvTest, BothAreBusyAndBothHaveTheirShare) {

@@ -33,6 +33,17 @@ v1::StepRequest Good() {
   return request;
 }
 
+// Slot 2 forks slot 1, and has a second block of its own.
+v1::SequenceFork* AddFork(v1::StepRequest* request) {
+  v1::SequenceFork* fork = request->add_forks();
+  fork->set_slot(2);
+  fork->set_source_slot(1);
+  fork->add_block_ids(3);
+  fork->add_block_ids(5);
+  fork->set_seed(9);
+  return fork;
+}
+
 BatchLimits Limits() {
   BatchLimits limits;
   limits.max_num_seqs = 4;
@@ -48,7 +59,8 @@ absl::Status Apply(BatchState& state, const v1::StepRequest& request) {
   for (const absl::Status& status : {state.Free(request), state.CheckCopies(request), state.Add(request)}) {
     if (!status.ok()) return status;
   }
-  return state.Schedule(request);
+  const absl::Status scheduled = state.Schedule(request);
+  return scheduled.ok() ? state.Fork(request) : scheduled;
 }
 
 TEST(BatchStateTest, PromptThenDecodes) {
@@ -106,6 +118,45 @@ TEST(BatchStateTest, ASequenceGoesOnWithinABlock) {
   EXPECT_TRUE(state.scheduled()[0].samples);
 }
 
+TEST(BatchStateTest, AForkBeginsWhereItsSourceIs) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  AddFork(&request);
+  ASSERT_TRUE(Apply(state, request).ok());
+  EXPECT_EQ(state.scheduled().size(), 1u);
+  ASSERT_EQ(state.forked().size(), 1u);
+  EXPECT_EQ(state.forked()[0].slot, 2);
+  EXPECT_EQ(state.forked()[0].source, 1);
+  const Slot& fork = state.slot(2);
+  EXPECT_EQ(fork.tokens, state.slot(1).tokens);
+  EXPECT_EQ(fork.num_computed, 20);
+  EXPECT_EQ(fork.block_ids, (std::vector<int32_t>{3, 5}));
+  EXPECT_EQ(fork.sampling, state.slot(1).sampling);
+  EXPECT_EQ(fork.seed, 9u);
+  EXPECT_EQ(state.added_slots(), (std::vector<int32_t>{1, 2}));
+  state.AppendToken(1, 42);
+  state.AppendToken(2, 43);
+
+  v1::StepRequest decode;
+  decode.add_sequences()->set_slot(2);
+  decode.mutable_sequences(0)->set_num_tokens(1);
+  ASSERT_TRUE(Apply(state, decode).ok());
+  EXPECT_TRUE(state.forked().empty());
+  EXPECT_TRUE(state.scheduled()[0].samples);
+}
+
+// The fork has the source's error, and its slot is taken until it is freed.
+TEST(BatchStateTest, AForkOfARefusedSequenceIsRefused) {
+  BatchState state(Limits());
+  v1::StepRequest request = Good();
+  AddFork(&request);
+  request.mutable_samplings(0)->set_temperature(-1);
+  ASSERT_TRUE(Apply(state, request).ok());
+  EXPECT_EQ(state.refused_slots(), (std::vector<int32_t>{1, 2}));
+  EXPECT_TRUE(state.forked().empty());
+  EXPECT_TRUE(state.slot(2).in_use);
+}
+
 struct Damage {
   const char* name;
   std::function<void(v1::StepRequest&)> apply;
@@ -135,6 +186,14 @@ TEST(BatchStateTest, RefusesEveryBadNumberOfAStep) {
       {"new but none scheduled", [](auto& r) { r.clear_sequences(); }},
       {"freed slot outside", [](auto& r) { r.add_freed_slots(9); }},
       {"freed slot unused", [](auto& r) { r.add_freed_slots(0); }},
+      {"fork into a slot outside", [](auto& r) { AddFork(&r)->set_slot(4); }},
+      {"fork into a slot in use", [](auto& r) { AddFork(&r)->set_slot(1); }},
+      {"fork of a slot outside", [](auto& r) { AddFork(&r)->set_source_slot(4); }},
+      {"fork of a slot unused", [](auto& r) { AddFork(&r)->set_source_slot(0); }},
+      {"fork of a slot that does not sample",
+       [](auto& r) { AddFork(&r), r.mutable_sequences(0)->set_num_tokens(19); }},
+      {"fork with too few blocks", [](auto& r) { AddFork(&r)->mutable_block_ids()->Truncate(1); }},
+      {"fork with a block outside", [](auto& r) { AddFork(&r)->set_block_ids(1, 10); }},
       {"copy from outside", [](auto& r) { r.add_copies()->set_src(10), r.mutable_copies(0)->set_dst(1); }},
       {"copy to padding", [](auto& r) { r.add_copies()->set_src(1); }},
   };

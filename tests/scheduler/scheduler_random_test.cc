@@ -17,6 +17,7 @@ struct Load {
   std::vector<std::string> steps;  // serialized
   std::map<std::string, Answer> answers;
   int64_t preemptions = 0;
+  int64_t forks = 0;
 };
 
 EngineRequest RandomRequest(std::mt19937* random, const std::string& id) {
@@ -51,9 +52,12 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
     if (random() % 5 == 0) {
       EngineRequest request = RandomRequest(&random, std::to_string(i));
       if (faults && random() % 10 == 0) OwnSampling(&request)->temperature = -1;
-      if (Scheduler::Check(options, request).ok()) {
+      const int num_choices = random() % 3 == 0 ? 1 + static_cast<int>(random() % 6) : 1;
+      for (int choice = 0; choice < num_choices && Scheduler::Check(options, request).ok(); ++choice) {
         load.requests[request.id] = request;
         harness.Add(request);
+        request.fork_of = std::to_string(i);
+        request.id = request.fork_of + "." + std::to_string(choice);
       }
     }
     if (random() % 40 == 0 && !load.requests.empty()) {
@@ -73,6 +77,7 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
   for (const v1::StepRequest& step : harness.steps) load.steps.push_back(step.SerializeAsString());
   load.answers = harness.answers;
   load.preemptions = harness.scheduler.stats().num_preemptions;
+  load.forks = harness.scheduler.stats().num_forks;
   return load;
 }
 
@@ -86,11 +91,12 @@ std::vector<int32_t> Expected(const EngineRequest& request) {
 }
 
 TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
-  int64_t preemptions = 0;
+  int64_t preemptions = 0, forks = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     for (size_t depth : {0u, 1u}) {
       const Load load = RunLoad(seed, depth);
       preemptions += load.preemptions;
+      forks += load.forks;
       ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
       for (const auto& [id, request] : load.requests) {
         if (load.aborted.contains(id)) continue;
@@ -106,6 +112,7 @@ TEST(SchedulerRandomTest, EveryAnswerIsExactAtBothDepths) {
     }
   }
   EXPECT_GT(preemptions, 100) << "the loads are meant to be tight";
+  EXPECT_GT(forks, 500);
 }
 
 TEST(SchedulerRandomTest, SlotErrorsEndTheirOwnRequestsOnly) {

@@ -221,7 +221,8 @@ class Cluster {
     operator_->Work(span);
     while (!AllEnded()) {
       world_.Sleep(absl::Milliseconds(50));
-      if (engine_->Stats().residency.weights_stale()) operator_->MakeAwake();
+      const EngineStats stats = engine_->Stats();
+      if (stats.residency.weights_stale() || stats.needs_weights) operator_->MakeAwake();
     }
     outcome_.num_sleeps = operator_->num_sleeps();
     outcome_.num_weights_changes = operator_->num_weights_changes();
@@ -242,16 +243,23 @@ class Cluster {
     return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
   }
 
-  // Every tag of every rank is what the engine says. Called when no lifecycle call is under way.
+  // Every tag of every rank is what the engine says, and so are their bytes. Called when no lifecycle call is
+  // under way.
   void CheckResidency() {
     const EngineStats stats = engine_->Stats();
     if ((stats.state != EngineState::kAwake && stats.state != EngineState::kAsleep) ||
         !executor_->Health().ok())
       return;
+    GroupBytes bytes;
+    int num_members = 0;
     for (const auto& [pid, process] : site_.workers) {
       if (!world_.alive(pid) || process.worker == nullptr) continue;
       const v1::WorkerSnapshot snapshot = process.worker->Snapshot();
       if (snapshot.group_epoch() != stats.group_epoch || snapshot.state() == "failed") continue;
+      const v1::WorkerStatusResponse status = process.worker->GetStatus();
+      for (const auto& [tag, count] : status.bytes_by_tag()) bytes.resident[tag] += count;
+      for (const auto& [tag, count] : status.host_bytes_by_tag()) bytes.host[tag] += count;
+      ++num_members;
       std::set<std::string> asleep(kMemoryTags.begin(), kMemoryTags.end());
       for (const std::string& tag : snapshot.resident_tags()) asleep.erase(tag);
       if (asleep == stats.residency.asleep() && snapshot.sleep_level() == stats.residency.level()) continue;
@@ -259,6 +267,9 @@ class Cluster {
                                   asleep.size(), " tags, the engine at level ", stats.residency.level(),
                                   " with ", stats.residency.asleep().size()));
     }
+    if (num_members < flags_.world_size) return;  // a loss that the engine has not heard of
+    if (bytes.resident != stats.resident_bytes || bytes.host != stats.host_bytes)
+      world_.Violate("the ranks hold other bytes than the engine says");
   }
 
   // The published state is the true one. Called within every change of it, when no lifecycle call is under

@@ -17,6 +17,8 @@ v1::ListModelStatusResponse Two() {
   chat->set_num_requests_running(12);
   chat->set_total_blocks(200);
   chat->set_free_blocks(150);
+  chat->set_mapped_blocks(200);
+  chat->set_max_blocks(1000);
   chat->set_prompt_tokens(1000);
   chat->set_generation_tokens(int64_t{1} << 40);
   chat->set_pinned(true);
@@ -28,14 +30,17 @@ v1::ListModelStatusResponse Two() {
   other->set_paused(true);
   other->set_num_requests_waiting(1);
   other->set_priority(-3);
+  other->set_host_bytes(5 << 19);
   return models;
 }
 
 TEST(ModelListTest, ColumnsAreAsWideAsWhatIsInThem) {
   EXPECT_EQ(ModelTable(Two()),
-            "model          state                      memory  running  waiting  blocks\n"
-            "chat           awake                     3.0 MiB       12        0     25%  pinned, ttft 2s\n"
-            "a-longer-name  asleep (level 2), paused  0.0 MiB        0        1       -  priority -3\n");
+            "model          state                      memory     host  running  waiting  blocks    mapped\n"
+            "chat           awake                     3.0 MiB  0.0 MiB       12        0     25%  200/1000  "
+            "pinned, ttft 2s\n"
+            "a-longer-name  asleep (level 2), paused  0.0 MiB  2.5 MiB        0        1       -         -  "
+            "priority -3\n");
 }
 
 TEST(ModelListTest, TokensPerSecondSinceTheLastLook) {
@@ -46,11 +51,13 @@ TEST(ModelListTest, TokensPerSecondSinceTheLastLook) {
   now.mutable_models(1)->set_model("new");
   now.mutable_models(1)->set_prompt_tokens(7);
   const std::string table = ModelTable(now, &before, absl::Seconds(2));
-  EXPECT_NE(table.find("25%      50.0       2.5  pinned"), std::string::npos) << table;
-  EXPECT_NE(table.find("-         -         -  priority -3"), std::string::npos) << "it is new\n" << table;
+  EXPECT_NE(table.find("25%  200/1000      50.0       2.5  pinned"), std::string::npos) << table;
+  EXPECT_NE(table.find("-         -         -         -  priority -3"), std::string::npos) << "it is new\n"
+                                                                                           << table;
   // A server that was started again counts anew.
   now.mutable_models(0)->set_prompt_tokens(3);
-  EXPECT_NE(ModelTable(now, &before, absl::Seconds(2)).find("25%         -       2.5"), std::string::npos);
+  EXPECT_NE(ModelTable(now, &before, absl::Seconds(2)).find("25%  200/1000         -       2.5"),
+            std::string::npos);
 }
 
 TEST(ModelListTest, JsonHasNumbersAndNames) {
@@ -58,6 +65,9 @@ TEST(ModelListTest, JsonHasNumbersAndNames) {
   ASSERT_EQ(models.size(), 2u);
   EXPECT_EQ(models[0]["state"], "awake");
   EXPECT_EQ(models[0]["generation_tokens"], int64_t{1} << 40);
+  EXPECT_EQ(models[0]["mapped_blocks"], 200);
+  EXPECT_EQ(models[0]["max_blocks"], 1000);
+  EXPECT_EQ(models[1]["host_bytes"], 5 << 19);
   EXPECT_EQ(models[1]["state"], "asleep");
   EXPECT_EQ(models[1]["sleep_level"], 2);
   EXPECT_EQ(models[1]["priority"], -3);

@@ -235,6 +235,7 @@ class FakeRunner : public ModelRunner {
 
 inline WorkerParts FakeParts(FakeModelControl* control) {
   WorkerParts parts = RealWorkerParts();
+  parts.numa_nodes = nullptr;  // tests have all CPUs of the process, also on a host with several nodes
   parts.open_checkpoint = [control](const std::string&,
                                     LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
     ++control->opens;

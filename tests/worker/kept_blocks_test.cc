@@ -34,6 +34,7 @@ TEST(KeptBlocksTest, TheHostTierTakesMemoryForTheBlocksThatAreKeptAndNoMore) {
     ASSERT_TRUE(slept.ok()) << slept.status();
     const int64_t bytes = static_cast<int64_t>(kept.size()) * kBlockBytes;
     EXPECT_EQ(slept->tags().at("kv_cache").host_bytes(), bytes);
+    EXPECT_EQ(rank.worker().GetStatus().host_bytes_by_tag().at("kv_cache"), bytes);
     EXPECT_EQ(rank.driver().live_bytes(), bytes);
     ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), kept)), absl::OkStatus());
   }

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/cpus.h"
 #include "tests/worker/fake_parts.h"
 
 namespace somnus {
@@ -13,6 +12,7 @@ namespace {
 TEST(LoadOptionsTest, EveryRunOptionArrives) {
   v1::LoadModelRequest request = LoadRequest();
   request.set_num_threads(3);
+  request.set_numa("2");
   request.set_device_chunk_bytes(64 << 20);
   request.set_memory_utilization(0.25);
   request.set_enforce_eager(true);
@@ -24,7 +24,9 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   request.set_kv_cache_dtype(v1::DTYPE_FLOAT8_E4M3);
   const auto options = MakeLoadOptions(request, {});
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_EQ(options->num_threads, 3);
+  EXPECT_EQ(options->placement.num_threads, 3);
+  EXPECT_EQ(options->placement.numa.kind, NumaOption::Kind::kNode);
+  EXPECT_EQ(options->placement.numa.node, 2);
   EXPECT_EQ(options->device_chunk_bytes, 64 << 20);
   EXPECT_EQ(options->backup, BackupPolicy::kFile);
   EXPECT_EQ(options->spill_dir, "/disk");
@@ -46,7 +48,10 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   auto options = MakeLoadOptions(request, {});
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->ranks_on_host, 3) << "nobody said which hosts there are";
-  EXPECT_EQ(options->num_threads, std::max(1, NumAllowedCpus() / 3));
+  EXPECT_EQ(options->placement.ranks_on_host, 3);
+  EXPECT_EQ(options->placement.index_on_host, 1);
+  EXPECT_EQ(options->placement.num_threads, 0) << "the ranks divide the CPUs";
+  EXPECT_EQ(options->placement.numa.kind, NumaOption::Kind::kAuto);
   EXPECT_EQ(options->memory_utilization, 0.5);
   EXPECT_EQ(options->device_chunk_bytes, 1 << 30);
   EXPECT_EQ(options->backup, BackupPolicy::kRelease);
@@ -56,21 +61,32 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   options = MakeLoadOptions(request, {.device = DeviceKind::kCuda});
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->ranks_on_host, 1);
-  EXPECT_EQ(options->num_threads, NumAllowedCpus());
+  EXPECT_EQ(options->placement.device, DeviceKind::kCuda);
   EXPECT_EQ(options->memory_utilization, 0.9);
   EXPECT_EQ(options->backup, BackupPolicy::kRetain);
   request.mutable_parallel()->set_rank(2);
   EXPECT_EQ(MakeLoadOptions(request, {})->ranks_on_host, 2);
+  EXPECT_EQ(MakeLoadOptions(request, {})->placement.index_on_host, 1);
   request.set_groups_on_host(3);
+  request.set_group_on_host(2);
   EXPECT_EQ(MakeLoadOptions(request, {})->ranks_on_host, 6) << "other groups are on the host, too";
+  EXPECT_EQ(MakeLoadOptions(request, {})->placement.index_on_host, 5);
+  request.set_group_on_host(3);
+  EXPECT_FALSE(MakeLoadOptions(request, {}).ok());
+  request.set_group_on_host(0);
   request.set_groups_on_host(-1);
   EXPECT_FALSE(MakeLoadOptions(request, {}).ok());
 }
 
-TEST(LoadOptionsTest, ThreadsOfTheWorkersOwnCommandLineComeFirst) {
+TEST(LoadOptionsTest, WhatTheWorkersOwnCommandLineSaysOfItsCpusComesFirst) {
   v1::LoadModelRequest request = LoadRequest();
   request.set_num_threads(3);
-  EXPECT_EQ(MakeLoadOptions(request, {.num_threads = 2})->num_threads, 2);
+  request.set_numa("1");
+  const PlacementRequest placement =
+      MakeLoadOptions(request, {.num_threads = 2, .first_cpu = 4, .numa = "off"})->placement;
+  EXPECT_EQ(placement.num_threads, 2);
+  EXPECT_EQ(placement.first_cpu, 4);
+  EXPECT_EQ(placement.numa.kind, NumaOption::Kind::kOff);
 }
 
 TEST(LoadOptionsTest, TheDeviceIsTheCoordinatorsUnlessTheWorkerWasToldAnother) {
@@ -99,6 +115,8 @@ TEST(LoadOptionsTest, WhatIsOutOfBoundsIsNamed) {
     return std::string(status.message());
   };
   EXPECT_EQ(message([](auto* r) { r->set_num_threads(-1); }), "num_threads: -1 is not from 0 to 1024");
+  EXPECT_EQ(message([](auto* r) { r->set_numa("node1"); }),
+            "numa: 'node1' is neither auto, off nor a NUMA node from 0 to 1023");
   EXPECT_EQ(message([](auto* r) { r->set_memory_utilization(1.5); }),
             "memory_utilization: 1.5 is not from 0 to 1");
   EXPECT_EQ(message([](auto* r) { r->add_graph_sizes(0); }), "graph_sizes: 0 is not from 1 to 4096");

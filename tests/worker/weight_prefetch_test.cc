@@ -6,8 +6,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -67,6 +70,27 @@ TEST(WeightPrefetchTest, TheRangesComeIntoThePageCache) {
   if (dropped) {
     EXPECT_LT(file.ResidentPages(2 << 20, 6 << 20), (4 << 20) / kPage) << "nobody asked for them";
   }
+}
+
+TEST(WeightPrefetchTest, ItTakesAnEighthOfAProcessor) {
+  EXPECT_EQ(RestOf(absl::Milliseconds(1), absl::Milliseconds(8)), absl::ZeroDuration());
+  EXPECT_EQ(RestOf(absl::Milliseconds(1), absl::Seconds(1)), absl::ZeroDuration()) << "the disk is slow";
+  EXPECT_EQ(RestOf(absl::Milliseconds(3), absl::Milliseconds(8)), absl::Milliseconds(16));
+}
+
+// A thread with a lower one than those that compute gets next to nothing beside them.
+TEST(WeightPrefetchTest, ItHasThePriorityOfOthers) {
+  const PrefetchFile file;
+  const int own = getpriority(PRIO_PROCESS, 0);
+  const WeightPrefetch prefetch(nullptr, {file.Range(0, kFileBytes)}, kFileBytes);
+  while (prefetch.num_bytes() == 0) absl::SleepFor(absl::Milliseconds(1));
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    errno = 0;
+    const int priority = getpriority(PRIO_PROCESS, std::stoi(thread.path().filename().string()));
+    if (errno != 0) continue;  // it may have ended
+    EXPECT_EQ(priority, own);
+  }
+  Await(prefetch);
 }
 
 TEST(WeightPrefetchTest, ItReadsNoMoreThanItMay) {

@@ -80,8 +80,8 @@ void PrintReplica(const v1::ReplicaStatus& replica) {
 void PrintRanks(const v1::GetStatusResponse& status) {
   if (status.ranks().empty()) return;
   absl::PrintF("%s\n", Styled(STDOUT_FILENO, Style::kBold,
-                              absl::StrFormat("%-5s %-8s %-20s %-8s %12s %12s %12s", "rank", "pid", "host",
-                                              "device", "weights", "kv_cache", "workspace")));
+                              absl::StrFormat("%-5s %-8s %-20s %-8s %12s %12s %12s  %s", "rank", "pid",
+                                              "host", "device", "weights", "kv_cache", "workspace", "NUMA")));
   for (const v1::RankStatus& rank : status.ranks()) {
     const auto bytes = [&rank](const char* tag) {
       const auto found = rank.bytes_by_tag().find(tag);
@@ -89,8 +89,8 @@ void PrintRanks(const v1::GetStatusResponse& status) {
     };
     const std::string name = status.replicas().empty() ? absl::StrCat(rank.rank())
                                                        : absl::StrCat(rank.replica(), ".", rank.rank());
-    absl::PrintF("%-5s %-8d %-20s %-8s %12s %12s %12s%s\n", name, rank.pid(), rank.host(), rank.device(),
-                 bytes("weights"), bytes("kv_cache"), bytes("workspace"),
+    absl::PrintF("%-5s %-8d %-20s %-8s %12s %12s %12s  %s%s\n", name, rank.pid(), rank.host(), rank.device(),
+                 bytes("weights"), bytes("kv_cache"), bytes("workspace"), rank.numa(),
                  rank.error().empty() ? "" : "  " + Styled(STDOUT_FILENO, Style::kRed, rank.error()));
   }
 }

@@ -34,6 +34,10 @@ std::string BlocksCell(const v1::ModelStatus& model) {
                          100.0 * (model.total_blocks() - model.free_blocks()) / model.total_blocks());
 }
 
+std::string MappedCell(const v1::ModelStatus& model) {
+  return model.max_blocks() == 0 ? "-" : absl::StrCat(model.mapped_blocks(), "/", model.max_blocks());
+}
+
 // What is said of the model beside others, and what is wrong with it.
 std::string NotesCell(const v1::ModelStatus& model) {
   std::vector<std::string> notes;
@@ -89,7 +93,7 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::List
   if (before != nullptr) {
     for (const v1::ModelStatus& model : before->models()) earlier[model.model()] = &model;
   }
-  Row titles = {"model", "state", "memory", "running", "waiting", "blocks"};
+  Row titles = {"model", "state", "memory", "host", "running", "waiting", "blocks", "mapped"};
   if (before != nullptr) titles.insert(titles.end(), {"prompt/s", "output/s"});
   titles.push_back("");
   std::vector<Row> rows = {titles};
@@ -97,9 +101,11 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::List
     Row row = {model.model(),
                StateCell(model),
                BytesText(model.resident_bytes()),
+               BytesText(model.host_bytes()),
                absl::StrCat(model.num_requests_running()),
                absl::StrCat(model.num_requests_waiting()),
-               BlocksCell(model)};
+               BlocksCell(model),
+               MappedCell(model)};
     if (before != nullptr) {
       const auto found = earlier.find(model.model());
       const v1::ModelStatus* then = found == earlier.end() ? nullptr : found->second;
@@ -133,8 +139,11 @@ std::string ModelsJson(const v1::ListModelStatusResponse& models) {
                     {"num_requests_running", model.num_requests_running()},
                     {"num_requests_waiting", model.num_requests_waiting()},
                     {"resident_bytes", model.resident_bytes()},
+                    {"host_bytes", model.host_bytes()},
                     {"total_blocks", model.total_blocks()},
                     {"free_blocks", model.free_blocks()},
+                    {"mapped_blocks", model.mapped_blocks()},
+                    {"max_blocks", model.max_blocks()},
                     {"prompt_tokens", model.prompt_tokens()},
                     {"generation_tokens", model.generation_tokens()},
                     {"pinned", model.pinned()},

@@ -39,10 +39,14 @@ absl::StatusOr<int> ListModels(const ModelsOptions& options) {
 }
 
 std::string Summary(const Server& server, const v1::ListModelStatusResponse& models) {
-  int64_t resident_bytes = 0;
-  for (const v1::ModelStatus& model : models.models()) resident_bytes += model.resident_bytes();
+  int64_t resident_bytes = 0, host_bytes = 0;
+  for (const v1::ModelStatus& model : models.models()) {
+    resident_bytes += model.resident_bytes();
+    host_bytes += model.host_bytes();
+  }
   return absl::StrCat(server.http.Url(), ": ", Counted(models.models_size(), "model"), ", ",
-                      BytesText(resident_bytes), " of device memory\n\n");
+                      BytesText(resident_bytes), " of device memory, ", BytesText(host_bytes),
+                      " of host memory\n\n");
 }
 
 // Until Ctrl-C, or for that many times.
@@ -74,8 +78,11 @@ int RunModels(const std::vector<std::string>& args) {
       .program = "somnus models",
       .usage = "somnus models [flags]",
       .about =
-          "Lists the models that are served: the state of each, the device memory that it holds, its open\n"
-          "requests, how much of its KV cache they use, and what it is beside others.",
+          "Lists the models that are served: the state of each, the device memory that it holds, the host "
+          "memory\n"
+          "of its backups, its open requests, how much of its KV cache they use, how many of the cache's "
+          "blocks\n"
+          "have memory, and what it is beside others.",
       .groups = {
           {"Flags", {Flag::Switch("json", &o.json, "the same as JSON (proto/control.proto, ModelStatus)")}},
           ServerFlags(&o.server)}};

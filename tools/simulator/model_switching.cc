@@ -209,6 +209,9 @@ class Simulation {
         model.prefetch_end = now_ + model.spec.prefetch;
         ++outcome_.num_prefetches;
         return;
+      case ResidencyAction::kRelease:
+      case ResidencyAction::kStay:
+        return;  // all tags sleep together, and checkpoints have all weights
       case ResidencyAction::kDropBackup:
         view.level = 1;  // until it is dropped
         view.state = ModelState::kDeepening;

@@ -35,7 +35,7 @@ absl::Status RunLoadJobs(size_t count, int num_threads,
   std::mutex mutex;
   absl::Status status;  // the first error
   const auto work = [&] {
-    PinThisThread(AllowedCpus());  // the caller may be pinned to one; a failure only costs speed
+    UnpinThisThread();
     std::vector<float> scratch;
     for (size_t i = next++; i < count; i = next++) {
       absl::Status result = job(i, &scratch);

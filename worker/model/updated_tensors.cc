@@ -1,5 +1,7 @@
 #include "worker/model/updated_tensors.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -10,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "checkpoint/family.h"
 
@@ -51,13 +54,32 @@ int64_t BytesOf(absl::Span<const int64_t> shape, StorageType type) {
 
 }  // namespace
 
-UpdatedTensors::UpdatedTensors(const ModelConfig& config, bool needs_all, Place place)
-    : tensors_(MemoryCheckpoint::Create(config)), needs_all_(needs_all), place_(std::move(place)) {
+struct UpdatedTensors::Hash {
+  Hash() : state(XXH3_createState()) {
+    SOMNUS_CHECK(state != nullptr);
+    XXH3_64bits_reset(state);
+  }
+  ~Hash() { XXH3_freeState(state); }
+  void Add(const void* data, size_t size) { XXH3_64bits_update(state, data, size); }
+
+  XXH3_state_t* const state;
+};
+
+UpdatedTensors::UpdatedTensors(const ModelConfig& config, bool needs_all, Place place, ReadCuda read_cuda)
+    : tensors_(MemoryCheckpoint::Create(config)),
+      needs_all_(needs_all),
+      place_(std::move(place)),
+      read_cuda_(std::move(read_cuda)),
+      hash_(std::make_unique<Hash>()) {
   const TensorSpec* head = FindTensor(*config.family, TensorRole::kHead);
   if (head == nullptr || head->present(config)) return;
   tied_name_ = TensorName(*config.family, TensorRole::kHead) + ".weight";
   tied_shape_ = ShapeOf(*head, config);
 }
+
+UpdatedTensors::~UpdatedTensors() = default;
+
+uint64_t UpdatedTensors::checksum() const { return XXH3_64bits_digest(hash_->state); }
 
 absl::Status UpdatedTensors::Add(const v1::WeightChunk& chunk) {
   absl::Status status = chunk.name().empty() ? absl::OkStatus() : Begin(chunk);
@@ -84,6 +106,7 @@ absl::Status UpdatedTensors::Begin(const v1::WeightChunk& chunk) {
   if (!type.ok()) return Invalid(name, std::string(type.status().message()));
   part_ = Part{.name = name, .tensor = tensor, .type = *type, .bytes = BytesOf(shape, *type)};
   in_part_.insert(name);
+  hash_->Add(name.data(), name.size());
   return absl::OkStatus();
 }
 
@@ -93,8 +116,10 @@ absl::Status UpdatedTensors::AddSource(const v1::WeightChunk& chunk) {
   if (chunk.name().empty() && (chunk.dtype() != v1::WEIGHT_DTYPE_UNSPECIFIED || chunk.shape_size() > 0))
     return Invalid(part_.name, "dtype and shape come with its name, in its first chunk alone");
   if (chunk.has_data()) {
+    hash_->Add(chunk.data().data(), chunk.data().size());
     return AddBytes({reinterpret_cast<const uint8_t*>(chunk.data().data()), chunk.data().size()}, nullptr);
   }
+  if (chunk.has_cuda_memory()) return AddCudaMemory(chunk.cuda_memory());
   if (!chunk.has_shared_memory()) return Invalid(part_.name, "a chunk has neither data nor shared memory");
   const v1::SharedMemory& shared = chunk.shared_memory();
   const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::OpenShared(shared.name());
@@ -110,23 +135,48 @@ absl::Status UpdatedTensors::AddSource(const v1::WeightChunk& chunk) {
 
 absl::Status UpdatedTensors::AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source) {
   const int64_t count = static_cast<int64_t>(bytes.size());
-  if (count > part_.bytes - part_.received) {
-    return Invalid(part_.name,
-                   absl::StrCat("it has ", part_.bytes, " bytes, and ", part_.received + count, " are sent"));
+  RETURN_IF_ERROR(CheckRoom(count));
+  if (count == part_.bytes) {  // no copy is needed
+    num_bytes_ += count;
+    return Finish(bytes.data(), source);
   }
-  num_bytes_ += count;
-  if (count == part_.bytes) return Finish(bytes.data(), source);  // no copy is needed
-  if (part_.tensor != nullptr && part_.memory == nullptr) {
-    part_.memory.reset(new (std::nothrow) uint8_t[part_.bytes]);
-    if (part_.memory == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("tensor ", part_.name, ": no memory for ", part_.bytes, " bytes"));
-    }
-  }
+  RETURN_IF_ERROR(TakeMemory());
   if (part_.tensor != nullptr && count > 0)
     std::memcpy(part_.memory.get() + part_.received, bytes.data(), bytes.size());
   if (source != nullptr) RETURN_IF_ERROR(source->CheckWhole());
-  part_.received += count;
+  return Received(count);
+}
+
+absl::Status UpdatedTensors::AddCudaMemory(const v1::CudaMemory& memory) {
+  if (read_cuda_ == nullptr) return Invalid(part_.name, "memory of a GPU cannot be opened here");
+  if (memory.offset() < 0 || memory.bytes() < 0)
+    return Invalid(part_.name, "memory of a GPU begins before its allocation, or ends before it begins");
+  RETURN_IF_ERROR(CheckRoom(memory.bytes()));
+  RETURN_IF_ERROR(TakeMemory());
+  if (part_.tensor != nullptr && memory.bytes() > 0) {
+    const absl::Status read = read_cuda_(memory, part_.memory.get() + part_.received);
+    if (!read.ok()) return Invalid(part_.name, std::string(read.message()));
+  }
+  return Received(memory.bytes());
+}
+
+absl::Status UpdatedTensors::CheckRoom(int64_t bytes) const {
+  if (bytes <= part_.bytes - part_.received) return absl::OkStatus();
+  const uint64_t sent = static_cast<uint64_t>(part_.received) + static_cast<uint64_t>(bytes);
+  return Invalid(part_.name, absl::StrCat("it has ", part_.bytes, " bytes, and ", sent, " are sent"));
+}
+
+absl::Status UpdatedTensors::TakeMemory() {
+  if (part_.tensor == nullptr || part_.memory != nullptr) return absl::OkStatus();
+  part_.memory.reset(new (std::nothrow) uint8_t[part_.bytes]);
+  if (part_.memory != nullptr) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("tensor ", part_.name, ": no memory for ", part_.bytes, " bytes"));
+}
+
+absl::Status UpdatedTensors::Received(int64_t bytes) {
+  num_bytes_ += bytes;
+  part_.received += bytes;
   return part_.received == part_.bytes ? Finish(part_.memory.get(), nullptr) : absl::OkStatus();
 }
 

@@ -4,7 +4,8 @@
 //
 // Memory: the bytes of one tensor as it is sent, until it is whole; none for one that comes in a single
 // chunk. A tensor of another shape than the model's is refused before memory is taken for it. Shared memory
-// is mapped read-only while a chunk is read, and checked against its size. Used by one thread.
+// is mapped read-only while a chunk is read, and checked against its size; memory of a GPU is copied into the
+// tensor's. Used by one thread.
 
 #include <cstdint>
 #include <functional>
@@ -24,8 +25,13 @@ class UpdatedTensors {
   // Takes a whole tensor, one of the checkpoint's, which can be read until it returns.
   using Place = std::function<absl::Status(const Checkpoint&, const TensorInfo&)>;
 
-  // For a model of this configuration. `needs_all`: it is complete only with every tensor.
-  UpdatedTensors(const ModelConfig& config, bool needs_all, Place place);
+  // Copies memory of a GPU to `to`, all of its bytes.
+  using ReadCuda = std::function<absl::Status(const v1::CudaMemory& memory, void* to)>;
+
+  // For a model of this configuration. `needs_all`: it is complete only with every tensor. Without
+  // `read_cuda` memory of a GPU is refused.
+  UpdatedTensors(const ModelConfig& config, bool needs_all, Place place, ReadCuda read_cuda = nullptr);
+  ~UpdatedTensors();
 
   // Every tensor that the model needs, by name and shape.
   const Checkpoint& tensors() const { return *tensors_; }
@@ -42,6 +48,8 @@ class UpdatedTensors {
 
   int64_t num_tensors() const { return static_cast<int64_t>(whole_.size()); }  // that have come whole
   int64_t num_bytes() const { return num_bytes_; }                             // of all chunks
+  // Of the names and of the bytes that were in messages, in their order.
+  uint64_t checksum() const;
 
  private:
   // The tensor whose chunks come now.
@@ -58,11 +66,17 @@ class UpdatedTensors {
   absl::Status AddSource(const v1::WeightChunk& chunk);
   // `source` is the map that they are in, or null.
   absl::Status AddBytes(absl::Span<const uint8_t> bytes, const MappedFile* source);
+  absl::Status AddCudaMemory(const v1::CudaMemory& memory);
+  absl::Status CheckRoom(int64_t bytes) const;
+  absl::Status TakeMemory();
+  // The next bytes of the tensor are in its memory.
+  absl::Status Received(int64_t bytes);
   absl::Status Finish(const uint8_t* data, const MappedFile* source);
 
   const std::unique_ptr<MemoryCheckpoint> tensors_;
   const bool needs_all_;
   const Place place_;
+  const ReadCuda read_cuda_;
   // Of an output matrix that is the embedding: its own name and shape, which clients send as well. Or empty.
   std::string tied_name_;
   std::vector<int64_t> tied_shape_;
@@ -71,6 +85,9 @@ class UpdatedTensors {
   absl::flat_hash_set<std::string> whole_;
   absl::flat_hash_set<std::string> in_part_;  // begun, and not whole since
   int64_t num_bytes_ = 0;
+  // XXH3's state, opaque.
+  struct Hash;
+  const std::unique_ptr<Hash> hash_;
 };
 
 }  // namespace somnus

@@ -36,6 +36,7 @@ void BatchState::Clear() {
     slot.generation = generation;
   }
   scheduled_.clear();
+  forked_.clear();
   block_edits_.clear();
   added_slots_.clear();
   refused_slots_.clear();
@@ -95,16 +96,21 @@ absl::Status BatchState::Add(const v1::StepRequest& request) {
 }
 
 absl::Status BatchState::AddSequence(const v1::NewSequence& sequence, const StepSamplings& samplings) {
-  RETURN_IF_ERROR(CheckSlot(sequence.slot()));
-  Slot& slot = slots_[sequence.slot()];
-  if (slot.in_use) return Invalid("slot ", sequence.slot(), " is given to a new sequence but in use");
+  ASSIGN_OR_RETURN(Slot* const slot, TakeSlot(sequence.slot()));
+  slot->error = ReadSequence(sequence, samplings, slot);
+  if (!slot->error.ok()) return absl::OkStatus();
+  added_slots_.push_back(sequence.slot());
+  return AppendBlocks(sequence.slot(), sequence.block_ids());
+}
+
+absl::StatusOr<Slot*> BatchState::TakeSlot(int32_t index) {
+  RETURN_IF_ERROR(CheckSlot(index));
+  Slot& slot = slots_[index];
+  if (slot.in_use) return Invalid("slot ", index, " is given to a new sequence but in use");
   slot.in_use = true;
   ++slot.generation;
   slot.block_ids.clear();
-  slot.error = ReadSequence(sequence, samplings, &slot);
-  if (!slot.error.ok()) return absl::OkStatus();
-  added_slots_.push_back(sequence.slot());
-  return AppendBlocks(sequence.slot(), sequence.block_ids());
+  return &slot;
 }
 
 absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const StepSamplings& samplings,
@@ -152,6 +158,7 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
 
 absl::Status BatchState::Schedule(const v1::StepRequest& request) {
   scheduled_.clear();
+  forked_.clear();
   refused_slots_.clear();
   num_scheduled_tokens_ = 0;
   std::fill(slot_scheduled_.begin(), slot_scheduled_.end(), false);
@@ -193,6 +200,39 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   num_scheduled_tokens_ += n;
   slot.num_computed = end;
   return absl::OkStatus();
+}
+
+absl::Status BatchState::Fork(const v1::StepRequest& request) {
+  for (const v1::SequenceFork& fork : request.forks()) RETURN_IF_ERROR(ForkSequence(fork));
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
+  RETURN_IF_ERROR(CheckSlot(fork.source_slot()));
+  if (!slot_scheduled_[fork.source_slot()])
+    return Invalid("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which is not scheduled");
+  ASSIGN_OR_RETURN(Slot* const slot, TakeSlot(fork.slot()));
+  const Slot& source = slots_[fork.source_slot()];
+  slot->error = source.error;
+  if (!slot->error.ok()) {
+    refused_slots_.push_back(fork.slot());
+    return absl::OkStatus();
+  }
+  const bool samples = source.num_computed == static_cast<int32_t>(source.tokens.size());
+  if (!samples || std::find(source.tokens.begin(), source.tokens.end(), kUnknownToken) != source.tokens.end())
+    return Invalid("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which does not sample");
+  slot->tokens.reserve(limits_.max_model_len + 1);
+  slot->tokens = source.tokens;
+  slot->num_prompt_tokens = source.num_prompt_tokens;
+  slot->num_computed = source.num_computed;
+  slot->sampling = source.sampling;
+  slot->seed = fork.seed();
+  if (static_cast<int64_t>(fork.block_ids_size()) * limits_.block_size < slot->num_computed)
+    return Invalid("slot ", fork.slot(), ": ", fork.block_ids_size(), " blocks for ", slot->num_computed,
+                   " tokens");
+  added_slots_.push_back(fork.slot());
+  forked_.push_back({fork.slot(), fork.source_slot()});
+  return AppendBlocks(fork.slot(), fork.block_ids());
 }
 
 int32_t BatchState::AppendToken(int32_t index, int32_t token) {

@@ -79,6 +79,12 @@ struct ScheduledSlot {
   bool samples = false;  // its tokens end within the step
 };
 
+// A slot that samples from the logits of another one, whose tokens it has taken over in the current step.
+struct ForkedSlot {
+  int32_t slot = 0;
+  int32_t source = 0;
+};
+
 class BatchState {
  public:
   explicit BatchState(const BatchLimits& limits);
@@ -94,11 +100,13 @@ class BatchState {
   absl::Status CheckCopies(const v1::StepRequest& request) const;
   absl::Status Add(const v1::StepRequest& request);
   absl::Status Schedule(const v1::StepRequest& request);
+  absl::Status Fork(const v1::StepRequest& request);
 
   // The current step, in the order of its message.
   const std::vector<ScheduledSlot>& scheduled() const { return scheduled_; }
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
-  // Slots that the current step's message schedules though they have an error.
+  const std::vector<ForkedSlot>& forked() const { return forked_; }
+  // Slots with an error that the current step's message schedules, or forks.
   const std::vector<int32_t>& refused_slots() const { return refused_slots_; }
   const Slot& slot(int32_t index) const { return slots_[index]; }
   bool empty() const;  // no slot is in use
@@ -124,11 +132,15 @@ class BatchState {
   absl::Status ReadSequence(const v1::NewSequence& sequence, const StepSamplings& samplings,
                             Slot* slot) const;
   absl::Status ScheduleSequence(const v1::ScheduledSequence& sequence);
+  absl::Status ForkSequence(const v1::SequenceFork& fork);
+  // Takes a slot for a sequence that begins.
+  absl::StatusOr<Slot*> TakeSlot(int32_t slot);
   absl::Status AppendBlocks(int32_t slot, const google::protobuf::RepeatedField<int32_t>& block_ids);
 
   BatchLimits limits_;
   std::vector<Slot> slots_;
   std::vector<ScheduledSlot> scheduled_;
+  std::vector<ForkedSlot> forked_;
   std::vector<bool> slot_scheduled_;
   std::vector<BlockTableEdit> block_edits_;
   std::vector<int32_t> added_slots_;

@@ -338,8 +338,12 @@ absl::StatusOr<std::unique_ptr<UpdatedTensors>> ModelRunnerImpl::BeginWeightUpda
   // The update's own tensors are the sources of its plan, so it needs them before it can have the plan.
   const auto plan = std::make_shared<WeightPlan>();
   auto update = std::make_unique<UpdatedTensors>(
-      config_, needs_all, [this, plan](const Checkpoint& checkpoint, const TensorInfo& tensor) {
+      config_, needs_all,
+      [this, plan](const Checkpoint& checkpoint, const TensorInfo& tensor) {
         return LoadTensor(*plan, checkpoint, tensor, *device_);
+      },
+      [this](const v1::CudaMemory& memory, void* to) {
+        return device_->CopyFromProcess(memory.handle(), memory.offset(), memory.bytes(), to);
       });
   ASSIGN_OR_RETURN(*plan, WeightPlan::Create(update->tensors(), shards_, Types(), *device_));
   if (!plan->LiesAs(plan_)) {

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
   RETURN_IF_ERROR(CopyBlocksOf(request));
   RETURN_IF_ERROR(state_.Add(request));
   RETURN_IF_ERROR(state_.Schedule(request));
+  RETURN_IF_ERROR(state_.Fork(request));
   for (const int32_t slot : state_.refused_slots()) {
     if (outcome->reports_tokens) AddSlotError(slot, state_.slot(slot).error, &outcome->reply);
   }
@@ -140,8 +141,8 @@ absl::Status ModelRunnerImpl::SampleTokens(const TensorView& hidden) {
   const TraceRange range("sample");
   const int64_t num_rows = static_cast<int64_t>(arrays_.sample_rows().size());
   if (num_rows == 0) return absl::OkStatus();
-  // A decode batch samples every row in order: no copy.
-  const bool all = arrays_.sample_rows().back().row == num_rows - 1;
+  // A decode batch samples every row in order, each once: no copy.
+  const bool all = state_.forked().empty() && arrays_.sample_rows().back().row == num_rows - 1;
   for (int64_t first = 0; first < num_rows; first += head_.max_rows()) {
     const int64_t count = std::min(head_.max_rows(), num_rows - first);
     const LogitRows rows = {arrays_.sample_row_indices() + first, count, all && count == num_rows};

@@ -47,6 +47,7 @@ void StepArrays::Build(const BatchState& state, int64_t num_padded) {
     }
     if (decodes) input_.batch.num_decodes = input_.batch.num_seqs;
   }
+  AddForkedRows(state);
   AddPadding(num_padded);
   for (size_t i = 0; i < sample_rows_.size(); ++i) {
     sample_row_indices_.host()[i] = sample_rows_[i].row;
@@ -85,6 +86,15 @@ void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled) {
   if (scheduled.samples) {
     sample_rows_.push_back(
         {first_row + scheduled.num_tokens - 1, scheduled.slot, scheduled.start + scheduled.num_tokens - 1});
+  }
+}
+
+void StepArrays::AddForkedRows(const BatchState& state) {
+  const size_t num_scheduled = sample_rows_.size();
+  for (const ForkedSlot& fork : state.forked()) {
+    const auto source = std::find_if(sample_rows_.begin(), sample_rows_.begin() + num_scheduled,
+                                     [&](const LogitRow& row) { return row.slot == fork.source; });
+    sample_rows_.push_back({source->row, fork.slot, source->position});
   }
 }
 

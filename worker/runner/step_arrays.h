@@ -46,8 +46,8 @@ class StepArrays {
   // model's input, valid until the next Build.
   const StepInput& QueueInputs();
 
-  // Rows that sample a token, and rows that decide a prompt token whose logprob was asked for; of the last
-  // Build.
+  // Rows that sample a token, those of forks last, and rows that decide a prompt token whose logprob was
+  // asked for; of the last Build.
   const std::vector<LogitRow>& sample_rows() const { return sample_rows_; }
   const std::vector<LogitRow>& prompt_rows() const { return prompt_rows_; }
   // [S], on the device: the rows and slots of sample_rows().
@@ -59,6 +59,7 @@ class StepArrays {
  private:
   void AddSequence(const Slot& slot, const ScheduledSlot& scheduled);
   void AddRows(const Slot& slot, const ScheduledSlot& scheduled);
+  void AddForkedRows(const BatchState& state);
   void AddPadding(int64_t num_padded);
 
   const BatchLimits limits_;

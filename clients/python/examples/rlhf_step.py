@@ -45,7 +45,7 @@ def main():
         client.sleep(level=2, mode="wait")
         client.wake_up(["weights"], load_weights=False)
         version = client.update_weights(read_tensors(options.checkpoint), shared_memory=options.shared_memory)
-        client.wake_up(["kv_cache", "workspace"])
+        client.wake_up(["kv_cache"])
         answer = client.generate(options.prompt, max_tokens=options.max_tokens, temperature=0)[0]
     if answer.weights_version != version:
         sys.exit(f"the answer is of version {answer.weights_version}, not of {version}")

@@ -1,16 +1,12 @@
 """One class: a client of a server's two gRPC listeners."""
 import collections
 import contextlib
-import multiprocessing.shared_memory
-import secrets
 
 import grpc
 
-from somnus import tensors
-from somnus.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc, weights_pb2
+from somnus import updates
+from somnus.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 
-# Of one message. Servers take 4 MiB.
-CHUNK_BYTES = 2 << 20
 MODES = {"keep": control_pb2.SLEEP_MODE_KEEP, "wait": control_pb2.SLEEP_MODE_WAIT, "abort": control_pb2.SLEEP_MODE_ABORT}
 
 Completion = collections.namedtuple("Completion", "text token_ids finish_reason weights_version")
@@ -39,6 +35,7 @@ class Client:
 
     address: of InferenceService, "host:port". control_address: of ControlService. certificate: bytes in PEM of the
     authority that has signed the servers' certificates; None: no TLS. Keys are those of --api-key and --admin-api-key.
+    model, of any call: which is meant, by its name; may be left out where one is served.
     """
 
     def __init__(self, address="127.0.0.1:50051", control_address="127.0.0.1:50054", *, api_key=None, admin_api_key=None,
@@ -46,6 +43,13 @@ class Client:
         self._channels = [channel_to(address, certificate), channel_to(control_address, certificate)]
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channels[0])
         self._control = control_pb2_grpc.ControlServiceStub(self._channels[1])
+        # Of both the messages are bytes already.
+        self._update = self._channels[1].stream_unary(
+            "/somnus.v1.ControlService/UpdateWeights",
+            response_deserializer=control_pb2.UpdateWeightsResponse.FromString)
+        self._direct_update = self._channels[1].stream_stream(
+            "/somnus.v1.ControlService/DirectUpdateWeights",
+            response_deserializer=control_pb2.DirectUpdateWeightsResponse.FromString)
         self._inference_options = {"metadata": token_of(api_key), "timeout": timeout}
         self._control_options = {"metadata": token_of(admin_api_key), "timeout": timeout}
 
@@ -79,99 +83,65 @@ class Client:
                                         delta.finish_reason or finish_reason, response.weights_version or version)
         return [Completion(*choices[index]) for index in sorted(choices)]
 
-    def status(self):
-        """Returns a GetStatusResponse."""
-        return self._control.GetStatus(control_pb2.GetStatusRequest(), **self._control_options)
+    def status(self, *, model=""):
+        """Returns a GetStatusResponse, without a model that of the first."""
+        return self._control.GetStatus(control_pb2.GetStatusRequest(model=model), **self._control_options)
 
-    def sleep(self, level=1, *, tags=(), mode="keep"):
+    def models(self):
+        """Returns a ModelStatus of each model."""
+        return self._control.ListModelStatus(control_pb2.ListModelStatusRequest(), **self._control_options).models
+
+    def sleep(self, level=1, *, tags=(), mode="keep", model=""):
         """Returns a SleepResponse. level: 0 a pause, 1 weights are kept, 2 all is discarded. tags: of "weights",
         "kv_cache", "workspace"; none: all."""
-        request = control_pb2.SleepRequest(level=level, tags=tags, mode=mode_of(mode))
+        request = control_pb2.SleepRequest(level=level, tags=tags, mode=mode_of(mode), model=model)
         return self._control.Sleep(request, **self._control_options)
 
-    def wake_up(self, tags=(), *, load_weights=None):
+    def wake_up(self, tags=(), *, load_weights=None, model=""):
         """Returns a WakeUpResponse. load_weights=False: weights that were discarded are not read again, because
         update_weights() comes next."""
-        request = control_pb2.WakeUpRequest(tags=tags, load_weights=load_weights)
+        request = control_pb2.WakeUpRequest(tags=tags, load_weights=load_weights, model=model)
         return self._control.WakeUp(request, **self._control_options)
 
-    def pause(self, mode="keep", *, clear_cache=None):
-        self._control.Pause(control_pb2.PauseRequest(mode=mode_of(mode), clear_cache=clear_cache), **self._control_options)
+    def pause(self, mode="keep", *, clear_cache=None, model=""):
+        request = control_pb2.PauseRequest(mode=mode_of(mode), clear_cache=clear_cache, model=model)
+        self._control.Pause(request, **self._control_options)
 
-    def resume(self):
-        self._control.Resume(control_pb2.ResumeRequest(), **self._control_options)
+    def resume(self, *, model=""):
+        self._control.Resume(control_pb2.ResumeRequest(model=model), **self._control_options)
 
-    def reload_weights(self, path="", *, mode="wait", weights_version=None):
+    def reset_prefix_cache(self, *, reset_running_requests=False, model=""):
+        """No later request adopts a block that was computed before."""
+        request = control_pb2.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests, model=model)
+        self._control.ResetPrefixCache(request, **self._control_options)
+
+    def reload_weights(self, path="", *, mode="wait", weights_version=None, model=""):
         """Reads a checkpoint of the same architecture on every rank. Returns the version that the weights have now."""
-        request = control_pb2.ReloadWeightsRequest(path=path, mode=mode_of(mode), weights_version=weights_version)
+        request = control_pb2.ReloadWeightsRequest(path=path, mode=mode_of(mode), weights_version=weights_version, model=model)
         return self._control.ReloadWeights(request, **self._control_options).weights_version
 
-    def update_weights(self, named_tensors, *, mode="wait", weights_version=None, shared_memory=False):
+    def update_weights(self, named_tensors, *, mode="wait", weights_version=None, direct=True, shared_memory=False,
+                       cuda_ipc=False, model=""):
         """Replaces weights. Returns the version that they have now.
 
         named_tensors: pairs of a name, as in a Hugging Face checkpoint, and a whole, unsharded tensor
         (tensors.read_tensor), for example model.state_dict().items(). They are read one at a time, as they are sent, the
         first one before anything is sent. From then on the old weights are gone: if the update fails, the server serves
         nothing until a reload or a whole update has succeeded.
+        direct: they go to the workers themselves; through the server, and a warning is logged, where not all of these can
+        be reached. False: through the server.
         shared_memory: the workers run on this host, and read the tensors from memory that they share with this process,
         which takes as much of it as all tensors until the update has ended.
+        cuda_ipc: the tensors are PyTorch's on a GPU of this host, as the workers are, which copy them from there. They
+        are kept until the update has ended.
         """
-        begin = control_pb2.UpdateWeightsRequest.Begin(mode=mode_of(mode), weights_version=weights_version)
-        with contextlib.ExitStack() as segments:
-            chunks = (chunk for name, tensor in named_tensors
-                      for chunk in (shared(name, tensor, segments) if shared_memory else cut(name, tensor)))
-            update = Update(begin, next(chunks, None), chunks)
-            try:
-                return self._control.UpdateWeights(update.messages(), **self._control_options).weights_version
-            except grpc.RpcError:
-                if update.error is not None:
-                    raise update.error from None
-                raise
-
-
-class Update:
-    """The messages of an update. error: what its tensors have raised, which gRPC would only log."""
-
-    def __init__(self, begin, first, others):
-        self.begin, self.first, self.others, self.error = begin, first, others, None
-
-    def messages(self):
-        request = control_pb2.UpdateWeightsRequest
-        yield request(begin=self.begin)
-        if self.first is not None:
-            yield request(chunk=self.first)
-        try:
-            for chunk in self.others:
-                yield request(chunk=chunk)
-        except Exception as error:  # pylint: disable=broad-except
-            self.error = error
-            raise
-        yield request(finish=request.Finish())
-
-
-def read(name, tensor):
-    try:
-        return tensors.read_tensor(tensor)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from error
-
-
-def cut(name, tensor):
-    """The tensor's bytes in messages; the first has what is known of the whole."""
-    tensor = read(name, tensor)
-    head = {"name": name, "dtype": tensor.dtype, "shape": tensor.shape}
-    for begin in range(0, max(len(tensor.data), 1), CHUNK_BYTES):
-        yield weights_pb2.WeightChunk(data=bytes(tensor.data[begin:begin + CHUNK_BYTES]), **head)
-        head = {}
-
-
-def shared(name, tensor, segments):
-    """The tensor in a segment of shared memory, which `segments` removes."""
-    tensor = read(name, tensor)
-    segment = multiprocessing.shared_memory.SharedMemory(f"somnus-tensor-{secrets.token_hex(8)}", create=True,
-                                                         size=max(len(tensor.data), 1))
-    segments.callback(segment.unlink)
-    segments.callback(segment.close)
-    segment.buf[:len(tensor.data)] = tensor.data
-    place = weights_pb2.SharedMemory(name=f"/{segment.name}", offset=0, bytes=len(tensor.data))
-    yield weights_pb2.WeightChunk(name=name, dtype=tensor.dtype, shape=tensor.shape, shared_memory=place)
+        begin = control_pb2.UpdateWeightsRequest.Begin(mode=mode_of(mode), weights_version=weights_version, model=model)
+        with contextlib.ExitStack() as kept:
+            def chunks_of(name, tensor):
+                if cuda_ipc:
+                    return updates.exported(name, tensor, kept)
+                return updates.shared(name, tensor, kept) if shared_memory else updates.cut(name, tensor)
+            chunks = (chunk for name, tensor in named_tensors for chunk in chunks_of(name, tensor))
+            update = updates.Update(begin, chunks, direct and not (shared_memory or cuda_ipc))
+            send = self._direct_update if update.direct else self._update.future
+            return update.run(send(update.messages(), **self._control_options)).weights_version

@@ -95,6 +95,7 @@ class EngineRound {
     if (!checkpoint.ok()) return absl::OkStatus();
     for (const auto& [transport, name] :
          {std::pair{WeightTransport::kMessages, "weight update, in messages"},
+          {WeightTransport::kDirect, "weight update, in messages to the workers"},
           {WeightTransport::kSharedMemory, "weight update, in shared memory"}}) {
       ASSIGN_OR_RETURN(const MeasuredUpdate update,
                        SendWeights(engine_->control_port(), **checkpoint, transport));

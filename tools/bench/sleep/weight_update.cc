@@ -7,21 +7,25 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
+#include "proto/cluster_trust.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/limits.h"
+#include "proto/weights.grpc.pb.h"
 
 namespace somnus {
 namespace {
 
 constexpr int64_t kElementBytes = 2;
+constexpr int64_t kChunkBytes = 512 << 10;  // as the Python client
 
 // Of zeros, under a name that other processes of this host can open.
 class SharedZeros {
@@ -49,53 +53,116 @@ int64_t BytesOf(const TensorInfo& tensor) {
   return std::accumulate(tensor.shape.begin(), tensor.shape.end(), kElementBytes, std::multiplies<>());
 }
 
-class Sender {
+// False: the stream has ended.
+using WriteChunk = std::function<bool(const v1::WeightChunk& chunk)>;
+
+// `shared`: where the tensor is; empty: the messages have it.
+bool Send(const TensorInfo& tensor, const std::string& shared, const WriteChunk& write) {
+  const int64_t bytes = BytesOf(tensor);
+  v1::WeightChunk chunk;
+  chunk.set_name(tensor.name);
+  chunk.set_dtype(v1::WEIGHT_DTYPE_BFLOAT16);
+  chunk.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  if (!shared.empty()) {
+    chunk.mutable_shared_memory()->set_name(shared);
+    chunk.mutable_shared_memory()->set_bytes(bytes);
+    return write(chunk);
+  }
+  for (int64_t sent = 0; sent < bytes;) {
+    const int64_t part = std::min<int64_t>(bytes - sent, kChunkBytes);
+    chunk.mutable_data()->assign(part, 0);
+    if (!write(chunk)) return false;
+    sent += part;
+    chunk.clear_name();
+    chunk.clear_dtype();
+    chunk.clear_shape();
+  }
+  return true;
+}
+
+// The streams to the ports of workers on this host.
+class PortStreams {
  public:
-  using Stream = grpc::ClientWriter<v1::UpdateWeightsRequest>;
-
-  // `shared`: where the tensors are; empty: the messages have them.
-  Sender(Stream* stream, std::string shared) : stream_(stream), shared_(std::move(shared)) {}
-
-  // False: the stream has ended.
-  bool Begin() {
-    v1::UpdateWeightsRequest request;
-    request.mutable_begin();
-    return stream_->Write(request);
-  }
-  bool Finish() {
-    v1::UpdateWeightsRequest request;
-    request.mutable_finish();
-    return stream_->Write(request) && stream_->WritesDone();
-  }
-
-  bool Send(const TensorInfo& tensor) {
-    const int64_t bytes = BytesOf(tensor);
-    v1::UpdateWeightsRequest request;
-    v1::WeightChunk* chunk = request.mutable_chunk();
-    chunk->set_name(tensor.name);
-    chunk->set_dtype(v1::WEIGHT_DTYPE_BFLOAT16);
-    chunk->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
-    if (!shared_.empty()) {
-      chunk->mutable_shared_memory()->set_name(shared_);
-      chunk->mutable_shared_memory()->set_bytes(bytes);
-      return stream_->Write(request);
+  explicit PortStreams(const v1::DirectUpdateWeightsResponse::Ports& ports) : streams_(ports.ports_size()) {
+    for (int i = 0; i < ports.ports_size(); ++i) {
+      Stream& stream = streams_[i];
+      stream.stub = v1::UpdatePortService::NewStub(
+          grpc::CreateChannel(ports.ports(i).address(), grpc::experimental::LocalCredentials(UDS)));
+      stream.context.AddMetadata(kUpdateTokenKey, ports.token());
+      stream.writer = stream.stub->UpdateWeights(&stream.context, &stream.response);
+      v1::WorkerUpdateWeightsRequest first;
+      first.set_group_epoch(ports.ports(i).group_epoch());
+      first.set_update_id(ports.ports(i).update_id());
+      stream.writer->Write(first);
     }
-    for (int64_t sent = 0; sent < bytes;) {
-      const int64_t part = std::min<int64_t>(bytes - sent, kMaxWeightChunkBytes);
-      chunk->mutable_data()->assign(part, 0);
-      if (!stream_->Write(request)) return false;
-      sent += part;
-      chunk->clear_name();
-      chunk->clear_dtype();
-      chunk->clear_shape();
+  }
+  bool Write(const v1::WeightChunk& chunk) {
+    *request_.mutable_chunk() = chunk;
+    return std::all_of(streams_.begin(), streams_.end(),
+                       [&](Stream& stream) { return stream.writer->Write(request_); });
+  }
+  // What the first one replies; the server compares it with the others.
+  grpc::Status Finish(v1::WorkerUpdateWeightsResponse* response) {
+    for (Stream& stream : streams_) stream.writer->WritesDone();
+    grpc::Status status;
+    for (Stream& stream : streams_) {
+      grpc::Status own = stream.writer->Finish();
+      if (status.ok()) status = std::move(own);
     }
-    return true;
+    if (!streams_.empty()) *response = streams_[0].response;
+    return status;
   }
 
  private:
-  Stream* const stream_;
-  const std::string shared_;
+  struct Stream {
+    std::unique_ptr<v1::UpdatePortService::Stub> stub;
+    grpc::ClientContext context;
+    v1::WorkerUpdateWeightsResponse response;
+    std::unique_ptr<grpc::ClientWriter<v1::WorkerUpdateWeightsRequest>> writer;
+  };
+  std::vector<Stream> streams_;
+  v1::WorkerUpdateWeightsRequest request_;
 };
+
+// Through the server. `shared` as in Send.
+grpc::Status Update(v1::ControlService::Stub* stub, const Checkpoint& checkpoint, const std::string& shared) {
+  grpc::ClientContext context;
+  v1::UpdateWeightsResponse response;
+  const auto stream = stub->UpdateWeights(&context, &response);
+  v1::UpdateWeightsRequest request;
+  request.mutable_begin();
+  bool open = stream->Write(request);
+  const WriteChunk write = [&](const v1::WeightChunk& chunk) {
+    *request.mutable_chunk() = chunk;
+    return stream->Write(request);
+  };
+  for (const TensorInfo* tensor : checkpoint.Tensors()) open = open && Send(*tensor, shared, write);
+  request.mutable_finish();
+  if (open && stream->Write(request)) stream->WritesDone();
+  return stream->Finish();
+}
+
+grpc::Status UpdateDirectly(v1::ControlService::Stub* stub, const Checkpoint& checkpoint) {
+  grpc::ClientContext context;
+  const auto stream = stub->DirectUpdateWeights(&context);
+  v1::UpdateWeightsRequest request;
+  request.mutable_begin();
+  stream->Write(request);
+  v1::DirectUpdateWeightsResponse response;
+  if (!stream->Read(&response)) return stream->Finish();
+  if (response.ports().ports().empty())
+    return {grpc::StatusCode::UNAVAILABLE, "the workers have no ports for it"};
+  PortStreams ports(response.ports());
+  bool open = true;
+  for (const TensorInfo* tensor : checkpoint.Tensors()) {
+    open = open && Send(*tensor, "", [&](const v1::WeightChunk& chunk) { return ports.Write(chunk); });
+  }
+  if (grpc::Status status = ports.Finish(request.mutable_finish()->mutable_received()); !status.ok())
+    return status;
+  stream->Write(request);
+  stream->Read(&response);
+  return stream->Finish();
+}
 
 }  // namespace
 
@@ -113,16 +180,11 @@ absl::StatusOr<MeasuredUpdate> SendWeights(int port, const Checkpoint& checkpoin
   }
   const auto stub = v1::ControlService::NewStub(
       grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  v1::UpdateWeightsResponse response;
   const MonotonicTime begin = MonotonicNow();
-  const std::unique_ptr<Sender::Stream> stream = stub->UpdateWeights(&context, &response);
-  Sender sender(stream.get(), shared == nullptr ? "" : shared->name());
-  bool open = sender.Begin();
-  for (const TensorInfo* tensor : checkpoint.Tensors()) open = open && sender.Send(*tensor);
-  if (open) sender.Finish();
-  const grpc::Status status = stream->Finish();
-  if (!status.ok()) return absl::UnavailableError(absl::StrCat("UpdateWeights: ", status.error_message()));
+  const grpc::Status status = transport == WeightTransport::kDirect
+                                  ? UpdateDirectly(stub.get(), checkpoint)
+                                  : Update(stub.get(), checkpoint, shared == nullptr ? "" : shared->name());
+  if (!status.ok()) return absl::UnavailableError(absl::StrCat("weight update: ", status.error_message()));
   measured.seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   return measured;
 }

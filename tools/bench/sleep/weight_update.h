@@ -10,6 +10,7 @@ namespace somnus {
 
 enum class WeightTransport {
   kMessages,      // the tensors' bytes are in the messages
+  kDirect,        // and these go to the workers themselves
   kSharedMemory,  // the workers read them from POSIX shared memory
 };
 

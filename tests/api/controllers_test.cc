@@ -1,0 +1,117 @@
+// The calls of controllers that were written for vLLM: one address for everything, parameters in bodies.
+
+#include <gtest/gtest.h>
+
+#include "tests/api/api_server_fixture.h"
+
+namespace somnus {
+namespace {
+
+class ControllersTest : public ApiServerTest {
+ protected:
+  void SetUp() override {
+    Start();
+    ServedModel model = FakeModel(engine_);
+    model.world_size = 2;
+    server_->SetModel(std::move(model));
+  }
+  // A call that has to succeed.
+  Json Call(const std::string& method, const std::string& target, const std::string& body = "") {
+    const HttpReply reply = Admin(method, target, body);
+    EXPECT_EQ(reply.status, 200) << target << " " << body << ": " << reply.body;
+    return Json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  }
+  void ExpectRefused(const std::string& target, const std::string& body, const std::string& param) {
+    const HttpReply reply = Admin("POST", target, body);
+    EXPECT_EQ(reply.status, 400) << target << " " << body;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], param) << reply.body;
+  }
+};
+
+TEST_F(ControllersTest, OneAddressHasAllRoutes) {
+  EXPECT_EQ(Call("GET", "/v1/models")["data"][0]["id"], "fake");
+  EXPECT_EQ(Call("GET", "/v1/models/fake")["id"], "fake");
+  const char* body = R"({"model": "fake", "prompt": "abc", "max_tokens": 4, "temperature": 0})";
+  EXPECT_EQ(Call("POST", "/v1/completions", body)["choices"][0]["text"], "abca");
+  EXPECT_EQ(Call("POST", "/tokenize", R"({"prompt": "abc"})")["count"], 3);
+  EXPECT_EQ(Call("POST", "/detokenize", R"({"tokens": [97]})")["prompt"], "a");
+  Call("GET", "/health");
+  Call("POST", "/sleep");
+  EXPECT_EQ(Admin("GET", "/health").status, 503);
+  EXPECT_EQ(Send("POST", "/sleep").status, 404) << "clients' address has clients' routes alone";
+  EXPECT_EQ(Send("GET", "/get_world_size").status, 404);
+}
+
+TEST_F(ControllersTest, ParametersMayBeInTheBody) {
+  Call("POST", "/sleep", R"({"level": 2, "mode": "wait", "tags": ["kv_cache", "weights"]})");
+  EXPECT_EQ(engine_->last_sleep().level, 2);
+  EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kWait);
+  EXPECT_EQ(engine_->last_sleep().tags, (std::vector<std::string>{"kv_cache", "weights"}));
+  EXPECT_EQ(Call("POST", "/wake_up", R"({"tags": ["weights"], "load_weights": false})")["tags"],
+            Json::array({"weights"}));
+  EXPECT_EQ(engine_->load_weights(), false);
+  Call("POST", "/wake_up", R"({"tags": null})");
+  Call("POST", "/reset_prefix_cache", R"({"reset_running_requests": true})");
+  EXPECT_TRUE(engine_->preempt_running());
+  Call("POST", "/pause", R"({"mode": "abort", "clear_cache": false})");
+  EXPECT_EQ(engine_->last_pause().mode, SleepMode::kAbort);
+  EXPECT_FALSE(engine_->last_pause().clear_cache);
+  Call("POST", "/resume", "{}");
+  Call("POST", "/roll", R"({"grace_s": 2.5})");
+  EXPECT_EQ(engine_->roll_grace(), absl::Seconds(2.5));
+  Call("POST", "/reload_weights", R"({"path": "/b", "weight_version": "4"})");
+  EXPECT_EQ(engine_->last_reload().path, "/b");
+  EXPECT_EQ(engine_->last_reload().version, 4);
+}
+
+TEST_F(ControllersTest, TheQueryGoesBeforeTheBody) {
+  Call("POST", "/sleep?tags=kv_cache", R"({"level": 2, "tags": ["weights"]})");
+  EXPECT_EQ(engine_->last_sleep().level, 2);
+  EXPECT_EQ(engine_->last_sleep().tags, std::vector<std::string>{"kv_cache"});
+}
+
+// vLLM reads no body there at all.
+TEST_F(ControllersTest, WhatNobodyKnowsInABodyIsIgnored) {
+  for (const char* body :
+       {R"({"timeout": 60, "force": {"a": [1]}})", "{}", "[1]", "null", "level=2", "{\"level\":"})
+    Call("POST", "/sleep", body);
+  EXPECT_EQ(engine_->last_sleep().level, 1);
+  ExpectRefused("/sleep", R"({"level": 7})", "level");
+  ExpectRefused("/sleep", R"({"level": [1]})", "level");
+  ExpectRefused("/sleep", R"({"mode": "now"})", "mode");
+  ExpectRefused("/sleep", R"({"tags": ["brain"]})", "tags");
+  ExpectRefused("/sleep", R"({"tags": {"weights": true}})", "tags");
+  ExpectRefused("/wake_up", R"({"tags": [["weights"]]})", "tags");
+  ExpectRefused("/reset_prefix_cache", R"({"reset_running_requests": 2})", "reset_running_requests");
+  EXPECT_EQ(Admin("POST", "/sleep", R"({"model": "other"})").status, 404);
+}
+
+TEST_F(ControllersTest, TagsMayBeAListWithCommasAndABadOneIsNamed) {
+  Call("POST", "/sleep?tags=weights,kv_cache&tags=workspace");
+  EXPECT_EQ(engine_->last_sleep().tags, (std::vector<std::string>{"weights", "kv_cache", "workspace"}));
+  Call("POST", "/wake_up", R"({"tags": "weights, kv_cache"})");
+  const Json error = Json::parse(Admin("POST", "/sleep?tags=weights,brain").body)["error"];
+  EXPECT_EQ(
+      error["message"],
+      "tags must be among weights, kv_cache and workspace; there is no \"brain\", and nothing was done");
+  EXPECT_EQ(engine_->state(), EngineState::kAwake);
+}
+
+TEST_F(ControllersTest, SmallRoutesThatTrainersAsk) {
+  EXPECT_EQ(Call("GET", "/get_world_size"), (Json{{"world_size", 2}}));
+  EXPECT_EQ(Call("GET", "/get_world_size?include_dp=false"), (Json{{"world_size", 2}}));
+  EXPECT_EQ(Admin("GET", "/get_world_size?include_dp=maybe").status, 400);
+  EXPECT_EQ(Call("GET", "/weight_info"), (Json{{"weight_version", 1}}));
+  for (const char* target : {"/reset_mm_cache", "/reset_encoder_cache"})
+    EXPECT_EQ(Admin("POST", target).body, "") << target;
+  EXPECT_EQ(Call("POST", "/update_weight_version", R"({"new_version": 1})"),
+            (Json{{"success", true}, {"new_version", 1}}));
+  const HttpReply other = Admin("POST", "/update_weight_version", R"({"new_version": "9"})");
+  EXPECT_EQ(other.status, 409) << "no weights of version 9 have come";
+  EXPECT_EQ(Call("GET", "/weight_info")["weight_version"], 1);
+  ExpectRefused("/update_weight_version", R"({"new_version": "step-9"})", "new_version");
+  ExpectRefused("/update_weight_version", "", "new_version");
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,25 @@
+#pragma once
+// What the residency policy decides at one moment, for its tests.
+
+#include <vector>
+
+#include "coordinator/residency/residency_policy.h"
+
+namespace somnus {
+
+using Action = ResidencyAction;
+using Reason = ResidencyReason;
+
+constexpr MonotonicTime kNow = absl::Seconds(1000);
+
+inline std::vector<ResidencyDecision> Decisions(const ResidencyOptions& options,
+                                                const std::vector<ModelView>& models) {
+  return PlanResidency(options, kNow, models).decisions;
+}
+
+inline std::vector<ResidencyDecision> Only(Action action, Reason reason, int model, int level,
+                                           int for_model) {
+  return {{action, reason, model, level, for_model}};
+}
+
+}  // namespace somnus

@@ -1,0 +1,151 @@
+#pragma once
+// Several engines on the same devices, each over a fake executor.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/engine/engine_loop.h"
+#include "coordinator/residency/shared_devices.h"
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+
+inline constexpr int64_t kBytes = 100;  // of each model while it is awake
+
+// How many models are awake at once: a wake-up counts from its end, and what sleeps for it had ended before.
+class AwakeCounter : public PassingObserver {
+ public:
+  AwakeCounter() : PassingObserver(nullptr) {}
+  void OnTransition(const TransitionEvent& event) override { Add(event.wakes ? 1 : -1); }
+  void Add(int change) {
+    absl::MutexLock lock(&mu_);
+    num_awake_ += change;
+    most_ = std::max(most_, num_awake_);
+  }
+  int most() const {
+    absl::MutexLock lock(&mu_);
+    return most_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  int num_awake_ ABSL_GUARDED_BY(mu_) = 0;
+  int most_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class SharedDevicesTest : public ::testing::Test {
+ protected:
+  struct Served {
+    std::unique_ptr<FakeExecutor> executor;
+    std::shared_ptr<Engine> engine;
+  };
+
+  ~SharedDevicesTest() override { End(); }
+
+  // `num_awake` models fit.
+  void Start(int num_models, int num_awake, ResidencyPolicy policy = ResidencyPolicy::kFifo,
+             SleepArrivals arrivals = SleepArrivals::kQueue) {
+    SharedDevicesOptions options;
+    options.residency.policy = policy;
+    options.residency.device_memory_budget = budget_ > 0 ? budget_ : num_awake * kBytes;
+    options.residency.minimum_stay = absl::Milliseconds(1);
+    options.residency.turn = absl::Milliseconds(20);
+    options.residency.max_wait = max_wait_;
+    options.arrivals = arrivals;
+    options.first_retry = absl::Milliseconds(1);
+    options.operator_wait = operator_wait_;
+    options.residency.host_memory_budget = host_memory_budget_;
+    devices_.emplace(options);
+    counter_ = std::make_unique<AwakeCounter>();
+    for (int i = 0; i < num_models; ++i) {
+      Add("model " + std::to_string(i));
+      if (i + 1 < num_models) {
+        EXPECT_TRUE(devices_->MakeRoom().ok());
+      }
+    }
+    EXPECT_TRUE(devices_->Start().ok());
+  }
+  void Add(const std::string& name) {
+    Served& served = models_.emplace_back();
+    EngineOptions options = SmallEngine();
+    options.keep_kv_on_sleep = keeps_kv_;
+    options.keeps_cached_blocks = false;
+    options.kv_block_bytes = FakeExecutor::kKvBlockBytes;
+    options.scheduler.blocks.num_host_blocks = keeps_kv_ ? 64 : 0;
+    served.executor = std::make_unique<FakeExecutor>(SmallWorker(options));
+    served.executor->SetResidentBytes(tag_bytes_);
+    if (retains_backups_) served.executor->SetRetainsBackups();
+    SharingModel model;
+    model.name = name;
+    if (models_.size() <= targets_.size()) model.targets = targets_[models_.size() - 1];
+    model.on_decision = [this](const ResidencyDecision& decision) {
+      absl::MutexLock lock(&mu_);
+      decisions_.push_back(decision);
+    };
+    counter_->Add(1);
+    served.engine = devices_->Add(model, counter_.get(), [&](EngineObserver* observer) {
+      return std::make_shared<EngineLoop>(options, served.executor.get(), observer);
+    });
+  }
+  void End() {
+    for (const Served& model : models_) model.engine->DrainAndStop(absl::ZeroDuration());
+    if (devices_.has_value()) devices_->Stop();
+    models_.clear();
+    devices_.reset();
+  }
+  Engine* engine(int model) { return models_[model].engine.get(); }
+  Ticket Submit(int model, const std::string& id, int32_t max_tokens = 5) {
+    Ticket ticket = MakeTicket(id, 5, max_tokens);
+    const absl::Status status = engine(model)->Submit(ticket.request);
+    EXPECT_TRUE(status.ok()) << status;
+    return ticket;
+  }
+  void ExpectExact(const Ticket& ticket) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  }
+  int NumAwake() {
+    int awake = 0;
+    for (const Served& model : models_) awake += model.engine->state() != EngineState::kAsleep;
+    return awake;
+  }
+  bool Decided(ResidencyAction action, int model) {
+    absl::MutexLock lock(&mu_);
+    for (const ResidencyDecision& decision : decisions_) {
+      if (decision.action == action && decision.model == model) return true;
+    }
+    return false;
+  }
+
+  // Of what came to the end without a loss: how much was computed beyond what there was to compute.
+  int64_t Recomputed(const std::vector<Ticket>& tickets) {
+    int64_t tokens = 0;
+    for (const Served& model : models_) tokens += model.executor->num_computed_tokens();
+    for (const Ticket& ticket : tickets)
+      tokens -= static_cast<int64_t>(ticket.request.prompt.size()) + ticket.request.max_tokens - 1;
+    return tokens;
+  }
+
+  // Of Start; the models after the last target have none.
+  absl::Duration operator_wait_ = absl::Minutes(2);
+  absl::Duration max_wait_ = absl::Milliseconds(200);
+  std::vector<TokenTargets> targets_;
+  int64_t budget_ = 0;  // 0: as Start says
+  TagBytes tag_bytes_ = {{"weights", kBytes}};
+  bool keeps_kv_ = false;
+  bool retains_backups_ = false;
+  int64_t host_memory_budget_ = kNoBudget;
+  absl::Mutex mu_;
+  std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<AwakeCounter> counter_;
+  std::optional<SharedDevices> devices_;
+  std::deque<Served> models_;
+};
+
+}  // namespace somnus

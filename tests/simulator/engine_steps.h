@@ -1,0 +1,27 @@
+#pragma once
+// One request, and one step of a simulated engine, for tests.
+
+#include <cstdint>
+#include <optional>
+
+#include "tools/simulator/simulated_engine.h"
+
+namespace somnus {
+
+inline LoadRequest Request(int64_t id, int32_t input, int32_t output) {
+  LoadRequest request;
+  request.id = id;
+  request.input = input;
+  request.output = output;
+  return request;
+}
+
+// One step; returns what it computed and appends which requests ended.
+inline StepLoad Step(SimulatedEngine* engine, StepResult* result) {
+  const std::optional<StepLoad> load = engine->BeginStep();
+  if (!load.has_value()) return {};
+  engine->EndStep(result);
+  return *load;
+}
+
+}  // namespace somnus

@@ -1,0 +1,172 @@
+// The engines that run over the coordinator's own Scheduler and BlockManager.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/simulator/engine_steps.h"
+#include "tools/simulator/forked_engine.h"
+#include "tools/simulator/paged_engine.h"
+
+namespace somnus {
+namespace {
+
+EngineOptions Options(int64_t kv_slots) {
+  EngineOptions options;
+  options.kv_slots = kv_slots;
+  options.block_size = 4;
+  options.max_num_seqs = 8;
+  options.max_num_batched_tokens = 64;
+  options.max_model_len = 256;
+  return options;
+}
+
+TEST(PagedEngineTest, ABlocksEndIsAllThatIsLost) {
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)));
+  ASSERT_TRUE(engine->Add(Request(7, 10, 3)).ok());
+  StepResult result;
+  ASSERT_EQ(engine->BeginStep()->prefill_tokens, 10);
+  EXPECT_EQ(engine->kv_use().live, 10);
+  EXPECT_EQ(engine->kv_use().rounding, 2);
+  EXPECT_EQ(engine->kv_use().total, 64);
+  engine->EndStep(&result);
+  EXPECT_EQ(result.first_tokens, std::vector<int64_t>{7});
+  const StepLoad decode = Step(engine.get(), &result);
+  EXPECT_EQ(decode.decode_sequences, 1);
+  EXPECT_EQ(decode.kv_tokens, 11);
+  Step(engine.get(), &result);
+  EXPECT_EQ(result.ended, std::vector<int64_t>{7});
+  EXPECT_FALSE(engine->BeginStep().has_value());
+}
+
+TEST(PagedEngineTest, AGroupsPrefixIsHeldOnce) {
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)));
+  LoadRequest request = Request(0, 10, 5);
+  request.prefix_group = 1;
+  request.prefix = 8;
+  ASSERT_TRUE(engine->Add(request).ok());
+  StepResult result;
+  Step(engine.get(), &result);
+  request.id = 1;
+  ASSERT_TRUE(engine->Add(request).ok());
+  const std::optional<StepLoad> load = engine->BeginStep();
+  EXPECT_EQ(load->prefill_tokens, 2);  // 8 are in the cache
+  EXPECT_EQ(engine->kv_use().held_slots, 16);
+  EXPECT_EQ(engine->kv_use().unshared_slots, 24);
+  EXPECT_EQ(engine->kv_use().live, 8 + 3 + 2);
+  engine->EndStep(&result);
+}
+
+TEST(PagedEngineTest, ChoicesForkTheFirstOne) {
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)), 3);
+  ASSERT_TRUE(engine->Add(Request(0, 10, 3)).ok());
+  StepResult result;
+  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 10);  // once for all three
+  EXPECT_EQ(result.first_tokens, std::vector<int64_t>{0});
+  ASSERT_EQ(engine->BeginStep()->decode_sequences, 3);
+  EXPECT_EQ(engine->num_running(), 1);
+  EXPECT_EQ(engine->kv_use().unshared_slots, 3 * 12);
+  EXPECT_EQ(engine->kv_use().held_slots, 8 + 3 * 4);  // two blocks for all, and the third one of each
+  EXPECT_EQ(engine->kv_use().live, 8 + 3 * 3);
+  engine->EndStep(&result);
+  EXPECT_TRUE(result.ended.empty());
+  Step(engine.get(), &result);
+  EXPECT_EQ(result.ended, std::vector<int64_t>{0});
+}
+
+TEST(PagedEngineTest, PreemptedRequestsEndToo) {
+  const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)));
+  for (int64_t id = 0; id < 4; ++id) ASSERT_TRUE(engine->Add(Request(id, 10, 30)).ok());
+  StepResult result;
+  while (result.ended.size() < 4) {
+    const std::optional<StepLoad> load = engine->BeginStep();
+    ASSERT_TRUE(load.has_value());
+    const KvUse use = engine->kv_use();
+    EXPECT_GE(use.rounding, 0);
+    EXPECT_EQ(use.held_slots, use.unshared_slots);
+    engine->EndStep(&result);
+  }
+  EXPECT_GT(engine->num_preemptions(), 0);
+  EXPECT_EQ(result.first_tokens, (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_FALSE(engine->Add(Request(4, 10, 300)).ok());
+}
+
+TEST(ForkedEngineTest, SamplesShareThePromptsFullBlocks) {
+  EngineOptions options = Options(64);
+  options.n = 3;
+  const auto engine = MakeForkedEngine(options);
+  ASSERT_TRUE(engine->Add(Request(0, 10, 4)).ok());
+  StepResult result;
+  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 10);  // once for all three
+  ASSERT_EQ(engine->BeginStep()->decode_sequences, 3);
+  KvUse use = engine->kv_use();
+  EXPECT_EQ(use.unshared_slots, 3 * 12);
+  EXPECT_EQ(use.held_slots, 8 + 3 * 4);  // two blocks for all, and the copied third one for each
+  EXPECT_EQ(use.live, 8 + 3 * 3);
+  engine->EndStep(&result);
+  Step(engine.get(), &result);
+  EXPECT_TRUE(result.ended.empty());
+  Step(engine.get(), &result);
+  EXPECT_EQ(result.ended, std::vector<int64_t>{0});
+  EXPECT_EQ(engine->kv_use().held_slots, 0);
+}
+
+TEST(ForkedEngineTest, ARequestIsPreemptedWholeAndEnds) {
+  EngineOptions options = Options(96);
+  options.n = 2;
+  const auto engine = MakeForkedEngine(options);
+  for (int64_t id = 0; id < 3; ++id) ASSERT_TRUE(engine->Add(Request(id, 10, 25)).ok());
+  StepResult result;
+  while (result.ended.size() < 3) {
+    const std::optional<StepLoad> load = engine->BeginStep();
+    ASSERT_TRUE(load.has_value());
+    EXPECT_EQ(load->decode_sequences % 2, 0);
+    EXPECT_LE(engine->kv_use().held_slots, 96);
+    EXPECT_GE(engine->kv_use().live, 0);
+    engine->EndStep(&result);
+  }
+  EXPECT_GT(engine->num_preemptions(), 0);
+  EXPECT_EQ(result.first_tokens.size(), 3u);
+  EXPECT_EQ(engine->kv_use().held_slots, 0);
+}
+
+TEST(ForkedEngineTest, BeamsShareTheirPast) {
+  EngineOptions options = Options(4096);
+  options.beams = 4;
+  const auto engine = MakeForkedEngine(options);
+  ASSERT_TRUE(engine->Add(Request(0, 8, 200)).ok());
+  StepResult result;
+  for (int step = 0; step < 150; ++step) Step(engine.get(), &result);
+  ASSERT_TRUE(engine->BeginStep().has_value());
+  const KvUse use = engine->kv_use();
+  EXPECT_LT(use.held_slots, use.unshared_slots / 2);
+  EXPECT_GE(use.held_slots, use.unshared_slots / 4);
+}
+
+TEST(ForkedEngineTest, WhatCanNeverFitIsRefused) {
+  EngineOptions options = Options(64);
+  options.n = 4;
+  const auto engine = MakeForkedEngine(options);
+  // Of 16 blocks two are for the prompt, and every sequence takes as many as its outputs fill.
+  EXPECT_FALSE(engine->Add(Request(0, 8, 13)).ok());
+  EXPECT_TRUE(engine->Add(Request(0, 8, 12)).ok());
+}
+
+TEST(BeamChoiceTest, ParentsAreInOrderAndGoodBeamsHaveMoreChildren) {
+  BeamChoice choice(3, 1);
+  bool forks = false;
+  for (int token = 0; token < 200; ++token) {
+    const std::vector<int32_t> parents = choice.Next();
+    ASSERT_EQ(parents.size(), 3u);
+    EXPECT_TRUE(std::is_sorted(parents.begin(), parents.end()));
+    EXPECT_GE(parents.front(), 0);
+    EXPECT_LT(parents.back(), 3);
+    forks = forks || parents[0] == parents[1] || parents[1] == parents[2];
+  }
+  EXPECT_TRUE(forks);
+  BeamChoice one(1, 1);
+  EXPECT_EQ(one.Next(), std::vector<int32_t>{0});
+}
+
+}  // namespace
+}  // namespace somnus

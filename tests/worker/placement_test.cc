@@ -1,0 +1,191 @@
+// Which CPUs and which nodes' memory a worker takes, on hosts of all kinds.
+
+#include "worker/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace somnus {
+namespace {
+
+using Cpus = std::vector<int>;
+
+Cpus Range(int begin, int end) {
+  Cpus cpus(end - begin);
+  std::iota(cpus.begin(), cpus.end(), begin);
+  return cpus;
+}
+
+// Two nodes of eight CPUs, numbered as two threads of a core are: 0-3 and 8-11, 4-7 and 12-15.
+HostCpus TwoNodes() {
+  HostCpus host;
+  host.nodes = {{0, {0, 1, 2, 3, 8, 9, 10, 11}}, {1, {4, 5, 6, 7, 12, 13, 14, 15}}};
+  host.allowed = Range(0, 16);
+  host.num_cpus = 16;
+  return host;
+}
+
+HostCpus OneNode(int cpus) { return {{{0, Range(0, cpus)}}, Range(0, cpus), cpus}; }
+
+PlacementRequest Rank(int index, int of) {
+  return {.ranks_on_host = of, .index_on_host = index, .pins = true};
+}
+
+Placement Choose(const PlacementRequest& request, const HostCpus& host) {
+  const absl::StatusOr<Placement> placement = ChoosePlacement(request, host);
+  EXPECT_TRUE(placement.ok()) << placement.status();
+  return placement.value_or(Placement());
+}
+
+TEST(Placement, OneNodeIsDividedByItsRanks) {
+  const Placement placement = Choose(Rank(1, 3), OneNode(8));
+  EXPECT_TRUE(placement.cpus.empty());
+  EXPECT_TRUE(placement.memory_nodes.empty());
+  EXPECT_EQ(placement.num_threads, 2);
+  EXPECT_EQ(placement.first_cpu, 2);
+  EXPECT_TRUE(placement.spins);
+  EXPECT_EQ(placement.description, "one node");
+}
+
+TEST(Placement, WhereTheKernelTellsNoNodesThereIsOne) {
+  const HostCpus host = {{}, Range(0, 4), 4};
+  EXPECT_EQ(Choose(Rank(0, 1), host).description, "one node");
+  EXPECT_EQ(Choose(Rank(0, 1), host).num_threads, 4);
+}
+
+TEST(Placement, EachOfTwoRanksHasANode) {
+  const Placement first = Choose(Rank(0, 2), TwoNodes()), second = Choose(Rank(1, 2), TwoNodes());
+  EXPECT_EQ(first.memory_nodes, Cpus{0});
+  EXPECT_EQ(first.cpus, (Cpus{0, 1, 2, 3, 8, 9, 10, 11}));
+  EXPECT_EQ(second.memory_nodes, Cpus{1});
+  EXPECT_EQ(second.num_threads, 8);
+  EXPECT_EQ(second.first_cpu, 0) << "among its node's CPUs";
+  EXPECT_EQ(second.description, "node 1, CPUs 4-7,12-15");
+}
+
+TEST(Placement, ThreeRanksShareTwoNodes) {
+  const int nodes[] = {0, 0, 1}, threads[] = {4, 4, 5}, first_cpus[] = {0, 4, 0};
+  for (int rank = 0; rank < 3; ++rank) {
+    const Placement placement = Choose(Rank(rank, 3), TwoNodes());
+    EXPECT_EQ(placement.memory_nodes, Cpus{nodes[rank]});
+    EXPECT_EQ(placement.num_threads, threads[rank]);
+    EXPECT_EQ(placement.first_cpu, first_cpus[rank]);
+    EXPECT_TRUE(placement.spins);
+  }
+}
+
+TEST(Placement, OneRankTakesMemoryOfAllNodesInTurns) {
+  Placement placement = Choose(Rank(0, 1), TwoNodes());
+  EXPECT_EQ(placement.memory_nodes, (Cpus{0, 1}));
+  EXPECT_EQ(placement.num_threads, 16);
+  EXPECT_EQ(placement.cpus, (Cpus{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15})) << "node by node";
+  EXPECT_EQ(placement.description, "nodes 0-1, memory of each in turns");
+  PlacementRequest eight = Rank(0, 1);
+  eight.num_threads = 8;  // pinned, they are all on the first node
+  placement = Choose(eight, TwoNodes());
+  EXPECT_EQ(placement.memory_nodes, Cpus{0});
+  EXPECT_EQ(placement.description, "node 0");
+  eight.pins = false;
+  EXPECT_EQ(Choose(eight, TwoNodes()).memory_nodes, (Cpus{0, 1}));
+}
+
+TEST(Placement, FewerRanksThanNodesHaveNodesOfTheirOwnEach) {
+  HostCpus host;
+  for (int node = 0; node < 4; ++node) host.nodes.push_back({node, Range(2 * node, 2 * node + 2)});
+  host.allowed = Range(0, 8);
+  host.num_cpus = 8;
+  EXPECT_EQ(Choose(Rank(0, 2), host).memory_nodes, (Cpus{0, 1}));
+  EXPECT_EQ(Choose(Rank(1, 2), host).memory_nodes, (Cpus{2, 3}));
+}
+
+TEST(Placement, AProcessThatMayUseOneNodeStaysThere) {
+  HostCpus host = TwoNodes();
+  host.allowed = {5, 6};
+  host.num_cpus = 2;
+  const Placement placement = Choose(Rank(0, 1), host);
+  EXPECT_EQ(placement.memory_nodes, Cpus{1});
+  EXPECT_EQ(placement.cpus, (Cpus{5, 6}));
+  EXPECT_EQ(placement.description, "node 1, CPUs 5-6");
+}
+
+TEST(Placement, NodesWithoutCpusAreNobodys) {
+  HostCpus host = TwoNodes();
+  host.nodes.push_back({2, {}});
+  EXPECT_EQ(Choose(Rank(1, 2), host).memory_nodes, Cpus{1});
+  EXPECT_EQ(Choose(Rank(0, 1), host).memory_nodes, (Cpus{0, 1}));
+}
+
+TEST(Placement, AGpuDecidesForItsWorker) {
+  PlacementRequest request = Rank(0, 2);
+  request.device = DeviceKind::kCuda;
+  request.gpu_node = 1;
+  Placement placement = Choose(request, TwoNodes());
+  EXPECT_EQ(placement.memory_nodes, Cpus{1});
+  EXPECT_EQ(placement.cpus, (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
+  HostCpus elsewhere = TwoNodes();
+  elsewhere.allowed = {0, 1};
+  elsewhere.num_cpus = 2;
+  placement = Choose(request, elsewhere);
+  EXPECT_EQ(placement.memory_nodes, Cpus{1});
+  EXPECT_TRUE(placement.cpus.empty());
+  EXPECT_EQ(placement.description, "node 1, CPUs of others");
+  request.gpu_node.reset();
+  placement = Choose(request, TwoNodes());
+  EXPECT_TRUE(placement.memory_nodes.empty());
+  EXPECT_EQ(placement.description, "unknown: the GPU has no node");
+}
+
+TEST(Placement, TheFlagGoesBeforeEverything) {
+  PlacementRequest request = Rank(1, 2);
+  request.numa = {NumaOption::Kind::kOff, 0};
+  Placement placement = Choose(request, TwoNodes());
+  EXPECT_TRUE(placement.memory_nodes.empty());
+  EXPECT_TRUE(placement.cpus.empty());
+  EXPECT_EQ(placement.first_cpu, 8);
+  EXPECT_EQ(placement.description, "off");
+  request.numa = {NumaOption::Kind::kNode, 0};
+  placement = Choose(request, TwoNodes());
+  EXPECT_EQ(placement.memory_nodes, Cpus{0});
+  EXPECT_EQ(placement.num_threads, 4) << "all ranks of the host are on that node";
+  EXPECT_EQ(placement.first_cpu, 4);
+  request.numa.node = 7;
+  const absl::Status status = ChoosePlacement(request, TwoNodes()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(status.message(), "numa: node 7 has no CPU for this worker, whose CPUs are of node 0-1");
+}
+
+// The CPUs stay as they are: the flag counts them so.
+TEST(Placement, PinsOfTheCommandLineSayWhereMemoryIs) {
+  PlacementRequest request = {.ranks_on_host = 2, .num_threads = 4, .first_cpu = 4};
+  Placement placement = Choose(request, TwoNodes());
+  EXPECT_EQ(placement.first_cpu, 4);
+  EXPECT_TRUE(placement.cpus.empty());
+  EXPECT_EQ(placement.memory_nodes, Cpus{1});
+  request.first_cpu = 14;  // and on from the first
+  EXPECT_EQ(Choose(request, TwoNodes()).memory_nodes, (Cpus{0, 1}));
+}
+
+TEST(Placement, AQuotaGivesFewerThreads) {
+  HostCpus host = TwoNodes();
+  host.num_cpus = 4;
+  const Placement placement = Choose({.ranks_on_host = 2, .index_on_host = 1}, host);
+  EXPECT_EQ(placement.num_threads, 2);
+  EXPECT_EQ(placement.first_cpu, -1);
+  EXPECT_TRUE(placement.spins);
+  PlacementRequest told = {.num_threads = 6};
+  EXPECT_EQ(Choose(told, host).num_threads, 6);
+  EXPECT_FALSE(Choose(told, host).spins);
+}
+
+TEST(Placement, MoreThreadsThanCpusAreNeitherPinnedNorSpin) {
+  PlacementRequest request = Rank(1, 2);
+  request.num_threads = 9;
+  const Placement placement = Choose(request, TwoNodes());
+  EXPECT_EQ(placement.num_threads, 9);
+  EXPECT_EQ(placement.first_cpu, -1);
+  EXPECT_FALSE(placement.spins);
+}
+
+}  // namespace
+}  // namespace somnus

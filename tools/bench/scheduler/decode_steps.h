@@ -1,0 +1,31 @@
+#pragma once
+// What it costs to schedule and to encode a step in which every running sequence decodes one token, with the
+// coordinator's own Scheduler. The workers' replies are made up.
+
+#include <cstdint>
+
+namespace somnus {
+
+struct DecodeStepOptions {
+  int32_t sequences = 1024;
+  int32_t context = 4096;    // tokens of each sequence when the measurement begins
+  int32_t waiting = 0;       // further sequences, for which there is no slot
+  int32_t spare_blocks = 0;  // beyond those that the sequences need
+  int32_t steps = 200;
+};
+
+// Microseconds of a step, medians over the steps.
+struct DecodeStepTimes {
+  double schedule = 0;
+  double encode = 0;  // into the bytes of the step message
+  double both = 0;    // the median of the sums
+  double least = 0;   // of the sums: what other processes on the machine add is in none of it
+  double most = 0;
+  double update = 0;          // the reply, applied
+  int64_t message_bytes = 0;  // of the last step
+  int64_t num_blocks = 0;
+};
+
+DecodeStepTimes MeasureDecodeSteps(const DecodeStepOptions& options);
+
+}  // namespace somnus

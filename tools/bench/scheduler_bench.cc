@@ -1,0 +1,114 @@
+// scheduler_bench: what the coordinator's scheduler and block manager cost by themselves, on one core.
+//
+//   scheduler_bench [--json] [--sequences=N] [--context=N] [--steps=N]
+//
+// Two questions. How long does it take to schedule and to encode a step in which all running sequences
+// decode, and does that depend on how many sequences wait or how many blocks there are? And what does one
+// operation on one block cost, by the number of blocks? Memory is the only thing that may show there: a
+// million blocks do not fit into a processor's cache.
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/flags.h"
+#include "tools/bench/machine_probe.h"
+#include "tools/bench/scheduler/block_ops.h"
+#include "tools/bench/scheduler/decode_steps.h"
+
+namespace somnus {
+namespace {
+
+struct BenchFlags {
+  int32_t sequences = 1024;
+  int32_t context = 4096;
+  int32_t steps = 200;
+  bool json = false;
+};
+
+FlagTable Table(BenchFlags* f) {
+  FlagTable table;
+  table.program = "scheduler_bench";
+  table.usage = "scheduler_bench [flags]";
+  table.about = "Times the scheduler's steps and the block manager's operations.";
+  table.groups = {{"Flags",
+                   {Flag::Int("sequences", &f->sequences, 1, 4096, "that run"),
+                    Flag::Int("context", &f->context, 1, 1 << 16, "tokens of each sequence"),
+                    Flag::Int("steps", &f->steps, 1, 100000, "that are measured"),
+                    Flag::Switch("json", &f->json, "print one JSON object")}}};
+  return table;
+}
+
+nlohmann::json ToJson(const DecodeStepTimes& times) {
+  return {{"schedule_us", times.schedule},
+          {"encode_us", times.encode},
+          {"decode_step_us", times.both},
+          {"least_us", times.least},
+          {"most_us", times.most},
+          {"update_us", times.update},
+          {"message_bytes", times.message_bytes},
+          {"num_blocks", times.num_blocks}};
+}
+
+nlohmann::json ToJson(const BlockOpTimes& times) {
+  return {{"allocate", times.allocate}, {"free", times.free}, {"touch", times.touch}, {"fork", times.fork}};
+}
+
+nlohmann::json Measure(const BenchFlags& flags) {
+  DecodeStepOptions options;
+  options.sequences = flags.sequences;
+  options.context = flags.context;
+  options.steps = flags.steps;
+  const DecodeStepTimes alone = MeasureDecodeSteps(options);
+  DecodeStepOptions many_waiting = options, many_blocks = options;
+  many_waiting.waiting = 100000;
+  many_blocks.spare_blocks = 1000000;
+  nlohmann::json json = {{"decode_step_us", alone.both}, {"sequences", flags.sequences}};
+  json["context"] = flags.context;
+  json["decode_steps"] = {{"alone", ToJson(alone)},
+                          {"100000_waiting", ToJson(MeasureDecodeSteps(many_waiting))},
+                          {"1000000_more_blocks", ToJson(MeasureDecodeSteps(many_blocks))}};
+  for (const int32_t num_blocks : {1000, 100000, 1000000}) {
+    const BlockOpTimes times = MeasureBlockOps(num_blocks, flags.steps);
+    json["ns_per_block_op"][absl::StrCat(num_blocks)] = times.mean();
+    json["block_ops_ns"][absl::StrCat(num_blocks)] = ToJson(times);
+  }
+  return json;
+}
+
+void Print(const nlohmann::json& json) {
+  for (const auto& [name, times] : json["decode_steps"].items()) {
+    std::printf("%-20s schedule %7.1f us, encode %6.1f us, both %7.1f us (%.1f..%.1f), update %7.1f us\n",
+                name.c_str(), times["schedule_us"].get<double>(), times["encode_us"].get<double>(),
+                times["decode_step_us"].get<double>(), times["least_us"].get<double>(),
+                times["most_us"].get<double>(), times["update_us"].get<double>());
+  }
+  for (const auto& [blocks, times] : json["block_ops_ns"].items()) {
+    std::printf("%8s blocks: allocate %6.1f ns, free %6.1f ns, touch %6.1f ns, fork %6.1f ns\n",
+                blocks.c_str(), times["allocate"].get<double>(), times["free"].get<double>(),
+                times["touch"].get<double>(), times["fork"].get<double>());
+  }
+}
+
+}  // namespace
+}  // namespace somnus
+
+int main(int argc, char** argv) {
+  somnus::BenchFlags flags;
+  if (const auto code = somnus::ParseCommandLine(somnus::Table(&flags), argc, argv); code.has_value())
+    return *code;
+  const std::string before = somnus::ToString(somnus::ProbeMachine());
+  nlohmann::json json = somnus::Measure(flags);
+  const std::string after = somnus::ToString(somnus::ProbeMachine());
+  if (flags.json) {
+    json["machine"] = {{"before", before}, {"after", after}};
+    std::printf("%s\n", json.dump(2).c_str());
+    return 0;
+  }
+  somnus::Print(json);
+  std::printf("machine before: %s\nmachine after:  %s\n", before.c_str(), after.c_str());
+  return 0;
+}

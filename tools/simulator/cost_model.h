@@ -1,0 +1,68 @@
+#pragma once
+// How long a step takes on a modelled worker: a linear function of what the step computes. Its coefficients
+// come from the paper's figures (docs/paper.md) or are fitted to the steps of a running engine.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace somnus {
+
+// What one step computes.
+struct StepLoad {
+  int64_t prefill_tokens = 0;    // of prompts
+  int64_t decode_sequences = 0;  // that compute one token each
+  int64_t kv_tokens = 0;         // that attention reads: of each sequence all its tokens so far
+
+  bool empty() const { return prefill_tokens == 0 && decode_sequences == 0; }
+};
+
+// Seconds.
+struct CostModel {
+  double base = 0;  // of any step: weights are read, kernels are launched
+  double per_prefill_token = 0;
+  double per_decode_sequence = 0;
+  double per_kv_token = 0;
+
+  double StepSeconds(const StepLoad& load) const {
+    return base + per_prefill_token * static_cast<double>(load.prefill_tokens) +
+           per_decode_sequence * static_cast<double>(load.decode_sequences) +
+           per_kv_token * static_cast<double>(load.kv_tokens);
+  }
+};
+
+// A machine and a model: how fast it is, and how much it can hold.
+struct ModelledWorker {
+  std::string name;
+  CostModel cost;
+  int64_t kv_slots = 0;  // tokens of the KV cache
+};
+
+// The known ones: "a100-opt-13b" is the paper's, "cpu-smollm2-135m" was fitted on 2 cores. NotFound names
+// them.
+absl::StatusOr<ModelledWorker> FindWorker(const std::string& name);
+
+// A step that was measured.
+struct StepSample {
+  StepLoad load;
+  double seconds = 0;
+};
+
+struct CostFit {
+  CostModel model;
+  // Of |modelled - measured| / measured over the samples.
+  double median_error = 0;
+  double p90_error = 0;
+  double largest_error = 0;
+};
+
+// Least squares of the relative error, with no coefficient below 0. InvalidArgument where there are fewer
+// than four samples, or one that took no time.
+absl::StatusOr<CostFit> FitCostModel(const std::vector<StepSample>& samples);
+// Reads one JSON object a line: prefill_tokens, decode_sequences, kv_tokens, seconds.
+absl::StatusOr<std::vector<StepSample>> ReadStepSamples(const std::string& path);
+
+}  // namespace somnus

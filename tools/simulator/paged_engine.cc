@@ -1,0 +1,164 @@
+#include "tools/simulator/paged_engine.h"
+
+#include <numeric>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace somnus {
+namespace {
+
+// What the workers know of a row of their batch state.
+struct Slot {
+  int64_t known = 0;     // tokens
+  int64_t computed = 0;  // of them, at the end of the step under way
+  int64_t blocks = 0;
+};
+
+class PagedEngine : public SimulatedEngine {
+ public:
+  PagedEngine(const SchedulerOptions& options, int32_t n)
+      : options_(options), n_(n), scheduler_(options), slots_(options.max_num_seqs) {}
+
+  absl::Status Add(const LoadRequest& load) override {
+    EngineRequest request;
+    request.prompt = PromptTokens(load);
+    request.sampling = sampling_;
+    request.max_tokens = load.output;
+    request.seed = static_cast<uint64_t>(load.id);
+    if (absl::Status status = Scheduler::Check(options_, request); !status.ok()) return status;
+    open_[load.id] = {n_, false};
+    for (int32_t choice = 0; choice < n_; ++choice) {
+      EngineRequest copy = request;
+      copy.id = absl::StrCat(load.id, "-", choice);
+      if (choice > 0) copy.fork_of = absl::StrCat(load.id, "-0");
+      scheduler_.Add(std::move(copy));
+    }
+    return absl::OkStatus();
+  }
+
+  std::optional<StepLoad> BeginStep() override {
+    const StepPlan plan = scheduler_.Schedule();
+    if (plan.empty()) return std::nullopt;
+    reply_.Clear();
+    reply_.set_step_id(plan.request.step_id());
+    ApplyNew(plan.request);
+    StepLoad load;
+    for (const v1::ScheduledSequence& sequence : plan.request.sequences()) {
+      Slot& slot = slots_[sequence.slot()];
+      (slot.known - slot.computed > 1 ? load.prefill_tokens : load.decode_sequences) += sequence.num_tokens();
+      slot.computed += sequence.num_tokens();
+      computed_ += sequence.num_tokens();
+      load.kv_tokens += slot.computed;
+      slot.blocks += sequence.new_block_ids_size();
+      blocks_ += sequence.new_block_ids_size();
+      if (slot.computed == slot.known) Sample(sequence.slot());
+    }
+    for (const v1::SequenceFork& fork : plan.request.forks()) {
+      const Slot& source = slots_[fork.source_slot()];
+      Start(fork.slot(), {source.computed, source.computed, fork.block_ids_size()});
+      Sample(fork.slot());
+    }
+    return load;
+  }
+
+  void EndStep(StepResult* result) override {
+    const auto outputs = scheduler_.Update(reply_);
+    SOMNUS_CHECK(outputs.ok());
+    for (const SequenceOutput& output : *outputs) {
+      const auto id = static_cast<int64_t>(output.sequence->request.seed);
+      OpenRequest& open = open_.at(id);
+      if (!std::exchange(open.has_token, true)) result->first_tokens.push_back(id);
+      if (output.output.finish_reason == FinishReason::kNone || --open.choices > 0) continue;
+      result->ended.push_back(id);
+      open_.erase(id);
+    }
+  }
+
+  KvUse kv_use() const override {
+    const int64_t size = options_.blocks.block_size;
+    KvUse use;
+    use.total = int64_t{scheduler_.blocks().total_blocks()} * size;
+    use.held_slots = int64_t{scheduler_.blocks().used_blocks()} * size;
+    use.unshared_slots = blocks_ * size;
+    // What is not computed of a table is in blocks of its own.
+    use.rounding = use.unshared_slots - computed_;
+    use.live = use.held_slots - use.rounding;
+    return use;
+  }
+
+  int64_t num_running() const override { return (scheduler_.num_running() + n_ - 1) / n_; }
+  int64_t num_preemptions() const override { return scheduler_.stats().num_preemptions; }
+
+ private:
+  void ApplyNew(const v1::StepRequest& request) {
+    for (const int32_t index : request.freed_slots()) {
+      computed_ -= slots_[index].computed;
+      blocks_ -= slots_[index].blocks;
+      slots_[index] = {};
+    }
+    for (const v1::NewSequence& sequence : request.new_sequences()) {
+      Start(sequence.slot(),
+            {sequence.token_ids_size(), sequence.num_computed_tokens(), sequence.block_ids_size()});
+    }
+  }
+
+  void Start(int32_t index, const Slot& slot) {
+    slots_[index] = slot;
+    computed_ += slot.computed;
+    blocks_ += slot.blocks;
+  }
+
+  void Sample(int32_t index) {
+    v1::SampledToken* const token = reply_.add_tokens();
+    token->set_slot(index);
+    token->set_token_id(0);
+    ++slots_[index].known;
+  }
+
+  struct OpenRequest {
+    int32_t choices = 1;  // that have not ended
+    bool has_token = false;
+  };
+
+  const SchedulerOptions options_;
+  const int32_t n_;
+  Scheduler scheduler_;
+  std::shared_ptr<const SamplingParams> sampling_ = std::make_shared<const SamplingParams>();
+  v1::StepReply reply_;  // to the step under way
+  std::vector<Slot> slots_;
+  absl::flat_hash_map<int64_t, OpenRequest> open_;
+  int64_t computed_ = 0;  // sums over the slots
+  int64_t blocks_ = 0;
+};
+
+}  // namespace
+
+std::vector<int32_t> PromptTokens(const LoadRequest& request) {
+  // Blocks are told apart by all tokens up to their end, so one token that is different is enough.
+  constexpr int32_t kGroups = 1 << 30;
+  std::vector<int32_t> tokens(request.input);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  if (request.prefix > 0) tokens.front() = kGroups + static_cast<int32_t>(request.prefix_group);
+  if (request.prefix < request.input) tokens[request.prefix] = static_cast<int32_t>(request.id % kGroups);
+  return tokens;
+}
+
+SchedulerOptions ToSchedulerOptions(const EngineOptions& options) {
+  SchedulerOptions scheduler;
+  scheduler.max_num_seqs = options.max_num_seqs;
+  scheduler.max_num_batched_tokens = options.max_num_batched_tokens;
+  scheduler.max_model_len = options.max_model_len;
+  scheduler.blocks.block_size = options.block_size;
+  scheduler.blocks.num_blocks = static_cast<int32_t>(options.kv_slots / options.block_size) + 1;
+  scheduler.blocks.enable_prefix_caching = options.enable_prefix_caching;
+  return scheduler;
+}
+
+std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options, int32_t n) {
+  return std::make_unique<PagedEngine>(options, n);
+}
+
+}  // namespace somnus

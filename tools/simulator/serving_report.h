@@ -1,0 +1,15 @@
+#pragma once
+// A simulation's outcome for people and for scripts.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/simulator/serving_simulation.h"
+
+namespace somnus {
+
+// One flat object; its names are in docs/paper.md.
+nlohmann::json ToJson(const ServingOutcome& outcome);
+std::string ToText(const ServingOutcome& outcome);
+
+}  // namespace somnus

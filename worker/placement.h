@@ -1,0 +1,50 @@
+#pragma once
+// Where a worker runs: its CPUs, how many threads compute there, and the NUMA nodes that its host memory
+// comes from. Pure functions.
+//
+// A worker on a GPU belongs to the node of its GPU. Workers on CPUs divide the nodes of their host: where
+// there are as many workers as nodes, or more, each computes on one node and has its memory there; where
+// there are fewer, each computes on several, and its memory comes from these in turns, so that the bandwidth
+// of all is used.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/numa.h"
+#include "kernels/device.h"
+
+namespace somnus {
+
+struct PlacementRequest {
+  NumaOption numa;
+  DeviceKind device = DeviceKind::kCpu;
+  std::optional<int> gpu_node;   // where the GPU is; nothing: the kernel does not know
+  int ranks_on_host = 1;         // this one among them
+  int index_on_host = 0;         // among them
+  int num_threads = 0;           // that it was told to have; 0: the ranks divide the CPUs
+  bool pins = false;             // threads are pinned where each has a CPU of its own
+  std::optional<int> first_cpu;  // threads are pinned from there on, counted among the allowed CPUs
+};
+
+// What a process may use.
+struct HostCpus {
+  std::vector<NumaNode> nodes;  // of the host
+  std::vector<int> allowed;     // AllowedCpus()
+  int num_cpus = 0;             // NumAllowedCpus()
+};
+
+struct Placement {
+  std::vector<int> memory_nodes;  // as PlacePages takes them; none: the kernel chooses
+  std::vector<int> cpus;          // to which the process is restricted, node by node; none: as it is
+  int num_threads = 1;
+  int first_cpu = -1;       // as in CpuDeviceOptions, among `cpus` where there are any
+  bool spins = false;       // as in CpuDeviceOptions: each thread of the ranks there has a CPU of its own
+  std::string description;  // for people: "node 1, CPUs 8-15"
+};
+
+// InvalidArgument: the node that was asked for does not exist, or has no CPU that the process may run on.
+absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const HostCpus& host);
+
+}  // namespace somnus

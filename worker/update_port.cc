@@ -1,0 +1,95 @@
+#include "worker/update_port.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "proto/cluster_trust.h"
+#include "proto/limits.h"
+#include "proto/weights.grpc.pb.h"
+#include "worker/listen_address.h"
+
+namespace somnus {
+namespace {
+
+constexpr char kSocketSuffix[] = ".update";
+// A chunk, and what names its tensor.
+constexpr int kMaxMessageBytes = kMaxWeightChunkBytes + (64 << 10);
+// A stranger that connects and says nothing is cut off after that.
+constexpr int kHandshakeTimeoutMs = 10'000;
+
+class Service : public v1::UpdatePortService::Service {
+ public:
+  explicit Service(ServeUpdate serve) : serve_(std::move(serve)) {}
+
+  grpc::Status UpdateWeights(grpc::ServerContext* context,
+                             grpc::ServerReader<v1::WorkerUpdateWeightsRequest>* reader,
+                             v1::WorkerUpdateWeightsResponse* response) override {
+    return serve_(context, reader, response);
+  }
+
+ private:
+  const ServeUpdate serve_;
+};
+
+class ServedPort : public UpdatePort {
+ public:
+  ServedPort(ListenAddress address, ServeUpdate serve)
+      : address_(std::move(address)), service_(std::move(serve)) {}
+  ~ServedPort() override {
+    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  }
+
+  absl::Status Start(const std::string& token, const std::string& host) {
+    TlsIdentity identity;
+    CertificateSource shown;
+    if (!absl::StartsWith(address_.bind(), "unix:")) {
+      ASSIGN_OR_RETURN(identity, SelfSignedIdentity(kUpdatePortName));
+      shown = FixedTlsIdentity(identity);
+    }
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(address_.bind(), UpdatePortListener(address_.bind(), token, shown), &port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", address_.bind()));
+    }
+    RETURN_IF_ERROR(address_.Protect());
+    place_.set_address(address_.Advertised(port, host));
+    place_.set_certificate(identity.certificate);
+    return absl::OkStatus();
+  }
+  const v1::UpdatePort& place() const override { return place_; }
+
+ private:
+  // Members are destroyed in reverse: the server before what it uses.
+  const ListenAddress address_;
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+  v1::UpdatePort place_;
+};
+
+}  // namespace
+
+OpenUpdatePort UpdatePortsBeside(const ListenAddress* address, std::string host) {
+  return [address, host = std::move(host)](const std::string& token,
+                                           ServeUpdate serve) -> absl::StatusOr<std::unique_ptr<UpdatePort>> {
+    ASSIGN_OR_RETURN(ListenAddress beside, address->Beside(kSocketSuffix));
+    auto port = std::make_unique<ServedPort>(std::move(beside), std::move(serve));
+    RETURN_IF_ERROR(port->Start(token, host));
+    return port;
+  };
+}
+
+}  // namespace somnus
