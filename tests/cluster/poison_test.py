@@ -32,12 +32,12 @@ def neighbours(rng, count=8):
 class FaultyCluster:
     """A cluster of faulty workers, and the file that says how they fail. A context manager."""
 
-    def __init__(self, faults, *flags, workers=2, model=tiny(MODEL), wait=True, prefix=()):
+    def __init__(self, faults, *flags, workers=2, model=tiny(MODEL), wait=True, prefix=(), env=None):
         self.faults = FaultFile()
         self.set_faults(faults)
         try:
             self.cluster = Cluster(model, "--dtype=float32", f"--worker-binary={WORKER}", *flags, workers=workers, wait=wait,
-                                   env=self.faults.environment, prefix=prefix)
+                                   env={**self.faults.environment, **(env or {})}, prefix=prefix)
         except BaseException:
             self.faults.close()
             raise

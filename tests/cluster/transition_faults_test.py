@@ -16,7 +16,7 @@ from cluster.harness import expected, tiny, wait_until
 from cluster.poison_test import FaultyCluster
 from cluster.recovery_test import can_mount, tiny_requests
 from cluster.run_directory import SOON_S, RunDirectory, kill, pids, status
-from cluster.sleep_cycles_test import growth, holdings
+from cluster.sleep_cycles_test import WITHOUT_POOLS, growth, holdings
 from cluster.streams import Round
 
 MODEL = "llama-uneven"
@@ -69,7 +69,7 @@ class RankIsKilled(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.faulty = FaultyCluster("", KV_CACHE, "--backup=retain", "--max-recoveries=1000000")
+        cls.faulty = FaultyCluster("", KV_CACHE, "--backup=retain", "--max-recoveries=1000000", env=WITHOUT_POOLS)
         cls.addClassCleanup(cls.faulty.__exit__)
         cls.cluster = cls.faulty.cluster
         cls.chaos = Chaos(cls.cluster, tiny_requests(random.Random(3), count=4), random.Random(3))
@@ -142,7 +142,7 @@ class OutOfMemory(unittest.TestCase):
     """Every call of one rank's memory in a wake-up finds no memory, one after the other."""
 
     def test_at_each_call_of_a_wake_up(self):
-        faulty = FaultyCluster("", KV_CACHE, "--backup=retain")
+        faulty = FaultyCluster("", KV_CACHE, "--backup=retain", env=WITHOUT_POOLS)
         with faulty as cluster:
             before, awake = cluster.status(), [resident(rank) for rank in cluster.status()["ranks"]]
             stream = cluster.open_stream(CASE["prompt"], max_tokens=450, return_token_ids=True)
