@@ -276,6 +276,11 @@ FlagGroup TimeFlags(Flags* f) {
               .Alias("hang-timeout-s")
               .Alias("heartbeat-timeout")
               .Alias("heartbeat-timeout-s"),
+          Flag::Time(
+              "stale-weights-timeout", &f->stale_weights_timeout, absl::ZeroDuration(), kLongest,
+              "how long requests wait for weights that a failed change or a lost worker has made stale, "
+              "and that only a reload or an update brings; then they are refused; 0: as long as their "
+              "clients do"),
           Flag::Int("max-recoveries-per-request", &f->max_recoveries_per_request, 0, 1000,
                     "a request that was in a step at that many failures of the workers, and got no further, "
                     "runs alone from then on, and ends with an error when they fail again"),

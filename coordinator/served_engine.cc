@@ -55,6 +55,8 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.step_timeout = flags.step_timeout;
   options.step_stall = flags.step_stall;
   options.hang_timeout = flags.hang_timeout;
+  if (flags.stale_weights_timeout > absl::ZeroDuration())
+    options.stale_weights_timeout = flags.stale_weights_timeout;
   options.max_recoveries_per_request = flags.max_recoveries_per_request;
   options.max_recoveries = flags.max_recoveries;
   options.recovery_window = flags.recovery_window;

@@ -124,6 +124,11 @@ struct ReplicaStats {
   int64_t group_epoch = 0;
 };
 
+// Why requests are refused after stale_weights_timeout (engine_loop.h).
+inline constexpr char kStaleForTooLong[] =
+    "The weights have been stale for too long; requests are refused until a reload or an update has brought "
+    "others.";
+
 // A consistent snapshot, which the loop takes between two steps. Of an engine with replicas: sums over them,
 // the shallowest sleep and the latest epoch.
 struct EngineStats {

@@ -47,6 +47,7 @@ bool EngineLoop::ProcessMail() {
   // After the commands were taken: a command that came after a loss is run after it, too.
   ProcessEvents();
   StartCommands();
+  CheckStaleWeights();
   return !draining || !DrainIsOver();
 }
 
@@ -137,6 +138,7 @@ void EngineLoop::WaitForMail() {
     absl::MutexLock lock(&mu_);
     if (draining_) duration = std::min(duration, drain_deadline_ - options_.monotonic_now());
   }
+  if (!gave_up_stale_weights_) duration = std::min(duration, stale_deadline_ - options_.monotonic_now());
   mail_->WaitFor(duration);
 }
 
@@ -261,7 +263,7 @@ void EngineLoop::PublishStats() {
     stats.weights_source = weights_.source();
   }
   stats.only_copy = HasOnlyCopy();
-  stats.needs_weights = !weights_.readable() && LacksWeights();
+  stats.needs_weights = NeedsWeights();
   stats.paused = paused_;
   GroupBytes bytes = executor_->bytes();
   stats.resident_bytes = std::move(bytes.resident);

@@ -77,6 +77,8 @@ struct EngineOptions {
   absl::Duration step_timeout = absl::Seconds(300);
   // A step under way for longer makes Health say so; it is still waited for, until its deadline.
   absl::Duration step_stall = absl::Seconds(60);
+  // How long requests wait for weights that no wake-up brings, after a change that failed or a recovery.
+  absl::Duration stale_weights_timeout = absl::InfiniteDuration();
   absl::Duration hang_timeout = absl::Seconds(4);  // no step has less (step_deadline.h), but for step_timeout
   int32_t max_recoveries_per_request = 3;
   int32_t max_recoveries = 10;  // of the group, in a row without a token, within recovery_window
@@ -152,6 +154,9 @@ class EngineLoop : public Engine {
   bool may_revive() const;
   // The weights, which are stale or not, as of the last lifecycle call that has ended. Thread safe.
   Weights weights() const;
+  // Requests are refused: weights that no wake-up brings did not come within stale_weights_timeout, and
+  // nobody is bringing them. A change is reported as one of the state. Thread safe.
+  bool gave_up_stale_weights() const { return gave_up_stale_weights_; }
 
  private:
   class Update;
@@ -240,6 +245,12 @@ class EngineLoop : public Engine {
   // The workers have the weights, and nothing else has.
   bool HasOnlyCopy() const { return !weights_.readable() && !LacksWeights(); }
   bool LacksWeights() const;
+  // They have to be brought by a reload or an update.
+  bool NeedsWeights() const { return !weights_.readable() && LacksWeights(); }
+  // A change that failed or a recovery has ended: where it leaves the weights stale, requests wait for
+  // stale_weights_timeout from now.
+  void NoteStaleWeights();
+  void CheckStaleWeights();
   // Whether a wake-up of these tags reads the checkpoint. An error: it cannot bring the weights.
   absl::StatusOr<bool> WillReadWeights(const std::vector<std::string>& tags) const;
   void CallSleep(const SleepSpec& spec);
@@ -337,8 +348,10 @@ class EngineLoop : public Engine {
   int64_t last_call_ = 0;
   int64_t num_steps_ = 0;
   bool idle_checked_ = false;
+  MonotonicTime stale_deadline_ = absl::InfiniteDuration();  // until which requests wait for weights
 
-  std::atomic<EngineState> state_;  // written under mu_
+  std::atomic<bool> gave_up_stale_weights_{false};  // written by the loop thread
+  std::atomic<EngineState> state_;                  // written under mu_
   const std::shared_ptr<LoopMail> mail_ = std::make_shared<LoopMail>();
   mutable absl::Mutex mu_;
   // Mail of the callers.

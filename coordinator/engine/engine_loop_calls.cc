@@ -70,6 +70,7 @@ absl::Status EngineLoop::CheckRoom(const std::vector<EngineRequest>& requests) {
     return absl::UnavailableError(absl::StrCat("the engine failed: ", error_));
   if (draining_ || stopped_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
   if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
+  if (gave_up_stale_weights_) return absl::UnavailableError(kStaleForTooLong);
   return room_.Check(requests, num_preempted_);
 }
 
@@ -123,6 +124,7 @@ absl::Status EngineLoop::Health() const {
     absl::MutexLock lock(&mu_);
     if (state_ == EngineState::kFailed)
       return absl::UnavailableError(absl::StrCat("The engine has failed: ", error_));
+    if (gave_up_stale_weights_) return absl::UnavailableError(kStaleForTooLong);
     if (state_ == EngineState::kAsleep && stats_.residency.weights_stale())
       return absl::UnavailableError("The weights are stale; requests wait until others have been brought.");
     if (state_ == EngineState::kAsleep && stats_.needs_weights)

@@ -126,6 +126,7 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
                options_.log_name);
   residency_ = recovered.residency;
   weights_ = recovered.weights;
+  NoteStaleWeights();
   step_deadline_.Restart();
   {
     absl::MutexLock lock(&mu_);

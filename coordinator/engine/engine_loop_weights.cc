@@ -204,8 +204,28 @@ void EngineLoop::FinishWeights(const WeightsOutcome& outcome) {
   EndWeightsChange(absl::OkStatus());
 }
 
+void EngineLoop::NoteStaleWeights() {
+  if (NeedsWeights()) stale_deadline_ = options_.monotonic_now() + options_.stale_weights_timeout;
+}
+
+// While a change is under way requests wait for it, however long others have failed before.
+void EngineLoop::CheckStaleWeights() {
+  if (!NeedsWeights()) stale_deadline_ = absl::InfiniteDuration();
+  const bool changes = command_.has_value() && command_->ChangesWeights();
+  const bool gives_up = !changes && !recovering_ && options_.monotonic_now() >= stale_deadline_;
+  if (gave_up_stale_weights_.exchange(gives_up) != gives_up) {
+    if (gives_up) LogError("{}{}", options_.log_name, kStaleForTooLong);
+    ReportStateChange();
+  }
+  if (!gives_up) return;
+  if (options_.hand_over) return HandOver();
+  for (const SequencePtr& sequence : scheduler_.AbortAll())
+    End(sequence, FinishReason::kError, absl::UnavailableError(kStaleForTooLong));
+}
+
 void EngineLoop::EndWeightsChange(const absl::Status& status) {
   step_deadline_.Restart();
+  NoteStaleWeights();
   if (status.ok()) NoteNewWeights();
   PublishStats();  // before the state: whoever looks at its change finds which weights there are
   SwitchState(RestingState());

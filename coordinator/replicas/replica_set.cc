@@ -142,6 +142,7 @@ absl::Status ReplicaSet::SubmitAll(std::vector<EngineRequest> requests) {
       return absl::UnavailableError(absl::StrCat("the engine failed: ", Errors()));
     if (draining_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
     if (!AdmitsRequests(state)) return absl::UnavailableError(WhyNotReady(state));
+    if (GaveUpStaleWeights()) return absl::UnavailableError(kStaleForTooLong);
     RETURN_IF_ERROR(room_.Check(requests, NumPreempted()));
     for (size_t i = 0; i < requests.size(); ++i) {
       room_.Add(requests[i]);

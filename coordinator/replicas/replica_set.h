@@ -186,6 +186,8 @@ class ReplicaSet : public Engine {
   Weights WeightsOfOthers(size_t replica) const;
   // Nothing may be served from what the replica has.
   void MakeStale(size_t replica);
+  // Every replica that has not failed did, and one has not.
+  bool GaveUpStaleWeights() const;
   void NoteWeights(bool updates, MonotonicTime began);
   absl::StatusOr<TransitionReport> WakeReplicas(const std::vector<std::string>& tags,
                                                 const ReplicaCall& call);

@@ -127,13 +127,19 @@ std::vector<ReplicaSet::Ending> ReplicaSet::TakeEndings() {
   for (const std::string& id : std::exchange(aborted_, {}))
     endings.push_back(EndQueued(id, FinishReason::kAbort, absl::OkStatus()));
   TakeExpired(smallest_.now(), &endings);
-  const bool failed = state_ == EngineState::kFailed;
-  if (queue_.empty() || !(failed || stopping_)) return endings;
-  const absl::Status error =
-      failed ? absl::UnavailableError(absl::StrCat("the engine failed: ", Errors())) : absl::OkStatus();
+  if (queue_.empty()) return endings;
+  absl::Status error;
+  if (state_ == EngineState::kFailed) {
+    error = absl::UnavailableError(absl::StrCat("the engine failed: ", Errors()));
+  } else if (GaveUpStaleWeights()) {
+    error = absl::UnavailableError(kStaleForTooLong);
+  } else if (!stopping_) {
+    return endings;
+  }
+  const FinishReason reason = error.ok() ? FinishReason::kAbort : FinishReason::kError;
   while (!queue_.empty()) {
     const std::string id = queue_.begin()->second->request.id;
-    endings.push_back(EndQueued(id, failed ? FinishReason::kError : FinishReason::kAbort, error));
+    endings.push_back(EndQueued(id, reason, error));
   }
   return endings;
 }

@@ -107,6 +107,16 @@ void ReplicaSet::MakeStale(size_t replica) {
            std::string(update.status().message()));
 }
 
+bool ReplicaSet::GaveUpStaleWeights() const {
+  bool gave_up = false;
+  for (const Replica& replica : replicas_) {
+    if (replica.loop->state() == EngineState::kFailed) continue;
+    if (!replica.loop->gave_up_stale_weights()) return false;
+    gave_up = true;
+  }
+  return gave_up;
+}
+
 void ReplicaSet::NoteWeights(bool updates, MonotonicTime began) {
   {
     absl::MutexLock lock(&mu_);

@@ -66,6 +66,26 @@ TEST_P(ReplicaWeightsTest, ReplicasThatReadOtherFilesDoNotServeTogether) {
   EXPECT_EQ(StateOf(1), EngineState::kAsleep);
 }
 
+TEST_P(ReplicaWeightsTest, RequestsThatNoReplicaCanServeEndAfterTheTimeout) {
+  options_.stale_weights_timeout = absl::Milliseconds(1);
+  Start(2);
+  executors_[1]->SetNextWeightsOutcome({.status = absl::InternalError("a short file")});
+  EXPECT_FALSE(set_->ReloadWeights({}).ok());
+  ExpectExact(SubmitMany(4));
+  executors_[0]->SetNextWeightsOutcome({.status = absl::InternalError("a short file")});
+  EXPECT_FALSE(set_->ReloadWeights({}).ok());
+  // One that comes earlier ends in the queue.
+  Await([&] {
+    Ticket ticket = MakeTicket("a", 5, 5);
+    const absl::Status status = set_->Submit(ticket.request);
+    if (status.ok()) EXPECT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(status.ok() ? ticket.sink->error() : status, absl::UnavailableError(kStaleForTooLong));
+    return !status.ok();
+  });
+  ASSERT_TRUE(set_->ReloadWeights({}).ok());
+  ExpectExact(SubmitMany(4));
+}
+
 TEST_P(ReplicaWeightsTest, AnUpdateReachesAllReplicas) {
   Start(2);
   {
