@@ -16,6 +16,7 @@ std::string OptionsDigest(const v1::LoadModelRequest& request) {
   options.mutable_parallel()->clear_group_name();
   options.mutable_parallel()->clear_nccl_unique_id();
   options.mutable_parallel()->clear_rank_hosts();
+  options.mutable_parallel()->clear_rank_cpus();
   options.mutable_parallel()->clear_rank_addresses();
   options.mutable_parallel()->clear_group_secret();
   std::string bytes;
