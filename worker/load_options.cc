@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/piece_codec.h"
+#include "base/numa.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -42,26 +43,49 @@ absl::Status CheckParallel(const v1::ParallelConfig& parallel) {
     return absl::InvalidArgumentError(absl::StrCat("rank_hosts: ", parallel.rank_hosts_size(), " hosts of ",
                                                    parallel.world_size(), " ranks"));
   }
+  if (parallel.rank_cpus_size() != 0 && parallel.rank_cpus_size() != parallel.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank_cpus: ", parallel.rank_cpus_size(), " lists of ",
+                                                   parallel.world_size(), " ranks"));
+  }
   return absl::OkStatus();
 }
 
 // Without a list of hosts all ranks are taken to share one.
-int RanksOnHost(const v1::ParallelConfig& parallel) {
-  if (parallel.rank_hosts_size() == 0) return parallel.world_size();
-  return static_cast<int>(std::count(parallel.rank_hosts().begin(), parallel.rank_hosts().end(),
-                                     parallel.rank_hosts(parallel.rank())));
+bool ShareHost(const v1::ParallelConfig& parallel, int a, int b) {
+  return parallel.rank_hosts_size() == 0 || parallel.rank_hosts(a) == parallel.rank_hosts(b);
 }
 
-// Ranks of the same host count as in rank_hosts, those of its first group first.
-int IndexOnHost(const v1::LoadModelRequest& request) {
+// On one host. Ranks of which it is not known are taken to share them.
+bool ShareCpus(const v1::ParallelConfig& parallel, int a, int b) {
+  if (parallel.rank_cpus_size() == 0) return true;
+  const auto first = ParseCpuList(parallel.rank_cpus(a)), second = ParseCpuList(parallel.rank_cpus(b));
+  if (!first.has_value() || first->empty() || !second.has_value() || second->empty()) return true;
+  return std::any_of(first->begin(), first->end(), [&second](int cpu) {
+    return std::find(second->begin(), second->end(), cpu) != second->end();
+  });
+}
+
+int RanksOnHost(const v1::ParallelConfig& parallel) {
+  int ranks = 0;
+  for (int rank = 0; rank < parallel.world_size(); ++rank)
+    ranks += ShareHost(parallel, parallel.rank(), rank) ? 1 : 0;
+  return ranks;
+}
+
+// Other groups of the host count as if each had a rank beside each of this one; the ranks of a host's first
+// group come first. `options`: with its ranks_on_host.
+void CountRanks(const v1::LoadModelRequest& request, const LoadOptions& options,
+                PlacementRequest* placement) {
   const v1::ParallelConfig& parallel = request.parallel();
-  int index = parallel.rank();
-  if (parallel.rank_hosts_size() > 0) {
-    const auto first = parallel.rank_hosts().begin();
-    index =
-        static_cast<int>(std::count(first, first + parallel.rank(), parallel.rank_hosts(parallel.rank())));
+  int sharing = 0, before = 0;
+  for (int rank = 0; rank < parallel.world_size(); ++rank) {
+    if (!ShareHost(parallel, parallel.rank(), rank) || !ShareCpus(parallel, parallel.rank(), rank)) continue;
+    ++sharing;
+    before += rank < parallel.rank() ? 1 : 0;
   }
-  return request.group_on_host() * RanksOnHost(parallel) + index;
+  placement->ranks_on_host = sharing * std::max(1, request.groups_on_host());
+  placement->index_on_host = request.group_on_host() * sharing + before;
+  placement->other_ranks = options.ranks_on_host - placement->ranks_on_host;
 }
 
 // On a host a backup takes the memory that the weights had: kept after the wake-up it would count twice.
@@ -152,8 +176,7 @@ absl::StatusOr<PlacementRequest> MakePlacementRequest(const v1::LoadModelRequest
     return absl::InvalidArgumentError(absl::StrCat("numa: '", numa, "' ", option.status().message()));
   placement.numa = *option;
   placement.device = options.device;
-  placement.ranks_on_host = options.ranks_on_host;
-  placement.index_on_host = IndexOnHost(request);
+  CountRanks(request, options, &placement);
   placement.num_threads = worker.num_threads > 0 ? worker.num_threads : request.num_threads();
   placement.pins = worker.pins;
   placement.first_cpu = worker.first_cpu;

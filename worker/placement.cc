@@ -37,7 +37,9 @@ Placement Divide(const PlacementRequest& request, const HostCpus& host, int num_
   placement.num_threads = request.num_threads;
   if (request.num_threads == 0) {
     // A quota is for all ranks of the host together.
-    const int of_quota = host.num_cpus / request.ranks_on_host;
+    const bool has_quota = host.num_cpus < static_cast<int>(host.allowed.size());
+    const int of_quota =
+        has_quota ? host.num_cpus / (request.ranks_on_host + request.other_ranks) : host.num_cpus;
     placement.num_threads = std::max(1, std::min(num_cpus / share.ranks, of_quota));
   }
   const int threads = placement.num_threads * share.ranks;

@@ -2,6 +2,9 @@
 // Where a worker runs: its CPUs, how many threads compute there, and the NUMA nodes that its host memory
 // comes from. Pure functions.
 //
+// Workers of one host divide the CPUs that they may use in common. Where a launcher has given each its own
+// (Slurm's --cpu-bind=cores, taskset), there is nothing to divide.
+//
 // A worker on a GPU belongs to the node of its GPU. Workers on CPUs divide the nodes of their host: where
 // there are as many workers as nodes, or more, each computes on one node and has its memory there; where
 // there are fewer, each computes on several, and its memory comes from these in turns, so that the bandwidth
@@ -21,8 +24,9 @@ struct PlacementRequest {
   NumaOption numa;
   DeviceKind device = DeviceKind::kCpu;
   std::optional<int> gpu_node;   // where the GPU is; nothing: the kernel does not know
-  int ranks_on_host = 1;         // this one among them
+  int ranks_on_host = 1;         // whose CPUs are not disjoint from this one's; itself among them
   int index_on_host = 0;         // among them
+  int other_ranks = 0;           // of the host, whose CPUs are others; a quota is for them, too
   int num_threads = 0;           // that it was told to have; 0: the ranks divide the CPUs
   bool pins = false;             // threads are pinned where each has a CPU of its own
   std::optional<int> first_cpu;  // threads are pinned from there on, counted among the allowed CPUs

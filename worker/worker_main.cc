@@ -19,6 +19,7 @@
 #include "base/discovery.h"
 #include "base/log.h"
 #include "base/monotonic.h"
+#include "base/numa.h"
 #include "base/service_manager.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -87,6 +88,7 @@ v1::RegisterRequest MakeRegisterRequest(const std::string& address, const Chosen
   // Whether the worker runs on its CPU is the coordinator's to say; a wrong SOMNUS_CPU_ISA is LoadModel's
   // error.
   request.set_cpu_isa(ChosenCpuIsaName().value_or(""));
+  request.set_cpus(CpuListText(AllowedCpus()));
   return request;
 }
 

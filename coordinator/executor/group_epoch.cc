@@ -154,7 +154,10 @@ absl::StatusOr<std::vector<v1::WorkerSnapshot>> GroupEpoch::Fence() {
 v1::ParallelConfig GroupEpoch::Parallel() const {
   v1::ParallelConfig parallel;
   parallel.set_world_size(static_cast<int32_t>(workers_.size()));
-  for (const WorkerLink& worker : workers_) parallel.add_rank_hosts(worker.endpoint.host);
+  for (const WorkerLink& worker : workers_) {
+    parallel.add_rank_hosts(worker.endpoint.host);
+    parallel.add_rank_cpus(worker.endpoint.cpus);
+  }
   return parallel;
 }
 

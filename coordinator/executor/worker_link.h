@@ -20,6 +20,7 @@ struct WorkerEndpoint {
   std::string host;
   int32_t pid = 0;
   v1::DeviceType device_type = v1::DEVICE_TYPE_CPU;
+  std::string cpus = {};  // as in RegisterRequest
 };
 
 struct WorkerLink {

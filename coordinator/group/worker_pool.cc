@@ -300,8 +300,8 @@ absl::StatusOr<std::vector<WorkerLink>> WorkerPool::Await(absl::Duration timeout
     const v1::RegisterRequest& member = members[rank];
     RETURN_IF_ERROR(place.loss);
     if (place.member.worker_id() != member.worker_id()) {
-      place.link =
-          MakeWorkerLink(rank, {member.address(), member.host(), member.pid(), member.device_type()}, trust_);
+      place.link = MakeWorkerLink(
+          rank, {member.address(), member.host(), member.pid(), member.device_type(), member.cpus()}, trust_);
       place.member = member;
     }
     links.push_back(place.link);

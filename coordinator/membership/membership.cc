@@ -10,6 +10,7 @@ namespace somnus {
 namespace {
 
 constexpr size_t kMaxNameLength = 512;
+constexpr size_t kMaxCpuListBytes = 4096;
 // A member whose last sign of life is no older counts as alive. It is the time of several heartbeats.
 constexpr absl::Duration kFresh = absl::Seconds(5);
 // An id is refused for as long as its worker could still try to register. Fewer workers than that are lost in
@@ -38,6 +39,8 @@ absl::Status Membership::CheckRequest(const v1::RegisterRequest& request) const 
   RETURN_IF_ERROR(CheckLength("address", request.address(), 1));
   RETURN_IF_ERROR(CheckLength("build_id", request.build_id(), 0));
   RETURN_IF_ERROR(CheckLength("cpu_isa", request.cpu_isa(), 0));
+  if (request.cpus().size() > kMaxCpuListBytes)
+    return absl::InvalidArgumentError(absl::StrCat("cpus: must have at most ", kMaxCpuListBytes, " bytes"));
   if (request.version() != options_.version) {
     return absl::FailedPreconditionError(absl::StrCat("version: the coordinator is ", options_.version,
                                                       ", the worker is ", request.version()));

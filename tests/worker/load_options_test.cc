@@ -78,6 +78,21 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
   EXPECT_FALSE(MakeLoadOptions(request, {}).ok());
 }
 
+TEST(LoadOptionsTest, RanksWithCpusOfTheirOwnNeedNotDivideThem) {
+  v1::LoadModelRequest request = LoadRequest(2, 5);
+  for (const char* host : {"a", "a", "a", "a", "b"}) request.mutable_parallel()->add_rank_hosts(host);
+  // One shares some CPUs with this one, one has others, of one it is not known, and one is elsewhere.
+  for (const char* cpus : {"0-5", "8-11", "4-7", "", "4-7"}) request.mutable_parallel()->add_rank_cpus(cpus);
+  const auto options = MakeLoadOptions(request, {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->ranks_on_host, 4) << "they share the host's memory";
+  EXPECT_EQ(options->placement.ranks_on_host, 3);
+  EXPECT_EQ(options->placement.index_on_host, 1);
+  EXPECT_EQ(options->placement.other_ranks, 1);
+  request.mutable_parallel()->mutable_rank_cpus()->RemoveLast();
+  EXPECT_EQ(MakeLoadOptions(request, {}).status().message(), "rank_cpus: 4 lists of 5 ranks");
+}
+
 TEST(LoadOptionsTest, WhatTheWorkersOwnCommandLineSaysOfItsCpusComesFirst) {
   v1::LoadModelRequest request = LoadRequest();
   request.set_num_threads(3);

@@ -48,6 +48,15 @@ TEST(Placement, OneNodeIsDividedByItsRanks) {
   EXPECT_EQ(placement.description, "one node");
 }
 
+TEST(Placement, CpusThatNoOtherRankMayUseAreNotDivided) {
+  PlacementRequest request = Rank(0, 1);
+  request.other_ranks = 3;
+  EXPECT_EQ(Choose(request, OneNode(8)).num_threads, 8);
+  HostCpus host = OneNode(8);
+  host.num_cpus = 4;
+  EXPECT_EQ(Choose(request, host).num_threads, 1) << "a quota is for all ranks of the host";
+}
+
 TEST(Placement, WhereTheKernelTellsNoNodesThereIsOne) {
   const HostCpus host = {{}, Range(0, 4), 4};
   EXPECT_EQ(Choose(Rank(0, 1), host).description, "one node");
