@@ -70,9 +70,6 @@ absl::Status CheckSeveral(const Flags& flags) {
   if (!flags.local_workers || flags.discover_workers)
     return refuse("--workers", "several models need workers of this host: local:N");
   if (!flags.run_dir.empty()) return refuse("--run-dir", "is for one model");
-  if (flags.idle_sleep > absl::ZeroDuration())
-    return refuse("--idle-sleep-s",
-                  "is for one model; of several, one sleeps when another one needs its memory");
   const bool slo = flags.residency_policy == ResidencyPolicy::kSlo;
   if (!slo && !flags.model_ttft_targets.empty())
     return refuse("--model-ttft-target", "is for --residency-policy=slo");

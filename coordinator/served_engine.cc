@@ -216,6 +216,8 @@ class ServedEngineImpl : public ServedEngine {
     if (priority != flags_.model_priorities.end()) model.priority = priority->second;
     model.targets = {.ttft = TargetOf(flags_.model_ttft_targets, name_),
                      .tpot = TargetOf(flags_.model_tpot_targets, name_)};
+    if (flags_.idle_sleep > absl::ZeroDuration()) model.idle_sleep = flags_.idle_sleep;
+    model.idle_level = flags_.idle_sleep_level;
     model.backup_takes_memory = flags_.backup != v1::BACKUP_POLICY_FILE;
     const int64_t num_workers = int64_t{flags_.world_size} * flags_.data_parallel_size;
     model.elastic_kv = flags_.elastic_kv_cache;

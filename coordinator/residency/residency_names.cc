@@ -44,6 +44,8 @@ const char* ResidencyReasonName(ResidencyReason reason) {
       return "half_awake";
     case ResidencyReason::kOnlyCopy:
       return "only_copy";
+    case ResidencyReason::kUnused:
+      return "unused";
   }
   return "unknown";
 }

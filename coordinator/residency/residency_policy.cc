@@ -62,6 +62,7 @@ class Planner {
     }
     PrefetchNext(waiters);
     TellStays();
+    SleepUnused();
     for (ResidencyDecision& decision : plan_.decisions) KeepBlocks(&decision);
     return std::move(plan_);
   }
@@ -143,6 +144,23 @@ class Planner {
       const bool is_mapped = model.state == ModelState::kAwake || model.idle_bytes > 0;
       if (!is_mapped || model.pinned || model.stay_told || !MustStay(i)) continue;
       plan_.decisions.push_back({ResidencyAction::kStay, ResidencyReason::kOnlyCopy, i, 0, *blocked_});
+    }
+  }
+
+  void SleepUnused() {
+    for (int i = 0; i < static_cast<int>(models_.size()); ++i) {
+      const ModelView& model = models_[i];
+      const bool idle = model.state == ModelState::kAwake && model.open_requests == 0;
+      const bool held = model.pinned || model.held_awake || model.held_asleep;
+      if (!idle || held || leaves_[i] || MustStay(i)) continue;
+      const MonotonicTime due = std::max(model.last_used, model.awake_since) + model.idle_sleep;
+      LookAgainAt(due);
+      if (now_ < due) continue;
+      const bool deep = model.idle_level == 2 && !model.only_copy;
+      const std::optional<int> level = deep ? std::optional(2) : ChooseLevel(i, i);
+      if (!level.has_value()) continue;
+      leaves_[i] = true;
+      plan_.decisions.push_back({ResidencyAction::kSleepIfIdle, ResidencyReason::kUnused, i, *level, i});
     }
   }
 

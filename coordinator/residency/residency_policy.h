@@ -18,6 +18,7 @@
 // - Host memory is never promised twice either (host_memory.h). Weights come first; what they leave is for
 //   the KV blocks of models that fall asleep. A sleep at level 1 that an operator has asked for is never made
 //   one at level 2.
+// - A model that has had no request for its idle_sleep falls asleep though nobody waits for its memory.
 // - Whoever has waited for longer than max_wait comes before all others, whatever their priority, and no
 //   later one takes what it waits for: every model that fits wakes in the end.
 
@@ -64,6 +65,8 @@ struct ModelView {
   bool only_copy = false;           // level 2 would lose its weights, so it sleeps at level 1 or not at all
   bool stay_told = false;           // kStay has come since it woke
   bool prefetched = false;          // kPrefetch has come since it fell asleep
+  absl::Duration idle_sleep = absl::InfiniteDuration();  // without a request for so long it falls asleep
+  int idle_level = 1;                                    // so deep, unless level 2 would lose its weights
   int32_t open_requests = 0;
   MonotonicTime waiting_since = absl::InfiniteDuration();  // not awake: since when have requests waited
   MonotonicTime deadline = absl::InfiniteDuration();       // kSlo: when a request needs its next token
@@ -122,6 +125,7 @@ enum class ResidencyReason {
   kHostMemory,     // the backup gives way to one that was used more recently
   kHalfAwake,      // release: nothing can be computed with what is mapped
   kOnlyCopy,       // stay: level 2 would lose its weights, and the host has no room for their backup
+  kUnused,         // sleep: it has had no request for its idle_sleep
 };
 
 // "wake", "preempt", ...; "requests_wait", "turn_is_over", ...: the names that metrics and logs use.

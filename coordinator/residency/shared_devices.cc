@@ -205,6 +205,8 @@ ModelView SharedDevices::View(Model* model) {
   if (view.state == ModelState::kDeepening) view.level = 1;
   view.pinned = model->options.pinned;
   view.priority = model->options.priority;
+  view.idle_sleep = model->options.idle_sleep;
+  view.idle_level = model->options.idle_level;
   EndStage(model, stats.state);
   const OperatorWake* const wake = WakeOf(*model);
   const TagState weights = stats.residency.state(kWeightsTag);

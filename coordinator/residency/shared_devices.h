@@ -69,7 +69,9 @@ struct SharingModel {
   std::string name;
   bool pinned = false;
   int priority = 0;
-  TokenTargets targets;             // for ResidencyPolicy::kSlo
+  TokenTargets targets;                                  // for ResidencyPolicy::kSlo
+  absl::Duration idle_sleep = absl::InfiniteDuration();  // as of ModelView, and likewise
+  int idle_level = 1;
   bool backup_takes_memory = true;  // of the host, at level 1
   // Whether its KV cache shrinks and grows. Of all its workers together: what the cache keeps at least, and
   // in how many rows it lies, each of whole chunks of memory (SleepableAllocator::AllocateRows).

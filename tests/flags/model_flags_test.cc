@@ -48,7 +48,6 @@ TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
       {{"--model=a=x", "--model=b=y", "--served-model-name=c"}, "--served-model-name: all models have"},
       {{"--model=a=x", "--model=b=y", "--workers=remote:1"}, "--workers: several models need workers of"},
       {{"--model=a=x", "--model=b=y", "--run-dir=/r"}, "--run-dir: is for one model"},
-      {{"--model=a=x", "--model=b=y", "--idle-sleep-s=5"}, "--idle-sleep-s: is for one model"},
       {{"--model=a=x", "--device-memory-budget=1GiB"}, "--device-memory-budget: is for several models"},
       {{"m", "--pin-model=m"}, "--pin-model: is for several models"},
       {{"m", "--model-tpot-target=1s"}, "--model-tpot-target: is for several models"},

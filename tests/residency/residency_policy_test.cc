@@ -110,6 +110,34 @@ TEST(ResidencyPolicyTest, PinnedModelsStayAndWake) {
   EXPECT_EQ(Decisions(Budget(5), {pinned}), Only(Action::kWake, Reason::kPinned, 0, 0, 0));
 }
 
+TEST(ResidencyPolicyTest, WhatIsUnusedForItsIdleTimeSleepsThoughNobodyWaits) {
+  ModelView unused = Awake(5, 0, absl::Seconds(59));
+  unused.idle_sleep = absl::Minutes(1);
+  const ResidencyPlan early = PlanResidency(Budget(20), kNow, {Awake(5, 0, absl::Hours(1)), unused});
+  EXPECT_TRUE(early.decisions.empty());
+  EXPECT_EQ(early.look_again_at, kNow + absl::Seconds(1));
+  unused.last_used -= absl::Seconds(1);
+  EXPECT_EQ(Decisions(Budget(20), {unused}), Only(Action::kSleepIfIdle, Reason::kUnused, 0, 1, 0));
+  unused.idle_level = 2;
+  EXPECT_EQ(Decisions(Budget(20), {unused}), Only(Action::kSleepIfIdle, Reason::kUnused, 0, 2, 0));
+  unused.only_copy = true;
+  EXPECT_EQ(Decisions(Budget(20), {unused}), Only(Action::kSleepIfIdle, Reason::kUnused, 0, 1, 0));
+  unused.awake_since = kNow - absl::Seconds(59);
+  EXPECT_TRUE(Decisions(Budget(20), {unused}).empty()) << "it has woken since";
+}
+
+TEST(ResidencyPolicyTest, WhoeverIsBusyOrHeldDoesNotSleepUnused) {
+  ModelView unused = Awake(5, 0, absl::Hours(1));
+  unused.idle_sleep = absl::Minutes(1);
+  for (bool ModelView::*held : {&ModelView::pinned, &ModelView::held_awake, &ModelView::held_asleep}) {
+    ModelView model = unused;
+    model.*held = true;
+    EXPECT_TRUE(Decisions(Budget(20), {model}).empty());
+  }
+  unused.open_requests = 1;
+  EXPECT_TRUE(Decisions(Budget(20), {unused}).empty());
+}
+
 TEST(ResidencyPolicyTest, FifoFinishesWhatIsOpenAfterItsTurn) {
   ModelView busy = Awake(5, 3, {});
   busy.awake_since = kNow - absl::Seconds(1);

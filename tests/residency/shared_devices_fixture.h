@@ -84,6 +84,7 @@ class SharedDevicesTest : public ::testing::Test {
     SharingModel model;
     model.name = name;
     if (models_.size() <= targets_.size()) model.targets = targets_[models_.size() - 1];
+    model.idle_sleep = idle_sleep_;
     model.on_decision = [this](const ResidencyDecision& decision) {
       absl::MutexLock lock(&mu_);
       decisions_.push_back(decision);
@@ -136,6 +137,7 @@ class SharedDevicesTest : public ::testing::Test {
   absl::Duration operator_wait_ = absl::Minutes(2);
   absl::Duration max_wait_ = absl::Milliseconds(200);
   std::vector<TokenTargets> targets_;
+  absl::Duration idle_sleep_ = absl::InfiniteDuration();
   int64_t budget_ = 0;  // 0: as Start says
   TagBytes tag_bytes_ = {{"weights", kBytes}};
   bool keeps_kv_ = false;

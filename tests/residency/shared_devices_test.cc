@@ -21,6 +21,17 @@ TEST_F(SharedDevicesTest, ARequestWakesItsModelAndAnotherOneSleeps) {
   ExpectExact(Submit(1, "c"));
 }
 
+TEST_F(SharedDevicesTest, AnUnusedModelSleepsUntilItsNextRequest) {
+  idle_sleep_ = absl::Milliseconds(20);
+  Start(2, /*num_awake=*/2);
+  for (const char* id : {"a", "b"}) {
+    const Ticket ticket = Submit(0, id);
+    ExpectExact(ticket);
+    while (NumAwake() > 0) std::this_thread::yield();
+  }
+  EXPECT_TRUE(Decided(ResidencyAction::kSleepIfIdle, 0));
+}
+
 TEST_F(SharedDevicesTest, AModelThatIsLargerThanTheBudgetIsRefused) {
   SharedDevicesOptions options;
   options.residency.device_memory_budget = kBytes - 1;
