@@ -29,6 +29,7 @@ Adoption DecideAdoption(const v1::RegisterRequest& worker, int32_t rank, const A
     return Reset(absl::StrCat("device_index: it is ", worker.device_index(), ", rank ", rank, " runs on ",
                               terms.device_indices[rank]));
   }
+  if (held.weights_stale()) return Reset("weights_version: the worker's weights are stale");
   if (held.weights_version() == 0 && held.group_epoch() > 0)
     return Reset("state: nobody knows what it is loading");
   if (held.weights_version() == 0) return {};

@@ -65,6 +65,11 @@ TEST(AdoptionTest, WhatDiffersIsNamed) {
        [](v1::RegisterRequest* worker) { worker->mutable_snapshot()->set_options_digest("options of 0"); }},
       {"weights_version",
        [](v1::RegisterRequest* worker) { worker->mutable_snapshot()->set_weights_version(2); }},
+      {"weights_version",
+       [](v1::RegisterRequest* worker) {
+         worker->mutable_snapshot()->set_weights_version(0);
+         worker->mutable_snapshot()->set_weights_stale(true);
+       }},
       {"state", [](v1::RegisterRequest* worker) { worker->mutable_snapshot()->set_weights_version(0); }},
   };
   for (const Case& one : cases) {
