@@ -83,13 +83,19 @@ void KvHostTier::Commit(int sleep_level, bool with_cache) {
     return;
   }
   if (sleep_level == 0 && !with_cache) return;
-  held_.clear();
-  if (sleep_level > 0 || !options_.retains_memory) ReleaseMemory();
+  Forget();
+  if (sleep_level > 0) ReleaseMemory();
 }
 
 void KvHostTier::Abort() {
   if (prepared_.empty()) return;
   prepared_.clear();
+  if (!options_.retains_memory) ReleaseMemory();
+}
+
+void KvHostTier::Forget() {
+  prepared_.clear();
+  held_.clear();
   if (!options_.retains_memory) ReleaseMemory();
 }
 

@@ -6,8 +6,8 @@
 // account while it is made resident, or on a CPU memory of the driver, like the cache itself.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
-// in its Prepare, and held once it is committed, until a wake-up of the cache that names them is committed,
-// or until a sleep of level 2 gives them up.
+// in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
+// given up: by a sleep of level 2, or because the coordinator does not know of them any more (Forget).
 //
 // Device, driver and runner are borrowed. For the runner thread alone.
 
@@ -53,6 +53,8 @@ class KvHostTier {
   void Commit(int sleep_level, bool with_cache);
   // It has not happened. Without one it does nothing.
   void Abort();
+  // Gives up what is held and what is prepared: nobody will ask for it.
+  void Forget();
 
   // Bytes of the blocks that are held.
   int64_t held_bytes() const { return static_cast<int64_t>(held_.size()) * options_.block_bytes; }

@@ -68,7 +68,8 @@ class Worker {
   // be tried.
   absl::StatusOr<int64_t> AllocateKvCache(const v1::AllocateKvCacheRequest& request);
   // FailedPrecondition: the worker is neither awake nor asleep, a transition is prepared, or a block that
-  // would lose its memory is in use, or outlives a sleep.
+  // would lose its memory is in use. Where one would that outlives a sleep, all of these are forgotten: their
+  // owner, the coordinator, has forgotten them.
   absl::StatusOr<v1::ResizeKvCacheResponse> ResizeKvCache(const v1::ResizeKvCacheRequest& request);
   // Waits for a step and makes its reply; an error is in the reply. To be called once, from any thread.
   using AwaitReply = std::function<v1::StepReply()>;
@@ -200,6 +201,8 @@ class Worker {
   // Copies the blocks that outlive a sleep; undoes what was prepared where that fails.
   absl::Status PrepareKept(const v1::Transition& transition, const Prepared& prepared);
   void CommitKept(const Prepared& prepared, v1::CommitResponse* response);
+  // Blocks that outlive a sleep, but not what the coordinator knows of them.
+  void ForgetKept();
   absl::Status SuspendGroup();
   absl::StatusOr<v1::PrefetchResponse> DoPrefetch();
 

@@ -39,4 +39,10 @@ void Worker::CommitKept(const Prepared& prepared, v1::CommitResponse* response) 
   cache.set_discarded_bytes(std::max<int64_t>(0, cache.discarded_bytes() - held));
 }
 
+void Worker::ForgetKept() {
+  if (kv_host_tier_ == nullptr) return;
+  kv_host_tier_->Forget();
+  kv_host_bytes_ = kv_host_tier_->host_bytes();
+}
+
 }  // namespace somnus

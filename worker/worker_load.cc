@@ -152,11 +152,8 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
 absl::StatusOr<v1::ResizeKvCacheResponse> Worker::DoResizeKvCache(int32_t num_blocks) {
   RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake, WorkerState::kAsleep}, "ResizeKvCache"));
   if (prepared_.has_value()) return absl::FailedPreconditionError("ResizeKvCache: a transition is prepared");
-  if (num_blocks < kv_host_tier_->end_of_held()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "num_blocks: ", num_blocks, ", but block ", kv_host_tier_->end_of_held() - 1, " outlives the sleep"));
-  }
   RETURN_IF_ERROR(runner_->ResizeKvCache(num_blocks));
+  if (num_blocks < kv_host_tier_->end_of_held()) ForgetKept();
   v1::ResizeKvCacheResponse response;
   response.set_weights_version(weights_version());
   response.set_kv_cache_bytes(allocator_->ResidentBytes()[kKvCacheTag]);

@@ -98,7 +98,7 @@ TEST(KeptBlocksTest, AHostWithoutMemoryForKeptBlocksLeavesEverythingAwake) {
   EXPECT_EQ(rank.Run(TransitionOf(1)), absl::OkStatus()) << "without them it can sleep";
 }
 
-TEST(KeptBlocksTest, AnAbortOrAFenceForgetsWhatASleepHasCopiedAndKeepsWhatAWakeUpNeeds) {
+TEST(KeptBlocksTest, AnAbortForgetsWhatASleepHasCopiedAndKeepsWhatAWakeUpNeeds) {
   Rank rank;
   const Pairs kept = {{1, 0}, {2, 1}};
   for (const int32_t id : {1, 2}) rank.FillBlock(id);
@@ -106,18 +106,62 @@ TEST(KeptBlocksTest, AnAbortOrAFenceForgetsWhatASleepHasCopiedAndKeepsWhatAWakeU
   ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(1), kept), 1), absl::OkStatus());
   EXPECT_EQ(rank.Abort(1), absl::OkStatus());
   EXPECT_EQ(rank.state(), awake);
-  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(1), kept), 2), absl::OkStatus());
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept)), absl::OkStatus());
+  const Rank::State asleep = rank.state();
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(0), kept), 5000), absl::OkStatus());
+  EXPECT_EQ(rank.Abort(5000), absl::OkStatus());
+  EXPECT_EQ(rank.state(), asleep);
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(0), kept), 5001), absl::OkStatus());
+  ASSERT_EQ(rank.Commit(5001), absl::OkStatus());
+  EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(2));
+}
+
+TEST(KeptBlocksTest, AFenceForgetsWhatASleepHasPrepared) {
+  Rank rank;
+  const Pairs kept = {{1, 0}, {2, 1}};
+  for (const int32_t id : {1, 2}) rank.FillBlock(id);
+  const Rank::State awake = rank.state();
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(1), kept), 1), absl::OkStatus());
+  EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes);
   ASSERT_TRUE(BeginEpoch(rank.worker(), 2).ok());
   EXPECT_EQ(rank.state(), awake);
+  EXPECT_EQ(rank.HostTierBytes(), 0);
   EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(2));
-  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept), 2), absl::OkStatus());
-  const Rank::State asleep = rank.state();
-  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(0), kept), 5000, 2), absl::OkStatus());
-  EXPECT_EQ(rank.worker().AbortTransition(AbortOf(5000, 2)), absl::OkStatus());
-  EXPECT_EQ(rank.state(), asleep);
-  ASSERT_TRUE(BeginEpoch(rank.worker(), 3).ok());
-  ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), kept), 3), absl::OkStatus());
+}
+
+// Whichever coordinator begins it: what was computed in an epoch is forgotten with it.
+TEST(KeptBlocksTest, AFenceForgetsTheBlocksThatAreHeld) {
+  Rank rank;
+  const Pairs kept = {{1, 0}, {3, 1}};
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept)), absl::OkStatus());
+  EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes);
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(0), kept), 5000), absl::OkStatus()) << "a wake-up is under way";
+  ASSERT_TRUE(BeginEpoch(rank.worker(), 2).ok());
+  EXPECT_EQ(rank.state().name, "asleep");
+  EXPECT_EQ(rank.HostTierBytes(), 0);
+  EXPECT_EQ(rank.driver().live_bytes(), 0);
+  EXPECT_EQ(rank.Resize(2, 2), absl::OkStatus()) << "no block is in the way";
+  EXPECT_EQ(rank.Resize(4, 2), absl::OkStatus());
+  EXPECT_TRUE(absl::IsFailedPrecondition(rank.Run(Keeping(TransitionOf(0), kept), 2)));
+  EXPECT_EQ(rank.Run(TransitionOf(0), 2), absl::OkStatus());
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept), 2), absl::OkStatus()) << "a later sleep keeps others";
+  EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes);
+}
+
+TEST(KeptBlocksTest, ACacheThatShrinksKeepsBlocksThatHaveMemoryAndForgetsOthers) {
+  Rank rank;
+  const Pairs kept = {{1, 0}, {2, 1}};
+  for (const int32_t id : {1, 2}) rank.FillBlock(id);
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept)), absl::OkStatus());
+  EXPECT_EQ(rank.Resize(3), absl::OkStatus());
+  EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes);
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), kept)), absl::OkStatus());
   EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(2));
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept)), absl::OkStatus());
+  EXPECT_EQ(rank.Resize(2), absl::OkStatus()) << "the coordinator has forgotten block 2";
+  EXPECT_EQ(rank.HostTierBytes(), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(rank.Run(Keeping(TransitionOf(0), kept))));
+  EXPECT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
 }
 
 }  // namespace

@@ -133,6 +133,18 @@ class Rank {
   absl::Status Run(const v1::Transition& transition, int64_t epoch = 1) {
     return RunTransition(worker_, transition, epoch).status();
   }
+  absl::Status Resize(int32_t num_blocks, int64_t epoch = 1) {
+    v1::ResizeKvCacheRequest request;
+    request.set_group_epoch(epoch);
+    request.set_num_blocks(num_blocks);
+    return worker_.ResizeKvCache(request).status();
+  }
+  // Host memory of kept blocks.
+  int64_t HostTierBytes() {
+    const auto bytes = worker_.GetStatus().host_bytes_by_tag();
+    const auto tier = bytes.find("kv_cache");
+    return tier == bytes.end() ? 0 : tier->second;
+  }
   bool HasWeights() { return runner_->HasWeights(); }
   void FillBlock(int32_t id) { runner_->FillBlock(id); }
   bool HasBlock(int32_t id) { return runner_->HasBlock(id); }
