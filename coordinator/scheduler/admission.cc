@@ -10,8 +10,15 @@
 namespace somnus {
 namespace {
 
-// How many long prompts one step passes over to find one that is not long. It bounds the search.
+// How many prompts one step passes over, long ones to find one that is not long, and those that wait for a
+// prefix. It bounds the search.
 constexpr int kMaxSkipped = 64;
+
+int64_t CommonPrefix(const Sequence& a, const Sequence& b) {
+  const size_t length = std::min(a.tokens.size(), b.tokens.size());
+  return std::mismatch(a.tokens.begin(), a.tokens.begin() + length, b.tokens.begin()).first -
+         a.tokens.begin();
+}
 
 }  // namespace
 
@@ -33,6 +40,10 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
     // first.
     if (sequence->num_pending > 0 || IsKeptApart(*sequence)) return;
+    if (skipped < kMaxSkipped && AwaitsPrefix(*sequence, *draft)) {
+      ++skipped;
+      continue;
+    }
     const Admission admission = CheckPartialPrefills(*sequence, *draft);
     if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
     if (admission != Admission::kOk || !HasBytes(*sequence, *draft) || !Admit(sequence, draft)) return;
@@ -43,6 +54,24 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
 bool Scheduler::IsKeptApart(const Sequence& sequence) const {
   if (running_.empty()) return false;
   return sequence.runs_alone || running_.begin()->second->runs_alone;
+}
+
+bool Scheduler::AwaitsPrefix(const Sequence& sequence, const Draft& draft) {
+  if (!options_.blocks.enable_prefix_caching || !UsesPrefixCache(sequence) || sequence.is_suspended)
+    return false;
+  int64_t shared = 0;
+  for (const PrefillEntry& prefill : draft.prefills) {
+    const Sequence& other = *prefill.sequence;
+    const bool may_share = other.effective_priority <= sequence.effective_priority &&
+                           other.request.cache_salt == sequence.request.cache_salt;
+    if (may_share) shared = std::max(shared, CommonPrefix(sequence, other));
+  }
+  // The last token is never adopted, since it gives the logits.
+  const int64_t most = std::min(shared, sequence.num_tokens() - 1);
+  const int64_t adoptable = most - most % options_.blocks.block_size;
+  if (2 * adoptable < sequence.num_tokens()) return false;
+  const int64_t cached = blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
+  return adoptable > cached && 2 * (adoptable - cached) >= sequence.num_tokens() - cached;
 }
 
 Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const Draft& draft) {

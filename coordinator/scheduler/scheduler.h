@@ -38,6 +38,10 @@
 // the last, partly filled one, which the next step makes before it computes anything. A choice for which
 // there is no room then is admitted as any other, and finds the prompt in the prefix cache.
 //
+// New prefixes. While a prompt is computed that another one begins with, the other one waits, where it finds
+// at least half of what it has to compute in the prefix cache afterwards; others go ahead of it. It waits for
+// no prompt that is less urgent, and in no step in which that one gets no tokens.
+//
 // Asynchronous scheduling. Schedule may be called again before the previous steps' replies were given to
 // Update: a sequence's tokens that are sampled but not known yet are pending. No sequence is scheduled beyond
 // its max_tokens or max_model_len, so the only surplus is the one token per step in flight of a sequence that
@@ -235,6 +239,9 @@ class Scheduler {
   void DisplaceForFirstWaiting();
   // Whether a sequence that runs alone, this one or a running one, keeps it from being admitted.
   bool IsKeptApart(const Sequence& sequence) const;
+  // Whether prompts of this step compute, now or later, at least half of what a waiting sequence would have
+  // to.
+  bool AwaitsPrefix(const Sequence& sequence, const Draft& draft);
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
   bool HasBytes(const Sequence& sequence, const Draft& draft) const;
