@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -40,7 +41,7 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
     // first.
     if (sequence->num_pending > 0 || IsKeptApart(*sequence)) return;
-    if (skipped < kMaxSkipped && AwaitsPrefix(*sequence, *draft)) {
+    if (skipped < kMaxSkipped && AwaitsPrefix(sequence.get(), *draft)) {
       ++skipped;
       continue;
     }
@@ -56,22 +57,29 @@ bool Scheduler::IsKeptApart(const Sequence& sequence) const {
   return sequence.runs_alone || running_.begin()->second->runs_alone;
 }
 
-bool Scheduler::AwaitsPrefix(const Sequence& sequence, const Draft& draft) {
-  if (!options_.blocks.enable_prefix_caching || !UsesPrefixCache(sequence) || sequence.is_suspended)
+bool Scheduler::AwaitsPrefix(Sequence* sequence, const Draft& draft) {
+  if (!options_.blocks.enable_prefix_caching || !UsesPrefixCache(*sequence) || sequence->is_suspended)
     return false;
+  const Sequence* source = nullptr;
   int64_t shared = 0;
   for (const PrefillEntry& prefill : draft.prefills) {
     const Sequence& other = *prefill.sequence;
-    const bool may_share = other.effective_priority <= sequence.effective_priority &&
-                           other.request.cache_salt == sequence.request.cache_salt;
-    if (may_share) shared = std::max(shared, CommonPrefix(sequence, other));
+    if (other.id == sequence->awaited_id)
+      return draft.step.entries[prefill.entry].start < sequence->awaited_tokens;
+    const bool may_share = other.effective_priority <= sequence->effective_priority &&
+                           other.request.cache_salt == sequence->request.cache_salt;
+    const int64_t common = may_share ? CommonPrefix(*sequence, other) : 0;
+    if (common > shared) std::tie(source, shared) = std::tuple(&other, common);
   }
   // The last token is never adopted, since it gives the logits.
-  const int64_t most = std::min(shared, sequence.num_tokens() - 1);
+  const int64_t most = std::min(shared, sequence->num_tokens() - 1);
   const int64_t adoptable = most - most % options_.blocks.block_size;
-  if (2 * adoptable < sequence.num_tokens()) return false;
-  const int64_t cached = blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
-  return adoptable > cached && 2 * (adoptable - cached) >= sequence.num_tokens() - cached;
+  if (2 * adoptable < sequence->num_tokens()) return false;
+  const int64_t cached = blocks_.CountCached(sequence->id, sequence->tokens, sequence->request.cache_salt);
+  if (adoptable <= cached || 2 * (adoptable - cached) < sequence->num_tokens() - cached) return false;
+  sequence->awaited_id = source->id;
+  sequence->awaited_tokens = adoptable;
+  return true;
 }
 
 Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, const Draft& draft) {

@@ -240,8 +240,8 @@ class Scheduler {
   // Whether a sequence that runs alone, this one or a running one, keeps it from being admitted.
   bool IsKeptApart(const Sequence& sequence) const;
   // Whether prompts of this step compute, now or later, at least half of what a waiting sequence would have
-  // to.
-  bool AwaitsPrefix(const Sequence& sequence, const Draft& draft);
+  // to. It compares tokens once for each prompt that the sequence waits for.
+  bool AwaitsPrefix(Sequence* sequence, const Draft& draft);
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
   bool HasBytes(const Sequence& sequence, const Draft& draft) const;

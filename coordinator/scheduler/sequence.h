@@ -46,6 +46,9 @@ struct Sequence {
   // those that wait for this one's.
   std::weak_ptr<Sequence> fork_source;
   std::vector<std::weak_ptr<Sequence>> forks;
+  // The sequence that computes what this one begins with, while it waits for that; and for how many tokens.
+  int64_t awaited_id = 0;
+  int64_t awaited_tokens = 0;
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
 
   // For the observer; stamped by the engine.
