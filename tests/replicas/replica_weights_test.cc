@@ -78,7 +78,9 @@ TEST_P(ReplicaWeightsTest, RequestsThatNoReplicaCanServeEndAfterTheTimeout) {
   Await([&] {
     Ticket ticket = MakeTicket("a", 5, 5);
     const absl::Status status = set_->Submit(ticket.request);
-    if (status.ok()) EXPECT_TRUE(ticket.sink->Wait());
+    if (status.ok()) {
+      EXPECT_TRUE(ticket.sink->Wait());
+    }
     EXPECT_EQ(status.ok() ? ticket.sink->error() : status, absl::UnavailableError(kStaleForTooLong));
     return !status.ok();
   });
