@@ -71,6 +71,18 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertGreaterEqual(self.cluster.metric("somnus:model_switch_seconds_count"), 5)
         self.assertEqual(self.cluster.stop(), 0)
 
+    def test_a_model_that_nobody_uses_sleeps_by_itself(self):
+        self.serve("--idle-sleep-s=0.2", "--pin-model=rope")
+        unused = {"test-model": "asleep", "qwen": "asleep", "rope": "awake"}
+        for name in ("test-model", "qwen", "test-model"):
+            wait_until(lambda: self.states() == unused, 30, lambda: str(self.states()))
+            self.assertEqual(self.resident("qwen"), 0)
+            self.assertEqual(self.cluster.health(), 200)
+            self.assert_exact(name)
+        self.assertGreaterEqual(self.cluster.metric("somnus:residency_decisions_total", model_name="test-model",
+                                                    action="sleep_if_idle", reason="unused"), 1)
+        self.assertEqual(self.cluster.stop(), 0)
+
     def test_random_requests_of_many_clients_are_exact(self):
         budget = self.budget_for_one()
         for policy in ("fifo", "slo"):
