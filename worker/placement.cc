@@ -36,11 +36,11 @@ Placement Divide(const PlacementRequest& request, const HostCpus& host, int num_
   Placement placement;
   placement.num_threads = request.num_threads;
   if (request.num_threads == 0) {
-    // A quota is for all ranks of the host together.
+    // A quota is for all ranks of the host together. As many threads as the others have, since they wait for
+    // each other.
     const bool has_quota = host.num_cpus < static_cast<int>(host.allowed.size());
-    const int of_quota =
-        has_quota ? host.num_cpus / (request.ranks_on_host + request.other_ranks) : host.num_cpus;
-    placement.num_threads = std::max(1, std::min(num_cpus / share.ranks, of_quota));
+    const int ranks = request.ranks_on_host + (has_quota ? request.other_ranks : 0);
+    placement.num_threads = std::max(1, std::min(num_cpus / share.ranks, host.num_cpus / ranks));
   }
   const int threads = placement.num_threads * share.ranks;
   placement.spins = threads <= std::min(num_cpus, host.num_cpus);

@@ -86,8 +86,9 @@ TEST_F(NewPrefixTest, NobodyWaitsForOneThatIsLessUrgent) {
   harness_->Add(late);
   ASSERT_TRUE(harness_->Step());
   harness_->Add(Prompt("b", 40, 0));
+  ASSERT_TRUE(harness_->Step());
+  EXPECT_EQ(harness_->steps[1].new_sequences_size(), 1);
   harness_->RunToEnd();
-  EXPECT_LT(FirstToken("b"), FirstToken("a"));
   EXPECT_EQ(harness_->answers.at("b").tokens, Reference(Prompt("b", 40, 0)));
 }
 

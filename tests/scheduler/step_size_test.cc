@@ -75,7 +75,9 @@ TEST(StepSizeTest, APositionOfPromptLogprobsHasABoundToo) {
 }
 
 TEST(StepSizeTest, ChoicesOfOneRequestAreSentWithOneRecord) {
-  Scheduler scheduler(SmallOptions());
+  SchedulerOptions options = SmallOptions();
+  options.blocks.enable_prefix_caching = false;  // else one waits for what the other computes
+  Scheduler scheduler(options);
   for (const EngineRequest& request : Choices(3, Lists(50))) scheduler.Add(request);
   scheduler.Add(MakeRequest("other", 2, 4));
   const StepPlan plan = scheduler.Schedule();
@@ -88,9 +90,11 @@ TEST(StepSizeTest, ChoicesOfOneRequestAreSentWithOneRecord) {
 
 TEST(StepSizeTest, AStepTakesNoMoreNewSequencesThanItsBytes) {
   SchedulerOptions options = SmallOptions();
+  options.blocks.enable_prefix_caching = false;  // as above
+  const SchedulerOptions unbounded = options;
   const std::shared_ptr<const SamplingParams> large = Lists(100);
   options.step_bytes = StepSamplingBytes(*large) + 2 * NewSequenceBytes(8, options.blocks.block_size);
-  Harness whole(SmallOptions()), cut(options);
+  Harness whole(unbounded), cut(options);
   for (Harness* harness : {&whole, &cut}) {
     for (const EngineRequest& request : Choices(5, large)) harness->Add(request);
     EngineRequest own = MakeRequest("own", 6, 4, 50);
