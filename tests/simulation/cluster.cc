@@ -2,19 +2,20 @@
 
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/memory_tags.h"
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/group/worker_group.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/faults.h"
+#include "tests/simulation/invariants.h"
 #include "tests/simulation/operator.h"
+#include "tests/simulation/resizer.h"
 #include "tests/simulation/simulated_worker.h"
 #include "tests/simulation/site.h"
 #include "worker/worker.h"
@@ -43,6 +44,7 @@ class Cluster {
     outcome_.violation = world_.violation();
     outcome_.trace = world_.trace();
     outcome_.num_requests = static_cast<int>(clients_.size());
+    if (resizer_ != nullptr) outcome_.num_resizes = resizer_->num_resizes();
     outcome_.num_faults = faults_.num_struck();
     outcome_.seconds = absl::ToDoubleSeconds(world_.now());
     return outcome_;
@@ -70,6 +72,7 @@ class Cluster {
     keeps_cached_blocks_ = random_.Chance(0.7);
     flags_.swap_space_bytes = random_.Between(1, 24) * FakeVmmDriver::kUnit;
     flags_.wake_self_check = random_.Chance(0.5);
+    resizes_ = random_.Chance(0.5);
     if (random_.Chance(0.2)) flags_.sleep_arrivals = random_.Chance(0.5) ? "wake" : "reject";
     if (random_.Chance(0.2)) flags_.idle_sleep = random_.Between(absl::Milliseconds(50), absl::Seconds(1));
     site_.weights[1] = flags_.model.back();
@@ -130,10 +133,12 @@ class Cluster {
       executor_ = group.executor();
       const std::shared_ptr<Engine> engine = MakeEngine(options);
       engine_ = engine.get();
-      operator_ = std::make_unique<Operator>(
-          &site_, &faults_, engine_,
-          [this](const std::string& what, const absl::Status& status) { Note(what, status); });
-      engine->OnStateChange([this] { world_.LookAround([this] { CheckState(); }); });
+      const auto note = [this](const std::string& what, const absl::Status& status) { Note(what, status); };
+      operator_ = std::make_unique<Operator>(&site_, &faults_, engine_, note);
+      resizer_ = std::make_unique<Resizer>(&site_, engine_, note);
+      invariants_ = std::make_unique<Invariants>(&site_, &flags_, &faults_, engine_, executor_,
+                                                 [this] { return operator_->changes_weights(); });
+      engine->OnStateChange([this] { world_.LookAround([this] { LookAround(); }); });
       Serve();
       if (!world_.violation().empty()) return;
       CheckQuiet();
@@ -187,6 +192,7 @@ class Cluster {
           world_.Spawn(coordinator_, [this, client = clients_.back(), span] { Ask(client, span); }));
     }
     threads.push_back(world_.Spawn(coordinator_, [this, span] { Operate(span); }));
+    if (resizes_) threads.push_back(world_.Spawn(coordinator_, [this, span] { resizer_->Work(span); }));
     for (const uint64_t thread : threads) world_.Join(thread);
     faults_.End();
     while (!AllEnded()) world_.Sleep(absl::Milliseconds(50));
@@ -231,11 +237,13 @@ class Cluster {
   void Note(const std::string& what, const absl::Status& status) {
     world_.Log(absl::StrCat(what, ": ", status.ok() ? "done" : std::string(status.message())));
     if (!status.ok() && !MayFail(what, status)) Fail(what, status);
-    if (!sleeps_by_itself()) CheckResidency();
+    if (!sleeps_by_itself() && !operator_->is_calling() && !resizer_->is_calling())
+      invariants_->CheckResidency();
   }
 
   bool MayFail(const std::string& what, const absl::Status& status) const {
     if (faults_.memory_fails()) return true;
+    if (absl::StartsWith(what, "Resize")) return false;
     if (absl::IsDataLoss(status)) return faults_.damaged();
     // Weights that nobody has any more, and those that an idle engine has put to sleep, are in the way.
     if (absl::IsFailedPrecondition(status))
@@ -243,72 +251,11 @@ class Cluster {
     return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
   }
 
-  // Every tag of every rank is what the engine says, and so are their bytes. Called when no lifecycle call is
-  // under way.
-  void CheckResidency() {
-    const EngineStats stats = engine_->Stats();
-    if ((stats.state != EngineState::kAwake && stats.state != EngineState::kAsleep) ||
-        !executor_->Health().ok())
-      return;
-    GroupBytes bytes;
-    int num_members = 0;
-    for (const auto& [pid, process] : site_.workers) {
-      if (!world_.alive(pid) || process.worker == nullptr) continue;
-      const v1::WorkerSnapshot snapshot = process.worker->Snapshot();
-      if (snapshot.group_epoch() != stats.group_epoch || snapshot.state() == "failed") continue;
-      const v1::WorkerStatusResponse status = process.worker->GetStatus();
-      for (const auto& [tag, count] : status.bytes_by_tag()) bytes.resident[tag] += count;
-      for (const auto& [tag, count] : status.host_bytes_by_tag()) bytes.host[tag] += count;
-      ++num_members;
-      std::set<std::string> asleep(kMemoryTags.begin(), kMemoryTags.end());
-      for (const std::string& tag : snapshot.resident_tags()) asleep.erase(tag);
-      if (asleep == stats.residency.asleep() && snapshot.sleep_level() == stats.residency.level()) continue;
-      world_.Violate(absl::StrCat(world_.name(pid), " is asleep at level ", snapshot.sleep_level(), " with ",
-                                  asleep.size(), " tags, the engine at level ", stats.residency.level(),
-                                  " with ", stats.residency.asleep().size()));
-    }
-    if (num_members < flags_.world_size) return;  // a loss that the engine has not heard of
-    if (bytes.resident != stats.resident_bytes || bytes.host != stats.host_bytes)
-      world_.Violate("the ranks hold other bytes than the engine says");
-  }
-
-  // The published state is the true one. Called within every change of it, when no lifecycle call is under
-  // way.
-  void CheckState() {
-    if (engine_ == nullptr) return;
-    const EngineState state = engine_->state();
-    world_.Log(absl::StrCat("the engine is ", EngineStateName(state)));
-    if (state == EngineState::kRecovering) faults_.StrikeAgain();
-    if (state == EngineState::kFailed)
-      return world_.Violate(absl::StrCat("the engine failed: ", engine_->Stats().error));
-    if ((state != EngineState::kAwake && state != EngineState::kAsleep) || !executor_->Health().ok()) return;
-    int64_t version = 0;
-    for (const auto& [pid, process] : site_.workers) {
-      if (!world_.alive(pid) || process.worker == nullptr) continue;
-      if (process.worker->group_epoch() != executor_->group_epoch()) continue;  // given up by the group
-      if (site_.network.given_up(pid))
-        world_.Violate(absl::StrCat(world_.name(pid), " is a member of the group that has given it up"));
-      const v1::WorkerStatusResponse status = process.worker->GetStatus();
-      if (status.state() == "failed") continue;
-      if (state == EngineState::kAwake) CheckVersion(pid, status.weights_version(), &version);
-      if (status.state() == EngineStateName(state) || IsAsleepWithMemory(state, *process.worker)) continue;
-      world_.Violate(absl::StrCat(world_.name(pid), " is ", status.state(),
-                                  " while the engine says that it is ", EngineStateName(state)));
-    }
-  }
-
-  // Weights that are replaced or stale are mapped, and so is memory that has not been checked.
-  bool IsAsleepWithMemory(EngineState state, const Worker& worker) const {
-    if (state != EngineState::kAsleep) return false;
-    return flags_.wake_self_check || operator_->changes_weights() || worker.Snapshot().weights_stale();
-  }
-
-  // All ranks that serve together have the same weights.
-  void CheckVersion(int pid, int64_t version, int64_t* common) {
-    if (*common == 0) *common = version;
-    if (version > 0 && *common == version) return;
-    world_.Violate(absl::StrCat(world_.name(pid), " serves version ", version,
-                                " of the weights, another one ", *common));
+  // Called within every change of the state.
+  void LookAround() {
+    if (invariants_ == nullptr) return;
+    invariants_->CheckState();
+    if (engine_->state() == EngineState::kRecovering) faults_.StrikeAgain();
   }
 
   // All requests have ended, and the engine is awake: nothing is held.
@@ -349,6 +296,7 @@ class Cluster {
   Random& random_ = site_.world.random();
   Flags flags_;
   bool keeps_cached_blocks_ = true;  // in the host tier, too
+  bool resizes_ = false;             // the KV cache
   Faults faults_;
   Outcome outcome_;
   int coordinator_ = 0;
@@ -356,6 +304,8 @@ class Cluster {
   Engine* engine_ = nullptr;
   GrpcExecutor* executor_ = nullptr;
   std::unique_ptr<Operator> operator_;
+  std::unique_ptr<Resizer> resizer_;
+  std::unique_ptr<Invariants> invariants_;
   std::vector<std::shared_ptr<Client>> clients_;
 };
 

@@ -16,6 +16,7 @@ struct Outcome {
   int64_t num_recoveries = 0;
   int64_t num_sleeps = 0;
   int64_t num_weights_changes = 0;
+  int64_t num_resizes = 0;
   double seconds = 0;  // of virtual time
 };
 

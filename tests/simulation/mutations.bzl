@@ -59,6 +59,48 @@ MUTATIONS = {
         "CallSleep({.level = kMaxSleepLevel});",
         "CallSleep({.level = 1});",
     ),
+    # The size of the KV cache.
+    "fence_keeps_kept_blocks": ("worker/worker_epoch.cc", "  ForgetKept();", "  "),
+    "rank_ignores_the_resize": (
+        "worker/worker_load.cc",
+        "RETURN_IF_ERROR(runner_->ResizeKvCache(num_blocks));",
+        "",
+    ),
+    "failed_resize_is_not_undone": (
+        "coordinator/executor/group_epoch_kv_cache.cc",
+        "const absl::Status undone = ResizeRanks(all, num_before, &bytes);",
+        "const absl::Status undone;",
+    ),
+    "resize_takes_used_blocks": (
+        "coordinator/engine/engine_loop_kv_size.cc",
+        "std::max(wanted, blocks.EndOfUsed())",
+        "wanted",
+    ),
+    "resize_takes_freed_slots": (
+        "coordinator/engine/engine_loop_kv_size.cc",
+        "if (Computes()) FlushFreedSlots();",
+        "",
+    ),
+    "resize_takes_kept_blocks": (
+        "coordinator/block_manager/block_manager.cc",
+        "for (const KeptBlock& block : kept_) end = std::max(end, block.device_block + 1);",
+        "",
+    ),
+    "blocks_without_memory_are_given_out": (
+        "coordinator/engine/engine_loop_kv_size.cc",
+        "if (wanted <= mapped_blocks_) scheduler_.SetBlockLimit(wanted);",
+        "",
+    ),
+    "survivors_keep_their_size": (
+        "coordinator/group/worker_group_epoch.cc",
+        "RETURN_IF_ERROR(epoch->SetKvCacheSize(snapshots, cache_.num_mapped_blocks()));",
+        "",
+    ),
+    "recovery_takes_the_whole_cache": (
+        "coordinator/group/worker_group_epoch.cc",
+        "cache_.set_num_mapped_blocks(held_.num_mapped_blocks);",
+        "cache_.set_num_mapped_blocks(cache_.num_blocks());",
+    ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (
         "base/monotonic.cc",

@@ -40,13 +40,14 @@ void Operator::SleepAndWake() {
 }
 
 void Operator::PauseAndResume() {
-  Note("Pause", engine_.Pause({.mode = SomeMode(), .clear_cache = random_.Chance(0.5)}));
+  const PauseRequest pause = {.mode = SomeMode(), .clear_cache = random_.Chance(0.5)};
+  Call("Pause", [&] { return engine_.Pause(pause); });
   world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(1)));
   if (random_.Chance(0.3)) {
     Sleep(static_cast<int>(random_.Between(1, 2)), SomeMode(), SomeTags());
     if (random_.Chance(0.5)) return MakeAwake();  // which ends the pause
   }
-  Note("Resume", engine_.Resume());
+  Call("Resume", [&] { return engine_.Resume(); });
   MakeAwake();
 }
 
@@ -68,13 +69,14 @@ std::vector<std::string> Operator::SomeTags() {
 
 void Operator::Sleep(int level, SleepMode mode, const std::vector<std::string>& tags) {
   ++num_sleeps_;
-  Note(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
-       engine_.Sleep({.level = level, .tags = tags, .mode = mode}).status());
+  Call(absl::StrCat("Sleep at ", level, " of ", tags.empty() ? "all" : tags[0]),
+       [&] { return engine_.Sleep({.level = level, .tags = tags, .mode = mode}).status(); });
 }
 
 // Weights that came from an update, and were discarded, are stale afterwards.
 void Operator::WakeUp(const std::vector<std::string>& tags) {
-  Note(absl::StrCat("WakeUp of ", tags.empty() ? "all" : tags[0]), engine_.WakeUp(tags).status());
+  Call(absl::StrCat("WakeUp of ", tags.empty() ? "all" : tags[0]),
+       [&] { return engine_.WakeUp(tags).status(); });
 }
 
 int64_t Operator::NextVersion(char weights) {
@@ -84,10 +86,12 @@ int64_t Operator::NextVersion(char weights) {
 
 void Operator::ChangeWeights(bool updates) {
   ++num_weights_changes_;
-  changes_weights_ = true;
-  const absl::Status status = updates ? Update() : Reload();
-  changes_weights_ = false;
-  Note(updates ? "Update" : "Reload", status);
+  Call(updates ? "Update" : "Reload", [&] {
+    changes_weights_ = true;
+    const absl::Status status = updates ? Update() : Reload();
+    changes_weights_ = false;
+    return status;
+  });
 }
 
 absl::Status Operator::Reload() {
@@ -113,6 +117,11 @@ absl::Status Operator::Update() {
   return update->Finish().status();
 }
 
-void Operator::Note(const std::string& what, const absl::Status& status) { note_(what, status); }
+void Operator::Call(const std::string& what, const std::function<absl::Status()>& call) {
+  is_calling_ = true;
+  const absl::Status status = call();
+  is_calling_ = false;
+  note_(what, status);
+}
 
 }  // namespace somnus::simulation

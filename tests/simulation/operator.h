@@ -15,7 +15,7 @@ namespace somnus::simulation {
 
 class Operator {
  public:
-  // `note` is called after every call, with its name and result, when no other one is under way.
+  // `note` is called after every call, with its name and result.
   Operator(Site* site, Faults* faults, Engine* engine,
            std::function<void(const std::string&, const absl::Status&)> note)
       : site_(*site),
@@ -33,6 +33,7 @@ class Operator {
   int num_weights_changes() const { return num_weights_changes_; }
   // While a change of the weights is under way the engine says that it is asleep, and ranks are awake.
   bool changes_weights() const { return changes_weights_; }
+  bool is_calling() const { return is_calling_; }
 
  private:
   void SleepAndWake();
@@ -44,7 +45,7 @@ class Operator {
   // The version of the next weights, which are these from then on.
   int64_t NextVersion(char weights);
   void ChangeWeights(bool updates);
-  void Note(const std::string& what, const absl::Status& status);
+  void Call(const std::string& what, const std::function<absl::Status()>& call);
   std::vector<std::string> SomeTags();
   SleepMode SomeMode() { return random_.Chance(0.3) ? SleepMode::kWait : SleepMode::kKeep; }
   char SomeWeights() { return static_cast<char>('a' + random_.Between(0, 25)); }
@@ -59,6 +60,7 @@ class Operator {
   int num_sleeps_ = 0;
   int num_weights_changes_ = 0;
   bool changes_weights_ = false;
+  bool is_calling_ = false;
 };
 
 }  // namespace somnus::simulation

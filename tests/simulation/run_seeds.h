@@ -19,7 +19,8 @@ struct Summary {
   uint64_t num_seeds = 0;                                  // that were run
   std::vector<std::pair<uint64_t, std::string>> failures;  // seed, violation
   std::map<uint64_t, uint64_t> traces;                     // by seed
-  uint64_t num_requests = 0, num_faults = 0, num_recoveries = 0, num_sleeps = 0, num_weights_changes = 0;
+  uint64_t num_requests = 0, num_faults = 0, num_recoveries = 0, num_sleeps = 0, num_weights_changes = 0,
+           num_resizes = 0;
 
   std::string Describe() const;
 };

@@ -127,12 +127,14 @@ class SimulatedRunner : public ModelRunner {
     ASSIGN_OR_RETURN(kv_cache_, allocator_.AllocateRows("kv_cache", num_blocks * kv_block_bytes(), 1,
                                                         num_mapped_blocks * kv_block_bytes()));
     batch_.SetNumBlocks(num_mapped_blocks);
+    RETURN_IF_ERROR(model_.Resize(num_mapped_blocks));
     Forget();
     return absl::OkStatus();
   }
   absl::Status ResizeKvCache(int32_t num_mapped_blocks) override {
     RETURN_IF_ERROR(batch_.CheckUnused(num_mapped_blocks));
     RETURN_IF_ERROR(allocator_.Resize(kv_cache_, num_mapped_blocks * kv_block_bytes()));
+    RETURN_IF_ERROR(model_.Resize(num_mapped_blocks));
     batch_.SetNumBlocks(num_mapped_blocks);
     return absl::OkStatus();
   }

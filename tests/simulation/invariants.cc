@@ -1,0 +1,129 @@
+#include "tests/simulation/invariants.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/memory_tags.h"
+#include "base/null_block.h"
+#include "worker/worker.h"
+
+namespace somnus::simulation {
+namespace {
+
+// A cache may have up to two chunks more than its blocks take, of a sixteenth of the longest row.
+constexpr int64_t kMostSurplus = 2 * 3 * FakeVmmDriver::kUnit;
+
+int64_t BytesOf(const google::protobuf::Map<std::string, int64_t>& bytes, const std::string& tag) {
+  const auto found = bytes.find(tag);
+  return found == bytes.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+void Invariants::CheckResidency() {
+  const EngineStats stats = engine_.Stats();
+  if (!IsAtRest(stats.state)) return;
+  GroupBytes bytes;
+  const std::vector<Member> members = Members(stats.group_epoch);
+  for (const Member& member : members) {
+    for (const auto& [tag, count] : member.status.bytes_by_tag()) bytes.resident[tag] += count;
+    for (const auto& [tag, count] : member.status.host_bytes_by_tag()) bytes.host[tag] += count;
+    CheckTags(member, stats);
+    CheckSize(member, stats.mapped_blocks);
+    if (stats.state == EngineState::kAwake) CheckHostTier(member);
+  }
+  if (static_cast<int32_t>(members.size()) < flags_.world_size)
+    return;  // a loss that the engine has not heard of
+  if (bytes.resident != stats.resident_bytes || bytes.host != stats.host_bytes)
+    world_.Violate("the ranks hold other bytes than the engine says");
+}
+
+void Invariants::CheckState() {
+  const EngineState state = engine_.state();
+  const bool recovered = last_state_ == EngineState::kRecovering;
+  last_state_ = state;
+  world_.Log(absl::StrCat("the engine is ", EngineStateName(state)));
+  if (state == EngineState::kFailed)
+    return world_.Violate(absl::StrCat("the engine failed: ", engine_.Stats().error));
+  if (!IsAtRest(state)) return;
+  int64_t version = 0;
+  const int32_t mapped_blocks = engine_.Stats().mapped_blocks;
+  for (const Member& member : Members(executor_.group_epoch())) {
+    if (site_.network.given_up(member.pid)) Violate(member, "is a member of the group that has given it up");
+    if (state == EngineState::kAwake) CheckVersion(member, &version);
+    CheckSize(member, mapped_blocks);
+    if (recovered || state == EngineState::kAwake) CheckHostTier(member);
+    if (member.status.state() == EngineStateName(state) || MayBeAwake(member, state)) continue;
+    Violate(member, absl::StrCat("is ", member.status.state(), " while the engine says that it is ",
+                                 EngineStateName(state)));
+  }
+}
+
+bool Invariants::IsAtRest(EngineState state) const {
+  return (state == EngineState::kAwake || state == EngineState::kAsleep) && executor_.Health().ok();
+}
+
+// Those of the group that live; others were given up by it, or are about to be.
+std::vector<Invariants::Member> Invariants::Members(int64_t epoch) const {
+  std::vector<Member> members;
+  for (const auto& [pid, process] : site_.workers) {
+    if (!world_.alive(pid) || process.worker == nullptr || process.worker->group_epoch() != epoch) continue;
+    Member member = {pid, process.worker->Snapshot(), process.worker->GetStatus()};
+    if (member.status.state() != "failed") members.push_back(std::move(member));
+  }
+  return members;
+}
+
+void Invariants::CheckTags(const Member& member, const EngineStats& stats) {
+  std::set<std::string> asleep(kMemoryTags.begin(), kMemoryTags.end());
+  for (const std::string& tag : member.snapshot.resident_tags()) asleep.erase(tag);
+  const int level = member.snapshot.sleep_level();
+  if (asleep == stats.residency.asleep() && level == stats.residency.level()) return;
+  Violate(member,
+          absl::StrCat("is asleep at level ", level, " with ", asleep.size(), " tags, the engine at level ",
+                       stats.residency.level(), " with ", stats.residency.asleep().size()));
+}
+
+// Weights that are replaced or stale are mapped, and so is memory that has not been checked.
+bool Invariants::MayBeAwake(const Member& member, EngineState state) const {
+  if (state != EngineState::kAsleep) return false;
+  return flags_.wake_self_check || changes_weights_() || member.snapshot.weights_stale();
+}
+
+// All ranks that serve together have the same weights.
+void Invariants::CheckVersion(const Member& member, int64_t* common) {
+  const int64_t version = member.status.weights_version();
+  if (*common == 0) *common = version;
+  if (version > 0 && *common == version) return;
+  Violate(member, absl::StrCat("serves version ", version, " of the weights, another one ", *common));
+}
+
+// Every rank's cache has the blocks that the engine gives out, in what the rank says and in its memory.
+void Invariants::CheckSize(const Member& member, int32_t mapped_blocks) {
+  const int32_t own = member.snapshot.num_mapped_blocks();
+  if (TotalBlocks(own) != mapped_blocks) {
+    return Violate(member, absl::StrCat("has a cache of ", TotalBlocks(own), " blocks, the engine says ",
+                                        mapped_blocks));
+  }
+  const auto& resident = member.snapshot.resident_tags();
+  const bool is_mapped = std::find(resident.begin(), resident.end(), kKvCacheTag) != resident.end();
+  const int64_t bytes = BytesOf(member.status.bytes_by_tag(), kKvCacheTag);
+  const int64_t wanted = is_mapped ? own * FakeVmmDriver::kUnit : 0;
+  const bool too_many = bytes > wanted + (is_mapped ? kMostSurplus : 0) && !faults_.memory_fails();
+  if (bytes < wanted || too_many)
+    Violate(member, absl::StrCat("has ", bytes, " bytes of memory for ", own, " blocks"));
+}
+
+// Of blocks that nobody keeps no memory is held.
+void Invariants::CheckHostTier(const Member& member) {
+  if (flags_.backup == v1::BACKUP_POLICY_RETAIN || faults_.memory_fails()) return;
+  const int64_t bytes = BytesOf(member.status.host_bytes_by_tag(), kKvCacheTag);
+  if (bytes != 0) Violate(member, absl::StrCat("holds ", bytes, " bytes for blocks that nobody keeps"));
+}
+
+void Invariants::Violate(const Member& member, const std::string& what) {
+  world_.Violate(absl::StrCat(world_.name(member.pid), " ", what));
+}
+
+}  // namespace somnus::simulation

@@ -1,0 +1,64 @@
+#pragma once
+// What must hold between a simulated engine and its workers: the engine's published state, sizes and bytes
+// are those of every rank of its epoch.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "coordinator/engine/engine.h"
+#include "coordinator/executor/grpc_executor.h"
+#include "coordinator/flags.h"
+#include "proto/model.pb.h"
+#include "tests/simulation/faults.h"
+#include "tests/simulation/site.h"
+
+namespace somnus::simulation {
+
+class Invariants {
+ public:
+  // `changes_weights` says whether a change of the weights is under way.
+  Invariants(Site* site, const Flags* flags, const Faults* faults, const Engine* engine,
+             GrpcExecutor* executor, std::function<bool()> changes_weights)
+      : site_(*site),
+        world_(site->world),
+        flags_(*flags),
+        faults_(*faults),
+        engine_(*engine),
+        executor_(*executor),
+        changes_weights_(std::move(changes_weights)) {}
+
+  // Every tag of every rank is what the engine says, and so are their bytes and the size of their caches. To
+  // be called when no lifecycle call is under way.
+  void CheckResidency();
+  // The published state is the true one. To be called within every change of it, in World::LookAround.
+  void CheckState();
+
+ private:
+  struct Member {
+    int pid = 0;
+    v1::WorkerSnapshot snapshot;
+    v1::WorkerStatusResponse status;
+  };
+
+  bool IsAtRest(EngineState state) const;
+  std::vector<Member> Members(int64_t epoch) const;
+  void CheckTags(const Member& member, const EngineStats& stats);
+  void CheckVersion(const Member& member, int64_t* common);
+  void CheckSize(const Member& member, int32_t mapped_blocks);
+  void CheckHostTier(const Member& member);
+  bool MayBeAwake(const Member& member, EngineState state) const;
+  void Violate(const Member& member, const std::string& what);
+
+  Site& site_;
+  World& world_;
+  const Flags& flags_;
+  const Faults& faults_;
+  const Engine& engine_;
+  GrpcExecutor& executor_;
+  const std::function<bool()> changes_weights_;
+  EngineState last_state_ = EngineState::kLoading;
+};
+
+}  // namespace somnus::simulation
