@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import struct
+import tempfile
 
 LAYER = re.compile(r"layers\.([01])\.")
 
@@ -28,6 +29,13 @@ def swapped_layers(model, folder):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header + data)
     return folder
+
+
+def second_checkpoint(test_class, model):
+    """swapped_layers of `model`, in a folder that goes when the tests of the class have ended. Returns the folder."""
+    folder = tempfile.TemporaryDirectory()
+    test_class.addClassCleanup(folder.cleanup)
+    return swapped_layers(model, os.path.join(folder.name, "other"))
 
 
 def tensors_of(folder):

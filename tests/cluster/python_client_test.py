@@ -8,7 +8,7 @@ import unittest
 
 from cluster.harness import Cluster, free_ports, tiny, wait_until
 from cluster.lifecycle_test import HandStartedWorkers
-from cluster.other_weights import swapped_layers
+from cluster.other_weights import second_checkpoint, swapped_layers
 from cluster.python_client import RLHF_STEP, InstalledClient
 
 PROMPT = list(range(3, 40))
@@ -133,9 +133,7 @@ with Client(os.environ["GRPC"], os.environ["CONTROL"]) as client:
 class PythonClient(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.other = swapped_layers(tiny("qwen3"), os.path.join(folder.name, "other"))
+        cls.other = second_checkpoint(cls, tiny("qwen3"))
         with Cluster(cls.other, "--dtype=float32", workers=2) as cluster:
             cls.other_tokens = cluster.tokens(PROMPT, max_tokens=8)
 

@@ -1,13 +1,11 @@
 """Weights of one of several models are replaced while another one serves: a trainer's step by step, and what becomes of weights
 that no file has."""
-import os
-import tempfile
 import threading
 import unittest
 
 from cluster import stubs
 from cluster.harness import Cluster, expected, tiny, wait_until
-from cluster.other_weights import swapped_layers, tensors_of
+from cluster.other_weights import second_checkpoint, tensors_of
 
 try:
     import grpc
@@ -31,10 +29,7 @@ def setUpModule():
 class SeveralWeights(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.other = os.path.join(folder.name, "other")
-        swapped_layers(tiny(MODEL), cls.other)
+        cls.other = second_checkpoint(cls, tiny(MODEL))
         with Cluster(tiny(MODEL), f"--model=other={cls.other}", *FLAGS, workers=0) as cluster:
             cls.old_tokens, cls.new_tokens = (
                 [cluster.tokens(prompt, model=name, ignore_eos=True) for prompt in PROMPTS] for name in ("test-model", "other"))

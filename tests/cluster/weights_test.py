@@ -3,12 +3,11 @@ import concurrent.futures
 import os
 import queue
 import signal
-import tempfile
 import unittest
 
 from cluster import stubs
 from cluster.harness import Cluster, expected, tiny, wait_until
-from cluster.other_weights import swapped_layers, tensors_of
+from cluster.other_weights import second_checkpoint, tensors_of
 
 try:
     import grpc
@@ -75,10 +74,7 @@ class DirectUpdate:
 class Weights(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.other = os.path.join(folder.name, "other")
-        swapped_layers(tiny(MODEL), cls.other)
+        cls.other = second_checkpoint(cls, tiny(MODEL))
         with Cluster(cls.other, "--dtype=float32", workers=2) as cluster:
             cls.other_tokens = [cluster.tokens(prompt, ignore_eos=True) for prompt in PROMPTS]
         cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", workers=2)
