@@ -17,6 +17,11 @@ struct GraphExec {
   uint64_t launches = 0;
 };
 
+GraphCalls CallsForGraphs() {
+  const Runtime::Lock lock = Runtime::Get().Acquire();
+  return Runtime::Get().graph_calls;
+}
+
 cudaError_t Runtime::CheckNotCapturing() {
   for (auto& [id, capture] : captures_) {
     if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
@@ -145,6 +150,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   const int64_t bytes = runtime.options.graph_bytes;
   if (!runtime.TakeBytes(bytes)) return Return(cudaErrorMemoryAllocation);
   *exec = new emulator::GraphExec{*graph, bytes};
+  ++runtime.graph_calls.instantiations;
   return cudaSuccess;
 }
 
@@ -159,6 +165,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
   const std::shared_ptr<Stream> stream = runtime.Find(handle);
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (exec == nullptr) return Return(cudaErrorInvalidValue);
+  ++runtime.graph_calls.launches;
   for (const int node : DrawOrder(exec->graph, runtime.options.seed * 1000003 + exec->launches++)) {
     Op op = exec->graph.nodes[static_cast<size_t>(node)].op;
     const cudaError_t error = runtime.Enqueue(lock, stream, std::move(op));

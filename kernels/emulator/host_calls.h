@@ -1,5 +1,6 @@
 #pragma once
-// Counts a host thread's calls to the runtime, for tests that a thread never waits.
+// Counts calls to the runtime, for tests: those of a host thread, that it never waits, and those for graphs,
+// that none is captured twice.
 
 #include <cstdint>
 
@@ -15,5 +16,13 @@ struct HostCalls {
 
 // Since the calling thread started.
 HostCalls& CallsOfThisThread();
+
+struct GraphCalls {
+  int64_t instantiations = 0;  // of what was captured
+  int64_t launches = 0;
+};
+
+// Of all threads, since the process started. Thread safe.
+GraphCalls CallsForGraphs();
 
 }  // namespace somnus::cuda_emulated::emulator

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/emulator/host_calls.h"
 #include "kernels/emulator/options.h"
 #include "kernels/emulator/runtime.h"
 
@@ -124,6 +125,7 @@ class Runtime {
 
   std::map<const void*, int64_t> opted_shared_bytes;  // by kernel
   int64_t device_bytes_used = 0;
+  GraphCalls graph_calls;
 
   // ---- Without the lock.
 
