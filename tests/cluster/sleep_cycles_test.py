@@ -18,7 +18,7 @@ from cluster.harness import SMOLLM2, Cluster, tiny, wait_until  # noqa: E402
 from cluster.streams import Round, make_requests  # noqa: E402
 
 SEED = 12
-TRANSITIONS, CYCLES = 12, 30
+TRANSITIONS, CYCLES = 20, 30
 STREAMS, MAX_TOKENS = 8, 50
 TAGS = ("weights", "kv_cache", "workspace")
 # Calls of the first cycles fill pools of the allocator, of gRPC and of threads.
