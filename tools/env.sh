@@ -11,6 +11,7 @@ export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 SOMNUS_CACHE=${SOMNUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/somnus}
 SOMNUS_VENV=$SOMNUS_CACHE/venv
+SOMNUS_HIP=$SOMNUS_CACHE/hip
 SOMNUS_MODEL=$SOMNUS_CACHE/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 say() { printf '== %s\n' "$*" >&2; }

