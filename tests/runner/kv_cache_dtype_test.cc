@@ -167,5 +167,30 @@ TEST(KvCacheDTypeTest, ReloadedWeightsMustHaveTheSameScales) {
   EXPECT_EQ(model.Tokens(), expected);
 }
 
+// A sleep gives up all memory under the tags. The scales lie beside it, and the tables in the workspace,
+// those of RoPE among them, are made again: the logits are the same bit for bit, of which the check has a
+// fingerprint.
+TEST(KvCacheDTypeTest, ScalesOutliveASleepBitForBit) {
+  const auto scaled = Scaled(0.3f, 0.07f), plain = Scaled(1, 1);
+  ScaledModel model(*scaled), other(*plain);
+  const absl::StatusOr<uint64_t> first = model.runner->SelfCheck(), unscaled = other.runner->SelfCheck();
+  ASSERT_TRUE(first.ok() && unscaled.ok()) << first.status() << unscaled.status();
+  EXPECT_NE(*first, *unscaled) << "every bit of the scales counts";
+  const std::vector<int32_t> expected = model.Tokens();
+  for (const RestoreMode mode : {RestoreMode::kBackup, RestoreMode::kDiscard}) {
+    const auto freed = model.allocator->Sleep(
+        {{"weights", mode}, {"kv_cache", RestoreMode::kDiscard}, {"workspace", RestoreMode::kDiscard}});
+    ASSERT_TRUE(freed.ok()) << freed.status();
+    EXPECT_EQ(freed->size(), 3u);
+    ASSERT_TRUE(model.allocator->WakeUp({}).ok());
+    if (mode == RestoreMode::kDiscard) {
+      ASSERT_TRUE(model.runner->ReloadWeights(*scaled, nullptr).ok());
+    }
+    ASSERT_TRUE(model.runner->ResetAfterWake().ok());
+    EXPECT_EQ(model.runner->SelfCheck().value(), *first);
+    EXPECT_EQ(model.Tokens(), expected);
+  }
+}
+
 }  // namespace
 }  // namespace somnus
