@@ -294,6 +294,33 @@ TEST(SpillThroughTheAllocator, FullAndDamagedDisks) {
   EXPECT_EQ(driver.violations(), std::vector<std::string>{});
 }
 
+// Whether it is used by a sleep that goes deeper, or was retained for the next one.
+TEST(SpillThroughTheAllocator, ADiscardGivesTheDiskSpaceUp) {
+  for (const bool asleep : {true, false}) {
+    FakeVmmDriver driver;
+    Faults faults;
+    auto allocator = SleepableAllocator::Create(&driver, {.backup = BackupPolicy::kFile,
+                                                          .spill_dir = testing::TempDir(),
+                                                          .open_spill_io = WithFaults(&faults)});
+    void* const weights = allocator->Allocate("weights", 3 * kUnit).value();
+    driver.Fill(weights, 3 * kUnit, 'w');
+    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
+    EXPECT_GE(DiskBytes(faults.fd), 3 * kUnit);
+    if (!asleep) {
+      ASSERT_TRUE(allocator->WakeUp({}).ok());
+      EXPECT_GE(DiskBytes(faults.fd), 3 * kUnit);
+    }
+    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kDiscard}}).ok());
+    EXPECT_EQ(DiskBytes(faults.fd), 0);
+    EXPECT_EQ(allocator->Stats().at("weights").file_backup, 0);
+    ASSERT_TRUE(allocator->WakeUp({}).ok());
+    driver.Fill(weights, 3 * kUnit, 'v');
+    ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kBackup}}).ok());
+    ASSERT_TRUE(allocator->WakeUp({}).ok());
+    EXPECT_TRUE(driver.Holds(weights, 3 * kUnit, 'v'));
+  }
+}
+
 TEST(SpillThroughTheAllocator, WithoutADirectoryTheSleepIsRefused) {
   FakeVmmDriver driver;
   auto allocator =
