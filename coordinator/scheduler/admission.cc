@@ -64,11 +64,11 @@ bool Scheduler::AwaitsPrefix(Sequence* sequence, const Draft& draft) {
   int64_t shared = 0;
   for (const PrefillEntry& prefill : draft.prefills) {
     const Sequence& other = *prefill.sequence;
+    const bool is_less_urgent = other.effective_priority > sequence->effective_priority;
+    if (is_less_urgent || other.request.cache_salt != sequence->request.cache_salt) continue;
     if (other.id == sequence->awaited_id)
       return draft.step.entries[prefill.entry].start < sequence->awaited_tokens;
-    const bool may_share = other.effective_priority <= sequence->effective_priority &&
-                           other.request.cache_salt == sequence->request.cache_salt;
-    const int64_t common = may_share ? CommonPrefix(*sequence, other) : 0;
+    const int64_t common = CommonPrefix(*sequence, other);
     if (common > shared) std::tie(source, shared) = std::tuple(&other, common);
   }
   // The last token is never adopted, since it gives the logits.
