@@ -29,9 +29,8 @@ constexpr absl::string_view kName = "name", kPath = "path", kPinned = "pinned", 
 // A group of the table is about all models, or about each of them but for some of its flags.
 constexpr absl::string_view kGroupsOfOneModel[] = {"Model", "Workers", "KV cache and scheduling", "Sleep",
                                                    "Times and failures"};
-constexpr absl::string_view kOfAllModels[] = {"run-dir",          "cluster-host",      "cluster-port",
-                                              "sleep-arrivals",   "idle-sleep-s",      "idle-sleep-level",
-                                              "shutdown-timeout", "stay-after-failure"};
+constexpr absl::string_view kOfAllModels[] = {"run-dir",        "cluster-host",     "cluster-port",
+                                              "sleep-arrivals", "shutdown-timeout", "stay-after-failure"};
 // These name the model that they are about.
 constexpr absl::string_view kOfNamedModels[] = {"model", "served-model-name", "pin-model", "model-priority"};
 

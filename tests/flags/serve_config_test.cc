@@ -32,10 +32,12 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
     residency_policy: "slo"
     flags: "--port=9000"
     flags: "--no-async-scheduling"
+    flags: "--idle-sleep-s=60"
     models { name: "a" path: "x/y=z" workers: "local:2" dtype: "float32" max_model_len: 512 pinned: true }
     models {
       name: "b" path: "y" priority: -3 ttft_target: "2s" tpot_target: "50ms" kv_cache_memory_bytes: "1MiB"
       dequantize: false max_num_seqs: 7 flags: "--block_size=32" flags: "--async-scheduling"
+      flags: "--idle-sleep-s=5" flags: "--idle-sleep-level=2"
     }
   )");
   const absl::StatusOr<Flags> flags = Parse();
@@ -56,6 +58,7 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   EXPECT_EQ(each[0].dtype, v1::DTYPE_FLOAT32);
   EXPECT_EQ(each[0].max_model_len, 512);
   EXPECT_FALSE(each[0].async_scheduling);
+  EXPECT_EQ(each[0].idle_sleep, absl::Seconds(60));
   EXPECT_EQ(each[1].served_model_name, "b");
   EXPECT_EQ(each[1].world_size, 1);
   EXPECT_EQ(each[1].dtype, v1::DTYPE_UNSPECIFIED) << "that is of the other one";
@@ -63,6 +66,8 @@ TEST_F(ServeConfigTest, EachModelHasItsOwnFlags) {
   EXPECT_FALSE(each[1].dequantize);
   EXPECT_EQ(each[1].max_num_seqs, 7);
   EXPECT_EQ(each[1].block_size, 32);
+  EXPECT_EQ(each[1].idle_sleep, absl::Seconds(5));
+  EXPECT_EQ(each[1].idle_sleep_level, 2);
   EXPECT_TRUE(each[1].async_scheduling) << "a model's word goes before that for all";
 }
 
