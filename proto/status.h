@@ -10,11 +10,15 @@
 
 namespace somnus {
 
-// Codes are the same numbers on both sides; the message travels, payloads do not.
-grpc::Status ToGrpcStatus(const absl::Status& status);
-absl::Status FromGrpcStatus(const grpc::Status& status);
+// Of type URLs: a payload with such a one is a serialized message of proto/.
+inline constexpr char kPayloadPrefix[] = "type.googleapis.com/somnus.v1.";
 
-// `status` with "context: " before its message; ok stays ok.
+// Codes are the same numbers on both sides; the message travels, and so do payloads that are messages of our
+// own protocol (kPayloadPrefix), as error details of google.rpc.Status (proto/error_details.proto).
+grpc::Status ToGrpcStatus(const absl::Status& status);
+absl::Status FromGrpcStatus(const grpc::Status& wire);
+
+// `status` with "context: " before its message; payloads stay, and ok stays ok.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 
 }  // namespace somnus

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/missing_memory.h"
 
 namespace somnus {
 namespace {
@@ -24,6 +26,40 @@ TEST(StatusTest, AnnotateKeepsCodeAndOk) {
   const absl::Status annotated = Annotate(absl::NotFoundError("no such tensor"), "rank 1");
   EXPECT_EQ(annotated, absl::NotFoundError("rank 1: no such tensor"));
   EXPECT_TRUE(Annotate(absl::OkStatus(), "rank 1").ok());
+}
+
+TEST(StatusTest, PayloadsOfOurProtocolTravelAndOthersDoNot) {
+  const std::string url = std::string(kPayloadPrefix) + "MissingMemory";
+  absl::Status sent = absl::ResourceExhaustedError("no memory");
+  sent.SetPayload(url, absl::Cord(std::string("a\0b", 3)));
+  absl::Status local = sent;
+  local.SetPayload("somnus.allocator", absl::Cord("x"));
+  const absl::Status received = FromGrpcStatus(ToGrpcStatus(Annotate(local, "rank 1")));
+  absl::Status expected = absl::ResourceExhaustedError("rank 1: no memory");
+  expected.SetPayload(url, absl::Cord(std::string("a\0b", 3)));
+  EXPECT_EQ(received, expected);
+  EXPECT_EQ(received.GetPayload(url), absl::Cord(std::string("a\0b", 3)));
+  EXPECT_FALSE(received.GetPayload("somnus.allocator").has_value());
+}
+
+TEST(StatusTest, DetailsThatCannotBeReadAreNone) {
+  const grpc::Status wire(grpc::StatusCode::INTERNAL, "broken", "\xff\xff");
+  EXPECT_EQ(FromGrpcStatus(wire), absl::InternalError("broken"));
+}
+
+TEST(MissingMemoryTest, AStatusCarriesIt) {
+  v1::MissingMemory missing;
+  v1::MissingMemory::Shortage* shortage = missing.add_shortages();
+  shortage->set_rank(3);
+  shortage->set_tag("kv_cache");
+  shortage->set_missing_bytes(int64_t{5} << 40);
+  const absl::Status status = WithMissing(absl::ResourceExhaustedError("no memory"), missing);
+  EXPECT_EQ(MissingOf(FromGrpcStatus(ToGrpcStatus(status))).SerializeAsString(), missing.SerializeAsString());
+  EXPECT_EQ(WithMissing(status, {}), absl::ResourceExhaustedError("no memory"));
+  EXPECT_TRUE(MissingOf(absl::ResourceExhaustedError("no memory")).shortages().empty());
+  absl::Status damaged = status;
+  damaged.SetPayload(std::string(kPayloadPrefix) + "MissingMemory", absl::Cord("\xff"));
+  EXPECT_TRUE(MissingOf(damaged).shortages().empty());
 }
 
 absl::StatusOr<int> Parse(const std::string& text) {

@@ -63,16 +63,19 @@ enum StatusCode {
 class Status {
  public:
   Status() = default;
-  Status(StatusCode code, const std::string& message) : code_(code), message_(message) {}
+  Status(StatusCode code, const std::string& message, const std::string& details = "")
+      : code_(code), message_(message), details_(details) {}
   static const Status OK, CANCELLED;
 
   bool ok() const { return code_ == StatusCode::OK; }
   StatusCode error_code() const { return code_; }
   const std::string& error_message() const { return message_; }
+  const std::string& error_details() const { return details_; }
 
  private:
   StatusCode code_ = StatusCode::OK;
   std::string message_;
+  std::string details_;  // a serialized google.rpc.Status
 };
 
 class ChannelCredentials {};
