@@ -36,7 +36,8 @@ namespace somnus {
   X(cuMemcpyHtoDAsync)              \
   X(cuStreamCreate)                 \
   X(cuStreamDestroy)                \
-  X(cuStreamSynchronize)
+  X(cuStreamSynchronize)            \
+  X(cuLaunchHostFunc)
 
 struct CudaDriverApi {
 #define SOMNUS_CUDA_MEMBER(name) decltype(&::name) name##_fn = nullptr;

@@ -103,6 +103,7 @@ class CudaVmmDriver : public VmmDriver {
         !status.ok()) {
       return status;
     }
+    Count(bytes);
     return handle;
   }
   absl::Status Release(Handle handle) override { return Check("cuMemRelease", api_.cuMemRelease_fn(handle)); }
@@ -142,11 +143,13 @@ class CudaVmmDriver : public VmmDriver {
 
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
     if (absl::Status status = Enter(); !status.ok()) return status;
-    return Check("cuMemcpyDtoHAsync", api_.cuMemcpyDtoHAsync_fn(host, Pointer(device), bytes, stream_));
+    return CountWhenDone(
+        bytes, Check("cuMemcpyDtoHAsync", api_.cuMemcpyDtoHAsync_fn(host, Pointer(device), bytes, stream_)));
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
     if (absl::Status status = Enter(); !status.ok()) return status;
-    return Check("cuMemcpyHtoDAsync", api_.cuMemcpyHtoDAsync_fn(Pointer(device), host, bytes, stream_));
+    return CountWhenDone(
+        bytes, Check("cuMemcpyHtoDAsync", api_.cuMemcpyHtoDAsync_fn(Pointer(device), host, bytes, stream_)));
   }
   absl::Status Synchronize() override {
     if (absl::Status status = Enter(); !status.ok()) return status;
@@ -163,6 +166,23 @@ class CudaVmmDriver : public VmmDriver {
     if (api_.cuMemCreate_fn(&handle, granularity_, &properties, 0) != CUDA_SUCCESS) return false;
     api_.cuMemRelease_fn(handle);
     return true;
+  }
+
+  struct Copied {
+    ByteMeter* meter;
+    int64_t bytes;
+  };
+
+  // Behind a copy that was queued, the stream counts it; where it cannot, nobody does.
+  absl::Status CountWhenDone(int64_t bytes, absl::Status queued) {
+    if (!queued.ok() || meter() == nullptr) return queued;
+    const auto count = [](void* data) {
+      const std::unique_ptr<Copied> copied(static_cast<Copied*>(data));
+      copied->meter->Advance(copied->bytes);
+    };
+    auto copied = std::make_unique<Copied>(Copied{meter(), bytes});
+    if (api_.cuLaunchHostFunc_fn(stream_, count, copied.get()) == CUDA_SUCCESS) copied.release();
+    return queued;
   }
 
   absl::Status MemoryInfo(size_t* free, size_t* total) {

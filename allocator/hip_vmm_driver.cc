@@ -5,6 +5,7 @@
 #include <hip/hip_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -137,6 +138,7 @@ class HipVmmDriver : public VmmDriver {
     hipMemGenericAllocationHandle_t handle = nullptr;
     RETURN_IF_ERROR(Enter());
     RETURN_IF_ERROR(Check("hipMemCreate", api_.hipMemCreate(&handle, bytes, &properties_, 0)));
+    Count(bytes);
     return reinterpret_cast<Handle>(handle);
   }
   absl::Status Release(Handle handle) override {
@@ -171,17 +173,21 @@ class HipVmmDriver : public VmmDriver {
   }
   absl::Status CopyToHost(void* host, const void* device, int64_t bytes) override {
     RETURN_IF_ERROR(Enter());
+    queued_bytes_ += bytes;
     return Check("hipMemcpyDtoHAsync",
                  api_.hipMemcpyDtoHAsync(host, const_cast<void*>(device), bytes, stream_));
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
     RETURN_IF_ERROR(Enter());
+    queued_bytes_ += bytes;
     return Check("hipMemcpyHtoDAsync",
                  api_.hipMemcpyHtoDAsync(device, const_cast<void*>(host), bytes, stream_));
   }
   absl::Status Synchronize() override {
     RETURN_IF_ERROR(Enter());
-    return Check("hipStreamSynchronize", api_.hipStreamSynchronize(stream_));
+    RETURN_IF_ERROR(Check("hipStreamSynchronize", api_.hipStreamSynchronize(stream_)));
+    Count(queued_bytes_.exchange(0));
+    return absl::OkStatus();
   }
 
  private:
@@ -210,6 +216,7 @@ class HipVmmDriver : public VmmDriver {
   hipStream_t stream_ = nullptr;
   hipMemAllocationProp properties_ = {};
   int64_t granularity_ = 0;
+  std::atomic<int64_t> queued_bytes_{0};  // of copies, until they are waited for
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ namespace somnus {
 namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kCountedBytes = 32 << 20;  // are populated by one call of the kernel
 constexpr int kMaxThreads = 4;  // two already reach the speed of memory on the machines that we measured
 
 absl::Status ErrnoError(absl::string_view what, int64_t bytes) {
@@ -168,17 +169,16 @@ class HostVmmDriver : public VmmDriver {
   }
 
   absl::Status SetAccess(void* address, int64_t bytes) override {
-    if (absl::Status status = SetAccessForCopy(address, bytes); !status.ok()) return status;
+    if (absl::Status status = Open(address, bytes); !status.ok()) return status;
     absl::Status status = Populate(address, bytes);
     NoteResident(address, bytes);
     return status;
   }
+  // Counted at once: the copy that makes the pages resident counts its own bytes.
   absl::Status SetAccessForCopy(void* address, int64_t bytes) override {
-    if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return ErrnoError("opening memory", bytes);
-    // Hints: without huge pages, and with memory of another node, it is only slower.
-    madvise(address, bytes, MADV_HUGEPAGE);
-    PlacePages(address, bytes, numa_nodes_).IgnoreError();
-    return absl::OkStatus();
+    absl::Status status = Open(address, bytes);
+    if (status.ok()) Count(bytes);
+    return status;
   }
 
   bool HostIsDevice() const override { return true; }
@@ -186,7 +186,7 @@ class HostVmmDriver : public VmmDriver {
     bytes = WholePages(bytes);
     ASSIGN_OR_RETURN(HostReservation reservation, account_->Reserve(bytes));
     ASSIGN_OR_RETURN(void* const data, Reserve(bytes));
-    if (absl::Status status = SetAccessForCopy(data, bytes); !status.ok()) {
+    if (absl::Status status = Open(data, bytes); !status.ok()) {
       munmap(data, bytes);
       return status;
     }
@@ -260,9 +260,22 @@ class HostVmmDriver : public VmmDriver {
     return live;
   }
 
+  absl::Status Open(void* address, int64_t bytes) {
+    if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return ErrnoError("opening memory", bytes);
+    // Hints: without huge pages, and with memory of another node, it is only slower.
+    madvise(address, bytes, MADV_HUGEPAGE);
+    PlacePages(address, bytes, numa_nodes_).IgnoreError();
+    return absl::OkStatus();
+  }
+
   absl::Status Populate(void* address, int64_t bytes) {
     return InParallel("populating memory", bytes, [&](int64_t begin, int64_t end) {
-      return PopulateRange(static_cast<char*>(address) + begin, end - begin);
+      for (int64_t at = begin; at < end; at += kCountedBytes) {
+        const int64_t step = std::min(kCountedBytes, end - at);
+        if (const int error = PopulateRange(static_cast<char*>(address) + at, step); error != 0) return error;
+        Count(step);
+      }
+      return 0;
     });
   }
 
@@ -274,6 +287,7 @@ class HostVmmDriver : public VmmDriver {
         const int64_t step = std::min(kHugePage, end - at);
         if (const int error = PopulateRange(target, step); error != 0) return error;
         memcpy(target, static_cast<const char*>(from) + at, step);
+        Count(step);
       }
       return 0;
     });

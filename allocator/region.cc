@@ -226,7 +226,10 @@ absl::Status Region::ReleaseChunks(const Chosen& chosen) {
   absl::Status first;
   for (const Chunk& chunk : pending) {
     absl::Status status = driver_->Release(chunk.handle);
-    if (status.ok()) continue;
+    if (status.ok()) {
+      driver_->Count(chunk.bytes);
+      continue;
+    }
     unreleased_.push_back(chunk);
     first.Update(status);
   }

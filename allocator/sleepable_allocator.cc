@@ -182,6 +182,24 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     if (prepared_ == Prepared::kWake) ReleaseWaking();
   }
 
+  int64_t SleepBytes(const std::map<std::string, RestoreMode>& modes) override {
+    absl::MutexLock lock(&mutex_);
+    int64_t bytes = 0;
+    for (const auto& [data, entry] : entries_) {
+      const auto mode = modes.find(entry.region->tag());
+      if (mode != modes.end())
+        bytes += entry.BytesToSleep(mode->second, /*keeps_in_place=*/store_ == nullptr);
+    }
+    return bytes;
+  }
+
+  int64_t WakeBytes(const std::vector<std::string>& tags) override {
+    absl::MutexLock lock(&mutex_);
+    int64_t bytes = 0;
+    for (const SleepableRegion* entry : Asleep(tags)) bytes += entry->BytesToWake();
+    return bytes;
+  }
+
   void DropBackups(const std::string& tag) override {
     absl::MutexLock lock(&mutex_);
     for (auto& [data, entry] : entries_) {

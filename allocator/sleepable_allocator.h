@@ -137,6 +137,11 @@ class SleepableAllocator {
   // regions that have a backup; what was written to others is lost.
   virtual void AbortWake() = 0;
 
+  // How many bytes a sleep with these modes would copy and release, or a wake-up of these tags (empty: all)
+  // map and copy: what the driver's ByteMeter counts meanwhile. It differs where the driver fails to release.
+  virtual int64_t SleepBytes(const std::map<std::string, RestoreMode>& modes) = 0;
+  virtual int64_t WakeBytes(const std::vector<std::string>& tags) = 0;
+
   // PrepareSleep and CommitSleep. Returns the bytes freed by tag.
   absl::StatusOr<BytesByTag> Sleep(const std::map<std::string, RestoreMode>& modes);
   // PrepareWake and CommitWake. Returns the bytes mapped by tag.

@@ -5,6 +5,20 @@
 
 namespace somnus {
 
+int64_t SleepableRegion::BytesToSleep(RestoreMode mode, bool keeps_in_place) const {
+  const bool saves = mode == RestoreMode::kBackup;
+  const bool keeps = saves && (kept_in_place || (keeps_in_place && !asleep));
+  const bool copies = saves && !asleep && !keeps_in_place && backup == nullptr;
+  return (keeps ? 0 : region->held_bytes()) + (copies ? region->wanted_bytes() : 0);
+}
+
+int64_t SleepableRegion::BytesToWake() const {
+  // The pages of one that is kept in place are there, but have to be opened.
+  const int64_t held = kept_in_place ? 0 : region->held_bytes();
+  return std::max<int64_t>(0, region->wanted_bytes() - held) +
+         (backup != nullptr ? region->wanted_bytes() : 0);
+}
+
 void SleepableRegion::DropBackup() {
   backup = nullptr;
   kept_in_place = false;

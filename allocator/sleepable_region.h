@@ -2,6 +2,7 @@
 // What the allocator knows of one region: whether it sleeps, with which backup, and its part in the prepared
 // change. Plain state; the allocator's lock covers it.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -23,6 +24,9 @@ struct SleepableRegion {
   bool new_backup = false;  // made by the prepared sleep
   bool waking = false;
 
+  // As SleepableAllocator::SleepBytes and WakeBytes, of this region.
+  int64_t BytesToSleep(RestoreMode mode, bool keeps_in_place) const;
+  int64_t BytesToWake() const;
   void DropBackup();
   // Ends access to the memory, and releases it unless it is kept in place. What is not released stays
   // accounted for in the region, which tries again.

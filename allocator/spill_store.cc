@@ -68,7 +68,10 @@ class SpillBackup : public Backup {
       checksums_[index] = XXH3_64bits(piece.data, BytesOf(index));
       return piece;
     };
-    run.end = [](int, int64_t) { return absl::OkStatus(); };
+    run.end = [this](int, int64_t index) {
+      CountMoved(index);
+      return absl::OkStatus();
+    };
     if (absl::Status status = Run(&run); !status.ok()) return status;
     return spill_.file->direct() ? absl::OkStatus() : spill_.file->DropCache();
   }
@@ -84,6 +87,7 @@ class SpillBackup : public Backup {
             absl::StrCat("the spill file does not hold what was written to it, from byte ",
                          offset_ + index * piece_bytes_));
       }
+      CountMoved(index);
       return Deliver(to, from, index);
     };
     if (absl::Status status = Run(&run); !status.ok()) return status;
@@ -125,6 +129,11 @@ class SpillBackup : public Backup {
     absl::Status status = spill_.driver->CopyFromHost(region + index * piece_bytes_, slot, BytesOf(index));
     status.Update(spill_.driver->Synchronize());
     return status;
+  }
+
+  // Elsewhere the copies to and from the slots count.
+  void CountMoved(int64_t index) {
+    if (in_place()) spill_.driver->Count(BytesOf(index));
   }
 
   const Spill& spill_;

@@ -6,6 +6,9 @@
 // until Release ends its handle. Thread safety: calls for different addresses and handles may come from
 // different threads. Errors: ResourceExhausted where memory is missing, Unavailable without a device,
 // Internal for anything else.
+//
+// With a ByteMeter the driver counts the bytes that become resident, and those that are copied, once each: on
+// a device with memory of its own in Create, on the host as pages are populated, and copies as they end.
 
 #include <cstdint>
 #include <string>
@@ -14,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "allocator/byte_meter.h"
 
 namespace somnus {
 
@@ -69,6 +73,30 @@ class VmmDriver {
   virtual absl::Status CopyToHost(void* host, const void* device, int64_t bytes) = 0;
   virtual absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;
+
+  // Counts from now on; null: no longer. No call may run meanwhile. A driver over another one passes it on.
+  virtual void SetMeter(ByteMeter* meter) { meter_ = meter; }
+  // For bytes that are moved without the driver: released with their handle, or read from a file.
+  void Count(int64_t bytes) {
+    if (meter_ != nullptr) meter_->Advance(bytes);
+  }
+
+ protected:
+  ByteMeter* meter() const { return meter_; }
+
+ private:
+  ByteMeter* meter_ = nullptr;
+};
+
+// While it exists the driver counts.
+class MeterScope {
+ public:
+  MeterScope(VmmDriver* driver, ByteMeter* meter) : driver_(driver) { driver_->SetMeter(meter); }
+  ~MeterScope() { driver_->SetMeter(nullptr); }
+  MeterScope(const MeterScope&) = delete;
+
+ private:
+  VmmDriver* const driver_;
 };
 
 }  // namespace somnus

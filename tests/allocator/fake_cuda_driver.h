@@ -75,6 +75,11 @@ class FakeCudaDriver {
     };
     api_.cuStreamDestroy_fn = [](CUstream) { return CUDA_SUCCESS; };
     api_.cuStreamSynchronize_fn = [](CUstream) { return Count("cuStreamSynchronize"); };
+    // The stream has nothing to do.
+    api_.cuLaunchHostFunc_fn = [](CUstream, CUhostFn function, void* data) {
+      function(data);
+      return Count("cuLaunchHostFunc");
+    };
   }
 
   void FillMemory() {

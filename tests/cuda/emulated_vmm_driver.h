@@ -67,6 +67,10 @@ class EmulatedVmmDriver : public VmmDriver {
     return host_->CopyFromHost(device, host, bytes);
   }
   absl::Status Synchronize() override { return host_->Synchronize(); }
+  void SetMeter(ByteMeter* meter) override {
+    VmmDriver::SetMeter(meter);
+    host_->SetMeter(meter);
+  }
 
  private:
   const std::unique_ptr<VmmDriver> host_ = MakeHostVmmDriver();

@@ -92,6 +92,7 @@ class FakeVmmDriver : public VmmDriver {
     if (bytes > capacity_ - live_bytes()) return absl::ResourceExhaustedError("out of device memory");
     // New memory is not zero: it holds what was there before.
     handles_[next_handle_].bytes.assign(bytes, static_cast<char>(0x5a));
+    Count(bytes);
     return next_handle_++;
   }
   absl::Status Release(Handle handle) override {
@@ -151,6 +152,7 @@ class FakeVmmDriver : public VmmDriver {
     for (int64_t i = 0; i < bytes; ++i) {
       if (const char* byte = At(Number(device) + i, true)) static_cast<char*>(host)[i] = *byte;
     }
+    Count(bytes);
     return absl::OkStatus();
   }
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
@@ -159,6 +161,7 @@ class FakeVmmDriver : public VmmDriver {
     for (int64_t i = 0; i < bytes; ++i) {
       if (char* byte = At(Number(device) + i, true)) *byte = static_cast<const char*>(host)[i];
     }
+    Count(bytes);
     return absl::OkStatus();
   }
   absl::Status Synchronize() override {
