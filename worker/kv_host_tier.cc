@@ -169,10 +169,13 @@ absl::Status KvHostTier::Copy(SwapDirection direction, absl::Span<const BlockSwa
   absl::Status status;
   for (const auto& [number, own] : by_piece) {
     const Piece& piece = pieces_.at(number);
-    if (status.ok()) status = runner_->SwapBlocks(direction, {piece.data, piece.num_blocks}, own);
+    status = runner_->SwapBlocks(direction, {piece.data, piece.num_blocks}, own);
+    status.Update(device_->Synchronize());  // in any case: nothing may be copied when this returns
+    if (!status.ok()) return status;
+    if (options_.meter != nullptr)
+      options_.meter->Advance(static_cast<int64_t>(own.size()) * options_.block_bytes);
   }
-  status.Update(device_->Synchronize());  // in any case: nothing may be copied when this returns
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace somnus

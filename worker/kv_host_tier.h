@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "allocator/byte_meter.h"
 #include "allocator/host_account.h"
 #include "allocator/sleepable_allocator.h"
 #include "allocator/vmm_driver.h"
@@ -34,6 +35,7 @@ struct KvHostTierOptions {
   int32_t num_blocks = 0;
   bool retains_memory = false;  // beyond the wake-up, so that the next sleep need not take it again
   int64_t piece_bytes = 32 << 20;
+  ByteMeter* meter = nullptr;  // of the bytes that are copied, piece by piece; may be null
 };
 
 class KvHostTier {

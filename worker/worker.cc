@@ -133,6 +133,8 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
     }
     (*response.mutable_host_bytes_by_tag())[kKvCacheTag] += kv_host_bytes_.load();
   }
+  if (std::optional<v1::TransitionProgress> progress = transition_meter_.Progress(); progress.has_value())
+    *response.mutable_transition() = *std::move(progress);
   return response;
 }
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@
 #include "worker/placement.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner_thread.h"
+#include "worker/transition_meter.h"
 #include "worker/weight_prefetch.h"
 #include "worker/weights_record.h"
 #include "worker/worker_parts.h"
@@ -186,9 +188,14 @@ class Worker {
     uint64_t stream = 0;  // the one that may send
   };
   absl::StatusOr<std::vector<std::string>> TagsToChange(const v1::Transition& transition) const;
+  // What becomes of the contents of each of its tags.
+  std::map<std::string, RestoreMode> SleepModes(const Prepared& prepared) const;
   bool ReadsWeights(const v1::Transition& wake) const;
   absl::StatusOr<v1::PlanResponse> DoPlan(const v1::Transition& transition);
   absl::Status DoPrepare(const v1::PrepareRequest& request);
+  void BeginMeter(const v1::Transition& transition, const Prepared& prepared);
+  absl::Status MapMemory(const std::vector<std::string>& tags);
+  SleepReport ReleaseMemory();
   absl::Status PrepareSleep(Prepared* prepared);
   absl::Status PrepareWake(Prepared* prepared);
   absl::Status FillMapped(Prepared* prepared);
@@ -242,6 +249,7 @@ class Worker {
   bool ranks_may_differ_ = false;
 
   WeightsRecord weights_;
+  TransitionMeter transition_meter_;
   std::atomic<int64_t> last_step_id_{0};
   std::atomic<int> steps_in_progress_{0};
   std::atomic<int64_t> graph_bytes_{0};

@@ -44,6 +44,7 @@ absl::Status Worker::BeginEpoch(int64_t epoch) {
   ForgetKept();  // no coordinator begins an epoch with what was computed in another one
   update_.reset();
   last_transition_ = last_committed_ = 0;
+  transition_meter_.Forget();
   communicator_.BeginEpoch(epoch);
   TakeOpenPort();
   lifecycle_.BeginEpoch(epoch);

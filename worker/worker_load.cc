@@ -139,7 +139,8 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
   kv_host_tier_ = std::make_unique<KvHostTier>(
       KvHostTierOptions{.block_bytes = runner_->kv_block_bytes(),
                         .num_blocks = config.num_host_blocks(),
-                        .retains_memory = load_options_.backup == BackupPolicy::kRetain},
+                        .retains_memory = load_options_.backup == BackupPolicy::kRetain,
+                        .meter = transition_meter_.bytes()},
       device_.get(), driver_.get(), runner_.get());
   ranks_may_differ_ |= defer_graphs;
   lifecycle_.Set(WorkerState::kAwake);

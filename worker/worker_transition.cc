@@ -115,24 +115,44 @@ absl::Status Worker::DoPrepare(const v1::PrepareRequest& request) {
   prepared.reads_weights = prepared.sleep_level == 0 && ReadsWeights(request.transition());
   ASSIGN_OR_RETURN(prepared.tags, TagsToChange(request.transition()));
   const MonotonicTime begin = MonotonicNow();
-  RETURN_IF_ERROR(prepared.sleep_level > 0 ? PrepareSleep(&prepared) : PrepareWake(&prepared));
-  RETURN_IF_ERROR(PrepareKept(request.transition(), prepared));
+  BeginMeter(request.transition(), prepared);
+  absl::Status status = prepared.sleep_level > 0 ? PrepareSleep(&prepared) : PrepareWake(&prepared);
+  if (status.ok()) status = PrepareKept(request.transition(), prepared);
+  transition_meter_.SetPhase(status.ok() ? TransitionPhase::kPrepared : TransitionPhase::kAborted);
+  RETURN_IF_ERROR(status);
   prepared.seconds.set_prepare(SecondsSince(begin));
   prepared_ = std::move(prepared);
   return absl::OkStatus();
+}
+
+void Worker::BeginMeter(const v1::Transition& transition, const Prepared& prepared) {
+  const bool wakes_up = prepared.sleep_level == 0;
+  int64_t moved = kv_host_tier_->CopyBytes(transition), read = 0;
+  if (!prepared.tags.empty())
+    moved += wakes_up ? allocator_->WakeBytes(prepared.tags) : allocator_->SleepBytes(SleepModes(prepared));
+  if (Has(prepared.tags, kWeightsTag) && prepared.reads_weights) {
+    const TagStats weights = allocator_->Stats()[kWeightsTag];
+    read = std::max(weights.sleeping, weights.resident);  // stale ones are mapped
+  }
+  transition_meter_.Begin(prepared.id, wakes_up, moved, read);
+}
+
+std::map<std::string, RestoreMode> Worker::SleepModes(const Prepared& prepared) const {
+  std::map<std::string, RestoreMode> modes;
+  for (const std::string& tag : prepared.tags) {
+    // Stale weights are not worth a copy.
+    const bool saves = tag == kWeightsTag && prepared.sleep_level < kMaxSleepLevel && !weights_.stale();
+    modes[tag] = saves ? RestoreMode::kBackup : RestoreMode::kDiscard;
+  }
+  return modes;
 }
 
 absl::Status Worker::PrepareSleep(Prepared* prepared) {
   RETURN_IF_ERROR(device_->Synchronize());  // nothing may run on memory that is released
   RETURN_IF_ERROR(SuspendGroup());          // before what can fail on one rank alone
   if (prepared->tags.empty()) return absl::OkStatus();
-  std::map<std::string, RestoreMode> modes;
-  for (const std::string& tag : prepared->tags) {
-    // Stale weights are not worth a copy.
-    const bool saves = tag == kWeightsTag && prepared->sleep_level < kMaxSleepLevel && !weights_.stale();
-    modes[tag] = saves ? RestoreMode::kBackup : RestoreMode::kDiscard;
-  }
-  return allocator_->PrepareSleep(modes);
+  const MeterScope counted(driver_.get(), transition_meter_.bytes());
+  return allocator_->PrepareSleep(SleepModes(*prepared));
 }
 
 // All ranks suspend together, and resume together at their next step. After a recovery some ranks may sleep
@@ -146,10 +166,15 @@ absl::Status Worker::SuspendGroup() {
 absl::Status Worker::PrepareWake(Prepared* prepared) {
   if (prepared->tags.empty()) return absl::OkStatus();
   prefetch_.reset();  // whoever reads them now needs the disk
-  RETURN_IF_ERROR(allocator_->PrepareWake(prepared->tags));
+  RETURN_IF_ERROR(MapMemory(prepared->tags));
   const absl::Status status = FillMapped(prepared);
   if (!status.ok()) allocator_->AbortWake();
   return status;
+}
+
+absl::Status Worker::MapMemory(const std::vector<std::string>& tags) {
+  const MeterScope counted(driver_.get(), transition_meter_.bytes());
+  return allocator_->PrepareWake(tags);
 }
 
 // Restores what mapping alone does not: discarded weights, and the runner's state once every tag is resident.
@@ -157,6 +182,7 @@ absl::Status Worker::FillMapped(Prepared* prepared) {
   if (Has(prepared->tags, kWeightsTag) && prepared->reads_weights) {
     RETURN_IF_ERROR(fence_.Check(epoch_));  // nobody waits for the weights of an older epoch
     const MonotonicTime begin = MonotonicNow();
+    transition_meter_.SetPhase(TransitionPhase::kRead);
     ASSIGN_OR_RETURN(prepared->fingerprint, ReadSource());
     prepared->seconds.set_read(SecondsSince(begin));
   }
@@ -192,6 +218,7 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
   lifecycle_.Set(asleep ? WorkerState::kAsleep : WorkerState::kAwake, !asleep                ? 0
                                                                       : weights_.discarded() ? 2
                                                                                              : 1);
+  transition_meter_.SetPhase(TransitionPhase::kCommitted);
   last_transition_ = last_committed_ = id;
   prepared_.reset();
   response.mutable_seconds()->set_commit(SecondsSince(begin));
@@ -199,7 +226,8 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
 }
 
 void Worker::CommitSleep(v1::CommitResponse* response) {
-  const SleepReport report = allocator_->CommitSleep();
+  transition_meter_.SetPhase(TransitionPhase::kRelease);
+  const SleepReport report = ReleaseMemory();
   for (const auto& [tag, bytes] : report.tags) {
     (*response->mutable_tags())[tag].set_freed_bytes(bytes.freed);
     (*response->mutable_tags())[tag].set_discarded_bytes(bytes.discarded);
@@ -209,6 +237,11 @@ void Worker::CommitSleep(v1::CommitResponse* response) {
   if (!Has(prepared_->tags, kWeightsTag)) return;
   update_.reset();
   if (prepared_->sleep_level == kMaxSleepLevel || weights_.stale()) weights_.SetDiscarded();
+}
+
+SleepReport Worker::ReleaseMemory() {
+  const MeterScope counted(driver_.get(), transition_meter_.bytes());
+  return allocator_->CommitSleep();
 }
 
 void Worker::CommitWake(v1::CommitResponse* response) {
@@ -247,6 +280,7 @@ void Worker::AbortPrepared() {
   kv_host_tier_->Abort();
   kv_host_bytes_ = kv_host_tier_->host_bytes();
   prepared_.reset();
+  transition_meter_.SetPhase(TransitionPhase::kAborted);
 }
 
 }  // namespace somnus

@@ -132,7 +132,9 @@ absl::StatusOr<std::string> Worker::ReadSource() {
         absl::StrCat("the checkpoint has changed since its weights were read, from fingerprint ", before,
                      " to ", files.fingerprint, ": reload_weights reads what is there now"));
   }
-  RETURN_IF_ERROR(runner_->ReloadWeights(*files.checkpoint, [](int64_t, int64_t) {}));
+  RETURN_IF_ERROR(runner_->ReloadWeights(*files.checkpoint, [this](int64_t loaded, int64_t total) {
+    transition_meter_.NoteRead(loaded, total);
+  }));
   return files.fingerprint;
 }
 

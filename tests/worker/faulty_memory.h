@@ -63,6 +63,10 @@ class FaultyMemory : public VmmDriver {
     return absl::OkStatus();
   }
   absl::Status Synchronize() override { return driver_->Synchronize(); }
+  void SetMeter(ByteMeter* meter) override {
+    VmmDriver::SetMeter(meter);
+    driver_->SetMeter(meter);
+  }
 
  private:
   static constexpr int64_t kDamageStride = 64;  // so many bytes lie between two that are damaged
