@@ -20,6 +20,7 @@ StepPlan Scheduler::Schedule() {
   waiting_.Age(next_step_id_);
   if (options_.policy == SchedulingPolicy::kPriority) DisplaceForFirstWaiting();
   Draft draft;
+  draft.step.entries.reserve(running_.size());
   draft.budget = options_.max_num_batched_tokens;
   draft.request_bytes = draft.reply_bytes = options_.step_bytes;
   const bool preempted = ScheduleDecodes(&draft);
@@ -32,9 +33,7 @@ StepPlan Scheduler::Schedule() {
   if (draft.plan.empty()) return std::move(draft.plan);
   draft.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - draft.budget);
   // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
-  for (const ScheduledEntry& entry : draft.step.entries) {
-    blocks_.Commit(entry.sequence->id, entry.sequence->tokens, entry.sequence->num_computed);
-  }
+  for (const ScheduledEntry& entry : draft.step.entries) CommitBlocks(*entry.sequence, entry.num_tokens);
   SendCopies(&draft.plan.request);
   ForkSequences(&draft);  // once the prefix cache knows the sources' blocks: they need not be hashed again
   draft.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
@@ -43,6 +42,14 @@ StepPlan Scheduler::Schedule() {
   draft.plan.request.set_step_id(draft.step.step_id);
   in_flight_.push_back(std::move(draft.step));
   return std::move(draft.plan);
+}
+
+// `num_new`: by how many tokens what is known of the sequence, or what is computed, has grown since the last
+// call.
+void Scheduler::CommitBlocks(const Sequence& sequence, int64_t num_new) {
+  const int64_t known = std::min(sequence.num_computed, static_cast<int64_t>(sequence.tokens.size()));
+  if (num_new == 1 && known % options_.blocks.block_size != 0) return;  // no further block is full
+  blocks_.Commit(sequence.id, sequence.tokens, sequence.num_computed);
 }
 
 // Whether the tokens that steps in flight will sample end the sequence for certain.
@@ -55,18 +62,20 @@ bool Scheduler::WillFinish(const Sequence& sequence) const {
 bool Scheduler::ScheduleDecodes(Draft* draft) {
   bool preempted = false;
   for (auto it = running_.begin(); it != running_.end() && draft->budget > 0; ++it) {
-    const SequencePtr sequence = it->second;
+    const SequencePtr& sequence = it->second;
     if (sequence->num_to_compute() != 1 || WillFinish(*sequence)) continue;
     std::vector<int32_t> new_blocks;
-    while (!blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
+    // Its blocks hold what is computed, so that it needs another one only where they are full.
+    const bool is_full = sequence->num_computed % options_.blocks.block_size == 0;
+    while (is_full && !blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
       if (PreemptSuspendedBehind(kFirstKey)) {
         preempted = true;
         continue;
       }
-      const SequencePtr victim = running_.rbegin()->second;
-      Preempt(victim);
+      const bool is_last = running_.rbegin()->second == sequence;
+      Preempt(running_.rbegin()->second);
       preempted = true;
-      if (victim == sequence) return true;  // it was the last in order: none is left to schedule
+      if (is_last) return true;  // none is left to schedule
     }
     AddEntry(sequence, 1, std::move(new_blocks), draft);
   }

@@ -262,6 +262,8 @@ class Scheduler {
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,
                 Draft* draft);
   void ExtendEntry(int index, int64_t num_tokens, Draft* draft);
+  // Tells the block manager which blocks are full, where there can be further ones.
+  void CommitBlocks(const Sequence& sequence, int64_t num_new);
   void Preempt(SequencePtr sequence);
   void Suspend(SequencePtr sequence);
   // Takes a suspended sequence's blocks.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -22,24 +23,33 @@ absl::Status ToStatus(const v1::SlotError& error) {
 }  // namespace
 
 struct Scheduler::ReplyBySlot {
-  explicit ReplyBySlot(const v1::StepReply& reply) {
-    for (const v1::SampledToken& token : reply.tokens()) tokens.emplace(token.slot(), &token);
-    for (const v1::PromptLogprobs& entry : reply.prompt_logprobs())
-      prompt_logprobs.emplace(entry.slot(), &entry);
-    for (const v1::SlotError& error : reply.slot_errors()) errors.emplace(error.slot(), &error);
+  template <typename Message>
+  using BySlot = std::vector<const Message*>;  // empty where there are no such messages
+
+  ReplyBySlot(const v1::StepReply& reply, int32_t num_slots)
+      : tokens(Index(reply.tokens(), num_slots)),
+        prompt_logprobs(Index(reply.prompt_logprobs(), num_slots)),
+        errors(Index(reply.slot_errors(), num_slots)) {}
+
+  // What names a slot that does not exist is nobody's.
+  template <typename Message>
+  static BySlot<Message> Index(const google::protobuf::RepeatedPtrField<Message>& messages,
+                               int32_t num_slots) {
+    BySlot<Message> by_slot(messages.empty() ? 0 : num_slots);
+    for (const Message& message : messages) {
+      const bool exists = message.slot() >= 0 && message.slot() < num_slots;
+      if (exists && by_slot[message.slot()] == nullptr) by_slot[message.slot()] = &message;
+    }
+    return by_slot;
+  }
+  template <typename Message>
+  static const Message* Find(const BySlot<Message>& by_slot, int32_t slot) {
+    return by_slot.empty() ? nullptr : by_slot[slot];
   }
 
-  template <typename Message>
-  using BySlot = absl::flat_hash_map<int32_t, const Message*>;
-  template <typename Message>
-  static const Message* Find(const BySlot<Message>& messages, int32_t slot) {
-    auto it = messages.find(slot);
-    return it == messages.end() ? nullptr : it->second;
-  }
-
-  BySlot<v1::SampledToken> tokens;
-  BySlot<v1::PromptLogprobs> prompt_logprobs;
-  BySlot<v1::SlotError> errors;
+  const BySlot<v1::SampledToken> tokens;
+  const BySlot<v1::PromptLogprobs> prompt_logprobs;
+  const BySlot<v1::SlotError> errors;
 };
 
 absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepReply& reply) {
@@ -48,7 +58,7 @@ absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepRepl
   }
   const InFlightStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const ReplyBySlot by_slot(reply);
+  const ReplyBySlot by_slot(reply, options_.max_num_seqs);
   std::vector<SequenceOutput> outputs;
   outputs.reserve(step.entries.size());
   for (const ScheduledEntry& entry : step.entries) {
@@ -152,9 +162,7 @@ void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken&
   output->token_ids.push_back(token.token_id());
   if (sequence->request.sampling->num_logprobs >= 0)
     output->logprobs.push_back(FromMessage(token.logprobs()));
-  if (sequence->state == SequenceState::kRunning) {
-    blocks_.Commit(sequence->id, sequence->tokens, sequence->num_computed);
-  }
+  if (sequence->state == SequenceState::kRunning) CommitBlocks(*sequence, 1);
   output->finish_reason = CheckStop(*sequence, output);
   if (output->finish_reason != FinishReason::kNone) Finish(sequence);
 }
