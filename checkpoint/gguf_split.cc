@@ -1,7 +1,10 @@
 #include "checkpoint/gguf_split.h"
 
+#include <sys/stat.h>
+
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -77,6 +80,24 @@ absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::strin
     return first.Bad(kTensors, absl::StrCat(expected, ", but the ", count, " files have ", found));
   }
   return std::string(name);
+}
+
+std::vector<std::string> GgufPartPaths(const std::string& path) {
+  constexpr size_t kDigits = 5;
+  const absl::string_view end = ".gguf";
+  std::vector<std::string> paths = {path};
+  absl::string_view stem = path;
+  int64_t count = 0;
+  if (!absl::ConsumeSuffix(&stem, end) || stem.size() < kDigits) return paths;
+  if (!absl::SimpleAtoi(stem.substr(stem.size() - kDigits), &count) || count > kMaxSplits) return paths;
+  stem = path;
+  if (!absl::ConsumeSuffix(&stem, SplitSuffix(0, count))) return paths;
+  for (int64_t number = 1; number < count; ++number) {
+    std::string part = absl::StrCat(stem, SplitSuffix(number, count));
+    struct stat info;
+    if (stat(part.c_str(), &info) == 0) paths.push_back(std::move(part));
+  }
+  return paths;
 }
 
 }  // namespace somnus

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "checkpoint/family.h"
@@ -20,5 +21,9 @@ absl::StatusOr<int64_t> CountGgufParts(const GgufFile& first);
 // name: the file's, without extension and part number.
 absl::StatusOr<std::string> AddGgufSplits(const Family& family, const std::string& path,
                                           const GgufFile& first, int64_t count, TensorTable* tensors);
+
+// The paths of all files of the model whose first file is at `path`, as far as its name tells, without those
+// that are missing; of another name `path` alone. Opens none.
+std::vector<std::string> GgufPartPaths(const std::string& path);
 
 }  // namespace somnus

@@ -1,5 +1,7 @@
 #include "checkpoint/safetensors.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -18,6 +20,7 @@ namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
 constexpr size_t kMaxDims = 8;
+constexpr char kSingle[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
 
 struct DtypeInfo {
   const char* name;
@@ -185,14 +188,18 @@ std::string CanonicalName(const std::string& name) {
   return name;
 }
 
-absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directory,
-                                                      const std::string& shard) {
-  // An index comes from outside, so it may name files in its own directory only.
+// An index comes from outside, so it may name files in its own directory only.
+absl::Status CheckShardName(const std::string& shard) {
   if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos ||
       shard.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError("model.safetensors.index.json: weight_map: not a plain file name: " +
-                                      shard);
+    return absl::InvalidArgumentError(absl::StrCat(kIndex, ": weight_map: not a plain file name: ", shard));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<MappedFile>> OpenShard(const std::string& directory,
+                                                      const std::string& shard) {
+  RETURN_IF_ERROR(CheckShardName(shard));
   return MappedFile::Open(directory + "/" + shard);
 }
 
@@ -286,19 +293,35 @@ absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(co
 }
 
 absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable* tensors) {
-  auto single = MappedFile::Open(directory + "/model.safetensors");
+  auto single = MappedFile::Open(absl::StrCat(directory, "/", kSingle));
   if (single.ok()) {
     RETURN_IF_ERROR(ReadSafetensors(**single, nullptr, tensors));
     tensors->Keep(*std::move(single));
     return absl::OkStatus();
   }
   if (!absl::IsNotFound(single.status())) return single.status();
-  auto index = MappedFile::Open(directory + "/model.safetensors.index.json");
+  auto index = MappedFile::Open(absl::StrCat(directory, "/", kIndex));
   if (index.ok()) return ReadShards(directory, **index, tensors);
   if (!absl::IsNotFound(index.status())) return index.status();
   return absl::NotFoundError(
       "neither model.safetensors nor model.safetensors.index.json is in the directory (weights in other "
       "formats, such as pytorch_model.bin, are not read)");
+}
+
+absl::StatusOr<std::vector<std::string>> SafetensorsFiles(const std::string& directory) {
+  struct stat info;
+  if (stat(absl::StrCat(directory, "/", kSingle).c_str(), &info) == 0)
+    return std::vector<std::string>{kSingle};
+  ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> index,
+                   MappedFile::Open(absl::StrCat(directory, "/", kIndex)));
+  ShardIndex map;
+  RETURN_IF_ERROR(ParseIndex(*index, &map));
+  std::vector<std::string> files = {kIndex};
+  for (const auto& [shard, tensors] : map.shards) {
+    RETURN_IF_ERROR(CheckShardName(shard));
+    files.push_back(shard);
+  }
+  return files;
 }
 
 }  // namespace somnus

@@ -5,8 +5,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/tensor_table.h"
@@ -21,5 +23,9 @@ absl::Status ReadSafetensors(const MappedFile& file, const std::function<bool(co
 
 // Reads model.safetensors, or the shards named by model.safetensors.index.json, from `directory`.
 absl::Status ReadSafetensorsDirectory(const std::string& directory, TensorTable* tensors);
+
+// The names of the files that it reads: model.safetensors, or the index and its shards. Opens the index
+// alone.
+absl::StatusOr<std::vector<std::string>> SafetensorsFiles(const std::string& directory);
 
 }  // namespace somnus
