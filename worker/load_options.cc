@@ -89,14 +89,14 @@ void CountRanks(const v1::LoadModelRequest& request, const LoadOptions& options,
 }
 
 // On a host a backup takes the memory that the weights had: kept after the wake-up it would count twice.
-BackupPolicy ToBackupPolicy(v1::BackupPolicy policy, DeviceKind device) {
-  switch (policy) {
+BackupPolicy ToBackupPolicy(const v1::LoadModelRequest& request, DeviceKind device) {
+  switch (request.backup()) {
     case v1::BACKUP_POLICY_RETAIN:
       return BackupPolicy::kRetain;
     case v1::BACKUP_POLICY_RELEASE:
       return BackupPolicy::kRelease;
     case v1::BACKUP_POLICY_FILE:
-      return BackupPolicy::kFile;
+      return request.spill_dir().empty() ? BackupPolicy::kRelease : BackupPolicy::kFile;
     case v1::BACKUP_POLICY_COMPRESS:
       return BackupPolicy::kCompress;
     default:
@@ -150,10 +150,8 @@ absl::Status CheckRunOptions(const v1::LoadModelRequest& request) {
                                                    " is not below groups_on_host, ",
                                                    request.groups_on_host()));
   }
-  if (request.spill_dir().empty() == (request.backup() == v1::BACKUP_POLICY_FILE)) {
-    return absl::InvalidArgumentError(
-        "spill_dir: goes with BACKUP_POLICY_FILE, and neither without the other");
-  }
+  if (!request.spill_dir().empty() && request.backup() != v1::BACKUP_POLICY_FILE)
+    return absl::InvalidArgumentError("spill_dir: is for BACKUP_POLICY_FILE");
   if (request.backup() == v1::BACKUP_POLICY_COMPRESS) {
     if (const absl::Status status = CheckCompression(); !status.ok())
       return absl::InvalidArgumentError(absl::StrCat("backup: ", status.message()));
@@ -195,8 +193,9 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const v1::LoadModelRequest& request,
   ASSIGN_OR_RETURN(options.device, ResolveDevice(request.device(), worker));
   options.device_chunk_bytes =
       request.device_chunk_bytes() > 0 ? request.device_chunk_bytes() : worker.device_chunk_bytes;
-  options.backup = ToBackupPolicy(request.backup(), options.device);
+  options.backup = ToBackupPolicy(request, options.device);
   options.spill_dir = request.spill_dir();
+  options.checkpoint_is_backup = request.backup() == v1::BACKUP_POLICY_FILE && request.spill_dir().empty();
   options.ranks_on_host = RanksOnHost(request.parallel()) * std::max(1, request.groups_on_host());
   ASSIGN_OR_RETURN(options.placement, MakePlacementRequest(request, worker, options));
   options.memory_utilization = request.memory_utilization() > 0 ? request.memory_utilization()

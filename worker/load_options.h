@@ -36,8 +36,11 @@ struct LoadOptions {
   int64_t device_chunk_bytes = 0;
   BackupPolicy backup = BackupPolicy::kRetain;  // of the weights at level 1
   std::string spill_dir;                        // of kFile
-  PlacementRequest placement;                   // but for the node of a GPU
-  int ranks_on_host = 1;                        // this one and those of other groups among them
+  // BACKUP_POLICY_FILE without a spill_dir: weights that the checkpoint has need no backup of their own;
+  // `backup` is then for those of an update.
+  bool checkpoint_is_backup = false;
+  PlacementRequest placement;  // but for the node of a GPU
+  int ranks_on_host = 1;       // this one and those of other groups among them
   // (0, 1]. On a GPU, the share of its memory for everything; on a host, the share of what is left after
   // profiling for the KV cache of all ranks there.
   double memory_utilization = 0.5;

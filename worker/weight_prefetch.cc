@@ -15,7 +15,6 @@ namespace somnus {
 namespace {
 
 constexpr uint64_t kReadBytes = 1 << 20;  // between two rests
-constexpr int kProcessorShare = 8;        // one of so many parts of a processor
 
 // What ioprio_set takes: the C library has no names for it.
 constexpr int kIoPriorityOfProcess = 1, kIoClassIdle = 3, kIoClassShift = 13;
@@ -34,13 +33,13 @@ absl::Duration ProcessorTime() {
 
 }  // namespace
 
-absl::Duration RestOf(absl::Duration cpu_time, absl::Duration passed) {
-  return std::max(kProcessorShare * cpu_time - passed, absl::ZeroDuration());
+absl::Duration RestOf(absl::Duration cpu_time, absl::Duration passed, double cpu_share) {
+  return std::max(cpu_time / cpu_share - passed, absl::ZeroDuration());
 }
 
 WeightPrefetch::WeightPrefetch(std::unique_ptr<Checkpoint> checkpoint, std::vector<FileRange> ranges,
-                               int64_t max_bytes)
-    : checkpoint_(std::move(checkpoint)), ranges_(std::move(ranges)), max_bytes_(max_bytes) {
+                               const WeightPrefetchOptions& options)
+    : checkpoint_(std::move(checkpoint)), ranges_(std::move(ranges)), options_(options) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -61,7 +60,7 @@ void WeightPrefetch::Run() {
 
 bool WeightPrefetch::Read(const FileRange& range) {
   for (uint64_t at = range.begin; at < range.end;) {
-    const int64_t left = max_bytes_ - num_bytes_;
+    const int64_t left = options_.max_bytes - num_bytes_;
     if (stop_.stopped() || left <= 0) return false;
     const uint64_t end = std::min({range.end, at + kReadBytes, at + static_cast<uint64_t>(left)});
     if (const absl::Status status = range.file->ReadIntoPageCache(at, end); !status.ok()) {
@@ -77,7 +76,7 @@ bool WeightPrefetch::Read(const FileRange& range) {
 
 // What waits for the disk takes no processor, so a slow disk leaves nothing to rest for.
 void WeightPrefetch::Rest() {
-  if (const absl::Duration rest = RestOf(ProcessorTime(), MonotonicNow() - began_);
+  if (const absl::Duration rest = RestOf(ProcessorTime(), MonotonicNow() - began_, options_.cpu_share);
       rest > absl::ZeroDuration())
     stop_.WaitFor(rest);
 }

@@ -21,15 +21,23 @@
 
 namespace somnus {
 
-// How long a thread rests that has taken `cpu_time` of a processor within `passed`, so that it takes an
-// eighth of one: on two cores a decoding model loses a sixteenth of its speed at most.
-absl::Duration RestOf(absl::Duration cpu_time, absl::Duration passed);
+struct WeightPrefetchOptions {
+  int64_t max_bytes = 0;
+  // Of one processor, that reading may take, of (0, 1]. By an eighth a decoding model on two cores loses a
+  // sixteenth of its speed at most.
+  double cpu_share = 0.125;
+};
+
+// How long a thread rests that has taken `cpu_time` of a processor within `passed`, so that it takes no more
+// than `cpu_share` of one.
+absl::Duration RestOf(absl::Duration cpu_time, absl::Duration passed, double cpu_share);
 
 class WeightPrefetch {
  public:
-  // Reads `ranges`, whose files are the checkpoint's, in their order, and no more than `max_bytes`. A file
-  // that cannot be read ends it.
-  WeightPrefetch(std::unique_ptr<Checkpoint> checkpoint, std::vector<FileRange> ranges, int64_t max_bytes);
+  // Reads `ranges`, whose files are the checkpoint's, in their order, and no more than max_bytes. A file that
+  // cannot be read ends it.
+  WeightPrefetch(std::unique_ptr<Checkpoint> checkpoint, std::vector<FileRange> ranges,
+                 const WeightPrefetchOptions& options);
   ~WeightPrefetch();
   WeightPrefetch(const WeightPrefetch&) = delete;
 
@@ -46,7 +54,7 @@ class WeightPrefetch {
 
   const std::unique_ptr<Checkpoint> checkpoint_;
   const std::vector<FileRange> ranges_;
-  const int64_t max_bytes_;
+  const WeightPrefetchOptions options_;
   StopSignal stop_;
   MonotonicTime began_;
   std::atomic<bool> done_{false};

@@ -130,8 +130,10 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
     for (const auto& [tag, bytes] : allocator->Stats()) {
       (*response.mutable_bytes_by_tag())[tag] = bytes.resident;
       (*response.mutable_host_bytes_by_tag())[tag] = bytes.host_backup;
+      (*response.mutable_file_bytes_by_tag())[tag] = bytes.file_backup;
     }
     (*response.mutable_host_bytes_by_tag())[kKvCacheTag] += kv_host_bytes_.load();
+    (*response.mutable_file_bytes_by_tag())[kWeightsTag] += checkpoint_backup_.bytes();
   }
   if (std::optional<v1::TransitionProgress> progress = transition_meter_.Progress(); progress.has_value())
     *response.mutable_transition() = *std::move(progress);

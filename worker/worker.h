@@ -25,6 +25,7 @@
 #include "allocator/vmm_driver.h"
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
+#include "worker/checkpoint_backup.h"
 #include "worker/comm/epoch_communicator.h"
 #include "worker/comm/tcp_socket.h"
 #include "worker/epoch_fence.h"
@@ -86,8 +87,9 @@ class Worker {
   absl::Status Prepare(const v1::PrepareRequest& request);
   absl::StatusOr<v1::CommitResponse> Commit(const v1::CommitRequest& request);
   absl::Status AbortTransition(const v1::AbortRequest& request);
-  // While discarded weights of a checkpoint sleep: begins to bring their bytes into the page cache, unless it
-  // has begun since they fell asleep. Returns at once; a wake-up ends it. Otherwise it does nothing.
+  // While weights of a checkpoint sleep, discarded or with it as their backup: begins to bring their bytes
+  // into the page cache, unless it has begun since they fell asleep. Returns at once; a wake-up ends it.
+  // Otherwise it does nothing.
   absl::StatusOr<v1::PrefetchResponse> Prefetch(const v1::PrefetchRequest& request);
 
   // Weights that are replaced in place (proto/worker.proto, "Weights"); no step runs while they are stale.
@@ -140,16 +142,25 @@ class Worker {
   // Chooses the worker's CPUs and the NUMA nodes of its memory, and moves the process there.
   absl::Status Place();
   absl::Status OpenDevice(bool batch_invariant);
-  // A checkpoint's files, opened, and what they are.
-  struct Files {
+  // What a checkpoint's files are.
+  struct Source {
     std::string fingerprint;
-    std::unique_ptr<Checkpoint> checkpoint;
+    CheckpointStamp stamp;  // where the checkpoint is the backup
+  };
+  struct Files {
+    Source source;
+    std::unique_ptr<Checkpoint> checkpoint;  // opened
   };
   absl::StatusOr<Files> OpenFiles(const std::string& path) const;
   // Of LOAD_FORMAT_NONE: those that it may have are read later.
   absl::StatusOr<Files> OpenFilesForLayout(const std::string& path);
-  // Reads the weights' source into memory that was discarded, or is stale. Returns its fingerprint.
-  absl::StatusOr<std::string> ReadSource();
+  // Reads the weights' source into memory that was discarded, or is stale.
+  absl::StatusOr<Source> ReadSource();
+  void SetRead(int64_t version, const Source& source);
+  // Whether a level-1 sleep would leave the weights to their checkpoint.
+  bool CheckpointBacksUp() const;
+  absl::Status CheckCheckpointBackup() const;
+  void CommitCheckpointBackup(v1::TagReport* weights);
   absl::StatusOr<v1::WorkerReloadWeightsResponse> DoReloadWeights(
       const v1::WorkerReloadWeightsRequest& request);
   absl::StatusOr<Files> OpenForReload(const std::string& path) const;
@@ -175,10 +186,11 @@ class Worker {
   // A transition that is prepared and neither committed nor aborted.
   struct Prepared {
     uint64_t id = 0;
-    int sleep_level = 0;            // 0: a wake-up
-    bool reads_weights = false;     // of a wake-up: discarded or stale ones, from their source
-    std::vector<std::string> tags;  // that it changes; may be none
-    std::string fingerprint;        // of the checkpoint, where it has read the weights
+    int sleep_level = 0;               // 0: a wake-up
+    bool reads_weights = false;        // of a wake-up: discarded or stale ones, from their source
+    std::vector<std::string> tags;     // that it changes; may be none
+    bool checkpoint_backs_up = false;  // of a sleep: the weights, instead of a copy
+    Source source;                     // of a wake-up that has read the weights
     v1::PhaseSeconds seconds;
   };
   // An update whose chunks may come.
@@ -211,7 +223,7 @@ class Worker {
   // Blocks that outlive a sleep, but not what the coordinator knows of them.
   void ForgetKept();
   absl::Status SuspendGroup();
-  absl::StatusOr<v1::PrefetchResponse> DoPrefetch();
+  absl::StatusOr<v1::PrefetchResponse> DoPrefetch(double cpu_share);
 
   // Runs `work` on the runner thread, where the epoch is checked, and returns its result.
   template <typename Result>
@@ -236,8 +248,9 @@ class Worker {
   EpochCommunicator communicator_;  // Abort: on any thread
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KvHostTier> kv_host_tier_;    // once there is a KV cache
-  std::unique_ptr<WeightPrefetch> prefetch_;    // of weights that were discarded; may have ended
+  std::unique_ptr<WeightPrefetch> prefetch_;    // of weights that a wake-up will read; may have ended
   LoadFormat load_format_ = LoadFormat::kAuto;  // of the files that reloads read
+  CheckpointBackup checkpoint_backup_;          // bytes(): on any thread
   std::optional<Update> update_;                // borrows the runner
   uint64_t last_weight_stream_ = 0;
   int64_t epoch_ = 0;  // the last one that was begun here

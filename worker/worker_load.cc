@@ -46,7 +46,7 @@ absl::StatusOr<v1::LoadModelEvent> Worker::DoLoad(const v1::LoadModelRequest& re
   event.set_bytes_total(event.weights_bytes());
   event.set_kv_block_bytes(runner_->kv_block_bytes());
   if (reads) {
-    weights_.SetRead(request.weights_version(), files.fingerprint);
+    SetRead(request.weights_version(), files.source);
   } else {
     weights_.SetOverwritten();
   }

@@ -5,6 +5,7 @@
 
 #include "allocator/cuda_vmm_driver.h"
 #include "allocator/host_vmm_driver.h"
+#include "checkpoint/checkpoint_stamp.h"
 #include "checkpoint/fingerprint.h"
 #include "kernels/cuda/check.h"
 #include "worker/comm/cuda_communicator.h"
@@ -45,6 +46,7 @@ WorkerParts RealWorkerParts() {
   parts.join_devices = MakeCudaCommunicator;
   parts.open_checkpoint = Checkpoint::Open;
   parts.fingerprint = CheckpointFingerprint;
+  parts.stamp = TakeCheckpointStamp;
   parts.load_runner = ModelRunner::Load;
   return parts;
 }

@@ -13,6 +13,7 @@
 #include "allocator/vmm_driver.h"
 #include "base/numa.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_stamp.h"
 #include "kernels/device.h"
 #include "worker/comm/communicator.h"
 #include "worker/load_options.h"
@@ -43,6 +44,8 @@ struct WorkerParts {
       open_checkpoint;
   // As CheckpointFingerprint (checkpoint/fingerprint.h).
   std::function<absl::StatusOr<std::string>(const std::string& path, LoadFormat format)> fingerprint;
+  // As TakeCheckpointStamp (checkpoint/checkpoint_stamp.h).
+  std::function<absl::StatusOr<CheckpointStamp>(const std::string& path, LoadFormat format)> stamp;
   std::function<absl::StatusOr<std::unique_ptr<ModelRunner>>(const Checkpoint&, const ModelRunnerOptions&,
                                                              Device*, Communicator*, SleepableAllocator*,
                                                              const ModelRunner::Progress&)>

@@ -82,7 +82,7 @@ absl::StatusOr<v1::PlanResponse> Worker::DoPlan(const v1::Transition& transition
       if (Has(tags, tag)) (*plan.mutable_release_bytes_by_tag())[tag] = stats.resident;
     }
     const bool saves = transition.sleep_level() == 1 && Has(tags, kWeightsTag) && !weights_.stale() &&
-                       weights.host_backup + weights.file_backup == 0;
+                       !CheckpointBacksUp() && weights.host_backup + weights.file_backup == 0;
     plan.set_copy_bytes(saves ? weights.resident : 0);
     return plan;
   }
@@ -95,8 +95,10 @@ absl::StatusOr<v1::PlanResponse> Worker::DoPlan(const v1::Transition& transition
   return plan;
 }
 
-// Whether a wake-up that has weights among its tags reads them from their source.
+// Whether a wake-up that has weights among its tags reads them from their source. A backup is restored in any
+// case.
 bool Worker::ReadsWeights(const v1::Transition& wake) const {
+  if (checkpoint_backup_.in_use()) return true;
   return (weights_.discarded() || weights_.stale()) && weights_.in_checkpoint() && !wake.skip_weights_load();
 }
 
@@ -114,6 +116,8 @@ absl::Status Worker::DoPrepare(const v1::PrepareRequest& request) {
   prepared.sleep_level = request.transition().sleep_level();
   prepared.reads_weights = prepared.sleep_level == 0 && ReadsWeights(request.transition());
   ASSIGN_OR_RETURN(prepared.tags, TagsToChange(request.transition()));
+  prepared.checkpoint_backs_up = prepared.sleep_level > 0 && prepared.sleep_level < kMaxSleepLevel &&
+                                 Has(prepared.tags, kWeightsTag) && CheckpointBacksUp();
   const MonotonicTime begin = MonotonicNow();
   BeginMeter(request.transition(), prepared);
   absl::Status status = prepared.sleep_level > 0 ? PrepareSleep(&prepared) : PrepareWake(&prepared);
@@ -142,7 +146,7 @@ std::map<std::string, RestoreMode> Worker::SleepModes(const Prepared& prepared) 
   for (const std::string& tag : prepared.tags) {
     // Stale weights are not worth a copy.
     const bool saves = tag == kWeightsTag && prepared.sleep_level < kMaxSleepLevel && !weights_.stale();
-    modes[tag] = saves ? RestoreMode::kBackup : RestoreMode::kDiscard;
+    modes[tag] = saves && !prepared.checkpoint_backs_up ? RestoreMode::kBackup : RestoreMode::kDiscard;
   }
   return modes;
 }
@@ -177,13 +181,14 @@ absl::Status Worker::MapMemory(const std::vector<std::string>& tags) {
   return allocator_->PrepareWake(tags);
 }
 
-// Restores what mapping alone does not: discarded weights, and the runner's state once every tag is resident.
+// Restores what mapping alone does not: weights that are read from their source, and the runner's state once
+// every tag is resident.
 absl::Status Worker::FillMapped(Prepared* prepared) {
   if (Has(prepared->tags, kWeightsTag) && prepared->reads_weights) {
     RETURN_IF_ERROR(fence_.Check(epoch_));  // nobody waits for the weights of an older epoch
     const MonotonicTime begin = MonotonicNow();
     transition_meter_.SetPhase(TransitionPhase::kRead);
-    ASSIGN_OR_RETURN(prepared->fingerprint, ReadSource());
+    ASSIGN_OR_RETURN(prepared->source, ReadSource());
     prepared->seconds.set_read(SecondsSince(begin));
   }
   for (const auto& [tag, bytes] : allocator_->Stats()) {
@@ -209,8 +214,10 @@ absl::StatusOr<v1::CommitResponse> Worker::DoCommit(uint64_t id) {
   for (const auto& [tag, bytes] : stats) {
     v1::TagReport& report = (*response.mutable_tags())[tag];
     report.set_resident_bytes(bytes.resident);
-    report.set_backed_up_bytes(bytes.sleeping > 0 ? bytes.host_backup + bytes.file_backup : 0);
+    const int64_t file_bytes = bytes.file_backup + (tag == kWeightsTag ? checkpoint_backup_.bytes() : 0);
+    report.set_backed_up_bytes(bytes.sleeping > 0 ? bytes.host_backup + file_bytes : 0);
     report.set_host_bytes(bytes.host_backup);
+    report.set_file_bytes(file_bytes);
   }
   CommitKept(*prepared_, &response);
   const bool asleep =
@@ -236,6 +243,7 @@ void Worker::CommitSleep(v1::CommitResponse* response) {
   response->mutable_seconds()->set_release(report.release_seconds);
   if (!Has(prepared_->tags, kWeightsTag)) return;
   update_.reset();
+  CommitCheckpointBackup(&(*response->mutable_tags())[kWeightsTag]);
   if (prepared_->sleep_level == kMaxSleepLevel || weights_.stale()) weights_.SetDiscarded();
 }
 
@@ -251,8 +259,9 @@ void Worker::CommitWake(v1::CommitResponse* response) {
   response->mutable_seconds()->set_map(report.map_seconds);
   response->mutable_seconds()->set_copy(report.restore_seconds);
   if (!Has(prepared_->tags, kWeightsTag)) return;
+  checkpoint_backup_.End();
   if (prepared_->reads_weights) {
-    weights_.SetRead(weights_.source_version(), prepared_->fingerprint);
+    SetRead(weights_.source_version(), prepared_->source);
   } else if (weights_.discarded()) {
     weights_.SetUnread();
   }

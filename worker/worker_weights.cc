@@ -106,7 +106,10 @@ absl::Status Worker::RequireStream(uint64_t stream) const {
 
 absl::StatusOr<Worker::Files> Worker::OpenFiles(const std::string& path) const {
   Files files;
-  ASSIGN_OR_RETURN(files.fingerprint, parts_.fingerprint(path, load_format_));
+  if (load_options_.checkpoint_is_backup) {
+    ASSIGN_OR_RETURN(files.source.stamp, parts_.stamp(path, load_format_));
+  }
+  ASSIGN_OR_RETURN(files.source.fingerprint, parts_.fingerprint(path, load_format_));
   ASSIGN_OR_RETURN(files.checkpoint, parts_.open_checkpoint(path, load_format_));
   return files;
 }
@@ -125,17 +128,46 @@ absl::StatusOr<Worker::Files> Worker::OpenFilesForLayout(const std::string& path
 
 // What a level-2 sleep has given up are those files' weights. Of other files there may be some on every rank,
 // or on this one alone: those are for a reload, which gives them a version of their own.
-absl::StatusOr<std::string> Worker::ReadSource() {
+absl::StatusOr<Worker::Source> Worker::ReadSource() {
+  RETURN_IF_ERROR(CheckCheckpointBackup());
   ASSIGN_OR_RETURN(const Files files, OpenFiles(load_request_.model_path()));
-  if (const std::string before = weights_.fingerprint(); files.fingerprint != before) {
+  const std::string& fingerprint = files.source.fingerprint;
+  if (const std::string before = weights_.fingerprint(); fingerprint != before) {
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint has changed since its weights were read, from fingerprint ", before,
-                     " to ", files.fingerprint, ": reload_weights reads what is there now"));
+                     " to ", fingerprint, ": reload_weights reads what is there now"));
   }
-  RETURN_IF_ERROR(runner_->ReloadWeights(*files.checkpoint, [this](int64_t loaded, int64_t total) {
+  const absl::Status read = runner_->ReloadWeights(*files.checkpoint, [this](int64_t loaded, int64_t total) {
     transition_meter_.NoteRead(loaded, total);
-  }));
-  return files.fingerprint;
+  });
+  RETURN_IF_ERROR(CheckCheckpointBackup());  // a change while they were read
+  RETURN_IF_ERROR(read);
+  return files.source;
+}
+
+void Worker::SetRead(int64_t version, const Source& source) {
+  weights_.SetRead(version, source.fingerprint);
+  checkpoint_backup_.SetRead(source.stamp);
+}
+
+bool Worker::CheckpointBacksUp() const {
+  return load_options_.checkpoint_is_backup && weights_.in_checkpoint() && !weights_.stale();
+}
+
+absl::Status Worker::CheckCheckpointBackup() const {
+  if (!checkpoint_backup_.in_use()) return absl::OkStatus();
+  return checkpoint_backup_.Check(parts_.stamp(load_request_.model_path(), load_format_));
+}
+
+// To the allocator the weights are discarded: it knows no backup but its own.
+void Worker::CommitCheckpointBackup(v1::TagReport* weights) {
+  if (prepared_->checkpoint_backs_up) {
+    checkpoint_backup_.Begin(allocator_->Stats()[kWeightsTag].sleeping);
+    weights->set_discarded_bytes(0);
+  } else if (checkpoint_backup_.in_use()) {
+    weights->set_discarded_bytes(checkpoint_backup_.bytes());
+    checkpoint_backup_.End();
+  }
 }
 
 absl::StatusOr<Worker::Files> Worker::OpenForReload(const std::string& path) const {
@@ -158,11 +190,11 @@ absl::StatusOr<v1::WorkerReloadWeightsResponse> Worker::DoReloadWeights(
   if (written.ok()) written = runner_->ReloadWeights(*files->checkpoint, [](int64_t, int64_t) {});
   if (written.ok()) written = device_->Synchronize();
   RETURN_IF_ERROR(AfterWriting(written));
-  weights_.SetRead(request.weights_version(), files->fingerprint);
+  SetRead(request.weights_version(), files->source);
   load_request_.set_model_path(path);  // for the next wake-up from level 2
   v1::WorkerReloadWeightsResponse response;
   response.set_weights_version(weights_.version());
-  response.set_checkpoint_fingerprint(files->fingerprint);
+  response.set_checkpoint_fingerprint(files->source.fingerprint);
   response.set_seconds(absl::ToDoubleSeconds(MonotonicNow() - begin));
   return response;
 }
