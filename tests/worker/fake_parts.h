@@ -27,6 +27,7 @@ struct FakeModelControl {
   std::deque<absl::Status> wait_errors;  // of the next launched steps
   std::atomic<int> opens{0};
   int reloads = 0, resets = 0, epochs = 0;
+  std::function<void()> on_reload;           // in the middle of reading
   absl::Notification* hold_load = nullptr;   // a load waits for it
   absl::Notification* hold_reply = nullptr;  // the next step's reply waits for it
   std::atomic<int> steps{0};
@@ -34,8 +35,10 @@ struct FakeModelControl {
   uint8_t* weights = nullptr;
   uint8_t* kv_cache = nullptr;
   absl::Status check_error, update_error, place_error;
-  std::vector<FileRange> ranges;    // that the checkpoint's weights take
-  std::string changed_files;        // of the checkpoint: the end of its fingerprint
+  std::vector<FileRange> ranges;  // that the checkpoint's weights take
+  std::string changed_files;      // of the checkpoint: the end of its fingerprint
+  std::atomic<int> touches{0};    // of the checkpoint's file: they change its stamp
+  absl::Status stamp_error;
   std::vector<std::string> placed;  // names of tensors that updates have brought
   std::atomic<int> num_placed{0};
 };
@@ -212,6 +215,7 @@ class FakeRunner : public ModelRunner {
     ++control_->reloads;
     allocator_->DropBackups("weights");
     memset(weights_, 7, kBytes / 2);
+    if (control_->on_reload) control_->on_reload();
     if (!control_->reload_error.ok()) return control_->reload_error;
     memset(weights_, 7, kBytes);
     return absl::OkStatus();
@@ -244,6 +248,10 @@ inline WorkerParts FakeParts(FakeModelControl* control) {
   };
   parts.fingerprint = [control](const std::string& path, LoadFormat) -> absl::StatusOr<std::string> {
     return absl::StrCat("fingerprint of ", path, control->changed_files);
+  };
+  parts.stamp = [control](const std::string& path, LoadFormat) -> absl::StatusOr<CheckpointStamp> {
+    RETURN_IF_ERROR(control->stamp_error);
+    return CheckpointStamp{{{.name = path, .modified_ns = control->touches.load()}}};
   };
   parts.load_runner =
       [control](const Checkpoint&, const ModelRunnerOptions&, Device*, Communicator* communicator,

@@ -30,6 +30,7 @@ TEST(LoadOptionsTest, EveryRunOptionArrives) {
   EXPECT_EQ(options->device_chunk_bytes, 64 << 20);
   EXPECT_EQ(options->backup, BackupPolicy::kFile);
   EXPECT_EQ(options->spill_dir, "/disk");
+  EXPECT_FALSE(options->checkpoint_is_backup);
   EXPECT_EQ(options->memory_utilization, 0.25);
   EXPECT_TRUE(options->runner.enforce_eager);
   EXPECT_TRUE(options->runner.dequantize);
@@ -121,6 +122,18 @@ TEST(LoadOptionsTest, TheDeviceIsTheCoordinatorsUnlessTheWorkerWasToldAnother) {
   EXPECT_TRUE(MakeLoadOptions(request, {.device = DeviceKind::kCuda, .device_is_fixed = true}).ok());
 }
 
+// An update's weights have a copy then, until the wake-up.
+TEST(LoadOptionsTest, WithoutASpillDirTheCheckpointIsTheBackup) {
+  v1::LoadModelRequest request = LoadRequest();
+  request.set_backup(v1::BACKUP_POLICY_FILE);
+  const auto options = MakeLoadOptions(request, {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->checkpoint_is_backup);
+  EXPECT_EQ(options->backup, BackupPolicy::kRelease);
+  request.set_backup(v1::BACKUP_POLICY_RELEASE);
+  EXPECT_FALSE(MakeLoadOptions(request, {})->checkpoint_is_backup);
+}
+
 TEST(LoadOptionsTest, WhatIsOutOfBoundsIsNamed) {
   const auto message = [](const std::function<void(v1::LoadModelRequest*)>& change) {
     v1::LoadModelRequest request = LoadRequest();
@@ -135,8 +148,7 @@ TEST(LoadOptionsTest, WhatIsOutOfBoundsIsNamed) {
   EXPECT_EQ(message([](auto* r) { r->set_memory_utilization(1.5); }),
             "memory_utilization: 1.5 is not from 0 to 1");
   EXPECT_EQ(message([](auto* r) { r->add_graph_sizes(0); }), "graph_sizes: 0 is not from 1 to 4096");
-  EXPECT_EQ(message([](auto* r) { r->set_backup(v1::BACKUP_POLICY_FILE); }),
-            "spill_dir: goes with BACKUP_POLICY_FILE, and neither without the other");
+  EXPECT_EQ(message([](auto* r) { r->set_spill_dir("/disk"); }), "spill_dir: is for BACKUP_POLICY_FILE");
   EXPECT_EQ(message([](auto* r) { r->set_device_chunk_bytes(-1); }), "device_chunk_bytes: -1 is negative");
   EXPECT_EQ(message([](auto* r) { r->set_max_tune_time_us(-1); }), "max_tune_time_us: -1 is negative");
   EXPECT_EQ(message([](auto* r) { r->mutable_parallel()->set_rank(1); }), "parallel: rank 1 of 1");

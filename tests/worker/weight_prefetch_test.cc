@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -62,7 +63,8 @@ void Await(const WeightPrefetch& prefetch) {
 TEST(WeightPrefetchTest, TheRangesComeIntoThePageCache) {
   const PrefetchFile file;
   const bool dropped = file.ResidentPages(0, kFileBytes) == 0;
-  const WeightPrefetch prefetch(nullptr, {file.Range(0, 2 << 20), file.Range(6 << 20, kFileBytes)}, 1 << 30);
+  const WeightPrefetch prefetch(nullptr, {file.Range(0, 2 << 20), file.Range(6 << 20, kFileBytes)},
+                                {.max_bytes = 1 << 30});
   Await(prefetch);
   EXPECT_EQ(prefetch.num_bytes(), 4 << 20);
   EXPECT_EQ(file.ResidentPages(0, 2 << 20), (2 << 20) / kPage);
@@ -72,17 +74,24 @@ TEST(WeightPrefetchTest, TheRangesComeIntoThePageCache) {
   }
 }
 
-TEST(WeightPrefetchTest, ItTakesAnEighthOfAProcessor) {
-  EXPECT_EQ(RestOf(absl::Milliseconds(1), absl::Milliseconds(8)), absl::ZeroDuration());
-  EXPECT_EQ(RestOf(absl::Milliseconds(1), absl::Seconds(1)), absl::ZeroDuration()) << "the disk is slow";
-  EXPECT_EQ(RestOf(absl::Milliseconds(3), absl::Milliseconds(8)), absl::Milliseconds(16));
+TEST(WeightPrefetchTest, ItTakesNoMoreThanItsShareOfAProcessor) {
+  EXPECT_EQ(WeightPrefetchOptions().cpu_share, 0.125);
+  const auto rest = [](int64_t cpu_ms, int64_t passed_ms, double share) {
+    return RestOf(absl::Milliseconds(cpu_ms), absl::Milliseconds(passed_ms), share);
+  };
+  EXPECT_EQ(rest(1, 8, 0.125), absl::ZeroDuration());
+  EXPECT_EQ(rest(1, 1000, 0.125), absl::ZeroDuration()) << "the disk is slow";
+  EXPECT_EQ(rest(3, 8, 0.125), absl::Milliseconds(16));
+  EXPECT_EQ(rest(3, 8, 0.5), absl::ZeroDuration());
+  EXPECT_EQ(rest(3, 4, 0.5), absl::Milliseconds(2));
+  EXPECT_EQ(rest(3, 3, 1), absl::ZeroDuration()) << "it never rests";
 }
 
 // A thread with a lower one than those that compute gets next to nothing beside them.
 TEST(WeightPrefetchTest, ItHasThePriorityOfOthers) {
   const PrefetchFile file;
   const int own = getpriority(PRIO_PROCESS, 0);
-  const WeightPrefetch prefetch(nullptr, {file.Range(0, kFileBytes)}, kFileBytes);
+  const WeightPrefetch prefetch(nullptr, {file.Range(0, kFileBytes)}, {.max_bytes = kFileBytes});
   while (prefetch.num_bytes() == 0) absl::SleepFor(absl::Milliseconds(1));
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
     errno = 0;
@@ -96,23 +105,24 @@ TEST(WeightPrefetchTest, ItHasThePriorityOfOthers) {
 TEST(WeightPrefetchTest, ItReadsNoMoreThanItMay) {
   const PrefetchFile file;
   const WeightPrefetch prefetch(nullptr, {file.Range(0, 1 << 20), file.Range(2 << 20, kFileBytes)},
-                                (3 << 20) + 5);
+                                {.max_bytes = (3 << 20) + 5});
   Await(prefetch);
   EXPECT_EQ(prefetch.num_bytes(), (3 << 20) + 5);
-  const WeightPrefetch nothing(nullptr, {file.Range(0, kFileBytes)}, 0);
+  const WeightPrefetch nothing(nullptr, {file.Range(0, kFileBytes)}, {.max_bytes = 0});
   Await(nothing);
   EXPECT_EQ(nothing.num_bytes(), 0);
 }
 
 TEST(WeightPrefetchTest, ItEndsWithItsObjectAndAtACutFile) {
   const PrefetchFile file;
-  for (int i = 0; i < 20; ++i) WeightPrefetch(nullptr, {file.Range(0, kFileBytes)}, kFileBytes);
+  for (int i = 0; i < 20; ++i)
+    WeightPrefetch(nullptr, {file.Range(0, kFileBytes)}, {.max_bytes = kFileBytes});
   TempDir dir;
   const std::string path = dir.path() + "/cut";
   std::ofstream(path) << std::string(kFileBytes, 'w');
   const std::unique_ptr<MappedFile> cut = *MappedFile::Open(path);
   ASSERT_EQ(truncate(path.c_str(), 1 << 20), 0);
-  const WeightPrefetch prefetch(nullptr, {{cut.get(), 0, kFileBytes}}, kFileBytes);
+  const WeightPrefetch prefetch(nullptr, {{cut.get(), 0, kFileBytes}}, {.max_bytes = kFileBytes});
   Await(prefetch);
   EXPECT_LT(prefetch.num_bytes(), kFileBytes);
 }
@@ -124,9 +134,10 @@ class WorkerPrefetchTest : public WeightsTest {
     while (Prefetch() < bytes) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_EQ(Prefetch(), bytes);
   }
-  int64_t Prefetch(int64_t epoch = 1) {
+  int64_t Prefetch(int64_t epoch = 1, double cpu_share = 0) {
     v1::PrefetchRequest request;
     request.set_group_epoch(epoch);
+    request.set_cpu_share(cpu_share);
     const absl::StatusOr<v1::PrefetchResponse> response = worker_.Prefetch(request);
     return response.ok() ? response->num_bytes() : -1;
   }
@@ -156,6 +167,34 @@ TEST_F(WorkerPrefetchTest, OnceInASleepOfDiscardedWeights) {
     ASSERT_EQ(Transit(2), absl::OkStatus());
   }
   EXPECT_EQ(Prefetch(/*epoch=*/7), -1);
+}
+
+TEST_F(WorkerPrefetchTest, TheRequestSaysWhichShareOfAProcessor) {
+  const PrefetchFile file;
+  control_.ranges = {file.Range(0, 3 << 20)};
+  MakeAwake();
+  ASSERT_EQ(Transit(2), absl::OkStatus());
+  EXPECT_EQ(Prefetch(1, -0.1), -1);
+  EXPECT_EQ(Prefetch(1, 1.1), -1);
+  EXPECT_EQ(Prefetch(1, std::nan("")), -1);
+  EXPECT_GE(Prefetch(1, 1), 0);
+  AwaitBytes(3 << 20);
+}
+
+// As of discarded weights: the wake-up reads the same files.
+TEST_F(WorkerPrefetchTest, WeightsWhoseBackupIsTheCheckpoint) {
+  const PrefetchFile file;
+  control_.ranges = {file.Range(0, 3 << 20)};
+  MakeAwake(v1::LOAD_FORMAT_AUTO, v1::BACKUP_POLICY_FILE);
+  EXPECT_FALSE(Opens()) << "it is awake";
+  ASSERT_EQ(Transit(1), absl::OkStatus());
+  EXPECT_TRUE(Opens());
+  AwaitBytes(3 << 20);
+  ASSERT_EQ(Transit(0), absl::OkStatus());
+  EXPECT_EQ(Number(), kLoaded);
+  ASSERT_EQ(Update("u", 3, 2), absl::OkStatus());
+  ASSERT_EQ(Transit(1), absl::OkStatus());
+  EXPECT_FALSE(Opens()) << "no file has an update's";
 }
 
 TEST_F(WorkerPrefetchTest, WhatNoFileHasIsNotRead) {

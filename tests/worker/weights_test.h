@@ -16,15 +16,15 @@ namespace somnus {
 
 inline constexpr uint8_t kLoaded = 7;  // what FakeRunner fills its weights with
 
-// It keeps its backups.
 class WeightsTest : public testing::Test {
  protected:
   WeightsTest() : worker_({.num_threads = 1}, FakeParts(&control_)) {}
 
-  void MakeAwake(v1::LoadFormat format = v1::LOAD_FORMAT_AUTO) {
+  void MakeAwake(v1::LoadFormat format = v1::LOAD_FORMAT_AUTO,
+                 v1::BackupPolicy backup = v1::BACKUP_POLICY_RETAIN) {
     ASSERT_TRUE(BeginEpoch(worker_, 1).ok());
     v1::LoadModelRequest request = LoadRequest();
-    request.set_backup(v1::BACKUP_POLICY_RETAIN);
+    request.set_backup(backup);
     request.set_load_format(format);
     const auto event = worker_.LoadModel(request, [](int64_t, int64_t) {});
     ASSERT_TRUE(event.ok()) << event.status();
