@@ -1,11 +1,15 @@
 #pragma once
-// Bounds of the HTTP and gRPC fronts, each a flag of the coordinator. Plain data.
+// Bounds of the HTTP and gRPC fronts; those of ApiLimits are flags of the coordinator. Plain data.
 
 #include <cstdint>
 
 #include "absl/time/time.h"
 
 namespace somnus {
+
+// Of ControlService.WatchTransition at once; RESOURCE_EXHAUSTED above. Each holds one of the threads that
+// operators' calls share, and asks every rank again and again.
+inline constexpr int kMaxTransitionWatchers = 4;
 
 // Bounds of what one client, or all of them together, may use. Sizes are in bytes.
 struct ApiLimits {

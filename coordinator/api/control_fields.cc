@@ -27,6 +27,32 @@ grpc::Status CheckKnownFields(const google::protobuf::Message& request) {
                        " is not known here")};
 }
 
+v1::EngineState ToProto(EngineState state) {
+  switch (state) {
+    case EngineState::kLoading:
+      return v1::ENGINE_STATE_LOADING;
+    case EngineState::kAwake:
+      return v1::ENGINE_STATE_AWAKE;
+    case EngineState::kFallingAsleep:
+      return v1::ENGINE_STATE_FALLING_ASLEEP;
+    case EngineState::kAsleep:
+      return v1::ENGINE_STATE_ASLEEP;
+    case EngineState::kWaking:
+      return v1::ENGINE_STATE_WAKING;
+    case EngineState::kRecovering:
+      return v1::ENGINE_STATE_RECOVERING;
+    case EngineState::kDraining:
+      return v1::ENGINE_STATE_DRAINING;
+    case EngineState::kFailed:
+      return v1::ENGINE_STATE_FAILED;
+    case EngineState::kPausing:
+      return v1::ENGINE_STATE_PAUSING;
+    case EngineState::kPaused:
+      return v1::ENGINE_STATE_PAUSED;
+  }
+  return v1::ENGINE_STATE_UNSPECIFIED;
+}
+
 std::optional<SleepMode> FromProto(v1::SleepMode mode) {
   switch (mode) {
     case v1::SLEEP_MODE_UNSPECIFIED:

@@ -1,5 +1,5 @@
 #pragma once
-// Reads fields of ControlService's requests. Internal to coordinator/api.
+// Reads fields of ControlService's requests, and writes those of its replies. Internal to coordinator/api.
 
 #include <google/protobuf/message.h>
 #include <grpcpp/support/status.h>
@@ -17,6 +17,8 @@ namespace somnus {
 grpc::Status CheckKnownFields(const google::protobuf::Message& request);
 // The same for a request without weights: RESOURCE_EXHAUSTED where it is larger than any that makes sense.
 grpc::Status CheckFields(const google::protobuf::Message& request);
+
+v1::EngineState ToProto(EngineState state);
 
 // Nullopt: a number that this server does not know.
 std::optional<SleepMode> FromProto(v1::SleepMode mode);

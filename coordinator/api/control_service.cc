@@ -15,32 +15,6 @@
 namespace somnus {
 namespace {
 
-v1::EngineState ToProto(EngineState state) {
-  switch (state) {
-    case EngineState::kLoading:
-      return v1::ENGINE_STATE_LOADING;
-    case EngineState::kAwake:
-      return v1::ENGINE_STATE_AWAKE;
-    case EngineState::kFallingAsleep:
-      return v1::ENGINE_STATE_FALLING_ASLEEP;
-    case EngineState::kAsleep:
-      return v1::ENGINE_STATE_ASLEEP;
-    case EngineState::kWaking:
-      return v1::ENGINE_STATE_WAKING;
-    case EngineState::kRecovering:
-      return v1::ENGINE_STATE_RECOVERING;
-    case EngineState::kDraining:
-      return v1::ENGINE_STATE_DRAINING;
-    case EngineState::kFailed:
-      return v1::ENGINE_STATE_FAILED;
-    case EngineState::kPausing:
-      return v1::ENGINE_STATE_PAUSING;
-    case EngineState::kPaused:
-      return v1::ENGINE_STATE_PAUSED;
-  }
-  return v1::ENGINE_STATE_UNSPECIFIED;
-}
-
 void Fill(const TransitionReport& report, v1::TransitionReport* out) {
   for (const auto& [tag, outcome] : report.tags) {
     v1::TransitionReport::Outcome& to = (*out->mutable_tags())[tag];
@@ -116,7 +90,10 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
 }  // namespace
 
 ControlServiceImpl::ControlServiceImpl(const ModelTable* models, GrpcServicesOptions options)
-    : models_(models), options_(std::move(options)), start_(MonotonicNow()) {}
+    : models_(models),
+      options_(std::move(options)),
+      start_(MonotonicNow()),
+      transition_watch_(kMaxTransitionWatchers) {}
 
 grpc::Status ControlServiceImpl::Find(const std::string& name, SharedModel* model) const {
   const std::vector<SharedModel> models = models_->All();
@@ -225,6 +202,16 @@ grpc::Status ControlServiceImpl::WakeUp(grpc::ServerContext* context, const v1::
   response->set_already_resident(result->already_resident);
   Fill(result->report, response->mutable_report());
   return grpc::Status::OK;
+}
+
+grpc::Status ControlServiceImpl::WatchTransition(grpc::ServerContext* context,
+                                                 const v1::WatchTransitionRequest* request,
+                                                 grpc::ServerWriter<v1::WatchTransitionResponse>* writer) {
+  if (grpc::Status status = CheckKey(*context, options_.admin_api_key); !status.ok()) return status;
+  SharedModel model;
+  if (grpc::Status status = Find(request->model(), &model); !status.ok()) return status;
+  if (grpc::Status status = CheckFields(*request); !status.ok()) return status;
+  return transition_watch_.Run(*context, *request, *model, writer);
 }
 
 grpc::Status ControlServiceImpl::Pause(grpc::ServerContext* context, const v1::PauseRequest* request,

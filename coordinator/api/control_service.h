@@ -7,6 +7,7 @@
 #include "base/monotonic.h"
 #include "coordinator/api/grpc_services.h"
 #include "coordinator/api/model_table.h"
+#include "coordinator/api/transition_watch.h"
 #include "coordinator/api/update_weights_call.h"
 #include "proto/control.grpc.pb.h"
 
@@ -28,6 +29,8 @@ class ControlServiceImpl final : public v1::ControlService::Service {
                      v1::SleepResponse* response) override;
   grpc::Status WakeUp(grpc::ServerContext* context, const v1::WakeUpRequest* request,
                       v1::WakeUpResponse* response) override;
+  grpc::Status WatchTransition(grpc::ServerContext* context, const v1::WatchTransitionRequest* request,
+                               grpc::ServerWriter<v1::WatchTransitionResponse>* writer) override;
   grpc::Status Pause(grpc::ServerContext* context, const v1::PauseRequest* request,
                      v1::PauseResponse* response) override;
   grpc::Status Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
@@ -54,6 +57,7 @@ class ControlServiceImpl final : public v1::ControlService::Service {
   const ModelTable* const models_;
   const GrpcServicesOptions options_;
   const MonotonicTime start_;
+  TransitionWatch transition_watch_;
 };
 
 }  // namespace somnus

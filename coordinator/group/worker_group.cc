@@ -193,6 +193,7 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
       status.set_weights_version(statuses[rank]->weights_version());
       status.set_weight_types(statuses[rank]->weight_types());
       status.set_numa(statuses[rank]->numa());
+      if (statuses[rank]->has_transition()) *status.mutable_transition() = statuses[rank]->transition();
     } else {
       status.set_error(std::string(statuses[rank].status().message()));
     }

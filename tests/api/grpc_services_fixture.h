@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ class GrpcServicesTest : public ::testing::Test {
     services_ = GrpcServices::Create(options_, Metrics::Create("fake", 4096));
     ServedModel model = GatedModel(engine_, &gate_);
     model.rank_status = [this] {
+      if (rank_status_) return rank_status_();
       gate_.Pass();
       std::vector<v1::RankStatus> ranks(1);
       ranks[0].set_host(std::string(host_bytes_, 'h'));
@@ -122,6 +124,8 @@ class GrpcServicesTest : public ::testing::Test {
 
   // Of GetStatus's reply.
   size_t host_bytes_ = 1;
+  // In its place, where it is set: what the ranks say.
+  std::function<std::vector<v1::RankStatus>()> rank_status_;
   Gate gate_;
   std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
   GrpcServicesOptions options_;
