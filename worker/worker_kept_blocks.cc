@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/memory_tags.h"
+#include "base/request_bounds.h"
 #include "worker/worker.h"
 
 namespace somnus {
@@ -28,7 +29,9 @@ absl::Status Worker::PrepareKept(const v1::Transition& transition, const Prepare
 
 void Worker::CommitKept(const Prepared& prepared, v1::CommitResponse* response) {
   v1::TagReport& cache = (*response->mutable_tags())[kKvCacheTag];
-  if (!prepared.tags.empty()) kv_host_tier_->Commit(prepared.sleep_level, HasKvCache(prepared.tags));
+  // Level 2 of a cache that sleeps already changes no tag, and drops what was kept of it.
+  if (!prepared.tags.empty() || prepared.sleep_level == kMaxSleepLevel)
+    kv_host_tier_->Commit(prepared.sleep_level, HasKvCache(prepared.tags));
   kv_host_bytes_ = kv_host_tier_->host_bytes();
   cache.set_host_bytes(cache.host_bytes() + kv_host_bytes_);
   if (prepared.tags.empty()) return;

@@ -296,8 +296,12 @@ class EngineLoop : public Engine {
   void NoteWokenKv(const std::vector<std::string>& tags);
   // The sleep has not happened. True: it should be tried once more, and keep nothing.
   bool RetriesWithoutKept(const SleepSpec& changes, const absl::Status& error);
-  // Of a sleep for which the workers have nothing to do.
-  void ForgetKept(const SleepSpec& spec);
+  // The cache sleeps, and host tiers have memory for it.
+  bool HoldsKept() const;
+  // Whether that memory goes with a sleep that has no tag to change.
+  bool DropsKept(const SleepSpec& spec) const;
+  void CallDropKept();
+  void FinishDropKept(absl::StatusOr<TransitionReport> report);
 
   const EngineOptions options_;
   Executor* const executor_;
@@ -341,6 +345,7 @@ class EngineLoop : public Engine {
     bool weights_stale = false;  // of a wake-up, as Residency::Woke
     bool of_weights = false;     // it changes the weights
     bool of_check = false;       // it is a self-check
+    bool drops_kept = false;     // it gives up what outlives a sleep, and changes no tag
     MonotonicTime began;         // of a self-check
     int32_t num_blocks = 0;      // of one that resizes the KV cache; 0: it does not
   };

@@ -4,6 +4,7 @@
 // group) makes the scheduler forget it.
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/memory_tags.h"
@@ -72,10 +73,28 @@ bool EngineLoop::RetriesWithoutKept(const SleepSpec& changes, const absl::Status
   return true;
 }
 
-void EngineLoop::ForgetKept(const SleepSpec& spec) {
-  const bool named = spec.tags.empty() || HasKvCache(spec.tags);
-  if (spec.level == kMaxSleepLevel && named && residency_.state(kKvCacheTag) != TagState::kResident)
-    scheduler_.ForgetComputed();
+bool EngineLoop::HoldsKept() const {
+  if (residency_.state(kKvCacheTag) == TagState::kResident) return false;
+  if (!scheduler_.blocks().kept().empty()) return true;
+  const TagBytes host = executor_->bytes().host;
+  const auto retained = host.find(kKvCacheTag);
+  return retained != host.end() && retained->second > 0;
+}
+
+bool EngineLoop::DropsKept(const SleepSpec& spec) const {
+  return spec.level == kMaxSleepLevel && (spec.tags.empty() || HasKvCache(spec.tags)) && HoldsKept();
+}
+
+void EngineLoop::CallDropKept() {
+  const SleepSpec drop = {kMaxSleepLevel, {kKvCacheTag}};
+  Executor::LifecycleDone done = Call(drop);
+  call_->drops_kept = true;
+  executor_->SleepAsync(drop, {}, std::move(done));
+}
+
+void EngineLoop::FinishDropKept(absl::StatusOr<TransitionReport> report) {
+  if (report.ok()) scheduler_.ForgetComputed();
+  EndCommand(std::move(report));
 }
 
 void EngineLoop::NoteWokenKv(const std::vector<std::string>& tags) {

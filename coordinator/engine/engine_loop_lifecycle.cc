@@ -70,7 +70,7 @@ void EngineLoop::StartSleep() {
     return EndCommand(absl::AbortedError(kSparesOnlyCopy));
   if (!SettleOpenRequests()) return;
   if (residency_.ToSleep(command_->spec).empty()) {
-    ForgetKept(command_->spec);
+    if (DropsKept(command_->spec)) return CallDropKept();
     return EndCommand(TransitionReport());
   }
   if (residency_.awake()) {
@@ -178,6 +178,7 @@ void EngineLoop::FinishCall(LoopMail::CallResult event) {
   if (call.of_check) {
     return FinishSelfCheck(event.result.status(), event.check, options_.monotonic_now() - call.began);
   }
+  if (call.drops_kept) return FinishDropKept(std::move(event.result));
   if (call.num_blocks > 0) return FinishResizeKvCache(call.num_blocks, event.result);
   if (call.spec.level > 0) return FinishSleep(call.spec, std::move(event.result));
   if (event.result.ok()) {

@@ -92,6 +92,8 @@ void EngineLoop::StartResetPrefixCache() {
   if (command_->clear_cache && Computes()) {
     Quiesce();
     if (!Computes()) return;
+  } else if (command_->clear_cache && HoldsKept()) {
+    return CallDropKept();
   } else if (command_->clear_cache && !residency_.awake()) {
     scheduler_.ForgetComputed();
   } else {

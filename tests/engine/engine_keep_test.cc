@@ -45,6 +45,12 @@ class EngineKeepTest : public ::testing::Test {
     EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
     EXPECT_EQ(engine_->Stats().used_blocks, 0);
   }
+  // Of host memory for the cache, as the status has it.
+  int64_t HostBytes() {
+    const TagBytes bytes = engine_->Stats().host_bytes;
+    const auto tier = bytes.find("kv_cache");
+    return tier == bytes.end() ? 0 : tier->second;
+  }
   // How many tokens were computed twice.
   int64_t Recomputed() { return executor_->num_computed_tokens() - TokensOf(ticket_); }
 
@@ -184,8 +190,18 @@ TEST_F(EngineKeepTest, ADeeperSleepForgetsWhatTheFirstOneKept) {
 TEST_F(EngineKeepTest, Level2OfACacheThatSleepsAlreadyForgetsItToo) {
   Start();
   ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_GT(HostBytes(), 0);
+  executor_->FailNextLifecycleCall(absl::InternalError("rank 1: no"));
+  EXPECT_TRUE(absl::IsInternal(engine_->Sleep({.level = 2, .tags = {"kv_cache"}}).status()));
+  EXPECT_GT(engine_->Stats().used_host_blocks, 0) << "nothing has changed";
   EXPECT_FALSE(engine_->Sleep({.level = 2, .tags = {"kv_cache"}})->changed());
+  EXPECT_EQ(executor_->lifecycle_calls().back(), "sleep 2 kv_cache");
   EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  EXPECT_EQ(HostBytes(), 0) << "while it sleeps";
+  EXPECT_EQ(engine_->Stats().sleep_level, 1) << "the weights have their backup";
+  const size_t num_calls = executor_->lifecycle_calls().size();
+  EXPECT_FALSE(engine_->Sleep({.level = 2, .tags = {"kv_cache"}})->changed());
+  EXPECT_EQ(executor_->lifecycle_calls().size(), num_calls) << "there is nothing more to give up";
   ASSERT_TRUE(engine_->WakeUp({}).ok());
   ExpectTokens();
   EXPECT_GT(Recomputed(), 0);
@@ -263,12 +279,32 @@ TEST_F(EngineKeepTest, AResetOfThePrefixCacheReachesWhatIsKept) {
   ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
   ASSERT_TRUE(engine_->ResetPrefixCache(/*preempt_running=*/false).ok());
   EXPECT_GT(engine_->Stats().used_blocks, 0) << "the open request goes on with its own";
+  EXPECT_GT(HostBytes(), 0);
   ASSERT_TRUE(engine_->ResetPrefixCache(/*preempt_running=*/true).ok());
   EXPECT_EQ(engine_->Stats().used_blocks, 0);
   EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  EXPECT_EQ(HostBytes(), 0) << "while it sleeps";
   ASSERT_TRUE(engine_->WakeUp({}).ok());
   ExpectTokens();
   EXPECT_GT(Recomputed(), 0);
+}
+
+// The recovery brings workers that hold nothing, and the reset is done.
+TEST_F(EngineKeepTest, ALossOfTheGroupWithinAResetOfThePrefixCache) {
+  Start();
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  executor_->SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  const size_t before = executor_->lifecycle_calls().size();
+  executor_->HoldLifecycle(true);
+  std::thread calling([&] { EXPECT_TRUE(engine_->ResetPrefixCache(/*preempt_running=*/true).ok()); });
+  while (executor_->lifecycle_calls().size() == before) std::this_thread::yield();
+  executor_->Lose(absl::UnavailableError("rank 1 (pid 5) was killed by signal 9"));
+  executor_->HoldLifecycle(false);
+  calling.join();
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  EXPECT_EQ(HostBytes(), 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
 }
 
 TEST_F(EngineKeepTest, AChangeOfTheWeightsForgetsIt) {

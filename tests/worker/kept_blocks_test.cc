@@ -85,6 +85,28 @@ TEST(KeptBlocksTest, ADeeperSleepGivesTheHostTiersMemoryUp) {
   EXPECT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
 }
 
+TEST(KeptBlocksTest, Level2OfTheCacheAloneGivesTheHostTiersMemoryUpWhileItSleeps) {
+  Rank rank;
+  const Pairs kept = {{1, 0}, {2, 1}};
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept)), absl::OkStatus());
+  const Rank::State asleep = rank.state();
+  ASSERT_EQ(rank.Run(TransitionOf(1, {"kv_cache"})), absl::OkStatus()) << "it sleeps already";
+  EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes);
+  ASSERT_EQ(rank.Prepare(TransitionOf(2, {"kv_cache"}), 5000), absl::OkStatus());
+  EXPECT_EQ(rank.Abort(5000), absl::OkStatus());
+  EXPECT_EQ(rank.state(), asleep);
+  EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes) << "it has not happened";
+  const auto dropped = RunTransition(rank.worker(), TransitionOf(2, {"kv_cache"}));
+  ASSERT_TRUE(dropped.ok()) << dropped.status();
+  EXPECT_EQ(dropped->tags().at("kv_cache").host_bytes(), 0);
+  EXPECT_EQ(rank.HostTierBytes(), 0);
+  EXPECT_EQ(rank.driver().live_bytes(), 0);
+  EXPECT_EQ(rank.state().sleep_level, 1) << "the weights have their backup";
+  EXPECT_TRUE(absl::IsFailedPrecondition(rank.Run(Keeping(TransitionOf(0), kept))));
+  ASSERT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
+  EXPECT_TRUE(rank.HasWeights());
+}
+
 TEST(KeptBlocksTest, AHostWithoutMemoryForKeptBlocksLeavesEverythingAwake) {
   Rank rank;
   rank.FillBlock(1);
