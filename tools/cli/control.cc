@@ -1,73 +1,25 @@
-// The commands status, sleep, wake-up, pause, resume, reload-weights and roll.
+// The commands status, pause, resume, reload-weights and roll.
 #include <google/protobuf/util/json_util.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "base/request_bounds.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/control_client.h"
+#include "tools/cli/control_options.h"
 #include "tools/cli/model_list.h"
 #include "tools/cli/server.h"
 #include "tools/cli/terminal.h"
 
 namespace somnus::cli {
 namespace {
-
-struct ControlOptions {
-  ServerOptions server;
-  absl::Duration timeout = absl::Minutes(2);
-  std::string model;
-  int32_t level = 1;
-  std::string tags;
-  v1::SleepMode mode = v1::SLEEP_MODE_KEEP;
-  std::string path;
-  int64_t weights_version = 0;
-  bool clear_cache = true;
-  absl::Duration grace = absl::Seconds(10);
-  bool json = false;
-  bool ready = false;
-};
-
-// The flags of one command: its own, and those that these commands share.
-FlagTable ControlTable(ControlOptions* o, std::string name, std::string about, std::vector<Flag> own) {
-  FlagGroup server = ServerFlags(&o->server);
-  server.flags.push_back(
-      Flag::Time("timeout", &o->timeout, absl::Seconds(1), absl::Hours(24), "give up after this time"));
-  own.push_back(Flag::Text("model", &o->model, "which model, where several are served").Shows("NAME"));
-  return {.program = "somnus " + name,
-          .usage = "somnus " + name + " [flags]",
-          .about = std::move(about),
-          .groups = {{"Flags", std::move(own)}, std::move(server)}};
-}
-
-// A request about the model that was named.
-template <typename Request>
-Request Named(const ControlOptions& options) {
-  Request request;
-  request.set_model(options.model);
-  return request;
-}
-
-Flag ModeFlag(ControlOptions* o) {
-  return Flag::OneOf(
-      "mode", &o->mode,
-      {{"keep", v1::SLEEP_MODE_KEEP}, {"wait", v1::SLEEP_MODE_WAIT}, {"abort", v1::SLEEP_MODE_ABORT}},
-      "open requests go on afterwards, with the same tokens; end first (new ones wait); or "
-      "are aborted");
-}
 
 void PrintReplica(const v1::ReplicaStatus& replica) {
   absl::PrintF("replica %d %s, epoch %d, recoveries %d, %d running, %d waiting%s\n", replica.replica(),
@@ -191,54 +143,6 @@ absl::StatusOr<int> ShowStatus(const ControlOptions& options) {
   return status.state() == v1::ENGINE_STATE_FAILED ? kServerError : kOk;
 }
 
-template <typename Map>
-void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds) {
-  int64_t total = 0;
-  std::vector<std::string> parts;
-  for (const auto& [tag, bytes] : std::map<std::string, int64_t>(bytes_by_tag.begin(), bytes_by_tag.end())) {
-    total += bytes;
-    parts.push_back(absl::StrCat(tag, " ", BytesText(bytes)));
-  }
-  absl::PrintF("%s %s (%s) in %.3f s\n", verb, BytesText(total), absl::StrJoin(parts, ", "), seconds);
-}
-
-absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
-  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  auto request = Named<v1::SleepRequest>(options);
-  request.set_level(options.level);
-  request.set_mode(options.mode);
-  for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
-    request.add_tags(std::string(tag));
-  ASSIGN_OR_RETURN(const v1::SleepResponse response, Sleep(server, request, options.timeout));
-  if (options.level == kPauseLevel) {
-    puts(response.already_asleep() ? "already paused" : "paused");
-  } else if (response.already_asleep()) {
-    absl::PrintF("already asleep at level %d\n", response.level());
-  } else if (response.freed_bytes_by_tag().empty()) {
-    absl::PrintF("asleep at level %d; no device memory was left to free\n", response.level());
-  } else {
-    PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
-  }
-  return kOk;
-}
-
-absl::StatusOr<int> Wake(const ControlOptions& options) {
-  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
-  auto request = Named<v1::WakeUpRequest>(options);
-  for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
-    request.add_tags(std::string(tag));
-  ASSIGN_OR_RETURN(const v1::WakeUpResponse response, WakeUp(server, request, options.timeout));
-  if (response.already_resident()) {
-    puts(response.awake() ? "already awake" : "already resident; the engine is still asleep");
-  } else {
-    PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
-    if (!response.awake())
-      absl::PrintF("the engine is still asleep; somnus wake-up%s%s maps the rest\n", server.url_flag,
-                   options.model.empty() ? "" : " --model=" + options.model);
-  }
-  return kOk;
-}
-
 absl::StatusOr<int> PauseEngine(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   auto request = Named<v1::PauseRequest>(options);
@@ -295,30 +199,6 @@ int RunStatus(const std::vector<std::string>& args) {
                     "only whether requests are served: exit code 0 when they are, else 1 or 3")});
   if (const auto code = ParseCommand(table, args)) return *code;
   return ExitCode(ShowStatus(o));
-}
-
-int RunSleep(const std::vector<std::string>& args) {
-  ControlOptions o;
-  const FlagTable table = ControlTable(
-      &o, "sleep",
-      "Frees device memory on every rank, or on none. Level 1 keeps the weights in host memory, level 2\n"
-      "drops them too (wake-up then reads them from disk); level 0 frees nothing, and is a pause.",
-      {Flag::Int("level", &o.level, kPauseLevel, kMaxSleepLevel, "how deep"),
-       Flag::Text("tags", &o.tags, "free only these: weights, kv_cache, workspace").Shows("TAG,..."),
-       ModeFlag(&o)});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(PutToSleep(o));
-}
-
-int RunWakeUp(const std::vector<std::string>& args) {
-  ControlOptions o;
-  const FlagTable table = ControlTable(
-      &o, "wake-up", "Maps everything back, at the same addresses, and serves again. That ends a pause, too.",
-      {Flag::Text("tags", &o.tags,
-                  "wake only these: weights, kv_cache, workspace; scheduling ends a pause alone")
-           .Shows("TAG,...")});
-  if (const auto code = ParseCommand(table, args)) return *code;
-  return ExitCode(Wake(o));
 }
 
 int RunPause(const std::vector<std::string>& args) {

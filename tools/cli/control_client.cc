@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -50,15 +51,18 @@ absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Server& 
       server.http.ToString(), " names as operators' port; --admin-host says who may reach it"));
 }
 
+void AddKey(const Server& server, grpc::ClientContext* context) {
+  if (!server.admin_api_key.empty())
+    context->AddMetadata("authorization", absl::StrCat("Bearer ", server.admin_api_key));
+}
+
 template <typename Request, typename Response>
 absl::StatusOr<Response> Call(const Server& server, absl::Duration timeout, const Request& request,
                               grpc::Status (v1::ControlService::Stub::*method)(grpc::ClientContext*,
                                                                                const Request&, Response*)) {
   ASSIGN_OR_RETURN(const auto stub, Connect(server));
   grpc::ClientContext context;
-  if (!server.admin_api_key.empty()) {
-    context.AddMetadata("authorization", absl::StrCat("Bearer ", server.admin_api_key));
-  }
+  AddKey(server, &context);
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   Response response;
   const grpc::Status status = (stub.get()->*method)(&context, request, &response);
@@ -139,6 +143,27 @@ absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
                                       absl::Duration timeout) {
   return Call(server, timeout, request, &v1::ControlService::Stub::Roll);
+}
+
+TransitionStream::TransitionStream(Server server, v1::WatchTransitionRequest request, Seen seen)
+    : server_(std::move(server)),
+      request_(std::move(request)),
+      seen_(std::move(seen)),
+      context_(std::make_unique<grpc::ClientContext>()),
+      thread_([this] { Run(); }) {}
+
+TransitionStream::~TransitionStream() {
+  context_->TryCancel();
+  thread_.join();
+}
+
+void TransitionStream::Run() {
+  const auto stub = Connect(server_);
+  if (!stub.ok()) return;
+  AddKey(server_, context_.get());
+  const auto reader = (*stub)->WatchTransition(context_.get(), request_);
+  for (v1::WatchTransitionResponse response; reader->Read(&response);) seen_(response);
+  reader->Finish();
 }
 
 absl::Status CheckServing(const Server& server, const std::string& model) {

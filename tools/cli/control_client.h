@@ -1,13 +1,20 @@
 #pragma once
 // Calls of ControlService, of the server that a command talks to.
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "tools/cli/server.h"
+
+namespace grpc {
+class ClientContext;
+}
 
 namespace somnus::cli {
 
@@ -29,6 +36,27 @@ absl::StatusOr<v1::ReloadWeightsResponse> ReloadWeights(const Server& server,
                                                         absl::Duration timeout);
 absl::StatusOr<v1::RollResponse> Roll(const Server& server, const v1::RollRequest& request,
                                       absl::Duration timeout);
+
+// A stream of WatchTransition: calls `seen` with each message, on a thread of its own, until it is destroyed,
+// which waits for that thread. A server that cannot be watched gives no message.
+class TransitionStream {
+ public:
+  using Seen = std::function<void(const v1::WatchTransitionResponse&)>;
+
+  TransitionStream(Server server, v1::WatchTransitionRequest request, Seen seen);
+  ~TransitionStream();
+  TransitionStream(const TransitionStream&) = delete;
+  TransitionStream& operator=(const TransitionStream&) = delete;
+
+ private:
+  void Run();
+
+  const Server server_;
+  const v1::WatchTransitionRequest request_;
+  const Seen seen_;
+  const std::unique_ptr<grpc::ClientContext> context_;
+  std::thread thread_;
+};
 
 // OK when a request to the model would be served now; else FailedPrecondition, which says why not and what to
 // do. An empty name stands for the model that a request gets which names none.

@@ -1,0 +1,123 @@
+// The commands sleep and wake-up.
+#include <stdio.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/request_bounds.h"
+#include "base/status_macros.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/control_client.h"
+#include "tools/cli/control_options.h"
+#include "tools/cli/model_list.h"
+#include "tools/cli/server.h"
+#include "tools/cli/terminal.h"
+#include "tools/cli/transition_bar.h"
+#include "tools/cli/transition_json.h"
+
+namespace somnus::cli {
+namespace {
+
+template <typename Map>
+void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds) {
+  int64_t total = 0;
+  std::vector<std::string> parts;
+  for (const auto& [tag, bytes] : std::map<std::string, int64_t>(bytes_by_tag.begin(), bytes_by_tag.end())) {
+    total += bytes;
+    parts.push_back(absl::StrCat(tag, " ", BytesText(bytes)));
+  }
+  absl::PrintF("%s %s (%s) in %.3f s\n", verb, BytesText(total), absl::StrJoin(parts, ", "), seconds);
+}
+
+absl::StatusOr<int> PrintJson(const google::protobuf::Message& response) {
+  ASSIGN_OR_RETURN(const std::string json, TransitionJson(response));
+  puts(json.c_str());
+  return kOk;
+}
+
+absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  auto request = Named<v1::SleepRequest>(options);
+  request.set_level(options.level);
+  request.set_mode(options.mode);
+  for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
+    request.add_tags(std::string(tag));
+  auto bar = std::make_unique<TransitionBar>(server, options.model);
+  const absl::StatusOr<v1::SleepResponse> slept = Sleep(server, request, options.timeout);
+  bar = nullptr;
+  RETURN_IF_ERROR(slept.status());
+  const v1::SleepResponse& response = *slept;
+  if (options.json) return PrintJson(response);
+  if (options.level == kPauseLevel) {
+    puts(response.already_asleep() ? "already paused" : "paused");
+  } else if (response.already_asleep()) {
+    absl::PrintF("already asleep at level %d\n", response.level());
+  } else if (response.freed_bytes_by_tag().empty()) {
+    absl::PrintF("asleep at level %d; no device memory was left to free\n", response.level());
+  } else {
+    PrintBytes("freed", response.freed_bytes_by_tag(), response.seconds());
+  }
+  return kOk;
+}
+
+absl::StatusOr<int> Wake(const ControlOptions& options) {
+  ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
+  auto request = Named<v1::WakeUpRequest>(options);
+  for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
+    request.add_tags(std::string(tag));
+  auto bar = std::make_unique<TransitionBar>(server, options.model);
+  const absl::StatusOr<v1::WakeUpResponse> woken = WakeUp(server, request, options.timeout);
+  bar = nullptr;
+  RETURN_IF_ERROR(woken.status());
+  const v1::WakeUpResponse& response = *woken;
+  if (options.json) return PrintJson(response);
+  if (response.already_resident()) {
+    puts(response.awake() ? "already awake" : "already resident; the engine is still asleep");
+  } else {
+    PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
+    if (!response.awake())
+      absl::PrintF("the engine is still asleep; somnus wake-up%s%s maps the rest\n", server.url_flag,
+                   options.model.empty() ? "" : " --model=" + options.model);
+  }
+  return kOk;
+}
+
+Flag JsonFlag(ControlOptions* o, const char* message) {
+  return Flag::Switch("json", &o->json,
+                      absl::StrCat("what every rank has done, as JSON (proto/control.proto, ", message, ")"));
+}
+
+}  // namespace
+
+int RunSleep(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table = ControlTable(
+      &o, "sleep",
+      "Frees device memory on every rank, or on none. Level 1 keeps the weights in host memory, level 2\n"
+      "drops them too (wake-up then reads them from disk); level 0 frees nothing, and is a pause.",
+      {Flag::Int("level", &o.level, kPauseLevel, kMaxSleepLevel, "how deep"),
+       Flag::Text("tags", &o.tags, "free only these: weights, kv_cache, workspace").Shows("TAG,..."),
+       ModeFlag(&o), JsonFlag(&o, "SleepResponse")});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(PutToSleep(o));
+}
+
+int RunWakeUp(const std::vector<std::string>& args) {
+  ControlOptions o;
+  const FlagTable table = ControlTable(
+      &o, "wake-up", "Maps everything back, at the same addresses, and serves again. That ends a pause, too.",
+      {Flag::Text("tags", &o.tags,
+                  "wake only these: weights, kv_cache, workspace; scheduling ends a pause alone")
+           .Shows("TAG,..."),
+       JsonFlag(&o, "WakeUpResponse")});
+  if (const auto code = ParseCommand(table, args)) return *code;
+  return ExitCode(Wake(o));
+}
+
+}  // namespace somnus::cli

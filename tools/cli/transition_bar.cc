@@ -1,0 +1,104 @@
+#include "tools/cli/transition_bar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "tools/cli/model_list.h"
+#include "tools/cli/terminal.h"
+
+namespace somnus::cli {
+namespace {
+
+constexpr double kInterval = 0.1;
+constexpr int kMostBar = 40, kLeastBar = 5, kDefaultColumns = 80;
+constexpr char kEmptyLine[] = "\r\033[K";
+
+// Of one that has nothing to move the end is all that can be seen.
+double Part(int64_t done, int64_t total, bool ended) {
+  return total > 0 ? static_cast<double>(done) / static_cast<double>(total) : ended ? 1 : 0;
+}
+
+bool HasEnded(absl::string_view phase) { return phase == "committed" || phase == "aborted"; }
+
+// "prepared" and "committed" are for ranks that wait: what others still do says more.
+bool Works(absl::string_view phase) { return phase != "prepared" && !HasEnded(phase); }
+
+bool CanDraw() {
+  const char* term = getenv("TERM");
+  return IsTerminal(STDERR_FILENO) && term != nullptr && absl::string_view(term) != "dumb";
+}
+
+int Columns() {
+  winsize size = {};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kDefaultColumns;
+}
+
+std::string Bar(double part, int width) {
+  const int filled = static_cast<int>(part * width);
+  return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, ' '), "]");
+}
+
+}  // namespace
+
+bool TransitionLines::IsOld(const v1::WatchTransitionResponse::RankProgress& rank) const {
+  const auto old = old_->find({rank.replica(), rank.rank()});
+  return old != old_->end() && old->second == rank.progress().transition_id();
+}
+
+std::string TransitionLines::Line(const v1::WatchTransitionResponse& response, int columns) {
+  if (!old_.has_value()) {
+    old_.emplace();
+    for (const auto& rank : response.ranks()) {
+      if (HasEnded(rank.progress().phase()))
+        (*old_)[{rank.replica(), rank.rank()}] = rank.progress().transition_id();
+    }
+  }
+  int64_t done = 0, total = 0;
+  bool wakes_up = false;
+  std::string phase;
+  for (const auto& rank : response.ranks()) {
+    if (!rank.has_progress() || IsOld(rank)) continue;
+    done += rank.progress().bytes_done();
+    total += rank.progress().bytes_total();
+    wakes_up = rank.progress().wakes_up();
+    if (phase.empty() || (!Works(phase) && Works(rank.progress().phase()))) phase = rank.progress().phase();
+  }
+  if (phase.empty()) return "";
+  const double part = Part(done, total, HasEnded(phase));
+  const std::string before = wakes_up ? "waking up " : "falling asleep ";
+  const std::string after = absl::StrFormat(" %3d%%  %s of %s  %s", static_cast<int>(part * 100),
+                                            BytesText(done), BytesText(total), phase);
+  const int room = columns - static_cast<int>(before.size() + after.size()) - 3;
+  if (room < kLeastBar) return absl::StrCat(before, after).substr(0, std::max(0, columns - 1));
+  return absl::StrCat(before, Bar(part, std::min(room, kMostBar)), after);
+}
+
+TransitionBar::TransitionBar(const Server& server, const std::string& model) {
+  if (!CanDraw()) return;
+  v1::WatchTransitionRequest request;
+  request.set_interval_s(kInterval);
+  request.set_follow(true);
+  request.set_model(model);
+  stream_ = std::make_unique<TransitionStream>(server, request,
+                                               [this](const v1::WatchTransitionResponse& response) {
+                                                 const std::string line = lines_.Line(response, Columns());
+                                                 if (line.empty()) return;
+                                                 fputs(absl::StrCat(kEmptyLine, line).c_str(), stderr);
+                                                 drawn_ = true;
+                                               });
+}
+
+TransitionBar::~TransitionBar() {
+  stream_ = nullptr;
+  if (drawn_) fputs(kEmptyLine, stderr);
+}
+
+}  // namespace somnus::cli
