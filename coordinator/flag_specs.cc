@@ -227,12 +227,12 @@ FlagGroup SleepFlags(Flags* f) {
                        {"file", v1::BACKUP_POLICY_FILE},
                        {"compress", v1::BACKUP_POLICY_COMPRESS}},
                       "where a level-1 sleep keeps the weights: in host memory, also after the wake-up "
-                      "(auto on GPUs) or until then (auto on CPUs), in a file of --spill-dir, or compressed "
-                      "in host memory, also after the wake-up"),
+                      "(auto on GPUs) or until then (auto on CPUs), in the checkpoint's own files or in one "
+                      "of --spill-dir, or compressed in host memory, also after the wake-up"),
           Flag::Text(
               "spill-dir", &f->spill_dir,
               "directory of --backup=file on each worker's host, on a disk with room for the weights; the "
-              "files have no names, and end with the workers")
+              "files have no names, and end with the workers. Without it the checkpoint is the backup")
               .Shows("DIR"),
           Flag::OneOf<std::string>(
               "sleep-arrivals", &f->sleep_arrivals,

@@ -116,8 +116,8 @@ absl::Status CheckModel(const Flags& flags) {
         "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
         "says");
   }
-  if (flags.spill_dir.empty() == (flags.backup == v1::BACKUP_POLICY_FILE))
-    return absl::InvalidArgumentError("--spill-dir: goes with --backup=file, and neither without the other");
+  if (!flags.spill_dir.empty() && flags.backup != v1::BACKUP_POLICY_FILE)
+    return absl::InvalidArgumentError("--spill-dir: is for --backup=file");
   return CheckReplicas(flags);
 }
 

@@ -114,6 +114,7 @@ struct Flags {
   absl::Duration residency_turn = absl::Seconds(2);
   absl::Duration residency_max_wait = absl::Seconds(20);
   absl::Duration model_wake_timeout = absl::Minutes(2);
+  double prefetch_cpu_share = 0.125;  // of one processor
   bool elastic_kv_cache = true;
   absl::Duration kv_cache_hold = absl::Seconds(5);
   absl::Duration kv_cache_patience = absl::Seconds(1);

@@ -131,6 +131,9 @@ FlagGroup SeveralModelsFlags(Flags* flags) {
                   "others are preempted for it"),
        Flag::Time("model-wake-timeout", &f->model_wake_timeout, absl::Milliseconds(1), absl::Hours(24),
                   "an operator's wake-up, or sleep at level 1, waits for room for that long at most"),
+       Flag::Number("prefetch-cpu-share", &f->prefetch_cpu_share, 0.001, 1,
+                    "of one processor, that each worker may take to bring the weights of the model that is "
+                    "next from the disk into the page cache"),
        Flag::Switch("elastic-kv-cache", &f->elastic_kv_cache,
                     "KV caches of models that are awake together share --device-memory-budget: one that has "
                     "little to do shrinks for a busy one, or for a model that is to wake, and grows again"),

@@ -218,7 +218,8 @@ class ServedEngineImpl : public ServedEngine {
                      .tpot = TargetOf(flags_.model_tpot_targets, name_)};
     if (flags_.idle_sleep > absl::ZeroDuration()) model.idle_sleep = flags_.idle_sleep;
     model.idle_level = flags_.idle_sleep_level;
-    model.backup_takes_memory = flags_.backup != v1::BACKUP_POLICY_FILE;
+    if (flags_.backup == v1::BACKUP_POLICY_FILE)
+      model.backup_memory = flags_.spill_dir.empty() ? BackupMemory::kOnlyCopy : BackupMemory::kNever;
     const int64_t num_workers = int64_t{flags_.world_size} * flags_.data_parallel_size;
     model.elastic_kv = flags_.elastic_kv_cache;
     model.min_kv_bytes = flags_.min_kv_cache_memory_bytes * num_workers;

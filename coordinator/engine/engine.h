@@ -281,9 +281,9 @@ class Engine {
   // For requests that wait: WakeUp of all tags, but it ends neither a pause nor a wait. FailedPrecondition
   // while the engine is paused.
   virtual absl::StatusOr<TransitionReport> WakeForArrivals() = 0;
-  // A hint: while discarded weights sleep, what a wake-up would read of the checkpoint is brought from the
-  // disk into the page cache of the workers' hosts, in the background. Returns once that has begun.
-  // FailedPrecondition: there is nothing to read.
+  // A hint: while weights sleep, what a wake-up would read of the checkpoint is brought from the disk into
+  // the page cache of the workers' hosts, in the background; nothing of weights that have a copy. Returns
+  // once that has begun. FailedPrecondition: no weights sleep.
   virtual absl::Status Prefetch() = 0;
   // Nothing is computed until Resume, in whatever state the engine is meanwhile; memory stays. No step is
   // under way when it returns. Blocks as Sleep does.

@@ -208,9 +208,8 @@ absl::StatusOr<TransitionReport> EngineLoop::WakeForArrivals() {
 
 absl::Status EngineLoop::Prefetch() {
   const EngineStats stats = Stats();
-  const bool discarded = stats.residency.state(kWeightsTag) == TagState::kDiscarded;
-  if (stats.state != EngineState::kAsleep || !discarded)
-    return absl::FailedPreconditionError("no weights sleep that a wake-up would read");
+  if (stats.state != EngineState::kAsleep || stats.residency.asleep().count(kWeightsTag) == 0)
+    return absl::FailedPreconditionError("no weights sleep");
   return executor_->Prefetch();
 }
 

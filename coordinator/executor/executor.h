@@ -60,7 +60,7 @@ class Executor {
   using SelfCheckDone = std::function<void(absl::StatusOr<SelfCheckResult>)>;
   virtual void SelfCheckAsync(SelfCheckDone done) = 0;
 
-  // A hint while discarded weights sleep: every rank begins to bring what it would read of the checkpoint
+  // A hint while weights sleep: every rank begins to bring what it would read of the checkpoint
   // into its host's page cache. Blocks until all have begun; a wake-up does not wait for them. Thread safe.
   virtual absl::Status Prefetch() = 0;
 

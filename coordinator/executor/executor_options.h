@@ -16,6 +16,7 @@ struct ExecutorOptions {
   // besides.
   absl::Duration transition_timeout = absl::Minutes(1);
   double transition_bytes_per_s = 100e6;
+  double prefetch_cpu_share = 0.125;              // of one processor, on every rank
   absl::Duration blame_grace = absl::Seconds(1);  // for the loss of a process to become known
   MonotonicClock now = MonotonicNow;              // of step deadlines
 };

@@ -277,6 +277,7 @@ absl::Status GroupEpoch::AllocateKvCache(const Ranks& ranks, const v1::KvCacheCo
 absl::Status GroupEpoch::Prefetch() const {
   v1::PrefetchRequest request;
   request.set_group_epoch(number_);
+  request.set_cpu_share(options_.prefetch_cpu_share);
   return calls_.FirstError(calls_.Run(options_.lifecycle_timeout,
                                       [&](const WorkerLink& worker, size_t, grpc::ClientContext* context) {
                                         v1::PrefetchResponse response;

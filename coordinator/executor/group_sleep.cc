@@ -67,7 +67,8 @@ RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
                         .discarded_bytes = bytes.discarded_bytes(),
                         .mapped_bytes = bytes.mapped_bytes(),
                         .resident_bytes = bytes.resident_bytes(),
-                        .host_bytes = bytes.host_bytes()};
+                        .host_bytes = bytes.host_bytes(),
+                        .file_bytes = bytes.file_bytes()};
   }
   const v1::PhaseSeconds& seconds = response.seconds();
   report.seconds = {.prepare = seconds.prepare(),

@@ -23,6 +23,7 @@ ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
   // Whoever may be silent for longer may be busy for longer, too.
   options.fence_timeout = std::max(options.fence_timeout, flags.hang_timeout);
+  options.prefetch_cpu_share = flags.prefetch_cpu_share;
   // No exit status of a remote worker will follow its broken connection, so there is little to wait for.
   if (!flags.local_workers) options.blame_grace = absl::Milliseconds(50);
   return options;
@@ -186,6 +187,7 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
     if (statuses[rank].ok()) {
       *status.mutable_bytes_by_tag() = statuses[rank]->bytes_by_tag();
       *status.mutable_host_bytes_by_tag() = statuses[rank]->host_bytes_by_tag();
+      *status.mutable_file_bytes_by_tag() = statuses[rank]->file_bytes_by_tag();
       status.set_rss_bytes(statuses[rank]->rss_bytes());
       status.set_graph_bytes(statuses[rank]->graph_bytes());
       status.set_state(statuses[rank]->state());

@@ -133,8 +133,10 @@ class Planner {
   void PrefetchNext(const std::vector<int>& waiters) {
     const auto next =
         std::find_if(waiters.begin(), waiters.end(), [&](int waiter) { return !wakes_[waiter]; });
-    if (next == waiters.end() || models_[*next].level != 2 || models_[*next].prefetched) return;
-    plan_.decisions.push_back({ResidencyAction::kPrefetch, WakeReason(*next), *next, 2, *next});
+    if (next == waiters.end() || models_[*next].prefetched) return;
+    const int level = models_[*next].level;
+    if (level != 2 && !models_[*next].reads_backup) return;
+    plan_.decisions.push_back({ResidencyAction::kPrefetch, WakeReason(*next), *next, level, *next});
   }
 
   // Those that cannot leave for one that waits without a way to its memory.

@@ -65,6 +65,7 @@ struct ModelView {
   bool only_copy = false;           // level 2 would lose its weights, so it sleeps at level 1 or not at all
   bool stay_told = false;           // kStay has come since it woke
   bool prefetched = false;          // kPrefetch has come since it fell asleep
+  bool reads_backup = false;        // also of level 1 the wake-up reads the weights from the checkpoint
   absl::Duration idle_sleep = absl::InfiniteDuration();  // without a request for so long it falls asleep
   int idle_level = 1;                                    // so deep, unless level 2 would lose its weights
   int32_t open_requests = 0;

@@ -60,7 +60,7 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
     model->awake_since = model->last_used = options_.now();
     model->tag_bytes = stats.resident_bytes;
     model->device_bytes = Sum(stats.resident_bytes);
-    if (model->options.backup_takes_memory) model->backup_bytes = Of(kWeightsTag, stats.resident_bytes);
+    model->weights_bytes = Of(kWeightsTag, stats.resident_bytes);
     if (model->options.elastic_kv) InitKv(model, stats);
   }
   SharingCalls calls;
@@ -80,7 +80,7 @@ absl::Status SharedDevices::MakeRoom() {
   int64_t left = options_.residency.host_memory_budget;
   for (const std::unique_ptr<Model>& model : models_) {
     if (IsResident(model->engine->state())) {
-      const int level = model->backup_bytes <= left ? 1 : 2;
+      const int level = BackupBytes(*model, model->engine->Stats()) <= left ? 1 : 2;
       absl::StatusOr<TransitionReport> report = model->engine->Sleep({.level = level});
       if (!report.ok()) return report.status();
       absl::MutexLock lock(&mu_);
@@ -197,6 +197,13 @@ int64_t SharedDevices::BytesAfter(const Model& model, const EngineStats& stats, 
   return bytes;
 }
 
+int64_t SharedDevices::BackupBytes(const Model& model, const EngineStats& stats) {
+  const BackupMemory memory = model.options.backup_memory;
+  const bool takes =
+      memory == BackupMemory::kAlways || (memory == BackupMemory::kOnlyCopy && stats.only_copy);
+  return takes ? model.weights_bytes : 0;
+}
+
 ModelView SharedDevices::View(Model* model) {
   const EngineStats stats = model->engine->Stats();
   ModelView view;
@@ -228,7 +235,8 @@ ModelView SharedDevices::View(Model* model) {
     if (idle && stats.residency.asleep().count(tag) == 0) view.idle_bytes += bytes;
   }
   const bool has_weights = weights == TagState::kResident || weights == TagState::kBackedUp;
-  view.backup_bytes = has_weights ? model->backup_bytes : 0;
+  view.backup_bytes = has_weights ? BackupBytes(*model, stats) : 0;
+  view.reads_backup = model->options.backup_memory == BackupMemory::kOnlyCopy && !stats.only_copy;
   view.held_bytes = Sum(stats.host_bytes);
   view.held_kv_bytes = Of(kKvCacheTag, stats.host_bytes);
   view.kv_bytes = stats.keepable_bytes;

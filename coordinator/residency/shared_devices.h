@@ -65,6 +65,13 @@ struct SharedDevicesOptions {
   MonotonicClock now = MonotonicNow;
 };
 
+// When weights that sleep at level 1 take memory of the host.
+enum class BackupMemory {
+  kAlways,
+  kOnlyCopy,  // unless a checkpoint has them, whose files are the backup then: the wake-up reads them
+  kNever,
+};
+
 struct SharingModel {
   std::string name;
   bool pinned = false;
@@ -72,7 +79,7 @@ struct SharingModel {
   TokenTargets targets;                                  // for ResidencyPolicy::kSlo
   absl::Duration idle_sleep = absl::InfiniteDuration();  // as of ModelView, and likewise
   int idle_level = 1;
-  bool backup_takes_memory = true;  // of the host, at level 1
+  BackupMemory backup_memory = BackupMemory::kAlways;
   // Whether its KV cache shrinks and grows. Of all its workers together: what the cache keeps at least, and
   // in how many rows it lies, each of whole chunks of memory (SleepableAllocator::AllocateRows).
   bool elastic_kv = false;
@@ -140,7 +147,7 @@ class SharedDevices {
     int64_t last_wake_id = 0;
     TagBytes tag_bytes;  // of device memory while it is awake, as of Add
     int64_t device_bytes = 0;
-    int64_t backup_bytes = 0;
+    int64_t weights_bytes = 0;                // likewise
     int num_promised_backups = 0;             // operators' sleeps at level 1 that are under way
     int64_t promised_kept_bytes = 0;          // for their KV blocks
     bool level_is_asked = false;              // as of ModelView
@@ -166,6 +173,8 @@ class SharedDevices {
   void Run();
   std::vector<ModelView> Views() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ModelView View(Model* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of host memory, that a sleep at level 1 takes for the weights.
+  static int64_t BackupBytes(const Model& model, const EngineStats& stats);
   static ModelState StateOf(const Model& model, EngineState state);
   // What was half awake may be awake by now.
   static void EndStage(Model* model, EngineState state);

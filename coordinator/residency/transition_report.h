@@ -18,6 +18,7 @@ struct TagReport {
   int64_t mapped_bytes = 0;     // of device memory that the transition mapped
   int64_t resident_bytes = 0;   // of device memory, after the transition
   int64_t host_bytes = 0;       // of host memory that backups and kept blocks hold after it
+  int64_t file_bytes = 0;       // of files that hold backups after it
 
   bool operator==(const TagReport&) const = default;
 };

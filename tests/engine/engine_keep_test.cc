@@ -150,11 +150,13 @@ TEST_F(EngineKeepTest, OpenRequestsAloneAreKeptWhereCachedBlocksAreNot) {
   EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
 }
 
-TEST_F(EngineKeepTest, OnlyDiscardedWeightsArePrefetched) {
+TEST_F(EngineKeepTest, OnlyWeightsThatSleepArePrefetched) {
   Start();
   EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Prefetch()));
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  ASSERT_TRUE(engine_->Sleep({.level = 1, .tags = {"kv_cache"}}).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Prefetch()));
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_TRUE(engine_->Prefetch().ok()) << "the ranks know whether the checkpoint is the backup";
   ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
   EXPECT_TRUE(engine_->Prefetch().ok());
   EXPECT_EQ(executor_->lifecycle_calls().back(), "prefetch");

@@ -369,6 +369,9 @@ TEST(ResidencyPolicyTest, TheNextModelsWeightsAreReadWhileAnotherOneRuns) {
   busy.awake_since = kNow;
   std::vector<ModelView> models = {busy, Asleep(5, absl::Seconds(3)), Asleep(5, absl::Seconds(2)), Asleep(5)};
   EXPECT_TRUE(Decisions(Budget(5), models).empty()) << "their weights are on the host";
+  models[1].level = 1;
+  models[1].reads_backup = true;
+  EXPECT_EQ(Decisions(Budget(5), models), Only(Action::kPrefetch, Reason::kRequestsWait, 1, 1, 1));
   for (ModelView& model : models) model.level = 2;
   EXPECT_EQ(Decisions(Budget(5), models), Only(Action::kPrefetch, Reason::kRequestsWait, 1, 2, 1));
   models[1].prefetched = true;
