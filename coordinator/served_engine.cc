@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
 #include "coordinator/engine/engine_loop.h"
+#include "coordinator/engine_config.h"
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/replica_groups.h"
 #include "coordinator/jinja/chat_template.h"
@@ -166,8 +167,12 @@ class ServedEngineImpl : public ServedEngine {
     model.rank_status = [this] { return RankStatuses(); };
     model.world_size = flags_.world_size;
     model.config = config;
-    model.kv_cache_dtype = KvCacheDTypeName(
-        ResolveKvCacheDType(flags_.kv_cache_dtype, ResolveDType(flags_.dtype, config.stored_type)));
+    const v1::DType dtype = ResolveDType(flags_.dtype, config.stored_type);
+    model.kv_cache_dtype = KvCacheDTypeName(ResolveKvCacheDType(flags_.kv_cache_dtype, dtype));
+    model.engine_config = EngineConfigJson(flags_, {.served_model_name = name_,
+                                                    .dtype = dtype,
+                                                    .max_model_len = max_model_len_,
+                                                    .num_blocks = cache.total_blocks});
     model.generation_defaults = flags_.generation_config;
     return model;
   }

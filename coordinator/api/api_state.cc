@@ -33,6 +33,19 @@ Json Permission(int64_t created) {
 
 Json PortOrNull(uint16_t port) { return port == 0 ? Json(nullptr) : Json(port); }
 
+// As JSON, or as text: "name=value, name=value". Null: it is not known.
+Json ConfigJson(const std::string& engine_config, bool as_text) {
+  if (engine_config.empty()) return nullptr;
+  Json config = Json::parse(engine_config);
+  if (!as_text) return config;
+  std::string text;
+  for (const auto& [part, settings] : config.items()) {
+    for (const auto& [name, value] : settings.items())
+      absl::StrAppend(&text, text.empty() ? "" : ", ", name, "=", value.dump());
+  }
+  return text;
+}
+
 }  // namespace
 
 ApiState::ApiState(ApiServerOptions options_in, std::shared_ptr<Metrics> metrics_in)
@@ -95,22 +108,30 @@ HttpResponse ApiState::Models(absl::string_view name) const {
 }
 
 // A client that has one address learns the others from it, also while models load.
-HttpResponse ApiState::ServerInfo(absl::string_view query) const {
+HttpResponse ApiState::ServerInfo(bool admin, absl::string_view query) const {
+  const std::vector<std::string> formats = QueryValues(query, "config_format");
+  const std::string format = formats.empty() ? "text" : formats.back();
+  if (admin && format != "text" && format != "json")
+    return ErrorResponse(BadRequest("config_format", "config_format must be text or json"));
   SharedModel served = models_.Get();
   if (const std::vector<std::string> names = QueryValues(query, "model"); !loading() && !names.empty()) {
     served = models_.Find(names.back());
     if (served == nullptr) return ErrorResponse({404, "The model does not exist.", "model"});
   }
   const int64_t version = served == nullptr ? 0 : served->engine->Stats().weights_version;
-  return JsonResponse(Json{{"version", options.version},
-                           {"model", served == nullptr ? Json(nullptr) : Json(served->name)},
-                           {"weight_version", version == 0 ? Json(nullptr) : Json(version)},
-                           {"http_port", http_port},
-                           {"admin_port", admin_port},
-                           {"grpc_port", PortOrNull(options.grpc_port)},
-                           {"control_port", PortOrNull(options.control_port)},
-                           {"tls", !options.tls.certificate.empty()},
-                           {"admin_tls", !options.admin_tls.certificate.empty()}});
+  Json info = {{"version", options.version},
+               {"model", served == nullptr ? Json(nullptr) : Json(served->name)},
+               {"weight_version", version == 0 ? Json(nullptr) : Json(version)},
+               {"http_port", http_port},
+               {"admin_port", admin_port},
+               {"grpc_port", PortOrNull(options.grpc_port)},
+               {"control_port", PortOrNull(options.control_port)},
+               {"tls", !options.tls.certificate.empty()},
+               {"admin_tls", !options.admin_tls.certificate.empty()}};
+  if (admin)
+    info["vllm_config"] =
+        served == nullptr ? Json(nullptr) : ConfigJson(served->engine_config, format == "text");
+  return JsonResponse(info);
 }
 
 HttpResponse ApiState::Health() const {
@@ -152,7 +173,7 @@ HttpResponse ApiState::OfModel(const std::vector<std::string>& names,
   return answer(*std::get<SharedModel>(named));
 }
 
-HttpResponse ApiState::Answer(const RouteMatch& match, absl::string_view query) const {
+HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_view query) const {
   switch (match.spec->route) {
     case Route::kModels:
     case Route::kModel:
@@ -166,7 +187,7 @@ HttpResponse ApiState::Answer(const RouteMatch& match, absl::string_view query) 
     case Route::kVersion:
       return JsonResponse(Json{{"version", options.version.empty() ? "0" : options.version}});
     case Route::kServerInfo:
-      return ServerInfo(query);
+      return ServerInfo(admin, query);
     case Route::kLoad:
       return JsonResponse(Json{{"server_load", load.load()}});
     case Route::kMetrics:

@@ -43,14 +43,15 @@ class ApiState {
 
   // The response of a route that does not block: all but completions, chat, (de)tokenize and those of
   // IsLifecycle.
-  HttpResponse Answer(const RouteMatch& match, absl::string_view query) const;
+  // `admin`: on operators' listener.
+  HttpResponse Answer(bool admin, const RouteMatch& match, absl::string_view query) const;
   // Calls AnswerLifecycle of lifecycle_routes.h, which blocks; 503 while the model loads.
   HttpResponse AnswerLifecycle(const RouteSpec& spec, absl::string_view query, absl::string_view body) const;
 
  private:
   HttpResponse Models(absl::string_view name) const;
-  // Of the model that ?model= names, else of the first.
-  HttpResponse ServerInfo(absl::string_view query) const;
+  // Of the model that ?model= names, else of the first. Operators get its settings, too.
+  HttpResponse ServerInfo(bool admin, absl::string_view query) const;
   // The number of workers: of all replicas, or with include_dp=false of one.
   HttpResponse WorldSize(const RouteSpec& spec, absl::string_view query) const;
   // 200 when a request that arrived now would be served, else 503 with the reason.

@@ -298,7 +298,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
                                                                    : context_->lifecycle_pool;
     co_return co_await OnPool(pool, work);
   }
-  co_return context_->state->Answer(match, query);
+  co_return context_->state->Answer(admin_, match, query);
 }
 
 void HttpConnection::Count(const Request& request, const RouteMatch& match, int status, MonotonicTime start) {

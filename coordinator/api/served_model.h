@@ -33,6 +33,7 @@ struct ServedModel {
   ModelConfig config;
   int32_t max_token_bytes = 0;  // LongestToken(*tokenizer); ModelTable sets it
   std::string kv_cache_dtype;   // for GetStatus
+  std::string engine_config;    // for /server_info: a JSON object of objects; empty: nothing is known
   int32_t world_size = 1;       // of each replica
   // Of several models, for ListModelStatus. Targets: 0 is none.
   bool pinned = false;
