@@ -129,6 +129,7 @@ v1::WorkerStatusResponse Worker::GetStatus() const {
   if (const auto allocator = this->allocator(); allocator != nullptr) {
     for (const auto& [tag, bytes] : allocator->Stats()) {
       (*response.mutable_bytes_by_tag())[tag] = bytes.resident;
+      (*response.mutable_sleeping_bytes_by_tag())[tag] = bytes.sleeping;
       (*response.mutable_host_bytes_by_tag())[tag] = bytes.host_backup;
       (*response.mutable_file_bytes_by_tag())[tag] = bytes.file_backup;
     }

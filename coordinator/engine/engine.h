@@ -143,6 +143,7 @@ struct EngineStats {
   // As of GroupBytes: after the last lifecycle call that has ended, well or not, or the last recovery.
   TagBytes resident_bytes;
   TagBytes host_bytes;
+  TagBytes sleeping_bytes;
   std::string error;  // why the engine is kFailed
   int32_t num_running = 0;
   int32_t num_waiting = 0;

@@ -268,6 +268,7 @@ void EngineLoop::PublishStats() {
   GroupBytes bytes = executor_->bytes();
   stats.resident_bytes = std::move(bytes.resident);
   stats.host_bytes = std::move(bytes.host);
+  stats.sleeping_bytes = std::move(bytes.sleeping);
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting() + static_cast<int32_t>(held_back_.size());
   stats.total_blocks = blocks.total_blocks();

@@ -363,6 +363,7 @@ absl::StatusOr<GroupBytes> GroupEpoch::Bytes() const {
   for (const v1::WorkerStatusResponse& response : responses) {
     for (const auto& [tag, bytes] : response.bytes_by_tag()) sum.resident[tag] += bytes;
     for (const auto& [tag, bytes] : response.host_bytes_by_tag()) sum.host[tag] += bytes;
+    for (const auto& [tag, bytes] : response.sleeping_bytes_by_tag()) sum.sleeping[tag] += bytes;
   }
   return sum;
 }

@@ -41,6 +41,7 @@ int64_t TotalBlocksOf(const std::vector<ReplicaOptions>& replicas) {
 void AddSums(const EngineStats& one, EngineStats* sum) {
   for (const auto& [tag, bytes] : one.resident_bytes) sum->resident_bytes[tag] += bytes;
   for (const auto& [tag, bytes] : one.host_bytes) sum->host_bytes[tag] += bytes;
+  for (const auto& [tag, bytes] : one.sleeping_bytes) sum->sleeping_bytes[tag] += bytes;
   sum->num_running += one.num_running;
   sum->num_waiting += one.num_waiting;
   sum->total_blocks += one.total_blocks;
