@@ -152,15 +152,6 @@ TEST(FlagsTest, HowWorkersRun) {
   EXPECT_EQ(flags->dtype, v1::DTYPE_FLOAT16);
 }
 
-TEST(FlagsTest, TheCheckpointItselfMayBeTheBackup) {
-  const auto flags = ParseFlags({"m", "--backup=file", "--prefetch-cpu-share=0.5"});
-  ASSERT_TRUE(flags.ok()) << flags.status();
-  EXPECT_EQ(flags->backup, v1::BACKUP_POLICY_FILE);
-  EXPECT_EQ(flags->spill_dir, "");
-  EXPECT_EQ(flags->prefetch_cpu_share, 0.5);
-  EXPECT_EQ(ParseFlags({"m"})->prefetch_cpu_share, 0.125);
-}
-
 TEST(FlagsTest, TheHostTierOfTheKvCache) {
   constexpr int64_t kGib = int64_t{1} << 30;
   const auto defaults = ParseFlags({"m"});
@@ -323,8 +314,6 @@ TEST(FlagsTest, EveryMistakeNamesItsFlag) {
        "--cluster-port: replica 2 has no port"},
       {{"m", "--data-parallel-size=0"}, "--data-parallel-size: '0' is not a whole number from 1 to 64"},
       {{"m", "--spill-dir=/disk"}, "--spill-dir: is for --backup=file"},
-      {{"m", "--prefetch-cpu-share=0"}, "--prefetch-cpu-share: '0' is not a number from 0.001 to 1"},
-      {{"m", "--prefetch-cpu-share=1.5"}, "--prefetch-cpu-share: '1.5' is not a number from 0.001 to 1"},
       {{"m", "--workers=some"}, "--workers: 'some' is not auto, local:N or remote:N, N from 1 to 64"},
       {{"m", "--workers=local:0"}, "--workers: 'local:0'"},
       {{"m", "--workers=remote:65"}, "--workers: 'remote:65'"},
