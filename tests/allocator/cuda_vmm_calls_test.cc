@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,26 @@ TEST(CudaVmmCalls, RefusedRdmaIsAskedForOnce) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(driver->Create(2 * kMiB).ok());
   EXPECT_EQ(std::count(fake.asked_rdma().begin(), fake.asked_rdma().end(), true), 1);
   EXPECT_EQ(fake.asked_rdma().size(), 4u);
+}
+
+TEST(CudaVmmCalls, TheStreamCountsCopiesAsTheyEnd) {
+  FakeCudaDriver fake;
+  const auto driver = Make(fake);
+  auto allocator = SleepableAllocator::Create(driver.get(), {.chunk_bytes = 2 * kMiB});
+  ASSERT_TRUE(allocator->Allocate("weights", 8 * kMiB).ok());
+  const std::map<std::string, RestoreMode> level1 = {{"weights", RestoreMode::kBackup}};
+  ByteMeter meter;
+  {
+    const MeterScope counted(driver.get(), &meter);
+    ASSERT_TRUE(allocator->Sleep(level1).ok());
+    EXPECT_EQ(meter.bytes(), 16 * kMiB);
+    ASSERT_TRUE(allocator->WakeUp({}).ok());
+    EXPECT_EQ(meter.bytes(), 32 * kMiB);
+  }
+  EXPECT_EQ(fake.calls("cuLaunchHostFunc"), 2);
+  ASSERT_TRUE(allocator->Sleep(level1).ok());
+  ASSERT_TRUE(allocator->WakeUp({}).ok());
+  EXPECT_EQ(fake.calls("cuLaunchHostFunc"), 2) << "nobody counts";
 }
 
 TEST(CudaVmmCalls, RdmaIsAskedForWhereItIsTaken) {

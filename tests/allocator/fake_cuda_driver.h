@@ -75,6 +75,12 @@ class FakeCudaDriver {
     };
     api_.cuStreamDestroy_fn = [](CUstream) { return CUDA_SUCCESS; };
     api_.cuStreamSynchronize_fn = [](CUstream) { return Count("cuStreamSynchronize"); };
+    api_.cuMemcpyDtoHAsync_fn = [](void*, CUdeviceptr, size_t, CUstream) {
+      return Count("cuMemcpyDtoHAsync");
+    };
+    api_.cuMemcpyHtoDAsync_fn = [](CUdeviceptr, const void*, size_t, CUstream) {
+      return Count("cuMemcpyHtoDAsync");
+    };
     // The stream has nothing to do.
     api_.cuLaunchHostFunc_fn = [](CUstream, CUhostFn function, void* data) {
       function(data);

@@ -85,7 +85,6 @@ class SharedDevicesTest : public ::testing::Test {
     model.name = name;
     if (models_.size() <= targets_.size()) model.targets = targets_[models_.size() - 1];
     model.idle_sleep = idle_sleep_;
-    model.backup_memory = backup_memory_;
     model.on_decision = [this](const ResidencyDecision& decision) {
       absl::MutexLock lock(&mu_);
       decisions_.push_back(decision);
@@ -143,7 +142,6 @@ class SharedDevicesTest : public ::testing::Test {
   TagBytes tag_bytes_ = {{"weights", kBytes}};
   bool keeps_kv_ = false;
   bool retains_backups_ = false;
-  BackupMemory backup_memory_ = BackupMemory::kAlways;
   int64_t host_memory_budget_ = kNoBudget;
   absl::Mutex mu_;
   std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);

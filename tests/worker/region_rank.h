@@ -80,8 +80,10 @@ class RegionRunner : public ModelRunner {
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool) override {
     return absl::UnimplementedError("not needed");
   }
-  absl::Status ReloadWeights(const Checkpoint&, const Progress&) override {
+  absl::Status ReloadWeights(const Checkpoint&, const Progress& progress) override {
     ++control_.reloads;
+    progress(1, 2);  // of bytes in the checkpoint, which are not those of memory
+    if (control_.on_reload) control_.on_reload();
     driver_.Fill(weights_, kRegionBytes, 'w');
     return control_.reload_error;
   }

@@ -17,7 +17,7 @@ namespace somnus::cli {
 namespace {
 
 constexpr double kInterval = 0.1;
-constexpr int kMostBar = 40, kLeastBar = 5, kDefaultColumns = 80;
+constexpr int kMostBar = 40, kDefaultColumns = 80;
 constexpr char kEmptyLine[] = "\r\033[K";
 
 // Of one that has nothing to move the end is all that can be seen.
@@ -76,9 +76,10 @@ std::string TransitionLines::Line(const v1::WatchTransitionResponse& response, i
   const std::string before = wakes_up ? "waking up " : "falling asleep ";
   const std::string after = absl::StrFormat(" %3d%%  %s of %s  %s", static_cast<int>(part * 100),
                                             BytesText(done), BytesText(total), phase);
-  const int room = columns - static_cast<int>(before.size() + after.size()) - 3;
-  if (room < kLeastBar) return absl::StrCat(before, after).substr(0, std::max(0, columns - 1));
-  return absl::StrCat(before, Bar(part, std::min(room, kMostBar)), after);
+  // As wide as before, however long the words are.
+  const std::string line = absl::StrCat(before, Bar(part, std::min(columns / 5, kMostBar)), after);
+  if (static_cast<int>(line.size()) < columns) return line;
+  return absl::StrCat(before, after).substr(0, std::max(0, columns - 1));
 }
 
 TransitionBar::TransitionBar(const Server& server, const std::string& model) {
