@@ -30,7 +30,8 @@ class BackupStore {
   // Announces that regions of so many bytes in all are going to be saved.
   virtual void Expect(int64_t bytes) = 0;
   // Saves [data, data + bytes), which may still be read until VmmDriver::Synchronize. After an error nothing
-  // reads it any longer, and nothing is kept.
+  // reads it any longer, and nothing is kept. ResourceExhausted says how much is missing of all that was
+  // announced (memory_shortage.h).
   virtual absl::StatusOr<std::unique_ptr<Backup>> Save(const void* data, int64_t bytes) = 0;
 };
 

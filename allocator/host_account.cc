@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "allocator/host_memory.h"
+#include "allocator/memory_shortage.h"
 #include "base/byte_lock.h"
 #include "base/monotonic.h"
 
@@ -37,6 +38,14 @@ int OpenFile(const std::string& path) {
 }
 
 }  // namespace
+
+absl::Status HostShortage(int64_t bytes, int64_t left) {
+  const int64_t available = std::max<int64_t>(0, left);
+  return WithShortages(
+      absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", available,
+                                                " available, ", bytes - available, " missing")),
+      {{.needed_bytes = bytes, .missing_bytes = bytes - available, .memory = MemoryKind::kHost}});
+}
 
 HostReservation& HostReservation::operator=(HostReservation&& other) noexcept {
   std::swap(release_, other.release_);
@@ -70,9 +79,7 @@ class HostMemoryAccountImpl : public HostMemoryAccount,
         const int64_t left = options_.available() - own_bytes_ - foreign;
         if (bytes <= left) return Take(bytes);
         if (foreign == 0 || MonotonicNow() >= deadline) {
-          return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ",
-                                                           std::max<int64_t>(0, left), " available, ",
-                                                           bytes - std::max<int64_t>(0, left), " missing"));
+          return HostShortage(bytes, left);
         }
       }
       absl::SleepFor(kPoll);

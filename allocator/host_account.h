@@ -41,6 +41,10 @@ class HostReservation {
   std::function<void()> release_;
 };
 
+// The error of whoever asked for `bytes` while fewer were `left` (less than 0: more is taken than there was),
+// with what is missing (memory_shortage.h).
+absl::Status HostShortage(int64_t bytes, int64_t left);
+
 class HostMemoryAccount {
  public:
   static std::shared_ptr<HostMemoryAccount> Open(const HostMemoryAccountOptions& options = {});

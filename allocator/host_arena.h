@@ -26,7 +26,8 @@ class HostArena {
 
   // How many bytes are going to be taken: new chunks become that large, up to chunk_bytes.
   void Expect(int64_t bytes) { expected_ = bytes; }
-  // Takes from 1 to `bytes` bytes: what is free in one place, or a part of a new chunk.
+  // Takes from 1 to `bytes` bytes: what is free in one place, or a part of a new chunk. ResourceExhausted
+  // says how much is missing of all that was expected.
   absl::StatusOr<Extent> Take(int64_t bytes);
   // Gives back what Take returned. A chunk of which nothing is taken any longer is freed.
   void Give(const Extent& extent);
@@ -39,6 +40,7 @@ class HostArena {
   };
 
   Extent TakeFrom(Chunk* chunk, int64_t bytes);
+  static absl::Status Shortage(const absl::Status& status, int64_t size, int64_t needed);
 
   VmmDriver* const driver_;
   const int64_t chunk_bytes_;

@@ -104,11 +104,7 @@ class HostVmmDriver : public VmmDriver {
     // Linux overcommits: without this check a shortage would show as an OOM kill at populate.
     ASSIGN_OR_RETURN(HostReservation reservation, account_->Reserve(bytes));
     absl::MutexLock lock(&mutex_);
-    if (limit_ > 0 && bytes > limit_ - LiveLocked()) {
-      const int64_t left = std::max<int64_t>(0, limit_ - LiveLocked());
-      return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", left,
-                                                       " available, ", bytes - left, " missing"));
-    }
+    if (limit_ > 0 && bytes > limit_ - LiveLocked()) return HostShortage(bytes, limit_ - LiveLocked());
     const auto absent = std::make_shared<Absent>(Absent{bytes, std::move(reservation)});
     for (const int64_t size : sizes) {
       const Handle handle = next_handle_++;

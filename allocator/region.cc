@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/memory_shortage.h"
 
 namespace somnus {
 namespace {
@@ -239,12 +240,20 @@ absl::Status Region::ReleaseChunks(const Chosen& chosen) {
 // Compares what was needed with what is available now that the region's own new chunks are released.
 absl::Status Region::WithShortage(const absl::Status& status, int64_t needed) const {
   absl::StatusOr<int64_t> available = driver_->AvailableBytes();
+  MemoryShortage shortage = {
+      .tag = tag_, .needed_bytes = needed, .missing_bytes = needed, .memory = MemoryKind::kDevice};
   if (!available.ok() || *available >= needed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(tag_, ": no memory for ", needed, " bytes: ", status.message()));
+    const std::vector<MemoryShortage> known = ShortagesOf(status);
+    if (!known.empty()) shortage.missing_bytes = std::min(needed, known.front().missing_bytes);
+    return WithShortages(absl::ResourceExhaustedError(
+                             absl::StrCat(tag_, ": no memory for ", needed, " bytes: ", status.message())),
+                         {shortage});
   }
-  return absl::ResourceExhaustedError(absl::StrCat(tag_, ": ", needed, " bytes needed, ", *available,
-                                                   " available, ", needed - *available, " missing"));
+  shortage.missing_bytes = needed - std::max<int64_t>(0, *available);
+  return WithShortages(
+      absl::ResourceExhaustedError(absl::StrCat(tag_, ": ", needed, " bytes needed, ", *available,
+                                                " available, ", shortage.missing_bytes, " missing")),
+      {shortage});
 }
 
 }  // namespace somnus

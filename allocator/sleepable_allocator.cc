@@ -10,6 +10,7 @@
 #include "allocator/backup_store.h"
 #include "allocator/compressed_store.h"
 #include "allocator/host_backup.h"
+#include "allocator/memory_shortage.h"
 #include "allocator/region_backup.h"
 #include "allocator/sleepable_region.h"
 #include "allocator/spill_store.h"
@@ -154,7 +155,9 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     // Waited for in any case: no copy may still run into memory that AbortWake unmaps.
     status.Update(driver_->Synchronize());
     restore_seconds_ = first_copy.has_value() ? SecondsSince(*first_copy) : 0;
-    if (!status.ok()) ReleaseWaking();
+    if (status.ok()) return status;
+    status = WithWakeShortages(status, asleep, driver_);
+    ReleaseWaking();
     return status;
   }
 
@@ -289,7 +292,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
       status = MakeUsable(*it);
       if (status.ok() && (*it)->backup != nullptr) {
         if (!first_copy->has_value()) *first_copy = MonotonicNow();
-        status = (*it)->backup->Restore((*it)->region->data());
+        status = OfTag((*it)->backup->Restore((*it)->region->data()), (*it)->region->tag());
       }
       if (!mapper.joinable()) Publish();
     }
@@ -327,7 +330,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
     absl::Status status;
     for (SleepableRegion* entry : unsaved) {
       absl::StatusOr<std::unique_ptr<Backup>> backup = SaveRegion(*entry->region, store_.get());
-      status = backup.status();
+      status = WithBackupShortage(backup.status(), entry->region->tag(), unsaved);
       if (!status.ok()) break;
       entry->backup = *std::move(backup);
       entry->new_backup = true;

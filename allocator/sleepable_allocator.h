@@ -112,7 +112,7 @@ class SleepableAllocator {
 
   // Saves the contents of every region whose tag is in `modes` with kBackup; nothing is released. Afterwards
   // either CommitSleep or AbortSleep must come; until then the memory can be read. After an error nothing is
-  // prepared and all is as before.
+  // prepared and all is as before; ResourceExhausted says how much the backups lacked (memory_shortage.h).
   virtual absl::Status PrepareSleep(const std::map<std::string, RestoreMode>& modes) = 0;
   // Releases the regions of the prepared sleep. A region that sleeps already loses its backup when its mode
   // is kDiscard (level 1 deepens to 2). Memory that the driver fails to release is in still_resident and in
@@ -127,7 +127,7 @@ class SleepableAllocator {
   virtual absl::StatusOr<WakeNeed> CheckWake(const std::vector<std::string>& tags) = 0;
   // Maps every sleeping region whose tag is in `tags` (empty: all) and restores backups. Afterwards the
   // memory can be used, and either CommitWake or AbortWake must come. After an error nothing is prepared, all
-  // sleeps as before, and it can be tried again; ResourceExhausted says how much was missing. DataLoss: a
+  // sleeps as before, and it can be tried again; ResourceExhausted says how much each tag lacked. DataLoss: a
   // backup in a file is damaged; discarding its tag (a sleep with kDiscard) gives it up.
   virtual absl::Status PrepareWake(const std::vector<std::string>& tags) = 0;
   // The regions of the prepared wake-up are awake; backups that are not retained are given up. Without a

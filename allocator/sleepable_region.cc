@@ -2,8 +2,37 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/memory_shortage.h"
 
 namespace somnus {
+namespace {
+
+// Beyond the `available` bytes, which they get in this order; by tag.
+std::vector<MemoryShortage> MissingFor(const std::vector<SleepableRegion*>& regions, int64_t available) {
+  std::map<std::string, MemoryShortage> by_tag;
+  for (const SleepableRegion* one : regions) {
+    if (one->kept_in_place) continue;
+    const int64_t unmapped = std::max<int64_t>(0, one->region->wanted_bytes() - one->region->held_bytes());
+    MemoryShortage& shortage = by_tag[one->region->tag()];
+    shortage.needed_bytes += one->region->wanted_bytes();
+    shortage.missing_bytes += std::max<int64_t>(0, unmapped - available);
+    available = std::max<int64_t>(0, available - unmapped);
+  }
+  std::vector<MemoryShortage> missing;
+  for (auto& [tag, shortage] : by_tag) {
+    if (shortage.missing_bytes == 0) continue;
+    shortage.tag = tag;
+    missing.push_back(std::move(shortage));
+  }
+  return missing;
+}
+
+}  // namespace
 
 int64_t SleepableRegion::BytesToSleep(RestoreMode mode, bool keeps_in_place) const {
   const bool saves = mode == RestoreMode::kBackup;
@@ -42,6 +71,31 @@ void SleepableRegion::PutToSleep(bool keeps_in_place, SleepReport::Tag* tag) {
   if (new_backup) tag->copied += region->wanted_bytes();
   tag->freed += std::max<int64_t>(0, before - after);
   tag->still_resident += after;
+}
+
+absl::Status WithBackupShortage(const absl::Status& status, const std::string& tag,
+                                const std::vector<SleepableRegion*>& unsaved) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  int64_t needed = 0;
+  for (const SleepableRegion* one : unsaved) {
+    if (one->region->tag() == tag) needed += one->region->wanted_bytes();
+  }
+  const std::vector<MemoryShortage> known = ShortagesOf(status);
+  MemoryShortage shortage = {
+      .tag = tag, .needed_bytes = needed, .missing_bytes = needed, .memory = MemoryKind::kHost};
+  if (!known.empty()) shortage.missing_bytes = std::min(needed, known.front().missing_bytes);
+  if (!known.empty()) shortage.memory = known.front().memory;
+  return WithShortages(status, {shortage});
+}
+
+absl::Status WithWakeShortages(const absl::Status& status, const std::vector<SleepableRegion*>& waking,
+                               VmmDriver* driver) {
+  const std::vector<MemoryShortage> known = ShortagesOf(status);
+  if (known.empty() || known.front().memory != MemoryKind::kDevice) return status;
+  const absl::StatusOr<int64_t> available = driver->AvailableBytes();
+  if (!available.ok()) return status;
+  const std::vector<MemoryShortage> missing = MissingFor(waking, *available);
+  return missing.empty() ? status : WithShortages(status, missing);
 }
 
 }  // namespace somnus

@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "allocator/backup_store.h"
 #include "allocator/region.h"
 #include "allocator/sleepable_allocator.h"
+#include "allocator/vmm_driver.h"
 
 namespace somnus {
 
@@ -34,5 +37,14 @@ struct SleepableRegion {
   // Carries out the prepared sleep. `keeps_in_place`: contents that are to be kept stay in the memory.
   void PutToSleep(bool keeps_in_place, SleepReport::Tag* tag);
 };
+
+// Both return other errors than a shortage as they are.
+// What backups of the tag lacked, where `unsaved` are all that needed one.
+absl::Status WithBackupShortage(const absl::Status& status, const std::string& tag,
+                                const std::vector<SleepableRegion*>& unsaved);
+// What each tag of a wake-up lacks, also those whose turn has not come: the error is of one region alone.
+// `waking`: in the order in which they are mapped, before they are released again.
+absl::Status WithWakeShortages(const absl::Status& status, const std::vector<SleepableRegion*>& waking,
+                               VmmDriver* driver);
 
 }  // namespace somnus

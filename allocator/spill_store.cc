@@ -1,5 +1,6 @@
 #include "allocator/spill_store.h"
 
+#include <sys/statvfs.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/host_buffer.h"
+#include "allocator/memory_shortage.h"
 #include "allocator/spill_file.h"
 #include "allocator/spill_pieces.h"
 
@@ -22,6 +24,12 @@ int64_t RoundUp(int64_t bytes) { return (bytes + kSpillAlign - 1) / kSpillAlign 
 std::unique_ptr<SpillIo> OpenIo(int fd, int depth) {
   std::unique_ptr<SpillIo> io = MakeUringSpillIo(fd, depth);
   return io != nullptr ? std::move(io) : MakeThreadedSpillIo(fd, depth);
+}
+
+int64_t FreeDiskBytes(int fd) {
+  struct statvfs info;
+  if (fstatvfs(fd, &info) != 0) return 0;
+  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
 // What a store's backups share.
@@ -148,11 +156,20 @@ class SpillStore : public BackupStore {
  public:
   SpillStore(VmmDriver* driver, SpillOptions options) : spill_{driver, std::move(options), nullptr} {
     if (!spill_.options.open_io) spill_.options.open_io = OpenIo;
+    if (!spill_.options.free_bytes) spill_.options.free_bytes = FreeDiskBytes;
   }
 
   bool in_host_memory() const override { return false; }
-  void Expect(int64_t) override {}
+  void Expect(int64_t bytes) override { expected_ = bytes; }
   absl::StatusOr<std::unique_ptr<Backup>> Save(const void* data, int64_t bytes) override {
+    absl::StatusOr<std::unique_ptr<Backup>> backup = Write(data, bytes);
+    if (!backup.ok()) return Shortage(backup.status(), std::max(expected_, bytes));
+    expected_ = std::max<int64_t>(0, expected_ - bytes);
+    return backup;
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Backup>> Write(const void* data, int64_t bytes) {
     if (spill_.file == nullptr) {
       absl::StatusOr<std::unique_ptr<SpillFile>> file = SpillFile::Open(spill_.options.dir);
       if (!file.ok()) return file.status();
@@ -165,8 +182,20 @@ class SpillStore : public BackupStore {
     return backup;
   }
 
- private:
+  // Of all that is going to be saved, `needed`. What was written in vain has been given back to the disk.
+  // Host memory for staging is no shortage of the disk; where the disk has enough, a quota or a limit has
+  // refused.
+  absl::Status Shortage(const absl::Status& status, int64_t needed) const {
+    if (!absl::IsResourceExhausted(status) || !ShortagesOf(status).empty() || spill_.file == nullptr)
+      return status;
+    const int64_t free = std::max<int64_t>(0, spill_.options.free_bytes(spill_.file->fd()));
+    return WithShortages(status, {{.needed_bytes = needed,
+                                   .missing_bytes = free < needed ? needed - free : needed,
+                                   .memory = MemoryKind::kDisk}});
+  }
+
   Spill spill_;
+  int64_t expected_ = 0;
 };
 
 }  // namespace

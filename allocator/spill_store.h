@@ -21,6 +21,8 @@ struct SpillOptions {
   // threads.
   std::function<std::unique_ptr<SpillIo>(int fd, int depth)> open_io;
   int64_t piece_bytes = 8 << 20;  // a multiple of kSpillAlign
+  // Of the disk that the open file is on; replaced by tests. Empty: what the file system says.
+  std::function<int64_t(int fd)> free_bytes = {};
 };
 
 // The file is opened at the first Save.

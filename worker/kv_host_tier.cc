@@ -4,8 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/memory_shortage.h"
+#include "base/memory_tags.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
+#include "base/status_message.h"
 
 namespace somnus {
 namespace {
@@ -134,16 +137,36 @@ absl::Status KvHostTier::TakeMemory(absl::Span<const BlockSwap> swaps) {
     pieces_.erase(kept);
   }
   FreeReleased();
+  int64_t needed_bytes = 0, untaken_bytes = 0;
+  for (const auto& [number, num_blocks] : needed) {
+    needed_bytes += num_blocks * options_.block_bytes;
+    if (!pieces_.contains(number)) untaken_bytes += num_blocks * options_.block_bytes;
+  }
   for (const auto& [number, num_blocks] : needed) {
     if (pieces_.contains(number)) continue;
     absl::StatusOr<void*> piece = TakePiece(num_blocks);
-    if (!piece.ok()) {
-      return absl::Status(piece.status().code(),
-                          absl::StrCat("memory for KV blocks that are kept: ", piece.status().message()));
-    }
+    if (!piece.ok()) return Shortage(piece.status(), needed_bytes, untaken_bytes);
     pieces_[number] = {*piece, num_blocks};
+    untaken_bytes -= num_blocks * options_.block_bytes;
   }
   return absl::OkStatus();
+}
+
+// Of all blocks that are kept, where a piece of the `untaken` bytes could not be had.
+absl::Status KvHostTier::Shortage(const absl::Status& status, int64_t needed, int64_t untaken) {
+  absl::Status error =
+      WithMessage(status, absl::StrCat("memory for KV blocks that are kept: ", status.message()));
+  if (!absl::IsResourceExhausted(error)) return error;
+  const std::vector<MemoryShortage> known = ShortagesOf(error);
+  int64_t missing = untaken;
+  if (!known.empty()) {
+    const int64_t available = known.front().needed_bytes - known.front().missing_bytes;
+    missing = std::max(known.front().missing_bytes, untaken - available);
+  }
+  return WithShortages(error, {{.tag = kKvCacheTag,
+                                .needed_bytes = needed,
+                                .missing_bytes = std::min(missing, needed),
+                                .memory = MemoryKind::kHost}});
 }
 
 void KvHostTier::ReleaseMemory() {

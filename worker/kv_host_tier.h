@@ -77,6 +77,7 @@ class KvHostTier {
   absl::StatusOr<std::vector<BlockSwap>> Check(const v1::Transition& transition) const;
   absl::StatusOr<void*> TakePiece(int64_t num_blocks);
   absl::Status TakeMemory(absl::Span<const BlockSwap> swaps);
+  static absl::Status Shortage(const absl::Status& status, int64_t needed, int64_t untaken);
   void ReleaseMemory();
   void FreeReleased();
   absl::Status Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps);

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
+#include "base/status_message.h"
 
 namespace somnus {
 namespace {
@@ -12,8 +13,7 @@ constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
 
 absl::StatusOr<std::string> Bounded(absl::StatusOr<std::string> result) {
   if (result.ok() || result.status().message().size() <= OperationLog::kMaxMessageBytes) return result;
-  return absl::Status(result.status().code(),
-                      result.status().message().substr(0, OperationLog::kMaxMessageBytes));
+  return WithMessage(result.status(), result.status().message().substr(0, OperationLog::kMaxMessageBytes));
 }
 
 }  // namespace

@@ -13,8 +13,9 @@
 namespace somnus {
 namespace {
 
-// Limits of memory are those of a control group (allocator/host_memory.h).
-std::string ControlGroup() {
+// A GPU has its own; limits of the host's are those of a control group (allocator/host_memory.h).
+std::string MemoryPool(DeviceKind device, int device_index) {
+  if (device != DeviceKind::kCpu) return CudaPciBusId(device_index).value_or("");
   std::ifstream file("/proc/self/cgroup");
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
@@ -42,7 +43,7 @@ WorkerParts RealWorkerParts() {
     const absl::StatusOr<std::string> bus_id = CudaPciBusId(device_index);
     return bus_id.ok() ? NumaNodeOfPciDevice(*bus_id) : std::nullopt;
   };
-  parts.memory_pool = ControlGroup;
+  parts.memory_pool = MemoryPool;
   parts.join_devices = MakeCudaCommunicator;
   parts.open_checkpoint = Checkpoint::Open;
   parts.fingerprint = CheckpointFingerprint;

@@ -34,9 +34,9 @@ struct WorkerParts {
   // The NUMA nodes of the host, and that of a GPU where it has one. Null: none is known.
   std::function<std::vector<NumaNode>()> numa_nodes;
   std::function<std::optional<int>(int device_index)> gpu_node;
-  // Names the share of its host's memory that this process may take, which other processes may share: its
-  // control group. Null: there is one.
-  std::function<std::string()> memory_pool;
+  // Names the memory of its host that this process takes, which other processes may share: its control
+  // group's share of the host's memory, or the GPU. Null: there is one.
+  std::function<std::string(DeviceKind, int device_index)> memory_pool;
   // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const DeviceGroupOptions&, Device*)>
       join_devices;

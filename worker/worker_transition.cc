@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/memory_shortage.h"
 #include "base/memory_tags.h"
 #include "base/monotonic.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "proto/missing_memory.h"
 #include "worker/worker.h"
 
 namespace somnus {
@@ -24,6 +26,21 @@ absl::Status NoSourceOfWeights() {
       "weights: they are stale, and no checkpoint has them: reload_weights or an update has to bring them");
 }
 
+// With what the memory of this rank lacked, as the coordinator reads it.
+absl::Status OfRank(int rank, const absl::Status& status) {
+  if (status.ok()) return status;
+  v1::MissingMemory missing;
+  for (const MemoryShortage& lacked : ShortagesOf(status)) {
+    v1::MissingMemory::Shortage* shortage = missing.add_shortages();
+    shortage->set_rank(rank);
+    shortage->set_tag(lacked.tag);
+    shortage->set_needed_bytes(lacked.needed_bytes);
+    shortage->set_missing_bytes(lacked.missing_bytes);
+    shortage->set_memory(MemoryKindName(lacked.memory));
+  }
+  return WithMissing(status, missing);
+}
+
 }  // namespace
 
 absl::StatusOr<v1::PlanResponse> Worker::Plan(const v1::PlanRequest& request) {
@@ -36,7 +53,8 @@ absl::StatusOr<v1::PlanResponse> Worker::Plan(const v1::PlanRequest& request) {
 }
 
 absl::Status Worker::Prepare(const v1::PrepareRequest& request) {
-  return InEpoch<absl::Status>(request.group_epoch(), [&] { return DoPrepare(request); });
+  return InEpoch<absl::Status>(request.group_epoch(),
+                               [&] { return OfRank(communicator_.rank(), DoPrepare(request)); });
 }
 
 absl::StatusOr<v1::CommitResponse> Worker::Commit(const v1::CommitRequest& request) {
@@ -89,7 +107,7 @@ absl::StatusOr<v1::PlanResponse> Worker::DoPlan(const v1::Transition& transition
   ASSIGN_OR_RETURN(const WakeNeed need, allocator_->CheckWake(tags));
   plan.mutable_map_bytes_by_tag()->insert(need.needed.begin(), need.needed.end());
   plan.set_available_bytes(need.available);
-  if (parts_.memory_pool) plan.set_memory_pool(parts_.memory_pool());
+  if (parts_.memory_pool) plan.set_memory_pool(parts_.memory_pool(device_->kind(), options_.device_index));
   plan.set_copy_bytes(Has(tags, kWeightsTag) ? weights.host_backup + weights.file_backup : 0);
   plan.set_reads_weights(Has(tags, kWeightsTag) && ReadsWeights(transition));
   return plan;
