@@ -41,21 +41,14 @@ int64_t SumOf(const Bytes& bytes_by_tag) {
   return sum;
 }
 
-// Ranks with the same name share memory: those of one host and pool, unless a rank has a GPU of its own.
-// Workers with Unix sockets are on the coordinator's own host, whatever they call it.
+// Ranks with the same name share memory: those of one host and pool, or of one GPU. A GPU without a name is a
+// rank's own. Workers with Unix sockets are on the coordinator's own host, whatever they call it.
 std::string MemoryOf(const WorkerLink& worker, const v1::PlanResponse& plan) {
-  if (worker.endpoint.device_type == v1::DEVICE_TYPE_CUDA) return worker.name;
+  const bool on_gpu = worker.endpoint.device_type == v1::DEVICE_TYPE_CUDA;
+  if (on_gpu && plan.memory_pool().empty()) return worker.name;
   const bool is_local = absl::StartsWith(worker.endpoint.address, "unix:");
-  return absl::StrCat(is_local ? "this host" : worker.endpoint.host, " ", plan.memory_pool());
-}
-
-std::string Describe(const WorkerLink& worker, const v1::PlanResponse& plan) {
-  std::string text = worker.name;
-  std::map<std::string, int64_t> sorted(plan.map_bytes_by_tag().begin(), plan.map_bytes_by_tag().end());
-  const char* separator = " needs ";
-  for (const auto& [tag, bytes] : sorted)
-    absl::StrAppend(&text, std::exchange(separator, ", "), bytes, " bytes for ", tag);
-  return text;
+  return absl::StrCat(is_local ? "this host" : worker.endpoint.host, on_gpu ? " GPU " : " ",
+                      plan.memory_pool());
 }
 
 RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
@@ -156,33 +149,21 @@ absl::StatusOr<GroupSleep::Plans> GroupSleep::Plan(const Transitions& transition
   return plans;
 }
 
-absl::Status GroupSleep::CheckMemory(const Plans& plans) const {
-  struct Account {
-    int64_t needed = 0, available = 0;
-    std::string ranks;
-  };
-  std::map<std::string, Account> accounts;
+std::vector<RankNeed> GroupSleep::NeedsOf(const Plans& plans) const {
+  std::vector<RankNeed> needs;
   for (size_t rank = 0; rank < plans.size(); ++rank) {
-    const int64_t needed = SumOf(plans[rank].map_bytes_by_tag());
-    if (needed == 0) continue;
-    Account& account = accounts[MemoryOf(workers_[rank], plans[rank])];
-    const int64_t available = plans[rank].available_bytes();
-    account.available = account.needed == 0 ? available : std::min(account.available, available);
-    account.needed += needed;
-    absl::StrAppend(&account.ranks, account.ranks.empty() ? "" : "; ", Describe(workers_[rank], plans[rank]));
+    const v1::PlanResponse& plan = plans[rank];
+    needs.push_back({.name = workers_[rank].name,
+                     .account = MemoryOf(workers_[rank], plan),
+                     .bytes_by_tag = {plan.map_bytes_by_tag().begin(), plan.map_bytes_by_tag().end()},
+                     .available_bytes = plan.available_bytes()});
   }
-  std::string missing;
-  for (const auto& [name, account] : accounts) {
-    if (account.needed <= account.available) continue;
-    absl::StrAppend(&missing, missing.empty() ? "" : "; ", account.ranks, ": ", account.available,
-                    " available, ", account.needed - account.available, " missing");
-  }
-  return missing.empty() ? absl::OkStatus() : absl::ResourceExhaustedError(missing);
+  return needs;
 }
 
 absl::StatusOr<GroupSleep::Timeouts> GroupSleep::AskRanks(const Transitions& transitions) {
   ASSIGN_OR_RETURN(const Plans plans, Plan(transitions));
-  RETURN_IF_ERROR(CheckMemory(plans));
+  RETURN_IF_ERROR(CheckMemory(NeedsOf(plans)));
   int64_t prepared = 0, released = 0;
   bool reads_weights = false;
   for (const v1::PlanResponse& plan : plans) {
@@ -204,7 +185,7 @@ GroupSleep::Timeouts GroupSleep::TimeoutsOf(int64_t prepared, int64_t released, 
 }
 
 absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const {
-  return calls_.FirstError(
+  const std::vector<absl::Status> statuses =
       calls_.RunOperation(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         if (!transitions[rank].has_value()) return grpc::Status::OK;
         v1::PrepareRequest request;
@@ -213,7 +194,8 @@ absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, ab
         *request.mutable_transition() = *transitions[rank];
         v1::PrepareResponse response;
         return worker.stub->Prepare(context, request, &response);
-      }));
+      });
+  return WithMissingOfAll(calls_.FirstError(statuses), statuses);
 }
 
 // Only of all ranks: a sleep may be of those that took no part.

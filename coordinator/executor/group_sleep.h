@@ -21,6 +21,7 @@
 #include "coordinator/executor/collective_calls.h"
 #include "coordinator/executor/executor_options.h"
 #include "coordinator/executor/failure_latch.h"
+#include "coordinator/executor/memory_check.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/transition_report.h"
 #include "proto/worker.pb.h"
@@ -35,7 +36,8 @@ class GroupSleep {
       : calls_(*calls), latch_(*latch), workers_(*workers), options_(options) {}
 
   // `kept`: as Executor::SleepAsync. `committed` is true from before the first rank is told to commit.
-  // ResourceExhausted names the ranks that lack memory, and how much.
+  // ResourceExhausted names the ranks that lack memory, and carries how much, by tag
+  // (proto/missing_memory.h).
   absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
                                          std::atomic<bool>* committed);
   // `reads_weights`: as Executor::WakeUpAsync.
@@ -57,8 +59,8 @@ class GroupSleep {
 
   absl::StatusOr<TransitionReport> Run(const Transitions& transitions, std::atomic<bool>* committed);
   absl::StatusOr<Plans> Plan(const Transitions& transitions) const;
-  // One account for each host, or pool of its memory, and one for each GPU.
-  absl::Status CheckMemory(const Plans& plans) const;
+  // By rank. One account for each host, or pool of its memory, and one for each GPU.
+  std::vector<RankNeed> NeedsOf(const Plans& plans) const;
   absl::StatusOr<Timeouts> AskRanks(const Transitions& transitions);
   Timeouts TimeoutsOf(int64_t prepared, int64_t released, bool reads_weights) const;
   absl::Status Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const;

@@ -175,7 +175,6 @@ class ReplicaSet : public Engine {
     void Interrupt(int64_t count);
     ReplicaSet* const set_;
   };
-  static absl::Status OfReplica(size_t replica, const absl::Status& status);
   void UpdateState();
   // Weights: replica_set_weights.cc.
   // What each replica is asked for; open requests have been settled.
@@ -201,7 +200,8 @@ class ReplicaSet : public Engine {
   std::vector<bool> All() const { return std::vector<bool>(replicas_.size(), true); }
   // Calls the chosen replicas that have not failed, all at once.
   Results CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call);
-  // The report over all replicas, or the first error of one that has not failed.
+  // The report over all replicas, or the first error of one that has not failed; with what all of them lack
+  // where memory is missing.
   absl::StatusOr<TransitionReport> Sum(const Results& results) const;
   void Undo(const Results& results, const std::function<bool(size_t)>& choose, const ReplicaCall& call);
   std::vector<Residency> Residencies() const;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/call_scope.h"
 #include "coordinator/replicas/replica_set.h"
 
@@ -45,10 +46,6 @@ void ReplicaSet::LifecycleLock::Interrupt(int64_t count) {
   set_->num_interruptions_ += count;
 }
 
-absl::Status ReplicaSet::OfReplica(size_t replica, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
-}
-
 ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, const ReplicaCall& call) {
   Results results(replicas_.size(), TransitionReport());
   std::vector<std::thread> threads;
@@ -62,15 +59,16 @@ ReplicaSet::Results ReplicaSet::CallReplicas(const std::vector<bool>& chosen, co
 
 absl::StatusOr<TransitionReport> ReplicaSet::Sum(const Results& results) const {
   TransitionReport sum;
+  std::vector<absl::Status> errors;
   size_t num_failed = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     const bool failed = replicas_[i].loop->state() == EngineState::kFailed;
     num_failed += failed ? 1 : 0;
     if (!results[i].ok() && (!failed || num_failed == results.size()))
-      return OfReplica(i, results[i].status());
-    if (!results[i].ok()) continue;
-    sum.Add(*results[i], static_cast<int>(i));
+      errors.push_back(OfReplica(i, results[i].status()));
+    if (results[i].ok()) sum.Add(*results[i], static_cast<int>(i));
   }
+  if (!errors.empty()) return WithMissingOfAll(errors.front(), errors);
   if (num_failed == results.size()) return absl::FailedPreconditionError("the engine has failed");
   return sum;
 }

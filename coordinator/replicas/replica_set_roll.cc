@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/replica_set.h"
 
 namespace somnus {

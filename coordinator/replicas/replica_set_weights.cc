@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/call_scope.h"
 #include "coordinator/replicas/replica_set.h"
 
