@@ -236,8 +236,8 @@ class ServedEngineImpl : public ServedEngine {
     model.on_resize = [metrics = metrics_](bool grows, KvResizeReason reason) {
       metrics->OnResidencyDecision(grows ? "grow_kv_cache" : "shrink_kv_cache", KvResizeReasonName(reason));
     };
-    model.on_awake = [metrics = metrics_](absl::Duration waited) {
-      metrics->OnModelAwake(absl::ToDoubleSeconds(waited));
+    model.on_switch = [metrics = metrics_](const ModelSwitch& done) {
+      metrics->OnModelSwitch(done.room, done.wake_up);
     };
     return model;
   }

@@ -31,6 +31,20 @@ size_t SecretLength(absl::string_view rest, bool at_word_start) {
   return n >= 6 ? n : 0;
 }
 
+void AppendMissing(const v1::MissingMemory& missing, std::string* body) {
+  const char* separator = ",\"missing\":[";
+  for (const v1::MissingMemory::Shortage& one : missing.shortages()) {
+    absl::StrAppend(body, separator, "{\"replica\":", one.replica(), ",\"rank\":", one.rank(), ",\"tag\":");
+    AppendJsonString(one.tag(), body);
+    *body += ",\"memory\":";
+    AppendJsonString(one.memory(), body);
+    absl::StrAppend(body, ",\"needed_bytes\":", one.needed_bytes(),
+                    ",\"missing_bytes\":", one.missing_bytes(), "}");
+    separator = ",";
+  }
+  *body += "]";
+}
+
 }  // namespace
 
 std::string CleanMessage(absl::string_view text) {
@@ -160,7 +174,9 @@ std::string ErrorBody(const ApiError& error) {
   } else {
     AppendJsonString(error.param, &body);
   }
-  absl::StrAppend(&body, ",\"code\":", error.status, "}}");
+  absl::StrAppend(&body, ",\"code\":", error.status);
+  if (!error.missing.shortages().empty()) AppendMissing(error.missing, &body);
+  body += "}}";
   return body;
 }
 

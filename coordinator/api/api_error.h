@@ -1,11 +1,13 @@
 #pragma once
-// Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}.
+// Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}; where memory is
+// missing "missing" says which.
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "proto/transition.pb.h"
 
 namespace somnus {
 
@@ -13,9 +15,10 @@ namespace somnus {
 inline constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 
 struct ApiError {
-  int status = 500;     // HTTP
-  std::string message;  // for the client: no addresses, no paths
-  std::string param;    // the offending field; empty: none
+  int status = 500;                // HTTP
+  std::string message;             // for the client: no addresses, no paths
+  std::string param;               // the offending field; empty: none
+  v1::MissingMemory missing = {};  // of a sleep or a wake-up that lacks memory
 };
 
 ApiError BadRequest(absl::string_view param, absl::string_view message);

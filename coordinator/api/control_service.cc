@@ -86,6 +86,7 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_ttft_target_s(absl::ToDoubleSeconds(model.ttft_target));
   status->set_tpot_target_s(absl::ToDoubleSeconds(model.tpot_target));
   status->set_decode_step_s(absl::ToDoubleSeconds(stats.decode_step_time));
+  status->set_oldest_wait_s(absl::ToDoubleSeconds(stats.oldest_wait));
 }
 
 }  // namespace

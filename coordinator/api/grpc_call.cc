@@ -1,12 +1,38 @@
 #include "coordinator/api/grpc_call.h"
 
+#include <algorithm>
+#include <functional>
+#include <vector>
+
 #include "absl/strings/string_view.h"
 #include "coordinator/api/api_key.h"
 #include "coordinator/api/error_details.h"
 #include "coordinator/residency/engine_state.h"
+#include "proto/missing_memory.h"
 #include "proto/status.h"
 
 namespace somnus {
+namespace {
+
+// Trailers are bounded: 8 KiB is what clients take, and base64 makes a third more of it.
+constexpr int kMaxShortages = 64;
+
+// The shortages of most bytes, in the order in which they were.
+v1::MissingMemory LargestOf(v1::MissingMemory missing) {
+  if (missing.shortages_size() <= kMaxShortages) return missing;
+  std::vector<int64_t> bytes;
+  for (const v1::MissingMemory::Shortage& one : missing.shortages()) bytes.push_back(one.missing_bytes());
+  std::nth_element(bytes.begin(), bytes.begin() + kMaxShortages - 1, bytes.end(), std::greater<>());
+  const int64_t least = bytes[kMaxShortages - 1];
+  v1::MissingMemory largest;
+  for (const v1::MissingMemory::Shortage& one : missing.shortages()) {
+    if (one.missing_bytes() >= least && largest.shortages_size() < kMaxShortages)
+      *largest.add_shortages() = one;
+  }
+  return largest;
+}
+
+}  // namespace
 
 grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key) {
   if (api_key.empty()) return grpc::Status::OK;
@@ -38,10 +64,14 @@ grpc::Status LoadingStatus() {
 }
 
 grpc::Status EngineRefusal(const absl::Status& status, const Engine& engine) {
-  const grpc::Status refusal = ToGrpcStatus(absl::Status(status.code(), CleanMessage(status.message())));
+  const absl::Status clean(status.code(), CleanMessage(status.message()));
+  const grpc::Status refusal = ToGrpcStatus(WithMissing(clean, LargestOf(MissingOf(status))));
   if (absl::IsResourceExhausted(status)) return WithRetry(refusal, kRetryDelay);
   if (!absl::IsUnavailable(status) && !absl::IsFailedPrecondition(status)) return refusal;
-  return WithReason(refusal, engine.state());
+  const EngineState state = engine.state();
+  const grpc::Status with_reason = WithReason(refusal, state);
+  const bool passes = absl::IsUnavailable(status) && AdmitsRequests(state);
+  return passes ? WithRetry(with_reason, kRetryDelay) : with_reason;
 }
 
 }  // namespace somnus

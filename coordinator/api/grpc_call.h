@@ -23,8 +23,10 @@ grpc::Status ToGrpcStatus(const ApiError& error);
 // UNAVAILABLE: the model is loading.
 grpc::Status LoadingStatus();
 
-// Returns what the engine has refused a call with: a full queue with RetryInfo, a state in which it does not
-// serve with ErrorInfo (error_details.h). The message goes through CleanMessage.
+// Returns what the engine has refused a call with: a full queue or missing memory with RetryInfo, a state in
+// which it does not serve with ErrorInfo, and also with RetryInfo where it is well but has no room
+// (error_details.h); and MissingMemory (proto/missing_memory.h), where the error has it. The message goes
+// through CleanMessage.
 grpc::Status EngineRefusal(const absl::Status& status, const Engine& engine);
 
 }  // namespace somnus

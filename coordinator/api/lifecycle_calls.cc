@@ -7,6 +7,7 @@
 #include "base/memory_tags.h"
 #include "base/monotonic.h"
 #include "base/request_bounds.h"
+#include "proto/missing_memory.h"
 
 namespace somnus {
 namespace {
@@ -63,6 +64,7 @@ ApiError LifecycleError(const absl::Status& status, const Engine& engine) {
   ApiError error = FromStatus(status);
   if (absl::IsFailedPrecondition(status) && !Passes(engine.state())) error.status = 409;
   if (absl::IsResourceExhausted(status)) error.status = 500;
+  error.missing = MissingOf(status);
   return error;
 }
 

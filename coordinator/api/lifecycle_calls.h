@@ -57,7 +57,8 @@ std::optional<ApiError> CheckWeightsVersion(int64_t version);
 
 // The HTTP error of a call that the engine has refused or could not do. Its status is FromStatus', but that a
 // call which fails again until an operator has done something else is a 409, where the engine itself is well,
-// and that missing memory or disk is a 500, as vLLM has it: nobody has sent too many requests.
+// and that missing memory or disk is a 500, as vLLM has it: nobody has sent too many requests. It says how
+// much of them which rank lacks.
 ApiError LifecycleError(const absl::Status& status, const Engine& engine);
 
 // Level 0 is a pause that keeps the prefix cache.

@@ -158,7 +158,7 @@ struct EngineStats {
   int32_t longest_blocks = 0;  // that a sequence of max_model_len takes
   int32_t max_blocks = 0;      // of the whole cache
   int64_t waiting_tokens = 0;  // of prompts that were never scheduled
-  // So long the oldest open request has waited for memory that sleeps; of replicas the longest; 0: none does.
+  // So long the oldest open request has waited for memory that sleeps (of replicas: on all); 0: none does.
   absl::Duration oldest_wait;
   // Counters since start.
   int64_t num_preemptions = 0;

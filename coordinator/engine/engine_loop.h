@@ -59,6 +59,7 @@
 #include "coordinator/engine/lifecycle_command.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/queue_room.h"
+#include "coordinator/engine/sleep_wait.h"
 #include "coordinator/engine/step_deadline.h"
 #include "coordinator/executor/executor.h"
 #include "coordinator/scheduler/scheduler.h"
@@ -382,6 +383,7 @@ class EngineLoop : public Engine {
   Weights published_weights_ ABSL_GUARDED_BY(mu_);
   int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // those that wait again
   QueueRoom room_ ABSL_GUARDED_BY(mu_);
+  SleepWait sleep_wait_ ABSL_GUARDED_BY(mu_);
 
   absl::Mutex on_state_change_mu_;
   std::function<void()> on_state_change_ ABSL_GUARDED_BY(on_state_change_mu_);

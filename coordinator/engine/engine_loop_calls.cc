@@ -42,6 +42,10 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
   scheduler_.SetBlockLimit(mapped_blocks_);
   PublishStats();
   {
+    absl::MutexLock lock(&mu_);
+    sleep_wait_.NoteState(state_, options_.monotonic_now());
+  }
+  {
     absl::MutexLock lock(&join_mu_);
     thread_ = std::thread([this] { Run(); });
   }
@@ -150,6 +154,7 @@ EngineStats EngineLoop::Stats() const {
   stats.error = error_;
   stats.num_waiting += static_cast<int32_t>(submitted_.size());
   stats.waiting_tokens = room_.waiting_tokens();
+  stats.oldest_wait = sleep_wait_.Of(room_.oldest_arrival(), options_.now(), options_.monotonic_now());
   return stats;
 }
 
@@ -286,6 +291,7 @@ void EngineLoop::OnStateChange(std::function<void()> callback) {
 bool EngineLoop::ChangeState(EngineState to) {
   if (state_ == to || !IsAllowedChange(state_, to)) return false;
   state_ = to;
+  sleep_wait_.NoteState(to, options_.monotonic_now());
   return true;
 }
 

@@ -38,6 +38,7 @@ absl::Status QueueRoom::Check(const std::vector<EngineRequest>& requests, int64_
 
 void QueueRoom::Add(const EngineRequest& request) {
   live_ids_.insert(request.id);
+  arrivals_.insert(request.arrival);
   // One that was scheduled elsewhere waits as one that was preempted.
   if (request.progress != nullptr && request.progress->was_scheduled) return;
   ++num_waiting_;
@@ -53,12 +54,14 @@ void QueueRoom::NoteScheduled(const EngineRequest& request) {
 
 void QueueRoom::Remove(const EngineRequest& request, bool was_scheduled) {
   live_ids_.erase(request.id);
+  if (const auto found = arrivals_.find(request.arrival); found != arrivals_.end()) arrivals_.erase(found);
   if (!was_scheduled) NoteScheduled(request);
 }
 
 void QueueRoom::Clear() {
   num_waiting_ = waiting_tokens_ = waiting_bytes_ = 0;
   live_ids_.clear();
+  arrivals_.clear();
 }
 
 }  // namespace somnus

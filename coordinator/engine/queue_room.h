@@ -3,11 +3,14 @@
 // guards it.
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "coordinator/request/request.h"
 
 namespace somnus {
@@ -37,6 +40,10 @@ class QueueRoom {
   bool is_live(const std::string& id) const { return live_ids_.contains(id); }
   int64_t num_live() const { return static_cast<int64_t>(live_ids_.size()); }
   int64_t waiting_tokens() const { return waiting_tokens_; }  // of prompts never scheduled
+  // Of the live request that came first; not set: there is none.
+  std::optional<absl::Time> oldest_arrival() const {
+    return arrivals_.empty() ? std::nullopt : std::optional(*arrivals_.begin());
+  }
 
  private:
   const QueueLimits limits_;
@@ -44,6 +51,7 @@ class QueueRoom {
   int64_t waiting_tokens_ = 0;
   int64_t waiting_bytes_ = 0;
   absl::flat_hash_set<std::string> live_ids_;
+  std::multiset<absl::Time> arrivals_;  // of live requests
 };
 
 }  // namespace somnus

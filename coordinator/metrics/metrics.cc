@@ -169,10 +169,10 @@ class PrometheusMetrics : public Metrics {
     Count("somnus:residency_decisions_total", "Decisions about which model is awake, by action and reason.",
           {{"action", action}, {"reason", reason}});
   }
-  void OnModelAwake(double seconds) override {
-    Histogram("somnus:model_switch_seconds",
-              "From the first request for a model that slept until it was awake.", kTransitionBuckets)
-        .Observe(seconds);
+  void OnModelSwitch(absl::Duration room, absl::Duration wake_up) override {
+    SwitchHistogram("room").Observe(absl::ToDoubleSeconds(room));
+    SwitchHistogram("wake_up").Observe(absl::ToDoubleSeconds(wake_up));
+    SwitchHistogram("total").Observe(absl::ToDoubleSeconds(room + wake_up));
   }
 
   void Update(const EngineStats& stats) override {
@@ -191,15 +191,7 @@ class PrometheusMetrics : public Metrics {
             stats.num_cache_grows, {{"direction", "grow"}});
     Advance("somnus:kv_cache_resizes_total", "Changes of the KV cache's size, by direction.",
             stats.num_cache_shrinks, {{"direction", "shrink"}});
-    const bool asleep = IsSleeping(stats.state, stats.sleep_level, stats.paused);
-    SleepState("awake", IsReady(stats.state));
-    SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
-    SleepState("discard_all", asleep && stats.sleep_level == 2);
-    for (const EngineState state : kEngineStates) {
-      Gauge("somnus:engine_state", "1 for the state that the engine is in.",
-            {{"state", EngineStateName(state)}})
-          .Set(stats.state == state ? 1 : 0);
-    }
+    SerializeState(stats);
     Gauge("somnus:weights_version", "Version of the weights; 0: none, or they are stale.")
         .Set(static_cast<double>(stats.weights_version));
     for (const auto& [tag, bytes] : stats.resident_bytes) {
@@ -259,7 +251,30 @@ class PrometheusMetrics : public Metrics {
         .Add(With({{"phase", phase}}), kTransitionBuckets);
   }
 
+  prometheus::Histogram& SwitchHistogram(const char* phase) {
+    return prometheus::BuildHistogram()
+        .Name("somnus:model_switch_seconds")
+        .Help("From the first request for a model that slept until it was awake, and its phases.")
+        .Register(registry_)
+        .Add(With({{"phase", phase}}), kTransitionBuckets);
+  }
+
   static double Seconds(absl::Time from, absl::Time to) { return absl::ToDoubleSeconds(to - from); }
+
+  void SerializeState(const EngineStats& stats) {
+    const bool asleep = IsSleeping(stats.state, stats.sleep_level, stats.paused);
+    SleepState("awake", IsReady(stats.state));
+    SleepState("weights_offloaded", asleep && stats.sleep_level == 1);
+    SleepState("discard_all", asleep && stats.sleep_level == 2);
+    for (const EngineState state : kEngineStates) {
+      Gauge("somnus:engine_state", "1 for the state that the engine is in.",
+            {{"state", EngineStateName(state)}})
+          .Set(stats.state == state ? 1 : 0);
+    }
+    Gauge("somnus:oldest_wait_seconds",
+          "How long the oldest open request has waited for the model to wake up; 0: none waits.")
+        .Set(absl::ToDoubleSeconds(stats.oldest_wait));
+  }
 
   void SerializeReplicas(const EngineStats& stats) {
     if (stats.replicas.empty()) return;

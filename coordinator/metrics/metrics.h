@@ -43,8 +43,8 @@ class Metrics : public EngineObserver {
 
   // A decision of residency_policy.h about this model, by the names that it has there.
   virtual void OnResidencyDecision(const std::string& action, const std::string& reason) = 0;
-  // Seconds from the first request for a model that slept until it was awake.
-  virtual void OnModelAwake(double seconds) = 0;
+  // A model that slept has woken for a request, which has waited for room, and for the wake-up.
+  virtual void OnModelSwitch(absl::Duration room, absl::Duration wake_up) = 0;
 
   // Takes over what the engine itself keeps.
   virtual void Update(const EngineStats& stats) = 0;

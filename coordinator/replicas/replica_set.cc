@@ -237,6 +237,8 @@ EngineStats ReplicaSet::Stats() const {
   sum.num_waiting += static_cast<int32_t>(queue_.size());
   sum.num_moved = num_moved_;
   for (size_t i = 0; i < replicas_.size(); ++i) sum.replicas[i].num_requests = replicas_[i].num_requests;
+  absl::MutexLock wait_lock(&wait_mu_);
+  sum.oldest_wait = sleep_wait_.Of(room_.oldest_arrival(), smallest_.now(), smallest_.monotonic_now());
   return sum;
 }
 
@@ -251,6 +253,10 @@ void ReplicaSet::UpdateState() {
   absl::MutexLock lock(&state_mu_);
   for (const Replica& replica : replicas_) states.push_back(replica.loop->state());
   const EngineState state = SetState(states, call_, state_drains_);
+  {
+    absl::MutexLock wait_lock(&wait_mu_);
+    sleep_wait_.NoteState(state, smallest_.monotonic_now());
+  }
   if (state == state_) return;
   state_ = state;
   if (on_state_change_) on_state_change_();

@@ -45,6 +45,7 @@
 #include "coordinator/engine/engine_loop.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/queue_room.h"
+#include "coordinator/engine/sleep_wait.h"
 #include "coordinator/executor/executor.h"
 #include "coordinator/replicas/retry_backoff.h"
 #include "coordinator/replicas/router.h"
@@ -254,6 +255,9 @@ class ReplicaSet : public Engine {
   SetCall call_ ABSL_GUARDED_BY(state_mu_) = SetCall::kNone;
   bool state_drains_ ABSL_GUARDED_BY(state_mu_) = false;
   std::function<void()> on_state_change_ ABSL_GUARDED_BY(state_mu_);
+
+  mutable absl::Mutex wait_mu_;  // never held for long
+  SleepWait sleep_wait_ ABSL_GUARDED_BY(wait_mu_);
 
   absl::Mutex join_mu_;
   std::thread thread_ ABSL_GUARDED_BY(join_mu_);

@@ -72,6 +72,12 @@ enum class BackupMemory {
   kNever,
 };
 
+// How long the first request for a model that slept has waited until it was awake.
+struct ModelSwitch {
+  absl::Duration room;  // until its wake-up began: others had their turn, and slept
+  absl::Duration wake_up;
+};
+
 struct SharingModel {
   std::string name;
   bool pinned = false;
@@ -86,10 +92,10 @@ struct SharingModel {
   int64_t min_kv_bytes = 0;
   int64_t num_kv_rows = 0;
   // Called on a thread of SharedDevices; must not block. May be empty. on_resize: of its KV cache, when it is
-  // decided. `waited`: of a model that has woken, since the first request came for it.
+  // decided. on_switch: a model has woken for requests.
   std::function<void(const ResidencyDecision&)> on_decision;
   std::function<void(bool grows, KvResizeReason reason)> on_resize;
-  std::function<void(absl::Duration waited)> on_awake;
+  std::function<void(const ModelSwitch&)> on_switch;
 };
 
 class SharedDevices {
@@ -222,6 +228,7 @@ class SharedDevices {
   // `stages`: what it leaves half awake is the operator's from then on.
   absl::StatusOr<TransitionReport> WakeByOperator(Model* model, const std::vector<std::string>& tags,
                                                   std::optional<bool> load_weights, bool stages);
+  // Unavailable: others leave it no room now, but may later.
   absl::Status NoRoom(const Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteStage(Model* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Health(const Model& model) const;

@@ -121,7 +121,7 @@ absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, co
 absl::Status SharedDevices::NoRoom(const Model& model) {
   const std::vector<ModelView> views = Views();
   const ModelView& view = views[model.index];
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return absl::UnavailableError(absl::StrCat(
       "no room within ", absl::FormatDuration(options_.operator_wait), ": ", model.options.name, " needs ",
       std::max<int64_t>(0, view.device_bytes - view.resident_bytes), " bytes of --device-memory-budget, and ",
       FreeDeviceBytes(options_.residency, views),

@@ -136,8 +136,11 @@ void SharedDevices::NoteWakeUp(Model* model, const absl::StatusOr<TransitionRepo
     model->retry_delay = options_.first_retry;
     model->wake_up_error = absl::OkStatus();
     model->stay_told = false;
-    if (model->options.on_awake && !in_part && model->waiting_since < model->awake_since)
-      model->options.on_awake(model->awake_since - model->waiting_since);
+    if (model->options.on_switch && !in_part && model->waiting_since < model->awake_since) {
+      const absl::Duration waited = model->awake_since - model->waiting_since;
+      const absl::Duration wake_up = std::min(time, waited);
+      model->options.on_switch({.room = waited - wake_up, .wake_up = wake_up});
+    }
     return;
   }
   model->retry_at = options_.now() + model->retry_delay;

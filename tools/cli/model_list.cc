@@ -28,6 +28,10 @@ std::string StateCell(const v1::ModelStatus& model) {
   return text;
 }
 
+std::string WaitCell(const v1::ModelStatus& model) {
+  return model.oldest_wait_s() > 0 ? absl::StrFormat("%.1f s", model.oldest_wait_s()) : "-";
+}
+
 std::string BlocksCell(const v1::ModelStatus& model) {
   if (model.total_blocks() == 0) return "-";
   return absl::StrFormat("%.0f%%",
@@ -93,7 +97,7 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::List
   if (before != nullptr) {
     for (const v1::ModelStatus& model : before->models()) earlier[model.model()] = &model;
   }
-  Row titles = {"model", "state", "memory", "host", "running", "waiting", "blocks", "mapped"};
+  Row titles = {"model", "state", "memory", "host", "running", "waiting", "oldest", "blocks", "mapped"};
   if (before != nullptr) titles.insert(titles.end(), {"prompt/s", "output/s"});
   titles.push_back("");
   std::vector<Row> rows = {titles};
@@ -104,6 +108,7 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, const v1::List
                BytesText(model.host_bytes()),
                absl::StrCat(model.num_requests_running()),
                absl::StrCat(model.num_requests_waiting()),
+               WaitCell(model),
                BlocksCell(model),
                MappedCell(model)};
     if (before != nullptr) {
@@ -138,6 +143,7 @@ std::string ModelsJson(const v1::ListModelStatusResponse& models) {
                     {"not_ready_reason", model.not_ready_reason()},
                     {"num_requests_running", model.num_requests_running()},
                     {"num_requests_waiting", model.num_requests_waiting()},
+                    {"oldest_wait_s", model.oldest_wait_s()},
                     {"resident_bytes", model.resident_bytes()},
                     {"host_bytes", model.host_bytes()},
                     {"total_blocks", model.total_blocks()},

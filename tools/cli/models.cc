@@ -80,9 +80,11 @@ int RunModels(const std::vector<std::string>& args) {
       .about =
           "Lists the models that are served: the state of each, the device memory that it holds, the host "
           "memory\n"
-          "of its backups, its open requests, how much of its KV cache they use, how many of the cache's "
-          "blocks\n"
-          "have memory, and what it is beside others.",
+          "of its backups, its open requests, how long the oldest of them has waited for the model to wake "
+          "up,\n"
+          "how much of its KV cache they use, how many of the cache's blocks have memory, and what it is "
+          "beside\n"
+          "others.",
       .groups = {
           {"Flags", {Flag::Switch("json", &o.json, "the same as JSON (proto/control.proto, ModelStatus)")}},
           ServerFlags(&o.server)}};

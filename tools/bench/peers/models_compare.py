@@ -129,9 +129,10 @@ def serving(command, port, log):
         server.wait()
 
 
-def metric(port, name):
-    """Summed over labels."""
-    lines = [line for line in get(port, "/metrics").splitlines() if line.startswith((name + "{", name + " "))]
+def metric(port, name, label=""):
+    """Summed over the series that have the label."""
+    lines = [line for line in get(port, "/metrics").splitlines()
+             if line.startswith((name + "{", name + " ")) and label in line]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
@@ -179,9 +180,9 @@ def measure(name, args, port, command, results):
         run(port, requests)
         results[name] = result_of(requests, answers)
         if name.startswith("somnus"):
-            count = metric(port, "somnus:model_switch_seconds_count")
+            count = metric(port, "somnus:model_switch_seconds_count", 'phase="total"')
             results[name]["switches"] = {"count": count, "decisions": metric(port, "somnus:residency_decisions_total"),
-                                         "mean_s": metric(port, "somnus:model_switch_seconds_sum") / max(1, count)}
+                                         "mean_s": metric(port, "somnus:model_switch_seconds_sum", 'phase="total"') / max(1, count)}
     shown = results[name]
     print(f"{name:24} {shown['requests']} requests, {len(shown['errors'])} failed, {shown['wrong']} wrong")
     for what in ("first_token_s", "answer_s"):

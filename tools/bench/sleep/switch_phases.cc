@@ -24,7 +24,7 @@ struct Totals {
 
 absl::StatusOr<Totals> ReadTotals(const ServedEngine& engine) {
   Totals totals;
-  ASSIGN_OR_RETURN(totals.until_awake, engine.Metric("somnus:model_switch_seconds_sum"));
+  ASSIGN_OR_RETURN(totals.until_awake, engine.Metric("somnus:model_switch_seconds_sum", "phase=\"total\""));
   ASSIGN_OR_RETURN(totals.sleeps, engine.Metric("somnus:sleep_seconds_sum", "phase=\"total\""));
   ASSIGN_OR_RETURN(totals.wake_ups, engine.Metric("somnus:wake_up_seconds_sum", "phase=\"total\""));
   return totals;
