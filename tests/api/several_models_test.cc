@@ -152,6 +152,25 @@ TEST_F(SeveralModelsGrpcTest, ThePrefixCacheOfTheOneThatIsNamedIsReset) {
   EXPECT_FALSE(engine_->preempt_running());
 }
 
+TEST_F(SeveralModelsGrpcTest, AWatcherSeesTheOneThatItNames) {
+  other_->set_state(EngineState::kAsleep);
+  const auto state = [&](const std::string& name) {
+    grpc::ClientContext context;
+    v1::WatchTransitionRequest request;
+    request.set_model(name);
+    const auto reader = control_->WatchTransition(&context, request);
+    v1::WatchTransitionResponse response;
+    while (reader->Read(&response)) {
+    }
+    EXPECT_EQ(reader->Finish().error_code(),
+              name.empty() ? grpc::StatusCode::INVALID_ARGUMENT : grpc::StatusCode::OK);
+    return response.state();
+  };
+  EXPECT_EQ(state("first"), v1::ENGINE_STATE_AWAKE);
+  EXPECT_EQ(state("other"), v1::ENGINE_STATE_ASLEEP);
+  EXPECT_EQ(state(""), v1::ENGINE_STATE_UNSPECIFIED) << "several are served";
+}
+
 TEST_F(SeveralModelsGrpcTest, TheyAreKnownByTheirNames) {
   grpc::ClientContext list_context;
   v1::ListModelsResponse list;
