@@ -10,6 +10,7 @@
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "tools/bench/sleep/backup_phases.h"
 #include "tools/bench/sleep/memory_floors.h"
 #include "tools/bench/sleep/prefetch_phases.h"
 #include "tools/bench/sleep/switch_phases.h"
@@ -49,7 +50,8 @@ class EngineRound {
     engine_.reset();
     const double release = static_cast<double>(bytes_) / floors_.release;
     RETURN_IF_ERROR(MeasureSwitches(options_, {bytes_, release + WakeFloor(1), undisturbed_}, table_));
-    return MeasurePrefetch(options_, bytes_, table_);
+    RETURN_IF_ERROR(MeasurePrefetch(options_, bytes_, table_));
+    return MeasureBackups(options_, table_);
   }
 
  private:

@@ -10,7 +10,8 @@ namespace somnus {
 // One round. A first engine is started, asked for first tokens, and ended after a sleep at level 2 that says
 // how much memory it has. The floors of that much memory are measured with `threads` threads, while nothing
 // runs, and added to the table. A second engine sleeps and wakes twice at level 1 and once at level 2, and
-// reads its weights again and gets new ones from a trainer. At last two such models take turns.
+// reads its weights again and gets new ones from a trainer. Then two such models take turns, and at last
+// one sleeps with each backup.
 absl::Status MeasureEngine(const ServedEngineOptions& options, int threads, PhaseTable* table);
 
 }  // namespace somnus
