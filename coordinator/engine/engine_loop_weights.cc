@@ -42,7 +42,7 @@ class EngineLoop::Update : public WeightUpdate {
   ~Update() override { End({.update_id = id_}); }
 
   absl::Status Send(v1::WeightChunk chunk) override {
-    const absl::Status sent = loop_->executor_->SendWeights(std::move(chunk));
+    const absl::Status sent = loop_->executor_->SendWeights(id_, std::move(chunk));
     // The engine knows best why it has ended.
     return sent.ok() || !call_->ended.HasBeenNotified() ? sent : call_->status;
   }

@@ -75,9 +75,10 @@ class Executor {
   // a token it is a direct one: `done` gets the ranks' update ports, which are open until its end.
   virtual void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
                                       WeightsDone done) = 0;
-  // Sends a chunk to every rank. Blocks while one of them takes no more. An error is the update's, and names
-  // the rank; FailedPrecondition: no update is under way. Thread safe, one call at a time.
-  virtual absl::Status SendWeights(v1::WeightChunk chunk) = 0;
+  // Sends a chunk of that update to every rank. Blocks while one of them takes no more. An error is the
+  // update's, and names the rank; FailedPrecondition: that update is not under way. Thread safe, one call of
+  // an update at a time.
+  virtual absl::Status SendWeights(const std::string& update_id, v1::WeightChunk chunk) = 0;
   // Waits until every rank has all chunks in place, and gives the weights their version. It is an error when
   // not the same has come to all ranks, or not what is expected.
   virtual void FinishWeightUpdateAsync(int64_t version, const std::optional<ReceivedWeights>& expected,

@@ -40,7 +40,9 @@ class GroupWeights {
   // As Executor (executor.h) says.
   WeightsOutcome Reload(const std::string& path, int64_t version);
   WeightsOutcome BeginUpdate(const std::string& update_id, const std::string& port_token = "");
-  absl::Status Send(v1::WeightChunk chunk) { return streams_.Send(std::move(chunk)); }
+  absl::Status Send(const std::string& update_id, v1::WeightChunk chunk) {
+    return streams_.Send(update_id, std::move(chunk));
+  }
   WeightsOutcome FinishUpdate(int64_t version, const std::optional<ReceivedWeights>& expected = std::nullopt);
   void CancelUpdate() { streams_.Cancel(); }
 

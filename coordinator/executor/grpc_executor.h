@@ -55,8 +55,8 @@ class GrpcExecutor : public Executor {
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
                               WeightsDone done) override;
-  absl::Status SendWeights(v1::WeightChunk chunk) override {
-    return epoch()->weights()->Send(std::move(chunk));
+  absl::Status SendWeights(const std::string& update_id, v1::WeightChunk chunk) override {
+    return epoch()->weights()->Send(update_id, std::move(chunk));
   }
   void FinishWeightUpdateAsync(int64_t version, const std::optional<ReceivedWeights>& expected,
                                WeightsDone done) override;

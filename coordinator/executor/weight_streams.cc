@@ -82,9 +82,11 @@ void WeightStreams::Open(const std::string& update_id, bool hold_ports) {
   streams_ = std::move(streams);
 }
 
-absl::Status WeightStreams::Send(v1::WeightChunk chunk) {
+absl::Status WeightStreams::Send(const std::string& update_id, v1::WeightChunk chunk) {
   const std::shared_ptr<Streams> open = streams();
-  if (open == nullptr) return absl::FailedPreconditionError("no update of the weights is under way");
+  // The sender of an update that a loss has ended may not know it yet when another one has begun.
+  if (open == nullptr || open->update_id != update_id)
+    return absl::FailedPreconditionError("the update of the weights is not under way");
   v1::WorkerUpdateWeightsRequest request;
   if (!std::exchange(open->begun, true)) request = open->FirstRequest(group_epoch_);
   *request.mutable_chunk() = std::move(chunk);

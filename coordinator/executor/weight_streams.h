@@ -30,9 +30,9 @@ class WeightStreams {
   // The streams of another update are cancelled. With `hold_ports` they hold the ranks' update ports open as
   // long as they last, whether or not chunks are sent here.
   void Open(const std::string& update_id, bool hold_ports);
-  // FailedPrecondition: no streams are open. Another error is that of the first rank that gave one, with its
-  // name; the streams have ended.
-  absl::Status Send(v1::WeightChunk chunk);
+  // FailedPrecondition: that update has no streams open. Another error is that of the first rank that gave
+  // one, with its name; the streams have ended.
+  absl::Status Send(const std::string& update_id, v1::WeightChunk chunk);
   // Ends the streams, and waits until every rank has taken what was sent. Returns what has come to each.
   // DataLoss: not the same to all of them.
   absl::StatusOr<ReceivedWeights> Close();

@@ -321,6 +321,22 @@ TEST_F(EngineWeightsTest, ALossEndsAnUpdate) {
   ExpectServes(2);
 }
 
+// Its client may not have noticed when another one has begun.
+TEST_F(EngineWeightsTest, AnUpdateThatALossHasEndedSendsNothingIntoTheNextOne) {
+  Start();
+  auto lost = engine_->BeginWeightUpdate({});
+  ASSERT_TRUE(lost.ok()) << lost.status();
+  executor_.Lose(kLoss);
+  auto next = engine_->BeginWeightUpdate({});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ((*lost)->Send(Chunk("of the lost one")), kLoss);
+  ASSERT_TRUE((*next)->Send(Chunk("a")).ok());
+  ASSERT_TRUE((*next)->Finish().ok());
+  EXPECT_EQ(executor_.lifecycle_calls(),
+            (Calls{"begin update", "begin update", "chunk a", "finish update as 2"}));
+  ExpectServes(2);
+}
+
 TEST_F(EngineWeightsTest, ARecoveryMayLeadToStaleWeights) {
   Start();
   Residency stale;

@@ -16,7 +16,7 @@ class GroupWeightsTest : public GroupEpochTest {
   absl::Status Send(const std::string& name) {
     v1::WeightChunk chunk;
     chunk.set_name(name);
-    return weights().Send(chunk);
+    return weights().Send("u", chunk);
   }
 };
 

@@ -143,9 +143,10 @@ TEST_F(GrpcExecutorTest, AnUpdateReachesEveryRank) {
   };
   v1::WeightChunk chunk;
   chunk.set_name("a");
-  EXPECT_TRUE(absl::IsFailedPrecondition(executor_->SendWeights(chunk))) << "none is under way";
+  EXPECT_TRUE(absl::IsFailedPrecondition(executor_->SendWeights("u1", chunk))) << "none is under way";
   ASSERT_TRUE(run([&](auto done) { executor_->BeginWeightUpdateAsync("u1", "", done); }).status.ok());
-  ASSERT_TRUE(executor_->SendWeights(chunk).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(executor_->SendWeights("u0", chunk))) << "another one is";
+  ASSERT_TRUE(executor_->SendWeights("u1", chunk).ok());
   const WeightsOutcome outcome =
       run([&](auto done) { executor_->FinishWeightUpdateAsync(4, std::nullopt, done); });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;

@@ -191,20 +191,20 @@ class FakeExecutor : public Executor {
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }
-  void BeginWeightUpdateAsync(const std::string&, const std::string& token, WeightsDone done) override {
-    ChangeWeights("begin update", 0, [this, token, done = std::move(done)](WeightsOutcome outcome) {
+  void BeginWeightUpdateAsync(const std::string& id, const std::string& token, WeightsDone done) override {
+    ChangeWeights("begin update", 0, [this, id, token, done = std::move(done)](WeightsOutcome outcome) {
       {
         absl::MutexLock lock(&mu_);
-        updating_ = outcome.status.ok();
+        updating_ = outcome.status.ok() ? id : "";
       }
       if (!token.empty()) outcome.ports.emplace_back().set_address("port for " + token);
       done(outcome);
     });
   }
-  absl::Status SendWeights(v1::WeightChunk chunk) override {
+  absl::Status SendWeights(const std::string& update_id, v1::WeightChunk chunk) override {
     absl::MutexLock lock(&mu_);
     if (!health_.ok()) return health_;
-    if (!updating_) return absl::FailedPreconditionError("no update is under way");
+    if (updating_ != update_id) return absl::FailedPreconditionError("no update is under way");
     lifecycle_calls_.push_back("chunk " + chunk.name());
     return std::exchange(chunk_error_, absl::OkStatus());
   }
@@ -215,7 +215,7 @@ class FakeExecutor : public Executor {
   }
   void CancelWeightUpdate() override {
     absl::MutexLock lock(&mu_);
-    updating_ = false;
+    updating_.clear();
   }
   // The next call that changes the weights ends so.
   void SetNextWeightsOutcome(const WeightsOutcome& outcome) {
@@ -345,7 +345,7 @@ class FakeExecutor : public Executor {
   absl::Status chunk_error_ ABSL_GUARDED_BY(mu_);
   std::function<void()> before_check_ ABSL_GUARDED_BY(mu_);
   SelfCheckResult checked_ ABSL_GUARDED_BY(mu_) = {.fingerprint = 1, .machines = "cpu", .bitwise = true};
-  bool updating_ ABSL_GUARDED_BY(mu_) = false;
+  std::string updating_ ABSL_GUARDED_BY(mu_);  // the id of an update; empty: none is under way
   int64_t weights_version_ ABSL_GUARDED_BY(mu_) = 1;
   bool committed_ ABSL_GUARDED_BY(mu_) = false;
   bool lifecycle_held_ ABSL_GUARDED_BY(mu_) = false;
