@@ -95,6 +95,8 @@ grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context
   WeightsRequest request;
   if (grpc::Status status = ReadWeightsFields(message.begin(), &request); !status.ok()) return status;
   if (direct) request.port_token = RandomHex(kPortTokenBytes);
+  // A client that leaves while its update waits for open requests does not take the weights with it.
+  request.abandoned = [context] { return context->IsCancelled(); };
   absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
   if (!update.ok()) return EngineRefusal(update.status(), *engine);
   // Whatever returns before Finish gives the update up.

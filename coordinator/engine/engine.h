@@ -63,7 +63,12 @@ struct WeightsRequest {
   SleepMode mode = SleepMode::kWait;
   // Of an update, not empty: a direct one. Each rank opens a port for the client, whose calls need the token.
   std::string port_token;
+  // Nobody wants the change any more. It is asked, on any thread, when open requests have been settled and
+  // nothing has changed yet; then the call ends with Cancelled. Null: it is wanted.
+  std::function<bool()> abandoned = nullptr;
 };
+
+inline constexpr char kAbandoned[] = "the client has left before anything was changed";
 
 // What it has led to.
 struct WeightsChange {

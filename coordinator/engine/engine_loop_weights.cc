@@ -76,6 +76,7 @@ absl::StatusOr<WeightsChange> EngineLoop::ReloadWeights(const WeightsRequest& re
   command.mode = request.mode;
   command.path = request.path;
   command.weights_version = request.version;
+  command.abandoned = request.abandoned;
   const auto change = std::make_shared<WeightsChange>();
   command.change = change;
   RETURN_IF_ERROR(RunCommand(std::move(command)).status());
@@ -91,6 +92,7 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> EngineLoop::BeginWeightUpdate(cons
   command.weights_version = request.version;
   command.update_id = RandomHex(kUpdateIdBytes);
   command.port_token = request.port_token;
+  command.abandoned = request.abandoned;
   command.change = call->change;
   command.ports = call->ports;
   command.begun = [call] { call->begun.Notify(); };
@@ -125,6 +127,10 @@ bool EngineLoop::BeginWeightsChange() {
   if (residency_.asleep().count(kWeightsTag) > 0)
     return refuse(absl::FailedPreconditionError("the weights sleep; wake them up first"));
   if (!SettleOpenRequests()) return false;
+  if (command_->abandoned && command_->abandoned()) {
+    SwitchState(RestingState());  // it may have waited
+    return refuse(absl::CancelledError(kAbandoned));
+  }
   if (residency_.awake()) {
     SwitchState(EngineState::kFallingAsleep);
     Quiesce();

@@ -48,6 +48,7 @@ struct LifecycleCommand {
   int64_t weights_version = 0;            // of kReload and kUpdate; 0: the next one
   std::string update_id;                  // of kUpdate
   std::string port_token;                 // of kUpdate: see WeightsRequest
+  std::function<bool()> abandoned;        // of kReload and kUpdate: see WeightsRequest
   std::shared_ptr<std::vector<v1::UpdatePort>> ports;  // of kUpdate: filled in before `begun`
   std::function<void()> begun;            // of kUpdate: chunks may be sent; not called where it ends before
   std::shared_ptr<WeightsChange> change;  // of kReload and kUpdate: filled in before a reply that is ok

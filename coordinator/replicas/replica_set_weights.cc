@@ -77,6 +77,7 @@ class ReplicaSet::Update : public WeightUpdate {
 WeightsRequest ReplicaSet::OfEveryReplica(const WeightsRequest& request) const {
   WeightsRequest of_replica = request;
   of_replica.mode = SleepMode::kKeep;
+  of_replica.abandoned = nullptr;  // it was asked, for all of them
   if (request.version != 0) return of_replica;
   for (const Replica& replica : replicas_)
     of_replica.version = std::max(of_replica.version, replica.loop->weights().version + 1);
@@ -132,6 +133,7 @@ absl::StatusOr<WeightsChange> ReplicaSet::ReloadWeights(const WeightsRequest& re
   RETURN_IF_ERROR(CheckLifecycle());
   CallScope scope(this, SetCall::kPause);
   RETURN_IF_ERROR(SettleOpenRequests(request.mode));
+  if (request.abandoned && request.abandoned()) return absl::CancelledError(kAbandoned);
   scope.Set(SetCall::kWakeUp);
   const MonotonicTime began = smallest_.monotonic_now();
   const WeightsRequest of_replica = OfEveryReplica(request);
@@ -161,6 +163,7 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> ReplicaSet::BeginWeightUpdate(cons
   RETURN_IF_ERROR(CheckLifecycle());
   auto scope = std::make_unique<CallScope>(this, SetCall::kPause);
   RETURN_IF_ERROR(SettleOpenRequests(request.mode));
+  if (request.abandoned && request.abandoned()) return absl::CancelledError(kAbandoned);
   scope->Set(SetCall::kWakeUp);
   const WeightsRequest of_replica = OfEveryReplica(request);
   ASSIGN_OR_RETURN(const std::vector<size_t> live, LiveReplicas());

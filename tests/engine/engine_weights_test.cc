@@ -293,6 +293,20 @@ TEST_F(EngineWeightsTest, ASleepThatSparesTheOnlyCopyDiscardsWhatAFileHasAlone) 
   EXPECT_TRUE(engine_->Sleep(spares).ok()) << "there is nothing to lose any more";
 }
 
+TEST_F(EngineWeightsTest, AChangeThatNobodyWantsAnyMoreWhenItsWaitIsOverChangesNothing) {
+  Start();
+  executor_.SetStepTime(absl::Milliseconds(1));
+  const WeightsRequest request = {.mode = SleepMode::kWait, .abandoned = [] { return true; }};
+  Ticket open = MakeTicket("open", 5, 50);
+  ASSERT_TRUE(engine_->Submit(open.request).ok());
+  EXPECT_TRUE(absl::IsCancelled(engine_->BeginWeightUpdate(request).status()));
+  EXPECT_TRUE(open.sink->done()) << "it was waited for";
+  EXPECT_EQ(open.sink->reason(), FinishReason::kLength);
+  EXPECT_TRUE(absl::IsCancelled(engine_->ReloadWeights(request).status()));
+  EXPECT_EQ(executor_.lifecycle_calls(), Calls());
+  ExpectServes(1);
+}
+
 TEST_F(EngineWeightsTest, AReloadThatALossInterruptsBeginsAgain) {
   Start();
   executor_.HoldLifecycle(true);

@@ -58,6 +58,16 @@ TEST_P(ReplicaWeightsTest, AReplicaThatDoesNotFollowServesNothing) {
   EXPECT_EQ(StateOf(1), EngineState::kAwake);
 }
 
+TEST_P(ReplicaWeightsTest, AChangeThatNobodyWantsAnyMoreChangesNoReplica) {
+  Start(2);
+  const WeightsRequest request = {.abandoned = [] { return true; }};
+  EXPECT_TRUE(absl::IsCancelled(set_->BeginWeightUpdate(request).status()));
+  EXPECT_TRUE(absl::IsCancelled(set_->ReloadWeights(request).status()));
+  for (const auto& executor : executors_) EXPECT_EQ(executor->lifecycle_calls(), Calls());
+  EXPECT_EQ(set_->state(), EngineState::kAwake);
+  ExpectExact(SubmitMany(4));
+}
+
 TEST_P(ReplicaWeightsTest, ReplicasThatReadOtherFilesDoNotServeTogether) {
   Start(2);
   executors_[1]->SetNextWeightsOutcome({.fingerprint = "beef"});
