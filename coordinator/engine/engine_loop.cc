@@ -138,7 +138,8 @@ void EngineLoop::WaitForMail() {
     absl::MutexLock lock(&mu_);
     if (draining_) duration = std::min(duration, drain_deadline_ - options_.monotonic_now());
   }
-  if (!gave_up_stale_weights_) duration = std::min(duration, stale_deadline_ - options_.monotonic_now());
+  if (!gave_up_stale_weights_)
+    duration = std::min(duration, GivesUpStaleWeightsAt() - options_.monotonic_now());
   mail_->WaitFor(duration);
 }
 

@@ -252,6 +252,8 @@ class EngineLoop : public Engine {
   // stale_weights_timeout from now.
   void NoteStaleWeights();
   void CheckStaleWeights();
+  // While a change is under way requests wait for it, however long others have failed before.
+  MonotonicTime GivesUpStaleWeightsAt() const;
   // Whether a wake-up of these tags reads the checkpoint. An error: it cannot bring the weights.
   absl::StatusOr<bool> WillReadWeights(const std::vector<std::string>& tags) const;
   void CallSleep(const SleepSpec& spec);

@@ -214,11 +214,14 @@ void EngineLoop::NoteStaleWeights() {
   if (NeedsWeights()) stale_deadline_ = options_.monotonic_now() + options_.stale_weights_timeout;
 }
 
-// While a change is under way requests wait for it, however long others have failed before.
+MonotonicTime EngineLoop::GivesUpStaleWeightsAt() const {
+  const bool changes = command_.has_value() && command_->ChangesWeights();
+  return changes || recovering_ ? absl::InfiniteDuration() : stale_deadline_;
+}
+
 void EngineLoop::CheckStaleWeights() {
   if (!NeedsWeights()) stale_deadline_ = absl::InfiniteDuration();
-  const bool changes = command_.has_value() && command_->ChangesWeights();
-  const bool gives_up = !changes && !recovering_ && options_.monotonic_now() >= stale_deadline_;
+  const bool gives_up = options_.monotonic_now() >= GivesUpStaleWeightsAt();
   if (gave_up_stale_weights_.exchange(gives_up) != gives_up) {
     if (gives_up) LogError("{}{}", options_.log_name, kStaleForTooLong);
     ReportStateChange();

@@ -17,7 +17,10 @@ class StaleWeightsTest : public ::testing::Test {
   StaleWeightsTest() : options_(SmallEngine()), executor_(SmallWorker(options_)) {
     options_.weights.path = "old";
     options_.stale_weights_timeout = kTimeout;
-    options_.monotonic_now = [this] { return absl::Seconds(now_s_.load()); };
+    options_.monotonic_now = [this] {
+      ++num_looks_;
+      return absl::Seconds(now_s_.load());
+    };
     executor_.SetRecovery(FakeExecutor::Recovery::kSucceeds);
     engine_ = std::make_unique<EngineLoop>(options_, &executor_, nullptr);
   }
@@ -58,6 +61,7 @@ class StaleWeightsTest : public ::testing::Test {
   }
 
   std::atomic<int64_t> now_s_{0};
+  std::atomic<int64_t> num_looks_{0};  // at the time
   EngineOptions options_;
   FakeExecutor executor_;
   std::unique_ptr<EngineLoop> engine_;
@@ -100,6 +104,18 @@ TEST_F(StaleWeightsTest, ANewChangeAdmitsRequestsAgain) {
   PassInChange(100 * kTimeout);
   ASSERT_TRUE((*update)->Finish().ok());
   ExpectServed(waiting);
+}
+
+TEST_F(StaleWeightsTest, TheLoopRestsWhileAChangeIsUnderWay) {
+  FailReload();
+  Pass(kTimeout);
+  ExpectRefuses();
+  auto update = engine_->BeginWeightUpdate({});
+  ASSERT_TRUE(update.ok()) << update.status();
+  const int64_t before = num_looks_;
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_LT(num_looks_ - before, 100) << "it waits for the next call, and for nothing that has passed";
+  ASSERT_TRUE((*update)->Finish().ok());
 }
 
 TEST_F(StaleWeightsTest, EveryFailedChangeBeginsTheTimeoutAgain) {
