@@ -141,7 +141,10 @@ void EngineLoop::FinishRecovery(const absl::Status& status) {
   SwitchState(RestingState());
   if (!checked_.has_value()) QueueSelfCheck();  // those of a replica that was revived
   if (restarted && command_.has_value()) return EndCommand(TransitionReport());
-  if (command_.has_value()) StartCommand();
+  if (!command_.has_value()) return;
+  // What is refused now is refused by ranks that hold this, whatever they held before the loss.
+  if (command_->ChangesWeights()) command_->before = {residency_, weights_};
+  StartCommand();
 }
 
 }  // namespace somnus

@@ -4,51 +4,10 @@
 
 #include <thread>
 
-#include "tests/engine/engine_test_util.h"
+#include "tests/engine/engine_weights_fixture.h"
 
 namespace somnus {
 namespace {
-
-using Calls = std::vector<std::string>;
-const absl::Status kLoss = absl::UnavailableError("rank 0 (pid 77) was killed by signal 9 (Killed)");
-
-class EngineWeightsTest : public ::testing::Test {
- protected:
-  EngineWeightsTest() : options_(SmallEngine()), executor_(SmallWorker(options_)) {
-    options_.weights.path = "old";
-    executor_.SetRecovery(FakeExecutor::Recovery::kSucceeds);
-  }
-
-  void Start() { engine_ = std::make_unique<EngineLoop>(options_, &executor_, nullptr); }
-  v1::WeightChunk Chunk(const std::string& name) {
-    v1::WeightChunk chunk;
-    chunk.set_name(name);
-    return chunk;
-  }
-  void ExpectServes(int64_t version) {
-    EXPECT_EQ(engine_->state(), EngineState::kAwake);
-    EXPECT_EQ(engine_->Stats().weights_version, version);
-    Ticket ticket = MakeTicket("serves", 5, 5);
-    ASSERT_TRUE(engine_->Submit(ticket.request).ok());
-    ASSERT_TRUE(ticket.sink->Wait());
-    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-    EXPECT_EQ(ticket.sink->weights_versions(), std::set<int64_t>{version});
-  }
-  void ExpectStale() {
-    EXPECT_EQ(engine_->state(), EngineState::kAsleep);
-    const EngineStats stats = engine_->Stats();
-    EXPECT_EQ(stats.sleep_level, 0) << "all memory is mapped";
-    EXPECT_EQ(stats.weights_version, 0);
-    EXPECT_EQ(stats.weights_source, "");
-    EXPECT_EQ(stats.residency.state("weights"), TagState::kStale);
-    EXPECT_EQ(engine_->Health().message(),
-              "The weights are stale; requests wait until others have been brought.");
-  }
-
-  EngineOptions options_;
-  FakeExecutor executor_;
-  std::unique_ptr<EngineLoop> engine_;
-};
 
 TEST_F(EngineWeightsTest, AReloadGivesTheNextVersion) {
   Start();
@@ -307,60 +266,7 @@ TEST_F(EngineWeightsTest, AChangeThatNobodyWantsAnyMoreWhenItsWaitIsOverChangesN
   ExpectServes(1);
 }
 
-TEST_F(EngineWeightsTest, AReloadThatALossInterruptsBeginsAgain) {
-  Start();
-  executor_.HoldLifecycle(true);
-  std::thread reloading([&] { EXPECT_EQ(engine_->ReloadWeights({.path = "new"})->version, 2); });
-  while (engine_->state() != EngineState::kWaking) std::this_thread::yield();
-  executor_.Lose(kLoss);
-  while (executor_.recoveries().empty()) std::this_thread::yield();
-  executor_.HoldLifecycle(false);
-  reloading.join();
-  EXPECT_EQ(executor_.recoveries(), Calls{"stale"}) << "a new worker need not read the old checkpoint";
-  EXPECT_EQ(executor_.lifecycle_calls(), (Calls{"reload new as 2", "reload new as 2"}));
-  ExpectServes(2);
-}
-
-TEST_F(EngineWeightsTest, ALossEndsAnUpdate) {
-  Start();
-  auto update = engine_->BeginWeightUpdate({});
-  ASSERT_TRUE(update.ok()) << update.status();
-  executor_.Lose(kLoss);
-  EXPECT_FALSE((*update)->Send(Chunk("a")).ok());
-  const absl::Status status = (*update)->Finish().status();
-  EXPECT_EQ(status, kLoss);
-  while (engine_->state() == EngineState::kRecovering) std::this_thread::yield();
-  ExpectStale();
-  ASSERT_TRUE(engine_->ReloadWeights({}).ok());
-  ExpectServes(2);
-}
-
 // Its client may not have noticed when another one has begun.
-TEST_F(EngineWeightsTest, AnUpdateThatALossHasEndedSendsNothingIntoTheNextOne) {
-  Start();
-  auto lost = engine_->BeginWeightUpdate({});
-  ASSERT_TRUE(lost.ok()) << lost.status();
-  executor_.Lose(kLoss);
-  auto next = engine_->BeginWeightUpdate({});
-  ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_EQ((*lost)->Send(Chunk("of the lost one")), kLoss);
-  ASSERT_TRUE((*next)->Send(Chunk("a")).ok());
-  ASSERT_TRUE((*next)->Finish().ok());
-  EXPECT_EQ(executor_.lifecycle_calls(),
-            (Calls{"begin update", "begin update", "chunk a", "finish update as 2"}));
-  ExpectServes(2);
-}
-
-TEST_F(EngineWeightsTest, ARecoveryMayLeadToStaleWeights) {
-  Start();
-  Residency stale;
-  stale.SetWeightsStale(true);
-  executor_.SetRecovered({stale, options_.weights});
-  executor_.Lose(kLoss);
-  while (engine_->Stats().num_recoveries == 0) std::this_thread::yield();
-  ExpectStale();
-}
-
 TEST_F(EngineWeightsTest, APauseHoldsBeyondAReload) {
   Start();
   ASSERT_TRUE(engine_->Pause({}).ok());
@@ -368,16 +274,6 @@ TEST_F(EngineWeightsTest, APauseHoldsBeyondAReload) {
   EXPECT_EQ(engine_->state(), EngineState::kPaused);
   ASSERT_TRUE(engine_->Resume().ok());
   ExpectServes(2);
-}
-
-TEST_F(EngineWeightsTest, RepliesOfAnotherVersionAreALossOfTheGroup) {
-  Start();
-  executor_.SetWeightsVersion(5);
-  Ticket ticket = MakeTicket("a", 5, 5);
-  ASSERT_TRUE(engine_->Submit(ticket.request).ok());
-  while (executor_.recoveries().empty()) std::this_thread::yield();
-  ASSERT_TRUE(ticket.sink->Wait());
-  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
 }
 
 TEST_F(EngineWeightsTest, StaleWeightsSleepWithoutABackup) {
