@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -30,6 +32,11 @@ constexpr absl::Duration kLockPause = absl::Milliseconds(10);
 constexpr size_t kMaxSmallFile = 4096;
 constexpr size_t kMaxSecretBytes = 512;
 constexpr absl::string_view kReplicaPrefix = "replica-";
+constexpr absl::string_view kModelPrefix = "model-";
+// Of an encoded name, and of the beginning of one that is longer.
+constexpr size_t kMaxNameBytes = 24;
+constexpr size_t kCutNameBytes = kMaxNameBytes - 17;
+static_assert(RunDir::kMaxModelDirBytes == 1 + kModelPrefix.size() + kMaxNameBytes);
 constexpr absl::string_view kLongestSocket = "/worker-4194304.sock";  // with the largest process id there is
 
 absl::Status Refuse(const std::string& path, absl::string_view why) {
@@ -108,11 +115,39 @@ void ForEachSocket(const std::string& directory,
   }
 }
 
+// FNV-1a: the same in every build, since one coordinator finds what another one made.
+uint64_t StableHash(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// No two names have the same short encoding, and '~' is in none of these.
+std::string EncodeName(absl::string_view name) {
+  std::string encoded;
+  for (const char c : name) {
+    if (absl::ascii_isalnum(c) || c == '-') {
+      encoded += c;
+    } else {
+      absl::StrAppend(&encoded, "_", absl::Hex(static_cast<uint8_t>(c), absl::kZeroPad2));
+    }
+  }
+  if (encoded.size() <= kMaxNameBytes) return encoded;
+  return absl::StrCat(encoded.substr(0, kCutNameBytes), "~", absl::Hex(StableHash(name), absl::kZeroPad16));
+}
+
 // All but the lock's file.
 void RemoveFiles(const std::string& directory) {
   ForEachSocket(directory, [](const std::filesystem::path& socket, pid_t) { unlink(socket.c_str()); });
   for (const char* file : {"coordinator.sock", "secret", "group"})
     unlink(absl::StrCat(directory, "/", file).c_str());
+}
+
+// Where nothing else is in it.
+void RemoveDirectory(const std::string& directory) {
+  RemoveFiles(directory);
+  unlink(absl::StrCat(directory, "/lock").c_str());
+  rmdir(directory.c_str());
 }
 
 }  // namespace
@@ -182,25 +217,54 @@ std::string RunDir::ReplicaPath(const std::string& path, int32_t replica) {
   return absl::StrCat(path, "/", kReplicaPrefix, replica);
 }
 
-std::vector<int32_t> RunDir::Replicas() const {
+std::vector<int32_t> RunDir::ReplicasIn(const std::string& path) {
   std::vector<int32_t> replicas;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
     absl::string_view digits = name;
     int32_t replica = 0;
     if (!absl::ConsumePrefix(&digits, kReplicaPrefix) || !absl::SimpleAtoi(digits, &replica)) continue;
-    if (replica >= 0 && ReplicaPath(path_, replica) == it->path()) replicas.push_back(replica);
+    if (replica >= 0 && ReplicaPath(path, replica) == it->path()) replicas.push_back(replica);
   }
   std::sort(replicas.begin(), replicas.end());
   return replicas;
 }
 
-void RunDir::RemoveReplica(int32_t replica) const {
-  const std::string path = ReplicaPath(path_, replica);
-  RemoveFiles(path);
-  unlink(absl::StrCat(path, "/lock").c_str());
-  rmdir(path.c_str());
+std::string RunDir::ModelPath(const std::string& path, const std::string& model) {
+  return absl::StrCat(path, "/", kModelPrefix, EncodeName(model));
+}
+
+std::vector<std::string> RunDir::Models() const {
+  std::vector<std::string> models;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const bool is_directory = it->is_directory(ignored) && !it->is_symlink(ignored);
+    if (is_directory && absl::StartsWith(it->path().filename().string(), kModelPrefix))
+      models.push_back(it->path());
+  }
+  std::sort(models.begin(), models.end());
+  return models;
+}
+
+std::vector<std::string> RunDir::GroupPaths(const std::string& path) {
+  std::vector<std::string> groups = {GroupPath(path)};
+  for (const int32_t replica : ReplicasIn(path)) groups.push_back(GroupPath(ReplicaPath(path, replica)));
+  return groups;
+}
+
+void RunDir::RemoveReplica(int32_t replica) const { RemoveDirectory(ReplicaPath(path_, replica)); }
+
+void RunDir::RemoveModel(const std::string& path) const {
+  for (const int32_t replica : ReplicasIn(path)) RemoveDirectory(ReplicaPath(path, replica));
+  RemoveDirectory(path);
+}
+
+void RunDir::RemoveGroups() const {
+  Clear();
+  for (const int32_t replica : Replicas()) RemoveReplica(replica);
+  for (const std::string& model : Models()) RemoveModel(model);
 }
 
 absl::StatusOr<std::optional<ProcessId>> RunDirHolder(const std::string& path) {

@@ -9,6 +9,7 @@
 //   group              the last epoch and the workers (proto/group_file.proto)
 //   replica-I          a run directory of its own for each replica, where there are several; the one around
 //                      them has the coordinator's lock and nothing else
+//   model-NAME         likewise for each model, where there are several; it may have replicas within
 //
 // Thread safety: methods are for one thread at a time, functions for any. Errors name --run-dir.
 
@@ -45,7 +46,15 @@ class RunDir {
   // The directory of a replica in that of its coordinator.
   static std::string ReplicaPath(const std::string& path, int32_t replica);
   // The replicas that have one here, in their order.
-  std::vector<int32_t> Replicas() const;
+  std::vector<int32_t> Replicas() const { return ReplicasIn(path_); }
+  // The directory of one of several models in that of its coordinator: at most kMaxModelDirBytes longer, and
+  // nowhere else, whatever the name. Two names have the same one only where 64-bit hashes of both collide.
+  static std::string ModelPath(const std::string& path, const std::string& model);
+  static constexpr size_t kMaxModelDirBytes = 31;
+  // The paths of models' directories that are here, sorted.
+  std::vector<std::string> Models() const;
+  // Where the directory at `path` and those of replicas in it have their group files.
+  static std::vector<std::string> GroupPaths(const std::string& path);
 
   // The secret that is kept here, or `fresh` (at most 512 bytes), which is kept from now on until Clear.
   absl::StatusOr<std::string> KeepSecret(const std::string& fresh) const;
@@ -56,8 +65,14 @@ class RunDir {
   // Removes a replica's directory. None of its workers is left, and its group has ended: whoever would lock
   // it has to lock this directory first.
   void RemoveReplica(int32_t replica) const;
+  // Likewise of a model, one of Models(), with those of its replicas.
+  void RemoveModel(const std::string& path) const;
+  // All of it but the lock's file: Clear, and what replicas and models have.
+  void RemoveGroups() const;
 
  private:
+  static std::vector<int32_t> ReplicasIn(const std::string& path);
+
   RunDir(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
 
   std::string path_;

@@ -148,7 +148,8 @@ Flags OfReplica(const Flags& flags, int32_t replica);
 inline int32_t LocalIndex(const Flags& flags, int32_t rank) {
   return flags.replica * flags.world_size + rank;
 }
-// The flags of each model, in their order: `model` is its path, and served_model_name its name.
+// The flags of each model, in their order: `model` is its path, and served_model_name its name; of several
+// each has a run directory within --run-dir.
 std::vector<Flags> OfEachModel(const Flags& flags);
 // Of a model by its name; zero: it has none.
 absl::Duration TargetOf(const std::map<std::string, absl::Duration>& targets, const std::string& name);

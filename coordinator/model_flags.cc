@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/flag_values.h"
+#include "base/run_dir.h"
 #include "coordinator/flags.h"
 
 namespace somnus {
@@ -69,7 +70,6 @@ absl::Status CheckSeveral(const Flags& flags) {
     return refuse("--served-model-name", "all models have the names that --model=NAME=PATH gives them");
   if (!flags.local_workers || flags.discover_workers)
     return refuse("--workers", "several models need workers of this host: local:N");
-  if (!flags.run_dir.empty()) return refuse("--run-dir", "is for one model");
   const bool slo = flags.residency_policy == ResidencyPolicy::kSlo;
   if (!slo && !flags.model_ttft_targets.empty())
     return refuse("--model-ttft-target", "is for --residency-policy=slo");
@@ -200,6 +200,7 @@ std::vector<Flags> OfEachModel(const Flags& flags) {
     each.push_back(flags);
     each.back().model = model.path;
     each.back().served_model_name = model.name;
+    if (!flags.run_dir.empty()) each.back().run_dir = RunDir::ModelPath(flags.run_dir, model.name);
     SetOwn(model.flags, &each.back());
   }
   return each;

@@ -14,6 +14,7 @@
 #include "coordinator/engine_config.h"
 #include "coordinator/group/load_plan.h"
 #include "coordinator/group/replica_groups.h"
+#include "coordinator/group/run_state.h"
 #include "coordinator/jinja/chat_template.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/metrics/metrics.h"
@@ -132,12 +133,17 @@ class ServedEngineImpl : public ServedEngine {
   const std::string& name() const override { return name_; }
   const std::shared_ptr<Metrics>& metrics() const override { return metrics_; }
 
-  absl::Status Load() override {
+  bool HasLeftWorkers() const override {
+    return !flags_.run_dir.empty() && somnus::HasLeftWorkers(flags_.run_dir);
+  }
+
+  absl::Status Load(const std::function<absl::Status()>& make_room) override {
     LogInfo("loading {} from {} into {}", name_, flags_.model,
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
     text_ = std::async(std::launch::async, [this] { return ReadText(*checkpoint_, flags_.model); });
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
+    if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
     return absl::OkStatus();
   }
@@ -229,6 +235,7 @@ class ServedEngineImpl : public ServedEngine {
     model.elastic_kv = flags_.elastic_kv_cache;
     model.min_kv_bytes = flags_.min_kv_cache_memory_bytes * num_workers;
     model.num_kv_rows = num_workers * checkpoint_->config().num_layers;
+    model.kv_block_bytes = plans_.front().kv_block_bytes;
     model.on_decision = [metrics = metrics_](const ResidencyDecision& decision) {
       metrics->OnResidencyDecision(ResidencyActionName(decision.action),
                                    ResidencyReasonName(decision.reason));

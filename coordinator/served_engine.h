@@ -5,6 +5,7 @@
 // headers is found by Open, before a worker exists. Thread safety: Interrupt and RankStatuses are for any
 // thread, everything else is for one.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,9 +38,12 @@ class ServedEngine {
   virtual const std::string& name() const = 0;
   virtual const std::shared_ptr<Metrics>& metrics() const = 0;
 
+  // Whether an earlier coordinator has left workers that may be adopted.
+  virtual bool HasLeftWorkers() const = 0;
   // Starts the workers, or adopts those that an earlier coordinator has left, and waits until they hold the
-  // model; meanwhile the tokenizer is read.
-  virtual absl::Status Load() = 0;
+  // model; meanwhile the tokenizer is read. `make_room` is called before memory is taken that they do not
+  // hold.
+  virtual absl::Status Load(const std::function<absl::Status()>& make_room) = 0;
   // Makes the engine, which borrows the workers. Null: it shares its devices with no other one.
   virtual absl::StatusOr<ServedModel> Serve(SharedDevices* devices) = 0;
   // Load, or what the workers do now, ends with `reason`.

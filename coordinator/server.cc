@@ -1,6 +1,8 @@
 #include "coordinator/server.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -10,8 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/monotonic.h"
+#include "base/run_dir.h"
 #include "base/status_macros.h"
 #include "coordinator/front.h"
+#include "coordinator/group/run_state.h"
 #include "coordinator/residency/shared_devices.h"
 #include "coordinator/served_engine.h"
 
@@ -44,9 +48,11 @@ class ServerImpl : public Server {
   absl::Status Start() override {
     const MonotonicTime start = MonotonicNow();
     RETURN_IF_ERROR(Open());
+    RETURN_IF_ERROR(OpenRunDir());
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics()));
-    std::vector<ServedModel> served;
-    const absl::Status loaded = Load(&served);
+    std::vector<ServedModel> served(models_.size());
+    const std::vector<size_t> order = LoadOrder();
+    const absl::Status loaded = Load(order, &served);
     {
       absl::MutexLock lock(&mu_);
       starting_ = false;
@@ -54,7 +60,7 @@ class ServerImpl : public Server {
     }
     RETURN_IF_ERROR(loaded);
     // The last one is served after the point from which a stop drains.
-    ASSIGN_OR_RETURN(served.emplace_back(), models_.back()->Serve(devices_.get()));
+    ASSIGN_OR_RETURN(served[order.back()], models_[order.back()]->Serve(devices_.get()));
     if (devices_ != nullptr) RETURN_IF_ERROR(devices_->Start());
     for (const ServedModel& model : served) engines_.push_back(model.engine);
     front_->SetModels(served);
@@ -116,13 +122,40 @@ class ServerImpl : public Server {
     return absl::OkStatus();
   }
 
-  // One after the other, each with all the memory; `served` are all but the last.
-  absl::Status Load(std::vector<ServedModel>* served) {
-    for (const auto& model : models_) {
-      RETURN_IF_ERROR(model->Load());
-      if (model == models_.back()) break;
-      ASSIGN_OR_RETURN(served->emplace_back(), model->Serve(devices_.get()));
-      if (flags_.device_memory_budget > 0) RETURN_IF_ERROR(devices_->MakeRoom());
+  // Each of several models has a directory of its own. Whatever is wrong with one is found before a worker
+  // exists.
+  absl::Status OpenRunDir() {
+    if (flags_.models.empty() || flags_.run_dir.empty()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(RunDir directory, RunDir::Open(flags_.run_dir));
+    run_dir_.emplace(std::move(directory));
+    std::set<std::string> own;
+    for (const ModelPath& model : flags_.models) {
+      const std::string path = RunDir::ModelPath(run_dir_->path(), model.name);
+      RETURN_IF_ERROR(RunDir::Open(path).status());
+      own.insert(path);
+    }
+    return EndWorkersOfOtherModels(*run_dir_, own);
+  }
+
+  // Those whose workers were left come first: they hold their memory already, and do not wait for ever.
+  std::vector<size_t> LoadOrder() const {
+    std::vector<size_t> order(models_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_partition(order.begin(), order.end(),
+                          [this](size_t i) { return models_[i]->HasLeftWorkers(); });
+    return order;
+  }
+
+  // One after the other, each with all the memory, but for those that hold theirs; the last one is not served
+  // yet.
+  absl::Status Load(const std::vector<size_t>& order, std::vector<ServedModel>* served) {
+    const auto make_room = [this] {
+      return flags_.device_memory_budget > 0 ? devices_->MakeRoom() : absl::OkStatus();
+    };
+    for (const size_t i : order) {
+      RETURN_IF_ERROR(models_[i]->Load(make_room));
+      if (i == order.back()) break;
+      ASSIGN_OR_RETURN((*served)[i], models_[i]->Serve(devices_.get()));
     }
     return absl::OkStatus();
   }
@@ -151,6 +184,9 @@ class ServerImpl : public Server {
     front_.reset();
     const bool leaves = LeavesWorkers();
     ForAllModels([leaves](ServedEngine* model) { model->EndWorkers(leaves); });
+    if (!run_dir_.has_value()) return;
+    RemoveEndedModels(*run_dir_);
+    run_dir_.reset();  // another coordinator may use the directory from now on
   }
 
   void ForAllModels(const std::function<void(ServedEngine*)>& call) {
@@ -172,6 +208,7 @@ class ServerImpl : public Server {
   std::vector<std::unique_ptr<ServedEngine>> models_;
   std::vector<std::shared_ptr<Engine>> engines_;  // the models'; empty until they are served
   std::unique_ptr<Front> front_;
+  std::optional<RunDir> run_dir_;  // of several models
   absl::Mutex mu_;
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool leave_workers_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,5 +1,6 @@
 #include "coordinator/group/replica_groups.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <thread>
@@ -56,6 +57,10 @@ absl::Status ReplicaGroups::Start(const ModelConfig& config, int32_t max_model_l
   }
   // All at once: each waits for the workers that were left to it.
   return ForAllUntilError([&](size_t i) { return groups_[i]->Start(config, max_model_len, fingerprint); });
+}
+
+bool ReplicaGroups::adopted() const {
+  return std::all_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->adopted(); });
 }
 
 absl::StatusOr<std::vector<KvPlan>> ReplicaGroups::Load() {

@@ -28,6 +28,8 @@ class ReplicaGroups {
   // These are WorkerGroup's, for all groups; an error names the replica where there are several. One that
   // cannot start or load ends that of the others.
   absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
+  // Whether the workers of all groups were adopted.
+  bool adopted() const;
   absl::StatusOr<std::vector<KvPlan>> Load();
   void Interrupt(const absl::Status& reason);
   void Stop();

@@ -1,6 +1,8 @@
 #include "coordinator/group/run_state.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -25,15 +27,27 @@ std::string WhyUseless(const v1::GroupFile& left, const v1::GroupFile& own) {
   return "";
 }
 
-std::vector<ProcessId> LiveProcesses(const std::string& group_path) {
+std::vector<ProcessId> LiveProcesses(const std::vector<std::string>& group_paths) {
   std::vector<ProcessId> live;
-  const absl::StatusOr<v1::GroupFile> left = ReadGroupFile(group_path);
-  if (left.ok()) {
-    for (const v1::LocalWorker& worker : LiveWorkers(*left)) live.push_back(ProcessOf(worker));
-  } else if (!absl::IsNotFound(left.status())) {
-    LogWarning("--run-dir: {}", std::string(left.status().message()));
+  for (const std::string& path : group_paths) {
+    const absl::StatusOr<v1::GroupFile> left = ReadGroupFile(path);
+    if (left.ok()) {
+      for (const v1::LocalWorker& worker : LiveWorkers(*left)) live.push_back(ProcessOf(worker));
+    } else if (!absl::IsNotFound(left.status())) {
+      LogWarning("--run-dir: {}", std::string(left.status().message()));
+    }
   }
   return live;
+}
+
+void Append(const std::vector<ProcessId>& more, std::vector<ProcessId>* processes) {
+  processes->insert(processes->end(), more.begin(), more.end());
+}
+
+absl::Status EndUseless(const std::vector<ProcessId>& useless, const std::string& why) {
+  if (!useless.empty())
+    LogInfo("ending {} that were left: {}", Counted(static_cast<int64_t>(useless.size()), "worker"), why);
+  return EndProcesses(useless, kEndGrace);
 }
 
 }  // namespace
@@ -41,23 +55,46 @@ std::vector<ProcessId> LiveProcesses(const std::string& group_path) {
 // One replica has its files in the directory itself, several have directories of their own there.
 absl::Status EndWorkersOfOtherReplicas(const RunDir& directory, int32_t num_replicas) {
   std::vector<ProcessId> useless;
-  if (num_replicas > 1) useless = LiveProcesses(directory.group_path());
+  if (num_replicas > 1) useless = LiveProcesses({directory.group_path()});
   std::vector<int32_t> others;
   for (const int32_t replica : directory.Replicas()) {
     if (num_replicas > 1 && replica < num_replicas) continue;
     others.push_back(replica);
-    const std::string path = RunDir::ReplicaPath(directory.path(), replica);
-    for (const ProcessId& process : LiveProcesses(RunDir::GroupPath(path))) useless.push_back(process);
+    Append(LiveProcesses({RunDir::GroupPath(RunDir::ReplicaPath(directory.path(), replica))}), &useless);
   }
-  if (!useless.empty()) {
-    LogInfo("ending {} that were left: they belong to another number of replicas",
-            Counted(static_cast<int64_t>(useless.size()), "worker"));
-  }
-  RETURN_IF_ERROR(EndProcesses(useless, kEndGrace));
+  const std::vector<std::string> models = directory.Models();
+  for (const std::string& model : models) Append(LiveProcesses(RunDir::GroupPaths(model)), &useless);
+  RETURN_IF_ERROR(EndUseless(useless, "they belong to several models, or to another number of replicas"));
   if (num_replicas > 1) directory.Clear();
   for (const int32_t replica : others) directory.RemoveReplica(replica);
+  for (const std::string& model : models) directory.RemoveModel(model);
   return absl::OkStatus();
 }
+
+absl::Status EndWorkersOfOtherModels(const RunDir& directory, const std::set<std::string>& models) {
+  std::vector<ProcessId> useless = LiveProcesses(RunDir::GroupPaths(directory.path()));
+  std::vector<std::string> others = directory.Models();
+  std::erase_if(others, [&](const std::string& model) { return models.count(model) > 0; });
+  for (const std::string& model : others) Append(LiveProcesses(RunDir::GroupPaths(model)), &useless);
+  RETURN_IF_ERROR(EndUseless(useless, "they belong to other models"));
+  directory.Clear();
+  for (const int32_t replica : directory.Replicas()) directory.RemoveReplica(replica);
+  for (const std::string& model : others) directory.RemoveModel(model);
+  return absl::OkStatus();
+}
+
+void RemoveEndedModels(const RunDir& directory) {
+  for (const std::string& model : directory.Models()) {
+    const std::vector<std::string> groups = RunDir::GroupPaths(model);
+    std::error_code ignored;
+    const bool ended = std::none_of(groups.begin(), groups.end(), [&](const std::string& group) {
+      return std::filesystem::exists(group, ignored);
+    });
+    if (ended) directory.RemoveModel(model);
+  }
+}
+
+bool HasLeftWorkers(const std::string& path) { return !LiveProcesses(RunDir::GroupPaths(path)).empty(); }
 
 absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const std::string& path,
                                                          const v1::GroupFile& group) {
@@ -81,9 +118,7 @@ absl::Status RunState::TakeOver() {
         useless.push_back(ProcessOf(worker));
       }
     }
-    if (!useless.empty())
-      LogInfo("ending {} that were left: {}", Counted(static_cast<int64_t>(useless.size()), "worker"), why);
-    RETURN_IF_ERROR(EndProcesses(useless, kEndGrace));
+    RETURN_IF_ERROR(EndUseless(useless, why));
   } else if (!absl::IsNotFound(left.status())) {
     // Workers that nobody knows of are sent away when they register.
     LogWarning("--run-dir: {}", std::string(left.status().message()));

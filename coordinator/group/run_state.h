@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,9 +20,19 @@ namespace somnus {
 
 using ProcessesByRank = std::map<int, ProcessId>;
 
-// Ends the workers in `directory`, which an earlier coordinator had for another number of replicas, and
-// removes what tells of them. It takes up to 5 seconds; errors are those of workers that cannot be ended.
+// These end the workers in `directory` that an earlier coordinator had otherwise, and remove what tells of
+// them. They take up to 5 seconds; errors are those of workers that cannot be ended.
+// Those of another number of replicas, and of several models: this is one model's.
 absl::Status EndWorkersOfOtherReplicas(const RunDir& directory, int32_t num_replicas);
+// All but those of these models, whose directories (RunDir::ModelPath) are named.
+absl::Status EndWorkersOfOtherModels(const RunDir& directory, const std::set<std::string>& models);
+
+// Removes what models have in `directory` whose workers have all ended. Where a start was interrupted,
+// workers of an earlier coordinator may still be there.
+void RemoveEndedModels(const RunDir& directory);
+
+// Whether a worker of the group in the run directory at `path`, or of a replica's in it, still runs.
+bool HasLeftWorkers(const std::string& path);
 
 class RunState {
  public:

@@ -41,6 +41,8 @@ class WorkerGroup {
   // (checkpoint/fingerprint.h): workers that an earlier coordinator left may go on only with the same files.
   // The error names the flag or the address at fault.
   absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
+  // As WorkerPool: Load loads nothing then.
+  bool adopted() const { return pool_.adopted(); }
   // Forms the first epoch. The error names the rank that failed.
   absl::StatusOr<KvPlan> Load();
   // Makes whatever Start, Load or a recovery waits for end with `reason`, and the epoch with it.

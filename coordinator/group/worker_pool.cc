@@ -197,6 +197,11 @@ absl::Status WorkerPool::CheckHeld(size_t rank, const v1::WorkerSnapshot& now) c
   return absl::UnavailableError(adoption.reason);
 }
 
+bool WorkerPool::adopted() const {
+  absl::MutexLock lock(&mu_);
+  return adopted_.size() == places_.size();
+}
+
 int64_t WorkerPool::last_epoch() const {
   int64_t last = run_state_ == nullptr ? 0 : run_state_->left_epoch();
   absl::MutexLock lock(&mu_);

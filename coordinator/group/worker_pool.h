@@ -47,6 +47,8 @@ class WorkerPool {
   // error names the flag or the address at fault.
   absl::Status Start(AdoptionTerms terms, const v1::GroupFile& group);
   const std::string& cluster_address() const { return cluster_->address(); }
+  // Whether an earlier coordinator has left the workers of all ranks, with what they hold. After Start.
+  bool adopted() const;
   // Of an earlier coordinator or a member, as far as is known: new epochs must be later.
   int64_t last_epoch() const;
   // Writes down, for a coordinator that comes after this one, that `group_epoch` begins, and the processes

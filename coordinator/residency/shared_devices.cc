@@ -59,9 +59,10 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
     model->retry_delay = options_.first_retry;
     model->awake_since = model->last_used = options_.now();
     model->tag_bytes = stats.resident_bytes;
-    model->device_bytes = Sum(stats.resident_bytes);
-    model->weights_bytes = Of(kWeightsTag, stats.resident_bytes);
+    for (const auto& [tag, bytes] : stats.sleeping_bytes) model->tag_bytes[tag] += bytes;
     if (model->options.elastic_kv) InitKv(model, stats);
+    model->device_bytes = Sum(model->tag_bytes);
+    model->weights_bytes = Of(kWeightsTag, model->tag_bytes);
   }
   SharingCalls calls;
   calls.submit = [this, model](auto requests) { return Submit(model, std::move(requests)); };
@@ -79,8 +80,10 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
 absl::Status SharedDevices::MakeRoom() {
   int64_t left = options_.residency.host_memory_budget;
   for (const std::unique_ptr<Model>& model : models_) {
-    if (IsResident(model->engine->state())) {
-      const int level = BackupBytes(*model, model->engine->Stats()) <= left ? 1 : 2;
+    const EngineStats stats = model->engine->Stats();
+    const bool half_asleep = stats.state == EngineState::kAsleep && Sum(stats.resident_bytes) > 0;
+    if (half_asleep || IsResident(stats.state)) {
+      const int level = BackupBytes(*model, stats) <= left ? 1 : 2;
       absl::StatusOr<TransitionReport> report = model->engine->Sleep({.level = level});
       if (!report.ok()) return report.status();
       absl::MutexLock lock(&mu_);

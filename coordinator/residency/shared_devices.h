@@ -91,6 +91,7 @@ struct SharingModel {
   bool elastic_kv = false;
   int64_t min_kv_bytes = 0;
   int64_t num_kv_rows = 0;
+  int64_t kv_block_bytes = 0;  // of one replica's workers together; 0: it is told from the cache
   // Called on a thread of SharedDevices; must not block. May be empty. on_resize: of its KV cache, when it is
   // decided. on_switch: a model has woken for requests.
   std::function<void(const ResidencyDecision&)> on_decision;
@@ -105,7 +106,8 @@ class SharedDevices {
   explicit SharedDevices(SharedDevicesOptions options);
   ~SharedDevices();
 
-  // `make` makes the model's engine, awake; the result is what clients and operators call.
+  // `make` makes the model's engine, in whatever state its workers are: nobody is taken to have asked for it.
+  // The result is what clients and operators call.
   std::shared_ptr<Engine> Add(SharingModel model, EngineObserver* observer, const MakeEngine& make);
   // All models that were added sleep, so that another one can be loaded.
   absl::Status MakeRoom();
@@ -151,7 +153,7 @@ class SharedDevices {
     bool staged = false;    // operators have put it to sleep, or woken it, in part
     int64_t num_holds = 0;  // operators' calls that need its memory
     int64_t last_wake_id = 0;
-    TagBytes tag_bytes;  // of device memory while it is awake, as of Add
+    TagBytes tag_bytes;  // of device memory while it is awake, with its whole KV cache, as of Add
     int64_t device_bytes = 0;
     int64_t weights_bytes = 0;                // likewise
     int num_promised_backups = 0;             // operators' sleeps at level 1 that are under way

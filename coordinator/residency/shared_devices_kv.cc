@@ -28,6 +28,14 @@ bool Contains(const std::vector<std::string>& tags, const std::string& tag) {
   return std::find(tags.begin(), tags.end(), tag) != tags.end();
 }
 
+// What the whole cache takes at most, where its rows have whole chunks; 0: that is not known.
+int64_t WholeCacheBytes(const SharingModel& model, const EngineStats& stats) {
+  const int64_t num_replicas = std::max<int64_t>(1, static_cast<int64_t>(stats.replicas.size()));
+  const int64_t blocks = (stats.max_blocks + num_replicas) * model.kv_block_bytes;  // with null blocks
+  const int64_t chunk = model.num_kv_rows > 0 ? model.num_kv_rows * kLargestGranularity : 1;
+  return (blocks + chunk - 1) / chunk * chunk;
+}
+
 // Of device memory that the model holds, or will when its transition has ended.
 int64_t PromisedBytes(const ModelView& view) {
   const bool sleeps = view.state == ModelState::kAsleep || view.state == ModelState::kDeepening ||
@@ -38,14 +46,16 @@ int64_t PromisedBytes(const ModelView& view) {
 }  // namespace
 
 void SharedDevices::InitKv(Model* model, const EngineStats& stats) {
-  const auto cache = stats.resident_bytes.find(kKvCacheTag);
-  // What a block takes can be told from a whole cache alone.
-  if (cache == stats.resident_bytes.end() || cache->second == 0 || stats.mapped_blocks < stats.max_blocks)
-    return;
+  const auto cache = model->tag_bytes.find(kKvCacheTag);
+  if (cache == model->tag_bytes.end() || cache->second == 0) return;
+  // What a block takes can be told from a whole cache alone. One that was adopted may be smaller.
+  if (stats.mapped_blocks < stats.max_blocks) cache->second = WholeCacheBytes(model->options, stats);
+  if (cache->second == 0) return;
   KvState& kv = model->kv;
   kv.cache_bytes = cache->second;
-  kv.other_bytes = model->device_bytes - kv.cache_bytes;
-  kv.max_blocks = kv.mapped_blocks = stats.max_blocks;
+  for (const auto& [tag, bytes] : model->tag_bytes) kv.other_bytes += tag == kKvCacheTag ? 0 : bytes;
+  kv.max_blocks = stats.max_blocks;
+  kv.mapped_blocks = stats.mapped_blocks;
   if (const int64_t rows = model->options.num_kv_rows; rows > 0)
     kv.slack_bytes = 2 * rows * std::max(kLargestGranularity, kv.cache_bytes / rows / kChunksOfRow);
   kv.block_bytes = (kv.cache_bytes + kv.max_blocks - 1) / kv.max_blocks;

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -131,6 +132,71 @@ TEST_F(RunDirTest, ReplicasHaveDirectoriesOfTheirOwn) {
   EXPECT_EQ(directory->Replicas(), (std::vector<int32_t>{2, 10})) << "it is about the directory itself";
   directory->RemoveReplica(2);
   EXPECT_EQ(directory->Replicas(), (std::vector<int32_t>{10}));
+}
+
+TEST_F(RunDirTest, ModelsHaveDirectoriesOfTheirOwnWhateverTheirNames) {
+  const std::string long_name(300, 'a');
+  const std::vector<std::string> names = {"",
+                                          ".",
+                                          "..",
+                                          "../../etc",
+                                          "/",
+                                          "a/b",
+                                          "a_b",
+                                          "a.b",
+                                          "a b",
+                                          "a-b",
+                                          "a_2fb",
+                                          "a\xff",
+                                          "A",
+                                          "a",
+                                          std::string("a\0b", 3),
+                                          "lock",
+                                          long_name,
+                                          long_name + "b",
+                                          long_name + "/",
+                                          "SmolLM2-135M-Instruct.Q4_1",
+                                          "SmolLM2-135M-Instruct.Q4_0"};
+  std::set<std::string> paths;
+  for (const std::string& name : names) {
+    const std::string path = RunDir::ModelPath(path_, name);
+    EXPECT_TRUE(paths.insert(path).second) << name << " has the directory of another one: " << path;
+    EXPECT_EQ(std::filesystem::path(path).parent_path(), path_) << name;
+    EXPECT_EQ(std::filesystem::path(path).lexically_normal(), path) << name;
+    EXPECT_LE(path.size(), path_.size() + RunDir::kMaxModelDirBytes) << name;
+    EXPECT_EQ(path.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_~",
+                                     path_.size() + 1),
+              std::string::npos)
+        << path;
+  }
+  EXPECT_EQ(RunDir::ModelPath("/run", "a/b"), "/run/model-a_2fb");
+  EXPECT_EQ(RunDir::ModelPath("/run", "SmolLM2-135M-Instruct"), "/run/model-SmolLM2-135M-Instruct");
+  EXPECT_EQ(RunDir::ModelPath("/run", "SmolLM2-135M-Instruct.Q4_1"), "/run/model-SmolLM2~7a8a49698ff4af92")
+      << "the next build finds what this one has made";
+}
+
+TEST_F(RunDirTest, ModelsAreFoundAndRemovedWithTheirReplicas) {
+  const absl::StatusOr<RunDir> directory = RunDir::Open(path_);
+  ASSERT_TRUE(directory.ok());
+  const std::string one = RunDir::ModelPath(path_, "one"), two = RunDir::ModelPath(path_, "two");
+  const std::string replica = RunDir::ReplicaPath(two, 3);
+  for (const std::string& path : {one, two, replica}) {
+    const absl::StatusOr<RunDir> own = RunDir::Open(path);
+    ASSERT_TRUE(own.ok()) << own.status();
+    std::ofstream(own->group_path()) << "";
+  }
+  std::ofstream(path_ + "/model-file") << "";
+  std::filesystem::create_directory_symlink(parent_, path_ + "/model-link");
+  EXPECT_EQ(directory->Models(), (std::vector<std::string>{one, two}));
+  EXPECT_EQ(RunDir::GroupPaths(two), (std::vector<std::string>{two + "/group", replica + "/group"}));
+  directory->Clear();
+  EXPECT_EQ(directory->Models().size(), 2u) << "it is about the directory itself";
+  directory->RemoveModel(two);
+  EXPECT_EQ(directory->Models(), std::vector<std::string>{one});
+  EXPECT_FALSE(std::filesystem::exists(two));
+  directory->RemoveGroups();
+  EXPECT_TRUE(directory->Models().empty());
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/lock"));
 }
 
 TEST_F(RunDirTest, AFileIsReplacedWholeOrNotAtAll) {

@@ -155,6 +155,7 @@ void FakeExecutor::NoteResident(const std::string& tag) {
   const auto bytes = awake_bytes_.find(tag);
   const bool sleeps = residency_.asleep().count(tag) > 0 || bytes == awake_bytes_.end();
   bytes_.resident[tag] = sleeps ? 0 : bytes->second;
+  bytes_.sleeping[tag] = bytes == awake_bytes_.end() ? 0 : bytes->second - bytes_.resident[tag];
 }
 
 absl::StatusOr<SelfCheckResult> FakeExecutor::EndCheck(int64_t epoch) {

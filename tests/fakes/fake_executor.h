@@ -237,6 +237,12 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     awake_bytes_ = bytes_.resident = bytes;
   }
+  // What the workers hold at the beginning, after SetResidentBytes.
+  void SetHeld(const Residency& held) {
+    absl::MutexLock lock(&mu_);
+    residency_ = held;
+    for (const auto& [tag, bytes] : awake_bytes_) NoteResident(tag);
+  }
   // Backups of weights take host memory, from their sleep of level 1 until the weights change, or a loss.
   void SetRetainsBackups() {
     absl::MutexLock lock(&mu_);

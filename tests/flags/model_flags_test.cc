@@ -47,7 +47,6 @@ TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
       {{"--model=a=x", "--model=a=y"}, "--model: two models are named a"},
       {{"--model=a=x", "--model=b=y", "--served-model-name=c"}, "--served-model-name: all models have"},
       {{"--model=a=x", "--model=b=y", "--workers=remote:1"}, "--workers: several models need workers of"},
-      {{"--model=a=x", "--model=b=y", "--run-dir=/r"}, "--run-dir: is for one model"},
       {{"--model=a=x", "--device-memory-budget=1GiB"}, "--device-memory-budget: is for several models"},
       {{"m", "--pin-model=m"}, "--pin-model: is for several models"},
       {{"m", "--model-tpot-target=1s"}, "--model-tpot-target: is for several models"},
@@ -70,6 +69,16 @@ TEST(ModelFlagsTest, OneOfSeveralModelsKeepsTheKvCacheOfOpenRequests) {
   for (const Flags& flags :
        OfEachModel(*ParseFlags({"--model=a=/m", "--model=b=/m", "--no-keep-kv-on-sleep"})))
     EXPECT_FALSE(KeepsKvOnSleep(flags));
+}
+
+TEST(ModelFlagsTest, EachModelHasARunDirectoryOfItsOwn) {
+  const absl::StatusOr<Flags> flags =
+      ParseFlags({"x", "--model=a=y", "--model=a.b=z", "--run-dir=/r", "--data-parallel-size=2"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  std::vector<std::string> paths;
+  for (const Flags& model : OfEachModel(*flags)) paths.push_back(OfReplica(model, 1).run_dir);
+  EXPECT_EQ(paths, (std::vector<std::string>{"/r/model-/replica-1", "/r/model-a/replica-1",
+                                             "/r/model-a_2eb/replica-1"}));
 }
 
 }  // namespace

@@ -119,6 +119,43 @@ TEST_F(RunStateTest, WorkersOfAnotherNumberOfReplicasAreEnded) {
   EXPECT_FALSE(std::filesystem::exists(RunDir::ReplicaPath(path_, 0)));
 }
 
+TEST_F(RunStateTest, WorkersOfOtherModelsAreEnded) {
+  const auto record = [&](const std::string& path) {
+    const ProcessId worker = StartWorker();
+    EXPECT_TRUE((*RunState::Open(path, group_))->Record(1, {{0, worker}}).ok());
+    return worker;
+  };
+  const ProcessId alone = record(path_), replica = record(RunDir::ReplicaPath(path_, 1));
+  const std::string own = RunDir::ModelPath(path_, "own"), other = RunDir::ModelPath(path_, "other");
+  const ProcessId of_own = record(own), of_other = record(other);
+  EXPECT_TRUE(HasLeftWorkers(own));
+  {
+    const absl::StatusOr<RunDir> directory = RunDir::Open(path_);
+    ASSERT_TRUE(EndWorkersOfOtherModels(*directory, {own}).ok());
+    for (const ProcessId& useless : {alone, replica, of_other}) EXPECT_FALSE(IsRunning(useless));
+    EXPECT_TRUE(IsRunning(of_own));
+    EXPECT_EQ(directory->Models(), std::vector<std::string>{own});
+    EXPECT_TRUE(directory->Replicas().empty());
+    EXPECT_FALSE(HasLeftWorkers(path_));
+    RemoveEndedModels(*directory);
+    EXPECT_EQ(directory->Models(), std::vector<std::string>{own}) << "its workers were left";
+  }
+  const auto state = Open();
+  EXPECT_FALSE(IsRunning(of_own)) << "a single model has no directory within";
+  EXPECT_FALSE(std::filesystem::exists(own));
+}
+
+TEST_F(RunStateTest, WhatModelsHaveGoesWithTheirWorkers) {
+  const std::string model = RunDir::ModelPath(path_, "model");
+  const absl::StatusOr<RunDir> directory = RunDir::Open(path_);
+  ASSERT_TRUE(directory.ok());
+  (*RunState::Open(model, group_))->Clear();
+  EXPECT_FALSE(HasLeftWorkers(model));
+  EXPECT_EQ(directory->Models().size(), 1u);
+  RemoveEndedModels(*directory);
+  EXPECT_TRUE(directory->Models().empty());
+}
+
 TEST_F(RunStateTest, OneCoordinatorAtATime) {
   const auto state = Open();
   EXPECT_TRUE(absl::IsFailedPrecondition(RunState::Open(path_, group_).status()));

@@ -51,6 +51,11 @@ class SharedDevicesTest : public ::testing::Test {
   // `num_awake` models fit.
   void Start(int num_models, int num_awake, ResidencyPolicy policy = ResidencyPolicy::kFifo,
              SleepArrivals arrivals = SleepArrivals::kQueue) {
+    AddModels(num_models, num_awake, policy, arrivals);
+    EXPECT_TRUE(devices_->Start().ok());
+  }
+  void AddModels(int num_models, int num_awake, ResidencyPolicy policy = ResidencyPolicy::kFifo,
+                 SleepArrivals arrivals = SleepArrivals::kQueue) {
     SharedDevicesOptions options;
     options.residency.policy = policy;
     options.residency.device_memory_budget = budget_ > 0 ? budget_ : num_awake * kBytes;
@@ -65,11 +70,11 @@ class SharedDevicesTest : public ::testing::Test {
     counter_ = std::make_unique<AwakeCounter>();
     for (int i = 0; i < num_models; ++i) {
       Add("model " + std::to_string(i));
-      if (i + 1 < num_models) {
+      // Those that were adopted have their memory.
+      if (i + 1 < num_models && held_.empty()) {
         EXPECT_TRUE(devices_->MakeRoom().ok());
       }
     }
-    EXPECT_TRUE(devices_->Start().ok());
   }
   void Add(const std::string& name) {
     Served& served = models_.emplace_back();
@@ -80,6 +85,8 @@ class SharedDevicesTest : public ::testing::Test {
     options.scheduler.blocks.num_host_blocks = keeps_kv_ ? 64 : 0;
     served.executor = std::make_unique<FakeExecutor>(SmallWorker(options));
     served.executor->SetResidentBytes(tag_bytes_);
+    if (models_.size() <= held_.size()) options.residency = held_[models_.size() - 1];
+    served.executor->SetHeld(options.residency);
     if (retains_backups_) served.executor->SetRetainsBackups();
     SharingModel model;
     model.name = name;
@@ -89,7 +96,7 @@ class SharedDevicesTest : public ::testing::Test {
       absl::MutexLock lock(&mu_);
       decisions_.push_back(decision);
     };
-    counter_->Add(1);
+    if (options.residency.awake()) counter_->Add(1);
     served.engine = devices_->Add(model, counter_.get(), [&](EngineObserver* observer) {
       return std::make_shared<EngineLoop>(options, served.executor.get(), observer);
     });
@@ -138,7 +145,8 @@ class SharedDevicesTest : public ::testing::Test {
   absl::Duration max_wait_ = absl::Milliseconds(200);
   std::vector<TokenTargets> targets_;
   absl::Duration idle_sleep_ = absl::InfiniteDuration();
-  int64_t budget_ = 0;  // 0: as Start says
+  int64_t budget_ = 0;           // 0: as Start says
+  std::vector<Residency> held_;  // what adopted workers hold; empty: all are awake
   TagBytes tag_bytes_ = {{"weights", kBytes}};
   bool keeps_kv_ = false;
   bool retains_backups_ = false;

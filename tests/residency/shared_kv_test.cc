@@ -43,7 +43,7 @@ class SharedKvTest : public ::testing::Test {
     devices_.emplace(options);
     for (int i = 0; i < 2; ++i) {
       Add(elastic);
-      if (i == 0) {
+      if (i == 0 && adopted_blocks_ == 0) {
         ASSERT_TRUE(devices_->MakeRoom().ok());
       }
     }
@@ -57,12 +57,15 @@ class SharedKvTest : public ::testing::Test {
     options.scheduler.max_num_batched_tokens = 64;
     options.scheduler.blocks.num_blocks = kMaxBlocks + 1;
     options.queue.max_num_waiting = 200;
+    options.num_mapped_blocks = adopted_blocks_ + (adopted_blocks_ > 0 ? 1 : 0);
+    const int64_t blocks = adopted_blocks_ > 0 ? adopted_blocks_ : kMaxBlocks;
     served.executor = std::make_unique<FakeExecutor>(SmallWorker(options));
-    served.executor->SetResidentBytes({{"weights", kOther}, {"kv_cache", kMaxBlocks * kBlock}});
+    served.executor->SetResidentBytes({{"weights", kOther}, {"kv_cache", blocks * kBlock}});
     served.executor->SetStepTime(absl::Milliseconds(1));
     SharingModel model;
     model.name = "model " + std::to_string(models_.size() - 1);
     model.elastic_kv = elastic;
+    model.kv_block_bytes = kBlock;
     model.on_decision = [this](const ResidencyDecision& decision) {
       absl::MutexLock lock(&mu_);
       num_sleeps_ += decision.action != ResidencyAction::kWake;
@@ -106,6 +109,8 @@ class SharedKvTest : public ::testing::Test {
   }
 
   int64_t budget_ = 0;
+  int32_t adopted_blocks_ =
+      0;  // of each cache, which an earlier coordinator has left so; 0: caches are whole
   std::optional<SharedDevices> devices_;
   std::vector<Served> models_;
   int next_id_ = 0;
@@ -158,6 +163,18 @@ TEST_F(SharedKvTest, WhereNotEvenTheSmallestCachesFitModelsTakeTurns) {
     ExpectExact(Submit(1, 5));
   }
   EXPECT_GE(num_sleeps(), 5);
+}
+
+// What a block takes cannot be told from such caches.
+TEST_F(SharedKvTest, CachesThatWereAdoptedWhileTheyWereSmallGrowAgain) {
+  adopted_blocks_ = 30;
+  Start(2 * kOther + 250 * kBlock);
+  EXPECT_EQ(Mapped(0), 30);
+  const std::vector<Ticket> tickets = Submit(0, 150);
+  while (Mapped(0) < 90 && !tickets.back().sink->done()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_GE(Mapped(0), 90);
+  ExpectExact(tickets);
+  EXPECT_EQ(num_sleeps(), 0);
 }
 
 TEST_F(SharedKvTest, SwitchedOffCachesKeepTheirSize) {

@@ -57,10 +57,10 @@ absl::Status StopCoordinator(const ProcessId& coordinator, absl::Duration timeou
 // No coordinator can start while this runs. Returns how many workers there were.
 absl::StatusOr<size_t> StopLeftWorkers(const std::string& path) {
   ASSIGN_OR_RETURN(const RunDir directory, RunDir::Open(path));
-  const std::vector<int32_t> replicas = directory.Replicas();
-  std::vector<std::string> groups = {directory.group_path()};
-  for (const int32_t replica : replicas)
-    groups.push_back(RunDir::GroupPath(RunDir::ReplicaPath(directory.path(), replica)));
+  std::vector<std::string> groups = RunDir::GroupPaths(directory.path());
+  for (const std::string& model : directory.Models()) {
+    for (std::string& group_path : RunDir::GroupPaths(model)) groups.push_back(std::move(group_path));
+  }
   std::vector<ProcessId> workers;
   for (const std::string& group_path : groups) {
     const absl::StatusOr<v1::GroupFile> group = ReadGroupFile(group_path);
@@ -69,8 +69,7 @@ absl::StatusOr<size_t> StopLeftWorkers(const std::string& path) {
     for (const v1::LocalWorker& worker : LiveWorkers(*group)) workers.push_back(ProcessOf(worker));
   }
   RETURN_IF_ERROR(EndProcesses(workers, kWorkerGrace));
-  directory.Clear();
-  for (const int32_t replica : replicas) directory.RemoveReplica(replica);
+  directory.RemoveGroups();
   if (workers.empty()) return 0;
   const std::string pids = absl::StrJoin(
       workers, ", ", [](std::string* out, const ProcessId& worker) { absl::StrAppend(out, worker.pid); });
