@@ -28,9 +28,18 @@ const cpu::KernelTable* KernelsOf(CpuIsa isa) {
       return cpu::Avx512VnniKernels();
     case CpuIsa::kAvx512Bf16:
       return cpu::Avx512Bf16Kernels();
+    case CpuIsa::kAmx:
+      return cpu::AmxKernels();
     default:
       return &cpu::PortableKernels();
   }
+}
+
+// Why KernelsOf(isa) is null: "... is what this CPU lacks".
+absl::string_view WhoLacks(CpuIsa isa) {
+  return isa == CpuIsa::kAmx && cpu::AmxIsRefused()
+             ? "the operating system refuses to this process (a stack for signals that is too small?)"
+             : "this CPU lacks";
 }
 
 // The names of those that have kernels, or of those that this CPU has too.
@@ -57,24 +66,24 @@ absl::StatusOr<const cpu::KernelTable*> KernelsFromEnvironment() {
   for (const CpuIsa isa : kCpuIsas) {
     if (CpuIsaName(isa) != name) continue;
     if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) return kernels;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "SOMNUS_CPU_ISA is \"", name, "\", which this CPU lacks; it may be one of ", IsaNames(true)));
+    return absl::FailedPreconditionError(absl::StrCat("SOMNUS_CPU_ISA is \"", name, "\", which ",
+                                                      WhoLacks(isa), "; it may be one of ", IsaNames(true)));
   }
-  return absl::InvalidArgumentError(absl::StrCat("SOMNUS_CPU_ISA is \"", name, "\"",
-                                                 name == "amx" ? ", for which there are no kernels yet" : "",
-                                                 "; it may be one of ", IsaNames(false)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("SOMNUS_CPU_ISA is \"", name, "\"; it may be one of ", IsaNames(false)));
 }
 
 absl::StatusOr<const cpu::KernelTable*> ChooseKernels(CpuIsa isa) {
   if (isa == CpuIsa::kBest) return KernelsFromEnvironment();
   if (const cpu::KernelTable* kernels = KernelsOf(isa); kernels != nullptr) return kernels;
-  return absl::FailedPreconditionError(absl::StrCat("this CPU lacks ", CpuIsaName(isa)));
+  return absl::FailedPreconditionError(absl::StrCat(CpuIsaName(isa), " is what ", WhoLacks(isa)));
 }
 
 }  // namespace
 
 absl::string_view CpuIsaName(CpuIsa isa) {
-  constexpr absl::string_view kNames[] = {"best", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"};
+  constexpr absl::string_view kNames[] = {"best",        "portable",    "avx2", "avx512",
+                                          "avx512_vnni", "avx512_bf16", "amx"};
   return kNames[static_cast<int>(isa)];
 }
 

@@ -98,7 +98,8 @@ struct KernelTable {
   void (*linear[kNumDataTypes])(const LinearArgs& args, int64_t row_begin, int64_t row_end,
                                 int64_t panel_begin, int64_t panel_end);
   int64_t quantized_bytes;
-  int64_t max_tile_rows;  // rows that one pass over a panel serves
+  int64_t max_tile_rows;    // rows that one pass over a panel serves
+  int64_t row_block_bytes;  // of x in bf16: stay in a core's L2 cache while the panels pass by
 
   void (*pack_rows)(const LinearWeight& weight, int64_t row_begin, int64_t num_rows, const float* rows);
   void (*unpack_row)(const LinearWeight& weight, int64_t row, float* out);
@@ -144,6 +145,9 @@ const KernelTable* Avx2Kernels();
 const KernelTable* Avx512Kernels();
 const KernelTable* Avx512VnniKernels();
 const KernelTable* Avx512Bf16Kernels();
+const KernelTable* AmxKernels();
+// Whether AmxKernels() is null because the operating system refuses what the CPU has.
+bool AmxIsRefused();
 
 // ---- Layout of packed weights and of cache blocks
 

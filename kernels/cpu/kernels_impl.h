@@ -22,6 +22,7 @@ constexpr KernelTable MakeTable(const char* name) {
       .native_bf16 = TileBF16::ActElement::kType == DataType::kBF16,
       .linear = {LinearRange<TileF32>, LinearRange<TileBF16>, LinearRange<TileF16>},
       .max_tile_rows = kMaxRows,
+      .row_block_bytes = 384 << 10,
       .pack_rows = PackRowsAny,
       .unpack_row = UnpackRowAny,
       .to_float = ToFloat,

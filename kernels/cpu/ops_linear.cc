@@ -11,9 +11,6 @@
 namespace somnus::cpu {
 namespace {
 
-// A block of x rows that stays in a core's L2 cache while the panels pass by.
-constexpr int64_t kRowBlockBytes = 384 << 10;
-
 int64_t NumPanels(int64_t n) { return (n + kPanelWidth - 1) / kPanelWidth; }
 
 bool TakesActAsIs(const CpuDevice& device, DataType dtype) {
@@ -102,7 +99,7 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
   }
   const auto kernel = cpu.kernels().linear[static_cast<int>(w.dtype)];
   const int64_t block_rows =
-      std::max(cpu.kernels().max_tile_rows, kRowBlockBytes / std::max<int64_t>(1, w.k * 2));
+      std::max(cpu.kernels().max_tile_rows, cpu.kernels().row_block_bytes / std::max<int64_t>(1, w.k * 2));
   const int64_t blocks = (x.rows + block_rows - 1) / block_rows;
   const int64_t panels = NumPanels(w.n);
   // Items are ordered by block, then panel; a thread takes a contiguous range, and so reads one stream of

@@ -90,9 +90,11 @@ int Main(const BenchFlags& flags) {
   const int threads = std::max(1, options.num_threads > 0 ? options.num_threads : NumAllowedCpus());
   for (const BenchModel& model : models) {
     Ceilings ceilings{.machine = ProbeMachine(), .fma_gflops = PeakFmaGflops(threads)};
-    // An instruction set without dot products of bf16 is measured by what it has.
-    const bool dots = absl::StrContains((*device)->Describe(), CpuIsaName(CpuIsa::kAvx512Bf16));
-    ceilings.bf16_gflops = dots ? PeakBf16Gflops(threads) : ceilings.fma_gflops;
+    // An instruction set without products of bf16 is measured by what it has.
+    const auto is = [&](CpuIsa isa) { return absl::StrContains((*device)->Describe(), CpuIsaName(isa)); };
+    ceilings.bf16_gflops = is(CpuIsa::kAmx)          ? PeakTileGflops(threads)
+                           : is(CpuIsa::kAvx512Bf16) ? PeakBf16Gflops(threads)
+                                                     : ceilings.fma_gflops;
     ceilings.read_gbps = threads == 1 ? ceilings.machine.read_gbps_1t : ceilings.machine.read_gbps_2t;
     PrintCeilings(ceilings, (*device)->Describe(), json);
     const BenchOptions bench{

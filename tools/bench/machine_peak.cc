@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <barrier>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -21,6 +22,32 @@ void DotProductLoop() {
         ".irp r,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n vdpbf16ps %%zmm0, %%zmm1, %%zmm\\r\n "
         ".endr\n" ::);
   }
+#endif
+}
+// Tiles 0 to 3 hold sums, 4 to 7 what is multiplied: numbers other than zero, with which the clock is lower.
+void TileLoop() {
+#if defined(__x86_64__)
+  struct alignas(64) {
+    uint8_t palette = 1;
+    uint8_t reserved[15] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } shapes;
+  alignas(64) uint16_t values[512];
+  for (uint32_t i = 0; i < 512; ++i)
+    values[i] = static_cast<uint16_t>((i * 2654435761u >> 16 & 0x807f) | 0x3c00);
+  asm volatile("ldtilecfg %0" ::"m"(shapes));
+  asm volatile(
+      ".irp t,4,5,6,7\n tileloadd (%0,%1,1), %%tmm\\t\n .endr\n"
+      ".irp t,0,1,2,3\n tilezero %%tmm\\t\n .endr\n" ::"r"(values),
+      "r"(int64_t{64})
+      : "memory");
+  for (long i = 0; i < kIterations; ++i) {
+    asm volatile(
+        "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n"
+        "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n" ::);
+  }
+  asm volatile("tilerelease");
 #endif
 }
 void WideFmaLoop() {
@@ -74,6 +101,10 @@ double Gflops(void (*loop)(), double flops_per_loop, int num_threads) {
 double PeakBf16Gflops(int num_threads) {
   if (!__builtin_cpu_supports("avx512bf16")) return PeakFmaGflops(num_threads);
   return Gflops(DotProductLoop, 16.0 * 64 * kIterations, num_threads);
+}
+
+double PeakTileGflops(int num_threads) {
+  return Gflops(TileLoop, 4.0 * 2 * 16 * 16 * 32 * kIterations, num_threads);
 }
 
 double PeakFmaGflops(int num_threads) {

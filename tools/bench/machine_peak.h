@@ -8,5 +8,7 @@ namespace somnus {
 // call takes about 30 ms.
 double PeakBf16Gflops(int num_threads);
 double PeakFmaGflops(int num_threads);
+// Of AMX's bf16 products, in a process that may use tiles, as one that has a device with them.
+double PeakTileGflops(int num_threads);
 
 }  // namespace somnus

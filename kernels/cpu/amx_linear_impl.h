@@ -1,0 +1,213 @@
+// Linear with bf16 weights on AMX tiles. Part of kernels_amx.cc.
+//
+// A panel's layout is that of a tile of weights: 16 rows of pairs of k, two tiles side by side. An output
+// element is one chain over steps of 32 values of k in ascending order, in which TDPBF16PS adds the products
+// of even and of odd k up apart, whatever the number of rows: one row takes the same instructions as many.
+// Where k is cut into parts, the chain is stored and loaded as it is.
+
+namespace somnus::cpu::SOMNUS_ISA {
+namespace {
+
+constexpr int64_t kStepK = 32;
+constexpr int64_t kStepBytes = kStepK / 2 * kPanelWidth * 4;  // of a panel
+constexpr int64_t kStepLines = kStepBytes / 64;
+constexpr int64_t kPairFloats = 2 * kTileRows * kPanelWidth;  // sums of a pair of row tiles
+
+// Rows at a time: a pair's sums of a part of k are kept for each.
+constexpr int64_t kMaxBlockRows = 256;
+// The part of a panel that stays in the L1 cache while pairs of row tiles pass by; a whole panel that is
+// hardly larger is not cut, nor one that few pairs use.
+constexpr int64_t kPartSteps = 12;
+constexpr int64_t kMaxWholeSteps = 20;
+constexpr int64_t kMinPairsForParts = 4;
+constexpr int64_t kTileAheadBytes = 4096;
+
+// Two row tiles of activations, or one, and where the next step's lie.
+template <bool kBoth>
+struct TilePair {
+  const char* a[2];
+  int64_t stride;
+};
+
+template <bool kBoth>
+SOMNUS_INLINE void ZeroSums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (kBoth) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+}
+
+// from[i]: the sums of row tile i.
+template <bool kBoth>
+SOMNUS_INLINE void LoadSums(const float* const (&from)[2], int64_t stride) {
+  _tile_loadd(0, from[0], stride);
+  _tile_loadd(1, from[0] + kTileRows, stride);
+  if constexpr (kBoth) {
+    _tile_loadd(2, from[1], stride);
+    _tile_loadd(3, from[1] + kTileRows, stride);
+  }
+}
+
+template <bool kBoth>
+SOMNUS_INLINE void StoreSums(float* const (&to)[2], int64_t stride) {
+  _tile_stored(0, to[0], stride);
+  _tile_stored(1, to[0] + kTileRows, stride);
+  if constexpr (kBoth) {
+    _tile_stored(2, to[1], stride);
+    _tile_stored(3, to[1] + kTileRows, stride);
+  }
+}
+
+// One step of k. Activations are loaded past the L1 cache, as far as the hint goes: they come by once for
+// each panel, while the panel is used by all of them.
+template <bool kBoth>
+SOMNUS_INLINE void Step(const TilePair<kBoth>& x, const char* w) {
+  _tile_loadd(6, w, kPanelWidth * 4);
+  _tile_stream_loadd(4, x.a[0], x.stride);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, w + 64, kPanelWidth * 4);
+  _tile_dpbf16ps(1, 4, 7);
+  if constexpr (kBoth) {
+    _tile_stream_loadd(5, x.a[1], x.stride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+// Steps of k at which `lines` cache lines each are prefetched from `ahead` on.
+template <bool kBoth>
+SOMNUS_INLINE void Steps(TilePair<kBoth> x, const char* w, int64_t steps, const char* ahead, int64_t lines) {
+  for (int64_t s = 0; s < steps; ++s) {
+    Step<kBoth>(x, w);
+    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(ahead + i * 64, 0, 2);
+    x.a[0] += 2 * kStepK;
+    x.a[1] += 2 * kStepK;
+    w += kStepBytes;
+    ahead += lines * 64;
+  }
+}
+
+// Rows of one block times panels.
+class TileLinear {
+ public:
+  TileLinear(const LinearArgs& args, int64_t row_begin, int64_t rows)
+      : args_(args), tiles_(row_begin, rows), scope_(tiles_.height, 2 * kStepK) {
+    if (tail_ != 0) CopyTailOfX();
+  }
+
+  // panel_end: of the range of which this is one; nothing beyond it is prefetched.
+  void Panel(int64_t panel, int64_t panel_end) {
+    const int64_t panel_bytes = PanelBytes(DataType::kBF16, args_.k);
+    const char* const w = args_.w + panel * panel_bytes;
+    const int64_t column = panel * kPanelWidth, pairs = tiles_.pairs();
+    CopyBias(column);
+    if (tail_ != 0) CopyTailOfPanel(w + steps_ * kStepBytes);
+    TileFence();
+    const int64_t parts =
+        pairs < kMinPairsForParts || steps_ <= kMaxWholeSteps ? 1 : (steps_ + kPartSteps - 1) / kPartSteps;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = steps_ * part / parts, end = steps_ * (part + 1) / parts;
+      // The pairs fetch the next part meanwhile, so that memory does not idle while they compute.
+      const bool more = pairs == 1 || part + 1 < parts || panel + 1 < panel_end;
+      const int64_t lines = more ? (kStepLines + pairs - 1) / pairs : 0;
+      const char* ahead = w + (pairs == 1 ? begin * kStepBytes + kTileAheadBytes : end * kStepBytes);
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        const Span span{.begin = begin, .end = end, .first = part == 0, .last = part + 1 == parts};
+        if (2 * pair + 1 < tiles_.count) {
+          Pair<true>(pair, column, w, span, ahead, lines);
+        } else {
+          Pair<false>(pair, column, w, span, ahead, lines);
+        }
+        ahead += lines * 64 * (end - begin);
+      }
+    }
+  }
+
+ private:
+  struct Span {
+    int64_t begin;  // steps
+    int64_t end;
+    bool first;
+    bool last;
+  };
+
+  template <bool kBoth>
+  void Pair(int64_t pair, int64_t column, const char* w, const Span& span, const char* ahead, int64_t lines) {
+    const int64_t rows[2] = {tiles_.Row(2 * pair), kBoth ? tiles_.Row(2 * pair + 1) : 0};
+    float* const kept[2] = {partial_ + pair * kPairFloats, partial_ + pair * kPairFloats + kPairFloats / 2};
+    if (!span.first) {
+      LoadSums<kBoth>({kept[0], kept[1]}, kPanelWidth * 4);
+    } else if (args_.bias == nullptr) {
+      ZeroSums<kBoth>();
+    } else {
+      LoadSums<kBoth>({bias_, bias_}, 0);
+    }
+    const auto x_at = [&](int64_t i) { return args_.x + rows[i] * args_.x_stride + span.begin * 2 * kStepK; };
+    Steps<kBoth>({{x_at(0), x_at(1)}, args_.x_stride}, w + span.begin * kStepBytes, span.end - span.begin,
+                 ahead, lines);
+    if (!span.last) return StoreSums<kBoth>(kept, kPanelWidth * 4);
+    if (tail_ != 0) {
+      const auto tail_at = [&](int64_t i) { return x_tail_ + (rows[i] - tiles_.begin) * 2 * kStepK; };
+      Step<kBoth>({{tail_at(0), kBoth ? tail_at(1) : nullptr}, 2 * kStepK}, w_tail_);
+    }
+    if (args_.n - column >= kPanelWidth) {
+      float* const y = args_.y + column;
+      StoreSums<kBoth>({y + rows[0] * args_.y_stride, y + rows[1] * args_.y_stride}, args_.y_stride * 4);
+    } else {
+      StoreSums<kBoth>(kept, kPanelWidth * 4);
+      for (int i = 0; i < (kBoth ? 2 : 1); ++i) CopyColumns(kept[i], rows[i], column);
+    }
+  }
+
+  // Those of a panel that has columns beyond the end.
+  void CopyColumns(const float* from, int64_t row, int64_t column) {
+    const size_t bytes = static_cast<size_t>(args_.n - column) * 4;
+    for (int64_t r = 0; r < tiles_.height; ++r)
+      __builtin_memcpy(args_.y + (row + r) * args_.y_stride + column, from + r * kPanelWidth, bytes);
+  }
+
+  void CopyBias(int64_t column) {
+    if (args_.bias == nullptr) return;
+    const size_t count = static_cast<size_t>(Min(args_.n - column, kPanelWidth));
+    __builtin_memcpy(bias_, args_.bias + column, count * 4);
+  }
+
+  // What is left of k after whole steps, with zeros behind it: what lies there in memory may be a NaN.
+  void CopyTailOfX() {
+    __builtin_memset(x_tail_, 0, sizeof(x_tail_));
+    for (int64_t r = 0; r < tiles_.rows; ++r) {
+      const char* const x = args_.x + (tiles_.begin + r) * args_.x_stride + steps_ * 2 * kStepK;
+      __builtin_memcpy(x_tail_ + r * 2 * kStepK, x, static_cast<size_t>(2 * tail_));
+    }
+  }
+  void CopyTailOfPanel(const char* w) {
+    __builtin_memset(w_tail_, 0, sizeof(w_tail_));
+    __builtin_memcpy(w_tail_, w, static_cast<size_t>((tail_ + 1) / 2 * kPanelWidth * 4));
+  }
+
+  const LinearArgs& args_;
+  const RowTiles tiles_;
+  const TileScope scope_;
+  const int64_t steps_ = args_.k / kStepK;
+  const int64_t tail_ = args_.k % kStepK;
+  alignas(64) float bias_[kPanelWidth] = {};
+  alignas(64) float partial_[kMaxBlockRows * kPanelWidth + kPairFloats];
+  alignas(64) char x_tail_[kMaxBlockRows * 2 * kStepK];
+  alignas(64) char w_tail_[kStepBytes];
+};
+
+void TileLinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                     int64_t panel_end) {
+  const int64_t rows = row_end - row_begin;
+  const int64_t blocks = (rows + kMaxBlockRows - 1) / kMaxBlockRows;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t begin = row_begin + rows * block / blocks;
+    TileLinear linear(args, begin, row_begin + rows * (block + 1) / blocks - begin);
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) linear.Panel(panel, panel_end);
+  }
+}
+
+}  // namespace
+}  // namespace somnus::cpu::SOMNUS_ISA
