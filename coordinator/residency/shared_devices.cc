@@ -139,8 +139,9 @@ void SharedDevices::Run() {
       const MonotonicTime share_again_at = ShareKv(now, &views);
       const ResidencyPlan plan = PlanResidency(options_.residency, now, views);
       for (const ResidencyDecision& decision : plan.decisions) Begin(decision);
-      // Taking the mutex lets the waiting calls look at the time.
-      const MonotonicTime give_up_at = waits_.empty() ? absl::InfiniteDuration() : *waits_.begin();
+      // Taking the mutex lets the waiting calls look at the time. Those whose time has come did.
+      const auto next_wait = waits_.upper_bound(now);
+      const MonotonicTime give_up_at = next_wait == waits_.end() ? absl::InfiniteDuration() : *next_wait;
       wait = std::max(std::min({plan.look_again_at, share_again_at, give_up_at}) - now, absl::ZeroDuration());
     }
     mail_.WaitFor(wait);
@@ -187,6 +188,11 @@ const SharedDevices::OperatorWake* SharedDevices::WakeOf(const Model& model) {
   if (model.decision.has_value() && model.decision->action == ResidencyAction::kWake)
     return model.carried.has_value() ? &*model.carried : nullptr;
   return model.wanted.has_value() && !model.wanted->result.has_value() ? &*model.wanted : nullptr;
+}
+
+bool SharedDevices::IsCarriedOut(const Model& model) {
+  return model.decision.has_value() && model.decision->action == ResidencyAction::kWake &&
+         model.carried.has_value() && model.wanted.has_value() && model.carried->id == model.wanted->id;
 }
 
 int64_t SharedDevices::BytesAfter(const Model& model, const EngineStats& stats, const ModelView& view,

@@ -137,7 +137,8 @@ class SharedDevices {
   struct OperatorWake {
     std::vector<std::string> tags;
     std::optional<bool> load_weights;
-    bool stages = false;  // what it leaves half awake is the operator's
+    bool stages = false;    // what it leaves half awake is the operator's
+    bool was_held = false;  // before it came: Model::held_asleep
     int64_t id = 0;
     std::optional<absl::StatusOr<TransitionReport>> result;  // set: it has ended
   };
@@ -188,6 +189,8 @@ class SharedDevices {
   static void EndStage(Model* model, EngineState state);
   // That is being carried out, or waits; null: none.
   static const OperatorWake* WakeOf(const Model& model);
+  // There was room for the wake-up that is wanted.
+  static bool IsCarriedOut(const Model& model);
   // Of device memory, once these tags are awake, too.
   static int64_t BytesAfter(const Model& model, const EngineStats& stats, const ModelView& view,
                             const std::vector<std::string>& tags);
@@ -232,7 +235,7 @@ class SharedDevices {
                                                   std::optional<bool> load_weights, bool stages);
   // Unavailable: others leave it no room now, but may later.
   absl::Status NoRoom(const Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void NoteStage(Model* model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteStage(Model* model, bool was_held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Health(const Model& model) const;
 
   // Of changes of the weights (shared_devices_weights.cc).

@@ -82,7 +82,7 @@ absl::Status SharedDevices::MakeBackupRoom(Model* model) {
 
 absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, const SleepRequest& request) {
   SleepRequest bounded = request;
-  bool backs_up = false, was_staged = false;
+  bool backs_up = false, was_staged = false, was_held = false;
   {
     absl::MutexLock lock(&mu_);
     EndStage(model, model->engine->state());
@@ -91,7 +91,7 @@ absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, co
     if (backs_up) RETURN_IF_ERROR(MakeBackupRoom(model));
     was_staged = std::exchange(model->staged, false);
     ++model->num_holds;  // of a sleep of some tags the others stay
-    model->held_asleep = options_.arrivals != SleepArrivals::kWake;
+    was_held = std::exchange(model->held_asleep, options_.arrivals != SleepArrivals::kWake);
     const std::vector<ModelView> views = Views();
     const int64_t kept = MaxKeptBytes(options_.residency, views, model->index);
     if (kept != kNoBudget && request.level == 1) {
@@ -108,10 +108,11 @@ absl::StatusOr<TransitionReport> SharedDevices::SleepByOperator(Model* model, co
     --model->num_holds;
     model->staged = (was_staged || report.ok()) && !model->engine->Stats().residency.fully_asleep();
     if (report.ok()) {
+      model->held_asleep = options_.arrivals != SleepArrivals::kWake;  // a wake-up before it has ended that
       model->level_is_asked = request.level == 1;
       NoteSleep(model, report, model->sleep_time);
-    } else if (IsResident(model->engine->state())) {
-      model->held_asleep = false;
+    } else {
+      model->held_asleep = was_held && !IsResident(model->engine->state());
     }
   }
   mail_.Wake();
@@ -128,11 +129,14 @@ absl::Status SharedDevices::NoRoom(const Model& model) {
       " are free; other models are awake, and are pinned, held by an operator, or have requests"));
 }
 
-// What an operator's call has left half awake waits for the next one.
-void SharedDevices::NoteStage(Model* model) {
+// What an operator's call has left half awake waits for the next one. One that has woken nothing holds
+// nothing that was not held before, or by a sleep that has come since.
+void SharedDevices::NoteStage(Model* model, bool was_held) {
   const EngineStats stats = model->engine->Stats();
-  model->staged = !IsResident(stats.state) && !stats.residency.fully_asleep();
-  model->held_asleep = !IsResident(stats.state) && options_.arrivals != SleepArrivals::kWake;
+  const bool sleeps = !IsResident(stats.state);
+  model->staged = sleeps && !stats.residency.fully_asleep();
+  const bool is_held = model->staged || was_held || model->held_asleep;
+  model->held_asleep = sleeps && is_held && options_.arrivals != SleepArrivals::kWake;
 }
 
 absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
@@ -149,18 +153,21 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
   mu_.Await(absl::Condition(&is_next));
   if (stopped_) return absl::FailedPreconditionError(kAboutToEnd);
   if (model->wanted.has_value()) return NoRoom(*model);
+  const bool was_held = model->held_asleep;
   if (stages) model->held_asleep = false;
   model->retry_at = -absl::InfiniteDuration();
   model->retry_delay = options_.first_retry;
   model->wanted = {.tags = tags,
                    .load_weights = load_weights,
                    .stages = stages,
+                   .was_held = was_held,
                    .id = ++model->last_wake_id,
                    .result = {}};
   mail_.Wake();
   const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const bool resident = !model->decision.has_value() && IsResident(model->engine->state());
-    return stopped_ || resident || model->wanted->result.has_value() || given_up();
+    const bool has_no_room = given_up() && !IsCarriedOut(*model);
+    return stopped_ || resident || model->wanted->result.has_value() || has_no_room;
   };
   mu_.Await(absl::Condition(&over));
   absl::StatusOr<TransitionReport> report = absl::FailedPreconditionError(kAboutToEnd);
@@ -175,7 +182,7 @@ absl::StatusOr<TransitionReport> SharedDevices::WakeByOperator(Model* model,
     mu_.Lock();
   }
   model->wanted.reset();
-  if (stages) NoteStage(model);
+  if (stages) NoteStage(model, was_held);
   mail_.Wake();
   return report;
 }

@@ -128,7 +128,7 @@ void SharedDevices::NoteWakeUp(Model* model, const absl::StatusOr<TransitionRepo
   if (is_wanted && model->carried->id == model->wanted->id) {
     model->wanted->result = report;
     // Before anything is decided: requests do not wake the rest.
-    if (model->wanted->stages) NoteStage(model);
+    if (model->wanted->stages) NoteStage(model, model->wanted->was_held);
   }
   if (report.ok()) {
     if (report->changed() && !in_part) model->wake_up_time = time;

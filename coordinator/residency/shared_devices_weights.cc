@@ -25,6 +25,7 @@ class SharedDevices::Hold {
       --model_->num_holds;
       const EngineStats stats = model_->engine->Stats();
       EndStage(model_, stats.state);
+      model_->awake_since = devices_->options_.now();  // its idle time begins now
       // A change that has failed leaves nothing for which its memory would be kept.
       if (stats.needs_weights) model_->staged = false;
     }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -66,6 +67,10 @@ class SharedDevicesTest : public ::testing::Test {
     options.first_retry = absl::Milliseconds(1);
     options.operator_wait = operator_wait_;
     options.residency.host_memory_budget = host_memory_budget_;
+    options.now = [this] {
+      ++num_looks_;
+      return MonotonicNow() + absl::Seconds(ahead_s_.load());
+    };
     devices_.emplace(options);
     counter_ = std::make_unique<AwakeCounter>();
     for (int i = 0; i < num_models; ++i) {
@@ -151,6 +156,8 @@ class SharedDevicesTest : public ::testing::Test {
   bool keeps_kv_ = false;
   bool retains_backups_ = false;
   int64_t host_memory_budget_ = kNoBudget;
+  std::atomic<int64_t> ahead_s_{0};    // of the clock that the models share
+  std::atomic<int64_t> num_looks_{0};  // at that clock
   absl::Mutex mu_;
   std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<AwakeCounter> counter_;

@@ -172,6 +172,22 @@ TEST_F(SharedDevicesTest, AnOperatorsWakeUpDoesNotWaitForRoomForEver) {
   EXPECT_TRUE(absl::IsResourceExhausted(engine(0)->WakeUp({}).status()));
   models_[1].executor->Hold(false);
   ExpectExact(open);
+  ExpectExact(Submit(0, "b"));  // which wakes it, as before
+}
+
+TEST_F(SharedDevicesTest, AnOperatorWaitsForAWakeUpForWhichThereWasRoom) {
+  operator_wait_ = absl::Milliseconds(20);
+  Start(2, 2);
+  models_[0].executor->HoldLifecycle(true);
+  auto woken = std::async(std::launch::async, [&] { return engine(0)->WakeUp({}).status(); });
+  while (!Decided(ResidencyAction::kWake, 0)) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(2 * operator_wait_);
+  const int64_t before = num_looks_;
+  absl::SleepFor(operator_wait_);
+  EXPECT_LT(num_looks_ - before, 500) << "nobody spins because that time has passed";
+  models_[0].executor->HoldLifecycle(false);
+  const absl::Status status = woken.get();
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTriedAgain) {
@@ -185,6 +201,30 @@ TEST_F(SharedDevicesTest, AWakeUpThatFailsIsTheOperatorsAnswer) {
   models_[0].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));
   EXPECT_TRUE(absl::IsResourceExhausted(engine(0)->WakeUp({}).status()));
   EXPECT_TRUE(engine(0)->WakeUp({}).ok());
+}
+
+TEST_F(SharedDevicesTest, AnOperatorsCallThatFailsHoldsNothing) {
+  Start(2, 1);
+  models_[0].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));
+  EXPECT_FALSE(engine(0)->WakeUp({}).ok());
+  ExpectExact(Submit(0, "a"));
+  ExpectExact(Submit(1, "b"));
+  ASSERT_EQ(engine(0)->state(), EngineState::kAsleep);
+  models_[0].executor->FailNextLifecycleCall(absl::InternalError("no disk"));
+  EXPECT_FALSE(engine(0)->Sleep({.level = 2}).ok());
+  ExpectExact(Submit(0, "c"));
+}
+
+TEST_F(SharedDevicesTest, AWakeUpThatFailsLeavesWhatAnOperatorHolds) {
+  Start(2, 2);
+  ASSERT_TRUE(engine(0)->Sleep({.level = 2}).ok());
+  models_[0].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no memory"));
+  EXPECT_FALSE(engine(0)->WakeUp({}).ok());
+  const Ticket waits = Submit(0, "a");
+  ExpectExact(Submit(1, "b"));
+  EXPECT_FALSE(waits.sink->done());
+  ASSERT_TRUE(engine(0)->WakeUp({}).ok());
+  ExpectExact(waits);
 }
 
 TEST_F(SharedDevicesTest, ASleepThatFailsIsTriedAgain) {

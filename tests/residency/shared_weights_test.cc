@@ -71,6 +71,21 @@ TEST_F(SharedWeightsTest, AnUpdateThatIsUnderWayKeepsItsMemory) {
   ExpectVersion(Submit(1, "b"), 2);
 }
 
+TEST_F(SharedWeightsTest, TheIdleTimeBeginsAtTheEndOfAnUpdate) {
+  idle_sleep_ = absl::Minutes(10);
+  Start(2, 2);
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine(1)->BeginWeightUpdate({});
+  ASSERT_TRUE(update.ok()) << update.status();
+  ahead_s_ += 15 * 60;
+  ASSERT_TRUE((*update)->Finish().ok());
+  update->reset();
+  ExpectExact(Submit(0, "a"));
+  EXPECT_FALSE(Decided(ResidencyAction::kSleepIfIdle, 1));
+  ahead_s_ += 15 * 60;
+  ExpectExact(Submit(0, "b"));
+  while (!Decided(ResidencyAction::kSleepIfIdle, 1)) absl::SleepFor(absl::Milliseconds(1));
+}
+
 TEST_F(SharedWeightsTest, AReloadWakesTheWeightsOfAModelThatSleepsByNobodysWord) {
   Start(2, 1);
   ASSERT_EQ(engine(0)->state(), EngineState::kAsleep);
