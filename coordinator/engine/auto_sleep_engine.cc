@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/request_bounds.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 
@@ -22,6 +23,38 @@ class AutoSleepEngine::Observer : public PassingObserver {
 
  private:
   AutoSleepEngine* const engine_;
+};
+
+// An operator's call, as long as it lives. Its end is when the idle time begins anew: the engine may be awake
+// before that, and has not been idle.
+class AutoSleepEngine::Call {
+ public:
+  explicit Call(AutoSleepEngine* engine) : engine_(engine) {
+    absl::MutexLock lock(&engine_->mu_);
+    ++engine_->num_calls_;
+  }
+  ~Call() { engine_->NoteCallEnd(); }
+  Call(const Call&) = delete;
+
+ private:
+  AutoSleepEngine* const engine_;
+};
+
+class AutoSleepEngine::HeldUpdate : public WeightUpdate {
+ public:
+  HeldUpdate(std::unique_ptr<Call> call, std::unique_ptr<WeightUpdate> update)
+      : call_(std::move(call)), update_(std::move(update)) {}
+
+  absl::Status Send(v1::WeightChunk chunk) override { return update_->Send(std::move(chunk)); }
+  std::vector<v1::UpdatePort> ports() const override { return update_->ports(); }
+  absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) override {
+    return update_->Finish(expected);
+  }
+
+ private:
+  // Members are destroyed in reverse: the update first.
+  const std::unique_ptr<Call> call_;
+  const std::unique_ptr<WeightUpdate> update_;
 };
 
 AutoSleepEngine::AutoSleepEngine(AutoSleepOptions options, EngineObserver* observer, const MakeEngine& make)
@@ -84,9 +117,10 @@ void AutoSleepEngine::NoteEnded(int64_t num_requests) {
   mail_.Wake();
 }
 
-void AutoSleepEngine::NoteCall() {
+void AutoSleepEngine::NoteCallEnd() {
   {
     absl::MutexLock lock(&mu_);
+    --num_calls_;
     idle_since_ = options_.now();
     retry_at_ = -absl::InfiniteDuration();
     retry_delay_ = options_.first_retry;
@@ -123,6 +157,7 @@ EngineStats AutoSleepEngine::Stats() const {
 }
 
 absl::StatusOr<TransitionReport> AutoSleepEngine::Sleep(const SleepRequest& request) {
+  const Call call(this);
   {
     absl::MutexLock lock(&mu_);
     ++num_sleep_calls_;
@@ -137,47 +172,40 @@ absl::StatusOr<TransitionReport> AutoSleepEngine::Sleep(const SleepRequest& requ
       if (!ArrivalsWake()) last_served_ = last_wanting_;
     }
   }
-  NoteCall();
   return report;
 }
 
 absl::StatusOr<TransitionReport> AutoSleepEngine::WakeUp(const std::vector<std::string>& tags,
                                                          std::optional<bool> load_weights) {
+  const Call call(this);
   absl::StatusOr<TransitionReport> report = engine_->WakeUp(tags, load_weights);
-  {
-    absl::MutexLock lock(&mu_);
-    if (report.ok()) wake_error_ = absl::OkStatus();
-  }
-  NoteCall();
+  absl::MutexLock lock(&mu_);
+  if (report.ok()) wake_error_ = absl::OkStatus();
   return report;
 }
 
 absl::StatusOr<TransitionReport> AutoSleepEngine::WakeForArrivals() { return engine_->WakeForArrivals(); }
 
 absl::Status AutoSleepEngine::Pause(const PauseRequest& request) {
-  absl::Status status = engine_->Pause(request);
-  NoteCall();
-  return status;
+  const Call call(this);
+  return engine_->Pause(request);
 }
 
 absl::Status AutoSleepEngine::Resume() {
-  absl::Status status = engine_->Resume();
-  NoteCall();
-  return status;
+  const Call call(this);
+  return engine_->Resume();
 }
 
-// No idle sleep comes while either is under way: the engine is not awake.
 absl::StatusOr<WeightsChange> AutoSleepEngine::ReloadWeights(const WeightsRequest& request) {
-  absl::StatusOr<WeightsChange> change = engine_->ReloadWeights(request);
-  NoteCall();
-  return change;
+  const Call call(this);
+  return engine_->ReloadWeights(request);
 }
 
 absl::StatusOr<std::unique_ptr<WeightUpdate>> AutoSleepEngine::BeginWeightUpdate(
     const WeightsRequest& request) {
-  absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine_->BeginWeightUpdate(request);
-  NoteCall();
-  return update;
+  auto call = std::make_unique<Call>(this);
+  ASSIGN_OR_RETURN(auto update, engine_->BeginWeightUpdate(request));
+  return std::make_unique<HeldUpdate>(std::move(call), std::move(update));
 }
 
 absl::StatusOr<int32_t> AutoSleepEngine::ResizeKvCache(int32_t total_blocks) {
@@ -189,9 +217,8 @@ absl::Status AutoSleepEngine::ResetPrefixCache(bool preempt_running) {
 }
 
 absl::Status AutoSleepEngine::Roll(absl::Duration grace) {
-  absl::Status status = engine_->Roll(grace);
-  NoteCall();
-  return status;
+  const Call call(this);
+  return engine_->Roll(grace);
 }
 
 void AutoSleepEngine::Run() {
@@ -228,7 +255,8 @@ AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
     *wait = retry_at_ - now;
     return Action::kNone;
   }
-  if (options_.idle_sleep <= absl::ZeroDuration() || !is_awake || num_open_ > 0) return Action::kNone;
+  const bool is_used = num_open_ > 0 || num_calls_ > 0;
+  if (options_.idle_sleep <= absl::ZeroDuration() || !is_awake || is_used) return Action::kNone;
   const MonotonicTime due = idle_since_ + options_.idle_sleep;
   if (now < due) {
     *wait = due - now;

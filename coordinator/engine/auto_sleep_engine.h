@@ -81,6 +81,8 @@ class AutoSleepEngine : public Engine {
 
  private:
   class Observer;
+  class Call;
+  class HeldUpdate;
   enum class Action { kNone, kSleep, kWake };
 
   void Run();
@@ -93,7 +95,7 @@ class AutoSleepEngine : public Engine {
   bool Refuses() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteEnded(int64_t num_requests);
   // An operator's call has ended: what it left is looked at now.
-  void NoteCall();
+  void NoteCallEnd();
 
   const AutoSleepOptions options_;
   std::unique_ptr<Observer> observer_;
@@ -102,7 +104,8 @@ class AutoSleepEngine : public Engine {
 
   mutable absl::Mutex mu_;
   int64_t num_open_ ABSL_GUARDED_BY(mu_) = 0;         // requests
-  int64_t num_sleep_calls_ ABSL_GUARDED_BY(mu_) = 0;  // of operators, under way
+  int64_t num_calls_ ABSL_GUARDED_BY(mu_) = 0;        // of operators, under way
+  int64_t num_sleep_calls_ ABSL_GUARDED_BY(mu_) = 0;  // those of them that are sleeps
   bool slept_by_itself_ ABSL_GUARDED_BY(mu_) = false;
   // Requests that need a wake-up, counted, and up to which of them none needs it any longer.
   int64_t last_wanting_ ABSL_GUARDED_BY(mu_) = 0;

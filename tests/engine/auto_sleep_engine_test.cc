@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <optional>
 #include <thread>
@@ -25,6 +26,7 @@ class AutoSleepEngineTest : public ::testing::Test {
     options.idle_sleep = idle_sleep;
     options.idle_level = idle_level;
     options.first_retry = kSoon;
+    options.now = [this] { return MonotonicNow() + absl::Seconds(ahead_s_.load()); };
     engine_ = std::make_unique<AutoSleepEngine>(options, nullptr, [&](EngineObserver* observer) {
       return std::make_shared<EngineLoop>(options_, &*executor_, observer);
     });
@@ -53,6 +55,7 @@ class AutoSleepEngineTest : public ::testing::Test {
   }
 
   const EngineOptions options_;
+  std::atomic<int64_t> ahead_s_{0};  // of the clock
   std::optional<FakeExecutor> executor_;
   std::unique_ptr<AutoSleepEngine> engine_;
 };
@@ -258,6 +261,29 @@ TEST_F(AutoSleepEngineTest, TheEndDoesNotWaitForAWakeUp) {
   AwaitState(EngineState::kWaking);
   engine_->DrainAndStop(absl::ZeroDuration());
   EXPECT_TRUE(ticket.sink->done());
+}
+
+// It is awake before the operator's call has returned, and was not used for longer than its idle time.
+TEST_F(AutoSleepEngineTest, TheIdleTimeBeginsAtTheEndOfAnOperatorsCall) {
+  Start(SleepArrivals::kQueue, /*idle_sleep=*/absl::Minutes(30));
+  engine_->OnStateChange([this] {
+    if (engine_->state() == EngineState::kAwake) absl::SleepFor(absl::Milliseconds(20));
+  });
+  const auto expect_stays = [this] {
+    ASSERT_TRUE(engine_->ResetPrefixCache(false).ok());  // after what the engine has called itself
+    EXPECT_EQ(engine_->state(), EngineState::kAwake);
+  };
+  ASSERT_TRUE(engine_->Sleep({}).ok());
+  ahead_s_ += 3600;
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  expect_stays();
+  auto update = engine_->BeginWeightUpdate({});
+  ASSERT_TRUE(update.ok()) << update.status();
+  ahead_s_ += 3600;
+  ASSERT_TRUE((*update)->Finish().ok());
+  update->reset();
+  expect_stays();
+  engine_->OnStateChange(nullptr);
 }
 
 }  // namespace
