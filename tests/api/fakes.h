@@ -78,6 +78,7 @@ class FakeEngine : public Engine {
     stats.num_recoveries = 2;
     stats.weights_version = weights_version_;
     stats.weights_source = "/models/fake";
+    if (state_ == EngineState::kAsleep) stats.oldest_wait = absl::Seconds(3);
     return stats;
   }
   absl::StatusOr<TransitionReport> Sleep(const SleepRequest& request) override {
@@ -92,6 +93,7 @@ class FakeEngine : public Engine {
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&,
                                           std::optional<bool> load_weights) override {
     absl::MutexLock lock(&mutex_);
+    if (!wake_status_.ok()) return wake_status_;
     load_weights_ = load_weights;
     state_ = EngineState::kAwake;
     paused_ = false;
@@ -159,6 +161,11 @@ class FakeEngine : public Engine {
   void set_pause_status(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     pause_status_ = status;
+  }
+  // What WakeUp returns, where it is an error.
+  void set_wake_status(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    wake_status_ = status;
   }
   // What the last ReloadWeights or BeginWeightUpdate was given, and what they and Finish return.
   WeightsRequest last_reload() const {
@@ -350,6 +357,7 @@ class FakeEngine : public Engine {
   absl::Status stall_;
   absl::Status roll_status_;
   absl::Status pause_status_;
+  absl::Status wake_status_;
   absl::Status submit_status_;
   absl::Status weights_status_;
   WeightsRequest last_reload_;

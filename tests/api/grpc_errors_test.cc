@@ -3,6 +3,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/error_details.pb.h"
+#include "proto/missing_memory.h"
+#include "proto/status.h"
 #include "tests/api/grpc_services_fixture.h"
 
 namespace somnus {
@@ -69,6 +71,55 @@ TEST_F(GrpcErrorsTest, ARefusalOfASleepingEngineSaysWhyAndWhenToTryAgain) {
   rpc::RetryInfo retry;
   ASSERT_TRUE(retry.ParseFromString(whole.details(1).value()));
   EXPECT_EQ(retry.retry_delay().seconds(), 1);
+}
+
+TEST_F(GrpcErrorsTest, AWakeUpThatLacksMemorySaysHowMuchAndWorksLater) {
+  engine_->set_state(EngineState::kAsleep);
+  v1::MissingMemory missing;
+  for (int rank = 0; rank < 100; ++rank) {
+    v1::MissingMemory::Shortage* shortage = missing.add_shortages();
+    shortage->set_rank(rank);
+    shortage->set_tag("kv_cache");
+    shortage->set_missing_bytes((int64_t{1} << 40) + rank);
+  }
+  engine_->set_wake_status(WithMissing(absl::ResourceExhaustedError("no memory"), missing));
+  const auto wake = [&] {
+    grpc::ClientContext context;
+    v1::WakeUpResponse response;
+    return control_->WakeUp(&context, {}, &response);
+  };
+  const grpc::Status status = wake();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "no memory");
+  const v1::MissingMemory shown = MissingOf(FromGrpcStatus(status));
+  ASSERT_EQ(shown.shortages_size(), 64) << "a trailer has room for so many";
+  EXPECT_EQ(shown.shortages(0).rank(), 36) << "those of which most is missing";
+  EXPECT_EQ(shown.shortages(63).rank(), 99);
+  EXPECT_EQ(shown.shortages(63).missing_bytes(), (int64_t{1} << 40) + 99);
+  rpc::Status whole;
+  ASSERT_TRUE(whole.ParseFromString(status.error_details()));
+  ASSERT_EQ(whole.details_size(), 2);
+  rpc::RetryInfo retry;
+  ASSERT_TRUE(retry.ParseFromString(whole.details(1).value()));
+  EXPECT_EQ(retry.retry_delay().seconds(), 1);
+  engine_->set_wake_status(absl::OkStatus());
+  EXPECT_TRUE(wake().ok());
+}
+
+TEST_F(GrpcErrorsTest, AModelWithoutRoomSaysWhenToTryAgain) {
+  engine_->set_state(EngineState::kAsleep);
+  engine_->set_wake_status(absl::UnavailableError("no room within 2m"));
+  grpc::ClientContext context;
+  v1::WakeUpResponse response;
+  const grpc::Status status = control_->WakeUp(&context, {}, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  rpc::Status whole;
+  ASSERT_TRUE(whole.ParseFromString(status.error_details()));
+  ASSERT_EQ(whole.details_size(), 2);
+  rpc::ErrorInfo info;
+  ASSERT_TRUE(info.ParseFromString(whole.details(0).value()));
+  EXPECT_EQ(info.reason(), "ASLEEP");
+  EXPECT_EQ(whole.details(1).type_url(), "type.googleapis.com/google.rpc.RetryInfo");
 }
 
 TEST_F(GrpcErrorsTest, EachServiceIsAtItsOwnListenerAlone) {

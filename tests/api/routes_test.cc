@@ -6,6 +6,7 @@
 
 #include "coordinator/api/api_key.h"
 #include "proto/control.pb.h"
+#include "proto/missing_memory.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -186,6 +187,38 @@ TEST_F(ApiServerTest, WhatALifecycleCallLacksIsNoRateLimit) {
   EXPECT_EQ(reload(absl::UnavailableError("rank 1 was lost")).status, 503);
   engine_->set_state(EngineState::kDraining);
   EXPECT_EQ(reload(absl::FailedPreconditionError("the server is shutting down")).status, 503);
+}
+
+TEST_F(ApiServerTest, AWakeUpThatLacksMemorySaysHowMuchAndWorksLater) {
+  Serve();
+  ASSERT_EQ(Admin("POST", "/sleep?level=1").status, 200);
+  v1::MissingMemory missing;
+  for (const int rank : {0, 1}) {
+    v1::MissingMemory::Shortage* shortage = missing.add_shortages();
+    shortage->set_replica(2);
+    shortage->set_rank(rank);
+    shortage->set_tag("kv_cache");
+    shortage->set_needed_bytes(int64_t{5} << 40);
+    shortage->set_missing_bytes(7 + rank);
+    shortage->set_memory("device");
+  }
+  engine_->set_wake_status(WithMissing(absl::ResourceExhaustedError("rank 0: no memory"), missing));
+  const HttpReply lacking = Admin("POST", "/wake_up");
+  EXPECT_EQ(lacking.status, 500);
+  const Json error = Json::parse(lacking.body)["error"];
+  EXPECT_EQ(error["message"], "rank 0: no memory");
+  EXPECT_EQ(error["missing"], Json::parse(R"([
+    {"replica": 2, "rank": 0, "tag": "kv_cache", "memory": "device", "needed_bytes": 5497558138880,
+     "missing_bytes": 7},
+    {"replica": 2, "rank": 1, "tag": "kv_cache", "memory": "device", "needed_bytes": 5497558138880,
+     "missing_bytes": 8}])"));
+  engine_->set_wake_status(absl::UnavailableError("no room within 2m"));
+  const HttpReply no_room = Admin("POST", "/wake_up");
+  EXPECT_EQ(no_room.status, 503);
+  EXPECT_NE(no_room.head.find("Retry-After: 1\r\n"), std::string::npos) << no_room.head;
+  EXPECT_FALSE(Json::parse(no_room.body)["error"].contains("missing"));
+  engine_->set_wake_status(absl::OkStatus());
+  EXPECT_EQ(Json::parse(Admin("POST", "/wake_up").body)["status"], "awake");
 }
 
 TEST_F(ApiServerTest, WeightsAreReloadedAndTheirVersionIsShown) {

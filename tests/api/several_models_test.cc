@@ -207,6 +207,8 @@ TEST_F(SeveralModelsGrpcTest, TheyAreKnownByTheirNames) {
   EXPECT_EQ(all.models(1).model(), "other");
   EXPECT_EQ(all.models(1).state(), v1::ENGINE_STATE_ASLEEP);
   EXPECT_NE(all.models(1).not_ready_reason(), "");
+  EXPECT_EQ(all.models(0).oldest_wait_s(), 0);
+  EXPECT_EQ(all.models(1).oldest_wait_s(), 3);
   EXPECT_TRUE(all.models(1).pinned());
   EXPECT_EQ(all.models(1).priority(), -3);
   EXPECT_EQ(all.models(1).ttft_target_s(), 0);

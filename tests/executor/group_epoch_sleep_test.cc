@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "proto/missing_memory.h"
 #include "tests/executor/group_epoch_fixture.h"
 
 namespace somnus {
@@ -121,10 +122,45 @@ TEST_F(GroupSleepTest, RanksOfAHostThatDoNotFitTogetherMapNothing) {
       status.message(),
       "rank 0 (pid 70) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes for workspace; rank 1 (pid "
       "71) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes for workspace: 30 available, 12 missing");
+  std::map<int, int64_t> missing;
+  for (const v1::MissingMemory::Shortage& one : MissingOf(status).shortages())
+    missing[one.rank()] += one.missing_bytes();
+  EXPECT_EQ(missing, (std::map<int, int64_t>{{0, 6}, {1, 6}}));
   for (const auto& worker : workers_)
     EXPECT_EQ(worker->calls(), (Calls{"fence 1", "prepare sleep 2", "commit"})) << "nothing was mapped";
   EXPECT_EQ(RankStates(), kBothAsleep);
   EXPECT_TRUE(WakeUp({"weights", "kv_cache"}).ok()) << "there is room for these";
+}
+
+TEST_F(GroupSleepTest, WhatEveryRankLacksComesWithTheErrorAndTheSameCallWorksLater) {
+  Connect(3);
+  ASSERT_TRUE(Sleep(2).ok());
+  for (const int rank : {0, 2}) {
+    v1::MissingMemory missing;
+    v1::MissingMemory::Shortage* shortage = missing.add_shortages();
+    shortage->set_rank(rank);
+    shortage->set_tag("kv_cache");
+    shortage->set_missing_bytes(100 + rank);
+    workers_[rank]->FailNextCall(WithMissing(absl::ResourceExhaustedError("no memory"), missing));
+  }
+  const absl::Status status = WakeUp().status();
+  EXPECT_EQ(status.message(), "rank 0 (pid 70): no memory; rank 2 (pid 72): no memory");
+  const v1::MissingMemory missing = MissingOf(status);
+  ASSERT_EQ(missing.shortages_size(), 2);
+  EXPECT_EQ(missing.shortages(0).missing_bytes(), 100);
+  EXPECT_EQ(missing.shortages(1).rank(), 2);
+  EXPECT_EQ(missing.shortages(1).missing_bytes(), 102);
+  EXPECT_EQ(RankStates(), (std::vector<std::string>{"asleep", "asleep", "asleep"}));
+  EXPECT_TRUE(WakeUp().ok());
+}
+
+TEST_F(GroupSleepTest, RanksOnOneGpuShareItsMemory) {
+  Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+  ASSERT_TRUE(Sleep(2).ok());
+  for (const auto& worker : workers_) worker->SetAvailableBytes(30, "0000:17:00.0");
+  EXPECT_TRUE(absl::IsResourceExhausted(WakeUp().status()));
+  workers_[1]->SetAvailableBytes(30, "0000:65:00.0");
+  EXPECT_TRUE(WakeUp().ok());
 }
 
 TEST_F(GroupSleepTest, RanksInDifferentControlGroupsDoNotShareMemory) {
@@ -142,9 +178,13 @@ TEST_F(GroupSleepTest, RanksOfDifferentHostsDoNotShareMemory) {
   EXPECT_TRUE(WakeUp().ok());
   ASSERT_TRUE(Sleep(2).ok());
   workers_[1]->SetAvailableBytes(20);
-  EXPECT_EQ(WakeUp().status(), absl::ResourceExhaustedError(
-                                   "rank 1 (pid 71) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes "
-                                   "for workspace: 20 available, 1 missing"));
+  const absl::Status status = WakeUp().status();
+  EXPECT_EQ(status.message(),
+            "rank 1 (pid 71) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes for workspace: 20 "
+            "available, 1 missing");
+  ASSERT_EQ(MissingOf(status).shortages_size(), 1) << "one byte cannot be divided";
+  EXPECT_EQ(MissingOf(status).shortages(0).rank(), 1);
+  EXPECT_EQ(MissingOf(status).shortages(0).missing_bytes(), 1);
 }
 
 TEST_F(GroupSleepTest, ARankThatDidNotPrepareInTimeIsUndoneToo) {

@@ -104,6 +104,25 @@ TEST(MetricsTest, SleepStates) {
       Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"discard_all\"} 1"));
 }
 
+TEST(MetricsTest, ASwitchOfModelsIsMeasuredByPhase) {
+  const auto metrics = Metrics::Create("m", 100);
+  metrics->OnModelSwitch(/*room=*/absl::Seconds(2), /*wake_up=*/absl::Seconds(0.5));
+  metrics->OnModelSwitch(/*room=*/absl::Seconds(1), /*wake_up=*/absl::Seconds(0.25));
+  EngineStats stats;
+  stats.oldest_wait = absl::Seconds(7);
+  const std::string text = metrics->Serialize(stats);
+  const auto sum = [](const std::string& phase) {
+    return absl::StrCat("somnus:model_switch_seconds_sum{engine=\"0\",model_name=\"m\",phase=\"", phase,
+                        "\"} ");
+  };
+  EXPECT_TRUE(Has(text, sum("room") + "3"));
+  EXPECT_TRUE(Has(text, sum("wake_up") + "0.75"));
+  EXPECT_TRUE(Has(text, sum("total") + "3.75"));
+  EXPECT_TRUE(Has(text, "somnus:oldest_wait_seconds{engine=\"0\",model_name=\"m\"} 7"));
+  EXPECT_TRUE(
+      Has(metrics->Serialize(EngineStats()), "somnus:oldest_wait_seconds{engine=\"0\",model_name=\"m\"} 0"));
+}
+
 TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   const auto metrics = Metrics::Create("m", 100);
   TransitionEvent slept;

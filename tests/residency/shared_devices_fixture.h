@@ -101,6 +101,10 @@ class SharedDevicesTest : public ::testing::Test {
       absl::MutexLock lock(&mu_);
       decisions_.push_back(decision);
     };
+    model.on_switch = [this](const ModelSwitch& done) {
+      absl::MutexLock lock(&mu_);
+      switches_.push_back(done);
+    };
     if (options.residency.awake()) counter_->Add(1);
     served.engine = devices_->Add(model, counter_.get(), [&](EngineObserver* observer) {
       return std::make_shared<EngineLoop>(options, served.executor.get(), observer);
@@ -160,6 +164,7 @@ class SharedDevicesTest : public ::testing::Test {
   std::atomic<int64_t> num_looks_{0};  // at that clock
   absl::Mutex mu_;
   std::vector<ResidencyDecision> decisions_ ABSL_GUARDED_BY(mu_);
+  std::vector<ModelSwitch> switches_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<AwakeCounter> counter_;
   std::optional<SharedDevices> devices_;
   std::deque<Served> models_;

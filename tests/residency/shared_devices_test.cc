@@ -21,6 +21,30 @@ TEST_F(SharedDevicesTest, ARequestWakesItsModelAndAnotherOneSleeps) {
   ExpectExact(Submit(1, "c"));
 }
 
+TEST_F(SharedDevicesTest, ASwitchSaysHowLongItWaitedForRoomAndForTheWakeUp) {
+  Start(2, 1);
+  models_[1].executor->Hold(true);
+  const Ticket open = Submit(1, "a");
+  models_[0].executor->HoldLifecycle(true);
+  const Ticket waits = Submit(0, "b");
+  while (!Decided(ResidencyAction::kDrain, 1)) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_GT(engine(0)->Stats().oldest_wait, absl::ZeroDuration());
+  EXPECT_EQ(engine(1)->Stats().oldest_wait, absl::ZeroDuration());
+  absl::SleepFor(absl::Milliseconds(20));  // before there is room
+  models_[1].executor->Hold(false);
+  while (engine(0)->state() != EngineState::kWaking) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(30));  // within the wake-up
+  models_[0].executor->HoldLifecycle(false);
+  ExpectExact(waits);
+  ExpectExact(open);
+  absl::MutexLock lock(&mu_);
+  const auto told = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !switches_.empty(); };
+  mu_.Await(absl::Condition(&told));
+  EXPECT_EQ(switches_.size(), 1u);
+  EXPECT_GE(switches_[0].room, absl::Milliseconds(20));
+  EXPECT_GE(switches_[0].wake_up, absl::Milliseconds(30));
+}
+
 TEST_F(SharedDevicesTest, AnUnusedModelSleepsUntilItsNextRequest) {
   idle_sleep_ = absl::Milliseconds(20);
   Start(2, /*num_awake=*/2);
@@ -169,7 +193,11 @@ TEST_F(SharedDevicesTest, AnOperatorsWakeUpDoesNotWaitForRoomForEver) {
   Start(2, 1);
   models_[1].executor->Hold(true);
   const Ticket open = Submit(1, "a");
-  EXPECT_TRUE(absl::IsResourceExhausted(engine(0)->WakeUp({}).status()));
+  const absl::Status no_room = engine(0)->WakeUp({}).status();
+  EXPECT_TRUE(absl::IsUnavailable(no_room)) << no_room;
+  EXPECT_NE(no_room.message().find("model 0 needs 100 bytes of --device-memory-budget, and 0 are free"),
+            std::string::npos)
+      << no_room;
   models_[1].executor->Hold(false);
   ExpectExact(open);
   ExpectExact(Submit(0, "b"));  // which wakes it, as before

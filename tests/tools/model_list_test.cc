@@ -29,6 +29,7 @@ v1::ListModelStatusResponse Two() {
   other->set_sleep_level(2);
   other->set_paused(true);
   other->set_num_requests_waiting(1);
+  other->set_oldest_wait_s(12.34);
   other->set_priority(-3);
   other->set_host_bytes(5 << 19);
   return models;
@@ -36,10 +37,13 @@ v1::ListModelStatusResponse Two() {
 
 TEST(ModelListTest, ColumnsAreAsWideAsWhatIsInThem) {
   EXPECT_EQ(ModelTable(Two()),
-            "model          state                      memory     host  running  waiting  blocks    mapped\n"
-            "chat           awake                     3.0 MiB  0.0 MiB       12        0     25%  200/1000  "
+            "model          state                      memory     host  running  waiting  oldest  blocks    "
+            "mapped\n"
+            "chat           awake                     3.0 MiB  0.0 MiB       12        0       -     25%  "
+            "200/1000  "
             "pinned, ttft 2s\n"
-            "a-longer-name  asleep (level 2), paused  0.0 MiB  2.5 MiB        0        1       -         -  "
+            "a-longer-name  asleep (level 2), paused  0.0 MiB  2.5 MiB        0        1  12.3 s       -     "
+            "    -  "
             "priority -3\n");
 }
 
@@ -71,6 +75,7 @@ TEST(ModelListTest, JsonHasNumbersAndNames) {
   EXPECT_EQ(models[1]["state"], "asleep");
   EXPECT_EQ(models[1]["sleep_level"], 2);
   EXPECT_EQ(models[1]["priority"], -3);
+  EXPECT_EQ(models[1]["oldest_wait_s"], 12.34);
 }
 
 TEST(ModelListTest, OneThatHasFailedIsFound) {

@@ -1,9 +1,21 @@
 // Transitions of one rank over memory that fails: what each phase leaves behind.
 
+#include "proto/missing_memory.h"
 #include "tests/worker/region_rank.h"
 
 namespace somnus {
 namespace {
+
+using Lines = std::vector<std::string>;
+
+Lines Missing(const absl::Status& status) {
+  Lines lines;
+  for (const v1::MissingMemory::Shortage& one : MissingOf(status).shortages()) {
+    lines.push_back(absl::StrCat("rank ", one.rank(), " ", one.tag(), " ", one.memory(), " ",
+                                 one.missing_bytes(), " of ", one.needed_bytes()));
+  }
+  return lines;
+}
 
 TEST(WorkerTransitionTest, ATagSleepsAndWakesAlone) {
   Rank rank;
@@ -123,13 +135,34 @@ TEST(WorkerTransitionTest, AWakeUpThatFindsNoMemorySaysHowMuchIsMissing) {
   ASSERT_EQ(rank.Run(TransitionOf(1)), absl::OkStatus());
   const Rank::State asleep = rank.state();
   rank.driver().SetCapacity(kAllBytes - kRegionBytes / 2);
-  EXPECT_EQ(rank.Run(TransitionOf(0)), absl::ResourceExhaustedError(absl::StrCat(
-                                           "kv_cache: ", kRegionBytes, " bytes needed, ", kRegionBytes / 2,
-                                           " available, ", kRegionBytes / 2, " missing")));
+  const absl::Status refused = rank.Run(TransitionOf(0));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(refused.message(), absl::StrCat("kv_cache: ", kRegionBytes, " bytes needed, ", kRegionBytes / 2,
+                                            " available, ", kRegionBytes / 2, " missing"));
+  EXPECT_EQ(Missing(refused),
+            (Lines{absl::StrCat("rank 0 kv_cache device ", kRegionBytes / 2, " of ", kRegionBytes)}));
+  EXPECT_EQ(rank.state(), asleep);
+  rank.driver().SetCapacity(kRegionBytes / 2);
+  EXPECT_EQ(Missing(rank.Run(TransitionOf(0))).size(), 3u) << "every tag lacks some";
   EXPECT_EQ(rank.state(), asleep);
   rank.driver().SetCapacity(kAllBytes);
   EXPECT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
   EXPECT_TRUE(rank.HasWeights());
+}
+
+// Host memory of a rank whose device's memory is the host's.
+TEST(WorkerTransitionTest, ASleepThatHasNoMemoryForKeptBlocksSaysHowMuchIsMissing) {
+  Rank rank;
+  const Rank::State awake = rank.state();
+  rank.driver().SetCapacity(kAllBytes + kBlockBytes);
+  const v1::Transition sleep = Keeping(TransitionOf(1), {{1, 0}, {2, 1}, {3, 2}});
+  const absl::Status refused = rank.Run(sleep);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(Missing(refused),
+            (Lines{absl::StrCat("rank 0 kv_cache host ", 2 * kBlockBytes, " of ", 3 * kBlockBytes)}));
+  EXPECT_EQ(rank.state(), awake);
+  rank.driver().SetCapacity(kAllBytes + 3 * kBlockBytes);
+  EXPECT_EQ(rank.Run(sleep), absl::OkStatus());
 }
 
 TEST(WorkerTransitionTest, WhatComesAfterTheMappingFailsAsWell) {
