@@ -120,6 +120,7 @@ class CheckpointBackup(unittest.TestCase):
             awake = sum(holdings(pid)["pss_kib"] for pid in cluster.worker_pids()) * 1024
             self.assertEqual(self.sleep(cluster), [weights, weights, 0, weights])
             self.assertEqual(self.file_bytes(cluster), weights)
+            self.assertRegex(cluster.cli("status").stdout, r"(?m)^backups   0\.0 MiB of host memory, \S+ MiB of files$")
             asleep = sum(holdings(pid)["pss_kib"] for pid in cluster.worker_pids()) * 1024
             self.assertGreater(awake - asleep, 0.9 * weights)
             self.admin(cluster, "/wake_up")

@@ -47,6 +47,17 @@ void PrintRanks(const v1::GetStatusResponse& status) {
   }
 }
 
+// What sleeps of all ranks, and what they retain. Nothing where they hold none.
+void PrintBackups(const v1::GetStatusResponse& status) {
+  int64_t host = 0, files = 0;
+  for (const v1::RankStatus& rank : status.ranks()) {
+    for (const auto& [tag, bytes] : rank.host_bytes_by_tag()) host += bytes;
+    for (const auto& [tag, bytes] : rank.file_bytes_by_tag()) files += bytes;
+  }
+  if (host + files > 0)
+    absl::PrintF("backups   %s of host memory, %s of files\n", BytesText(host), BytesText(files));
+}
+
 void PrintServer(const Server& server, const v1::GetStatusResponse& status, absl::string_view between = "") {
   const std::string uptime =
       status.uptime_s() < 1 ? "0s"
@@ -81,6 +92,7 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   } else {
     absl::PrintF("source    none: the weights are stale\n");
   }
+  PrintBackups(status);
   PrintServer(server, status, absl::StrFormat("context   %d tokens\n", status.max_model_len()));
   puts("");
   for (const v1::ReplicaStatus& replica : status.replicas()) PrintReplica(replica);
