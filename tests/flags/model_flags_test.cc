@@ -54,6 +54,8 @@ TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
        "--model-ttft-target: is for --residency-pol"},
       {{"m", "--model-ttft-target=a=soon"}, "--model-ttft-target: 'a=soon' is not [NAME=]TIME"},
       {{"m", "--model-tpot-target==1s"}, "--model-tpot-target: '=1s' is not [NAME=]TIME"},
+      {{"m", "--prefetch-cpu-share=0"}, "--prefetch-cpu-share: '0' is not a number from 0.001 to 1"},
+      {{"m", "--prefetch-cpu-share=1.5"}, "--prefetch-cpu-share: '1.5' is not a number from 0.001 to 1"},
       {{"m", "--model-priority=7"}, "--model-priority: '7' is not NAME=N"},
   };
   for (const auto& [args, expected] : cases) {
@@ -61,6 +63,18 @@ TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
     ASSERT_FALSE(flags.ok()) << expected;
     EXPECT_EQ(flags.status().message().substr(0, std::string(expected).size()), expected);
   }
+}
+
+TEST(ModelFlagsTest, EveryModelHasTheFlagsThatAreForAll) {
+  const auto flags =
+      ParseFlags({"--model=a=/m", "--model=b=/m", "--backup=file", "--prefetch-cpu-share=0.5"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  for (const Flags& model : OfEachModel(*flags)) {
+    EXPECT_EQ(model.backup, v1::BACKUP_POLICY_FILE);
+    EXPECT_EQ(model.spill_dir, "") << "the checkpoint is the backup";
+    EXPECT_EQ(model.prefetch_cpu_share, 0.5);
+  }
+  EXPECT_EQ(ParseFlags({"m"})->prefetch_cpu_share, 0.125);
 }
 
 TEST(ModelFlagsTest, OneOfSeveralModelsKeepsTheKvCacheOfOpenRequests) {

@@ -97,6 +97,7 @@ class SharedDevicesTest : public ::testing::Test {
     model.name = name;
     if (models_.size() <= targets_.size()) model.targets = targets_[models_.size() - 1];
     model.idle_sleep = idle_sleep_;
+    model.backup_memory = backup_memory_;
     model.on_decision = [this](const ResidencyDecision& decision) {
       absl::MutexLock lock(&mu_);
       decisions_.push_back(decision);
@@ -159,6 +160,7 @@ class SharedDevicesTest : public ::testing::Test {
   TagBytes tag_bytes_ = {{"weights", kBytes}};
   bool keeps_kv_ = false;
   bool retains_backups_ = false;
+  BackupMemory backup_memory_ = BackupMemory::kAlways;
   int64_t host_memory_budget_ = kNoBudget;
   std::atomic<int64_t> ahead_s_{0};    // of the clock that the models share
   std::atomic<int64_t> num_looks_{0};  // at that clock

@@ -28,6 +28,29 @@ TEST_F(SharedHostMemoryTest, ABackupThatALossHasTakenLeavesRoomForAnotherOne) {
   EXPECT_EQ(slept->level, 1);
 }
 
+// Also where all of them sleep at level 1, as deep as the budget has no room for one more byte.
+TEST_F(SharedHostMemoryTest, CheckpointsThatAreTheBackupTakeNoHostMemory) {
+  backup_memory_ = BackupMemory::kOnlyCopy;
+  host_memory_budget_ = 0;
+  Start(3, 1);
+  EXPECT_EQ(engine(0)->Stats().sleep_level, 1);
+  EXPECT_EQ(engine(1)->Stats().sleep_level, 1);
+  ExpectExact(Submit(0, "a"));
+  ASSERT_TRUE(engine(0)->Sleep({.level = 1}).ok());
+  EXPECT_EQ(engine(0)->Stats().sleep_level, 1);
+}
+
+TEST_F(SharedHostMemoryTest, AnUpdatesWeightsTakeHostMemoryWhateverTheBackup) {
+  backup_memory_ = BackupMemory::kOnlyCopy;
+  host_memory_budget_ = kBytes - 1;
+  Start(2, 1);
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine(1)->BeginWeightUpdate({});
+  ASSERT_TRUE(update.ok()) << update.status();
+  ASSERT_TRUE((*update)->Finish().ok());
+  const absl::Status refused = engine(1)->Sleep({.level = 1}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+}
+
 TEST_F(SharedHostMemoryTest, AnOperatorsSleepAtLevel1MakesRoomForItsBackup) {
   retains_backups_ = true;
   host_memory_budget_ = kBytes;

@@ -67,7 +67,9 @@ class Cluster {
     flags_.max_num_batched_tokens = static_cast<int32_t>(random_.Between(8, 48));
     flags_.async_scheduling = random_.Chance(0.7);
     flags_.scheduling_policy = random_.Chance(0.3) ? "priority" : "fcfs";
-    flags_.backup = random_.Chance(0.5) ? v1::BACKUP_POLICY_RETAIN : v1::BACKUP_POLICY_RELEASE;
+    constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
+                                              v1::BACKUP_POLICY_FILE};  // the checkpoint
+    flags_.backup = kPolicies[random_.Between(0, 2)];
     flags_.keep_kv_on_sleep = random_.Chance(0.5);
     keeps_cached_blocks_ = random_.Chance(0.7);
     flags_.swap_space_bytes = random_.Between(1, 24) * FakeVmmDriver::kUnit;
@@ -135,6 +137,8 @@ class Cluster {
       engine_ = engine.get();
       const auto note = [this](const std::string& what, const absl::Status& status) { Note(what, status); };
       operator_ = std::make_unique<Operator>(&site_, &faults_, engine_, note);
+      // Of an engine that wakes by itself a wake-up may be under way at any time.
+      if (!sleeps_by_itself()) operator_->TouchFiles();
       resizer_ = std::make_unique<Resizer>(&site_, engine_, note);
       invariants_ = std::make_unique<Invariants>(&site_, &flags_, &faults_, engine_, executor_,
                                                  [this] { return operator_->changes_weights(); });
@@ -245,6 +249,7 @@ class Cluster {
     if (faults_.memory_fails()) return true;
     if (absl::StartsWith(what, "Resize")) return false;
     if (absl::IsDataLoss(status)) return faults_.damaged();
+    if (HasLostItsBackup(status)) return site_.touches > 0;
     // Weights that nobody has any more, and those that an idle engine has put to sleep, are in the way.
     if (absl::IsFailedPrecondition(status))
       return sleeps_by_itself() || engine_->Stats().residency.weights_stale();

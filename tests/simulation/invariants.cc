@@ -19,6 +19,11 @@ int64_t BytesOf(const google::protobuf::Map<std::string, int64_t>& bytes, const 
   return found == bytes.end() ? 0 : found->second;
 }
 
+bool HasBackup(const v1::WorkerStatusResponse& status) {
+  return BytesOf(status.host_bytes_by_tag(), kWeightsTag) + BytesOf(status.file_bytes_by_tag(), kWeightsTag) >
+         0;
+}
+
 }  // namespace
 
 void Invariants::CheckResidency() {
@@ -79,6 +84,8 @@ void Invariants::CheckTags(const Member& member, const EngineStats& stats) {
   std::set<std::string> asleep(kMemoryTags.begin(), kMemoryTags.end());
   for (const std::string& tag : member.snapshot.resident_tags()) asleep.erase(tag);
   const int level = member.snapshot.sleep_level();
+  if (stats.residency.state(kWeightsTag) == TagState::kBackedUp && !HasBackup(member.status))
+    Violate(member, "sleeps at level 1 without a backup of its weights");
   if (asleep == stats.residency.asleep() && level == stats.residency.level()) return;
   Violate(member,
           absl::StrCat("is asleep at level ", level, " with ", asleep.size(), " tags, the engine at level ",

@@ -59,6 +59,17 @@ MUTATIONS = {
         "CallSleep({.level = kMaxSleepLevel});",
         "CallSleep({.level = 1});",
     ),
+    # The checkpoint as the backup.
+    "changed_checkpoint_is_restored": (
+        "worker/checkpoint_backup.cc",
+        "now.ok() ? CheckSameFiles(files_, *now) : now.status();",
+        "now.ok() ? absl::OkStatus() : now.status();",
+    ),
+    "checkpoint_is_the_backup_of_an_update": (
+        "worker/worker_weights.cc",
+        "return load_options_.checkpoint_is_backup && weights_.in_checkpoint() &&",
+        "return load_options_.checkpoint_is_backup &&",
+    ),
     # The size of the KV cache.
     "fence_keeps_kept_blocks": ("worker/worker_epoch.cc", "  ForgetKept();", "  "),
     "rank_ignores_the_resize": (

@@ -3,12 +3,17 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "tests/worker/fake_parts.h"
 
 namespace somnus::simulation {
+
+bool HasLostItsBackup(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) && absl::StrContains(status.message(), "is the backup of");
+}
 
 void Operator::Work(absl::Duration span) {
   for (int64_t i = random_.Between(0, 3); i > 0; --i) {
@@ -33,7 +38,11 @@ void Operator::Work(absl::Duration span) {
 void Operator::SleepAndWake() {
   Sleep(static_cast<int>(random_.Between(1, 2)), SomeMode(), SomeTags());
   world_.Sleep(random_.Between(absl::ZeroDuration(), absl::Seconds(1)));
-  if (random_.Chance(0.3)) WakeUp({"weights"});
+  if (touches_files_ && random_.Chance(0.4)) {
+    ++site_.touches;
+    world_.Log("the checkpoints' files are written to");
+  }
+  if (random_.Chance(0.3)) WakeUp({"weights"}).IgnoreError();
   if (random_.Chance(0.2)) Sleep(2, SleepMode::kKeep, SomeTags());
   if (random_.Chance(0.2)) engine_.ResetPrefixCache(random_.Chance(0.5)).IgnoreError();
   MakeAwake();
@@ -51,13 +60,14 @@ void Operator::PauseAndResume() {
   MakeAwake();
 }
 
-// A memory that fails does so once in each process that was struck, and so does a backup that is damaged.
+// A memory that fails does so once in each process that was struck, and so does a backup that is damaged. Of
+// a checkpoint that has changed level 2 gives the backup up.
 void Operator::MakeAwake() {
   for (int i = 0; i <= 2 * Faults::kMaxFaults && engine_.state() != EngineState::kAwake; ++i) {
     if (engine_.Stats().residency.weights_stale()) {
       ChangeWeights(/*updates=*/false);
-    } else {
-      WakeUp({});
+    } else if (HasLostItsBackup(WakeUp({}))) {
+      Sleep(2, SleepMode::kKeep, {});
     }
   }
 }
@@ -74,9 +84,11 @@ void Operator::Sleep(int level, SleepMode mode, const std::vector<std::string>& 
 }
 
 // Weights that came from an update, and were discarded, are stale afterwards.
-void Operator::WakeUp(const std::vector<std::string>& tags) {
+absl::Status Operator::WakeUp(const std::vector<std::string>& tags) {
+  absl::Status status;
   Call(absl::StrCat("WakeUp of ", tags.empty() ? "all" : tags[0]),
-       [&] { return engine_.WakeUp(tags).status(); });
+       [&] { return status = engine_.WakeUp(tags).status(); });
+  return status;
 }
 
 int64_t Operator::NextVersion(char weights) {

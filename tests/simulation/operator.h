@@ -25,6 +25,9 @@ class Operator {
         engine_(*engine),
         note_(std::move(note)) {}
 
+  // From now on it writes to the checkpoints' files now and then: wake-ups that have them as their backup
+  // fail until a sleep at level 2 gives it up.
+  void TouchFiles() { touches_files_ = true; }
   // Up to a few rounds, with pauses of up to `span`.
   void Work(absl::Duration span);
   // Leaves the engine awake; brings weights where they are stale.
@@ -39,7 +42,7 @@ class Operator {
   void SleepAndWake();
   void PauseAndResume();
   void Sleep(int level, SleepMode mode, const std::vector<std::string>& tags);
-  void WakeUp(const std::vector<std::string>& tags);
+  absl::Status WakeUp(const std::vector<std::string>& tags);
   absl::Status Reload();
   absl::Status Update();
   // The version of the next weights, which are these from then on.
@@ -61,6 +64,10 @@ class Operator {
   int num_weights_changes_ = 0;
   bool changes_weights_ = false;
   bool is_calling_ = false;
+  bool touches_files_ = false;
 };
+
+// Of a wake-up whose backup, the checkpoint, has changed.
+bool HasLostItsBackup(const absl::Status& status);
 
 }  // namespace somnus::simulation

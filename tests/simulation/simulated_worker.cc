@@ -191,7 +191,10 @@ class SimulatedRunner : public ModelRunner {
   }
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override {
     allocator_.DropBackups(kWeightsTag);
+    const bool is_backup = self_.worker->GetStatus().file_bytes_by_tag().at(kWeightsTag) > 0;
+    const bool lost = is_backup && site_.touches != read_touches_;
     ReadWeights(checkpoint, progress);
+    if (lost) self_.memory->Fill(weights_, kWeightBytes, '#');
     return absl::OkStatus();
   }
   absl::Status ResetAfterWake() override {
@@ -203,6 +206,7 @@ class SimulatedRunner : public ModelRunner {
  private:
   void ReadWeights(const Checkpoint& checkpoint, const Progress& progress) {
     const char weights = static_cast<const SimulatedCheckpoint&>(checkpoint).weights();
+    read_touches_ = site_.touches;
     self_.memory->Fill(weights_, 1, weights);
     const absl::Duration time = world_.random().Between(absl::Milliseconds(1), absl::Milliseconds(300)) +
                                 std::exchange(self_.load_delay, absl::ZeroDuration());
@@ -290,7 +294,8 @@ class SimulatedRunner : public ModelRunner {
   BatchState batch_;
   absl::Status error_;
   int64_t begun_epoch_ = 0;
-  size_t num_placed_ = 0;  // tensors of the update under way
+  size_t num_placed_ = 0;     // tensors of the update under way
+  int64_t read_touches_ = 0;  // Site::touches when a checkpoint was read
   void *weights_ = nullptr, *workspace_ = nullptr, *kv_cache_ = nullptr;
 };
 
@@ -309,6 +314,9 @@ WorkerParts MakeParts(Site* site, int pid) {
   };
   parts.fingerprint = [](const std::string& path, LoadFormat) -> absl::StatusOr<std::string> {
     return FilesOf(path);
+  };
+  parts.stamp = [site](const std::string& path, LoadFormat) -> absl::StatusOr<CheckpointStamp> {
+    return CheckpointStamp{{{.name = path, .modified_ns = site->touches}}};
   };
   parts.load_runner =
       [site, pid](const Checkpoint& checkpoint, const ModelRunnerOptions& options, Device*,

@@ -67,6 +67,9 @@ class Site {
   FakeWorkerOptions model;
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
+  // How often somebody has written to the checkpoints' files. Whoever reads them anew finds what they were;
+  // the backup that a rank has taken them for is no longer there.
+  int64_t touches = 0;
   // What the weights of each version are: a letter, of which a checkpoint's path has it at its end.
   std::map<int64_t, char> weights;
 
