@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -90,6 +92,25 @@ TEST_F(NewPrefixTest, NobodyWaitsForOneThatIsLessUrgent) {
   EXPECT_EQ(harness_->steps[1].new_sequences_size(), 1);
   harness_->RunToEnd();
   EXPECT_EQ(harness_->answers.at("b").tokens, Reference(Prompt("b", 40, 0)));
+}
+
+// Both are as urgent when they come, and the one that waits becomes more so, while the other one's prompt is
+// under way.
+TEST_F(NewPrefixTest, WhoHasAgedBeyondThePromptThatIsWaitedForWaitsNoLonger) {
+  options_.policy = SchedulingPolicy::kPriority;
+  options_.max_num_batched_tokens = 16;
+  const auto start_of_second = [&](int32_t aging_steps) {
+    options_.priority_aging_steps = aging_steps;
+    Run({Prompt("a", 90, 0), Prompt("b", 90, 0)});
+    const auto& steps = harness_->steps;
+    const auto second = std::find_if(steps.begin() + 1, steps.end(),
+                                     [](const auto& step) { return step.new_sequences_size() > 0; });
+    return second - steps.begin() + 1;
+  };
+  EXPECT_EQ(start_of_second(/*aging_steps=*/0), 7) << "it waits for all that it can adopt";
+  EXPECT_EQ(Cached("b"), 88);
+  EXPECT_EQ(start_of_second(/*aging_steps=*/3), 4);
+  EXPECT_EQ(Cached("b"), 3 * 16) << "of three steps";
 }
 
 TEST_F(NewPrefixTest, NobodyWaitsForBlocksThatItMayNotAdopt) {

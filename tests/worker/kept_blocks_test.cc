@@ -88,12 +88,14 @@ TEST(KeptBlocksTest, ADeeperSleepGivesTheHostTiersMemoryUp) {
 TEST(KeptBlocksTest, Level2OfTheCacheAloneGivesTheHostTiersMemoryUpWhileItSleeps) {
   Rank rank;
   const Pairs kept = {{1, 0}, {2, 1}};
-  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept)), absl::OkStatus());
+  ASSERT_EQ(rank.Prepare(Keeping(TransitionOf(1), kept), 1), absl::OkStatus());
+  ASSERT_EQ(rank.Commit(1), absl::OkStatus());
   const Rank::State asleep = rank.state();
-  ASSERT_EQ(rank.Run(TransitionOf(1, {"kv_cache"})), absl::OkStatus()) << "it sleeps already";
+  ASSERT_EQ(rank.Prepare(TransitionOf(1, {"kv_cache"}), 2), absl::OkStatus()) << "it sleeps already";
+  ASSERT_EQ(rank.Commit(2), absl::OkStatus());
   EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes);
-  ASSERT_EQ(rank.Prepare(TransitionOf(2, {"kv_cache"}), 5000), absl::OkStatus());
-  EXPECT_EQ(rank.Abort(5000), absl::OkStatus());
+  ASSERT_EQ(rank.Prepare(TransitionOf(2, {"kv_cache"}), 3), absl::OkStatus());
+  EXPECT_EQ(rank.Abort(3), absl::OkStatus());
   EXPECT_EQ(rank.state(), asleep);
   EXPECT_EQ(rank.HostTierBytes(), 2 * kBlockBytes) << "it has not happened";
   const auto dropped = RunTransition(rank.worker(), TransitionOf(2, {"kv_cache"}));
