@@ -123,7 +123,8 @@ TEST_F(GroupSleepTest, RanksOfAHostThatDoNotFitTogetherMapNothing) {
       "rank 0 (pid 70) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes for workspace; rank 1 (pid "
       "71) needs 7 bytes for kv_cache, 7 bytes for weights, 7 bytes for workspace: 30 available, 12 missing");
   std::map<int, int64_t> missing;
-  for (const v1::MissingMemory::Shortage& one : MissingOf(status).shortages())
+  const v1::MissingMemory lacking = MissingOf(status);
+  for (const v1::MissingMemory::Shortage& one : lacking.shortages())
     missing[one.rank()] += one.missing_bytes();
   EXPECT_EQ(missing, (std::map<int, int64_t>{{0, 6}, {1, 6}}));
   for (const auto& worker : workers_)

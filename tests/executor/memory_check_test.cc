@@ -17,7 +17,8 @@ using Lines = std::vector<std::string>;
 
 Lines MissingLines(const absl::Status& status) {
   Lines lines;
-  for (const v1::MissingMemory::Shortage& one : MissingOf(status).shortages()) {
+  const v1::MissingMemory lacking = MissingOf(status);
+  for (const v1::MissingMemory::Shortage& one : lacking.shortages()) {
     lines.push_back(absl::StrCat("replica ", one.replica(), " rank ", one.rank(), " ", one.tag(), " ",
                                  one.memory(), " ", one.missing_bytes(), " of ", one.needed_bytes()));
   }
@@ -84,7 +85,8 @@ TEST(MemoryCheckTest, ThePartsAddUpToTheWhole) {
     const auto available = static_cast<int64_t>(random() % static_cast<uint64_t>(needed));
     for (RankNeed& rank : ranks) rank.available_bytes = available;
     int64_t missing = 0;
-    for (const v1::MissingMemory::Shortage& one : MissingOf(CheckMemory(ranks)).shortages()) {
+    const v1::MissingMemory lacking = MissingOf(CheckMemory(ranks));
+    for (const v1::MissingMemory::Shortage& one : lacking.shortages()) {
       EXPECT_EQ(one.needed_bytes(), ranks[one.rank()].bytes_by_tag[one.tag()]);
       EXPECT_GT(one.missing_bytes(), 0);
       EXPECT_LE(one.missing_bytes(), one.needed_bytes());

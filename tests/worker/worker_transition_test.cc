@@ -10,7 +10,8 @@ using Lines = std::vector<std::string>;
 
 Lines Missing(const absl::Status& status) {
   Lines lines;
-  for (const v1::MissingMemory::Shortage& one : MissingOf(status).shortages()) {
+  const v1::MissingMemory lacking = MissingOf(status);
+  for (const v1::MissingMemory::Shortage& one : lacking.shortages()) {
     lines.push_back(absl::StrCat("rank ", one.rank(), " ", one.tag(), " ", one.memory(), " ",
                                  one.missing_bytes(), " of ", one.needed_bytes()));
   }
