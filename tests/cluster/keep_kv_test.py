@@ -77,6 +77,10 @@ class KeepKv(unittest.TestCase):
         self.assertEqual(response.status, 200, response.text)
         return response.json
 
+    def host_bytes(self, cluster):
+        """Of the host tiers, as the ranks say."""
+        return sum(int(rank["host_bytes_by_tag"]["kv_cache"]) for rank in cluster.status()["ranks"])
+
     def must_be_open(self, cluster, count):
         status = cluster.status()
         if status["num_requests_running"] + status["num_requests_waiting"] < count:
@@ -153,7 +157,24 @@ class KeepKv(unittest.TestCase):
                     self.sleep(cluster, level=2)
                     self.assertEqual(cluster.metric("somnus:kv_host_blocks_used"), 0)
                     self.wake(cluster)
-                for nap in (level_2, deepen):
+
+                def of_the_cache_alone():
+                    self.sleep(cluster)
+                    self.must_be_open(cluster, 1)
+                    self.assertGreater(self.host_bytes(cluster), 0)
+                    self.sleep(cluster, level=2, tags="kv_cache")
+                    self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
+                    self.assertEqual(cluster.status()["sleep_level"], 1)
+                    self.wake(cluster)
+
+                def reset():
+                    self.sleep(cluster)
+                    self.must_be_open(cluster, 1)
+                    path = "/reset_prefix_cache?reset_running_requests=true"
+                    self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+                    self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
+                    self.wake(cluster)
+                for nap in (level_2, deepen, of_the_cache_alone, reset):
                     grown, tokens = self.assert_open_requests_go_on(cluster, one, [nap])
                     self.assertGreater(grown["computed"], tokens)
                     self.assertEqual(grown["kept_blocks"], 0)
