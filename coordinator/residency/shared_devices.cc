@@ -207,6 +207,8 @@ int64_t SharedDevices::BytesAfter(const Model& model, const EngineStats& stats, 
 }
 
 int64_t SharedDevices::BackupBytes(const Model& model, const EngineStats& stats) {
+  const TagState weights = stats.residency.state(kWeightsTag);
+  if (weights != TagState::kResident && weights != TagState::kBackedUp) return 0;
   const BackupMemory memory = model.options.backup_memory;
   const bool takes =
       memory == BackupMemory::kAlways || (memory == BackupMemory::kOnlyCopy && stats.only_copy);
@@ -243,8 +245,7 @@ ModelView SharedDevices::View(Model* model) {
     const bool idle = view.state == ModelState::kAsleep && !view.held_awake;
     if (idle && stats.residency.asleep().count(tag) == 0) view.idle_bytes += bytes;
   }
-  const bool has_weights = weights == TagState::kResident || weights == TagState::kBackedUp;
-  view.backup_bytes = has_weights ? BackupBytes(*model, stats) : 0;
+  view.backup_bytes = BackupBytes(*model, stats);
   view.reads_backup = model->options.backup_memory == BackupMemory::kOnlyCopy && !stats.only_copy;
   view.held_bytes = Sum(stats.host_bytes);
   view.held_kv_bytes = Of(kKvCacheTag, stats.host_bytes);
