@@ -31,32 +31,32 @@ struct TilePair {
 
 template <bool kBoth>
 SOMNUS_INLINE void ZeroSums() {
-  _tile_zero(0);
-  _tile_zero(1);
+  TileZero<0>();
+  TileZero<1>();
   if constexpr (kBoth) {
-    _tile_zero(2);
-    _tile_zero(3);
+    TileZero<2>();
+    TileZero<3>();
   }
 }
 
 // from[i]: the sums of row tile i.
 template <bool kBoth>
 SOMNUS_INLINE void LoadSums(const float* const (&from)[2], int64_t stride) {
-  _tile_loadd(0, from[0], stride);
-  _tile_loadd(1, from[0] + kTileRows, stride);
+  TileLoad<0>(from[0], stride);
+  TileLoad<1>(from[0] + kTileRows, stride);
   if constexpr (kBoth) {
-    _tile_loadd(2, from[1], stride);
-    _tile_loadd(3, from[1] + kTileRows, stride);
+    TileLoad<2>(from[1], stride);
+    TileLoad<3>(from[1] + kTileRows, stride);
   }
 }
 
 template <bool kBoth>
 SOMNUS_INLINE void StoreSums(float* const (&to)[2], int64_t stride) {
-  _tile_stored(0, to[0], stride);
-  _tile_stored(1, to[0] + kTileRows, stride);
+  TileStore<0>(to[0], stride);
+  TileStore<1>(to[0] + kTileRows, stride);
   if constexpr (kBoth) {
-    _tile_stored(2, to[1], stride);
-    _tile_stored(3, to[1] + kTileRows, stride);
+    TileStore<2>(to[1], stride);
+    TileStore<3>(to[1] + kTileRows, stride);
   }
 }
 
@@ -64,15 +64,15 @@ SOMNUS_INLINE void StoreSums(float* const (&to)[2], int64_t stride) {
 // each panel, while the panel is used by all of them.
 template <bool kBoth>
 SOMNUS_INLINE void Step(const TilePair<kBoth>& x, const char* w) {
-  _tile_loadd(6, w, kPanelWidth * 4);
-  _tile_stream_loadd(4, x.a[0], x.stride);
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, w + 64, kPanelWidth * 4);
-  _tile_dpbf16ps(1, 4, 7);
+  TileLoad<6>(w, kPanelWidth * 4);
+  TileLoadOnce<4>(x.a[0], x.stride);
+  TileDot<0, 4, 6>();
+  TileLoad<7>(w + 64, kPanelWidth * 4);
+  TileDot<1, 4, 7>();
   if constexpr (kBoth) {
-    _tile_stream_loadd(5, x.a[1], x.stride);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    TileLoadOnce<5>(x.a[1], x.stride);
+    TileDot<2, 5, 6>();
+    TileDot<3, 5, 7>();
   }
 }
 
@@ -93,7 +93,7 @@ SOMNUS_INLINE void Steps(TilePair<kBoth> x, const char* w, int64_t steps, const 
 class TileLinear {
  public:
   TileLinear(const LinearArgs& args, int64_t row_begin, int64_t rows)
-      : args_(args), tiles_(row_begin, rows), scope_(tiles_.height, 2 * kStepK) {
+      : args_(args), tiles_(row_begin, rows), scope_(tiles_.height, 2 * kStepK, 2 * kStepK) {
     if (tail_ != 0) CopyTailOfX();
   }
 
@@ -104,7 +104,6 @@ class TileLinear {
     const int64_t column = panel * kPanelWidth, pairs = tiles_.pairs();
     CopyBias(column);
     if (tail_ != 0) CopyTailOfPanel(w + steps_ * kStepBytes);
-    TileFence();
     const int64_t parts =
         pairs < kMinPairsForParts || steps_ <= kMaxWholeSteps ? 1 : (steps_ + kPartSteps - 1) / kPartSteps;
     for (int64_t part = 0; part < parts; ++part) {

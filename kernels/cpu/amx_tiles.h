@@ -1,8 +1,8 @@
 // AMX tiles: their shapes and what moves them. Part of kernels_amx.cc.
 //
 // Eight tiles of up to 16 rows of 64 bytes. Tiles 0 to 3 hold sums, 4 and 5 activations, 6 and 7 weights; the
-// numbers are part of the instructions. GCC's intrinsics do not tell the compiler what they read: whoever has
-// written memory that a tile is loaded from calls TileFence first.
+// numbers are part of the instructions. These functions are here because GCC's intrinsics are macros, and do
+// not tell the compiler that they read memory.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -18,23 +18,47 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {};
 };
 
-SOMNUS_INLINE void TileFence() { asm volatile("" ::: "memory"); }
+// Rows at a distance of `stride` bytes.
+template <int kTile>
+SOMNUS_INLINE void TileLoad(const void* from, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "n"(kTile) : "memory");
+}
+// The same with a hint that the data should not displace others in the L1 cache.
+template <int kTile>
+SOMNUS_INLINE void TileLoadOnce(const void* from, int64_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "n"(kTile) : "memory");
+}
+template <int kTile>
+SOMNUS_INLINE void TileStore(void* to, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "n"(kTile) : "memory");
+}
+template <int kTile>
+SOMNUS_INLINE void TileZero() {
+  asm volatile("tilezero %%tmm%c0" ::"n"(kTile));
+}
+// Tile kSum += tile kX times tile kW, f32 and bf16.
+template <int kSum, int kX, int kW>
+SOMNUS_INLINE void TileDot() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"n"(kSum), "n"(kX), "n"(kW));
+}
 
 // Gives the calling thread tiles for as long as this lives. A thread that has none costs nothing when it is
-// switched; giving it some takes about 50 ns. rows: of activations and sums, up to kTileRows. inner_bytes: of
-// a row of activations, four for each row of weights.
+// switched; giving it some takes about 50 ns. rows: of activations and sums, up to kTileRows. bytes_4 and
+// bytes_5: of a row of tiles 4 and 5, four for each row of tiles 6 and 7.
 class TileScope {
  public:
-  TileScope(int64_t rows, int64_t inner_bytes) {
+  TileScope(int64_t rows, int64_t bytes_4, int64_t bytes_5) {
     TileShapes shapes;
-    for (int t = 0; t < 8; ++t) {
-      const bool weights = t >= 6, activations = t == 4 || t == 5;
-      shapes.rows[t] = static_cast<uint8_t>(weights ? inner_bytes / 4 : rows);
-      shapes.row_bytes[t] = static_cast<uint16_t>(activations ? inner_bytes : 64);
+    for (int t = 0; t < 6; ++t) {
+      shapes.rows[t] = static_cast<uint8_t>(rows);
+      shapes.row_bytes[t] = static_cast<uint16_t>(t == 4 ? bytes_4 : t == 5 ? bytes_5 : 64);
     }
+    shapes.rows[6] = static_cast<uint8_t>(bytes_4 / 4);
+    shapes.rows[7] = static_cast<uint8_t>(bytes_5 / 4);
+    shapes.row_bytes[6] = shapes.row_bytes[7] = 64;
     asm volatile("ldtilecfg %0" ::"m"(shapes));
   }
-  ~TileScope() { _tile_release(); }
+  ~TileScope() { asm volatile("tilerelease"); }
   TileScope(const TileScope&) = delete;
   TileScope& operator=(const TileScope&) = delete;
 };

@@ -1,5 +1,5 @@
 // Kernels for CPUs with AMX (Sapphire Rapids and later): those of AVX-512 with BF16, but for the products of
-// bf16 weights, which tiles compute.
+// bf16 weights and attention, which tiles compute.
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,8 +8,11 @@
 // The parts build on each other in this order.
 // clang-format off
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile_impl.h"
+#include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/amx_linear_impl.h"
+#include "kernels/cpu/amx_attention_impl.h"
 // clang-format on
 
 namespace somnus::cpu {
@@ -37,6 +40,7 @@ const KernelTable* AmxKernels() {
     KernelTable t = *Avx512Bf16Kernels();
     t.name = "amx";
     t.linear[static_cast<int>(DataType::kBF16)] = amx::TileLinearRange;
+    t.attention = amx::TileAttentionAny;
     t.max_tile_rows = 2 * amx::kTileRows;
     t.row_block_bytes = 768 << 10;
     return t;
