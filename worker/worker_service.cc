@@ -192,7 +192,9 @@ class Service : public v1::WorkerService::Service {
     return ToGrpcStatus(Operate("BeginWeightUpdate", context, *request, response, [&]() -> Response {
       RETURN_IF_ERROR(worker_->BeginWeightUpdate(*request));
       auto response = OfTheseWeights<v1::BeginWeightUpdateResponse>();
-      if (const std::string& token = request->update_port_token(); !token.empty()) {
+      if (const std::string& token = request->update_port_token(); token.empty()) {
+        update_streams_.ClosePort();  // of an update that nobody held it open for
+      } else {
         absl::StatusOr<v1::UpdatePort> port = update_streams_.OpenPort(request->update_id(), token);
         if (port.ok()) {
           *response.mutable_update_port() = *std::move(port);

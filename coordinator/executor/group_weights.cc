@@ -85,7 +85,8 @@ WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id, const std
   outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
   if (!outcome.status.ok()) return outcome;
   update_id_ = update_id;
-  streams_.Open(update_id, /*hold_ports=*/!outcome.ports.empty());
+  // Also where not all ranks have one: those that do close theirs at the update's end.
+  streams_.Open(update_id, /*hold_ports=*/!port_token.empty());
   return outcome;
 }
 

@@ -120,6 +120,8 @@ TEST_F(GroupWeightsTest, WhereOneRankHasNoPortNoneIsUsed) {
   EXPECT_TRUE(begun.ports.empty());
   ASSERT_TRUE(Send("a").ok());
   EXPECT_TRUE(weights().FinishUpdate(2).status.ok());
+  workers_[0]->EditWeights(
+      [](FakeWeights* weights) { EXPECT_TRUE(weights->port_is_held()) << "and closes with the update"; });
 }
 
 TEST_F(GroupWeightsTest, OtherTensorsThanWereSentAreNotServed) {

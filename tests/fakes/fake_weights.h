@@ -45,11 +45,14 @@ class FakeWeights {
   }
   // An update finds no port here.
   void TakePorts() { has_ports_ = false; }
+  // The last stream has begun without a chunk: one that has a port closes it when that stream ends.
+  bool port_is_held() const { return port_is_held_; }
   // What has come, each chunk a tensor, and what came to a port.
   int64_t num_received() const { return static_cast<int64_t>(chunks_.size()) + num_at_port_; }
   void ReceiveAtPort() { ++num_at_port_; }
   // A chunk of the tensor "unknown" is refused.
   absl::Status Add(const v1::WorkerUpdateWeightsRequest& request, bool is_first) {
+    if (is_first) port_is_held_ = !request.has_chunk();
     if (is_first && request.update_id() != update_id_)
       return absl::FailedPreconditionError(absl::StrCat("there is no update ", request.update_id()));
     if (request.chunk().name() == "unknown")
@@ -74,6 +77,7 @@ class FakeWeights {
   int64_t version_ = 1;
   bool stale_ = false;
   bool has_ports_ = true;
+  bool port_is_held_ = false;
   int64_t num_at_port_ = 0;
   std::string fingerprint_ = "f00d", files_ = "f00d";
   std::string update_id_;

@@ -262,6 +262,10 @@ TEST_F(UpdatePortTest, TheCoordinatorsStreamMayHaveChunksToo) {
 TEST_F(UpdatePortTest, WithoutATokenThereIsNoPort) {
   Start(InDirectory());
   EXPECT_EQ(Begin("u", "").address(), "");
+  const v1::UpdatePort port = Begin("v", "secret", 2);
+  EXPECT_EQ(Begin("w", "", 3).address(), "");
+  EXPECT_EQ(Trainer(port, "secret", 1, "v").SendAll(3).code(), absl::StatusCode::kUnavailable)
+      << "nor is there that of an update before";
 }
 
 }  // namespace
