@@ -260,11 +260,8 @@ ModelView SharedDevices::View(Model* model) {
   view.stay_told = model->stay_told;
   view.prefetched = model->prefetched;
   view.open_requests = static_cast<int32_t>(model->num_open + (wake == nullptr ? 0 : 1));
-  if (view.state == ModelState::kAwake || view.open_requests == 0) {
-    model->waiting_since = absl::InfiniteDuration();
-  } else {
-    model->waiting_since = std::min(model->waiting_since, options_.now());
-  }
+  const bool waits = view.state != ModelState::kAwake && view.open_requests > 0;
+  model->waiting_since = waits ? std::min(model->waiting_since, options_.now()) : absl::InfiniteDuration();
   view.waiting_since = model->waiting_since;
   view.last_used = model->last_used;
   view.awake_since = model->awake_since;
