@@ -235,7 +235,10 @@ class Planner {
     const ModelView& model = models_[index];
     if (model.pinned || model.held_awake || leaves_[index] || MustStay(index)) return std::nullopt;
     const bool half_awake = model.state == ModelState::kAsleep && model.idle_bytes > 0 && !wakes_[index];
-    if (half_awake && index != waiter) return ResidencyAction::kRelease;
+    if (half_awake && index != waiter) {
+      if (now_ >= model.awake_since) return ResidencyAction::kRelease;
+      LookAgainAt(model.awake_since);  // the last one has failed
+    }
     if (model.state != ModelState::kAwake) return std::nullopt;
     const bool idle = model.open_requests == 0;
     const MonotonicTime leaves_at = model.awake_since + (idle ? Stay(model) : Turn(model));

@@ -72,9 +72,9 @@ struct ModelView {
   MonotonicTime waiting_since = absl::InfiniteDuration();  // not awake: since when have requests waited
   MonotonicTime deadline = absl::InfiniteDuration();       // kSlo: when a request needs its next token
   MonotonicTime last_used;                                 // a request came or ended
-  MonotonicTime awake_since;
-  MonotonicTime retry_at = -absl::InfiniteDuration();  // no wake-up before that: the last one has failed
-  absl::Duration switch_time;                          // of a sleep and a wake-up, as measured
+  MonotonicTime awake_since;                               // later than now: a sleep has failed, until then
+  MonotonicTime retry_at = -absl::InfiniteDuration();      // no wake-up before that: the last one has failed
+  absl::Duration switch_time;                              // of a sleep and a wake-up, as measured
   // kSlo: of one decode step, and between two tokens of a request as its client wants them. 0: unknown.
   absl::Duration step_time;
   absl::Duration tpot_target;

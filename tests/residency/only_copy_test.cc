@@ -135,6 +135,14 @@ TEST(HalfAwakeTest, ItsMemoryGoesFirst) {
             Only(Action::kRelease, Reason::kHalfAwake, 1, 1, 2));
 }
 
+TEST(HalfAwakeTest, AReleaseThatHasFailedIsNotTriedAgainAtOnce) {
+  ModelView failed = HalfAwake(kDevice);
+  failed.awake_since = kNow + absl::Seconds(1);
+  const ResidencyPlan plan = PlanResidency(HostBudget(0), kNow, {failed, Waits(0)});
+  EXPECT_TRUE(plan.decisions.empty());
+  EXPECT_EQ(plan.look_again_at, failed.awake_since);
+}
+
 TEST(HalfAwakeTest, WhatAnOperatorHoldsStaysAndCounts) {
   ResidencyOptions options = HostBudget(0);
   options.device_memory_budget = 2 * kDevice;
