@@ -1,6 +1,7 @@
 // EngineLoop's part for changes of the weights: reloads, and updates whose tensors a client sends.
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,12 @@ namespace {
 constexpr size_t kUpdateIdBytes = 8;
 constexpr char kOnlyReplaced[] = "only reload_weights or an update can bring the weights";
 
+// There are always next ones. Nanoseconds since 1970 are versions, too.
+constexpr int64_t kMaxVersion = std::numeric_limits<int64_t>::max() / 2;
+
 absl::Status CheckVersion(int64_t version) {
-  if (version >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError("weights_version: must be at least 1");
+  if (version >= 0 && version <= kMaxVersion) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("weights_version: must be from 1 to ", kMaxVersion));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <thread>
 
 #include "tests/engine/engine_weights_fixture.h"
@@ -20,7 +21,9 @@ TEST_F(EngineWeightsTest, AReloadGivesTheNextVersion) {
   EXPECT_EQ(engine_->Stats().weights_source, "new") << "the same once more";
   ExpectServes(7);
   EXPECT_EQ(executor_.lifecycle_calls(), (Calls{"reload new as 2", "reload new as 7"}));
-  EXPECT_TRUE(absl::IsInvalidArgument(engine_->ReloadWeights({.version = -1}).status()));
+  for (const int64_t version : {int64_t{-1}, std::numeric_limits<int64_t>::max()})
+    EXPECT_TRUE(absl::IsInvalidArgument(engine_->ReloadWeights({.version = version}).status()));
+  ExpectServes(7);
 }
 
 TEST_F(EngineWeightsTest, NothingOfTheOldWeightsIsCached) {
