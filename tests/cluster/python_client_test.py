@@ -48,11 +48,15 @@ print(json.dumps(answers))
 """
 
 BROKEN = """
-import json, os, struct, sys
+import json, os, struct, sys, types
 from somnus import Client
 good = ("model.norm.weight", (struct.pack("<f", 1) * 48, "float32", (48,)))
 bad = ("model.layers.0.input_layernorm.weight", (bytes(8), "float64", (1,)))
 seen = []
+
+# As NumPy describes an array of another machine.
+class Foreign:
+    dtype, shape = types.SimpleNamespace(name="float32", byteorder=">"), (48,)
 
 # A tensor that cannot be sent, once the update has begun.
 def late(client):
@@ -62,7 +66,7 @@ def late(client):
     yield bad
 
 with Client(os.environ["GRPC"], os.environ["CONTROL"], timeout=60) as client:
-    for tensors in ([bad, good], late(client)):
+    for tensors in ([bad, good], late(client), [("model.norm.weight", Foreign())]):
         try:
             client.update_weights(tensors)
         except TypeError as error:
@@ -209,10 +213,11 @@ class PythonClient(unittest.TestCase):
     def test_a_tensor_that_cannot_be_sent_is_named(self):
         with Cluster(tiny("qwen3"), "--dtype=float32", workers=2) as cluster:
             tokens = cluster.tokens(PROMPT, max_tokens=4)
-            first, second, version = client.run(cluster, "-c", BROKEN)
+            first, second, third, version = client.run(cluster, "-c", BROKEN)
             message = "model.layers.0.input_layernorm.weight: its type is float64; float32, bfloat16 and float16 can be sent"
             self.assertEqual(first, [message, 1], "nothing was sent")
             self.assertEqual(second, [message, 0], "the weights are stale")
+            self.assertEqual(third, ["model.norm.weight: its numbers are big-endian", 0])
             self.assertEqual(version, 2)
             self.assertEqual(cluster.tokens(PROMPT, max_tokens=4), tokens)
             self.assertEqual(cluster.stop(), 0)

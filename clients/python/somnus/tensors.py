@@ -52,6 +52,8 @@ def read_tensor(tensor):
     if hasattr(tensor, "detach"):
         return read_torch(tensor)
     if hasattr(tensor, "dtype"):
+        if tensor.dtype.byteorder == ">":  # which its name does not say
+            raise TypeError("its numbers are big-endian")
         dtype = dtype_of(tensor.dtype.name)
         return Tensor(dtype, tensor.shape, bytes_of(tensor.reshape(-1).view("uint8")))
     view = memoryview(tensor)
