@@ -145,39 +145,6 @@ class KeepKv(unittest.TestCase):
                     self.wake(cluster)
                 grown, tokens = self.assert_open_requests_go_on(cluster, one, [by_tags])
                 self.assertEqual(grown["computed"], tokens)
-            with self.subTest("level 2, and a deeper sleep, forget it"):
-                def level_2():
-                    self.sleep(cluster, level=2)
-                    self.must_be_open(cluster, 1)
-                    self.wake(cluster)
-
-                def deepen():
-                    self.sleep(cluster)
-                    self.must_be_open(cluster, 1)
-                    self.sleep(cluster, level=2)
-                    self.assertEqual(cluster.metric("somnus:kv_host_blocks_used"), 0)
-                    self.wake(cluster)
-
-                def of_the_cache_alone():
-                    self.sleep(cluster)
-                    self.must_be_open(cluster, 1)
-                    self.assertGreater(self.host_bytes(cluster), 0)
-                    self.sleep(cluster, level=2, tags="kv_cache")
-                    self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
-                    self.assertEqual(cluster.status()["sleep_level"], 1)
-                    self.wake(cluster)
-
-                def reset():
-                    self.sleep(cluster)
-                    self.must_be_open(cluster, 1)
-                    path = "/reset_prefix_cache?reset_running_requests=true"
-                    self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
-                    self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
-                    self.wake(cluster)
-                for nap in (level_2, deepen, of_the_cache_alone, reset):
-                    grown, tokens = self.assert_open_requests_go_on(cluster, one, [nap])
-                    self.assertGreater(grown["computed"], tokens)
-                    self.assertEqual(grown["kept_blocks"], 0)
             with self.subTest("random sleeps"):
                 rng = random.Random(7)
 
@@ -185,6 +152,42 @@ class KeepKv(unittest.TestCase):
                     self.sleep(cluster, level=rng.choice((1, 1, 1, 2)), tags=rng.choice(("weights", "kv_cache", "")))
                     self.wake(cluster)
                 self.assert_open_requests_go_on(cluster, [(CASE["prompt"], 480), ([3] * 40, 460)], [somehow] * 12)
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_level_2_and_a_reset_forget_it(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", workers=2) as cluster:
+            def level_2():
+                self.sleep(cluster, level=2)
+                self.must_be_open(cluster, 1)
+                self.wake(cluster)
+
+            def deepen():
+                self.sleep(cluster)
+                self.must_be_open(cluster, 1)
+                self.sleep(cluster, level=2)
+                self.assertEqual(cluster.metric("somnus:kv_host_blocks_used"), 0)
+                self.wake(cluster)
+
+            def of_the_cache_alone():
+                self.sleep(cluster)
+                self.must_be_open(cluster, 1)
+                self.assertGreater(self.host_bytes(cluster), 0)
+                self.sleep(cluster, level=2, tags="kv_cache")
+                self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
+                self.assertEqual(cluster.status()["sleep_level"], 1)
+                self.wake(cluster)
+
+            def reset():
+                self.sleep(cluster)
+                self.must_be_open(cluster, 1)
+                path = "/reset_prefix_cache?reset_running_requests=true"
+                self.assertEqual(cluster.request("POST", path, port=cluster.admin_port).status, 200)
+                self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
+                self.wake(cluster)
+            for nap in (level_2, deepen, of_the_cache_alone, reset):
+                grown, tokens = self.assert_open_requests_go_on(cluster, [(CASE["prompt"], 480)], [nap])
+                self.assertGreater(grown["computed"], tokens)
+                self.assertEqual(grown["kept_blocks"], 0)
             self.assertEqual(cluster.stop(), 0)
 
     def test_what_does_not_fit_is_computed_again(self):
