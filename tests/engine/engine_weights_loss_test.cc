@@ -71,7 +71,9 @@ TEST_F(EngineWeightsTest, ARecoveryMayLeadToStaleWeights) {
   stale.SetWeightsStale(true);
   executor_.SetRecovered({stale, options_.weights});
   executor_.Lose(kLoss);
-  while (engine_->Stats().num_recoveries == 0) std::this_thread::yield();
+  // The count is published before the state.
+  while (engine_->Stats().num_recoveries == 0 || engine_->state() == EngineState::kRecovering)
+    std::this_thread::yield();
   ExpectStale();
 }
 
