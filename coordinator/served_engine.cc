@@ -18,6 +18,7 @@
 #include "coordinator/jinja/chat_template.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/metrics/step_trace.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/residency/shared_devices.h"
 #include "coordinator/tokenizer/tokenizer.h"
@@ -127,6 +128,7 @@ class ServedEngineImpl : public ServedEngine {
     ASSIGN_OR_RETURN(max_model_len_, ResolveMaxModelLen(flags_, config));
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len_, beside);
+    trace_ = std::make_shared<StepTrace>(metrics_.get());
     return absl::OkStatus();
   }
 
@@ -170,6 +172,7 @@ class ServedEngineImpl : public ServedEngine {
     model.tokenizer = std::move(parts.tokenizer);
     model.chat_template = std::move(parts.chat_template);
     model.metrics = metrics_;
+    model.trace = trace_;
     model.rank_status = [this] { return RankStatuses(); };
     model.world_size = flags_.world_size;
     model.config = config;
@@ -201,8 +204,8 @@ class ServedEngineImpl : public ServedEngine {
     const auto make = [&](EngineObserver* observer) { return MakeReplicas(observer); };
     const AutoSleepOptions options = MakeAutoSleepOptions(flags_);
     if (options.arrivals == SleepArrivals::kQueue && options.idle_sleep == absl::ZeroDuration())
-      return make(metrics_.get());
-    return std::make_shared<AutoSleepEngine>(options, metrics_.get(), make);
+      return make(trace_.get());
+    return std::make_shared<AutoSleepEngine>(options, trace_.get(), make);
   }
 
   std::shared_ptr<Engine> MakeReplicas(EngineObserver* observer) {
@@ -250,7 +253,7 @@ class ServedEngineImpl : public ServedEngine {
   }
 
   std::shared_ptr<Engine> Share(SharedDevices* devices, const SharingModel& model) {
-    return devices->Add(model, metrics_.get(),
+    return devices->Add(model, trace_.get(),
                         [this](EngineObserver* observer) { return MakeReplicas(observer); });
   }
 
@@ -259,6 +262,7 @@ class ServedEngineImpl : public ServedEngine {
   int32_t max_model_len_ = 0;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::shared_ptr<Metrics> metrics_;
+  std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells metrics_
   std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
   ReplicaGroups workers_;
   std::vector<KvPlan> plans_;

@@ -293,9 +293,10 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   const std::string query = mark == std::string::npos ? "" : request->target.substr(mark + 1);
   if (IsLifecycle(route)) {
     auto work = [&] { return context_->state->AnswerLifecycle(*match.spec, query, request->body); };
-    asio::thread_pool* const pool = route == Route::kAbortRequests ? context_->request_pool
-                                    : EndsWaits(route)             ? context_->ending_pool
-                                                                   : context_->lifecycle_pool;
+    const bool waits_for_nobody = route == Route::kAbortRequests || route == Route::kTrace;
+    asio::thread_pool* const pool = waits_for_nobody   ? context_->request_pool
+                                    : EndsWaits(route) ? context_->ending_pool
+                                                       : context_->lifecycle_pool;
     co_return co_await OnPool(pool, work);
   }
   co_return context_->state->Answer(admin_, match, query);

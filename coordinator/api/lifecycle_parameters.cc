@@ -32,6 +32,8 @@ std::vector<std::string> KnownNames(Route route) {
       return {"path", "mode", "weight_version"};
     case Route::kUpdateWeightVersion:
       return {"new_version"};
+    case Route::kTrace:
+      return {"seconds"};
     case Route::kGetWorldSize:
       return {"include_dp"};
     default:

@@ -13,6 +13,7 @@
 #include "coordinator/api/json_body.h"
 #include "coordinator/api/lifecycle_calls.h"
 #include "coordinator/api/report_json.h"
+#include "coordinator/api/trace_route.h"
 
 namespace somnus {
 namespace {
@@ -174,6 +175,8 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ServedModel& model,
       return ReloadResponse(engine, parameters);
     case Route::kUpdateWeightVersion:
       return UpdateVersionResponse(*engine, parameters);
+    case Route::kTrace:
+      return TraceResponse(model, parameters);
     default:
       return ErrorResponse({500, "internal error", ""});
   }

@@ -1,6 +1,6 @@
 #pragma once
 // The operators' routes that change the engine: /sleep, /wake_up, /pause, /resume, /reset_prefix_cache,
-// /abort_requests, /collective_rpc and /roll. Thread safe.
+// /abort_requests, /collective_rpc and /roll; and /trace. Thread safe.
 
 #include "absl/strings/string_view.h"
 #include "coordinator/api/http_response.h"

@@ -29,6 +29,7 @@ enum class Route {
   kResume,
   kIsPaused,
   kResetPrefixCache,
+  kTrace,
   kAbortRequests,
   kCollectiveRpc,
   kRoll,
@@ -56,8 +57,8 @@ struct RouteSpec {
   bool counted;  // in http_requests_total
 };
 
-// Routes that change the engine and may block until all ranks have replied, or open requests have ended
-// (lifecycle_routes.h).
+// Routes that change the engine and may block until all ranks have replied, or open requests have ended, and
+// one whose response is long in the making (lifecycle_routes.h).
 inline bool IsLifecycle(Route route) {
   switch (route) {
     case Route::kSleep:
@@ -70,6 +71,7 @@ inline bool IsLifecycle(Route route) {
     case Route::kRoll:
     case Route::kReloadWeights:
     case Route::kUpdateWeightVersion:
+    case Route::kTrace:
       return true;
     default:
       return false;

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "coordinator/request/request.h"
 #include "coordinator/residency/engine_state.h"
 #include "coordinator/residency/residency.h"
@@ -93,6 +94,27 @@ class WeightUpdate {
   // has come to all ranks, or not what is expected.
   virtual absl::StatusOr<WeightsChange> Finish(const std::optional<ReceivedWeights>& expected) = 0;
   absl::StatusOr<WeightsChange> Finish() { return Finish(std::nullopt); }
+};
+
+// A step whose reply was applied. Times are monotonic.
+struct StepEvent {
+  int64_t step_id = 0;
+  int64_t group_epoch = 0;
+  int32_t replica = 0;  // whose step it was
+  int32_t num_tokens = 0;
+  int32_t num_sequences = 0;  // that computed tokens
+  int32_t num_decodes = 0;    // of these, with one token each
+  int32_t num_new = 0;        // of these, that the workers did not have
+  int32_t num_forks = 0;
+  int32_t num_copies = 0;     // blocks, copied before the step
+  int32_t num_preempted = 0;  // sequences, since the step before
+  int32_t num_running = 0;    // once it was scheduled, as the two below
+  int32_t num_waiting = 0;
+  int32_t used_blocks = 0;
+  absl::Duration schedule;  // what it took to decide what the step computes
+  MonotonicTime sent;
+  MonotonicTime replied;
+  absl::Duration duration;  // until `replied`, without what it waited behind the step before
 };
 
 // A reload or an update that has ended well.
@@ -198,7 +220,7 @@ class EngineObserver {
   virtual ~EngineObserver() = default;
   // The request was scheduled for the first time.
   virtual void OnRequestScheduled(const EngineRequest& /*request*/) {}
-  virtual void OnStep(int32_t num_tokens, absl::Duration duration) = 0;
+  virtual void OnStep(const StepEvent& event) = 0;
   // The group is whole again, `duration` after it was lost.
   virtual void OnRecovered(absl::Duration duration) = 0;
   virtual void OnTransition(const TransitionEvent& /*event*/) {}
@@ -216,8 +238,8 @@ class PassingObserver : public EngineObserver {
   void OnRequestScheduled(const EngineRequest& request) override {
     if (next_ != nullptr) next_->OnRequestScheduled(request);
   }
-  void OnStep(int32_t num_tokens, absl::Duration duration) override {
-    if (next_ != nullptr) next_->OnStep(num_tokens, duration);
+  void OnStep(const StepEvent& event) override {
+    if (next_ != nullptr) next_->OnStep(event);
   }
   void OnRecovered(absl::Duration duration) override {
     if (next_ != nullptr) next_->OnRecovered(duration);

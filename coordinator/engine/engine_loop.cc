@@ -107,9 +107,10 @@ bool EngineLoop::Step() {
   if ((command_.has_value() && !waits_) || !Runs()) return false;
   bool sent = false;
   if (scheduler_.has_sequences()) {
+    const MonotonicTime began = options_.monotonic_now();
     StepPlan plan = scheduler_.Schedule();
     sent = !plan.empty();
-    if (sent) Send(std::move(plan));
+    if (sent) Send(std::move(plan), options_.monotonic_now() - began);
     if (!Computes()) return true;
   }
   const size_t max_ahead = options_.async_scheduling ? 1 : 0;  // steps beyond the one whose reply is awaited
@@ -143,15 +144,37 @@ void EngineLoop::WaitForMail() {
   mail_->WaitFor(duration);
 }
 
-void EngineLoop::Send(StepPlan plan) {
+StepEvent EngineLoop::Describe(const StepPlan& plan) {
+  StepEvent step;
+  step.step_id = plan.request.step_id();
+  step.group_epoch = group_epoch_;
+  step.num_tokens = plan.num_tokens;
+  step.num_sequences = plan.request.sequences_size();
+  step.num_decodes = static_cast<int32_t>(
+      std::count_if(plan.request.sequences().begin(), plan.request.sequences().end(),
+                    [](const v1::ScheduledSequence& sequence) { return sequence.num_tokens() == 1; }));
+  step.num_new = plan.request.new_sequences_size();
+  step.num_forks = plan.request.forks_size();
+  step.num_copies = plan.request.copies_size();
+  const int64_t num_preemptions = scheduler_.stats().num_preemptions;
+  step.num_preempted =
+      static_cast<int32_t>(num_preemptions - std::exchange(num_preemptions_seen_, num_preemptions));
+  step.num_running = scheduler_.num_running();
+  step.num_waiting = scheduler_.num_waiting();
+  step.used_blocks = scheduler_.blocks().used_blocks();
+  step.sent = options_.monotonic_now();
+  return step;
+}
+
+void EngineLoop::Send(StepPlan plan, absl::Duration schedule) {
   const absl::Time now = options_.now();
   for (const SequencePtr& sequence : plan.first_scheduled) sequence->scheduled_time = now;
   NoteFirstScheduled(plan.first_scheduled);
   if (observer_ != nullptr) {
     for (const SequencePtr& sequence : plan.first_scheduled) observer_->OnRequestScheduled(sequence->request);
   }
-  const bool decodes = plan.num_tokens == plan.request.sequences_size();
-  sent_.push_back({plan.request.step_id(), plan.num_tokens, decodes, options_.monotonic_now()});
+  sent_.push_back(Describe(plan));
+  sent_.back().schedule = schedule;
   if (sent_.size() == 1) NoteAwaitedStep();
   absl::Status status = executor_->ExecuteAsync(std::move(plan.request));
   if (status.ok()) return;
@@ -174,7 +197,7 @@ void EngineLoop::NoteFirstScheduled(const std::vector<SequencePtr>& sequences) {
 }
 
 void EngineLoop::Receive() {
-  const SentStep step = sent_.front();
+  StepEvent step = sent_.front();
   absl::StatusOr<v1::StepReply> reply = executor_->Wait(step_deadline_.Timeout(step.num_tokens));
   sent_.pop_front();
   NoteAwaitedStep();
@@ -195,12 +218,13 @@ void EngineLoop::Receive() {
   if (!outputs.ok()) return Fail(outputs.status());
   const absl::Time now = options_.now();
   ++num_steps_;
-  const MonotonicTime replied = options_.monotonic_now();
-  const absl::Duration duration = replied - std::max(step.sent, last_reply_);
-  step_deadline_.Observe(step.num_tokens, duration);
-  if (step.decodes) NoteDecodeStep(duration);
-  if (observer_ != nullptr) observer_->OnStep(step.num_tokens, duration);
-  last_reply_ = replied;
+  step.replied = options_.monotonic_now();
+  step.duration = step.replied - std::max(step.sent, last_reply_);
+  step_deadline_.Observe(step.num_tokens, step.duration);
+  const bool only_decodes = step.num_tokens > 0 && step.num_tokens == step.num_sequences;
+  if (only_decodes) NoteDecodeStep(step.duration);
+  if (observer_ != nullptr) observer_->OnStep(step);
+  last_reply_ = step.replied;
   PublishStats();  // before the outputs: a client that has its last one finds the blocks free
   for (SequenceOutput& output : *outputs) {
     output.output.weights_version = reply->weights_version();

@@ -178,7 +178,9 @@ class EngineLoop : public Engine {
   void ProcessEvents();
   bool Step();  // false: nothing to do
   void WaitForMail();
-  void Send(StepPlan plan);
+  // `schedule`: how long the step was in the making.
+  void Send(StepPlan plan, absl::Duration schedule = absl::ZeroDuration());
+  StepEvent Describe(const StepPlan& plan);
   void NoteAwaitedStep();
   void Receive();
   void ReceiveAll();
@@ -312,13 +314,7 @@ class EngineLoop : public Engine {
 
   // The loop thread alone uses these.
   Scheduler scheduler_;
-  struct SentStep {
-    int64_t step_id;
-    int32_t num_tokens;
-    bool decodes;  // one token of each of its sequences
-    MonotonicTime sent;
-  };
-  std::deque<SentStep> sent_;
+  std::deque<StepEvent> sent_;  // steps without a reply
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
   StepDeadline step_deadline_;
   absl::Duration decode_step_time_;  // the mean, in which the latest step counts an eighth
@@ -355,6 +351,7 @@ class EngineLoop : public Engine {
   std::optional<LifecycleCall> call_;
   int64_t last_call_ = 0;
   int64_t num_steps_ = 0;
+  int64_t num_preemptions_seen_ = 0;  // when the last step was scheduled
   bool idle_checked_ = false;
   MonotonicTime stale_deadline_ = absl::InfiniteDuration();  // until which requests wait for weights
 

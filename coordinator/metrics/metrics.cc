@@ -71,9 +71,9 @@ class PrometheusMetrics : public Metrics {
         .Set(1);
   }
 
-  void OnStep(int32_t num_tokens, absl::Duration duration) override {
-    iteration_tokens_.Observe(num_tokens);
-    step_seconds_.Observe(absl::ToDoubleSeconds(duration));
+  void OnStep(const StepEvent& event) override {
+    iteration_tokens_.Observe(event.num_tokens);
+    step_seconds_.Observe(absl::ToDoubleSeconds(event.duration));
   }
   void OnRecovered(absl::Duration duration) override {
     recovery_seconds_.Observe(absl::ToDoubleSeconds(duration));

@@ -76,15 +76,18 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
 // Passes a loop's events on, and tells the set what it needs to know of them.
 class ReplicaSet::ReplicaObserver : public PassingObserver {
  public:
-  ReplicaObserver(ReplicaSet* set, EngineObserver* next) : PassingObserver(next), set_(set) {}
+  ReplicaObserver(ReplicaSet* set, int32_t replica, EngineObserver* next)
+      : PassingObserver(next), set_(set), replica_(replica) {}
 
   void OnRequestScheduled(const EngineRequest& request) override {
     set_->OnRequestScheduled(request);
     PassingObserver::OnRequestScheduled(request);
   }
-  void OnStep(int32_t num_tokens, absl::Duration duration) override {
+  void OnStep(const StepEvent& event) override {
     if (set_->has_queued_) set_->mail_.Wake();
-    PassingObserver::OnStep(num_tokens, duration);
+    StepEvent of_replica = event;
+    of_replica.replica = replica_;
+    PassingObserver::OnStep(of_replica);
   }
   // The set reports the transitions of all replicas, and changes of their weights, as one.
   void OnTransition(const TransitionEvent& /*event*/) override {}
@@ -97,6 +100,7 @@ class ReplicaSet::ReplicaObserver : public PassingObserver {
 
  private:
   ReplicaSet* const set_;
+  const int32_t replica_;
 };
 
 ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* observer,
@@ -116,7 +120,7 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaOptions> replicas, EngineObserver* obs
     options.log_name = absl::StrCat("replica ", i, ": ");
     options.hand_over = [this](std::vector<EngineRequest> requests) { OnHandOver(std::move(requests)); };
     replicas_[i].retry = RetryBackoff(retry.first_pause, retry.longest_pause);
-    replicas_[i].observer = std::make_unique<ReplicaObserver>(this, observer);
+    replicas_[i].observer = std::make_unique<ReplicaObserver>(this, static_cast<int32_t>(i), observer);
     replicas_[i].loop =
         std::make_unique<EngineLoop>(std::move(options), replicas[i].executor, replicas_[i].observer.get());
   }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "coordinator/metrics/step_trace.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -111,6 +114,40 @@ TEST_F(ControllersTest, SmallRoutesThatTrainersAsk) {
   EXPECT_EQ(Call("GET", "/weight_info")["weight_version"], 1);
   ExpectRefused("/update_weight_version", R"({"new_version": "step-9"})", "new_version");
   ExpectRefused("/update_weight_version", "", "new_version");
+}
+
+TEST_F(ControllersTest, TheTraceShowsTheLastSteps) {
+  auto trace = std::make_shared<StepTrace>(nullptr);
+  StepEvent step;
+  step.step_id = 7;
+  step.replica = 1;
+  step.num_tokens = 12;
+  step.num_sequences = 3;
+  step.num_decodes = 2;
+  step.num_new = 1;
+  step.replied = MonotonicNow();
+  step.duration = absl::Milliseconds(5);
+  step.sent = step.replied - absl::Milliseconds(8);
+  trace->OnStep(step);
+  trace->OnRecovered(absl::Milliseconds(300));
+  ServedModel model = FakeModel(engine_);
+  model.trace = trace;
+  server_->SetModel(std::move(model));
+  const Json events = Call("GET", "/trace?seconds=60")["traceEvents"];
+  std::map<std::string, Json> by_name;
+  for (const Json& event : events) {
+    if (event["ph"] == "X") by_name[event["name"]] = event;
+  }
+  ASSERT_EQ(by_name.count("mixed"), 1u) << events.dump();
+  EXPECT_EQ(by_name["mixed"]["dur"], 5000);
+  EXPECT_EQ(by_name["mixed"]["tid"], 2) << "replica 1 has the row below that of replica 0";
+  EXPECT_EQ(by_name["mixed"]["args"]["step_id"], 7);
+  EXPECT_EQ(by_name["mixed"]["args"]["queued_us"], 3000);
+  EXPECT_EQ(by_name["recovery"]["tid"], 0);
+  EXPECT_EQ(by_name["recovery"]["dur"], 300000);
+  for (const char* seconds : {"0", "-1", "3601", "nan", "x", ""})
+    EXPECT_EQ(Admin("GET", absl::StrCat("/trace?seconds=", seconds)).status, 400) << seconds;
+  EXPECT_EQ(Send("GET", "/trace").status, 404) << "it is for operators";
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ const absl::Status kLoss = absl::UnavailableError("rank 1 (pid 77) was killed by
 // Steps take a while, so that a request of many tokens is open when something is called.
 class SlowSteps : public RecordingObserver {
  public:
-  void OnStep(int32_t num_tokens, absl::Duration duration) override {
-    RecordingObserver::OnStep(num_tokens, duration);
+  void OnStep(const StepEvent& event) override {
+    RecordingObserver::OnStep(event);
     absl::SleepFor(absl::Milliseconds(1));
   }
 };

@@ -40,6 +40,33 @@ TEST_P(AsyncSchedulingTest, AnswersAreExactAndStepsOverlapAsAsked) {
   EXPECT_EQ(observer.step_tokens(), executor.num_computed_tokens());
 }
 
+TEST_P(AsyncSchedulingTest, EveryStepIsDescribed) {
+  const EngineOptions options = SmallEngine(GetParam());
+  FakeExecutor executor(SmallWorker(options));
+  RecordingObserver observer;
+  EngineLoop engine(options, &executor, &observer);
+  const Ticket ticket = MakeTicket("a", 10, 5);
+  ASSERT_TRUE(engine.Submit(ticket.request).ok());
+  ASSERT_TRUE(ticket.sink->Wait());
+  engine.DrainAndStop(absl::Minutes(1));
+  const std::vector<StepEvent> steps = observer.steps();
+  ASSERT_GE(steps.size(), 5u);
+  EXPECT_EQ(steps[0].num_tokens, 10);
+  EXPECT_EQ(steps[0].num_new, 1);
+  EXPECT_EQ(steps[0].num_decodes, 0);
+  EXPECT_EQ(steps[0].num_running, 1);
+  EXPECT_GT(steps[0].used_blocks, 0);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].step_id, steps[0].step_id + static_cast<int64_t>(i));
+    EXPECT_EQ(steps[i].num_sequences, 1);
+    EXPECT_LE(steps[i].sent, steps[i].replied - steps[i].duration);
+    if (i == 0) continue;
+    EXPECT_EQ(steps[i].num_new, 0);
+    EXPECT_EQ(steps[i].num_decodes, 1);
+    EXPECT_GE(steps[i].replied - steps[i].duration, steps[i - 1].replied) << "steps do not overlap";
+  }
+}
+
 TEST_P(AsyncSchedulingTest, StepsThatOnlyDecodeAreMeasured) {
   const EngineOptions options = SmallEngine(GetParam());
   FakeExecutor executor(SmallWorker(options));

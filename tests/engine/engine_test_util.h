@@ -150,9 +150,10 @@ inline FakeWorkerOptions SmallWorker(const EngineOptions& options) {
 
 class RecordingObserver : public EngineObserver {
  public:
-  void OnStep(int32_t num_tokens, absl::Duration duration) override {
+  void OnStep(const StepEvent& event) override {
     absl::MutexLock lock(&mu_);
-    step_tokens_ += num_tokens;
+    step_tokens_ += event.num_tokens;
+    steps_.push_back(event);
   }
   void OnRecovered(absl::Duration duration) override {
     absl::MutexLock lock(&mu_);
@@ -170,6 +171,10 @@ class RecordingObserver : public EngineObserver {
   int64_t step_tokens() const {
     absl::MutexLock lock(&mu_);
     return step_tokens_;
+  }
+  std::vector<StepEvent> steps() const {
+    absl::MutexLock lock(&mu_);
+    return steps_;
   }
   int64_t num_recoveries() const {
     absl::MutexLock lock(&mu_);
@@ -196,6 +201,7 @@ class RecordingObserver : public EngineObserver {
   mutable absl::Mutex mu_;
   std::vector<std::string> finished_ ABSL_GUARDED_BY(mu_);
   int64_t step_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<StepEvent> steps_ ABSL_GUARDED_BY(mu_);
   int64_t output_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_recoveries_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Duration recovery_time_ ABSL_GUARDED_BY(mu_);
