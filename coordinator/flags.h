@@ -168,7 +168,7 @@ FlagGroup SeveralModelsFlags(Flags* flags);
 // The part of FinishFlags that is about models.
 absl::Status FinishModels(Flags* flags);
 
-// Returns the table of all flags (flag_specs.cc). Parsing writes into `flags`, which is borrowed.
+// Returns the table of all flags (flag_specs.h). Parsing writes into `flags`, which is borrowed.
 FlagTable CoordinatorFlags(Flags* flags);
 
 // To be called after the table was parsed, and AddServeConfig: takes the model from the positional argument,

@@ -1,0 +1,54 @@
+// Of the table of the coordinator's flags, what is about the KV cache and the scheduler.
+#include "coordinator/flag_setters.h"
+#include "coordinator/flag_specs.h"
+
+namespace somnus {
+
+FlagGroup CacheFlags(Flags* f) {
+  const auto set_dtype = [f](const std::string& value) { return SetKvCacheDType(value, f); };
+  return {
+      "KV cache and scheduling",
+      {
+          Flag::Int("block-size", &f->block_size, 1, 1024, "tokens of a KV cache block"),
+          Flag::Bytes("kv-cache-memory-bytes", &f->kv_cache_memory_bytes, 1, int64_t{1} << 60,
+                      "KV cache of each worker")
+              .Default("chosen by --memory-utilization")
+              .Alias("kv-cache-memory"),
+          Flag::Bytes(
+              "min-kv-cache-memory-bytes", &f->min_kv_cache_memory_bytes, 0, int64_t{1} << 50,
+              "of each worker, that the KV cache keeps when other models need memory; at least what one "
+              "sequence of --max-model-len takes (--elastic-kv-cache)"),
+          Flag::Custom("kv-cache-dtype", "TYPE", "auto", set_dtype,
+                       "auto (the model's), bfloat16, float16, float32 or fp8 = fp8_e4m3"),
+          Flag::Switch("enable-prefix-caching", &f->enable_prefix_caching,
+                       "share the KV cache of equal prompt prefixes"),
+          Flag::Int("max-num-seqs", &f->max_num_seqs, 1, 4096, "sequences that run at once"),
+          Flag::Int("max-num-batched-tokens", &f->max_num_batched_tokens, 1, 1 << 20, "tokens of one step"),
+          Flag::OneOf<std::string>(
+              "scheduling-policy", &f->scheduling_policy, {{"fcfs", "fcfs"}, {"priority", "priority"}},
+              "first come, first served, or by the requests' priority, lower first, which displaces "
+              "running requests of a worse one when there is no room otherwise"),
+          Flag::Int(
+              "priority-aging-steps", &f->priority_aging_steps, 0, kMaxIntFlag / 2,
+              "under priority: waiting for that many steps improves a request's priority by one; 0: never"),
+          Flag::Int("max-num-partial-prefills", &f->max_num_partial_prefills, 1, 4096,
+                    "prompts at once that one step does not complete"),
+          Flag::Int("max-long-partial-prefills", &f->max_long_partial_prefills, 1, 4096,
+                    "long ones among them; prompts that are not long go ahead of long ones beyond"),
+          Flag::Int(
+              "long-prefill-token-threshold", &f->long_prefill_token_threshold, 0, kMaxIntFlag / 2,
+              "a prompt with more tokens to compute is long: while others need the step it gets no more of "
+              "it; 0: half of --max-num-batched-tokens"),
+          Flag::Switch("async-scheduling", &f->async_scheduling,
+                       "schedule the next step before the reply to this one")
+              .Alias("overlap"),
+          Flag::Int("max-num-waiting", &f->max_num_waiting, 1, 1 << 20,
+                    "requests that may queue; more are refused"),
+          Flag::Int("max-num-waiting-tokens", &f->max_num_waiting_tokens, 1, int64_t{1} << 40,
+                    "prompt tokens of queued requests together"),
+          Flag::Bytes("max-waiting-bytes", &f->max_waiting_bytes, kMinBytesFlag, int64_t{1} << 40,
+                      "memory that queued requests hold together"),
+      }};
+}
+
+}  // namespace somnus
