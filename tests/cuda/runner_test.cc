@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/cuda/gpu_ranks.h"
 #include "tests/model/golden.h"
+#include "tests/runner/branch_tree.h"
 #include "tests/runner/mini_engine.h"
 #include "tests/runner/nan_checkpoint.h"
 
@@ -243,6 +244,25 @@ TEST(GpuRunner, SameWithStepsInFlight) {
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(*tokens, expected[i].tokens) << i;
   }
+}
+
+// Tokens that the coordinator names take the place of those that are on the device; steps have graphs.
+TEST(GpuRunner, BranchesAreTheCpus) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  const auto group = Load(SmallRunnerOptions());
+  auto cpu = RankGroup::Load(kModel, 1, SmallRunnerOptions(), 64);
+  ASSERT_TRUE(group != nullptr && cpu.ok()) << cpu.status();
+  v1::StepSampling sampling = GreedySampling();
+  sampling.set_num_logprobs(6);
+  BranchTree tree(group.get(), sampling, 13, 1), cpu_tree(cpu->get(), sampling, 13, 1);
+  const auto leaves = tree.Run(6), expected = cpu_tree.Run(6);
+  ASSERT_TRUE(leaves.ok() && expected.ok()) << leaves.status() << expected.status();
+  ASSERT_EQ(leaves->size(), expected->size());
+  for (size_t i = 0; i < leaves->size(); ++i) {
+    EXPECT_EQ((*leaves)[i].tokens, (*expected)[i].tokens);
+    ExpectCloseLogprobs({(*leaves)[i].sampled.logprobs()}, {(*expected)[i].sampled.logprobs()});
+  }
+  EXPECT_EQ(tree.neighbour(), cpu_tree.neighbour());
 }
 
 TEST(GpuRunner, NanLogitsEndOneSequence) {

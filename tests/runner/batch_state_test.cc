@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/status_macros.h"
 #include "gtest/gtest.h"
 
 namespace somnus {
@@ -56,11 +57,12 @@ BatchLimits Limits() {
 }
 
 absl::Status Apply(BatchState& state, const v1::StepRequest& request) {
-  for (const absl::Status& status : {state.Free(request), state.CheckCopies(request), state.Add(request)}) {
-    if (!status.ok()) return status;
-  }
-  const absl::Status scheduled = state.Schedule(request);
-  return scheduled.ok() ? state.Fork(request) : scheduled;
+  RETURN_IF_ERROR(state.Branch(request));
+  RETURN_IF_ERROR(state.Free(request));
+  RETURN_IF_ERROR(state.CheckCopies(request));
+  RETURN_IF_ERROR(state.Add(request));
+  RETURN_IF_ERROR(state.Schedule(request));
+  return state.Fork(request);
 }
 
 TEST(BatchStateTest, PromptThenDecodes) {

@@ -251,11 +251,12 @@ class SimulatedRunner : public ModelRunner {
     return status;
   }
   absl::Status CheckMessage(const v1::StepRequest& request) {
+    RETURN_IF_ERROR(batch_.Branch(request));
     RETURN_IF_ERROR(batch_.Free(request));
     RETURN_IF_ERROR(batch_.Add(request));
     RETURN_IF_ERROR(batch_.Schedule(request));
     for (const ScheduledSlot& slot : batch_.scheduled()) {
-      if (slot.samples) batch_.AppendToken(slot.slot, kUnknownToken);
+      if (slot.samples) batch_.AppendToken(slot.slot, 0);  // any token: nothing reads it
     }
     return absl::OkStatus();
   }

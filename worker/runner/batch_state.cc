@@ -5,25 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
+#include "worker/runner/step_checks.h"
 
 namespace somnus {
-namespace {
-
-template <typename... Args>
-absl::Status Invalid(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat("step message: ", args...));
-}
-
-absl::Status CheckTokens(const google::protobuf::RepeatedField<int32_t>& ids, int32_t vocab_size) {
-  for (int32_t id : ids) {
-    if (id < 0 || id >= vocab_size)
-      return Invalid("token id ", id, " is outside the vocabulary of ", vocab_size);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 BatchState::BatchState(const BatchLimits& limits)
     : limits_(limits), slots_(limits.max_num_seqs), slot_scheduled_(limits.max_num_seqs) {
   scheduled_.reserve(limits.max_num_seqs);
@@ -49,7 +33,7 @@ bool BatchState::empty() const {
 
 absl::Status BatchState::CheckSlot(int32_t slot) const {
   if (slot < 0 || slot >= limits_.max_num_seqs)
-    return Invalid("slot ", slot, " is not one of ", limits_.max_num_seqs);
+    return InvalidStep("slot ", slot, " is not one of ", limits_.max_num_seqs);
   return absl::OkStatus();
 }
 
@@ -65,11 +49,9 @@ absl::Status BatchState::CheckUnused(int32_t num_blocks) const {
 }
 
 absl::Status BatchState::Free(const v1::StepRequest& request) {
-  block_edits_.clear();
-  added_slots_.clear();
   for (int32_t slot : request.freed_slots()) {
     RETURN_IF_ERROR(CheckSlot(slot));
-    if (!slots_[slot].in_use) return Invalid("slot ", slot, " is freed but not in use");
+    if (!slots_[slot].in_use) return InvalidStep("slot ", slot, " is freed but not in use");
     slots_[slot].in_use = false;  // the vectors keep their memory for the next sequence
     slots_[slot].sampling.reset();
   }
@@ -80,7 +62,7 @@ absl::Status BatchState::CheckCopies(const v1::StepRequest& request) const {
   for (const v1::BlockCopy& copy : request.copies()) {
     for (int32_t block : {copy.src(), copy.dst()}) {
       if (block <= kNullBlock || block >= limits_.num_blocks)
-        return Invalid("a copy names block ", block, " of ", limits_.num_blocks);
+        return InvalidStep("a copy names block ", block, " of ", limits_.num_blocks);
     }
   }
   return absl::OkStatus();
@@ -106,7 +88,7 @@ absl::Status BatchState::AddSequence(const v1::NewSequence& sequence, const Step
 absl::StatusOr<Slot*> BatchState::TakeSlot(int32_t index) {
   RETURN_IF_ERROR(CheckSlot(index));
   Slot& slot = slots_[index];
-  if (slot.in_use) return Invalid("slot ", index, " is given to a new sequence but in use");
+  if (slot.in_use) return InvalidStep("slot ", index, " is given to a new sequence but in use");
   slot.in_use = true;
   ++slot.generation;
   slot.block_ids.clear();
@@ -117,21 +99,21 @@ absl::Status BatchState::ReadSequence(const v1::NewSequence& sequence, const Ste
                                       Slot* slot) const {
   const int32_t num_tokens = sequence.token_ids_size();
   if (num_tokens < 1 || num_tokens > limits_.max_model_len) {
-    return Invalid("slot ", sequence.slot(), ": ", num_tokens, " tokens, allowed are 1 to ",
-                   limits_.max_model_len);
+    return InvalidStep("slot ", sequence.slot(), ": ", num_tokens, " tokens, allowed are 1 to ",
+                       limits_.max_model_len);
   }
   if (sequence.num_prompt_tokens() < 1 || sequence.num_prompt_tokens() > num_tokens) {
-    return Invalid("slot ", sequence.slot(), ": ", sequence.num_prompt_tokens(), " prompt tokens of ",
-                   num_tokens);
+    return InvalidStep("slot ", sequence.slot(), ": ", sequence.num_prompt_tokens(), " prompt tokens of ",
+                       num_tokens);
   }
   if (sequence.num_computed_tokens() < 0 || sequence.num_computed_tokens() >= num_tokens) {
-    return Invalid("slot ", sequence.slot(), ": ", sequence.num_computed_tokens(), " computed tokens of ",
-                   num_tokens);
+    return InvalidStep("slot ", sequence.slot(), ": ", sequence.num_computed_tokens(), " computed tokens of ",
+                       num_tokens);
   }
-  RETURN_IF_ERROR(CheckTokens(sequence.token_ids(), limits_.vocab_size));
+  RETURN_IF_ERROR(CheckTokenIds(sequence.token_ids(), limits_.vocab_size));
   const int32_t index = sequence.sampling_index(), num_samplings = static_cast<int32_t>(samplings.size());
   if (index < 0 || index >= num_samplings)
-    return Invalid("slot ", sequence.slot(), ": sampling ", index, " of ", num_samplings);
+    return InvalidStep("slot ", sequence.slot(), ": sampling ", index, " of ", num_samplings);
   ASSIGN_OR_RETURN(slot->sampling, samplings[index]);
   slot->tokens.reserve(limits_.max_model_len + 1);
   slot->tokens.assign(sequence.token_ids().begin(), sequence.token_ids().end());
@@ -145,11 +127,11 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
                                       const google::protobuf::RepeatedField<int32_t>& block_ids) {
   std::vector<int32_t>& table = slots_[slot].block_ids;
   if (block_ids.size() > limits_.max_blocks_per_seq() - static_cast<int32_t>(table.size())) {
-    return Invalid("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
+    return InvalidStep("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
   }
   for (int32_t block : block_ids) {
     if (block <= kNullBlock || block >= limits_.num_blocks)
-      return Invalid("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
+      return InvalidStep("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
     block_edits_.push_back({slot, static_cast<int32_t>(table.size()), block});
     table.push_back(block);
   }
@@ -164,18 +146,22 @@ absl::Status BatchState::Schedule(const v1::StepRequest& request) {
   std::fill(slot_scheduled_.begin(), slot_scheduled_.end(), false);
   for (const v1::ScheduledSequence& sequence : request.sequences())
     RETURN_IF_ERROR(ScheduleSequence(sequence));
+  RETURN_IF_ERROR(CheckBranchesHaveInput(request));
   // Nothing runs in such a step, so the device would not get the new sequences' block tables.
-  if (scheduled_.empty() && !added_slots_.empty())
-    return Invalid("slot ", added_slots_[0], " is new, but no sequence is scheduled");
+  if (!scheduled_.empty()) return absl::OkStatus();
+  for (const int32_t slot : added_slots_) {
+    if (slots_[slot].error.ok()) return InvalidStep("slot ", slot, " is new, but no sequence is scheduled");
+  }
   return absl::OkStatus();
 }
 
 absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence) {
   RETURN_IF_ERROR(CheckSlot(sequence.slot()));
   Slot& slot = slots_[sequence.slot()];
-  if (!slot.in_use) return Invalid("slot ", sequence.slot(), " is scheduled but not in use");
-  if (slot_scheduled_[sequence.slot()]) return Invalid("slot ", sequence.slot(), " is scheduled twice");
+  if (!slot.in_use) return InvalidStep("slot ", sequence.slot(), " is scheduled but not in use");
+  if (slot_scheduled_[sequence.slot()]) return InvalidStep("slot ", sequence.slot(), " is scheduled twice");
   slot_scheduled_[sequence.slot()] = true;
+  if (slot.error.ok() && sequence.input_token_ids_size() > 0) RETURN_IF_ERROR(ReplaceTokens(sequence));
   if (!slot.error.ok()) {
     refused_slots_.push_back(sequence.slot());
     return absl::OkStatus();
@@ -183,18 +169,18 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
 
   const int32_t known = static_cast<int32_t>(slot.tokens.size()), n = sequence.num_tokens();
   if (n < 1 || n > known - slot.num_computed) {
-    return Invalid("slot ", sequence.slot(), ": ", n, " tokens scheduled, ", known - slot.num_computed,
-                   " are known");
+    return InvalidStep("slot ", sequence.slot(), ": ", n, " tokens scheduled, ", known - slot.num_computed,
+                       " are known");
   }
   if (n > limits_.max_num_batched_tokens - num_scheduled_tokens_) {
-    return Invalid("more than ", limits_.max_num_batched_tokens, " tokens");
+    return InvalidStep("more than ", limits_.max_num_batched_tokens, " tokens");
   }
   const int32_t end = slot.num_computed + n;
   if (end > limits_.max_model_len)
-    return Invalid("slot ", sequence.slot(), ": ", end, " tokens, more than max_model_len");
+    return InvalidStep("slot ", sequence.slot(), ": ", end, " tokens, more than max_model_len");
   RETURN_IF_ERROR(AppendBlocks(sequence.slot(), sequence.new_block_ids()));
   if (static_cast<int64_t>(slot.block_ids.size()) * limits_.block_size < end) {
-    return Invalid("slot ", sequence.slot(), ": ", slot.block_ids.size(), " blocks for ", end, " tokens");
+    return InvalidStep("slot ", sequence.slot(), ": ", slot.block_ids.size(), " blocks for ", end, " tokens");
   }
   scheduled_.push_back({sequence.slot(), slot.num_computed, n, end == known});
   num_scheduled_tokens_ += n;
@@ -210,7 +196,7 @@ absl::Status BatchState::Fork(const v1::StepRequest& request) {
 absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
   RETURN_IF_ERROR(CheckSlot(fork.source_slot()));
   if (!slot_scheduled_[fork.source_slot()])
-    return Invalid("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which is not scheduled");
+    return InvalidStep("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which is not scheduled");
   ASSIGN_OR_RETURN(Slot* const slot, TakeSlot(fork.slot()));
   const Slot& source = slots_[fork.source_slot()];
   slot->error = source.error;
@@ -220,7 +206,7 @@ absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
   }
   const bool samples = source.num_computed == static_cast<int32_t>(source.tokens.size());
   if (!samples || std::find(source.tokens.begin(), source.tokens.end(), kUnknownToken) != source.tokens.end())
-    return Invalid("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which does not sample");
+    return InvalidStep("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which does not sample");
   slot->tokens.reserve(limits_.max_model_len + 1);
   slot->tokens = source.tokens;
   slot->num_prompt_tokens = source.num_prompt_tokens;
@@ -228,8 +214,8 @@ absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
   slot->sampling = source.sampling;
   slot->seed = fork.seed();
   if (static_cast<int64_t>(fork.block_ids_size()) * limits_.block_size < slot->num_computed)
-    return Invalid("slot ", fork.slot(), ": ", fork.block_ids_size(), " blocks for ", slot->num_computed,
-                   " tokens");
+    return InvalidStep("slot ", fork.slot(), ": ", fork.block_ids_size(), " blocks for ", slot->num_computed,
+                       " tokens");
   added_slots_.push_back(fork.slot());
   forked_.push_back({fork.slot(), fork.source_slot()});
   return AppendBlocks(fork.slot(), fork.block_ids());
@@ -247,15 +233,16 @@ void BatchState::SetToken(int32_t slot, int64_t generation, int32_t index, int32
 absl::StatusOr<std::shared_ptr<const SlotSampling>> ParseSampling(const v1::StepSampling& proto,
                                                                   int32_t vocab_size) {
   // Written so that NaN is refused too.
-  if (!(proto.temperature() >= 0)) return Invalid("temperature ", proto.temperature());
+  if (!(proto.temperature() >= 0)) return InvalidStep("temperature ", proto.temperature());
   if (proto.temperature() > 0 && !(proto.top_p() > 0 && proto.top_p() <= 1))
-    return Invalid("top_p ", proto.top_p());
-  if (!(proto.min_p() >= 0 && proto.min_p() <= 1)) return Invalid("min_p ", proto.min_p());
-  if (!(proto.repetition_penalty() > 0)) return Invalid("repetition_penalty ", proto.repetition_penalty());
+    return InvalidStep("top_p ", proto.top_p());
+  if (!(proto.min_p() >= 0 && proto.min_p() <= 1)) return InvalidStep("min_p ", proto.min_p());
+  if (!(proto.repetition_penalty() > 0))
+    return InvalidStep("repetition_penalty ", proto.repetition_penalty());
   if (proto.num_logprobs() > kMaxStepLogprobs || proto.num_prompt_logprobs() > kMaxStepLogprobs) {
-    return Invalid("more than ", kMaxStepLogprobs, " logprobs");
+    return InvalidStep("more than ", kMaxStepLogprobs, " logprobs");
   }
-  RETURN_IF_ERROR(CheckTokens(proto.allowed_token_ids(), vocab_size));
+  RETURN_IF_ERROR(CheckTokenIds(proto.allowed_token_ids(), vocab_size));
   auto out = std::make_shared<SlotSampling>();
   out->temperature = proto.temperature();
   out->top_p = proto.top_p();
@@ -273,11 +260,11 @@ absl::StatusOr<std::shared_ptr<const SlotSampling>> ParseSampling(const v1::Step
   }
   out->allowed_token_ids.assign(proto.allowed_token_ids().begin(), proto.allowed_token_ids().end());
   for (const auto& [id, bias] : proto.logit_bias()) {
-    if (id < 0 || id >= vocab_size) return Invalid("logit_bias for token ", id);
+    if (id < 0 || id >= vocab_size) return InvalidStep("logit_bias for token ", id);
     out->logit_bias.emplace_back(id, bias);
   }
   for (const v1::BadWord& word : proto.bad_words()) {
-    RETURN_IF_ERROR(CheckTokens(word.token_ids(), vocab_size));
+    RETURN_IF_ERROR(CheckTokenIds(word.token_ids(), vocab_size));
     if (word.token_ids_size() > 0)
       out->bad_words.emplace_back(word.token_ids().begin(), word.token_ids().end());
   }

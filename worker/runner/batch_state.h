@@ -7,6 +7,10 @@
 // use, but nothing is computed for it. Any other fault is an error of the step. A slot may be scheduled after
 // its sequence has stopped (the coordinator learns that one step later): its work is done as usual and nobody
 // reads the result. A token that was sampled but has not come back from the device yet is kUnknownToken.
+//
+// The coordinator may name the tokens that a sequence computes, in the place of those that it sampled, and
+// let a slot go on as a copy of another one (a branch, of beam search). Both need all tokens of the sequence
+// to be known here.
 
 #include <cstdint>
 #include <memory>
@@ -94,8 +98,9 @@ class BatchState {
   // FailedPrecondition unless every block that a sequence has is one of the first num_blocks.
   absl::Status CheckUnused(int32_t num_blocks) const;
 
-  // The parts of a StepRequest, in the order in which they apply. After an error the state is undefined but
-  // safe.
+  // The parts of a StepRequest, in the order in which they apply: all of them, for every step. After an error
+  // the state is undefined but safe.
+  absl::Status Branch(const v1::StepRequest& request);
   absl::Status Free(const v1::StepRequest& request);
   absl::Status CheckCopies(const v1::StepRequest& request) const;
   absl::Status Add(const v1::StepRequest& request);
@@ -113,7 +118,8 @@ class BatchState {
 
   // What the current step's message added to block tables, in order.
   const std::vector<BlockTableEdit>& block_edits() const { return block_edits_; }
-  // Slots that got a new sequence by the current step's message.
+  // Slots whose tokens are others since the current step's message: those of new sequences, forks and
+  // branches, and those with penalties whose tokens were replaced.
   const std::vector<int32_t>& added_slots() const { return added_slots_; }
 
   // Adds the token that a slot sampled, or kUnknownToken: the input of its next decode. Returns its index.
@@ -131,7 +137,11 @@ class BatchState {
   absl::Status AddSequence(const v1::NewSequence& sequence, const StepSamplings& samplings);
   absl::Status ReadSequence(const v1::NewSequence& sequence, const StepSamplings& samplings,
                             Slot* slot) const;
+  absl::Status BranchSlot(const v1::SequenceFork& branch, const Slot& source);
+  absl::Status CheckBranchesHaveInput(const v1::StepRequest& request) const;
   absl::Status ScheduleSequence(const v1::ScheduledSequence& sequence);
+  // Puts the tokens that a message names into the slot. A token that cannot be is an error of the slot.
+  absl::Status ReplaceTokens(const v1::ScheduledSequence& sequence);
   absl::Status ForkSequence(const v1::SequenceFork& fork);
   // Takes a slot for a sequence that begins.
   absl::StatusOr<Slot*> TakeSlot(int32_t slot);

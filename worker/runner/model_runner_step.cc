@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
   outcome->reports_tokens = communicator_->rank() == 0;
   outcome->vocab_size = config_.vocab_size;
   outcome->communicator = communicator_;
+  RETURN_IF_ERROR(state_.Branch(request));
   RETURN_IF_ERROR(state_.Free(request));
   RETURN_IF_ERROR(CopyBlocksOf(request));
   RETURN_IF_ERROR(state_.Add(request));
