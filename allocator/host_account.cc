@@ -40,11 +40,11 @@ int OpenFile(const std::string& path) {
 }  // namespace
 
 absl::Status HostShortage(int64_t bytes, int64_t left) {
-  const int64_t available = std::max<int64_t>(0, left);
+  const int64_t missing = MissingBytes(bytes, left);
   return WithShortages(
-      absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", available,
-                                                " available, ", bytes - available, " missing")),
-      {{.needed_bytes = bytes, .missing_bytes = bytes - available, .memory = MemoryKind::kHost}});
+      absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes of host memory asked for, ", bytes - missing,
+                                                " available, ", missing, " missing")),
+      {{.needed_bytes = bytes, .missing_bytes = missing, .memory = MemoryKind::kHost}});
 }
 
 HostReservation& HostReservation::operator=(HostReservation&& other) noexcept {

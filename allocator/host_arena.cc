@@ -1,11 +1,21 @@
 #include "allocator/host_arena.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "allocator/memory_shortage.h"
 
 namespace somnus {
+namespace {
+
+// Of all that is going to be taken, `needed`, where a chunk could not be had.
+absl::Status Shortage(const absl::Status& status, int64_t needed) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return WithShortages(status, {{.needed_bytes = needed,
+                                 .missing_bytes = MissingAfterRefusal(needed, status),
+                                 .memory = MemoryKind::kHost}});
+}
+
+}  // namespace
 
 HostArena::~HostArena() {
   for (const auto& [data, chunk] : chunks_) driver_->FreeHost(data, chunk.bytes);
@@ -17,22 +27,12 @@ absl::StatusOr<HostArena::Extent> HostArena::Take(int64_t bytes) {
   }
   const int64_t size = std::min(chunk_bytes_, std::max(expected_, bytes));
   absl::StatusOr<void*> data = driver_->AllocateHost(size);
-  if (!data.ok()) return Shortage(data.status(), size, std::max(expected_, bytes));
+  if (!data.ok()) return Shortage(data.status(), std::max(expected_, bytes));
   char* const begin = static_cast<char*>(*data);
   Chunk& chunk = chunks_[begin];
   chunk.bytes = chunk.free_bytes = size;
   chunk.free[begin] = size;
   return TakeFrom(&chunk, bytes);
-}
-
-// Of all that is going to be taken, `needed`, where a chunk of `size` could not be had.
-absl::Status HostArena::Shortage(const absl::Status& status, int64_t size, int64_t needed) {
-  if (!absl::IsResourceExhausted(status)) return status;
-  const std::vector<MemoryShortage> known = ShortagesOf(status);
-  const int64_t available = known.empty() ? 0 : size - known.front().missing_bytes;
-  return WithShortages(status, {{.needed_bytes = needed,
-                                 .missing_bytes = needed - std::clamp<int64_t>(available, 0, needed),
-                                 .memory = MemoryKind::kHost}});
 }
 
 HostArena::Extent HostArena::TakeFrom(Chunk* chunk, int64_t bytes) {

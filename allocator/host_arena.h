@@ -40,7 +40,6 @@ class HostArena {
   };
 
   Extent TakeFrom(Chunk* chunk, int64_t bytes);
-  static absl::Status Shortage(const absl::Status& status, int64_t size, int64_t needed);
 
   VmmDriver* const driver_;
   const int64_t chunk_bytes_;

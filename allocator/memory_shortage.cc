@@ -1,5 +1,6 @@
 #include "allocator/memory_shortage.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/cord.h"
@@ -48,6 +49,23 @@ const char* MemoryKindName(MemoryKind kind) {
       return "disk";
   }
   return "";
+}
+
+int64_t MissingBytes(int64_t needed_bytes, int64_t available_bytes) {
+  return needed_bytes - std::clamp<int64_t>(available_bytes, 0, needed_bytes);
+}
+
+int64_t MissingOfRefused(int64_t needed_bytes, int64_t available_bytes) {
+  return available_bytes >= needed_bytes ? needed_bytes : MissingBytes(needed_bytes, available_bytes);
+}
+
+int64_t MissingAfterRefusal(int64_t needed_bytes, const absl::Status& refusal) {
+  const std::vector<MemoryShortage> known = ShortagesOf(refusal);
+  if (known.empty()) return needed_bytes;
+  const MemoryShortage& part = known.front();
+  const int64_t missing = MissingBytes(needed_bytes, part.needed_bytes - part.missing_bytes);
+  // The part was rounded up where it is more than all.
+  return std::min(needed_bytes, std::max(missing, part.missing_bytes));
 }
 
 std::string EncodeShortages(const std::vector<MemoryShortage>& shortages) {

@@ -24,6 +24,15 @@ struct MemoryShortage {
   bool operator==(const MemoryShortage&) const = default;
 };
 
+// How many of `needed_bytes` are missing where `available_bytes` can be had; less than 0 is as none.
+int64_t MissingBytes(int64_t needed_bytes, int64_t available_bytes);
+// Likewise where they were refused: if enough seem to be available, a quota or a limit has refused them, and
+// all are missing.
+int64_t MissingOfRefused(int64_t needed_bytes, int64_t available_bytes);
+// Likewise after `refusal`, of a part of them, whose first shortage says what could have been had; all are
+// missing where it has none.
+int64_t MissingAfterRefusal(int64_t needed_bytes, const absl::Status& refusal);
+
 // Returns `status`, an error, with these in the place of what it had.
 absl::Status WithShortages(absl::Status status, const std::vector<MemoryShortage>& shortages);
 // What the status says; empty where it says nothing, or what cannot be read.

@@ -249,7 +249,7 @@ absl::Status Region::WithShortage(const absl::Status& status, int64_t needed) co
                              absl::StrCat(tag_, ": no memory for ", needed, " bytes: ", status.message())),
                          {shortage});
   }
-  shortage.missing_bytes = needed - std::max<int64_t>(0, *available);
+  shortage.missing_bytes = MissingBytes(needed, *available);
   return WithShortages(
       absl::ResourceExhaustedError(absl::StrCat(tag_, ": ", needed, " bytes needed, ", *available,
                                                 " available, ", shortage.missing_bytes, " missing")),

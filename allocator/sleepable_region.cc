@@ -20,7 +20,7 @@ std::vector<MemoryShortage> MissingFor(const std::vector<SleepableRegion*>& regi
     const int64_t unmapped = std::max<int64_t>(0, one->region->wanted_bytes() - one->region->held_bytes());
     MemoryShortage& shortage = by_tag[one->region->tag()];
     shortage.needed_bytes += one->region->wanted_bytes();
-    shortage.missing_bytes += std::max<int64_t>(0, unmapped - available);
+    shortage.missing_bytes += MissingBytes(unmapped, available);
     available = std::max<int64_t>(0, available - unmapped);
   }
   std::vector<MemoryShortage> missing;

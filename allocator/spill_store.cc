@@ -183,14 +183,13 @@ class SpillStore : public BackupStore {
   }
 
   // Of all that is going to be saved, `needed`. What was written in vain has been given back to the disk.
-  // Host memory for staging is no shortage of the disk; where the disk has enough, a quota or a limit has
-  // refused.
+  // Host memory for staging is no shortage of the disk.
   absl::Status Shortage(const absl::Status& status, int64_t needed) const {
     if (!absl::IsResourceExhausted(status) || !ShortagesOf(status).empty() || spill_.file == nullptr)
       return status;
-    const int64_t free = std::max<int64_t>(0, spill_.options.free_bytes(spill_.file->fd()));
+    const int64_t free = spill_.options.free_bytes(spill_.file->fd());
     return WithShortages(status, {{.needed_bytes = needed,
-                                   .missing_bytes = free < needed ? needed - free : needed,
+                                   .missing_bytes = MissingOfRefused(needed, free),
                                    .memory = MemoryKind::kDisk}});
   }
 

@@ -157,15 +157,9 @@ absl::Status KvHostTier::Shortage(const absl::Status& status, int64_t needed, in
   absl::Status error =
       WithMessage(status, absl::StrCat("memory for KV blocks that are kept: ", status.message()));
   if (!absl::IsResourceExhausted(error)) return error;
-  const std::vector<MemoryShortage> known = ShortagesOf(error);
-  int64_t missing = untaken;
-  if (!known.empty()) {
-    const int64_t available = known.front().needed_bytes - known.front().missing_bytes;
-    missing = std::max(known.front().missing_bytes, untaken - available);
-  }
   return WithShortages(error, {{.tag = kKvCacheTag,
                                 .needed_bytes = needed,
-                                .missing_bytes = std::min(missing, needed),
+                                .missing_bytes = MissingAfterRefusal(untaken, error),
                                 .memory = MemoryKind::kHost}});
 }
 

@@ -70,6 +70,17 @@ TEST(MemoryShortageTest, AStatusCarriesItsShortages) {
   EXPECT_TRUE(OfTag(absl::OkStatus(), "weights").ok());
 }
 
+TEST(MemoryShortageTest, WhatIsMissingIsWhatCannotBeHad) {
+  EXPECT_EQ(MissingBytes(10, 4), 6);
+  EXPECT_EQ(MissingBytes(10, -4), 10);
+  EXPECT_EQ(MissingBytes(10, 12), 0);
+  EXPECT_EQ(MissingOfRefused(10, 4), 6);
+  EXPECT_EQ(MissingOfRefused(10, 10), 10) << "somebody has refused what is there";
+  EXPECT_EQ(MissingAfterRefusal(25, HostShortage(10, 4)), 21) << "of the part 4 could be had";
+  EXPECT_EQ(MissingAfterRefusal(8, HostShortage(10, 9)), 1) << "the part was rounded up";
+  EXPECT_EQ(MissingAfterRefusal(8, absl::ResourceExhaustedError("no")), 8);
+}
+
 TEST(MemoryShortageTest, AnAccountThatIsOverdrawnLacksAllOfIt) {
   EXPECT_EQ(ShortagesOf(HostShortage(10, 4)), (Shortages{{"", 10, 6, MemoryKind::kHost}}));
   EXPECT_EQ(ShortagesOf(HostShortage(10, -4)), (Shortages{{"", 10, 10, MemoryKind::kHost}}));
