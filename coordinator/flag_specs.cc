@@ -92,6 +92,10 @@ FlagGroup ListenerFlags(Flags* f) {
               "log-level", &f->log_level,
               {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"}, {"error", "error"}},
               "of the coordinator and of local workers"),
+          Flag::Int("max-trace-steps", &f->max_trace_steps, 1, 1 << 17,
+                    "steps that GET /trace remembers of each model; each takes about a hundred bytes"),
+          Flag::Int("max-trace-spans", &f->max_trace_spans, 1, 1 << 17,
+                    "sleeps, wake-ups, recoveries and other such events that it remembers"),
       }};
 }
 

@@ -56,6 +56,8 @@ struct Flags {
   std::string api_key;           // empty: none is required
   std::string admin_api_key;     // likewise
   int32_t output_threads = 0;    // 0: chosen from the number of CPUs
+  int32_t max_trace_steps = 8192;
+  int32_t max_trace_spans = 1024;
   // Workers.
   bool local_workers = true;
   bool discover_workers = false;   // remote ones, as the environment says

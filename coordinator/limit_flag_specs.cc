@@ -41,6 +41,8 @@ FlagGroup ConnectionLimitFlags(ApiLimits* l) {
           Flag::Int("max-connections", &l->max_connections, 1, 1 << 20,
                     "on each HTTP port; above, the one that has been idle for longest is closed"),
           Flag::Int("max-open-calls", &l->max_open_calls, 1, 1 << 16, "gRPC streams at once"),
+          Flag::Int("max-transition-watchers", &l->max_transition_watchers, 1, 1024,
+                    "clients at once that watch a sleep or a wake-up by gRPC, each with a thread"),
           Flag::Bytes("max-buffered-body-bytes", &l->max_buffered_body_bytes, kMinBytesFlag, int64_t{1} << 40,
                       "of all requests that are being read"),
           Flag::Bytes("max-response-bytes", &l->max_response_bytes, kMinBytesFlag, int64_t{1} << 40,

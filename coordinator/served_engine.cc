@@ -128,7 +128,9 @@ class ServedEngineImpl : public ServedEngine {
     ASSIGN_OR_RETURN(max_model_len_, ResolveMaxModelLen(flags_, config));
     name_ = flags_.served_model_name.empty() ? config.name : flags_.served_model_name;
     metrics_ = Metrics::Create(name_, max_model_len_, beside);
-    trace_ = std::make_shared<StepTrace>(metrics_.get());
+    trace_ =
+        std::make_shared<StepTrace>(metrics_.get(), TraceLimits{static_cast<size_t>(flags_.max_trace_steps),
+                                                                static_cast<size_t>(flags_.max_trace_spans)});
     return absl::OkStatus();
   }
 

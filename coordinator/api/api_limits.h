@@ -7,10 +7,6 @@
 
 namespace somnus {
 
-// Of ControlService.WatchTransition at once; RESOURCE_EXHAUSTED above. Each holds one of the threads that
-// operators' calls share, and asks every rank again and again.
-inline constexpr int kMaxTransitionWatchers = 4;
-
 // Bounds of what one client, or all of them together, may use. Sizes are in bytes.
 struct ApiLimits {
   int64_t max_body_bytes = 32 << 20;  // 413 above
@@ -28,14 +24,17 @@ struct ApiLimits {
   int64_t max_buffered_response_bytes = 512 << 20;  // of all such responses together; 503 above
   int64_t max_queued_output_bytes = 64 << 20;       // of one HTTP request, not text yet; above, it is aborted
   int32_t max_open_calls = 256;                     // of InferenceService.Generate; RESOURCE_EXHAUSTED above
-  int32_t max_n = 128;                              // choices per prompt
-  int32_t max_prompts = 1024;                       // prompts of one request
-  int32_t max_sequences = 1024;                     // prompts times n
-  int64_t max_prompt_logprobs = 1 << 20;            // of all prompts and choices, alternatives counted
-  int32_t max_stop_strings = 4;                     // of one request, as in OpenAI and vLLM
-  int32_t max_stop_string_bytes = 1024;             // of one of them
-  int32_t max_stop_token_ids = 128;                 // of one request, as are the next three
-  int32_t max_logit_bias = 1024;                    // entries
+  // Of ControlService.WatchTransition at once; RESOURCE_EXHAUSTED above. Each asks every rank again and
+  // again.
+  int32_t max_transition_watchers = 4;
+  int32_t max_n = 128;                    // choices per prompt
+  int32_t max_prompts = 1024;             // prompts of one request
+  int32_t max_sequences = 1024;           // prompts times n
+  int64_t max_prompt_logprobs = 1 << 20;  // of all prompts and choices, alternatives counted
+  int32_t max_stop_strings = 4;           // of one request, as in OpenAI and vLLM
+  int32_t max_stop_string_bytes = 1024;   // of one of them
+  int32_t max_stop_token_ids = 128;       // of one request, as are the next three
+  int32_t max_logit_bias = 1024;          // entries
   int32_t max_allowed_token_ids = 1024;
   int32_t max_bad_words = 128;                        // both spellings of a word are counted
   int32_t max_bad_word_tokens = 64;                   // of one of them

@@ -95,7 +95,7 @@ ControlServiceImpl::ControlServiceImpl(const ModelTable* models, GrpcServicesOpt
     : models_(models),
       options_(std::move(options)),
       start_(MonotonicNow()),
-      transition_watch_(kMaxTransitionWatchers) {}
+      transition_watch_(options_.limits.max_transition_watchers) {}
 
 grpc::Status ControlServiceImpl::Find(const std::string& name, SharedModel* model) const {
   const std::vector<SharedModel> models = models_->All();

@@ -24,7 +24,7 @@ constexpr int kMaxQueues = 4;      // on which calls arrive; each has one or two
 constexpr int kSpareThreads = 32;  // for those, and for calls that are refused
 constexpr size_t kBaseBytes = 64 << 20;  // for connections and calls, without their messages
 // ControlService has few callers, with short messages, but for chunks of weights.
-constexpr int kControlThreads = 16;
+constexpr int kControlThreads = 12;  // besides those of watchers
 constexpr int kControlMessageBytes = kMaxWeightChunkBytes + (64 << 10);
 // A connection that has had no call for so long is closed; one whose client does not reply to pings, too.
 constexpr absl::Duration kIdleConnection = absl::Minutes(10);
@@ -81,11 +81,12 @@ class GrpcServicesImpl : public GrpcServices {
   void RegisterControl(grpc::ServerBuilder* builder) override {
     builder->RegisterService(&control_);
     Intercept(write_watch_, builder);
-    BoundConnections(kControlThreads, limits_.max_header_bytes, builder);
+    const int num_threads = kControlThreads + limits_.max_transition_watchers;
+    BoundConnections(num_threads, limits_.max_header_bytes, builder);
     builder->SetMaxReceiveMessageSize(kControlMessageBytes);
     grpc::ResourceQuota quota("somnus control");
     quota.Resize(kBaseBytes);
-    quota.SetMaxThreads(kControlThreads);
+    quota.SetMaxThreads(num_threads);
     builder->SetResourceQuota(quota);
     builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   }

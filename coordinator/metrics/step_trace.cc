@@ -6,13 +6,13 @@
 
 namespace somnus {
 
-StepTrace::StepTrace(EngineObserver* next, MonotonicClock now)
-    : PassingObserver(next), now_(std::move(now)) {}
+StepTrace::StepTrace(EngineObserver* next, TraceLimits limits, MonotonicClock now)
+    : PassingObserver(next), limits_(limits), now_(std::move(now)) {}
 
 void StepTrace::OnStep(const StepEvent& event) {
   PassingObserver::OnStep(event);
   absl::MutexLock lock(&mu_);
-  if (steps_.size() == kMaxTraceSteps) steps_.pop_front();
+  if (steps_.size() == limits_.max_steps) steps_.pop_front();
   steps_.push_back(event);
 }
 
@@ -39,7 +39,7 @@ void StepTrace::OnSelfCheck(const SelfCheckEvent& event) {
 void StepTrace::AddSpan(absl::string_view name, absl::Duration duration) {
   const MonotonicTime begin = now_() - duration;
   absl::MutexLock lock(&mu_);
-  if (spans_.size() == kMaxTraceSpans) spans_.pop_front();
+  if (spans_.size() == limits_.max_spans) spans_.pop_front();
   spans_.push_back({std::string(name), begin, duration});
 }
 

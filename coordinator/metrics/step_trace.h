@@ -3,8 +3,8 @@
 // slow, what was in it, and what it waited behind. It is always on: a step costs the lock and a copy of its
 // event.
 //
-// Bounded: of more than kMaxTraceSteps steps, or kMaxTraceSpans other events, the oldest are forgotten. The
-// observer behind it is borrowed, and is told of every event first. Thread safe.
+// Bounded: of more steps or other events than TraceLimits allows the oldest are forgotten. The observer
+// behind it is borrowed, and is told of every event first. Thread safe.
 
 #include <cstddef>
 #include <deque>
@@ -20,14 +20,17 @@
 
 namespace somnus {
 
-inline constexpr size_t kMaxTraceSteps = 8192;
-inline constexpr size_t kMaxTraceSpans = 1024;
-
 // A time in which the engine did something else than steps.
 struct TraceSpan {
   std::string name;  // "sleep", "wake_up", "reload_weights", "update_weights", "recovery", "self_check"
   MonotonicTime begin;
   absl::Duration duration;
+};
+
+// Each is at least 1.
+struct TraceLimits {
+  size_t max_steps = 8192;
+  size_t max_spans = 1024;
 };
 
 struct Trace {
@@ -38,7 +41,7 @@ struct Trace {
 class StepTrace : public PassingObserver {
  public:
   // `next` may be null.
-  explicit StepTrace(EngineObserver* next, MonotonicClock now = MonotonicNow);
+  explicit StepTrace(EngineObserver* next, TraceLimits limits = {}, MonotonicClock now = MonotonicNow);
 
   void OnStep(const StepEvent& event) override;
   void OnRecovered(absl::Duration duration) override;
@@ -52,6 +55,7 @@ class StepTrace : public PassingObserver {
  private:
   void AddSpan(absl::string_view name, absl::Duration duration);
 
+  const TraceLimits limits_;
   const MonotonicClock now_;
   mutable absl::Mutex mu_;
   std::deque<StepEvent> steps_ ABSL_GUARDED_BY(mu_);

@@ -67,7 +67,9 @@ class TransitionWatchTest : public GrpcServicesTest {
       absl::MutexLock lock(&mutex_);
       return ranks_;
     };
-    Start(ApiLimits());
+    ApiLimits limits;
+    limits.max_transition_watchers = kMaxWatchers;
+    Start(limits);
   }
   // What rank 1 of replica 2 says; rank 0 does not reply.
   void Set(EngineState state, const v1::TransitionProgress& progress) {
@@ -89,6 +91,7 @@ class TransitionWatchTest : public GrpcServicesTest {
     return Watcher(control_.get(), request).Finish();
   }
 
+  static constexpr int kMaxWatchers = 3;
   absl::Mutex mutex_;
   std::vector<v1::RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);
 };
@@ -161,13 +164,13 @@ TEST_F(TransitionWatchTest, AWatcherThatLeavesMakesRoomForAnother) {
   // Far longer than this test takes: a watcher that leaves is noticed at once, not when it is its turn.
   constexpr double kInterval = 60;
   std::vector<std::unique_ptr<Watcher>> watchers;
-  for (int i = 0; i < kMaxTransitionWatchers; ++i) {
+  for (int i = 0; i < kMaxWatchers; ++i) {
     watchers.push_back(Watch(/*follow=*/i % 2 == 0, kInterval));
     EXPECT_TRUE(watchers.back()->Read().has_value());
   }
   const grpc::Status refused = Watch()->Finish();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(refused.error_message(), "4 clients watch already, and no more may");
+  EXPECT_EQ(refused.error_message(), "3 clients watch already, and no more may");
   for (int i = 0; i < 2; ++i) {
     watchers[i]->Cancel();
     EXPECT_EQ(watchers[i]->Finish().error_code(), grpc::StatusCode::CANCELLED);

@@ -28,7 +28,7 @@ class StepTraceTest : public ::testing::Test {
 
   MonotonicTime now_ = absl::Hours(1);
   CountingObserver behind_;
-  StepTrace trace_{&behind_, [this] { return now_; }};
+  StepTrace trace_{&behind_, {.max_steps = 20, .max_spans = 5}, [this] { return now_; }};
 };
 
 TEST_F(StepTraceTest, HasWhatEndedWithinTheTimeAskedFor) {
@@ -42,9 +42,9 @@ TEST_F(StepTraceTest, HasWhatEndedWithinTheTimeAskedFor) {
 }
 
 TEST_F(StepTraceTest, ForgetsTheOldestStep) {
-  for (size_t id = 1; id <= kMaxTraceSteps + 5; ++id) Step(static_cast<int64_t>(id));
+  for (int64_t id = 1; id <= 25; ++id) Step(id);
   const Trace all = trace_.Last(absl::Hours(2));
-  ASSERT_EQ(all.steps.size(), kMaxTraceSteps);
+  ASSERT_EQ(all.steps.size(), 20u);
   EXPECT_EQ(all.steps.front().step_id, 6);
 }
 
@@ -65,8 +65,8 @@ TEST_F(StepTraceTest, HasWhatElseTookTheEnginesTime) {
   EXPECT_EQ(all.spans[2].duration, absl::Milliseconds(700));
   EXPECT_EQ(trace_.Last(absl::Milliseconds(500)).spans.size(), 2u) << "the sleep ended a second ago";
   EXPECT_EQ(behind_.num_recoveries, 1);
-  for (size_t i = 0; i < kMaxTraceSpans; ++i) trace_.OnRecovered(absl::Milliseconds(1));
-  EXPECT_EQ(trace_.Last(absl::Hours(1)).spans.size(), kMaxTraceSpans);
+  for (int i = 0; i < 5; ++i) trace_.OnRecovered(absl::Milliseconds(1));
+  EXPECT_EQ(trace_.Last(absl::Hours(1)).spans.size(), 5u);
 }
 
 }  // namespace
