@@ -26,6 +26,12 @@ inline constexpr int kMaxWeightChunkBytes = 4 << 20;
 // The most blocks of the KV cache that outlive a sleep: each takes at most 14 bytes of a transition.
 inline constexpr int32_t kMaxKeptBlocks = 2 << 20;
 
+// The most blocks that a step swaps: each takes at most 14 bytes of it.
+inline constexpr int32_t kMaxStepSwaps = 256 << 10;
+
+// SlotError.slot of a step's swap_outs.
+inline constexpr int32_t kSwapsSlot = -1;
+
 // The most alternatives per token that a worker reports.
 inline constexpr int32_t kMaxStepLogprobs = 64;
 

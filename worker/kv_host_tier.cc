@@ -31,9 +31,14 @@ KvHostTier::KvHostTier(const KvHostTierOptions& options, Device* device, VmmDriv
       device_(device),
       runner_(runner),
       memory_(device->asynchronous() ? nullptr : SleepableAllocator::Create(driver)),
-      account_(device->asynchronous() ? HostMemoryAccount::Open() : nullptr) {}
+      account_(device->asynchronous() ? HostMemoryAccount::Open() : nullptr),
+      swapped_(std::max(0, options.num_blocks), false) {}
 
-KvHostTier::~KvHostTier() { ReleaseMemory(); }
+KvHostTier::~KvHostTier() {
+  device_->Synchronize().IgnoreError();  // a step's copies may be under way
+  std::fill(swapped_.begin(), swapped_.end(), false);
+  ReleaseMemory();
+}
 
 int64_t KvHostTier::CopyBytes(const v1::Transition& transition) const {
   return transition.kept_blocks_size() * options_.block_bytes;
@@ -64,13 +69,13 @@ absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
   if (transition.sleep_level() == 0) {
     if (!SameBlocks(swaps, held_))
       return absl::FailedPreconditionError("kept_blocks: these are not the blocks that were kept");
-    RETURN_IF_ERROR(Copy(SwapDirection::kToDevice, swaps));
+    RETURN_IF_ERROR(Copy(SwapDirection::kToDevice, swaps, /*of_transition=*/true));
   } else {
     if (transition.sleep_level() != 1 || !held_.empty())
       return absl::FailedPreconditionError("kept_blocks: only a first sleep of level 1 keeps any");
     prepared_ = std::move(swaps);
-    absl::Status status = TakeMemory(prepared_);
-    if (status.ok()) status = Copy(SwapDirection::kToHost, prepared_);
+    absl::Status status = TakeMemory(prepared_, /*whole_pieces=*/false);
+    if (status.ok()) status = Copy(SwapDirection::kToHost, prepared_, /*of_transition=*/true);
     if (!status.ok()) {
       Abort();
       return status;
@@ -86,7 +91,7 @@ void KvHostTier::Commit(int sleep_level, bool with_cache) {
     return;
   }
   if (sleep_level == 0 && !with_cache) return;
-  Forget();
+  sleep_level == 0 ? Forget() : ForgetAll();
   if (sleep_level > 0) ReleaseMemory();
 }
 
@@ -100,6 +105,37 @@ void KvHostTier::Forget() {
   prepared_.clear();
   held_.clear();
   if (!options_.retains_memory) ReleaseMemory();
+}
+
+void KvHostTier::ForgetAll() {
+  std::fill(swapped_.begin(), swapped_.end(), false);
+  Forget();
+}
+
+absl::Status KvHostTier::CheckSwap(const BlockSwap& swap) const {
+  if (swap.host_block >= 0 && swap.host_block < options_.num_blocks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a swap names host block ", swap.host_block,
+                                                 ", but the host tier has ", options_.num_blocks));
+}
+
+absl::Status KvHostTier::SwapOut(absl::Span<const BlockSwap> swaps) {
+  for (const BlockSwap& swap : swaps) RETURN_IF_ERROR(CheckSwap(swap));
+  RETURN_IF_ERROR(TakeMemory(swaps, /*whole_pieces=*/true));
+  RETURN_IF_ERROR(Copy(SwapDirection::kToHost, swaps, /*of_transition=*/false));
+  for (const BlockSwap& swap : swaps) swapped_[swap.host_block] = true;
+  return absl::OkStatus();
+}
+
+absl::Status KvHostTier::SwapIn(absl::Span<const BlockSwap> swaps) {
+  for (const BlockSwap& swap : swaps) {
+    RETURN_IF_ERROR(CheckSwap(swap));
+    if (swapped_[swap.host_block]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("host block ", swap.host_block, " has nothing that a step has swapped out"));
+  }
+  RETURN_IF_ERROR(Copy(SwapDirection::kToDevice, swaps, /*of_transition=*/false));
+  for (const BlockSwap& swap : swaps) swapped_[swap.host_block] = false;
+  return absl::OkStatus();
 }
 
 int32_t KvHostTier::end_of_held() const {
@@ -123,13 +159,15 @@ absl::StatusOr<void*> KvHostTier::TakePiece(int64_t num_blocks) {
   return device_->AllocatePinned(bytes);
 }
 
-absl::Status KvHostTier::TakeMemory(absl::Span<const BlockSwap> swaps) {
+absl::Status KvHostTier::TakeMemory(absl::Span<const BlockSwap> swaps, bool whole_pieces) {
   std::map<int64_t, int64_t> needed;  // blocks, by piece
   for (const BlockSwap& swap : swaps) {
-    int64_t& num_blocks = needed[swap.host_block / piece_blocks_];
-    num_blocks = std::max(num_blocks, swap.host_block % piece_blocks_ + 1);
+    const int64_t number = swap.host_block / piece_blocks_;
+    const int64_t whole = std::min(piece_blocks_, options_.num_blocks - number * piece_blocks_);
+    int64_t& num_blocks = needed[number];
+    num_blocks = whole_pieces ? whole : std::max(num_blocks, swap.host_block % piece_blocks_ + 1);
   }
-  // Nothing is held, so smaller pieces of the sleep before can go.
+  // Nothing is held, and swapped blocks are in whole pieces, so smaller ones of the sleep before can go.
   for (const auto& [number, num_blocks] : needed) {
     const auto kept = pieces_.find(number);
     if (kept == pieces_.end() || kept->second.num_blocks >= num_blocks) continue;
@@ -163,9 +201,19 @@ absl::Status KvHostTier::Shortage(const absl::Status& status, int64_t needed, in
                                 .memory = MemoryKind::kHost}});
 }
 
+bool KvHostTier::HasSwapped(int64_t piece) const {
+  const auto begin = swapped_.begin() + piece * piece_blocks_;
+  const auto end = begin + std::min<int64_t>(piece_blocks_, swapped_.end() - begin);
+  return std::find(begin, end, true) != end;
+}
+
 void KvHostTier::ReleaseMemory() {
-  for (const auto& [number, piece] : pieces_) released_.push_back(piece.data);
-  pieces_.clear();
+  for (auto it = pieces_.begin(); it != pieces_.end();) {
+    const auto piece = it++;
+    if (HasSwapped(piece->first)) continue;
+    released_.push_back(piece->second.data);
+    pieces_.erase(piece);
+  }
   FreeReleased();
 }
 
@@ -177,7 +225,8 @@ void KvHostTier::FreeReleased() {
   });
 }
 
-absl::Status KvHostTier::Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps) {
+absl::Status KvHostTier::Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps,
+                              bool of_transition) {
   std::map<int64_t, std::vector<BlockSwap>> by_piece;
   for (const BlockSwap& swap : swaps) {
     by_piece[swap.host_block / piece_blocks_].push_back(
@@ -187,6 +236,10 @@ absl::Status KvHostTier::Copy(SwapDirection direction, absl::Span<const BlockSwa
   for (const auto& [number, own] : by_piece) {
     const Piece& piece = pieces_.at(number);
     status = runner_->SwapBlocks(direction, {piece.data, piece.num_blocks}, own);
+    if (!of_transition) {
+      RETURN_IF_ERROR(status);
+      continue;
+    }
     status.Update(device_->Synchronize());  // in any case: nothing may be copied when this returns
     if (!status.ok()) return status;
     if (options_.meter != nullptr)

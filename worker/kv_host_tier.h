@@ -1,9 +1,14 @@
 #pragma once
 // The host tier of one rank: host memory for the contents of KV cache blocks, in the layout of KvHostPool
 // (kernels/ops.h), and the copies between it and the cache. The coordinator decides which block is where; all
-// ranks use the same ids. Memory is taken in pieces when blocks are copied there, for those blocks and no
-// more, so that a tier that is not used costs nothing: pinned memory of a GPU's host, counted in the host's
-// account while it is made resident, or on a CPU memory of the driver, like the cache itself.
+// ranks use the same ids. Memory is taken in pieces when blocks are copied there, so that a tier that is not
+// used costs nothing: pinned memory of a GPU's host, counted in the host's account while it is made resident,
+// or on a CPU memory of the driver, like the cache itself. A sleep takes it for its blocks and no more.
+//
+// Steps swap blocks out and in, in the order of steps, and wait for nothing. They take whole pieces, which
+// stay until what was swapped out is forgotten (ForgetAll, a sleep of level 2), or until a wake-up finds none
+// of it there. Only the coordinator knows when a block that was swapped out is not wanted any more; here it
+// counts as swapped until a step brings it back.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
@@ -57,6 +62,13 @@ class KvHostTier {
   void Abort();
   // Gives up what is held and what is prepared: nobody will ask for it.
   void Forget();
+  // And what steps have swapped out.
+  void ForgetAll();
+
+  // A step's swaps, before the rest of the step is queued. SwapOut: ResourceExhausted, without memory for all
+  // of them; nothing was copied then. SwapIn: FailedPrecondition, when no step has swapped that block out.
+  absl::Status SwapOut(absl::Span<const BlockSwap> swaps);
+  absl::Status SwapIn(absl::Span<const BlockSwap> swaps);
 
   // Bytes of the blocks that are held.
   int64_t held_bytes() const { return static_cast<int64_t>(held_.size()) * options_.block_bytes; }
@@ -75,12 +87,17 @@ class KvHostTier {
   };
 
   absl::StatusOr<std::vector<BlockSwap>> Check(const v1::Transition& transition) const;
+  absl::Status CheckSwap(const BlockSwap& swap) const;
   absl::StatusOr<void*> TakePiece(int64_t num_blocks);
-  absl::Status TakeMemory(absl::Span<const BlockSwap> swaps);
+  // For those blocks, or for all blocks of their pieces.
+  absl::Status TakeMemory(absl::Span<const BlockSwap> swaps, bool whole_pieces);
   static absl::Status Shortage(const absl::Status& status, int64_t needed, int64_t untaken);
+  bool HasSwapped(int64_t piece) const;
+  // Of pieces where no swapped block is.
   void ReleaseMemory();
   void FreeReleased();
-  absl::Status Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps);
+  // Queues the copies. `of_transition`: waits for them, and counts them.
+  absl::Status Copy(SwapDirection direction, absl::Span<const BlockSwap> swaps, bool of_transition);
 
   const KvHostTierOptions options_;
   const int64_t piece_blocks_;
@@ -92,6 +109,8 @@ class KvHostTier {
   std::vector<void*> released_;                       // that the driver has not freed yet: tried again
   std::vector<BlockSwap> prepared_;                   // by a sleep that has not ended
   std::vector<BlockSwap> held_;
+  std::vector<bool>
+      swapped_;  // by host block: a step has swapped a block out to it, and none has brought it back
   double copy_seconds_ = 0;
 };
 

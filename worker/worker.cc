@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "proto/limits.h"
 #include "worker/comm/nccl_api.h"
 
 namespace somnus {
@@ -93,11 +94,19 @@ void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply
   thread_.Post([this, request = std::move(request), launched = std::move(launched)] {
     ++steps_in_progress_;
     // Shared, because functions are copied.
-    const auto step = std::make_shared<absl::StatusOr<std::unique_ptr<PendingStep>>>(DoLaunch(request));
-    launched([this, step, id = request.step_id(), epoch = request.group_epoch()] {
+    const auto refused = std::make_shared<absl::Status>();
+    const auto step =
+        std::make_shared<absl::StatusOr<std::unique_ptr<PendingStep>>>(DoLaunch(request, refused.get()));
+    launched([this, step, refused, id = request.step_id(), epoch = request.group_epoch()] {
       absl::StatusOr<v1::StepReply> result = step->ok() ? (**step)->Wait() : step->status();
       if (step->ok() && !result.ok()) Fail(epoch, result.status()).IgnoreError();
       v1::StepReply reply = result.ok() ? *std::move(result) : v1::StepReply();
+      if (result.ok() && !refused->ok()) {
+        v1::SlotError* const error = reply.add_slot_errors();
+        error->set_slot(kSwapsSlot);
+        error->set_code(refused->raw_code());
+        error->set_message(std::string(refused->message()));
+      }
       --steps_in_progress_;
       reply.set_step_id(id);
       reply.set_error_code(result.status().raw_code());
@@ -168,10 +177,12 @@ absl::Status Worker::RequireComputable(const char* call) const {
   return RequireGroup(call);
 }
 
-absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequest& request) {
+absl::StatusOr<std::unique_ptr<PendingStep>> Worker::DoLaunch(const v1::StepRequest& request,
+                                                              absl::Status* refused) {
   RETURN_IF_ERROR(AdmitStep(request));
   ranks_may_differ_ = false;
   if (absl::Status status = communicator_.Resume(); !status.ok()) return Fail(epoch_, status);
+  if (absl::Status status = SwapBlocksOf(request, refused); !status.ok()) return Fail(epoch_, status);
   absl::StatusOr<std::unique_ptr<PendingStep>> step = runner_->Launch(request);
   if (!step.ok()) return Fail(epoch_, step.status());
   return step;

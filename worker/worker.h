@@ -182,7 +182,10 @@ class Worker {
   // Ok when the whole group can compute.
   absl::Status RequireComputable(const char* call) const;
   absl::StatusOr<v1::SelfCheckResponse> DoSelfCheck();
-  absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request);
+  // `refused`: why its swap_outs were not done, where memory lacked.
+  absl::StatusOr<std::unique_ptr<PendingStep>> DoLaunch(const v1::StepRequest& request,
+                                                        absl::Status* refused);
+  absl::Status SwapBlocksOf(const v1::StepRequest& request, absl::Status* refused);
   // A transition that is prepared and neither committed nor aborted.
   struct Prepared {
     uint64_t id = 0;
@@ -220,8 +223,9 @@ class Worker {
   // Copies the blocks that outlive a sleep; undoes what was prepared where that fails.
   absl::Status PrepareKept(const v1::Transition& transition, const Prepared& prepared);
   void CommitKept(const Prepared& prepared, v1::CommitResponse* response);
-  // Blocks that outlive a sleep, but not what the coordinator knows of them.
-  void ForgetKept();
+  // Blocks that outlive a sleep, but not what the coordinator knows of them; and those that steps have
+  // swapped out.
+  void ForgetKept(bool with_swapped);
   absl::Status SuspendGroup();
   absl::StatusOr<v1::PrefetchResponse> DoPrefetch(double cpu_share);
 

@@ -41,7 +41,7 @@ absl::Status Worker::BeginEpoch(int64_t epoch) {
     if (absl::Status status = runner_->BeginEpoch(); !status.ok()) return FailForGood(status);
   }
   AbortPrepared();
-  ForgetKept();  // no coordinator begins an epoch with what was computed in another one
+  ForgetKept(/*with_swapped=*/true);  // no coordinator begins an epoch with what was computed in another one
   update_.reset();
   last_transition_ = last_committed_ = 0;
   transition_meter_.Forget();

@@ -1,12 +1,25 @@
-// The Worker's part for blocks of the KV cache that outlive a sleep.
+// The Worker's part for blocks of the KV cache in the host tier: those that outlive a sleep, and those that
+// steps swap.
 #include <algorithm>
+#include <utility>
 
+#include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/request_bounds.h"
 #include "worker/worker.h"
 
 namespace somnus {
 namespace {
+
+std::vector<BlockSwap> SwapsOf(const google::protobuf::RepeatedPtrField<v1::BlockCopy>& copies,
+                               SwapDirection direction) {
+  const bool to_host = direction == SwapDirection::kToHost;
+  std::vector<BlockSwap> swaps;
+  swaps.reserve(copies.size());
+  for (const v1::BlockCopy& copy : copies)
+    swaps.push_back(to_host ? BlockSwap{copy.src(), copy.dst()} : BlockSwap{copy.dst(), copy.src()});
+  return swaps;
+}
 
 bool HasKvCache(const std::vector<std::string>& tags) {
   return std::find(tags.begin(), tags.end(), kKvCacheTag) != tags.end();
@@ -42,10 +55,27 @@ void Worker::CommitKept(const Prepared& prepared, v1::CommitResponse* response) 
   cache.set_discarded_bytes(std::max<int64_t>(0, cache.discarded_bytes() - held));
 }
 
-void Worker::ForgetKept() {
+void Worker::ForgetKept(bool with_swapped) {
   if (kv_host_tier_ == nullptr) return;
-  kv_host_tier_->Forget();
+  with_swapped ? kv_host_tier_->ForgetAll() : kv_host_tier_->Forget();
   kv_host_bytes_ = kv_host_tier_->host_bytes();
+}
+
+// Before the rest of the step: what leaves the cache leaves it before its blocks are written again, and what
+// comes back is there when the step reads it. A step has one direction, so no order is needed between them.
+absl::Status Worker::SwapBlocksOf(const v1::StepRequest& request, absl::Status* refused) {
+  const auto outs = SwapsOf(request.swap_outs(), SwapDirection::kToHost);
+  const auto ins = SwapsOf(request.swap_ins(), SwapDirection::kToDevice);
+  if (outs.empty() && ins.empty()) return absl::OkStatus();
+  if (!outs.empty() && !ins.empty())
+    return absl::InvalidArgumentError("swap_ins: a step that swaps out swaps nothing in");
+  absl::Status status = ins.empty() ? kv_host_tier_->SwapOut(outs) : kv_host_tier_->SwapIn(ins);
+  kv_host_bytes_ = kv_host_tier_->host_bytes();
+  if (!absl::IsResourceExhausted(status)) return status;
+  // The other ranks may have room; the coordinator computes these blocks again on all of them.
+  LogWarning("the step's swaps to host memory are not done: {}", std::string(status.message()));
+  *refused = std::move(status);
+  return absl::OkStatus();
 }
 
 }  // namespace somnus

@@ -154,7 +154,7 @@ absl::StatusOr<v1::ResizeKvCacheResponse> Worker::DoResizeKvCache(int32_t num_bl
   RETURN_IF_ERROR(lifecycle_.Require({WorkerState::kAwake, WorkerState::kAsleep}, "ResizeKvCache"));
   if (prepared_.has_value()) return absl::FailedPreconditionError("ResizeKvCache: a transition is prepared");
   RETURN_IF_ERROR(runner_->ResizeKvCache(num_blocks));
-  if (num_blocks < kv_host_tier_->end_of_held()) ForgetKept();
+  if (num_blocks < kv_host_tier_->end_of_held()) ForgetKept(/*with_swapped=*/false);
   v1::ResizeKvCacheResponse response;
   response.set_weights_version(weights_version());
   response.set_kv_cache_bytes(allocator_->ResidentBytes()[kKvCacheTag]);

@@ -76,11 +76,17 @@ int32_t BlockManager::Missing(const BlockTable& table, int64_t num_tokens, bool 
   return needed + Watermark(ignore_watermark) - pool_.num_free();
 }
 
+bool BlockManager::HasRoom(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) {
+  const int32_t missing = Missing(table, num_tokens, ignore_watermark);
+  if (missing > 0 && missing <= Watermark(ignore_watermark)) ++num_watermark_refusals_;
+  return missing <= 0;
+}
+
 int32_t BlockManager::Allocate(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                                bool use_cache, bool ignore_watermark) {
   BlockTable table = BeginTable(sequence, tokens, salt, use_cache);
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
-  if (Missing(table, num_tokens, ignore_watermark) > 0) {
+  if (!HasRoom(table, num_tokens, ignore_watermark)) {
     GiveUpTable(sequence, std::move(table));
     return -1;
   }
@@ -170,7 +176,11 @@ bool BlockManager::ForkAt(int64_t parent, int64_t child, int64_t num_tokens,
                           std::vector<BlockCopyOp>* copies) {
   SOMNUS_CHECK(static_cast<int32_t>(TableOf(parent).blocks.size()) == BlocksFor(num_tokens));
   const bool has_partial = num_tokens % options_.block_size != 0;
-  if (pool_.num_free() - (has_partial ? 1 : 0) < Watermark(/*ignored=*/false)) return false;
+  const int32_t left = pool_.num_free() - (has_partial ? 1 : 0);
+  if (left < Watermark(/*ignored=*/false)) {
+    num_watermark_refusals_ += left >= 0 ? 1 : 0;
+    return false;
+  }
   Fork(parent, child);
   return !has_partial || MakeWritable(child, num_tokens, copies);
 }
@@ -208,6 +218,7 @@ void BlockManager::ResetPrefixCache() {
   for (auto& [id, table] : tables_) {
     if (table.num_committed > 0) table.last_content_id = 0;
   }
+  for (auto& [id, table] : swapped_) table.is_forgotten = true;
 }
 
 int32_t BlockManager::EndOfUsed() const {

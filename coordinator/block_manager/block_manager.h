@@ -56,8 +56,8 @@ class BlockManager {
   // How many blocks hold `num_tokens` tokens.
   int32_t BlocksFor(int64_t num_tokens) const;
   // Whether a new sequence of `num_tokens` tokens can be admitted. With `ignore_watermark`, for when nothing
-  // else runs, all blocks count. Returns kNever only for what an empty pool could not hold. Nothing calls it
-  // yet: it is for admission of whole prompts and of groups.
+  // else runs, all blocks count. Returns kNever only for what an empty pool could not hold. What the prefix
+  // cache has of it does not count.
   AllocStatus CanAllocate(int64_t num_tokens, bool ignore_watermark) const;
 
   // Makes the table of a new sequence: adopts the longest cached prefix of `tokens` if `use_cache`, and takes
@@ -83,6 +83,31 @@ class BlockManager {
   void Commit(int64_t sequence, absl::Span<const int32_t> tokens, int64_t num_computed);
   // Releases the table, last block first.
   void Free(int64_t sequence);
+  // Sequences that are swapped out have a table of host blocks instead (swap_blocks.cc): whole blocks that
+  // hold their computed tokens, copied by steps in order, so that a host block may be given out again as soon
+  // as the step that reads it has been sent. None of a sequence's blocks is shared there.
+  //
+  // Whether the host tier has room for the first `num_computed` tokens of a sequence with a table; kNever:
+  // not even an empty one has.
+  AllocStatus CanSwapOut(int64_t num_computed) const;
+  // Takes host blocks for those tokens, appends the copies to them, and releases the table. CanSwapOut must
+  // have said kOk.
+  void SwapOut(int64_t sequence, int64_t num_computed, std::vector<BlockCopyOp>* swap_outs);
+  // What a sequence got that is on the device again.
+  struct SwappedIn {
+    int64_t num_computed = 0;  // at least what was swapped out
+    int64_t num_adopted = 0;   // of these, found in the prefix cache
+  };
+  // Makes the table of a swapped sequence for all of `tokens`: adopts what the prefix cache has of them, if
+  // `use_cache`, takes blocks for the rest, and appends the copies of what was computed and not found. The
+  // host blocks are released. All or nothing: after kLater and kNever nothing has changed.
+  AllocStatus SwapIn(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
+                     bool use_cache, bool ignore_watermark, std::vector<BlockCopyOp>* swap_ins,
+                     SwappedIn* result);
+  // Releases the host blocks of a swapped sequence, which is computed again or has ended.
+  void DropSwapped(int64_t sequence);
+  int32_t swapped_blocks() const { return num_swapped_blocks_; }
+
   // Counts the blocks that Free would make free, of one sequence after another: a block that several of them
   // share counts with the last of them.
   class FreedBlocks {
@@ -148,11 +173,13 @@ class BlockManager {
   // Of the host tier.
   int32_t total_host_blocks() const { return host_pool_.num_total(); }
   int32_t used_host_blocks() const { return host_pool_.num_used(); }
+  // How often what was asked for was refused because of the watermark alone.
+  int64_t num_watermark_refusals() const { return num_watermark_refusals_; }
   // How many blocks were hashed since the start: what the prefix cache costs.
   int64_t num_blocks_hashed() const { return num_blocks_hashed_; }
 
   // Internal when a pool's own check fails, when a block's reference count is not the number of its
-  // occurrences in tables, or when the kept blocks are not the host blocks in use.
+  // occurrences in tables, or when the kept and swapped blocks are not the host blocks in use.
   absl::Status CheckIntegrity() const;
 
  private:
@@ -165,6 +192,12 @@ class BlockManager {
     uint64_t last_content_id = 0;
   };
 
+  struct HostTable {
+    std::vector<int32_t> blocks;
+    int64_t num_computed = 0;
+    bool is_forgotten = false;  // the contents may not enter the prefix cache any more
+  };
+
   // The content of the first block of `tokens` that is not committed yet.
   BlockContent ContentAt(BlockTable* table, absl::Span<const int32_t> tokens);
   // Begins the table of a sequence that has none: references the cached prefix, and takes nothing else.
@@ -173,6 +206,7 @@ class BlockManager {
   // Undoes BeginTable, but keeps the hashes.
   void GiveUpTable(int64_t sequence, BlockTable table);
   int32_t Missing(const BlockTable& table, int64_t num_tokens, bool ignore_watermark) const;
+  bool HasRoom(const BlockTable& table, int64_t num_tokens, bool ignore_watermark);
   absl::Status CheckKept() const;
   // How many blocks admission leaves free.
   int32_t Watermark(bool ignored) const {
@@ -185,6 +219,9 @@ class BlockManager {
   HostBlockPool host_pool_;
   std::vector<KeptBlock> kept_;
   absl::flat_hash_map<int64_t, BlockTable> tables_;
+  absl::flat_hash_map<int64_t, HostTable> swapped_;  // of sequences without a table in tables_
+  int32_t num_swapped_blocks_ = 0;
+  int64_t num_watermark_refusals_ = 0;
   absl::flat_hash_map<int64_t, std::vector<uint64_t>> waiting_hashes_;  // by sequence without a table
   int64_t num_blocks_hashed_ = 0;
 };

@@ -12,8 +12,9 @@ namespace somnus {
 std::vector<int64_t> BlockManager::ChooseKept(absl::Span<const Computed> sequences,
                                               const KeepLimits& limits) {
   SOMNUS_CHECK(kept_.empty());
-  const auto room = [&] {
-    return std::min<int64_t>(host_pool_.num_free(), limits.num_blocks - static_cast<int64_t>(kept_.size()));
+  const auto room = [&] {  // what is swapped out is in the host's memory, too
+    const int64_t taken = num_swapped_blocks_ + static_cast<int64_t>(kept_.size());
+    return std::max<int64_t>(0, std::min<int64_t>(host_pool_.num_free(), limits.num_blocks - taken));
   };
   std::vector<bool> chosen(options_.num_blocks, false);
   const auto choose = [&](int32_t id) {
@@ -68,9 +69,24 @@ absl::Status BlockManager::CheckKept() const {
     }
     on_device[kept.device_block] = on_host[kept.host_block] = true;
   }
-  if (static_cast<int32_t>(kept_.size()) != host_pool_.num_used()) {
-    return absl::InternalError(
-        absl::StrCat(host_pool_.num_used(), " host blocks are used, ", kept_.size(), " are kept"));
+  int32_t num_swapped = 0;
+  for (const auto& [sequence, table] : swapped_) {
+    for (const int32_t id : table.blocks) {
+      if (!host_pool_.is_used(id) || on_host[id]) {
+        return absl::InternalError(
+            absl::StrCat("sequence ", sequence, " is swapped out to host block ", id, ", which cannot be"));
+      }
+      on_host[id] = true;
+    }
+    num_swapped += static_cast<int32_t>(table.blocks.size());
+    if (tables_.contains(sequence) ||
+        BlocksFor(table.num_computed) != static_cast<int32_t>(table.blocks.size()))
+      return absl::InternalError(absl::StrCat("sequence ", sequence, " is swapped out in part"));
+  }
+  if (num_swapped != num_swapped_blocks_ ||
+      static_cast<int32_t>(kept_.size()) + num_swapped != host_pool_.num_used()) {
+    return absl::InternalError(absl::StrCat(host_pool_.num_used(), " host blocks are used, ", kept_.size(),
+                                            " are kept, ", num_swapped, " swapped"));
   }
   return absl::OkStatus();
 }

@@ -79,6 +79,11 @@ absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
                                            " with version ", reply.weights_version(),
                                            " of the weights, rank 0 with ", first->weights_version())),
           blame_grace_);
+    } else {
+      // What one rank could not swap, no rank has swapped.
+      for (const v1::SlotError& error : reply.slot_errors()) {
+        if (error.slot() == kSwapsSlot) *first->add_slot_errors() = error;
+      }
     }
   }
   return absl::OkStatus();

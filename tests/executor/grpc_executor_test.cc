@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "proto/limits.h"
 #include "tests/executor/group_epoch_fixture.h"
 
 namespace somnus {
@@ -69,6 +70,20 @@ TEST_F(GrpcExecutorTest, ANewEpochTakesThePlaceOfOneThatFailed) {
   executor_->Abort(absl::CancelledError("enough"));
   EXPECT_EQ(failures.back(), "enough") << "the callback has moved to the new epoch";
   EXPECT_EQ(aborted_, absl::CancelledError("enough"));
+}
+
+TEST_F(GrpcExecutorTest, ARefusalToSwapOutComesFromAnyRank) {
+  Serve(2);
+  v1::StepRequest step = MakeStep(1);
+  v1::BlockCopy* swap = step.add_swap_outs();
+  swap->set_src(1);
+  swap->set_dst(FakeWorkerOptions().num_host_blocks);
+  ASSERT_TRUE(executor_->ExecuteAsync(step).ok());
+  const absl::StatusOr<v1::StepReply> reply = executor_->Wait(absl::Minutes(1));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_EQ(reply->slot_errors_size(), 2) << "that of rank 1, too";
+  EXPECT_EQ(reply->slot_errors(1).slot(), kSwapsSlot);
+  EXPECT_EQ(reply->slot_errors(1).code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
 }
 
 TEST_F(GrpcExecutorTest, ARestartReplacesEveryWorker) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/limits.h"
 
 namespace somnus {
 namespace {
@@ -62,6 +63,9 @@ float FakeWorker::ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t p
 absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request) {
   if (last_step_id_ != 0 && request.step_id() != last_step_id_ + 1) return Broken("step ids must count up");
   last_step_id_ = request.step_id();
+  v1::StepReply reply;
+  reply.set_step_id(request.step_id());
+  RETURN_IF_ERROR(Swap(request, &reply));
   for (int32_t slot : request.freed_slots()) {
     if (slots_.erase(slot) == 0) return Broken(absl::StrCat("freed slot ", slot, " was not in use"));
   }
@@ -73,8 +77,6 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   }
   for (const v1::NewSequence& sequence : request.new_sequences())
     RETURN_IF_ERROR(AddSequence(sequence, request));
-  v1::StepReply reply;
-  reply.set_step_id(request.step_id());
   int64_t tokens = 0;
   std::set<int32_t> seen;
   for (const v1::ScheduledSequence& scheduled : request.sequences()) {
@@ -87,9 +89,36 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   return reply;
 }
 
+// A block is brought back once, by a step after the one that has swapped it out.
+absl::Status FakeWorker::Swap(const v1::StepRequest& request, v1::StepReply* reply) {
+  if (!request.swap_outs().empty() && !request.swap_ins().empty()) return Broken("swaps in both directions");
+  const bool has_no_room =
+      std::any_of(request.swap_outs().begin(), request.swap_outs().end(),
+                  [&](const v1::BlockCopy& swap) { return swap.dst() >= options_.num_host_blocks; });
+  if (has_no_room || (refuses_swaps_ && !request.swap_outs().empty())) {
+    AddSlotError(kSwapsSlot, absl::ResourceExhaustedError("no memory for swapped blocks"), reply);
+    return absl::OkStatus();
+  }
+  for (const v1::BlockCopy& swap : request.swap_outs()) {
+    if (swap.src() <= 0 || swap.src() >= num_blocks_) return Broken(absl::StrCat("swaps out ", swap.src()));
+    swapped_[swap.dst()] = Block(swap.src());
+    ++num_swapped_out_;
+  }
+  for (const v1::BlockCopy& swap : request.swap_ins()) {
+    const auto host = swapped_.find(swap.src());
+    if (host == swapped_.end()) return Broken(absl::StrCat("nothing was swapped out to ", swap.src()));
+    if (swap.dst() <= 0 || swap.dst() >= num_blocks_) return Broken(absl::StrCat("swaps in ", swap.dst()));
+    SetBlock(swap.dst(), host->second);
+    swapped_.erase(host);
+    ++num_swapped_in_;
+  }
+  return absl::OkStatus();
+}
+
 void FakeWorker::DropBatch() {
   last_step_id_ = 0;
   slots_.clear();
+  swapped_.clear();
 }
 
 void FakeWorker::Replace() {

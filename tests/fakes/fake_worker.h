@@ -27,7 +27,8 @@ struct FakeWorkerOptions {
   int32_t max_num_seqs = 8;
   int32_t max_num_batched_tokens = 1 << 20;
   int32_t vocab_size = 1000;
-  int32_t nan_token = -1;  // the state after this token is not a number
+  int32_t num_host_blocks = 1 << 16;  // for swaps: others have no memory
+  int32_t nan_token = -1;             // the state after this token is not a number
 };
 
 class FakeWorker {
@@ -45,6 +46,11 @@ class FakeWorker {
   using BlockPairs = std::vector<std::pair<int32_t, int32_t>>;
   void CopyToHost(const BlockPairs& blocks);
   absl::Status CopyFromHost(const BlockPairs& blocks);
+
+  // From now on the host has no memory for what steps swap out; or it has again.
+  void RefuseSwaps(bool refuses) { refuses_swaps_ = refuses; }
+  int64_t num_swapped_out() const { return num_swapped_out_; }
+  int64_t num_swapped_in() const { return num_swapped_in_; }
 
   // From now on only the first `num_blocks` can be used; the contents of others are lost. An error when a
   // slot has one of them.
@@ -86,6 +92,7 @@ class FakeWorker {
     v1::StepSampling sampling;
   };
 
+  absl::Status Swap(const v1::StepRequest& request, v1::StepReply* reply);
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
@@ -96,10 +103,13 @@ class FakeWorker {
   size_t CacheIndex(const Slot& slot, int64_t position) const;
 
   const FakeWorkerOptions options_;
-  int32_t num_blocks_;                             // that can be used
-  std::vector<uint64_t> cache_;                    // one hash of the whole prefix per token
-  BlockPairs kept_;                                // as they were copied last
-  std::map<int32_t, std::vector<uint64_t>> host_;  // by host block
+  int32_t num_blocks_;                                // that can be used
+  std::vector<uint64_t> cache_;                       // one hash of the whole prefix per token
+  BlockPairs kept_;                                   // as they were copied last
+  std::map<int32_t, std::vector<uint64_t>> host_;     // by host block
+  std::map<int32_t, std::vector<uint64_t>> swapped_;  // by host block, of steps
+  bool refuses_swaps_ = false;
+  int64_t num_swapped_out_ = 0, num_swapped_in_ = 0;
   std::map<int32_t, Slot> slots_;
   std::map<int64_t, int32_t> nan_steps_;
   uint64_t weights_ = 0;  // the state before the first token

@@ -67,6 +67,9 @@ class RankGroup {
   const Checkpoint& checkpoint() const { return *checkpoint_; }
   ModelRunner& runner(int rank) { return *ranks_[rank].runner; }
   SleepableAllocator& allocator(int rank) { return *ranks_[rank].allocator; }
+  Device& device(int rank) { return *ranks_[rank].device; }
+  VmmDriver& driver(int rank) { return *ranks_[rank].driver; }
+  int world_size() const { return static_cast<int>(ranks_.size()); }
 
  private:
   struct Rank {

@@ -362,9 +362,12 @@ inline absl::StatusOr<v1::WorkerSnapshot> BeginEpoch(Worker& worker, int64_t epo
 
 // A rank's way from a new process to Awake in epoch 1, with all the others'.
 inline absl::Status MakeAwake(Worker& worker, int rank = 0, int world_size = 1, const std::string& group = "",
-                              const v1::KvCacheConfig& cache = KvConfig()) {
+                              const v1::KvCacheConfig& cache = KvConfig(),
+                              v1::BackupPolicy backup = v1::BACKUP_POLICY_UNSPECIFIED) {
   RETURN_IF_ERROR(BeginEpoch(worker, 1).status());
-  RETURN_IF_ERROR(worker.LoadModel(LoadRequest(rank, world_size), [](int64_t, int64_t) {}).status());
+  v1::LoadModelRequest load = LoadRequest(rank, world_size);
+  load.set_backup(backup);
+  RETURN_IF_ERROR(worker.LoadModel(load, [](int64_t, int64_t) {}).status());
   RETURN_IF_ERROR(worker.JoinGroup(JoinRequest(rank, world_size, group)));
   return worker.AllocateKvCache(KvRequest(cache)).status();
 }

@@ -68,6 +68,7 @@ class RegionRunner : public ModelRunner {
   }
   // Block `id` is full of a letter of its own.
   void FillBlock(int32_t id) { driver_.Fill(Block(id), kv_block_bytes(), static_cast<char>('A' + id)); }
+  void SpoilBlock(int32_t id) { driver_.Fill(Block(id), kv_block_bytes(), '?'); }
   bool HasBlock(int32_t id) {
     return driver_.Holds(Block(id), kv_block_bytes(), static_cast<char>('A' + id));
   }
@@ -105,10 +106,11 @@ class RegionRunner : public ModelRunner {
 // A worker that is awake in epoch 1.
 class Rank {
  public:
-  Rank() : worker_({.num_threads = 1}, Parts()) {
+  explicit Rank(v1::BackupPolicy backup = v1::BACKUP_POLICY_UNSPECIFIED)
+      : worker_({.num_threads = 1}, Parts()) {
     v1::KvCacheConfig cache = KvConfig();
     cache.set_num_host_blocks(kHostBlocks);
-    EXPECT_EQ(MakeAwake(worker_, 0, 1, "", cache), absl::OkStatus());
+    EXPECT_EQ(MakeAwake(worker_, 0, 1, "", cache, backup), absl::OkStatus());
   }
   ~Rank() { EXPECT_EQ(driver_->violations(), std::vector<std::string>{}); }
 
@@ -149,6 +151,7 @@ class Rank {
   }
   bool HasWeights() { return runner_->HasWeights(); }
   void FillBlock(int32_t id) { runner_->FillBlock(id); }
+  void SpoilBlock(int32_t id) { runner_->SpoilBlock(id); }
   bool HasBlock(int32_t id) { return runner_->HasBlock(id); }
 
   Worker& worker() { return worker_; }

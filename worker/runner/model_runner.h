@@ -109,9 +109,10 @@ class ModelRunner {
   // device's, which is of no use any longer.
   virtual absl::Status BeginEpoch() = 0;
 
-  // Queues one step (order as in proto StepRequest). Rank 0's reply carries tokens; the other ranks' none. An
-  // error leaves the runner failed until BeginEpoch: every later call returns the same error. The next step
-  // may be launched before this one is waited for: the tokens that it needs are on the device.
+  // Queues one step (order as in proto StepRequest), of which its owner has queued the swaps. Rank 0's reply
+  // carries tokens; the other ranks' none. An error leaves the runner failed until BeginEpoch: every later
+  // call returns the same error. The next step may be launched before this one is waited for: the tokens that
+  // it needs are on the device.
   virtual absl::StatusOr<std::unique_ptr<PendingStep>> Launch(const v1::StepRequest& request) = 0;
   // Runs a fixed prompt on the null block, on all ranks together, and returns a fingerprint of its logits,
   // bit for bit, on rank 0; 0 on other ranks. FailedPrecondition: a slot is in use, or there is no KV cache;

@@ -45,7 +45,9 @@ absl::StatusOr<std::unique_ptr<PendingStep>> ModelRunnerImpl::LaunchStep(const v
     if (outcome->reports_tokens) AddSlotError(slot, state_.slot(slot).error, &outcome->reply);
   }
   if (!state_.scheduled().empty()) RETURN_IF_ERROR(RunModel(outcome.get()));
-  if (state_.scheduled().empty() && !request.copies().empty()) RETURN_IF_ERROR(MarkDone(outcome.get()));
+  const bool copies =
+      !request.copies().empty() || !request.swap_outs().empty() || !request.swap_ins().empty();
+  if (state_.scheduled().empty() && copies) RETURN_IF_ERROR(MarkDone(outcome.get()));
   in_flight_.push_back(outcome);
   return MakePendingStep(std::move(outcome));
 }

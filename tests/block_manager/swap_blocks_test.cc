@@ -1,0 +1,273 @@
+// Sequences whose blocks are in host memory.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "coordinator/block_manager/block_manager.h"
+
+namespace somnus {
+namespace {
+
+using Copies = std::vector<BlockCopyOp>;
+
+std::vector<int32_t> Tokens(int32_t count, int32_t first = 0) {
+  std::vector<int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+BlockManagerOptions Options(int32_t num_blocks, int32_t num_host_blocks, double watermark = 0) {
+  BlockManagerOptions options;
+  options.num_blocks = num_blocks;
+  options.block_size = 4;
+  options.watermark = watermark;
+  options.num_host_blocks = num_host_blocks;
+  return options;
+}
+
+void AddComputed(BlockManager* manager, int64_t id, const std::vector<int32_t>& tokens) {
+  ASSERT_GE(manager->Allocate(id, tokens, "", true, false), 0);
+  manager->Commit(id, tokens, static_cast<int64_t>(tokens.size()));
+}
+
+std::vector<std::pair<int32_t, int32_t>> Pairs(const Copies& copies) {
+  std::vector<std::pair<int32_t, int32_t>> pairs;
+  for (const BlockCopyOp& copy : copies) pairs.emplace_back(copy.src, copy.dst);
+  return pairs;
+}
+
+using List = std::vector<std::pair<int32_t, int32_t>>;
+
+TEST(SwapBlocksTest, ComputedBlocksGoToTheHostAndComeBackWhole) {
+  BlockManager manager(Options(10, 3));
+  ASSERT_EQ(manager.Allocate(1, Tokens(14), "", false, false), 0);
+  Copies outs, ins;
+  EXPECT_EQ(manager.CanSwapOut(9), AllocStatus::kOk);
+  manager.SwapOut(1, 9, &outs);
+  EXPECT_EQ(Pairs(outs), (List{{1, 0}, {2, 1}, {3, 2}})) << "the fourth has nothing that was computed";
+  EXPECT_EQ(manager.used_blocks(), 0);
+  EXPECT_EQ(manager.used_host_blocks(), 3);
+  EXPECT_EQ(manager.swapped_blocks(), 3);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  BlockManager::SwappedIn result;
+  ASSERT_EQ(manager.SwapIn(1, Tokens(14), "", false, false, &ins, &result), AllocStatus::kOk);
+  EXPECT_EQ(Pairs(ins), (List{{0, 1}, {1, 2}, {2, 3}}));
+  EXPECT_EQ(manager.Table(1), (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(result.num_computed, 9);
+  EXPECT_EQ(result.num_adopted, 0);
+  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(SwapBlocksTest, TheHostTierSaysOkLaterOrNever) {
+  BlockManager manager(Options(10, 3));
+  EXPECT_EQ(manager.CanSwapOut(12), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanSwapOut(13), AllocStatus::kNever);
+  AddComputed(&manager, 1, Tokens(8));
+  Copies outs;
+  manager.SwapOut(1, 8, &outs);
+  EXPECT_EQ(manager.CanSwapOut(4), AllocStatus::kOk);
+  EXPECT_EQ(manager.CanSwapOut(5), AllocStatus::kLater);
+  manager.DropSwapped(1);
+  EXPECT_EQ(manager.CanSwapOut(12), AllocStatus::kOk);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  EXPECT_EQ(BlockManager(Options(10, 0)).CanSwapOut(1), AllocStatus::kNever);
+}
+
+TEST(SwapBlocksTest, ASwapInIsAllOrNothingAndLeavesTheWatermark) {
+  BlockManager manager(Options(11, 10, /*watermark=*/0.2));
+  AddComputed(&manager, 1, Tokens(12));
+  Copies outs, ins;
+  manager.SwapOut(1, 12, &outs);
+  ASSERT_GE(manager.Allocate(2, Tokens(24, 100), "", false, true), 0);
+  BlockManager::SwappedIn result;
+  EXPECT_EQ(manager.SwapIn(1, Tokens(13), "", false, false, &ins, &result), AllocStatus::kLater);
+  EXPECT_TRUE(ins.empty());
+  EXPECT_EQ(manager.used_blocks(), 6);
+  EXPECT_EQ(manager.used_host_blocks(), 3);
+  EXPECT_EQ(manager.num_watermark_refusals(), 1) << "four are free, two of which must stay so";
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  EXPECT_EQ(manager.SwapIn(1, Tokens(17), "", false, true, &ins, &result), AllocStatus::kLater);
+  EXPECT_EQ(manager.num_watermark_refusals(), 1) << "five are not there";
+  EXPECT_EQ(manager.SwapIn(1, Tokens(41), "", false, true, &ins, &result), AllocStatus::kNever);
+  EXPECT_EQ(manager.SwapIn(1, Tokens(13), "", false, true, &ins, &result), AllocStatus::kOk);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(SwapBlocksTest, WhatTheDeviceStillHasIsNotCopied) {
+  BlockManager manager(Options(20, 10));
+  AddComputed(&manager, 1, Tokens(10));
+  AddComputed(&manager, 2, Tokens(8));  // shares the first two blocks
+  Copies outs, ins;
+  manager.SwapOut(1, 10, &outs);
+  ASSERT_EQ(outs.size(), 3u);
+  const int64_t hashed = manager.num_blocks_hashed();
+  BlockManager::SwappedIn result;
+  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &result), AllocStatus::kOk);
+  EXPECT_EQ(result.num_adopted, 8);
+  EXPECT_EQ(result.num_computed, 10);
+  ASSERT_EQ(ins.size(), 1u);
+  EXPECT_EQ(ins[0].src, outs[2].dst);
+  EXPECT_EQ(ins[0].dst, manager.Table(1)[2]);
+  EXPECT_EQ(manager.num_blocks_hashed(), hashed) << "its hashes were kept";
+  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
+  BlockManager manager(Options(20, 10));
+  ASSERT_EQ(manager.Allocate(1, Tokens(20), "", true, false), 0);
+  Copies outs, ins;
+  manager.SwapOut(1, 4, &outs);  // in the middle of its prompt
+  AddComputed(&manager, 2, Tokens(16));
+  BlockManager::SwappedIn result;
+  ASSERT_EQ(manager.SwapIn(1, Tokens(20), "", true, false, &ins, &result), AllocStatus::kOk);
+  EXPECT_EQ(result.num_computed, 16);
+  EXPECT_TRUE(ins.empty());
+  EXPECT_EQ(manager.used_host_blocks(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(SwapBlocksTest, WhatWasForgottenDoesNotComeBackIntoThePrefixCache) {
+  BlockManager manager(Options(20, 10));
+  AddComputed(&manager, 1, Tokens(10));
+  Copies outs, ins;
+  manager.SwapOut(1, 10, &outs);
+  manager.ResetPrefixCache();
+  BlockManager::SwappedIn result;
+  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &result), AllocStatus::kOk);
+  EXPECT_EQ(ins.size(), 3u);
+  manager.Commit(1, Tokens(16), 16);
+  EXPECT_EQ(manager.CountCached(2, Tokens(16), ""), 0);
+  manager.SwapOut(1, 10, &outs);  // and not by a second time either
+  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &result), AllocStatus::kOk);
+  manager.Commit(1, Tokens(16), 16);
+  EXPECT_EQ(manager.CountCached(2, Tokens(16), ""), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+TEST(SwapBlocksTest, ASleepSharesTheTierWithWhatIsSwappedOut) {
+  BlockManager manager(Options(20, 5));
+  AddComputed(&manager, 1, Tokens(10));
+  AddComputed(&manager, 2, Tokens(12, 100));
+  Copies outs, ins;
+  manager.SwapOut(1, 10, &outs);
+  EXPECT_EQ(manager.ChooseKept({{{2, 12}}}, {}), (std::vector<int64_t>{2})) << "two blocks are left";
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  manager.ReleaseKept();
+  EXPECT_EQ(manager.ChooseKept({{{2, 8}}}, {.num_blocks = 4}), (std::vector<int64_t>{2}))
+      << "the limit is of the host's memory";
+  manager.ReleaseKept();
+  EXPECT_TRUE(manager.ChooseKept({{{2, 8}}}, {.num_blocks = 5}).empty());
+  manager.ForgetUnkept();
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+  manager.ReleaseKept();
+  BlockManager::SwappedIn result;
+  ASSERT_EQ(manager.SwapIn(1, Tokens(11), "", true, false, &ins, &result), AllocStatus::kOk);
+  EXPECT_EQ(ins.size(), 3u);
+  EXPECT_EQ(manager.used_host_blocks(), 0);
+}
+
+// The contents of blocks are modelled: each sequence finds its own after any number of swaps.
+class RandomSwaps {
+ public:
+  explicit RandomSwaps(uint32_t seed) : random_(seed), manager_(Options(8 + Below(30), Below(20))) {}
+
+  void Step(int64_t step) {
+    if (Below(3) == 0) Begin(step);
+    if (live_.empty()) return;
+    auto it = live_.begin();
+    std::advance(it, Below(static_cast<int32_t>(live_.size())));
+    Live& sequence = it->second;
+    if (Below(5) == 0) {
+      sequence.is_swapped ? manager_.DropSwapped(it->first) : manager_.Free(it->first);
+      manager_.Withdraw(it->first);
+      live_.erase(it);
+    } else if (sequence.is_swapped) {
+      SwapIn(it->first, &sequence);
+    } else if (manager_.CanSwapOut(Size(sequence)) == AllocStatus::kOk) {
+      Copies copies;
+      manager_.SwapOut(it->first, Size(sequence), &copies);
+      for (const BlockCopyOp& copy : copies) host_[copy.dst] = device_.at(copy.src);
+      sequence.is_swapped = true;
+      ++num_swaps_;
+    }
+    const absl::Status status = manager_.CheckIntegrity();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  int num_swaps() const { return num_swaps_; }
+
+ private:
+  struct Live {
+    std::vector<int32_t> tokens;
+    bool is_swapped = false;
+  };
+
+  int32_t Below(int32_t bound) { return static_cast<int32_t>(random_() % static_cast<uint32_t>(bound)); }
+  static int64_t Size(const Live& sequence) { return static_cast<int64_t>(sequence.tokens.size()); }
+
+  void Begin(int64_t id) {
+    const Live sequence = {Tokens(1 + Below(30), Below(3) * 50)};
+    if (manager_.Allocate(id, sequence.tokens, "", Below(2) == 0, true) < 0) return;
+    live_[id] = sequence;
+    Fill(id);
+  }
+  void Fill(int64_t id) {
+    const std::vector<int32_t>& tokens = live_[id].tokens;
+    const std::vector<int32_t> table = manager_.Table(id);
+    for (size_t i = 0; i < table.size(); ++i)
+      device_[table[i]].assign(tokens.begin(), tokens.begin() + std::min(tokens.size(), 4 * (i + 1)));
+    manager_.Commit(id, tokens, static_cast<int64_t>(tokens.size()));
+  }
+  void SwapIn(int64_t id, Live* sequence) {
+    const int32_t used = manager_.used_blocks(), on_host = manager_.used_host_blocks();
+    const int64_t size = Size(*sequence);
+    sequence->tokens.push_back(7);  // sampled while it was swapped out
+    Copies copies;
+    BlockManager::SwappedIn result;
+    if (manager_.SwapIn(id, sequence->tokens, "", Below(2) == 0, true, &copies, &result) !=
+        AllocStatus::kOk) {
+      sequence->tokens.pop_back();
+      ASSERT_EQ(manager_.used_blocks(), used);
+      ASSERT_EQ(manager_.used_host_blocks(), on_host);
+      return;
+    }
+    for (const BlockCopyOp& copy : copies) device_[copy.dst] = host_.at(copy.src);
+    ASSERT_GE(result.num_computed, size);
+    const std::vector<int32_t> table = manager_.Table(id);
+    for (int64_t i = 0; i < manager_.BlocksFor(size); ++i) {
+      const auto begin = sequence->tokens.begin();
+      const std::vector<int32_t>& found = device_[table[i]];
+      const int64_t expected = std::min<int64_t>(size, 4 * (i + 1));
+      ASSERT_GE(static_cast<int64_t>(found.size()), expected);
+      ASSERT_TRUE(std::equal(begin, begin + expected, found.begin()));
+    }
+    sequence->is_swapped = false;
+    Fill(id);
+  }
+
+  std::mt19937 random_;
+  BlockManager manager_;
+  std::map<int32_t, std::vector<int32_t>> device_, host_;  // leading tokens, by block
+  std::map<int64_t, Live> live_;
+  int num_swaps_ = 0;
+};
+
+TEST(SwapBlocksTest, RandomSwapsKeepEveryContent) {
+  int num_swaps = 0;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    RandomSwaps swaps(seed);
+    for (int64_t step = 1; step < 200; ++step) {
+      swaps.Step(step);
+      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed << " step " << step;
+    }
+    num_swaps += swaps.num_swaps();
+  }
+  EXPECT_GT(num_swaps, 2000);
+}
+
+}  // namespace
+}  // namespace somnus
