@@ -3,7 +3,7 @@
 //
 // K's and V's layouts in a block are those of tiles. A tile of rows has the products of all groups that its
 // last row sees; rows that see less have weights of zero there, which change neither a sum that is a normal
-// number nor, after Finish, any other.
+// number nor, after FlushSmallSums, any other.
 
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
@@ -202,12 +202,11 @@ struct TileAttention : Attention<TileBF16> {
   }
 
   // Tiles make a sum that is zero or subnormal +0 when they add nothing to it.
-  void FinishRows(int64_t row_begin, int64_t rows) {
+  void FlushSmallSums(int64_t rows) {
     for (float* a = acc; a < acc + rows * dims; a += kW) {
       const VF v = Load(a);
       Store(a, (VF)((VU)v & 0x7fffffffu) < 0x1p-126f ? VF{} : v);
     }
-    Finish(row_begin, rows);
   }
 
   // Calls fn with each tile of rows that sees the position. The last may have rows of scratch beyond the end,
@@ -221,33 +220,26 @@ struct TileAttention : Attention<TileBF16> {
     }
   }
 
-  void Run(char* scratch) {
-    Carve(scratch);
-    const int64_t total = (item.query_end - item.query_begin) * args.num_heads;
-    for (int64_t row_begin = 0; row_begin < total; row_begin += kAttentionRows) {
-      const int64_t rows = Min(kAttentionRows, total - row_begin);
-      const int64_t tiles = (rows + kTileRows - 1) / kTileRows, height = (rows + tiles - 1) / tiles;
-      Prepare(row_begin, rows);
-      const TileScope scope(height, 2 * kStepK, 2 * kGroupTokens);
-      const int64_t limit = limits[rows - 1];
-      for (int64_t position = 0; position < limit;) {
-        const Chunk chunk = ChunkAt(position, limit);
-        if (tiles == 1) Ask(chunk, chunk.end < limit ? ChunkAt(chunk.end, limit) : chunk);
-        const Groups groups = GroupsOf(chunk);
-        // Each by itself for all tiles: what one has stored is in the cache when the next loads it.
-        ForRows(rows, height, position, [&](const Rows& tile) { Score(groups, tile); });
-        ForRows(rows, height, position, [&](const Rows& tile) { Weigh(groups, tile); });
-        ForRows(rows, height, position, [&](const Rows& tile) { Accumulate(groups, tile); });
-        position = chunk.end;
-      }
-      FinishRows(row_begin, rows);
+  void AddTokens(int64_t rows, int64_t begin, int64_t end) {
+    const int64_t tiles = (rows + kTileRows - 1) / kTileRows, height = (rows + tiles - 1) / tiles;
+    const TileScope scope(height, 2 * kStepK, 2 * kGroupTokens);
+    const int64_t last = limits[rows - 1];
+    for (int64_t position = begin; position < end;) {
+      const Chunk chunk = ChunkAt(position, end);
+      if (tiles == 1) Ask(chunk, chunk.end < last ? ChunkAt(chunk.end, last) : chunk);
+      const Groups groups = GroupsOf(chunk);
+      // Each by itself for all tiles: what one has stored is in the cache when the next loads it.
+      ForRows(rows, height, position, [&](const Rows& tile) { Score(groups, tile); });
+      ForRows(rows, height, position, [&](const Rows& tile) { Weigh(groups, tile); });
+      ForRows(rows, height, position, [&](const Rows& tile) { Accumulate(groups, tile); });
+      position = chunk.end;
     }
+    FlushSmallSums(rows);
   }
 };
 
-void TileAttentionAny(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
-  if (!TileAttention::Serves(args.cache)) return AttentionAny(args, item, scratch);
-  TileAttention{{args, item}}.Run(scratch);
+const AttentionKernels& TileAttentionFor(const KvCacheView& cache) {
+  return TileAttention::Serves(cache) ? AttentionOf<TileAttention>::kKernels : AttentionFor(cache);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Paged attention with an online softmax (FlashAttention's recurrence over PagedAttention's blocks). Part of
 // kernels_*.cc.
 //
-// The context is cut at fixed positions into chunks of whole blocks (or parts of a large one), whose maxima
-// and sums are folded in ascending order. A query's result thus depends on its position and its cache alone.
+// The context is cut at fixed positions into sections, which attention_sections_impl.h puts together, and
+// these into chunks of whole blocks (or parts of a large one), whose maxima and sums are folded in ascending
+// order. A query's result thus depends on its position and its cache alone.
 // Keys and values at or beyond a query's limit never enter its sums, not even with weight zero: they may be
 // another request's NaN.
 
@@ -25,6 +26,13 @@ struct Chunk {
   int64_t end;  // position
 };
 
+// What a row's tokens add up to.
+struct Sums {
+  float* acc = nullptr;  // [rows][dims]
+  float* max = nullptr;  // [rows]
+  float* sum = nullptr;  // [rows]
+};
+
 template <typename P>
 struct Attention {
   using E = typename P::E;
@@ -41,13 +49,16 @@ struct Attention {
   const int64_t head_bytes = KvHeadBytes(E::kType, block_size, head_dim);
   const int64_t v_row_bytes = dims * kPair * static_cast<int64_t>(sizeof(typename E::Type));
 
-  float* acc = nullptr;        // [rows][dims]
+  // Of the section that is being added.
+  float* acc = nullptr;  // [rows][dims]: weighted values
+  float* max = nullptr;  // [rows]: largest score
+  float* sum = nullptr;  // [rows]: weights
+  Sums older;            // of the sections before it
+
   ActType* q = nullptr;        // [rows][dims]
   float* scores = nullptr;     // [rows][kPieceTokens]
   ActType* weights = nullptr;  // [rows][kPieceTokens]
   int64_t* limits = nullptr;   // [rows]: tokens that the row sees; ascending
-  float* max = nullptr;        // [rows]
-  float* sum = nullptr;        // [rows]
 
   void Carve(char* scratch) {
     const auto take = [&scratch](int64_t bytes) {
@@ -55,13 +66,15 @@ struct Attention {
       scratch += RoundUp(bytes, 64);
       return p;
     };
-    acc = reinterpret_cast<float*>(take(kAttentionRows * dims * 4));
+    const auto take_floats = [&](int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
+    acc = take_floats(kAttentionRows * dims);
+    max = take_floats(kAttentionRows);
+    sum = take_floats(kAttentionRows);
+    older = {take_floats(kAttentionRows * dims), take_floats(kAttentionRows), take_floats(kAttentionRows)};
     q = reinterpret_cast<ActType*>(take(kAttentionRows * dims * kActBytes));
-    scores = reinterpret_cast<float*>(take(kAttentionRows * kPieceTokens * 4));
+    scores = take_floats(kAttentionRows * kPieceTokens);
     weights = reinterpret_cast<ActType*>(take(kAttentionRows * kPieceTokens * kActBytes));
     limits = reinterpret_cast<int64_t*>(take(kAttentionRows * 8));
-    max = reinterpret_cast<float*>(take(kAttentionRows * 4));
-    sum = reinterpret_cast<float*>(take(kAttentionRows * 4));
   }
 
   void Prepare(int64_t row_begin, int64_t rows) {
@@ -71,9 +84,16 @@ struct Attention {
           args.q + token * args.q_stride + args.heads[(row_begin + r) % args.num_heads] * head_dim;
       for (int64_t d = 0; d < dims; d += kW) {
         Act::Put(q + r * dims + d, d < head_dim ? Get<F32>(from + d, head_dim - d) : VF{});
-        Store(acc + r * dims + d, VF{});
       }
       limits[r] = args.positions[token] + 1;
+    }
+    Restart(rows);
+  }
+
+  // No token has been added.
+  void Restart(int64_t rows) {
+    for (int64_t i = 0; i < rows * dims; i += kW) Store(acc + i, VF{});
+    for (int64_t r = 0; r < rows; ++r) {
       max[r] = -__builtin_inff();
       sum[r] = 0;
     }
@@ -278,46 +298,27 @@ struct Attention {
     });
   }
 
-  void Run(char* scratch) {
-    Carve(scratch);
-    const int64_t total = (item.query_end - item.query_begin) * args.num_heads;
-    for (int64_t row_begin = 0; row_begin < total; row_begin += kAttentionRows) {
-      const int64_t rows = Min(kAttentionRows, total - row_begin);
-      Prepare(row_begin, rows);
-      const int64_t limit = limits[rows - 1];
-      const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
-      for (int64_t position = 0; position < limit;) {
-        const Chunk chunk = ChunkAt(position, limit);
-        if (tiles == 1) Ask(chunk, chunk.end < limit ? ChunkAt(chunk.end, limit) : chunk);
-        for (int64_t tile = 0; tile < tiles; ++tile) {
-          const int64_t row = rows * tile / tiles;
-          const int64_t count = rows * (tile + 1) / tiles - row;
-          if (limits[row + count - 1] <= position) continue;
-          WithRows(count, [&]<int kRows>() {
-            Score<kRows>(chunk, row);
-            for (int r = 0; r < kRows; ++r) Softmax(chunk, row + r);
-            Accumulate<kRows>(chunk, row);
-          });
-        }
-        position = chunk.end;
+  // Adds tokens [begin, end) of the context to the sums of the rows.
+  void AddTokens(int64_t rows, int64_t begin, int64_t end) {
+    const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
+    const int64_t last = limits[rows - 1];
+    for (int64_t position = begin; position < end;) {
+      const Chunk chunk = ChunkAt(position, end);
+      if (tiles == 1) Ask(chunk, chunk.end < last ? ChunkAt(chunk.end, last) : chunk);
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t row = rows * tile / tiles;
+        const int64_t count = rows * (tile + 1) / tiles - row;
+        if (limits[row + count - 1] <= position) continue;
+        WithRows(count, [&]<int kRows>() {
+          Score<kRows>(chunk, row);
+          for (int r = 0; r < kRows; ++r) Softmax(chunk, row + r);
+          Accumulate<kRows>(chunk, row);
+        });
       }
-      Finish(row_begin, rows);
+      position = chunk.end;
     }
   }
 };
-
-void AttentionAny(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
-  switch (args.cache.dtype) {
-    case DataType::kBF16:
-      return Attention<TileBF16>{args, item}.Run(scratch);
-    case DataType::kF16:
-      return Attention<TileF16>{args, item}.Run(scratch);
-    case DataType::kF8E4M3:
-      return Attention<TileF8>{args, item}.Run(scratch);
-    default:
-      return Attention<TileF32>{args, item}.Run(scratch);
-  }
-}
 
 }  // namespace
 }  // namespace somnus::cpu::SOMNUS_ISA

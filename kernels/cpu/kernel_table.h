@@ -90,6 +90,17 @@ struct AttentionItem {
   int64_t kv_head;
 };
 
+// Of one type of cache. scratch: AttentionScratchBytes(head_dim), 64-byte aligned.
+struct AttentionKernels {
+  void (*whole)(const AttentionArgs& args, const AttentionItem& item, char* scratch);
+  // The same in two steps, for items of at most kAttentionRows rows: the sums of each section of the context
+  // (SectionTokens), of PartialBytes bytes, by any thread in any order; then the output from all of them.
+  void (*section)(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
+                  char* partial);
+  void (*join)(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
+               char* partials, int64_t stride);
+};
+
 struct KernelTable {
   const char* name;
   bool native_bf16;  // with bf16 weights, Linear reads activations as bf16
@@ -117,8 +128,7 @@ struct KernelTable {
   void (*activate)(const ActivationArgs& args, UnaryActivation f, int64_t row_begin, int64_t row_end);
 
   void (*qk_norm_rope_cache)(const QkArgs& args, int64_t row_begin, int64_t row_end);
-  // scratch: AttentionScratchBytes(head_dim), 64-byte aligned.
-  void (*attention)(const AttentionArgs& args, const AttentionItem& item, char* scratch);
+  const AttentionKernels& (*attention_for)(const KvCacheView& cache);
 
   // The largest value and its smallest index; {NaN, -1} when any value is NaN, {-inf, -1} when none is above
   // -inf.
@@ -187,13 +197,23 @@ inline constexpr float kF8Unit = 256;
 inline constexpr int64_t kAttentionRows = 64;
 inline constexpr int64_t kPieceTokens = 64;
 
+// Each section of this many tokens of a context, whole blocks, is added up from nothing, so that threads may
+// share a long context. Fixed: results depend on it.
+static inline int64_t SectionTokens(int64_t block_size) {
+  return block_size >= 512 ? block_size : 512 / block_size * block_size;
+}
+// The sums of one section: weighted values, and the maximum and the sum of weights, of each row.
+static inline int64_t PartialBytes(int64_t rows, int64_t head_dim) {
+  return RoundUp(rows * (PaddedHeadDim(head_dim) + 2) * 4, 64);
+}
+
 static inline int64_t AttentionScratchBytes(int64_t head_dim) {
   const int64_t dims = PaddedHeadDim(head_dim);
-  const int64_t acc = kAttentionRows * dims * 4;
+  const int64_t acc = 2 * kAttentionRows * dims * 4;
   const int64_t q = kAttentionRows * dims * 4;
   const int64_t scores = kAttentionRows * kPieceTokens * 4;
-  const int64_t rows = kAttentionRows * 5 * 8;
-  return RoundUp(acc + q + 2 * scores + rows + 6 * 64, 64);
+  const int64_t rows = kAttentionRows * 6 * 8;
+  return RoundUp(acc + q + 2 * scores + rows + 10 * 64, 64);
 }
 
 }  // namespace somnus::cpu

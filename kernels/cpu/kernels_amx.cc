@@ -10,6 +10,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile_impl.h"
 #include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/amx_linear_impl.h"
 #include "kernels/cpu/amx_attention_impl.h"
@@ -40,7 +41,7 @@ const KernelTable* AmxKernels() {
     KernelTable t = *Avx512Bf16Kernels();
     t.name = "amx";
     t.linear[static_cast<int>(DataType::kBF16)] = amx::TileLinearRange;
-    t.attention = amx::TileAttentionAny;
+    t.attention_for = amx::TileAttentionFor;
     t.max_tile_rows = 2 * amx::kTileRows;
     t.row_block_bytes = 768 << 10;
     return t;

@@ -9,6 +9,7 @@
 #include "kernels/cpu/quantized_impl.h"
 #include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/sampling_impl.h"
 #include "kernels/cpu/fill_impl.h"
 // clang-format on
@@ -32,7 +33,7 @@ constexpr KernelTable MakeTable(const char* name) {
       .silu_and_mul = SiluAndMul,
       .activate = Activate,
       .qk_norm_rope_cache = QkNormRopeCache,
-      .attention = AttentionAny,
+      .attention_for = AttentionFor,
       .arg_max = ArgMax,
       .log_sum_exp = LogSumExp,
       .scale_logits = ScaleLogits,

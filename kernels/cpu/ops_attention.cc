@@ -2,7 +2,9 @@
 // attention_impl.h.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <new>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/workspace.h"
@@ -34,8 +36,18 @@ struct HeadGroups {
   int64_t size(int64_t g) const { return begins[g + 1] - begins[g]; }
 };
 
-// Calls fn(item, group size, cost) for every (sequence, KV head, block of queries) of the step, in a fixed
-// order.
+// Queries of one sequence against one KV head, and what they cost.
+struct Item {
+  AttentionItem item;
+  int64_t rows;    // queries times heads
+  int64_t tokens;  // that the last query sees
+  int64_t Cost(int64_t of_tokens) const {
+    // Reading a token's K and V costs about as much as using them for four rows.
+    return of_tokens * (rows + 4);
+  }
+};
+
+// Calls fn(Item) for every (sequence, KV head, block of queries) of the step, in a fixed order.
 template <typename Fn>
 void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t num_kv_heads, const Fn& fn) {
   for (int64_t i = 0; i < batch.num_seqs; ++i) {
@@ -46,13 +58,104 @@ void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, int64_t 
       const int64_t queries = std::max<int64_t>(1, kAttentionRows / groups.size(g));
       for (int64_t q = batch.query_start[i]; q < query_end; q += queries) {
         const int64_t end = std::min(query_end, q + queries);
-        // Reading a token's K and V costs about as much as using them for four rows.
-        const int64_t cost = (batch.positions[end - 1] + 1) * ((end - q) * groups.size(g) + 4);
-        fn(AttentionItem{.query_begin = q, .query_end = end, .blocks = blocks, .kv_head = g}, cost);
+        fn(Item{.item = {.query_begin = q, .query_end = end, .blocks = blocks, .kv_head = g},
+                .rows = (end - q) * groups.size(g),
+                .tokens = batch.positions[end - 1] + 1});
       }
     }
   }
 }
+
+// One op's items, shared by cost: the step's cost is a line that the threads divide evenly, and an item
+// belongs to the thread in whose part its middle lies. An item that two or more threads' parts touch is
+// shared by its sections, each of which goes by its own middle, where there is room for their sums. Every
+// thread walks the whole line and comes to the same decisions.
+class Shares {
+ public:
+  Shares(const CpuDevice& cpu, const AttentionArgs& args, const HeadGroups& groups, char* memory)
+      : kernels_(cpu.kernels().attention_for(args.cache)),
+        args_(args),
+        groups_(groups),
+        scratch_bytes_(AttentionScratchBytes(args.cache.head_dim)),
+        scratch_(memory),
+        done_(reinterpret_cast<std::atomic<int32_t>*>(memory + cpu.num_threads() * scratch_bytes_)),
+        partials_(reinterpret_cast<char*>(done_) + AttentionCountBytes(cpu.num_threads())),
+        partial_room_(cpu.workspace() + cpu.workspace_bytes() - partials_) {
+    for (int t = 0; t < cpu.num_threads(); ++t) new (&done_[t]) std::atomic<int32_t>(0);
+  }
+
+  // The thread's part of the items, whose costs make up `total`.
+  void Run(const AttentionBatch& batch, int64_t total, int thread, int num_threads) {
+    Walk walk{.args = args_,
+              .scratch = scratch_ + thread * scratch_bytes_,
+              .total = total,
+              .thread = thread,
+              .num_threads = num_threads};
+    ForEachItem(batch, groups_, args_.cache.num_kv_heads, [&](const Item& item) {
+      const int64_t cost = item.Cost(item.tokens);
+      walk.args.heads = groups_.heads + groups_.begins[item.item.kv_head];
+      walk.args.num_heads = groups_.size(item.item.kv_head);
+      if (IsShared(walk, item, cost)) {
+        RunSections(walk, item);
+      } else if (walk.OwnerOf(walk.before + cost / 2) == thread) {
+        kernels_.whole(walk.args, item.item, walk.scratch);
+      }
+      walk.before += cost;
+    });
+  }
+
+ private:
+  // Where a thread is on the line.
+  struct Walk {
+    AttentionArgs args;
+    char* scratch;
+    int64_t total;
+    int thread;
+    int num_threads;
+    int64_t before = 0;
+    int64_t shared = 0;        // items
+    int64_t partial_used = 0;  // bytes
+    int64_t OwnerOf(int64_t cost) const { return cost * num_threads / total; }
+  };
+
+  int64_t NumSections(const Item& item) const {
+    const int64_t section = SectionTokens(args_.cache.block_size);
+    return (item.tokens + section - 1) / section;
+  }
+  int64_t BytesOfPartial(const Item& item) const { return PartialBytes(item.rows, args_.cache.head_dim); }
+
+  bool IsShared(const Walk& walk, const Item& item, int64_t cost) const {
+    return item.rows <= kAttentionRows && NumSections(item) > 1 &&
+           walk.OwnerOf(walk.before) != walk.OwnerOf(walk.before + cost - 1) &&
+           walk.partial_used + NumSections(item) * BytesOfPartial(item) <= partial_room_;
+  }
+
+  void RunSections(Walk& walk, const Item& item) {
+    const int64_t sections = NumSections(item), bytes = BytesOfPartial(item);
+    const int64_t section_tokens = SectionTokens(args_.cache.block_size);
+    char* const partials = partials_ + walk.partial_used;
+    int32_t mine = 0;
+    for (int64_t s = 0; s < sections; ++s) {
+      const int64_t begin = s * section_tokens, end = std::min(item.tokens, begin + section_tokens);
+      if (walk.OwnerOf(walk.before + item.Cost((begin + end) / 2)) != walk.thread) continue;
+      kernels_.section(walk.args, item.item, s, walk.scratch, partials + s * bytes);
+      ++mine;
+    }
+    if (mine > 0 && done_[walk.shared].fetch_add(mine, std::memory_order_acq_rel) + mine == sections)
+      kernels_.join(walk.args, item.item, sections, walk.scratch, partials, bytes);
+    ++walk.shared;
+    walk.partial_used += sections * bytes;
+  }
+
+  const AttentionKernels& kernels_;
+  const AttentionArgs& args_;
+  const HeadGroups& groups_;
+  const int64_t scratch_bytes_;
+  char* const scratch_;
+  std::atomic<int32_t>* const done_;  // [num_threads]: sections of each shared item that are done
+  char* const partials_;
+  const int64_t partial_room_;
+};
 
 }  // namespace
 
@@ -99,22 +202,10 @@ void PagedAttention(Device& device, const TensorView& qkv, int64_t num_heads, co
                            .positions = batch.positions,
                            .cache = cache};
   int64_t total = 0;
-  ForEachItem(batch, groups, cache.num_kv_heads, [&](const AttentionItem&, int64_t cost) { total += cost; });
-  char* const scratch = cpu.workspace() + AttentionHeadBytes(num_heads + cache.num_kv_heads);
-  const int64_t scratch_bytes = AttentionScratchBytes(cache.head_dim);
-  cpu.OnThreads(total * cache.head_dim / 16, [&](int thread, int num_threads) {
-    // An item belongs to the thread in whose share of the cost its middle lies.
-    int64_t before = 0;
-    AttentionArgs own = args;
-    ForEachItem(batch, groups, cache.num_kv_heads, [&](const AttentionItem& item, int64_t cost) {
-      const int64_t owner = (before + cost / 2) * num_threads / total;
-      before += cost;
-      if (owner != thread) return;
-      own.heads = groups.heads + groups.begins[item.kv_head];
-      own.num_heads = groups.size(item.kv_head);
-      cpu.kernels().attention(own, item, scratch + thread * scratch_bytes);
-    });
-  });
+  ForEachItem(batch, groups, cache.num_kv_heads, [&](const Item& item) { total += item.Cost(item.tokens); });
+  Shares shares(cpu, args, groups, cpu.workspace() + AttentionHeadBytes(num_heads + cache.num_kv_heads));
+  cpu.OnThreads(total * cache.head_dim / 16,
+                [&](int thread, int num_threads) { shares.Run(batch, total, thread, num_threads); });
 }
 
 void CopyBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, const int32_t* src,

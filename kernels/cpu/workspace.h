@@ -10,9 +10,18 @@ namespace somnus::cpu {
 // Linear: rows of x that had to be converted. Quantized ones take less.
 static inline int64_t LinearRowBytes(int64_t k) { return RoundUp(k * 4, 64) + kSlackBytes; }
 
-// Attention: the heads in order of their KV head, and where each KV head's begin; then one scratch per
-// thread.
+// Attention: the heads in order of their KV head, and where each KV head's begin; one scratch per thread; how
+// many sections are done of each item that threads share, and the sums of such sections. Threads share at
+// most one item between two of them; with less room than those may need, they share fewer.
 static inline int64_t AttentionHeadBytes(int64_t num_heads) { return RoundUp((2 * num_heads + 1) * 4, 64); }
+static inline int64_t AttentionCountBytes(int64_t threads) { return RoundUp(threads * 4, 64); }
+inline constexpr int64_t kMaxPartialBytes = int64_t{32} << 20;
+static inline int64_t AllPartialBytes(int64_t threads, const OpsLimits& limits) {
+  if (limits.block_size == 0) return 0;
+  const int64_t sections = limits.max_model_len / SectionTokens(limits.block_size) + 1;
+  const int64_t bytes = (threads - 1) * sections * PartialBytes(kAttentionRows, limits.head_dim);
+  return bytes < kMaxPartialBytes ? bytes : kMaxPartialBytes;
+}
 
 // Sampling: a histogram, then values and ids of candidates, per thread.
 inline constexpr int64_t kHistogramBuckets = 2048;

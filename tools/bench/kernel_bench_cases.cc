@@ -14,6 +14,7 @@ namespace somnus {
 namespace {
 
 constexpr int64_t kMaxTokens = 512;
+constexpr int64_t kMaxContext = 32768;
 constexpr int64_t kBlockSize = 16;
 
 // Anonymous memory with huge pages, touched.
@@ -66,7 +67,7 @@ class Cases {
                 .num_heads = model.heads,
                 .head_dim = model.head_dim,
                 .block_size = kBlockSize,
-                .max_model_len = 4096,
+                .max_model_len = kMaxContext,
                 .vocab_size = model.vocab},
         workspace_(OpsWorkspaceBytes(device, limits_)),
         act_(kMaxTokens * std::max(limits_.max_k, model.hidden) * 2),
@@ -98,10 +99,13 @@ class Cases {
     }
     for (const int64_t tokens : {1, 16, 512}) Rows(tokens);
     Attention("decode B=1 context 1024", 1, 1, 1024);
+    for (const int64_t context : {4096, 16384, 32768})
+      Attention("decode B=1 context " + std::to_string(context), 1, 1, context);
     Attention("decode B=8 context 1024", 8, 1, 1024);
     Attention("decode B=32 context 256", 32, 1, 256);
     Attention("prefill 512", 1, 512, 512);
     Attention("chunk 128 at 1024", 1, 128, 1024);
+    Attention("chunk 512 at 8192", 1, 512, 8192);
     Logits();
   }
 
@@ -244,7 +248,7 @@ class Cases {
     const TensorView qkv = Wide(tokens, qkv_width_), out = Act(tokens, model_.heads * model_.head_dim);
     Time("attention " + name, bytes, 4.0 * pairs * static_cast<double>(model_.head_dim), true,
          [&] { PagedAttention(device_, qkv, model_.heads, map.data(), 0.125f, batch, cache, out); });
-    const std::vector<float> norm(model_.head_dim, 1.0f), rope(4096 * model_.head_dim / 2, 0.7f);
+    const std::vector<float> norm(model_.head_dim, 1.0f), rope(kMaxContext * model_.head_dim / 2, 0.7f);
     const float* qk_norm = model_.qk_norm ? norm.data() : nullptr;
     Time("qk_norm_rope_cache " + name, 0, 0, false, [&] {
       QkNormRopeAndCache(device_, qkv, model_.heads, qk_norm, qk_norm, 1e-6, {rope.data(), rope.data()},

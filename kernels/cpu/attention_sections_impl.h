@@ -1,0 +1,129 @@
+// The sections of a context: added up one by one, each from nothing, and folded in ascending order. Where the
+// threads share a context, each has some of its sections, and the last to be done folds them: the same
+// operations in the same order, and so the same bits. Part of kernels_*.cc.
+
+namespace somnus::cpu::SOMNUS_ISA {
+namespace {
+
+// `older` becomes the sums of both; a row that sees no token from `begin` on has nothing newer.
+template <typename A>
+void FoldSection(const A& a, int64_t rows, int64_t begin, const Sums& newer, const Sums& older) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if (a.limits[r] <= begin) continue;
+    const float top = newer.max[r] > older.max[r] ? newer.max[r] : older.max[r];
+    const VF keep = Exp(Set(older.max[r] - top)), add = Exp(Set(newer.max[r] - top));
+    float* const to = older.acc + r * a.dims;
+    const float* const from = newer.acc + r * a.dims;
+    for (int64_t d = 0; d < a.dims; d += kW) Store(to + d, Fma(Load(to + d), keep, Load(from + d) * add));
+    older.sum[r] = older.sum[r] * keep[0] + newer.sum[r] * add[0];
+    older.max[r] = top;
+  }
+}
+
+template <typename A>
+Sums SumsOf(const A& a) {
+  return {a.acc, a.max, a.sum};
+}
+
+template <typename A>
+void SetSums(A& a, const Sums& sums) {
+  a.acc = sums.acc;
+  a.max = sums.max;
+  a.sum = sums.sum;
+}
+
+// All queries of the item over all of their context.
+template <typename A>
+void RunAttention(A a, char* scratch) {
+  a.Carve(scratch);
+  const int64_t total = (a.item.query_end - a.item.query_begin) * a.args.num_heads;
+  const int64_t section = SectionTokens(a.block_size);
+  for (int64_t row_begin = 0; row_begin < total; row_begin += kAttentionRows) {
+    const int64_t rows = Min(kAttentionRows, total - row_begin);
+    a.Prepare(row_begin, rows);
+    const int64_t limit = a.limits[rows - 1];
+    a.AddTokens(rows, 0, Min(limit, section));
+    for (int64_t begin = section; begin < limit; begin += section) {
+      const Sums sums = SumsOf(a);
+      if (begin == section) {
+        SetSums(a, a.older);
+        a.older = sums;
+      }
+      a.Restart(rows);
+      a.AddTokens(rows, begin, Min(limit, begin + section));
+      FoldSection(a, rows, begin, SumsOf(a), a.older);
+    }
+    if (limit > section) {
+      const Sums newer = SumsOf(a);
+      SetSums(a, a.older);
+      a.older = newer;
+    }
+    a.Finish(row_begin, rows);
+  }
+}
+
+inline Sums SumsAt(char* partial, int64_t rows, int64_t dims) {
+  float* const acc = reinterpret_cast<float*>(partial);
+  return {acc, acc + rows * dims, acc + rows * dims + rows};
+}
+
+// The sums of one section of an item of at most kAttentionRows rows, to `partial`.
+template <typename A>
+void RunSection(A a, int64_t section, char* scratch, char* partial) {
+  a.Carve(scratch);
+  const int64_t rows = (a.item.query_end - a.item.query_begin) * a.args.num_heads;
+  const int64_t begin = section * SectionTokens(a.block_size);
+  a.Prepare(0, rows);
+  a.AddTokens(rows, begin, Min(a.limits[rows - 1], begin + SectionTokens(a.block_size)));
+  const Sums to = SumsAt(partial, rows, a.dims);  // without the room that tiles need beyond the last row
+  __builtin_memcpy(to.acc, a.acc, static_cast<size_t>(rows * a.dims) * 4);
+  __builtin_memcpy(to.max, a.max, static_cast<size_t>(rows) * 4);
+  __builtin_memcpy(to.sum, a.sum, static_cast<size_t>(rows) * 4);
+}
+
+// The item's output from the sums of all of its sections, which are `stride` bytes apart and are changed.
+template <typename A>
+void JoinSections(A a, int64_t sections, char* scratch, char* partials, int64_t stride) {
+  a.Carve(scratch);
+  const int64_t rows = (a.item.query_end - a.item.query_begin) * a.args.num_heads;
+  a.Prepare(0, rows);
+  SetSums(a, SumsAt(partials, rows, a.dims));
+  for (int64_t s = 1; s < sections; ++s) {
+    FoldSection(a, rows, s * SectionTokens(a.block_size), SumsAt(partials + s * stride, rows, a.dims),
+                SumsOf(a));
+  }
+  a.Finish(0, rows);
+}
+
+// What an instruction set does with one kind of attention.
+template <typename A>
+struct AttentionOf {
+  static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
+    RunAttention(A{args, item}, scratch);
+  }
+  static void Section(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
+                      char* partial) {
+    RunSection(A{args, item}, section, scratch, partial);
+  }
+  static void Join(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
+                   char* partials, int64_t stride) {
+    JoinSections(A{args, item}, sections, scratch, partials, stride);
+  }
+  static constexpr AttentionKernels kKernels = {Whole, Section, Join};
+};
+
+const AttentionKernels& AttentionFor(const KvCacheView& cache) {
+  switch (cache.dtype) {
+    case DataType::kBF16:
+      return AttentionOf<Attention<TileBF16>>::kKernels;
+    case DataType::kF16:
+      return AttentionOf<Attention<TileF16>>::kKernels;
+    case DataType::kF8E4M3:
+      return AttentionOf<Attention<TileF8>>::kKernels;
+    default:
+      return AttentionOf<Attention<TileF32>>::kKernels;
+  }
+}
+
+}  // namespace
+}  // namespace somnus::cpu::SOMNUS_ISA

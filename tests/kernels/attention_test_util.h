@@ -1,0 +1,166 @@
+#pragma once
+// What tests of attention share: sequences, one layer of cache and the steps over it, and what comes out in
+// double.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/kernel_test_util.h"
+
+namespace somnus::kernel_test {
+
+struct Shape {
+  int64_t num_heads, num_kv_heads, head_dim, block_size;
+};
+
+// A sequence's whole qkv, given in advance; the tests feed it in any cut.
+struct Sequence {
+  Sequence(const Shape& shape, int64_t length, uint32_t seed)
+      : qkv(DataType::kF32, length, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim) {
+    qkv.Randomize(seed);
+  }
+  Matrix qkv;
+  std::vector<int32_t> blocks;
+  int64_t done = 0;
+};
+
+// What the scales of a cache are in these tests: no powers of two.
+inline constexpr float kKScale = 0.3f, kVScale = 0.07f;
+
+// The types of a cache; with an f8e4m3 one the output is f32.
+inline constexpr DataType kCacheTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16,
+                                           DataType::kF8E4M3};
+inline DataType OutType(DataType cache) { return cache == DataType::kF8E4M3 ? DataType::kF32 : cache; }
+
+// A value as it comes back from the cache.
+inline float Cached(DataType type, float x, bool v) {
+  if (type != DataType::kF8E4M3) return Round(type, x);
+  const float scale = v ? kVScale : kKScale;
+  return Round(type, x * (1.0f / scale)) * scale;
+}
+
+// One layer of cache and the steps over it.
+class Runner {
+ public:
+  // max_model_len: how long a context may be for threads to share it.
+  Runner(CpuIsa isa, int num_threads, const Shape& shape, DataType type, int64_t num_blocks,
+         int64_t max_model_len = 0)
+      : shape_(shape),
+        type_(type),
+        bench_(isa, num_threads,
+               {.num_heads = shape.num_heads,
+                .head_dim = shape.head_dim,
+                .block_size = shape.block_size,
+                .max_model_len = max_model_len}),
+        bytes_(KvBlockBytes(*bench_.device, type, shape.block_size, shape.num_kv_heads, shape.head_dim)),
+        cache_(num_blocks * bytes_) {
+    // What nobody wrote is NaN: it must never be seen.
+    std::memset(cache_.as<char>(), 0xff, cache_.bytes());
+    view_ = {cache_.as<void>(), type, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim};
+    if (type == DataType::kF8E4M3) {
+      view_.k_scale = kKScale;
+      view_.v_scale = kVScale;
+    }
+    for (int64_t h = 0; h < shape.num_heads; ++h) {
+      kv_head_of_head_.push_back(static_cast<int32_t>(h * shape.num_kv_heads / shape.num_heads));
+    }
+    for (int64_t b = num_blocks - 1; b > 0; --b) free_.push_back(static_cast<int32_t>(b));
+  }
+
+  void ShuffleBlocks(uint32_t seed) { std::shuffle(free_.begin(), free_.end(), std::mt19937(seed)); }
+  std::vector<int32_t>& kv_head_of_head() { return kv_head_of_head_; }
+  Device& device() { return *bench_.device; }
+  const KvCacheView& view() const { return view_; }
+
+  // Runs the next counts[i] tokens of sequence i in one step; the outputs, row after row.
+  std::vector<std::string> Step(const std::vector<Sequence*>& sequences, const std::vector<int64_t>& counts) {
+    std::vector<int32_t> starts = {0}, contexts, positions, slots;
+    size_t widest = 1;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& s = *sequences[i];
+      for (int64_t p = s.done; p < s.done + counts[i]; ++p) {
+        if (p / shape_.block_size >= static_cast<int64_t>(s.blocks.size())) {
+          s.blocks.push_back(free_.back());
+          free_.pop_back();
+        }
+        positions.push_back(static_cast<int32_t>(p));
+        slots.push_back(static_cast<int32_t>(s.blocks[p / shape_.block_size] * shape_.block_size +
+                                             p % shape_.block_size));
+      }
+      starts.push_back(starts.back() + static_cast<int32_t>(counts[i]));
+      contexts.push_back(static_cast<int32_t>(s.done + counts[i]));
+      widest = std::max(widest, s.blocks.size());
+    }
+    std::vector<int32_t> tables(sequences.size() * widest, 0);
+    const int64_t num_tokens = starts.back();
+    Matrix qkv(DataType::kF32, num_tokens, sequences[0]->qkv.cols(), 3);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& s = *sequences[i];
+      std::copy(s.blocks.begin(), s.blocks.end(), tables.begin() + i * widest);
+      for (int64_t t = 0; t < counts[i]; ++t) {
+        for (int64_t c = 0; c < qkv.cols(); ++c) qkv.Set(starts[i] + t, c, s.qkv.Get(s.done + t, c));
+      }
+      s.done += counts[i];
+    }
+    const AttentionBatch batch{.num_seqs = static_cast<int64_t>(sequences.size()),
+                               .num_tokens = num_tokens,
+                               .query_start = starts.data(),
+                               .context_len = contexts.data(),
+                               .block_tables = tables.data(),
+                               .max_blocks_per_seq = static_cast<int64_t>(widest),
+                               .positions = positions.data(),
+                               .slot_mapping = slots.data()};
+    QkNormRopeAndCache(*bench_.device, qkv.view(), shape_.num_heads, nullptr, nullptr, 1e-6, {}, batch,
+                       view_);
+    out_ = std::make_unique<Matrix>(OutType(type_), num_tokens, shape_.num_heads * shape_.head_dim, 1);
+    PagedAttention(*bench_.device, qkv.view(), shape_.num_heads, kv_head_of_head_.data(), Scale(), batch,
+                   view_, out_->view());
+    std::vector<std::string> rows;
+    for (int64_t t = 0; t < num_tokens; ++t) rows.push_back(out_->Bytes(t));
+    return rows;
+  }
+
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+  Matrix& out() { return *out_; }
+
+ private:
+  Shape shape_;
+  DataType type_;
+  Bench bench_;
+  int64_t bytes_;
+  Buffer cache_;
+  KvCacheView view_;
+  std::vector<int32_t> kv_head_of_head_, free_;
+  std::unique_ptr<Matrix> out_;
+};
+
+// Attention of the query at `position` for head h, in double, with K, V and (bf16) q rounded as the cache
+// rounds them.
+inline std::vector<double> Reference(Sequence& s, const Shape& shape, DataType type, int64_t kv_head,
+                                     int64_t h, int64_t position, float scale) {
+  const int64_t d = shape.head_dim, k = (shape.num_heads + kv_head) * d, v = k + shape.num_kv_heads * d;
+  std::vector<double> scores, out(d, 0.0);
+  for (int64_t p = 0; p <= position; ++p) {
+    double score = 0;
+    for (int64_t i = 0; i < d; ++i) {
+      score += static_cast<double>(s.qkv.Get(position, h * d + i)) * Cached(type, s.qkv.Get(p, k + i), false);
+    }
+    scores.push_back(score * scale);
+  }
+  const double max = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (double& score : scores) sum += score = std::exp(score - max);
+  for (int64_t p = 0; p <= position; ++p) {
+    for (int64_t i = 0; i < d; ++i) out[i] += scores[p] / sum * Cached(type, s.qkv.Get(p, v + i), true);
+  }
+  return out;
+}
+
+// bf16 rounds q (error of a score: epsilon * |q||k| * scale, here about 3 epsilon) and weights, then the
+// output.
+inline double Tolerance(DataType type, double value) {
+  return OutType(type) == DataType::kF32 ? 2e-5 : 6 * Epsilon(type) + 2 * Epsilon(type) * std::fabs(value);
+}
+
+}  // namespace somnus::kernel_test
