@@ -172,6 +172,19 @@ void BlockManager::Fork(int64_t parent, int64_t child) {
   tables_.emplace(child, std::move(table));
 }
 
+void BlockManager::ForkPrefix(int64_t parent, int64_t child, int32_t num_blocks) {
+  SOMNUS_CHECK(!tables_.contains(child));
+  BlockTable table = TableOf(parent);
+  table.blocks.resize(num_blocks);
+  if (table.num_committed > num_blocks) {
+    table.num_committed = num_blocks;
+    table.last_content_id = num_blocks == 0 ? 0 : table.blocks.back()->content_id;
+  }
+  if (table.hashes.size() > static_cast<size_t>(num_blocks)) table.hashes.resize(num_blocks);
+  for (KvBlock* block : table.blocks) pool_.Reference(block);
+  tables_.emplace(child, std::move(table));
+}
+
 bool BlockManager::ForkAt(int64_t parent, int64_t child, int64_t num_tokens,
                           std::vector<BlockCopyOp>* copies) {
   SOMNUS_CHECK(static_cast<int32_t>(TableOf(parent).blocks.size()) == BlocksFor(num_tokens));

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -122,6 +123,10 @@ class BlockManager {
 
   // `child` shares all blocks of `parent`.
   void Fork(int64_t parent, int64_t child);
+  // As Fork, of the parent's first `num_blocks` blocks alone.
+  void ForkPrefix(int64_t parent, int64_t child, int32_t num_blocks);
+  // Two sequences exchange their tables.
+  void SwapTables(int64_t a, int64_t b) { std::swap(TableOf(a), TableOf(b)); }
   // `child` begins with the `num_tokens` tokens that `parent` has computed, and shares its full blocks; it
   // has a last, partly filled one of its own, and the copy that a step has to do first is appended. `parent`
   // has no more blocks than those tokens take. False, and nothing is taken, where that would leave fewer
@@ -162,6 +167,7 @@ class BlockManager {
   // 1 + the highest id in a table or among the kept ones; 0 where there is none.
   int32_t EndOfUsed() const;
 
+  bool HasTable(int64_t sequence) const { return tables_.contains(sequence); }
   std::vector<int32_t> Table(int64_t sequence) const;
   int32_t block_size() const { return options_.block_size; }
   // Counts of blocks without the null block: total = free + used, and cached ones are free. With a limit,

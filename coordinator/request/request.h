@@ -13,6 +13,25 @@
 
 namespace somnus {
 
+// When a beam search ends before its last step.
+enum class EarlyStopping {
+  kNever,      // where its answers are certain; vLLM, which goes on, has the same ones
+  kHeuristic,  // where its best beam, at its present length, is worse than `width` answers
+  kAtWidth,    // where it has `width` answers
+};
+
+// A beam search. Numbers mean what they do in vLLM's server.
+struct BeamSearchParams {
+  int32_t width = 1;  // of beams that go on, and of answers
+  double length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::kNever;
+  std::vector<int32_t>
+      eos_token_ids;  // they end an answer, unless ignore_eos, and do not count in its length
+  bool ignore_eos = false;
+  bool includes_eos = false;  // the tokens of an answer include the one that ended it
+  int32_t num_logprobs = -1;  // alternatives to each token of an answer; -1: none, and no log-probabilities
+};
+
 // Fully resolved and validated by the API layer; names as in proto/inference.proto. One record, which is
 // never changed, serves every choice and every prompt of a client's request; what differs among them is in
 // EngineRequest.
@@ -33,6 +52,8 @@ struct SamplingParams {
   int32_t num_prompt_logprobs = -1;     // -1: none; a request that has them adopts no cached prefix
   std::vector<int32_t> allowed_token_ids;
   std::vector<std::vector<int32_t>> bad_words;
+  // Of these parameters a beam search has num_logprobs alone, twice its width, and temperature 0.
+  std::optional<BeamSearchParams> beam_search;
 };
 
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
@@ -44,6 +65,22 @@ struct Logprobs {
   int32_t rank = 0;  // of token_ids[0]; 1 is the likeliest
 };
 
+// A beam of a search: what it has after the prompt.
+struct Beam {
+  std::vector<int32_t> outputs;
+  std::vector<std::shared_ptr<const Logprobs>> logprobs;  // of outputs, when asked for
+  double cum_logprob = 0;
+  FinishReason finish_reason = FinishReason::kLength;
+  std::optional<int32_t> stop_token_id;  // the EOS token that ended it
+  double score = 0;                      // of one that has ended
+};
+
+// How far a beam search has come.
+struct BeamState {
+  std::vector<Beam> live = {Beam()};  // those that go on, best first, all of one length
+  std::vector<Beam> ended;            // the best of those that have ended, best first
+};
+
 // What one step did for one request. After finish_reason != kNone nothing follows.
 struct RequestOutput {
   std::vector<int32_t> token_ids;
@@ -52,6 +89,7 @@ struct RequestOutput {
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the stop_token_ids member that ended it
+  std::vector<Beam> beams;               // of a beam search that has ended: its answers, best first
   absl::Status error;                    // with kError: what the client is told
   int32_t num_cached_tokens = 0;         // prompt tokens served by the prefix cache
   int64_t weights_version = 0;  // of the weights that computed the tokens; 0: none did, they are stale
@@ -68,9 +106,10 @@ class OutputSink {
 // How far a request had come that one engine gave away and another one goes on with: its client notices
 // nothing, and nothing of it counts twice. A value; an engine that takes the request begins with it.
 struct RequestProgress {
-  std::vector<int32_t> output_tokens;  // that were delivered
-  int32_t num_prompt_logprobs = 0;     // positions whose prompt log-probabilities were delivered
-  int32_t num_cached_tokens = 0;       // prompt tokens that the prefix cache served at first
+  std::vector<int32_t> output_tokens;      // that were delivered
+  std::shared_ptr<const BeamState> beams;  // of a beam search; output_tokens are its best beam's, undelivered
+  int32_t num_prompt_logprobs = 0;         // positions whose prompt log-probabilities were delivered
+  int32_t num_cached_tokens = 0;           // prompt tokens that the prefix cache served at first
   bool was_scheduled = false;
   bool avoids_prefix_cache = false;
   // Failures of the workers, as scheduler/sequence.h counts them.

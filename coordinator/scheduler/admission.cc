@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/scheduler.h"
 
 namespace somnus {
@@ -40,7 +41,7 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     }
     // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
     // first.
-    if (sequence->num_pending > 0 || IsKeptApart(*sequence)) return;
+    if (HasPending(*sequence) || IsKeptApart(*sequence)) return;
     if (skipped < kMaxSkipped && AwaitsPrefix(sequence.get(), *draft)) {
       ++skipped;
       continue;
@@ -123,9 +124,10 @@ int64_t Scheduler::TakeBlocks(const Sequence& sequence) {
 }
 
 bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
+  if (free_slots_.size() < static_cast<size_t>(NumSlots(*sequence))) return false;
   int64_t computed;
   do {
-    computed = TakeBlocks(*sequence);
+    computed = sequence->beams == nullptr ? TakeBlocks(*sequence) : TakeBeamBlocks(sequence);
   } while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence)));
   if (computed < 0) return false;
   if (!sequence->is_suspended) sequence->num_adopted = static_cast<int32_t>(computed);
@@ -150,6 +152,7 @@ void Scheduler::StartRunning(const SequencePtr& sequence, int64_t num_computed) 
   sequence->num_computed = num_computed;
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
+  if (sequence->beams != nullptr) TakeBeamSlots(sequence);
   num_preempted_ -= sequence->was_scheduled ? 1 : 0;
 }
 
@@ -161,6 +164,8 @@ void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
 }
 
 int32_t Scheduler::BlocksMissing(const Sequence& sequence) {
+  if (sequence.beams != nullptr)
+    return BeamBlocksMissingToStart(sequence, UsesPrefixCache(sequence), &blocks_);
   if (sequence.is_suspended)
     return blocks_.BlocksMissingToGrow(sequence.id, static_cast<int64_t>(sequence.tokens.size()));
   return blocks_.BlocksMissing(sequence.id, sequence.tokens, sequence.request.cache_salt,
@@ -173,20 +178,25 @@ void Scheduler::DisplaceForFirstWaiting() {
   const auto is_less_urgent = [&](const Sequence& running) {
     return running.effective_priority > first.request.priority;
   };
-  if (first.num_pending > 0 || ForkSource(first) != nullptr || !is_less_urgent(*running_.rbegin()->second))
+  if (HasPending(first) || ForkSource(first) != nullptr || !is_less_urgent(*running_.rbegin()->second))
     return;
   const int32_t missing = BlocksMissing(first);
   BlockManager::FreedBlocks freed;
+  const auto add_freed = [&](const Sequence& sequence) {
+    for (const Sequence* one : WithBlocks(sequence, blocks_)) freed.Add(blocks_, one->id);
+  };
   for (auto it = std::next(waiting_.begin()); num_suspended_ > 0 && it != waiting_.end(); ++it) {
-    if (it->second->is_suspended) freed.Add(blocks_, it->second->id);  // Admit takes them
+    if (it->second->is_suspended) add_freed(*it->second);  // Admit takes them
   }
   std::vector<SequencePtr> victims;
+  size_t num_slots = free_slots_.size();
   const auto has_room = [&] {
-    return freed.count() >= missing && (!victims.empty() || !free_slots_.empty());
+    return freed.count() >= missing && num_slots >= static_cast<size_t>(NumSlots(first));
   };
   for (auto it = running_.rbegin(); it != running_.rend() && !has_room(); ++it) {
     if (!is_less_urgent(*it->second)) return;
-    freed.Add(blocks_, it->second->id);
+    add_freed(*it->second);
+    num_slots += static_cast<size_t>(NumSlots(*it->second));
     victims.push_back(it->second);
   }
   if (!has_room()) return;

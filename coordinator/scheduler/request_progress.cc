@@ -1,10 +1,14 @@
 #include "coordinator/scheduler/request_progress.h"
 
+#include "coordinator/scheduler/beam_group.h"
+
 namespace somnus {
 
 RequestProgress ProgressOf(const Sequence& sequence) {
   RequestProgress progress;
   progress.output_tokens.assign(sequence.tokens.end() - sequence.num_outputs(), sequence.tokens.end());
+  if (sequence.beams != nullptr)
+    progress.beams = std::make_shared<const BeamState>(sequence.beams->search.state());
   progress.num_prompt_logprobs = sequence.num_prompt_logprobs;
   progress.num_cached_tokens = sequence.num_cached;
   progress.was_scheduled = sequence.was_scheduled;
@@ -20,8 +24,10 @@ RequestProgress ProgressOf(const Sequence& sequence) {
 }
 
 void SetProgress(const RequestProgress& progress, Sequence* sequence) {
-  sequence->tokens.insert(sequence->tokens.end(), progress.output_tokens.begin(),
-                          progress.output_tokens.end());
+  // The beams of a search have theirs already.
+  if (sequence->beams == nullptr)
+    sequence->tokens.insert(sequence->tokens.end(), progress.output_tokens.begin(),
+                            progress.output_tokens.end());
   sequence->num_prompt_logprobs = progress.num_prompt_logprobs;
   sequence->num_cached = progress.num_cached_tokens;
   sequence->was_scheduled = progress.was_scheduled;

@@ -63,29 +63,38 @@ bool Scheduler::ScheduleDecodes(Draft* draft) {
   bool preempted = false;
   for (auto it = running_.begin(); it != running_.end() && draft->budget > 0; ++it) {
     const SequencePtr& sequence = it->second;
+    if (sequence->beams != nullptr) {
+      if (!ScheduleBeams(sequence, &preempted, draft)) return true;  // none is left to schedule
+      continue;
+    }
     if (sequence->num_to_compute() != 1 || WillFinish(*sequence)) continue;
     std::vector<int32_t> new_blocks;
     // Its blocks hold what is computed, so that it needs another one only where they are full.
     const bool is_full = sequence->num_computed % options_.blocks.block_size == 0;
     while (is_full && !blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks)) {
-      if (PreemptSuspendedBehind(kFirstKey)) {
-        preempted = true;
-        continue;
-      }
-      const bool is_last = running_.rbegin()->second == sequence;
-      Preempt(running_.rbegin()->second);
       preempted = true;
-      if (is_last) return true;  // none is left to schedule
+      if (!PreemptForDecode(sequence)) return true;  // none is left to schedule
     }
     AddEntry(sequence, 1, std::move(new_blocks), draft);
   }
   return preempted;
 }
 
+bool Scheduler::PreemptForDecode(const SequencePtr& sequence) {
+  if (PreemptSuspendedBehind(kFirstKey)) return true;
+  const bool is_last = running_.rbegin()->second == sequence;
+  Preempt(running_.rbegin()->second);
+  return !is_last;
+}
+
 void Scheduler::ScheduleRunningPrefills(Draft* draft) {
   for (const auto& [key, sequence] : running_) {
     if (draft->budget == 0) return;
-    if (sequence->num_to_compute() > 1) AddPrefill(sequence, draft);
+    if (sequence->beams != nullptr) {
+      AddBeamPrefills(sequence, draft);
+    } else if (sequence->num_to_compute() > 1) {
+      AddPrefill(sequence, draft);
+    }
   }
 }
 
@@ -127,6 +136,7 @@ void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::v
   entry.sequence = sequence;
   entry.slot = sequence->slot;
   entry.start = sequence->num_computed;
+  if (sequence->beams != nullptr || sequence->beam_place > 0) NoteBeam(&entry);
   entry.adopted = entry.start > 0 && entry.start == sequence->num_adopted;
   draft->step.entries.push_back(std::move(entry));
   ExtendEntry(draft->plan.request.sequences_size() - 1, num_tokens, draft);

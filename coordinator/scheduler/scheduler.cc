@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
+#include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/request_progress.h"
 #include "coordinator/scheduler/step_size.h"
 
@@ -61,6 +62,7 @@ absl::Status Scheduler::Check(const SchedulerOptions& options, const EngineReque
                                                    max_tokens, " can never fit in the KV cache of ", capacity,
                                                    " tokens"));
   }
+  if (request.sampling->beam_search.has_value()) RETURN_IF_ERROR(CheckBeams(options, request));
   return CheckMessageSize(options, *request.sampling, longest);
 }
 
@@ -72,7 +74,9 @@ SequencePtr Scheduler::Add(EngineRequest request) {
   sequence->request = std::move(request);
   if (options_.policy == SchedulingPolicy::kPriority)
     sequence->effective_priority = sequence->request.priority;
-  if (const auto progress = std::exchange(sequence->request.progress, nullptr)) {
+  const auto progress = std::exchange(sequence->request.progress, nullptr);
+  BeginBeams(progress == nullptr ? nullptr : progress->beams.get(), sequence.get());
+  if (progress != nullptr) {
     SetProgress(*progress, sequence.get());
     if (options_.policy != SchedulingPolicy::kPriority) sequence->effective_priority = 0;
     num_preempted_ += sequence->was_scheduled ? 1 : 0;
@@ -88,18 +92,19 @@ void Scheduler::LeaveRunning(Sequence* sequence) {
   free_slots_.push_back(sequence->slot);
   freed_slots_.push_back(sequence->slot);
   sequence->slot = -1;
+  if (sequence->beams != nullptr) ReturnBeamSlots(sequence);
   running_.erase(KeyOf(*sequence));
 }
 
 void Scheduler::Finish(const SequencePtr& sequence) {
   if (sequence->state == SequenceState::kRunning) {
     LeaveRunning(sequence.get());
-    blocks_.Free(sequence->id);
+    FreeBlocks(sequence.get(), &blocks_);
   } else {
     waiting_.Erase(sequence.get(), next_step_id_);
     num_preempted_ -= sequence->was_scheduled ? 1 : 0;
     num_suspended_ -= sequence->is_suspended ? 1 : 0;
-    sequence->is_suspended ? blocks_.Free(sequence->id) : blocks_.Withdraw(sequence->id);
+    sequence->is_suspended ? FreeBlocks(sequence.get(), &blocks_) : blocks_.Withdraw(sequence->id);
     sequence->is_suspended = sequence->is_kept = false;
   }
   if (sequence->counts_deadline()) --num_deadlines_;
@@ -146,8 +151,7 @@ absl::Time Scheduler::NextDeadline() const {
 // The pointer is passed by value: the caller's may be an element of a map from which it is erased here.
 void Scheduler::Preempt(SequencePtr sequence) {
   LeaveRunning(sequence.get());
-  blocks_.Free(sequence->id);
-  sequence->num_computed = 0;
+  FreeBlocks(sequence.get(), &blocks_);
   sequence->state = SequenceState::kWaiting;
   waiting_.Insert(sequence, next_step_id_);
   ++stats_.num_preemptions;
@@ -168,8 +172,8 @@ std::vector<SequencePtr> Scheduler::Recover() {
   for (const InFlightStep& step : in_flight_) {
     for (const ScheduledEntry& entry : step.entries) {
       if (entry.samples && !entry.dropped) --entry.sequence->num_pending;
-      if (!entry.sequence->finished() && seen.insert(entry.sequence->id).second)
-        sequences.push_back(entry.sequence);
+      const SequencePtr& sequence = entry.owner();
+      if (!sequence->finished() && seen.insert(sequence->id).second) sequences.push_back(sequence);
     }
   }
   in_flight_.clear();
@@ -214,13 +218,18 @@ absl::Status Scheduler::CheckSequences() const {
   const auto was_scheduled = [](const auto& waiting) { return waiting.second->was_scheduled; };
   if (std::count_if(waiting_.begin(), waiting_.end(), was_scheduled) != num_preempted_)
     return absl::InternalError("preempted sequences do not add up");
-  if (free_slots_.size() + running_.size() != static_cast<size_t>(options_.max_num_seqs)) {
-    return absl::InternalError("slots do not add up");
-  }
   std::vector<bool> taken(options_.max_num_seqs, false);
+  const auto take = [&](const Sequence& sequence) {
+    if (sequence.slot < 0 || taken[sequence.slot]) return absl::InternalError("a slot is used twice");
+    taken[sequence.slot] = true;
+    return absl::OkStatus();
+  };
   for (const auto& [key, sequence] : running_) {
-    if (sequence->slot < 0 || taken[sequence->slot]) return absl::InternalError("a slot is used twice");
-    taken[sequence->slot] = true;
+    RETURN_IF_ERROR(take(*sequence));
+    if (sequence->beams != nullptr) {
+      for (const SequencePtr& other : sequence->beams->others) RETURN_IF_ERROR(take(*other));
+      RETURN_IF_ERROR(CheckGroup(*sequence, blocks_));
+    }
     const int64_t capacity =
         static_cast<int64_t>(blocks_.Table(sequence->id).size()) * options_.blocks.block_size;
     if (capacity < sequence->num_computed) {
@@ -228,6 +237,8 @@ absl::Status Scheduler::CheckSequences() const {
           absl::StrCat("sequence ", sequence->id, " has computed more than its blocks hold"));
     }
   }
+  if (free_slots_.size() + std::count(taken.begin(), taken.end(), true) != taken.size())
+    return absl::InternalError("slots do not add up");
   if (running_.empty() && num_suspended_ == 0 && blocks_.used_blocks() != 0) {
     return absl::InternalError(absl::StrCat(blocks_.used_blocks(), " blocks are used though nothing runs"));
   }

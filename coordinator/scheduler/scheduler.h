@@ -48,6 +48,13 @@
 // stopped otherwise or was aborted; Update drops it. A preempted sequence keeps the tokens of the steps in
 // flight; it is admitted again once they are known.
 //
+// Beam search. The beams of a request are a group (beam_group.h) that waits, runs and is preempted as a
+// whole: its first sequence stands for all, and takes slots for all when it is admitted. The prompt is
+// computed once. Once the candidates of all beams are known, the next step lets slots go on as copies of
+// others, with tokens that it names, and copies the last, partly filled blocks of those that branch; all
+// beams are in one step, and the group is in every other one where steps overlap. Where they were preempted,
+// beams are computed again, each from the first block on that it shares with no earlier one.
+//
 // A sequence that runs_alone is admitted when no other runs, and none is admitted beside it: when the workers
 // fail again, it is known whose step it was.
 //
@@ -102,7 +109,7 @@ struct SchedulerStats {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
-  int64_t num_forks = 0;             // sequences that began as forks
+  int64_t num_forks = 0;             // sequences that began as forks, and branches of beams
   int64_t kept_blocks = 0;           // of the KV cache, that came back after a sleep
   int64_t kept_tokens = 0;           // of live sequences, that were not computed again after it
 };
@@ -203,8 +210,13 @@ class Scheduler {
     int64_t start = 0;  // first position computed
     int64_t num_tokens = 0;
     bool samples = false;
+    SequencePtr leader;    // of another beam than the first of its group
+    int32_t beam = 0;      // which of the live beams of its group
     bool adopted = false;  // the first entry after an admission with a prefix hit
     bool dropped = false;  // its sequence is computed again, so its results do not count
+
+    // Whose request it is for.
+    const SequencePtr& owner() const { return leader == nullptr ? sequence : leader; }
   };
   struct InFlightStep {
     int64_t step_id;
@@ -250,6 +262,8 @@ class Scheduler {
   bool Admit(const SequencePtr& sequence, Draft* draft);
   // Takes a slot for a waiting sequence that has blocks.
   void StartRunning(const SequencePtr& sequence, int64_t num_computed);
+  // Preempts the last sequence in the order of service. False: it was this one.
+  bool PreemptForDecode(const SequencePtr& sequence);
   void LinkFork(const SequencePtr& sequence);
   // The sequence whose prompt a waiting one waits for; null: it waits for none.
   SequencePtr ForkSource(const Sequence& sequence) const;
@@ -257,6 +271,22 @@ class Scheduler {
   void ForkSequences(Draft* draft);
   bool Fork(const Sequence& source, const SequencePtr& sequence, Draft* draft);
   void SendCopies(v1::StepRequest* request);
+  // Beam search (beams.cc).
+  static absl::Status CheckBeams(const SchedulerOptions& options, const EngineRequest& request);
+  void BeginBeams(const BeamState* state, Sequence* leader) const;
+  void MakeOtherBeams(const SequencePtr& leader);
+  void TakeBeamSlots(const SequencePtr& leader);
+  void ReturnBeamSlots(Sequence* leader);
+  int64_t TakeBeamBlocks(const SequencePtr& leader);  // as TakeBlocks
+  // False: the group itself was preempted.
+  bool ScheduleBeams(SequencePtr leader, bool* preempted, Draft* draft);
+  void SendBeam(const SequencePtr& leader, int32_t place, int32_t copied, Draft* draft);
+  void ScheduleReplays(const SequencePtr& leader, Draft* draft);
+  void AddBeamPrefills(const SequencePtr& leader, Draft* draft);
+  bool SendReplay(const SequencePtr& leader, int32_t place, Draft* draft);
+  // Notes which beam of which group an entry is for.
+  static void NoteBeam(ScheduledEntry* entry);
+  absl::Status ApplyBeam(const ScheduledEntry& entry, const v1::SampledToken& token, RequestOutput* output);
   int64_t Chunk(const Sequence& sequence, int64_t num_tokens, const Draft& draft) const;
   void AddPrefill(const SequencePtr& sequence, Draft* draft);
   void AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::vector<int32_t> new_blocks,

@@ -13,6 +13,8 @@
 
 namespace somnus {
 
+struct BeamGroup;  // beam_group.h
+
 enum class SequenceState { kWaiting, kRunning, kFinished };
 
 struct Sequence {
@@ -49,6 +51,10 @@ struct Sequence {
   // The sequence that computes what this one begins with, while it waits for that; and for how many tokens.
   int64_t awaited_id = 0;
   int64_t awaited_tokens = 0;
+  // Of a beam search: its first sequence, which stands for all, has the group; the others know that one.
+  std::shared_ptr<BeamGroup> beams;
+  std::weak_ptr<Sequence> leader;
+  int32_t beam_place = 0;            // of the others: from 1 on
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
 
   // For the observer; stamped by the engine.

@@ -1,11 +1,13 @@
 // The Scheduler's part for sequences that wait with their blocks, and for what outlives a sleep.
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/scheduler.h"
 
 namespace somnus {
@@ -26,8 +28,7 @@ void Scheduler::SuspendAll() {
 }
 
 void Scheduler::PreemptSuspended(Sequence* sequence) {
-  blocks_.Free(sequence->id);
-  sequence->num_computed = 0;
+  FreeBlocks(sequence, &blocks_);
   sequence->is_suspended = sequence->is_kept = false;
   --num_suspended_;
   ++stats_.num_preemptions;
@@ -48,12 +49,18 @@ const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
   SOMNUS_CHECK(running_.empty() && in_flight_.empty());
   std::vector<BlockManager::Computed> computed;
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended) computed.push_back({sequence->id, sequence->num_computed});
+    if (!sequence->is_suspended) continue;
+    for (const Sequence* one : WithBlocks(*sequence, blocks_))
+      computed.push_back({one->id, one->num_computed});
   }
   const std::vector<int64_t> left_out = blocks_.ChooseKept(computed, limits);
   const absl::flat_hash_set<int64_t> without_room(left_out.begin(), left_out.end());
-  for (const auto& [key, sequence] : waiting_)
-    sequence->is_kept = sequence->is_suspended && !without_room.contains(sequence->id);
+  for (const auto& [key, sequence] : waiting_) {
+    if (!sequence->is_suspended) continue;
+    const std::vector<const Sequence*> all = WithBlocks(*sequence, blocks_);
+    sequence->is_kept = std::none_of(all.begin(), all.end(),
+                                     [&](const Sequence* one) { return without_room.contains(one->id); });
+  }
   return blocks_.kept();
 }
 
@@ -67,7 +74,8 @@ void Scheduler::ForgetUnkept() {
 void Scheduler::RestoreKept() {
   stats_.kept_blocks += static_cast<int64_t>(blocks_.kept().size());
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_kept) stats_.kept_tokens += sequence->num_computed;
+    if (!sequence->is_kept) continue;
+    for (const Sequence* one : WithBlocks(*sequence, blocks_)) stats_.kept_tokens += one->num_computed;
   }
   AbandonKept();
 }

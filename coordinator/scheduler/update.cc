@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/step_messages.h"
 
@@ -69,29 +70,30 @@ absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepRepl
 
 void Scheduler::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
                            std::vector<SequenceOutput>* outputs) {
+  const SequencePtr& sequence = entry.owner();
   RequestOutput output;
-  output.num_cached_tokens = entry.sequence->num_cached;
+  output.num_cached_tokens = sequence->num_cached;
   absl::Status status;
   if (const v1::SlotError* error = ReplyBySlot::Find(reply.errors, entry.slot)) {
     status = ToStatus(*error);
     if (!ApplySlotError(entry, status)) return;
-  } else if (!entry.sequence->finished()) {  // else it has ended since, and its token is stale
+  } else if (!sequence->finished()) {  // else it has ended since, and its token is stale
     status = ApplyResult(entry, reply, &output);
   }
   if (status.ok()) {
     const bool has_output = !output.token_ids.empty() || !output.prompt_logprobs.empty() ||
-                            output.finish_reason != FinishReason::kNone;
-    if (has_output) outputs->push_back({entry.sequence, std::move(output)});
+                            output.finish_reason != FinishReason::kNone || HasAdvanced(*sequence);
+    if (has_output) outputs->push_back({sequence, std::move(output)});
     return;
   }
-  DropInFlight(entry.sequence);
-  if (entry.sequence->finished()) return;
-  Finish(entry.sequence);
+  DropInFlight(sequence);
+  if (sequence->finished()) return;
+  Finish(sequence);
   RequestOutput last;
-  last.num_cached_tokens = entry.sequence->num_cached;
+  last.num_cached_tokens = sequence->num_cached;
   last.finish_reason = FinishReason::kError;
   last.error = status;
-  outputs->push_back({entry.sequence, std::move(last)});
+  outputs->push_back({sequence, std::move(last)});
 }
 
 absl::Status Scheduler::ApplyResult(const ScheduledEntry& entry, const ReplyBySlot& reply,
@@ -102,26 +104,28 @@ absl::Status Scheduler::ApplyResult(const ScheduledEntry& entry, const ReplyBySl
   const v1::SampledToken* token = ReplyBySlot::Find(reply.tokens, entry.slot);
   if (token == nullptr)
     return absl::InternalError(absl::StrCat("the reply has no token for slot ", entry.slot));
+  if (entry.owner()->beams != nullptr) return ApplyBeam(entry, *token, output);
   AcceptToken(entry.sequence, *token, output);
   return absl::OkStatus();
 }
 
 bool Scheduler::ApplySlotError(const ScheduledEntry& entry, const absl::Status& error) {
   if (absl::IsOutOfRange(error)) return true;  // what it computed is good
-  const SequencePtr& sequence = entry.sequence;
-  blocks_.ForgetPrefix(sequence->tokens, sequence->request.cache_salt);
+  const Sequence& bad = *entry.sequence;
+  const SequencePtr& sequence = entry.owner();
+  blocks_.ForgetPrefix(bad.tokens, bad.request.cache_salt);
   // Until now its blocks could be adopted, so sequences of the steps in flight may have done so.
   for (const InFlightStep& step : in_flight_) {
     for (const ScheduledEntry& other : step.entries) {
-      if (other.adopted && !other.sequence->finished() && MayShareBlocks(*other.sequence, *sequence))
-        Recompute(other.sequence);
+      const bool may_adopt = other.adopted && other.owner() != sequence && !other.owner()->finished();
+      if (may_adopt && MayShareBlocks(*other.sequence, bad)) Recompute(other.owner());
     }
   }
   const bool may_be_anothers =
       sequence->num_adopted > 0 && !sequence->avoids_prefix_cache && !absl::IsInvalidArgument(error);
   if (sequence->finished() || !may_be_anothers) return true;
   sequence->avoids_prefix_cache = true;
-  if (entry.samples) --sequence->num_pending;
+  if (entry.samples) --entry.sequence->num_pending;
   Recompute(sequence);
   return false;
 }
@@ -142,9 +146,9 @@ void Scheduler::Recompute(const SequencePtr& sequence) {
 void Scheduler::DropInFlight(const SequencePtr& sequence) {
   for (InFlightStep& step : in_flight_) {
     for (ScheduledEntry& entry : step.entries) {
-      if (entry.sequence != sequence || entry.dropped) continue;
+      if (entry.dropped || entry.owner() != sequence) continue;
       entry.dropped = true;
-      if (entry.samples) --sequence->num_pending;
+      if (entry.samples) --entry.sequence->num_pending;
     }
   }
 }

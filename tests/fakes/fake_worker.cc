@@ -26,6 +26,27 @@ float Logprob(uint64_t prefix, int32_t token) {
   return -static_cast<float>(Mix(prefix, static_cast<uint64_t>(token)) % 10000) / 1000.0f;
 }
 
+// As a worker reports them; all logits but those of some random tokens are far below.
+v1::StepLogprobs Candidates(uint64_t prefix, int32_t count, int32_t vocab_size) {
+  std::map<int32_t, float> by_token;
+  for (uint64_t i = 0; by_token.size() < static_cast<size_t>(std::min(count, vocab_size)); ++i) {
+    const auto token = static_cast<int32_t>(Mix(prefix, 1000 + i) % vocab_size);
+    by_token.emplace(token, Logprob(prefix, token));
+  }
+  std::vector<std::pair<int32_t, float>> sorted(by_token.begin(), by_token.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second > b.second; });
+  v1::StepLogprobs logprobs;
+  const int32_t next = NextToken(prefix, vocab_size);
+  logprobs.add_token_ids(next);
+  logprobs.add_logprobs(Logprob(prefix, next));
+  logprobs.set_rank(1);
+  for (const auto& [token, logprob] : sorted) {
+    logprobs.add_token_ids(token);
+    logprobs.add_logprobs(logprob);
+  }
+  return logprobs;
+}
+
 // The state that stands for not-a-number; in practice no hash has this value.
 constexpr uint64_t kNan = 0x4E614E4E614E4E61ull;
 
@@ -54,6 +75,13 @@ std::vector<int32_t> FakeWorker::ReferenceTokens(std::vector<int32_t> tokens, in
   return answer;
 }
 
+v1::StepLogprobs FakeWorker::ReferenceCandidates(const std::vector<int32_t>& tokens, int32_t count,
+                                                 int32_t vocab_size) {
+  uint64_t state = 0;
+  for (const int32_t token : tokens) state = Mix(state, static_cast<uint64_t>(token));
+  return Candidates(state, count, vocab_size);
+}
+
 float FakeWorker::ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t position) {
   uint64_t state = 0;
   for (int32_t i = 0; i < position; ++i) state = Mix(state, static_cast<uint64_t>(tokens[i]));
@@ -66,6 +94,7 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   v1::StepReply reply;
   reply.set_step_id(request.step_id());
   RETURN_IF_ERROR(Swap(request, &reply));
+  RETURN_IF_ERROR(Branch(request));
   for (int32_t slot : request.freed_slots()) {
     if (slots_.erase(slot) == 0) return Broken(absl::StrCat("freed slot ", slot, " was not in use"));
   }
@@ -112,6 +141,38 @@ absl::Status FakeWorker::Swap(const v1::StepRequest& request, v1::StepReply* rep
     swapped_.erase(host);
     ++num_swapped_in_;
   }
+  return absl::OkStatus();
+}
+
+absl::Status FakeWorker::Branch(const v1::StepRequest& request) {
+  std::set<int32_t> with_input;
+  for (const v1::ScheduledSequence& scheduled : request.sequences()) {
+    if (scheduled.input_token_ids_size() > 0) with_input.insert(scheduled.slot());
+  }
+  std::map<int32_t, Slot> branches;
+  for (const v1::SequenceFork& branch : request.branches()) {
+    const auto source = slots_.find(branch.source_slot());
+    if (source == slots_.end()) return Broken(absl::StrCat("slot ", branch.source_slot(), " is no source"));
+    if (branch.slot() < 0 || branch.slot() >= options_.max_num_seqs) return Broken("slot out of range");
+    if (!with_input.contains(branch.slot()))
+      return Broken(absl::StrCat("branch ", branch.slot(), " has no input"));
+    Slot slot = source->second;
+    slot.blocks.assign(branch.block_ids().begin(), branch.block_ids().end());
+    if (!branches.emplace(branch.slot(), std::move(slot)).second) return Broken("a slot is branched twice");
+  }
+  for (auto& [index, slot] : branches) slots_[index] = std::move(slot);
+  return absl::OkStatus();
+}
+
+absl::Status FakeWorker::ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot) {
+  const int64_t start = scheduled.start_position();
+  if (scheduled.input_token_ids_size() != scheduled.num_tokens())
+    return Broken("num_tokens is another number");
+  if (start < slot->num_prompt || start > slot->num_computed) return Broken("input tokens leave a gap");
+  slot->tokens.resize(start);
+  slot->tokens.insert(slot->tokens.end(), scheduled.input_token_ids().begin(),
+                      scheduled.input_token_ids().end());
+  slot->num_computed = start;
   return absl::OkStatus();
 }
 
@@ -218,6 +279,7 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     return absl::OkStatus();
   }
   slot.blocks.insert(slot.blocks.end(), scheduled.new_block_ids().begin(), scheduled.new_block_ids().end());
+  if (scheduled.input_token_ids_size() > 0) RETURN_IF_ERROR(ReplaceTokens(scheduled, &slot));
   const int64_t start = slot.num_computed;
   const int64_t end = start + scheduled.num_tokens();
   if (scheduled.num_tokens() < 1 || end > static_cast<int64_t>(slot.tokens.size()))
@@ -255,9 +317,7 @@ void FakeWorker::Sample(int32_t index, uint64_t state, v1::StepReply* reply) {
   sampled->set_slot(index);
   sampled->set_token_id(NextToken(state, options_.vocab_size));
   if (slot.sampling.num_logprobs() >= 0) {
-    sampled->mutable_logprobs()->add_token_ids(sampled->token_id());
-    sampled->mutable_logprobs()->add_logprobs(Logprob(state, sampled->token_id()));
-    sampled->mutable_logprobs()->set_rank(1);
+    *sampled->mutable_logprobs() = Candidates(state, slot.sampling.num_logprobs(), options_.vocab_size);
   }
   slot.tokens.push_back(sampled->token_id());
 }

@@ -80,6 +80,10 @@ class FakeWorker {
   // stop.
   static std::vector<int32_t> ReferenceTokens(std::vector<int32_t> tokens, int32_t count,
                                               int32_t vocab_size = 1000, uint64_t weights = 0);
+  // Returns the log-probabilities of what may follow `tokens`: of the next token, then of the `count`
+  // likeliest.
+  static v1::StepLogprobs ReferenceCandidates(const std::vector<int32_t>& tokens, int32_t count,
+                                              int32_t vocab_size = 1000);
   // Returns the log-probability that the fake gives to token `position` of `tokens`.
   static float ReferenceLogprob(const std::vector<int32_t>& tokens, int32_t position);
 
@@ -93,6 +97,9 @@ class FakeWorker {
   };
 
   absl::Status Swap(const v1::StepRequest& request, v1::StepReply* reply);
+  absl::Status Branch(const v1::StepRequest& request);
+  // Puts the tokens that the coordinator names in the place of the slot's.
+  static absl::Status ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot);
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);

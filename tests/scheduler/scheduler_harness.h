@@ -62,6 +62,7 @@ struct Answer {
   std::vector<int32_t> tokens;
   std::vector<Logprobs> logprobs;
   std::vector<Logprobs> prompt_logprobs;
+  std::vector<Beam> beams;
   FinishReason reason = FinishReason::kNone;
   absl::Status error;
   std::optional<int32_t> stop_token_id;
@@ -180,6 +181,7 @@ class Harness {
     for (Logprobs& logprobs : output.output.logprobs) answer.logprobs.push_back(std::move(logprobs));
     for (Logprobs& logprobs : output.output.prompt_logprobs)
       answer.prompt_logprobs.push_back(std::move(logprobs));
+    answer.beams = std::move(output.output.beams);
     answer.reason = output.output.finish_reason;
     answer.error = output.output.error;
     answer.stop_token_id = output.output.stop_token_id;
