@@ -27,6 +27,16 @@ int64_t ParamsBytes(const GenerateParams& params) {
   return static_cast<int64_t>(bytes);
 }
 
+// Puts an answer of a beam search into the fields that other outputs have.
+void UnfoldBeam(RequestOutput* output) {
+  if (output->beams.empty()) return;
+  Beam& beam = output->beams[0];
+  output->token_ids = std::move(beam.outputs);
+  for (const std::shared_ptr<const Logprobs>& logprobs : beam.logprobs) output->logprobs.push_back(*logprobs);
+  output->finish_reason = beam.finish_reason;
+  output->stop_token_id = beam.stop_token_id;
+}
+
 }  // namespace
 
 class ClientRequest::Sink : public OutputSink {
@@ -39,6 +49,26 @@ class ClientRequest::Sink : public OutputSink {
   const int32_t index_;
 };
 
+// Of a beam search: its answers come with the last output, which is that of each choice.
+class ClientRequest::BeamSink : public OutputSink {
+ public:
+  BeamSink(std::shared_ptr<OutputQueue> queue, int32_t first, int32_t count)
+      : queue_(std::move(queue)), first_(first), count_(count) {}
+  void OnOutput(RequestOutput output) override {
+    if (output.finish_reason == FinishReason::kNone) return;  // a step of the search
+    std::vector<Beam> beams = std::exchange(output.beams, {});
+    for (int32_t i = 0; i < count_; ++i) {
+      RequestOutput answer = output;
+      if (static_cast<size_t>(i) < beams.size()) answer.beams.push_back(std::move(beams[i]));
+      queue_->Push(first_ + i, std::move(answer));
+    }
+  }
+
+ private:
+  const std::shared_ptr<OutputQueue> queue_;
+  const int32_t first_, count_;
+};
+
 ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const GenerateParams* params,
                              std::shared_ptr<Metrics> metrics, int64_t max_queued_bytes)
     : model_(std::move(model)),
@@ -48,7 +78,8 @@ ClientRequest::ClientRequest(std::shared_ptr<const ServedModel> model, const Gen
   for (const GenerateParams::Prompt& prompt : params_->prompts) {
     prompt_tokens_ += prompt.ids.size();
     for (int32_t i = 0; i < params_->n; ++i) {
-      choices_.push_back(Choice{NextEngineId(), OutputProcessor(model_->tokenizer.get(), params_->output)});
+      choices_.push_back(Choice{HasBeams() && i > 0 ? "" : NextEngineId(),
+                                OutputProcessor(model_->tokenizer.get(), params_->output)});
     }
   }
   open_ = num_choices();
@@ -63,27 +94,37 @@ void ClientRequest::LeaveOpenRequests() {
   if (const int64_t key = std::exchange(open_request_, 0); key != 0) model_->open_requests->Remove(key);
 }
 
+EngineRequest ClientRequest::MakeRequest(int32_t index,
+                                         const std::shared_ptr<const SamplingParams>& sampling) const {
+  const GenerateParams::Prompt& prompt = params_->prompts[index / params_->n];
+  EngineRequest request;
+  request.id = choices_[index].engine_id;
+  request.prompt = prompt.ids;
+  request.sampling = sampling;
+  request.max_tokens = prompt.max_tokens;
+  request.seed = params_->seed + index % params_->n;
+  request.cache_salt = params_->cache_salt;
+  if (index % params_->n > 0) request.fork_of = choices_[index - index % params_->n].engine_id;
+  request.priority = params_->priority;
+  request.sink = HasBeams()
+                     ? std::shared_ptr<OutputSink>(std::make_shared<BeamSink>(queue_, index, params_->n))
+                     : std::make_shared<Sink>(queue_, index);
+  return request;
+}
+
 absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
   queue_ = std::make_shared<OutputQueue>(max_queued_bytes_, std::move(on_ready));
   const absl::Time now = absl::Now();
   const auto sampling = std::make_shared<const SamplingParams>(params_->sampling);
-  const int64_t held_bytes = ParamsBytes(*params_) / num_choices();
+  const int64_t num_requests = HasBeams() ? num_choices() / params_->n : num_choices();
+  const int64_t held_bytes = ParamsBytes(*params_) / num_requests;
   std::vector<EngineRequest> requests;
   std::vector<std::string> engine_ids;
   for (int32_t index = 0; index < num_choices(); ++index) {
-    const GenerateParams::Prompt& prompt = params_->prompts[index / params_->n];
-    EngineRequest request;
-    request.id = choices_[index].engine_id;
-    request.prompt = prompt.ids;
-    request.sampling = sampling;
-    request.max_tokens = prompt.max_tokens;
-    request.seed = params_->seed + index % params_->n;
-    request.cache_salt = params_->cache_salt;
-    if (index % params_->n > 0) request.fork_of = choices_[index - index % params_->n].engine_id;
-    request.priority = params_->priority;
+    if (choices_[index].engine_id.empty()) continue;
+    EngineRequest request = MakeRequest(index, sampling);
     request.arrival = now;
     request.held_bytes = held_bytes;
-    request.sink = std::make_shared<Sink>(queue_, index);
     engine_ids.push_back(request.id);
     requests.push_back(std::move(request));
   }
@@ -103,7 +144,9 @@ absl::Status ClientRequest::Submit(std::function<void()> on_ready) {
 
 void ClientRequest::Abort() {
   if (aborted_.exchange(true)) return;
-  for (const Choice& choice : choices_) model_->engine->Abort(choice.engine_id);
+  for (const Choice& choice : choices_) {
+    if (!choice.engine_id.empty()) model_->engine->Abort(choice.engine_id);
+  }
 }
 
 std::vector<ChoiceUpdate> ClientRequest::Take() {
@@ -118,6 +161,7 @@ std::vector<ChoiceUpdate> ClientRequest::Take() {
 
 ChoiceUpdate ClientRequest::Process(int32_t index, RequestOutput output) {
   Choice& choice = choices_[index];
+  UnfoldBeam(&output);
   ChoiceUpdate update{index, choice.processor.Process(std::move(output))};
   const OutputDelta& delta = update.delta;
   if (!params_->echo_only) completion_tokens_ += static_cast<int64_t>(delta.token_ids.size());

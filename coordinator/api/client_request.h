@@ -1,6 +1,7 @@
 #pragma once
 // One client request on its way through the engine: each of the n choices of each prompt becomes an engine
-// request; their outputs are collected, and become text off the engine's loop.
+// request, and a beam search of a prompt, whose answers are the choices, becomes one; their outputs are
+// collected, and become text off the engine's loop.
 //
 // Threads: Submit, Take and the accessors are for one thread at a time, the consumer's. Take turns ids into
 // text and searches stop strings, so it runs neither on an I/O thread nor on the engine's: over HTTP it runs
@@ -57,12 +58,15 @@ class ClientRequest {
 
  private:
   class Sink;
+  class BeamSink;
   struct Choice {
-    std::string engine_id;
+    std::string engine_id;  // empty: another choice's request makes it
     OutputProcessor processor;
     absl::Time last_output = absl::InfinitePast();
     bool counted_cache = false;
   };
+  bool HasBeams() const { return params_->sampling.beam_search.has_value(); }
+  EngineRequest MakeRequest(int32_t index, const std::shared_ptr<const SamplingParams>& sampling) const;
   ChoiceUpdate Process(int32_t index, RequestOutput output);
   void LeaveOpenRequests();
 

@@ -30,6 +30,12 @@ Json IdList(const Ids& ids) {
   return Json(std::vector<int32_t>(ids.begin(), ids.end()));
 }
 
+// The parser refuses any other string than "never".
+Json EarlyStoppingField(const std::string& value) {
+  if (value == "true" || value == "false") return Json(value == "true");
+  return Json(value);
+}
+
 Json SamplingFields(const v1::SamplingParams& s) {
   Json json = Json::object();
   if (s.has_max_tokens()) json["max_tokens"] = s.max_tokens();
@@ -52,6 +58,9 @@ Json SamplingFields(const v1::SamplingParams& s) {
   if (s.n() != 0) json["n"] = s.n();
   if (s.has_skip_special_tokens()) json["skip_special_tokens"] = s.skip_special_tokens();
   if (!s.allowed_token_ids().empty()) json["allowed_token_ids"] = IdList(s.allowed_token_ids());
+  if (s.use_beam_search()) json["use_beam_search"] = true;
+  if (s.has_length_penalty()) json["length_penalty"] = s.length_penalty();
+  if (!s.early_stopping().empty()) json["early_stopping"] = EarlyStoppingField(s.early_stopping());
   return json;
 }
 
@@ -102,6 +111,7 @@ GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& m
         return BadRequest("bad_words", "bad_words must hold token ids");
     }
     if (word.ids().empty()) return BadRequest("bad_words", "bad_words must not be empty");
+    if (params->sampling.beam_search.has_value()) continue;  // they are checked, and change nothing
     params->sampling.bad_words.emplace_back(word.ids().begin(), word.ids().end());
   }
   return parsed;

@@ -61,8 +61,6 @@ void RefuseUnsupported(FieldReader* fields, bool chat) {
       fields->Fail("response_format", "only response_format {\"type\": \"text\"} is supported");
     }
   }
-  if (fields->Bool("use_beam_search").value_or(false))
-    fields->Fail("use_beam_search", "beam search is not supported");
 }
 
 // Only the scheduling policy `priority` uses it.
@@ -250,7 +248,8 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
   CheckOtherFields(fields, params->chat);
   params->n = static_cast<int32_t>(fields->Int("n", 1, limits.max_n).value_or(1));
   ReadSampling(fields, model, params);
-  if (fields->ok() && params->n > 1 && params->sampling.temperature == 0.0f) {
+  const bool has_beams = fields->Bool("use_beam_search").value_or(false);
+  if (fields->ok() && params->n > 1 && params->sampling.temperature == 0.0f && !has_beams) {
     fields->Fail("n", "n must be 1 with temperature 0: all choices would be the same");
   }
   if (const auto best_of = fields->Int("best_of", 1, limits.max_n);

@@ -248,7 +248,8 @@ void EngineLoop::ReceiveAll() {
 void EngineLoop::Deliver(SequenceOutput output, absl::Time now) {
   Sequence& sequence = *output.sequence;
   Exonerate(&sequence);
-  if (!output.output.token_ids.empty() && sequence.first_token_time == absl::InfinitePast()) {
+  const bool has_tokens = !output.output.token_ids.empty() || !output.output.beams.empty();
+  if (has_tokens && sequence.first_token_time == absl::InfinitePast()) {
     sequence.first_token_time = now;
   }
   const FinishReason reason = output.output.finish_reason;

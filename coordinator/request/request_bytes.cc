@@ -21,6 +21,7 @@ int64_t SamplingParamsBytes(const SamplingParams& s) {
                   kMapNodeBytes * static_cast<int64_t>(s.logit_bias.size()) +
                   IdBytes(s.stop_token_ids.size() + s.eos_token_ids.size() + s.allowed_token_ids.size());
   for (const std::vector<int32_t>& word : s.bad_words) bytes += kVectorBytes + IdBytes(word.size());
+  if (s.beam_search.has_value()) bytes += IdBytes(s.beam_search->eos_token_ids.size());
   return bytes;
 }
 
@@ -30,9 +31,12 @@ void SetQueuedBytes(std::vector<EngineRequest>* requests) {
   for (const EngineRequest& request : *requests) ++shares[request.sampling.get()];
   for (auto& [sampling, share] : shares) share = (SamplingParamsBytes(*sampling) + share - 1) / share;
   for (EngineRequest& request : *requests) {
-    request.queued_bytes = kRequestBytes + kCopiesOfPrompt * IdBytes(request.prompt.size()) +
-                           static_cast<int64_t>(request.id.size() + request.cache_salt.size()) +
-                           request.held_bytes + shares[request.sampling.get()];
+    const std::optional<BeamSearchParams>& beams = request.sampling->beam_search;
+    const int64_t num_sequences = beams.has_value() ? beams->width : 1;
+    request.queued_bytes =
+        num_sequences * (kRequestBytes + kCopiesOfPrompt * IdBytes(request.prompt.size())) +
+        static_cast<int64_t>(request.id.size() + request.cache_salt.size()) + request.held_bytes +
+        shares[request.sampling.get()];
   }
 }
 

@@ -17,6 +17,7 @@
 #include "coordinator/api/served_model.h"
 #include "coordinator/engine/engine.h"
 #include "tests/api/byte_tokenizer.h"
+#include "tests/api/fake_outputs.h"
 
 namespace somnus {
 
@@ -40,6 +41,7 @@ class FakeEngine : public Engine {
     if (open_.size() + requests.size() > max_open_) return absl::ResourceExhaustedError("the queue is full");
     for (EngineRequest& request : requests) {
       seeds_.push_back(request.seed);
+      last_sampling_ = *request.sampling;
       samplings_.insert(request.sampling);
       priorities_.push_back(request.priority);
       open_.push_back(Open{std::move(request), 0});
@@ -146,6 +148,10 @@ class FakeEngine : public Engine {
   int32_t vocab_size() const override { return 257; }
 
   // What the last calls were given, and what Pause and Submit return.
+  SamplingParams last_sampling() const {
+    absl::MutexLock lock(&mutex_);
+    return last_sampling_;
+  }
   SleepRequest last_sleep() const {
     absl::MutexLock lock(&mutex_);
     return last_sleep_;
@@ -286,14 +292,6 @@ class FakeEngine : public Engine {
     int32_t made;
     bool aborted = false;
   };
-  static Logprobs MakeLogprobs(int32_t id, int count) {
-    Logprobs logprobs{{id}, {-0.25f}, 1};
-    for (int i = 0; i < count; ++i) {
-      logprobs.token_ids.push_back(i == 0 ? id : (id + i) % 256);
-      logprobs.logprobs.push_back(-0.25f - static_cast<float>(i));
-    }
-    return logprobs;
-  }
   // Makes one token for `open`; returns true when it has ended.
   bool Step(Open* open) {
     const SamplingParams& sampling = *open->request.sampling;
@@ -304,20 +302,22 @@ class FakeEngine : public Engine {
     } else if (fail_after_ >= 0 && open->made >= fail_after_) {
       output.finish_reason = FinishReason::kError;
       output.error = error_;
+    } else if (sampling.beam_search.has_value()) {
+      if (++open->made == open->request.max_tokens) output = FakeAnswers(open->request);
     } else {
       const std::vector<int32_t>& prompt = open->request.prompt;
       const int32_t id = prompt[open->made % prompt.size()];
       if (open->made == 0 && sampling.num_prompt_logprobs >= 0) {
         output.prompt_logprobs.resize(1);
         for (size_t i = 1; i < prompt.size(); ++i) {
-          output.prompt_logprobs.push_back(MakeLogprobs(prompt[i], sampling.num_prompt_logprobs));
+          output.prompt_logprobs.push_back(FakeLogprobs(prompt[i], sampling.num_prompt_logprobs));
         }
       }
       ++open->made;
       ++tokens_;
       output.token_ids = {id};
       output.weights_version = weights_version_;
-      if (sampling.num_logprobs >= 0) output.logprobs = {MakeLogprobs(id, sampling.num_logprobs)};
+      if (sampling.num_logprobs >= 0) output.logprobs = {FakeLogprobs(id, sampling.num_logprobs)};
       const auto in = [id](const std::vector<int32_t>& ids) {
         return std::count(ids.begin(), ids.end(), id) > 0;
       };
@@ -372,6 +372,7 @@ class FakeEngine : public Engine {
   int sleep_level_ = 0;
   std::vector<Open> open_;
   std::vector<uint64_t> seeds_;
+  SamplingParams last_sampling_;
   std::set<std::shared_ptr<const SamplingParams>> samplings_;
   std::vector<int32_t> priorities_;
   int fail_after_ = -1;

@@ -1,0 +1,48 @@
+#pragma once
+// What the fake engine puts into outputs.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/request/request.h"
+
+namespace somnus {
+
+inline Logprobs FakeLogprobs(int32_t id, int count) {
+  Logprobs logprobs{{id}, {-0.25f}, 1};
+  for (int i = 0; i < count; ++i) {
+    logprobs.token_ids.push_back(i == 0 ? id : (id + i) % 256);
+    logprobs.logprobs.push_back(-0.25f - static_cast<float>(i));
+  }
+  return logprobs;
+}
+
+// Answer i of a beam search is the prompt without its first i tokens; the odd ones have ended.
+inline std::vector<Beam> FakeBeams(const EngineRequest& request) {
+  const BeamSearchParams& params = *request.sampling->beam_search;
+  std::vector<Beam> beams(static_cast<size_t>(params.width));
+  for (size_t i = 0; i < beams.size(); ++i) {
+    const size_t first = std::min(i, request.prompt.size() - 1);
+    beams[i].outputs.assign(request.prompt.begin() + static_cast<int64_t>(first), request.prompt.end());
+    if (i % 2 == 1 && params.includes_eos) beams[i].outputs.push_back(256);
+    if (i % 2 == 1) beams[i].finish_reason = FinishReason::kStop;
+    if (i % 2 == 1) beams[i].stop_token_id = 256;
+    for (const int32_t id : beams[i].outputs) {
+      if (params.num_logprobs < 0) break;
+      beams[i].logprobs.push_back(std::make_shared<const Logprobs>(FakeLogprobs(id, params.num_logprobs)));
+    }
+  }
+  return beams;
+}
+
+// The last output of a beam search.
+inline RequestOutput FakeAnswers(const EngineRequest& request) {
+  RequestOutput output;
+  output.beams = FakeBeams(request);
+  output.finish_reason = output.beams[0].finish_reason;
+  return output;
+}
+
+}  // namespace somnus

@@ -1,0 +1,140 @@
+"""Beam search through whole clusters: transformers' answers on the tiny checkpoints, and the same ones beside greedy and
+sampled neighbours while sequences are preempted, the engine sleeps, and workers are killed."""
+import json
+import os
+import signal
+import threading
+import time
+import unittest
+
+from cluster.harness import ROOT, Cluster, tiny, wait_until
+
+with open(os.path.join(ROOT, "tests", "data", "beam_goldens.json"), encoding="utf-8") as golden_file:
+    GOLDENS = json.load(golden_file)
+MODEL = "qwen3"
+# 43 blocks of 16 tokens: two searches and their neighbours do not fit at once.
+SMALL_CACHE = ("--dtype=float32", f"--kv-cache-memory-bytes={44 * 8192}", "--max-num-seqs=16")
+
+
+def prompt(first, length):
+    return [(37 * i + first) % 500 for i in range(length)]
+
+
+BEAMS = {"use_beam_search": True, "temperature": 1}
+# Searches, greedy and sampled requests.
+REQUESTS = [
+    {"prompt": prompt(11, 50), "max_tokens": 90, "n": 5, "ignore_eos": True, **BEAMS},
+    {"prompt": prompt(3, 20), "max_tokens": 120, "temperature": 0, "ignore_eos": True},
+    {"prompt": prompt(7, 37), "max_tokens": 80, "n": 4, "length_penalty": 0.5, **BEAMS},
+    {"prompt": prompt(5, 64), "max_tokens": 100, "temperature": 0.9, "seed": 17, "ignore_eos": True},
+    {"prompt": prompt(9, 16), "max_tokens": 100, "n": 3, "ignore_eos": True, **BEAMS},
+]
+
+
+def answers(cluster, body):
+    response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "return_token_ids": True, **body})
+    if response.status != 200:
+        raise AssertionError(f"HTTP {response.status}: {response.text}")
+    return [(choice["token_ids"], choice["finish_reason"]) for choice in response.json["choices"]]
+
+
+class Together:
+    """All requests at once, a thread each."""
+
+    def __init__(self, cluster):
+        self.results = [None] * len(REQUESTS)
+
+        def run(index):
+            try:
+                self.results[index] = answers(cluster, REQUESTS[index])
+            except BaseException as error:  # it is compared with what was wanted, and shown
+                self.results[index] = error
+        self.threads = [threading.Thread(target=run, args=(index,)) for index in range(len(REQUESTS))]
+        for thread in self.threads:
+            thread.start()
+        wait_until(lambda: cluster.status()["num_requests_running"] > 0 or self.ended(), 60, "a request that runs")
+
+    def ended(self):
+        return not any(thread.is_alive() for thread in self.threads)
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(180)
+        return self.results
+
+
+class Beams(unittest.TestCase):
+    def test_the_answers_are_those_of_transformers(self):
+        for model in sorted({case["model"] for case in GOLDENS}):
+            with self.subTest(model), Cluster(tiny(model), "--dtype=float32", workers=2) as cluster:
+                for case in (case for case in GOLDENS if case["model"] == model):
+                    body = {name: case[name] for name in ("prompt", "n", "max_tokens", "length_penalty", "ignore_eos")}
+                    wanted = [(answer["tokens"], answer["finish_reason"]) for answer in case["answers"]]
+                    self.assertEqual(answers(cluster, {**BEAMS, **body}), wanted, body)
+                cluster.wait_idle()
+
+    def test_neighbours_under_preemption_and_sleep(self):
+        for keep in ((), ("--keep-kv-on-sleep",)):
+            with self.subTest(keep=keep), Cluster(tiny(MODEL), *SMALL_CACHE, *keep, workers=2) as cluster:
+                wanted = [answers(cluster, body) for body in REQUESTS]
+                self.assertEqual(cluster.metric("vllm:num_preemptions_total"), 0)
+                self.assertEqual(Together(cluster).join(), wanted)
+                self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
+                slept_open = 0
+                for attempt in range(10):
+                    together = Together(cluster)
+                    while not together.ended():
+                        self.assertEqual(cluster.request("POST", "/sleep?level=1&mode=keep", port=cluster.admin_port).status, 200)
+                        status = cluster.status()
+                        slept_open += status["num_requests_running"] + status["num_requests_waiting"] > 0
+                        self.assertEqual(cluster.request("POST", "/wake_up", port=cluster.admin_port).status, 200)
+                    self.assertEqual(together.join(), wanted)
+                    if slept_open >= 2:
+                        break
+                self.assertGreaterEqual(slept_open, 2)
+                cluster.wait_idle()
+
+    def test_a_killed_worker(self):
+        with Cluster(tiny(MODEL), "--max-recoveries=1000000", *SMALL_CACHE, workers=2) as cluster:
+            wanted = [answers(cluster, body) for body in REQUESTS]
+            struck = 0
+            for attempt in range(20):
+                together = Together(cluster)
+                time.sleep(0.01 * attempt)
+                victim = cluster.worker_pids()[attempt % 2]
+                os.kill(victim, signal.SIGKILL)
+                struck += not together.ended()
+                self.assertEqual(together.join(), wanted)
+                cluster.wait_ready()
+                if struck >= 4:
+                    break
+            self.assertGreaterEqual(struck, 2)
+            cluster.wait_idle()
+
+    def test_requests_that_are_refused(self):
+        with Cluster(tiny(MODEL), *SMALL_CACHE, workers=2) as cluster:
+            greedy = REQUESTS[1]
+            wanted = answers(cluster, greedy)
+            chat = {"messages": [{"role": "user", "content": "hi"}]}
+            for fields, param in (({"stream": True}, "stream"), ({"n": 10 ** 9}, "n"),
+                                  ({"early_stopping": "soon"}, "early_stopping"),
+                                  ({"use_beam_search": 2}, "use_beam_search")):
+                for path, input_fields in (("/v1/completions", {"prompt": prompt(1, 30)}), ("/v1/chat/completions", chat)):
+                    body = {"max_tokens": 10, **BEAMS, **input_fields, **fields}
+                    response = cluster.request("POST", path, body)
+                    self.assertEqual((response.status, response.json["error"]["param"]), (400, param), (body, response.text))
+            for fields, message in (({"n": 17}, "n: a beam search must have 1 to 16 beams"),
+                                    ({"n": 8, "max_tokens": 300}, "n: 8 beams of 330 tokens can never fit in the KV cache of 688 tokens")):
+                response = cluster.request("POST", "/v1/completions", {"prompt": prompt(1, 30), **BEAMS, **fields})
+                self.assertEqual((response.status, response.json["error"]["message"]), (400, message))
+            self.assertEqual(answers(cluster, greedy), wanted)
+            response = cluster.request("POST", "/v1/chat/completions", {**chat, **BEAMS, "n": 3, "max_tokens": 8, "logprobs": True})
+            self.assertEqual(response.status, 200, response.text)
+            self.assertEqual(len(response.json["choices"]), 3)
+            usage = response.json["usage"]
+            self.assertEqual(usage["completion_tokens"], sum(len(choice["logprobs"]["content"]) for choice in response.json["choices"]))
+            cluster.wait_idle()
+
+
+if __name__ == "__main__":
+    unittest.main()
