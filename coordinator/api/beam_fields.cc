@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/api/request_fields.h"
+#include "coordinator/api/response_json.h"
 
 namespace somnus {
 namespace {
@@ -19,15 +20,27 @@ EarlyStopping ReadEarlyStopping(FieldReader* fields) {
   return EarlyStopping::kNever;
 }
 
+void CheckLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params) {
+  if (!params.logprobs) return;
+  int64_t most = 0;
+  for (const GenerateParams::Prompt& prompt : params.prompts)
+    most += static_cast<int64_t>(prompt.max_tokens) * params.n * (1 + params.num_top_logprobs);
+  if (most <= limits.max_response_bytes / kLogprobJsonBytes) return;
+  fields->Fail("logprobs", absl::StrCat("the answers of the beam search may have ", most,
+                                        " log-probabilities, more than a response holds"));
+}
+
 }  // namespace
 
-void ReadBeamSearch(FieldReader* fields, const ServedModel& model, GenerateParams* params) {
+void ReadBeamSearch(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
+                    GenerateParams* params) {
   if (!fields->Bool("use_beam_search").value_or(false)) return;
   if (params->stream) fields->Fail("stream", "Streaming is not currently supported with beam search");
   if (params->echo_only) fields->Fail("max_tokens", "max_tokens must be at least 1 with beam search");
   if (2 * static_cast<int64_t>(params->n) > model.config.vocab_size)
     fields->Fail("n", absl::StrCat("n must be at most half of the vocabulary of ", model.config.vocab_size,
                                    " with beam search"));
+  CheckLogprobs(fields, limits, *params);
   BeamSearchParams beams;
   beams.width = params->n;
   constexpr double kMax = std::numeric_limits<double>::max();

@@ -81,7 +81,7 @@ GenerateOrError ParseChatRequest(absl::string_view body, const ServedModel& mode
   params.prompts.push_back(std::move(prompt));
   FitContext(&fields, model, max_tokens, &params, length_field);
   CheckPromptLogprobs(&fields, limits, params);
-  ReadBeamSearch(&fields, model, &params);
+  ReadBeamSearch(&fields, model, limits, &params);
   if (!fields.ok()) return fields.error();
   params.prompts[0].echo_text = params.echo ? std::move(chat.echo_text) : "";
   params.role = std::move(chat.role);

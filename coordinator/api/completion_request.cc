@@ -112,7 +112,7 @@ GenerateOrError ParseCompletionFields(const Json& json, const ServedModel& model
   if (fields.ok())
     FitContext(&fields, model, std::max<int64_t>(1, asked.value_or(kDefaultMaxTokens)), &params);
   CheckPromptLogprobs(&fields, limits, params);
-  ReadBeamSearch(&fields, model, &params);
+  ReadBeamSearch(&fields, model, limits, &params);
   if (!fields.ok()) return fields.error();
   if (params.echo) {
     for (GenerateParams::Prompt& prompt : params.prompts) {

@@ -10,8 +10,7 @@
 namespace somnus {
 namespace {
 
-// Estimates of JSON bytes: of a log-probability with its token, as text or as bytes; of a token id.
-constexpr int64_t kLogprobJsonBytes = 80;
+// An estimate of a token id's JSON bytes.
 constexpr int64_t kTokenIdJsonBytes = 8;
 
 int64_t LogprobsJsonBytes(const std::vector<Logprobs>& positions) {

@@ -24,8 +24,10 @@ std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model
 void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                       GenerateParams* params);
 
-// Makes a beam search of a request that asks for one, once everything else has been read and checked.
-void ReadBeamSearch(FieldReader* fields, const ServedModel& model, GenerateParams* params);
+// Makes a beam search of a request that asks for one, once everything else has been read and checked. The
+// log-probabilities of its answers wait in memory for its end: those that no response could hold are refused.
+void ReadBeamSearch(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
+                    GenerateParams* params);
 
 // Applies truncate_prompt_tokens, checks each prompt against the context and sets max_tokens and min_tokens.
 // `max_tokens`: what the request's `field` says; nullopt: to the end of the context.

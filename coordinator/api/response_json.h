@@ -12,6 +12,9 @@
 
 namespace somnus {
 
+// An estimate of the JSON bytes of a log-probability with its token, as text or as bytes.
+inline constexpr int64_t kLogprobJsonBytes = 80;
+
 const char* FinishReasonName(FinishReason reason);
 
 // Appends `"id":...,"object":...,"created":...,"model":...`.

@@ -195,6 +195,11 @@ absl::Status Scheduler::ApplyBeam(const ScheduledEntry& entry, const v1::Sampled
     output->beams = group.search.Answers();
     output->finish_reason = output->beams.empty() ? FinishReason::kLength : output->beams[0].finish_reason;
     Finish(leader);
+    if (!output->beams.empty()) {  // what the sequence counts as
+      leader->tokens = leader->request.prompt;
+      leader->tokens.insert(leader->tokens.end(), output->beams[0].outputs.begin(),
+                            output->beams[0].outputs.end());
+    }
   } else if (leader->state == SequenceState::kRunning) {
     group.sources = std::move(sources);
   } else {

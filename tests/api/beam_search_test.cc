@@ -94,6 +94,22 @@ TEST_F(ApiServerTest, AnswersHaveLogprobs) {
   }
 }
 
+// They wait for the end of the search, so that their number is bounded before it begins.
+TEST_F(ApiServerTest, LogprobsThatNoResponseHoldsAreRefused) {
+  ApiServerOptions options;
+  options.limits.max_response_bytes = 80 * 120;
+  Serve(options);
+  const auto status = [&](int n, int logprobs) {
+    return Complete(
+               absl::StrCat(R"({"prompt": ["ab", "cd"], "use_beam_search": true, "max_tokens": 10, "n": )", n,
+                            R"(, "logprobs": )", logprobs, "}"))
+        .status;
+  };
+  EXPECT_EQ(status(3, 1), 200);
+  EXPECT_EQ(status(3, 2), 400);
+  EXPECT_EQ(status(7, 0), 400);
+}
+
 TEST_F(ApiServerTest, AStreamOfASearchIsRefused) {
   Serve();
   const HttpReply reply = Complete(R"({"prompt": "ab", "use_beam_search": true, "stream": true})");

@@ -102,6 +102,15 @@ TEST(BeamsTest, ParametersReachTheSearch) {
   }
 }
 
+// For whoever counts what a request has made.
+TEST(BeamsTest, ASearchCountsAsItsBestAnswer) {
+  Harness harness(SmallOptions(200));
+  const EngineRequest request = BeamRequest("b", 3, 9, 14);
+  const SequencePtr sequence = harness.scheduler.Add(request);
+  harness.RunToEnd();
+  EXPECT_EQ(sequence->num_outputs(), static_cast<int64_t>(ReferenceBeams(request)[0].outputs.size()));
+}
+
 TEST(BeamsTest, TheContextEndsASearch) {
   Harness harness(SmallOptions(400), 1);
   EngineRequest request = BeamRequest("b", 3, 90, 500);
