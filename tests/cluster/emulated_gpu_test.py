@@ -3,11 +3,12 @@
 Ranks reach each other's device memory across processes. The emulator takes a fraction of a second for a step: few tokens.
 """
 import concurrent.futures
+import json
 import os
 import signal
 import unittest
 
-from cluster.harness import BIN, Cluster, expected, tiny, wait_until
+from cluster.harness import BIN, ROOT, Cluster, expected, tiny, wait_until
 from cluster.streams import Round
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
@@ -63,6 +64,22 @@ class EmulatedGpu(unittest.TestCase):
                     for choice in event["choices"]:
                         tokens += choice.get("token_ids") or []
                 self.assertEqual(tokens, wanted, f"level {level}")
+            self.assertEqual(cluster.stop(), 0)
+
+    def test_beams_are_those_of_transformers(self):
+        """Tokens that the coordinator names take the place of those on the devices; the neighbour's stay there."""
+        with open(os.path.join(ROOT, "tests", "data", "beam_goldens.json"), encoding="utf-8") as file:
+            searches = [case for case in json.load(file) if case["model"] == MODEL and case["n"] <= 3 and len(case["prompt"]) <= 33]
+        self.assertGreater(len(searches), 1)
+        with gpu_cluster(MODEL, workers=2) as cluster, concurrent.futures.ThreadPoolExecutor(1) as pool:
+            neighbour = [5, 6, 7]
+            wanted = cluster.tokens(neighbour, max_tokens=20, ignore_eos=True)
+            for case in searches[:3]:
+                beside = pool.submit(cluster.tokens, neighbour, max_tokens=20, ignore_eos=True)
+                body = {name: case[name] for name in ("n", "max_tokens", "length_penalty", "ignore_eos")}
+                choices = cluster.complete(case["prompt"], use_beam_search=True, **body)["choices"]
+                self.assertEqual([choice["token_ids"] for choice in choices], [answer["tokens"] for answer in case["answers"]])
+                self.assertEqual(beside.result(), wanted)
             self.assertEqual(cluster.stop(), 0)
 
     def test_batch_invariant_answers_do_not_depend_on_company(self):
