@@ -66,7 +66,7 @@ int32_t BeamBlocksMissing(const Sequence& leader, const BlockManager& blocks);
 // Returns, by live beam, the place of which it has become a copy; -1: it has stayed where it was.
 std::vector<int32_t> MoveBeams(const SequencePtr& leader, BlockManager* blocks,
                                std::vector<BlockCopyOp>* copies);
-// Whether the last reply has completed a step of the group; false for other sequences.
+// Whether what a sample has told has completed a step of the group; false for other sequences.
 bool HasAdvanced(const Sequence& leader);
 // Internal unless the places of live beams, and no others, have tables that hold what is computed.
 absl::Status CheckGroup(const Sequence& leader, const BlockManager& blocks);

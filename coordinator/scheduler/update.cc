@@ -82,7 +82,8 @@ void Scheduler::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply
   }
   if (status.ok()) {
     const bool has_output = !output.token_ids.empty() || !output.prompt_logprobs.empty() ||
-                            output.finish_reason != FinishReason::kNone || HasAdvanced(*sequence);
+                            output.finish_reason != FinishReason::kNone ||
+                            (entry.samples && HasAdvanced(*sequence));
     if (has_output) outputs->push_back({sequence, std::move(output)});
     return;
   }
