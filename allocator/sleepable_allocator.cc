@@ -120,7 +120,7 @@ class SleepableAllocatorImpl : public SleepableAllocator {
 
   void AbortSleep() override {
     absl::MutexLock lock(&mutex_);
-    if (prepared_ == Prepared::kSleep) ForgetSleep(retains_backups_);
+    if (prepared_ == Prepared::kSleep) ForgetSleep(/*keep_backups=*/false);
     Publish();
   }
 

@@ -119,7 +119,8 @@ class SleepableAllocator {
   // ResidentBytes; the region sleeps all the same, and the next sleep or wake-up tries again. Without a
   // prepared sleep it does nothing.
   virtual SleepReport CommitSleep() = 0;
-  // Forgets the prepared sleep. Backups that it made stay only where they are retained.
+  // Forgets the prepared sleep, and gives up the backups that it made: another rank may lack the host memory
+  // or the space on the disk.
   virtual void AbortSleep() = 0;
 
   // What PrepareWake of these tags (empty: all) would need. Others may take the memory in between: this is

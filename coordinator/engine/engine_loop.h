@@ -116,6 +116,9 @@ class EngineLoop : public Engine {
   using Engine::WakeUp;
   absl::StatusOr<TransitionReport> WakeForArrivals() override;
   absl::Status Prefetch() override;
+  // What a wake-up of these tags (empty: all) would take, by rank. An error: a rank does not say so now.
+  // Blocks; thread safe.
+  absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags);
   absl::Status Pause(const PauseRequest& request) override;
   absl::Status Resume() override;
   absl::StatusOr<WeightsChange> ReloadWeights(const WeightsRequest& request) override;

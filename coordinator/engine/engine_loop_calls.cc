@@ -218,6 +218,12 @@ absl::Status EngineLoop::Prefetch() {
   return executor_->Prefetch();
 }
 
+absl::StatusOr<std::vector<RankNeed>> EngineLoop::PlanWakeUp(const std::vector<std::string>& tags) {
+  const std::vector<std::string> sleeping = Stats().residency.ToWake(tags);
+  if (sleeping.empty()) return std::vector<RankNeed>();
+  return executor_->PlanWakeUp(sleeping);
+}
+
 absl::Status EngineLoop::Pause(const PauseRequest& request) {
   LifecycleCommand command;
   command.kind = LifecycleCommand::Kind::kPause;

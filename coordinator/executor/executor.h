@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/block_manager/kept_block.h"
+#include "coordinator/executor/memory_check.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/self_check.h"
 #include "coordinator/residency/transition_report.h"
@@ -63,6 +64,9 @@ class Executor {
   // A hint while weights sleep: every rank begins to bring what it would read of the checkpoint
   // into its host's page cache. Blocks until all have begun; a wake-up does not wait for them. Thread safe.
   virtual absl::Status Prefetch() = 0;
+  // What a wake-up of these tags would take, by rank; nothing is changed. Blocks until all ranks have said
+  // so. Thread safe.
+  virtual absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) = 0;
 
   // Changes of the weights, whose memory is mapped. Collective, and they return at once; one of these calls,
   // or of those above, runs at a time. `done` is called exactly once, on any thread, also within the call; it

@@ -98,6 +98,9 @@ class GroupEpoch {
   GroupWeights* weights() { return &weights_; }
   // As Executor; thread safe.
   absl::Status Prefetch() const;
+  absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) const {
+    return sleep_.PlanWakeUp(tags);
+  }
 
   // A rank may still be reading its weights again, for a wake-up or a reload. Thread safe.
   bool reads_weights() const { return sleep_.reads_weights() || weights_.reads_weights(); }

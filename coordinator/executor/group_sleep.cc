@@ -86,6 +86,12 @@ absl::StatusOr<TransitionReport> GroupSleep::WakeUp(const std::vector<std::strin
   return Run(Transitions(workers_.size(), WakeTransition(tags, reads_weights, kept)), committed);
 }
 
+absl::StatusOr<std::vector<RankNeed>> GroupSleep::PlanWakeUp(const std::vector<std::string>& tags) const {
+  ASSIGN_OR_RETURN(const Plans plans,
+                   Plan(Transitions(workers_.size(), WakeTransition(tags, /*reads_weights=*/true))));
+  return NeedsOf(plans);
+}
+
 absl::Status GroupSleep::SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots,
                                       const Residency& held) {
   Transitions sleep(workers_.size()), wake(workers_.size());

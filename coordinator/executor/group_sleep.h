@@ -43,6 +43,8 @@ class GroupSleep {
   // `reads_weights`: as Executor::WakeUpAsync.
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, bool reads_weights,
                                           const std::vector<KeptBlock>& kept, std::atomic<bool>* committed);
+  // As Executor::PlanWakeUp.
+  absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) const;
   // Brings every rank from what its snapshot says to `held`, but that stale weights are only mapped.
   absl::Status SetResidency(const std::vector<v1::WorkerSnapshot>& snapshots, const Residency& held);
   // The memory of ranks has another size than their last Commit said.

@@ -83,7 +83,11 @@ WeightsOutcome GroupWeights::BeginUpdate(const std::string& update_id, const std
       Begin(update_id, std::vector<bool>(workers_.size(), true), port_token, &outcome.ports);
   outcome.status = calls_.FirstError(statuses);
   outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
-  if (!outcome.status.ok()) return outcome;
+  if (!outcome.status.ok()) {
+    outcome.ports.clear();
+    if (!port_token.empty() && !outcome.untouched) streams_.ClosePorts(update_id);
+    return outcome;
+  }
   update_id_ = update_id;
   // Also where not all ranks have one: those that do close theirs at the update's end.
   streams_.Open(update_id, /*hold_ports=*/!port_token.empty());

@@ -52,6 +52,9 @@ class GrpcExecutor : public Executor {
   bool committed() const override { return committed_.load(); }
   void SelfCheckAsync(SelfCheckDone done) override;
   absl::Status Prefetch() override { return epoch()->Prefetch(); }
+  absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) override {
+    return epoch()->PlanWakeUp(tags);
+  }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
                               WeightsDone done) override;

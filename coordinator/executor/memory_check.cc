@@ -85,6 +85,30 @@ absl::Status CheckMemory(const std::vector<RankNeed>& ranks) {
   return WithMissing(absl::ResourceExhaustedError(absl::StrJoin(problems, "; ")), missing);
 }
 
+absl::Status CheckMemoryOfReplicas(const std::vector<std::vector<RankNeed>>& replicas) {
+  std::vector<RankNeed> all;
+  std::vector<std::pair<size_t, size_t>> ranks;  // replica and rank of each of them
+  for (size_t replica = 0; replica < replicas.size(); ++replica) {
+    for (size_t rank = 0; rank < replicas[replica].size(); ++rank) {
+      RankNeed need = replicas[replica][rank];
+      const bool is_own = need.account == need.name;
+      need.name = absl::StrCat("replica ", replica, " ", need.name);
+      if (is_own) need.account = need.name;
+      all.push_back(std::move(need));
+      ranks.emplace_back(replica, rank);
+    }
+  }
+  const absl::Status status = CheckMemory(all);
+  if (status.ok()) return status;
+  v1::MissingMemory missing = MissingOf(status);
+  for (v1::MissingMemory::Shortage& shortage : *missing.mutable_shortages()) {
+    const auto [replica, rank] = ranks[shortage.rank()];
+    shortage.set_replica(static_cast<int32_t>(replica));
+    shortage.set_rank(static_cast<int32_t>(rank));
+  }
+  return WithMissing(status, missing);
+}
+
 absl::Status WithMissingOfAll(const absl::Status& first, const std::vector<absl::Status>& errors) {
   if (!absl::IsResourceExhausted(first)) return first;
   std::vector<absl::string_view> messages;

@@ -15,7 +15,7 @@ namespace somnus {
 // What a wake-up would map on one rank.
 struct RankNeed {
   std::string name;     // of the rank, for the message
-  std::string account;  // ranks with the same one take from the same memory
+  std::string account;  // ranks with the same one take from the same memory; a rank's own has its name
   std::map<std::string, int64_t> bytes_by_tag;
   int64_t available_bytes = 0;  // in the account, as this rank sees it
 };
@@ -24,6 +24,10 @@ struct RankNeed {
 // missing; it carries the shortage of each of their tags: parts of what the account lacks, in proportion to
 // what the tags need.
 absl::Status CheckMemory(const std::vector<RankNeed>& ranks);
+
+// As CheckMemory, of all replicas together: those on one host take from the same memory. The message and what
+// is missing name the replicas. `replicas`: by replica, what is known of its ranks.
+absl::Status CheckMemoryOfReplicas(const std::vector<std::vector<RankNeed>>& replicas);
 
 // Returns `first`, which is an error of a call or ok. If it says that memory is missing, the message and what
 // is missing are those of all `errors` that say so.

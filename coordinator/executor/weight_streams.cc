@@ -135,6 +135,17 @@ absl::StatusOr<ReceivedWeights> WeightStreams::Close() {
   return WhatHasCome(*open);
 }
 
+// A port closes with the stream that holds it; ranks that have not begun the update refuse theirs.
+void WeightStreams::ClosePorts(const std::string& update_id) {
+  Open(update_id, /*hold_ports=*/true);
+  const std::shared_ptr<Streams> open = streams();
+  for (Streams::Rank& rank : open->ranks) {
+    if (rank.writer != nullptr) rank.writer->WritesDone();
+  }
+  for (size_t rank = 0; rank < open->ranks.size(); ++rank) (void)open->Finish(rank, workers_[rank].name);
+  Forget(open);
+}
+
 // The stream of `rank` has ended with an error, for which the others are cancelled.
 absl::Status WeightStreams::Break(const std::shared_ptr<Streams>& open, size_t rank) {
   absl::Status status = open->Finish(rank, workers_[rank].name);

@@ -36,6 +36,9 @@ class WeightStreams {
   // Ends the streams, and waits until every rank has taken what was sent. Returns what has come to each.
   // DataLoss: not the same to all of them.
   absl::StatusOr<ReceivedWeights> Close();
+  // Closes the update ports of the ranks that have one for an update that not all of them have begun. Waits
+  // until they have.
+  void ClosePorts(const std::string& update_id);
   // Ends the streams: Send and Close return Cancelled.
   void Cancel();
 

@@ -189,6 +189,8 @@ class ReplicaSet : public Engine {
   // Every replica that has not failed did, and one has not.
   bool GaveUpStaleWeights() const;
   void NoteWeights(bool updates, MonotonicTime began);
+  // ResourceExhausted: the memory does not suffice for what sleeps of these tags on all replicas together.
+  absl::Status CheckMemoryToWake(const std::vector<std::string>& tags);
   absl::StatusOr<TransitionReport> WakeReplicas(const std::vector<std::string>& tags,
                                                 const ReplicaCall& call);
   // Ends open requests as the mode says, those in the queue and those of the replicas. Aborted: another call

@@ -181,10 +181,22 @@ absl::StatusOr<TransitionReport> ReplicaSet::Sleep(const SleepRequest& request) 
   return report;
 }
 
+// Each replica checks the memory of its own ranks, and those of one host might all find enough of it. One
+// that does not say what it needs finds out by itself.
+absl::Status ReplicaSet::CheckMemoryToWake(const std::vector<std::string>& tags) {
+  std::vector<std::vector<RankNeed>> needs(replicas_.size());
+  CallReplicas(All(), [&](EngineLoop* loop, size_t i) -> absl::StatusOr<TransitionReport> {
+    ASSIGN_OR_RETURN(needs[i], loop->PlanWakeUp(tags));
+    return TransitionReport();
+  });
+  return CheckMemoryOfReplicas(needs);
+}
+
 absl::StatusOr<TransitionReport> ReplicaSet::WakeReplicas(const std::vector<std::string>& tags,
                                                           const ReplicaCall& call) {
   RETURN_IF_ERROR(CheckLifecycle());
   const CallScope scope(this, SetCall::kWakeUp);
+  RETURN_IF_ERROR(CheckMemoryToWake(tags));
   const MonotonicTime began = smallest_.monotonic_now();
   const std::vector<Residency> before = Residencies();
   const Results results = CallReplicas(All(), call);

@@ -169,7 +169,12 @@ absl::StatusOr<std::unique_ptr<WeightUpdate>> ReplicaSet::BeginWeightUpdate(cons
   ASSIGN_OR_RETURN(const std::vector<size_t> live, LiveReplicas());
   auto update =
       std::make_unique<Update>(this, std::move(lifecycle), std::move(scope), smallest_.monotonic_now());
-  for (const size_t replica : live) RETURN_IF_ERROR(update->Begin(replica, of_replica));
+  for (const size_t replica : live) {
+    const absl::Status status = update->Begin(replica, of_replica);
+    if (status.ok()) continue;
+    // What one refuses after another one has begun has changed something.
+    return IsRefusal(status) && replica != live.front() ? absl::InternalError(status.message()) : status;
+  }
   return update;
 }
 

@@ -45,8 +45,8 @@ TEST_P(TwoPhases, AnAbortedSleepReleasesNothing) {
   EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
   EXPECT_TRUE(driver_.Holds(kv_, 2 * kUnit, 'k'));
   allocator_->AbortSleep();
-  EXPECT_EQ(WeightsBackup(), retains() ? 4 * kUnit : 0);
-  EXPECT_EQ(driver_.host_bytes(), GetParam() == BackupPolicy::kRetain ? 4 * kUnit : 0);
+  EXPECT_EQ(WeightsBackup(), 0) << "another rank may lack the memory";
+  EXPECT_EQ(driver_.host_bytes(), 0);
   EXPECT_TRUE(allocator_->CommitSleep().tags.empty()) << "nothing is prepared any longer";
   EXPECT_EQ(driver_.live_bytes(), 6 * kUnit);
   ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());

@@ -124,6 +124,20 @@ TEST_F(GroupWeightsTest, WhereOneRankHasNoPortNoneIsUsed) {
       [](FakeWeights* weights) { EXPECT_TRUE(weights->port_is_held()) << "and closes with the update"; });
 }
 
+TEST_F(GroupWeightsTest, ThePortsOfAnUpdateThatARankRefusesAreClosed) {
+  Connect(2);
+  workers_[1]->FailNextCall(absl::InternalError("no memory"));
+  const WeightsOutcome begun = weights().BeginUpdate("u", "secret");
+  EXPECT_EQ(begun.status, absl::InternalError("rank 1 (pid 71): no memory"));
+  EXPECT_TRUE(begun.ports.empty());
+  workers_[0]->EditWeights([](FakeWeights* weights) {
+    EXPECT_TRUE(weights->port_is_held()) << "by a stream that has ended since";
+  });
+  EXPECT_TRUE(absl::IsFailedPrecondition(Send("a"))) << "no update is under way";
+  ASSERT_TRUE(weights().BeginUpdate("u", "secret").status.ok());
+  EXPECT_TRUE(weights().FinishUpdate(2).status.ok());
+}
+
 TEST_F(GroupWeightsTest, OtherTensorsThanWereSentAreNotServed) {
   Connect(2);
   ASSERT_TRUE(weights().BeginUpdate("u", "secret").status.ok());

@@ -68,6 +68,21 @@ TEST(MemoryCheckTest, EveryAccountThatDoesNotSufficeIsNamed) {
             "available, 5 missing");
 }
 
+TEST(MemoryCheckTest, ReplicasOfAHostShareItsAccountAndAGpuIsItsRanksOwn) {
+  const absl::Status status = CheckMemoryOfReplicas(
+      {{{"rank 0", "host a", {{"weights", 60}}, 100}},
+       {},
+       {{"rank 0", "host b", {{"weights", 60}}, 100}, {"rank 1", "host a", {{"weights", 60}}, 100}}});
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(MissingLines(status),
+            (Lines{"replica 0 rank 0 weights device 10 of 60", "replica 2 rank 1 weights device 10 of 60"}));
+  EXPECT_EQ(status.message(),
+            "replica 0 rank 0 needs 60 bytes for weights; replica 2 rank 1 needs 60 bytes for weights: 100 "
+            "available, 20 missing");
+  const std::vector<RankNeed> of_gpu = {{"rank 0", "rank 0", {{"weights", 60}}, 100}};
+  EXPECT_TRUE(CheckMemoryOfReplicas({of_gpu, of_gpu}).ok());
+}
+
 TEST(MemoryCheckTest, ThePartsAddUpToTheWhole) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 2000; ++round) {

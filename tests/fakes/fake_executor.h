@@ -182,6 +182,16 @@ class FakeExecutor : public Executor {
     lifecycle_calls_.push_back("prefetch");
     return health_;
   }
+  // What PlanWakeUp says from now on.
+  void SetNeeds(const std::vector<RankNeed>& needs) {
+    absl::MutexLock lock(&mu_);
+    needs_ = needs;
+  }
+  absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& /*tags*/) override {
+    absl::MutexLock lock(&mu_);
+    if (!health_.ok()) return health_;
+    return needs_;
+  }
   void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) override {
     RunOrHold("resize " + std::to_string(num_before) + " to " + std::to_string(num_blocks),
               [this, num_blocks, epoch = group_epoch(), done = std::move(done)] {
@@ -345,6 +355,7 @@ class FakeExecutor : public Executor {
   TagBytes awake_bytes_ ABSL_GUARDED_BY(mu_);
   GroupBytes bytes_ ABSL_GUARDED_BY(mu_);
   bool retains_backups_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<RankNeed> needs_ ABSL_GUARDED_BY(mu_);
   Held wanted_ ABSL_GUARDED_BY(mu_);
   std::optional<Held> recovered_to_ ABSL_GUARDED_BY(mu_);
   WeightsOutcome weights_outcome_ ABSL_GUARDED_BY(mu_);

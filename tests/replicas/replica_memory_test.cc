@@ -41,6 +41,28 @@ TEST_P(ReplicaMemoryTest, AWakeUpSaysWhatEveryReplicaLacksAndWorksLater) {
   ExpectExact({Submit("a", 5, 5)});
 }
 
+TEST_P(ReplicaMemoryTest, ReplicasOfAHostThatDoNotFitTogetherMapNothing) {
+  Start(2);
+  ASSERT_TRUE(set_->Sleep({.level = 2}).ok());
+  for (const auto& executor : executors_)
+    executor->SetNeeds({{"rank 0", "this host", {{"kv_cache", 60}}, /*available_bytes=*/100}});
+  const std::vector<std::string> before = executors_[0]->lifecycle_calls();
+  const absl::Status status = set_->WakeUp({}).status();
+  EXPECT_EQ(status.message(),
+            "replica 0 rank 0 needs 60 bytes for kv_cache; replica 1 rank 0 needs 60 bytes for kv_cache: 100 "
+            "available, 20 missing");
+  const v1::MissingMemory missing = MissingOf(status);
+  ASSERT_EQ(missing.shortages_size(), 2);
+  EXPECT_EQ(missing.shortages(1).replica(), 1);
+  EXPECT_EQ(missing.shortages(1).rank(), 0);
+  EXPECT_EQ(missing.shortages(1).missing_bytes(), 10);
+  EXPECT_EQ(executors_[0]->lifecycle_calls(), before);
+  EXPECT_EQ(set_->state(), EngineState::kAsleep);
+  executors_[1]->SetNeeds({{"rank 0", "another host", {{"kv_cache", 60}}, /*available_bytes=*/100}});
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  ExpectExact({Submit("a", 5, 5)});
+}
+
 TEST_P(ReplicaMemoryTest, ARequestThatNoReplicaHasYetWaitsForThemToo) {
   std::atomic<int64_t> now{1000};
   options_.now = [&] { return absl::FromUnixSeconds(now); };

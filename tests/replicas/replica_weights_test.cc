@@ -119,6 +119,21 @@ TEST_P(ReplicaWeightsTest, AnUpdateReachesAllReplicas) {
   ExpectExact(SubmitMany(4));
 }
 
+TEST_P(ReplicaWeightsTest, AnUpdateThatALaterReplicaRefusesHasChangedTheEarlierOnes) {
+  Start(2);
+  const WeightsOutcome refused = {.status = absl::FailedPreconditionError("no"), .untouched = true};
+  executors_[0]->SetNextWeightsOutcome(refused);
+  EXPECT_EQ(set_->BeginWeightUpdate({}).status(), absl::FailedPreconditionError("replica 0: no"));
+  ExpectExact(SubmitMany(4));
+  executors_[1]->SetNextWeightsOutcome(refused);
+  EXPECT_EQ(set_->BeginWeightUpdate({}).status(), absl::InternalError("replica 1: no"));
+  EXPECT_EQ(StateOf(0), EngineState::kAsleep) << "its weights are stale";
+  EXPECT_EQ(StateOf(1), EngineState::kAwake);
+  ExpectExact(SubmitMany(4));
+  ASSERT_TRUE(set_->ReloadWeights({}).ok());
+  EXPECT_EQ(StateOf(0), EngineState::kAwake);
+}
+
 TEST_P(ReplicaWeightsTest, ADirectUpdateHasPortsOfAllReplicas) {
   Start(2);
   auto update = set_->BeginWeightUpdate({.port_token = "secret"});
