@@ -76,6 +76,23 @@ print(json.dumps(seen))
 """
 
 
+# What the thread that sends asks for after its update has failed.
+TOO_LATE = """
+import concurrent.futures, json, os
+from somnus import updates
+tensor, segments = (bytes(4), "float32", (1,)), updates.Segments()
+next(updates.shared("a", tensor, segments))
+path = os.path.join("/dev/shm", segments.segments[0].name)
+seen = [os.path.exists(path)]
+segments.close()
+seen.append(os.path.exists(path))
+try:
+    next(updates.shared("b", tensor, segments))
+except concurrent.futures.CancelledError:
+    seen.append(len(segments.segments))
+print(json.dumps(seen))
+"""
+
 NAMED = """
 import json, os, struct, sys, grpc
 from somnus import Client
@@ -193,6 +210,7 @@ class PythonClient(unittest.TestCase):
             answers = client.run(cluster, "-c", CALLS, json.dumps(PROMPT))
             self.assertEqual(answers, [tokens, 1, False, True, True, False, "INVALID_ARGUMENT",
                                        "mode must be one of keep, wait, abort, not 'never'", tokens])
+            self.assertEqual(client.run(cluster, "-c", TOO_LATE), [True, False, 1])
             self.assertEqual(cluster.stop(), 0)
 
     def test_a_step_of_reinforcement_learning(self):

@@ -136,11 +136,11 @@ class Client:
         are kept until the update has ended.
         """
         begin = control_pb2.UpdateWeightsRequest.Begin(mode=mode_of(mode), weights_version=weights_version, model=model)
-        with contextlib.ExitStack() as kept:
+        with contextlib.ExitStack() as kept, contextlib.closing(updates.Segments()) as segments:
             def chunks_of(name, tensor):
                 if cuda_ipc:
                     return updates.exported(name, tensor, kept)
-                return updates.shared(name, tensor, kept) if shared_memory else updates.cut(name, tensor)
+                return updates.shared(name, tensor, segments) if shared_memory else updates.cut(name, tensor)
             chunks = (chunk for name, tensor in named_tensors for chunk in chunks_of(name, tensor))
             update = updates.Update(begin, chunks, direct and not (shared_memory or cuda_ipc))
             send = self._direct_update if update.direct else self._update.future

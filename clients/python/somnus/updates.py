@@ -5,6 +5,7 @@ import logging
 import multiprocessing.shared_memory
 import queue
 import secrets
+import threading
 import time
 
 import grpc
@@ -64,15 +65,36 @@ def cut(name, tensor):
         head = {}
 
 
+class Segments:
+    """Segments of shared memory, which close() removes. gRPC's thread may ask for another one when its update has failed:
+    none is made after that."""
+
+    def __init__(self):
+        self.lock, self.segments, self.closed = threading.Lock(), [], False
+
+    def hold(self, data):
+        """A new segment's name. CancelledError: it is too late."""
+        with self.lock:
+            if self.closed:
+                raise concurrent.futures.CancelledError
+            segment = multiprocessing.shared_memory.SharedMemory(f"somnus-tensor-{secrets.token_hex(8)}", create=True,
+                                                                 size=max(len(data), 1))
+            self.segments.append(segment)
+            segment.buf[:len(data)] = data
+            return f"/{segment.name}"
+
+    def close(self):
+        with self.lock:
+            self.closed = True
+            for segment in self.segments:
+                segment.close()
+                segment.unlink()
+
+
 def shared(name, tensor, segments):
-    """The tensor in a segment of shared memory, which `segments` removes."""
+    """The tensor in a segment of shared memory of `segments`."""
     tensor = read(name, tensor)
-    segment = multiprocessing.shared_memory.SharedMemory(f"somnus-tensor-{secrets.token_hex(8)}", create=True,
-                                                         size=max(len(tensor.data), 1))
-    segments.callback(segment.unlink)
-    segments.callback(segment.close)
-    segment.buf[:len(tensor.data)] = tensor.data
-    place = weights_pb2.SharedMemory(name=f"/{segment.name}", offset=0, bytes=len(tensor.data))
+    place = weights_pb2.SharedMemory(name=segments.hold(tensor.data), offset=0, bytes=len(tensor.data))
     yield Chunk(name=name, dtype=tensor.dtype, shape=tensor.shape, shared_memory=place)
 
 
