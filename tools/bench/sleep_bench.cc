@@ -58,6 +58,8 @@ struct BenchFlags {
   std::string model = DefaultModel();
   int32_t workers = 2;
   std::string serve_flags;
+  bool switches = true;
+  bool backups = true;
   std::string somnus;
 };
 
@@ -84,6 +86,8 @@ FlagTable Table(BenchFlags* f) {
         Flag::Int("workers", &f->workers, 1, 64, "local workers of the engine"),
         Flag::Text("serve-flags", &f->serve_flags, "further flags of somnus serve, separated by spaces")
             .Shows("FLAGS"),
+        Flag::Switch("switches", &f->switches, "let two models take turns, too"),
+        Flag::Switch("backups", &f->backups, "measure each --backup, too"),
         Flag::Text("somnus", &f->somnus, "the program (default: the one of the same build)").Shows("PATH")}}};
   return table;
 }
@@ -116,12 +120,16 @@ absl::Status MeasureAllocatorRound(const BenchFlags& flags, int threads, PhaseTa
 }
 
 absl::Status MeasureEngineRound(const BenchFlags& flags, int threads, PhaseTable* table) {
-  ServedEngineOptions options;
-  options.program = flags.somnus.empty() ? SomnusBesideThis() : flags.somnus;
-  options.model = flags.model;
-  options.workers = flags.workers;
-  options.flags = absl::StrSplit(flags.serve_flags, ' ', absl::SkipEmpty());
-  return MeasureEngine(options, threads, table);
+  EnginePhasesOptions options;
+  options.engine.program = flags.somnus.empty() ? SomnusBesideThis() : flags.somnus;
+  options.engine.model = flags.model;
+  options.engine.workers = flags.workers;
+  options.engine.flags = absl::StrSplit(flags.serve_flags, ' ', absl::SkipEmpty());
+  options.threads = threads;
+  options.switches = flags.switches;
+  options.backups = flags.backups;
+  options.spill_dir = flags.spill_dir;
+  return MeasureEngine(options, table);
 }
 
 absl::Status Run(const BenchFlags& flags) {

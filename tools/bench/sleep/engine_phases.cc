@@ -29,15 +29,15 @@ int64_t SumOf(const std::map<std::string, int64_t>& bytes_by_tag) {
 
 class EngineRound {
  public:
-  EngineRound(const ServedEngineOptions& options, int threads, PhaseTable* table)
-      : options_(options),
-        threads_(threads),
-        section_(absl::StrCat("engine, ", options.workers, options.workers == 1 ? " worker" : " workers")),
+  EngineRound(const EnginePhasesOptions& phases, PhaseTable* table)
+      : phases_(phases),
+        options_(phases.engine),
+        section_(absl::StrCat("engine, ", options_.workers, options_.workers == 1 ? " worker" : " workers")),
         table_(table) {}
 
   absl::Status Run() {
     RETURN_IF_ERROR(MeasureUndisturbed());
-    ASSIGN_OR_RETURN(floors_, MeasureFloors(bytes_, threads_, ""));
+    ASSIGN_OR_RETURN(floors_, MeasureFloors(bytes_, phases_.threads, ""));
     table_->AddFloors(floors_);
     ASSIGN_OR_RETURN(engine_, ServedEngine::Start(options_));
     RETURN_IF_ERROR(SleepAndWake(1, "first"));
@@ -48,10 +48,12 @@ class EngineRound {
     if (reload.ok()) table_->Add(section_, "weights read again, awake", weights_bytes_, *reload);
     RETURN_IF_ERROR(UpdateWeights());
     engine_.reset();
-    const double release = static_cast<double>(bytes_) / floors_.release;
-    RETURN_IF_ERROR(MeasureSwitches(options_, {bytes_, release + WakeFloor(1), undisturbed_}, table_));
-    RETURN_IF_ERROR(MeasurePrefetch(options_, bytes_, table_));
-    return MeasureBackups(options_, table_);
+    if (phases_.switches) {
+      const double release = static_cast<double>(bytes_) / floors_.release;
+      RETURN_IF_ERROR(MeasureSwitches(options_, {bytes_, release + WakeFloor(1), undisturbed_}, table_));
+      RETURN_IF_ERROR(MeasurePrefetch(options_, bytes_, table_));
+    }
+    return phases_.backups ? MeasureBackups(options_, phases_.spill_dir, table_) : absl::OkStatus();
   }
 
  private:
@@ -128,8 +130,8 @@ class EngineRound {
                 measured.seconds - measured.prepare - measured.commit);
   }
 
+  const EnginePhasesOptions& phases_;
   const ServedEngineOptions& options_;
-  const int threads_;
   const std::string section_;
   PhaseTable* const table_;
   std::unique_ptr<ServedEngine> engine_;
@@ -140,8 +142,8 @@ class EngineRound {
 
 }  // namespace
 
-absl::Status MeasureEngine(const ServedEngineOptions& options, int threads, PhaseTable* table) {
-  return EngineRound(options, threads, table).Run();
+absl::Status MeasureEngine(const EnginePhasesOptions& options, PhaseTable* table) {
+  return EngineRound(options, table).Run();
 }
 
 }  // namespace somnus

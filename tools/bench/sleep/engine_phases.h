@@ -1,17 +1,27 @@
 #pragma once
 // Sleep and wake-up of a whole engine: a coordinator and its workers, as real processes.
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "tools/bench/sleep/phase_table.h"
 #include "tools/bench/sleep/served_engine.h"
 
 namespace somnus {
 
+struct EnginePhasesOptions {
+  ServedEngineOptions engine;
+  int threads = 1;  // that measure the floors
+  bool switches = true;
+  bool backups = true;
+  std::string spill_dir;  // of backups in files; empty: none
+};
+
 // One round. A first engine is started, asked for first tokens, and ended after a sleep at level 2 that says
 // how much memory it has. The floors of that much memory are measured with `threads` threads, while nothing
 // runs, and added to the table. A second engine sleeps and wakes twice at level 1 and once at level 2, and
 // reads its weights again and gets new ones from a trainer. Then two such models take turns, and at last
 // one sleeps with each backup.
-absl::Status MeasureEngine(const ServedEngineOptions& options, int threads, PhaseTable* table);
+absl::Status MeasureEngine(const EnginePhasesOptions& options, PhaseTable* table);
 
 }  // namespace somnus
