@@ -87,7 +87,8 @@ absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
 
 void KvHostTier::Commit(int sleep_level, bool with_cache) {
   if (sleep_level == 1) {
-    if (with_cache) held_ = std::exchange(prepared_, {});
+    if (!with_cache) return;
+    prepared_.empty() ? ForgetAll() : static_cast<void>(held_ = std::exchange(prepared_, {}));
     return;
   }
   if (sleep_level == 0 && !with_cache) return;

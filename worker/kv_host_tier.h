@@ -6,9 +6,9 @@
 // or on a CPU memory of the driver, like the cache itself. A sleep takes it for its blocks and no more.
 //
 // Steps swap blocks out and in, in the order of steps, and wait for nothing. They take whole pieces, which
-// stay until what was swapped out is forgotten (ForgetAll, a sleep of level 2), or until a wake-up finds none
-// of it there. Only the coordinator knows when a block that was swapped out is not wanted any more; here it
-// counts as swapped until a step brings it back.
+// stay until what was swapped out is forgotten (ForgetAll, a sleep of the cache that keeps nothing), or until
+// a wake-up finds none of it there. Only the coordinator knows when a block that was swapped out is not
+// wanted any more; here it counts as swapped until a step brings it back.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are

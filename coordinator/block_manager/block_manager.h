@@ -94,20 +94,18 @@ class BlockManager {
   // Takes host blocks for those tokens, appends the copies to them, and releases the table. CanSwapOut must
   // have said kOk.
   void SwapOut(int64_t sequence, int64_t num_computed, std::vector<BlockCopyOp>* swap_outs);
-  // What a sequence got that is on the device again.
-  struct SwappedIn {
-    int64_t num_computed = 0;  // at least what was swapped out
-    int64_t num_adopted = 0;   // of these, found in the prefix cache
-  };
   // Makes the table of a swapped sequence for all of `tokens`: adopts what the prefix cache has of them, if
-  // `use_cache`, takes blocks for the rest, and appends the copies of what was computed and not found. The
-  // host blocks are released. All or nothing: after kLater and kNever nothing has changed.
+  // `use_cache`, takes blocks for the rest, and appends the copies of what was swapped out and not found. The
+  // host blocks are released. `num_adopted`: tokens that were found, which may be more than were swapped out.
+  // All or nothing: after kLater and kNever nothing has changed.
   AllocStatus SwapIn(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                      bool use_cache, bool ignore_watermark, std::vector<BlockCopyOp>* swap_ins,
-                     SwappedIn* result);
+                     int64_t* num_adopted);
   // Releases the host blocks of a swapped sequence, which is computed again or has ended.
   void DropSwapped(int64_t sequence);
   int32_t swapped_blocks() const { return num_swapped_blocks_; }
+  bool is_swapped(int64_t sequence) const { return swapped_.contains(sequence); }
+  int32_t num_swapped() const { return static_cast<int32_t>(swapped_.size()); }
 
   // Counts the blocks that Free would make free, of one sequence after another: a block that several of them
   // share counts with the last of them.
@@ -175,6 +173,7 @@ class BlockManager {
   int32_t total_blocks() const { return pool_.num_total(); }
   int32_t free_blocks() const { return pool_.num_free(); }
   int32_t used_blocks() const { return pool_.num_used(); }
+  bool is_used(int32_t id) const { return pool_.block(id)->ref_count > 0; }
   int32_t cached_blocks() const { return pool_.num_cached(); }
   // Of the host tier.
   int32_t total_host_blocks() const { return host_pool_.num_total(); }
@@ -200,7 +199,6 @@ class BlockManager {
 
   struct HostTable {
     std::vector<int32_t> blocks;
-    int64_t num_computed = 0;
     bool is_forgotten = false;  // the contents may not enter the prefix cache any more
   };
 

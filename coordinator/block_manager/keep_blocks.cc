@@ -79,9 +79,8 @@ absl::Status BlockManager::CheckKept() const {
       on_host[id] = true;
     }
     num_swapped += static_cast<int32_t>(table.blocks.size());
-    if (tables_.contains(sequence) ||
-        BlocksFor(table.num_computed) != static_cast<int32_t>(table.blocks.size()))
-      return absl::InternalError(absl::StrCat("sequence ", sequence, " is swapped out in part"));
+    if (tables_.contains(sequence))
+      return absl::InternalError(absl::StrCat("sequence ", sequence, " is swapped out and has a table"));
   }
   if (num_swapped != num_swapped_blocks_ ||
       static_cast<int32_t>(kept_.size()) + num_swapped != host_pool_.num_used()) {

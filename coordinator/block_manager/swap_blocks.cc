@@ -1,6 +1,5 @@
 // The BlockManager's part for sequences whose blocks are in host memory.
 
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -18,7 +17,6 @@ AllocStatus BlockManager::CanSwapOut(int64_t num_computed) const {
 void BlockManager::SwapOut(int64_t sequence, int64_t num_computed, std::vector<BlockCopyOp>* swap_outs) {
   BlockTable& table = TableOf(sequence);
   HostTable host;
-  host.num_computed = num_computed;
   host.is_forgotten = table.num_committed > 0 && table.last_content_id == 0;
   const int32_t num_blocks = BlocksFor(num_computed);
   for (int32_t i = 0; i < num_blocks; ++i) {
@@ -34,7 +32,7 @@ void BlockManager::SwapOut(int64_t sequence, int64_t num_computed, std::vector<B
 
 AllocStatus BlockManager::SwapIn(int64_t sequence, absl::Span<const int32_t> tokens, absl::string_view salt,
                                  bool use_cache, bool ignore_watermark, std::vector<BlockCopyOp>* swap_ins,
-                                 SwappedIn* result) {
+                                 int64_t* num_adopted) {
   const auto swapped = swapped_.find(sequence);
   SOMNUS_CHECK(swapped != swapped_.end());
   const HostTable& host = swapped->second;
@@ -52,8 +50,7 @@ AllocStatus BlockManager::SwapIn(int64_t sequence, absl::Span<const int32_t> tok
     swap_ins->push_back({host.blocks[i], table.blocks[i]->id});
   // The chain is broken, so that the sequence's later blocks stay out of the prefix cache, too.
   if (host.is_forgotten) table.num_committed = 1;
-  result->num_adopted = static_cast<int64_t>(adopted) * options_.block_size;
-  result->num_computed = std::max(result->num_adopted, host.num_computed);
+  *num_adopted = static_cast<int64_t>(adopted) * options_.block_size;
   tables_.emplace(sequence, std::move(table));
   DropSwapped(sequence);
   return AllocStatus::kOk;

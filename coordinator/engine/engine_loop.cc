@@ -156,7 +156,7 @@ StepEvent EngineLoop::Describe(const StepPlan& plan) {
   step.num_new = plan.request.new_sequences_size();
   step.num_forks = plan.request.forks_size();
   step.num_copies = plan.request.copies_size();
-  const int64_t num_preemptions = scheduler_.stats().num_preemptions;
+  const int64_t num_preemptions = scheduler_.stats().num_preemptions();
   step.num_preempted =
       static_cast<int32_t>(num_preemptions - std::exchange(num_preemptions_seen_, num_preemptions));
   step.num_running = scheduler_.num_running();
@@ -304,7 +304,7 @@ void EngineLoop::PublishStats() {
   stats.mapped_blocks = static_cast<int32_t>(TotalBlocks(mapped_blocks_));
   stats.longest_blocks = static_cast<int32_t>(TotalBlocks(SmallestCache()));
   stats.max_blocks = static_cast<int32_t>(TotalBlocks(options_.scheduler.blocks.num_blocks));
-  stats.num_preemptions = counters.num_preemptions;
+  stats.num_preemptions = counters.num_preemptions();
   stats.prompt_tokens = counters.prompt_tokens;
   stats.generation_tokens = counters.generation_tokens;
   stats.prefix_cache_queries = counters.prefix_cache_queries;

@@ -42,6 +42,7 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     // It was preempted with a token still in flight; it will be sent whole, so all its tokens must be known
     // first.
     if (HasPending(*sequence) || IsKeptApart(*sequence)) return;
+    if (sequence->is_swapped && !MaySwapIn(*sequence)) return;
     if (skipped < kMaxSkipped && AwaitsPrefix(sequence.get(), *draft)) {
       ++skipped;
       continue;
@@ -59,7 +60,7 @@ bool Scheduler::IsKeptApart(const Sequence& sequence) const {
 }
 
 bool Scheduler::AwaitsPrefix(Sequence* sequence, const Draft& draft) {
-  if (!options_.blocks.enable_prefix_caching || !UsesPrefixCache(*sequence) || sequence->is_suspended)
+  if (!options_.blocks.enable_prefix_caching || !UsesPrefixCache(*sequence) || sequence->keeps_computed())
     return false;
   const Sequence* source = nullptr;
   int64_t shared = 0;
@@ -88,7 +89,7 @@ Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, c
   // A prompt with no more tokens than this is completed at once.
   const int64_t whole = std::min(long_prefill_tokens_, draft.budget);
   if (num_tokens <= whole) return Admission::kOk;
-  if (UsesPrefixCache(sequence) && !sequence.is_suspended)
+  if (UsesPrefixCache(sequence) && !sequence.keeps_computed())
     num_tokens -= blocks_.CountCached(sequence.id, sequence.tokens, sequence.request.cache_salt);
   if (num_tokens <= whole) return Admission::kOk;
   int32_t num_partial = 0, num_long = 0;
@@ -113,24 +114,26 @@ bool Scheduler::HasBytes(const Sequence& sequence, const Draft& draft) const {
 }
 
 // Returns how many tokens are in the cache already; -1 when there are too few blocks.
-int64_t Scheduler::TakeBlocks(const Sequence& sequence) {
-  if (!sequence.is_suspended) {
-    return blocks_.Allocate(sequence.id, sequence.tokens, sequence.request.cache_salt,
-                            UsesPrefixCache(sequence), running_.empty());
+int64_t Scheduler::TakeBlocks(Sequence* sequence) {
+  if (sequence->is_swapped) return SwapIn(sequence);
+  if (!sequence->is_suspended) {
+    return blocks_.Allocate(sequence->id, sequence->tokens, sequence->request.cache_salt,
+                            UsesPrefixCache(*sequence), running_.empty());
   }
   std::vector<int32_t> new_blocks;  // they go with the others
-  const bool has_room = blocks_.Grow(sequence.id, static_cast<int64_t>(sequence.tokens.size()), &new_blocks);
-  return has_room ? sequence.num_computed : -1;
+  const bool has_room =
+      blocks_.Grow(sequence->id, static_cast<int64_t>(sequence->tokens.size()), &new_blocks);
+  return has_room ? sequence->num_computed : -1;
 }
 
 bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
   if (free_slots_.size() < static_cast<size_t>(NumSlots(*sequence))) return false;
   int64_t computed;
   do {
-    computed = sequence->beams == nullptr ? TakeBlocks(*sequence) : TakeBeamBlocks(sequence);
+    computed = sequence->beams == nullptr ? TakeBlocks(sequence.get()) : TakeBeamBlocks(sequence);
   } while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence)));
   if (computed < 0) return false;
-  if (!sequence->is_suspended) sequence->num_adopted = static_cast<int32_t>(computed);
+  if (!sequence->keeps_computed()) sequence->num_adopted = static_cast<int32_t>(computed);
   StartRunning(sequence, computed);
   if (!sequence->was_scheduled) {
     sequence->num_cached = static_cast<int32_t>(computed);
@@ -148,7 +151,8 @@ void Scheduler::StartRunning(const SequencePtr& sequence, int64_t num_computed) 
   running_.emplace(KeyOf(*sequence), sequence);
   sequence->state = SequenceState::kRunning;
   num_suspended_ -= sequence->is_suspended ? 1 : 0;
-  sequence->is_suspended = false;
+  num_swapped_ -= sequence->is_swapped ? 1 : 0;
+  sequence->is_suspended = sequence->is_swapped = false;
   sequence->num_computed = num_computed;
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
@@ -178,7 +182,8 @@ void Scheduler::DisplaceForFirstWaiting() {
   const auto is_less_urgent = [&](const Sequence& running) {
     return running.effective_priority > first.request.priority;
   };
-  if (HasPending(first) || ForkSource(first) != nullptr || !is_less_urgent(*running_.rbegin()->second))
+  if (HasPending(first) || (first.is_swapped && !MaySwapIn(first)) || ForkSource(first) != nullptr ||
+      !is_less_urgent(*running_.rbegin()->second))
     return;
   const int32_t missing = BlocksMissing(first);
   BlockManager::FreedBlocks freed;
@@ -200,7 +205,7 @@ void Scheduler::DisplaceForFirstWaiting() {
     victims.push_back(it->second);
   }
   if (!has_room()) return;
-  for (const SequencePtr& victim : victims) Preempt(victim);
+  for (const SequencePtr& victim : victims) Preempt(victim, PreemptionCause::kPriority);
 }
 
 }  // namespace somnus

@@ -72,6 +72,7 @@ bool Scheduler::Fork(const Sequence& source, const SequencePtr& sequence, Draft*
 }
 
 void Scheduler::SendCopies(v1::StepRequest* request) {
+  stats_.block_copies += static_cast<int64_t>(copies_.size());
   for (const BlockCopyOp& copy : copies_) {
     v1::BlockCopy* message = request->add_copies();
     message->set_src(copy.src);

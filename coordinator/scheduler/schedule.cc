@@ -30,10 +30,12 @@ StepPlan Scheduler::Schedule() {
   // A prompt that the rest completed makes room for the next one.
   if (!preempted) ScheduleWaiting(&draft);
   SpendRest(&draft);
-  if (draft.plan.empty()) return std::move(draft.plan);
+  // A step that swaps out is made in any case, so that host blocks never wait for their contents.
+  if (draft.plan.empty() && swap_outs_.empty()) return std::move(draft.plan);
   draft.plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - draft.budget);
   // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
   for (const ScheduledEntry& entry : draft.step.entries) CommitBlocks(*entry.sequence, entry.num_tokens);
+  draft.step.swapped_out = SendSwaps(&draft.plan.request);
   SendCopies(&draft.plan.request);
   ForkSequences(&draft);  // once the prefix cache knows the sources' blocks: they need not be hashed again
   draft.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
@@ -83,7 +85,7 @@ bool Scheduler::ScheduleDecodes(Draft* draft) {
 bool Scheduler::PreemptForDecode(const SequencePtr& sequence) {
   if (PreemptSuspendedBehind(kFirstKey)) return true;
   const bool is_last = running_.rbegin()->second == sequence;
-  Preempt(running_.rbegin()->second);
+  Preempt(running_.rbegin()->second, PreemptionCause::kNoBlocks);
   return !is_last;
 }
 

@@ -104,6 +104,7 @@ void Scheduler::Finish(const SequencePtr& sequence) {
     waiting_.Erase(sequence.get(), next_step_id_);
     num_preempted_ -= sequence->was_scheduled ? 1 : 0;
     num_suspended_ -= sequence->is_suspended ? 1 : 0;
+    if (sequence->is_swapped) DropSwapped(sequence.get());
     sequence->is_suspended ? FreeBlocks(sequence.get(), &blocks_) : blocks_.Withdraw(sequence->id);
     sequence->is_suspended = sequence->is_kept = false;
   }
@@ -149,20 +150,21 @@ absl::Time Scheduler::NextDeadline() const {
 }
 
 // The pointer is passed by value: the caller's may be an element of a map from which it is erased here.
-void Scheduler::Preempt(SequencePtr sequence) {
+void Scheduler::Preempt(SequencePtr sequence, PreemptionCause cause) {
+  const bool swaps = PreemptsBySwap(*sequence, cause);
   LeaveRunning(sequence.get());
-  FreeBlocks(sequence.get(), &blocks_);
+  swaps ? SwapOut(sequence) : FreeBlocks(sequence.get(), &blocks_);
   sequence->state = SequenceState::kWaiting;
   waiting_.Insert(sequence, next_step_id_);
-  ++stats_.num_preemptions;
+  stats_.preemptions.Add(cause, swaps);
   ++num_preempted_;
 }
 
-void Scheduler::PreemptAll() {
+void Scheduler::PreemptAll(PreemptionCause cause) {
   SOMNUS_CHECK(in_flight_.empty());
-  while (!running_.empty()) Preempt(running_.rbegin()->second);
+  while (!running_.empty()) Preempt(running_.rbegin()->second, cause);
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended) PreemptSuspended(sequence.get());
+    if (sequence->is_suspended) PreemptSuspended(sequence.get(), cause);
   }
 }
 
@@ -177,7 +179,7 @@ std::vector<SequencePtr> Scheduler::Recover() {
     }
   }
   in_flight_.clear();
-  ForgetComputed();
+  ForgetComputed(PreemptionCause::kFailure);
   freed_slots_.clear();
   return sequences;
 }
@@ -202,7 +204,7 @@ StepPlan Scheduler::FlushFreedSlots() {
   freed_slots_.clear();
   SendCopies(&plan.request);
   plan.request.set_step_id(next_step_id_++);
-  in_flight_.push_back({plan.request.step_id(), {}});
+  in_flight_.push_back({plan.request.step_id(), {}, {}});
   return plan;
 }
 

@@ -22,11 +22,14 @@
 // the whole budget.
 //
 // Preemption. When blocks run out, the last running sequence of the order of service is preempted, whole: its
-// blocks are freed, and it is computed again from its tokens later. Waiting sequences are admitted only in
-// steps in which this did not happen. Under the priority policy the first waiting sequence also displaces
-// running ones, the least urgent first, when it has no slot or no blocks: only sequences whose effective
-// priority is worse than its request's own priority, and only when that makes enough room. What a sequence
-// gained by waiting thus protects it, but displaces nobody: two sequences never displace each other in turn.
+// blocks are freed. By recompute it is computed again from its tokens later; by swap its blocks are copied to
+// the host tier first, if that has room, and back when it is admitted again: nothing is computed twice. Which
+// of both is an option, or the cheaper one by prices that somebody measures. Waiting sequences are admitted
+// only in steps in which nobody was preempted so, and no step swaps both ways. Under the priority policy the
+// first waiting sequence also displaces running ones, the least urgent first, when it has no slot or no
+// blocks: only sequences whose effective priority is worse than its request's own priority, and only when
+// that makes enough room. What a sequence gained by waiting thus protects it, but displaces nobody: two
+// sequences never displace each other in turn.
 //
 // Suspension. A sequence that ran may also wait with its blocks, for a sleep during which they are kept. It
 // goes on where it was: it is sent whole again, and nothing is computed twice. When blocks run out, suspended
@@ -79,6 +82,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/block_manager/block_manager.h"
+#include "coordinator/request/preemption_counts.h"
+#include "coordinator/scheduler/preemption_cost.h"
 #include "coordinator/scheduler/sequence.h"
 #include "coordinator/scheduler/step_messages.h"
 #include "coordinator/scheduler/waiting_queue.h"
@@ -88,6 +93,7 @@
 namespace somnus {
 
 enum class SchedulingPolicy { kFcfs, kPriority };
+enum class PreemptionMode { kAuto, kSwap, kRecompute };
 
 struct SchedulerOptions {
   int32_t max_num_seqs = 64;             // slots
@@ -96,16 +102,23 @@ struct SchedulerOptions {
   int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; what needs more is refused
   int64_t step_bytes = kStepBytes;                 // of new sequences, and of prompt log-probabilities
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  int32_t max_num_partial_prefills = 2;      // prompts that one step does not complete, at least 1
-  int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
-  int32_t long_prefill_token_threshold = 0;  // longer is long; 0: half of max_num_batched_tokens
-  int32_t priority_aging_steps = 512;        // waited for each better priority; 0: no aging
+  PreemptionMode preemption = PreemptionMode::kAuto;  // without a host tier always by recompute
+  int32_t max_num_partial_prefills = 2;               // prompts that one step does not complete, at least 1
+  int32_t max_long_partial_prefills = 1;              // long ones among them, at least 1
+  int32_t long_prefill_token_threshold = 0;           // longer is long; 0: half of max_num_batched_tokens
+  int32_t priority_aging_steps = 512;                 // waited for each better priority; 0: no aging
   BlockManagerOptions blocks;
 };
 
 struct SchedulerStats {
-  int64_t num_preemptions = 0;
-  int64_t prompt_tokens = 0;  // computed or adopted, of first admissions
+  PreemptionCounts preemptions;
+  int64_t num_preemptions() const { return preemptions.total(); }
+  int64_t swapped_out_blocks = 0;
+  int64_t swapped_in_blocks = 0;
+  int64_t swapped_in_tokens = 0;  // that were not computed again
+  int64_t num_swap_refusals = 0;  // steps whose swap_outs a rank had no memory for
+  int64_t block_copies = 0;       // of forks
+  int64_t prompt_tokens = 0;      // computed or adopted, of first admissions
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
@@ -120,7 +133,7 @@ struct StepPlan {
   int32_t num_tokens = 0;
   std::vector<SequencePtr> first_scheduled;  // admitted for the first time
 
-  bool empty() const { return request.sequences_size() == 0; }
+  bool empty() const { return request.sequences_size() == 0 && request.swap_outs_size() == 0; }
 };
 
 // What a reply did for one sequence, whose state is kFinished when output.finish_reason is set.
@@ -150,6 +163,9 @@ class Scheduler {
   // The earliest deadline of a sequence never scheduled.
   absl::Time NextDeadline() const;
 
+  // What preemptions cost from now on.
+  void SetPrices(const PreemptionPrices& prices) { prices_ = prices; }
+
   // Makes the next step. When it is empty(), nothing can be computed now, and it must not be sent.
   StepPlan Schedule();
   // Applies the reply to the oldest step not yet updated: every entry, in the order of the step's sequences,
@@ -159,21 +175,22 @@ class Scheduler {
   absl::StatusOr<std::vector<SequenceOutput>> Update(const v1::StepReply& reply);
 
   // All running sequences go back to waiting, and none has blocks any more. No step may be in flight.
-  void PreemptAll();
+  void PreemptAll() { PreemptAll(PreemptionCause::kReset); }
   // All running sequences wait, and keep their blocks. No step may be in flight.
   void SuspendAll();
 
   // What outlives a sleep of the KV cache (BlockManager::ChooseKept). No sequence may be running from the
   // choice until RestoreKept or ForgetComputed, and nothing may be scheduled. ChooseKept takes the blocks of
-  // suspended sequences in the order of service. ForgetUnkept: the sleep has happened. RestoreKept: the
-  // blocks are on the device again. AbandonKept: the sleep has not happened, nothing has changed.
+  // suspended sequences in the order of service. ForgetUnkept: the sleep has happened; one that keeps nothing
+  // forgets what is swapped out, too, as the workers do. RestoreKept: the blocks are on the device again.
+  // AbandonKept: the sleep has not happened, nothing has changed.
   const std::vector<KeptBlock>& ChooseKept(const KeepLimits& limits = {});
   void ForgetUnkept();
   void RestoreKept();
   void AbandonKept();
   // Everything is computed again: no sequence has blocks, nothing is cached, nothing is kept. No step may be
   // in flight.
-  void ForgetComputed();
+  void ForgetComputed(PreemptionCause cause = PreemptionCause::kReset);
 
   // Gives up the steps in flight after a failure in which their results and the workers' batch state were
   // lost. Their sequences go on with the tokens that were delivered, all running ones wait again, and no
@@ -193,8 +210,9 @@ class Scheduler {
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   // How many of the waiting ones have run before.
   int32_t num_preempted() const { return num_preempted_; }
-  // How many of these are suspended.
+  // How many of these are suspended, and swapped out.
   int32_t num_suspended() const { return num_suspended_; }
+  int32_t num_swapped() const { return num_swapped_; }
   bool has_sequences() const { return !live_.empty(); }
   const SchedulerStats& stats() const { return stats_; }
   const BlockManager& blocks() const { return blocks_; }
@@ -221,6 +239,7 @@ class Scheduler {
   struct InFlightStep {
     int64_t step_id;
     std::vector<ScheduledEntry> entries;
+    std::vector<SequencePtr> swapped_out;
   };
 
   // A prompt's part of a step in the making.
@@ -257,7 +276,18 @@ class Scheduler {
   enum class Admission { kOk, kSkip, kStop };
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
   bool HasBytes(const Sequence& sequence, const Draft& draft) const;
-  int64_t TakeBlocks(const Sequence& sequence);
+  int64_t TakeBlocks(Sequence* sequence);
+  bool PreemptsBySwap(const Sequence& sequence, PreemptionCause cause) const;
+  void SwapOut(const SequencePtr& sequence);
+  // Whether a swapped sequence may come back in the step in the making, if it has room.
+  bool MaySwapIn(const Sequence& sequence);
+  int64_t SwapIn(Sequence* sequence);  // as TakeBlocks
+  // What was swapped out is computed again.
+  void DropSwapped(Sequence* sequence);
+  void DropAllSwapped();
+  // Returns the sequences that the step swaps out.
+  std::vector<SequencePtr> SendSwaps(v1::StepRequest* request);
+  void NoteRefusedSwaps(const InFlightStep& step, const v1::StepReply& reply);
   int32_t BlocksMissing(const Sequence& sequence);
   bool Admit(const SequencePtr& sequence, Draft* draft);
   // Takes a slot for a waiting sequence that has blocks.
@@ -294,10 +324,11 @@ class Scheduler {
   void ExtendEntry(int index, int64_t num_tokens, Draft* draft);
   // Tells the block manager which blocks are full, where there can be further ones.
   void CommitBlocks(const Sequence& sequence, int64_t num_new);
-  void Preempt(SequencePtr sequence);
+  void Preempt(SequencePtr sequence, PreemptionCause cause);
+  void PreemptAll(PreemptionCause cause);
   void Suspend(SequencePtr sequence);
   // Takes a suspended sequence's blocks.
-  void PreemptSuspended(Sequence* sequence);
+  void PreemptSuspended(Sequence* sequence, PreemptionCause cause);
   // Does that with the last suspended one in the order of service, if it is behind `key`. False: there is
   // none.
   bool PreemptSuspendedBehind(const ServiceKey& key);
@@ -329,11 +360,16 @@ class Scheduler {
   std::vector<int32_t> free_slots_;                     // a stack
   std::vector<int32_t> freed_slots_;                    // of which the next step tells the workers
   std::vector<BlockCopyOp> copies_;                     // of forks, which the next step has to do
+  std::vector<BlockCopyOp> swap_outs_, swap_ins_;       // of the step in the making
+  std::vector<SequencePtr> swapped_out_;                // likewise
   std::deque<InFlightStep> in_flight_;
   int64_t next_sequence_id_ = 1;
   int64_t next_step_id_ = 1;
   int32_t num_preempted_ = 0;
   int32_t num_suspended_ = 0;
+  int32_t num_swapped_ = 0;
+  int64_t swap_again_step_ = 0;  // before it nothing is swapped out
+  PreemptionPrices prices_;
   int64_t num_deadlines_ = 0;  // live sequences, never scheduled, with a finite deadline
 };
 

@@ -33,6 +33,8 @@ struct Sequence {
   int32_t slot = -1;            // row of the workers' batch state while running
   bool is_suspended = false;    // it waits, and has its blocks: nothing is computed again
   bool is_kept = false;         // while suspended: its blocks were chosen to outlive a sleep
+  bool is_swapped = false;      // it waits, and has its blocks in host memory
+  int64_t swap_step = 0;        // the step that has swapped it out
   int32_t num_adopted = 0;      // tokens that the prefix cache served at the last admission
   int32_t num_cached = 0;       // prompt tokens that the prefix cache served at first admission
   // Positions whose prompt log-probabilities were delivered, position 0 included: recomputation does not
@@ -68,6 +70,8 @@ struct Sequence {
   int64_t num_to_compute() const { return num_tokens() - num_computed; }
   // Whether it can still miss its request's deadline.
   bool counts_deadline() const { return !was_scheduled && request.deadline != absl::InfiniteFuture(); }
+  // While it waits: nothing of it is computed again.
+  bool keeps_computed() const { return is_suspended || is_swapped; }
   bool finished() const { return state == SequenceState::kFinished; }
   // Prompt log-probabilities are still owed: the whole prompt must be computed, no prefix hit.
   bool owes_prompt_logprobs() const {

@@ -27,11 +27,11 @@ void Scheduler::SuspendAll() {
   while (!running_.empty()) Suspend(running_.rbegin()->second);
 }
 
-void Scheduler::PreemptSuspended(Sequence* sequence) {
+void Scheduler::PreemptSuspended(Sequence* sequence, PreemptionCause cause) {
   FreeBlocks(sequence, &blocks_);
   sequence->is_suspended = sequence->is_kept = false;
   --num_suspended_;
-  ++stats_.num_preemptions;
+  stats_.preemptions.Add(cause, /*swaps=*/false);
 }
 
 bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key) {
@@ -39,7 +39,7 @@ bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key) {
   const auto end = std::make_reverse_iterator(waiting_.begin());
   for (auto it = std::make_reverse_iterator(waiting_.end()); it != end && it->first > key; ++it) {
     if (!it->second->is_suspended) continue;
-    PreemptSuspended(it->second.get());
+    PreemptSuspended(it->second.get(), PreemptionCause::kNoBlocks);
     return true;
   }
   return false;
@@ -66,8 +66,10 @@ const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
 
 void Scheduler::ForgetUnkept() {
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended && !sequence->is_kept) PreemptSuspended(sequence.get());
+    if (sequence->is_suspended && !sequence->is_kept)
+      PreemptSuspended(sequence.get(), PreemptionCause::kReset);
   }
+  if (blocks_.kept().empty()) DropAllSwapped();
   blocks_.ForgetUnkept();
 }
 
@@ -85,16 +87,24 @@ void Scheduler::AbandonKept() {
   blocks_.ReleaseKept();
 }
 
-void Scheduler::ForgetComputed() {
-  PreemptAll();
+void Scheduler::ForgetComputed(PreemptionCause cause) {
+  PreemptAll(cause);
+  DropAllSwapped();
   copies_.clear();
   blocks_.ResetPrefixCache();
   blocks_.ReleaseKept();
 }
 
 absl::Status Scheduler::CheckSuspended() const {
-  int32_t num_suspended = 0;
+  int32_t num_suspended = 0, num_swapped = 0;
   for (const auto& [key, sequence] : waiting_) {
+    if (sequence->is_swapped) {
+      ++num_swapped;
+      if (sequence->is_suspended || !blocks_.is_swapped(sequence->id))
+        return absl::InternalError(
+            absl::StrCat("sequence ", sequence->id, " is swapped out without its blocks"));
+      continue;
+    }
     if (!sequence->is_suspended) {
       if (sequence->is_kept || sequence->num_computed != 0)
         return absl::InternalError(absl::StrCat("sequence ", sequence->id, " waits without its blocks"));
@@ -109,6 +119,8 @@ absl::Status Scheduler::CheckSuspended() const {
     }
   }
   if (num_suspended != num_suspended_) return absl::InternalError("suspended sequences do not add up");
+  if (num_swapped != num_swapped_ || num_swapped != blocks_.num_swapped())
+    return absl::InternalError("swapped sequences do not add up");
   return absl::OkStatus();
 }
 

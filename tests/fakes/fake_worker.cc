@@ -198,6 +198,7 @@ absl::Status FakeWorker::Sleep() {
 void FakeWorker::CopyToHost(const BlockPairs& blocks) {
   kept_ = blocks;
   host_.clear();
+  if (blocks.empty()) swapped_.clear();
   for (const auto& [device, host] : blocks) host_[host] = Block(device);
 }
 

@@ -96,7 +96,7 @@ TEST(BeamsRandomTest, ExactAnswersWhateverHappens) {
     SCOPED_TRACE(seed);
     run.Run(25);
     if (::testing::Test::HasFailure()) return;
-    num_preemptions += run.harness().scheduler.stats().num_preemptions;
+    num_preemptions += run.harness().scheduler.stats().num_preemptions();
     num_steps += static_cast<int64_t>(run.harness().steps.size());
     for (const v1::StepRequest& step : run.harness().steps) num_branches += step.branches_size();
   }

@@ -130,7 +130,7 @@ TEST(BeamsTest, AGroupIsPreemptedWhole) {
       requests.push_back(BeamRequest("last", 3, 17, 20, 700));
       ParamsOf(&requests[2])->ignore_eos = true;
       RunExact(requests, &harness);
-      EXPECT_GT(harness.scheduler.stats().num_preemptions, 0);
+      EXPECT_GT(harness.scheduler.stats().num_preemptions(), 0);
       // Of a group that is in the step, all beams are.
       for (const v1::StepRequest& step : harness.steps) {
         std::set<int32_t> freed(step.freed_slots().begin(), step.freed_slots().end());
@@ -164,7 +164,7 @@ TEST(BeamsTest, AnUrgentRequestDisplacesAGroup) {
   urgent.priority = -5;
   harness.Add(urgent);
   harness.RunToEnd();
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   ExpectExactAnswer(beams, harness);
   ExpectExactAnswer(urgent, harness);
 
@@ -175,7 +175,7 @@ TEST(BeamsTest, AnUrgentRequestDisplacesAGroup) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness.Step());
   harness.Add(beams);
   harness.RunToEnd();
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1 + 3);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1 + 3);
   ExpectExactAnswer(beams, harness);
 }
 

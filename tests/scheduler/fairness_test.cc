@@ -170,7 +170,7 @@ TEST_P(FairnessTest, AnUrgentRequestDisplacesTheLeastUrgentForItsSlot) {
   harness.Add(requests[2]);
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["urgent"].first_token_step, 4);
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   ASSERT_EQ(harness.steps[3].freed_slots_size(), 1);
   EXPECT_EQ(harness.steps[3].freed_slots(0), harness.steps[0].sequences(1).slot());
   ExpectExact(harness, requests);
@@ -189,7 +189,7 @@ TEST_P(FairnessTest, NobodyIsDisplacedByAnEqual) {
     harness.Step();
     harness.Add(requests[1]);
     harness.RunToEnd();
-    EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0);
+    EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0);
     EXPECT_GT(harness.answers["second"].first_token_step, 12);
     ExpectExact(harness, requests);
   }
@@ -212,7 +212,7 @@ TEST_P(FairnessTest, BlocksAreTakenFromTheLeastUrgentAndOnlyWhenTheySuffice) {
     harness.Add(urgent);
     harness.Step();
     // 8, 13 and 18 blocks: preempting one suffices, both suffice, or both do not suffice.
-    EXPECT_EQ(harness.scheduler.stats().num_preemptions, prompt_len == 30 ? 1 : prompt_len == 50 ? 2 : 0);
+    EXPECT_EQ(harness.scheduler.stats().num_preemptions(), prompt_len == 30 ? 1 : prompt_len == 50 ? 2 : 0);
     harness.RunToEnd();
     ExpectExact(harness, running);
     ExpectExact(harness, {urgent});
@@ -233,7 +233,7 @@ TEST_P(FairnessTest, WhatWaitingGainsDisplacesNobody) {
   harness.Add(requests[1]);
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["urgent"].first_token_step, 2);
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   ExpectExact(harness, requests);
 }
 
@@ -260,7 +260,7 @@ TEST_P(FairnessTest, NobodyStarves) {
       EXPECT_GT(harness.answers["low"].first_token_step, 8);
       EXPECT_LE(harness.answers["low"].first_token_step, 8 + 3 + 2);
       EXPECT_EQ(harness.answers["low"].tokens, Reference(low));
-      EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0);
+      EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0);
     }
     harness.RunToEnd();
     EXPECT_EQ(harness.answers["low"].tokens, Reference(low));

@@ -76,7 +76,7 @@ Load RunLoad(uint32_t seed, size_t depth, bool faults = false) {
   EXPECT_FALSE(harness.scheduler.has_sequences());
   for (const v1::StepRequest& step : harness.steps) load.steps.push_back(step.SerializeAsString());
   load.answers = harness.answers;
-  load.preemptions = harness.scheduler.stats().num_preemptions;
+  load.preemptions = harness.scheduler.stats().num_preemptions();
   load.forks = harness.scheduler.stats().num_forks;
   return load;
 }

@@ -60,7 +60,7 @@ TEST_P(DepthTest, PreemptionByRecomputeTakesTheLatestAndKeepsTheTokens) {
   Harness harness(SmallOptions(/*num_blocks=*/13), depth());  // 48 tokens of cache for three sequences of 28
   for (int i = 0; i < 3; ++i) harness.Add(MakeRequest(std::to_string(i), 8, 20, i * 100));
   harness.RunToEnd();
-  EXPECT_GT(harness.scheduler.stats().num_preemptions, 0);
+  EXPECT_GT(harness.scheduler.stats().num_preemptions(), 0);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(harness.answers[std::to_string(i)].tokens, Reference(MakeRequest("", 8, 0, i * 100), 20)) << i;
   }
@@ -169,7 +169,7 @@ TEST_P(DepthTest, PromptLogprobsComeOnceWholeAndWithoutPrefixHits) {
   own->num_logprobs = 0;
   harness.Add(request);
   harness.RunToEnd();
-  EXPECT_GT(harness.scheduler.stats().num_preemptions, 0);
+  EXPECT_GT(harness.scheduler.stats().num_preemptions(), 0);
   const Answer& answer = harness.answers["a"];
   EXPECT_EQ(answer.num_cached, 0);
   ASSERT_EQ(answer.prompt_logprobs.size(), 30u);

@@ -126,7 +126,7 @@ TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["bad"].num_cached, 8);
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   EXPECT_EQ(harness.scheduler.blocks().cached_blocks(), 0);
 }
 
@@ -146,7 +146,7 @@ TEST_P(SlotErrorTest, BlocksThatARefusedSequenceNeverWroteAreNotAdopted) {
   EXPECT_TRUE(absl::IsInvalidArgument(harness.answers["refused"].error));
   EXPECT_EQ(harness.answers["same"].tokens, Reference(same, 6));
   EXPECT_EQ(harness.answers["other"].tokens, Reference(other, 6));
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, depth() == 1 ? 1 : 0);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), depth() == 1 ? 1 : 0);
 }
 
 // The sequence is preempted while its bad step is still in flight.
@@ -156,14 +156,14 @@ TEST(SchedulerUpdateTest, ASlotErrorOfAWaitingSequenceEndsIt) {
   scheduler.Add(MakeRequest("bad", 8, 12, 100));
   v1::StepReply reply;
   int32_t bad_slot = -1;
-  for (int64_t step = 1; scheduler.stats().num_preemptions == 0; ++step) {
+  for (int64_t step = 1; scheduler.stats().num_preemptions() == 0; ++step) {
     ASSERT_LT(step, 20);
     const StepPlan plan = scheduler.Schedule();
     if (step == 1) bad_slot = plan.request.sequences(1).slot();
     if (step == 1) continue;  // one step stays in flight
     reply.Clear();
     reply.set_step_id(step - 1);
-    if (scheduler.stats().num_preemptions > 0) break;
+    if (scheduler.stats().num_preemptions() > 0) break;
     for (int32_t slot : {0, 1}) {
       reply.add_tokens()->set_slot(slot);
       reply.mutable_tokens(slot)->set_token_id(5);

@@ -43,7 +43,7 @@ TEST_P(SuspensionTest, ASleepAtAnyMomentComputesNothingAgain) {
     EXPECT_EQ(harness.answers["a"].tokens, Reference(a)) << after;
     EXPECT_EQ(harness.answers["b"].tokens, Reference(b)) << after;
     EXPECT_EQ(harness.worker.num_computed_tokens(), TokensOf(a) + TokensOf(b)) << after;
-    EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0) << after;
+    EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0) << after;
     EXPECT_EQ(harness.scheduler.blocks().used_blocks(), 0);
     EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
   }
@@ -112,7 +112,7 @@ TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.SleepKeeping();
   EXPECT_EQ(harness.scheduler.num_suspended(), 1);
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   const int64_t computed_b = harness.worker.num_computed_tokens() - 12;
   harness.WakeKeeping();
   EXPECT_EQ(harness.scheduler.stats().kept_tokens, 12);
@@ -205,7 +205,7 @@ TEST_P(SuspensionTest, OneAheadTakesTheBlocksOfThoseBehind) {
   EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
   EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
   EXPECT_LT(harness.answers["urgent"].first_token_step, harness.steps.back().step_id());
-  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 1);
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
 }
 
 // Little memory and little of a host tier; some sleeps do not happen, and at some moments the worker dies.

@@ -90,7 +90,7 @@ class PagedEngine : public SimulatedEngine {
   }
 
   int64_t num_running() const override { return (scheduler_.num_running() + n_ - 1) / n_; }
-  int64_t num_preemptions() const override { return scheduler_.stats().num_preemptions; }
+  int64_t num_preemptions() const override { return scheduler_.stats().num_preemptions(); }
 
  private:
   void ApplyNew(const v1::StepRequest& request) {

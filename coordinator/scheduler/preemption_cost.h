@@ -1,0 +1,43 @@
+#pragma once
+// What it costs to preempt a sequence by swap, and by recompute, as measured from steps. Recompute takes the
+// time in which its computed tokens are computed again; swap the time in which its blocks are copied, out and
+// in. Both are added to steps that are run anyway, so what a step costs whatever it does is in neither.
+//
+// Pure: whoever has a clock says how long steps took. Not thread safe.
+
+#include <cstdint>
+
+namespace somnus {
+
+struct PreemptionPrices {
+  double seconds_per_token = 0;  // of a prompt; 0: not known
+  double seconds_per_block = 0;  // copied between the KV cache and the host tier, one way
+};
+
+// False as long as no price of a token is known.
+bool SwapIsCheaper(const PreemptionPrices& prices, int64_t num_tokens, int64_t num_blocks);
+
+class PreemptionCost {
+ public:
+  // `block_bytes`: of a KV block on one rank. Until copies were measured, they are assumed to run at 4 GB/s.
+  explicit PreemptionCost(int64_t block_bytes);
+
+  // A step that computed `num_tokens` tokens and swapped `num_blocks` blocks. `only_decodes`: one token for
+  // each of its sequences. What takes no time, or computes nothing, is passed over.
+  void Observe(int64_t num_tokens, int64_t num_blocks, bool only_decodes, double seconds);
+  PreemptionPrices prices() const;
+
+ private:
+  // Means of the last steps of one kind.
+  struct Steps {
+    double tokens = 0, seconds = 0, weight = 0;
+    void Add(double num_tokens, double duration);
+  };
+  double TokenSeconds() const;
+  double StepSeconds(double num_tokens) const;
+
+  Steps decodes_, prefills_;             // without swaps
+  double copied_blocks_, copy_seconds_;  // sums that decay, from the assumption on
+};
+
+}  // namespace somnus

@@ -1,0 +1,261 @@
+// Preemption by swap: what was computed waits in host memory, and is computed once.
+
+#include <gtest/gtest.h>
+
+#include "proto/limits.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace somnus {
+namespace {
+
+SchedulerOptions SwappingOptions(int32_t num_blocks, int32_t num_host_blocks = 64) {
+  SchedulerOptions options = SmallOptions(num_blocks);
+  options.preemption = PreemptionMode::kSwap;
+  options.blocks.num_host_blocks = num_host_blocks;
+  return options;
+}
+
+int64_t NumSwapOuts(const Harness& harness) {
+  int64_t count = 0;
+  for (const v1::StepRequest& step : harness.steps) count += step.swap_outs_size();
+  return count;
+}
+
+class SwappingTest : public testing::TestWithParam<size_t> {
+ protected:
+  size_t depth() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Depths, SwappingTest, testing::Values(0, 1));
+
+TEST_P(SwappingTest, NothingIsComputedTwice) {
+  SchedulerOptions options = SwappingOptions(13);
+  options.blocks.enable_prefix_caching = false;
+  Harness harness(options, depth());
+  std::map<std::string, EngineRequest> requests;
+  for (int i = 0; i < 3; ++i) {
+    const EngineRequest request = MakeRequest(std::to_string(i), 10, 20, 100 * i);
+    requests[request.id] = request;
+    harness.Add(request);
+  }
+  harness.RunToEnd();
+  ASSERT_FALSE(HasFatalFailure());
+  int64_t tokens = 0;
+  for (const auto& [id, request] : requests) {
+    EXPECT_EQ(harness.answers[id].tokens, Reference(request));
+    tokens += static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
+  }
+  const SchedulerStats& stats = harness.scheduler.stats();
+  EXPECT_GT(stats.preemptions.by_swap[static_cast<size_t>(PreemptionCause::kNoBlocks)], 0);
+  EXPECT_EQ(stats.num_preemptions(), stats.preemptions.by_swap[0]);
+  EXPECT_LE(harness.worker.num_computed_tokens(), tokens + 3) << "but for stale tokens";
+  EXPECT_EQ(stats.swapped_out_blocks, harness.worker.num_swapped_out());
+  EXPECT_EQ(stats.swapped_in_blocks, harness.worker.num_swapped_in());
+  EXPECT_EQ(stats.swapped_in_blocks, stats.swapped_out_blocks);
+  EXPECT_GT(stats.swapped_in_tokens, 0);
+  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+}
+
+TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
+  Harness harness(SwappingOptions(13, /*num_host_blocks=*/2), depth());
+  const EngineRequest a = MakeRequest("a", 15, 20), b = MakeRequest("b", 15, 20, 100);
+  harness.Add(a);
+  harness.Add(b);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
+  EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
+  EXPECT_GT(harness.scheduler.stats().preemptions.by_recompute[0], 0);
+  EXPECT_EQ(NumSwapOuts(harness), 0);
+}
+
+TEST_P(SwappingTest, AHostWithoutMemoryMakesThemRecomputedAndIsAskedAgainLater) {
+  Harness harness(SwappingOptions(13), depth());
+  harness.worker.RefuseSwaps(true);
+  const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
+  harness.Add(a);
+  harness.Add(b);
+  harness.RunToEnd();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
+  EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
+  EXPECT_EQ(harness.scheduler.stats().num_swap_refusals, 1);
+  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  harness.worker.RefuseSwaps(false);
+  for (int i = 0; i < 14; ++i) {
+    harness.Add(MakeRequest("long" + std::to_string(i), 1, 40, 1000 + i));
+    harness.RunToEnd();
+  }
+  harness.Add(MakeRequest("c", 15, 30));
+  harness.Add(MakeRequest("d", 15, 30, 100));
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["d"].tokens, Reference(b));
+  EXPECT_GT(harness.worker.num_swapped_in(), 0);
+  EXPECT_EQ(harness.scheduler.stats().num_swap_refusals, 1);
+}
+
+TEST_P(SwappingTest, AnAbortedSequenceGivesItsHostBlocksBack) {
+  Harness harness(SwappingOptions(13), depth());
+  harness.Add(MakeRequest("a", 15, 30));
+  harness.Add(MakeRequest("b", 15, 30, 100));
+  while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
+  EXPECT_GT(harness.scheduler.blocks().used_host_blocks(), 0);
+  EXPECT_NE(harness.scheduler.Abort("b"), nullptr);
+  harness.Check();
+  EXPECT_EQ(harness.scheduler.num_swapped(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["a"].tokens, Reference(MakeRequest("a", 15, 30)));
+}
+
+TEST_P(SwappingTest, AnUrgentSequenceSwapsOthersOut) {
+  SchedulerOptions options = SwappingOptions(13);
+  options.policy = SchedulingPolicy::kPriority;
+  Harness harness(options, depth());
+  EngineRequest patient = MakeRequest("patient", 20, 12);
+  patient.priority = 5;
+  harness.Add(patient);
+  for (int i = 0; i < 5; ++i) harness.Step();
+  const EngineRequest urgent = MakeRequest("urgent", 30, 5, 100);
+  harness.Add(urgent);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
+  EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
+  EXPECT_EQ(harness.scheduler.stats().preemptions.by_swap[static_cast<size_t>(PreemptionCause::kPriority)],
+            1);
+  EXPECT_LT(harness.answers["urgent"].first_token_step, harness.steps.back().step_id());
+}
+
+TEST_P(SwappingTest, PricesDecideWhereTheOptionsDoNot) {
+  for (const bool swap_is_cheap : {false, true}) {
+    SchedulerOptions options = SwappingOptions(13);
+    options.preemption = PreemptionMode::kAuto;
+    Harness harness(options, depth());
+    harness.scheduler.SetPrices({.seconds_per_token = 1, .seconds_per_block = swap_is_cheap ? 1.0 : 4.0});
+    harness.Add(MakeRequest("a", 15, 20));
+    harness.Add(MakeRequest("b", 15, 20, 100));
+    harness.RunToEnd();
+    const PreemptionCounts& preemptions = harness.scheduler.stats().preemptions;
+    EXPECT_EQ(preemptions.by_swap[0] > 0, swap_is_cheap);
+    EXPECT_EQ(preemptions.by_recompute[0] > 0, !swap_is_cheap);
+  }
+}
+
+TEST_P(SwappingTest, SwappedSequencesOutliveASleepThatKeepsBlocks) {
+  Harness harness(SwappingOptions(13), depth());
+  const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
+  harness.Add(a);
+  harness.Add(b);
+  while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
+  harness.SleepKeeping();
+  EXPECT_EQ(harness.scheduler.num_swapped(), 1);
+  harness.WakeKeeping();
+  harness.RunToEnd();
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
+  EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
+  EXPECT_GT(harness.worker.num_swapped_in(), 0);
+  EXPECT_EQ(harness.scheduler.stats().preemptions.by_recompute, decltype(PreemptionCounts::by_recompute)());
+}
+
+TEST_P(SwappingTest, ALossOfTheWorkersForgetsWhatIsInHostMemory) {
+  Harness harness(SwappingOptions(13), depth());
+  const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
+  harness.Add(a);
+  harness.Add(b);
+  while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
+  harness.Lose();
+  EXPECT_EQ(harness.scheduler.num_swapped(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
+  EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
+}
+
+TEST_P(SwappingTest, AReleasedSequenceLeavesNothingBehind) {
+  Harness harness(SwappingOptions(13), depth());
+  harness.Add(MakeRequest("a", 15, 30));
+  harness.Add(MakeRequest("b", 15, 30, 100));
+  while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
+  harness.Suspend();
+  harness.scheduler.PreemptAll();
+  EXPECT_EQ(harness.scheduler.num_swapped(), 1);
+  EXPECT_EQ(harness.scheduler.ReleaseAll().size(), 2u);
+  harness.Check();
+  EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
+}
+
+// Little memory on both sides; sleeps, losses, refusals and aborts, forks and prompt log-probabilities.
+struct RandomRun {
+  RandomRun(uint32_t seed, size_t depth) : random(seed), harness(Options(), depth) {}
+
+  SchedulerOptions Options() {
+    SchedulerOptions options = SwappingOptions(19 + Below(20), Below(40));
+    options.policy = Below(2) == 0 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+    options.preemption = Below(3) == 0 ? PreemptionMode::kAuto : PreemptionMode::kSwap;
+    options.blocks.watermark = Below(2) * 0.05;
+    options.blocks.enable_prefix_caching = Below(3) != 0;
+    options.max_num_batched_tokens = 8 + Below(40);
+    return options;
+  }
+  int32_t Below(int32_t bound) { return static_cast<int32_t>(random() % static_cast<uint32_t>(bound)); }
+
+  void Arrive(int i) {
+    EngineRequest request = RandomRequest(std::to_string(i), &random);
+    if (Below(6) == 0) OwnSampling(&request)->num_prompt_logprobs = 0;
+    const int num_choices = Below(4) == 0 ? 1 + Below(5) : 1;
+    for (int choice = 0; choice < num_choices; ++choice) {
+      requests[request.id] = request;
+      harness.Add(request);
+      request.fork_of = std::to_string(i);
+      request.id = request.fork_of + "." + std::to_string(choice);
+    }
+  }
+  void Disturb() {
+    harness.worker.RefuseSwaps(Below(200) == 0);
+    if (Below(100) == 0) harness.scheduler.ResetPrefixCache();
+    harness.scheduler.SetPrices({.seconds_per_token = 1, .seconds_per_block = 4.0 * Below(2)});
+    if (Below(40) == 0 && !requests.empty()) {
+      auto it = requests.begin();
+      std::advance(it, Below(static_cast<int32_t>(requests.size())));
+      if (harness.scheduler.Abort(it->first) != nullptr) requests.erase(it);
+    } else if (Below(30) == 0) {
+      harness.SleepKeeping();
+      if (Below(5) == 0) harness.scheduler.ForgetComputed();  // level 2
+      harness.WakeKeeping();
+    } else if (Below(60) == 0) {
+      harness.Lose();
+    }
+  }
+
+  std::mt19937 random;
+  Harness harness;
+  std::map<std::string, EngineRequest> requests;
+};
+
+TEST_P(SwappingTest, RandomLoadsHaveExactTokens) {
+  int64_t num_swaps = 0, num_swapped_tokens = 0;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    RandomRun run(seed, depth());
+    for (int i = 0; i < 200; ++i) {
+      if (run.Below(4) == 0) run.Arrive(i);
+      run.Disturb();
+      run.harness.Step();
+      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed << " step " << i;
+    }
+    run.harness.worker.RefuseSwaps(false);
+    run.harness.RunToEnd();
+    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+    const Scheduler& scheduler = run.harness.scheduler;
+    EXPECT_EQ(scheduler.blocks().used_blocks() + scheduler.blocks().used_host_blocks(), 0);
+    for (const auto& [id, request] : run.requests)
+      ASSERT_EQ(run.harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
+    for (const v1::StepRequest& step : run.harness.steps)
+      ASSERT_TRUE(step.swap_outs().empty() || step.swap_ins().empty());
+    num_swaps += run.harness.worker.num_swapped_in();
+    num_swapped_tokens += scheduler.stats().swapped_in_tokens;
+  }
+  EXPECT_GT(num_swaps, 3000);
+  EXPECT_GT(num_swapped_tokens, 10000);
+}
+
+}  // namespace
+}  // namespace somnus
