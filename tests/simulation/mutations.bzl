@@ -25,13 +25,13 @@ MUTATIONS = {
     ),
     "recovery_keeps_prefix_cache": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed();\n  freed_slots_.clear();",
-        "PreemptAll();\n  freed_slots_.clear();",
+        "ForgetComputed(PreemptionCause::kFailure);\n  freed_slots_.clear();",
+        "PreemptAll(PreemptionCause::kFailure);\n  freed_slots_.clear();",
     ),
     "recovery_frees_slots_again": (
         "coordinator/scheduler/scheduler.cc",
-        "ForgetComputed();\n  freed_slots_.clear();",
-        "ForgetComputed();",
+        "ForgetComputed(PreemptionCause::kFailure);\n  freed_slots_.clear();",
+        "ForgetComputed(PreemptionCause::kFailure);",
     ),
     "failed_transition_is_not_undone": (
         "coordinator/executor/group_sleep.cc",
@@ -71,7 +71,7 @@ MUTATIONS = {
         "return load_options_.checkpoint_is_backup &&",
     ),
     # The size of the KV cache.
-    "fence_keeps_kept_blocks": ("worker/worker_epoch.cc", "  ForgetKept();", "  "),
+    "fence_keeps_kept_blocks": ("worker/worker_epoch.cc", "  ForgetKept(/*with_swapped=*/true);", "  "),
     "rank_ignores_the_resize": (
         "worker/worker_load.cc",
         "RETURN_IF_ERROR(runner_->ResizeKvCache(num_blocks));",
