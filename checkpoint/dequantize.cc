@@ -87,6 +87,66 @@ void ConvertQ5_1(const uint8_t* src, float* out) {
   for (int i = 0; i < kBlock; ++i) out[i] = static_cast<float>(values[i]) * d + m;
 }
 
+// Block: half d; nibbles as in Q4_0, each the index of a value.
+void ConvertIQ4_NL(const uint8_t* src, float* out) {
+  static constexpr int8_t kValues[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                       1,    13,   25,  38,  53,  69,  89,  113};
+  const float d = LoadHalf(src);
+  const uint8_t* q = src + 2;
+  for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(kValues[q[i] & 0x0F]);
+  for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kValues[q[i] >> 4]);
+}
+
+// Block: an exponent, 127 for 1.0; nibbles as in Q4_0, each a float of 4 bits (E2M1). The table has twice
+// their values, so the scale is half of what the exponent says.
+void ConvertMXFP4(const uint8_t* src, float* out) {
+  static constexpr int8_t kValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  const uint32_t exponent = src[0];
+  const float d = FloatOfBits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+  const uint8_t* q = src + 1;
+  for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(kValues[q[i] & 0x0F]);
+  for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kValues[q[i] >> 4]);
+}
+
+// Block: 16 bytes, a scale in the low nibble and a minimum in the high one for each 16 elements; 64 bytes bit
+// pairs: two halves of 128 elements, each four groups of 32, lowest bits first; half d, dmin.
+void ConvertQ2_K(const uint8_t* src, float* out) {
+  const uint8_t* q = src + 16;
+  const float d = LoadHalf(src + 80), dmin = LoadHalf(src + 82);
+  for (int part = 0; part < 16; ++part) {
+    const float d1 = d * static_cast<float>(src[part] & 0x0F), m1 = dmin * static_cast<float>(src[part] >> 4);
+    const uint8_t* pairs = q + 32 * (part / 8) + 16 * (part % 2);
+    const int shift = 2 * (part / 2 % 4);
+    for (int i = 0; i < 16; ++i) *out++ = d1 * static_cast<float>((pairs[i] >> shift) & 3) - m1;
+  }
+}
+
+// The 16 scales of a Q3_K block, 6 bits each, from -32: low nibbles in 8 bytes, high pairs in 4.
+void UnpackScales(const uint8_t* packed, int8_t* scales) {
+  for (int j = 0; j < 16; ++j) {
+    const int low = (packed[j % 8] >> (4 * (j / 8))) & 0x0F, high = (packed[8 + j % 4] >> (2 * (j / 4))) & 3;
+    scales[j] = static_cast<int8_t>((low | high << 4) - 32);
+  }
+}
+
+// Block: 32 bytes third bits (bit j of byte i: element i of group j of 32); 64 bytes bit pairs as in Q2_K;
+// 12 bytes scales, one for 16 elements; half d. An element is the three bits' number less four.
+void ConvertQ3_K(const uint8_t* src, float* out) {
+  const float d = LoadHalf(src + 108);
+  int8_t scales[16];
+  UnpackScales(src + 96, scales);
+  for (int part = 0; part < 16; ++part) {
+    const float d1 = d * static_cast<float>(scales[part]);
+    const uint8_t* high = src + 16 * (part % 2);
+    const uint8_t* pairs = src + 32 + 32 * (part / 8) + 16 * (part % 2);
+    const int shift = 2 * (part / 2 % 4);
+    for (int i = 0; i < 16; ++i) {
+      const int value = ((pairs[i] >> shift) & 3) | ((high[i] >> (part / 2)) & 1) << 2;
+      *out++ = d1 * static_cast<float>(value - 4);
+    }
+  }
+}
+
 // Scale and minimum, 6 bits each, of sub-block j of a Q4_K or Q5_K block; 12 bytes hold eight pairs.
 void UnpackScaleMin(const uint8_t* packed, int j, uint8_t* scale, uint8_t* min) {
   if (j < 4) {
@@ -180,6 +240,10 @@ constexpr void (*kConverters[])(const uint8_t*, int64_t, float*) = {
     ConvertBlocks<StorageType::kQ4_1, ConvertQ4_1>,
     ConvertBlocks<StorageType::kQ5_0, ConvertQ5_0>,
     ConvertBlocks<StorageType::kQ5_1, ConvertQ5_1>,
+    ConvertBlocks<StorageType::kIQ4_NL, ConvertIQ4_NL>,
+    ConvertBlocks<StorageType::kMXFP4, ConvertMXFP4>,
+    ConvertBlocks<StorageType::kQ2_K, ConvertQ2_K>,
+    ConvertBlocks<StorageType::kQ3_K, ConvertQ3_K>,
     ConvertBlocks<StorageType::kQ4_K, ConvertQ4_K>,
     ConvertBlocks<StorageType::kQ5_K, ConvertQ5_K>,
     ConvertBlocks<StorageType::kQ6_K, ConvertQ6_K>,

@@ -9,6 +9,24 @@
 #include "base/status_macros.h"
 
 namespace somnus {
+namespace {
+
+// "IQ2_XXS (number 16 of ggml)": what messages call a type that cannot be read.
+std::string UnsupportedTypeName(uint32_t ggml_type) {
+  constexpr struct {
+    uint32_t ggml_type;
+    const char* name;
+  } kNames[] = {{9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
+                {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"}, {24, "I8"},
+                {25, "I16"},   {26, "I32"},   {27, "I64"},     {28, "F64"},    {29, "IQ1_M"},
+                {34, "TQ1_0"}, {35, "TQ2_0"}, {40, "NVFP4"},   {41, "Q1_0"}};
+  for (const auto& known : kNames) {
+    if (known.ggml_type == ggml_type) return absl::StrCat(known.name, " (number ", ggml_type, " of ggml)");
+  }
+  return absl::StrCat("number ", ggml_type, " of ggml");
+}
+
+}  // namespace
 
 std::string CanonicalGgufName(const Family& family, const std::string& name) {
   const size_t dot = name.rfind('.');
@@ -33,8 +51,7 @@ absl::Status AddGgufTensors(const Family& family, const GgufFile& gguf, const Ma
   for (const GgufTensor& tensor : gguf.tensors()) {
     const std::string name = CanonicalGgufName(family, tensor.name);
     if (!tensor.type.has_value()) {
-      RETURN_IF_ERROR(
-          tensors->AddUnsupported(name, gguf.name(), absl::StrCat("number ", tensor.ggml_type, " of ggml")));
+      RETURN_IF_ERROR(tensors->AddUnsupported(name, gguf.name(), UnsupportedTypeName(tensor.ggml_type)));
       continue;
     }
     TensorInfo info{name, *tensor.type, tensor.shape, file.data() + tensor.offset, tensor.bytes, gguf.name()};

@@ -9,7 +9,23 @@
 namespace somnus {
 
 // Element types as they are on disk. Quantized ones (GGUF) are stored in blocks along the last dimension.
-enum class StorageType { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
+enum class StorageType {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kIQ4_NL,
+  kMXFP4,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 
 struct Family;  // checkpoint/family.h
 

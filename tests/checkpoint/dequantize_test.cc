@@ -23,10 +23,11 @@ struct Golden {
 
 const std::map<std::string, StorageType>& TypeNames() {
   static const auto* const kNames = new std::map<std::string, StorageType>{
-      {"F16", StorageType::kF16},   {"BF16", StorageType::kBF16}, {"Q8_0", StorageType::kQ8_0},
-      {"Q4_0", StorageType::kQ4_0}, {"Q4_1", StorageType::kQ4_1}, {"Q5_0", StorageType::kQ5_0},
-      {"Q5_1", StorageType::kQ5_1}, {"Q4_K", StorageType::kQ4_K}, {"Q5_K", StorageType::kQ5_K},
-      {"Q6_K", StorageType::kQ6_K}};
+      {"F16", StorageType::kF16},       {"BF16", StorageType::kBF16},  {"Q8_0", StorageType::kQ8_0},
+      {"Q4_0", StorageType::kQ4_0},     {"Q4_1", StorageType::kQ4_1},  {"Q5_0", StorageType::kQ5_0},
+      {"Q5_1", StorageType::kQ5_1},     {"Q4_K", StorageType::kQ4_K},  {"Q5_K", StorageType::kQ5_K},
+      {"Q6_K", StorageType::kQ6_K},     {"Q2_K", StorageType::kQ2_K},  {"Q3_K", StorageType::kQ3_K},
+      {"IQ4_NL", StorageType::kIQ4_NL}, {"MXFP4", StorageType::kMXFP4}};
   return *kNames;
 }
 

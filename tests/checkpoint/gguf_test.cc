@@ -297,12 +297,12 @@ TEST(GgufFile, UnknownTensorTypesAreErrorsOnlyWhereTheyAreNeeded) {
   EXPECT_EQ(ErrorOf(w.Write()), "OK");
   GgufWriter needed;
   needed.String("general.architecture", "llama");
-  needed.TensorAt("token_embd.weight", {8, 6}, 39, 0);
+  needed.TensorAt("token_embd.weight", {8, 6}, 16, 0);
   const std::string directory = MakeTempDir();
   WriteFile(directory + "/m.gguf", needed.Write());
   EXPECT_EQ(Checkpoint::Open(directory + "/m.gguf").status().ToString(),
-            "UNIMPLEMENTED: m.gguf: tensor model.embed_tokens.weight has type number 39 of ggml, which is "
-            "not supported");
+            "UNIMPLEMENTED: m.gguf: tensor model.embed_tokens.weight has type IQ2_XXS (number 16 of "
+            "ggml), which is not supported");
 }
 
 TEST(GgufNames, AreTranslated) {
@@ -320,9 +320,9 @@ TEST(GgufNames, AreTranslated) {
 TEST_F(GgufCheckpointTest, OptionalTensorsOfUnknownTypesAreErrors) {
   for (const char* name : {"output.weight", "rope_freqs.weight", "blk.0.attn_q.bias"}) {
     GgufWriter w = TinyGguf();
-    w.Tensor(name, {8, 6}, 39, std::string(64, 'x'));
+    w.Tensor(name, {8, 6}, 99, std::string(64, 'x'));
     EXPECT_THAT(OpenError(w), HasSubstr("UNIMPLEMENTED: m.gguf: tensor ")) << name;
-    EXPECT_THAT(OpenError(w), HasSubstr("has type number 39 of ggml, which is not supported")) << name;
+    EXPECT_THAT(OpenError(w), HasSubstr("has type number 99 of ggml, which is not supported")) << name;
   }
 }
 

@@ -19,10 +19,10 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "gguf"
-TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4"]
 # Where the half-precision scales of a block are.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2],
-          "Q6_K": [208]}
+          "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "MXFP4": []}
 
 
 def random_blocks(rng, name, count):
@@ -38,6 +38,8 @@ def random_blocks(rng, name, count):
         scales = (rng.normal(size=len(blocks)) * 0.01).astype(np.float16)
         scales[0] = np.float16(3e-7)  # a subnormal half
         blocks[:, offset:offset + 2] = scales.view(np.uint8).reshape(-1, 2)
+    if name == "MXFP4":  # exponents that give no infinity; the first two scales are subnormal
+        blocks[:, 0] = np.concatenate([[0, 1], rng.integers(2, 250, size=len(blocks) - 2)])
     return blocks.reshape(-1)
 
 

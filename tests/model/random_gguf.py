@@ -19,8 +19,8 @@ import torch
 from random_checkpoints import draw, expect
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
-SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q2_K": (80, 82), "Q3_K": (108,), "IQ4_NL": (0,)}
 NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
          "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
@@ -61,7 +61,7 @@ def quantize(values, name, seed):
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         rng = np.random.default_rng(seed)
         blocks = rng.integers(0, 256, size=(values.size // elements, size), dtype=np.uint8)
-        fit = 1.0 / math.sqrt(values.shape[-1]) / {"Q4_K": 300, "Q5_K": 600, "Q6_K": 1500}[name]
+        fit = 1.0 / math.sqrt(values.shape[-1]) / {"Q2_K": 15, "Q3_K": 60, "Q4_K": 300, "Q5_K": 600, "Q6_K": 1500, "IQ4_NL": 70}[name]
         for offset in SCALES[name]:
             blocks[:, offset:offset + 2] = (rng.normal(size=len(blocks)) * fit).astype(np.float16).view(np.uint8).reshape(-1, 2)
         data = blocks.reshape(*values.shape[:-1], -1)
@@ -112,7 +112,7 @@ def make(folder, kind, seed):
             continue
         values = draw(key, tensor, generator).float().numpy()
         types = [t for t in TYPES if values.shape[-1] % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[t]][0] == 0]
-        chosen = rng.choice(types[::-1][:4] if rng.random() < 0.5 else types) if values.ndim == 2 else "F32"
+        chosen = rng.choice(types[::-1][:5] if rng.random() < 0.5 else types) if values.ndim == 2 else "F32"
         data, exact = quantize(values, chosen, seed * 1000 + number)
         weights[key] = torch.from_numpy(exact.copy()).double()
         if kind == "llama" and (".q_proj." in key or ".k_proj." in key):
