@@ -33,6 +33,10 @@ ARROWS = {
     # Benchmarks run kernels, the model and the scheduler in process, beside the served ones.
     "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli", "coordinator/request",
                     "coordinator/scheduler", "coordinator/block_manager"],
+    # What a worker would choose on this host, by the worker's own rules.
+    "tools/doctor": ["checkpoint", "kernels", "worker", "allocator", "tools/bench"],
+    # The command line asks servers, and the doctor.
+    "tools/cli": ["proto", "checkpoint", "tools/http", "tools/doctor"],
     # Policies alone, in virtual time.
     "tools/simulator": ["proto", "coordinator/request", "coordinator/scheduler", "coordinator/block_manager",
                         "coordinator/residency", "coordinator/replicas"],

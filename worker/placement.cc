@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace somnus {
 namespace {
@@ -25,14 +26,27 @@ std::vector<NumaNode> UsableNodes(const HostCpus& host) {
   return usable;
 }
 
+bool IsSpare(const HostCpus& host, int cpu) {
+  return std::binary_search(host.spare.begin(), host.spare.end(), cpu);
+}
+
+// `cpus` as threads take them. Those that the command line pins count the CPUs as they are.
+std::vector<int> InOrder(const PlacementRequest& request, const HostCpus& host, std::vector<int> cpus) {
+  if (!request.first_cpu.has_value())
+    std::stable_partition(cpus.begin(), cpus.end(), [&host](int cpu) { return !IsSpare(host, cpu); });
+  return cpus;
+}
+
 // The ranks of the host that share some CPUs.
 struct Share {
   int ranks = 1;  // this one among them
   int index = 0;  // among them
 };
 
-// Divides `num_cpus` CPUs among the ranks that share them.
-Placement Divide(const PlacementRequest& request, const HostCpus& host, int num_cpus, const Share& share) {
+// Divides CPUs among the ranks that share them.
+Placement Divide(const PlacementRequest& request, const HostCpus& host, absl::Span<const int> cpus,
+                 const Share& share) {
+  const int num_cpus = static_cast<int>(cpus.size());
   Placement placement;
   placement.num_threads = request.num_threads;
   if (request.num_threads == 0) {
@@ -40,7 +54,10 @@ Placement Divide(const PlacementRequest& request, const HostCpus& host, int num_
     // each other.
     const bool has_quota = host.num_cpus < static_cast<int>(host.allowed.size());
     const int ranks = request.ranks_on_host + (has_quota ? request.other_ranks : 0);
-    placement.num_threads = std::max(1, std::min(num_cpus / share.ranks, host.num_cpus / ranks));
+    const int num_spare =
+        std::count_if(cpus.begin(), cpus.end(), [&host](int cpu) { return IsSpare(host, cpu); });
+    placement.num_threads =
+        std::max(1, std::min((num_cpus - num_spare) / share.ranks, host.num_cpus / ranks));
   }
   const int threads = placement.num_threads * share.ranks;
   placement.spins = threads <= std::min(num_cpus, host.num_cpus);
@@ -53,17 +70,18 @@ Placement Divide(const PlacementRequest& request, const HostCpus& host, int num_
 }
 
 Placement AsItIs(const PlacementRequest& request, const HostCpus& host, std::string description) {
-  Placement placement = Divide(request, host, static_cast<int>(host.allowed.size()),
-                               {request.ranks_on_host, request.index_on_host});
+  Placement placement = Divide(request, host, host.allowed, {request.ranks_on_host, request.index_on_host});
+  if (!host.spare.empty() && !request.first_cpu.has_value())
+    placement.cpus = InOrder(request, host, host.allowed);
   placement.description = std::move(description);
   return placement;
 }
 
 Placement OnNode(const PlacementRequest& request, const HostCpus& host, const NumaNode& node,
                  const Share& share) {
-  Placement placement = Divide(request, host, static_cast<int>(node.cpus.size()), share);
+  Placement placement = Divide(request, host, node.cpus, share);
   placement.memory_nodes = {node.id};
-  placement.cpus = node.cpus;
+  placement.cpus = InOrder(request, host, node.cpus);
   placement.description = absl::StrCat("node ", node.id, ", CPUs ", CpuListText(node.cpus));
   return placement;
 }
@@ -87,8 +105,9 @@ Placement OnSeveral(const PlacementRequest& request, const HostCpus& host,
                     const std::vector<NumaNode>& nodes) {
   Placement placement = AsItIs(request, host, "");
   if (!request.first_cpu.has_value()) {  // which counts the CPUs as they are
-    for (const NumaNode& node : nodes)
-      placement.cpus.insert(placement.cpus.end(), node.cpus.begin(), node.cpus.end());
+    std::vector<int> all;
+    for (const NumaNode& node : nodes) all.insert(all.end(), node.cpus.begin(), node.cpus.end());
+    placement.cpus = InOrder(request, host, std::move(all));
   }
   const std::vector<int>& cpus = placement.cpus.empty() ? host.allowed : placement.cpus;
   std::vector<int> mine = cpus;
@@ -132,9 +151,7 @@ Placement OnNodeOfGpu(const PlacementRequest& request, const HostCpus& host,
   return placement;
 }
 
-}  // namespace
-
-absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const HostCpus& host) {
+absl::StatusOr<Placement> Choose(const PlacementRequest& request, const HostCpus& host) {
   if (request.numa.kind == NumaOption::Kind::kOff) return AsItIs(request, host, "off");
   const std::vector<NumaNode> usable = UsableNodes(host);
   if (request.numa.kind == NumaOption::Kind::kNode) return OnAskedNode(request, host, usable);
@@ -146,6 +163,15 @@ absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const
     return OnNode(request, host, usable.front(), {request.ranks_on_host, request.index_on_host});
   if (request.ranks_on_host >= static_cast<int>(usable.size())) return OnOneOf(request, host, usable);
   return OnSeveral(request, host, usable);
+}
+
+}  // namespace
+
+absl::StatusOr<Placement> ChoosePlacement(const PlacementRequest& request, const HostCpus& host) {
+  absl::StatusOr<Placement> placement = Choose(request, host);
+  if (placement.ok() && request.num_threads == 0 && !host.spare.empty())
+    absl::StrAppend(&placement->description, ", one thread for each fast core");
+  return placement;
 }
 
 }  // namespace somnus

@@ -8,7 +8,8 @@
 // A worker on a GPU belongs to the node of its GPU. Workers on CPUs divide the nodes of their host: where
 // there are as many workers as nodes, or more, each computes on one node and has its memory there; where
 // there are fewer, each computes on several, and its memory comes from these in turns, so that the bandwidth
-// of all is used.
+// of all is used. One CPU of each fast core computes (base/cpu_topology.h), unless more threads are asked
+// for.
 
 #include <optional>
 #include <string>
@@ -37,11 +38,12 @@ struct HostCpus {
   std::vector<NumaNode> nodes;  // of the host
   std::vector<int> allowed;     // AllowedCpus()
   int num_cpus = 0;             // NumAllowedCpus()
+  std::vector<int> spare;       // SpareCpus() of these: they compute only where more threads are asked for
 };
 
 struct Placement {
   std::vector<int> memory_nodes;  // as PlacePages takes them; none: the kernel chooses
-  std::vector<int> cpus;          // to which the process is restricted, node by node; none: as it is
+  std::vector<int> cpus;          // to which the process is restricted, spare ones last; none: as it is
   int num_threads = 1;
   int first_cpu = -1;       // as in CpuDeviceOptions, among `cpus` where there are any
   bool spins = false;       // as in CpuDeviceOptions: each thread of the ranks there has a CPU of its own

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/spill_store.h"
+#include "base/cpu_topology.h"
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
@@ -67,7 +68,8 @@ absl::Status Worker::Place() {
   PlacementRequest request = load_options_.placement;
   if (request.device == DeviceKind::kCuda && parts_.gpu_node)
     request.gpu_node = parts_.gpu_node(options_.device_index);
-  HostCpus host = {{}, AllowedCpus(), NumAllowedCpus()};
+  HostCpus host = {{}, AllowedCpus(), NumAllowedCpus(), {}};
+  if (parts_.cpu_topology) host.spare = SpareCpus(parts_.cpu_topology(), host.allowed);
   if (parts_.numa_nodes) host.nodes = parts_.numa_nodes();
   ASSIGN_OR_RETURN(placement_, ChoosePlacement(request, host));
   if (!placement_.cpus.empty() && !RestrictToCpus(placement_.cpus))

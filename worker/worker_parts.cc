@@ -39,6 +39,7 @@ WorkerParts RealWorkerParts() {
                              {.chunk_bytes = options.device_chunk_bytes, .numa_nodes = options.memory_nodes});
   };
   parts.numa_nodes = [] { return ReadNumaNodes(); };
+  parts.cpu_topology = [] { return ReadCpuTopology(); };
   parts.gpu_node = [](int device_index) -> std::optional<int> {
     const absl::StatusOr<std::string> bus_id = CudaPciBusId(device_index);
     return bus_id.ok() ? NumaNodeOfPciDevice(*bus_id) : std::nullopt;

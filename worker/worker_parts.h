@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "allocator/sleepable_allocator.h"
 #include "allocator/vmm_driver.h"
+#include "base/cpu_topology.h"
 #include "base/numa.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_stamp.h"
@@ -33,6 +34,8 @@ struct WorkerParts {
       open_memory;
   // The NUMA nodes of the host, and that of a GPU where it has one. Null: none is known.
   std::function<std::vector<NumaNode>()> numa_nodes;
+  // Which of its CPUs share a core. Null: none do.
+  std::function<CpuTopology()> cpu_topology;
   std::function<std::optional<int>(int device_index)> gpu_node;
   // Names the memory of its host that this process takes, which other processes may share: its control
   // group's share of the host's memory, or the GPU. Null: there is one.

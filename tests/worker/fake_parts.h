@@ -239,7 +239,9 @@ class FakeRunner : public ModelRunner {
 
 inline WorkerParts FakeParts(FakeModelControl* control) {
   WorkerParts parts = RealWorkerParts();
-  parts.numa_nodes = nullptr;  // tests have all CPUs of the process, also on a host with several nodes
+  // Tests have all CPUs of the process, also on a host with several nodes, or with several threads of a core.
+  parts.numa_nodes = nullptr;
+  parts.cpu_topology = nullptr;
   parts.open_checkpoint = [control](const std::string&,
                                     LoadFormat) -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
     ++control->opens;

@@ -26,7 +26,7 @@ HostCpus TwoNodes() {
   return host;
 }
 
-HostCpus OneNode(int cpus) { return {{{0, Range(0, cpus)}}, Range(0, cpus), cpus}; }
+HostCpus OneNode(int cpus) { return {{{0, Range(0, cpus)}}, Range(0, cpus), cpus, {}}; }
 
 PlacementRequest Rank(int index, int of) {
   return {.ranks_on_host = of, .index_on_host = index, .pins = true};
@@ -58,7 +58,7 @@ TEST(Placement, CpusThatNoOtherRankMayUseAreNotDivided) {
 }
 
 TEST(Placement, WhereTheKernelTellsNoNodesThereIsOne) {
-  const HostCpus host = {{}, Range(0, 4), 4};
+  const HostCpus host = {{}, Range(0, 4), 4, {}};
   EXPECT_EQ(Choose(Rank(0, 1), host).description, "one node");
   EXPECT_EQ(Choose(Rank(0, 1), host).num_threads, 4);
 }
@@ -173,6 +173,38 @@ TEST(Placement, PinsOfTheCommandLineSayWhereMemoryIs) {
   EXPECT_EQ(placement.memory_nodes, Cpus{1});
   request.first_cpu = 14;  // and on from the first
   EXPECT_EQ(Choose(request, TwoNodes()).memory_nodes, (Cpus{0, 1}));
+}
+
+TEST(Placement, OneThreadOfEachCoreComputes) {
+  HostCpus host = OneNode(8);
+  host.spare = {1, 3, 5, 7};
+  const Placement alone = Choose(Rank(0, 1), host);
+  EXPECT_EQ(alone.num_threads, 4);
+  EXPECT_EQ(alone.first_cpu, 0);
+  EXPECT_EQ(alone.cpus, (Cpus{0, 2, 4, 6, 1, 3, 5, 7})) << "threads that wait have the others";
+  EXPECT_EQ(alone.description, "one node, one thread for each fast core");
+  const Placement second = Choose(Rank(1, 2), host);
+  EXPECT_EQ(second.num_threads, 2);
+  EXPECT_EQ(second.first_cpu, 2) << "4 and 6";
+  PlacementRequest all = Rank(0, 1);
+  all.num_threads = 8;
+  EXPECT_EQ(Choose(all, host).first_cpu, 0) << "who asks for more threads has the others, too";
+  EXPECT_EQ(Choose(Rank(0, 6), host).num_threads, 1);
+  PlacementRequest pinned = Rank(0, 1);
+  pinned.first_cpu = 3;
+  EXPECT_TRUE(Choose(pinned, host).cpus.empty()) << "the command line counts CPUs as they are";
+}
+
+TEST(Placement, CoresOfANodeAreDividedByItsRanks) {
+  HostCpus host = TwoNodes();
+  host.spare = Range(8, 16);
+  const Placement second = Choose(Rank(1, 2), host);
+  EXPECT_EQ(second.cpus, (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
+  EXPECT_EQ(second.num_threads, 4);
+  const Placement alone = Choose(Rank(0, 1), host);
+  EXPECT_EQ(alone.num_threads, 8);
+  EXPECT_EQ(alone.cpus, (Cpus{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(alone.memory_nodes, (Cpus{0, 1}));
 }
 
 TEST(Placement, AQuotaGivesFewerThreads) {

@@ -124,6 +124,13 @@ double PingPong(const std::vector<int>& cpus) {
 
 }  // namespace
 
+double ReadGbps(int num_threads) {
+  const std::vector<int>& cpus = AllowedCpus();
+  const Buffer buffer(kBufferBytes);
+  if (buffer.data() == nullptr) return 0;
+  return ReadBandwidth(buffer, cpus, std::clamp<int>(num_threads, 1, cpus.size()));
+}
+
 MachineState ProbeMachine() {
   MachineState state;
   const std::vector<int>& cpus = AllowedCpus();

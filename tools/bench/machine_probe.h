@@ -17,6 +17,10 @@ struct MachineState {
 // measured.
 MachineState ProbeMachine();
 
+// Sequential reads of so many threads, each on its own CPU, in 1e9 bytes a second; 0 without memory for it.
+// At most as many threads as the process may use CPUs.
+double ReadGbps(int num_threads);
+
 // "read 30.6 GB/s 1T, 33.5 GB/s 2T, ping-pong 61 ns".
 std::string ToString(const MachineState& state);
 

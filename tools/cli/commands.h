@@ -25,6 +25,7 @@ int RunReloadWeights(const std::vector<std::string>& args);
 int RunResetPrefixCache(const std::vector<std::string>& args);
 int RunRoll(const std::vector<std::string>& args);
 int RunStop(const std::vector<std::string>& args);
+int RunDoctor(const std::vector<std::string>& args);
 
 // Parses `args` into the table's variables. Returns an exit code when the command ends here: after --help,
 // --version, or a wrong flag, which is reported on stderr.

@@ -39,7 +39,8 @@ constexpr Entry kEntries[] = {
     {"reload-weights", "read the weights anew, or others", RunReloadWeights},
     {"reset-prefix-cache", "forget the prompts that were computed before", RunResetPrefixCache},
     {"roll", "restart the workers, one replica at a time", RunRoll},
-    {"stop", "end the server and its workers", RunStop}};
+    {"stop", "end the server and its workers", RunStop},
+    {"doctor", "what this host is good for, and what would be chosen on it", RunDoctor}};
 
 std::string Help() {
   std::string text =

@@ -1,0 +1,117 @@
+// What the doctor says of a host and of a model.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "checkpoint/checkpoint.h"
+#include "tools/doctor/report_text.h"
+
+namespace somnus {
+namespace {
+
+// Eight CPUs of four cores, for two workers.
+HostReport EightCpus() {
+  HostReport host;
+  host.cpu_name = "Some CPU";
+  host.allowed = {0, 1, 2, 3, 4, 5, 6, 7};
+  host.spare = {4, 5, 6, 7};
+  host.quota = 3.5;
+  host.isa = "avx2";
+  host.isas = {"portable", "avx2"};
+  host.available_bytes = int64_t{6} << 30;
+  host.huge_pages = "never";
+  const HostCpus cpus = {{}, host.allowed, 3, host.spare};
+  for (int i = 0; i < 2; ++i) {
+    host.placements.push_back(
+        ChoosePlacement({.ranks_on_host = 2, .index_on_host = i, .pins = true}, cpus).value());
+  }
+  return host;
+}
+
+std::unique_ptr<Checkpoint> Open(const char* path) {
+  auto checkpoint = Checkpoint::Open(path);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  return std::move(checkpoint).value_or(nullptr);
+}
+
+TEST(Doctor, SaysWhatIsChosenAndWhy) {
+  const std::string text = DoctorText({.host = EightCpus(), .ceilings = {}, .model = {}});
+  EXPECT_TRUE(absl::StrContains(text, "Some CPU; may use 8 CPUs (0-7), computes on 4: 4-7 share a core"))
+      << text;
+  EXPECT_TRUE(absl::StrContains(text, "a quota pays for 3.50")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "avx2, the best; this CPU has portable, avx2")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "6.00 GiB available; huge pages are off")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "worker 1       1 thread, pinned, one node, one thread for each"))
+      << text;
+}
+
+TEST(Doctor, TheSameIsJson) {
+  const auto json = nlohmann::json::parse(DoctorJson({.host = EightCpus(), .ceilings = {}, .model = {}}));
+  EXPECT_EQ(json["spare_cpus"], nlohmann::json({4, 5, 6, 7}));
+  ASSERT_EQ(json["workers"].size(), 2);
+  EXPECT_EQ(json["workers"][0]["num_threads"], 1);
+  EXPECT_EQ(json["workers"][0]["cpus"], nlohmann::json({0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_FALSE(json.contains("model"));
+}
+
+TEST(Doctor, CountsWhatAStepReads) {
+  const auto checkpoint = Open("tests/data/tiny/llama-rope3");
+  ASSERT_NE(checkpoint, nullptr);
+  const ModelReport model = ReportModel(*checkpoint);
+  constexpr int64_t kEmbedding = 512 * 64, kLayer = 64 * (64 + 16 + 16 + 64) + 3 * 64 * 96, kNorms = 5 * 64;
+  EXPECT_EQ(model.num_parameters, 2 * kEmbedding + 2 * kLayer + kNorms);
+  EXPECT_EQ(model.step_bf16_bytes, 2 * (kEmbedding + 2 * kLayer + kNorms)) << "the head, not the embedding";
+  EXPECT_EQ(model.prompt_token_flops, 2 * 2 * kLayer);
+  EXPECT_EQ(model.kv_token_bytes, 2 * 2 * 16 * 2);
+  EXPECT_FALSE(model.is_quantized);
+}
+
+TEST(Doctor, ATiedEmbeddingIsReadAsTheHead) {
+  const auto checkpoint = Open("tests/data/tiny/qwen2");
+  ASSERT_NE(checkpoint, nullptr);
+  ASSERT_TRUE(checkpoint->config().tie_word_embeddings);
+  const ModelReport model = ReportModel(*checkpoint);
+  EXPECT_EQ(model.step_bf16_bytes, model.bf16_bytes);
+}
+
+TEST(Doctor, SpeedIsTheCeilingOverTheWork) {
+  ModelReport model;
+  model.step_stored_bytes = 100'000'000;
+  model.step_bf16_bytes = 400'000'000;
+  model.prompt_token_flops = 250'000'000;
+  const ModelSpeed speed =
+      BestSpeed(model, {.num_threads = 2, .read_gbps = 20, .f32_gflops = 1, .bf16_gflops = 500});
+  EXPECT_DOUBLE_EQ(speed.decode_stored, 200);
+  EXPECT_DOUBLE_EQ(speed.decode_bf16, 50);
+  EXPECT_DOUBLE_EQ(speed.prompt, 2000);
+}
+
+TEST(Doctor, ReportsThisHost) {
+  const absl::StatusOr<HostReport> host = ReportHost(2);
+  ASSERT_TRUE(host.ok()) << host.status();
+  EXPECT_EQ(host->placements.size(), 2);
+  EXPECT_GT(host->available_bytes, 0);
+  EXPECT_FALSE(host->allowed.empty());
+  ASSERT_FALSE(host->isas.empty());
+  if (!host->isa_is_forced) {
+    EXPECT_EQ(host->isa, host->isas.back());
+  }
+  const HostCeilings ceilings = MeasureCeilings(*host);
+  EXPECT_GT(ceilings.read_gbps, 0);
+  EXPECT_GT(ceilings.f32_gflops, 0);
+}
+
+TEST(Doctor, AnInstructionSetThatIsNoneIsAnError) {
+  const char* const before = getenv("SOMNUS_CPU_ISA");
+  const std::string old = before == nullptr ? "" : before;
+  setenv("SOMNUS_CPU_ISA", "sse9", 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(ReportHost(1).status()));
+  before == nullptr ? unsetenv("SOMNUS_CPU_ISA") : setenv("SOMNUS_CPU_ISA", old.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace somnus

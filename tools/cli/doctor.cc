@@ -1,0 +1,56 @@
+// The command doctor.
+#include <stdio.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/terminal.h"
+#include "tools/doctor/report_text.h"
+
+namespace somnus::cli {
+namespace {
+
+struct DoctorOptions {
+  int32_t workers = 1;
+  bool measure = true;
+  bool json = false;
+};
+
+absl::StatusOr<int> Examine(const DoctorOptions& options, const std::vector<std::string>& models) {
+  DoctorReport report;
+  ASSIGN_OR_RETURN(report.host, ReportHost(options.workers));
+  if (!models.empty()) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(models[0]));
+    report.model = ReportModel(*checkpoint);
+  }
+  if (options.measure) report.ceilings = MeasureCeilings(report.host);
+  const std::string text = options.json ? DoctorJson(report) : DoctorText(report);
+  return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
+}
+
+}  // namespace
+
+int RunDoctor(const std::vector<std::string>& args) {
+  DoctorOptions options;
+  FlagTable table;
+  table.program = "somnus doctor";
+  table.usage = "somnus doctor [MODEL] [flags]";
+  table.about =
+      "Says what workers on this host would run on, why, and how fast MODEL can be here at best: what its\n"
+      "weights take to be read once, and its products to be computed. Needs no server.";
+  table.max_positional = 1;
+  table.groups = {{"Flags",
+                   {Flag::Int("workers", &options.workers, 1, 64, "local workers that divide the host"),
+                    Flag::Switch("measure", &options.measure, "measure the ceilings, which takes a second"),
+                    Flag::Switch("json", &options.json, "print JSON")}}};
+  std::vector<std::string> models;
+  if (const auto exit_code = ParseCommand(table, args, &models)) return *exit_code;
+  return ExitCode(Examine(options, models));
+}
+
+}  // namespace somnus::cli

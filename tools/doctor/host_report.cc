@@ -1,0 +1,85 @@
+#include "tools/doctor/host_report.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "allocator/host_memory.h"
+#include "base/cgroup.h"
+#include "base/cpu_topology.h"
+#include "base/cpus.h"
+#include "base/status_macros.h"
+#include "kernels/device.h"
+#include "tools/bench/machine_peak.h"
+#include "tools/bench/machine_probe.h"
+
+namespace somnus {
+namespace {
+
+std::string CpuName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StartsWith(line, "model name")) continue;
+    return std::string(absl::StripAsciiWhitespace(line.substr(line.find(':') + 1)));
+  }
+  return "";
+}
+
+// "always [madvise] never": the one in brackets.
+std::string HugePages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string line;
+  std::getline(file, line);
+  const size_t begin = line.find('['), end = line.find(']');
+  return begin < end && end != std::string::npos ? line.substr(begin + 1, end - begin - 1) : "";
+}
+
+std::vector<std::string> IsasOfThisCpu() {
+  std::vector<std::string> names;
+  for (const CpuIsa isa : kCpuIsas) {
+    if (Device::CreateCpu({.num_threads = 1, .isa = isa}).ok()) names.emplace_back(CpuIsaName(isa));
+  }
+  return names;
+}
+
+}  // namespace
+
+absl::StatusOr<HostReport> ReportHost(int num_workers) {
+  HostReport report;
+  ASSIGN_OR_RETURN(report.isa, ChosenCpuIsaName());
+  const char* const forced = getenv("SOMNUS_CPU_ISA");
+  report.isa_is_forced = forced != nullptr && *forced != '\0';
+  report.isas = IsasOfThisCpu();
+  report.cpu_name = CpuName();
+  report.allowed = AllowedCpus();
+  report.spare = SpareCpus(ReadCpuTopology(), report.allowed);
+  report.quota = CpuQuota();
+  report.available_bytes = AvailableHostMemory();
+  report.huge_pages = HugePages();
+  report.nodes = ReadNumaNodes();
+  const HostCpus host = {report.nodes, report.allowed, NumAllowedCpus(), report.spare};
+  for (int i = 0; i < num_workers; ++i) {
+    const PlacementRequest request = {.ranks_on_host = num_workers, .index_on_host = i, .pins = true};
+    ASSIGN_OR_RETURN(report.placements.emplace_back(), ChoosePlacement(request, host));
+  }
+  return report;
+}
+
+HostCeilings MeasureCeilings(const HostReport& host) {
+  HostCeilings ceilings;
+  for (const Placement& placement : host.placements) ceilings.num_threads += placement.num_threads;
+  ceilings.num_threads = std::clamp<int>(ceilings.num_threads, 1, host.allowed.size());
+  ceilings.read_gbps = ReadGbps(ceilings.num_threads);
+  ceilings.f32_gflops = PeakFmaGflops(ceilings.num_threads);
+  ceilings.bf16_gflops = host.isa == "amx"           ? PeakTileGflops(ceilings.num_threads)
+                         : host.isa == "avx512_bf16" ? PeakBf16Gflops(ceilings.num_threads)
+                                                     : ceilings.f32_gflops;
+  return ceilings;
+}
+
+}  // namespace somnus

@@ -1,0 +1,43 @@
+#pragma once
+// What Somnus makes of this host: the CPUs that compute, the instruction set, the nodes of its workers, and
+// how fast it can be at best.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/numa.h"
+#include "worker/placement.h"
+
+namespace somnus {
+
+struct HostReport {
+  std::string cpu_name;               // as the kernel has it; may be empty
+  std::vector<int> allowed;           // CPUs that this process may run on
+  std::vector<int> spare;             // of these, siblings and slow ones, on which nothing computes
+  double quota = 0;                   // CPUs that its control group pays for; 0: no quota
+  std::string isa;                    // the instruction set that is used
+  bool isa_is_forced = false;         // by SOMNUS_CPU_ISA
+  std::vector<std::string> isas;      // all that this CPU has, the best one last
+  int64_t available_bytes = 0;        // memory that processes can still take, within their control group
+  std::string huge_pages;             // "always", "madvise" or "never"; empty where the kernel tells nothing
+  std::vector<NumaNode> nodes;        // none where the kernel tells none
+  std::vector<Placement> placements;  // by worker
+};
+
+// For so many local workers on CPUs. FailedPrecondition or InvalidArgument: SOMNUS_CPU_ISA names what this
+// CPU lacks, or nothing.
+absl::StatusOr<HostReport> ReportHost(int num_workers);
+
+// What one step's threads can do at best, measured now; takes about half a second on an idle host.
+struct HostCeilings {
+  int num_threads = 0;
+  double read_gbps = 0;    // sequential reads, 1e9 bytes a second
+  double f32_gflops = 0;   // multiply-adds in f32, two operations each
+  double bf16_gflops = 0;  // of the instruction set's products of bfloat16
+};
+// With as many threads as the workers of `host` have together.
+HostCeilings MeasureCeilings(const HostReport& host);
+
+}  // namespace somnus

@@ -1,0 +1,38 @@
+#pragma once
+// How much a model makes a host read and compute, and so how fast it can be there at best.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/doctor/host_report.h"
+
+namespace somnus {
+
+class Checkpoint;
+
+struct ModelReport {
+  std::string name;
+  std::string stored_type;  // "Q4_1": that of most weights
+  bool is_quantized = false;
+  int64_t num_parameters = 0;
+  int64_t stored_bytes = 0;    // of all tensors
+  int64_t bf16_bytes = 0;      // of all tensors in bfloat16
+  int64_t kv_token_bytes = 0;  // KV cache in bfloat16, for each token
+  // What a step of one sequence reads of the weights. An embedding that is not the head as well is not read.
+  int64_t step_stored_bytes = 0;
+  int64_t step_bf16_bytes = 0;
+  int64_t prompt_token_flops = 0;  // of the matrix products of one token of a prompt, without the head
+};
+
+ModelReport ReportModel(const Checkpoint& checkpoint);
+
+// Tokens per second that the ceilings allow, without attention; 0 where a ceiling is 0.
+struct ModelSpeed {
+  double decode_stored = 0;  // one stream, weights as they are stored (--no-dequantize)
+  double decode_bf16 = 0;    // one stream
+  double prompt = 0;
+};
+ModelSpeed BestSpeed(const ModelReport& model, const HostCeilings& ceilings);
+
+}  // namespace somnus

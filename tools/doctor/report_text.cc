@@ -1,0 +1,153 @@
+#include "tools/doctor/report_text.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/counted.h"
+
+namespace somnus {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Line(absl::string_view name, absl::string_view text) {
+  return absl::StrFormat("%-14s %s\n", name, text);
+}
+
+std::string Size(int64_t bytes) {
+  if (bytes < int64_t{1} << 20) return absl::StrFormat("%.1f KiB", static_cast<double>(bytes) / 1024);
+  if (bytes < int64_t{1} << 30) return absl::StrFormat("%.0f MiB", static_cast<double>(bytes) / (1 << 20));
+  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+std::string CpuText(const HostReport& host) {
+  std::string text = host.cpu_name.empty() ? "" : absl::StrCat(host.cpu_name, "; ");
+  absl::StrAppend(&text, "may use ", Counted(static_cast<int64_t>(host.allowed.size()), "CPU"), " (",
+                  CpuListText(host.allowed), ")");
+  if (!host.spare.empty()) {
+    absl::StrAppend(&text, ", computes on ", host.allowed.size() - host.spare.size(), ": ",
+                    CpuListText(host.spare), " share a core with others or are slow");
+  }
+  if (host.quota > 0) absl::StrAppendFormat(&text, "; a quota pays for %.2f", host.quota);
+  return text;
+}
+
+std::string IsaText(const HostReport& host) {
+  return absl::StrCat(host.isa, host.isa_is_forced ? ", which SOMNUS_CPU_ISA names" : ", the best",
+                      "; this CPU has ", absl::StrJoin(host.isas, ", "));
+}
+
+std::string MemoryText(const HostReport& host) {
+  std::string text = absl::StrCat(Size(host.available_bytes), " available");
+  if (host.huge_pages == "never") {
+    absl::StrAppend(&text, "; huge pages are off, which makes a wake-up slower");
+  } else if (!host.huge_pages.empty()) {
+    absl::StrAppend(&text, "; huge pages: ", host.huge_pages);
+  }
+  return text;
+}
+
+std::string NodesText(const HostReport& host) {
+  if (host.nodes.size() <= 1) return "one node";
+  std::vector<std::string> nodes;
+  for (const NumaNode& node : host.nodes)
+    nodes.push_back(absl::StrCat("node ", node.id, ": CPUs ", CpuListText(node.cpus)));
+  return absl::StrJoin(nodes, "; ");
+}
+
+std::string PlacementText(const Placement& placement) {
+  return absl::StrCat(Counted(placement.num_threads, "thread"),
+                      placement.first_cpu >= 0 ? ", pinned, " : ", ", placement.description);
+}
+
+std::string CeilingsText(const HostCeilings& ceilings) {
+  return absl::StrFormat("%s: %.1f GB/s read, %.0f GFLOP/s in f32, %.0f in bfloat16",
+                         Counted(ceilings.num_threads, "thread"), ceilings.read_gbps, ceilings.f32_gflops,
+                         ceilings.bf16_gflops);
+}
+
+std::string ModelText(const ModelReport& model) {
+  return absl::StrFormat("%s: %.1f million parameters, %s in %s, %s in bfloat16; KV cache %s a token",
+                         model.name, static_cast<double>(model.num_parameters) / 1e6,
+                         Size(model.stored_bytes), model.stored_type, Size(model.bf16_bytes),
+                         Size(model.kv_token_bytes));
+}
+
+std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
+  std::string text =
+      absl::StrFormat("one stream %.0f tokens/s, prompts %.0f tokens/s", speed.decode_bf16, speed.prompt);
+  if (model.is_quantized)
+    absl::StrAppendFormat(&text, "; as stored (--no-dequantize) one stream %.0f", speed.decode_stored);
+  return text;
+}
+
+Json PlacementJson(const Placement& placement) {
+  return {{"num_threads", placement.num_threads},
+          {"pinned", placement.first_cpu >= 0},
+          {"cpus", placement.cpus},
+          {"memory_nodes", placement.memory_nodes},
+          {"description", placement.description}};
+}
+
+}  // namespace
+
+std::string DoctorText(const DoctorReport& report) {
+  std::string text = Line("CPU", CpuText(report.host));
+  absl::StrAppend(&text, Line("instructions", IsaText(report.host)), Line("memory", MemoryText(report.host)),
+                  Line("NUMA", NodesText(report.host)));
+  for (size_t i = 0; i < report.host.placements.size(); ++i)
+    absl::StrAppend(&text, Line(absl::StrCat("worker ", i), PlacementText(report.host.placements[i])));
+  if (report.ceilings.has_value()) absl::StrAppend(&text, Line("ceilings", CeilingsText(*report.ceilings)));
+  if (!report.model.has_value()) return text;
+  absl::StrAppend(&text, Line("model", ModelText(*report.model)));
+  if (report.ceilings.has_value()) {
+    const ModelSpeed speed = BestSpeed(*report.model, *report.ceilings);
+    absl::StrAppend(&text, Line("at best", SpeedText(*report.model, speed)));
+  }
+  return text;
+}
+
+std::string DoctorJson(const DoctorReport& report) {
+  const HostReport& host = report.host;
+  Json json = {{"cpu", host.cpu_name},
+               {"allowed_cpus", host.allowed},
+               {"spare_cpus", host.spare},
+               {"cpu_quota", host.quota},
+               {"isa", host.isa},
+               {"isa_is_forced", host.isa_is_forced},
+               {"isas", host.isas},
+               {"available_bytes", host.available_bytes},
+               {"huge_pages", host.huge_pages},
+               {"nodes", Json::array()},
+               {"workers", Json::array()}};
+  for (const NumaNode& node : host.nodes) json["nodes"].push_back({{"id", node.id}, {"cpus", node.cpus}});
+  for (const Placement& placement : host.placements) json["workers"].push_back(PlacementJson(placement));
+  if (report.ceilings.has_value()) {
+    json["ceilings"] = {{"num_threads", report.ceilings->num_threads},
+                        {"read_gbps", report.ceilings->read_gbps},
+                        {"f32_gflops", report.ceilings->f32_gflops},
+                        {"bf16_gflops", report.ceilings->bf16_gflops}};
+  }
+  if (report.model.has_value()) {
+    const ModelReport& model = *report.model;
+    json["model"] = {{"name", model.name},
+                     {"stored_type", model.stored_type},
+                     {"num_parameters", model.num_parameters},
+                     {"stored_bytes", model.stored_bytes},
+                     {"bf16_bytes", model.bf16_bytes},
+                     {"kv_token_bytes", model.kv_token_bytes}};
+    if (report.ceilings.has_value()) {
+      const ModelSpeed speed = BestSpeed(model, *report.ceilings);
+      json["model"]["at_best"] = {{"decode_tokens_per_s", speed.decode_bf16},
+                                  {"decode_as_stored_tokens_per_s", speed.decode_stored},
+                                  {"prompt_tokens_per_s", speed.prompt}};
+    }
+  }
+  return absl::StrCat(json.dump(2), "\n");
+}
+
+}  // namespace somnus
