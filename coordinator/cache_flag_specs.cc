@@ -31,6 +31,11 @@ FlagGroup CacheFlags(Flags* f) {
           Flag::Int(
               "priority-aging-steps", &f->priority_aging_steps, 0, kMaxIntFlag / 2,
               "under priority: waiting for that many steps improves a request's priority by one; 0: never"),
+          Flag::OneOf<std::string>("fairness", &f->fairness, {{"none", "none"}, {"user", "user"}},
+                                   "user: among requests of equal priority the one goes first whose user has "
+                                   "had the least service"),
+          Flag::Int("max-fair-users", &f->max_fair_users, 1, 1 << 20,
+                    "users without requests whose service is remembered (--fairness=user)"),
           Flag::Int("max-num-partial-prefills", &f->max_num_partial_prefills, 1, 4096,
                     "prompts at once that one step does not complete"),
           Flag::Int("max-long-partial-prefills", &f->max_long_partial_prefills, 1, 4096,

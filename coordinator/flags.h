@@ -99,6 +99,8 @@ struct Flags {
   int32_t max_long_partial_prefills = 1;
   int32_t long_prefill_token_threshold = 0;  // 0: half of max_num_batched_tokens
   int32_t priority_aging_steps = 512;        // 0: no aging
+  std::string fairness = "none";
+  int32_t max_fair_users = 4096;
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;
   int64_t max_waiting_bytes = 256 << 20;

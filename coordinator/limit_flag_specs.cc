@@ -28,6 +28,9 @@ FlagGroup RequestLimitFlags(ApiLimits* l) {
           Flag::Int("max-allowed-token-ids", &l->max_allowed_token_ids, 1, 1 << 20, "allowed_token_ids"),
           Flag::Int("max-bad-words", &l->max_bad_words, 1, 1 << 12, "bad words, both spellings counted"),
           Flag::Int("max-bad-word-tokens", &l->max_bad_word_tokens, 1, 1 << 12, "tokens of one bad word"),
+          Flag::Time(
+              "max-request-timeout", &l->max_request_timeout, absl::ZeroDuration(), kLongestTimeFlag,
+              "from its arrival to its end, also where it sets no deadline or a later one; 0: no bound"),
       }};
 }
 

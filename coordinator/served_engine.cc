@@ -212,8 +212,11 @@ class ServedEngineImpl : public ServedEngine {
 
   std::shared_ptr<Engine> MakeReplicas(EngineObserver* observer) {
     std::vector<ReplicaOptions> replicas;
+    const std::shared_ptr<UserAccounts> accounts =
+        flags_.fairness == "user" ? UserAccounts::Create(flags_.max_fair_users) : nullptr;
     for (size_t i = 0; i < plans_.size(); ++i) {
       replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans_[i]), workers_.executor(i)});
+      replicas.back().engine.scheduler.accounts = accounts;
       replicas.back().engine.residency = workers_.residency(i);
       replicas.back().engine.weights = workers_.weights(i);
       replicas.back().engine.num_mapped_blocks = workers_.num_mapped_blocks(i);

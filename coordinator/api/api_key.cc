@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace somnus {
@@ -22,6 +24,16 @@ bool BearerMatches(absl::string_view authorization, absl::string_view key) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(authorization, absl::MaxSplits(' ', 1));
   return absl::EqualsIgnoreCase(parts.first, "Bearer") && EqualInConstantTime(parts.second, key);
+}
+
+std::string UserOfField(absl::string_view user) {
+  constexpr size_t kMaxNameBytes = 64;
+  if (user.size() <= kMaxNameBytes) return absl::StrCat("user:", user);
+  return absl::StrCat("long user:", absl::Hex(absl::HashOf(user)));
+}
+
+std::string UserOfKey(absl::string_view authorization) {
+  return authorization.empty() ? "" : absl::StrCat("key:", absl::Hex(absl::HashOf(authorization)));
 }
 
 }  // namespace somnus

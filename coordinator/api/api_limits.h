@@ -36,8 +36,11 @@ struct ApiLimits {
   int32_t max_stop_token_ids = 128;       // of one request, as are the next three
   int32_t max_logit_bias = 1024;          // entries
   int32_t max_allowed_token_ids = 1024;
-  int32_t max_bad_words = 128;                        // both spellings of a word are counted
-  int32_t max_bad_word_tokens = 64;                   // of one of them
+  int32_t max_bad_words = 128;       // both spellings of a word are counted
+  int32_t max_bad_word_tokens = 64;  // of one of them
+  // Of a request, from its arrival to its end, whatever it asks for; 0: no bound. 504, DEADLINE_EXCEEDED
+  // then.
+  absl::Duration max_request_timeout = absl::ZeroDuration();
   absl::Duration header_timeout = absl::Seconds(10);  // from the first byte to the end of the headers
   absl::Duration body_timeout = absl::Seconds(60);    // from the end of the headers to the end of the body
   absl::Duration idle_timeout = absl::Seconds(75);    // between two requests of a connection

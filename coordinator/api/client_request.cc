@@ -104,8 +104,11 @@ EngineRequest ClientRequest::MakeRequest(int32_t index,
   request.max_tokens = prompt.max_tokens;
   request.seed = params_->seed + index % params_->n;
   request.cache_salt = params_->cache_salt;
+  request.user = params_->user;
   if (index % params_->n > 0) request.fork_of = choices_[index - index % params_->n].engine_id;
   request.priority = params_->priority;
+  request.deadline = params_->times.deadline;
+  request.first_token_by = params_->times.first_token_by;
   request.sink = HasBeams()
                      ? std::shared_ptr<OutputSink>(std::make_shared<BeamSink>(queue_, index, params_->n))
                      : std::make_shared<Sink>(queue_, index);

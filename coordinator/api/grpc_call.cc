@@ -34,13 +34,14 @@ v1::MissingMemory LargestOf(v1::MissingMemory missing) {
 
 }  // namespace
 
-grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key) {
-  if (api_key.empty()) return grpc::Status::OK;
+absl::string_view AuthorizationOf(const grpc::ServerContext& context) {
   const auto it = context.client_metadata().find("authorization");
-  const absl::string_view given = it == context.client_metadata().end()
-                                      ? absl::string_view()
-                                      : absl::string_view(it->second.data(), it->second.size());
-  if (BearerMatches(given, api_key)) return grpc::Status::OK;
+  return it == context.client_metadata().end() ? absl::string_view()
+                                               : absl::string_view(it->second.data(), it->second.size());
+}
+
+grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key) {
+  if (api_key.empty() || BearerMatches(AuthorizationOf(context), api_key)) return grpc::Status::OK;
   return {grpc::StatusCode::UNAUTHENTICATED, "Unauthorized"};
 }
 

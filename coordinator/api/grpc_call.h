@@ -8,11 +8,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/api/api_error.h"
 #include "coordinator/engine/engine.h"
 
 namespace somnus {
 
+// What the call says of itself as HTTP's header of that name does; empty: nothing. It is the context's.
+absl::string_view AuthorizationOf(const grpc::ServerContext& context);
 // UNAUTHENTICATED unless the call carries the key.
 grpc::Status CheckKey(const grpc::ServerContext& context, const std::string& api_key);
 

@@ -67,6 +67,15 @@ std::string MethodLabel(const std::string& method) {
   return "none";
 }
 
+// Of a field that is given several times the values together, as one list.
+std::optional<std::string> FieldValue(const http::fields& head, const char* name) {
+  std::optional<std::string> value;
+  const auto range = head.equal_range(name);
+  for (auto it = range.first; it != range.second; ++it)
+    value = absl::StrCat(value.has_value() ? *value + ", " : "", std::string(it->value()));
+  return value;
+}
+
 bool IsJson(absl::string_view content_type) {
   const absl::string_view media = absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
   return absl::EqualsIgnoreCase(media, "application/json");
@@ -241,6 +250,8 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   request->content_type = std::string(head[http::field::content_type]);
   request->authorization = std::string(head[http::field::authorization]);
   request->id = std::string(head["X-Request-Id"]);
+  request->timeout = FieldValue(head, kTimeoutHeader);
+  request->ttft = FieldValue(head, kTtftHeader);
   request->keep_alive = parser.keep_alive();
   request->http_1_0 = head.version() == 10;
   if (std::distance(head.begin(), head.end()) > limits.max_header_fields) {
@@ -268,6 +279,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   }
   if (!co_await ReadBody(&parser, request)) co_return ReadResult::kRefused;
   stream_.ExpiresNever();
+  request->received = MonotonicNow();
   co_return ReadResult::kRequest;
 }
 

@@ -20,6 +20,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -67,6 +68,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  private:
   struct Request {
     std::string method, target, content_type, authorization, id;
+    std::optional<std::string> timeout, ttft;  // headers of request_times.h
+    MonotonicTime received;                    // when all of it had come
     std::string body;
     bool keep_alive = false;
     bool http_1_0 = false;

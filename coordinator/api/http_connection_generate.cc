@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/api/api_key.h"
 #include "coordinator/api/connection_waker.h"
 #include "coordinator/api/http_connection.h"
 #include "coordinator/api/on_pool.h"
@@ -141,11 +142,15 @@ std::variant<std::shared_ptr<ResponseProducer>, ApiError> HttpConnection::StartG
     if (request->id.size() > kMaxRequestIdBytes)
       parsed = BadRequest("X-Request-Id",
                           absl::StrCat("X-Request-Id is longer than ", kMaxRequestIdBytes, " bytes"));
+    const TimesOrError times = TimesOfHeaders(request->timeout, request->ttft, request->received, limits);
+    if (const auto* error = std::get_if<ApiError>(&times)) parsed = *error;
     if (auto* error = std::get_if<ApiError>(&parsed)) {
       metrics->OnRejected("bad_request");
       return std::move(*error);
     }
     GenerateParams params = std::get<GenerateParams>(std::move(parsed));
+    params.times = std::get<RequestTimes>(times);
+    if (params.user.empty()) params.user = UserOfKey(request->authorization);
     if (!request->id.empty()) params.response_id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", request->id);
     const auto producer = std::make_shared<ResponseProducer>(
         model, std::move(params), metrics, context_->post_output, limits, context_->response_budget);

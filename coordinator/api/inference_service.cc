@@ -1,5 +1,6 @@
 #include "coordinator/api/inference_service.h"
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -7,8 +8,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/api/api_key.h"
 #include "coordinator/api/client_request.h"
 #include "coordinator/api/error_details.h"
 #include "coordinator/api/grpc_call.h"
@@ -86,8 +89,8 @@ std::optional<ApiError> CheckCounts(const v1::GenerateRequest& request, const Se
 }
 
 // The HTTP API has the same fields under the same names, so its parser applies the same rules.
-GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& model,
-                        const ApiLimits& limits) {
+GenerateOrError ReadFields(const v1::GenerateRequest& request, const ServedModel& model,
+                           const ApiLimits& limits) {
   if (std::optional<ApiError> error = CheckCounts(request, model, limits)) return *std::move(error);
   Json json = SamplingFields(request.sampling());
   if (request.prompt_case() == v1::GenerateRequest::kText) json["prompt"] = request.text();
@@ -113,6 +116,29 @@ GenerateOrError Resolve(const v1::GenerateRequest& request, const ServedModel& m
     if (word.ids().empty()) return BadRequest("bad_words", "bad_words must not be empty");
     if (params->sampling.beam_search.has_value()) continue;  // they are checked, and change nothing
     params->sampling.bad_words.emplace_back(word.ids().begin(), word.ids().end());
+  }
+  return parsed;
+}
+
+TimesOrError ReadTimes(const grpc::ServerContext& context, const ApiLimits& limits) {
+  const auto now = std::chrono::system_clock::now();
+  const bool has_deadline = context.deadline() != std::chrono::system_clock::time_point::max();
+  const absl::Duration timeout =
+      has_deadline ? absl::FromChrono(context.deadline() - now) : absl::InfiniteDuration();
+  const auto ttft = context.client_metadata().find(absl::AsciiStrToLower(kTtftHeader));
+  std::optional<std::string> value;
+  if (ttft != context.client_metadata().end()) value.emplace(ttft->second.data(), ttft->second.size());
+  return TimesOfCall(timeout, value, MonotonicNow(), limits);
+}
+
+GenerateOrError Resolve(const grpc::ServerContext& context, const v1::GenerateRequest& request,
+                        const ServedModel& model, const ApiLimits& limits) {
+  const TimesOrError times = ReadTimes(context, limits);
+  if (const auto* error = std::get_if<ApiError>(&times)) return *error;
+  GenerateOrError parsed = ReadFields(request, model, limits);
+  if (auto* params = std::get_if<GenerateParams>(&parsed)) {
+    params->times = std::get<RequestTimes>(times);
+    params->user = UserOfKey(AuthorizationOf(context));
   }
   return parsed;
 }
@@ -200,7 +226,7 @@ grpc::Status InferenceServiceImpl::Serve(grpc::ServerContext* context, const v1:
     metrics_->OnRejected("not_serving");
     return LoadingStatus();
   }
-  GenerateOrError parsed = Resolve(request, *model, limits_);
+  GenerateOrError parsed = Resolve(*context, request, *model, limits_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     model->metrics->OnRejected("bad_request");
     return ToGrpcStatus(*error);

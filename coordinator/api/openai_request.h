@@ -12,6 +12,7 @@
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/api_limits.h"
 #include "coordinator/api/output_processor.h"
+#include "coordinator/api/request_times.h"
 #include "coordinator/api/served_model.h"
 #include "coordinator/request/request.h"
 
@@ -49,6 +50,8 @@ struct GenerateParams {
   std::string prompt_text;  // chat, with return_prompt_text: the rendered messages
   int32_t priority = 0;     // lower is served first
   std::string cache_salt;
+  std::string user;  // as UserOfField or UserOfKey (api_key.h) make it; empty: nobody is named
+  RequestTimes times;
 };
 
 using GenerateOrError = std::variant<GenerateParams, ApiError>;

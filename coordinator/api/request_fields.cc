@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/request_bounds.h"
+#include "coordinator/api/api_key.h"
 
 namespace somnus {
 namespace {
@@ -85,7 +86,7 @@ void CheckOtherFields(FieldReader* fields, bool chat) {
   }
   for (const char* name : {"return_token_offsets", "watermarking", "spaces_between_special_tokens"})
     fields->Bool(name);
-  for (const char* name : {"user", "session_id"}) fields->String(name, std::numeric_limits<size_t>::max());
+  fields->String("session_id", std::numeric_limits<size_t>::max());
   fields->Number("length_penalty", std::numeric_limits<double>::lowest(), std::numeric_limits<double>::max());
   fields->Int("routed_experts_prompt_start", 0);
   const std::optional<std::string> payload = fields->String("mm_payload", kMaxWordBytes);
@@ -266,6 +267,8 @@ void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLi
   const std::optional<std::string> id = fields->String("request_id", kMaxRequestIdBytes);
   params->response_id = id.has_value() ? absl::StrCat(prefix, *id) : NewResponseId(prefix);
   ReadCacheSalt(fields, params);
+  const std::optional<std::string> user = fields->String("user", std::numeric_limits<size_t>::max());
+  if (user.has_value() && !user->empty()) params->user = UserOfField(*user);
 }
 
 void CheckPromptLogprobs(FieldReader* fields, const ApiLimits& limits, const GenerateParams& params) {

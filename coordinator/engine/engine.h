@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/monotonic.h"
+#include "coordinator/request/expiry.h"
 #include "coordinator/request/request.h"
 #include "coordinator/residency/engine_state.h"
 #include "coordinator/residency/residency.h"
@@ -220,6 +221,8 @@ class EngineObserver {
   virtual ~EngineObserver() = default;
   // The request was scheduled for the first time.
   virtual void OnRequestScheduled(const EngineRequest& /*request*/) {}
+  // A request ends because its time is over; OnRequestFinished follows.
+  virtual void OnRequestExpired(ExpiryCause /*cause*/) {}
   virtual void OnStep(const StepEvent& event) = 0;
   // The group is whole again, `duration` after it was lost.
   virtual void OnRecovered(absl::Duration duration) = 0;
@@ -237,6 +240,9 @@ class PassingObserver : public EngineObserver {
 
   void OnRequestScheduled(const EngineRequest& request) override {
     if (next_ != nullptr) next_->OnRequestScheduled(request);
+  }
+  void OnRequestExpired(ExpiryCause cause) override {
+    if (next_ != nullptr) next_->OnRequestExpired(cause);
   }
   void OnStep(const StepEvent& event) override {
     if (next_ != nullptr) next_->OnStep(event);

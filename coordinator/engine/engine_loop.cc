@@ -56,21 +56,18 @@ void EngineLoop::ProcessRequests(std::vector<EngineRequest> submitted,
   if (!submitted.empty()) idle_checked_ = false;
   held_back_.insert(held_back_.end(), std::make_move_iterator(submitted.begin()),
                     std::make_move_iterator(submitted.end()));
-  const absl::Time now = options_.now();
+  const MonotonicTime now = options_.monotonic_now();
   if (!held_back_.empty()) {
     // One that ends while it is held back ends in the scheduler.
     ReleaseHeldBack([&](const EngineRequest& request) {
-      return !waits_ || request.deadline <= now ||
+      return !waits_ || HeldBackUntil(request) <= now ||
              std::find(aborted.begin(), aborted.end(), request.id) != aborted.end();
     });
   }
   for (const std::string& id : aborted) {
     if (SequencePtr sequence = scheduler_.Abort(id)) End(sequence, FinishReason::kAbort, absl::OkStatus());
   }
-  for (const SequencePtr& sequence : scheduler_.Expire(now)) {
-    End(sequence, FinishReason::kError,
-        absl::DeadlineExceededError("the request waited longer than its deadline"));
-  }
+  for (const ExpiredSequence& expired : scheduler_.Expire(now)) EndExpired(expired);
 }
 
 // Until there are no more: a recovery that cannot even begin has ended within the call that asks for it.
@@ -134,7 +131,7 @@ void EngineLoop::CheckIdle() {
 }
 
 void EngineLoop::WaitForMail() {
-  absl::Duration duration = NextDeadline() - options_.now();
+  absl::Duration duration = NextExpiry() - options_.monotonic_now();
   {
     absl::MutexLock lock(&mu_);
     if (draining_) duration = std::min(duration, drain_deadline_ - options_.monotonic_now());
@@ -221,6 +218,7 @@ void EngineLoop::Receive() {
   step.replied = options_.monotonic_now();
   step.duration = step.replied - std::max(step.sent, last_reply_);
   step_deadline_.Observe(step.num_tokens, step.duration);
+  NotePrefill(step);
   const bool only_decodes = step.num_tokens > 0 && step.num_tokens == step.num_sequences;
   if (only_decodes) NoteDecodeStep(step.duration);
   if (observer_ != nullptr) observer_->OnStep(step);

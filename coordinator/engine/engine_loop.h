@@ -3,8 +3,8 @@
 // steps, engine_loop_lifecycle.cc sleep and wake-up, engine_loop_keep.cc what of the KV cache outlives them,
 // engine_loop_pause.cc pauses and what becomes of open requests at either, engine_loop_weights.cc reloads and
 // updates of the weights, engine_loop_kv_size.cc the size of the KV cache, engine_loop_check.cc the
-// self-check after a wake-up, engine_loop_recovery.cc failures; engine_loop_calls.cc is the callers' half:
-// admission, commands, and the snapshot of the state.
+// self-check after a wake-up, engine_loop_expiry.cc deadlines, engine_loop_recovery.cc failures;
+// engine_loop_calls.cc is the callers' half: admission, commands, and the snapshot of the state.
 //
 // Ownership: owns the scheduler and the loop thread; the executor and the observer are borrowed and must live
 // until DrainAndStop (which the destructor calls without grace) has returned. Thread safety: as engine.h
@@ -53,11 +53,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_options.h"
 #include "coordinator/engine/lifecycle_command.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/engine/prefill_speed.h"
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/engine/sleep_wait.h"
 #include "coordinator/engine/step_deadline.h"
@@ -65,37 +67,6 @@
 #include "coordinator/scheduler/scheduler.h"
 
 namespace somnus {
-
-struct EngineOptions {
-  SchedulerOptions scheduler;
-  bool async_scheduling = true;     // step k+1 is sent before the reply to step k is handled
-  bool keep_kv_on_sleep = false;    // what fits into the host tier outlives a sleep of level 1
-  bool keeps_cached_blocks = true;  // the prefix cache, too, and not only the blocks of open requests
-  int64_t kv_block_bytes = 0;       // of one block of the KV cache, over all ranks
-  bool wake_self_check = false;     // nothing is served before the logits are those of before the sleep
-  bool batch_invariant = false;     // of the workers: --batch-invariant
-  QueueLimits queue;
-  absl::Duration step_timeout = absl::Seconds(300);
-  // A step under way for longer makes Health say so; it is still waited for, until its deadline.
-  absl::Duration step_stall = absl::Seconds(60);
-  // How long requests wait for weights that no wake-up brings, after a change that failed or a recovery.
-  absl::Duration stale_weights_timeout = absl::InfiniteDuration();
-  absl::Duration hang_timeout = absl::Seconds(4);  // no step has less (step_deadline.h), but for step_timeout
-  int32_t max_recoveries_per_request = 3;
-  int32_t max_recoveries = 10;  // of the group, in a row without a token, within recovery_window
-  absl::Duration recovery_window = absl::Minutes(10);
-  int32_t vocab_size = 0;                       // ids in prompts and replies are below it
-  Residency residency;                          // what the ranks hold at the start
-  int32_t num_mapped_blocks = 0;                // likewise, as of Held
-  Weights weights;                              // likewise
-  std::function<absl::Time()> now = absl::Now;  // for requests: arrivals, their deadlines, metrics
-  MonotonicClock monotonic_now = MonotonicNow;  // for steps and for draining
-  std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
-  // Of an engine that is a replica: takes the open requests, with their progress, when the group is lost or
-  // restarted, or has failed, so that they go on elsewhere. It is called on the loop thread, after the state
-  // has changed, and must not block; the engine forgets them. Null: they wait for the recovery.
-  std::function<void(std::vector<EngineRequest>)> hand_over;
-};
 
 class EngineLoop : public Engine {
  public:
@@ -144,6 +115,8 @@ class EngineLoop : public Engine {
     int64_t num_steps = 0;       // since the start
   };
   Backlog backlog() const;
+  // What it takes at least to compute so many prompt tokens. Not set: nobody can tell. Thread safe.
+  std::optional<absl::Duration> PrefillTime(int64_t num_tokens) const;
   // Ends all workers of the group and brings up new ones; the epoch that begins then is not counted as a
   // recovery. Open requests are handed over, or wait. Blocks the caller until the group is whole again.
   // FailedPrecondition: the engine is not awake, or its weights came from an update, which new workers cannot
@@ -280,7 +253,14 @@ class EngineLoop : public Engine {
   void CheckWait();
   void EndWait();
   void ReleaseHeldBack(const std::function<bool(const EngineRequest&)>& chosen);
-  absl::Time NextDeadline() const;
+  // engine_loop_expiry.cc: requests whose time is over, or would be before they are served.
+  // Gives requests to the scheduler, and refuses those whose first token would come too late.
+  void AddToScheduler(std::vector<EngineRequest> requests);
+  bool IsHopeless(const Sequence& sequence);
+  void EndExpired(const ExpiredSequence& expired);
+  MonotonicTime NextExpiry() const;
+  static MonotonicTime HeldBackUntil(const EngineRequest& request);
+  void NotePrefill(const StepEvent& step);
   // Computes() and is not paused.
   bool Runs() const;
   bool IsIdle() const;
@@ -385,6 +365,7 @@ class EngineLoop : public Engine {
   Weights published_weights_ ABSL_GUARDED_BY(mu_);
   int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // those that wait again
   QueueRoom room_ ABSL_GUARDED_BY(mu_);
+  PrefillSpeed prefill_speed_ ABSL_GUARDED_BY(mu_);
   SleepWait sleep_wait_ ABSL_GUARDED_BY(mu_);
 
   absl::Mutex on_state_change_mu_;

@@ -55,14 +55,10 @@ void EngineLoop::EndWait() {
 void EngineLoop::ReleaseHeldBack(const std::function<bool(const EngineRequest&)>& chosen) {
   const auto stays = [&](const EngineRequest& request) { return !chosen(request); };
   const auto first = std::stable_partition(held_back_.begin(), held_back_.end(), stays);
-  for (auto it = first; it != held_back_.end(); ++it) scheduler_.Add(std::move(*it));
+  std::vector<EngineRequest> released(std::make_move_iterator(first),
+                                      std::make_move_iterator(held_back_.end()));
   held_back_.erase(first, held_back_.end());
-}
-
-absl::Time EngineLoop::NextDeadline() const {
-  absl::Time next = scheduler_.NextDeadline();
-  for (const EngineRequest& request : held_back_) next = std::min(next, request.deadline);
-  return next;
+  AddToScheduler(std::move(released));
 }
 
 void EngineLoop::StartPause() {

@@ -117,6 +117,10 @@ class PrometheusMetrics : public Metrics {
         .Observe(absl::ToDoubleSeconds(event.duration));
   }
 
+  void OnRequestExpired(ExpiryCause cause) override {
+    Count("somnus:requests_expired_total", "Requests whose time was over, by cause.",
+          {{"cause", ExpiryCauseName(cause)}});
+  }
   void OnRequestFinished(const EngineRequest& request, FinishReason, int32_t num_output_tokens,
                          absl::Time scheduled, absl::Time first_token, absl::Time finished) override {
     e2e_.Observe(Seconds(request.arrival, finished));

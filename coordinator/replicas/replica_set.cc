@@ -154,6 +154,9 @@ absl::Status ReplicaSet::SubmitAll(std::vector<EngineRequest> requests) {
       Entry& entry = entries_[requests[i].id];
       entry.chain = std::move(chains[i]);
       entry.order = next_order_++;
+      if (smallest_.scheduler.accounts != nullptr)
+        entry.visit = smallest_.scheduler.accounts->Enter(requests[i].user);
+      if (requests[i].first_token_by != absl::InfiniteDuration()) unjudged_.push_back(requests[i].id);
       InsertQueued(std::move(requests[i]), &entry);
     }
   }

@@ -1,15 +1,16 @@
 #pragma once
 // An engine that is served by several replicas: each an EngineLoop over a group of workers of its own, with
 // its own scheduler and KV cache. replica_set.cc has the callers' half and what replicas tell,
-// replica_set_queue.cc the queue, replica_set_weights.cc changes of the weights, replica_set_lifecycle.cc
-// sleep, wake-up, pause and drain, replica_set_roll.cc restarts.
+// replica_set_queue.cc the queue, replica_set_expiry.cc deadlines in it, replica_set_weights.cc changes of
+// the weights, replica_set_lifecycle.cc sleep, wake-up, pause and drain, replica_set_roll.cc restarts.
 //
 // One queue. A request that was accepted waits here, in the order of service, until a replica has room for
 // it; the bounds of the queue are those of all replicas together. A replica has room while it has fewer open
 // requests than it can run and an eighth more, and while what waits there is no more than two steps' budget
 // and nothing that was preempted: enough for its next admissions, and no more, since what waits here can
 // still go to whichever replica is free first. The router chooses among the replicas with room (router.h).
-// Under the priority policy waiting improves a priority here, too, by the steps of the busiest replica.
+// Under the priority policy waiting improves a priority here, too, by the steps of the busiest replica. Where
+// users have accounts, all replicas and this queue share them.
 //
 // Moves. A replica whose group is lost, or that is restarted or fails, hands its open requests over: they
 // come back to the queue with the tokens that their clients were given, at their old place in the order, and
@@ -109,12 +110,14 @@ class ReplicaSet : public Engine {
   class ReplicaObserver;
   // An accepted request.
   struct Entry {
-    int replica = -1;      // that has it; -1: it is in the queue
-    SequencePtr sequence;  // while it is in the queue
+    int replica = -1;                            // that has it; -1: it is in the queue
+    SequencePtr sequence;                        // while it is in the queue
+    std::shared_ptr<UserAccounts::Visit> visit;  // null where users have no accounts
     PrefixChain chain;
     int64_t order = 0;   // of its arrival
     int64_t tokens = 0;  // what it adds to a replica's load
     bool was_scheduled = false;
+    int64_t num_charged = 0;  // as RequestProgress has it
     bool aborted = false;
   };
   struct Replica {
@@ -132,6 +135,7 @@ class ReplicaSet : public Engine {
     EngineRequest request;
     FinishReason reason;
     absl::Status error;
+    std::optional<ExpiryCause> expired;
   };
 
   // What replicas tell, each on its loop's thread.
@@ -146,9 +150,21 @@ class ReplicaSet : public Engine {
   EngineRequest TakeQueued(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HandOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Router::Candidate> Candidates() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The request that is handed out next; null: there is none.
+  SequencePtr NextQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Charges a user for a prompt when it is handed out, so that the next choice already knows of it.
+  void Charge(int replica, Entry* entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasRoom(const Replica& replica) const;
   std::vector<Ending> TakeEndings() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeExpired(absl::Time now, std::vector<Ending>* endings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Time: replica_set_expiry.cc.
+  bool NeedsFirstToken(const Entry& entry, const EngineRequest& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  MonotonicTime ExpiryOf(const Entry& entry, const EngineRequest& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsHopeless(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeExpired(std::vector<Ending>* endings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeHopeless(std::vector<Ending>* endings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Ending EndExpired(const std::string& id, ExpiryCause cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Ending EndQueued(const std::string& id, FinishReason reason, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(Ending ending);
@@ -237,8 +253,9 @@ class ReplicaSet : public Engine {
   absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
   WaitingQueue queue_ ABSL_GUARDED_BY(mu_);
   Router router_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);                   // in the queue
-  absl::Time next_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // of the queue, or earlier
+  std::vector<std::string> aborted_ ABSL_GUARDED_BY(mu_);   // in the queue
+  std::vector<std::string> unjudged_ ABSL_GUARDED_BY(mu_);  // new ones with a time for their first token
+  MonotonicTime next_expiry_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();  // of the queue, or earlier
   int64_t next_order_ ABSL_GUARDED_BY(mu_) = 1;
   int64_t num_queued_again_ ABSL_GUARDED_BY(mu_) = 0;  // of the queue, those that were scheduled before
   int64_t num_moved_ ABSL_GUARDED_BY(mu_) = 0;

@@ -12,19 +12,19 @@ void ReplicaSet::Run() {
   while (true) {
     const absl::Duration retry = RetryFailed();
     std::vector<Ending> endings;
-    absl::Time next;
+    MonotonicTime next;
     bool stopped;
     {
       absl::MutexLock lock(&mu_);
       endings = TakeEndings();
       HandOut();
-      next = next_deadline_;
+      next = next_expiry_;
       stopped = stopped_;
       has_queued_ = !queue_.empty();
     }
     for (Ending& ending : endings) Deliver(std::move(ending));
     if (stopped) return;
-    mail_.WaitFor(std::min(next - smallest_.now(), retry));
+    mail_.WaitFor(std::min(next - smallest_.monotonic_now(), retry));
   }
 }
 
@@ -36,6 +36,7 @@ void ReplicaSet::InsertQueued(EngineRequest request, Entry* entry) {
   entry->sequence = std::make_shared<Sequence>();
   Sequence& sequence = *entry->sequence;
   sequence.id = entry->order;
+  sequence.visit = entry->visit;
   if (smallest_.scheduler.policy == SchedulingPolicy::kPriority) {
     sequence.effective_priority = progress == nullptr ? request.priority : progress->effective_priority;
     sequence.waited_steps = progress == nullptr ? 0 : progress->waited_steps;
@@ -43,7 +44,7 @@ void ReplicaSet::InsertQueued(EngineRequest request, Entry* entry) {
   sequence.request = std::move(request);
   queue_.Insert(entry->sequence, StepClock());
   num_queued_again_ += entry->was_scheduled ? 1 : 0;
-  if (!entry->was_scheduled) next_deadline_ = std::min(next_deadline_, sequence.request.deadline);
+  next_expiry_ = std::min(next_expiry_, ExpiryOf(*entry, sequence.request));
   has_queued_ = true;
 }
 
@@ -52,10 +53,12 @@ EngineRequest ReplicaSet::TakeQueued(Entry* entry) {
   queue_.Erase(sequence.get(), StepClock());
   num_queued_again_ -= entry->was_scheduled ? 1 : 0;
   EngineRequest request = std::move(sequence->request);
-  if (smallest_.scheduler.policy != SchedulingPolicy::kPriority) return request;
+  if (!NeedsFirstToken(*entry, request)) request.first_token_by = absl::InfiniteDuration();
+  if (smallest_.scheduler.policy != SchedulingPolicy::kPriority && entry->visit == nullptr) return request;
   RequestProgress progress = request.progress == nullptr ? RequestProgress() : *request.progress;
   progress.effective_priority = sequence->effective_priority;
   progress.waited_steps = sequence->waited_steps;
+  progress.num_charged = std::max(progress.num_charged, entry->num_charged);
   request.progress = std::make_shared<const RequestProgress>(std::move(progress));
   return request;
 }
@@ -85,15 +88,31 @@ std::vector<Router::Candidate> ReplicaSet::Candidates() const {
   return candidates;
 }
 
+SequencePtr ReplicaSet::NextQueued() {
+  for (WaitingQueue::Map::const_iterator it = queue_.begin(); it != queue_.end();) {
+    if (queue_.Refresh(&it)) continue;
+    if (!IsHeldBack(it->second->id)) return it->second;
+    ++it;
+  }
+  return nullptr;
+}
+
+void ReplicaSet::Charge(int replica, Entry* entry) const {
+  if (entry->visit == nullptr || entry->num_charged > 0) return;
+  const int64_t known = router_.CountKnown(entry->chain, replica) * smallest_.scheduler.blocks.block_size;
+  entry->num_charged = static_cast<int64_t>(entry->sequence->request.prompt.size());
+  entry->visit->Charge(UserAccounts::kPromptWeight * (entry->num_charged - known));
+}
+
 void ReplicaSet::HandOut() {
   if (stopping_ || queue_.empty()) return;
   queue_.Age(StepClock());
   for (std::vector<Router::Candidate> candidates = Candidates(); !candidates.empty();) {
-    const auto next = std::find_if(queue_.begin(), queue_.end(),
-                                   [&](const auto& queued) { return !IsHeldBack(queued.second->id); });
-    if (next == queue_.end()) return;
-    Entry& entry = entries_.at(next->second->request.id);
+    const SequencePtr next = NextQueued();
+    if (next == nullptr) return;
+    Entry& entry = entries_.at(next->request.id);
     const int chosen = router_.Choose(entry.chain, candidates);
+    Charge(chosen, &entry);
     Replica& replica = replicas_[chosen];
     EngineRequest request = TakeQueued(&entry);
     // Before the replica has it, since it may tell of the request at once.
@@ -114,7 +133,7 @@ void ReplicaSet::HandOut() {
 ReplicaSet::Ending ReplicaSet::EndQueued(const std::string& id, FinishReason reason,
                                          const absl::Status& error) {
   const auto it = entries_.find(id);
-  Ending ending{TakeQueued(&it->second), reason, error};
+  Ending ending{TakeQueued(&it->second), reason, error, std::nullopt};
   room_.Remove(ending.request, it->second.was_scheduled);
   NoteEnded(it->second);
   entries_.erase(it);
@@ -126,7 +145,8 @@ std::vector<ReplicaSet::Ending> ReplicaSet::TakeEndings() {
   std::vector<Ending> endings;
   for (const std::string& id : std::exchange(aborted_, {}))
     endings.push_back(EndQueued(id, FinishReason::kAbort, absl::OkStatus()));
-  TakeExpired(smallest_.now(), &endings);
+  TakeExpired(&endings);
+  TakeHopeless(&endings);
   if (queue_.empty()) return endings;
   absl::Status error;
   if (state_ == EngineState::kFailed) {
@@ -144,26 +164,6 @@ std::vector<ReplicaSet::Ending> ReplicaSet::TakeEndings() {
   return endings;
 }
 
-// Only a request that was never scheduled can miss its deadline.
-void ReplicaSet::TakeExpired(absl::Time now, std::vector<Ending>* endings) {
-  if (next_deadline_ > now) return;
-  next_deadline_ = absl::InfiniteFuture();
-  std::vector<std::string> expired;
-  for (const auto& [key, sequence] : queue_) {
-    const EngineRequest& request = sequence->request;
-    if (entries_.at(request.id).was_scheduled) continue;
-    if (request.deadline <= now) {
-      expired.push_back(request.id);
-    } else {
-      next_deadline_ = std::min(next_deadline_, request.deadline);
-    }
-  }
-  for (const std::string& id : expired) {
-    endings->push_back(EndQueued(id, FinishReason::kError,
-                                 absl::DeadlineExceededError("the request waited longer than its deadline")));
-  }
-}
-
 // As a loop does at the end of a request. Without the lock.
 void ReplicaSet::Deliver(Ending ending) {
   RequestOutput output;
@@ -172,6 +172,7 @@ void ReplicaSet::Deliver(Ending ending) {
   const RequestProgress progress =
       ending.request.progress == nullptr ? RequestProgress() : *ending.request.progress;
   output.num_cached_tokens = progress.num_cached_tokens;
+  if (observer_ != nullptr && ending.expired.has_value()) observer_->OnRequestExpired(*ending.expired);
   if (observer_ != nullptr) {
     observer_->OnRequestFinished(ending.request, ending.reason,
                                  static_cast<int32_t>(progress.output_tokens.size()), progress.scheduled_time,

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 
 namespace somnus {
 
@@ -111,6 +112,7 @@ struct RequestProgress {
   int32_t num_prompt_logprobs = 0;         // positions whose prompt log-probabilities were delivered
   int32_t num_cached_tokens = 0;           // prompt tokens that the prefix cache served at first
   bool was_scheduled = false;
+  int64_t num_charged = 0;  // tokens of the prompt for which the user was charged, or that cost nothing
   bool avoids_prefix_cache = false;
   // Failures of the workers, as scheduler/sequence.h counts them.
   int32_t num_failures = 0;
@@ -131,12 +133,16 @@ struct EngineRequest {
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;
+  std::string user;  // whose request it is, where users have accounts; empty: of those who have no name
   // The id of another choice of the same prompt: of a request that was submitted before this one, with the
   // same prompt, sampling and salt. Where it can be, the prompt is computed once for both. Empty: there is
   // none.
   std::string fork_of;
   absl::Time arrival;
-  absl::Time deadline = absl::InfiniteFuture();  // dropped if still waiting then
+  // By the engine's monotonic clock. At the deadline the request ends with DeadlineExceeded, waiting or
+  // running. One that is not scheduled by first_token_by, or has no chance of a token by then, is refused.
+  MonotonicTime deadline = absl::InfiniteDuration();
+  MonotonicTime first_token_by = absl::InfiniteDuration();
   std::shared_ptr<OutputSink> sink;
   int64_t held_bytes = 0;    // of memory that its sender keeps for it until it ends, beside the request
   int64_t queued_bytes = 0;  // what it counts for in the queue (request_bytes.h); the engine sets it

@@ -35,8 +35,8 @@ void SetQueuedBytes(std::vector<EngineRequest>* requests) {
     const int64_t num_sequences = beams.has_value() ? beams->width : 1;
     request.queued_bytes =
         num_sequences * (kRequestBytes + kCopiesOfPrompt * IdBytes(request.prompt.size())) +
-        static_cast<int64_t>(request.id.size() + request.cache_salt.size()) + request.held_bytes +
-        shares[request.sampling.get()];
+        static_cast<int64_t>(request.id.size() + request.cache_salt.size() + request.user.size()) +
+        request.held_bytes + shares[request.sampling.get()];
   }
 }
 

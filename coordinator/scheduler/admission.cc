@@ -33,8 +33,9 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
   size_t num_reserved = 0;  // slots for forks of this step
   for (auto it = waiting_.begin();
        it != waiting_.end() && draft->budget > 0 && free_slots_.size() > num_reserved;) {
-    const SequencePtr sequence = it->second;
-    ++it;  // before admission erases the element
+    if (waiting_.Refresh(&it)) continue;
+    const auto [key, sequence] = *it;
+    ++it;
     if (const SequencePtr source = ForkSource(*sequence)) {
       num_reserved += source->num_pending > 0 ? 1 : 0;
       continue;
@@ -51,6 +52,7 @@ void Scheduler::ScheduleWaiting(Draft* draft) {
     if (admission == Admission::kSkip && ++skipped <= kMaxSkipped) continue;
     if (admission != Admission::kOk || !HasBytes(*sequence, *draft) || !Admit(sequence, draft)) return;
     AddPrefill(sequence, draft);
+    it = waiting_.After(key);
   }
 }
 
@@ -95,7 +97,7 @@ Scheduler::Admission Scheduler::CheckPartialPrefills(const Sequence& sequence, c
   int32_t num_partial = 0, num_long = 0;
   for (const PrefillEntry& prefill : draft.prefills) {
     const bool is_complete = draft.step.entries[prefill.entry].samples;
-    if (is_complete || prefill.sequence->effective_priority > sequence.effective_priority) continue;
+    if (is_complete || IsBehind(*prefill.sequence, sequence)) continue;
     ++num_partial;
     num_long += prefill.is_long ? 1 : 0;
   }
@@ -148,12 +150,14 @@ bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
 
 void Scheduler::StartRunning(const SequencePtr& sequence, int64_t num_computed) {
   waiting_.Erase(sequence.get(), next_step_id_);
+  if (sequence->visit != nullptr) sequence->service = sequence->visit->service();
   running_.emplace(KeyOf(*sequence), sequence);
   sequence->state = SequenceState::kRunning;
   num_suspended_ -= sequence->is_suspended ? 1 : 0;
   num_swapped_ -= sequence->is_swapped ? 1 : 0;
   sequence->is_suspended = sequence->is_swapped = false;
   sequence->num_computed = num_computed;
+  sequence->num_charged = std::max(sequence->num_charged, num_computed);
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   if (sequence->beams != nullptr) TakeBeamSlots(sequence);
@@ -161,8 +165,12 @@ void Scheduler::StartRunning(const SequencePtr& sequence, int64_t num_computed) 
 }
 
 void Scheduler::NoteScheduled(const SequencePtr& sequence, StepPlan* plan) {
-  if (sequence->counts_deadline()) --num_deadlines_;
   sequence->was_scheduled = true;
+  expiries_.Insert(sequence);
+  for (const std::weak_ptr<Sequence>& fork : sequence->forks) {
+    const SequencePtr waiting = fork.lock();
+    if (waiting != nullptr && !waiting->finished()) NoteForkOnItsWay(waiting);
+  }
   stats_.prompt_tokens += sequence->prompt_len();
   plan->first_scheduled.push_back(sequence);
 }

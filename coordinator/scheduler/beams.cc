@@ -188,6 +188,7 @@ absl::Status Scheduler::ApplyBeam(const ScheduledEntry& entry, const v1::Sampled
   group.candidates[entry.beam] = FromMessage(logprobs);
   if (++group.num_candidates < group.candidates.size()) return absl::OkStatus();
   stats_.generation_tokens += static_cast<int64_t>(group.candidates.size());
+  leader->Charge(UserAccounts::kOutputWeight * static_cast<int64_t>(group.candidates.size()));
   std::vector<int32_t> sources = group.search.Advance(group.candidates);
   group.candidates.assign(sources.size(), {});
   group.num_candidates = 0;

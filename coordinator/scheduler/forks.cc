@@ -20,6 +20,7 @@ void Scheduler::LinkFork(const SequencePtr& sequence) {
   if (!computes_the_same || source.num_outputs() > 0 || source.num_pending > 0) return;
   sequence->fork_source = it->second;
   source.forks.push_back(sequence);
+  if (source.was_scheduled) NoteForkOnItsWay(sequence);
 }
 
 SequencePtr Scheduler::ForkSource(const Sequence& sequence) const {

@@ -12,6 +12,7 @@ RequestProgress ProgressOf(const Sequence& sequence) {
   progress.num_prompt_logprobs = sequence.num_prompt_logprobs;
   progress.num_cached_tokens = sequence.num_cached;
   progress.was_scheduled = sequence.was_scheduled;
+  progress.num_charged = sequence.num_charged;
   progress.avoids_prefix_cache = sequence.avoids_prefix_cache;
   progress.num_failures = sequence.num_failures;
   progress.num_tokens_at_failure = sequence.num_tokens_at_failure;
@@ -31,6 +32,7 @@ void SetProgress(const RequestProgress& progress, Sequence* sequence) {
   sequence->num_prompt_logprobs = progress.num_prompt_logprobs;
   sequence->num_cached = progress.num_cached_tokens;
   sequence->was_scheduled = progress.was_scheduled;
+  sequence->num_charged = progress.num_charged;
   sequence->avoids_prefix_cache = progress.avoids_prefix_cache;
   sequence->num_failures = progress.num_failures;
   sequence->num_tokens_at_failure = progress.num_tokens_at_failure;

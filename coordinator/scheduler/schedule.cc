@@ -12,12 +12,13 @@ namespace somnus {
 namespace {
 
 // Before every key of the order of service.
-constexpr ServiceKey kFirstKey = {std::numeric_limits<int64_t>::min(), 0};
+constexpr ServiceKey kFirstKey = {std::numeric_limits<int64_t>::min(), 0, 0};
 
 }  // namespace
 
 StepPlan Scheduler::Schedule() {
   waiting_.Age(next_step_id_);
+  if (options_.accounts != nullptr) OrderByService();
   if (options_.policy == SchedulingPolicy::kPriority) DisplaceForFirstWaiting();
   Draft draft;
   draft.step.entries.reserve(running_.size());
@@ -149,6 +150,7 @@ void Scheduler::ExtendEntry(int index, int64_t num_tokens, Draft* draft) {
   Sequence& sequence = *entry.sequence;
   entry.num_tokens += num_tokens;
   sequence.num_computed += num_tokens;
+  ChargePrompt(&sequence);
   draft->budget -= num_tokens;
   if (sequence.owes_prompt_logprobs())
     draft->reply_bytes -= num_tokens * PromptLogprobBytes(sequence.request.sampling->num_prompt_logprobs);

@@ -82,7 +82,8 @@ SequencePtr Scheduler::Add(EngineRequest request) {
     num_preempted_ += sequence->was_scheduled ? 1 : 0;
   }
   LinkFork(sequence);
-  if (sequence->counts_deadline()) ++num_deadlines_;
+  if (options_.accounts != nullptr) sequence->visit = options_.accounts->Enter(sequence->request.user);
+  expiries_.Insert(sequence);
   waiting_.Insert(sequence, next_step_id_);
   live_.emplace(sequence->request.id, sequence);
   return sequence;
@@ -108,9 +109,10 @@ void Scheduler::Finish(const SequencePtr& sequence) {
     sequence->is_suspended ? FreeBlocks(sequence.get(), &blocks_) : blocks_.Withdraw(sequence->id);
     sequence->is_suspended = sequence->is_kept = false;
   }
-  if (sequence->counts_deadline()) --num_deadlines_;
+  expiries_.Erase(*sequence);
   sequence->state = SequenceState::kFinished;
   sequence->forks.clear();
+  sequence->visit.reset();
   live_.erase(sequence->request.id);
 }
 
@@ -128,25 +130,6 @@ std::vector<SequencePtr> Scheduler::AbortAll() {
   for (const auto& [key, sequence] : waiting_) sequences.push_back(sequence);
   for (const SequencePtr& sequence : sequences) Finish(sequence);
   return sequences;
-}
-
-std::vector<SequencePtr> Scheduler::Expire(absl::Time now) {
-  std::vector<SequencePtr> expired;
-  if (num_deadlines_ == 0) return expired;
-  for (const auto& [key, sequence] : waiting_) {
-    if (!sequence->was_scheduled && sequence->request.deadline <= now) expired.push_back(sequence);
-  }
-  for (const SequencePtr& sequence : expired) Finish(sequence);
-  return expired;
-}
-
-absl::Time Scheduler::NextDeadline() const {
-  absl::Time next = absl::InfiniteFuture();
-  if (num_deadlines_ == 0) return next;
-  for (const auto& [key, sequence] : waiting_) {
-    if (!sequence->was_scheduled) next = std::min(next, sequence->request.deadline);
-  }
-  return next;
 }
 
 // The pointer is passed by value: the caller's may be an element of a map from which it is erased here.
@@ -188,6 +171,7 @@ std::vector<EngineRequest> Scheduler::ReleaseAll() {
   SOMNUS_CHECK(running_.empty() && in_flight_.empty());
   std::vector<EngineRequest> requests;
   while (!waiting_.empty()) {
+    waiting_.RefreshFirst();
     const SequencePtr sequence = waiting_.begin()->second;
     Finish(sequence);  // before its progress is taken, which counts the wait
     auto progress = std::make_shared<const RequestProgress>(ProgressOf(*sequence));

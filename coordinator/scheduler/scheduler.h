@@ -3,7 +3,8 @@
 // blocks.
 //
 // Order of service. FCFS: by arrival. Priority: by effective priority, smaller first, then by arrival;
-// waiting improves it (waiting_queue.h), so that nobody waits for ever.
+// waiting improves it (waiting_queue.h), so that nobody waits for ever. Where users have accounts, the one
+// who had less service goes first among equals in priority (user_accounts.h, fair_sharing.cc).
 //
 // One step has one token budget, spent in this order:
 //  1. one token for each running sequence that decodes;
@@ -80,9 +81,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "coordinator/block_manager/block_manager.h"
+#include "coordinator/request/expiry.h"
 #include "coordinator/request/preemption_counts.h"
+#include "coordinator/scheduler/expiry_queue.h"
 #include "coordinator/scheduler/preemption_cost.h"
 #include "coordinator/scheduler/sequence.h"
 #include "coordinator/scheduler/step_messages.h"
@@ -107,6 +110,7 @@ struct SchedulerOptions {
   int32_t max_long_partial_prefills = 1;              // long ones among them, at least 1
   int32_t long_prefill_token_threshold = 0;           // longer is long; 0: half of max_num_batched_tokens
   int32_t priority_aging_steps = 512;                 // waited for each better priority; 0: no aging
+  std::shared_ptr<UserAccounts> accounts;             // null: users are not told apart
   BlockManagerOptions blocks;
 };
 
@@ -142,6 +146,11 @@ struct SequenceOutput {
   RequestOutput output;
 };
 
+struct ExpiredSequence {
+  SequencePtr sequence;
+  ExpiryCause cause;
+};
+
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
@@ -158,10 +167,12 @@ class Scheduler {
   SequencePtr Abort(const std::string& request_id);
   // Ends all sequences, in order.
   std::vector<SequencePtr> AbortAll();
-  // Ends the sequences never scheduled whose deadline is before `now`.
-  std::vector<SequencePtr> Expire(absl::Time now);
-  // The earliest deadline of a sequence never scheduled.
-  absl::Time NextDeadline() const;
+  // Ends the sequences that have expired by `now`, waiting or running, as Abort does.
+  std::vector<ExpiredSequence> Expire(MonotonicTime now);
+  MonotonicTime NextExpiry() const { return expiries_.next(); }
+  // How many prompt tokens are computed before a waiting sequence has its first token, its own included: an
+  // estimate from what is known now and the order of service. It looks at every sequence ahead.
+  int64_t BacklogOf(const Sequence& sequence);
 
   // What preemptions cost from now on.
   void SetPrices(const PreemptionPrices& prices) { prices_ = prices; }
@@ -265,6 +276,8 @@ class Scheduler {
   bool ScheduleDecodes(Draft* draft);
   void ScheduleRunningPrefills(Draft* draft);
   void ScheduleWaiting(Draft* draft);
+  void OrderByService();
+  static void ChargePrompt(Sequence* sequence);
   void SpendRest(Draft* draft);
   // Preempts less urgent sequences for the first waiting one, when that has no room otherwise.
   void DisplaceForFirstWaiting();
@@ -295,6 +308,7 @@ class Scheduler {
   // Preempts the last sequence in the order of service. False: it was this one.
   bool PreemptForDecode(const SequencePtr& sequence);
   void LinkFork(const SequencePtr& sequence);
+  void NoteForkOnItsWay(const SequencePtr& fork);
   // The sequence whose prompt a waiting one waits for; null: it waits for none.
   SequencePtr ForkSource(const Sequence& sequence) const;
   // Begins the forks of sequences that sample their first token in the step.
@@ -370,7 +384,7 @@ class Scheduler {
   int32_t num_swapped_ = 0;
   int64_t swap_again_step_ = 0;  // before it nothing is swapped out
   PreemptionPrices prices_;
-  int64_t num_deadlines_ = 0;  // live sequences, never scheduled, with a finite deadline
+  ExpiryQueue expiries_;
 };
 
 }  // namespace somnus

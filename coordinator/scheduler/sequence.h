@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/monotonic.h"
 #include "coordinator/request/request.h"
+#include "coordinator/scheduler/user_accounts.h"
 
 namespace somnus {
 
@@ -26,6 +29,10 @@ struct Sequence {
   int64_t effective_priority = 0;  // smaller is served sooner
   int64_t waited_steps = 0;        // since effective_priority last improved; without the wait under way
   int64_t aging_due = 0;           // the step at which it improves next, while waiting
+  // Of its user; null where users have no accounts, and once it has finished.
+  std::shared_ptr<UserAccounts::Visit> visit;
+  int64_t service = 0;      // of its user, when the sequence was last put in order
+  int64_t num_charged = 0;  // tokens of the prompt for which the user was charged, or that cost nothing
 
   std::vector<int32_t> tokens;  // the prompt, then the outputs known so far
   int64_t num_computed = 0;     // tokens in the cache once all steps sent are done
@@ -46,6 +53,7 @@ struct Sequence {
   int64_t num_tokens_at_failure = 0;
   bool runs_alone = false;
   bool was_scheduled = false;
+  MonotonicTime expires_at = absl::InfiniteDuration();  // ExpiryQueue sets it
   // Until the sequence is scheduled: the one with the same prompt whose prompt it waits for, to fork it; and
   // those that wait for this one's.
   std::weak_ptr<Sequence> fork_source;
@@ -68,10 +76,11 @@ struct Sequence {
   // Known and pending tokens.
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()) + num_pending; }
   int64_t num_to_compute() const { return num_tokens() - num_computed; }
-  // Whether it can still miss its request's deadline.
-  bool counts_deadline() const { return !was_scheduled && request.deadline != absl::InfiniteFuture(); }
   // While it waits: nothing of it is computed again.
   bool keeps_computed() const { return is_suspended || is_swapped; }
+  void Charge(int64_t cost) const {
+    if (visit != nullptr) visit->Charge(cost);
+  }
   bool finished() const { return state == SequenceState::kFinished; }
   // Prompt log-probabilities are still owed: the whole prompt must be computed, no prefix hit.
   bool owes_prompt_logprobs() const {
@@ -82,7 +91,13 @@ struct Sequence {
 using SequencePtr = std::shared_ptr<Sequence>;
 
 // The order of service.
-using ServiceKey = std::pair<int64_t, int64_t>;
-inline ServiceKey KeyOf(const Sequence& sequence) { return {sequence.effective_priority, sequence.id}; }
+using ServiceKey = std::tuple<int64_t, int64_t, int64_t>;
+inline ServiceKey KeyOf(const Sequence& sequence) {
+  return {sequence.effective_priority, sequence.service, sequence.id};
+}
+// Whether it is served later for another reason than that it came later.
+inline bool IsBehind(const Sequence& a, const Sequence& b) {
+  return std::pair(a.effective_priority, a.service) > std::pair(b.effective_priority, b.service);
+}
 
 }  // namespace somnus

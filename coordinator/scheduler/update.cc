@@ -159,6 +159,7 @@ void Scheduler::DropInFlight(const SequencePtr& sequence) {
 void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token,
                             RequestOutput* output) {
   --sequence->num_pending;
+  sequence->Charge(UserAccounts::kOutputWeight);
   if (sequence->request.max_tokens <= 0) {  // the request was for the prompt alone
     output->finish_reason = FinishReason::kLength;
     Finish(sequence);

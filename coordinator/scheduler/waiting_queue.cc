@@ -1,11 +1,18 @@
 #include "coordinator/scheduler/waiting_queue.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace somnus {
+namespace {
+
+// Of sequences that are not the first of their user.
+constexpr int64_t kBehind = std::numeric_limits<int64_t>::max();
+
+}  // namespace
 
 void WaitingQueue::Insert(const SequencePtr& sequence, int64_t step) {
-  queue_.emplace(KeyOf(*sequence), sequence);
+  Place(sequence);
   if (aging_steps_ == 0) return;
   // Waiting goes on where the last wait ended.
   sequence->aging_due = step + aging_steps_ - sequence->waited_steps;
@@ -13,7 +20,7 @@ void WaitingQueue::Insert(const SequencePtr& sequence, int64_t step) {
 }
 
 void WaitingQueue::Erase(Sequence* sequence, int64_t step) {
-  queue_.erase(KeyOf(*sequence));
+  Remove(sequence);
   if (aging_steps_ == 0) return;
   due_.erase({sequence->aging_due, sequence->id});
   sequence->waited_steps = std::min(aging_steps_ - 1, aging_steps_ - (sequence->aging_due - step));
@@ -23,12 +30,69 @@ void WaitingQueue::Age(int64_t step) {
   while (!due_.empty() && due_.begin()->first.first <= step) {
     const SequencePtr sequence = due_.begin()->second;
     due_.erase(due_.begin());
-    queue_.erase(KeyOf(*sequence));
+    Remove(sequence.get());
     --sequence->effective_priority;
-    queue_.emplace(KeyOf(*sequence), sequence);
+    Place(sequence);
     sequence->aging_due += aging_steps_;
     due_.emplace(std::make_pair(sequence->aging_due, sequence->id), sequence);
   }
+}
+
+void WaitingQueue::Place(const SequencePtr& sequence) {
+  if (sequence->visit == nullptr) {
+    queue_.emplace(KeyOf(*sequence), sequence);
+    return;
+  }
+  Group& group = groups_[{sequence->visit->user(), sequence->effective_priority}];
+  const bool is_first = group.empty() || sequence->id < group.begin()->first;
+  if (is_first && !group.empty()) Move(group.begin()->second, kBehind);
+  group.emplace(sequence->id, sequence);
+  sequence->service = is_first ? sequence->visit->service() : kBehind;
+  queue_.emplace(KeyOf(*sequence), sequence);
+}
+
+void WaitingQueue::Remove(Sequence* sequence) {
+  promoted_.reset();
+  queue_.erase(KeyOf(*sequence));
+  if (sequence->visit == nullptr) return;
+  const auto it = groups_.find(GroupKey(sequence->visit->user(), sequence->effective_priority));
+  Group& group = it->second;
+  const bool was_first = group.begin()->first == sequence->id;
+  group.erase(sequence->id);
+  if (group.empty()) {
+    groups_.erase(it);
+  } else if (was_first) {
+    Move(group.begin()->second, sequence->visit->service());
+    promoted_ = KeyOf(*group.begin()->second);
+  }
+}
+
+void WaitingQueue::Move(const SequencePtr& sequence, int64_t service) {
+  Map::node_type node = queue_.extract(KeyOf(*sequence));
+  sequence->service = service;
+  node.key() = KeyOf(*sequence);
+  queue_.insert(std::move(node));
+}
+
+bool WaitingQueue::Refresh(Map::const_iterator* place) {
+  const auto [key, sequence] = **place;
+  if (sequence->visit == nullptr || sequence->service == kBehind) return false;
+  const int64_t service = sequence->visit->service();
+  if (service == sequence->service) return false;
+  Move(sequence, service);
+  *place = queue_.upper_bound(key);
+  return true;
+}
+
+WaitingQueue::Map::const_iterator WaitingQueue::After(const ServiceKey& key) const {
+  const Map::const_iterator next = queue_.upper_bound(key);
+  const bool comes_first = promoted_.has_value() && (next == queue_.end() || *promoted_ < next->first);
+  return comes_first ? queue_.find(*promoted_) : next;
+}
+
+void WaitingQueue::RefreshFirst() {
+  for (Map::const_iterator first = queue_.begin(); first != queue_.end() && Refresh(&first);)
+    first = queue_.begin();
 }
 
 }  // namespace somnus

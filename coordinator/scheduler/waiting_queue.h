@@ -1,17 +1,25 @@
 #pragma once
 // The sequences that wait for admission, in the order of service: by effective priority (smaller first), then
-// by arrival.
+// by the service that their users have had (less first), then by arrival.
 //
 // Aging. A sequence's effective priority is its request's, less one for every `aging_steps` steps that it has
 // spent waiting, all its waits together. It does not change while the sequence runs. Time is counted in steps
 // of the scheduler, so that the same calls give the same order.
 //
+// Users. Where sequences have accounts (user_accounts.h), only the first one of each user and effective
+// priority stands where its account says; the others are behind all of these until it has left. So nobody
+// looks at all that waits when an account changes. An account only grows, so a place can only be too far to
+// the front: whoever walks through the queue asks Refresh about each place, and looks again where it has
+// moved.
+//
 // Owned by the Scheduler; not thread safe.
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "coordinator/scheduler/sequence.h"
 
 namespace somnus {
@@ -29,14 +37,33 @@ class WaitingQueue {
   // Improves the priorities that are due.
   void Age(int64_t step);
 
+  // Where the sequence at `place` belongs further back by now, it is put there: returns true, with the place
+  // that comes next.
+  bool Refresh(Map::const_iterator* place);
+  // The place after `key`, whose sequence was erased last; or of the sequence that has become the first of
+  // its user with that, where it is before.
+  Map::const_iterator After(const ServiceKey& key) const;
+  // Makes begin() the sequence that is served next.
+  void RefreshFirst();
+
   bool empty() const { return queue_.empty(); }
   size_t size() const { return queue_.size(); }
   Map::const_iterator begin() const { return queue_.begin(); }
   Map::const_iterator end() const { return queue_.end(); }
 
  private:
+  using Group = std::map<int64_t, SequencePtr>;  // of one user and priority, by arrival
+  using GroupKey = std::pair<const void*, int64_t>;
+
+  // Puts a sequence where its priority and its account say, and takes it away from there.
+  void Place(const SequencePtr& sequence);
+  void Remove(Sequence* sequence);
+  void Move(const SequencePtr& sequence, int64_t service);
+
   const int64_t aging_steps_;
   Map queue_;
+  absl::flat_hash_map<GroupKey, Group> groups_;
+  std::optional<ServiceKey> promoted_;                      // became a first by the last Erase
   std::map<std::pair<int64_t, int64_t>, SequencePtr> due_;  // by (step of the next improvement, id)
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coordinator/request/request.h"
+#include "coordinator/residency/transition_report.h"
 
 namespace somnus {
 
@@ -43,6 +44,14 @@ inline RequestOutput FakeAnswers(const EngineRequest& request) {
   output.beams = FakeBeams(request);
   output.finish_reason = output.beams[0].finish_reason;
   return output;
+}
+
+// What a call did to the weights, of which there are 7 bytes.
+inline TransitionReport FakeReport(TagOutcome outcome, TagReport bytes) {
+  TransitionReport report;
+  report.tags["weights"] = outcome;
+  if (outcome.changed) report.ranks = {{.tags = {{"weights", bytes}}}};
+  return report;
 }
 
 }  // namespace somnus

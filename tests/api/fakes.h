@@ -44,6 +44,7 @@ class FakeEngine : public Engine {
       last_sampling_ = *request.sampling;
       samplings_.insert(request.sampling);
       priorities_.push_back(request.priority);
+      last_request_ = request;
       open_.push_back(Open{std::move(request), 0});
     }
     return absl::OkStatus();
@@ -89,8 +90,8 @@ class FakeEngine : public Engine {
     state_ = EngineState::kAsleep;
     const bool changed = sleep_level_ < request.level;
     if (changed) sleep_level_ = request.level;
-    return Report({sleep_level_ == 2 ? TagState::kDiscarded : TagState::kBackedUp, changed},
-                  {.freed_bytes = 7});
+    return FakeReport({sleep_level_ == 2 ? TagState::kDiscarded : TagState::kBackedUp, changed},
+                      {.freed_bytes = 7});
   }
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>&,
                                           std::optional<bool> load_weights) override {
@@ -99,7 +100,7 @@ class FakeEngine : public Engine {
     load_weights_ = load_weights;
     state_ = EngineState::kAwake;
     paused_ = false;
-    return Report({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
+    return FakeReport({TagState::kResident, std::exchange(sleep_level_, 0) > 0}, {.mapped_bytes = 7});
   }
   using Engine::WakeUp;
   absl::Status Prefetch() override { return absl::OkStatus(); }
@@ -242,6 +243,10 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return priorities_;
   }
+  EngineRequest last_request() const {
+    absl::MutexLock lock(&mutex_);
+    return last_request_;
+  }
   // Returns true as soon as no request is open, false after `timeout`.
   bool WaitIdle(absl::Duration timeout = absl::Seconds(20)) const {
     const absl::Time deadline = absl::Now() + timeout;
@@ -280,13 +285,6 @@ class FakeEngine : public Engine {
     int64_t num_bytes_ = 0;
   };
 
-  // What a call did to the weights, of which there are 7 bytes.
-  static TransitionReport Report(TagOutcome outcome, TagReport bytes) {
-    TransitionReport report;
-    report.tags["weights"] = outcome;
-    if (outcome.changed) report.ranks = {{.tags = {{"weights", bytes}}}};
-    return report;
-  }
   struct Open {
     EngineRequest request;
     int32_t made;
@@ -375,6 +373,7 @@ class FakeEngine : public Engine {
   SamplingParams last_sampling_;
   std::set<std::shared_ptr<const SamplingParams>> samplings_;
   std::vector<int32_t> priorities_;
+  EngineRequest last_request_;
   int fail_after_ = -1;
   int64_t lose_after_ = -1;
   absl::Status error_;

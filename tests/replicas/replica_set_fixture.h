@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,13 @@
 namespace somnus {
 
 inline const absl::Status kLoss = absl::UnavailableError("rank 0 (pid 77) was killed by signal 9 (Killed)");
+
+// Counts what was scheduled.
+class SchedulingObserver : public RecordingObserver {
+ public:
+  void OnRequestScheduled(const EngineRequest&) override { ++num_scheduled; }
+  std::atomic<int> num_scheduled{0};
+};
 
 class ReplicaSetTest : public ::testing::TestWithParam<bool> {
  protected:

@@ -123,13 +123,6 @@ TEST_P(ReplicaSetTest, ARequestThatKillsWorkersEndsAfterItsFailures) {
   ExpectExact({Submit("after", 5, 20)});
 }
 
-// Counts what was scheduled.
-class SchedulingObserver : public RecordingObserver {
- public:
-  void OnRequestScheduled(const EngineRequest&) override { ++num_scheduled; }
-  std::atomic<int> num_scheduled{0};
-};
-
 TEST_P(ReplicaSetTest, WhatWaitsInTheQueueIsBoundedAbortedAndExpires) {
   options_.scheduler.max_num_seqs = 1;
   options_.queue.max_num_waiting = 8;
@@ -148,7 +141,7 @@ TEST_P(ReplicaSetTest, WhatWaitsInTheQueueIsBoundedAbortedAndExpires) {
   ASSERT_TRUE(tickets[9].sink->Wait());
   EXPECT_EQ(tickets[9].sink->reason(), FinishReason::kAbort);
   Ticket expires = MakeTicket("expires", 5, 5);
-  expires.request.deadline = absl::Now() + absl::Milliseconds(1);
+  expires.request.deadline = MonotonicNow() + absl::Milliseconds(1);
   ASSERT_TRUE(set_->Submit(expires.request).ok());
   ASSERT_TRUE(expires.sink->Wait());
   EXPECT_TRUE(absl::IsDeadlineExceeded(expires.sink->error()));

@@ -129,22 +129,6 @@ TEST(SchedulerRelease, FailuresAndTimesGoAlong) {
   EXPECT_TRUE(second.Schedule().first_scheduled.empty());
 }
 
-TEST(SchedulerRelease, OnlyWhatWasNeverScheduledCanMissItsDeadline) {
-  Scheduler first(SmallOptions()), second(SmallOptions());
-  EngineRequest running = MakeRequest("ran", 4, 5), waiting = MakeRequest("waits", 4, 5);
-  running.deadline = waiting.deadline = absl::FromUnixSeconds(100);
-  first.Add(running);
-  first.Schedule();
-  first.Add(waiting);
-  first.Recover();
-  for (EngineRequest& request : first.ReleaseAll()) second.Add(std::move(request));
-  EXPECT_EQ(first.NextDeadline(), absl::InfiniteFuture());
-  EXPECT_EQ(second.NextDeadline(), absl::FromUnixSeconds(100));
-  const std::vector<SequencePtr> expired = second.Expire(absl::FromUnixSeconds(101));
-  ASSERT_EQ(expired.size(), 1u);
-  EXPECT_EQ(expired[0]->request.id, "waits");
-}
-
 TEST(SchedulerRelease, WhatWaitingHasGainedGoesAlong) {
   SchedulerOptions options = SmallOptions();
   options.policy = SchedulingPolicy::kPriority;

@@ -239,28 +239,6 @@ TEST(SchedulerTest, ChecksWhatCanNeverBeServed) {
   EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", 100, 0)).ok());
 }
 
-TEST(SchedulerTest, DeadlinesEndOnlyWhatNeverRan) {
-  SchedulerOptions options = SmallOptions();
-  options.max_num_seqs = 1;
-  Harness harness(options);
-  EngineRequest runs = MakeRequest("runs", 4, 5), waits = MakeRequest("waits", 4, 5),
-                patient = MakeRequest("patient", 4, 5);
-  runs.deadline = waits.deadline = absl::FromUnixSeconds(10);
-  harness.Add(runs);
-  harness.Add(waits);
-  harness.Add(patient);
-  harness.Step();
-  EXPECT_EQ(harness.scheduler.NextDeadline(), absl::FromUnixSeconds(10));
-  EXPECT_TRUE(harness.scheduler.Expire(absl::FromUnixSeconds(9)).empty());
-  const std::vector<SequencePtr> expired = harness.scheduler.Expire(absl::FromUnixSeconds(11));
-  ASSERT_EQ(expired.size(), 1u);
-  EXPECT_EQ(expired[0]->request.id, "waits");
-  EXPECT_EQ(harness.scheduler.NextDeadline(), absl::InfiniteFuture());
-  harness.RunToEnd();
-  EXPECT_EQ(harness.answers["runs"].tokens.size(), 5u);
-  EXPECT_EQ(harness.answers["patient"].tokens.size(), 5u);
-}
-
 TEST(SchedulerTest, PreemptAllAndFlushLeaveTheWorkersEmpty) {
   Harness harness(SmallOptions());
   harness.Add(MakeRequest("a", 6, 8));

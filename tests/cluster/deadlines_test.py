@@ -1,0 +1,204 @@
+"""Deadlines and times for the first token, through the whole cluster: a request ends in time, whatever it does, its blocks are
+free, and its neighbours' answers are exact."""
+import json
+import threading
+import unittest
+
+from cluster import stubs
+from cluster.harness import SMOLLM2, Cluster, expected, tiny, wait_until
+
+try:
+    import grpc
+except ImportError:
+    grpc = None
+
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
+# So many tokens that no machine makes them in the second that a request has.
+ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
+NEIGHBOUR = ("The old harbor was quiet that morning, and", 60)
+SECOND = {"X-Request-Timeout": "1.0"}
+
+
+class Asking:
+    """A greedy completion in a thread of its own."""
+
+    def __init__(self, cluster, prompt, headers=None, **fields):
+        self.response = None
+        body = {"model": cluster.name, "prompt": prompt, "temperature": 0, "return_token_ids": True, **fields}
+
+        def ask():
+            self.response = cluster.request("POST", "/v1/completions", body, headers)
+        self._thread = threading.Thread(target=ask)
+        self._thread.start()
+
+    def result(self):
+        self._thread.join(120)
+        return self.response
+
+    def tokens(self):
+        response = self.result()
+        if response.status != 200:
+            raise AssertionError(f"HTTP {response.status}: {response.text}")
+        return response.json["choices"][0]["token_ids"]
+
+
+class Base(unittest.TestCase):
+    FLAGS = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(SMOLLM2, "--max-model-len=4096", *cls.FLAGS, workers=1)
+        cls.addClassCleanup(cls.cluster.__exit__)
+        prompt, max_tokens = NEIGHBOUR
+        cls.neighbour = cls.cluster.tokens(prompt, max_tokens=max_tokens, ignore_eos=True)
+
+    def tearDown(self):
+        self.cluster.wait_idle()
+
+    def expired(self, cause):
+        return self.cluster.metric("somnus:requests_expired_total", cause=cause) or 0
+
+    def ask(self, prompt, headers=None, **fields):
+        return Asking(self.cluster, prompt, headers, **fields)
+
+    def ask_neighbour(self):
+        prompt, max_tokens = NEIGHBOUR
+        return self.ask(prompt, max_tokens=max_tokens, ignore_eos=True)
+
+    def assert_timeout(self, response):
+        self.assertEqual(response.status, 504, response.text)
+        self.assertEqual(response.json["error"]["code"], 504)
+
+
+class Running(Base):
+    def test_a_running_request_ends_and_its_neighbour_is_exact(self):
+        before = self.expired("deadline_running")
+        late = self.ask("Count to a million:", SECOND, **ENDLESS)
+        neighbour = self.ask_neighbour()
+        self.assert_timeout(late.result())
+        self.assertEqual(neighbour.tokens(), self.neighbour)
+        self.assertEqual(self.expired("deadline_running"), before + 1)
+
+    def test_all_choices_of_a_request_end(self):
+        before = self.expired("deadline_running")
+        late = self.ask("Count to a million:", SECOND, n=3, **{**ENDLESS, "temperature": 1, "max_tokens": 1200})
+        self.assert_timeout(late.result())
+        self.cluster.wait_idle()
+        self.assertEqual(self.expired("deadline_running"), before + 3)
+
+    def test_a_stream_ends_with_an_event(self):
+        body = {"model": self.cluster.name, "prompt": "Count to a million:", "stream": True, **ENDLESS}
+        connection = self.cluster.connection(self.cluster.port)
+        connection.request("POST", "/v1/completions", body=json.dumps(body),
+                           headers={"Content-Type": "application/json", **SECOND})
+        lines = connection.getresponse().read().decode().splitlines()
+        connection.close()
+        data = [line[len("data: "):] for line in lines if line.startswith("data: ")]
+        self.assertEqual(data[-1], "[DONE]")
+        self.assertIn('"code":504', data[-2])
+        self.assertGreater(len(data), 2, "it had begun")
+
+    def test_a_time_that_suffices_changes_nothing(self):
+        prompt, max_tokens = NEIGHBOUR
+        asked = self.ask(prompt, {"X-Request-Timeout": "600", "X-SLO-TTFT-Ms": "600000"}, max_tokens=max_tokens, ignore_eos=True)
+        self.assertEqual(asked.tokens(), self.neighbour)
+
+    def test_a_first_token_that_cannot_come_in_time_is_refused(self):
+        causes = ("ttft_estimate", "ttft_passed")
+        # What is measured is used for half a minute.
+        lengthy = [" ".join(f"{word}{i}" for i in range(300)) for word in ("apple", "pear", "plum")]
+        self.assertEqual(self.ask(lengthy[0], max_tokens=1).result().status, 200)
+        before = sum(map(self.expired, causes))
+        refused = self.ask(lengthy[1], {"X-SLO-TTFT-Ms": "1"}, max_tokens=1).result()
+        self.assertEqual((refused.status, refused.headers["Retry-After"]), (503, "1"), refused.text)
+        self.assertEqual(sum(map(self.expired, causes)), before + 1)
+        self.assertEqual(self.ask(lengthy[2], {"X-SLO-TTFT-Ms": "600000"}, max_tokens=1).result().status, 200)
+
+    def test_a_malformed_time_is_named(self):
+        for header in ("X-Request-Timeout", "X-SLO-TTFT-Ms"):
+            for value in ("soon", "-1", "0", "1e9"):
+                response = self.ask("a", {header: value}, max_tokens=1).result()
+                self.assertEqual((response.status, response.json["error"]["param"]), (400, header))
+
+    def test_a_grpc_call_ends_with_its_own_deadline(self):
+        stubs.generate("model", "inference")
+        from proto import inference_pb2 as pb, inference_pb2_grpc as rpc
+        with grpc.insecure_channel(f"127.0.0.1:{self.cluster.grpc_port}") as channel:
+            inference = rpc.InferenceServiceStub(channel)
+            request = pb.GenerateRequest(text="Count to a million:", sampling=pb.SamplingParams(max_tokens=4000, ignore_eos=True))
+            with self.assertRaises(grpc.RpcError) as caught:
+                list(inference.Generate(request, timeout=1))
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+            self.cluster.wait_idle()
+            with self.assertRaises(grpc.RpcError) as caught:
+                list(inference.Generate(request, timeout=60, metadata=(("x-slo-ttft-ms", "-1"),)))
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+            self.assertIn("X-SLO-TTFT-Ms", caught.exception.details())
+
+
+class Waiting(Base):
+    FLAGS = ("--max-num-seqs=1",)
+
+    def test_a_waiting_request_ends_while_another_one_runs(self):
+        before = self.expired("deadline_waiting")
+        stream = self.cluster.open_stream("Count to a million:", max_tokens=3000)
+        next(stream.events())
+        late = self.ask("Name a color.", SECOND, max_tokens=5).result()
+        self.assert_timeout(late)
+        refused = self.ask("Name a color.", {"X-SLO-TTFT-Ms": "1000"}, max_tokens=5).result()
+        self.assertEqual((refused.status, refused.headers["Retry-After"]), (503, "1"))
+        stream.drop()
+        self.assertEqual(self.expired("deadline_waiting"), before + 1)
+        self.assertEqual(self.ask_neighbour().tokens(), self.neighbour)
+
+
+class Bounded(Base):
+    FLAGS = ("--max-request-timeout=8s",)
+
+    def test_the_servers_bound_ends_what_sets_no_deadline(self):
+        for headers in ({}, {"X-Request-Timeout": "100000"}):
+            self.assert_timeout(self.ask("Count to a million:", headers, **{**ENDLESS, "n": 8, "temperature": 1}).result())
+            self.cluster.wait_idle()
+
+
+class Replicas(unittest.TestCase):
+    def test_what_waits_for_a_replica_ends_too(self):
+        with Cluster(SMOLLM2, "--data-parallel-size=2", "--max-num-seqs=1", "--sse-keepalive=100ms", workers=1) as cluster:
+            streams = [cluster.open_stream(f"Count to {number}:", max_tokens=1500) for number in range(4)]
+            late = Asking(cluster, "Name a color.", SECOND, max_tokens=5).result()
+            self.assertEqual(late.status, 504, late.text)
+            self.assertEqual(cluster.metric("somnus:requests_expired_total", cause="deadline_waiting"), 1)
+            for stream in streams:
+                stream.drop()
+            cluster.wait_idle()
+            self.assertEqual(Asking(cluster, "Name a color.", {"X-Request-Timeout": "600"}, max_tokens=5).result().status, 200)
+
+
+class Asleep(unittest.TestCase):
+    def assert_exact(self, cluster, **fields):
+        self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"], **fields), CASE["tokens"])
+
+    def test_the_time_asleep_counts(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", workers=2) as cluster:
+            cluster.cli("sleep")
+            self.assertEqual(Asking(cluster, "a", SECOND, max_tokens=5).result().status, 504)
+            refused = Asking(cluster, "a", {"X-SLO-TTFT-Ms": "500"}, max_tokens=5).result()
+            self.assertEqual((refused.status, refused.headers["Retry-After"]), (503, "1"))
+            self.assertEqual(cluster.status()["state"], "ENGINE_STATE_ASLEEP")
+            patient = Asking(cluster, CASE["prompt"], {"X-Request-Timeout": "600", "X-SLO-TTFT-Ms": "600000"},
+                             max_tokens=len(CASE["tokens"]), ignore_eos=CASE["ignore_eos"])
+            wait_until(lambda: cluster.status()["num_requests_waiting"] == 1, 30, "the request waits")
+            cluster.cli("wake-up")
+            self.assertEqual(patient.tokens(), CASE["tokens"])
+            self.assert_exact(cluster)
+
+    def test_the_time_until_a_model_wakes_counts(self):
+        # Both fit, and an operator holds one asleep.
+        with Cluster(tiny(MODEL), f"--model=other={tiny('qwen3')}", "--dtype=float32", "--max-model-len=512",
+                     "--workers=local:1", workers=0) as cluster:
+            cluster.request("POST", "/sleep?model=other", port=cluster.admin_port)
+            late = Asking(cluster, "a", SECOND, model="other", max_tokens=5).result()
+            self.assertEqual(late.status, 504, late.text)
+            self.assertEqual(cluster.metric("somnus:requests_expired_total", model_name="other", cause="deadline_waiting"), 1)
+            self.assert_exact(cluster)

@@ -1,0 +1,82 @@
+"""Fair sharing among users, through the whole cluster: one floods the server, and another one's requests do not wait for it.
+Only the order of completions is looked at, never a time."""
+import threading
+import unittest
+
+from cluster.harness import SMOLLM2, Cluster, wait_until
+
+FLOOD, LIGHT, SLOTS = 24, 3, 2
+FIELDS = {"max_tokens": 24, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+
+def prompt(number):
+    return f"Write a line about the number {number}, and then"
+
+
+class Round:
+    """Requests of a user who floods, and, once `SLOTS` of them run, of another one. Keeps the order in which they end."""
+
+    def __init__(self, cluster, flood, light):
+        self.order, self.tokens, self._lock, self._threads = [], {}, threading.Lock(), []
+        self._cluster = cluster
+        for number in range(FLOOD):
+            self._begin("flood", number, *flood)
+        wait_until(lambda: cluster.status()["num_requests_running"] == SLOTS
+                   and cluster.status()["num_requests_waiting"] >= FLOOD - 2 * SLOTS, 60, "the flood is there")
+        with self._lock:
+            self.ended_before = len(self.order)
+        for number in range(FLOOD, FLOOD + LIGHT):
+            self._begin("light", number, *light)
+        for thread in self._threads:
+            thread.join()
+
+    def _begin(self, user, number, fields, headers):
+        def ask():
+            body = {"model": self._cluster.name, "prompt": prompt(number), **FIELDS, **fields}
+            response = self._cluster.request("POST", "/v1/completions", body, headers)
+            with self._lock:
+                self.order.append(user)
+                self.tokens[number] = response.json["choices"][0]["token_ids"] if response.status == 200 else response.text
+        self._threads.append(threading.Thread(target=ask))
+        self._threads[-1].start()
+
+    def flood_before_light(self):
+        """How many requests of the flood ended after the others came, and before the last of these."""
+        last = len(self.order) - 1 - self.order[::-1].index("light")
+        return self.order[:last].count("flood") - self.ended_before
+
+
+class FairSharing(unittest.TestCase):
+    def check(self, cluster, flood, light, most):
+        round_ = Round(cluster, flood, light)
+        self.assertLessEqual(round_.flood_before_light(), most)
+        cluster.wait_idle()
+        for number in range(FLOOD + LIGHT):
+            self.assertEqual(round_.tokens[number], self.expected[number], number)
+        return round_.flood_before_light()
+
+    # What runs when the light user comes, as many of the flood as the light user has, and what ends meanwhile.
+    BOUND = SLOTS + LIGHT + 3
+
+    @classmethod
+    def setUpClass(cls):
+        with Cluster(SMOLLM2, f"--max-num-seqs={SLOTS}", workers=1) as cluster:
+            cls.expected = [cluster.tokens(prompt(number), **FIELDS) for number in range(FLOOD + LIGHT)]
+            unfair = Round(cluster, ({"user": "flood"}, {}), ({"user": "light"}, {}))
+            cls.without = unfair.flood_before_light()
+
+    def test_without_it_a_flood_comes_first(self):
+        self.assertGreaterEqual(self.without, FLOOD // 2)
+
+    def test_users_by_the_field_or_by_their_key(self):
+        with Cluster(SMOLLM2, "--fairness=user", f"--max-num-seqs={SLOTS}", workers=1) as cluster:
+            for flood, light in (({"user": "flood"}, {}), ({"user": "light"}, {})), (({}, {"Authorization": "Bearer one"}),
+                                                                                    ({}, {"Authorization": "Bearer two"})):
+                with self.subTest(light=light):
+                    self.check(cluster, flood, light, self.BOUND)
+            labels = cluster.request("GET", "/metrics").text
+            self.assertNotIn("flood", labels, "users are no labels")
+
+    def test_over_replicas(self):
+        with Cluster(SMOLLM2, "--fairness=user", "--max-num-seqs=1", "--data-parallel-size=2", workers=1) as cluster:
+            self.check(cluster, ({"user": "flood"}, {}), ({"user": "light"}, {}), self.BOUND + 2)
