@@ -50,6 +50,13 @@ Json SchedulerPart(const Flags& flags) {
           {"long_prefill_token_threshold", flags.long_prefill_token_threshold}};
 }
 
+Json SpeculationPart(const Flags& flags) {
+  return {{"method", flags.speculative},
+          {"num_speculative_tokens", flags.num_speculative_tokens},
+          {"prompt_lookup_min", flags.prompt_lookup_min},
+          {"prompt_lookup_max", flags.prompt_lookup_max}};
+}
+
 }  // namespace
 
 std::string EngineConfigJson(const Flags& flags, const ResolvedSettings& resolved) {
@@ -61,6 +68,7 @@ std::string EngineConfigJson(const Flags& flags, const ResolvedSettings& resolve
         {"data_parallel_size", flags.data_parallel_size},
         {"world_size", flags.world_size}}},
       {"scheduler_config", SchedulerPart(flags)},
+      {"speculative_config", SpeculationPart(flags)},
       {"device_config", {{"device", DeviceName(flags.device)}}},
       {"load_config", {{"load_format", flags.load_format == v1::LOAD_FORMAT_DUMMY ? "dummy" : "auto"}}}};
   // A path may have any bytes.

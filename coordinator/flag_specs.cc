@@ -179,6 +179,7 @@ FlagTable CoordinatorFlags(Flags* flags) {
                   WorkerFlags(flags),
                   ClusterTrustFlags(&flags->trust),
                   CacheFlags(flags),
+                  SpeculationFlags(flags),
                   SleepFlags(flags),
                   SeveralModelsFlags(flags),
                   TimeFlags(flags),

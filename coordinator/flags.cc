@@ -104,6 +104,11 @@ absl::Status CheckModel(const Flags& flags) {
         absl::StrCat("--max-long-partial-prefills: ", flags.max_long_partial_prefills,
                      " is more than --max-num-partial-prefills (", flags.max_num_partial_prefills, ")"));
   }
+  if (flags.prompt_lookup_min > flags.prompt_lookup_max) {
+    return absl::InvalidArgumentError(absl::StrCat("--prompt-lookup-min: ", flags.prompt_lookup_min,
+                                                   " is more than --prompt-lookup-max (",
+                                                   flags.prompt_lookup_max, ")"));
+  }
   if ((!flags.local_workers || flags.discover_workers) && !flags.models.empty())
     return absl::InvalidArgumentError("--workers: several models need workers of this host: local:N");
   if (!flags.local_workers && !flags.device_indices.empty()) {

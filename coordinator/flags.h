@@ -104,6 +104,11 @@ struct Flags {
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;
   int64_t max_waiting_bytes = 256 << 20;
+  // Speculative decoding.
+  int32_t num_speculative_tokens = 0;  // 0: none
+  std::string speculative = "ngram";
+  int32_t prompt_lookup_min = 2;
+  int32_t prompt_lookup_max = 5;
   // Sleep.
   std::string sleep_arrivals = "queue";
   absl::Duration idle_sleep;  // 0: never

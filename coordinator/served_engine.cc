@@ -21,6 +21,7 @@
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/residency/shared_devices.h"
+#include "coordinator/scheduler/ngram_lookup.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "proto/status.h"
 
@@ -42,6 +43,11 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.max_long_partial_prefills = flags.max_long_partial_prefills;
   options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;
   options.scheduler.priority_aging_steps = flags.priority_aging_steps;
+  options.scheduler.speculation.num_speculative_tokens = flags.num_speculative_tokens;
+  options.scheduler.speculation.make_drafter = [min = flags.prompt_lookup_min,
+                                                max = flags.prompt_lookup_max] {
+    return std::make_unique<NgramLookup>(min, max);
+  };
   options.scheduler.blocks.num_blocks = plan.num_blocks;
   options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
   options.scheduler.blocks.block_size = flags.block_size;

@@ -32,6 +32,9 @@ inline constexpr int32_t kMaxStepSwaps = 256 << 10;
 // SlotError.slot of a step's swap_outs.
 inline constexpr int32_t kSwapsSlot = -1;
 
+// The most draft tokens of a step: each of them takes a row of what a worker samples.
+inline constexpr int32_t kMaxStepDraftTokens = 256;
+
 // The most alternatives per token that a worker reports.
 inline constexpr int32_t kMaxStepLogprobs = 64;
 

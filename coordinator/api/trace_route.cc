@@ -42,6 +42,7 @@ Json StepJson(const StepEvent& step) {
                    {"tokens", step.num_tokens},
                    {"sequences", step.num_sequences},
                    {"decodes", step.num_decodes},
+                   {"draft_tokens", step.num_draft_tokens},
                    {"new_sequences", step.num_new},
                    {"forks", step.num_forks},
                    {"copied_blocks", step.num_copies},

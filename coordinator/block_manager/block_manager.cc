@@ -134,6 +134,21 @@ bool BlockManager::Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_
   return true;
 }
 
+bool BlockManager::GrowAhead(int64_t sequence, int64_t num_tokens, int32_t reserve,
+                             std::vector<int32_t>* new_blocks) {
+  const int32_t missing = BlocksFor(num_tokens) - static_cast<int32_t>(TableOf(sequence).blocks.size());
+  const int32_t left = std::max(reserve, Watermark(/*ignored=*/false));
+  if (missing > 0 && pool_.num_free() - missing < left) return false;
+  return Grow(sequence, num_tokens, new_blocks);
+}
+
+void BlockManager::Shrink(int64_t sequence, int64_t num_tokens) {
+  BlockTable& table = TableOf(sequence);
+  const auto size = static_cast<size_t>(BlocksFor(num_tokens));
+  SOMNUS_CHECK(table.num_committed <= static_cast<int32_t>(size));
+  for (; table.blocks.size() > size; table.blocks.pop_back()) pool_.Release(table.blocks.back());
+}
+
 int32_t BlockManager::BlocksMissingToGrow(int64_t sequence, int64_t num_tokens) const {
   const auto table = tables_.find(sequence);
   SOMNUS_CHECK(table != tables_.end());

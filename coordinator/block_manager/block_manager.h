@@ -77,6 +77,11 @@ class BlockManager {
   // Extends the table to hold `num_tokens` tokens and appends the new blocks' ids to `new_blocks`. False, and
   // nothing is taken, when there are too few blocks.
   bool Grow(int64_t sequence, int64_t num_tokens, std::vector<int32_t>* new_blocks);
+  // As Grow, for lookahead slots, which may stay without use: False also where that would leave fewer than
+  // `reserve` blocks free, or fewer than admission does.
+  bool GrowAhead(int64_t sequence, int64_t num_tokens, int32_t reserve, std::vector<int32_t>* new_blocks);
+  // Gives back the blocks behind those that hold `num_tokens` tokens, none of which was committed.
+  void Shrink(int64_t sequence, int64_t num_tokens);
   // Returns how many more blocks such a Grow would need; it would succeed when that is 0 or less.
   int32_t BlocksMissingToGrow(int64_t sequence, int64_t num_tokens) const;
   // Remembers the full blocks among the first `num_computed` of `tokens`: those are in the cache, or will be

@@ -22,6 +22,7 @@
 #include "base/monotonic.h"
 #include "coordinator/request/expiry.h"
 #include "coordinator/request/request.h"
+#include "coordinator/request/speculation_counts.h"
 #include "coordinator/residency/engine_state.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/self_check.h"
@@ -104,8 +105,9 @@ struct StepEvent {
   int32_t replica = 0;  // whose step it was
   int32_t num_tokens = 0;
   int32_t num_sequences = 0;  // that computed tokens
-  int32_t num_decodes = 0;    // of these, with one token each
-  int32_t num_new = 0;        // of these, that the workers did not have
+  int32_t num_decodes = 0;    // of these, with one token each beside those of drafts
+  int32_t num_draft_tokens = 0;
+  int32_t num_new = 0;  // of these, that the workers did not have
   int32_t num_forks = 0;
   int32_t num_copies = 0;     // blocks, copied before the step
   int32_t num_preempted = 0;  // sequences, since the step before
@@ -194,7 +196,8 @@ struct EngineStats {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
-  int64_t num_forks = 0;             // sequences that began as forks of another one
+  SpeculationCounts speculation;
+  int64_t num_forks = 0;  // sequences that began as forks of another one
   // Of the host tier, and of what outlived sleeps there.
   int32_t total_host_blocks = 0;
   int32_t used_host_blocks = 0;

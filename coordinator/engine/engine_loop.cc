@@ -147,9 +147,10 @@ StepEvent EngineLoop::Describe(const StepPlan& plan) {
   step.group_epoch = group_epoch_;
   step.num_tokens = plan.num_tokens;
   step.num_sequences = plan.request.sequences_size();
-  step.num_decodes = static_cast<int32_t>(
-      std::count_if(plan.request.sequences().begin(), plan.request.sequences().end(),
-                    [](const v1::ScheduledSequence& sequence) { return sequence.num_tokens() == 1; }));
+  for (const v1::ScheduledSequence& sequence : plan.request.sequences()) {
+    step.num_decodes += sequence.num_tokens() - sequence.num_draft_tokens() == 1 ? 1 : 0;
+    step.num_draft_tokens += sequence.num_draft_tokens();
+  }
   step.num_new = plan.request.new_sequences_size();
   step.num_forks = plan.request.forks_size();
   step.num_copies = plan.request.copies_size();
@@ -310,6 +311,7 @@ void EngineLoop::PublishStats() {
   stats.total_host_blocks = blocks.total_host_blocks();
   stats.used_host_blocks = blocks.used_host_blocks();
   stats.keepable_bytes = KeepableBytes();
+  stats.speculation = scheduler_.speculation();
   stats.num_forks = counters.num_forks;
   stats.num_cache_grows = num_cache_grows_;
   stats.num_cache_shrinks = num_cache_shrinks_;

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/metrics/speculation_metrics.h"
 
 namespace somnus {
 namespace {
@@ -222,6 +223,8 @@ class PrometheusMetrics : public Metrics {
     Advance("somnus:forked_sequences_total",
             "Choices of a prompt that another choice of the same request has computed for them.",
             stats.num_forks);
+    for (const CounterValue& c : SpeculationCounters(stats.speculation))
+      Advance(c.name, c.help, c.value, c.labels);
     Advance("somnus:kv_blocks_kept_total", "KV blocks that came back after a sleep.", stats.kept_blocks);
     Advance("somnus:kv_tokens_kept_total",
             "Tokens of open requests that were not computed again after a sleep.", stats.kept_tokens);

@@ -60,6 +60,7 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
   sum->total_host_blocks += one.total_host_blocks;
   sum->used_host_blocks += one.used_host_blocks;
   sum->keepable_bytes += one.keepable_bytes;
+  sum->speculation.Add(one.speculation);
   sum->num_forks += one.num_forks;
   sum->num_cache_grows += one.num_cache_grows;
   sum->num_cache_shrinks += one.num_cache_shrinks;

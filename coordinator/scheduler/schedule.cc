@@ -39,6 +39,8 @@ StepPlan Scheduler::Schedule() {
   draft.step.swapped_out = SendSwaps(&draft.plan.request);
   SendCopies(&draft.plan.request);
   ForkSequences(&draft);  // once the prefix cache knows the sources' blocks: they need not be hashed again
+  speculation_.SetHasRoom(!preempted);
+  if (!preempted) AddDraftTokens(&draft);
   draft.plan.request.mutable_freed_slots()->Add(freed_slots_.begin(), freed_slots_.end());
   freed_slots_.clear();
   draft.step.step_id = next_step_id_++;
@@ -70,7 +72,8 @@ bool Scheduler::ScheduleDecodes(Draft* draft) {
       if (!ScheduleBeams(sequence, &preempted, draft)) return true;  // none is left to schedule
       continue;
     }
-    if (sequence->num_to_compute() != 1 || WillFinish(*sequence)) continue;
+    const bool decodes = sequence->num_to_compute() == 1 && !WillFinish(*sequence);
+    if (!decodes || speculation_.IsAwaited(*sequence)) continue;
     std::vector<int32_t> new_blocks;
     // Its blocks hold what is computed, so that it needs another one only where they are full.
     const bool is_full = sequence->num_computed % options_.blocks.block_size == 0;
@@ -135,6 +138,7 @@ void Scheduler::AddEntry(const SequencePtr& sequence, int64_t num_tokens, std::v
   v1::ScheduledSequence* scheduled = draft->plan.request.add_sequences();
   scheduled->set_slot(sequence->slot);
   scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
+  if (Speculation::TakeNamesInput(sequence.get())) NameInput(*sequence, scheduled);
   ScheduledEntry entry;
   entry.sequence = sequence;
   entry.slot = sequence->slot;

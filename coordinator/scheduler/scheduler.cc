@@ -41,6 +41,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       long_prefill_tokens_(LongPrefillTokens(options)),
       blocks_(options.blocks),
+      speculation_(options.speculation, options.max_model_len),
       waiting_(options.policy == SchedulingPolicy::kPriority ? options.priority_aging_steps : 0) {
   SOMNUS_CHECK(options.max_num_partial_prefills >= 1 && options.max_long_partial_prefills >= 1);
   for (int32_t slot = options.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
@@ -94,6 +95,7 @@ void Scheduler::LeaveRunning(Sequence* sequence) {
   freed_slots_.push_back(sequence->slot);
   sequence->slot = -1;
   if (sequence->beams != nullptr) ReturnBeamSlots(sequence);
+  Speculation::Leave(sequence);
   running_.erase(KeyOf(*sequence));
 }
 

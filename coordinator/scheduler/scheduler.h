@@ -59,6 +59,11 @@
 // beams are in one step, and the group is in every other one where steps overlap. Where they were preempted,
 // beams are computed again, each from the first block on that it shares with no earlier one.
 //
+// Speculative decoding. Once all others have their tokens, budget that is left goes to drafts of sequences
+// that decode (speculation.h). Their blocks are lookahead slots: taken where more are free than what runs may
+// need next, and given back where the draft was wrong. Tokens of a draft count as computed only once they are
+// known to be right.
+//
 // A sequence that runs_alone is admitted when no other runs, and none is admitted beside it: when the workers
 // fail again, it is known whose step it was.
 //
@@ -82,12 +87,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/monotonic.h"
+#include "absl/types/span.h"
 #include "coordinator/block_manager/block_manager.h"
 #include "coordinator/request/expiry.h"
 #include "coordinator/request/preemption_counts.h"
 #include "coordinator/scheduler/expiry_queue.h"
 #include "coordinator/scheduler/preemption_cost.h"
 #include "coordinator/scheduler/sequence.h"
+#include "coordinator/scheduler/speculation.h"
 #include "coordinator/scheduler/step_messages.h"
 #include "coordinator/scheduler/waiting_queue.h"
 #include "proto/limits.h"
@@ -111,6 +118,7 @@ struct SchedulerOptions {
   int32_t long_prefill_token_threshold = 0;           // longer is long; 0: half of max_num_batched_tokens
   int32_t priority_aging_steps = 512;                 // waited for each better priority; 0: no aging
   std::shared_ptr<UserAccounts> accounts;             // null: users are not told apart
+  SpeculationOptions speculation;
   BlockManagerOptions blocks;
 };
 
@@ -226,6 +234,7 @@ class Scheduler {
   int32_t num_swapped() const { return num_swapped_; }
   bool has_sequences() const { return !live_.empty(); }
   const SchedulerStats& stats() const { return stats_; }
+  const SpeculationCounts& speculation() const { return speculation_.counts(); }
   const BlockManager& blocks() const { return blocks_; }
 
   // Internal unless blocks add up, tables belong to running and suspended sequences, and every slot is used
@@ -239,10 +248,11 @@ class Scheduler {
     int64_t start = 0;  // first position computed
     int64_t num_tokens = 0;
     bool samples = false;
-    SequencePtr leader;    // of another beam than the first of its group
-    int32_t beam = 0;      // which of the live beams of its group
-    bool adopted = false;  // the first entry after an admission with a prefix hit
-    bool dropped = false;  // its sequence is computed again, so its results do not count
+    std::vector<int32_t> draft_tokens;  // computed beyond num_tokens
+    SequencePtr leader;                 // of another beam than the first of its group
+    int32_t beam = 0;                   // which of the live beams of its group
+    bool adopted = false;               // the first entry after an admission with a prefix hit
+    bool dropped = false;               // its sequence is computed again, so its results do not count
 
     // Whose request it is for.
     const SequencePtr& owner() const { return leader == nullptr ? sequence : leader; }
@@ -315,6 +325,10 @@ class Scheduler {
   void ForkSequences(Draft* draft);
   bool Fork(const Sequence& source, const SequencePtr& sequence, Draft* draft);
   void SendCopies(v1::StepRequest* request);
+  // Speculative decoding (draft_tokens.cc).
+  void AddDraftTokens(Draft* draft);
+  absl::Status AcceptDraft(const ScheduledEntry& entry, absl::Span<const v1::SampledToken* const> tokens,
+                           RequestOutput* output);
   // Beam search (beams.cc).
   static absl::Status CheckBeams(const SchedulerOptions& options, const EngineRequest& request);
   void BeginBeams(const BeamState* state, Sequence* leader) const;
@@ -368,6 +382,7 @@ class Scheduler {
   const int64_t long_prefill_tokens_;  // the threshold, resolved
   BlockManager blocks_;
   SchedulerStats stats_;
+  Speculation speculation_;
   WaitingQueue waiting_;
   std::map<ServiceKey, SequencePtr> running_;
   absl::flat_hash_map<std::string, SequencePtr> live_;  // waiting or running, by request id

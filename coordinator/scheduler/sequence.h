@@ -16,7 +16,8 @@
 
 namespace somnus {
 
-struct BeamGroup;  // beam_group.h
+struct BeamGroup;   // beam_group.h
+struct DraftState;  // speculation.h
 
 enum class SequenceState { kWaiting, kRunning, kFinished };
 
@@ -64,8 +65,9 @@ struct Sequence {
   // Of a beam search: its first sequence, which stands for all, has the group; the others know that one.
   std::shared_ptr<BeamGroup> beams;
   std::weak_ptr<Sequence> leader;
-  int32_t beam_place = 0;            // of the others: from 1 on
-  bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
+  int32_t beam_place = 0;             // of the others: from 1 on
+  std::shared_ptr<DraftState> draft;  // of speculative decoding; null: it has had none
+  bool avoids_prefix_cache = false;   // since its logits were bad on blocks that other sequences computed
 
   // For the observer; stamped by the engine.
   absl::Time scheduled_time = absl::InfinitePast();

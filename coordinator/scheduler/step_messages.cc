@@ -56,6 +56,11 @@ void NewSequenceWriter::Add(const Sequence& sequence, const std::vector<int32_t>
   message->set_seed(sequence.request.seed);
 }
 
+void NameInput(const Sequence& sequence, v1::ScheduledSequence* scheduled) {
+  scheduled->add_input_token_ids(sequence.tokens.back());
+  scheduled->set_start_position(static_cast<int32_t>(sequence.tokens.size() - 1));
+}
+
 Logprobs FromMessage(const v1::StepLogprobs& message) {
   Logprobs logprobs;
   logprobs.token_ids.assign(message.token_ids().begin(), message.token_ids().end());

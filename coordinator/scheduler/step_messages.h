@@ -32,6 +32,9 @@ class NewSequenceWriter {
   std::map<Key, int32_t> sampling_index_;
 };
 
+// Names the last token of a sequence, which is known, as the input of its decode.
+void NameInput(const Sequence& sequence, v1::ScheduledSequence* scheduled);
+
 Logprobs FromMessage(const v1::StepLogprobs& message);
 
 // Appends to `output` what the chunk [start, start + num_tokens) of `sequence`'s prompt decided and was not

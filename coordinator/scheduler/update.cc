@@ -24,11 +24,13 @@ absl::Status ToStatus(const v1::SlotError& error) {
 }  // namespace
 
 struct Scheduler::ReplyBySlot {
+  // Where the first of a slot's messages is; empty where there are no such messages.
   template <typename Message>
-  using BySlot = std::vector<const Message*>;  // empty where there are no such messages
+  using BySlot = std::vector<const Message* const*>;
 
-  ReplyBySlot(const v1::StepReply& reply, int32_t num_slots)
-      : tokens(Index(reply.tokens(), num_slots)),
+  ReplyBySlot(const v1::StepReply& step_reply, int32_t num_slots)
+      : reply(step_reply),
+        tokens(Index(reply.tokens(), num_slots)),
         prompt_logprobs(Index(reply.prompt_logprobs(), num_slots)),
         errors(Index(reply.slot_errors(), num_slots)) {}
 
@@ -37,17 +39,26 @@ struct Scheduler::ReplyBySlot {
   static BySlot<Message> Index(const google::protobuf::RepeatedPtrField<Message>& messages,
                                int32_t num_slots) {
     BySlot<Message> by_slot(messages.empty() ? 0 : num_slots);
-    for (const Message& message : messages) {
-      const bool exists = message.slot() >= 0 && message.slot() < num_slots;
-      if (exists && by_slot[message.slot()] == nullptr) by_slot[message.slot()] = &message;
+    for (int i = 0; i < messages.size(); ++i) {
+      const int32_t slot = messages[i].slot();
+      if (slot >= 0 && slot < num_slots && by_slot[slot] == nullptr) by_slot[slot] = messages.data() + i;
     }
     return by_slot;
   }
   template <typename Message>
   static const Message* Find(const BySlot<Message>& by_slot, int32_t slot) {
-    return by_slot.empty() ? nullptr : by_slot[slot];
+    return by_slot.empty() || by_slot[slot] == nullptr ? nullptr : *by_slot[slot];
+  }
+  // A slot's tokens, which come one after another.
+  absl::Span<const v1::SampledToken* const> TokensOf(int32_t slot) const {
+    if (Find(tokens, slot) == nullptr) return {};
+    const v1::SampledToken* const* const first = tokens[slot];
+    const v1::SampledToken* const* const all_end = reply.tokens().data() + reply.tokens_size();
+    const auto* const end = std::find_if(first, all_end, [&](auto* token) { return token->slot() != slot; });
+    return {first, static_cast<size_t>(end - first)};
   }
 
+  const v1::StepReply& reply;
   const BySlot<v1::SampledToken> tokens;
   const BySlot<v1::PromptLogprobs> prompt_logprobs;
   const BySlot<v1::SlotError> errors;
@@ -103,11 +114,14 @@ absl::Status Scheduler::ApplyResult(const ScheduledEntry& entry, const ReplyBySl
   RETURN_IF_ERROR(DeliverPromptLogprobs(ReplyBySlot::Find(reply.prompt_logprobs, entry.slot), entry.start,
                                         entry.num_tokens, entry.sequence.get(), output));
   if (!entry.samples) return absl::OkStatus();
-  const v1::SampledToken* token = ReplyBySlot::Find(reply.tokens, entry.slot);
-  if (token == nullptr)
+  const absl::Span<const v1::SampledToken* const> tokens = reply.TokensOf(entry.slot);
+  if (tokens.empty())
     return absl::InternalError(absl::StrCat("the reply has no token for slot ", entry.slot));
-  if (entry.owner()->beams != nullptr) return ApplyBeam(entry, *token, output);
-  AcceptToken(entry.sequence, *token, output);
+  if (entry.owner()->beams != nullptr) return ApplyBeam(entry, *tokens[0], output);
+  --entry.sequence->num_pending;
+  if (!entry.draft_tokens.empty()) return AcceptDraft(entry, tokens, output);
+  AcceptToken(entry.sequence, *tokens[0], output);
+  if (entry.sequence->state == SequenceState::kRunning) speculation_.NoteToken(entry.sequence.get());
   return absl::OkStatus();
 }
 
@@ -158,7 +172,6 @@ void Scheduler::DropInFlight(const SequencePtr& sequence) {
 
 void Scheduler::AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token,
                             RequestOutput* output) {
-  --sequence->num_pending;
   sequence->Charge(UserAccounts::kOutputWeight);
   if (sequence->request.max_tokens <= 0) {  // the request was for the prompt alone
     output->finish_reason = FinishReason::kLength;

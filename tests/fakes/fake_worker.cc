@@ -164,8 +164,10 @@ absl::Status FakeWorker::Branch(const v1::StepRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status FakeWorker::ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot) {
+absl::Status FakeWorker::ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot) const {
   const int64_t start = scheduled.start_position();
+  if (scheduled.num_draft_tokens() < 0 || scheduled.num_draft_tokens() >= scheduled.num_tokens())
+    return Broken("a draft is no part of what is computed");
   if (scheduled.input_token_ids_size() != scheduled.num_tokens())
     return Broken("num_tokens is another number");
   if (start < slot->num_prompt || start > slot->num_computed) return Broken("input tokens leave a gap");
@@ -173,6 +175,9 @@ absl::Status FakeWorker::ReplaceTokens(const v1::ScheduledSequence& scheduled, S
   slot->tokens.insert(slot->tokens.end(), scheduled.input_token_ids().begin(),
                       scheduled.input_token_ids().end());
   slot->num_computed = start;
+  const auto num_blocks = static_cast<size_t>((start + options_.block_size - 1) / options_.block_size);
+  if (slot->holds_draft && slot->blocks.size() > num_blocks) slot->blocks.resize(num_blocks);
+  slot->holds_draft = scheduled.num_draft_tokens() > 0;
   return absl::OkStatus();
 }
 
@@ -279,8 +284,11 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     AddSlotError(scheduled.slot(), absl::InvalidArgumentError("temperature is negative"), reply);
     return absl::OkStatus();
   }
+  const bool names_input = scheduled.input_token_ids_size() > 0;
+  if (!names_input && (slot.holds_draft || scheduled.num_draft_tokens() != 0))
+    return Broken("a draft without input tokens, or behind it");
+  if (names_input) RETURN_IF_ERROR(ReplaceTokens(scheduled, &slot));
   slot.blocks.insert(slot.blocks.end(), scheduled.new_block_ids().begin(), scheduled.new_block_ids().end());
-  if (scheduled.input_token_ids_size() > 0) RETURN_IF_ERROR(ReplaceTokens(scheduled, &slot));
   const int64_t start = slot.num_computed;
   const int64_t end = start + scheduled.num_tokens();
   if (scheduled.num_tokens() < 1 || end > static_cast<int64_t>(slot.tokens.size()))
@@ -302,9 +310,26 @@ absl::Status FakeWorker::Run(const v1::ScheduledSequence& scheduled, v1::StepRep
     logprobs->add_token_ids(slot.tokens[position + 1]);
     logprobs->add_logprobs(Logprob(state, slot.tokens[position + 1]));
   }
-  if (end == static_cast<int64_t>(slot.tokens.size()))
+  if (slot.holds_draft) {
+    Check(scheduled, reply);
+  } else if (end == static_cast<int64_t>(slot.tokens.size())) {
     Sample(scheduled.slot(), cache_[CacheIndex(slot, end - 1)], reply);
+  }
   return absl::OkStatus();
+}
+
+void FakeWorker::Check(const v1::ScheduledSequence& scheduled, v1::StepReply* reply) {
+  const Slot slot = slots_.at(scheduled.slot());
+  const int64_t end = slot.num_computed, first = end - 1 - scheduled.num_draft_tokens();
+  num_draft_tokens_ += scheduled.num_draft_tokens();
+  for (int64_t position = first; position < end; ++position) {
+    const uint64_t state = cache_[CacheIndex(slot, position)];
+    if (state == kNan && position > first) return;  // the next step finds it again
+    Sample(scheduled.slot(), state, reply);
+    slots_.at(scheduled.slot()).tokens = slot.tokens;
+    if (state == kNan || position + 1 == end) return;
+    if (reply->tokens(reply->tokens_size() - 1).token_id() != slot.tokens[position + 1]) return;
+  }
 }
 
 void FakeWorker::Sample(int32_t index, uint64_t state, v1::StepReply* reply) {
@@ -334,7 +359,7 @@ absl::Status FakeWorker::Fork(const v1::SequenceFork& fork, const std::set<int32
     AddSlotError(fork.slot(), absl::InvalidArgumentError("temperature is negative"), reply);
     return absl::OkStatus();
   }
-  if (static_cast<int64_t>(source.tokens.size()) != source.num_computed + 1)
+  if (static_cast<int64_t>(source.tokens.size()) != source.num_computed + 1 || source.holds_draft)
     return Broken("a fork of a slot that does not sample");
   const uint64_t state = cache_[CacheIndex(source, source.num_computed - 1)];
   Slot slot = source;

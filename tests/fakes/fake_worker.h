@@ -75,6 +75,7 @@ class FakeWorker {
 
   size_t num_slots_in_use() const { return slots_.size(); }
   int64_t num_computed_tokens() const { return num_computed_tokens_; }
+  int64_t num_draft_tokens() const { return num_draft_tokens_; }
 
   // Returns the `count` tokens that a correct engine generates after `tokens`: greedily, and without any
   // stop.
@@ -93,13 +94,16 @@ class FakeWorker {
     int64_t num_prompt = 0;
     int64_t num_computed = 0;
     std::vector<int32_t> blocks;
+    bool holds_draft = false;  // its last tokens are guesses
     v1::StepSampling sampling;
   };
 
   absl::Status Swap(const v1::StepRequest& request, v1::StepReply* reply);
   absl::Status Branch(const v1::StepRequest& request);
   // Puts the tokens that the coordinator names in the place of the slot's.
-  static absl::Status ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot);
+  absl::Status ReplaceTokens(const v1::ScheduledSequence& scheduled, Slot* slot) const;
+  // Samples at the tokens of a draft, and before them.
+  void Check(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
   absl::Status AddSequence(const v1::NewSequence& message, const v1::StepRequest& request);
   absl::Status CheckBlocks(const Slot& slot) const;
   absl::Status Run(const v1::ScheduledSequence& scheduled, v1::StepReply* reply);
@@ -122,6 +126,7 @@ class FakeWorker {
   uint64_t weights_ = 0;  // the state before the first token
   int64_t last_step_id_ = 0;
   int64_t num_computed_tokens_ = 0;
+  int64_t num_draft_tokens_ = 0;
 };
 
 }  // namespace somnus

@@ -48,6 +48,26 @@ TEST(MetricsTest, CountersFollowTheEngineAndNeverFall) {
       Has(metrics->Serialize(stats), "vllm:generation_tokens_total{engine=\"0\",model_name=\"m\"} 9"));
 }
 
+TEST(MetricsTest, SpeculationHasVllmsNames) {
+  const auto metrics = Metrics::Create("m", 100);
+  EngineStats stats, other;
+  stats.speculation.AddDraft(4, 2);
+  stats.speculation.AddDraft(4, 0);
+  other.speculation.AddDraft(3, 3);
+  stats.speculation.Add(other.speculation);
+  const std::string text = metrics->Serialize(stats), labels = "{engine=\"0\",model_name=\"m\"} ";
+  EXPECT_TRUE(Has(text, "vllm:spec_decode_num_drafts_total" + labels + "3"));
+  EXPECT_TRUE(Has(text, "vllm:spec_decode_num_draft_tokens_total" + labels + "11"));
+  EXPECT_TRUE(Has(text, "vllm:spec_decode_num_accepted_tokens_total" + labels + "5"));
+  for (const auto& [position, count] : {std::pair(0, 2), std::pair(1, 2), std::pair(2, 1)}) {
+    EXPECT_TRUE(
+        Has(text, absl::StrCat("vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\",model_name="
+                               "\"m\",position=\"",
+                               position, "\"} ", count)))
+        << text;
+  }
+}
+
 TEST(MetricsTest, RecoveriesAreCountedAndTimed) {
   const auto metrics = Metrics::Create("m", 100);
   EngineStats stats;

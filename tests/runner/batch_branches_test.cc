@@ -218,6 +218,61 @@ TEST_F(BatchBranchesTest, RefusesEveryBadNumberOfAStep) {
   }
 }
 
+// A draft of eight tokens behind the sampled one, which reaches into a second block.
+v1::StepRequest Draft(int32_t start, int32_t block) {
+  v1::StepRequest request;
+  v1::ScheduledSequence* sequence = request.add_sequences();
+  sequence->set_start_position(start);
+  for (int32_t i = 0; i < 9; ++i) sequence->add_input_token_ids(50 + i);
+  sequence->set_num_tokens(9);
+  sequence->set_num_draft_tokens(8);
+  sequence->add_new_block_ids(block);
+  return request;
+}
+
+TEST_F(BatchBranchesTest, BehindADraftTheNextStepNamesTokensAndBlocks) {
+  for (const int32_t start : {10, 12, 15}) {  // from where the one before has them
+    ASSERT_EQ(Apply(state_, Draft(start, start)), absl::OkStatus()) << start;
+    ASSERT_EQ(state_.scheduled().size(), 1u);
+    EXPECT_EQ(state_.scheduled()[0].start, start);
+    EXPECT_EQ(state_.scheduled()[0].num_drafts, 8);
+    EXPECT_TRUE(state_.scheduled()[0].samples);
+    EXPECT_EQ(state_.slot(0).tokens.size(), static_cast<size_t>(start) + 9);
+    EXPECT_EQ(state_.slot(0).num_drafts, 8);
+    EXPECT_EQ(state_.slot(0).block_ids, (std::vector<int32_t>{1, start}));
+  }
+  BatchState without = state_;
+  v1::StepRequest decode;
+  decode.add_sequences()->set_num_tokens(1);
+  EXPECT_EQ(Apply(without, decode).code(), absl::StatusCode::kInvalidArgument);
+  BatchState forked = state_;
+  v1::StepRequest fork = Draft(16, 16);
+  fork.add_forks()->set_slot(3);
+  EXPECT_EQ(Apply(forked, fork).code(), absl::StatusCode::kInvalidArgument);
+  decode.mutable_sequences(0)->add_input_token_ids(60);
+  decode.mutable_sequences(0)->set_start_position(20);
+  ASSERT_EQ(Apply(state_, decode), absl::OkStatus());
+  EXPECT_EQ(state_.slot(0).num_drafts, 0);
+  EXPECT_EQ(state_.slot(0).block_ids, (std::vector<int32_t>{1, 15}));
+  state_.AppendToken(0, 7);
+  decode.mutable_sequences(0)->clear_input_token_ids();
+  EXPECT_EQ(Apply(state_, decode), absl::OkStatus());
+}
+
+TEST_F(BatchBranchesTest, RefusesEveryBadNumberOfADraft) {
+  const auto refused = [this](const std::function<void(v1::ScheduledSequence*)>& damage) {
+    BatchState state = state_;
+    v1::StepRequest request = Draft(10, 10);
+    damage(request.mutable_sequences(0));
+    return Apply(state, request).code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_FALSE(refused([](auto*) {}));
+  EXPECT_TRUE(refused([](auto* s) { s->set_num_draft_tokens(9); }));
+  EXPECT_TRUE(refused([](auto* s) { s->set_num_draft_tokens(-1); }));
+  EXPECT_TRUE(refused([](auto* s) { s->clear_new_block_ids(); }));
+  EXPECT_TRUE(refused([](auto* s) { s->clear_input_token_ids(); }));
+}
+
 // The coordinator knows all tokens of a sequence whose next ones it names.
 TEST_F(BatchBranchesTest, RefusesInputWhileTokensArePending) {
   v1::StepRequest decode;

@@ -17,6 +17,8 @@ Slot MakeSlot(std::vector<int32_t> tokens, int32_t num_prompt) {
   return slot;
 }
 
+int32_t NumTokens(const Slot& slot) { return static_cast<int32_t>(slot.tokens.size()); }
+
 // The parameters of `slot`, to be changed.
 SlotSampling* OwnSampling(Slot* slot) {
   auto own = std::make_shared<SlotSampling>(*slot->sampling);
@@ -35,7 +37,7 @@ std::vector<float> Adjusted(const Slot& slot, std::vector<float> logits) {
     KeepAllowed(*device, view, &row, mask.data(), 1);
   }
   std::vector<LogitEdit> edits;
-  AppendEdits(slot, row, &edits);
+  AppendEdits(slot, NumTokens(slot), row, &edits);
   EditLogits(*device, view, edits.data(), static_cast<int64_t>(edits.size()));
 
   std::vector<int32_t> outputs(vocab), slots(slot.num_outputs(), 0);
@@ -52,7 +54,7 @@ std::vector<float> Adjusted(const Slot& slot, std::vector<float> logits) {
 TEST(AdjustLogitsTest, NothingAskedNothingChanged) {
   const std::vector<float> logits = {1, -2, 3};
   EXPECT_EQ(Adjusted(MakeSlot({0, 1}, 1), logits), logits);
-  EXPECT_TRUE(IsPlainGreedy(MakeSlot({0, 1}, 1)));
+  EXPECT_TRUE(IsPlainGreedy(MakeSlot({0, 1}, 1), 2));
 }
 
 TEST(AdjustLogitsTest, PenaltiesAsVllmDefinesThem) {
@@ -60,7 +62,7 @@ TEST(AdjustLogitsTest, PenaltiesAsVllmDefinesThem) {
   OwnSampling(&slot)->repetition_penalty = 2;
   OwnSampling(&slot)->frequency_penalty = 0.5f;
   OwnSampling(&slot)->presence_penalty = 0.25f;
-  EXPECT_FALSE(IsPlainGreedy(slot));
+  EXPECT_FALSE(IsPlainGreedy(slot, NumTokens(slot)));
   const std::vector<float> got = Adjusted(slot, {4, -3, 6, 5});
   EXPECT_FLOAT_EQ(got[0], 2);                     // prompt: repetition only
   EXPECT_FLOAT_EQ(got[1], -6 - 0.5f - 0.25f);     // negative logits are multiplied
@@ -94,7 +96,7 @@ TEST(AdjustLogitsTest, EditsOfOneTokenAreMerged) {
   OwnSampling(&slot)->bad_words = {{2}};
   OwnSampling(&slot)->logit_bias = {{2, 5.0f}, {3, 1.0f}};
   std::vector<LogitEdit> edits;
-  AppendEdits(slot, 7, &edits);
+  AppendEdits(slot, NumTokens(slot), 7, &edits);
   ASSERT_EQ(edits.size(), 3u);
   for (const LogitEdit& edit : edits) EXPECT_EQ(edit.row, 7);
   EXPECT_EQ(edits[0].id, 0);
@@ -129,9 +131,30 @@ TEST(AdjustLogitsTest, GreedyAgainOnceMinTokensArePast) {
   Slot slot = MakeSlot({1, 2}, 1);
   OwnSampling(&slot)->min_tokens = 2;
   OwnSampling(&slot)->suppress_token_ids = {0};
-  EXPECT_FALSE(IsPlainGreedy(slot));
+  EXPECT_FALSE(IsPlainGreedy(slot, NumTokens(slot)));
   slot.tokens.push_back(2);
-  EXPECT_TRUE(IsPlainGreedy(slot));
+  EXPECT_TRUE(IsPlainGreedy(slot, NumTokens(slot)));
+}
+
+// At a draft's tokens it is sampled as if those behind were not there.
+TEST(AdjustLogitsTest, OnlyTokensBeforeTheSampledOneCount) {
+  Slot slot = MakeSlot({1, 2, 3, 0}, 1);  // outputs {2, 3, 0}, of which {3, 0} may be a draft
+  OwnSampling(&slot)->min_tokens = 2;
+  OwnSampling(&slot)->suppress_token_ids = {1};
+  OwnSampling(&slot)->bad_words = {{3, 0}, {2, 2}};
+  const auto forbidden = [&](int32_t num_tokens) {
+    std::vector<LogitEdit> edits;
+    AppendEdits(slot, num_tokens, 0, &edits);
+    std::vector<int32_t> ids;
+    for (const LogitEdit& edit : edits) ids.push_back(edit.id);
+    return ids;
+  };
+  EXPECT_EQ(forbidden(2), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(forbidden(3), std::vector<int32_t>{0});
+  EXPECT_EQ(forbidden(4), std::vector<int32_t>());
+  OwnSampling(&slot)->bad_words.clear();
+  EXPECT_FALSE(IsPlainGreedy(slot, 2));
+  EXPECT_TRUE(IsPlainGreedy(slot, 3));
 }
 
 }  // namespace

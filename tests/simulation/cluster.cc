@@ -13,6 +13,7 @@
 #include "coordinator/group/worker_group.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/faults.h"
+#include "tests/simulation/foreseer.h"
 #include "tests/simulation/invariants.h"
 #include "tests/simulation/operator.h"
 #include "tests/simulation/resizer.h"
@@ -65,6 +66,7 @@ class Cluster {
     flags_.kv_cache_memory_bytes = random_.Between(20, 48) * FakeVmmDriver::kUnit;
     flags_.max_num_seqs = static_cast<int32_t>(random_.Between(2, site_.model.max_num_seqs));
     flags_.max_num_batched_tokens = static_cast<int32_t>(random_.Between(8, 48));
+    flags_.num_speculative_tokens = 2 * (flags_.max_num_batched_tokens % 4);
     flags_.async_scheduling = random_.Chance(0.7);
     flags_.scheduling_policy = random_.Chance(0.3) ? "priority" : "fcfs";
     constexpr v1::BackupPolicy kPolicies[] = {v1::BACKUP_POLICY_RETAIN, v1::BACKUP_POLICY_RELEASE,
@@ -88,6 +90,8 @@ class Cluster {
     options.scheduler.max_model_len = plan.max_model_len;
     options.scheduler.policy =
         flags_.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+    options.scheduler.speculation.num_speculative_tokens = flags_.num_speculative_tokens;
+    options.scheduler.speculation.make_drafter = [this] { return std::make_unique<Foreseer>(&site_); };
     options.scheduler.blocks.num_blocks = plan.num_blocks;
     options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
     options.scheduler.blocks.block_size = flags_.block_size;

@@ -1,5 +1,5 @@
 // BatchState's part for what the coordinator decides in the place of the sampler: the tokens that a sequence
-// goes on with, and which sequence a slot goes on with.
+// goes on with, drafts among them, and which sequence a slot goes on with.
 
 #include <algorithm>
 #include <vector>
@@ -56,8 +56,6 @@ absl::Status BatchState::CheckBranchesHaveInput(const v1::StepRequest& request) 
 absl::Status BatchState::ReplaceTokens(const v1::ScheduledSequence& sequence) {
   Slot& slot = slots_[sequence.slot()];
   const int32_t count = sequence.input_token_ids_size(), start = sequence.start_position();
-  if (sequence.num_draft_tokens() != 0)
-    return InvalidStep("slot ", sequence.slot(), ": ", sequence.num_draft_tokens(), " draft tokens");
   if (count != sequence.num_tokens()) {
     return InvalidStep("slot ", sequence.slot(), ": ", count, " input tokens, ", sequence.num_tokens(),
                        " are scheduled");
@@ -69,14 +67,26 @@ absl::Status BatchState::ReplaceTokens(const v1::ScheduledSequence& sequence) {
   // Tokens become known in order, so the last one tells of all.
   if (slot.tokens.back() == kUnknownToken)
     return InvalidStep("slot ", sequence.slot(), ": input tokens while others are pending");
+  RETURN_IF_ERROR(CheckDraft(sequence));
   slot.error = CheckTokenIds(sequence.input_token_ids(), limits_.vocab_size);
   if (!slot.error.ok()) return absl::OkStatus();
   slot.tokens.resize(start);
   slot.tokens.insert(slot.tokens.end(), sequence.input_token_ids().begin(), sequence.input_token_ids().end());
   slot.num_computed = start;
+  const auto num_blocks = static_cast<size_t>((start + limits_.block_size - 1) / limits_.block_size);
+  if (slot.num_drafts > 0 && slot.block_ids.size() > num_blocks) slot.block_ids.resize(num_blocks);
+  slot.num_drafts = sequence.num_draft_tokens();
   const bool is_added =
       std::find(added_slots_.begin(), added_slots_.end(), sequence.slot()) != added_slots_.end();
   if (slot.sampling->has_penalties() && !is_added) added_slots_.push_back(sequence.slot());
+  return absl::OkStatus();
+}
+
+absl::Status BatchState::CheckDraft(const v1::ScheduledSequence& sequence) {
+  const int32_t count = sequence.num_draft_tokens();
+  if (count < 0 || count >= sequence.num_tokens() || count > kMaxStepDraftTokens - num_draft_tokens_)
+    return InvalidStep("slot ", sequence.slot(), ": ", count, " draft tokens of ", sequence.num_tokens());
+  num_draft_tokens_ += count;
   return absl::OkStatus();
 }
 

@@ -90,6 +90,7 @@ absl::StatusOr<Slot*> BatchState::TakeSlot(int32_t index) {
   Slot& slot = slots_[index];
   if (slot.in_use) return InvalidStep("slot ", index, " is given to a new sequence but in use");
   slot.in_use = true;
+  slot.num_drafts = 0;
   ++slot.generation;
   slot.block_ids.clear();
   return &slot;
@@ -142,7 +143,7 @@ absl::Status BatchState::Schedule(const v1::StepRequest& request) {
   scheduled_.clear();
   forked_.clear();
   refused_slots_.clear();
-  num_scheduled_tokens_ = 0;
+  num_scheduled_tokens_ = num_draft_tokens_ = 0;
   std::fill(slot_scheduled_.begin(), slot_scheduled_.end(), false);
   for (const v1::ScheduledSequence& sequence : request.sequences())
     RETURN_IF_ERROR(ScheduleSequence(sequence));
@@ -161,7 +162,10 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   if (!slot.in_use) return InvalidStep("slot ", sequence.slot(), " is scheduled but not in use");
   if (slot_scheduled_[sequence.slot()]) return InvalidStep("slot ", sequence.slot(), " is scheduled twice");
   slot_scheduled_[sequence.slot()] = true;
-  if (slot.error.ok() && sequence.input_token_ids_size() > 0) RETURN_IF_ERROR(ReplaceTokens(sequence));
+  const bool names_input = sequence.input_token_ids_size() > 0;
+  if (!names_input && (slot.num_drafts > 0 || sequence.num_draft_tokens() != 0))
+    return InvalidStep("slot ", sequence.slot(), ": a draft without input tokens, or behind it");
+  if (slot.error.ok() && names_input) RETURN_IF_ERROR(ReplaceTokens(sequence));
   if (!slot.error.ok()) {
     refused_slots_.push_back(sequence.slot());
     return absl::OkStatus();
@@ -182,7 +186,7 @@ absl::Status BatchState::ScheduleSequence(const v1::ScheduledSequence& sequence)
   if (static_cast<int64_t>(slot.block_ids.size()) * limits_.block_size < end) {
     return InvalidStep("slot ", sequence.slot(), ": ", slot.block_ids.size(), " blocks for ", end, " tokens");
   }
-  scheduled_.push_back({sequence.slot(), slot.num_computed, n, end == known});
+  scheduled_.push_back({sequence.slot(), slot.num_computed, n, end == known, sequence.num_draft_tokens()});
   num_scheduled_tokens_ += n;
   slot.num_computed = end;
   return absl::OkStatus();
@@ -204,7 +208,8 @@ absl::Status BatchState::ForkSequence(const v1::SequenceFork& fork) {
     refused_slots_.push_back(fork.slot());
     return absl::OkStatus();
   }
-  const bool samples = source.num_computed == static_cast<int32_t>(source.tokens.size());
+  const bool samples =
+      source.num_computed == static_cast<int32_t>(source.tokens.size()) && source.num_drafts == 0;
   if (!samples || std::find(source.tokens.begin(), source.tokens.end(), kUnknownToken) != source.tokens.end())
     return InvalidStep("slot ", fork.slot(), " forks slot ", fork.source_slot(), ", which does not sample");
   slot->tokens.reserve(limits_.max_model_len + 1);

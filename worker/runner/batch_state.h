@@ -10,7 +10,8 @@
 //
 // The coordinator may name the tokens that a sequence computes, in the place of those that it sampled, and
 // let a slot go on as a copy of another one (a branch, of beam search). Both need all tokens of the sequence
-// to be known here.
+// to be known here. The last ones that it names may be a draft: guesses, at each of which a token is sampled
+// too. What became of them is the coordinator's to know, which names the input of the slot's next step.
 
 #include <cstdint>
 #include <memory>
@@ -68,6 +69,7 @@ struct Slot {
   int32_t num_prompt_tokens = 0;
   int32_t num_computed = 0;  // tokens whose K and V are (or will be, after the step) in the cache
   std::vector<int32_t> block_ids;
+  int32_t num_drafts = 0;                        // of the last tokens: guesses of a draft
   std::shared_ptr<const SlotSampling> sampling;  // null while the slot is not in use, or has an error
   uint64_t seed = 0;
   absl::Status error;  // why nothing is computed for the sequence
@@ -80,7 +82,8 @@ struct ScheduledSlot {
   int32_t slot = 0;
   int32_t start = 0;
   int32_t num_tokens = 0;
-  bool samples = false;  // its tokens end within the step
+  bool samples = false;    // its tokens end within the step
+  int32_t num_drafts = 0;  // the last of these tokens that are guesses; it samples at them, and before them
 };
 
 // A slot that samples from the logits of another one, whose tokens it has taken over in the current step.
@@ -141,7 +144,9 @@ class BatchState {
   absl::Status CheckBranchesHaveInput(const v1::StepRequest& request) const;
   absl::Status ScheduleSequence(const v1::ScheduledSequence& sequence);
   // Puts the tokens that a message names into the slot. A token that cannot be is an error of the slot.
+  // Behind a draft the blocks are those again that hold the tokens before them.
   absl::Status ReplaceTokens(const v1::ScheduledSequence& sequence);
+  absl::Status CheckDraft(const v1::ScheduledSequence& sequence);
   absl::Status ForkSequence(const v1::SequenceFork& fork);
   // Takes a slot for a sequence that begins.
   absl::StatusOr<Slot*> TakeSlot(int32_t slot);
@@ -156,6 +161,7 @@ class BatchState {
   std::vector<int32_t> added_slots_;
   std::vector<int32_t> refused_slots_;
   int32_t num_scheduled_tokens_ = 0;
+  int32_t num_draft_tokens_ = 0;  // of the current step
 };
 
 // InvalidArgument when a field is out of range or names a token outside the vocabulary.

@@ -8,15 +8,16 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-bool SuppressesStop(const Slot& slot) {
-  return slot.num_outputs() < slot.sampling->min_tokens && !slot.sampling->suppress_token_ids.empty();
+bool SuppressesStop(const Slot& slot, int32_t num_tokens) {
+  const int32_t num_outputs = num_tokens - slot.num_prompt_tokens;
+  return num_outputs < slot.sampling->min_tokens && !slot.sampling->suppress_token_ids.empty();
 }
 
-// True when the sequence's last outputs are all of a bad word but its last token, which must not follow.
-bool EndsBadWord(const Slot& slot, const std::vector<int32_t>& word) {
-  const size_t prefix = word.size() - 1;
-  return prefix <= static_cast<size_t>(slot.num_outputs()) &&
-         std::equal(word.begin(), word.end() - 1, slot.tokens.end() - prefix);
+// True when the last outputs are all of a bad word but its last token, which must not follow.
+bool EndsBadWord(const Slot& slot, int32_t num_tokens, const std::vector<int32_t>& word) {
+  const auto prefix = static_cast<int32_t>(word.size()) - 1;
+  return prefix <= num_tokens - slot.num_prompt_tokens &&
+         std::equal(word.begin(), word.end() - 1, slot.tokens.begin() + num_tokens - prefix);
 }
 
 // Merges the edits of each id into one, from `first` on. Their order does not matter: one that forbids
@@ -38,10 +39,10 @@ void MergeEdits(std::vector<LogitEdit>* edits, size_t first) {
 
 }  // namespace
 
-bool IsPlainGreedy(const Slot& slot) {
+bool IsPlainGreedy(const Slot& slot, int32_t num_tokens) {
   const SlotSampling& s = *slot.sampling;
   return s.temperature == 0 && s.num_logprobs < 0 && !s.has_penalties() && s.logit_bias.empty() &&
-         s.allowed_token_ids.empty() && s.bad_words.empty() && !SuppressesStop(slot);
+         s.allowed_token_ids.empty() && s.bad_words.empty() && !SuppressesStop(slot, num_tokens);
 }
 
 bool LooksAtTokens(const Slot& slot) {
@@ -49,13 +50,13 @@ bool LooksAtTokens(const Slot& slot) {
                      [](const std::vector<int32_t>& word) { return word.size() > 1; });
 }
 
-void AppendEdits(const Slot& slot, int32_t row, std::vector<LogitEdit>* edits) {
+void AppendEdits(const Slot& slot, int32_t num_tokens, int32_t row, std::vector<LogitEdit>* edits) {
   const size_t first = edits->size();
   const SlotSampling& s = *slot.sampling;
   for (const std::vector<int32_t>& word : s.bad_words) {
-    if (EndsBadWord(slot, word)) edits->push_back({row, word.back(), kNever});
+    if (EndsBadWord(slot, num_tokens, word)) edits->push_back({row, word.back(), kNever});
   }
-  if (SuppressesStop(slot)) {
+  if (SuppressesStop(slot, num_tokens)) {
     for (int32_t id : s.suppress_token_ids) edits->push_back({row, id, kNever});
   }
   for (const auto& [id, bias] : s.logit_bias) edits->push_back({row, id, bias});

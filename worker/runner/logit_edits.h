@@ -11,19 +11,21 @@
 
 namespace somnus {
 
-// True when the slot's next token is simply the likeliest one and nobody asks for its probability.
-bool IsPlainGreedy(const Slot& slot);
+// `num_tokens`: how many of the slot's tokens are before the one that is sampled.
+
+// True when that token is simply the likeliest one and nobody asks for its probability.
+bool IsPlainGreedy(const Slot& slot, int32_t num_tokens);
 
 // True when the slot's edits depend on what its last tokens were, so that these must be known.
 bool LooksAtTokens(const Slot& slot);
 
 // Adds the slot's edits of logits row `row`, one per id.
-void AppendEdits(const Slot& slot, int32_t row, std::vector<LogitEdit>* edits);
+void AppendEdits(const Slot& slot, int32_t num_tokens, int32_t row, std::vector<LogitEdit>* edits);
 
 // Adds the slot's bitmap of allowed ids, (vocab_size + 31) / 32 words. allowed_token_ids is not empty.
 void AppendAllowedMask(const Slot& slot, int32_t vocab_size, std::vector<uint32_t>* masks);
 
-// The slot's penalties for kernels/ops.h; `index` is the slot's number.
+// The slot's penalties for kernels/ops.h; `index` is the slot's number, or -1: the row has none.
 PenaltyRow PenaltyOf(const Slot& slot, int32_t index);
 
 }  // namespace somnus

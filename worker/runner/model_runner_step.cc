@@ -164,12 +164,13 @@ void ModelRunnerImpl::AppendSampled(StepOutcome* outcome) {
   const std::vector<LogitRow>& rows = outcome->sampled.rows;
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t slot = rows[i].slot;
+    if (rows[i].has_draft) continue;  // its next step names its input
     if (!device_->asynchronous()) {
       // A sequence that got no token runs on with token 0, until the coordinator frees its slot.
       state_.AppendToken(slot, std::max(0, outcome->sampled.tokens[i]));
     } else {
       outcome->unknown.push_back(
-          {slot, state_.slot(slot).generation, state_.AppendToken(slot, kUnknownToken)});
+          {slot, state_.slot(slot).generation, state_.AppendToken(slot, kUnknownToken), i});
     }
   }
 }
@@ -180,9 +181,9 @@ absl::Status ModelRunnerImpl::SettleOldest() {
   // The thread that makes the step's reply waits for the device; this one never does.
   oldest->read.WaitForNotification();
   RETURN_IF_ERROR(oldest->status);
-  for (size_t i = 0; i < oldest->unknown.size(); ++i) {
-    const StepOutcome::Unknown& place = oldest->unknown[i];
-    state_.SetToken(place.slot, place.generation, place.index, std::max(0, oldest->sampled.tokens[i]));
+  for (const StepOutcome::Unknown& place : oldest->unknown) {
+    state_.SetToken(place.slot, place.generation, place.index,
+                    std::max(0, oldest->sampled.tokens[place.row]));
   }
   return absl::OkStatus();
 }

@@ -46,13 +46,20 @@ void AddSlotError(int32_t slot, const absl::Status& error, v1::StepReply* reply)
 
 void SampledRows::FillReply(v1::StepReply* reply) const {
   int64_t next_raw = 0;
+  bool counts = true;
   for (size_t i = 0; i < rows.size(); ++i) {
     const bool has_logprobs = num_logprobs[i] >= 0;
     const int64_t raw = has_logprobs ? next_raw++ : 0;
+    // Further rows of a draft count as long as what was sampled before them is what it has.
+    const bool is_first = i == 0 || rows[i - 1].slot != rows[i].slot;
+    counts = is_first || (counts && tokens[i - 1] == rows[i - 1].guess);
+    if (!counts) continue;
     // The chosen token's own logit may be finite where the row's sum is not: then its log-probability is NaN.
     const bool good = tokens[i] >= 0 && !(has_logprobs && std::isnan(logprobs[raw]));
     if (!good) {
-      AddSlotError(rows[i].slot, NoTokenError(tokens[i]), reply);
+      // Behind a token that counts, the sequence's next step finds it again.
+      if (is_first) AddSlotError(rows[i].slot, NoTokenError(tokens[i]), reply);
+      counts = false;
       continue;
     }
     v1::SampledToken* token = reply->add_tokens();
@@ -67,16 +74,16 @@ void SampledRows::FillReply(v1::StepReply* reply) const {
 
 Sampler::Sampler(const BatchLimits& limits, int64_t max_rows, MirroredBlock* inputs, MirroredBlock* results)
     : limits_(limits), max_rows_(max_rows) {
-  const int64_t num_seqs = limits.max_num_seqs;
-  sample_rows_ = inputs->Take<SampleRow>(num_seqs);
-  penalties_ = inputs->Take<PenaltyRow>(num_seqs);
-  raw_rows_ = inputs->Take<int32_t>(num_seqs);
-  raw_ids_ = inputs->Take<int32_t>(num_seqs);
-  count_slots_ = inputs->Take<int32_t>(num_seqs);
-  tokens_ = results->Take<int32_t>(num_seqs);
-  logprobs_ = results->Take<float>(num_seqs);
-  ranks_ = results->Take<int32_t>(num_seqs);
-  top_ = results->Take<ScoredToken>(num_seqs * kMaxStepLogprobs);
+  const int64_t num_samples = limits.max_num_seqs + kMaxStepDraftTokens;
+  sample_rows_ = inputs->Take<SampleRow>(num_samples);
+  penalties_ = inputs->Take<PenaltyRow>(num_samples);
+  raw_rows_ = inputs->Take<int32_t>(num_samples);
+  raw_ids_ = inputs->Take<int32_t>(num_samples);
+  count_slots_ = inputs->Take<int32_t>(num_samples);
+  tokens_ = results->Take<int32_t>(num_samples);
+  logprobs_ = results->Take<float>(num_samples);
+  ranks_ = results->Take<int32_t>(num_samples);
+  top_ = results->Take<ScoredToken>(num_samples * kMaxStepLogprobs);
   prompt_logprobs_ = prompt_results_.Take<float>(max_rows);
   prompt_ranks_ = prompt_results_.Take<int32_t>(max_rows);
   prompt_top_ = prompt_results_.Take<ScoredToken>(max_rows * kMaxStepLogprobs);
@@ -112,17 +119,20 @@ absl::Status Sampler::Bind(Device* device, void* prompt_results) {
 void Sampler::Build(absl::Span<const LogitRow> rows, const BatchState& state, bool logprobs) {
   rows_.assign(rows.begin(), rows.end());
   num_logprobs_.clear();
+  places_.clear();
   num_raw_ = num_raw_queued_ = top_stride_ = 0;
   plain_greedy_ = true;
   any_penalties_ = false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Slot& slot = state.slot(rows[i].slot);
     const SlotSampling& s = *slot.sampling;
-    plain_greedy_ &= IsPlainGreedy(slot);
+    plain_greedy_ &= IsPlainGreedy(slot, rows[i].position + 1);
     any_penalties_ |= s.has_penalties();
     sample_rows_.host()[i] = {s.temperature, s.top_p, s.top_k, s.min_p, slot.seed, rows[i].position + 1};
-    penalties_.host()[i] = PenaltyOf(slot, rows[i].slot);
-    count_slots_.host()[i] = penalties_.host()[i].slot;
+    const bool continues = s.has_penalties() && i > 0 && rows[i - 1].slot == rows[i].slot;
+    places_.push_back(continues ? places_[i - 1] + 1 : 0);
+    penalties_.host()[i] = PenaltyOf(slot, continues ? -1 : rows[i].slot);
+    count_slots_.host()[i] = rows[i].has_draft ? -1 : penalties_.host()[i].slot;
     num_logprobs_.push_back(logprobs ? s.num_logprobs : -1);
     if (num_logprobs_.back() < 0) continue;
     raw_rows_.host()[num_raw_] = static_cast<int32_t>(static_cast<int64_t>(i) % max_rows_);
@@ -141,8 +151,9 @@ absl::Status Sampler::QueueCounts(const BatchState& state, SideStage* side) {
     RETURN_IF_ERROR(side->ForEachPiece(
         slot.tokens.data(), slot.num_prompt_tokens,
         [&](int64_t, const int32_t* ids, int64_t n) { MarkPromptTokens(*device_, counts_, index, ids, n); }));
-    const std::vector<int32_t> slots(slot.num_outputs(), index);
-    RETURN_IF_ERROR(side->ForEachPiece(slot.tokens.data() + slot.num_prompt_tokens, slot.num_outputs(),
+    const int32_t num_outputs = slot.num_outputs() - slot.num_drafts;
+    const std::vector<int32_t> slots(num_outputs, index);
+    RETURN_IF_ERROR(side->ForEachPiece(slot.tokens.data() + slot.num_prompt_tokens, num_outputs,
                                        [&](int64_t first, const int32_t* ids, int64_t n) {
                                          absl::StatusOr<const int32_t*> staged =
                                              side->Stage(slots.data() + first, n);
@@ -175,11 +186,40 @@ absl::Status Sampler::QueueEdits(const TensorView& logits, int64_t first, const 
                                  SideStage* side) {
   RETURN_IF_ERROR(QueueMasks(logits, first, state, side));
   edits_.clear();
-  for (int64_t i = 0; i < logits.rows; ++i)
-    AppendEdits(state.slot(rows_[first + i].slot), static_cast<int32_t>(i), &edits_);
+  for (int64_t i = 0; i < logits.rows; ++i) {
+    const LogitRow& row = rows_[first + i];
+    AppendEdits(state.slot(row.slot), row.position + 1, static_cast<int32_t>(i), &edits_);
+  }
   return side->ForEachPiece(
       edits_.data(), static_cast<int64_t>(edits_.size()),
       [&](int64_t, const LogitEdit* edits, int64_t n) { EditLogits(*device_, logits, edits, n); });
+}
+
+// At each token of a draft those before it count as outputs. The slot's next step, which names its input,
+// counts anew.
+absl::Status Sampler::QueuePenalties(const TensorView& logits, int64_t first, const BatchState& state,
+                                     SideStage* side) {
+  ApplyPenalties(*device_, logits, penalties_.device() + first, counts_);
+  const auto places = places_.begin() + first;
+  const int32_t last = *std::max_element(places, places + logits.rows);
+  for (int32_t place = 1; place <= last; ++place) {
+    std::vector<PenaltyRow> penalties(logits.rows, PenaltyRow{-1, 1, 0, 0});
+    std::vector<int32_t> slots, ids;
+    for (int64_t i = 0; i < logits.rows; ++i) {
+      if (places[i] != place) continue;
+      slots.push_back(rows_[first + i].slot);
+      ids.push_back(rows_[first + i - 1].guess);
+      penalties[i] = PenaltyOf(state.slot(slots.back()), slots.back());
+    }
+    if (slots.empty()) continue;
+    const auto count = static_cast<int64_t>(slots.size());
+    ASSIGN_OR_RETURN(const int32_t* staged_slots, side->Stage(slots.data(), count));
+    ASSIGN_OR_RETURN(const int32_t* staged_ids, side->Stage(ids.data(), count));
+    ASSIGN_OR_RETURN(const PenaltyRow* staged, side->Stage(penalties.data(), logits.rows));
+    CountTokens(*device_, counts_, staged_slots, staged_ids, count);
+    ApplyPenalties(*device_, logits, staged, counts_);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Sampler::QueueSample(const TensorView& logits, int64_t first, const BatchState& state,
@@ -193,7 +233,7 @@ absl::Status Sampler::QueueSample(const TensorView& logits, int64_t first, const
   if (num_raw > 0) GatherRows(*device_, logits, raw_rows_.device() + raw_begin, raw);
 
   RETURN_IF_ERROR(QueueEdits(logits, first, state, side));
-  if (any_penalties_) ApplyPenalties(*device_, logits, penalties_.device() + first, counts_);
+  if (any_penalties_) RETURN_IF_ERROR(QueuePenalties(logits, first, state, side));
   Sample(*device_, logits, sample_rows_.device() + first, tokens_.device() + first);
   if (num_raw == 0) return absl::OkStatus();
 
@@ -212,7 +252,9 @@ void Sampler::QueueFinish(const int32_t* slots, int32_t* last_tokens) {
 
 int64_t Sampler::results_bytes() const {
   if (num_raw_ == 0) return tokens_.end();
-  return top_stride_ > 0 ? top_.end() : ranks_.end();
+  const int64_t most = (limits_.max_num_seqs + kMaxStepDraftTokens) * int64_t{kMaxStepLogprobs};
+  const int64_t unused = most - num_raw_ * top_stride_;
+  return top_stride_ > 0 ? top_.end() - unused * static_cast<int64_t>(sizeof(ScoredToken)) : ranks_.end();
 }
 
 SampledRows Sampler::TakeResults() {

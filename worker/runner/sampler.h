@@ -36,7 +36,7 @@ struct SampledRows {
   const int32_t* ranks = nullptr;
   const ScoredToken* top = nullptr;  // top_stride each
 
-  // Adds a token or a slot error for each row.
+  // Adds a token or a slot error for each row; of a sequence with a draft the tokens that count.
   void FillReply(v1::StepReply* reply) const;
 };
 
@@ -59,7 +59,7 @@ class Sampler {
   // [rows], on the device.
   int32_t* tokens() const { return tokens_.device(); }
 
-  // Counts the tokens of sequences with penalties that came with this step.
+  // Counts the tokens of sequences with penalties that came with this step, without those of drafts.
   absl::Status QueueCounts(const BatchState& state, SideStage* side);
   // tokens()[first, first + logits.rows) = samples. logits: f32 [R, vocab], destroyed; R <= max_rows.
   absl::Status QueueSample(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
@@ -77,22 +77,25 @@ class Sampler {
  private:
   absl::Status AllocateHostCounts();
   absl::Status QueueEdits(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
+  absl::Status QueuePenalties(const TensorView& logits, int64_t first, const BatchState& state,
+                              SideStage* side);
   absl::Status QueueMasks(const TensorView& logits, int64_t first, const BatchState& state, SideStage* side);
 
   const BatchLimits limits_;
   const int64_t max_rows_;
   Device* device_ = nullptr;
 
-  MirroredBlock::Array<SampleRow> sample_rows_;  // inputs, [S]
-  MirroredBlock::Array<PenaltyRow> penalties_;   // [S]
-  MirroredBlock::Array<int32_t> raw_rows_;       // [S]: row within its piece of logits that raw row i copies
-  MirroredBlock::Array<int32_t> raw_ids_;        // [S]: the chosen token of raw row i, by ResolveTokens
-  MirroredBlock::Array<int32_t> count_slots_;    // [S]: the row's slot if it has penalties, else -1
+  // Inputs, [S + kMaxStepDraftTokens], as the results.
+  MirroredBlock::Array<SampleRow> sample_rows_;
+  MirroredBlock::Array<PenaltyRow> penalties_;  // of drafts the first row alone
+  MirroredBlock::Array<int32_t> raw_rows_;      // row within its piece of logits that raw row i copies
+  MirroredBlock::Array<int32_t> raw_ids_;       // the chosen token of raw row i, by ResolveTokens
+  MirroredBlock::Array<int32_t> count_slots_;   // the row's slot if it has penalties and no draft, else -1
 
-  MirroredBlock::Array<int32_t> tokens_;   // results, [S]
-  MirroredBlock::Array<float> logprobs_;   // [S]
-  MirroredBlock::Array<int32_t> ranks_;    // [S]
-  MirroredBlock::Array<ScoredToken> top_;  // [S, kMaxStepLogprobs]
+  MirroredBlock::Array<int32_t> tokens_;  // results
+  MirroredBlock::Array<float> logprobs_;
+  MirroredBlock::Array<int32_t> ranks_;
+  MirroredBlock::Array<ScoredToken> top_;  // [, kMaxStepLogprobs]
 
   MirroredBlock prompt_results_;  // as logprobs, ranks and top, [max_rows]
   MirroredBlock::Array<float> prompt_logprobs_;
@@ -110,6 +113,8 @@ class Sampler {
   std::vector<LogitEdit> edits_;
   std::vector<uint32_t> masks_;
   std::vector<int32_t> masked_rows_, prompt_ids_;
+  std::vector<int32_t>
+      places_;  // of each row among those of its slot, if that has penalties; 0: it is the first
   int64_t num_raw_ = 0, num_raw_queued_ = 0, top_stride_ = 0;
   bool plain_greedy_ = true, any_penalties_ = false;
 };

@@ -18,16 +18,17 @@ int64_t EditsWithInputs(const BatchLimits& limits) {
 StepArrays::StepArrays(const BatchLimits& limits, MirroredBlock* inputs)
     : limits_(limits), max_blocks_per_seq_(limits.max_blocks_per_seq()), max_edits_(EditsWithInputs(limits)) {
   const int64_t num_seqs = limits.max_num_seqs, num_tokens = limits.max_num_batched_tokens;
+  const int64_t num_samples = num_seqs + kMaxStepDraftTokens;
   query_start_ = inputs->Take<int32_t>(num_seqs + 1);
   context_len_ = inputs->Take<int32_t>(num_seqs);
   seq_slots_ = inputs->Take<int32_t>(num_seqs);
-  sample_row_indices_ = inputs->Take<int32_t>(num_seqs);
-  sample_slots_ = inputs->Take<int32_t>(num_seqs);
+  sample_row_indices_ = inputs->Take<int32_t>(num_samples);
+  sample_slots_ = inputs->Take<int32_t>(num_samples);
   edits_ = inputs->Take<BlockTableEdit>(max_edits_);
   token_ids_ = inputs->Take<int32_t>(num_tokens);
   positions_ = inputs->Take<int32_t>(num_tokens);
   slot_mapping_ = inputs->Take<int32_t>(num_tokens);
-  sample_rows_.reserve(num_seqs);
+  sample_rows_.reserve(num_samples);
 }
 
 void StepArrays::Carve(Carver* carver) {
@@ -51,7 +52,7 @@ void StepArrays::Build(const BatchState& state, int64_t num_padded) {
   AddPadding(num_padded);
   for (size_t i = 0; i < sample_rows_.size(); ++i) {
     sample_row_indices_.host()[i] = sample_rows_[i].row;
-    sample_slots_.host()[i] = sample_rows_[i].slot;
+    sample_slots_.host()[i] = sample_rows_[i].has_draft ? -1 : sample_rows_[i].slot;
   }
   const std::vector<BlockTableEdit>& edits = state.block_edits();
   std::copy_n(edits.begin(), std::min<int64_t>(max_edits_, edits.size()), edits_.host());
@@ -83,9 +84,12 @@ void StepArrays::AddRows(const Slot& slot, const ScheduledSlot& scheduled) {
       prompt_rows_.push_back({row, scheduled.slot, position});
     }
   }
-  if (scheduled.samples) {
+  if (!scheduled.samples) return;
+  const int32_t end = scheduled.start + scheduled.num_tokens;
+  for (int32_t position = end - 1 - scheduled.num_drafts; position < end; ++position) {
+    const int32_t guess = position + 1 < end ? slot.tokens[position + 1] : -1;
     sample_rows_.push_back(
-        {first_row + scheduled.num_tokens - 1, scheduled.slot, scheduled.start + scheduled.num_tokens - 1});
+        {first_row + position - scheduled.start, scheduled.slot, position, scheduled.num_drafts > 0, guess});
   }
 }
 

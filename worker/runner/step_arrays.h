@@ -22,6 +22,10 @@ struct LogitRow {
   int32_t row = 0;  // of the step's tokens
   int32_t slot = 0;
   int32_t position = 0;  // of that token; its logits are about position + 1
+  // Of a sequence with a draft, which has several rows, one after another: what the draft has at position +
+  // 1, or -1 behind its end. The token that is sampled next counts only if this one is sampled.
+  bool has_draft = false;
+  int32_t guess = -1;
 };
 
 class StepArrays {
@@ -50,7 +54,7 @@ class StepArrays {
   // asked for; of the last Build.
   const std::vector<LogitRow>& sample_rows() const { return sample_rows_; }
   const std::vector<LogitRow>& prompt_rows() const { return prompt_rows_; }
-  // [S], on the device: the rows and slots of sample_rows().
+  // [S + kMaxStepDraftTokens], on the device: the rows and slots of sample_rows(); slot -1 where a draft is.
   const int32_t* sample_row_indices() const { return sample_row_indices_.device(); }
   const int32_t* sample_slots() const { return sample_slots_.device(); }
   // [max_num_seqs], on the device: each slot's last sampled token.
@@ -70,7 +74,7 @@ class StepArrays {
   MirroredBlock::Array<int32_t> query_start_;                           // [S + 1]
   MirroredBlock::Array<int32_t> context_len_;                           // [S]
   MirroredBlock::Array<int32_t> seq_slots_;                             // [S]
-  MirroredBlock::Array<int32_t> sample_row_indices_, sample_slots_;     // [S]
+  MirroredBlock::Array<int32_t> sample_row_indices_, sample_slots_;     // [S + kMaxStepDraftTokens]
   MirroredBlock::Array<BlockTableEdit> edits_;                          // [max_edits]
   MirroredBlock::Array<int32_t> token_ids_, positions_, slot_mapping_;  // [T]
 

@@ -2,6 +2,7 @@
 // What a launched step leaves behind for its reply: where its tokens will be, and which sequences they belong
 // to.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -23,13 +24,14 @@ struct StepOutcome {
     int32_t slot = 0;
     int64_t generation = 0;
     int32_t index = 0;
+    size_t row = 0;  // that was sampled for it
   };
 
   v1::StepReply reply;  // all but the tokens
   SampledRows sampled;
   bool reports_tokens = false;  // rank 0
   int32_t vocab_size = 0;
-  std::vector<Unknown> unknown;       // one per sampled row; none on a synchronous device
+  std::vector<Unknown> unknown;       // one per sampled row without a draft; none on a synchronous device
   std::unique_ptr<DeviceEvent> done;  // nullptr: nothing was run
   const Communicator* communicator = nullptr;
   absl::Notification read;  // the device is past the step, and the results' memory may be used again

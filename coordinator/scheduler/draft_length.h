@@ -1,0 +1,59 @@
+#pragma once
+// How many tokens a sequence's next draft has, by what became of its drafts and guesses so far.
+//
+// A draft that was right as a whole makes the next one twice as long; one that was not makes it about as long
+// as its right part. A sequence whose drafts are wrong has none any more. It costs nothing to find out when
+// they would pay again: the token that its drafter expects next is compared with the one that is sampled, and
+// a few right ones in a row begin drafts anew; more of them after each time that they did not pay.
+
+#include <algorithm>
+#include <cstdint>
+
+namespace somnus {
+
+class DraftLength {
+ public:
+  static constexpr int32_t kFirst = 2;  // the length at which drafts begin, and below which they end
+  static constexpr int32_t kLeastGuesses = 2, kMostGuesses = 32;
+
+  // `most`: the longest draft, at least 1.
+  explicit DraftLength(int32_t most) : most_(most) {}
+
+  // 0: no draft.
+  int32_t value() const { return value_; }
+
+  // A step has checked `num_draft` tokens, and the first `num_accepted` were right.
+  void NoteDraft(int32_t num_draft, int32_t num_accepted) {
+    if (num_accepted == num_draft) {
+      value_ = std::min(most_, 2 * value_);
+      guesses_needed_ = std::max(kLeastGuesses, guesses_needed_ / 2);
+    } else {
+      Shrink(num_accepted);
+    }
+  }
+  // The drafter has expected the token that was sampled without a draft, or another one.
+  void NoteGuess(bool is_right) {
+    if (value_ > 0) {
+      if (!is_right) Shrink(0);
+      return;
+    }
+    num_right_ = is_right ? num_right_ + 1 : 0;
+    if (num_right_ >= guesses_needed_) value_ = First();
+  }
+
+ private:
+  int32_t First() const { return std::min(kFirst, most_); }
+  void Shrink(int32_t num_accepted) {
+    value_ = (value_ + num_accepted) / 2;
+    if (value_ >= First()) return;
+    value_ = num_right_ = 0;
+    guesses_needed_ = std::min(kMostGuesses, 2 * guesses_needed_);
+  }
+
+  const int32_t most_;
+  int32_t value_ = 0;
+  int32_t num_right_ = 0;                   // guesses in a row, while there are no drafts
+  int32_t guesses_needed_ = kLeastGuesses;  // in a row
+};
+
+}  // namespace somnus

@@ -1,0 +1,79 @@
+// The Scheduler's part for speculative decoding: budget, blocks and messages of drafts, and what replies say
+// of them. speculation.h decides which sequences have drafts.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/scheduler/scheduler.h"
+#include "proto/limits.h"
+
+namespace somnus {
+
+namespace {
+
+// Takes blocks for lookahead slots, where more than `reserve` are free. Returns how many tokens of a draft of
+// `num_draft` there is room for.
+size_t TakeLookahead(const Sequence& sequence, size_t num_draft, int32_t reserve, BlockManager* blocks,
+                     v1::ScheduledSequence* scheduled) {
+  std::vector<int32_t> new_blocks;
+  const int64_t num_computed = sequence.num_computed;
+  if (blocks->GrowAhead(sequence.id, num_computed + static_cast<int64_t>(num_draft), reserve, &new_blocks)) {
+    scheduled->mutable_new_block_ids()->Add(new_blocks.begin(), new_blocks.end());
+    return num_draft;
+  }
+  return static_cast<size_t>(blocks->BlocksFor(num_computed) * int64_t{blocks->block_size()} - num_computed);
+}
+
+}  // namespace
+
+void Scheduler::AddDraftTokens(Draft* draft) {
+  v1::StepRequest& request = draft->plan.request;
+  int64_t room = std::min<int64_t>(draft->budget, kMaxStepDraftTokens);
+  bool has_room = room > 0;
+  for (int i = 0; i < request.sequences_size() && room > 0; ++i) {
+    ScheduledEntry& entry = draft->step.entries[i];
+    Sequence& sequence = *entry.sequence;
+    // It decodes, and all of its tokens are known.
+    const bool may_have = entry.samples && entry.num_tokens == 1 && sequence.num_pending == 1 &&
+                          sequence.num_outputs() > 0 && sequence.draft != nullptr;
+    if (!may_have) continue;
+    const std::vector<int32_t>& proposed = speculation_.Propose(sequence, room);
+    if (proposed.empty()) continue;
+    v1::ScheduledSequence* scheduled = request.mutable_sequences(i);
+    const size_t count = TakeLookahead(sequence, proposed.size(), num_running(), &blocks_, scheduled);
+    has_room &= count == proposed.size();
+    if (count == 0) continue;
+    entry.draft_tokens.assign(proposed.begin(), proposed.begin() + static_cast<std::ptrdiff_t>(count));
+    if (scheduled->input_token_ids_size() == 0) NameInput(sequence, scheduled);
+    scheduled->mutable_input_token_ids()->Add(entry.draft_tokens.begin(), entry.draft_tokens.end());
+    scheduled->set_num_draft_tokens(static_cast<int32_t>(count));
+    scheduled->set_num_tokens(static_cast<int32_t>(1 + count));
+    Speculation::NoteSent(&sequence, count);
+    room -= static_cast<int64_t>(count);
+    draft->budget -= static_cast<int64_t>(count);
+    draft->plan.num_tokens += static_cast<int32_t>(count);
+  }
+  speculation_.SetHasRoom(has_room);
+}
+
+absl::Status Scheduler::AcceptDraft(const ScheduledEntry& entry,
+                                    absl::Span<const v1::SampledToken* const> tokens, RequestOutput* output) {
+  const SequencePtr& sequence = entry.sequence;
+  const size_t num_accepted = tokens.size() - 1;
+  for (size_t i = 0; i < num_accepted; ++i) {
+    if (i >= entry.draft_tokens.size() || tokens[i]->token_id() != entry.draft_tokens[i])
+      return absl::InternalError(absl::StrCat(
+          "the reply goes on behind a token that is not that of the draft in slot ", entry.slot));
+  }
+  // Of one that was preempted, nothing is computed any more but what was swapped out.
+  if (sequence->state == SequenceState::kRunning)
+    sequence->num_computed += static_cast<int64_t>(num_accepted);
+  for (size_t i = 0; i < tokens.size() && !sequence->finished(); ++i)
+    AcceptToken(sequence, *tokens[i], output);
+  speculation_.NoteDraft(sequence.get(), entry.draft_tokens.size(), num_accepted);
+  if (sequence->state == SequenceState::kRunning) blocks_.Shrink(sequence->id, sequence->num_computed);
+  return absl::OkStatus();
+}
+
+}  // namespace somnus

@@ -1,0 +1,81 @@
+#include "coordinator/scheduler/speculation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace somnus {
+
+bool Speculation::MayDraft(const Sequence& sequence) const {
+  return options_.num_speculative_tokens > 0 && sequence.beams == nullptr && !sequence.runs_alone;
+}
+
+int64_t Speculation::MostUseful(const Sequence& sequence, int32_t num_pending) const {
+  const int64_t outputs = sequence.request.max_tokens - sequence.num_outputs();
+  const int64_t places = max_model_len_ - static_cast<int64_t>(sequence.tokens.size());
+  // Behind the draft one more token is sampled.
+  return std::min(outputs, places) - num_pending - 1;
+}
+
+bool Speculation::IsAwaited(const Sequence& sequence) {
+  DraftState* state = sequence.draft.get();
+  if (state == nullptr) return false;
+  if (state->num_in_flight > 0) return true;
+  if (sequence.num_pending == 0 || !has_room_ || state->length.value() == 0 || state->guess < 0) return false;
+  if (MostUseful(sequence, sequence.num_pending) < 1) return false;
+  // What is pending is expected to be the first one.
+  state->drafter->Propose(sequence.tokens, 2, &draft_);
+  return draft_.size() == 2;
+}
+
+const std::vector<int32_t>& Speculation::Propose(const Sequence& sequence, int64_t most) {
+  draft_.clear();
+  DraftState* state = sequence.draft.get();
+  if (state == nullptr || state->drafter == nullptr) return draft_;
+  most = std::min({most, MostUseful(sequence, 0), static_cast<int64_t>(state->length.value())});
+  if (most > 0) state->drafter->Propose(sequence.tokens, static_cast<int32_t>(most), &draft_);
+  return draft_;
+}
+
+void Speculation::NoteSent(Sequence* sequence, size_t num_draft) {
+  sequence->draft->num_in_flight = static_cast<int32_t>(num_draft);
+  sequence->draft->names_input = true;
+}
+
+bool Speculation::TakeNamesInput(Sequence* sequence) {
+  return sequence->draft != nullptr && std::exchange(sequence->draft->names_input, false);
+}
+
+void Speculation::NoteToken(Sequence* sequence) {
+  if (!MayDraft(*sequence)) return;
+  if (sequence->draft == nullptr)
+    sequence->draft = std::make_shared<DraftState>(options_.num_speculative_tokens);
+  DraftState& state = *sequence->draft;
+  if (state.guess >= 0) state.length.NoteGuess(sequence->tokens.back() == state.guess);
+  Guess(sequence);
+}
+
+void Speculation::NoteDraft(Sequence* sequence, size_t num_draft, size_t num_accepted) {
+  counts_.AddDraft(num_draft, num_accepted);
+  DraftState& state = *sequence->draft;
+  state.length.NoteDraft(static_cast<int32_t>(num_draft), static_cast<int32_t>(num_accepted));
+  state.num_in_flight = 0;
+  if (sequence->state == SequenceState::kRunning) Guess(sequence);
+}
+
+void Speculation::Guess(Sequence* sequence) {
+  DraftState& state = *sequence->draft;
+  if (state.drafter == nullptr) state.drafter = options_.make_drafter();
+  state.drafter->Propose(sequence->tokens, 1, &draft_);
+  state.guess = draft_.empty() ? -1 : draft_[0];
+}
+
+void Speculation::Leave(Sequence* sequence) {
+  if (sequence->draft == nullptr) return;
+  DraftState& state = *sequence->draft;
+  state.drafter.reset();
+  state.guess = -1;
+  state.num_in_flight = 0;
+  state.names_input = false;
+}
+
+}  // namespace somnus

@@ -1,0 +1,79 @@
+#pragma once
+// Which sequences have drafts, how long ones, and what became of them. Plain state and decisions for the
+// Scheduler (draft_tokens.cc), which gives drafts their budget and blocks. Engine loop thread only.
+//
+// A step with a draft samples at each of its tokens as if that was certain, so the tokens that come out are
+// those of steps without: of the samples those count up to and with the first that differs from the draft. A
+// draft begins after tokens that are all known. So a sequence that is likely to gain by one waits for its
+// pending token where steps overlap, as long as steps have budget left for it.
+//
+// No drafts have beam searches, whose tokens are chosen from all beams' candidates, and a sequence that runs
+// alone, since it may make workers fail.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/request/speculation_counts.h"
+#include "coordinator/scheduler/draft_length.h"
+#include "coordinator/scheduler/drafter.h"
+#include "coordinator/scheduler/sequence.h"
+
+namespace somnus {
+
+struct SpeculationOptions {
+  int32_t num_speculative_tokens = 0;  // of a draft, at most; 0: there are none
+  MakeDrafter make_drafter;            // of each sequence
+};
+
+// A sequence's part.
+struct DraftState {
+  DraftLength length;
+  std::unique_ptr<Drafter> drafter;  // null: made when it is needed
+  int32_t guess = -1;                // what the drafter expects as the next token; -1: nothing
+  int32_t num_in_flight = 0;         // draft tokens of the step in flight
+  bool names_input = false;  // workers hold tokens of a draft, in whose place the next step names others
+
+  explicit DraftState(int32_t most) : length(most) {}
+};
+
+class Speculation {
+ public:
+  Speculation(const SpeculationOptions& options, int32_t max_model_len)
+      : options_(options), max_model_len_(max_model_len) {}
+
+  // Whether the sequence is left out of the step in the making: its draft is in flight, or it waits for its
+  // pending token to have one.
+  bool IsAwaited(const Sequence& sequence);
+  // Returns the sequence's draft for a step in which it decodes, all tokens before it being known: at most
+  // `most` tokens, and none that could not count, since the request ends before.
+  const std::vector<int32_t>& Propose(const Sequence& sequence, int64_t most);
+  // The step has that draft, of `num_draft` tokens.
+  static void NoteSent(Sequence* sequence, size_t num_draft);
+  // A token of a step without a draft has become the last one of a running sequence; or all those of one with
+  // a draft have.
+  void NoteToken(Sequence* sequence);
+  void NoteDraft(Sequence* sequence, size_t num_draft, size_t num_accepted);
+  // The sequence does not run any more: what is computed for it is lost.
+  static void Leave(Sequence* sequence);
+  // Whether the sequence's next step has to name its input, which that step does.
+  static bool TakeNamesInput(Sequence* sequence);
+  // Whether the last step had budget and blocks left for more drafts.
+  void SetHasRoom(bool has_room) { has_room_ = has_room; }
+
+  const SpeculationCounts& counts() const { return counts_; }
+
+ private:
+  bool MayDraft(const Sequence& sequence) const;
+  // How many tokens a draft may have behind what is known, and `num_pending` more.
+  int64_t MostUseful(const Sequence& sequence, int32_t num_pending) const;
+  void Guess(Sequence* sequence);
+
+  const SpeculationOptions options_;
+  const int32_t max_model_len_;
+  bool has_room_ = true;
+  SpeculationCounts counts_;
+  std::vector<int32_t> draft_;  // of the last Propose
+};
+
+}  // namespace somnus

@@ -1,0 +1,33 @@
+// The coordinator's flags of speculative decoding.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "coordinator/flags.h"
+
+namespace somnus {
+namespace {
+
+TEST(SpeculationFlagsTest, SpeculationIsOffAndComesFromPromptLookup) {
+  EXPECT_EQ(ParseFlags({"m"})->num_speculative_tokens, 0);
+  const auto flags = ParseFlags({"m", "--num-speculative-tokens=8", "--speculative=ngram",
+                                 "--prompt-lookup-min=3", "--prompt_lookup_max=3"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->num_speculative_tokens, 8);
+  EXPECT_EQ(flags->prompt_lookup_min, 3);
+  EXPECT_EQ(flags->prompt_lookup_max, 3);
+  const std::vector<std::string> refused[] = {{"m", "--prompt-lookup-min=6"},
+                                              {"m", "--speculative=draft"},
+                                              {"m", "--num-speculative-tokens=65"},
+                                              {"m", "--prompt-lookup-min=0"}};
+  for (const std::vector<std::string>& args : refused) {
+    const absl::Status status = ParseFlags(args).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << args[1];
+    EXPECT_NE(status.message().find(args[1].substr(0, args[1].find('='))), absl::string_view::npos) << status;
+  }
+}
+
+}  // namespace
+}  // namespace somnus

@@ -1,0 +1,41 @@
+#pragma once
+// A drafter that knows what the fake worker will sample, and is wrong as often as a test wants.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "coordinator/scheduler/speculation.h"
+#include "tests/fakes/fake_worker.h"
+
+namespace somnus {
+
+class FakeDrafter : public Drafter {
+ public:
+  // Whether the guess for the token at `position` is wrong.
+  using IsWrong = std::function<bool(int64_t position)>;
+
+  explicit FakeDrafter(IsWrong is_wrong) : is_wrong_(std::move(is_wrong)) {}
+
+  void Propose(absl::Span<const int32_t> tokens, int32_t most, std::vector<int32_t>* draft) override {
+    *draft = FakeWorker::ReferenceTokens({tokens.begin(), tokens.end()}, most);
+    for (size_t i = 0; i < draft->size(); ++i) {
+      if (is_wrong_(static_cast<int64_t>(tokens.size() + i))) (*draft)[i] = ((*draft)[i] + 1) % 1000;
+    }
+  }
+
+ private:
+  const IsWrong is_wrong_;
+};
+
+// Drafts of up to `most` tokens; `is_wrong` as above, right throughout where it is left out.
+inline SpeculationOptions FakeDrafts(
+    int32_t most, FakeDrafter::IsWrong is_wrong = [](int64_t) { return false; }) {
+  SpeculationOptions options;
+  options.num_speculative_tokens = most;
+  options.make_drafter = [is_wrong] { return std::make_unique<FakeDrafter>(is_wrong); };
+  return options;
+}
+
+}  // namespace somnus
