@@ -36,6 +36,11 @@ FlagGroup CacheFlags(Flags* f) {
                                    "had the least service"),
           Flag::Int("max-fair-users", &f->max_fair_users, 1, 1 << 20,
                     "users without requests whose service is remembered (--fairness=user)"),
+          Flag::OneOf<std::string>(
+              "preemption", &f->preemption, {{"auto", "auto"}, {"swap", "swap"}, {"recompute", "recompute"}},
+              "how a request that runs makes room for another one: its KV blocks wait in host memory, as far "
+              "as --swap-space has room, or it is computed again; auto: what costs less, by the times of "
+              "steps, but with --host-memory-budget recompute"),
           Flag::Int("max-num-partial-prefills", &f->max_num_partial_prefills, 1, 4096,
                     "prompts at once that one step does not complete"),
           Flag::Int("max-long-partial-prefills", &f->max_long_partial_prefills, 1, 4096,

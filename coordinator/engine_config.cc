@@ -44,6 +44,7 @@ Json SchedulerPart(const Flags& flags) {
   return {{"max_num_seqs", flags.max_num_seqs},
           {"max_num_batched_tokens", flags.max_num_batched_tokens},
           {"policy", flags.scheduling_policy},
+          {"preemption_mode", MaySwap(flags) ? flags.preemption : "recompute"},
           {"async_scheduling", flags.async_scheduling},
           {"max_num_partial_prefills", flags.max_num_partial_prefills},
           {"max_long_partial_prefills", flags.max_long_partial_prefills},

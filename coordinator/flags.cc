@@ -121,6 +121,10 @@ absl::Status CheckModel(const Flags& flags) {
         "--run-dir: is for local workers; remote ones wait for their coordinator as worker --worker-grace "
         "says");
   }
+  if (flags.preemption == "swap" && !MaySwap(flags)) {
+    return absl::InvalidArgumentError(
+        "--preemption: swap needs --swap-space, and no --host-memory-budget, which it could not keep");
+  }
   if (!flags.spill_dir.empty() && flags.backup != v1::BACKUP_POLICY_FILE)
     return absl::InvalidArgumentError("--spill-dir: is for --backup=file");
   return CheckReplicas(flags);

@@ -101,6 +101,7 @@ struct Flags {
   int32_t priority_aging_steps = 512;        // 0: no aging
   std::string fairness = "none";
   int32_t max_fair_users = 4096;
+  std::string preemption = "auto";
   int32_t max_num_waiting = 1024;
   int64_t max_num_waiting_tokens = 4 << 20;
   int64_t max_waiting_bytes = 256 << 20;
@@ -167,6 +168,11 @@ std::vector<std::pair<std::string, std::string>> FlagsWithModelNames(const Flags
 // Whether a sleep of level 1 keeps anything of the KV cache, where the flags are one model's.
 inline bool KeepsKvOnSleep(const Flags& flags) {
   return flags.keep_kv_on_sleep.value_or(!flags.models.empty());
+}
+// Whether preempted sequences may be swapped out. With a budget for the host's memory they are not: what they
+// take there comes between two steps, and nobody could make room for it.
+inline bool MaySwap(const Flags& flags) {
+  return flags.preemption != "recompute" && flags.swap_space_bytes > 0 && flags.host_memory_budget == 0;
 }
 // For log lines: "replica 1: ", or nothing where there is one replica.
 std::string ReplicaPrefix(const Flags& flags);

@@ -32,6 +32,11 @@ LoadFormat Format(const Flags& flags) {
   return flags.load_format == v1::LOAD_FORMAT_DUMMY ? LoadFormat::kDummy : LoadFormat::kAuto;
 }
 
+PreemptionMode PreemptionOf(const Flags& flags) {
+  if (!MaySwap(flags)) return PreemptionMode::kRecompute;
+  return flags.preemption == "swap" ? PreemptionMode::kSwap : PreemptionMode::kAuto;
+}
+
 EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
   EngineOptions options;
   options.scheduler.max_num_seqs = flags.max_num_seqs;
@@ -39,6 +44,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.scheduler.max_model_len = plan.max_model_len;
   options.scheduler.policy =
       flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  options.scheduler.preemption = PreemptionOf(flags);
   options.scheduler.max_num_partial_prefills = flags.max_num_partial_prefills;
   options.scheduler.max_long_partial_prefills = flags.max_long_partial_prefills;
   options.scheduler.long_prefill_token_threshold = flags.long_prefill_token_threshold;
@@ -56,6 +62,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.keep_kv_on_sleep = KeepsKvOnSleep(flags);
   options.keeps_cached_blocks = flags.keep_kv_on_sleep.has_value();
   options.kv_block_bytes = plan.kv_block_bytes;
+  options.world_size = flags.world_size;
   options.wake_self_check = flags.wake_self_check;
   options.batch_invariant = flags.batch_invariant;
   options.queue.max_num_waiting = flags.max_num_waiting;

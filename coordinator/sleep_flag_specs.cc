@@ -45,8 +45,9 @@ FlagGroup SleepFlags(Flags* f) {
                        "are bit for bit what they were before the sleep (on CPUs, and with "
                        "--batch-invariant)"),
           Flag::Custom("swap-space", "BYTES", "4GiB", set_swap_space,
-                       "host memory of each worker for KV blocks that a sleep keeps; taken when it is "
-                       "needed; a bare number up to 1024 counts GiB"),
+                       "host memory of each worker for KV blocks: of requests that were preempted "
+                       "(--preemption), and those that a sleep keeps; taken when it is needed; a bare number "
+                       "up to 1024 counts GiB"),
       }};
 }
 

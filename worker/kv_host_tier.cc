@@ -1,6 +1,7 @@
 #include "worker/kv_host_tier.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,8 +62,19 @@ absl::StatusOr<std::vector<BlockSwap>> KvHostTier::Check(const v1::Transition& t
   return swaps;
 }
 
+absl::Status KvHostTier::CheckSwapped(const v1::Transition& transition) const {
+  for (const int32_t id : transition.swapped_blocks()) {
+    if (id >= 0 && id < options_.num_blocks && swapped_[id]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("swapped_blocks: host block ", id, " has nothing that a step has swapped out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
   copy_seconds_ = 0;
+  RETURN_IF_ERROR(CheckSwapped(transition));
+  wanted_.assign(transition.swapped_blocks().begin(), transition.swapped_blocks().end());
   if (transition.kept_blocks().empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::vector<BlockSwap> swaps, Check(transition));
   const MonotonicTime begin = MonotonicNow();
@@ -86,14 +98,20 @@ absl::Status KvHostTier::Prepare(const v1::Transition& transition) {
 }
 
 void KvHostTier::Commit(int sleep_level, bool with_cache) {
-  if (sleep_level == 1) {
+  if (sleep_level <= 1) {
     if (!with_cache) return;
-    prepared_.empty() ? ForgetAll() : static_cast<void>(held_ = std::exchange(prepared_, {}));
+    KeepWanted();
+    held_ = std::exchange(prepared_, {});  // none, at a wake-up
+    if (!options_.retains_memory) ReleaseMemory();
     return;
   }
-  if (sleep_level == 0 && !with_cache) return;
-  sleep_level == 0 ? Forget() : ForgetAll();
-  if (sleep_level > 0) ReleaseMemory();
+  ForgetAll();
+  ReleaseMemory();
+}
+
+void KvHostTier::KeepWanted() {
+  std::fill(swapped_.begin(), swapped_.end(), false);
+  for (const int32_t id : std::exchange(wanted_, {})) swapped_[id] = true;
 }
 
 void KvHostTier::Abort() {
@@ -121,7 +139,12 @@ absl::Status KvHostTier::CheckSwap(const BlockSwap& swap) const {
 
 absl::Status KvHostTier::SwapOut(absl::Span<const BlockSwap> swaps) {
   for (const BlockSwap& swap : swaps) RETURN_IF_ERROR(CheckSwap(swap));
-  RETURN_IF_ERROR(TakeMemory(swaps, /*whole_pieces=*/true));
+  if (absl::Status status = TakeMemory(swaps, /*whole_pieces=*/true); !status.ok()) {
+    // The host is short of memory, so what was had of it goes back; copies of steps before may be under way.
+    status.Update(device_->Synchronize());
+    ReleaseMemory();
+    return status;
+  }
   RETURN_IF_ERROR(Copy(SwapDirection::kToHost, swaps, /*of_transition=*/false));
   for (const BlockSwap& swap : swaps) swapped_[swap.host_block] = true;
   return absl::OkStatus();
@@ -202,19 +225,17 @@ absl::Status KvHostTier::Shortage(const absl::Status& status, int64_t needed, in
                                 .memory = MemoryKind::kHost}});
 }
 
-bool KvHostTier::HasSwapped(int64_t piece) const {
-  const auto begin = swapped_.begin() + piece * piece_blocks_;
-  const auto end = begin + std::min<int64_t>(piece_blocks_, swapped_.end() - begin);
-  return std::find(begin, end, true) != end;
-}
-
 void KvHostTier::ReleaseMemory() {
-  for (auto it = pieces_.begin(); it != pieces_.end();) {
-    const auto piece = it++;
-    if (HasSwapped(piece->first)) continue;
-    released_.push_back(piece->second.data);
-    pieces_.erase(piece);
+  std::set<int64_t> used;  // numbers of pieces
+  for (const BlockSwap& swap : held_) used.insert(swap.host_block / piece_blocks_);
+  for (size_t id = 0; id < swapped_.size(); ++id) {
+    if (swapped_[id]) used.insert(static_cast<int64_t>(id) / piece_blocks_);
   }
+  std::erase_if(pieces_, [&](const auto& piece) {
+    if (used.contains(piece.first)) return false;
+    released_.push_back(piece.second.data);
+    return true;
+  });
   FreeReleased();
 }
 

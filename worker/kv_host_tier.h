@@ -6,9 +6,10 @@
 // or on a CPU memory of the driver, like the cache itself. A sleep takes it for its blocks and no more.
 //
 // Steps swap blocks out and in, in the order of steps, and wait for nothing. They take whole pieces, which
-// stay until what was swapped out is forgotten (ForgetAll, a sleep of the cache that keeps nothing), or until
-// a wake-up finds none of it there. Only the coordinator knows when a block that was swapped out is not
-// wanted any more; here it counts as swapped until a step brings it back.
+// stay for the next swaps until a sleep or a wake-up of the cache, or a new epoch, finds nothing there that
+// is still wanted. Only the coordinator knows when a block that was swapped out is not wanted any more: it
+// says with such a transition which ones are, and until then a block counts as swapped that no step has
+// brought back.
 //
 // What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
 // in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
@@ -87,13 +88,15 @@ class KvHostTier {
   };
 
   absl::StatusOr<std::vector<BlockSwap>> Check(const v1::Transition& transition) const;
+  absl::Status CheckSwapped(const v1::Transition& transition) const;
+  // Of what steps have swapped out, only what the prepared transition names.
+  void KeepWanted();
   absl::Status CheckSwap(const BlockSwap& swap) const;
   absl::StatusOr<void*> TakePiece(int64_t num_blocks);
   // For those blocks, or for all blocks of their pieces.
   absl::Status TakeMemory(absl::Span<const BlockSwap> swaps, bool whole_pieces);
   static absl::Status Shortage(const absl::Status& status, int64_t needed, int64_t untaken);
-  bool HasSwapped(int64_t piece) const;
-  // Of pieces where no swapped block is.
+  // Of pieces where no block is held or swapped.
   void ReleaseMemory();
   void FreeReleased();
   // Queues the copies. `of_transition`: waits for them, and counts them.
@@ -109,6 +112,7 @@ class KvHostTier {
   std::vector<void*> released_;                       // that the driver has not freed yet: tried again
   std::vector<BlockSwap> prepared_;                   // by a sleep that has not ended
   std::vector<BlockSwap> held_;
+  std::vector<int32_t> wanted_;  // host blocks, as the transition that was prepared last names them
   std::vector<bool>
       swapped_;  // by host block: a step has swapped a block out to it, and none has brought it back
   double copy_seconds_ = 0;

@@ -112,6 +112,7 @@ void Worker::ExecuteAsync(v1::StepRequest request, std::function<void(AwaitReply
       reply.set_error_code(result.status().raw_code());
       reply.set_error_message(std::string(result.status().message()));
       reply.set_weights_version(weights_version());
+      reply.set_kv_host_bytes(kv_host_bytes_.load());
       return reply;
     });
   });

@@ -129,6 +129,7 @@ class Worker {
     std::string options_digest;
     int num_blocks = 0;
     int num_mapped_blocks = 0;
+    int num_host_blocks = 0;
     int64_t weights_bytes = 0;
     std::string weight_types;
     std::string numa;

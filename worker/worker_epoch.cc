@@ -128,6 +128,7 @@ v1::WorkerSnapshot Worker::Snapshot() const {
     snapshot.set_options_digest(loaded_.options_digest);
     snapshot.set_num_blocks(loaded_.num_blocks);
     snapshot.set_num_mapped_blocks(loaded_.num_mapped_blocks);
+    snapshot.set_num_host_blocks(loaded_.num_host_blocks);
     snapshot.set_weights_bytes(loaded_.weights_bytes);
     snapshot.set_kv_block_bytes(loaded_.kv_block_bytes);
   }

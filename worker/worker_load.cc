@@ -149,6 +149,7 @@ absl::StatusOr<int64_t> Worker::DoAllocateKvCache(const v1::KvCacheConfig& confi
   absl::MutexLock lock(&mu_);
   loaded_.num_blocks = config.num_blocks();
   loaded_.num_mapped_blocks = mapped;
+  loaded_.num_host_blocks = config.num_host_blocks();
   return runner_->kv_block_bytes() * mapped;
 }
 

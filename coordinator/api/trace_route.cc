@@ -46,6 +46,8 @@ Json StepJson(const StepEvent& step) {
                    {"new_sequences", step.num_new},
                    {"forks", step.num_forks},
                    {"copied_blocks", step.num_copies},
+                   {"swapped_out_blocks", step.num_swap_outs},
+                   {"swapped_in_blocks", step.num_swap_ins},
                    {"preempted", step.num_preempted},
                    {"running", step.num_running},
                    {"waiting", step.num_waiting},

@@ -109,6 +109,8 @@ class BlockManager {
   // Releases the host blocks of a swapped sequence, which is computed again or has ended.
   void DropSwapped(int64_t sequence);
   int32_t swapped_blocks() const { return num_swapped_blocks_; }
+  // The host blocks of swapped sequences, in ascending order.
+  std::vector<int32_t> SwappedBlocks() const;
   bool is_swapped(int64_t sequence) const { return swapped_.contains(sequence); }
   int32_t num_swapped() const { return static_cast<int32_t>(swapped_.size()); }
 

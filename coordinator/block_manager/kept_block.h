@@ -1,8 +1,9 @@
 #pragma once
-// A block of the KV cache whose contents are kept in host memory while the cache sleeps. Values.
+// Blocks of the KV cache whose contents are in host memory while the cache sleeps. Values.
 
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 namespace somnus {
 
@@ -11,6 +12,12 @@ struct KeptBlock {
   int32_t host_block = 0;  // of the host tier
 
   bool operator==(const KeptBlock&) const = default;
+};
+
+// What the host tier has while the cache sleeps.
+struct HostTierBlocks {
+  std::vector<KeptBlock> kept;   // copied there by the sleep, and back by the wake-up
+  std::vector<int32_t> swapped;  // host blocks that steps have swapped out to, and may swap in
 };
 
 // What may be kept, beside what the host tier has room for.

@@ -52,8 +52,8 @@ absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const K
   return plan;
 }
 
-int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes, int32_t num_blocks) {
-  int64_t blocks = TotalBlocks(num_blocks);
+int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes, int64_t most) {
+  int64_t blocks = most;
   for (const int64_t block_bytes : kv_block_bytes) {
     if (block_bytes > 0) blocks = std::min(blocks, bytes / block_bytes);
   }

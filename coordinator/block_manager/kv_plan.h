@@ -40,9 +40,9 @@ struct KvPlan {
 // for is reduced; else ResourceExhausted says what is missing.
 absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const KvPlanRequest& request);
 
-// How many blocks of the host tier fit into `bytes` of host memory on every rank, but no more than the cache
-// has. `kv_block_bytes` is by rank; a rank with 0 is not known yet and does not count.
-int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes, int32_t num_blocks);
+// How many blocks of the host tier fit into `bytes` of host memory on every rank, but no more than `most`.
+// `kv_block_bytes` is by rank; a rank with 0 is not known yet and does not count.
+int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes, int64_t most);
 
 // Of one block, over all ranks. A rank with 0 is not known yet and counts as the largest one.
 int64_t SumBlockBytes(const std::vector<int64_t>& kv_block_bytes);

@@ -1,5 +1,6 @@
 // The BlockManager's part for sequences whose blocks are in host memory.
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -63,6 +64,15 @@ void BlockManager::DropSwapped(int64_t sequence) {
   num_swapped_blocks_ -= static_cast<int32_t>(blocks.size());
   for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) host_pool_.Release(*it);
   swapped_.erase(swapped);
+}
+
+std::vector<int32_t> BlockManager::SwappedBlocks() const {
+  std::vector<int32_t> blocks;
+  blocks.reserve(num_swapped_blocks_);
+  for (const auto& [sequence, table] : swapped_)
+    blocks.insert(blocks.end(), table.blocks.begin(), table.blocks.end());
+  std::sort(blocks.begin(), blocks.end());
+  return blocks;
 }
 
 }  // namespace somnus

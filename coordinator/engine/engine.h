@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/request/expiry.h"
+#include "coordinator/request/preemption_counts.h"
 #include "coordinator/request/request.h"
 #include "coordinator/request/speculation_counts.h"
 #include "coordinator/residency/engine_state.h"
@@ -110,6 +111,8 @@ struct StepEvent {
   int32_t num_new = 0;  // of these, that the workers did not have
   int32_t num_forks = 0;
   int32_t num_copies = 0;     // blocks, copied before the step
+  int32_t num_swap_outs = 0;  // blocks, copied to host memory before the step
+  int32_t num_swap_ins = 0;   // and back
   int32_t num_preempted = 0;  // sequences, since the step before
   int32_t num_running = 0;    // once it was scheduled, as the two below
   int32_t num_waiting = 0;
@@ -192,6 +195,8 @@ struct EngineStats {
   absl::Duration oldest_wait;
   // Counters since start.
   int64_t num_preemptions = 0;
+  PreemptionCounts preemptions;  // the same
+  SwapCounts swaps;
   int64_t prompt_tokens = 0;
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens

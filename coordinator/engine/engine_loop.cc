@@ -154,6 +154,8 @@ StepEvent EngineLoop::Describe(const StepPlan& plan) {
   step.num_new = plan.request.new_sequences_size();
   step.num_forks = plan.request.forks_size();
   step.num_copies = plan.request.copies_size();
+  step.num_swap_outs = plan.request.swap_outs_size();
+  step.num_swap_ins = plan.request.swap_ins_size();
   const int64_t num_preemptions = scheduler_.stats().num_preemptions();
   step.num_preempted =
       static_cast<int32_t>(num_preemptions - std::exchange(num_preemptions_seen_, num_preemptions));
@@ -222,6 +224,9 @@ void EngineLoop::Receive() {
   NotePrefill(step);
   const bool only_decodes = step.num_tokens > 0 && step.num_tokens == step.num_sequences;
   if (only_decodes) NoteDecodeStep(step.duration);
+  preemption_cost_.Observe(step.num_tokens, step.num_swap_outs + step.num_swap_ins, only_decodes,
+                           absl::ToDoubleSeconds(step.duration));
+  scheduler_.SetPrices(preemption_cost_.prices());
   if (observer_ != nullptr) observer_->OnStep(step);
   last_reply_ = step.replied;
   PublishStats();  // before the outputs: a client that has its last one finds the blocks free
@@ -304,6 +309,8 @@ void EngineLoop::PublishStats() {
   stats.longest_blocks = static_cast<int32_t>(TotalBlocks(SmallestCache()));
   stats.max_blocks = static_cast<int32_t>(TotalBlocks(options_.scheduler.blocks.num_blocks));
   stats.num_preemptions = counters.num_preemptions();
+  stats.preemptions = counters.preemptions;
+  stats.swaps = counters.swaps;
   stats.prompt_tokens = counters.prompt_tokens;
   stats.generation_tokens = counters.generation_tokens;
   stats.prefix_cache_queries = counters.prefix_cache_queries;

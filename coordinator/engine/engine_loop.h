@@ -275,10 +275,10 @@ class EngineLoop : public Engine {
   bool KeepsKv(const SleepSpec& spec) const;
   // As Quiesce, but sequences keep their blocks where the sleep keeps the cache.
   void QuiesceForSleep(const SleepSpec& spec);
-  std::vector<KeptBlock> ChooseKept(const SleepSpec& changes);
+  HostTierBlocks ChooseKept(const SleepSpec& changes);
   int64_t KeepableBytes() const;
   // What the wake-up of these tags brings back.
-  std::vector<KeptBlock> KeptFor(const std::vector<std::string>& woken) const;
+  HostTierBlocks KeptFor(const std::vector<std::string>& woken) const;
   // The call has happened.
   void NoteSleptKv(const SleepSpec& changes);
   void NoteWokenKv(const std::vector<std::string>& tags);
@@ -300,6 +300,7 @@ class EngineLoop : public Engine {
   std::deque<StepEvent> sent_;  // steps without a reply
   MonotonicTime last_reply_ = -absl::InfiniteDuration();
   StepDeadline step_deadline_;
+  PreemptionCost preemption_cost_;
   absl::Duration decode_step_time_;  // the mean, in which the latest step counts an eighth
   Residency residency_;  // as of the last lifecycle call that has ended; weights that are replaced are stale
   Weights weights_;      // likewise
@@ -320,18 +321,7 @@ class EngineLoop : public Engine {
   int64_t group_epoch_ = 0;
   std::deque<LifecycleCommand> commands_;  // those that wait
   std::optional<LifecycleCommand> command_;
-  // A call of the executor whose result has not come.
-  struct LifecycleCall {
-    int64_t id;
-    SleepSpec spec;              // level 0: a wake-up
-    bool weights_stale = false;  // of a wake-up, as Residency::Woke
-    bool of_weights = false;     // it changes the weights
-    bool of_check = false;       // it is a self-check
-    bool drops_kept = false;     // it gives up what outlives a sleep, and changes no tag
-    MonotonicTime began;         // of a self-check
-    int32_t num_blocks = 0;      // of one that resizes the KV cache; 0: it does not
-  };
-  std::optional<LifecycleCall> call_;
+  std::optional<LifecycleCall> call_;  // whose result has not come
   int64_t last_call_ = 0;
   int64_t num_steps_ = 0;
   int64_t num_preemptions_seen_ = 0;  // when the last step was scheduled

@@ -32,6 +32,7 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       observer_(observer),
       scheduler_(options_.scheduler),
       step_deadline_(options_.hang_timeout, options_.step_timeout),
+      preemption_cost_(options_.kv_block_bytes / std::max(1, options_.world_size)),
       residency_(options_.residency),
       weights_(options_.weights),
       mapped_blocks_(options_.num_mapped_blocks > 0 ? options_.num_mapped_blocks

@@ -32,13 +32,17 @@ void EngineLoop::QuiesceForSleep(const SleepSpec& spec) {
   FlushFreedSlots();
 }
 
-std::vector<KeptBlock> EngineLoop::ChooseKept(const SleepSpec& changes) {
-  if (!KeepsKv(changes) || command_->keeps_nothing || !HasKvCache(changes.tags)) return {};
+HostTierBlocks EngineLoop::ChooseKept(const SleepSpec& changes) {
+  if (!KeepsKv(changes) || !HasKvCache(changes.tags)) return {};
+  HostTierBlocks host;
+  host.swapped = scheduler_.blocks().SwappedBlocks();
+  if (command_->keeps_nothing) return host;
   KeepLimits limits;
   limits.cached_blocks = options_.keeps_cached_blocks;
   if (command_->max_kept_bytes.has_value() && options_.kv_block_bytes > 0)
     limits.num_blocks = std::max<int64_t>(0, *command_->max_kept_bytes) / options_.kv_block_bytes;
-  return scheduler_.ChooseKept(limits);
+  host.kept = scheduler_.ChooseKept(limits);
+  return host;
 }
 
 int64_t EngineLoop::KeepableBytes() const {
@@ -47,20 +51,22 @@ int64_t EngineLoop::KeepableBytes() const {
   const BlockManager& blocks = scheduler_.blocks();
   int64_t count = blocks.used_blocks() + kGrowth * scheduler_.num_running();
   if (options_.keeps_cached_blocks) count += blocks.cached_blocks();
-  return std::min<int64_t>(count, blocks.total_host_blocks()) * options_.kv_block_bytes;
+  const int32_t room = blocks.total_host_blocks() - blocks.swapped_blocks();
+  return std::min<int64_t>(count, room) * options_.kv_block_bytes;
 }
 
-std::vector<KeptBlock> EngineLoop::KeptFor(const std::vector<std::string>& woken) const {
-  return HasKvCache(woken) ? scheduler_.blocks().kept() : std::vector<KeptBlock>();
+HostTierBlocks EngineLoop::KeptFor(const std::vector<std::string>& woken) const {
+  if (!HasKvCache(woken)) return {};
+  return {scheduler_.blocks().kept(), scheduler_.blocks().SwappedBlocks()};
 }
 
 void EngineLoop::NoteSleptKv(const SleepSpec& changes) {
   if (changes.level == kMaxSleepLevel) return scheduler_.ForgetComputed();
   if (!HasKvCache(changes.tags)) return;
-  scheduler_.ForgetUnkept();
+  scheduler_.ForgetUnkept(/*keeps_swapped=*/KeepsKv(changes));
   if (!options_.keep_kv_on_sleep) return;
   LogInfo("{}{} KV blocks are kept in host memory, with those of {} open requests", options_.log_name,
-          scheduler_.blocks().kept().size(), scheduler_.num_suspended());
+          scheduler_.blocks().used_host_blocks(), scheduler_.num_suspended() + scheduler_.num_swapped());
 }
 
 bool EngineLoop::RetriesWithoutKept(const SleepSpec& changes, const absl::Status& error) {
@@ -75,7 +81,7 @@ bool EngineLoop::RetriesWithoutKept(const SleepSpec& changes, const absl::Status
 
 bool EngineLoop::HoldsKept() const {
   if (residency_.state(kKvCacheTag) == TagState::kResident) return false;
-  if (!scheduler_.blocks().kept().empty()) return true;
+  if (scheduler_.blocks().used_host_blocks() > 0) return true;
   const TagBytes host = executor_->bytes().host;
   const auto retained = host.find(kKvCacheTag);
   return retained != host.end() && retained->second > 0;

@@ -1,6 +1,6 @@
 #pragma once
-// A lifecycle call of a client, from its arrival at the engine loop until its caller gets the result. Plain
-// state; the loop thread's once it has arrived.
+// A lifecycle call of a client, from its arrival at the engine loop until its caller gets the result, and the
+// calls of the executor that it leads to. Plain state; the loop thread's once it has arrived.
 
 #include <cstdint>
 #include <functional>
@@ -71,6 +71,18 @@ struct LifecycleCommand {
       return mode != SleepMode::kWait && !only_if_idle;
     return kind == Kind::kResume || (kind == Kind::kWakeUp && !for_arrivals);
   }
+};
+
+// A call of the executor for a command.
+struct LifecycleCall {
+  int64_t id;
+  SleepSpec spec;              // level 0: a wake-up
+  bool weights_stale = false;  // of a wake-up, as Residency::Woke
+  bool of_weights = false;     // it changes the weights
+  bool of_check = false;       // it is a self-check
+  bool drops_kept = false;     // it gives up what outlives a sleep, and changes no tag
+  MonotonicTime began;         // of a self-check
+  int32_t num_blocks = 0;      // of one that resizes the KV cache; 0: it does not
 };
 
 }  // namespace somnus

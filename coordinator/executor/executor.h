@@ -29,7 +29,8 @@ class Executor {
   // Sends a step to every rank and returns; steps are executed in order. InvalidArgument, and nothing is
   // sent, when its message is larger than workers accept.
   virtual absl::Status ExecuteAsync(v1::StepRequest step) = 0;
-  // Waits for the oldest step not yet waited for. Returns rank 0's reply once every rank has replied. The
+  // Waits for the oldest step not yet waited for. Returns rank 0's reply once every rank has replied, with
+  // what the others say of swaps: their refusals, and the host memory of all. The
   // first error is the step's error, with the rank in it ("rank 1 (pid 77) was killed by signal 9 (Killed)").
   // DeadlineExceeded after `timeout`.
   virtual absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) = 0;
@@ -38,15 +39,15 @@ class Executor {
   // no step under way. The tags, of which there is at least one, are those that the call changes
   // (Residency::ToSleep, ToWake). `done` is called exactly once, on any thread, also within the call; it must
   // not block. Of the report it gets the ranks. After an error either Health says why the group is lost, or
-  // every rank is where it was. `kept`: blocks of the KV cache that are copied to the host tier before a
-  // sleep of level 1 that releases it, and copied back by the wake-up that maps it, which names the same
-  // ones.
+  // every rank is where it was. `host`: of calls that change the KV cache. Kept blocks are copied to the host
+  // tier before a sleep of level 1 that releases the cache, and copied back by the wake-up that maps it,
+  // which names the same ones; of what steps have swapped out, all that is not named is forgotten.
   using LifecycleDone = std::function<void(absl::StatusOr<TransitionReport>)>;
-  virtual void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) = 0;
+  virtual void SleepAsync(const SleepSpec& spec, const HostTierBlocks& host, LifecycleDone done) = 0;
   // `reads_weights`: weights that were discarded, or that are stale, are read from their checkpoint; else
   // they are stale afterwards.
   virtual void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
-                           const std::vector<KeptBlock>& kept, LifecycleDone done) = 0;
+                           const HostTierBlocks& host, LifecycleDone done) = 0;
   // Gives memory to the first num_blocks blocks of every rank's KV cache, and takes it from the others,
   // whether the cache is resident or sleeps. Otherwise as those two calls. `num_before`: how many have it
   // now. Of the report `done` gets each rank's resident bytes of the cache.
@@ -114,7 +115,7 @@ class Executor {
   // which new workers cannot have, since they came from an update, are stale, or discarded where they sleep.
   virtual Held recovered() const = 0;
   // Of all ranks, as they say themselves: after the last of these calls that has ended, well or not, or after
-  // the last recovery. Thread safe.
+  // the last recovery; the host tiers' memory also after the last step. Thread safe.
   virtual GroupBytes bytes() const = 0;
   // `callback` is called at the end of each Recover or Restart, on any thread, also within the call. It must
   // not block. An empty function removes the callback: none runs afterwards.

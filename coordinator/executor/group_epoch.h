@@ -85,13 +85,13 @@ class GroupEpoch {
   // As Executor (executor.h) and GroupSleep say; Sleep and WakeUp block.
   absl::Status ExecuteAsync(v1::StepRequest step);
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout);
-  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const HostTierBlocks& host,
                                          std::atomic<bool>* committed) {
-    return sleep_.Sleep(spec, kept, committed);
+    return sleep_.Sleep(spec, host, committed);
   }
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, bool reads_weights,
-                                          const std::vector<KeptBlock>& kept, std::atomic<bool>* committed) {
-    return sleep_.WakeUp(tags, reads_weights, kept, committed);
+                                          const HostTierBlocks& host, std::atomic<bool>* committed) {
+    return sleep_.WakeUp(tags, reads_weights, host, committed);
   }
   // As Executor::SelfCheckAsync; blocks.
   absl::StatusOr<SelfCheckResult> SelfCheck();

@@ -15,21 +15,22 @@ namespace somnus {
 namespace {
 
 v1::Transition ToTransition(int sleep_level, const std::vector<std::string>& tags,
-                            const std::vector<KeptBlock>& kept = {}) {
+                            const HostTierBlocks& host = {}) {
   v1::Transition transition;
   transition.set_sleep_level(sleep_level);
   transition.mutable_tags()->Add(tags.begin(), tags.end());
-  for (const KeptBlock& block : kept) {
+  for (const KeptBlock& block : host.kept) {
     v1::BlockCopy* copy = transition.add_kept_blocks();
     copy->set_src(block.device_block);
     copy->set_dst(block.host_block);
   }
+  transition.mutable_swapped_blocks()->Add(host.swapped.begin(), host.swapped.end());
   return transition;
 }
 
 v1::Transition WakeTransition(const std::vector<std::string>& tags, bool reads_weights,
-                              const std::vector<KeptBlock>& kept = {}) {
-  v1::Transition transition = ToTransition(0, tags, kept);
+                              const HostTierBlocks& host = {}) {
+  v1::Transition transition = ToTransition(0, tags, host);
   transition.set_skip_weights_load(!reads_weights);
   return transition;
 }
@@ -75,15 +76,15 @@ RankReport ToReport(size_t rank, const v1::CommitResponse& response) {
 
 }  // namespace
 
-absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
+absl::StatusOr<TransitionReport> GroupSleep::Sleep(const SleepSpec& spec, const HostTierBlocks& host,
                                                    std::atomic<bool>* committed) {
-  return Run(Transitions(workers_.size(), ToTransition(spec.level, spec.tags, kept)), committed);
+  return Run(Transitions(workers_.size(), ToTransition(spec.level, spec.tags, host)), committed);
 }
 
 absl::StatusOr<TransitionReport> GroupSleep::WakeUp(const std::vector<std::string>& tags, bool reads_weights,
-                                                    const std::vector<KeptBlock>& kept,
+                                                    const HostTierBlocks& host,
                                                     std::atomic<bool>* committed) {
-  return Run(Transitions(workers_.size(), WakeTransition(tags, reads_weights, kept)), committed);
+  return Run(Transitions(workers_.size(), WakeTransition(tags, reads_weights, host)), committed);
 }
 
 absl::StatusOr<std::vector<RankNeed>> GroupSleep::PlanWakeUp(const std::vector<std::string>& tags) const {

@@ -35,14 +35,14 @@ class GroupSleep {
              const ExecutorOptions& options)
       : calls_(*calls), latch_(*latch), workers_(*workers), options_(options) {}
 
-  // `kept`: as Executor::SleepAsync. `committed` is true from before the first rank is told to commit.
+  // `host`: as Executor::SleepAsync. `committed` is true from before the first rank is told to commit.
   // ResourceExhausted names the ranks that lack memory, and carries how much, by tag
   // (proto/missing_memory.h).
-  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
+  absl::StatusOr<TransitionReport> Sleep(const SleepSpec& spec, const HostTierBlocks& host,
                                          std::atomic<bool>* committed);
   // `reads_weights`: as Executor::WakeUpAsync.
   absl::StatusOr<TransitionReport> WakeUp(const std::vector<std::string>& tags, bool reads_weights,
-                                          const std::vector<KeptBlock>& kept, std::atomic<bool>* committed);
+                                          const HostTierBlocks& host, std::atomic<bool>* committed);
   // As Executor::PlanWakeUp.
   absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) const;
   // Brings every rank from what its snapshot says to `held`, but that stale weights are only mapped.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/memory_tags.h"
+
 namespace somnus {
 
 GrpcExecutor::GrpcExecutor(std::shared_ptr<GroupEpoch> epoch, Healer healer, OnAbort on_abort)
@@ -45,17 +47,27 @@ void GrpcExecutor::EndRecovery(const absl::Status& status) {
   if (on_recovered_) on_recovered_(status);
 }
 
-void GrpcExecutor::SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) {
+absl::StatusOr<v1::StepReply> GrpcExecutor::Wait(absl::Duration timeout) {
+  const std::shared_ptr<GroupEpoch> current = epoch();
+  absl::StatusOr<v1::StepReply> reply = current->Wait(timeout);
+  if (!reply.ok()) return reply;
+  absl::MutexLock lock(&mu_);
+  if (epoch_ != current) return reply;
+  bytes_.host[kKvCacheTag] = reply->kv_host_bytes();
+  return reply;
+}
+
+void GrpcExecutor::SleepAsync(const SleepSpec& spec, const HostTierBlocks& host, LifecycleDone done) {
   RunLifecycle<absl::StatusOr<TransitionReport>>(
-      [this, spec, kept](GroupEpoch* epoch) { return epoch->Sleep(spec, kept, &committed_); },
+      [this, spec, host](GroupEpoch* epoch) { return epoch->Sleep(spec, host, &committed_); },
       std::move(done));
 }
 
 void GrpcExecutor::WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
-                               const std::vector<KeptBlock>& kept, LifecycleDone done) {
+                               const HostTierBlocks& host, LifecycleDone done) {
   RunLifecycle<absl::StatusOr<TransitionReport>>(
-      [this, tags, reads_weights, kept](GroupEpoch* epoch) {
-        return epoch->WakeUp(tags, reads_weights, kept, &committed_);
+      [this, tags, reads_weights, host](GroupEpoch* epoch) {
+        return epoch->WakeUp(tags, reads_weights, host, &committed_);
       },
       std::move(done));
 }

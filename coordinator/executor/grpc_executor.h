@@ -44,10 +44,10 @@ class GrpcExecutor : public Executor {
   void ReportStall(const absl::Status& stall);
 
   absl::Status ExecuteAsync(v1::StepRequest step) override { return epoch()->ExecuteAsync(std::move(step)); }
-  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override { return epoch()->Wait(timeout); }
-  void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) override;
-  void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
-                   const std::vector<KeptBlock>& kept, LifecycleDone done) override;
+  absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override;
+  void SleepAsync(const SleepSpec& spec, const HostTierBlocks& host, LifecycleDone done) override;
+  void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights, const HostTierBlocks& host,
+                   LifecycleDone done) override;
   void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) override;
   bool committed() const override { return committed_.load(); }
   void SelfCheckAsync(SelfCheckDone done) override;

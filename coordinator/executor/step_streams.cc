@@ -84,6 +84,7 @@ absl::Status StepStreams::TakeReplies(int64_t step_id, v1::StepReply* first) {
       for (const v1::SlotError& error : reply.slot_errors()) {
         if (error.slot() == kSwapsSlot) *first->add_slot_errors() = error;
       }
+      first->set_kv_host_bytes(first->kv_host_bytes() + reply.kv_host_bytes());
     }
   }
   return absl::OkStatus();

@@ -71,4 +71,11 @@ int32_t NumMappedBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots) {
   return fewest;
 }
 
+int32_t NumHostBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t planned) {
+  for (const v1::WorkerSnapshot& snapshot : snapshots) {
+    if (snapshot.num_blocks() > 0) planned = std::min(planned, snapshot.num_host_blocks());
+  }
+  return planned;
+}
+
 }  // namespace somnus

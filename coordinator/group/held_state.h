@@ -28,5 +28,7 @@ bool HasOtherWeights(const v1::WorkerSnapshot& rank, const Held& held);
 int32_t NumBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots);
 // How many of them have memory on every rank that has any; 0 where none has.
 int32_t NumMappedBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots);
+// As many blocks of the host tier as every rank with a cache has, but no more than `planned`.
+int32_t NumHostBlocksOf(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t planned);
 
 }  // namespace somnus

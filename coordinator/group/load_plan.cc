@@ -4,6 +4,7 @@
 
 #include "absl/time/time.h"
 #include "base/log.h"
+#include "base/null_block.h"
 #include "base/status_macros.h"
 #include "coordinator/kv_cache_dtype.h"
 #include "proto/limits.h"
@@ -69,8 +70,13 @@ absl::StatusOr<KvPlan> PlanBlocks(const Flags& flags, v1::DeviceType device,
 }
 
 int32_t HostBlocks(const Flags& flags, const std::vector<int64_t>& kv_block_bytes, int32_t num_blocks) {
-  if (!KeepsKvOnSleep(flags)) return 0;
-  return std::min(PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, num_blocks), kMaxKeptBlocks);
+  // A sleep keeps no more than the cache holds. Of sequences that were preempted one after the other, each
+  // time when the others had filled the cache, more can wait together: the k-th largest with a k-th of it,
+  // and a thousand of them with less than eight times as much in all.
+  constexpr int64_t kMostCaches = 8;
+  if (!KeepsKvOnSleep(flags) && !MaySwap(flags)) return 0;
+  const int64_t most = TotalBlocks(num_blocks) * (MaySwap(flags) ? kMostCaches : 1);
+  return PlanHostBlocks(kv_block_bytes, flags.swap_space_bytes, std::min<int64_t>(most, kMaxKeptBlocks));
 }
 
 }  // namespace somnus

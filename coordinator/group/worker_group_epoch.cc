@@ -168,8 +168,9 @@ void WorkerGroup::NoteAdopted(const Snapshots& snapshots) {
   held_.num_mapped_blocks = NumMappedBlocksOf(snapshots);
   const int32_t num_blocks = NumBlocksOf(snapshots);
   if (num_blocks == 0) return;
+  const int32_t num_host_blocks = HostBlocks(flags_, KvBlockBytes(snapshots), num_blocks);
   SetCache({.num_blocks = num_blocks,
-            .num_host_blocks = HostBlocks(flags_, KvBlockBytes(snapshots), num_blocks),
+            .num_host_blocks = NumHostBlocksOf(snapshots, num_host_blocks),
             .max_model_len =
                 std::min<int32_t>(load_request_.max_model_len(), TotalBlocks(num_blocks) * flags_.block_size),
             .kv_block_bytes = SumBlockBytes(KvBlockBytes(snapshots))});

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/metrics/speculation_metrics.h"
+#include "coordinator/metrics/preemption_series.h"
 
 namespace somnus {
 namespace {
@@ -211,6 +212,8 @@ class PrometheusMetrics : public Metrics {
     Advance("somnus:auto_sleeps_total", "Sleeps that an idle engine began by itself.", stats.num_auto_sleeps);
     Advance("somnus:auto_wake_ups_total", "Wake-ups that requests began.", stats.num_auto_wake_ups);
     Advance("vllm:num_preemptions_total", "Preemptions of running sequences.", stats.num_preemptions);
+    for (const CounterSeries& one : PreemptionSeries(stats))
+      Advance(one.name, one.help, one.value, one.labels);
     Advance("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
     Advance("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
     Advance("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
@@ -219,7 +222,8 @@ class PrometheusMetrics : public Metrics {
             stats.prefix_cache_hits);
     Gauge("somnus:kv_host_blocks", "KV blocks that the workers' host memory has room for.")
         .Set(stats.total_host_blocks);
-    Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept there.").Set(stats.used_host_blocks);
+    Gauge("somnus:kv_host_blocks_used", "KV blocks that are kept or swapped out there.")
+        .Set(stats.used_host_blocks);
     Advance("somnus:forked_sequences_total",
             "Choices of a prompt that another choice of the same request has computed for them.",
             stats.num_forks);

@@ -53,6 +53,8 @@ void AddSums(const EngineStats& one, EngineStats* sum) {
   sum->max_blocks += one.max_blocks;
   sum->waiting_tokens += one.waiting_tokens;
   sum->num_preemptions += one.num_preemptions;
+  sum->preemptions.Add(one.preemptions);
+  sum->swaps.Add(one.swaps);
   sum->prompt_tokens += one.prompt_tokens;
   sum->generation_tokens += one.generation_tokens;
   sum->prefix_cache_queries += one.prefix_cache_queries;

@@ -130,10 +130,15 @@ int64_t Scheduler::TakeBlocks(Sequence* sequence) {
 
 bool Scheduler::Admit(const SequencePtr& sequence, Draft* draft) {
   if (free_slots_.size() < static_cast<size_t>(NumSlots(*sequence))) return false;
-  int64_t computed;
-  do {
-    computed = sequence->beams == nullptr ? TakeBlocks(sequence.get()) : TakeBeamBlocks(sequence);
-  } while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence)));
+  const auto take_blocks = [&] {
+    return sequence->beams == nullptr ? TakeBlocks(sequence.get()) : TakeBeamBlocks(sequence);
+  };
+  int64_t computed = take_blocks();
+  while (computed < 0 && PreemptSuspendedBehind(KeyOf(*sequence))) {
+    // No step swaps both ways: it comes back in the next one.
+    if (sequence->is_swapped && !swap_outs_.empty()) return false;
+    computed = take_blocks();
+  }
   if (computed < 0) return false;
   if (!sequence->keeps_computed()) sequence->num_adopted = static_cast<int32_t>(computed);
   StartRunning(sequence, computed);

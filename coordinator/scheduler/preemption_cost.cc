@@ -10,6 +10,8 @@ constexpr double kAssumedBlocks = 32;  // the weight of that, in blocks that wer
 // The weight of a step after another one of its kind: the last dozens count.
 constexpr double kStepDecay = 0.95;
 constexpr double kCopyDecay = 0.8;
+// How much of what was measured is forgotten in a step without swaps.
+constexpr double kCopyForgets = 1e-3;
 
 }  // namespace
 
@@ -19,8 +21,9 @@ bool SwapIsCheaper(const PreemptionPrices& prices, int64_t num_tokens, int64_t n
 }
 
 PreemptionCost::PreemptionCost(int64_t block_bytes)
-    : copied_blocks_(kAssumedBlocks),
-      copy_seconds_(kAssumedBlocks * static_cast<double>(block_bytes) / kAssumedBytesPerSecond) {}
+    : assumed_seconds_(static_cast<double>(block_bytes) / kAssumedBytesPerSecond),
+      copied_blocks_(kAssumedBlocks),
+      copy_seconds_(kAssumedBlocks * assumed_seconds_) {}
 
 void PreemptionCost::Steps::Add(double num_tokens, double duration) {
   weight = kStepDecay * weight + 1;
@@ -35,6 +38,7 @@ void PreemptionCost::Observe(int64_t num_tokens, int64_t num_blocks, bool only_d
     copied_blocks_ = kCopyDecay * copied_blocks_ + static_cast<double>(num_blocks);
     copy_seconds_ = kCopyDecay * copy_seconds_ + std::max(0.0, seconds - StepSeconds(tokens));
   } else if (num_tokens > 0) {
+    copy_seconds_ += kCopyForgets * (copied_blocks_ * assumed_seconds_ - copy_seconds_);
     (only_decodes ? decodes_ : prefills_).Add(tokens, seconds);
   }
 }

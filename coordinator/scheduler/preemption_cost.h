@@ -19,7 +19,9 @@ bool SwapIsCheaper(const PreemptionPrices& prices, int64_t num_tokens, int64_t n
 
 class PreemptionCost {
  public:
-  // `block_bytes`: of a KV block on one rank. Until copies were measured, they are assumed to run at 4 GB/s.
+  // `block_bytes`: of a KV block on one rank. Until copies were measured, they are assumed to run at 4 GB/s;
+  // and so again after a thousand steps without any: a copy that was slow once, since memory was taken for it,
+  // does not end swapping for good.
   explicit PreemptionCost(int64_t block_bytes);
 
   // A step that computed `num_tokens` tokens and swapped `num_blocks` blocks. `only_decodes`: one token for
@@ -37,6 +39,7 @@ class PreemptionCost {
   double StepSeconds(double num_tokens) const;
 
   Steps decodes_, prefills_;             // without swaps
+  const double assumed_seconds_;         // of a block
   double copied_blocks_, copy_seconds_;  // sums that decay, from the assumption on
 };
 

@@ -149,7 +149,7 @@ void Scheduler::PreemptAll(PreemptionCause cause) {
   SOMNUS_CHECK(in_flight_.empty());
   while (!running_.empty()) Preempt(running_.rbegin()->second, cause);
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended) PreemptSuspended(sequence.get(), cause);
+    if (sequence->is_suspended) PreemptSuspended(sequence, cause);
   }
 }
 

@@ -125,12 +125,9 @@ struct SchedulerOptions {
 struct SchedulerStats {
   PreemptionCounts preemptions;
   int64_t num_preemptions() const { return preemptions.total(); }
-  int64_t swapped_out_blocks = 0;
-  int64_t swapped_in_blocks = 0;
-  int64_t swapped_in_tokens = 0;  // that were not computed again
-  int64_t num_swap_refusals = 0;  // steps whose swap_outs a rank had no memory for
-  int64_t block_copies = 0;       // of forks
-  int64_t prompt_tokens = 0;      // computed or adopted, of first admissions
+  SwapCounts swaps;
+  int64_t block_copies = 0;   // of forks
+  int64_t prompt_tokens = 0;  // computed or adopted, of first admissions
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens
   int64_t prefix_cache_hits = 0;     // tokens
@@ -200,11 +197,11 @@ class Scheduler {
 
   // What outlives a sleep of the KV cache (BlockManager::ChooseKept). No sequence may be running from the
   // choice until RestoreKept or ForgetComputed, and nothing may be scheduled. ChooseKept takes the blocks of
-  // suspended sequences in the order of service. ForgetUnkept: the sleep has happened; one that keeps nothing
-  // forgets what is swapped out, too, as the workers do. RestoreKept: the blocks are on the device again.
+  // suspended sequences in the order of service. ForgetUnkept: the sleep has happened; what is swapped out
+  // stays, where it was told to the workers. RestoreKept: the blocks are on the device again.
   // AbandonKept: the sleep has not happened, nothing has changed.
   const std::vector<KeptBlock>& ChooseKept(const KeepLimits& limits = {});
-  void ForgetUnkept();
+  void ForgetUnkept(bool keeps_swapped);
   void RestoreKept();
   void AbandonKept();
   // Everything is computed again: no sequence has blocks, nothing is cached, nothing is kept. No step may be
@@ -300,7 +297,9 @@ class Scheduler {
   Admission CheckPartialPrefills(const Sequence& sequence, const Draft& draft);
   bool HasBytes(const Sequence& sequence, const Draft& draft) const;
   int64_t TakeBlocks(Sequence* sequence);
-  bool PreemptsBySwap(const Sequence& sequence, PreemptionCause cause) const;
+  // Whether the sequence is preempted by swap; counts why not.
+  bool PreemptsBySwap(const Sequence& sequence, PreemptionCause cause);
+  SwapObstacle FindSwapObstacle(const Sequence& sequence) const;
   void SwapOut(const SequencePtr& sequence);
   // Whether a swapped sequence may come back in the step in the making, if it has room.
   bool MaySwapIn(const Sequence& sequence);
@@ -356,7 +355,7 @@ class Scheduler {
   void PreemptAll(PreemptionCause cause);
   void Suspend(SequencePtr sequence);
   // Takes a suspended sequence's blocks.
-  void PreemptSuspended(Sequence* sequence, PreemptionCause cause);
+  void PreemptSuspended(const SequencePtr& sequence, PreemptionCause cause);
   // Does that with the last suspended one in the order of service, if it is behind `key`. False: there is
   // none.
   bool PreemptSuspendedBehind(const ServiceKey& key);

@@ -27,11 +27,12 @@ void Scheduler::SuspendAll() {
   while (!running_.empty()) Suspend(running_.rbegin()->second);
 }
 
-void Scheduler::PreemptSuspended(Sequence* sequence, PreemptionCause cause) {
-  FreeBlocks(sequence, &blocks_);
+void Scheduler::PreemptSuspended(const SequencePtr& sequence, PreemptionCause cause) {
+  const bool swaps = PreemptsBySwap(*sequence, cause);
+  swaps ? SwapOut(sequence) : FreeBlocks(sequence.get(), &blocks_);
   sequence->is_suspended = sequence->is_kept = false;
   --num_suspended_;
-  stats_.preemptions.Add(cause, /*swaps=*/false);
+  stats_.preemptions.Add(cause, swaps);
 }
 
 bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key) {
@@ -39,7 +40,7 @@ bool Scheduler::PreemptSuspendedBehind(const ServiceKey& key) {
   const auto end = std::make_reverse_iterator(waiting_.begin());
   for (auto it = std::make_reverse_iterator(waiting_.end()); it != end && it->first > key; ++it) {
     if (!it->second->is_suspended) continue;
-    PreemptSuspended(it->second.get(), PreemptionCause::kNoBlocks);
+    PreemptSuspended(it->second, PreemptionCause::kNoBlocks);
     return true;
   }
   return false;
@@ -64,12 +65,11 @@ const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
   return blocks_.kept();
 }
 
-void Scheduler::ForgetUnkept() {
+void Scheduler::ForgetUnkept(bool keeps_swapped) {
   for (const auto& [key, sequence] : waiting_) {
-    if (sequence->is_suspended && !sequence->is_kept)
-      PreemptSuspended(sequence.get(), PreemptionCause::kReset);
+    if (sequence->is_suspended && !sequence->is_kept) PreemptSuspended(sequence, PreemptionCause::kReset);
   }
-  if (blocks_.kept().empty()) DropAllSwapped();
+  if (!keeps_swapped) DropAllSwapped();
   blocks_.ForgetUnkept();
 }
 

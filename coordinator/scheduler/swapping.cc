@@ -26,18 +26,29 @@ void AddCopies(const std::vector<BlockCopyOp>& copies,
 
 }  // namespace
 
-bool Scheduler::PreemptsBySwap(const Sequence& sequence, PreemptionCause cause) const {
+bool Scheduler::PreemptsBySwap(const Sequence& sequence, PreemptionCause cause) {
   const bool is_choice = cause == PreemptionCause::kNoBlocks || cause == PreemptionCause::kPriority;
-  if (sequence.beams != nullptr) return false;  // what beams share would be copied for each of them
-  if (!is_choice || options_.preemption == PreemptionMode::kRecompute || sequence.num_computed == 0)
+  if (!is_choice || options_.preemption == PreemptionMode::kRecompute || blocks_.total_host_blocks() == 0 ||
+      sequence.num_computed == 0) {
     return false;
+  }
+  const SwapObstacle obstacle = FindSwapObstacle(sequence);
+  ++stats_.swaps.obstacles[static_cast<size_t>(obstacle)];
+  return obstacle == SwapObstacle::kNone;
+}
+
+SwapObstacle Scheduler::FindSwapObstacle(const Sequence& sequence) const {
+  if (sequence.beams != nullptr) return SwapObstacle::kBeams;  // what they share would be copied for each
   const int64_t num_blocks = blocks_.BlocksFor(sequence.num_computed);
-  const bool has_place = swap_ins_.empty() && next_step_id_ >= swap_again_step_ &&
-                         static_cast<int64_t>(swap_outs_.size()) + num_blocks <= kMaxStepSwaps &&
-                         blocks_.CanSwapOut(sequence.num_computed) == AllocStatus::kOk;
-  if (!has_place) return false;
-  return options_.preemption == PreemptionMode::kSwap ||
-         SwapIsCheaper(prices_, sequence.num_computed, num_blocks);
+  if (options_.preemption == PreemptionMode::kAuto &&
+      !SwapIsCheaper(prices_, sequence.num_computed, num_blocks)) {
+    return SwapObstacle::kPrice;
+  }
+  if (next_step_id_ < swap_again_step_) return SwapObstacle::kHostMemory;
+  if (!swap_ins_.empty() || static_cast<int64_t>(swap_outs_.size()) + num_blocks > kMaxStepSwaps)
+    return SwapObstacle::kStepFull;
+  const bool has_room = blocks_.CanSwapOut(sequence.num_computed) == AllocStatus::kOk;
+  return has_room ? SwapObstacle::kNone : SwapObstacle::kHostFull;
 }
 
 void Scheduler::SwapOut(const SequencePtr& sequence) {
@@ -53,7 +64,7 @@ void Scheduler::SwapOut(const SequencePtr& sequence) {
   sequence->swap_step = next_step_id_;
   swapped_out_.push_back(sequence);
   ++num_swapped_;
-  stats_.swapped_out_blocks += static_cast<int64_t>(swap_outs_.size() - first);
+  stats_.swaps.out_blocks += static_cast<int64_t>(swap_outs_.size() - first);
 }
 
 bool Scheduler::MaySwapIn(const Sequence& sequence) {
@@ -74,8 +85,8 @@ int64_t Scheduler::SwapIn(Sequence* sequence) {
       blocks_.SwapIn(sequence->id, sequence->tokens, sequence->request.cache_salt, UsesPrefixCache(*sequence),
                      running_.empty(), &swap_ins_, &num_adopted);
   if (status != AllocStatus::kOk) return -1;
-  stats_.swapped_in_blocks += static_cast<int64_t>(swap_ins_.size() - first);
-  stats_.swapped_in_tokens += sequence->num_computed;
+  stats_.swaps.in_blocks += static_cast<int64_t>(swap_ins_.size() - first);
+  stats_.swaps.in_tokens += sequence->num_computed;
   const int64_t computed = std::max(num_adopted, sequence->num_computed);
   // What it had of others before, it still has.
   if (num_adopted > 0) sequence->num_adopted = static_cast<int32_t>(computed);
@@ -108,11 +119,13 @@ void Scheduler::NoteRefusedSwaps(const InFlightStep& step, const v1::StepReply& 
   const bool refused = std::any_of(reply.slot_errors().begin(), reply.slot_errors().end(),
                                    [](const v1::SlotError& error) { return error.slot() == kSwapsSlot; });
   if (!refused) return;
-  ++stats_.num_swap_refusals;
+  ++stats_.swaps.refusals;
   swap_again_step_ = next_step_id_ + kRefusedSwapSteps;
   for (const SequencePtr& sequence : step.swapped_out) {
     // It has not come back before this reply.
-    if (sequence->is_swapped && sequence->swap_step == step.step_id) DropSwapped(sequence.get());
+    if (!sequence->is_swapped || sequence->swap_step != step.step_id) continue;
+    DropSwapped(sequence.get());
+    ++stats_.swaps.obstacles[static_cast<size_t>(SwapObstacle::kHostMemory)];
   }
 }
 

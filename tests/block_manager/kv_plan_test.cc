@@ -22,7 +22,7 @@ TEST(KvPlanTest, TheTightestRankDecides) {
 
 TEST(KvPlanTest, TheHostTierHasWhatFitsOnEveryRankAndNoMoreThanTheCacheHas) {
   EXPECT_EQ(PlanHostBlocks({100, 200}, 4000, 100), 20);
-  EXPECT_EQ(PlanHostBlocks({100, 200}, 1 << 30, 100), 99) << "without the null block";
+  EXPECT_EQ(PlanHostBlocks({100, 200}, 1 << 30, 99), 99);
   EXPECT_EQ(PlanHostBlocks({100, 0}, 4000, 100), 40) << "that rank has not loaded yet";
   EXPECT_EQ(PlanHostBlocks({100}, 99, 100), 0);
 }

@@ -86,6 +86,19 @@ TEST_F(GrpcExecutorTest, ARefusalToSwapOutComesFromAnyRank) {
   EXPECT_EQ(reply->slot_errors(1).code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
 }
 
+TEST_F(GrpcExecutorTest, WhatStepsTakeOfHostMemoryIsKnownWithTheirReplies) {
+  Serve(2);
+  v1::StepRequest step = MakeStep(1);
+  for (const int32_t block : {1, 2}) {
+    v1::BlockCopy* swap = step.add_swap_outs();
+    swap->set_src(block);
+    swap->set_dst(block);
+  }
+  ASSERT_TRUE(executor_->ExecuteAsync(step).ok());
+  ASSERT_TRUE(executor_->Wait(absl::Minutes(1)).ok());
+  EXPECT_EQ(executor_->bytes().host["kv_cache"], 2 * 2) << "of both ranks";
+}
+
 TEST_F(GrpcExecutorTest, ARestartReplacesEveryWorker) {
   Serve(1);
   executor_->Restart(Slept(1));

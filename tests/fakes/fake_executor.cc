@@ -5,9 +5,9 @@
 namespace somnus {
 namespace {
 
-FakeWorker::BlockPairs Pairs(const std::vector<KeptBlock>& kept) {
+FakeWorker::BlockPairs Pairs(const HostTierBlocks& host) {
   FakeWorker::BlockPairs pairs;
-  for (const KeptBlock& block : kept) pairs.emplace_back(block.device_block, block.host_block);
+  for (const KeptBlock& block : host.kept) pairs.emplace_back(block.device_block, block.host_block);
   return pairs;
 }
 
@@ -80,16 +80,16 @@ absl::StatusOr<v1::StepReply> FakeExecutor::Wait(absl::Duration timeout) {
 }
 
 // The cache is lost once it sleeps; with other tags alone it stays.
-absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec,
-                                                        const std::vector<KeptBlock>& kept, int64_t epoch) {
+absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec, const HostTierBlocks& host,
+                                                        int64_t epoch) {
   absl::MutexLock lock(&mu_);
   if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
   if (worker_.num_slots_in_use() > 0) return absl::InternalError("slots in use at a sleep");
   RankReport rank;
   if (std::find(spec.tags.begin(), spec.tags.end(), "kv_cache") != spec.tags.end()) {
-    worker_.CopyToHost(Pairs(kept));
+    worker_.CopyToHost(Pairs(host), host.swapped);
     if (absl::Status status = worker_.Sleep(); !status.ok()) return status;
-    bytes_.host["kv_cache"] = static_cast<int64_t>(kept.size()) * kKvBlockBytes;
+    bytes_.host["kv_cache"] = static_cast<int64_t>(host.kept.size()) * kKvBlockBytes;
   }
   for (const std::string& tag : spec.tags) {
     if (residency_.asleep().count(tag) == 0) rank.tags[tag].freed_bytes = kTagBytes.at(tag);
@@ -103,12 +103,12 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec,
 }
 
 absl::StatusOr<TransitionReport> FakeExecutor::EndWakeUp(const std::vector<std::string>& tags,
-                                                         bool weights_stale,
-                                                         const std::vector<KeptBlock>& kept, int64_t epoch) {
+                                                         bool weights_stale, const HostTierBlocks& host,
+                                                         int64_t epoch) {
   absl::MutexLock lock(&mu_);
   if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
-  if (!kept.empty()) {
-    if (absl::Status status = worker_.CopyFromHost(Pairs(kept)); !status.ok()) return status;
+  if (!host.kept.empty()) {
+    if (absl::Status status = worker_.CopyFromHost(Pairs(host)); !status.ok()) return status;
   }
   RankReport rank;
   for (const std::string& tag : tags) rank.tags[tag].mapped_bytes = kTagBytes.at(tag);

@@ -130,7 +130,7 @@ class FakeExecutor : public Executor {
 
   absl::StatusOr<v1::StepReply> Wait(absl::Duration timeout) override;
 
-  void SleepAsync(const SleepSpec& spec, const std::vector<KeptBlock>& kept, LifecycleDone done) override {
+  void SleepAsync(const SleepSpec& spec, const HostTierBlocks& host, LifecycleDone done) override {
     std::string call = "sleep " + std::to_string(spec.level);
     {
       absl::MutexLock lock(&mu_);
@@ -139,19 +139,19 @@ class FakeExecutor : public Executor {
         for (const std::string& tag : spec.tags) call += " " + tag;
       }
     }
-    if (!kept.empty()) call += " keep " + std::to_string(kept.size());
-    RunOrHold(call, [this, spec, kept, epoch = group_epoch(), done = std::move(done)] {
-      done(EndSleep(spec, kept, epoch));
+    if (!host.kept.empty()) call += " keep " + std::to_string(host.kept.size());
+    RunOrHold(call, [this, spec, host, epoch = group_epoch(), done = std::move(done)] {
+      done(EndSleep(spec, host, epoch));
     });
   }
-  void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights,
-                   const std::vector<KeptBlock>& kept, LifecycleDone done) override {
+  void WakeUpAsync(const std::vector<std::string>& tags, bool reads_weights, const HostTierBlocks& host,
+                   LifecycleDone done) override {
     std::string call = "wake";
     for (const std::string& tag : tags) call += " " + tag;
     if (!reads_weights && NamesDiscarded(tags)) call += " unread";
-    if (!kept.empty()) call += " keep " + std::to_string(kept.size());
-    RunOrHold(call, [this, tags, reads_weights, kept, epoch = group_epoch(), done = std::move(done)] {
-      done(EndWakeUp(tags, !reads_weights, kept, epoch));
+    if (!host.kept.empty()) call += " keep " + std::to_string(host.kept.size());
+    RunOrHold(call, [this, tags, reads_weights, host, epoch = group_epoch(), done = std::move(done)] {
+      done(EndWakeUp(tags, !reads_weights, host, epoch));
     });
   }
 
@@ -330,14 +330,13 @@ class FakeExecutor : public Executor {
     if (!replies_.empty()) return absl::InternalError("a lifecycle call with a step in flight");
     return std::exchange(lifecycle_error_, absl::OkStatus());
   }
-  absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const std::vector<KeptBlock>& kept,
-                                            int64_t epoch);
+  absl::StatusOr<TransitionReport> EndSleep(const SleepSpec& spec, const HostTierBlocks& host, int64_t epoch);
   absl::StatusOr<TransitionReport> EndResize(int32_t num_blocks, int64_t epoch);
   void ResizeCache(int32_t num_blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of a tag that may be resident.
   void NoteResident(const std::string& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TransitionReport> EndWakeUp(const std::vector<std::string>& tags, bool weights_stale,
-                                             const std::vector<KeptBlock>& kept, int64_t epoch);
+                                             const HostTierBlocks& host, int64_t epoch);
   absl::StatusOr<SelfCheckResult> EndCheck(int64_t epoch);
 
   mutable absl::Mutex mu_;

@@ -97,6 +97,7 @@ class FakeMemory {
     snapshot->set_sleep_level(sleep_level());
     snapshot->set_num_blocks(cache_.num_blocks());
     snapshot->set_num_mapped_blocks(cache_.num_mapped_blocks());
+    snapshot->set_num_host_blocks(cache_.num_host_blocks());
   }
   bool asleep() const { return ResidentTags().size() < resident_.size(); }
   int sleep_level() const { return !asleep() ? 0 : weights_discarded_ ? 2 : 1; }

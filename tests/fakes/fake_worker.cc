@@ -94,6 +94,7 @@ absl::StatusOr<v1::StepReply> FakeWorker::Execute(const v1::StepRequest& request
   v1::StepReply reply;
   reply.set_step_id(request.step_id());
   RETURN_IF_ERROR(Swap(request, &reply));
+  reply.set_kv_host_bytes(static_cast<int64_t>(swapped_.size()));
   RETURN_IF_ERROR(Branch(request));
   for (int32_t slot : request.freed_slots()) {
     if (slots_.erase(slot) == 0) return Broken(absl::StrCat("freed slot ", slot, " was not in use"));
@@ -200,10 +201,11 @@ absl::Status FakeWorker::Sleep() {
   return absl::OkStatus();
 }
 
-void FakeWorker::CopyToHost(const BlockPairs& blocks) {
+void FakeWorker::CopyToHost(const BlockPairs& blocks, const std::vector<int32_t>& swapped) {
   kept_ = blocks;
   host_.clear();
-  if (blocks.empty()) swapped_.clear();
+  const std::set<int32_t> wanted(swapped.begin(), swapped.end());
+  std::erase_if(swapped_, [&](const auto& host) { return !wanted.contains(host.first); });
   for (const auto& [device, host] : blocks) host_[host] = Block(device);
 }
 

@@ -4,6 +4,8 @@
 // every later token, so tests compare exact tokens with ReferenceTokens. Every rule of proto/worker.proto
 // that a step breaks is an error. Not thread safe.
 //
+// Its host tier takes one byte for each block that a step has swapped out.
+//
 // Not-a-number is a scripted state that every later state of its prefix inherits, also through the cache; a
 // sequence that would sample from it has a slot error. A sequence with a negative temperature is refused: it
 // has a slot error in every step, and nothing is written for it.
@@ -41,10 +43,10 @@ class FakeWorker {
   absl::StatusOr<v1::StepReply> Execute(const v1::StepRequest& request);
   // Forgets the cache's contents. An error when a slot is still in use.
   absl::Status Sleep();
-  // Copies block first of a pair to block second of a host tier, and back. An error of CopyFromHost when
-  // these are not the pairs that were copied to it last.
+  // Copies block first of a pair to block second of a host tier, and back; of what steps have swapped out
+  // only `swapped` stays. An error of CopyFromHost when these are not the pairs that were copied to it last.
   using BlockPairs = std::vector<std::pair<int32_t, int32_t>>;
-  void CopyToHost(const BlockPairs& blocks);
+  void CopyToHost(const BlockPairs& blocks, const std::vector<int32_t>& swapped = {});
   absl::Status CopyFromHost(const BlockPairs& blocks);
 
   // From now on the host has no memory for what steps swap out; or it has again.

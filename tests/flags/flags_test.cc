@@ -152,24 +152,6 @@ TEST(FlagsTest, HowWorkersRun) {
   EXPECT_EQ(flags->dtype, v1::DTYPE_FLOAT16);
 }
 
-TEST(FlagsTest, TheHostTierOfTheKvCache) {
-  constexpr int64_t kGib = int64_t{1} << 30;
-  const auto defaults = ParseFlags({"m"});
-  ASSERT_TRUE(defaults.ok());
-  EXPECT_FALSE(KeepsKvOnSleep(*defaults));
-  EXPECT_EQ(defaults->swap_space_bytes, 4 * kGib);
-  EXPECT_TRUE(KeepsKvOnSleep(*ParseFlags({"m", "--keep-kv-on-sleep"})));
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"8", 8 * kGib},       {"0.5", kGib / 2},        {"0", 0},
-      {"512MiB", 512 << 20}, {"8589934592", 8 * kGib}, {"2GB", 2'000'000'000}};
-  for (const auto& [text, bytes] : sizes)
-    EXPECT_EQ(ParseFlags({"m", absl::StrCat("--swap-space=", text)})->swap_space_bytes, bytes) << text;
-  for (const char* text : {"-1", "much", "", "nan"}) {
-    const absl::Status status = ParseFlags({"m", absl::StrCat("--swap-space=", text)}).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
-  }
-}
-
 TEST(FlagsTest, WorkersOfALauncher) {
   const Environment slurm = {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n[0-1]"}, {"SLURM_NTASKS", "4"}};
   auto flags = ParseFlags({"m", "--workers=auto"}, slurm);

@@ -27,6 +27,7 @@ class WorkerGroupTest : public ::testing::Test {
     flags_.cluster_host = "127.0.0.1";
     flags_.cluster_port = 0;
     flags_.max_num_seqs = 4;
+    flags_.preemption = "recompute";
     config_.stored_type = StorageType::kF32;
   }
   void TearDown() override {
@@ -142,10 +143,17 @@ TEST_F(WorkerGroupTest, EveryRankGetsAsLargeAHostTier) {
   EXPECT_EQ(CallsOf(2).back(), Allocate(" and 5 on the host without graphs"));
   group_->Leave();
   members_.erase(members_.begin() + 1);
+  flags_.swap_space_bytes = 600;
   Restart();
   const absl::StatusOr<KvPlan> plan = group_->Load();
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->num_host_blocks, 5) << "the workers that were adopted have it";
+  EXPECT_EQ(plan->num_host_blocks, 5) << "the workers that were adopted have no more";
+}
+
+TEST_F(WorkerGroupTest, SequencesThatAreSwappedOutMayHaveMoreBlocksThanTheCache) {
+  flags_.preemption = "auto";
+  Launch();
+  EXPECT_EQ(CallsOf(0).back(), absl::StrCat(Allocate(), " and ", 8 * (num_blocks_ - 1), " on the host"));
 }
 
 TEST_F(WorkerGroupTest, ANewcomerFallsAsleepWithItsGroup) {

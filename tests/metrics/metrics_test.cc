@@ -35,6 +35,33 @@ TEST(MetricsTest, EngineNumbersAppearUnderVllmNames) {
   EXPECT_TRUE(Has(text, "# TYPE vllm:time_to_first_token_seconds histogram"));
 }
 
+TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
+  const auto metrics = Metrics::Create("m", 4096);
+  EngineStats stats;
+  stats.preemptions.Add(PreemptionCause::kNoBlocks, /*swaps=*/true);
+  stats.preemptions.Add(PreemptionCause::kPriority, /*swaps=*/false);
+  stats.swaps.out_blocks = 7;
+  stats.swaps.in_blocks = 5;
+  stats.swaps.in_tokens = 80;
+  stats.swaps.obstacles[static_cast<size_t>(SwapObstacle::kHostFull)] = 1;
+  const std::string text = metrics->Serialize(stats);
+  const auto count = [&](const std::string& labels, const std::string& name) {
+    return absl::StrCat("somnus:", name, "{", labels, "}");
+  };
+  const std::string engine = "engine=\"0\",", model = "model_name=\"m\"";
+  EXPECT_TRUE(Has(
+      text, count("cause=\"no_blocks\"," + engine + "mode=\"swap\"," + model, "preemptions_total") + " 1"));
+  EXPECT_TRUE(
+      Has(text,
+          count("cause=\"priority\"," + engine + "mode=\"recompute\"," + model, "preemptions_total") + " 1"));
+  EXPECT_TRUE(Has(
+      text, count("cause=\"priority\"," + engine + "mode=\"swap\"," + model, "preemptions_total") + " 0"));
+  EXPECT_TRUE(Has(text, count("direction=\"out\"," + engine + model, "swapped_blocks_total") + " 7"));
+  EXPECT_TRUE(Has(text, count("direction=\"in\"," + engine + model, "swapped_blocks_total") + " 5"));
+  EXPECT_TRUE(Has(text, count(engine + model, "swapped_tokens_total") + " 80"));
+  EXPECT_TRUE(Has(text, count(engine + model + ",reason=\"host_full\"", "swaps_declined_total") + " 1"));
+}
+
 TEST(MetricsTest, CountersFollowTheEngineAndNeverFall) {
   const auto metrics = Metrics::Create("m", 100);
   EngineStats stats;

@@ -43,6 +43,16 @@ TEST(PreemptionCostTest, ABlockCostsWhatItAddsToAStep) {
   EXPECT_NEAR(cost.prices().seconds_per_token, 0.1e-3, 1e-6) << "steps with swaps do not count for tokens";
 }
 
+TEST(PreemptionCostTest, ASlowCopyIsForgottenWhereNoneFollows) {
+  PreemptionCost cost(kBlockBytes);
+  RunSteps(&cost, 100);
+  cost.Observe(8, 10, /*only_decodes=*/true, 1);
+  EXPECT_FALSE(SwapIsCheaper(cost.prices(), 1600, 10));
+  RunSteps(&cost, 4000);
+  EXPECT_NEAR(cost.prices().seconds_per_block, 1e-3, 0.1e-3);
+  EXPECT_TRUE(SwapIsCheaper(cost.prices(), 1600, 10));
+}
+
 TEST(PreemptionCostTest, TheCheaperWayIsChosen) {
   const PreemptionPrices prices = {.seconds_per_token = 100e-6, .seconds_per_block = 700e-6};
   EXPECT_TRUE(SwapIsCheaper(prices, 1600, 100)) << "140 ms for both ways, 160 ms to compute";

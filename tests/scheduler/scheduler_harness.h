@@ -141,9 +141,9 @@ class Harness {
     FakeWorker::BlockPairs kept;
     for (const KeptBlock& block : scheduler.ChooseKept())
       kept.emplace_back(block.device_block, block.host_block);
-    worker.CopyToHost(kept);
+    worker.CopyToHost(kept, scheduler.blocks().SwappedBlocks());
     ASSERT_TRUE(worker.Sleep().ok());
-    scheduler.ForgetUnkept();
+    scheduler.ForgetUnkept(/*keeps_swapped=*/true);
     Check();
   }
   void WakeKeeping() {

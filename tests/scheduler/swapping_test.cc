@@ -21,6 +21,10 @@ int64_t NumSwapOuts(const Harness& harness) {
   return count;
 }
 
+int64_t Obstacles(const SchedulerStats& stats, SwapObstacle reason) {
+  return stats.swaps.obstacles[static_cast<size_t>(reason)];
+}
+
 class SwappingTest : public testing::TestWithParam<size_t> {
  protected:
   size_t depth() const { return GetParam(); }
@@ -48,10 +52,10 @@ TEST_P(SwappingTest, NothingIsComputedTwice) {
   EXPECT_GT(stats.preemptions.by_swap[static_cast<size_t>(PreemptionCause::kNoBlocks)], 0);
   EXPECT_EQ(stats.num_preemptions(), stats.preemptions.by_swap[0]);
   EXPECT_LE(harness.worker.num_computed_tokens(), tokens + 3) << "but for stale tokens";
-  EXPECT_EQ(stats.swapped_out_blocks, harness.worker.num_swapped_out());
-  EXPECT_EQ(stats.swapped_in_blocks, harness.worker.num_swapped_in());
-  EXPECT_EQ(stats.swapped_in_blocks, stats.swapped_out_blocks);
-  EXPECT_GT(stats.swapped_in_tokens, 0);
+  EXPECT_EQ(stats.swaps.out_blocks, harness.worker.num_swapped_out());
+  EXPECT_EQ(stats.swaps.in_blocks, harness.worker.num_swapped_in());
+  EXPECT_EQ(stats.swaps.in_blocks, stats.swaps.out_blocks);
+  EXPECT_GT(stats.swaps.in_tokens, 0);
   EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
 }
 
@@ -63,7 +67,9 @@ TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
   EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
-  EXPECT_GT(harness.scheduler.stats().preemptions.by_recompute[0], 0);
+  const SchedulerStats& stats = harness.scheduler.stats();
+  EXPECT_GT(stats.preemptions.by_recompute[0], 0);
+  EXPECT_EQ(Obstacles(stats, SwapObstacle::kHostFull), stats.preemptions.by_recompute[0]);
   EXPECT_EQ(NumSwapOuts(harness), 0);
 }
 
@@ -77,7 +83,7 @@ TEST_P(SwappingTest, AHostWithoutMemoryMakesThemRecomputedAndIsAskedAgainLater) 
   ASSERT_FALSE(HasFatalFailure());
   EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
   EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
-  EXPECT_EQ(harness.scheduler.stats().num_swap_refusals, 1);
+  EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1);
   EXPECT_EQ(harness.scheduler.blocks().used_host_blocks(), 0);
   harness.worker.RefuseSwaps(false);
   for (int i = 0; i < 14; ++i) {
@@ -89,7 +95,7 @@ TEST_P(SwappingTest, AHostWithoutMemoryMakesThemRecomputedAndIsAskedAgainLater) 
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["d"].tokens, Reference(b));
   EXPECT_GT(harness.worker.num_swapped_in(), 0);
-  EXPECT_EQ(harness.scheduler.stats().num_swap_refusals, 1);
+  EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1);
 }
 
 TEST_P(SwappingTest, AnAbortedSequenceGivesItsHostBlocksBack) {
@@ -136,6 +142,7 @@ TEST_P(SwappingTest, PricesDecideWhereTheOptionsDoNot) {
     const PreemptionCounts& preemptions = harness.scheduler.stats().preemptions;
     EXPECT_EQ(preemptions.by_swap[0] > 0, swap_is_cheap);
     EXPECT_EQ(preemptions.by_recompute[0] > 0, !swap_is_cheap);
+    EXPECT_EQ(Obstacles(harness.scheduler.stats(), SwapObstacle::kPrice), preemptions.by_recompute[0]);
   }
 }
 
@@ -251,7 +258,7 @@ TEST_P(SwappingTest, RandomLoadsHaveExactTokens) {
     for (const v1::StepRequest& step : run.harness.steps)
       ASSERT_TRUE(step.swap_outs().empty() || step.swap_ins().empty());
     num_swaps += run.harness.worker.num_swapped_in();
-    num_swapped_tokens += scheduler.stats().swapped_in_tokens;
+    num_swapped_tokens += scheduler.stats().swaps.in_tokens;
   }
   EXPECT_GT(num_swaps, 3000);
   EXPECT_GT(num_swapped_tokens, 10000);

@@ -75,6 +75,7 @@ class Cluster {
     flags_.keep_kv_on_sleep = random_.Chance(0.5);
     keeps_cached_blocks_ = random_.Chance(0.7);
     flags_.swap_space_bytes = random_.Between(1, 24) * FakeVmmDriver::kUnit;
+    flags_.preemption = random_.Chance(0.6) ? "swap" : "recompute";
     flags_.wake_self_check = random_.Chance(0.5);
     resizes_ = random_.Chance(0.5);
     if (random_.Chance(0.2)) flags_.sleep_arrivals = random_.Chance(0.5) ? "wake" : "reject";
@@ -92,6 +93,7 @@ class Cluster {
         flags_.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
     options.scheduler.speculation.num_speculative_tokens = flags_.num_speculative_tokens;
     options.scheduler.speculation.make_drafter = [this] { return std::make_unique<Foreseer>(&site_); };
+    options.scheduler.preemption = MaySwap(flags_) ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
     options.scheduler.blocks.num_blocks = plan.num_blocks;
     options.scheduler.blocks.num_host_blocks = plan.num_host_blocks;
     options.scheduler.blocks.block_size = flags_.block_size;
@@ -269,7 +271,10 @@ class Cluster {
 
   // All requests have ended, and the engine is awake: nothing is held.
   void CheckQuiet() {
+    world_.Sleep(absl::Seconds(1));  // until the last steps' replies have come
+    invariants_->CheckResidency(/*quiet=*/true);
     const EngineStats stats = engine_->Stats();
+    outcome_.num_swapped_blocks = stats.swaps.in_blocks;
     outcome_.num_recoveries = stats.num_recoveries;
     if (stats.num_recoveries > faults_.num_struck())
       world_.Violate(

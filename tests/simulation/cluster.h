@@ -17,7 +17,8 @@ struct Outcome {
   int64_t num_sleeps = 0;
   int64_t num_weights_changes = 0;
   int64_t num_resizes = 0;
-  double seconds = 0;  // of virtual time
+  int64_t num_swapped_blocks = 0;  // that came back
+  double seconds = 0;              // of virtual time
 };
 
 Outcome RunCluster(uint64_t seed, bool verbose);

@@ -26,8 +26,8 @@ bool HasBackup(const v1::WorkerStatusResponse& status) {
 
 }  // namespace
 
-void Invariants::CheckResidency() {
-  const EngineStats stats = engine_.Stats();
+void Invariants::CheckResidency(bool quiet) {
+  EngineStats stats = engine_.Stats();
   if (!IsAtRest(stats.state)) return;
   GroupBytes bytes;
   const std::vector<Member> members = Members(stats.group_epoch);
@@ -36,7 +36,11 @@ void Invariants::CheckResidency() {
     for (const auto& [tag, count] : member.status.host_bytes_by_tag()) bytes.host[tag] += count;
     CheckTags(member, stats);
     CheckSize(member, stats.mapped_blocks);
-    if (stats.state == EngineState::kAwake) CheckHostTier(member);
+    if (stats.state == EngineState::kAwake && !MaySwap(flags_)) CheckHostTier(member);
+  }
+  if (MaySwap(flags_) && stats.state == EngineState::kAwake && !quiet) {
+    bytes.host.erase(kKvCacheTag);
+    stats.host_bytes.erase(kKvCacheTag);
   }
   if (static_cast<int32_t>(members.size()) < flags_.world_size)
     return;  // a loss that the engine has not heard of
@@ -53,12 +57,16 @@ void Invariants::CheckState() {
     return world_.Violate(absl::StrCat("the engine failed: ", engine_.Stats().error));
   if (!IsAtRest(state)) return;
   int64_t version = 0;
-  const int32_t mapped_blocks = engine_.Stats().mapped_blocks;
+  const EngineStats stats = engine_.Stats();
+  const bool cache_sleeps = stats.residency.state(kKvCacheTag) != TagState::kResident;
+  const bool cache_woke_up = cache_sleeps_ && !cache_sleeps;
+  cache_sleeps_ = cache_sleeps;
+  const bool holds_nothing = (recovered || cache_woke_up) && stats.used_host_blocks == 0;
   for (const Member& member : Members(executor_.group_epoch())) {
     if (site_.network.given_up(member.pid)) Violate(member, "is a member of the group that has given it up");
     if (state == EngineState::kAwake) CheckVersion(member, &version);
-    CheckSize(member, mapped_blocks);
-    if (recovered || state == EngineState::kAwake) CheckHostTier(member);
+    CheckSize(member, stats.mapped_blocks);
+    if (holds_nothing) CheckHostTier(member);
     if (member.status.state() == EngineStateName(state) || MayBeAwake(member, state)) continue;
     Violate(member, absl::StrCat("is ", member.status.state(), " while the engine says that it is ",
                                  EngineStateName(state)));
@@ -122,7 +130,7 @@ void Invariants::CheckSize(const Member& member, int32_t mapped_blocks) {
     Violate(member, absl::StrCat("has ", bytes, " bytes of memory for ", own, " blocks"));
 }
 
-// Of blocks that nobody keeps no memory is held.
+// Of blocks that nobody keeps no memory is held, but for later swaps of an engine that stays awake.
 void Invariants::CheckHostTier(const Member& member) {
   if (flags_.backup == v1::BACKUP_POLICY_RETAIN || faults_.memory_fails()) return;
   const int64_t bytes = BytesOf(member.status.host_bytes_by_tag(), kKvCacheTag);

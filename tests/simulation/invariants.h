@@ -30,8 +30,9 @@ class Invariants {
         changes_weights_(std::move(changes_weights)) {}
 
   // Every tag of every rank is what the engine says, and so are their bytes and the size of their caches. To
-  // be called when no lifecycle call is under way.
-  void CheckResidency();
+  // be called when no lifecycle call is under way. While steps are, their swaps may have taken host memory of
+  // which the engine has not heard yet; `quiet`: none is.
+  void CheckResidency(bool quiet = false);
   // The published state is the true one. To be called within every change of it, in World::LookAround.
   void CheckState();
 
@@ -59,6 +60,7 @@ class Invariants {
   GrpcExecutor& executor_;
   const std::function<bool()> changes_weights_;
   EngineState last_state_ = EngineState::kLoading;
+  bool cache_sleeps_ = false;  // when the engine was at rest last
 };
 
 }  // namespace somnus::simulation

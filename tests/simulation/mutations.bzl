@@ -112,6 +112,13 @@ MUTATIONS = {
         "cache_.set_num_mapped_blocks(held_.num_mapped_blocks);",
         "cache_.set_num_mapped_blocks(cache_.num_blocks());",
     ),
+    # Blocks that steps swap out.
+    "what_nobody_wants_stays_swapped_out": ("worker/kv_host_tier.cc", "    KeepWanted();\n", ""),
+    "memory_of_swaps_is_not_counted": (
+        "coordinator/executor/grpc_executor.cc",
+        "bytes_.host[kKvCacheTag] = reply->kv_host_bytes();",
+        "",
+    ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (
         "base/monotonic.cc",

@@ -19,7 +19,7 @@ constexpr uint64_t kSeedsOfOneProcess = 100;
 struct Record {
   uint64_t seed, trace;
   int num_requests, num_faults;
-  int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes;
+  int64_t num_recoveries, num_sleeps, num_weights_changes, num_resizes, num_swapped_blocks;
   char violation[400];
 };
 
@@ -36,6 +36,7 @@ void RunChild(uint64_t first, uint64_t end, bool verbose, int out) {
     record.num_sleeps = outcome.num_sleeps;
     record.num_weights_changes = outcome.num_weights_changes;
     record.num_resizes = outcome.num_resizes;
+    record.num_swapped_blocks = outcome.num_swapped_blocks;
     std::snprintf(record.violation, sizeof(record.violation), "%s", outcome.violation.c_str());
     if (write(out, &record, sizeof(record)) != sizeof(record)) _exit(1);
     if (!outcome.violation.empty()) _exit(0);
@@ -65,6 +66,7 @@ uint64_t RunSome(uint64_t first, uint64_t end, bool verbose, Summary* summary) {
     summary->num_sleeps += record.num_sleeps;
     summary->num_weights_changes += record.num_weights_changes;
     summary->num_resizes += record.num_resizes;
+    summary->num_swapped_blocks += record.num_swapped_blocks;
     if (record.violation[0] != '\0') summary->failures.emplace_back(record.seed, record.violation);
   }
   close(ends[0]);
@@ -84,7 +86,8 @@ std::string Summary::Describe() const {
   std::string text = absl::StrCat(num_seeds, " seeds, ", num_requests, " requests, ", num_faults, " faults, ",
                                   num_recoveries, " recoveries, ", num_sleeps, " sleeps, ",
                                   num_weights_changes, " changes of weights, ", num_resizes, " resizes, ",
-                                  failures.size(), " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
+                                  num_swapped_blocks, " blocks swapped, ", failures.size(),
+                                  " failures, trace ", absl::Hex(trace, absl::kZeroPad16));
   for (const auto& [seed, violation] : failures)
     absl::StrAppend(&text, "\n  bazel run //tests/simulation:simulate_cluster -- --seed=", seed,
                     " --verbose  # ", violation);

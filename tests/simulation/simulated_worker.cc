@@ -245,6 +245,12 @@ class SimulatedRunner : public ModelRunner {
     if (Weights() == 0) world_.Violate("a step runs without weights");
     if (!self_.memory->Holds(kv_cache_, 1, 'k')) world_.Violate("a step runs without a KV cache");
   }
+  // The worker's own host tier has done them (SwapBlocks).
+  static v1::StepRequest WithoutSwaps(v1::StepRequest request) {
+    request.clear_swap_outs();
+    request.clear_swap_ins();
+    return request;
+  }
   // What a step message of a good coordinator never is.
   absl::Status Broken(const absl::Status& status) {
     world_.Violate(absl::StrCat("a step breaks the rules: ", status.message()));
@@ -265,7 +271,7 @@ class SimulatedRunner : public ModelRunner {
     RETURN_IF_ERROR(std::exchange(self_.step_error, absl::OkStatus()));
     if (absl::Status status = CheckMessage(request); !status.ok()) return Broken(status);
     model_.SetWeights(static_cast<uint64_t>(Weights()));
-    absl::StatusOr<v1::StepReply> reply = model_.Execute(request);
+    absl::StatusOr<v1::StepReply> reply = model_.Execute(WithoutSwaps(request));
     if (!reply.ok()) return Broken(reply.status());
     const int world_size = communicator_.world_size();
     std::vector<int32_t> own{static_cast<int32_t>(request.group_epoch())};

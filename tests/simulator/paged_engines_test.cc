@@ -91,6 +91,27 @@ TEST(PagedEngineTest, PreemptedRequestsEndToo) {
   EXPECT_FALSE(engine->Add(Request(4, 10, 300)).ok());
 }
 
+TEST(PagedEngineTest, WhatIsSwappedIsNotComputedAgain) {
+  EngineOptions options = Options(64);
+  options.preemption = PreemptionMode::kSwap;
+  options.swap_slots = 512;
+  const auto engine = MakePagedEngine(ToSchedulerOptions(options));
+  for (int64_t id = 0; id < 4; ++id) ASSERT_TRUE(engine->Add(Request(id, 10, 30)).ok());
+  StepResult result;
+  StepLoad sum;
+  while (result.ended.size() < 4) {
+    const StepLoad load = Step(engine.get(), &result);
+    sum.prefill_tokens += load.prefill_tokens;
+    sum.decode_sequences += load.decode_sequences;
+    sum.swapped_tokens += load.swapped_tokens;
+  }
+  EXPECT_EQ(sum.prefill_tokens, 4 * 10);
+  EXPECT_EQ(sum.decode_sequences, 4 * 29);
+  EXPECT_GT(sum.swapped_tokens, 0);
+  EXPECT_GT(engine->num_swap_preemptions(), 0);
+  EXPECT_EQ(engine->num_swap_preemptions(), engine->num_preemptions());
+}
+
 TEST(ForkedEngineTest, SamplesShareThePromptsFullBlocks) {
   EngineOptions options = Options(64);
   options.n = 3;

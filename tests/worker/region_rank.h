@@ -185,13 +185,16 @@ class Rank {
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
-// Of device blocks, and the host blocks to which they are copied.
-inline v1::Transition Keeping(v1::Transition transition, const Pairs& pairs) {
+// Of device blocks, and the host blocks to which they are copied; and host blocks that steps have swapped
+// out.
+inline v1::Transition Keeping(v1::Transition transition, const Pairs& pairs,
+                              const std::vector<int32_t>& swapped = {}) {
   for (const auto& [device, host] : pairs) {
     v1::BlockCopy* block = transition.add_kept_blocks();
     block->set_src(device);
     block->set_dst(host);
   }
+  transition.mutable_swapped_blocks()->Add(swapped.begin(), swapped.end());
   return transition;
 }
 

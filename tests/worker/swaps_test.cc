@@ -74,9 +74,9 @@ TEST(SwapsTest, WhatIsSwappedOutOutlivesASleepBesideWhatTheSleepKeeps) {
   for (const int32_t id : {1, 2}) rank.FillBlock(id);
   Swap(rank, 1, {{1, 0}});
   const Pairs kept = {{2, 1}};
-  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept)), absl::OkStatus());
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), kept, {0})), absl::OkStatus());
   EXPECT_EQ(rank.HostTierBytes(), kHostBlocks * kBlockBytes);
-  ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), kept)), absl::OkStatus());
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), kept, {0})), absl::OkStatus());
   EXPECT_EQ(rank.HostTierBytes(), kHostBlocks * kBlockBytes);
   EXPECT_FALSE(rank.HasBlock(1));
   EXPECT_TRUE(rank.HasBlock(2));
@@ -85,6 +85,37 @@ TEST(SwapsTest, WhatIsSwappedOutOutlivesASleepBesideWhatTheSleepKeeps) {
   ASSERT_EQ(rank.Run(TransitionOf(1)), absl::OkStatus());
   ASSERT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
   EXPECT_EQ(rank.HostTierBytes(), 0) << "nothing is swapped out any more";
+}
+
+TEST(SwapsTest, ItOutlivesASleepThatKeepsNothingElse) {
+  Rank rank;
+  rank.FillBlock(1);
+  Swap(rank, 1, {{1, 0}});
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), {}, {0})), absl::OkStatus());
+  EXPECT_EQ(rank.HostTierBytes(), kHostBlocks * kBlockBytes);
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(0), {}, {0})), absl::OkStatus());
+  Swap(rank, 2, {}, {{0, 1}});
+  EXPECT_TRUE(rank.HasBlock(1));
+}
+
+// Their sequences have ended, before the sleep and while it lasts.
+TEST(SwapsTest, WhatIsNotWantedAnyMoreTakesNoHostMemoryAfterASleep) {
+  Rank rank;
+  Swap(rank, 1, {{1, 0}, {2, 1}});
+  EXPECT_NE(rank.Run(Keeping(TransitionOf(1), {}, {2})), absl::OkStatus()) << "nothing is there";
+  ASSERT_EQ(rank.Run(Keeping(TransitionOf(1), {}, {1})), absl::OkStatus());
+  EXPECT_EQ(rank.HostTierBytes(), kHostBlocks * kBlockBytes);
+  ASSERT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
+  EXPECT_EQ(rank.HostTierBytes(), 0);
+  EXPECT_EQ(rank.driver().live_bytes(), kAllBytes);
+  EXPECT_NE(RunStep(rank.worker(), SwapStep(2, {}, {{1, 1}})).error_code(), 0);
+}
+
+TEST(SwapsTest, AReplySaysHowMuchHostMemoryTheTierHas) {
+  Rank rank;
+  EXPECT_EQ(Swap(rank, 1, {}).kv_host_bytes(), 0);
+  EXPECT_EQ(Swap(rank, 2, {{1, 0}}).kv_host_bytes(), kHostBlocks * kBlockBytes);
+  EXPECT_EQ(Swap(rank, 3, {}, {{0, 1}}).kv_host_bytes(), kHostBlocks * kBlockBytes);
 }
 
 TEST(SwapsTest, ASleepThatKeptLessGivesItsSmallPieceUpForAWholeOne) {

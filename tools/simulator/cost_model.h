@@ -16,6 +16,7 @@ struct StepLoad {
   int64_t prefill_tokens = 0;    // of prompts
   int64_t decode_sequences = 0;  // that compute one token each
   int64_t kv_tokens = 0;         // that attention reads: of each sequence all its tokens so far
+  int64_t swapped_tokens = 0;    // whose keys and values are copied to host memory, or back
 
   bool empty() const { return prefill_tokens == 0 && decode_sequences == 0; }
 };
@@ -26,11 +27,13 @@ struct CostModel {
   double per_prefill_token = 0;
   double per_decode_sequence = 0;
   double per_kv_token = 0;
+  double per_swapped_token = 0;
 
   double StepSeconds(const StepLoad& load) const {
     return base + per_prefill_token * static_cast<double>(load.prefill_tokens) +
            per_decode_sequence * static_cast<double>(load.decode_sequences) +
-           per_kv_token * static_cast<double>(load.kv_tokens);
+           per_kv_token * static_cast<double>(load.kv_tokens) +
+           per_swapped_token * static_cast<double>(load.swapped_tokens);
   }
 };
 
@@ -38,7 +41,8 @@ struct CostModel {
 struct ModelledWorker {
   std::string name;
   CostModel cost;
-  int64_t kv_slots = 0;  // tokens of the KV cache
+  int64_t kv_slots = 0;    // tokens of the KV cache
+  int64_t swap_slots = 0;  // tokens in 4 GiB of host memory
 };
 
 // The known ones: "a100-opt-13b" is the paper's, "cpu-smollm2-135m" was fitted on 2 cores. NotFound names

@@ -19,8 +19,10 @@ struct Slot {
 
 class PagedEngine : public SimulatedEngine {
  public:
-  PagedEngine(const SchedulerOptions& options, int32_t n)
-      : options_(options), n_(n), scheduler_(options), slots_(options.max_num_seqs) {}
+  PagedEngine(const SchedulerOptions& options, int32_t n, const PreemptionPrices& prices)
+      : options_(options), n_(n), scheduler_(options), slots_(options.max_num_seqs) {
+    scheduler_.SetPrices(prices);
+  }
 
   absl::Status Add(const LoadRequest& load) override {
     EngineRequest request;
@@ -46,6 +48,8 @@ class PagedEngine : public SimulatedEngine {
     reply_.set_step_id(plan.request.step_id());
     ApplyNew(plan.request);
     StepLoad load;
+    load.swapped_tokens =
+        int64_t{plan.request.swap_outs_size() + plan.request.swap_ins_size()} * options_.blocks.block_size;
     for (const v1::ScheduledSequence& sequence : plan.request.sequences()) {
       Slot& slot = slots_[sequence.slot()];
       (slot.known - slot.computed > 1 ? load.prefill_tokens : load.decode_sequences) += sequence.num_tokens();
@@ -91,6 +95,10 @@ class PagedEngine : public SimulatedEngine {
 
   int64_t num_running() const override { return (scheduler_.num_running() + n_ - 1) / n_; }
   int64_t num_preemptions() const override { return scheduler_.stats().num_preemptions(); }
+  int64_t num_swap_preemptions() const override {
+    const auto& by_swap = scheduler_.stats().preemptions.by_swap;
+    return std::accumulate(by_swap.begin(), by_swap.end(), int64_t{0});
+  }
 
  private:
   void ApplyNew(const v1::StepRequest& request) {
@@ -154,11 +162,14 @@ SchedulerOptions ToSchedulerOptions(const EngineOptions& options) {
   scheduler.blocks.block_size = options.block_size;
   scheduler.blocks.num_blocks = static_cast<int32_t>(options.kv_slots / options.block_size) + 1;
   scheduler.blocks.enable_prefix_caching = options.enable_prefix_caching;
+  scheduler.preemption = options.preemption;
+  scheduler.blocks.num_host_blocks = static_cast<int32_t>(options.swap_slots / options.block_size);
   return scheduler;
 }
 
-std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options, int32_t n) {
-  return std::make_unique<PagedEngine>(options, n);
+std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options, int32_t n,
+                                                 const PreemptionPrices& prices) {
+  return std::make_unique<PagedEngine>(options, n, prices);
 }
 
 }  // namespace somnus

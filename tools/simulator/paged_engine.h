@@ -16,6 +16,8 @@ std::vector<int32_t> PromptTokens(const LoadRequest& request);
 // What the options say of the scheduler; the rest has its defaults.
 SchedulerOptions ToSchedulerOptions(const EngineOptions& options);
 
-std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options, int32_t n = 1);
+// `prices`: what preemptions cost, where the options do not say how they are done.
+std::unique_ptr<SimulatedEngine> MakePagedEngine(const SchedulerOptions& options, int32_t n = 1,
+                                                 const PreemptionPrices& prices = {});
 
 }  // namespace somnus

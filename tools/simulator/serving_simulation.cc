@@ -163,7 +163,10 @@ class Simulation {
     outcome_.normalized_latency_s = QuantilesOf(&latency_);
     outcome_.ttft_s = QuantilesOf(&ttft_);
     outcome_.simulated_s = now_;
-    for (const Engine& engine : engines_) outcome_.num_preemptions += engine.engine->num_preemptions();
+    for (const Engine& engine : engines_) {
+      outcome_.num_preemptions += engine.engine->num_preemptions();
+      outcome_.num_swap_preemptions += engine.engine->num_swap_preemptions();
+    }
     outcome_.output_tokens_per_s = Share(static_cast<double>(output_tokens_), now_);
     const double reserved = sums_.live + sums_.future + sums_.surplus + sums_.rounding;
     outcome_.kv_utilization = Share(sums_.live, reserved);
@@ -197,8 +200,10 @@ class Simulation {
 std::unique_ptr<SimulatedEngine> MakeEngine(const SimulationOptions& options) {
   switch (options.policy) {
     case ServingPolicy::kSomnus:
-      return options.engine.beams > 0 ? MakeForkedEngine(options.engine)
-                                      : MakePagedEngine(ToSchedulerOptions(options.engine), options.engine.n);
+      if (options.engine.beams > 0) return MakeForkedEngine(options.engine);
+      return MakePagedEngine(
+          ToSchedulerOptions(options.engine), options.engine.n,
+          {options.cost.per_prefill_token, options.cost.per_swapped_token * options.engine.block_size});
     case ServingPolicy::kOrcaOracle:
       return MakeOrcaEngine(options.engine, Reservation::kOracle);
     case ServingPolicy::kOrcaPow2:

@@ -48,6 +48,7 @@ struct ServingOutcome {
   double simulated_s = 0;
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
+  int64_t num_swap_preemptions = 0;  // of these, by swap
   double output_tokens_per_s = 0;
   // Means over the time in which a step was under way and requests still came, of all engines.
   double kv_utilization = 0;  // live / reserved slots

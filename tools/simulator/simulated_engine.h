@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/scheduler/scheduler.h"
 #include "tools/simulator/cost_model.h"
 #include "tools/simulator/serving_load.h"
 
@@ -47,6 +48,7 @@ class SimulatedEngine {
   virtual KvUse kv_use() const = 0;
   virtual int64_t num_running() const = 0;  // requests
   virtual int64_t num_preemptions() const { return 0; }
+  virtual int64_t num_swap_preemptions() const { return 0; }  // of these, by swap
 };
 
 // What all engines are made of.
@@ -57,8 +59,10 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 2560;
   int32_t max_model_len = 2048;
   bool enable_prefix_caching = true;
-  int32_t n = 1;      // sequences of each request, which share its prompt where the engine can
-  int32_t beams = 0;  // of beam search; 0: the n sequences are sampled
+  PreemptionMode preemption = PreemptionMode::kRecompute;
+  int64_t swap_slots = 0;  // tokens in host memory
+  int32_t n = 1;           // sequences of each request, which share its prompt where the engine can
+  int32_t beams = 0;       // of beam search; 0: the n sequences are sampled
   uint64_t seed = 1;
 
   int32_t num_sequences() const { return beams > 0 ? beams : n; }

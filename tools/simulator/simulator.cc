@@ -32,6 +32,8 @@ struct SimulatorFlags {
   std::string worker = "a100-opt-13b";
   std::optional<CostModel> cost;
   int64_t kv_slots = 0;
+  int64_t swap_slots = -1;
+  double swap_cost = -1;
   uint64_t seed = 1;
   bool json = false;
   std::string figures;
@@ -50,7 +52,7 @@ absl::Status ParseCost(const std::string& text, std::optional<CostModel>* cost) 
   }
   if (parts.size() != 4 || numbers.size() != 4 || numbers[0] == 0)
     return absl::InvalidArgumentError("is not four seconds that are separated by commas, the first above 0");
-  *cost = CostModel{numbers[0], numbers[1], numbers[2], numbers[3]};
+  *cost = CostModel{numbers[0], numbers[1], numbers[2], numbers[3], 0};
   return absl::OkStatus();
 }
 
@@ -86,6 +88,15 @@ FlagGroup EngineFlags(SimulatorFlags* f) {
        Flag::Int("max-num-seqs", &engine->max_num_seqs, 1, 65536, "sequences that run at once"),
        Flag::Int("max-num-batched-tokens", &engine->max_num_batched_tokens, 1, 1 << 20, "tokens of one step"),
        Flag::Int("max-model-len", &engine->max_model_len, 1, 1 << 24, "tokens of the longest sequence"),
+       Flag::OneOf("preemption", &engine->preemption,
+                   {{"auto", PreemptionMode::kAuto},
+                    {"swap", PreemptionMode::kSwap},
+                    {"recompute", PreemptionMode::kRecompute}},
+                   "as the coordinator has it; of the policy somnus without beams"),
+       Flag::Int("swap-slots", &f->swap_slots, -1, INT64_C(1) << 34,
+                 "tokens that host memory has room for; -1: what the worker has in 4 GiB"),
+       Flag::Number("swap-cost", &f->swap_cost, -1, 1e3,
+                    "seconds in which a token is copied to host memory, or back; -1: the worker's"),
        Flag::Switch("enable-prefix-caching", &engine->enable_prefix_caching, "as the coordinator has it"),
        Flag::Int("num-engines", &f->simulation.num_engines, 1, 100000, "that serve the load"),
        Flag::OneOf("router", &f->simulation.router,
@@ -123,6 +134,8 @@ absl::StatusOr<SimulationOptions> Resolve(const SimulatorFlags& flags) {
   SimulationOptions options = flags.simulation;
   ASSIGN_OR_RETURN(const ModelledWorker worker, FindWorker(flags.worker));
   options.cost = flags.cost.value_or(worker.cost);
+  options.cost.per_swapped_token = flags.swap_cost < 0 ? worker.cost.per_swapped_token : flags.swap_cost;
+  options.engine.swap_slots = flags.swap_slots < 0 ? worker.swap_slots : flags.swap_slots;
   options.engine.kv_slots = flags.kv_slots > 0 ? flags.kv_slots : worker.kv_slots;
   options.engine.seed = flags.seed;
   return options;

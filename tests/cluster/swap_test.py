@@ -1,0 +1,226 @@
+"""Preemption by swap through whole clusters: the same tokens with every way of making room and with room for all, also over
+sleeps, aborts and killed workers, and no host memory that nobody wants."""
+import os
+import signal
+import threading
+import unittest
+
+from cluster.harness import Cluster, tiny, wait_until
+
+MODEL = "qwen3"
+BLOCK_BYTES = 8192  # of the two ranks' larger one, in float32
+TIGHT = 28          # blocks: any of the requests fits alone, and three do not fit together
+LARGE = 1000
+SWAPPING = "--preemption=swap"
+
+
+def prompt(first, length):
+    return [(37 * i + first) % 500 for i in range(length)]
+
+
+GREEDY = {"temperature": 0, "ignore_eos": True}
+SAMPLED = {"temperature": 0.9, "ignore_eos": True}
+REQUESTS = [
+    {"prompt": prompt(3, 20), "max_tokens": 150, **GREEDY},
+    {"prompt": prompt(5, 64), "max_tokens": 110, "seed": 17, **SAMPLED},
+    {"prompt": prompt(7, 37), "max_tokens": 60, "n": 4, "seed": 5, **SAMPLED},  # forks with copies of their last block
+    {"prompt": prompt(9, 120), "max_tokens": 90, **GREEDY},
+    {"prompt": prompt(9, 120) + [1, 2, 3], "max_tokens": 80, "logprobs": 2, **GREEDY},
+    {"prompt": prompt(13, 33), "max_tokens": 130, "seed": 18, **SAMPLED},
+    {"prompt": prompt(15, 48), "max_tokens": 100, **GREEDY},
+]
+BEAMS = {"prompt": prompt(11, 50), "max_tokens": 40, "n": 5, "use_beam_search": True, "temperature": 1, "ignore_eos": True}
+
+
+def cluster_of(blocks, *flags, **more):
+    # The null block is one of them.
+    return Cluster(tiny(MODEL), "--dtype=float32", f"--kv-cache-memory-bytes={(blocks + 1) * BLOCK_BYTES}", "--max-num-seqs=16", *flags,
+                   workers=2, **more)
+
+
+def answers(cluster, body):
+    response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "return_token_ids": True, **body})
+    if response.status != 200:
+        raise AssertionError(f"HTTP {response.status}: {response.text}")
+    return [(choice["token_ids"], choice["finish_reason"], choice["logprobs"]) for choice in response.json["choices"]]
+
+
+class Together:
+    """All of `requests` at once, a thread each."""
+
+    def __init__(self, cluster, requests=REQUESTS):
+        self.results = [None] * len(requests)
+
+        def run(index):
+            try:
+                self.results[index] = answers(cluster, requests[index])
+            except BaseException as error:  # it is compared with what was wanted, and shown
+                self.results[index] = error
+        self.threads = [threading.Thread(target=run, args=(index,)) for index in range(len(requests))]
+        for thread in self.threads:
+            thread.start()
+
+    def ended(self):
+        return not any(thread.is_alive() for thread in self.threads)
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(180)
+        return self.results
+
+
+class Swap(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with cluster_of(LARGE) as cluster:
+            cls.wanted = [answers(cluster, body) for body in REQUESTS]
+            cls.wanted_beams = answers(cluster, BEAMS)
+            if Together(cluster).join() != cls.wanted:
+                raise AssertionError("with room for all, the requests have other tokens together than alone")
+            assert cluster.metric("vllm:num_preemptions_total") == 0
+
+    def preemptions(self, cluster, mode):
+        return cluster.metric("somnus:preemptions_total", mode=mode)
+
+    def swapped(self, cluster, direction):
+        return cluster.metric("somnus:swapped_blocks_total", direction=direction)
+
+    def host_blocks(self, cluster):
+        return cluster.metric("somnus:kv_host_blocks_used")
+
+    def host_bytes(self, cluster):
+        """Of the host tiers, as the ranks say, and as the engine does."""
+        ranks = sum(int(rank["host_bytes_by_tag"]["kv_cache"]) for rank in cluster.status()["ranks"])
+        return ranks, cluster.metric("somnus:host_bytes", tag="kv_cache")
+
+    def assert_nothing_is_left(self, cluster):
+        cluster.wait_idle()
+        self.assertEqual(self.host_blocks(cluster), 0)
+        ranks, engine = self.host_bytes(cluster)
+        self.assertEqual(ranks, engine)
+
+    def while_swapped(self, cluster, act, attempts=20):
+        """Calls `act` while requests are open of which one is swapped out, until it returns true."""
+        for _ in range(attempts):
+            together, done = Together(cluster), False
+            while not together.ended() and not done:
+                done = self.host_blocks(cluster) > 0 and act(together)
+            self.assertEqual(together.join(), self.wanted)
+            if done:
+                return
+        self.fail(f"no request was swapped out, in {attempts} attempts")
+
+    def admin(self, cluster, path):
+        response = cluster.request("POST", path, port=cluster.admin_port)
+        self.assertEqual(response.status, 200, response.text)
+
+    def test_recompute(self):
+        with cluster_of(TIGHT, "--preemption=recompute") as cluster:
+            self.assertEqual(Together(cluster).join(), self.wanted)
+            self.assertGreater(self.preemptions(cluster, "recompute"), 0)
+            self.assertEqual(self.preemptions(cluster, "swap"), 0)
+            self.assertEqual(self.swapped(cluster, "out"), 0)
+            self.assert_nothing_is_left(cluster)
+            self.assertEqual(self.host_bytes(cluster), (0, 0))
+
+    def test_swap_computes_nothing_again(self):
+        for more in ((), ("--no-enable-prefix-caching", "--no-async-scheduling")):
+            with self.subTest(more), cluster_of(TIGHT, SWAPPING, *more) as cluster:
+                self.assertEqual(Together(cluster).join(), self.wanted)
+                self.assertGreater(self.preemptions(cluster, "swap"), 0)
+                self.assertEqual(self.preemptions(cluster, "recompute"), 0)
+                self.assertEqual(cluster.metric("somnus:swaps_declined_total"), 0)
+                self.assertGreater(self.swapped(cluster, "out"), 0)
+                self.assertGreater(self.swapped(cluster, "in"), 0)
+                if more:  # else the prefix cache may have had some of them
+                    self.assertEqual(self.swapped(cluster, "in"), self.swapped(cluster, "out"))
+                self.assert_nothing_is_left(cluster)
+                self.assertGreater(self.host_bytes(cluster)[0], 0)
+                # Nobody wants what is there.
+                self.admin(cluster, "/sleep?level=1")
+                self.assertEqual(self.host_bytes(cluster), (0, 0))
+                self.admin(cluster, "/wake_up")
+                self.assertEqual(answers(cluster, REQUESTS[0]), self.wanted[0])
+
+    def test_auto_is_the_default(self):
+        with cluster_of(TIGHT) as cluster:
+            self.assertEqual(Together(cluster).join(), self.wanted)
+            made, modes = cluster.metric("vllm:num_preemptions_total"), [self.preemptions(cluster, mode) for mode in ("swap", "recompute")]
+            self.assertGreater(made, 0)
+            self.assertEqual(sum(modes), made)
+            # It is by a measured price alone that one is not swapped out.
+            self.assertEqual(cluster.metric("somnus:swaps_declined_total"), modes[1])
+            self.assertEqual(cluster.metric("somnus:swaps_declined_total", reason="price"), modes[1])
+            self.assert_nothing_is_left(cluster)
+
+    def test_little_swap_space(self):
+        with cluster_of(TIGHT, SWAPPING, f"--swap-space={12 * BLOCK_BYTES}") as cluster:
+            self.assertEqual(Together(cluster).join(), self.wanted)
+            self.assertGreater(self.preemptions(cluster, "recompute"), 0)
+            self.assertEqual(cluster.metric("somnus:swaps_declined_total", reason="host_full"), self.preemptions(cluster, "recompute"))
+            self.assert_nothing_is_left(cluster)
+
+    def test_beams_are_computed_again_and_others_are_not(self):
+        with cluster_of(TIGHT, SWAPPING) as cluster:
+            beams = Together(cluster, [BEAMS, *REQUESTS]).join()
+            self.assertEqual(beams, [self.wanted_beams, *self.wanted])
+            self.assertEqual(cluster.metric("somnus:swaps_declined_total"), cluster.metric("somnus:swaps_declined_total", reason="beams"))
+            self.assertEqual(self.preemptions(cluster, "recompute"), cluster.metric("somnus:swaps_declined_total"))
+            self.assert_nothing_is_left(cluster)
+
+    def test_a_sleep_that_keeps_the_cache_keeps_what_is_swapped_out(self):
+        with cluster_of(TIGHT, SWAPPING, "--keep-kv-on-sleep") as cluster:
+            naps = []
+
+            def nap(_):
+                self.admin(cluster, "/sleep?level=1&mode=keep")
+                swapped = self.host_blocks(cluster)
+                ranks, engine = self.host_bytes(cluster)
+                self.assertEqual(ranks, engine)
+                self.admin(cluster, "/wake_up")
+                naps.append(swapped)
+                return len(naps) >= 3
+            self.while_swapped(cluster, nap)
+            self.assertEqual(self.preemptions(cluster, "recompute"), 0)
+            self.assertGreater(max(naps), 0)
+            self.assert_nothing_is_left(cluster)
+
+    def test_a_sleep_that_keeps_nothing_forgets_it(self):
+        for level in (1, 2):
+            with self.subTest(level), cluster_of(TIGHT, SWAPPING) as cluster:
+                def nap(_, level=level):
+                    self.admin(cluster, f"/sleep?level={level}&mode=keep")
+                    self.assertEqual(self.host_blocks(cluster), 0)
+                    self.assertEqual(self.host_bytes(cluster), (0, 0))
+                    self.admin(cluster, "/wake_up")
+                    return True
+                self.while_swapped(cluster, nap)
+                self.assert_nothing_is_left(cluster)
+
+    def test_clients_that_vanish(self):
+        with cluster_of(TIGHT, SWAPPING) as cluster:
+            for _ in range(3):
+                streams = [cluster.open_stream(prompt(first, 60), max_tokens=200) for first in range(6)]
+                try:
+                    wait_until(lambda: self.host_blocks(cluster) > 0, 60, "a request that is swapped out", poll=0.005)
+                finally:
+                    for stream in streams:
+                        stream.drop()
+                self.assert_nothing_is_left(cluster)
+            self.assertEqual(Together(cluster).join(), self.wanted)
+
+    def test_a_killed_worker(self):
+        with cluster_of(TIGHT, SWAPPING, "--max-recoveries=1000000") as cluster:
+            struck = []
+
+            def strike(together):
+                os.kill(cluster.worker_pids()[len(struck) % 2], signal.SIGKILL)
+                struck.append(not together.ended())
+                return sum(struck) >= 2
+            self.while_swapped(cluster, strike)
+            cluster.wait_ready()
+            self.assert_nothing_is_left(cluster)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,151 @@
+// An engine that preempts by swap: exactly the tokens of an undisturbed run, nothing is computed twice, also
+// over sleeps that keep the cache, and nothing stays in the host tier.
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "tests/engine/engine_test_util.h"
+
+namespace somnus {
+namespace {
+
+constexpr int kRequests = 4;
+
+// Blocks for about two of the requests.
+EngineOptions Swapping(bool async_scheduling = true) {
+  EngineOptions options = SmallEngine(async_scheduling);
+  options.scheduler.preemption = PreemptionMode::kSwap;
+  options.scheduler.max_model_len = 100;
+  options.scheduler.blocks.num_blocks = 31;
+  options.scheduler.blocks.num_host_blocks = 128;
+  options.scheduler.blocks.enable_prefix_caching = false;
+  options.keep_kv_on_sleep = true;
+  return options;
+}
+
+class EngineSwapTest : public ::testing::Test {
+ protected:
+  void Start(const EngineOptions& options = Swapping()) {
+    engine_.reset();  // before the executor that it uses
+    executor_.emplace(SmallWorker(options));
+    executor_->SetStepTime(absl::Milliseconds(1));
+    engine_.emplace(options, &*executor_, nullptr);
+    tickets_.clear();
+    for (int i = 0; i < kRequests; ++i) {
+      tickets_.push_back(MakeTicket(std::to_string(i), 12, 60, 100 * i));
+      ASSERT_TRUE(engine_->Submit(tickets_.back().request).ok());
+    }
+  }
+  void ExpectTokens() {
+    for (const Ticket& ticket : tickets_) {
+      ASSERT_TRUE(ticket.sink->Wait());
+      EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+    }
+    EXPECT_EQ(engine_->Stats().used_blocks, 0);
+    EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  }
+  void AwaitSwapped() {
+    while (engine_->Stats().used_host_blocks == 0) absl::SleepFor(absl::Milliseconds(1));
+  }
+  static int64_t Sum(const std::array<int64_t, kPreemptionCauses.size()>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  }
+  // How many tokens were computed twice, but for one stale token of each request.
+  int64_t Recomputed() {
+    int64_t tokens = 0;
+    for (const Ticket& ticket : tickets_)
+      tokens += static_cast<int64_t>(ticket.request.prompt.size()) + ticket.request.max_tokens - 1;
+    return executor_->num_computed_tokens() - tokens;
+  }
+
+  std::vector<Ticket> tickets_;
+  std::optional<FakeExecutor> executor_;
+  std::optional<EngineLoop> engine_;
+};
+
+TEST_F(EngineSwapTest, NothingIsComputedTwice) {
+  for (const bool async_scheduling : {false, true}) {
+    Start(Swapping(async_scheduling));
+    ExpectTokens();
+    const EngineStats stats = engine_->Stats();
+    EXPECT_EQ(Recomputed(), 0);
+    EXPECT_GT(Sum(stats.preemptions.by_swap), 0);
+    EXPECT_EQ(Sum(stats.preemptions.by_recompute), 0);
+    EXPECT_EQ(stats.num_preemptions, stats.preemptions.total());
+    EXPECT_GT(stats.swaps.out_blocks, 0);
+    EXPECT_EQ(stats.swaps.out_blocks, stats.swaps.in_blocks);
+    EXPECT_GT(stats.swaps.in_tokens, 0);
+  }
+}
+
+TEST_F(EngineSwapTest, NorIsItOverSleepsThatKeepTheCache) {
+  Start();
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(tickets_[0].sink->WaitForTokens(5 * (i + 1)));
+    ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+    ASSERT_TRUE(engine_->WakeUp({}).ok());
+  }
+  AwaitSwapped();
+  const EngineStats before = engine_->Stats();
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
+  EXPECT_EQ(Recomputed(), 0);
+  EXPECT_EQ(Sum(engine_->Stats().preemptions.by_recompute), 0);
+  EXPECT_GE(engine_->Stats().swaps.in_blocks, before.swaps.in_blocks);
+}
+
+TEST_F(EngineSwapTest, AnAbortALevelTwoSleepAndALossLeaveNothingBehind) {
+  Start();
+  AwaitSwapped();
+  engine_->Abort("3");
+  ASSERT_TRUE(tickets_[3].sink->Wait());
+  tickets_.pop_back();
+  AwaitSwapped();
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  AwaitSwapped();
+  executor_->SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  executor_->Lose(absl::InternalError("rank 1 is gone"));
+  ExpectTokens();
+  EXPECT_EQ(engine_->Stats().num_recoveries, 1);
+}
+
+TEST_F(EngineSwapTest, WithoutTheOptionASleepForgetsIt) {
+  EngineOptions options = Swapping();
+  options.keep_kv_on_sleep = false;
+  Start(options);
+  AwaitSwapped();
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
+}
+
+// Requests that the sleep has suspended make room for others as running ones do.
+TEST_F(EngineSwapTest, ASuspendedRequestIsSwappedOutToo) {
+  EngineOptions options = Swapping();
+  options.scheduler.policy = SchedulingPolicy::kPriority;
+  options.scheduler.priority_aging_steps = 0;
+  options.scheduler.max_num_seqs = 2;
+  Start(options);
+  ASSERT_TRUE(tickets_[1].sink->WaitForTokens(20));
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  for (int i = 0; i < 2; ++i) {
+    tickets_.push_back(MakeTicket("urgent" + std::to_string(i), 40, 30, 1000 + i));
+    tickets_.back().request.priority = -1;
+    ASSERT_TRUE(engine_->Submit(tickets_.back().request).ok());
+  }
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
+  EXPECT_EQ(Sum(engine_->Stats().preemptions.by_recompute), 0);
+  EXPECT_GT(Sum(engine_->Stats().preemptions.by_swap), 0);
+  EXPECT_EQ(Recomputed(), 0);
+}
+
+}  // namespace
+}  // namespace somnus
